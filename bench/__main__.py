@@ -74,10 +74,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--only", action="append", default=[], choices=WORKLOADS, metavar="NAME")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every figure to a file")
     parser.add_argument(
-        "--calm",
-        type=float,
-        metavar="SECONDS",
-        help="wait so long for an idle machine before each measurement",
+        "--calm", type=float, metavar="SECONDS", help="wait so long for an idle machine before each measurement"
     )
     parser.add_argument("--without-peers", action="store_true", help="measure Redrive alone")
     parser.add_argument(

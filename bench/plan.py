@@ -209,9 +209,7 @@ _BIG = [
 ]
 
 
-def plan(
-    stores: Sequence[str], *, quick: bool, only: Collection[str], peers: Collection[str]
-) -> list[Measurement]:
+def plan(stores: Sequence[str], *, quick: bool, only: Collection[str], peers: Collection[str]) -> list[Measurement]:
     """The measurements of one round, workload by workload."""
     everything = [one for store in stores for one in [*(replace(o, on=store) for o in _OURS), *_PEERS[store]]]
     everything += [replace(_ENGINE, on=stores[0])]

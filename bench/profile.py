@@ -16,7 +16,7 @@ from bench.cpu import Cpu
 from bench.ours.flows import Flows
 from bench.ours.throughput import STEPS, burst
 from bench.stores import Stores
-from redrive.cli.worker_process import run_quickly, tune_python
+from redrive.cli.worker_process import run_event_loop, tune_interpreter
 
 __all__ = ["profile"]
 
@@ -26,9 +26,9 @@ PLACES = ("src/redrive/", "site-packages/", "lib/python")
 
 def profile(stores: Stores, on: str) -> None:
     """Print the functions that cost most, in microseconds per step, on one kind of store."""
-    tune_python()
+    tune_interpreter()
     with stores.fresh(on) as url:
-        run_quickly(_profile(url, stores.process(on)))
+        run_event_loop(_profile(url, stores.process(on)))
 
 
 async def _profile(url: str, server: int | None) -> None:
@@ -44,9 +44,7 @@ async def _profile(url: str, server: int | None) -> None:
         profiler.enable()
         await burst(flows, RUNS)
         profiler.disable()
-    print(
-        f"µs per step: {loop:.1f} on the loop's thread, {others:.1f} on others, {there:.1f} in the server\n"
-    )
+    print(f"µs per step: {loop:.1f} on the loop's thread, {others:.1f} on others, {there:.1f} in the server\n")
     _print(profiler, loop)
 
 

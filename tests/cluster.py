@@ -94,9 +94,7 @@ def in_wheel() -> list[Path]:
 def version(programs: Path) -> int:
     """The major version of the server in a folder; 0 if there is none that runs."""
     try:
-        said = subprocess.run(
-            [programs / "postgres", "--version"], capture_output=True, text=True, check=True
-        )
+        said = subprocess.run([programs / "postgres", "--version"], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return 0
     number = re.search(r"\) (\d+)", said.stdout)
@@ -238,11 +236,7 @@ class Cluster:
 
     def _run(self, program: str, *arguments: str) -> None:
         done = subprocess.run(
-            [self.programs / program, *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-            **self._as_user(),
+            [self.programs / program, *arguments], capture_output=True, text=True, check=False, **self._as_user()
         )
         if done.returncode != 0:
             raise RuntimeError(f"{program} failed:\n{done.stdout}{done.stderr}")

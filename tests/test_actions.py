@@ -33,8 +33,7 @@ EACH: list[Any] = [
 BODIES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(st.characters(exclude_characters="{")),
     lambda each: (
-        st.lists(each, max_size=3)
-        | st.dictionaries(st.text(st.characters(exclude_characters="{")), each, max_size=3)
+        st.lists(each, max_size=3) | st.dictionaries(st.text(st.characters(exclude_characters="{")), each, max_size=3)
     ),
     max_leaves=8,
 )
@@ -79,10 +78,7 @@ def test_actions_are_values_that_what_they_were_made_from_cannot_change() -> Non
 
 
 def test_bodies_may_hold_what_payloads_may() -> None:
-    assert ApiCall("https://h", body={"sum": Decimal("1.50"), "ids": (1, 2)}).body == {
-        "sum": "1.50",
-        "ids": [1, 2],
-    }
+    assert ApiCall("https://h", body={"sum": Decimal("1.50"), "ids": (1, 2)}).body == {"sum": "1.50", "ids": [1, 2]}
     assert ApiCall("https://h", timeout=timedelta(minutes=1)).timeout == 60.0
 
 
@@ -120,9 +116,7 @@ def test_a_content_type_of_ones_own_is_kept() -> None:
 
 
 def test_parameters_keep_their_types_and_structures_are_bound_as_json() -> None:
-    sql = Sql(
-        "db", "INSERT INTO t VALUES (?, ?, ?, ?)", ["{{result.id}}", "{{result.ok}}", "{{input.lines}}", None]
-    )
+    sql = Sql("db", "INSERT INTO t VALUES (?, ?, ?, ?)", ["{{result.id}}", "{{result.ok}}", "{{input.lines}}", None])
     assert sql.render(DATA) == (42, True, '[{"sku":"a"}]', None)
 
 

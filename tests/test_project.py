@@ -68,9 +68,7 @@ print("imported")
 
 
 def test_every_benchmark_can_be_imported() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", IMPORTING], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", IMPORTING], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "imported\n"), done.stderr
 
 

@@ -15,7 +15,7 @@ import redrive
 from redrive import LetterFilter, Redrive, RetryPolicy
 from redrive.errors import Conflict, InputError, PayloadError
 from redrive.reasons import ENGLISH, Reason, ReasonCode, quote, render
-from redrive.reasons.codes import fields_of
+from redrive.reasons.codes import parameter_names
 from redrive.reasons.polish import POLISH
 from redrive.remote.client import Address, Client
 from redrive.testing import engine
@@ -33,17 +33,13 @@ def trees() -> Iterator[tuple[Path, ast.Module]]:
 
 def named_codes(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.Attribute)
-            and isinstance(node.value, ast.Name)
-            and node.value.id == "ReasonCode"
-        ):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "ReasonCode":
             yield node.attr
 
 
 def used(template: str) -> set[str]:
     """The parameters of a template, in all its forms and optional parts; `n` chooses among the forms."""
-    return fields_of(template.replace("[", "").replace("]", "")) | ({"n"} if "|" in template else set())
+    return parameter_names(template.replace("[", "").replace("]", "")) | ({"n"} if "|" in template else set())
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -87,17 +83,9 @@ def test_forms_follow_the_number(language: str) -> None:
 
 
 def test_a_reason_within_a_reason_is_rendered_in_the_same_language() -> None:
-    inner = Reason(
-        ReasonCode.STEP_FAILED,
-        step="b",
-        n=1,
-        category="network",
-        why=Reason(ReasonCode.NO_RETRY_ALLOWED),
-    )
+    inner = Reason(ReasonCode.STEP_FAILED, step="b", n=1, category="network", why=Reason(ReasonCode.NO_RETRY_ALLOWED))
     outer = Reason(ReasonCode.STEP_NOT_UNDONE, step="a", why=inner)
-    assert str(outer) == (
-        "step 'a' could not be undone: step 'b' failed once (network): the policy allows no retry"
-    )
+    assert str(outer) == ("step 'a' could not be undone: step 'b' failed once (network): the policy allows no retry")
     assert render(outer, POLISH) == (
         "kroku 'a' nie dało się wycofać: krok 'b' nie udał się (network): polityka nie pozwala na ponowienie"
     )
@@ -158,16 +146,10 @@ def test_an_error_carries_its_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "text"),
-    [("moon_phase", "the moon is full"), (None, "the moon is full"), ("set_done", "set s1 is done: ")],
+    ("code", "text"), [("moon_phase", "the moon is full"), (None, "the moon is full"), ("set_done", "set s1 is done: ")]
 )
 def test_a_client_shows_the_sentence_of_a_newer_server(code: str | None, text: str) -> None:
-    problem = {
-        "code": "conflict",
-        "detail": "the moon is full",
-        "reason_code": code,
-        "reason_params": {"id": "s1"},
-    }
+    problem = {"code": "conflict", "detail": "the moon is full", "reason_code": code, "reason_params": {"id": "s1"}}
     error = Client(Address.read("http://there"), "token")._problem(409, json.dumps(problem).encode())
     assert isinstance(error, Conflict)
     assert str(error).startswith(text)

@@ -12,7 +12,7 @@ import pytest
 
 from redrive import Redrive
 from redrive.errors import ConfigurationError
-from redrive.settings import VARIABLES, Settings
+from redrive.settings import ENVIRONMENT_VARIABLES, Settings
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "settings.md"
 DAY = 86_400.0
@@ -20,13 +20,7 @@ KEY = "A" * 43 + "="
 
 EACH = [
     # setting, variable, default, text in the environment and its value, argument and its value
-    (
-        "url",
-        "REDRIVE_URL",
-        "sqlite:///redrive.db",
-        ("sqlite:///a.db", "sqlite:///a.db"),
-        ("sqlite:///b.db",) * 2,
-    ),
+    ("url", "REDRIVE_URL", "sqlite:///redrive.db", ("sqlite:///a.db", "sqlite:///a.db"), ("sqlite:///b.db",) * 2),
     ("concurrency", "WORKER_CONCURRENCY", 100, ("7", 7), (8, 8)),
     ("lease", "REDRIVE_LEASE", 30.0, ("10s", 10.0), ("1m", 60.0)),
     ("grace", "REDRIVE_GRACE", 30.0, ("90", 90.0), (timedelta(minutes=2), 120.0)),
@@ -37,13 +31,7 @@ EACH = [
     ("retention", "REDRIVE_RETENTION", 7 * DAY, ("1d", DAY), (timedelta(days=3), 3 * DAY)),
     ("retention_runs", "REDRIVE_RETENTION_RUNS", None, ("1000", 1000), (0, 0)),
     ("dlq_retention", "REDRIVE_DLQ_RETENTION", 30 * DAY, ("90d", 90 * DAY), ("1h", 3_600.0)),
-    (
-        "idempotency_retention",
-        "REDRIVE_IDEMPOTENCY_RETENTION",
-        30 * DAY,
-        ("90d", 90 * DAY),
-        ("1h", 3_600.0),
-    ),
+    ("idempotency_retention", "REDRIVE_IDEMPOTENCY_RETENTION", 30 * DAY, ("90d", 90 * DAY), ("1h", 3_600.0)),
     ("outbox_retention", "REDRIVE_OUTBOX_RETENTION", 1 * DAY, ("7d", 7 * DAY), ("1h", 3_600.0)),
     ("audit_retention", "REDRIVE_AUDIT_RETENTION", 365 * DAY, ("3650d", 3650 * DAY), ("30d", 30 * DAY)),
     ("max_payload", "REDRIVE_MAX_PAYLOAD", 1_048_576, ("64 KiB", 65_536), (100, 100)),
@@ -76,8 +64,8 @@ NAMES = [name for name, *_ in EACH]
 
 
 def test_every_setting_has_its_variable_and_is_tested_here() -> None:
-    assert [field.name for field in fields(Settings)] == list(VARIABLES) == NAMES
-    assert len(set(VARIABLES.values())) == len(VARIABLES)
+    assert [field.name for field in fields(Settings)] == list(ENVIRONMENT_VARIABLES) == NAMES
+    assert len(set(ENVIRONMENT_VARIABLES.values())) == len(ENVIRONMENT_VARIABLES)
 
 
 @pytest.mark.parametrize(("name", "variable", "default", "text", "argument"), EACH, ids=NAMES)
@@ -87,7 +75,7 @@ def test_an_argument_goes_before_the_environment_and_that_before_the_default(
     def loaded(given: dict[str, Any], environment: dict[str, str]) -> Any:
         return getattr(Settings.load(given, environment), name)
 
-    assert VARIABLES[name] == variable
+    assert ENVIRONMENT_VARIABLES[name] == variable
     assert loaded({}, {}) == default
     assert loaded({}, {variable: text[0]}) == text[1] != default
     assert loaded({name: argument[0]}, {}) == argument[1] != default
@@ -96,7 +84,7 @@ def test_an_argument_goes_before_the_environment_and_that_before_the_default(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_variable_set_to_nothing_and_an_argument_of_none_count_as_not_given(name: str) -> None:
-    assert Settings.load({name: None}, {VARIABLES[name]: ""}) == Settings()
+    assert Settings.load({name: None}, {ENVIRONMENT_VARIABLES[name]: ""}) == Settings()
 
 
 @pytest.mark.parametrize(
@@ -115,11 +103,7 @@ def test_the_app_reads_the_environment_of_its_process(monkeypatch: pytest.Monkey
     monkeypatch.setenv("REDRIVE_URL", "sqlite:///from-the-environment.db")
     monkeypatch.setenv("WORKER_CONCURRENCY", "3")
     settings = Redrive(lease="5s").settings
-    assert (settings.url, settings.concurrency, settings.lease) == (
-        "sqlite:///from-the-environment.db",
-        3,
-        5.0,
-    )
+    assert (settings.url, settings.concurrency, settings.lease) == ("sqlite:///from-the-environment.db", 3, 5.0)
     assert Redrive("sqlite:///given.db").settings.url == "sqlite:///given.db"
     assert Redrive(url="sqlite:///given.db").settings.url == "sqlite:///given.db"
 
@@ -143,11 +127,7 @@ def test_sizes_are_bytes_or_carry_their_unit(text: str, size: int) -> None:
 
 WRONG = [
     ("idempotency_retention", "a month", "idempotency_retention (REDRIVE_IDEMPOTENCY_RETENTION)"),
-    (
-        "base_url",
-        "redrive.example.org",
-        "base_url (REDRIVE_BASE_URL) must be where people find the dashboard",
-    ),
+    ("base_url", "redrive.example.org", "base_url (REDRIVE_BASE_URL) must be where people find the dashboard"),
     ("url", 5, "url (REDRIVE_URL) must be a text, not of type int"),
     ("notify_every", "hourly", "notify_every (REDRIVE_NOTIFY_EVERY)"),
     ("smtp_url", "mail.example.org", "smtp_url (REDRIVE_SMTP_URL) must be like smtp://"),
@@ -155,11 +135,7 @@ WRONG = [
     ("smtp_from", "Ops <ops@example.org>", "smtp_from (REDRIVE_SMTP_FROM) must be a mail address"),
     ("url", Path("a.db"), "url (REDRIVE_URL) must be a text, not of type "),
     ("version", 2.0, "version (REDRIVE_VERSION) must be a text, not of type float"),
-    (
-        "encryption_keys",
-        b"x" * 32,
-        "encryption_keys (REDRIVE_ENCRYPTION_KEYS) must be a text, not of type bytes",
-    ),
+    ("encryption_keys", b"x" * 32, "encryption_keys (REDRIVE_ENCRYPTION_KEYS) must be a text, not of type bytes"),
     ("encryption_keys", "secret", "(REDRIVE_ENCRYPTION_KEYS): key 1 is not the base64 of 32 bytes"),
     ("encryption_keys", f"{KEY},AAAA", "key 2 is not the base64 of 32 bytes"),
     ("encryption_keys", f"{KEY},plain", "key 2 is not the base64 of 32 bytes"),
@@ -196,11 +172,7 @@ WRONG = [
     ("retention_runs", "many", "retention_runs (REDRIVE_RETENTION_RUNS) must be a whole number"),
     ("audit_retention", "1y", "audit_retention (REDRIVE_AUDIT_RETENTION) is '1y', which is no duration"),
     ("dlq_retention", "1y", "dlq_retention (REDRIVE_DLQ_RETENTION) is '1y', which is no duration"),
-    (
-        "outbox_retention",
-        "a day",
-        "outbox_retention (REDRIVE_OUTBOX_RETENTION) is 'a day', which is no duration",
-    ),
+    ("outbox_retention", "a day", "outbox_retention (REDRIVE_OUTBOX_RETENTION) is 'a day', which is no duration"),
     ("max_payload", 0, "max_payload (REDRIVE_MAX_PAYLOAD) must be at least 1 byte"),
     ("max_payload", "1GiB", "max_payload (REDRIVE_MAX_PAYLOAD) must be a size such as 1048576 or 1MiB"),
     ("max_payload", "1.5MiB", "must be a size such as 1048576 or 1MiB, not '1.5MiB'"),
@@ -212,16 +184,14 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("name", "value", "words"), WRONG, ids=lambda value: str(value)[:40])
-def test_a_value_that_makes_no_sense_is_refused_naming_setting_and_variable(
-    name: str, value: Any, words: str
-) -> None:
+def test_a_value_that_makes_no_sense_is_refused_naming_setting_and_variable(name: str, value: Any, words: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(words)):
         Settings.load({name: value}, {})
     with pytest.raises(ConfigurationError, match=re.escape(words)):
         Redrive(**{name: value})
     if isinstance(value, str):
         with pytest.raises(ConfigurationError, match=re.escape(words)):
-            Settings.load({}, {VARIABLES[name]: value})
+            Settings.load({}, {ENVIRONMENT_VARIABLES[name]: value})
 
 
 def test_every_setting_has_an_error_among_those_above() -> None:
@@ -229,9 +199,7 @@ def test_every_setting_has_an_error_among_those_above() -> None:
 
 
 def test_settings_that_do_not_exist_are_refused_with_those_that_do() -> None:
-    with pytest.raises(
-        ConfigurationError, match=r"unknown settings: leese, zzz; there are: url, concurrency, "
-    ):
+    with pytest.raises(ConfigurationError, match=r"unknown settings: leese, zzz; there are: url, concurrency, "):
         Redrive(zzz=1, leese="5s")
 
 
@@ -250,12 +218,12 @@ def section(variable: str) -> str:
 
 
 def test_the_page_has_a_heading_for_every_setting_and_no_other() -> None:
-    assert re.findall(r"^## (.+)$", PAGE.read_text(encoding="utf-8"), re.M) == list(VARIABLES.values())
+    assert re.findall(r"^## (.+)$", PAGE.read_text(encoding="utf-8"), re.M) == list(ENVIRONMENT_VARIABLES.values())
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_page_names_argument_and_default_of_every_setting(name: str) -> None:
-    variable = VARIABLES[name]
+    variable = ENVIRONMENT_VARIABLES[name]
     argument, default = rows()[variable]
     assert argument == name
     assert f"*Argument:* `{name}`" in section(variable)
@@ -268,7 +236,7 @@ def test_the_page_names_argument_and_default_of_every_setting(name: str) -> None
         assert f"*Default:* `{written[1]}`" in section(variable)
 
 
-@pytest.mark.parametrize("variable", VARIABLES.values())
+@pytest.mark.parametrize("variable", ENVIRONMENT_VARIABLES.values())
 def test_the_page_says_of_every_setting_when_to_change_it(variable: str) -> None:
     assert re.search(r"^\*(Change|Set|Add to|Raise|Lower) it\*", section(variable), re.M)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from redrive.errors import ConfigurationError
-from redrive.settings import origin, read_trusted
+from redrive.settings import find_client_address, parse_trusted_proxies
 
-PROXIES = read_trusted("10.0.0.0/8, fd00::/8,127.0.0.1")
+PROXIES = parse_trusted_proxies("10.0.0.0/8, fd00::/8,127.0.0.1")
 
 
 @pytest.mark.parametrize(
@@ -29,11 +29,11 @@ PROXIES = read_trusted("10.0.0.0/8, fd00::/8,127.0.0.1")
     ],
 )
 def test_the_nearest_address_that_is_no_proxy_s_counts(peer: str, forwarded: str, found: str) -> None:
-    assert origin(peer, forwarded, PROXIES) == found
-    assert origin(peer, forwarded, ()) == peer
+    assert find_client_address(peer, forwarded, PROXIES) == found
+    assert find_client_address(peer, forwarded, ()) == peer
 
 
 def test_what_is_no_network_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"'10\.0\.0\.0/33', which is no address and no network"):
-        read_trusted("10.0.0.0/33")
-    assert read_trusted(" ") == ()
+        parse_trusted_proxies("10.0.0.0/33")
+    assert parse_trusted_proxies(" ") == ()

@@ -26,7 +26,7 @@ from bench.ours.signals import signals
 from bench.ours.store import store
 from bench.ours.tenants import tenants
 from bench.ours.throughput import throughput
-from redrive.cli.worker_process import run_quickly, tune_python
+from redrive.cli.worker_process import run_event_loop, tune_interpreter
 
 MEASURES = {
     "throughput": throughput,
@@ -66,5 +66,5 @@ job = Job(
     workers=wanted["workers"],
     server=wanted["server"],
 )
-tune_python()
-print(json.dumps(run_quickly(MEASURES[wanted["workload"]](job))))
+tune_interpreter()
+print(json.dumps(run_event_loop(MEASURES[wanted["workload"]](job))))

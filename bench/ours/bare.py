@@ -15,7 +15,7 @@ import asyncpg
 
 from bench.ours.flows import Flows
 from bench.ours.job import Job
-from redrive.worker.committer import BATCH
+from redrive.worker.committer import MAX_BATCH
 
 __all__ = ["bare"]
 
@@ -49,7 +49,7 @@ async def bare(job: Job) -> dict[str, float]:
         pass  # which makes the tables
     rows = [_row(number) for number in range(job.size + ALONE)]
     many, alone = rows[: job.size], rows[job.size :]
-    batches = [many[first : first + BATCH] for first in range(0, job.size, BATCH)]
+    batches = [many[first : first + MAX_BATCH] for first in range(0, job.size, MAX_BATCH)]
     batches += [[row] for row in alone]
     if job.url.startswith("sqlite:///"):
         took = await asyncio.to_thread(_into_sqlite, job.url.removeprefix("sqlite:///"), batches)

@@ -12,7 +12,7 @@ import time
 
 from bench.ours.http import TENANT, shop
 from redrive import Start
-from redrive.cli.worker_process import tune_python
+from redrive.cli.worker_process import tune_interpreter
 
 EVERY = 0.1
 
@@ -35,5 +35,5 @@ async def keep_changing(url: str, rate: int) -> None:
 
 
 if __name__ == "__main__":
-    tune_python()
+    tune_interpreter()
     asyncio.run(keep_changing(sys.argv[1], int(sys.argv[2])))

@@ -17,8 +17,8 @@ from bench.ours.throughput import BURST, STEPS, WARM_UP, burst
 from redrive import Circuit, Redrive, RetryPolicy
 from redrive.app.runtime import Runtime
 from redrive.clock import SystemClock
-from redrive.core.outbox import Carrier
-from redrive.core.transitions import Answer, Transition
+from redrive.core.outbox import SinkLease
+from redrive.core.transitions import Transition, TransitionResult
 from redrive.store import open_store
 from redrive.store.port import Store
 
@@ -74,12 +74,8 @@ class _Watched:
         return getattr(self._inner, name)
 
     async def apply(
-        self,
-        transitions: Sequence[Transition],
-        *,
-        worker: int | None = None,
-        carriers: Sequence[Carrier] = (),
-    ) -> list[Answer]:
+        self, transitions: Sequence[Transition], *, worker: int | None = None, carriers: Sequence[SinkLease] = ()
+    ) -> list[TransitionResult]:
         answers = await self._inner.apply(transitions, worker=worker, carriers=carriers)
         marks = sum(len(t.marks) for t, answer in zip(transitions, answers, strict=True) if answer.kept)
         self._note["marks"] += marks

@@ -26,8 +26,7 @@ async def copy_rows(url: str, table: str, where: str, own: Mapping[str, str], ti
     con = await asyncpg.connect(url, server_settings={"search_path": "redrive"})
     try:
         rows = await con.fetch(
-            "SELECT column_name FROM information_schema.columns "
-            "WHERE table_schema = 'redrive' AND table_name = $1",
+            "SELECT column_name FROM information_schema.columns WHERE table_schema = 'redrive' AND table_name = $1",
             table,
         )
         for first in range(1, times + 1, CHUNK):

@@ -11,10 +11,10 @@ from bench.ours.flows import Flows
 from bench.ours.job import Job
 from redrive.app import Redrive
 from redrive.clock import SystemClock
-from redrive.core.outbox import Carrier
-from redrive.core.transitions import Answer, Transition
+from redrive.core.outbox import SinkLease
+from redrive.core.transitions import Transition, TransitionResult
 from redrive.store.port import Store
-from redrive.store.workers import Beat, Catalogue, Claim, Claimed, Claims, NewWorker
+from redrive.store.workers import Catalogue, ClaimedRun, ClaimRequest, ClaimResult, HeartbeatReply, NewWorker
 from redrive.worker.worker import Worker, WorkerSettings
 
 __all__ = ["engine"]
@@ -90,34 +90,30 @@ class Nothing:
     async def retire(self, worker: int) -> None:
         pass
 
-    def lease_line(self) -> Nothing:
+    def lease_connection(self) -> Nothing:
         return self
 
-    def beat(self, worker: int, heartbeats: object) -> Beat:
-        return Beat(alive=True, held=frozenset(), now=self.now())
+    def beat(self, worker: int, heartbeats: object) -> HeartbeatReply:
+        return HeartbeatReply(alive=True, held=frozenset(), now=self.now())
 
     def close(self) -> None:
         pass
 
-    async def claim(self, claim: Claim) -> Claims:
+    async def claim(self, claim: ClaimRequest) -> ClaimResult:
         taken = min(claim.capacity, self.due)
         self.due -= taken
         self._last += taken
         ids = range(self._last - taken + 1, self._last + 1)
-        return Claims(runs=[self._claimed(id) for id in ids], now=self.now(), next_in=None, after=None)
+        return ClaimResult(runs=[self._claimed(id) for id in ids], now=self.now(), next_in=None, after=None)
 
     async def apply(
-        self,
-        transitions: Sequence[Transition],
-        *,
-        worker: int | None = None,
-        carriers: Sequence[Carrier] = (),
-    ) -> list[Answer]:
+        self, transitions: Sequence[Transition], *, worker: int | None = None, carriers: Sequence[SinkLease] = ()
+    ) -> list[TransitionResult]:
         await asyncio.sleep(0)
-        return [Answer(True, self.now())] * len(transitions)
+        return [TransitionResult(True, self.now())] * len(transitions)
 
-    def _claimed(self, id: int) -> Claimed:
-        return Claimed(
+    def _claimed(self, id: int) -> ClaimedRun:
+        return ClaimedRun(
             id=id,
             public_id=f"run-{id}",
             tenant="default",

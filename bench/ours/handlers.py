@@ -60,8 +60,4 @@ async def handlers(job: Job) -> dict[str, float]:
             alone.append(await failing.rate(failing.alone, witness, job.size))
             handled.append(await failing.rate(failing.handled, witness, job.size))
         await witness.counted(runs=ROUNDS * job.size, steps=0)  # the handlers, which alone succeed
-    return {
-        "failed": median(alone),
-        "handled": median(handled),
-        "kept": median(handled) / median(alone) * 100,
-    }
+    return {"failed": median(alone), "handled": median(handled), "kept": median(handled) / median(alone) * 100}

@@ -20,9 +20,9 @@ from bench.ours.job import Job
 from redrive import NonRetryable, Redrive, RunFailed, Start
 from redrive.clock import SystemClock
 from redrive.core.roles import Role
-from redrive.server.auth.admin import Access, operator
+from redrive.server.auth.admin import AccountAdmin, make_operator
 from redrive.server.contract import NewToken
-from redrive.server.process import allow_many_connections
+from redrive.server.process import raise_open_file_limit
 
 __all__ = ["batches", "lists", "streams"]
 
@@ -74,20 +74,16 @@ async def served(url: str) -> AsyncIterator[Served]:
     """A server on a store whose catalogue is written."""
     app = shop(url)
     async with app:  # the catalogue is written by a worker
-        access = Access(app.runtime.store.accounts, SystemClock(), operator("bench"))
+        access = AccountAdmin(app.runtime.store.accounts, SystemClock(), make_operator("bench"))
         await access.create_tenant(TENANT)
-        made = await access.create_token(
-            NewToken(tenant=TENANT, role=Role.ADMIN, name="bench", payloads=True)
-        )
+        made = await access.create_token(NewToken(tenant=TENANT, role=Role.ADMIN, name="bench", payloads=True))
     headers = {"Authorization": f"Bearer {made.secret}"}
     limits = httpx2.Limits(max_connections=None)
     command = [sys.executable, "-m", "redrive", "server", "--port", "0", "--rate", "100000", "--url", url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             base = f"{_address(process)}/api/v1"
-            async with httpx2.AsyncClient(
-                base_url=base, headers=headers, timeout=120, limits=limits
-            ) as client:
+            async with httpx2.AsyncClient(base_url=base, headers=headers, timeout=120, limits=limits) as client:
                 yield Served(client, process)
         finally:
             process.send_signal(signal.SIGTERM)
@@ -220,7 +216,7 @@ def _with(path: str, cursor: str | None) -> dict[str, str]:
 
 async def streams(job: Job) -> dict[str, float]:
     """The memory of a server process with so many open streams, and without."""
-    allow_many_connections()
+    raise_open_file_limit()
     async with served(job.url) as there:
         (await there.client.get("/runs")).raise_for_status()
         before = _memory(there.process.pid)

@@ -174,7 +174,7 @@ async def webhook(job: Job) -> dict[str, float]:
 
 async def _fill(job: Job, topics: str, sink: str) -> None:
     """Publish `size` messages for a sink that nobody relays to yet."""
-    from redrive.core.outbox import patterns
+    from redrive.core.outbox import parse_patterns
     from redrive.store.outbox_records import NewSink
 
     app = Redrive(job.url)
@@ -190,7 +190,7 @@ async def _fill(job: Job, topics: str, sink: str) -> None:
 
     async with app:
         await check_settings(app.runtime.store)
-        await app.runtime.store.put_sinks([NewSink(name=sink, kind="bench", topics=patterns(topics))])
+        await app.runtime.store.put_sinks([NewSink(name=sink, kind="bench", topics=parse_patterns(topics))])
         handles = await fill.start_many([(AT_ONCE,)] * (job.size // AT_ONCE))
         await asyncio.gather(*(handle.result() for handle in handles))
 

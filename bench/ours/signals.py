@@ -12,7 +12,7 @@ from bench.ours.flows import Flows
 from bench.ours.job import Job
 from bench.ours.throughput import BURST, STEPS, WARM_UP, burst
 from redrive.core.redact import Redactor
-from redrive.observability.logs import configure
+from redrive.observability.logs import configure_logging
 from redrive.worker.context import log_context
 
 __all__ = ["signals"]
@@ -25,7 +25,7 @@ async def signals(job: Job) -> dict[str, float]:
 
     What is kept is the middle of the ratios of neighbours: whatever else the machine does hits both alike.
     """
-    configure("json", log_context, Redactor(), open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+    configure_logging("json", log_context, Redactor(), open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     assert logging.getLogger("redrive").isEnabledFor(logging.INFO)
     mute: list[tuple[float, float]] = []
     told: list[tuple[float, float]] = []

@@ -10,8 +10,8 @@ from bench.ours.witness import check_settings
 from redrive.core.states import EntryKind, StepStatus
 from redrive.core.transitions import EntryWrite, Transition
 from redrive.store.port import Store
-from redrive.store.workers import Claim, Claimed, NewWorker
-from redrive.worker.committer import BATCH
+from redrive.store.workers import ClaimedRun, ClaimRequest, NewWorker
+from redrive.worker.committer import MAX_BATCH
 
 __all__ = ["store"]
 
@@ -35,22 +35,20 @@ async def store(job: Job) -> dict[str, float]:
     return {"rows": sum(map(len, batches)) / elapsed}
 
 
-async def _claim(flows: Flows, port: Store) -> tuple[int, list[Claimed]]:
+async def _claim(flows: Flows, port: Store) -> tuple[int, list[ClaimedRun]]:
     names = tuple(flows.app.registered_workflows)
     new = NewWorker(name="bench", version=flows.app.version, workflows=names, lease=600 * 1_000_000)
     worker = await port.enlist(new, flows.app.catalogue())
-    claims = await port.claim(Claim(worker=worker, workflows=names, capacity=RUNS, suspect=True))
+    claims = await port.claim(ClaimRequest(worker=worker, workflows=names, capacity=RUNS, suspect=True))
     return worker, claims.runs
 
 
-def _batches(claimed: list[Claimed], rows: int) -> list[list[Transition]]:
-    transitions = [
-        _transition(run, index) for index in range(max(1, rows // len(claimed))) for run in claimed
-    ]
-    return [transitions[first : first + BATCH] for first in range(0, len(transitions), BATCH)]
+def _batches(claimed: list[ClaimedRun], rows: int) -> list[list[Transition]]:
+    transitions = [_transition(run, index) for index in range(max(1, rows // len(claimed))) for run in claimed]
+    return [transitions[first : first + MAX_BATCH] for first in range(0, len(transitions), MAX_BATCH)]
 
 
-def _transition(run: Claimed, index: int) -> Transition:
+def _transition(run: ClaimedRun, index: int) -> Transition:
     entry = EntryWrite(
         index=index,
         key=f"/noop#{index}",

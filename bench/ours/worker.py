@@ -6,7 +6,7 @@ import asyncio
 import sys
 
 from bench.ours.flows import Flows
-from redrive.cli.worker_process import run_quickly, tune_python
+from redrive.cli.worker_process import run_event_loop, tune_interpreter
 
 
 async def main(url: str, concurrency: int) -> None:
@@ -16,5 +16,5 @@ async def main(url: str, concurrency: int) -> None:
 
 
 if __name__ == "__main__":
-    tune_python()
-    run_quickly(main(sys.argv[1], int(sys.argv[2])))
+    tune_interpreter()
+    run_event_loop(main(sys.argv[1], int(sys.argv[2])))

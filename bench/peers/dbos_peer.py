@@ -136,9 +136,7 @@ async def run(workflow: Callable[[Any], Coroutine[Any, Any, Any]], argument: Any
     return await handle.get_result()
 
 
-async def all_of(
-    workflow: Callable[[Any], Coroutine[Any, Any, Any]], arguments: range, concurrency: int
-) -> None:
+async def all_of(workflow: Callable[[Any], Coroutine[Any, Any, Any]], arguments: range, concurrency: int) -> None:
     slots = asyncio.Semaphore(concurrency)
 
     async def in_slot(argument: int) -> None:

@@ -63,11 +63,7 @@ async def backlog(queue: PgQueuer, size: int, server: int | None) -> dict[str, f
     cpu, begun = Cpu(server), time.perf_counter()
     await queue.run(batch_size=BATCH, mode=QueueExecutionMode.drain)
     assert done == size
-    return {
-        "start": size / started,
-        "drain": size / (time.perf_counter() - begun),
-        **cpu.per_thousand(size),
-    }
+    return {"start": size / started, "drain": size / (time.perf_counter() - begun), **cpu.per_thousand(size)}
 
 
 async def retries(queue: PgQueuer, size: int, server: int | None) -> dict[str, float]:

@@ -58,11 +58,7 @@ async def backlog(app: App, size: int, server: int | None) -> dict[str, float]:
     cpu, begun = Cpu(server), time.perf_counter()
     await drain(app)
     assert done == size
-    return {
-        "start": size / started,
-        "drain": size / (time.perf_counter() - begun),
-        **cpu.per_thousand(size),
-    }
+    return {"start": size / started, "drain": size / (time.perf_counter() - begun), **cpu.per_thousand(size)}
 
 
 async def retries(app: App, size: int, server: int | None) -> dict[str, float]:

@@ -80,16 +80,7 @@ _HOMES = {
     "redrive.policy": ("Circuit", "RetryPolicy"),
     "redrive.sinks": ("Message", "Sink"),
     "redrive.store.filters": ("AuditFilter", "CircuitFilter", "LetterFilter", "OutboxFilter", "RunFilter"),
-    "redrive.worker.context": (
-        "now",
-        "publish",
-        "random",
-        "run_info",
-        "sleep",
-        "step_info",
-        "timeout",
-        "uuid",
-    ),
+    "redrive.worker.context": ("now", "publish", "random", "run_info", "sleep", "step_info", "timeout", "uuid"),
 }
 
 

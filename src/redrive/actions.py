@@ -18,20 +18,58 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, TypeAlias
 
 from redrive.core import template as templates
-from redrive.core.payload.plain import any_text, any_tree
+from redrive.core.payload.plain import dump_json, to_plain_json
 from redrive.core.redact import JSON
-from redrive.core.statement import placeholders, statement_problem
-from redrive.duration import Duration, seconds
+from redrive.duration import Duration, parse_duration
 from redrive.errors import ConfigurationError, PayloadError
 
-__all__ = ["ROOTS", "Action", "ApiCall", "Manual", "Notify", "RenderedCall", "Sql"]
+_MAX_STATEMENT_LENGTH = 100_000
+_QUOTED = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|--[^\n]*|/\*.*?\*/", re.DOTALL)
+_NUMBERED_PLACEHOLDER = re.compile(r"\$(\d{1,5})", re.ASCII)
+_QUESTION_MARK = re.compile(r"\?(\d{1,5})?", re.ASCII)
+_NAMED_PLACEHOLDER = re.compile(r"(?<![:\w])[:@$][A-Za-z_]\w*|%s|%\(", re.ASCII)
 
-ROOTS = ("input", "result", "step")
+
+def find_statement_problem(statement: str) -> str | None:
+    """What keeps a text from being one statement with bound values, or None."""
+    if "{{" in statement or "}}" in statement:
+        return "contains template braces. Put a placeholder ($1 or ?) there and the template into params."
+    if "\x00" in statement or len(statement) > _MAX_STATEMENT_LENGTH:
+        return f"contains a NUL, or is longer than {_MAX_STATEMENT_LENGTH} characters."
+    bare = _strip_quoted(statement)
+    body = bare.strip().rstrip(";").strip()
+    if not body:
+        return "is empty."
+    if ";" in body:
+        return "is more than one statement, or holds a ';' that could begin another. Give one for each action."
+    if _NAMED_PLACEHOLDER.search(bare):
+        return "has a placeholder with a name or '%s'. Number them ($1, $2) or use '?'."
+    return None
+
+
+def count_placeholders(statement: str) -> int:
+    """How many values the statement takes: the highest of `$1`, `$2`, or the number of `?`."""
+    bare = _strip_quoted(statement)
+    numbered = [int(found) for found in _NUMBERED_PLACEHOLDER.findall(bare)]
+    if numbered:
+        return max(numbered)
+    marks = _QUESTION_MARK.findall(bare)
+    return max([len([mark for mark in marks if not mark]), *(int(mark) for mark in marks if mark)])
+
+
+def _strip_quoted(statement: str) -> str:
+    """The statement without what is quoted or a comment; all of it where quoting cannot be told for sure."""
+    if "\\" in statement or "$$" in statement:
+        return statement
+    return _QUOTED.sub(" ", statement)
+
+
+TEMPLATE_ROOTS = ("input", "result", "step")
 """What the places in an action's templates may begin with."""
 
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-_BODILESS = frozenset({"GET", "HEAD"})
-_OUR_HEADERS = frozenset({"connection", "content-length", "host", "te", "transfer-encoding", "upgrade"})
+_METHODS_WITHOUT_BODY = frozenset({"GET", "HEAD"})
+_CLIENT_HEADERS = frozenset({"connection", "content-length", "host", "te", "transfer-encoding", "upgrade"})
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
 _HEADER_BREAK = re.compile("[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
 _NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,62}[A-Za-z0-9_])?")
@@ -73,21 +111,21 @@ class ApiCall:
         timeout: Duration = "30s",
     ) -> None:
         put = object.__setattr__
-        put(self, "url", _url(url))
-        put(self, "method", _method(method))
-        put(self, "body", _body(body, self.method))
-        put(self, "headers", _headers({} if headers is None else headers))
-        put(self, "timeout", _some_time(timeout))
+        put(self, "url", _check_url(url))
+        put(self, "method", _check_method(method))
+        put(self, "body", _check_body(body, self.method))
+        put(self, "headers", _check_headers({} if headers is None else headers))
+        put(self, "timeout", _check_timeout(timeout))
 
     @property
     def origin(self) -> str:
         """Scheme, host and port, for checks before anything is called."""
-        return templates.origin(self.url)
+        return templates.url_origin(self.url)
 
     def render(self, data: Mapping[str, JSON]) -> RenderedCall:
         """The call to make for this data; a place that is missing is a `PayloadError` that names it."""
         headers = {name: templates.render_header(value, data) for name, value in self.headers.items()}
-        body = None if self.body is None else any_text(templates.render(self.body, data))
+        body = None if self.body is None else dump_json(templates.render(self.body, data))
         if body is not None and not any(name.lower() == "content-type" for name in headers):
             headers["Content-Type"] = "application/json"
         url = templates.render_url(self.url, data)
@@ -114,14 +152,14 @@ class Sql:
 
     def __init__(self, connection: str, statement: str, params: Iterable[Any] = ()) -> None:
         put = object.__setattr__
-        put(self, "connection", _connection(connection))
-        put(self, "statement", _statement(statement))
-        put(self, "params", _params(params, statement))
+        put(self, "connection", _check_connection(connection))
+        put(self, "statement", _check_statement(statement))
+        put(self, "params", _check_params(params, statement))
 
     def render(self, data: Mapping[str, JSON]) -> tuple[JSON, ...]:
         """The parameters to bind; objects and lists, which no database binds, as JSON text."""
         values = templates.render(list(self.params), data)
-        return tuple(any_text(value) if isinstance(value, dict | list) else value for value in values)
+        return tuple(dump_json(value) if isinstance(value, dict | list) else value for value in values)
 
     def to_json(self) -> dict[str, JSON]:
         """The action as plain JSON, every field given."""
@@ -138,8 +176,8 @@ class Notify:
     template: str
 
     def __init__(self, channel: str, template: str) -> None:
-        object.__setattr__(self, "channel", _channel(channel))
-        object.__setattr__(self, "template", _text("template of Notify", template))
+        object.__setattr__(self, "channel", _check_channel(channel))
+        object.__setattr__(self, "template", _check_text("template of Notify", template))
 
     def render(self, data: Mapping[str, JSON]) -> str:
         """The message."""
@@ -159,7 +197,7 @@ class Manual:
     instructions: str
 
     def __init__(self, instructions: str) -> None:
-        object.__setattr__(self, "instructions", _text("instructions of Manual", instructions))
+        object.__setattr__(self, "instructions", _check_text("instructions of Manual", instructions))
 
     def render(self, data: Mapping[str, JSON]) -> str:
         """What the person reads."""
@@ -176,62 +214,62 @@ Action: TypeAlias = ApiCall | Sql | Notify | Manual
 def _to_json(action: Action) -> dict[str, JSON]:
     values = {one.name: getattr(action, one.name) for one in fields(action)}
     plain = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
-    return {"kind": action.kind, **{name: any_tree(value) for name, value in plain.items()}}
+    return {"kind": action.kind, **{name: to_plain_json(value) for name, value in plain.items()}}
 
 
 # -- the checks ----------------------------------------------------------------------------------------
 
 
-def _url(url: str) -> str:
-    _need_text("url of ApiCall", url)
-    templates.check_url("url of ApiCall", url, ROOTS)
+def _check_url(url: str) -> str:
+    _require_text("url of ApiCall", url)
+    templates.check_url("url of ApiCall", url, TEMPLATE_ROOTS)
     return url
 
 
-def _method(method: str) -> str:
+def _check_method(method: str) -> str:
     if not isinstance(method, str) or method.upper() not in _METHODS:
         raise ConfigurationError(f"method of ApiCall is {method!r}. Give one of {', '.join(_METHODS)}.")
     return method.upper()
 
 
-def _body(body: Any, method: str) -> JSON:
-    if body is not None and method in _BODILESS:
+def _check_body(body: Any, method: str) -> JSON:
+    if body is not None and method in _METHODS_WITHOUT_BODY:
         raise ConfigurationError(f"a {method} has no body. Leave body out, or give another method.")
-    tree = _plain("body of ApiCall", body)
-    templates.check("body of ApiCall", tree, ROOTS)
+    tree = _to_plain("body of ApiCall", body)
+    templates.check_template("body of ApiCall", tree, TEMPLATE_ROOTS)
     return tree
 
 
-def _headers(headers: Mapping[str, str]) -> dict[str, str]:
+def _check_headers(headers: Mapping[str, str]) -> dict[str, str]:
     if not isinstance(headers, Mapping):
         raise ConfigurationError(f"headers of ApiCall is {headers!r}. Give names and their values.")
     for name, value in headers.items():
-        _header(name, value)
+        _check_header(name, value)
     if len({name.lower() for name in headers}) < len(headers):
         raise ConfigurationError("headers of ApiCall has a name twice. Give each once.")
     return dict(headers)
 
 
-def _header(name: str, value: str) -> None:
+def _check_header(name: str, value: str) -> None:
     what = f"header {name!a} of ApiCall"
     if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
         raise ConfigurationError(f"{what} is no header name. Give letters, digits and hyphens.")
-    if name.lower() in _OUR_HEADERS:
+    if name.lower() in _CLIENT_HEADERS:
         raise ConfigurationError(f"{what} is set by the client. Leave it out.")
     # Not the value: it may hold a secret.
     if not isinstance(value, str) or _HEADER_BREAK.search(value):
         raise ConfigurationError(f"{what} must be a text of one line.")
-    templates.check(what, value, ROOTS)
+    templates.check_template(what, value, TEMPLATE_ROOTS)
 
 
-def _some_time(timeout: Duration) -> float:
-    length = seconds(timeout, "timeout of ApiCall")
+def _check_timeout(timeout: Duration) -> float:
+    length = parse_duration(timeout, "timeout of ApiCall")
     if not length:
         raise ConfigurationError(f"timeout of ApiCall is {timeout!r}. Give a duration longer than nothing.")
     return length
 
 
-def _connection(name: str) -> str:
+def _check_connection(name: str) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         # Not what was given: a URL holds a password.
         raise ConfigurationError(
@@ -241,20 +279,20 @@ def _connection(name: str) -> str:
     return name
 
 
-def _statement(statement: str) -> str:
-    _need_text("statement of Sql", statement)
-    problem = statement_problem(statement)
+def _check_statement(statement: str) -> str:
+    _require_text("statement of Sql", statement)
+    problem = find_statement_problem(statement)
     if problem is not None:
         raise ConfigurationError(f"statement of Sql {problem}")
     return statement
 
 
-def _params(params: Iterable[Any], statement: str) -> tuple[JSON, ...]:
+def _check_params(params: Iterable[Any], statement: str) -> tuple[JSON, ...]:
     if isinstance(params, str | bytes | Mapping) or not isinstance(params, Iterable):
         raise ConfigurationError("params of Sql must be a list, in the order of the placeholders.")
-    tree = tuple(_plain("params of Sql", list(params)))
-    templates.check("params of Sql", tree, ROOTS)
-    wanted = placeholders(statement)
+    tree = tuple(_to_plain("params of Sql", list(params)))
+    templates.check_template("params of Sql", tree, TEMPLATE_ROOTS)
+    wanted = count_placeholders(statement)
     if wanted != len(tree):
         raise ConfigurationError(
             f"statement of Sql has {wanted} placeholders, but params has {len(tree)} values. "
@@ -263,26 +301,26 @@ def _params(params: Iterable[Any], statement: str) -> tuple[JSON, ...]:
     return tree
 
 
-def _channel(channel: str) -> str:
-    _need_text("channel of Notify", channel)
-    if templates.names(channel):
+def _check_channel(channel: str) -> str:
+    _require_text("channel of Notify", channel)
+    if templates.list_fields(channel):
         raise ConfigurationError("channel of Notify is a template. Name the channel; the text may vary.")
     return channel
 
 
-def _text(what: str, text: str) -> str:
-    _need_text(what, text)
-    templates.check(what, text, ROOTS)
+def _check_text(what: str, text: str) -> str:
+    _require_text(what, text)
+    templates.check_template(what, text, TEMPLATE_ROOTS)
     return text
 
 
-def _need_text(what: str, text: str) -> None:
+def _require_text(what: str, text: str) -> None:
     if not isinstance(text, str) or not text.strip():
         raise ConfigurationError(f"{what} must be a text, not {'empty' if text == '' else repr(text)}.")
 
 
-def _plain(what: str, value: Any) -> JSON:
+def _to_plain(what: str, value: Any) -> JSON:
     try:
-        return any_tree(value)
+        return to_plain_json(value)
     except (TypeError, ValueError, RecursionError, PayloadError) as error:
         raise ConfigurationError(f"{what} cannot be written as JSON: {error}") from None

@@ -12,50 +12,47 @@ from typing import TypeAlias, overload
 
 from redrive.errors import ConfigurationError
 
-__all__ = ["LONGEST", "MICROS", "Duration", "before", "micros", "moment", "seconds", "words"]
-
 Duration: TypeAlias = timedelta | float | int | str
 """A span of time: a `timedelta`, a number of seconds, or text such as `"30s"` or `"1h30m"`."""
 
-LONGEST = 36_500 * 86_400.0
+MAX_DURATION = 36_500 * 86_400.0
 """A hundred years. Anything longer is taken for a mistake: no calendar could hold its end."""
 
 MICROS = 1_000_000
 """Stores and transitions count time in microseconds: so many are a second."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_FORMS = 'a timedelta, a number of seconds, or text such as "250ms" "30s" "5m" "1h30m" "2d"'
+_ACCEPTED_FORMS = 'a timedelta, a number of seconds, or text such as "250ms" "30s" "5m" "1h30m" "2d"'
 _NUMBER = r"(\d+(?:\.\d+)?)"
 _PARTS = re.compile(
-    rf"(?:{_NUMBER} ?d)? ?(?:{_NUMBER} ?h)? ?(?:{_NUMBER} ?m)? ?(?:{_NUMBER} ?s)? ?(?:{_NUMBER} ?ms)?",
-    re.ASCII,
+    rf"(?:{_NUMBER} ?d)? ?(?:{_NUMBER} ?h)? ?(?:{_NUMBER} ?m)? ?(?:{_NUMBER} ?s)? ?(?:{_NUMBER} ?ms)?", re.ASCII
 )
-_PLAIN = re.compile(_NUMBER, re.ASCII)
-_SIZES = (86_400.0, 3_600.0, 60.0, 1.0)
+_PLAIN_NUMBER = re.compile(_NUMBER, re.ASCII)
+_UNIT_SECONDS = (86_400.0, 3_600.0, 60.0, 1.0)
 
 
-def micros(length: float) -> int:
+def to_micros(length: float) -> int:
     """A length in seconds as whole microseconds, rounded up so that nothing becomes due too early."""
     whole = int(length * MICROS)
     return whole if whole >= length * MICROS else whole + 1
 
 
 @overload
-def moment(micros: int) -> datetime: ...
+def to_datetime(micros: int) -> datetime: ...
 
 
 @overload
-def moment(micros: int | None) -> datetime | None: ...
+def to_datetime(micros: int | None) -> datetime | None: ...
 
 
-def moment(micros: int | None) -> datetime | None:
+def to_datetime(micros: int | None) -> datetime | None:
     """The store's microseconds as a time, or none."""
     if micros is None:
         return None
     return _EPOCH + timedelta(microseconds=micros)  # exact for every year, unlike fromtimestamp
 
 
-def seconds(value: Duration, what: str = "duration") -> float:
+def parse_duration(value: Duration, what: str = "duration") -> float:
     """Read a duration in any of its forms as seconds; `what` names it in the error if it is none."""
     match value:
         case bool():
@@ -63,24 +60,24 @@ def seconds(value: Duration, what: str = "duration") -> float:
         case timedelta():
             number = value.total_seconds()
         case int() | float():
-            number = _as_float(value)
+            number = _to_float(value)
         case str():
-            number = _parse(value.strip())
+            number = _parse_text(value.strip())
         case _:
             number = None
     if number is None or math.isnan(number):
-        raise ConfigurationError(f"{what} is {value!r}, which is no duration. Give {_FORMS}.")
+        raise ConfigurationError(f"{what} is {value!r}, which is no duration. Give {_ACCEPTED_FORMS}.")
     if number < 0:
-        raise ConfigurationError(f"{what} is {value!r}, but cannot be negative. Give {_FORMS}.")
-    if number > LONGEST:
-        raise ConfigurationError(f"{what} is longer than a hundred years. Give {_FORMS}.")
+        raise ConfigurationError(f"{what} is {value!r}, but cannot be negative. Give {_ACCEPTED_FORMS}.")
+    if number > MAX_DURATION:
+        raise ConfigurationError(f"{what} is longer than a hundred years. Give {_ACCEPTED_FORMS}.")
     return number + 0.0  # -0.0 becomes 0.0
 
 
-def before(text: str, now: datetime) -> datetime | None:
+def parse_past_time(text: str, now: datetime) -> datetime | None:
     """A moment as people give it: a length of time before now (`2h`), or a date or time; None if neither."""
     try:
-        return now - timedelta(seconds=seconds(text))
+        return now - timedelta(seconds=parse_duration(text))
     except (ConfigurationError, OverflowError):
         pass
     try:
@@ -90,10 +87,10 @@ def before(text: str, now: datetime) -> datetime | None:
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
-def words(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Write seconds for people, in at most two units: `250 ms`, `4.5 s`, `1 m 30 s`, `2 d 3 h`."""
     if seconds < 0:
-        return f"-{words(-seconds)}"
+        return f"-{format_duration(-seconds)}"
     if seconds == 0:
         return "0 s"
     if seconds < 0.001:
@@ -102,21 +99,21 @@ def words(seconds: float) -> str:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 9.95:
         return f"{round(seconds, 1):g} s"
-    return _whole_words(seconds)
+    return _format_whole(seconds)
 
 
-def _whole_words(seconds: float) -> str:
+def _format_whole(seconds: float) -> str:
     """Round to the smaller of the two units shown first, so that 59.9 s reads `1 m`, never `60 s`."""
     whole = round(seconds)
     if whole < 3_600:
-        return _two(whole, 60, "m", "s")
+        return _join_units(whole, 60, "m", "s")
     minutes = round(seconds / 60)
     if minutes < 1_440:
-        return _two(minutes, 60, "h", "m")
-    return _two(round(seconds / 3_600), 24, "d", "h")
+        return _join_units(minutes, 60, "h", "m")
+    return _join_units(round(seconds / 3_600), 24, "d", "h")
 
 
-def _two(amount: int, size: int, large: str, small: str) -> str:
+def _join_units(amount: int, size: int, large: str, small: str) -> str:
     many, rest = divmod(amount, size)
     parts = [f"{many} {large}"] if many else []
     if rest:
@@ -124,19 +121,19 @@ def _two(amount: int, size: int, large: str, small: str) -> str:
     return " ".join(parts)
 
 
-def _as_float(value: float) -> float:
+def _to_float(value: float) -> float:
     try:
         return float(value)
     except OverflowError:  # an int beyond any float
         return math.inf if value > 0 else -math.inf
 
 
-def _parse(text: str) -> float | None:
-    if _PLAIN.fullmatch(text):
+def _parse_text(text: str) -> float | None:
+    if _PLAIN_NUMBER.fullmatch(text):
         return float(text)
     found = _PARTS.fullmatch(text)
     if not text or found is None:
         return None
     *large, milliseconds = (float(part or 0) for part in found.groups())
     # Divided, not multiplied by 0.001, which would make 250 ms something else than 0.25 s.
-    return sum(size * part for size, part in zip(_SIZES, large, strict=True)) + milliseconds / 1_000
+    return sum(size * part for size, part in zip(_UNIT_SECONDS, large, strict=True)) + milliseconds / 1_000

@@ -235,11 +235,7 @@ class RetryAfter(RedriveError):
     """
 
     def __init__(
-        self,
-        delay: timedelta | float | str,
-        message: str = "",
-        *,
-        details: Mapping[str, Any] | None = None,
+        self, delay: timedelta | float | str, message: str = "", *, details: Mapping[str, Any] | None = None
     ) -> None:
         super().__init__(message or f"retry after {delay}")
         self.delay = delay

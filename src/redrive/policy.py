@@ -14,10 +14,8 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias, get_args
 
-from redrive.duration import Duration, seconds, words
+from redrive.duration import Duration, format_duration, parse_duration
 from redrive.errors import ConfigurationError
-
-__all__ = ["Cap", "Category", "Circuit", "ErrorName", "OnOpen", "RetryPolicy", "qualified_name"]
 
 
 class Category(StrEnum):
@@ -37,8 +35,8 @@ class Category(StrEnum):
     UNKNOWN = "unknown"
 
 
-DAY = 86_400.0
-MOST_FAILURES, MOST_PROBES, MOST_LETTERS = 1000, 100, 200
+MAX_CIRCUIT_TIME = 86_400.0
+MAX_FAILURES, MAX_PROBES, MAX_CIRCUIT_NAME = 1000, 100, 200
 """The limits of a circuit: what is marked is kept for a day, and a decision looks at no more than this."""
 
 _CATEGORIES = frozenset(Category)  # `in Category` raises for other texts before Python 3.12
@@ -86,19 +84,19 @@ class RetryPolicy:
         never_retry_on: ErrorName | Iterable[ErrorName] = (),
         delays: Iterable[Duration] | None = None,
     ) -> None:
-        table = None if delays is None else _delays(delays)
+        table = None if delays is None else _check_delays(delays)
         if max_retries is None:
             max_retries = 3 if table is None else len(table)
         put = object.__setattr__
-        put(self, "max_retries", _whole("max_retries", max_retries, at_least=-1, hint="-1 for no limit, "))
-        put(self, "base_delay", seconds(base_delay, "base_delay"))
-        put(self, "factor", _between("factor", factor, 1.0, 1_000.0))
-        put(self, "max_delay", seconds(max_delay, "max_delay"))
-        put(self, "jitter", _between("jitter", jitter, 0.0, 1.0))
-        put(self, "cap", _one_of("cap", cap, get_args(Cap)))
-        put(self, "max_elapsed", None if max_elapsed is None else seconds(max_elapsed, "max_elapsed"))
-        put(self, "retry_on", None if retry_on is None else _error_names("retry_on", retry_on))
-        put(self, "never_retry_on", _error_names("never_retry_on", never_retry_on))
+        put(self, "max_retries", _check_int("max_retries", max_retries, at_least=-1, hint="-1 for no limit, "))
+        put(self, "base_delay", parse_duration(base_delay, "base_delay"))
+        put(self, "factor", _check_number("factor", factor, 1.0, 1_000.0))
+        put(self, "max_delay", parse_duration(max_delay, "max_delay"))
+        put(self, "jitter", _check_number("jitter", jitter, 0.0, 1.0))
+        put(self, "cap", _check_choice("cap", cap, get_args(Cap)))
+        put(self, "max_elapsed", None if max_elapsed is None else parse_duration(max_elapsed, "max_elapsed"))
+        put(self, "retry_on", None if retry_on is None else _check_error_names("retry_on", retry_on))
+        put(self, "never_retry_on", _check_error_names("never_retry_on", never_retry_on))
         put(self, "delays", table)
 
     def to_json(self) -> dict[str, Any]:
@@ -107,16 +105,16 @@ class RetryPolicy:
 
     def differs(self) -> dict[str, Any]:
         """What of it is not as it is by default, as plain JSON."""
-        return dict(_differing(self))
+        return dict(_find_changed_fields(self))
 
-    def in_short(self) -> str:
+    def summarise(self) -> str:
         """The same in a line, for people."""
-        return " ".join(f"{name}={value}" for name, value in _differing(self).items()) or "the default"
+        return " ".join(f"{name}={value}" for name, value in _find_changed_fields(self).items()) or "the default"
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> RetryPolicy:
         """Read a policy; fields left out have their defaults, unknown ones are refused."""
-        return cls(**_known(cls, data))
+        return cls(**_check_fields(cls, data))
 
     @classmethod
     def from_stored(cls, data: Mapping[str, Any]) -> RetryPolicy:
@@ -152,12 +150,12 @@ class Circuit:
         on_open: OnOpen = "park",
     ) -> None:
         put = object.__setattr__
-        put(self, "name", _name(name))
-        put(self, "failures", _count("failures", failures, MOST_FAILURES))
-        put(self, "window", _some_time("window", window, at_most=DAY))
-        put(self, "open_for", _some_time("open_for", open_for, at_most=DAY))
-        put(self, "probes", _count("probes", probes, MOST_PROBES))
-        put(self, "on_open", _one_of("on_open", on_open, get_args(OnOpen)))
+        put(self, "name", _check_name(name))
+        put(self, "failures", _check_count("failures", failures, MAX_FAILURES))
+        put(self, "window", _check_duration("window", window, at_most=MAX_CIRCUIT_TIME))
+        put(self, "open_for", _check_duration("open_for", open_for, at_most=MAX_CIRCUIT_TIME))
+        put(self, "probes", _check_count("probes", probes, MAX_PROBES))
+        put(self, "on_open", _check_choice("on_open", on_open, get_args(OnOpen)))
 
     def to_json(self) -> dict[str, Any]:
         """The circuit as plain JSON, every field given."""
@@ -166,7 +164,7 @@ class Circuit:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Circuit:
         """Read a circuit; fields left out have their defaults, unknown ones are refused."""
-        return cls(**_known(cls, data))
+        return cls(**_check_fields(cls, data))
 
     @classmethod
     def from_stored(cls, data: Mapping[str, Any]) -> Circuit:
@@ -180,7 +178,7 @@ def qualified_name(cls: type) -> str:
 
 
 @lru_cache(maxsize=256)
-def _differing(policy: RetryPolicy) -> dict[str, Any]:
+def _find_changed_fields(policy: RetryPolicy) -> dict[str, Any]:
     """Remembered: every step that fails for good tells which policy was in force."""
     default = RetryPolicy().to_json()
     return {name: value for name, value in policy.to_json().items() if value != default[name]}
@@ -191,7 +189,7 @@ def _to_json(record: RetryPolicy | Circuit) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
-def _known(cls: type[RetryPolicy | Circuit], data: Mapping[str, Any]) -> dict[str, Any]:
+def _check_fields(cls: type[RetryPolicy | Circuit], data: Mapping[str, Any]) -> dict[str, Any]:
     """The fields given in `data`, or an error that names those that do not exist."""
     if not isinstance(data, Mapping):
         raise ConfigurationError(f"a {cls.__name__} is written as an object of its fields, not as {data!r}.")
@@ -199,82 +197,80 @@ def _known(cls: type[RetryPolicy | Circuit], data: Mapping[str, Any]) -> dict[st
     unknown = [str(key) for key in data if key not in names]
     if unknown:
         raise ConfigurationError(
-            f"{cls.__name__} has no field {', '.join(map(repr, unknown))}{_near(unknown[0], names)}. "
+            f"{cls.__name__} has no field {', '.join(map(repr, unknown))}{_suggest_names(unknown[0], names)}. "
             f"It has {', '.join(names)}."
         )
     return dict(data)
 
 
-def _whole(what: str, value: int, *, at_least: int, hint: str = "") -> int:
+def _check_int(what: str, value: int, *, at_least: int, hint: str = "") -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
         allowed = (
-            f"{hint}or a whole number from {max(at_least, 0)} on"
-            if hint
-            else (f"a whole number from {at_least} on")
+            f"{hint}or a whole number from {max(at_least, 0)} on" if hint else (f"a whole number from {at_least} on")
         )
         raise ConfigurationError(f"{what} is {value!r}. Give {allowed}.")
     return value
 
 
-def _between(what: str, value: float, low: float, high: float) -> float:
+def _check_number(what: str, value: float, low: float, high: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise ConfigurationError(f"{what} is {value!r}. Give a number from {low:g} to {high:g}.")
     return float(value)
 
 
-def _one_of(what: str, value: str, allowed: tuple[str, ...]) -> str:
+def _check_choice(what: str, value: str, allowed: tuple[str, ...]) -> str:
     if not isinstance(value, str) or value not in allowed:
         raise ConfigurationError(f"{what} is {value!r}. Give one of {', '.join(map(repr, allowed))}.")
     return str(value)
 
 
-def _count(what: str, value: int, at_most: int) -> int:
-    if _whole(what, value, at_least=1) > at_most:
+def _check_count(what: str, value: int, at_most: int) -> int:
+    if _check_int(what, value, at_least=1) > at_most:
         raise ConfigurationError(f"{what} is {value!r}. Give a whole number from 1 to {at_most}.")
     return value
 
 
-def _some_time(what: str, value: Duration, *, at_most: float) -> float:
-    length = seconds(value, what)
+def _check_duration(what: str, value: Duration, *, at_most: float) -> float:
+    length = parse_duration(value, what)
     if not length:
         raise ConfigurationError(f"{what} is {value!r}. Give a duration longer than nothing.")
     if length > at_most:
-        raise ConfigurationError(f"{what} is {value!r}. Give a duration of at most {words(at_most)}.")
+        raise ConfigurationError(f"{what} is {value!r}. Give a duration of at most {format_duration(at_most)}.")
     return length
 
 
-def _name(value: str | None) -> str | None:
+def _check_name(value: str | None) -> str | None:
     """A circuit's name, which never looks like the key of one without a name: that has a slash in it."""
     if value is None:
         return None
     printable = isinstance(value, str) and value.strip() and value.isprintable()
-    if not printable or len(value) > MOST_LETTERS or set(value) & {"/", "#"}:
+    if not printable or len(value) > MAX_CIRCUIT_NAME or set(value) & {"/", "#"}:
         raise ConfigurationError(
-            f"a circuit's name is {value!r}. Give a text of 1 to {MOST_LETTERS} printable characters "
+            f"a circuit's name is {value!r}. Give a text of 1 to {MAX_CIRCUIT_NAME} printable characters "
             "without / and #, or leave it out."
         )
     return value
 
 
-def _delays(value: Iterable[Duration]) -> tuple[float, ...]:
+def _check_delays(value: Iterable[Duration]) -> tuple[float, ...]:
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise ConfigurationError(f"delays is {value!r}. Give a list of durations, such as [20, 300, 1800].")
-    table = tuple(seconds(one, f"delays[{index}]") for index, one in enumerate(value))
+    table = tuple(parse_duration(one, f"delays[{index}]") for index, one in enumerate(value))
     if not table:
         raise ConfigurationError("delays is empty. Give at least one duration, or leave it out.")
     return table
 
 
-def _error_names(what: str, value: ErrorName | Iterable[ErrorName]) -> tuple[str, ...]:
+def _check_error_names(what: str, value: ErrorName | Iterable[ErrorName]) -> tuple[str, ...]:
     """Category and qualified class names, each once, in the order given."""
     if isinstance(value, str | type):
         value = (value,)
     if not isinstance(value, Iterable):
         raise ConfigurationError(f"{what} is {value!r}. Give a list of categories or exception classes.")
-    return tuple(dict.fromkeys(_error_name(what, one) for one in value))
+    return tuple(dict.fromkeys(_check_error_name(what, one) for one in value))
 
 
-def _error_name(what: str, value: ErrorName) -> str:
+def _check_error_name(what: str, value: ErrorName) -> str:
     if isinstance(value, type) and issubclass(value, BaseException):
         return qualified_name(value)
     if not isinstance(value, str):
@@ -286,7 +282,7 @@ def _error_name(what: str, value: ErrorName) -> str:
         return str(value)
     raise ConfigurationError(
         f"{what} holds {value!r}, which is neither a category nor the qualified name of an exception"
-        f"{_near(value, [*map(str, Category), *_builtin_errors()])}. Categories are {', '.join(Category)}."
+        f"{_suggest_names(value, [*map(str, Category), *_list_builtin_errors()])}. Categories are {', '.join(Category)}."
     )
 
 
@@ -295,7 +291,7 @@ def _is_dotted(text: str) -> bool:
     return len(parts) > 1 and all(part.isidentifier() or part == "<locals>" for part in parts)
 
 
-def _builtin_errors() -> list[str]:
+def _list_builtin_errors() -> list[str]:
     return [f"builtins.{name}" for name, value in vars(builtins).items() if _is_error(value)]
 
 
@@ -303,7 +299,7 @@ def _is_error(value: object) -> bool:
     return isinstance(value, type) and issubclass(value, BaseException)
 
 
-def _near(text: str, known: list[str]) -> str:
+def _suggest_names(text: str, known: list[str]) -> str:
     """`; did you mean ...?` with the names most like `text`, or nothing."""
     by_last_part = {name.rpartition(".")[2].lower(): name for name in known}
     found = difflib.get_close_matches(text.lower(), by_last_part, n=3)

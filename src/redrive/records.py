@@ -11,16 +11,12 @@ from typing import Any, TypeGuard, TypeVar
 
 import msgspec
 
-__all__ = ["as_dict", "field_names", "is_record", "replace"]
-
 T = TypeVar("T")
 
 
 def is_record(value: object) -> TypeGuard[Any]:
     """Return True for an instance of a Struct or of a dataclass."""
-    return isinstance(value, msgspec.Struct) or (
-        dataclasses.is_dataclass(value) and not isinstance(value, type)
-    )
+    return isinstance(value, msgspec.Struct) or (dataclasses.is_dataclass(value) and not isinstance(value, type))
 
 
 def field_names(record: Any) -> tuple[str, ...]:

@@ -105,11 +105,7 @@ async def test_with_keys_runs_end_as_without_and_no_payload_is_in_the_file(tmp_p
         assert await result(app, "sell") == f"charged {SECRET}"
         page = await app.dlq.list()
         letter = await app.dlq.get(page.items[1].id)
-        assert (letter.workflow, letter.code, letter.input) == (
-            "fail",
-            "non_retryable",
-            {"card": "••••••"},
-        )
+        assert (letter.workflow, letter.code, letter.input) == ("fail", "non_retryable", {"card": "••••••"})
         assert letter.reason.startswith("step 'ship' failed once")
         assert [step.name for step in letter.steps] == ["charge", "ship"]
 
@@ -132,9 +128,7 @@ async def test_an_app_without_the_key_refuses_to_start_and_says_which_is_missing
     before = stored(tmp_path)
     app = make_app(tmp_path, keys)
     for opening in (app, app.client()):
-        with pytest.raises(
-            ConfigurationError, match=f"sealed with key {id_of(OLD)}, which REDRIVE_ENCRYPTION_KEYS"
-        ):
+        with pytest.raises(ConfigurationError, match=f"sealed with key {id_of(OLD)}, which REDRIVE_ENCRYPTION_KEYS"):
             async with opening:
                 pass
     assert column(tmp_path, "SELECT count(*) FROM workers WHERE state = 'LIVE'") == [0]
@@ -152,9 +146,7 @@ def test_settings_do_not_show_the_keys() -> None:
     assert OLD not in repr(Redrive(encryption_keys=OLD).settings)
 
 
-def test_a_missing_package_is_said_with_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_package_is_said_with_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
     with pytest.raises(ConfigurationError, match=r'pip install "redrive\[encryption\]"'):
         make_store(make_app(tmp_path, OLD).settings, SystemClock())
@@ -173,11 +165,7 @@ async def test_one_run_that_cannot_be_read_becomes_a_letter_and_waits_for_its_ke
         assert caught.value.code == "infrastructure_failure"
         assert id_of(OLD) in str(caught.value)
         letter = await app.dlq.get(lost.id)
-        assert (letter.code, letter.stage, letter.category) == (
-            "infrastructure_failure",
-            "input",
-            "missing_config",
-        )
+        assert (letter.code, letter.stage, letter.category) == ("infrastructure_failure", "input", "missing_config")
         assert "REDRIVE_ENCRYPTION_KEYS" in letter.reason
     assert column(tmp_path, "SELECT input FROM inputs ORDER BY run") == before
     assert column(tmp_path, "SELECT input FROM letter_texts") == before[:1]
@@ -264,9 +252,7 @@ def test_reencrypt_lets_the_old_key_go(tmp_path: Path, monkeypatch: pytest.Monke
     asyncio.run(look())
 
 
-def test_reencrypt_plain_writes_everything_back_in_clear(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reencrypt_plain_writes_everything_back_in_clear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(live(tmp_path, OLD))
     done = reencrypt(tmp_path, monkeypatch, OLD, "--plain")
     assert done.exit_code == 0, done.output

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from redrive import Circuit, Redrive, RetryPolicy, Rule, Start
-from redrive.app.catalogue import code_version
+from redrive.app.catalogue import hash_functions
 from redrive.core.new_run import START_OPTIONS
 from redrive.core.run_options import RunOptions, StepOptions
 from redrive.errors import ConfigurationError, InputError, RegistrationError, UnknownWorkflow
@@ -77,12 +77,10 @@ def test_options_are_kept_when_the_function_is_given_beside_them(app: Redrive) -
 
 def test_a_step_keeps_its_options(app: Redrive) -> None:
     retry = RetryPolicy(max_retries=5)
-    step = app.step(
-        retry=retry, timeout="30s", heartbeat_timeout=timedelta(seconds=5), effect="charges the card"
-    )(charge)
-    assert step.options == StepOptions(
-        retry=retry, timeout=30.0, heartbeat_timeout=5.0, effect="charges the card"
+    step = app.step(retry=retry, timeout="30s", heartbeat_timeout=timedelta(seconds=5), effect="charges the card")(
+        charge
     )
+    assert step.options == StepOptions(retry=retry, timeout=30.0, heartbeat_timeout=5.0, effect="charges the card")
     assert StepOptions.from_json(step.options_text) == step.options
     assert app.step(at_most_once=True)(ship).options == StepOptions(at_most_once=True)
     assert app.step(transactional=True)(debit).options == StepOptions(transactional=True)
@@ -198,9 +196,7 @@ def test_a_name_is_given_once(app: Redrive, kind: str) -> None:
     )
 
 
-def test_a_partial_function_that_takes_a_taken_name_is_described_all_the_same(
-    app: Redrive, kind: str
-) -> None:
+def test_a_partial_function_that_takes_a_taken_name_is_described_all_the_same(app: Redrive, kind: str) -> None:
     register: Decorator = getattr(app, kind)
     register(charge)
     partial = functools.partial(charge, order=1)
@@ -232,9 +228,7 @@ def test_names_of_the_engines_own_are_not_for_users(app: Redrive, kind: str) -> 
 
 @pytest.mark.parametrize("value", ["charge", 5, dict, Callable_], ids=repr)
 def test_only_functions_are_decorated(app: Redrive, kind: str, value: Any) -> None:
-    words = (
-        f"@app.{kind} decorates a function, not {value!r}; options have names, as in @app.{kind}(name=...)"
-    )
+    words = f"@app.{kind} decorates a function, not {value!r}; options have names, as in @app.{kind}(name=...)"
     refuses(app, words, lambda: getattr(app, kind)(value))
     refuses(app, words, lambda: getattr(app, kind)(name="x")(value))
 
@@ -263,8 +257,7 @@ def test_an_option_that_does_not_exist_is_refused_with_those_that_do(app: Redriv
     )
     refuses(
         app,
-        "@app.workflow has no option at_most_once; it has name, retry, timeout, rollback, dead_letter, "
-        "max_crashes",
+        "@app.workflow has no option at_most_once; it has name, retry, timeout, rollback, dead_letter, max_crashes",
         lambda: workflow(at_most_once=True),
     )
 
@@ -279,10 +272,7 @@ def test_an_option_that_does_not_exist_is_refused_with_those_that_do(app: Redriv
         ({"at_most_once": 1}, "at_most_once of step 'charge' is 1; give True or False"),
         ({"transactional": "yes"}, "transactional of step 'charge' is 'yes'; give True or False"),
         ({"effect": 5}, "effect of step 'charge' is 5; give a few words, or leave it out"),
-        (
-            {"circuit": "payments"},
-            "circuit of step 'charge' takes a Circuit, not str; write circuit=Circuit(",
-        ),
+        ({"circuit": "payments"}, "circuit of step 'charge' takes a Circuit, not str; write circuit=Circuit("),
         (
             {"at_most_once": True, "retry": RetryPolicy()},
             "step 'charge' runs at most once, so it cannot have retry=; remove one of them",
@@ -307,10 +297,7 @@ def test_a_step_with_wrong_options_is_refused(app: Redrive, options: dict[str, A
         ({"max_crashes": 0}, "max_crashes of workflow 'charge' is 0; give a whole number from 1 on"),
         ({"max_crashes": "3"}, "max_crashes of workflow 'charge' is '3'; give a whole number from 1 on"),
         ({"max_crashes": 1.5}, "max_crashes of workflow 'charge' is 1.5; give a whole number from 1 on"),
-        (
-            {"retention_runs": -1},
-            "retention_runs of workflow 'charge' is -1; give a whole number from 0 on",
-        ),
+        ({"retention_runs": -1}, "retention_runs of workflow 'charge' is -1; give a whole number from 0 on"),
         ({"max_crashes": True}, "max_crashes of workflow 'charge' is True; give a whole number from 1 on"),
     ],
     ids=lambda value: ", ".join(value) if isinstance(value, dict) else "",
@@ -372,10 +359,7 @@ def test_types_defined_beside_a_function_are_found(app: Redrive, kind: str) -> N
     @getattr(app, kind)  # type: ignore[untyped-decorator]
     def pack(order: Order) -> None: ...
 
-    assert (
-        getattr(app, kind)(name="again")(pack.fn).signature.encode((Order(3),), {})
-        == '{"order":{"number":3}}'
-    )
+    assert getattr(app, kind)(name="again")(pack.fn).signature.encode((Order(3),), {}) == '{"order":{"number":3}}'
     assert pack.signature.decode('{"order":{"number":3}}') == ((Order(3),), {})
 
 
@@ -389,11 +373,7 @@ def test_a_transactional_step_is_async_and_takes_a_transaction_first(app: Redriv
     must = "must take `tx` as its first parameter"
     refuses(app, f"step 'alone' is transactional and {must}", lambda: register(alone))
     refuses(app, f"step 'by_name' is transactional and {must}", lambda: register(by_name))
-    refuses(
-        app,
-        "step 'blocking' is transactional and must be an `async def` function",
-        lambda: register(blocking),
-    )
+    refuses(app, "step 'blocking' is transactional and must be an `async def` function", lambda: register(blocking))
     assert json.loads(register(debit).signature.encode(("acme", 5), {})) == {"account": "acme", "amount": 5}
 
 
@@ -401,9 +381,7 @@ def test_a_transactional_step_is_async_and_takes_a_transaction_first(app: Redriv
     "wrong", [[TimeoutError], ["timeout"], TimeoutError, 5, {"builtins.OSError": "network"}], ids=repr
 )
 def test_rules_of_classification_are_rules(wrong: Any) -> None:
-    with pytest.raises(
-        ConfigurationError, match=r"^classify holds .*; give a list of Rule\(when, category\)"
-    ):
+    with pytest.raises(ConfigurationError, match=r"^classify holds .*; give a list of Rule\(when, category\)"):
         Redrive(classify=wrong)
 
 
@@ -449,9 +427,7 @@ async def test_a_worker_without_workflows_is_refused(app: Redrive) -> None:
     ],
     ids=lambda value: ", ".join(value) if isinstance(value, dict) else "",
 )
-async def test_a_start_with_wrong_options_is_refused(
-    app: Redrive, options: dict[str, Any], words: str
-) -> None:
+async def test_a_start_with_wrong_options_is_refused(app: Redrive, options: dict[str, Any], words: str) -> None:
     workflow = app.workflow(charge)
     async with app.client():
         with pytest.raises(InputError, match=re.escape(words)):
@@ -479,10 +455,7 @@ async def test_a_start_in_no_time_that_could_be_read_is_refused(app: Redrive, op
 async def test_a_deadline_is_kept_to_the_microsecond_even_at_the_end_of_time(app: Redrive) -> None:
     workflow = app.workflow(charge)
     async with app.client():
-        for moment in (
-            datetime.max.replace(tzinfo=UTC),
-            datetime(2031, 5, 17, 14, 2, 11, 999_999, tzinfo=UTC),
-        ):
+        for moment in (datetime.max.replace(tzinfo=UTC), datetime(2031, 5, 17, 14, 2, 11, 999_999, tzinfo=UTC)):
             run = await workflow.start(1, deadline=moment)
             assert (await app.runs.get(run.id)).deadline == moment
 
@@ -504,7 +477,7 @@ PLAIN = "def f(order):\n    return order + 1\n"
 
 
 def version(source: str, *, with_source: bool = True) -> str:
-    return code_version([("step f", compiled(source, with_source=with_source))])
+    return hash_functions([("step f", compiled(source, with_source=with_source))])
 
 
 def test_a_version_is_twelve_digits() -> None:
@@ -541,8 +514,7 @@ def test_code_that_does_something_else_has_another_version(other: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "source",
-    ["def f(order):\n    def g(): return {}\n    return g()\n", "def f(order): return order in {{7, {}}}\n"],
+    "source", ["def f(order):\n    def g(): return {}\n    return g()\n", "def f(order): return order in {{7, {}}}\n"]
 )
 def test_a_change_inside_an_inner_function_or_a_set_is_seen_without_source_too(source: str) -> None:
     assert version(source.format(1), with_source=False) != version(source.format(2), with_source=False)
@@ -550,11 +522,11 @@ def test_a_change_inside_an_inner_function_or_a_set_is_seen_without_source_too(s
 
 def test_the_version_covers_every_function_and_its_name_but_not_their_order() -> None:
     f, g = compiled(PLAIN), compiled(PLAIN.replace("1", "2"))
-    both = code_version([("step f", f), ("step g", g)])
-    assert both == code_version([("step g", g), ("step f", f)])
-    assert both != code_version([("step f", g), ("step g", f)])
-    assert both != code_version([("step f", f)])
-    assert code_version([("step f", f)]) != code_version([("workflow f", f)])
+    both = hash_functions([("step f", f), ("step g", g)])
+    assert both == hash_functions([("step g", g), ("step f", f)])
+    assert both != hash_functions([("step f", g), ("step g", f)])
+    assert both != hash_functions([("step f", f)])
+    assert hash_functions([("step f", f)]) != hash_functions([("workflow f", f)])
 
 
 CONSOLE = """
@@ -590,7 +562,7 @@ def test_a_function_without_source_has_the_same_version_in_every_process() -> No
 
 def test_a_partial_function_has_the_version_of_its_function() -> None:
     twice = functools.partial(functools.partial(compiled(PLAIN), 1), 2)
-    assert code_version([("step f", twice)]) == version(PLAIN)
+    assert hash_functions([("step f", twice)]) == version(PLAIN)
 
 
 def test_an_object_that_can_be_called_has_the_version_of_its_code() -> None:
@@ -598,12 +570,12 @@ def test_an_object_that_can_be_called_has_the_version_of_its_code() -> None:
         def __call__(self, order: int) -> int:
             return order + 1
 
-    assert code_version([("step f", Callable_())]) == code_version([("step f", Callable_())])
-    assert code_version([("step f", Callable_())]) != code_version([("step f", Other())])
+    assert hash_functions([("step f", Callable_())]) == hash_functions([("step f", Callable_())])
+    assert hash_functions([("step f", Callable_())]) != hash_functions([("step f", Other())])
 
 
 def test_a_function_that_is_not_written_in_python_has_a_version_too() -> None:
-    assert re.fullmatch(r"[0-9a-f]{12}", code_version([("step f", len)]))
+    assert re.fullmatch(r"[0-9a-f]{12}", hash_functions([("step f", len)]))
 
 
 def test_the_version_of_an_app_follows_what_is_registered(app: Redrive) -> None:

@@ -74,14 +74,7 @@ async def test_outside_a_run_a_compensation_is_the_plain_function() -> None:
 def test_the_plain_step_says_nothing_of_sagas_in_its_snapshot() -> None:
     """The common case stays as short as it was."""
     options = json.loads(charging(new_app()).options_text)
-    assert options.keys() == {
-        "retry",
-        "timeout",
-        "heartbeat_timeout",
-        "at_most_once",
-        "transactional",
-        "effect",
-    }
+    assert options.keys() == {"retry", "timeout", "heartbeat_timeout", "at_most_once", "transactional", "effect"}
 
 
 async def takes_nothing() -> None: ...
@@ -129,8 +122,7 @@ def test_a_step_has_one_way_back() -> None:
     refuses("is undone by 'refund' already", lambda: charge.compensate(again))
     refuses("nothing undoes it", lambda: app.registered_steps["refund"].compensate(again))
     refuses(
-        "give the one way back",
-        lambda: app.step(name="x", compensate=again, confirm=again, cancel=again)(charge.fn),
+        "give the one way back", lambda: app.step(name="x", compensate=again, confirm=again, cancel=again)(charge.fn)
     )
     refuses("confirm= and cancel= go together", lambda: app.step(name="x", confirm=again)(charge.fn))
 
@@ -138,9 +130,7 @@ def test_a_step_has_one_way_back() -> None:
 @pytest.mark.parametrize("wrong", ["refund", 5, Order])
 def test_what_is_no_function_and_no_action_is_refused(wrong: Any) -> None:
     charge = charging(new_app())
-    refuses(
-        "is a function or a declared action (ApiCall, Sql, Notify, Manual)", lambda: charge.compensate(wrong)
-    )
+    refuses("is a function or a declared action (ApiCall, Sql, Notify, Manual)", lambda: charge.compensate(wrong))
 
 
 def test_wrong_options_are_refused() -> None:

@@ -100,11 +100,7 @@ class Looking:
 
     def stranger(self, *, phone: bool = False, axe: bool = False, **options: Any) -> Page:
         """A page of somebody who has not signed in. `options` are those of a browser context."""
-        view: dict[str, Any] = {
-            "viewport": PHONE if phone else DESKTOP,
-            "has_touch": phone,
-            "locale": "en-GB",
-        }
+        view: dict[str, Any] = {"viewport": PHONE if phone else DESKTOP, "has_touch": phone, "locale": "en-GB"}
         context = self.browser.new_context(base_url=self.shop.address, **{**view, **options})
         if axe:
             context.add_init_script(_AXE)

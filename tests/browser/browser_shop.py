@@ -14,12 +14,12 @@ from typing import Any
 
 from redrive import NonRetryable, RetryPolicy
 from redrive.app import RunHandle
-from redrive.cli.demo.run import STORIES
-from redrive.cli.demo.shop import MARKET, PASSWORD, SHOP, app, let_in
+from redrive.cli.demo.run import SCENARIOS
+from redrive.cli.demo.shop import MARKET, PASSWORD, SHOP, app, create_users
 from redrive.core.roles import Role
 from redrive.desk.bulk import LetterSet
 from redrive.records import replace
-from redrive.server.auth.admin import Access, operator
+from redrive.server.auth.admin import AccountAdmin, make_operator
 from redrive.server.contract import NewUser
 
 FIXED = Path("fixed")
@@ -84,33 +84,29 @@ async def populate(url: str) -> dict[str, str]:
     """One of each story that needs no crash, letters with one cause, and one that bites; ids by name."""
     app.settings = replace(app.settings, url=url)
     async with app:
-        await let_in(app)
+        await create_users(app)
         await _let_in_on_call()
         told: dict[str, Coroutine[Any, Any, RunHandle[Any]]] = {
-            "good": STORIES["goes well"]("order-1"),
-            "wrong": STORIES["wrong input"]("order-2"),
-            "down": STORIES["retries run out"]("order-3"),
-            "rolled_back": STORIES["rolled back"]("order-4"),
-            "stuck": STORIES["cannot be rolled back"]("order-5"),
-            "elsewhere": STORIES["goes well"]("order-6", MARKET),
-            "bad_elsewhere": STORIES["wrong input"]("order-7", MARKET),
+            "good": SCENARIOS["goes well"]("order-1"),
+            "wrong": SCENARIOS["wrong input"]("order-2"),
+            "down": SCENARIOS["retries run out"]("order-3"),
+            "rolled_back": SCENARIOS["rolled back"]("order-4"),
+            "stuck": SCENARIOS["cannot be rolled back"]("order-5"),
+            "elsewhere": SCENARIOS["goes well"]("order-6", MARKET),
+            "bad_elsewhere": SCENARIOS["wrong input"]("order-7", MARKET),
             "hostile": hostile.start(SCRIPT + RIGHT_TO_LEFT, "hunter2", SCRIPT * 12_400, tenant=SHOP),
-            "wrong_on_phone": STORIES["wrong input"]("order-9"),
-            "wrong_unscripted": STORIES["wrong input"]("order-10"),
-            "ignored": STORIES["wrong input"]("order-11"),
+            "wrong_on_phone": SCENARIOS["wrong input"]("order-9"),
+            "wrong_unscripted": SCENARIOS["wrong input"]("order-10"),
+            "ignored": SCENARIOS["wrong input"]("order-11"),
             "refund": refund.start(1, tenant=SHOP),
         }
         for number in range(LETTERS):
             told[f"transfer-{number}"] = settle_account.start(number, tenant=SHOP)
         handles = {name: await starting for name, starting in told.items()}
         await asyncio.gather(*(_over(handle) for handle in handles.values()))
-        many = await app.dlq.ignore_many(
-            [f"dl-{handles['ignored'].id}", "dl-nothing"], by="test", tenant=SHOP
-        )
+        many = await app.dlq.ignore_many([f"dl-{handles['ignored'].id}", "dl-nothing"], by="test", tenant=SHOP)
         slowly = await _begun_slowly("going on", 1_234)
-        paused = await _begun_slowly(
-            "a reason that is as long as people make them when nobody stops them", 12
-        )
+        paused = await _begun_slowly("a reason that is as long as people make them when nobody stops them", 12)
         await app.dlq.pause_set(paused.id, by="test", tenant=SHOP)
         for by, name in (
             ("owner@shop.example", "Mine"),
@@ -119,7 +115,7 @@ async def populate(url: str) -> dict[str, str]:
             asked = {"by": by, "tenant": SHOP, "shared": by == "test"}
             await app.views.save("letters", name, "code=validation_failed", **asked)
         await app.circuits.open("standing-payments", tenant=SHOP, by="test", reason="looked at")
-        parked = await STORIES["waits until the provider is back"]("order-8")
+        parked = await SCENARIOS["waits until the provider is back"]("order-8")
         await _until(parked, "SLEEPING")
         while await app.runtime.store.fold(100):
             pass
@@ -135,7 +131,7 @@ async def _begun_slowly(reason: str, letters: int) -> LetterSet:
 
 async def _let_in_on_call() -> None:
     """Somebody who may decide in one tenant, and sees no hidden data."""
-    access = Access(app.runtime.store.accounts, app.runtime.clock, operator("test"))
+    access = AccountAdmin(app.runtime.store.accounts, app.runtime.clock, make_operator("test"))
     await access.create_user(NewUser(email=ON_CALL, tenant=SHOP, role=Role.ADMIN, password=PASSWORD))
 
 

@@ -22,9 +22,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a store in which something of everything happened; to be copied."""
     folder = tmp_path_factory.mktemp("shop")
     command = [sys.executable, str(HERE / "browser_shop.py"), f"sqlite:///{folder}/shop.db"]
-    done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, check=False, timeout=2 * PATIENCE
-    )
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=2 * PATIENCE)
     assert done.returncode == 0, done.stdout + done.stderr
     (folder / "ids.json").write_text(done.stdout.splitlines()[-1])
     return folder

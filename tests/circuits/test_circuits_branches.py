@@ -10,7 +10,7 @@ from circuit_kit import ONCE, Bank
 import redrive
 from redrive import Circuit, Redrive, StepFailed
 from redrive.chores import Reaper
-from redrive.core.outcomes import Raised
+from redrive.core.outcomes import AttemptFailed
 from redrive.core.run_options import StepOptions
 from redrive.store.records import HeldRun
 from redrive.testing import Engine, engine
@@ -115,10 +115,7 @@ async def test_a_failure_after_waiting_in_memory_is_on_record_beside_the_parking
         shop.bank.down = True
         await e.circuit("payments", "closed")
         run = await handle.describe()
-        assert [(each.status, each.attempt) for each in run.steps[0].attempts] == [
-            ("PARKED", 0),
-            ("FAILED", 1),
-        ]
+        assert [(each.status, each.attempt) for each in run.steps[0].attempts] == [("PARKED", 0), ("FAILED", 1)]
 
 
 async def test_many_branches_in_memory_go_on_in_waves_too() -> None:
@@ -287,9 +284,7 @@ async def test_the_reaper_marks_a_hung_attempt_under_the_generation_that_let_it_
         assert row is not None
         (entry,) = await e.store.journal(row.id)
         assert StepOptions.from_json(entry.options or "").generation == 2
-        outcome = await Reaper(e.store, e.clock, margin=-3600)._timed_out(
-            HeldRun(run=row, worker=1, open=(entry,))
-        )
-        assert isinstance(outcome, Raised)
+        outcome = await Reaper(e.store, e.clock, margin=-3600)._make_timeout_outcome(HeldRun(run=row, worker=1, open=(entry,)))
+        assert isinstance(outcome, AttemptFailed)
         assert outcome.admitted is not None
         assert (outcome.admitted.key, outcome.admitted.generation) == ("payments", 2)

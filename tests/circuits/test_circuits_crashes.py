@@ -25,7 +25,7 @@ async def test_parking_and_probing_survive_a_crash_at_every_point() -> None:
 
     points = await crash_everywhere(pay, 7, setup=setup, check=check)
     calls = {point.call for point in points}
-    assert {"permit", "turn_circuit", "apply", "claim"} <= calls
+    assert {"permit", "update_circuit", "apply", "claim"} <= calls
 
 
 async def test_opening_survives_a_crash_at_every_point() -> None:
@@ -34,8 +34,7 @@ async def test_opening_survives_a_crash_at_every_point() -> None:
     tries: list[int] = []
 
     @app.step(
-        circuit=Circuit("payments", failures=2, window="10m"),
-        retry=RetryPolicy(max_retries=5, base_delay=1, jitter=0),
+        circuit=Circuit("payments", failures=2, window="10m"), retry=RetryPolicy(max_retries=5, base_delay=1, jitter=0)
     )
     async def charge() -> str:
         from redrive import step_info
@@ -55,14 +54,12 @@ async def test_opening_survives_a_crash_at_every_point() -> None:
         assert (await e.store.circuit("default", "payments")).row.generation == 3
 
     points = await crash_everywhere(pay, check=check)
-    assert "turn_circuit" in {point.call for point in points}
+    assert "update_circuit" in {point.call for point in points}
 
 
 @pytest.mark.parametrize("fault", [FAIL, LOSE])
-@pytest.mark.parametrize("call", ["circuit", "turn_circuit", "permit"])
-async def test_a_store_that_does_not_answer_for_a_moment_delays_and_decides_nothing(
-    call: str, fault: Fault
-) -> None:
+@pytest.mark.parametrize("call", ["circuit", "update_circuit", "permit"])
+async def test_a_store_that_does_not_answer_for_a_moment_delays_and_decides_nothing(call: str, fault: Fault) -> None:
     app, pay, bank = bank_app(Circuit("payments", failures=1))
     async with engine(app, plan=nth(1, fault, of=call)) as e:
         bank.down = True

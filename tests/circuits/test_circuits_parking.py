@@ -40,9 +40,7 @@ async def test_the_fifth_failure_opens_it_and_the_sixth_run_waits_without_a_call
         assert (run.status, run.parked_on, run.next_at) == ("SLEEPING", "payments", None)
         (step,) = run.steps
         assert (step.status, step.attempt) == ("PENDING", 0)
-        assert [(each.status, each.error_type) for each in step.attempts] == [
-            ("PARKED", "redrive.CircuitOpen")
-        ]
+        assert [(each.status, each.error_type) for each in step.attempts] == [("PARKED", "redrive.CircuitOpen")]
 
 
 async def test_the_store_is_not_asked_about_a_circuit_that_is_known_to_be_open_or_closed() -> None:
@@ -55,7 +53,7 @@ async def test_the_store_is_not_asked_about_a_circuit_that_is_known_to_be_open_o
     app, pay, _ = bank_app()
     async with engine(app, plan=plan) as e:
         await e.run(pay, 1)
-        assert not {"permit", "circuit", "turn_circuit"} & set(seen)
+        assert not {"permit", "circuit", "update_circuit"} & set(seen)
         await e.circuit("payments", "open")
         await pay.start_many([(number,) for number in range(20)])
         await e.settle()

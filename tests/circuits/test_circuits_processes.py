@@ -17,7 +17,7 @@ from circuit_crew import build
 
 from redrive import Redrive
 from redrive.core.circuit import CircuitState, CircuitStatus
-from redrive.settle.circuits import turn, turn_to
+from redrive.settle.circuits import make_circuit_update, update_circuit
 from redrive.store.circuits import CircuitRow
 
 CREW = Path(__file__).with_name("circuit_crew.py")
@@ -72,7 +72,7 @@ class Scene:
     async def half_open(self) -> None:
         """The moment of the reset, of which every worker has heard: the next callers are the probes."""
         state = CircuitState(status=CircuitStatus.HALF_OPEN, generation=2)
-        await turn(self.app.runtime.store, ("default", "bank"), lambda case: turn_to(case, state))
+        await update_circuit(self.app.runtime.store, ("default", "bank"), lambda case: make_circuit_update(case, state))
         for worker in self.workers:
             assert await asyncio.wait_for(worker.stdout.readline(), PATIENCE) == b"knows\n"
 
@@ -110,9 +110,7 @@ async def _hire(url: str, folder: Path) -> Any:
 
 
 @pytest.mark.parametrize("kind", PLACES)
-async def test_of_fifty_callers_in_four_processes_three_reach_the_dependency(
-    tmp_path: Path, kind: str
-) -> None:
+async def test_of_fifty_callers_in_four_processes_three_reach_the_dependency(tmp_path: Path, kind: str) -> None:
     async with scene(kind, tmp_path) as s:
         await s.half_open()
         handles = await s.call()
@@ -136,18 +134,14 @@ async def test_the_permit_of_a_killed_probe_comes_back(tmp_path: Path, kind: str
         (worker,) = [worker for worker in s.workers if worker.pid == victim]
         worker.kill()
         await worker.wait()
-        await until(
-            lambda: len([pid for pid, _ in s.reached() if pid != victim]) == 3, "others have the permits"
-        )
+        await until(lambda: len([pid for pid, _ in s.reached() if pid != victim]) == 3, "others have the permits")
         assert len(s.reached()) == 3 + len(killed)
         (tmp_path / "go").touch()
         assert [await handle.result(timeout=PATIENCE) for handle in handles] == list(range(CALLERS))
 
 
 @pytest.mark.parametrize("kind", PLACES)
-async def test_failed_probes_open_it_again_and_every_caller_is_waiting_or_has_failed(
-    tmp_path: Path, kind: str
-) -> None:
+async def test_failed_probes_open_it_again_and_every_caller_is_waiting_or_has_failed(tmp_path: Path, kind: str) -> None:
     async with scene(kind, tmp_path) as s:
         await s.app.circuits.set("bank", by="ann", open_for="10m")
         await s.half_open()

@@ -29,7 +29,7 @@ app = Redrive("sqlite:///shop.db", lease="5s")
 
 
 @dataclass
-class Order:
+class ReplayOrder:
     number: int
     country: str
     card_token: str
@@ -41,13 +41,13 @@ def called(what):
 
 
 @app.step
-async def reserve(order: Order) -> str:
+async def reserve(order: ReplayOrder) -> str:
     called("reserve")
     return f"R-{order.number}"
 
 
 @app.step(effect="charges the card", retry=RetryPolicy(max_retries=1, base_delay="1ms"))
-async def charge(order: Order) -> str:
+async def charge(order: ReplayOrder) -> str:
     called(f"charge {order.card_token}")
     if Path("bank-is-down").exists():
         raise ConnectionError("the bank does not \\x1b[31manswer")
@@ -55,7 +55,7 @@ async def charge(order: Order) -> str:
 
 
 @app.step(effect="writes to the books")
-async def book(order: Order) -> str:
+async def book(order: ReplayOrder) -> str:
     called("book")
     if order.country not in ("PL", "DE"):
         raise NonRetryable(f"no VAT rate for {order.country!r}")
@@ -63,7 +63,7 @@ async def book(order: Order) -> str:
 
 
 @app.workflow
-async def sell(order: Order) -> str:
+async def sell(order: ReplayOrder) -> str:
     await reserve(order)
     await charge(order)
     return await book(order)

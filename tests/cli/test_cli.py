@@ -48,7 +48,5 @@ def test_help_imports_nothing_heavy() -> None:
         "if name in sys.modules), file=sys.stderr)"
     )
     environment = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")}
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
-    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert result.stderr.split() == []

@@ -52,9 +52,7 @@ def test_what_is_wrong_with_a_person_is_said_and_has_a_code(call) -> None:
 
 
 def test_a_token_s_secret_is_printed_once_and_alone(call) -> None:
-    made = call(
-        "tokens", "create", "--tenant", "acme", "--role", "STAFF", "--workflow", "fulfil", "--name", "ci"
-    )
+    made = call("tokens", "create", "--tenant", "acme", "--role", "STAFF", "--workflow", "fulfil", "--name", "ci")
     secret = made.stdout.strip()
     assert secret.startswith("rdk_")
     (token,) = json.loads(call("tokens", "list", "--tenant", "acme", "--json").stdout)["items"]

@@ -73,9 +73,7 @@ def test_the_export_as_json_has_an_object_on_each_line(shop: Shop) -> None:
     assert len(exported) == 2
 
 
-@pytest.mark.parametrize(
-    ("options", "code"), [(["--run", "zz"], 3), (["--letter", "zz"], 3), (["--lang", "de"], 2)]
-)
+@pytest.mark.parametrize(("options", "code"), [(["--run", "zz"], 3), (["--letter", "zz"], 3), (["--lang", "de"], 2)])
 def test_wrong_filters_are_refused(shop: Shop, options: list[str], code: int) -> None:
     assert piped("audit", "list", *options).exit_code == code
     assert piped("audit", "export", *options).exit_code == code

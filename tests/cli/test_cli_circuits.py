@@ -76,10 +76,7 @@ def test_of_two_tenants_what_is_told_names_the_right_one(parked: str) -> None:
     ways = [opened, piped("circuits", "show", *acme).output, piped("doctor").output]
     for told in ways:
         assert "payments --tenant acme" in " ".join(told.split())
-    assert (
-        "would reset circuit 'payments' of tenant 'acme'"
-        in piped("circuits", "reset", *acme, "--dry-run").output
-    )
+    assert "would reset circuit 'payments' of tenant 'acme'" in piped("circuits", "reset", *acme, "--dry-run").output
     assert "--tenant" not in piped("runs", "why", parked).output
     assert piped("circuits", "close", *acme).exit_code == 0
     assert json.loads(piped("circuits", "show", "payments", "--json").output)["status"] == "OPEN"

@@ -185,20 +185,13 @@ def test_a_store_of_another_build_is_refused_and_left_alone(tmp_path: Path, comm
 # -- wrong stores --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "command", [["runs", "list"], ["dlq", "list"], ["policies", "list"], ["workflows", "list"]]
-)
-def test_looking_does_not_make_a_store(
-    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("command", [["runs", "list"], ["dlq", "list"], ["policies", "list"], ["workflows", "list"]])
+def test_looking_does_not_make_a_store(command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("REDRIVE_URL", raising=False)
     result = piped(*command)
     assert result.exit_code == 3
-    assert (
-        "there is no store at sqlite:///redrive.db: name it with --url, $REDRIVE_URL or --app"
-        in result.stderr
-    )
+    assert "there is no store at sqlite:///redrive.db: name it with --url, $REDRIVE_URL or --app" in result.stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -252,17 +245,10 @@ def test_init_writes_a_project_whose_tests_pass(tmp_path: Path) -> None:
     result = piped("init", str(folder))
     assert result.exit_code == 0
     assert "redrive dev shop:app" in result.output
-    assert sorted(path.name for path in folder.iterdir()) == [
-        ".gitignore",
-        "README.md",
-        "shop.py",
-        "test_shop.py",
-    ]
+    assert sorted(path.name for path in folder.iterdir()) == [".gitignore", "README.md", "shop.py", "test_shop.py"]
     pytest = [sys.executable, "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir=."]
     without = [f"-pno:{plugin}" for plugin in ("cacheprovider", "schemathesis", "hypothesispytest")]
-    done = subprocess.run(
-        [*pytest, *without], cwd=folder, capture_output=True, text=True, timeout=60, check=False
-    )
+    done = subprocess.run([*pytest, *without], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
     assert "4 passed" in done.stdout, done.stdout
 
 
@@ -300,9 +286,7 @@ def test_the_shell_completes_commands() -> None:
 # -- tables --------------------------------------------------------------------------------------------
 
 
-def test_a_table_leaves_out_what_is_empty_and_what_does_not_fit(
-    toys: Toys, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_leaves_out_what_is_empty_and_what_does_not_fit(toys: Toys, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("output", "dlq.list"):
         monkeypatch.setattr(importlib.import_module(f"redrive.cli.{module}"), "on_terminal", lambda: True)
     monkeypatch.setenv("NO_COLOR", "1")

@@ -29,9 +29,7 @@ def seen(number: int) -> str:
     return Path(f"seen-{number}").read_text(encoding="utf-8")
 
 
-def test_an_edit_is_checked_and_replayed_and_what_was_hidden_stays(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_edit_is_checked_and_replayed_and_what_was_hidden_stays(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDITOR", editor('"PO"->"PL"'))
     with working(shop):
         result = piped("dlq", "edit", shop.wrong, "--yes", "--wait", "--mode", "full", "--by", "kim")
@@ -68,24 +66,16 @@ def test_a_dry_run_shows_the_difference_and_does_nothing(shop: Shop, monkeypatch
 
 @pytest.mark.parametrize(
     ("edit", "words"),
-    [
-        ("8->x", "this is no JSON"),
-        ('"number": 8->"number": "x"', "order.number"),
-        ("country->land", "order.country"),
-    ],
+    [("8->x", "this is no JSON"), ('"number": 8->"number": "x"', "order.number"), ("country->land", "order.country")],
 )
-def test_a_mistake_in_a_script_ends_it(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch, edit: str, words: str
-) -> None:
+def test_a_mistake_in_a_script_ends_it(shop: Shop, monkeypatch: pytest.MonkeyPatch, edit: str, words: str) -> None:
     monkeypatch.setenv("EDITOR", editor(edit))
     result = piped("dlq", "edit", shop.wrong, "--yes")
     assert (result.exit_code, words in result.stderr) == (5, True), result.stderr
     assert shop.letter(shop.wrong).status == "OPEN"
 
 
-@pytest.mark.parametrize(
-    ("program", "words"), [("false", "Editing failed"), ("no-such-editor", "No such file")]
-)
+@pytest.mark.parametrize(("program", "words"), [("false", "Editing failed"), ("no-such-editor", "No such file")])
 def test_an_editor_that_fails_changes_nothing(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, program: str, words: str
 ) -> None:
@@ -109,9 +99,7 @@ def test_without_a_terminal_it_says_what_to_use_instead(shop: Shop) -> None:
     assert "edit needs a terminal" in result.stderr
 
 
-def test_a_letter_that_cannot_be_replayed_opens_no_editor(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_letter_that_cannot_be_replayed_opens_no_editor(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDITOR", editor('"PO"->"PL"'))
     assert piped("dlq", "edit", shop.wrong, "--yes", "--from-step", "9").exit_code == 5
     assert piped("dlq", "ignore", shop.wrong).exit_code == 0
@@ -119,9 +107,7 @@ def test_a_letter_that_cannot_be_replayed_opens_no_editor(
     assert not Path("seen-0").exists()
 
 
-def test_a_mistake_opens_the_editor_again_with_the_message(
-    shop: Shop, terminal: Callable[..., Terminal]
-) -> None:
+def test_a_mistake_opens_the_editor_again_with_the_message(shop: Shop, terminal: Callable[..., Terminal]) -> None:
     program = editor('"country": "PO",->', '"number": 8,->"number": 8, "country": "PL",')
     editing = terminal("dlq", "edit", shop.wrong, EDITOR=program, VISUAL="")
     editing.wait_for("[y/N]")

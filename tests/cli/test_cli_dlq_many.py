@@ -98,7 +98,7 @@ def test_a_dry_run_that_finds_none_to_run_says_none(shop: Shop) -> None:
 
 
 def test_a_dry_run_says_how_many_letters_it_tried(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redrive.desk.bulk.CHECKED", 1)
+    monkeypatch.setattr("redrive.desk.bulk.PREVIEW_LIMIT", 1)
     result = piped("dlq", "replay", "--all", "--dry-run")
     first = result.stdout.splitlines()[0]
     assert first == "would run again 1 of the first 1 of 2 dead letters; the others were not tried"
@@ -205,12 +205,8 @@ def test_a_person_is_asked_with_the_number(shop: Shop, terminal: Callable[..., T
 
 
 def test_a_large_number_is_typed(shop: Shop, terminal: Callable[..., Terminal]) -> None:
-    lines = "".join(
-        f'{{"order": {{"number": {n}, "country": "XX", "card_token": "t"}}}}\n' for n in range(100)
-    )
-    assert (
-        piped("runs", "start", "sell", "--many", "-", "-q", "--app", "shop:app", stdin=lines).exit_code == 0
-    )
+    lines = "".join(f'{{"order": {{"number": {n}, "country": "XX", "card_token": "t"}}}}\n' for n in range(100))
+    assert piped("runs", "start", "sell", "--many", "-", "-q", "--app", "shop:app", stdin=lines).exit_code == 0
     with working(shop):
         until(lambda: not piped("runs", "list", "-q", "--status", "PENDING", "--status", "RUNNING").output)
     unasked = piped("dlq", "ignore", "--all")

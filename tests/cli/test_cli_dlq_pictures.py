@@ -32,33 +32,33 @@ VAT = {"DE": Decimal("0.19"), "PL": Decimal("0.23")}
 
 
 @dataclass
-class Order:
+class ReplayOrder:
     number: int
     country: str
     card_token: str
 
 
 @app.step
-async def reserve(order: Order) -> str:
+async def reserve(order: ReplayOrder) -> str:
     return f"R-{order.number}"
 
 
 @app.step(effect="charges the card", retry=RetryPolicy(max_retries=2, base_delay="20ms", jitter=0))
-async def charge(order: Order) -> str:
+async def charge(order: ReplayOrder) -> str:
     if Path("bank-is-down").exists():
         raise ConnectionError("the bank does not answer")
     return f"payment {order.number}"
 
 
 @app.step(effect="writes to the books")
-async def book(order: Order) -> str:
+async def book(order: ReplayOrder) -> str:
     if order.country not in VAT:
         raise NonRetryable(f"there is no VAT rate for {order.country}")
     return f"booked with {VAT[order.country]} VAT"
 
 
 @app.workflow
-async def sell(order: Order) -> str:
+async def sell(order: ReplayOrder) -> str:
     await reserve(order)
     await charge(order)
     return await book(order)
@@ -112,9 +112,7 @@ def real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
         return asyncio.run(play(shop.app(), tmp_path))
 
 
-def test_the_pictures_are_true(
-    real: Shop, terminal: Callable[..., Terminal], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_pictures_are_true(real: Shop, terminal: Callable[..., Terminal], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(real.folder)
     ids = {DOWN: real.down, WRONG: real.wrong}
     shown = 0

@@ -12,7 +12,7 @@ from dlq_kit import Shop, working
 
 from redrive import Redrive
 from redrive.chores.maintenance import Purger
-from redrive.cli.dlq.show import story
+from redrive.cli.dlq.show import render_letter
 from redrive.core.states import LetterStatus
 from redrive.reasons import ReasonCode
 from redrive.records import replace
@@ -28,9 +28,7 @@ def test_the_page_says_what_happened_why_and_what_to_do(shop: Shop) -> None:
     head = page.split("\n\n")
     assert head[0] == f"dead letter dl-{shop.down}  sell  OPEN"
     what, why, stands = head[1].splitlines()
-    assert what.endswith(
-        "step 'charge' of 'sell' failed, after 2 attempts: the bank does not \\u001b[31manswer"
-    )
+    assert what.endswith("step 'charge' of 'sell' failed, after 2 attempts: the bank does not \\u001b[31manswer")
     assert why == "  It is here because it was tried as often as it may be, and failed each time."
     assert stands == "  It waits for a person."
     assert section(page, "what the steps gave") == ['  0 reserve: "R-7"', "  1 charge: failed, no result"]
@@ -148,7 +146,7 @@ def test_a_letter_that_expired_says_that_its_work_was_not_done(shop: Shop) -> No
 
 def test_a_letter_that_expired_and_whose_run_is_gone_offers_no_command(shop: Shop) -> None:
     expire(shop)
-    page = "\n".join(story(replace(shop.letter(shop.down), purged=True)))
+    page = "\n".join(render_letter(replace(shop.letter(shop.down), purged=True)))
     assert "Its work was not done. Its run was removed since, so it cannot run again." in page
     assert "what you can do now" not in page
 
@@ -173,7 +171,7 @@ def test_a_letter_that_the_engine_closed_says_how_even_without_its_replays(
         closed_by="redrive",
         resolution_code=resolution,
     )
-    assert words in "\n".join(story(closed))
+    assert words in "\n".join(render_letter(closed))
 
 
 def test_a_letter_that_a_person_closed_after_a_replay_says_what_the_person_said(shop: Shop) -> None:
@@ -193,9 +191,7 @@ def test_hidden_values_are_shown_on_demand_and_the_log_says_who_looked(shop: Sho
     assert (line["by"], line["letter"]) == ("kim", f"dl-{shop.down}")
 
 
-def test_no_line_of_the_page_is_wider_than_the_terminal(
-    shop: Shop, terminal: Callable[..., Terminal]
-) -> None:
+def test_no_line_of_the_page_is_wider_than_the_terminal(shop: Shop, terminal: Callable[..., Terminal]) -> None:
     page = terminal("dlq", "show", shop.down)
     assert page.end() == 0
     prose = page.text.split("for a developer")[0] + page.text.split("what you can do now")[1]

@@ -8,18 +8,18 @@ from pathlib import Path
 import asyncpg
 
 from redrive import Redrive, Schedule
-from redrive.cli.doctor_checks import Finding, _outbox, examine, late_schedules
+from redrive.cli.doctor_checks import Finding, _check_outbox, check_schedules, check_store
 from redrive.clock import MICROS
-from redrive.core.decide_run import AHEAD
+from redrive.core.decide_run import ROLLBACK_HEAD_START
 from redrive.core.roles import Principal, Role
 from redrive.core.states import RunStatus
 from redrive.core.transitions import RunWrite, Transition
 from redrive.records import replace
-from redrive.server.auth.admin import Access, operator
+from redrive.server.auth.admin import AccountAdmin, make_operator
 from redrive.server.contract import NewToken, NewUser
-from redrive.store.postgres.connection import locate
-from redrive.store.stats import Figures, SinkLag
-from redrive.store.workers import Claim, NewWorker
+from redrive.store.postgres.connection import parse_url
+from redrive.store.stats import SinkLag, StoreStats
+from redrive.store.workers import ClaimRequest, NewWorker
 from redrive.testing import VirtualClock, engine
 
 MINUTE = 60 * MICROS
@@ -33,21 +33,19 @@ def by_check(findings: list[Finding]) -> dict[str, Finding]:
 async def test_the_doctor_finds_a_table_without_its_guard(postgres_url: str) -> None:
     async with Redrive(postgres_url).client():
         pass
-    found = by_check(await examine(postgres_url))
+    found = by_check(await check_store(postgres_url))
     assert found["roles"].level == "ok"
     assert "proved" in found["roles"].text
-    address = locate(postgres_url)
+    address = parse_url(postgres_url)
     con = await asyncpg.connect(address.url)
     await con.execute(f'ALTER TABLE "{address.schema}".letters NO FORCE ROW LEVEL SECURITY')
     await con.close()
-    found = by_check(await examine(postgres_url))
+    found = by_check(await check_store(postgres_url))
     assert (found["store"].level, found["roles"].level) == ("ok", "wrong")
     assert "table letters lacks forced row level security" in found["roles"].text
 
 
-async def test_the_doctor_finds_late_runs_and_suspects_and_no_rollback_that_goes_first(
-    tmp_path: Path,
-) -> None:
+async def test_the_doctor_finds_late_runs_and_suspects_and_no_rollback_that_goes_first(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/shop.db"
     app = Redrive(url)
 
@@ -60,10 +58,10 @@ async def test_the_doctor_finds_late_runs_and_suspects_and_no_rollback_that_goes
         worker = await store.enlist(
             NewWorker(name="n", version="v", workflows=("order",), lease=60 * MINUTE), app.catalogue()
         )
-        claims = await store.claim(Claim(worker=worker, workflows=("order",), capacity=3, suspect=True))
+        claims = await store.claim(ClaimRequest(worker=worker, workflows=("order",), capacity=3, suspect=True))
         changes = (
             RunWrite(status=RunStatus.PENDING, wake_in=-5 * MINUTE, take=True),
-            RunWrite(status=RunStatus.COMPENSATING, wake_in=-AHEAD, take=True),
+            RunWrite(status=RunStatus.COMPENSATING, wake_in=-ROLLBACK_HEAD_START, take=True),
             RunWrite(status=RunStatus.PENDING, wake_in=0, take=True, deaths=1),
         )
         written = [
@@ -71,7 +69,7 @@ async def test_the_doctor_finds_late_runs_and_suspects_and_no_rollback_that_goes
             for run, change in zip(claims.runs, changes, strict=True)
         ]
         assert all(answer.kept for answer in await store.apply(written, worker=worker))
-    found = by_check(await examine(url))
+    found = by_check(await check_store(url))
     assert found["late"].text.startswith("1 due run late, the oldest by 5 m")
     assert found["suspects"].text == "1 unfinished run whose worker died with it"
     assert found["roles"].level == "ok"
@@ -80,13 +78,13 @@ async def test_the_doctor_finds_late_runs_and_suspects_and_no_rollback_that_goes
 def test_the_doctor_finds_sinks_that_nothing_arrives_at() -> None:
     now = 100 * MINUTE
     found = list(
-        _outbox(Figures(now=now, sinks=(SinkLag("erp", 7, 0, now - 5 * MINUTE), SinkLag("crm", 0, 2, None))))
+        _check_outbox(StoreStats(now=now, sinks=(SinkLag("erp", 7, 0, now - 5 * MINUTE), SinkLag("crm", 0, 2, None))))
     )
     assert [(each.level, each.text) for each in found] == [
         ("wrong", "7 messages wait for 'erp', the first for 5 m"),
         ("note", "2 messages to 'crm' wait for a person"),
     ]
-    (calm,) = _outbox(Figures(now=now, sinks=(SinkLag("erp", 3, 0, None),)))
+    (calm,) = _check_outbox(StoreStats(now=now, sinks=(SinkLag("erp", 3, 0, None),)))
     assert calm.level == "ok"
 
 
@@ -97,23 +95,23 @@ async def test_the_doctor_names_schedules_whose_time_passed_and_nothing_was_star
     @app.workflow(schedule=Schedule("0 * * * *", tenant="acme", name="each hour"))
     async def report() -> None: ...
 
-    assert "schedules" not in by_check(await examine("sqlite:///:memory:"))
+    assert "schedules" not in by_check(await check_store("sqlite:///:memory:"))
     now = datetime.now(UTC)
     async with engine(app, store=url, clock=VirtualClock(start=now - timedelta(hours=3))) as e:
         await e.settle()
         (known,) = await app.schedules.list()
         assert (known.late_since, known.live) == (None, True)
-        assert [each.level for each in late_schedules([known])] == ["ok"]
-    found = by_check(await examine(url))["schedules"]
+        assert [each.level for each in check_schedules([known])] == ["ok"]
+    found = by_check(await check_store(url))["schedules"]
     due = (now - timedelta(hours=2)).replace(minute=0)
     assert found.level == "wrong"
     assert found.text == (
         f"'each hour' of 'report' (tenant 'acme') was due {due:%Y-%m-%d %H:%M} UTC, and no live worker has it"
     )
     assert "redrive schedules forget report 'each hour' --tenant acme" in (found.advice or "")
-    (stuck,) = late_schedules([replace(known, late_since=due)])
+    (stuck,) = check_schedules([replace(known, late_since=due)])
     assert "its worker did not start it" in stuck.text
-    several = list(late_schedules([replace(known, late_since=due)] * 7))
+    several = list(check_schedules([replace(known, late_since=due)] * 7))
     assert (len(several), several[-1].text) == (6, "2 more are late")
 
 
@@ -121,21 +119,17 @@ async def test_the_doctor_lists_tokens_that_ended_with_their_maker(ready_url: st
     app = Redrive(ready_url)
     async with app.client():
         store, clock = app.runtime.store, app.runtime.clock
-        access = Access(store.accounts, clock, operator("test"))
+        access = AccountAdmin(store.accounts, clock, make_operator("test"))
         await access.create_tenant("acme")
         ann, _ = await access.create_user(NewUser(email="ann@example.org", tenant="acme", role=Role.ADMIN))
         who = Principal(who=ann.email, tenant="acme", role=Role.ADMIN, user=ann.id)
         new = NewToken(tenant="acme", role=Role.STAFF, name="nightly")
-        made = await Access(store.accounts, clock, who).create_token(new)
+        made = await AccountAdmin(store.accounts, clock, who).create_token(new)
         await access.create_token(new)
-        assert "tokens" not in by_check(await examine(ready_url))
+        assert "tokens" not in by_check(await check_store(ready_url))
         await access.disable_user(ann.id, disabled=True)
-        (found,) = [each for each in await examine(ready_url) if each.check == "tokens"]
-        assert (found.level, made.token.id in found.text, made.token.id in (found.advice or "")) == (
-            "note",
-            True,
-            True,
-        )
+        (found,) = [each for each in await check_store(ready_url) if each.check == "tokens"]
+        assert (found.level, made.token.id in found.text, made.token.id in (found.advice or "")) == ("note", True, True)
         assert "ann@example.org, who created it, is disabled" in found.text
         await access.revoke_token("acme", made.token.id)
-        assert "tokens" not in by_check(await examine(ready_url))
+        assert "tokens" not in by_check(await check_store(ready_url))

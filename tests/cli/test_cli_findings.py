@@ -14,8 +14,8 @@ import pytest
 from console import PATIENCE, Terminal, piped
 from dlq_kit import Shop, working
 
-from redrive.cli.dlq.editor import placed
-from redrive.cli.output import clean, echo, json_text, styled
+from redrive.cli.dlq.editor import locate_faults
+from redrive.cli.output import echo, escape_line, json_text, style_text
 from redrive.reasons import Reason, ReasonCode
 
 REDRIVE = Path(sys.executable).with_name("redrive")
@@ -44,9 +44,7 @@ def no_traceback(result: object) -> None:
 
 
 @pytest.mark.parametrize("command", [["dlq", "replay"], ["dlq", "ignore"], ["runs", "cancel"]])
-def test_one_ctrl_c_ends_a_question(
-    shop: Shop, terminal: Callable[..., Terminal], command: list[str]
-) -> None:
+def test_one_ctrl_c_ends_a_question(shop: Shop, terminal: Callable[..., Terminal], command: list[str]) -> None:
     asking = terminal(*command, shop.down)
     press_ctrl_c(asking)
     assert asking.end() == 1
@@ -77,9 +75,7 @@ def _state(pid: int) -> str:
 # -- editors -----------------------------------------------------------------------------------------------
 
 
-def test_an_editor_that_saves_no_utf_8_is_told_and_nothing_is_lost(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_editor_that_saves_no_utf_8_is_told_and_nothing_is_lost(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     latin = "file.write_bytes(file.read_text('utf-8').replace('PO', 'PÖ').encode('latin-1', 'replace'))"
     monkeypatch.setenv("EDITOR", script(latin))
     result = piped("dlq", "edit", shop.wrong, "--yes")
@@ -138,11 +134,11 @@ def test_the_line_of_a_place_is_that_of_what_holds_it() -> None:
     )
     what = Reason(ReasonCode.WORKFLOW_INPUT, workflow="x")
     mistake = Reason(ReasonCode.VALUE_INVALID, what=what, faults=faults, more=None)
-    assert placed(mistake, lines).endswith(
+    assert locate_faults(mistake, lines).endswith(
         "line 7, order.lines[0].price: missing; line 5, order.id: missing; line 4, amount: bad"
     )
     plain = Reason(ReasonCode.TEXT, text="the input must be an object")
-    assert placed(plain, lines) == "the input must be an object"
+    assert locate_faults(plain, lines) == "the input must be an object"
 
 
 # -- values ------------------------------------------------------------------------------------------------
@@ -202,15 +198,12 @@ def test_a_list_says_that_there_is_more_and_all_lists_it(shop: Shop) -> None:
 def test_all_pages_are_listed(shop: Shop, command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     counted(shop)
     everything = piped(*command, "--limit", "500", "--json")
-    monkeypatch.setattr("redrive.cli.pager._LARGEST", 1)
+    monkeypatch.setattr("redrive.cli.pager._MAX_PAGE_SIZE", 1)
     by_pages = piped(*command, "--all", "--json")
     assert json.loads(by_pages.stdout)["items"] == json.loads(everything.stdout)["items"]
     assert json.loads(by_pages.stdout)["next"] is None
     lines = piped(*command, "--all")
-    assert (len(lines.stdout.splitlines()), lines.stderr) == (
-        len(json.loads(everything.stdout)["items"]),
-        "",
-    )
+    assert (len(lines.stdout.splitlines()), lines.stderr) == (len(json.loads(everything.stdout)["items"]), "")
 
 
 def counted(shop: Shop) -> None:
@@ -251,19 +244,19 @@ def test_the_newest_hours_of_a_trend_are_never_cut(shop: Shop, terminal: Callabl
 
 def test_what_a_terminal_obeys_is_shown_and_not_obeyed() -> None:
     wicked = "a\x1b[2Jb\x9bc\u202egnp.exe\u2066x\ud800"
-    assert clean(wicked) == "a\\u001b[2Jb\\u009bc\\u202egnp.exe\\u2066x\\ud800"
+    assert escape_line(wicked) == "a\\u001b[2Jb\\u009bc\\u202egnp.exe\\u2066x\\ud800"
     assert json.loads(json_text({"a": wicked}))["a"] == wicked
     assert json_text(wicked).isascii()
-    assert clean("one\nINFO forged\r\ttwo") == "one\\nINFO forged\\r\\ttwo"
+    assert escape_line("one\nINFO forged\r\ttwo") == "one\\nINFO forged\\r\\ttwo"
 
 
 def test_a_style_that_this_program_did_not_make_is_escaped(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A stored text could hide the rest of a line with a style, or colour a failure green."""
-    monkeypatch.setattr("redrive.cli.output.coloured", lambda: True)
+    monkeypatch.setattr("redrive.cli.output.use_colour", lambda: True)
     monkeypatch.setattr("click.utils.should_strip_ansi", lambda *_: False)
-    echo(f"{styled('FAILED', fg='red')} \x1b[8mhidden\x1b[32mSUCCESS")
+    echo(f"{style_text('FAILED', fg='red')} \x1b[8mhidden\x1b[32mSUCCESS")
     assert capsys.readouterr().out == "\x1b[31mFAILED\x1b[0m \\u001b[8mhidden\\u001b[32mSUCCESS\n"
 
 

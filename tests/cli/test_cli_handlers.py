@@ -98,9 +98,7 @@ def _runs(workflow: str) -> list[str]:
         (("--event", "e-1", "--stream", "s", "--many", "-"), "--many excludes"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(
-    failed: tuple[str, str], options: tuple[str, ...], words: str
-) -> None:
+def test_options_that_make_no_sense_are_refused(failed: tuple[str, str], options: tuple[str, ...], words: str) -> None:
     refused = piped("runs", "start", "pay", *options)
     assert refused.exit_code == 2
     assert words in refused.stderr

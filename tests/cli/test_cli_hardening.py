@@ -11,12 +11,12 @@ import pytest
 
 from redrive import Redrive
 from redrive.cli.doctor_checks import Finding
-from redrive.cli.hardening import CHECKLIST, _database_tls, _file, check_address, examine_hardening
+from redrive.cli.hardening import CHECKLIST, _check_database_tls, _check_file_mode, check_address, check_hardening
 from redrive.core.roles import Role
-from redrive.server.auth.admin import Access, operator
+from redrive.server.auth.admin import AccountAdmin, make_operator
 from redrive.server.contract import NewToken, NewUser
 from redrive.store.account_records import TokenKind
-from redrive.store.postgres.connection import locate
+from redrive.store.postgres.connection import parse_url
 
 KEY = "M4mCsM6Rm3RsqCAPdBmBWFJ8iAOcaR3mzQzIX1DCbTM="
 SECRET = "7Hq2mB9xVd4LrT6wYk1Zc8NfPj3Gs5Ua0EoRiQt"
@@ -39,7 +39,7 @@ async def examined(path: Path, **settings: Any) -> dict[str, list[Finding]]:
         pass
     (path / "shop.db").chmod(0o600)
     found: dict[str, list[Finding]] = {}
-    for each in await examine_hardening(Redrive(url, **settings)):
+    for each in await check_hardening(Redrive(url, **settings)):
         found.setdefault(each.check, []).append(each)
     return found
 
@@ -89,7 +89,7 @@ async def test_a_file_that_other_users_can_open_is_found(tmp_path: Path) -> None
     url = f"sqlite:///{tmp_path}/shop.db"
 
     async def file() -> Finding:
-        return next(each for each in await examine_hardening(Redrive(url, **GOOD)) if each.check == "file")
+        return next(each for each in await check_hardening(Redrive(url, **GOOD)) if each.check == "file")
 
     assert (await file()).level == "ok"
     (tmp_path / "shop.db").chmod(0o640)
@@ -97,14 +97,14 @@ async def test_a_file_that_other_users_can_open_is_found(tmp_path: Path) -> None
     (tmp_path / "shop.db").chmod(0o600)
     (tmp_path / "shop.db-wal").write_bytes(b"")
     (tmp_path / "shop.db-wal").chmod(0o644)
-    assert "shop.db-wal has mode 0644" in _file(url).text
+    assert "shop.db-wal has mode 0644" in _check_file_mode(url).text
 
 
 async def test_tokens_without_an_end_and_those_who_see_payloads_are_named(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/shop.db"
     app = Redrive(url, **GOOD)
     async with app.client():
-        access = Access(app.runtime.store.accounts, app.runtime.clock, operator("test"), SECRET)
+        access = AccountAdmin(app.runtime.store.accounts, app.runtime.clock, make_operator("test"), SECRET)
         await access.create_tenant("acme")
         endless = await access.create_token(NewToken(tenant="acme", role=Role.STAFF, name="nightly"))
         ends = NewToken(tenant="acme", role=Role.STAFF, name="b", lasts=60.0, payloads=True)
@@ -116,23 +116,23 @@ async def test_tokens_without_an_end_and_those_who_see_payloads_are_named(tmp_pa
             await access.create_user(new)
         signed = NewToken(tenant="acme", role=Role.STAFF, name="d", kind=TokenKind.JWT, lasts=60.0)
         await access.create_token(signed)
-    found = {each.check: each for each in await examine_hardening(Redrive(url, **GOOD))}
+    found = {each.check: each for each in await check_hardening(Redrive(url, **GOOD))}
     assert (found["expiry"].level, endless.token.id in found["expiry"].text) == ("note", True)
     assert endless.token.id in (found["expiry"].advice or "")
     assert found["payloads"].text == f"seen by ann@example.org (acme), token {seer.token.id} (acme)"
     assert found["secret"].level == "ok"
     without = {**GOOD, "secret_key": None}
-    (secret,) = [each for each in await examine_hardening(Redrive(url, **without)) if each.check == "secret"]
+    (secret,) = [each for each in await check_hardening(Redrive(url, **without)) if each.check == "secret"]
     assert (secret.level, "1 signed tokens need it" in secret.text) == ("wrong", True)
 
 
 async def test_a_login_that_may_do_more_than_it_needs_is_found(postgres_url: str) -> None:
     async with Redrive(postgres_url).client():
         pass
-    address = locate(postgres_url)
+    address = parse_url(postgres_url)
 
     async def checked(url: str) -> dict[str, Finding]:
-        return {each.check: each for each in await examine_hardening(Redrive(url, **GOOD))}
+        return {each.check: each for each in await check_hardening(Redrive(url, **GOOD))}
 
     con = await asyncpg.connect(address.url)
     try:
@@ -164,4 +164,4 @@ async def test_a_login_that_may_do_more_than_it_needs_is_found(postgres_url: str
     ],
 )
 def test_a_database_whose_certificate_is_not_checked_is_found(url: str, level: str) -> None:
-    assert _database_tls(url).level == level
+    assert _check_database_tls(url).level == level

@@ -10,7 +10,7 @@ import pytest
 from console import Terminal, piped
 from playroom import Toys
 
-from redrive.cli.messages import program, ways_to_find
+from redrive.cli.messages import list_path_commands, program_name
 
 BIN = Path(sys.executable).parent
 
@@ -55,8 +55,7 @@ def test_each_hint_on_the_way_to_a_letter_works_when_it_is_typed(elsewhere: Toys
 
 def test_a_worker_is_named_with_the_app_that_was_named(elsewhere: Toys) -> None:
     assert (
-        "Start one: redrive worker toys:app\n"
-        in piped("runs", "why", elsewhere.sleeping, "--app", "toys:app").output
+        "Start one: redrive worker toys:app\n" in piped("runs", "why", elsewhere.sleeping, "--app", "toys:app").output
     )
     by_url = piped("runs", "why", elsewhere.sleeping, "--url", elsewhere.url).output
     assert f"Start one: redrive worker module:app --url {elsewhere.url}\n" in by_url
@@ -80,31 +79,31 @@ def test_a_password_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_is_called_by_its_name_where_that_is_enough() -> None:
-    assert program() == "redrive"
-    assert ways_to_find() == []
+    assert program_name() == "redrive"
+    assert list_path_commands() == []
 
 
 def test_a_program_that_is_not_on_the_path_is_named_as_it_was_called(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    assert program() == str(BIN / "redrive")
+    assert program_name() == str(BIN / "redrive")
     monkeypatch.setattr(sys, "argv", ["../bin/redrive"])
-    assert program() == "../bin/redrive"
+    assert program_name() == "../bin/redrive"
 
 
 def test_called_as_a_module_it_is_named_by_its_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "argv", ["somewhere/redrive/__main__.py"])
     monkeypatch.chdir(tmp_path)
-    assert program() == str(BIN / "redrive")
+    assert program_name() == str(BIN / "redrive")
     monkeypatch.chdir(BIN.parent)
-    assert program() == f"{BIN.name}/redrive"
-    assert ways_to_find() == [f". {BIN / 'activate'}"]
+    assert program_name() == f"{BIN.name}/redrive"
+    assert list_path_commands() == [f". {BIN / 'activate'}"]
 
 
 def test_without_a_script_the_module_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "argv", ["somewhere/redrive/__main__.py"])
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    assert program() == f"{tmp_path / 'python'} -m redrive"
-    assert ways_to_find() == [f'export PATH={tmp_path}:"$PATH"']
+    assert program_name() == f"{tmp_path / 'python'} -m redrive"
+    assert list_path_commands() == [f'export PATH={tmp_path}:"$PATH"']
 
 
 def test_init_says_how_to_go_on(tmp_path: Path) -> None:
@@ -152,10 +151,7 @@ def test_nobody_is_asked_about_what_is_not_there(
     ("arguments", "words"),
     [
         (["--step", "pain"], "there is no step 'pain' in the newest 50 runs; did you mean 'paint'?"),
-        (
-            ["--step", "pain", "--app", "toys:app"],
-            "there is no step 'pain' in the app; did you mean 'paint'?",
-        ),
+        (["--step", "pain", "--app", "toys:app"], "there is no step 'pain' in the app; did you mean 'paint'?"),
         (["--workflow", "mak"], "nobody has registered a workflow 'mak'; did you mean 'make'?"),
     ],
 )
@@ -168,9 +164,7 @@ def test_a_policy_for_what_nobody_knows_needs_a_yes(toys: Toys, arguments: list[
     assert piped("policies", "list").output != ""
 
 
-def test_a_person_is_asked_whether_an_unknown_step_is_meant(
-    toys: Toys, terminal: Callable[..., Terminal]
-) -> None:
+def test_a_person_is_asked_whether_an_unknown_step_is_meant(toys: Toys, terminal: Callable[..., Terminal]) -> None:
     asked = terminal("policies", "set", "--step", "pain", "max_retries=1")
     asked.wait_for("Store this policy for step 'pain' all the same? [y/N]")
     asked.type("n\n")

@@ -41,8 +41,7 @@ async def play() -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    "wanted",
-    [["order.customer=1E5"], ["number=7"], ["paid=true"], ["paid=true", "order.customer=1E5"]],
+    "wanted", [["order.customer=1E5"], ["number=7"], ["paid=true"], ["paid=true", "order.customer=1E5"]]
 )
 def test_runs_and_letters_are_found_by_their_fields(runs: dict[str, str], wanted: list[str]) -> None:
     options = [word for pair in wanted for word in ("--index", pair)]

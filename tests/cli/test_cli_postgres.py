@@ -31,9 +31,7 @@ async def test_the_commands_work_on_postgresql_as_on_sqlite(toys: Toys, a_postgr
     assert "No worker is alive" in (await call("runs", "why", run_id)).stdout
     assert "1 due run of 'make'" in (await call("doctor")).stdout
     assert (await call("workflows", "pause", "make")).exit_code == 0
-    assert (
-        await call("policies", "set", "--step", "paint", "max_retries=1", "--app", "toys:app")
-    ).exit_code == 0
+    assert (await call("policies", "set", "--step", "paint", "max_retries=1", "--app", "toys:app")).exit_code == 0
     assert len(json.loads((await call("policies", "list", "--json")).stdout)["items"]) == 1
     assert (await call("runs", "cancel", run_id)).exit_code == 0
     assert json.loads((await call("runs", "show", run_id, "--json")).stdout)["status"] == "CANCELLED"

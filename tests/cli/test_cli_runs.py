@@ -136,13 +136,7 @@ def all_ids(toys: Toys) -> list[str]:
 
 @pytest.mark.parametrize("id", ["zzzz", "0" * 26, "what?", "01"])
 def test_an_id_that_fits_nothing_is_not_found(toys: Toys, id: str) -> None:
-    for command in (
-        ["runs", "show"],
-        ["runs", "why"],
-        ["runs", "watch"],
-        ["runs", "cancel"],
-        ["dlq", "show"],
-    ):
+    for command in (["runs", "show"], ["runs", "why"], ["runs", "watch"], ["runs", "cancel"], ["dlq", "show"]):
         result = piped(*command, id)
         assert result.exit_code == (5 if id == "01" and command[0] == "runs" else result.exit_code)
         assert result.exit_code in (3, 5)
@@ -206,38 +200,13 @@ def test_ctrl_c_leaves_the_run_going(toys: Toys, terminal: Callable[..., Termina
 
 def test_start_prints_the_id_of_a_run_with_that_input(toys: Toys) -> None:
     result = piped(
-        "runs",
-        "start",
-        "make",
-        "--input",
-        '{"toy": "boat"}',
-        "--app",
-        "toys:app",
-        "--key",
-        "k",
-        "--tenant",
-        "t",
+        "runs", "start", "make", "--input", '{"toy": "boat"}', "--app", "toys:app", "--key", "k", "--tenant", "t"
     )
     assert result.exit_code == 0, result.stderr
     run = look(toys, result.output.strip())
-    assert (run.workflow, run.status, run.tenant, run.input) == (
-        "make",
-        "PENDING",
-        "t",
-        {"toy": "boat", "count": 1},
-    )
+    assert (run.workflow, run.status, run.tenant, run.input) == ("make", "PENDING", "t", {"toy": "boat", "count": 1})
     again = piped(
-        "runs",
-        "start",
-        "make",
-        "--input",
-        '{"toy": "boat"}',
-        "--app",
-        "toys:app",
-        "--key",
-        "k",
-        "--tenant",
-        "t",
+        "runs", "start", "make", "--input", '{"toy": "boat"}', "--app", "toys:app", "--key", "k", "--tenant", "t"
     )
     assert again.output == result.output
     clash = piped(
@@ -261,11 +230,7 @@ def test_start_reads_a_file_and_many_lines(toys: Toys, monkeypatch: pytest.Monke
     ("arguments", "code", "words"),
     [
         (["make", "--input", "{}"], 5, "toy: is missing\n  it takes toy, count"),
-        (
-            ["make", "--input", '{"toi": "a"}'],
-            5,
-            "toi: there is no such parameter; did you mean 'toy'?\n  it",
-        ),
+        (["make", "--input", '{"toi": "a"}'], 5, "toi: there is no such parameter; did you mean 'toy'?\n  it"),
         (
             ["make", "--input", '{"a": 1, "b": 1, "c": 1, "d": 1, "e": 1}'],
             5,
@@ -280,11 +245,7 @@ def test_start_reads_a_file_and_many_lines(toys: Toys, monkeypatch: pytest.Monke
         (["make", "--input", "@nowhere.json"], 2, "No such file"),
         (["make", "--many", "-", "--input", "{}"], 2, "--many excludes"),
         (["mke", "--input", "{}"], 3, "did you mean 'make'?"),
-        (
-            ["make", "--input", '{"toy": "a"}', "--delay", "soon"],
-            2,
-            "'soon' is no duration: give 90 (seconds)",
-        ),
+        (["make", "--input", '{"toy": "a"}', "--delay", "soon"], 2, "'soon' is no duration: give 90 (seconds)"),
     ],
 )
 def test_what_cannot_be_started_is_refused_with_the_reason(

@@ -48,9 +48,7 @@ def test_processes_are_started_again_and_stopped_together(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_stopping_before_the_processes_have_begun_is_in_good_order(
-    folder: Path, number: signal.Signals
-) -> None:
+def test_stopping_before_the_processes_have_begun_is_in_good_order(folder: Path, number: signal.Signals) -> None:
     crew = WorkerProcess(folder, "toys:app", "--processes", "2")
     try:
         crew.wait_for("keeping 2 worker processes alive")
@@ -87,9 +85,7 @@ def test_dev_tells_what_happens_to_every_run(folder: Path) -> None:
         assert to_type[3].endswith("redrive runs list --app toys:app")
         for toy in ("duck", "broken"):
             command = [sys.executable, "-m", "redrive", "runs", "start", "make", "--app", "toys:app"]
-            subprocess.run(
-                [*command, "--input", f'{{"toy": "{toy}"}}'], cwd=folder, check=True, timeout=PATIENCE
-            )
+            subprocess.run([*command, "--input", f'{{"toy": "{toy}"}}'], cwd=folder, check=True, timeout=PATIENCE)
         told = [dev.stdout.readline() for _ in range(3)]
         assert any(re.search(r" make  SUCCESS$", line) for line in told), told
         assert any("paint  attempt 1 of 3, unclassified error, not retried" in line for line in told), told

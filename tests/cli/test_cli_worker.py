@@ -133,9 +133,7 @@ def test_a_signal_lets_the_step_in_flight_end_and_gives_back_the_rest(
         async with jobs.client():
             run = await jobs.runs.get(run_id)
             assert run.status == "PENDING"
-            assert [(step.name, step.status, step.attempt) for step in run.steps] == [
-                ("patient", "SUCCESS", 1)
-            ]
+            assert [(step.name, step.status, step.attempt) for step in run.steps] == [("patient", "SUCCESS", 1)]
 
     asyncio.run(look())
     with working(folder, "jobs:app"):
@@ -143,9 +141,7 @@ def test_a_signal_lets_the_step_in_flight_end_and_gives_back_the_rest(
 
 
 @pytest.mark.parametrize("workflow", ["gentle", "threaded"])
-def test_a_second_signal_stops_at_once_and_costs_no_attempt(
-    folder: Path, jobs: Redrive, workflow: str
-) -> None:
+def test_a_second_signal_stops_at_once_and_costs_no_attempt(folder: Path, jobs: Redrive, workflow: str) -> None:
     with working(folder, "jobs:app") as worker:
         run_id = asyncio.run(start_and_wait_for_step(jobs, workflow))
         worker.signal()
@@ -180,12 +176,8 @@ def test_the_example_works_as_its_text_says(tmp_path: Path) -> None:
     shutil.copy(ROOT / "examples/orders.py", tmp_path)
     command = [sys.executable, "orders.py", "A-1042", "19.90"]
     with working(tmp_path, "orders:app") as worker:
-        first = subprocess.run(
-            command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=True
-        )
-        again = subprocess.run(
-            command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=True
-        )
+        first = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=True)
+        again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=True)
         worker.signal()
         assert worker.wait() == 0
     assert "parcel A-1042" in first.stdout

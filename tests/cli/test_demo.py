@@ -17,8 +17,8 @@ import pytest
 from worker_process import PATIENCE
 
 from redrive import Redrive, RunFilter
-from redrive.cli.demo.run import Crew
-from redrive.cli.demo.shop import PASSWORD, PEOPLE
+from redrive.cli.demo.run import WorkerProcess
+from redrive.cli.demo.shop import PASSWORD, USERS
 
 DEMO = [sys.executable, "-m", "redrive", "demo"]
 
@@ -27,10 +27,7 @@ DEMO = [sys.executable, "-m", "redrive", "demo"]
 def demo(folder: Path) -> Iterator[subprocess.Popen[str]]:
     """A running demo, piped, so that it shows lines; it is killed if the test leaves it alive."""
     with subprocess.Popen(
-        [*DEMO, "--dir", str(folder), "--port", "0"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
+        [*DEMO, "--dir", str(folder), "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
         try:
             yield process
@@ -69,7 +66,7 @@ def address_of(process: subprocess.Popen[str]) -> str:
 
 def sign_in(address: str) -> None:
     """Everybody whom the demo names can, and is what it says."""
-    for person in PEOPLE:
+    for person in USERS:
         login = {"email": person.email, "password": PASSWORD}
         me = httpx2.post(f"{address}/api/v1/login", json=login, timeout=PATIENCE).raise_for_status().json()
         assert (me["role"], me["tenant"]) == (person.role, person.tenant)
@@ -147,12 +144,12 @@ def test_it_stops_by_itself_and_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 async def test_a_worker_that_cannot_start_is_an_error_with_its_log(tmp_path: Path) -> None:
-    async with asyncio.timeout(PATIENCE), Crew(tmp_path, "mysql://nowhere") as crew:
+    async with asyncio.timeout(PATIENCE), WorkerProcess(tmp_path, "mysql://nowhere") as crew:
         with pytest.raises(click.ClickException, match=r"(?s)ended with code 1; its log is .*mysql"):
             await check_until_it_raises(crew)
 
 
-async def check_until_it_raises(crew: Crew) -> None:
+async def check_until_it_raises(crew: WorkerProcess) -> None:
     while True:
         crew.check()
         await asyncio.sleep(0.05)

@@ -9,10 +9,10 @@ from rich.console import Console
 
 from redrive.cli.demo import services as outside
 from redrive.cli.demo import view as show
-from redrive.cli.demo.run import STORIES, Crew, _order
-from redrive.cli.demo.shop import PEOPLE, app, charge, fulfil, let_in
-from redrive.cli.demo.view import Plain, Screen, story, summary
-from redrive.cli.dev_feed import News
+from redrive.cli.demo.run import SCENARIOS, WorkerProcess, _make_order
+from redrive.cli.demo.shop import USERS, app, charge, create_users, fulfil
+from redrive.cli.demo.view import PlainView, ScreenView, describe_letter, summarize_demo
+from redrive.cli.dev_feed import EventFeed
 from redrive.records import replace
 from redrive.store.filters import RunFilter
 from redrive.testing import Hang, engine, faults
@@ -47,23 +47,23 @@ def a_quick_world_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         await asyncio.sleep(0)
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(outside, "_takes", takes)
+    monkeypatch.setattr(outside, "_simulate_delay", takes)
 
 
 def test_every_story_is_told_somewhere() -> None:
-    assert set(ENDINGS) | ELSEWHERE == set(STORIES)
+    assert set(ENDINGS) | ELSEWHERE == set(SCENARIOS)
 
 
 @pytest.mark.parametrize("name", ENDINGS)
 async def test_story_ends_as_it_should(name: str) -> None:
     async with engine(app) as e:
-        run = await e.finish(await STORIES[name]("order-1"))
+        run = await e.finish(await SCENARIOS[name]("order-1"))
     assert (run.status, run.letter and run.letter.code) == ENDINGS[name]
 
 
 async def test_the_busy_bank_is_left_alone_as_long_as_it_asked() -> None:
     async with engine(app) as e:
-        run = await e.finish(await STORIES["told to come back later"]("order-1"))
+        run = await e.finish(await SCENARIOS["told to come back later"]("order-1"))
     first, second = run.step("charge").attempts
     assert "HTTP 429, rate limited, Retry-After 3 s" in first.decision
     assert (second.began_at - first.ended_at).total_seconds() >= 3
@@ -72,10 +72,8 @@ async def test_the_busy_bank_is_left_alone_as_long_as_it_asked() -> None:
 async def test_the_provider_goes_down_for_everybody_and_comes_back() -> None:
     async with engine(app) as e:
         broken, bystander = [
-            await STORIES[name](f"order-{number}")
-            for number, name in enumerate(
-                ("the provider breaks, and comes back", "waits until the provider is back")
-            )
+            await SCENARIOS[name](f"order-{number}")
+            for number, name in enumerate(("the provider breaks, and comes back", "waits until the provider is back"))
         ]
         runs = [await e.finish(handle) for handle in (broken, bystander)]
         turns = [line.event for line in (await app.audit.list(limit=100)).items if "circuit" in line.event]
@@ -96,11 +94,9 @@ async def test_stock_is_counted_every_minute() -> None:
 
 async def test_what_was_done_is_undone_until_that_fails() -> None:
     async with engine(app) as e:
-        back = await e.finish(await STORIES["rolled back"]("order-1"))
-        stuck = await e.finish(await STORIES["cannot be rolled back"]("order-2"))
-        ledgers = [
-            [(row.action, row.status) for row in (await app.saga(run.id)).entries] for run in (back, stuck)
-        ]
+        back = await e.finish(await SCENARIOS["rolled back"]("order-1"))
+        stuck = await e.finish(await SCENARIOS["cannot be rolled back"]("order-2"))
+        ledgers = [[(row.action, row.status) for row in (await app.saga(run.id)).entries] for run in (back, stuck)]
     assert ledgers[0] == [("return_deposit", "SUCCESS"), ("free_workshop", "SUCCESS")]
     assert [status for _, status in ledgers[1]] == ["DLQ", "PENDING"]
 
@@ -109,14 +105,14 @@ async def test_everybody_is_let_in_once(tmp_path: Path) -> None:
     app.settings = replace(app.settings, url=f"sqlite:///{tmp_path}/shop.db")
     async with app.client():
         for _ in range(2):
-            await let_in(app)
+            await create_users(app)
         users = await app.runtime.store.accounts.users(None)
-    assert {user.email for user in users} == {person.email for person in PEOPLE}
+    assert {user.email for user in users} == {person.email for person in USERS}
 
 
 async def test_a_declined_card_gives_the_goods_back() -> None:
     async with engine(app) as e:
-        run = await e.finish(await STORIES["declined, and the workflow deals with it"]("order-1"))
+        run = await e.finish(await SCENARIOS["declined, and the workflow deals with it"]("order-1"))
     assert run.result == "cancelled: the card was declined"
     assert [step.name for step in run.steps] == ["reserve", "charge", "release"]
 
@@ -124,15 +120,15 @@ async def test_a_declined_card_gives_the_goods_back() -> None:
 async def test_a_bank_that_does_not_answer_is_asked_again() -> None:
     async with engine(app) as e:
         with faults(step=charge, fail=[Hang]):
-            run = await e.run(fulfil, _order("order-1"))
+            run = await e.run(fulfil, _make_order("order-1"))
     assert run.status == "SUCCESS"
     assert "timed out" in run.step("charge").attempts[0].decision
 
 
 async def test_the_news_tell_each_decision_once() -> None:
     async with engine(app) as e:
-        news = News(app)
-        handle = await STORIES["retried until the line holds"]("order-7")
+        news = EventFeed(app)
+        handle = await SCENARIOS["retried until the line holds"]("order-7")
         await e.settle()
         await news.refresh()
         assert [event.text for event in news.fresh] == [
@@ -142,7 +138,7 @@ async def test_the_news_tell_each_decision_once() -> None:
         assert news.fresh == []
         await e.finish(handle)
         await news.refresh()
-        assert [(event.step, event.mood) for event in news.fresh] == [
+        assert [(event.step, event.level) for event in news.fresh] == [
             ("charge", "waiting"),
             ("charge", "good"),
             ("sleep", "waiting"),
@@ -154,11 +150,11 @@ def decisions(attempts: tuple[object, ...]) -> list[str]:
     return [a.decision for a in attempts if not a.decision.endswith("1, succeeded")]  # type: ignore[attr-defined]
 
 
-async def told() -> News:
+async def told() -> EventFeed:
     """The news after one of each story."""
     async with engine(app) as e:
-        handles = [await STORIES[name](f"order-{number}") for number, name in enumerate(ENDINGS, 1001)]
-        news = News(app)
+        handles = [await SCENARIOS[name](f"order-{number}") for number, name in enumerate(ENDINGS, 1001)]
+        news = EventFeed(app)
         await news.refresh()
         for handle in handles:
             await e.finish(handle)
@@ -169,9 +165,9 @@ async def told() -> News:
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40)])
 async def test_the_screen_fits_the_terminal(tmp_path: Path, width: int, height: int) -> None:
     console = Console(width=width, height=height, force_terminal=True, color_system=None, record=True)
-    crew = Crew(tmp_path, URL)
+    crew = WorkerProcess(tmp_path, URL)
     crew.crashes, crew.pid = 12, 1234567
-    console.print(Screen(URL, DOORS, console).picture(await told(), crew, 61.5))
+    console.print(ScreenView(URL, DOORS, console).picture(await told(), crew, 61.5))
     lines = console.export_text().splitlines()
     assert len(lines) <= height
     assert max(map(len, lines)) <= width
@@ -186,7 +182,7 @@ async def test_the_screen_fits_the_terminal(tmp_path: Path, width: int, height: 
 
 def test_the_screen_of_an_empty_shop(tmp_path: Path) -> None:
     console = Console(width=80, height=24, force_terminal=True, color_system=None, record=True)
-    console.print(Screen(URL, DOORS, console).picture(News(app), Crew(tmp_path, URL), 0.0))
+    console.print(ScreenView(URL, DOORS, console).picture(EventFeed(app), WorkerProcess(tmp_path, URL), 0.0))
     text = console.export_text()
     assert "the worker is being started" in text
     assert "none yet" in text
@@ -194,8 +190,8 @@ def test_the_screen_of_an_empty_shop(tmp_path: Path) -> None:
 
 async def test_without_rich_it_is_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     news = await told()
-    with Plain(URL, DOORS) as view:
-        view.show(news, Crew(tmp_path, URL), 5.0)
+    with PlainView(URL, DOORS) as view:
+        view.show(news, WorkerProcess(tmp_path, URL), 5.0)
     output = capsys.readouterr().out
     assert all(line in output for line in DOORS)
     assert "order-1005 charge: attempt 4 of 4, HTTP 503, server error, not retried" in output
@@ -203,23 +199,20 @@ async def test_without_rich_it_is_lines(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 async def test_it_ends_with_figures_and_a_letter_in_words(tmp_path: Path) -> None:
-    crew = Crew(tmp_path, URL)
+    crew = WorkerProcess(tmp_path, URL)
     crew.crashes = 1
     async with engine(app) as e:
-        await e.finish(await STORIES["retries run out"]("order-1"))
-        news = News(app)
+        await e.finish(await SCENARIOS["retries run out"]("order-1"))
+        news = EventFeed(app)
         await news.refresh()
-        lines = [*summary(news, crew), *await story(app, news.letters[0])]
-    assert lines[:2] == [
-        "1 runs: 1 DLQ_PENDING.",
-        "The worker crashed once and was started again; no run was lost.",
-    ]
+        lines = [*summarize_demo(news, crew), *await describe_letter(app, news.letters[0])]
+    assert lines[:2] == ["1 runs: 1 DLQ_PENDING.", "The worker crashed once and was started again; no run was lost."]
     assert "  step 'charge' failed 4 times (server_error): retries are exhausted" in lines
     assert lines[-1].startswith("    charge: attempt 4 of 4, HTTP 503, server error, not retried")
 
 
 @pytest.mark.parametrize(
-    ("terminal", "installed", "view"), [(True, True, Screen), (True, False, Plain), (False, True, Plain)]
+    ("terminal", "installed", "view"), [(True, True, ScreenView), (True, False, PlainView), (False, True, PlainView)]
 )
 def test_the_view_is_the_best_there_is(
     terminal: bool, installed: bool, view: type, monkeypatch: pytest.MonkeyPatch
@@ -228,4 +221,4 @@ def test_the_view_is_the_best_there_is(
     if not installed:
         monkeypatch.delitem(sys.modules, "redrive.cli.demo.view")
         monkeypatch.setitem(sys.modules, "rich.console", None)  # importing it fails as if it were not there
-    assert type(show._view(URL)) is view
+    assert type(show._make_view(URL)) is view

@@ -63,9 +63,7 @@ class WorkerProcess:
 
 
 @contextlib.contextmanager
-def working(
-    folder: Path, *arguments: str, environment: dict[str, str] | None = None
-) -> Iterator[WorkerProcess]:
+def working(folder: Path, *arguments: str, environment: dict[str, str] | None = None) -> Iterator[WorkerProcess]:
     """A worker process that has begun to work; it is killed if the test leaves it alive."""
     worker = WorkerProcess(folder, *arguments, environment=environment)
     try:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.core.retry import Delay, backoff
+from redrive.core.retry import Delay, compute_backoff
 from redrive.policy import RetryPolicy
 
 DRAWS = st.floats(0, 1, exclude_max=True)
@@ -36,7 +36,7 @@ def limit(policy: RetryPolicy) -> float:
 
 def test_delays_grow_by_the_factor_from_the_base_delay_on() -> None:
     policy = RetryPolicy(base_delay="5s", factor=2, jitter=0)
-    assert [backoff(policy, attempt, 0.3).seconds for attempt in range(1, 9)] == [
+    assert [compute_backoff(policy, attempt, 0.3).seconds for attempt in range(1, 9)] == [
         *(5, 10, 20, 40, 80, 160),
         *(300, 300),
     ]
@@ -48,29 +48,27 @@ def test_delays_grow_by_the_factor_from_the_base_delay_on() -> None:
 )
 def test_each_cap_holds_the_spread_in_its_own_way(cap: str, low: float, middle: float, high: float) -> None:
     policy = RetryPolicy(base_delay=2, factor=2, max_delay=120, jitter=0.25, cap=cap)  # type: ignore[arg-type]
-    seventh = [backoff(policy, 7, draw).seconds for draw in (0.0, 0.5, 1 - 2**-53)]  # 2 * 2**6 = 128
+    seventh = [compute_backoff(policy, 7, draw).seconds for draw in (0.0, 0.5, 1 - 2**-53)]  # 2 * 2**6 = 128
     assert seventh == pytest.approx([low, middle, high])
 
 
 def test_the_delay_explains_itself() -> None:
     policy = RetryPolicy(base_delay=10, jitter=0.5, max_delay=100)
-    assert backoff(policy, 1, 0.0) == Delay(seconds=5.0, base=10.0, jitter=-5.0)
-    assert backoff(policy, 1, 0.75) == Delay(seconds=12.5, base=10.0, jitter=2.5)
-    assert backoff(policy, 1, 0.5, 30) == Delay(seconds=37.5, base=30, jitter=7.5, retry_after=30)
+    assert compute_backoff(policy, 1, 0.0) == Delay(seconds=5.0, base=10.0, jitter=-5.0)
+    assert compute_backoff(policy, 1, 0.75) == Delay(seconds=12.5, base=10.0, jitter=2.5)
+    assert compute_backoff(policy, 1, 0.5, 30) == Delay(seconds=37.5, base=30, jitter=7.5, retry_after=30)
 
 
 @given(policies("hard") | policies("clip"), ATTEMPTS, DRAWS)
-def test_jitter_never_passes_a_hard_or_clipping_maximum(
-    policy: RetryPolicy, attempt: int, draw: float
-) -> None:
-    assert 0 <= backoff(policy, attempt, draw).seconds <= limit(policy)
+def test_jitter_never_passes_a_hard_or_clipping_maximum(policy: RetryPolicy, attempt: int, draw: float) -> None:
+    assert 0 <= compute_backoff(policy, attempt, draw).seconds <= limit(policy)
 
 
 @given(policies(), ATTEMPTS, DRAWS)
 def test_every_delay_is_finite_and_within_the_spread_of_the_capped_value(
     policy: RetryPolicy, attempt: int, draw: float
 ) -> None:
-    delay = backoff(policy, attempt, draw)
+    delay = compute_backoff(policy, attempt, draw)
     assert math.isfinite(delay.seconds)
     assert 0 <= delay.base <= limit(policy)
     assert delay.base * (1 - policy.jitter) - 1e-6 <= delay.seconds * (1 + 1e-9)
@@ -87,53 +85,53 @@ def test_the_formulas_are_exactly_those_promised(attempt: int, draw: float, jitt
         return x * (1 - jitter) + draw * (x * (1 + jitter) - x * (1 - jitter))
 
     meant = {"hard": min(120, spread(min(120, d))), "mean": spread(min(120, d)), "clip": min(120, spread(d))}
-    assert backoff(policy, attempt, draw).seconds == pytest.approx(meant[cap])
+    assert compute_backoff(policy, attempt, draw).seconds == pytest.approx(meant[cap])
 
 
 def test_without_jitter_the_draw_does_not_matter() -> None:
     policy = RetryPolicy(jitter=0)
-    assert {backoff(policy, 2, draw).seconds for draw in (0, 0.3, 0.99)} == {10}
+    assert {compute_backoff(policy, 2, draw).seconds for draw in (0, 0.3, 0.99)} == {10}
 
 
 @pytest.mark.parametrize("attempt", [10**3, 10**6, 10**400], ids=["thousand", "million", "10**400"])
 def test_absurdly_many_attempts_end_at_the_maximum(attempt: int) -> None:
-    assert backoff(RetryPolicy(max_retries=-1, jitter=0), attempt, 0.5).seconds == 300
-    assert backoff(RetryPolicy(max_retries=-1, jitter=1, cap="clip"), attempt, 0.5).seconds == 300
-    assert backoff(RetryPolicy(max_retries=-1, base_delay=0), attempt, 0.5).seconds == 0
-    assert backoff(RetryPolicy(max_retries=-1, factor=1, jitter=0), attempt, 0.5).seconds == 5
+    assert compute_backoff(RetryPolicy(max_retries=-1, jitter=0), attempt, 0.5).seconds == 300
+    assert compute_backoff(RetryPolicy(max_retries=-1, jitter=1, cap="clip"), attempt, 0.5).seconds == 300
+    assert compute_backoff(RetryPolicy(max_retries=-1, base_delay=0), attempt, 0.5).seconds == 0
+    assert compute_backoff(RetryPolicy(max_retries=-1, factor=1, jitter=0), attempt, 0.5).seconds == 5
 
 
 def test_a_table_is_followed_and_its_last_value_repeats() -> None:
     policy = RetryPolicy(delays=[20, 1800, 300], max_retries=5, jitter=0)
-    assert [backoff(policy, attempt, 0.9).seconds for attempt in range(1, 6)] == [20, 1800, 300, 300, 300]
+    assert [compute_backoff(policy, attempt, 0.9).seconds for attempt in range(1, 6)] == [20, 1800, 300, 300, 300]
 
 
 def test_a_table_is_spread_and_held_by_its_own_longest_value_not_by_max_delay() -> None:
     table = {"delays": [20, 1800], "jitter": 0.5, "max_delay": 60}
     almost = 1 - 2**-53
     hard = RetryPolicy(**table, cap="hard")
-    assert backoff(hard, 1, almost).seconds == pytest.approx(30)
-    assert backoff(hard, 2, almost).seconds == 1800
-    assert backoff(hard, 2, 0).seconds == 900
-    assert backoff(RetryPolicy(**table, cap="mean"), 2, almost).seconds == pytest.approx(2700)
-    assert backoff(RetryPolicy(**table, cap="clip"), 2, almost).seconds == 1800
+    assert compute_backoff(hard, 1, almost).seconds == pytest.approx(30)
+    assert compute_backoff(hard, 2, almost).seconds == 1800
+    assert compute_backoff(hard, 2, 0).seconds == 900
+    assert compute_backoff(RetryPolicy(**table, cap="mean"), 2, almost).seconds == pytest.approx(2700)
+    assert compute_backoff(RetryPolicy(**table, cap="clip"), 2, almost).seconds == 1800
 
 
 @given(policies(), ATTEMPTS, DRAWS, SECONDS)
 def test_a_delay_that_was_asked_for_is_only_ever_spread_to_later(
     policy: RetryPolicy, attempt: int, draw: float, asked: float
 ) -> None:
-    delay = backoff(policy, attempt, draw, asked)
+    delay = compute_backoff(policy, attempt, draw, asked)
     assert asked <= delay.seconds <= asked * (1 + policy.jitter) * (1 + 1e-9)
     assert delay.seconds == asked + draw * policy.jitter * asked
     assert (delay.base, delay.retry_after) == (asked, asked)
 
 
 def test_no_cap_cuts_a_delay_that_was_asked_for() -> None:
-    assert backoff(RetryPolicy(max_delay="10s", jitter=0), 1, 0.5, 3_600).seconds == 3_600
+    assert compute_backoff(RetryPolicy(max_delay="10s", jitter=0), 1, 0.5, 3_600).seconds == 3_600
 
 
 @pytest.mark.parametrize("attempt", [0, -1])
 def test_attempts_are_counted_from_one(attempt: int) -> None:
     with pytest.raises(ValueError, match="counted from 1"):
-        backoff(RetryPolicy(), attempt, 0.5)
+        compute_backoff(RetryPolicy(), attempt, 0.5)

@@ -25,15 +25,15 @@ from hypothesis import strategies as st
 
 from redrive import errors
 from redrive.core.classify import (
-    LONGEST_RETRY_AFTER,
-    RETRYABLE,
+    MAX_RETRY_AFTER,
+    RETRYABLE_CATEGORIES,
     Category,
+    Classification,
     Rule,
-    Signal,
+    base_names,
     classify,
     first_leaf,
-    leaves,
-    lineage,
+    iter_leaves,
 )
 from redrive.errors import ConfigurationError, NonRetryable, RetryAfter, RunFailed, StepFailed
 
@@ -68,7 +68,7 @@ def category(error: BaseException) -> str:
 
 def test_there_are_twelve_categories_and_these_are_retried() -> None:
     assert len(Category) == 12
-    assert sorted(RETRYABLE) == [
+    assert sorted(RETRYABLE_CATEGORIES) == [
         *("dependency_unavailable", "network", "rate_limit", "server_error", "timeout", "unknown")
     ]
 
@@ -90,7 +90,7 @@ def test_a_status_decides_wherever_it_is_carried(status: int, meant: str) -> Non
         Carrier(response=Response(status_code=status)),
         Carrier(response=Response(status=status)),
     ):
-        assert classify(error) == Signal(category=Category(meant), status_code=status)
+        assert classify(error) == Classification(category=Category(meant), status_code=status)
 
 
 class OfItsClass(Exception):
@@ -123,24 +123,22 @@ def test_a_status_is_found_however_the_class_keeps_it(made: type[Exception]) -> 
         pass
 
     for error in (made(), Derived()):
-        assert classify(error) == Signal(category=Category.SERVER_ERROR, status_code=503)
+        assert classify(error) == Classification(category=Category.SERVER_ERROR, status_code=503)
 
 
-@pytest.mark.parametrize(
-    "nothing", [True, False, None, 0, -1, 99, 600, 4290, "4", "4 29", "٤٢٩", "abc", 429.0, []]
-)
+@pytest.mark.parametrize("nothing", [True, False, None, 0, -1, 99, 600, 4290, "4", "4 29", "٤٢٩", "abc", 429.0, []])
 def test_what_is_no_status_is_not_taken_for_one(nothing: object) -> None:
-    assert classify(Carrier(status_code=nothing)) == Signal(category=Category.UNKNOWN)
+    assert classify(Carrier(status_code=nothing)) == Classification(category=Category.UNKNOWN)
 
 
 def test_a_status_below_400_is_kept_but_decides_nothing() -> None:
     error = foreign("shop.NotJson", ValueError)()
     error.response = Response(status_code=200)
-    assert classify(error) == Signal(category=Category.INTERNAL, status_code=200)
+    assert classify(error) == Classification(category=Category.INTERNAL, status_code=200)
 
 
 def test_a_status_goes_before_the_type() -> None:
-    assert classify(foreign("shop.Oops", ValueError, status_code=HTTPStatus.SERVICE_UNAVAILABLE)()) == Signal(
+    assert classify(foreign("shop.Oops", ValueError, status_code=HTTPStatus.SERVICE_UNAVAILABLE)()) == Classification(
         category=Category.SERVER_ERROR, status_code=503
     )
 
@@ -225,7 +223,7 @@ def test_httpx(package: str) -> None:
     assert category(foreign(f"{package}.UnsupportedProtocol", transport)()) == "internal"
     refused = foreign(f"{package}.HTTPStatusError")()
     refused.response = Response(status_code=429, headers={"Retry-After": "7"})
-    assert classify(refused) == Signal(category=Category.RATE_LIMIT, status_code=429, retry_after=7.0)
+    assert classify(refused) == Classification(category=Category.RATE_LIMIT, status_code=429, retry_after=7.0)
 
 
 def test_requests_and_urllib3() -> None:
@@ -251,7 +249,7 @@ def test_aiohttp() -> None:
     connector = foreign("aiohttp.client_exceptions.ClientConnectorError", OSError, connection)
     assert category(connector(errno.ETIMEDOUT, "x")) == "timeout"
     answered = foreign("aiohttp.client_exceptions.ClientResponseError", Carrier)
-    assert classify(answered(status=503, headers={"retry-after": "3"})) == Signal(
+    assert classify(answered(status=503, headers={"retry-after": "3"})) == Classification(
         category=Category.SERVER_ERROR, status_code=503, retry_after=3.0
     )
 
@@ -260,7 +258,7 @@ def test_urllib() -> None:
     headers = Message()
     headers["Retry-After"] = "9"
     with urllib.error.HTTPError("http://x", 503, "m", headers, None) as refused:
-        assert classify(refused) == Signal(category=Category.SERVER_ERROR, status_code=503, retry_after=9.0)
+        assert classify(refused) == Classification(category=Category.SERVER_ERROR, status_code=503, retry_after=9.0)
     assert category(urllib.error.URLError(TimeoutError())) == "timeout"
     assert category(urllib.error.URLError(RuntimeError())) == "network"  # type: ignore[arg-type]
     assert category(urllib.error.URLError("no host given")) == "network"
@@ -285,9 +283,9 @@ def test_database_drivers_by_sqlstate(state: object, meant: str, attribute: str)
 
 def test_a_driver_that_lost_its_connection_has_no_sqlstate() -> None:
     assert category(foreign("psycopg.OperationalError", sqlstate=None)()) == "dependency_unavailable"
-    assert category(
-        foreign("psycopg.errors.Aborted", foreign("psycopg.OperationalError"), sqlstate="40001")()
-    ) == ("dependency_unavailable")
+    assert category(foreign("psycopg.errors.Aborted", foreign("psycopg.OperationalError"), sqlstate="40001")()) == (
+        "dependency_unavailable"
+    )
 
 
 def test_sqlalchemy_is_what_the_driver_said() -> None:
@@ -320,10 +318,7 @@ def test_sqlite_by_result_code(tmp_path: Path) -> None:
 
 def aws(code: object, status: object = 400, headers: object = None) -> BaseException:
     error: BaseException = foreign("botocore.exceptions.ClientError", Carrier)(
-        response={
-            "Error": {"Code": code},
-            "ResponseMetadata": {"HTTPStatusCode": status, "HTTPHeaders": headers},
-        }
+        response={"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status, "HTTPHeaders": headers}}
     )
     return error
 
@@ -346,7 +341,7 @@ def aws(code: object, status: object = 400, headers: object = None) -> BaseExcep
 )
 def test_botocore_by_its_own_code_then_by_status(code: object, status: int, meant: str) -> None:
     signal = classify(aws(code, status, {"retry-after": "2"}))
-    assert signal == Signal(category=Category(meant), status_code=status, retry_after=2.0)
+    assert signal == Classification(category=Category(meant), status_code=status, retry_after=2.0)
 
 
 @pytest.mark.parametrize("response", [None, "x", {}, {"Error": None}, {"Error": {"Code": ["x"]}}])
@@ -362,7 +357,7 @@ def test_model_clients(package: str) -> None:
     limited = foreign(f"{package}.RateLimitError", Carrier)(
         status_code=429, response=Response(status_code=429, headers={"retry-after-ms": "1500"})
     )
-    assert classify(limited) == Signal(category=Category.RATE_LIMIT, status_code=429, retry_after=1.5)
+    assert classify(limited) == Classification(category=Category.RATE_LIMIT, status_code=429, retry_after=1.5)
 
 
 # -- what steps raise on purpose, groups, wrapping -----------------------------------------------------
@@ -376,7 +371,7 @@ def caused(error: BaseException, cause: BaseException) -> BaseException:
 def test_non_retryable_takes_the_category_of_its_cause() -> None:
     assert category(NonRetryable("x")) == "unknown"
     assert category(caused(NonRetryable("x"), TimeoutError())) == "timeout"
-    assert classify(caused(NonRetryable("x"), Carrier(status_code=404))) == Signal(
+    assert classify(caused(NonRetryable("x"), Carrier(status_code=404))) == Classification(
         category=Category.NOT_FOUND, status_code=404
     )
 
@@ -386,22 +381,22 @@ def test_only_non_retryable_looks_at_its_cause() -> None:
 
 
 def test_retry_after_is_a_rate_limit_with_the_delay_asked_for() -> None:
-    assert classify(RetryAfter("30s")) == Signal(category=Category.RATE_LIMIT, retry_after=30.0)
+    assert classify(RetryAfter("30s")) == Classification(category=Category.RATE_LIMIT, retry_after=30.0)
     assert classify(RetryAfter("2d")).retry_after == 172_800.0
-    assert classify(RetryAfter("nonsense")) == Signal(category=Category.RATE_LIMIT)
-    assert classify(RetryAfter.__new__(RetryAfter)) == Signal(category=Category.RATE_LIMIT)
+    assert classify(RetryAfter("nonsense")) == Classification(category=Category.RATE_LIMIT)
+    assert classify(RetryAfter.__new__(RetryAfter)) == Classification(category=Category.RATE_LIMIT)
 
 
 def test_a_group_is_what_its_first_leaf_is() -> None:
     group = ExceptionGroup("g", [ExceptionGroup("h", [Carrier(status_code=503), KeyError()]), TypeError()])
-    assert classify(group) == Signal(category=Category.SERVER_ERROR, status_code=503)
-    assert [type(leaf).__name__ for leaf in leaves(group)] == ["Carrier", "KeyError", "TypeError"]
+    assert classify(group) == Classification(category=Category.SERVER_ERROR, status_code=503)
+    assert [type(leaf).__name__ for leaf in iter_leaves(group)] == ["Carrier", "KeyError", "TypeError"]
     assert type(first_leaf(group)) is Carrier
-    assert list(leaves(group.exceptions[1])) == [group.exceptions[1]]
+    assert list(iter_leaves(group.exceptions[1])) == [group.exceptions[1]]
 
 
 def test_the_lineage_names_the_class_and_its_bases_without_object() -> None:
-    assert lineage(KeyError()) == (
+    assert base_names(KeyError()) == (
         *("builtins.KeyError", "builtins.LookupError", "builtins.Exception", "builtins.BaseException"),
     )
 
@@ -419,14 +414,14 @@ def test_the_lineage_names_the_class_and_its_bases_without_object() -> None:
         (b"8", 8.0),
         ("0", 0.0),
         ("-5", 0.0),
-        ("999999999", LONGEST_RETRY_AFTER),
+        ("999999999", MAX_RETRY_AFTER),
         ("Wed, 21 Oct 2015 12:00:30 GMT", 30.0),
         ("Wednesday, 21-Oct-15 12:00:30 GMT", 30.0),
         ("Wed Oct 21 12:00:30 2015", 30.0),
         ("Wed, 21 Oct 2015 14:00:30 +0200", 30.0),
         ("Wed, 21 Oct 2015 12:00:30 -0000", 30.0),
         ("Wed, 21 Oct 2015 11:00:00 GMT", 0.0),
-        ("Wed, 21 Oct 2099 11:00:00 GMT", LONGEST_RETRY_AFTER),
+        ("Wed, 21 Oct 2099 11:00:00 GMT", MAX_RETRY_AFTER),
         *(("", None), ("soon", None), ("nan", None), ("inf", None), ("1e9", None), ("٣", None)),
         *((None, None), (True, None), ([], None), ({}, None), ("9" * 500, None), (float("nan"), None)),
         ("Wed, 99 Oct 2015 99:00:30 GMT", None),
@@ -443,13 +438,13 @@ def test_the_header_is_read_as_seconds_or_as_a_date_and_junk_is_ignored(
 
 def test_a_date_means_nothing_without_the_time() -> None:
     error = Carrier(status_code=503, headers={"Retry-After": "Wed, 21 Oct 2015 12:00:30 GMT"})
-    assert classify(error) == Signal(category=Category.SERVER_ERROR, status_code=503)
+    assert classify(error) == Classification(category=Category.SERVER_ERROR, status_code=503)
 
 
 @given(st.text() | st.binary() | st.floats() | st.integers())
 def test_no_header_breaks_classification(value: object) -> None:
     wait = classify(Carrier(status_code=429, headers={"Retry-After": value}), now=NOON).retry_after
-    assert wait is None or 0 <= wait <= LONGEST_RETRY_AFTER
+    assert wait is None or 0 <= wait <= MAX_RETRY_AFTER
 
 
 # -- words do not matter -------------------------------------------------------------------------------
@@ -484,9 +479,7 @@ class HardDeclined(Declined):
     pass
 
 
-@pytest.mark.parametrize(
-    "when", [Declined, f"{__name__}.Declined", lambda error: isinstance(error, Declined)]
-)
+@pytest.mark.parametrize("when", [Declined, f"{__name__}.Declined", lambda error: isinstance(error, Declined)])
 def test_a_rule_by_class_name_or_function_covers_derived_classes(when: Any) -> None:
     rules = [Rule(when, Category.CLIENT_ERROR)]
     assert classify(HardDeclined(), rules).category is Category.CLIENT_ERROR
@@ -502,8 +495,8 @@ def test_the_first_rule_that_applies_wins_and_goes_before_everything_else() -> N
     ]
     assert classify(HardDeclined(), rules).category is Category.VALIDATION
     assert classify(Declined(), rules).category is Category.NETWORK
-    assert classify(Carrier(status_code=429), rules) == Signal(category=Category.INTERNAL, status_code=429)
-    assert classify(RetryAfter(5), rules) == Signal(category=Category.INTERNAL, retry_after=5.0)
+    assert classify(Carrier(status_code=429), rules) == Classification(category=Category.INTERNAL, status_code=429)
+    assert classify(RetryAfter(5), rules) == Classification(category=Category.INTERNAL, retry_after=5.0)
 
 
 def test_rules_see_a_group_and_its_first_leaf_and_what_is_wrapped() -> None:
@@ -560,20 +553,16 @@ class EndlessHeaders:
 
 
 def test_attributes_that_raise_are_not_there() -> None:
-    assert classify(Explosive()) == Signal(category=Category.UNKNOWN)
-    assert (
-        category(foreign("redrive.errors.StepFailed", Explosive, StepFailed).__new__(StepFailed)) == "unknown"
-    )
+    assert classify(Explosive()) == Classification(category=Category.UNKNOWN)
+    assert category(foreign("redrive.errors.StepFailed", Explosive, StepFailed).__new__(StepFailed)) == "unknown"
 
 
 @pytest.mark.parametrize("pretends", [None, int, str, dict])
 def test_mocks_say_nothing_whatever_they_pretend_to_be(pretends: Any) -> None:
     thing = mock.MagicMock(spec=pretends)
-    error = Carrier(
-        status_code=thing, status=thing, response=thing, headers=thing, sqlstate=thing, errno=thing
-    )
-    assert classify(error, now=NOON) == Signal(category=Category.UNKNOWN)
-    assert classify(Carrier(response=mock.MagicMock()), now=NOON) == Signal(category=Category.UNKNOWN)
+    error = Carrier(status_code=thing, status=thing, response=thing, headers=thing, sqlstate=thing, errno=thing)
+    assert classify(error, now=NOON) == Classification(category=Category.UNKNOWN)
+    assert classify(Carrier(response=mock.MagicMock()), now=NOON) == Classification(category=Category.UNKNOWN)
 
 
 @pytest.mark.parametrize("headers", [EndlessHeaders(), {"Retry-After": object()}, [("Retry-After", "1")], 5])

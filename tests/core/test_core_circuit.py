@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from redrive.core.circuit import (
     Admission,
     CircuitRules,
+    CircuitSample,
     CircuitState,
     CircuitStatus,
-    Mark,
     admit,
-    close,
-    open_by_hand,
-    ripe,
-    wave,
-    weigh,
+    close_circuit,
+    evaluate,
+    expire,
+    open_manually,
+    release_size,
 )
 from redrive.records import replace
 
@@ -26,67 +26,65 @@ RULES = CircuitRules(failures=5, window=60 * SECOND, open_for=60 * SECOND, probe
 CLOSED, OPEN, HALF_OPEN = CircuitStatus.CLOSED, CircuitStatus.OPEN, CircuitStatus.HALF_OPEN
 
 
-def failures(number: int, *, at: int = 0, generation: int = 0) -> list[Mark]:
-    return [Mark(generation, False, at) for _ in range(number)]
+def failures(number: int, *, at: int = 0, generation: int = 0) -> list[CircuitSample]:
+    return [CircuitSample(generation, False, at) for _ in range(number)]
 
 
 def test_the_fifth_failure_within_the_window_opens_it_for_a_minute() -> None:
-    state = weigh(CircuitState(), RULES, failures(4), 0)
+    state = evaluate(CircuitState(), RULES, failures(4), 0)
     assert state.status is CLOSED
-    state = weigh(CircuitState(), RULES, failures(5), 10)
+    state = evaluate(CircuitState(), RULES, failures(5), 10)
     assert (state.status, state.generation, state.until) == (OPEN, 1, 10 + 60 * SECOND)
 
 
 def test_failures_that_left_the_window_do_not_count() -> None:
     old = failures(4, at=0)
-    assert weigh(CircuitState(), RULES, old + failures(1, at=60 * SECOND), 60 * SECOND).status is CLOSED
-    assert weigh(CircuitState(), RULES, old + failures(1, at=59 * SECOND), 59 * SECOND).status is OPEN
+    assert evaluate(CircuitState(), RULES, old + failures(1, at=60 * SECOND), 60 * SECOND).status is CLOSED
+    assert evaluate(CircuitState(), RULES, old + failures(1, at=59 * SECOND), 59 * SECOND).status is OPEN
 
 
 def test_an_open_circuit_admits_nobody_until_its_time_is_over() -> None:
-    state = weigh(CircuitState(), RULES, failures(5), 0)
-    assert ripe(state, 60 * SECOND - 1) == state
+    state = evaluate(CircuitState(), RULES, failures(5), 0)
+    assert expire(state, 60 * SECOND - 1) == state
     assert admit(state, RULES, 0) is Admission.STAY_OUT
-    state = ripe(state, 60 * SECOND)
+    state = expire(state, 60 * SECOND)
     assert (state.status, state.generation) == (HALF_OPEN, 2)
-    assert [admit(state, RULES, probing) for probing in range(5)] == [Admission.PROBE] * 3 + [
-        Admission.STAY_OUT
-    ] * 2
+    assert [admit(state, RULES, probing) for probing in range(5)] == [Admission.PROBE] * 3 + [Admission.STAY_OUT] * 2
 
 
 def test_one_good_probe_closes_it_and_clears_the_window() -> None:
     state = CircuitState(status=HALF_OPEN, generation=2)
-    state = weigh(state, RULES, [*failures(5, generation=0), Mark(2, True, 5)], 5)
+    state = evaluate(state, RULES, [*failures(5, generation=0), CircuitSample(2, True, 5)], 5)
     assert (state.status, state.generation) == (CLOSED, 3)
-    assert weigh(state, RULES, failures(4, generation=0), 6) == state
+    assert evaluate(state, RULES, failures(4, generation=0), 6) == state
 
 
 def test_a_failed_probe_opens_it_again_whatever_the_others_say() -> None:
     state = CircuitState(status=HALF_OPEN, generation=2)
-    state = weigh(state, RULES, [Mark(2, True, 5), Mark(2, False, 5)], 7)
+    state = evaluate(state, RULES, [CircuitSample(2, True, 5), CircuitSample(2, False, 5)], 7)
     assert (state.status, state.until) == (OPEN, 7 + 60 * SECOND)
 
 
 @pytest.mark.parametrize("status", list(CircuitStatus))
 def test_late_results_of_an_earlier_generation_change_nothing(status: CircuitStatus) -> None:
     state = CircuitState(status=status, generation=7, until=100)
-    assert weigh(state, RULES, [*failures(50, generation=6), Mark(6, True, 0)], 50) == state
+    assert evaluate(state, RULES, [*failures(50, generation=6), CircuitSample(6, True, 0)], 50) == state
 
 
 def test_what_a_person_opened_stays_open_until_a_person_closes_it() -> None:
-    state = open_by_hand(CircuitState())
-    assert ripe(state, 10**18) == state
+    state = open_manually(CircuitState())
+    assert expire(state, 10**18) == state
     assert admit(state, RULES, 0) is Admission.STAY_OUT
-    assert close(state) == CircuitState(status=CLOSED, generation=2)
+    assert close_circuit(state) == CircuitState(status=CLOSED, generation=2)
 
 
 def test_parked_runs_go_as_probes_and_then_in_growing_waves() -> None:
     half_open = CircuitState(status=HALF_OPEN, generation=2)
-    assert [wave(half_open, RULES, probing)[0] for probing in range(5)] == [3, 2, 1, 0, 0]
-    assert wave(CircuitState(status=OPEN, generation=1, until=1), RULES, 0)[0] == 0
-    state, sizes = close(half_open), []
+    assert [release_size(half_open, RULES, probing)[0] for probing in range(5)] == [3, 2, 1, 0, 0]
+    assert release_size(CircuitState(status=OPEN, generation=1, until=1), RULES, 0)[0] == 0
+    state, sizes = close_circuit(half_open), []
     for _ in range(5):
-        size, state = wave(state, RULES, 0)
+        size, state = release_size(state, RULES, 0)
         sizes.append(size)
     assert sizes == [10, 100, 1000, 1000, 1000]
 
@@ -118,37 +116,36 @@ class Reference:
 
 
 EVENTS = st.lists(
-    st.tuples(st.sampled_from(["good", "bad", "bad", "bad", "late", "look"]), st.integers(0, 40 * SECOND)),
-    max_size=80,
+    st.tuples(st.sampled_from(["good", "bad", "bad", "bad", "late", "look"]), st.integers(0, 40 * SECOND)), max_size=80
 )
 
 
 @given(EVENTS)
 def test_it_does_what_the_reference_does(events: list[tuple[str, int]]) -> None:
-    reference, state, marks, now = Reference(), CircuitState(), list[Mark](), 0
+    reference, state, marks, now = Reference(), CircuitState(), list[CircuitSample](), 0
     for what, passed in events:
         now += passed
         if what == "look":
             allowed = reference.may_call(now)
-            state = ripe(state, now)
+            state = expire(state, now)
             assert (admit(state, RULES, 0) is not Admission.STAY_OUT) == allowed
             continue
         generation = state.generation - 1 if what == "late" else state.generation
         good = what == "good"
         if good and state.status is CLOSED:
             continue  # nobody marks that
-        marks.append(Mark(generation, good, now))
-        state = weigh(state, RULES, marks, now)
+        marks.append(CircuitSample(generation, good, now))
+        state = evaluate(state, RULES, marks, now)
         reference.ended(generation, good, now)
         assert (state.status, state.generation) == (reference.status, reference.generation)
 
 
 @given(EVENTS)
 def test_weighing_twice_is_weighing_once(events: list[tuple[str, int]]) -> None:
-    marks, now, state = list[Mark](), 0, CircuitState()
+    marks, now, state = list[CircuitSample](), 0, CircuitState()
     for what, passed in events:
         now += passed
-        marks.append(Mark(state.generation, what == "good", now))
-        once = weigh(state, RULES, marks, now)
-        assert weigh(once, RULES, marks, now) == once
+        marks.append(CircuitSample(state.generation, what == "good", now))
+        once = evaluate(state, RULES, marks, now)
+        assert evaluate(once, RULES, marks, now) == once
         state = replace(once)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.core.json_edit import Change, changes, merge_patch, unmask
-from redrive.core.redact import MASK, Redactor, masked_paths
+from redrive.core.json_edit import Change, diff_json, merge_patch, unmask
+from redrive.core.redact import MASK, Redactor, find_masked_paths
 from redrive.errors import InputError
 
 REDACTOR = Redactor()
@@ -92,7 +92,7 @@ def test_bottomless_nesting_is_refused_and_not_a_crash() -> None:
 def test_changes_name_the_place_and_both_sides() -> None:
     before = {"order": {"lines": [{"price": 1}, {"price": 2}], "note": None, "x y": 1}, "gone": [1]}
     after = {"order": {"lines": [{"price": 3}], "note": None, "x y": 2}, "new": None}
-    assert changes(before, after) == (
+    assert diff_json(before, after) == (
         Change(path="order.lines[0].price", kind="changed", before=1, after=3),
         Change(path="order.lines[1]", kind="removed", before={"price": 2}),
         Change(path="order['x y']", kind="changed", before=1, after=2),
@@ -101,45 +101,39 @@ def test_changes_name_the_place_and_both_sides() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("before", "after"), [(1, True), (0, False), (1, 1.0), ("1", 1), ({}, []), (None, {})]
-)
+@pytest.mark.parametrize(("before", "after"), [(1, True), (0, False), (1, 1.0), ("1", 1), ({}, []), (None, {})])
 def test_values_that_python_confuses_are_told_apart(before: Any, after: Any) -> None:
-    assert [change.kind for change in changes({"a": [before]}, {"a": [after]})] == ["changed"]
+    assert [change.kind for change in diff_json({"a": [before]}, {"a": [after]})] == ["changed"]
 
 
 @given(JSON, JSON)
 def test_nothing_changed_means_the_same_text(before: Any, after: Any) -> None:
-    assert changes(before, copy.deepcopy(before)) == ()
+    assert diff_json(before, copy.deepcopy(before)) == ()
     same = json.dumps(before, sort_keys=True) == json.dumps(after, sort_keys=True)
-    assert (changes(before, after) == ()) is same
+    assert (diff_json(before, after) == ()) is same
 
 
 @given(JSON, JSON)
 def test_changes_survive_the_trip_through_json(before: Any, after: Any) -> None:
-    found = changes(before, after)
+    found = diff_json(before, after)
     assert tuple(Change.from_json(json.loads(json.dumps(each.to_json()))) for each in found) == found
 
 
 def test_a_side_that_does_not_exist_is_not_written() -> None:
-    assert Change(path="a", kind="added", after=None).to_json() == {
-        "path": "a",
-        "kind": "added",
-        "after": None,
-    }
+    assert Change(path="a", kind="added", after=None).to_json() == {"path": "a", "kind": "added", "after": None}
     assert Change(path="a", kind="removed", before=1).to_json().keys() == {"path", "kind", "before"}
 
 
 def test_deep_values_can_be_compared() -> None:
-    assert len(changes(nested(20_000), {})) == 1
+    assert len(diff_json(nested(20_000), {})) == 1
     deep = nested(2_000)
-    assert changes(deep, nested(2_001))[0].kind == "added"
+    assert diff_json(deep, nested(2_001))[0].kind == "added"
 
 
 def test_what_is_hidden_stays_hidden_in_the_changes() -> None:
     before = {"password": "old", "note": f"card {CARD}", "credentials": {"user": "a"}, CARD: 1, "n": 1}
     after = {"password": "new", "note": "none", "credentials": {"user": "b"}, CARD: 2, "n": 2}
-    found = changes(before, after, REDACTOR)
+    found = diff_json(before, after, REDACTOR)
     assert [(each.path, each.before, each.after) for each in found] == [
         ("password", MASK, MASK),
         ("note", f"card {MASK}", "none"),
@@ -147,7 +141,7 @@ def test_what_is_hidden_stays_hidden_in_the_changes() -> None:
         (MASK, 1, 2),
         ("n", 1, 2),
     ]
-    assert changes(before, copy.deepcopy(before), REDACTOR) == ()
+    assert diff_json(before, copy.deepcopy(before), REDACTOR) == ()
 
 
 @pytest.mark.parametrize("guess", ["hunter2", "hunter3", ["hunter2"]])
@@ -155,7 +149,7 @@ def test_a_guess_at_what_is_hidden_is_told_nothing(guess: Any) -> None:
     original = {"user": {"password": "hunter2"}, "note": f"card {CARD}", "lines": [{"token": 1}], "n": 1}
     patch = {"user": {"password": guess}, "note": f"card {CARD}", "n": 1}
     after, sent = merge_patch(original, patch), merge_patch(REDACTOR.redact(original), patch)
-    found = changes(original, after, REDACTOR, sent=sent)
+    found = diff_json(original, after, REDACTOR, sent=sent)
     assert [(each.path, each.kind, each.before, each.after) for each in found] == [
         ("user.password", "changed", MASK, MASK),
         ("note", "changed", f"card {MASK}", f"card {MASK}"),
@@ -165,12 +159,12 @@ def test_a_guess_at_what_is_hidden_is_told_nothing(guess: Any) -> None:
 @given(JSON)
 def test_masks_that_were_left_are_no_changes(original: Any) -> None:
     sent = REDACTOR.redact(original)
-    assert changes(original, unmask(sent, original, REDACTOR), REDACTOR, sent=sent) == ()
+    assert diff_json(original, unmask(sent, original, REDACTOR), REDACTOR, sent=sent) == ()
 
 
 @given(JSON, JSON)
 def test_redacting_never_loses_or_invents_a_change(before: Any, after: Any) -> None:
-    assert bool(changes(before, after)) is bool(changes(before, after, REDACTOR))
+    assert bool(diff_json(before, after)) is bool(diff_json(before, after, REDACTOR))
 
 
 # -------------------------------------------------------------------------------- what was hidden
@@ -178,7 +172,7 @@ def test_redacting_never_loses_or_invents_a_change(before: Any, after: Any) -> N
 
 @given(JSON)
 def test_what_was_not_touched_is_the_original_again(original: Any) -> None:
-    assert changes(original, unmask(REDACTOR.redact(original), original, REDACTOR)) == ()
+    assert diff_json(original, unmask(REDACTOR.redact(original), original, REDACTOR)) == ()
 
 
 @given(OBJECTS, OBJECTS)
@@ -186,10 +180,10 @@ def test_a_mask_is_put_back_or_refused_but_never_saved(original: Any, edited: An
     try:
         meant = unmask(edited, original, REDACTOR)
     except InputError:
-        assert masked_paths(edited)
+        assert find_masked_paths(edited)
     else:
-        if not masked_paths(original):
-            assert not masked_paths(meant)
+        if not find_masked_paths(original):
+            assert not find_masked_paths(meant)
 
 
 ORIGINAL = {
@@ -214,7 +208,7 @@ def test_fields_beside_hidden_ones_can_be_edited() -> None:
     edited["lines"][1]["sku"] = "B"
     edited["extra"] = True
     meant = unmask(edited, ORIGINAL, REDACTOR)
-    assert [(each.path, each.after) for each in changes(ORIGINAL, meant)] == [
+    assert [(each.path, each.after) for each in diff_json(ORIGINAL, meant)] == [
         ("order", 8),
         ("lines[1].sku", "B"),
         ("extra", True),

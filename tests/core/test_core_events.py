@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from redrive.core.audit import EVENTS, Event, Label, label
+from redrive.core.audit import EVENT_LABELS, AuditEvent, EventLabel, event_label
 
 AGREED = {
     "error.recorded",
@@ -72,30 +72,30 @@ AGREED = {
 
 
 def test_the_names_are_the_agreed_ones() -> None:
-    assert {event.value for event in Event} == AGREED
+    assert {event.value for event in AuditEvent} == AGREED
 
 
 def test_every_event_has_a_label_and_every_label_an_event() -> None:
-    assert EVENTS.keys() == set(Event)
+    assert EVENT_LABELS.keys() == set(AuditEvent)
 
 
-@pytest.mark.parametrize("language", Label.__struct_fields__)
+@pytest.mark.parametrize("language", EventLabel.__struct_fields__)
 def test_labels_are_there_and_tell_events_apart(language: str) -> None:
-    labels = [getattr(each, language) for each in EVENTS.values()]
+    labels = [getattr(each, language) for each in EVENT_LABELS.values()]
     assert all(text and text == text.strip() for text in labels)
-    assert len(set(labels)) == len(EVENTS)
+    assert len(set(labels)) == len(EVENT_LABELS)
 
 
 def test_no_label_was_left_untranslated() -> None:
-    assert not [name for name, each in EVENTS.items() if len(set(msgspec.structs.astuple(each))) < 2]
+    assert not [name for name, each in EVENT_LABELS.items() if len(set(msgspec.structs.astuple(each))) < 2]
 
 
 def test_a_label_is_found_by_name_and_language() -> None:
-    assert label("dlq.skipped") == "A dead letter was ignored"
-    assert label(Event.LETTER_IGNORED, "pl") == "Zamknięto wpis DLQ bez działania"
-    assert label("dlq.skipped", "de") == label("dlq.skipped")
+    assert event_label("dlq.skipped") == "A dead letter was ignored"
+    assert event_label(AuditEvent.LETTER_IGNORED, "pl") == "Zamknięto wpis DLQ bez działania"
+    assert event_label("dlq.skipped", "de") == event_label("dlq.skipped")
 
 
 @pytest.mark.parametrize("language", ["en", "pl"])
 def test_an_unknown_event_is_its_own_label(language: str) -> None:
-    assert label("moon.landed", language) == "moon.landed"
+    assert event_label("moon.landed", language) == "moon.landed"

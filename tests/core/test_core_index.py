@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.core.new_run import index_text, index_values
+from redrive.core.new_run import extract_index_values, format_index_value
 from redrive.errors import InputError
 
 INPUT = json.dumps(
@@ -37,38 +37,38 @@ INPUT = json.dumps(
     ],
 )
 def test_a_field_gives_its_texts(field: str, values: list[str]) -> None:
-    assert index_values(INPUT, [field]) == tuple((field, value) for value in values)
+    assert extract_index_values(INPUT, [field]) == tuple((field, value) for value in values)
 
 
 def test_nothing_is_read_where_nothing_is_declared() -> None:
-    assert index_values("no JSON at all", ()) == ()
+    assert extract_index_values("no JSON at all", ()) == ()
 
 
 def test_an_input_that_cannot_be_read_is_found_by_nothing() -> None:
-    assert index_values("enc1:00000000:xyz", ["email"]) == ()
+    assert extract_index_values("enc1:00000000:xyz", ["email"]) == ()
 
 
 def test_a_value_is_kept_once_and_a_long_list_by_its_beginning() -> None:
     text = json.dumps({"tags": ["a", "a", *map(str, range(1000))]})
-    values = index_values(text, ["tags", "tags"])
+    values = extract_index_values(text, ["tags", "tags"])
     assert values[:2] == (("tags", "a"), ("tags", "0"))
     assert len(values) == 99
 
 
 @given(st.text())
 def test_every_text_is_kept_in_a_form_that_any_database_indexes(text: str) -> None:
-    kept = index_text(text)
+    kept = format_index_value(text)
     assert len(kept) <= 200
     assert kept.isprintable()
-    assert index_text(kept) == kept
+    assert format_index_value(kept) == kept
 
 
 @given(st.text(), st.text())
 def test_different_texts_stay_different(one: str, other: str) -> None:
-    assert (index_text(one) == index_text(other)) == (one == other)
+    assert (format_index_value(one) == format_index_value(other)) == (one == other)
 
 
 @pytest.mark.parametrize("value", [None, {}, [], b"x"])
 def test_what_cannot_be_searched_for_is_refused(value: Any) -> None:
     with pytest.raises(InputError, match="texts, numbers"):
-        index_text(value)
+        format_index_value(value)

@@ -13,30 +13,28 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 from test_payload import EXACT, JSON, TYPED, Cat, Dog, Level, Order, Tree, returning, taking
 
-from redrive.core.json_schema import Problem, _Check, _plainly_fits, problems
+from redrive.core.json_schema import SchemaFault, _fits_fast, _SchemaCheck, find_faults
 from redrive.core.payload import Signature
 from redrive.reasons import Reason, ReasonCode
 
 
 def found(value: Any, schema: Any) -> list[tuple[str, str]]:
-    return [(each.path, str(each.why)) for each in problems(value, schema)]
+    return [(each.path, str(each.why)) for each in find_faults(value, schema)]
 
 
 def paths(value: Any, schema: Any) -> list[str]:
-    return [each.path for each in problems(value, schema)]
+    return [each.path for each in find_faults(value, schema)]
 
 
 # -------------------------------------------------------------------------- what the codec writes
 
 
 @pytest.mark.filterwarnings("ignore::pydantic.json_schema.PydanticJsonSchemaWarning")  # defaults left out
-@pytest.mark.parametrize(
-    ("hint", "value"), EXACT, ids=[f"{n}-{ascii(h)[:50]}" for n, (h, _) in enumerate(EXACT)]
-)
+@pytest.mark.parametrize(("hint", "value"), EXACT, ids=[f"{n}-{ascii(h)[:50]}" for n, (h, _) in enumerate(EXACT)])
 def test_what_the_codec_writes_has_no_problems(hint: Any, value: Any) -> None:
     inputs, results = taking(hint), returning(hint)
-    assert problems(json.loads(inputs.encode((value,), {})), inputs.schema_in()) == []
-    assert problems(json.loads(results.encode_result(value)), results.schema_out()) == []
+    assert find_faults(json.loads(inputs.encode((value,), {})), inputs.schema_in()) == []
+    assert find_faults(json.loads(results.encode_result(value)), results.schema_out()) == []
 
 
 @given(st.sampled_from(list(TYPED)).flatmap(lambda hint: st.tuples(st.just(hint), TYPED[hint])))
@@ -44,7 +42,7 @@ def test_no_leaf_the_codec_writes_has_a_problem(case: tuple[Any, Any]) -> None:
     hint, value = case
     signature = taking(dict[str, list[hint | None]])
     text = signature.encode(({"a": [None, value]},), {})
-    assert problems(json.loads(text), signature.schema_in()) == []
+    assert find_faults(json.loads(text), signature.schema_in()) == []
 
 
 @dataclass
@@ -74,7 +72,7 @@ SHIPPING = taking(list[Parcel])
 @given(st.lists(PARCELS, min_size=1, max_size=3), st.data())
 def test_one_field_taken_out_is_one_problem_at_its_place(parcels: list[Parcel], data: st.DataObject) -> None:
     stored = json.loads(SHIPPING.encode((parcels,), {}))
-    assert problems(stored, SHIPPING.schema_in()) == []
+    assert find_faults(stored, SHIPPING.schema_in()) == []
     index = data.draw(st.integers(0, len(parcels) - 1))
     name = data.draw(st.sampled_from(list(stored["value"][index])))
     del stored["value"][index][name]
@@ -82,9 +80,7 @@ def test_one_field_taken_out_is_one_problem_at_its_place(parcels: list[Parcel], 
 
 
 @given(st.lists(PARCELS, min_size=1, max_size=3), st.data())
-def test_one_value_of_the_wrong_kind_is_one_problem_at_its_place(
-    parcels: list[Parcel], data: st.DataObject
-) -> None:
+def test_one_value_of_the_wrong_kind_is_one_problem_at_its_place(parcels: list[Parcel], data: st.DataObject) -> None:
     stored = json.loads(SHIPPING.encode((parcels,), {}))
     index = data.draw(st.integers(0, len(parcels) - 1))
     name = data.draw(st.sampled_from(list(stored["value"][index])))
@@ -94,9 +90,9 @@ def test_one_value_of_the_wrong_kind_is_one_problem_at_its_place(
 
 @given(JSON)
 def test_any_value_is_judged_and_none_is_a_crash(value: Any) -> None:
-    assert problems({"value": value}, taking(Any).schema_in()) == []
+    assert find_faults({"value": value}, taking(Any).schema_in()) == []
     for hint in (Order, Tree, dict[str, Cat | Dog], tuple[int, Literal["a"]]):
-        for each in problems({"value": value}, taking(hint).schema_in()):
+        for each in find_faults({"value": value}, taking(hint).schema_in()):
             assert each.path.startswith("value")
             assert str(each.why).startswith(("expected", "there is no such field"))
 
@@ -114,8 +110,8 @@ def test_a_place_inside_lists_and_objects_is_named_in_full() -> None:
         ("order.lines[2].sku", "expected text, but the field is missing"),
         ("order.placed", "expected text, found a whole number"),
     ]
-    assert str(problems(value, schema)[1]) == "order.lines[1].sku: expected text, found a whole number"
-    assert str(Problem("", Reason(ReasonCode.KIND_NULL))) == "null"
+    assert str(find_faults(value, schema)[1]) == "order.lines[1].sku: expected text, found a whole number"
+    assert str(SchemaFault("", Reason(ReasonCode.KIND_NULL))) == "null"
 
 
 # -------------------------------------------------------------------------------------- keywords
@@ -157,11 +153,7 @@ JUDGED: list[tuple[Any, list[Any], list[Any]]] = [
     ({"pattern": 1}, ["x"], []),
     ({"minItems": 1}, [[1], {}, ""], [[]]),
     ({"maxItems": 1}, [[], [1], "abc"], [[1, 2]]),
-    (
-        {"uniqueItems": True},
-        [[], [1, True, "1", [1], {"a": 1}]],
-        [[1, 1.0], [{"a": 1, "b": 2}, {"b": 2, "a": 1}]],
-    ),
+    ({"uniqueItems": True}, [[], [1, True, "1", [1], {"a": 1}]], [[1, 1.0], [{"a": 1, "b": 2}, {"b": 2, "a": 1}]]),
     ({"uniqueItems": False}, [[1, 1]], []),
     ({"items": {"type": "integer"}}, [[], [1, 2], "x"], [[1, "x"]]),
     ({"items": False}, [[]], [[1]]),
@@ -197,11 +189,7 @@ JUDGED: list[tuple[Any, list[Any], list[Any]]] = [
     ({"$ref": 7}, [1, "x"], []),
     ({"$ref": "#"}, [1, "x"], []),
     ({"$ref": "#/$defs/A", "$defs": {"A": {"$ref": "#/$defs/B"}, "B": {"$ref": "#/$defs/A"}}}, [1], []),
-    (
-        {"$ref": "#/$defs/A", "$defs": {"A": {"anyOf": [{"$ref": "#/$defs/A"}, {"type": "null"}]}}},
-        [None],
-        [],
-    ),
+    ({"$ref": "#/$defs/A", "$defs": {"A": {"anyOf": [{"$ref": "#/$defs/A"}, {"type": "null"}]}}}, [None], []),
     ({"allOf": [{"$ref": "#"}], "type": "integer"}, [1], ["x"]),
     ({"discriminator": {"propertyName": "kind"}, "title": "T", "x-ours": 1, "not": {}}, [1, {}], []),
     ({"anyOf": 1, "allOf": {}, "properties": [], "items": 3, "prefixItems": {}}, [1, {"a": 1}, [1]], []),
@@ -211,8 +199,8 @@ JUDGED: list[tuple[Any, list[Any], list[Any]]] = [
 @pytest.mark.parametrize(("schema", "good", "bad"), JUDGED, ids=[ascii(case[0])[:60] for case in JUDGED])
 def test_a_keyword_lets_the_right_values_pass(schema: Any, good: list[Any], bad: list[Any]) -> None:
     kept = copy.deepcopy(schema)
-    assert [value for value in good if problems(value, schema)] == []
-    assert [value for value in bad if not problems(value, schema)] == []
+    assert [value for value in good if find_faults(value, schema)] == []
+    assert [value for value in bad if not find_faults(value, schema)] == []
     assert schema == kept
 
 
@@ -233,11 +221,7 @@ def test_a_keyword_lets_the_right_values_pass(schema: Any, good: list[Any], bad:
         ({"maxItems": 2}, [1, 2, 3], ("", "expected at most 2 items, found 3")),
         ({"pattern": "^a$"}, "b", ("", "expected text that matches /^a$/, found other text")),
         ({"propertyNames": {"enum": ["a"]}}, {"b": 1}, ("b", 'expected the field\'s name to be "a"')),
-        (
-            {"items": {"type": "integer"}},
-            [1, 2.5],
-            ("[1]", "expected a whole number, found a number with a fraction"),
-        ),
+        ({"items": {"type": "integer"}}, [1, 2.5], ("[1]", "expected a whole number, found a number with a fraction")),
         ({"properties": {"x y": {"type": "null"}}}, {"x y": {}}, ("x y", "expected null, found an object")),
         ({"items": False}, [None], ("[0]", "expected nothing here, found null")),
     ],
@@ -249,11 +233,9 @@ def test_the_message_says_what_was_expected_and_what_was_found(
 
 
 def test_messages_never_quote_the_value() -> None:
-    schema = {
-        "properties": {"pin": {"type": "integer", "maximum": 9}, "key": {"enum": ["a"], "maxLength": 1}}
-    }
-    told = str([str(each) for each in problems({"pin": 123456, "key": "hunter2"}, schema)])
-    assert len(problems({"pin": 123456, "key": "hunter2"}, schema)) == 3
+    schema = {"properties": {"pin": {"type": "integer", "maximum": 9}, "key": {"enum": ["a"], "maxLength": 1}}}
+    told = str([str(each) for each in find_faults({"pin": 123456, "key": "hunter2"}, schema)])
+    assert len(find_faults({"pin": 123456, "key": "hunter2"}, schema)) == 3
     assert "123456" not in told
     assert "hunter2" not in told
 
@@ -298,13 +280,13 @@ def tree(levels: int) -> dict[str, Any]:
 
 
 def test_as_deep_as_the_codec_reads_is_checked_to_the_bottom() -> None:
-    (problem,) = problems({"value": tree(98)}, taking(Tree).schema_in())
+    (problem,) = find_faults({"value": tree(98)}, taking(Tree).schema_in())
     assert problem.path == "value" + ".children[0]" * 98 + ".value"
 
 
 @pytest.mark.parametrize("levels", [150, 50_000])
 def test_deeper_than_can_be_read_is_a_problem_and_not_a_crash(levels: int) -> None:
-    (problem,) = problems({"value": tree(levels)}, taking(Tree).schema_in())
+    (problem,) = find_faults({"value": tree(levels)}, taking(Tree).schema_in())
     assert problem.path == "value"
     assert "nested more than 200 levels deep" in str(problem.why)
 
@@ -326,9 +308,7 @@ def test_unions_within_unions_are_compared_once_per_place() -> None:
     value: Any = 5
     for _ in range(90):  # would take 2 ** 90 comparisons
         value = {"next": value}
-    assert found(value, schema) == [
-        (".".join(["next"] * 90), "expected an object or null, found a whole number")
-    ]
+    assert found(value, schema) == [(".".join(["next"] * 90), "expected an object or null, found a whole number")]
 
 
 def test_a_schema_may_be_deeper_than_the_stack() -> None:
@@ -353,5 +333,5 @@ def test_a_schema_may_be_deeper_than_the_stack() -> None:
 def test_the_short_way_agrees_with_the_long_one(value: Any, parts: Any, needed: Any, more: Any) -> None:
     asked = {"type": "object", "properties": parts, "required": needed}
     asked |= {} if more is None else {"additionalProperties": more}
-    if _plainly_fits(value, asked):
-        assert _Check(asked).run(value, asked, ()) == []
+    if _fits_fast(value, asked):
+        assert _SchemaCheck(asked).run(value, asked, ()) == []

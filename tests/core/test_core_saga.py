@@ -11,19 +11,19 @@ from hypothesis import strategies as st
 
 from redrive.core.classify import Category
 from redrive.core.failure import Failure
-from redrive.core.failure_reason import Ending, LetterCode, Stage
-from redrive.core.journal import EntryRow, generation_of_call, generations
+from redrive.core.failure_reason import FailureReason, LetterCode, Stage
+from redrive.core.journal import EntryRow, compute_generations, generation_of_call
 from redrive.core.run_options import StepOptions
 from redrive.core.saga import (
-    Try,
-    follow_key,
-    happened,
-    ledger,
-    passed_pivot,
-    to_confirm,
-    undo_input,
-    undone_step,
-    unfinished,
+    LastAttempt,
+    build_undo_input,
+    find_passed_pivot,
+    find_step_effects,
+    find_steps_to_confirm,
+    find_unfinished,
+    follow_up_key,
+    read_ledger,
+    undone_step_name,
 )
 from redrive.core.states import EntryKind, StepStatus
 from redrive.core.transitions import AttemptEnd
@@ -53,19 +53,19 @@ def row(index: int, key: str, status: StepStatus = S.SUCCESS, **more: Any) -> En
 
 def failure(category: Category, stage: Stage = Stage.EXEC, kind: str = "x.Error") -> str:
     failed = Failure.of(category, "no", error_type=kind)
-    return Ending(
+    return FailureReason(
         failure=failed, code=LetterCode.NON_RETRYABLE, reason=Reason(ReasonCode.RUN_ENDING), stage=stage
     ).to_json()
 
 
 def found(
-    *rows: EntryRow, tries: dict[int, Try] | None = None, **options: StepOptions
+    *rows: EntryRow, tries: dict[int, LastAttempt] | None = None, **options: StepOptions
 ) -> list[tuple[int, bool]]:
-    return [(each.entry.index, each.uncertain) for each in happened(rows, tries or {}, options)]
+    return [(each.entry.index, each.uncertain) for each in find_step_effects(rows, tries or {}, options)]
 
 
-def last(end: AttemptEnd, category: str | None = None, attempt: int = 1) -> dict[int, Try]:
-    return {0: Try(attempt=attempt, end=end, category=category)}
+def last(end: AttemptEnd, category: str | None = None, attempt: int = 1) -> dict[int, LastAttempt]:
+    return {0: LastAttempt(attempt=attempt, end=end, category=category)}
 
 
 @given(st.permutations(range(6)))
@@ -77,12 +77,7 @@ def test_completed_steps_come_in_reverse_order_of_completion_whatever_order_they
 
 def test_steps_without_an_answer_come_first_the_latest_of_them_first() -> None:
     lost = failure(Category.NETWORK)
-    rows = [
-        row(0, "/a#0"),
-        row(1, "/b#0", S.FAILED, failure=lost),
-        row(2, "/c#0"),
-        row(3, "/d#0", S.DLQ, failure=lost),
-    ]
+    rows = [row(0, "/a#0"), row(1, "/b#0", S.FAILED, failure=lost), row(2, "/c#0"), row(3, "/d#0", S.DLQ, failure=lost)]
     assert found(*rows) == [(3, True), (1, True), (2, False), (0, False)]
 
 
@@ -97,7 +92,7 @@ def test_every_generation_left_something_behind_even_one_without_an_answer() -> 
         row(5, "/kept#0"),
     ]
     assert found(*rows) == [(1, True), (5, False), (4, False)]
-    assert generations(rows, 1) == {0: 0, 1: 0, 2: 0, 3: 1, 4: 1, 5: 0}
+    assert compute_generations(rows, 1) == {0: 0, 1: 0, 2: 0, 3: 1, 4: 1, 5: 0}
     assert [generation_of_call(rows, key, 1) for key in ("/kept#0", "/a#0", "/never#0")] == [0, 1, 1]
 
 
@@ -126,7 +121,7 @@ def test_every_generation_left_something_behind_even_one_without_an_answer() -> 
     ],
 )
 def test_a_step_is_uncertain_if_its_last_attempt_ended_without_an_answer(
-    status: StepStatus, more: dict[str, Any], tries: dict[int, Try], uncertain: bool
+    status: StepStatus, more: dict[str, Any], tries: dict[int, LastAttempt], uncertain: bool
 ) -> None:
     entry = row(0, "/a#0", status, **more)
     assert found(entry, tries=tries) == ([(0, True)] if uncertain else [])
@@ -167,12 +162,12 @@ def test_a_pivot_is_passed_if_it_happened_or_may_have() -> None:
         (row(0, "/pay#0", S.DLQ, failure=failure(Category.VALIDATION)), None),
         (row(0, "/charge#0"), None),
     ):
-        assert passed_pivot([entry], happened([entry], {}, options), options) == passed
+        assert find_passed_pivot([entry], find_step_effects([entry], {}, options), options) == passed
 
 
 def test_a_confirmation_that_was_planned_is_a_point_of_no_return() -> None:
     entry = row(3, "/hold#0/keep#1", S.PENDING, kind=EntryKind.CONFIRM)
-    assert passed_pivot([entry], (), {}) == "hold"
+    assert find_passed_pivot([entry], (), {}) == "hold"
 
 
 def test_what_is_to_be_confirmed_comes_in_order_of_completion_with_what_is_on_record() -> None:
@@ -185,7 +180,7 @@ def test_what_is_to_be_confirmed_comes_in_order_of_completion_with_what_is_on_re
         row(4, "/other#0"),
         row(5, "/hold#1/keep#1", kind=EntryKind.CONFIRM),
     ]
-    pairs = [(step.index, known and known.index) for step, known in to_confirm(rows, options)]
+    pairs = [(step.index, known and known.index) for step, known in find_steps_to_confirm(rows, options)]
     assert pairs == [(1, 5), (0, None)]
 
 
@@ -193,21 +188,21 @@ def test_what_is_to_be_confirmed_comes_in_order_of_completion_with_what_is_on_re
 
 
 def undo(index: int, of: EntryRow, status: StepStatus = S.PENDING, **more: Any) -> EntryRow:
-    return row(index, follow_key(of, "undo"), status, kind=EntryKind.UNDO, **more)
+    return row(index, follow_up_key(of, "undo"), status, kind=EntryKind.UNDO, **more)
 
 
 def test_a_compensation_is_keyed_by_the_entry_it_undoes() -> None:
     step = row(3, "1.0/charge#2")
-    assert follow_key(step, "refund") == "1.0/charge#2/refund#3"
-    assert undone_step("1.0/charge#2/refund#3") == "charge"
+    assert follow_up_key(step, "refund") == "1.0/charge#2/refund#3"
+    assert undone_step_name("1.0/charge#2/refund#3") == "charge"
 
 
 def test_the_ledger_keeps_its_order_when_a_compensation_is_done_again() -> None:
     a, b, c = (row(n, f"/{name}#0") for n, name in enumerate("abc"))
     failed = undo(4, b, S.DLQ, superseded=1)
-    rows = ledger([a, b, c, undo(3, c, S.SUCCESS), failed, undo(5, a), undo(6, b)])
+    rows = read_ledger([a, b, c, undo(3, c, S.SUCCESS), failed, undo(5, a), undo(6, b)])
     assert [each.undone.name for each in rows] == ["c", "b", "a"]
-    following = unfinished(rows)
+    following = find_unfinished(rows)
     assert following is not None
     assert following.entry.index == 6
 
@@ -215,7 +210,7 @@ def test_the_ledger_keeps_its_order_when_a_compensation_is_done_again() -> None:
 def test_what_is_only_listed_is_told_from_what_a_person_skipped() -> None:
     silent = row(0, "/a#0", S.DLQ, failure=failure(Category.TIMEOUT))
     sure = row(1, "/b#0")
-    listed, skipped, sure_skipped = ledger(
+    listed, skipped, sure_skipped = read_ledger(
         [
             silent,
             sure,
@@ -224,8 +219,8 @@ def test_what_is_only_listed_is_told_from_what_a_person_skipped() -> None:
             undo(4, sure, S.SKIPPED, attempt=1),
         ]
     )
-    assert [each.is_left_alone for each in (listed, skipped, sure_skipped)] == [True, False, False]
-    assert unfinished((listed, skipped, sure_skipped)) is None
+    assert [each.is_listed_only for each in (listed, skipped, sure_skipped)] == [True, False, False]
+    assert find_unfinished((listed, skipped, sure_skipped)) is None
 
 
 @pytest.mark.parametrize("given_", ['{"n":1,"price":1.10}', "{}", '{"deep":{"a":[1]}}'])
@@ -233,7 +228,7 @@ def test_what_is_only_listed_is_told_from_what_a_person_skipped() -> None:
 def test_a_compensation_is_given_arguments_and_result_word_for_word(given_: str, uncertain: bool) -> None:
     entry = row(0, "/a#0", input=given_, output="1.50")
     result = "null" if uncertain else "1.50"
-    text = undo_input(entry, declared=False, uncertain=uncertain)
+    text = build_undo_input(entry, declared=False, uncertain=uncertain)
     assert text.endswith(f'"result":{result}}}')
     assert json.loads(text) == {**json.loads(given_), "result": json.loads(result)}
-    assert undo_input(entry, declared=True, uncertain=uncertain) == f'{{"input":{given_},"result":{result}}}'
+    assert build_undo_input(entry, declared=True, uncertain=uncertain) == f'{{"input":{given_},"result":{result}}}'

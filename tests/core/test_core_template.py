@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 from redrive.core.payload.plain import MAX_DEPTH
 from redrive.core.template import (
-    LARGEST,
-    check,
+    MAX_RENDERED_LENGTH,
+    check_template,
     check_url,
-    names,
-    origin,
+    list_fields,
     render,
     render_header,
     render_text,
     render_url,
+    url_origin,
 )
 from redrive.errors import ConfigurationError, PayloadError
 
@@ -111,7 +111,7 @@ def test_a_lone_placeholder_keeps_its_type_and_others_become_text(template: str,
 )
 def test_nothing_else_can_be_written(template: str) -> None:
     with pytest.raises(ConfigurationError):
-        names(template)
+        list_fields(template)
     with pytest.raises(ConfigurationError):
         render(template, DATA)
 
@@ -172,7 +172,7 @@ def test_what_is_filled_in_is_never_read_as_a_template(value: Any) -> None:
 @given(st.text(st.sampled_from("{}.[]_a0 ")))
 def test_every_text_is_a_template_or_refused_with_words(text: str) -> None:
     try:
-        places = names(text)
+        places = list_fields(text)
     except ConfigurationError:
         return
     assert all("{" not in place and "}" not in place for place in places)
@@ -181,22 +181,20 @@ def test_every_text_is_a_template_or_refused_with_words(text: str) -> None:
 
 def test_names_are_found_in_every_corner_of_a_body() -> None:
     body = {"a": "{{input.x}} {{result.y[0]}}", "b": [{"c": "{{ step.name }}"}, 5, None, True], "d": "none"}
-    assert names(body) == ("input.x", "result.y[0]", "step.name")
+    assert list_fields(body) == ("input.x", "result.y[0]", "step.name")
 
 
 def test_unknown_roots_are_refused_early_with_those_there_are() -> None:
-    check("body", {"a": ["{{input.x}}"]}, ROOTS)
-    with pytest.raises(
-        ConfigurationError, match=r"body names \{\{reslt\.id\}\}.*no 'reslt'.*input, result, step"
-    ):
-        check("body", {"a": ["{{reslt.id}}"]}, ROOTS)
+    check_template("body", {"a": ["{{input.x}}"]}, ROOTS)
+    with pytest.raises(ConfigurationError, match=r"body names \{\{reslt\.id\}\}.*no 'reslt'.*input, result, step"):
+        check_template("body", {"a": ["{{reslt.id}}"]}, ROOTS)
     with pytest.raises(ConfigurationError, match=r"body: .*names no field"):
-        check("body", "{{input.x()}}", ROOTS)
+        check_template("body", "{{input.x()}}", ROOTS)
 
 
 def test_field_names_cannot_be_templates() -> None:
     with pytest.raises(ConfigurationError, match="Only values can be"):
-        check("body", {"{{input.x}}": 1}, ROOTS)
+        check_template("body", {"{{input.x}}": 1}, ROOTS)
 
 
 # -- sizes -------------------------------------------------------------------------------------------------
@@ -204,7 +202,7 @@ def test_field_names_cannot_be_templates() -> None:
 
 def test_a_rendering_is_bounded_in_size_whether_it_copies_or_refers() -> None:
     data = {"input": {"x": "x" * 1_000, "l": ["x" * 1_000]}}
-    assert len(render_text("{{input.x}}" * 1_000, data)) == 1_000_000 < LARGEST
+    assert len(render_text("{{input.x}}" * 1_000, data)) == 1_000_000 < MAX_RENDERED_LENGTH
     for template in ("{{input.x}}" * 1_100, ["{{input.x}}"] * 1_100, ["{{input.l}}"] * 1_100):
         with pytest.raises(PayloadError, match="too large"):
             render(template, data)
@@ -218,7 +216,7 @@ def test_a_rendering_is_bounded_in_depth() -> None:
     with pytest.raises(PayloadError, match="not plain JSON"):
         render("{{input.x}}", {"input": {"x": nested(100_000)}})
     with pytest.raises(ConfigurationError, match="levels deep"):
-        names(nested(MAX_DEPTH + 5))
+        list_fields(nested(MAX_DEPTH + 5))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), object(), b"x", {1, 2}])
@@ -270,9 +268,7 @@ def test_values_in_a_path_are_percent_encoded(value: Any, path: str) -> None:
     assert render_url("http://h/{{input.x}}/z", {"input": {"x": value}}) == f"http://h/{path}/z"
 
 
-@pytest.mark.parametrize(
-    "value", ["", ".", "..", "../admin", "a/../b", "..\\x", "a/.", None, {}, [], ["x"], "\ud800"]
-)
+@pytest.mark.parametrize("value", ["", ".", "..", "../admin", "a/../b", "..\\x", "a/.", None, {}, [], ["x"], "\ud800"])
 def test_values_that_would_lead_to_another_path_are_refused(value: Any) -> None:
     with pytest.raises(PayloadError, match=re.escape("{{input.x}}")):
         render_url("http://h/a/{{input.x}}/b", {"input": {"x": value}})
@@ -347,8 +343,8 @@ def test_urls_that_cannot_be_sent_are_refused_early(url: str) -> None:
 def test_good_urls_pass_and_have_an_origin() -> None:
     for url in (URL, "http://h", "HTTPS://h?x={{input.x}}", "https://[::1]:80/{{input.x}}"):
         check_url("url", url, ROOTS)
-    assert origin(URL) == "https://bank.example:8443"
-    assert origin("http://h?x=1") == "http://h"
+    assert url_origin(URL) == "https://bank.example:8443"
+    assert url_origin("http://h?x=1") == "http://h"
 
 
 # -- headers -----------------------------------------------------------------------------------------------
@@ -375,13 +371,8 @@ def test_no_value_breaks_out_of_a_header(value: str) -> None:
 
 @pytest.mark.parametrize(
     "template",
-    [
-        "{{" * 500_000,
-        "{{a}} }}" * 100_000 + "{{",
-        "{{" + "a." * 500_000 + "}}",
-        "{{" + " " * 1_000_000 + "}}",
-    ],
+    ["{{" * 500_000, "{{a}} }}" * 100_000 + "{{", "{{" + "a." * 500_000 + "}}", "{{" + " " * 1_000_000 + "}}"],
 )
 def test_hostile_templates_are_refused_in_one_pass(template: str) -> None:
     with pytest.raises(ConfigurationError):
-        names(template)
+        list_fields(template)

@@ -10,7 +10,7 @@ from cronsim import CronSim
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.core.schedule import Cron, Due, Schedule, due
+from redrive.core.schedule import Cron, DueTimes, Schedule, find_due_times
 from redrive.errors import ConfigurationError, RegistrationError
 
 SECOND = 1_000_000
@@ -64,9 +64,7 @@ DAYS = {
 
 
 @pytest.mark.parametrize(("expression", "zone", "day", "expected"), DAYS.values(), ids=DAYS)
-def test_times_on_days_when_clocks_are_changed(
-    expression: str, zone: str, day: str, expected: list[str]
-) -> None:
+def test_times_on_days_when_clocks_are_changed(expression: str, zone: str, day: str, expected: list[str]) -> None:
     assert fires(expression, zone, day) == expected
 
 
@@ -156,9 +154,7 @@ def test_what_is_no_schedule_is_refused_in_words(given: tuple[str, str], says: s
         Schedule(given[0], timezone=given[1])
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"input": 5}, {"name": ""}, {"name": "a/b"}, {"tenant": None}, {"catch_up": "soon"}]
-)
+@pytest.mark.parametrize("wrong", [{"input": 5}, {"name": ""}, {"name": "a/b"}, {"tenant": None}, {"catch_up": "soon"}])
 def test_other_bad_words_of_a_schedule_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigurationError, match=r"input|name|tenant|catch_up"):
         Schedule("0 6 * * *", **wrong)  # type: ignore[arg-type]
@@ -166,10 +162,10 @@ def test_other_bad_words_of_a_schedule_are_refused(wrong: dict[str, object]) -> 
 
 def test_of_several_missed_times_the_latest_is_due_and_only_if_it_is_not_too_late() -> None:
     hourly, six = Cron.parse("0 * * * *", "UTC"), local("2026-05-01T06:00", "UTC")
-    assert due(hourly, passed=six, now=six + HOUR - 1, latest_by=HOUR) is None
-    at_seven = Due(first=six + HOUR, latest=six + HOUR, starts=True)
-    assert due(hourly, passed=six, now=six + HOUR, latest_by=0) == at_seven
-    late = due(hourly, passed=six, now=six + 4 * HOUR + 2 * MINUTE, latest_by=2 * MINUTE)
-    assert late == Due(first=six + HOUR, latest=six + 4 * HOUR, starts=True)
-    too_late = due(hourly, passed=six, now=six + 4 * HOUR + 2 * MINUTE + 1, latest_by=2 * MINUTE)
-    assert too_late == Due(first=six + HOUR, latest=six + 4 * HOUR, starts=False)
+    assert find_due_times(hourly, passed=six, now=six + HOUR - 1, latest_by=HOUR) is None
+    at_seven = DueTimes(first=six + HOUR, latest=six + HOUR, starts=True)
+    assert find_due_times(hourly, passed=six, now=six + HOUR, latest_by=0) == at_seven
+    late = find_due_times(hourly, passed=six, now=six + 4 * HOUR + 2 * MINUTE, latest_by=2 * MINUTE)
+    assert late == DueTimes(first=six + HOUR, latest=six + 4 * HOUR, starts=True)
+    too_late = find_due_times(hourly, passed=six, now=six + 4 * HOUR + 2 * MINUTE + 1, latest_by=2 * MINUTE)
+    assert too_late == DueTimes(first=six + HOUR, latest=six + 4 * HOUR, starts=False)

@@ -15,54 +15,54 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from redrive.chores.reap import bereaved
-from redrive.core.circuit import Admitted
-from redrive.core.classify import RETRYABLE, Category
+from redrive.chores.reap import make_lost_outcomes
+from redrive.core.circuit import AdmittedCall
+from redrive.core.classify import RETRYABLE_CATEGORIES, Category
 from redrive.core.decide import decide
-from redrive.core.failure import Failure, fingerprint
-from redrive.core.failure_reason import Ending, LetterCode, Stage
+from redrive.core.failure import Failure, compute_fingerprint
+from redrive.core.failure_reason import FailureReason, LetterCode, Stage
 from redrive.core.idempotency import letter_id, payload_hash
 from redrive.core.journal import EntryRow
 from redrive.core.outcomes import (
-    Began,
-    Cancelled,
-    Closed,
-    Diverged,
-    Ended,
-    Escaped,
-    Expired,
-    Handed,
-    Interrupted,
-    Lost,
-    Noted,
-    OpenStep,
+    AttemptFailed,
+    AttemptStarted,
+    AttemptSucceeded,
+    CancelRequested,
+    CodeDiverged,
+    CodeWait,
+    DeadlinePassed,
+    EntryCancelled,
+    EntryRef,
+    FollowUpsPlanned,
+    LetterClosed,
+    ManualActionRequested,
+    OpenEntry,
     Outcome,
-    Parked,
-    Place,
-    Planned,
-    Raised,
-    Released,
-    Returned,
+    PlannedFollowUp,
+    RollbackEnded,
+    RunIdle,
+    RunReleased,
     RunView,
-    Slept,
-    Stopped,
-    Undoing,
-    Undone,
-    Wait,
-    Waits,
-    Woke,
+    SleepEnded,
+    SleepStarted,
+    StepParked,
+    StepReplayEnded,
+    ValueRecorded,
+    WorkerLost,
+    WorkflowFailed,
+    WorkflowReturned,
 )
-from redrive.core.retry import Verdict, backoff
+from redrive.core.retry import RetryDecision, compute_backoff
 from redrive.core.run_options import RunOptions, StepOptions
 from redrive.core.states import (
-    FINAL,
+    FINAL_RUN_STATUSES,
     RUN_MOVES,
     STEP_MOVES,
     EntryKind,
     LetterStatus,
     RunStatus,
     StepStatus,
-    may_move,
+    is_legal_move,
 )
 from redrive.core.transitions import AttemptEnd, AttemptWrite, EntryWrite, RunWrite, Transition
 from redrive.policy import RetryPolicy
@@ -76,28 +76,22 @@ R, S = RunStatus, StepStatus
 POLICY = RetryPolicy(max_retries=3, base_delay=5, factor=2, jitter=0)
 KEY = b"the key of fingerprints"
 RUN = RunView(
-    id=7,
-    public_id="run7",
-    tenant="acme",
-    workflow="fulfil",
-    fence=3,
-    input='{"order":1}',
-    options=RunOptions(),
+    id=7, public_id="run7", tenant="acme", workflow="fulfil", fence=3, input='{"order":1}', options=RunOptions()
 )
-CHARGE = Place(2, "/charge#0", EntryKind.STEP, "charge")
-SHIP = Place(3, "1/ship#0", EntryKind.STEP, "ship")
-NAP = Place(4, "/redrive.sleep#0", EntryKind.SLEEP, "redrive.sleep")
-NOTE = Place(5, "/redrive.now#0", EntryKind.NOTE, "redrive.now")
+CHARGE = EntryRef(2, "/charge#0", EntryKind.STEP, "charge")
+SHIP = EntryRef(3, "1/ship#0", EntryKind.STEP, "ship")
+NAP = EntryRef(4, "/redrive.sleep#0", EntryKind.SLEEP, "redrive.sleep")
+NOTE = EntryRef(5, "/redrive.now#0", EntryKind.NOTE, "redrive.now")
 DOWN = Failure.of(Category.SERVER_ERROR, "the bank is down", error_type="shop.BankDown")
 WRONG = Failure.of(Category.VALIDATION, "no such account", error_type="shop.BadAccount")
 
-EXECUTING = OpenStep(place=CHARGE, attempt=2, began_ago=4 * SECOND)
-WAITING = OpenStep(place=SHIP, attempt=3, executing=False)
-NAPPING = OpenStep(place=NAP, attempt=1, executing=False)
+EXECUTING = OpenEntry(place=CHARGE, attempt=2, began_ago=4 * SECOND)
+WAITING = OpenEntry(place=SHIP, attempt=3, executing=False)
+NAPPING = OpenEntry(place=NAP, attempt=1, executing=False)
 OPEN = (EXECUTING, WAITING, NAPPING)
 
 
-def raised(failure: Failure = DOWN, **others: object) -> Raised:
+def raised(failure: Failure = DOWN, **others: object) -> AttemptFailed:
     given: dict[str, object] = {
         "run": RUN,
         "place": CHARGE,
@@ -109,11 +103,11 @@ def raised(failure: Failure = DOWN, **others: object) -> Raised:
         "failure": failure,
         "step": StepOptions(),
     }
-    return Raised(**{**given, **others})  # type: ignore[arg-type]
+    return AttemptFailed(**{**given, **others})  # type: ignore[arg-type]
 
 
-def began(*, resumes: bool = False) -> Began:
-    return Began(
+def began(*, resumes: bool = False) -> AttemptStarted:
+    return AttemptStarted(
         run=RUN,
         place=CHARGE,
         attempt=2,
@@ -124,8 +118,8 @@ def began(*, resumes: bool = False) -> Began:
     )
 
 
-def returned(*, resumes: bool = False, run: RunView = RUN) -> Returned:
-    return Returned(
+def returned(*, resumes: bool = False, run: RunView = RUN) -> AttemptSucceeded:
+    return AttemptSucceeded(
         run=run,
         place=CHARGE,
         attempt=2,
@@ -137,8 +131,8 @@ def returned(*, resumes: bool = False, run: RunView = RUN) -> Returned:
     )
 
 
-def parked(*, idle: bool, resumes: bool = False, noted: bool = False, made: int = 0) -> Parked:
-    return Parked(
+def parked(*, idle: bool, resumes: bool = False, noted: bool = False, made: int = 0) -> StepParked:
+    return StepParked(
         run=RUN,
         place=CHARGE,
         made=made,
@@ -151,16 +145,16 @@ def parked(*, idle: bool, resumes: bool = False, noted: bool = False, made: int 
     )
 
 
-def slept(*, idle: bool, delay: int = 60 * SECOND, run: RunView = RUN) -> Slept:
-    return Slept(run=run, place=NAP, delay=delay, idle=idle, hold=5 * SECOND)
+def slept(*, idle: bool, delay: int = 60 * SECOND, run: RunView = RUN) -> SleepStarted:
+    return SleepStarted(run=run, place=NAP, delay=delay, idle=idle, hold=5 * SECOND)
 
 
-def woke(*, resumes: bool = False, run: RunView = RUN) -> Woke:
-    return Woke(run=run, place=NAP, done=6, resumes=resumes)
+def woke(*, resumes: bool = False, run: RunView = RUN) -> SleepEnded:
+    return SleepEnded(run=run, place=NAP, done=6, resumes=resumes)
 
 
-def ending(failure: Failure = DOWN) -> Ending:
-    return Ending(
+def ending(failure: Failure = DOWN) -> FailureReason:
+    return FailureReason(
         failure=failure,
         code=LetterCode.EXHAUSTED_RETRIES,
         reason=Reason(
@@ -176,13 +170,13 @@ def ending(failure: Failure = DOWN) -> Ending:
     )
 
 
-def lost(run: RunView = RUN, **others: object) -> Lost:
+def lost(run: RunView = RUN, **others: object) -> WorkerLost:
     given: dict[str, object] = {"run": run, "deaths": 1, "executing": True, "open": OPEN}
-    return Lost(**{**given, **others})  # type: ignore[arg-type]
+    return WorkerLost(**{**given, **others})  # type: ignore[arg-type]
 
 
-def closed(ended: RunStatus) -> Closed:
-    return Closed(run=RUN, letter="dl-run7", status=LetterStatus.IGNORED, ended=ended, by="ada")
+def closed(ended: RunStatus) -> LetterClosed:
+    return LetterClosed(run=RUN, letter="dl-run7", status=LetterStatus.IGNORED, ended=ended, by="ada")
 
 
 def quiet(outcome: Outcome) -> Outcome:
@@ -228,24 +222,24 @@ LISTED: Entry = ((), S.SKIPPED)
 HANGS = raised(taken=True, end=AttemptEnd.TIMED_OUT, others=(replace(EXECUTING, place=SHIP),))
 HUNG = raised(attempt=4, taken=True, end=AttemptEnd.TIMED_OUT, others=(WAITING, NAPPING))
 UNFIT = raised(cause=LetterCode.VALIDATION_FAILED, stage=Stage.OUTPUT)
-GIVEN_UP = Interrupted(run=RUN, place=CHARGE, attempt=2, began_ago=SECOND)
-WITH_STEP = Escaped(run=RUN, ending=ending(), place=CHARGE, attempt=4)
-ALONE = Escaped(run=RUN, ending=ending())
+GIVEN_UP = EntryCancelled(run=RUN, place=CHARGE, attempt=2, began_ago=SECOND)
+WITH_STEP = WorkflowFailed(run=RUN, ending=ending(), place=CHARGE, attempt=4)
+ALONE = WorkflowFailed(run=RUN, ending=ending())
 DIFFERENCE = Reason(ReasonCode.JOURNAL_NOTHING)
-PATIENT = Diverged(run=RUN, difference=DIFFERENCE, wait=Wait.FOR_CODE, delay=SECOND)
-CHANGED = Diverged(run=RUN, difference=DIFFERENCE, wait=Wait.NO_MORE)
+PATIENT = CodeDiverged(run=RUN, difference=DIFFERENCE, wait=CodeWait.FOR_CODE, delay=SECOND)
+CHANGED = CodeDiverged(run=RUN, difference=DIFFERENCE, wait=CodeWait.NO_MORE)
 LONELY = lost(deaths=0, executing=False, wake_in=SECOND, open=(WAITING, NAPPING))
 POISON = lost(replace(RUN, deaths=2), deaths=3)
 
 UNDOING = replace(RUN, undoing=True)
 SAGA = replace(RUN, options=RunOptions(rollback=True))
-REFUND = Place(9, "/charge#0/refund#2", EntryKind.UNDO, "refund")
-TO_UNDO = Undoing(place=REFUND, input='{"order":1,"result":2}', options=StepOptions().to_json())
-PLAN = Planned(run=UNDOING, plan=(TO_UNDO, replace(TO_UNDO, runs=False)))
+REFUND = EntryRef(9, "/charge#0/refund#2", EntryKind.UNDO, "refund")
+TO_UNDO = PlannedFollowUp(place=REFUND, input='{"order":1,"result":2}', options=StepOptions().to_json())
+PLAN = FollowUpsPlanned(run=UNDOING, plan=(TO_UNDO, replace(TO_UNDO, runs=False)))
 
 
-def undone(ends_as: RunStatus = R.COMPENSATED, **others: Any) -> Undone:
-    return Undone(run=UNDOING, ending=ending(), ends_as=ends_as, **{"fresh": True, **others})
+def undone(ends_as: RunStatus = R.COMPENSATED, **others: Any) -> RollbackEnded:
+    return RollbackEnded(run=UNDOING, ending=ending(), ends_as=ends_as, **{"fresh": True, **others})
 
 
 def undoing(outcome: Outcome) -> Outcome:
@@ -268,48 +262,40 @@ CASES = [
     Case("gives a result that cannot be kept", UNFIT, HELD, None, (FAILED,)),
     Case("fails while the run is ending", raised(last=True), HELD, None, (FAILED,)),
     Case("is given up by workflow code", GIVEN_UP, EITHER, None, (STOPPED,)),
-    Case("notes a value", Noted(run=RUN, place=NOTE, output="17"), HELD, None, (DONE,)),
+    Case("notes a value", ValueRecorded(run=RUN, place=NOTE, output="17"), HELD, None, (DONE,)),
     Case("sleeps while others go on", slept(idle=False), HELD, None, (BEGUN,)),
     Case("sleeps and all wait", slept(idle=True), HELD, R.SLEEPING, (BEGUN,)),
     Case("wakes among others", woke(), HELD, None, (DONE,)),
     Case("wakes", woke(resumes=True), ASLEEP, R.RUNNING, (DONE,)),
-    Case("waits in every branch", Waits(run=RUN, delay=60 * SECOND, hold=SECOND), HELD, R.SLEEPING),
+    Case("waits in every branch", RunIdle(run=RUN, delay=60 * SECOND, hold=SECOND), HELD, R.SLEEPING),
     Case("finds its circuit open while others go on", parked(idle=False), HELD, None, (SHUT_OUT,)),
     Case("finds it open after a wait", parked(idle=False, resumes=True), ASLEEP, R.RUNNING, (SHUT_OUT,)),
     Case("finds it open and all wait", parked(idle=True), EITHER, R.SLEEPING, (SHUT_OUT,)),
-    Case("waits for a circuit", Waits(run=RUN, delay=None, hold=SECOND, parked_on="a"), HELD, R.SLEEPING),
-    Case("ends", Ended(run=RUN, output="1"), HELD, R.SUCCESS),
+    Case("waits for a circuit", RunIdle(run=RUN, delay=None, hold=SECOND, parked_on="a"), HELD, R.SLEEPING),
+    Case("ends", WorkflowReturned(run=RUN, output="1"), HELD, R.SUCCESS),
     Case("fails with a step", WITH_STEP, HELD, R.DLQ_PENDING, (DEAD,)),
     Case("fails with a step, quietly", quiet(WITH_STEP), HELD, R.FAILED, (DEAD,)),
     Case("fails by itself", ALONE, HELD, R.DLQ_PENDING),
-    Case("is given back", Released(run=RUN, open=OPEN), EITHER, R.PENDING, (KEPT,)),
-    Case("is given back early", Released(run=RUN, open=OPEN[1:], delay=SECOND), EITHER, R.SLEEPING),
+    Case("is given back", RunReleased(run=RUN, open=OPEN), EITHER, R.PENDING, (KEPT,)),
+    Case("is given back early", RunReleased(run=RUN, open=OPEN[1:], delay=SECOND), EITHER, R.SLEEPING),
     Case("loses its worker", lost(), HELD, R.PENDING, (KEPT,)),
     Case("loses its worker while it waits", LONELY, ASLEEP, R.SLEEPING),
     Case("loses its last worker", POISON, HELD, R.DLQ_PENDING, (KEPT,)),
     Case("loses its last worker, quietly", quiet(POISON), HELD, R.FAILED, (KEPT,)),
-    Case("expires", Expired(run=RUN, open=OPEN), UNFINISHED, R.TIMED_OUT, (STOPPED,) * 3),
-    Case("expires quietly", quiet(Expired(run=RUN)), UNFINISHED, R.TIMED_OUT),
+    Case("expires", DeadlinePassed(run=RUN, open=OPEN), UNFINISHED, R.TIMED_OUT, (STOPPED,) * 3),
+    Case("expires quietly", quiet(DeadlinePassed(run=RUN)), UNFINISHED, R.TIMED_OUT),
     Case("meets other code", PATIENT, HELD, R.SLEEPING),
     Case("meets other code for good", CHANGED, HELD, R.DLQ_PENDING),
-    Case("is cancelled", Cancelled(run=RUN, by="ada", open=OPEN), UNFINISHED, R.CANCELLED, (STOPPED,) * 3),
-    Case("stops before what it may not begin", Stopped(run=RUN, step="charge"), HELD, R.PARTIAL),
-    Case(
-        "fails and is rolled back",
-        replace(WITH_STEP, run=SAGA, rolls_back=True),
-        HELD,
-        R.COMPENSATING,
-        (DEAD,),
-    ),
+    Case("is cancelled", CancelRequested(run=RUN, by="ada", open=OPEN), UNFINISHED, R.CANCELLED, (STOPPED,) * 3),
+    Case("stops before what it may not begin", StepReplayEnded(run=RUN, step="charge"), HELD, R.PARTIAL),
+    Case("fails and is rolled back", replace(WITH_STEP, run=SAGA, rolls_back=True), HELD, R.COMPENSATING, (DEAD,)),
     Case("fails and its reservations are cancelled", replace(ALONE, rolls_back=True), HELD, R.COMPENSATING),
-    Case(
-        "expires and is rolled back", Expired(run=SAGA, open=OPEN), UNFINISHED, R.COMPENSATING, (STOPPED,) * 3
-    ),
-    Case("is cancelled and rolled back", Cancelled(run=SAGA, by="ada"), UNFINISHED, R.COMPENSATING),
+    Case("expires and is rolled back", DeadlinePassed(run=SAGA, open=OPEN), UNFINISHED, R.COMPENSATING, (STOPPED,) * 3),
+    Case("is cancelled and rolled back", CancelRequested(run=SAGA, by="ada"), UNFINISHED, R.COMPENSATING),
     Case("plans what to undo", PLAN, BACK, None, (PLANNED, LISTED)),
     Case(
         "hands a task to a person",
-        Handed(run=UNDOING, place=REFUND, instructions="x"),
+        ManualActionRequested(run=UNDOING, place=REFUND, instructions="x"),
         BACK,
         R.COMPENSATING,
         (BEGUN,),
@@ -318,7 +304,7 @@ CASES = [
     Case("fails to undo and waits", undoing(raised(idle=True)), BACK, R.COMPENSATING, (RETRIED,)),
     Case("hangs undoing", undoing(HANGS), BACK, R.COMPENSATING, (RETRIED, KEPT)),
     Case("hangs undoing for good", undoing(HUNG), BACK, R.COMPENSATING, (FAILED,)),
-    Case("is given back undoing", undoing(Released(run=RUN, open=OPEN)), BACK, R.COMPENSATING, (KEPT,)),
+    Case("is given back undoing", undoing(RunReleased(run=RUN, open=OPEN)), BACK, R.COMPENSATING, (KEPT,)),
     Case("loses its worker undoing", undoing(lost()), BACK, R.COMPENSATING, (KEPT,)),
     Case("loses its worker, waiting to undo", undoing(LONELY), BACK, R.COMPENSATING),
     Case("loses its last worker undoing", undoing(POISON), BACK, R.DLQ_PENDING, (KEPT,)),
@@ -338,7 +324,7 @@ CASES = [
 
 FOUND = [pytest.param(case, state, id=f"{case.what}: {state}") for case in CASES for state in case.finds]
 EACH = [pytest.param(case, id=case.what) for case in CASES]
-ENDING = [pytest.param(case, id=case.what) for case in CASES if case.leaves in FINAL]
+ENDING = [pytest.param(case, id=case.what) for case in CASES if case.leaves in FINAL_RUN_STATUSES]
 WAITS = [pytest.param(case, id=case.what) for case in CASES if case.leaves in (R.PENDING, R.SLEEPING)]
 
 
@@ -355,18 +341,16 @@ def test_a_run_only_ever_makes_legal_moves(case: Case, found: RunStatus) -> None
     change = decided(case).change
     assert (None if change is None else change.status) == case.leaves
     if change is not None:
-        assert may_move(found, change.status)
+        assert is_legal_move(found, change.status)
 
 
 @pytest.mark.parametrize("case", EACH)
 def test_a_step_only_ever_makes_legal_moves(case: Case) -> None:
     transition = decided(case)
-    written = (
-        [S.CANCELLED] * len(case.entries) if transition.closes else [e.status for e in transition.entries]
-    )
+    written = [S.CANCELLED] * len(case.entries) if transition.closes else [e.status for e in transition.entries]
     assert written == [after for _, after in case.entries]
     for befores, after in case.entries:
-        assert all(may_move(before, after) for before in befores)
+        assert all(is_legal_move(before, after) for before in befores)
 
 
 @pytest.mark.parametrize("case", EACH)
@@ -380,8 +364,8 @@ def test_a_letter_is_written_exactly_when_a_run_ends_in_failure_and_wants_one(ca
     transition = decided(case)
     ends = (R.DLQ_PENDING, R.TIMED_OUT, R.COMPENSATED)
     failed = transition.change is not None and transition.change.status in ends
-    failed = failed and not (isinstance(case.outcome, Undone) and not case.outcome.fresh)
-    wanted = case.outcome.run.options.dead_letter and not isinstance(case.outcome, Closed)
+    failed = failed and not (isinstance(case.outcome, RollbackEnded) and not case.outcome.fresh)
+    wanted = case.outcome.run.options.dead_letter and not isinstance(case.outcome, LetterClosed)
     assert (transition.letter is not None) == (failed and wanted)
     if transition.letter is not None:
         assert transition.letter.public_id == letter_id("run7") == "dl-run7"
@@ -413,25 +397,23 @@ def test_a_run_that_waits_or_is_due_says_when_or_for_what(case: Case) -> None:
 def test_every_end_says_what_came_out_or_why_nothing_did(case: Case) -> None:
     change = decided(case).change
     assert change is not None
-    stuck = case.outcome.run.undoing and isinstance(case.outcome, Lost | Diverged)
+    stuck = case.outcome.run.undoing and isinstance(case.outcome, WorkerLost | CodeDiverged)
     if change.status is R.SUCCESS:
         assert (change.output, change.failure) == ("1", None)
     elif stuck:  # what it is rolled back for stands; the letter says why that does not go on
         assert change.failure is None
-    elif isinstance(case.outcome, Closed):
+    elif isinstance(case.outcome, LetterClosed):
         assert (change.output, change.failure) == (None, None)  # what was recorded before stands
     else:
         assert change.output is None
-        assert Ending.from_json(change.failure or "").reason
+        assert FailureReason.from_json(change.failure or "").reason
 
 
 def test_the_engine_makes_every_legal_move_of_a_run_that_is_not_left_to_a_person() -> None:
-    made = {
-        (found, case.leaves) for case in CASES for found in case.finds if case.leaves not in (None, found)
-    }
+    made = {(found, case.leaves) for case in CASES for found in case.finds if case.leaves not in (None, found)}
     made.add((R.PENDING, R.RUNNING))  # by claiming
     legal = {(old, new) for old, allowed in RUN_MOVES.items() for new in allowed}
-    assert legal - made == {(old, new) for old, new in legal - made if old in FINAL}
+    assert legal - made == {(old, new) for old, new in legal - made if old in FINAL_RUN_STATUSES}
 
 
 def test_the_engine_makes_every_legal_move_of_a_step_that_is_not_left_to_a_person_or_a_circuit() -> None:
@@ -445,8 +427,8 @@ def test_the_engine_makes_every_legal_move_of_a_step_that_is_not_left_to_a_perso
 # -- circuits --------------------------------------------------------------------------------------------
 
 
-def admitted(*, probe: bool = False, generation: int = 0) -> Admitted:
-    return Admitted("payments", '{"name":"payments"}', generation, probe)
+def admitted(*, probe: bool = False, generation: int = 0) -> AdmittedCall:
+    return AdmittedCall("payments", '{"name":"payments"}', generation, probe)
 
 
 def test_a_parked_step_uses_up_no_attempt_and_its_run_costs_nobody_anything() -> None:
@@ -489,15 +471,15 @@ def test_a_probe_says_how_it_ended_or_gives_its_permit_back() -> None:
 
 def test_a_run_that_waits_for_a_timer_and_a_circuit_is_due_with_the_timer() -> None:
     long, short = 60 * SECOND, SECOND // 2
-    change = decide(Waits(run=RUN, delay=long, hold=SECOND, parked_on="a"), POLICY, 0.5).change
+    change = decide(RunIdle(run=RUN, delay=long, hold=SECOND, parked_on="a"), POLICY, 0.5).change
     assert change is not None
     assert (change.wake_in, change.release, change.parked_on) == (long, True, "a")
-    change = decide(Waits(run=RUN, delay=short, hold=SECOND, parked_on="a"), POLICY, 0.5).change
+    change = decide(RunIdle(run=RUN, delay=short, hold=SECOND, parked_on="a"), POLICY, 0.5).change
     assert change is not None
     assert (change.wake_in, change.release, change.parked_on) == (short, False, None)
 
 
-@pytest.mark.parametrize("end", [Expired(run=RUN), Cancelled(run=RUN, by="ada")])
+@pytest.mark.parametrize("end", [DeadlinePassed(run=RUN), CancelRequested(run=RUN, by="ada")])
 def test_a_run_that_is_ended_from_outside_is_parked_no_longer(end: Outcome) -> None:
     change = decide(end, POLICY, 0.5).change
     assert change is not None
@@ -563,7 +545,7 @@ def test_a_failed_attempt_is_logged_with_its_number_its_delay_and_its_reason() -
         began_ago=2 * SECOND,
         category="server_error",
         failure=json.dumps(DOWN.to_json()),
-        decision=Verdict(retry=True, of=4, delay=10.0).to_json(),
+        decision=RetryDecision(retry=True, of=4, delay=10.0).to_json(),
         next_in=10 * SECOND,
     )
 
@@ -577,13 +559,8 @@ def test_a_retry_keeps_when_the_attempt_began_even_if_its_begin_mark_never_went_
 def test_a_step_that_failed_for_good_keeps_why() -> None:
     transition = decide(raised(attempt=4), POLICY, 0.5)
     (entry,), (attempt,) = transition.entries, transition.attempts
-    assert (entry.status, entry.done, entry.began_ago, entry.input) == (
-        S.FAILED,
-        6,
-        2 * SECOND,
-        '{"order":1}',
-    )
-    assert Ending.from_json(entry.failure or "") == Ending(
+    assert (entry.status, entry.done, entry.began_ago, entry.input) == (S.FAILED, 6, 2 * SECOND, '{"order":1}')
+    assert FailureReason.from_json(entry.failure or "") == FailureReason(
         failure=DOWN,
         code=LetterCode.EXHAUSTED_RETRIES,
         reason=Reason(
@@ -600,21 +577,21 @@ def test_a_step_that_failed_for_good_keeps_why() -> None:
         policy=POLICY,
     )
     assert attempt.next_in is None
-    assert Verdict.from_json(attempt.decision or "").exhausted
+    assert RetryDecision.from_json(attempt.decision or "").exhausted
 
 
 def test_a_failure_that_is_not_the_steps_own_is_never_retried_and_names_its_code_and_stage() -> None:
     transition = decide(
         raised(cause=LetterCode.INFRASTRUCTURE_FAILURE, stage=Stage.COMMIT), RetryPolicy(max_retries=-1), 0.5
     )
-    kept = Ending.from_json(transition.entries[0].failure or "")
+    kept = FailureReason.from_json(transition.entries[0].failure or "")
     assert (kept.code, kept.stage) == (LetterCode.INFRASTRUCTURE_FAILURE, Stage.COMMIT)
     assert str(kept.reason) == "step 'charge' failed once (server_error): the bank is down"
 
 
 def test_a_step_that_fails_while_its_run_is_ending_is_not_tried_again() -> None:
     transition = decide(raised(last=True), RetryPolicy(max_retries=-1), 0.5)
-    kept = Ending.from_json(transition.entries[0].failure or "")
+    kept = FailureReason.from_json(transition.entries[0].failure or "")
     assert str(kept.reason) == "step 'charge' failed once (server_error): the run is ending"
 
 
@@ -623,8 +600,8 @@ def test_a_short_wait_stays_with_its_worker_and_a_long_one_is_put_down(hold: int
     """The first delay is 5 seconds."""
     waiting = RunWrite(status=R.SLEEPING, wake_in=5 * SECOND, release=release, take=release, diverged=False)
     assert decide(raised(idle=True, hold=hold * SECOND), POLICY, 0.5).change == waiting
-    assert decide(Waits(run=RUN, delay=5 * SECOND, hold=hold * SECOND), POLICY, 0.5).change == waiting
-    nap = Slept(run=RUN, place=NAP, delay=5 * SECOND, idle=True, hold=hold * SECOND)
+    assert decide(RunIdle(run=RUN, delay=5 * SECOND, hold=hold * SECOND), POLICY, 0.5).change == waiting
+    nap = SleepStarted(run=RUN, place=NAP, delay=5 * SECOND, idle=True, hold=hold * SECOND)
     assert decide(nap, POLICY, 0.5).change == waiting
 
 
@@ -645,12 +622,12 @@ def test_a_sleep_is_recorded_with_its_end_and_waking_with_its_turn() -> None:
 
 @pytest.mark.parametrize("done", [None, 9])
 def test_a_note_keeps_its_value_and_a_started_run_its_turn_as_well(done: int | None) -> None:
-    (entry,) = decide(Noted(run=RUN, place=NOTE, output="17", done=done), POLICY, 0.5).entries
+    (entry,) = decide(ValueRecorded(run=RUN, place=NOTE, output="17", done=done), POLICY, 0.5).entries
     assert (entry.status, entry.output, entry.done) == (S.SUCCESS, "17", done)
 
 
 def test_a_step_that_was_interrupted_has_no_turn_and_no_result() -> None:
-    outcome = Interrupted(run=RUN, place=CHARGE, attempt=2, began_ago=SECOND)
+    outcome = EntryCancelled(run=RUN, place=CHARGE, attempt=2, began_ago=SECOND)
     (entry,) = decide(outcome, POLICY, 0.5).entries
     assert (entry.attempt, entry.began_ago, entry.done, entry.output) == (2, SECOND, None, None)
 
@@ -679,14 +656,14 @@ def test_a_hung_step_that_fails_for_good_makes_its_run_due_at_once() -> None:
 
 
 def test_a_failure_that_leaves_the_function_becomes_a_letter_with_all_there_is_to_know() -> None:
-    transition = decide(Escaped(run=RUN, ending=ending(), place=CHARGE, attempt=4), POLICY, 0.5, key=KEY)
+    transition = decide(WorkflowFailed(run=RUN, ending=ending(), place=CHARGE, attempt=4), POLICY, 0.5, key=KEY)
     letter = transition.letter
     assert letter is not None
     assert (letter.code, letter.stage, letter.category) == ("exhausted_retries", "exec", "server_error")
     assert (letter.step, letter.step_index, letter.attempts) == ("charge", 2, 4)
     assert letter.reason == ending().reason.to_text()
-    assert Ending.from_json(letter.failure) == ending()
-    assert letter.fingerprint == fingerprint(DOWN, workflow="fulfil", step="charge", key=KEY)
+    assert FailureReason.from_json(letter.failure) == ending()
+    assert letter.fingerprint == compute_fingerprint(DOWN, workflow="fulfil", step="charge", key=KEY)
     assert letter.payload_hash == payload_hash('{"order":1}')
     assert letter.expires_in == 30 * 86_400 * SECOND
     (entry,) = transition.entries
@@ -695,13 +672,13 @@ def test_a_failure_that_leaves_the_function_becomes_a_letter_with_all_there_is_t
 
 def test_a_letter_is_kept_as_long_as_its_run_was_told_at_the_start() -> None:
     run = replace(RUN, options=RunOptions(letter_keeps=5))
-    letter = decide(Escaped(run=run, ending=ending()), POLICY, 0.5).letter
+    letter = decide(WorkflowFailed(run=run, ending=ending()), POLICY, 0.5).letter
     assert letter is not None
     assert letter.expires_in == 5
 
 
 def test_a_run_that_passed_its_deadline_gives_up_what_is_open() -> None:
-    transition = decide(Expired(run=RUN, open=OPEN), POLICY, 0.5)
+    transition = decide(DeadlinePassed(run=RUN, open=OPEN), POLICY, 0.5)
     letter = transition.letter
     assert letter is not None
     assert (letter.code, letter.category, letter.step) == ("timeout", "timeout", None)
@@ -713,17 +690,15 @@ def test_a_run_that_passed_its_deadline_gives_up_what_is_open() -> None:
     ("reason", "words"), [("", "cancelled by ada"), ("ordered twice", "cancelled by ada: ordered twice")]
 )
 def test_a_cancelled_run_says_by_whom_and_why_and_has_no_letter(reason: str, words: str) -> None:
-    transition = decide(Cancelled(run=RUN, by="ada", reason=reason, open=OPEN), POLICY, 0.5)
+    transition = decide(CancelRequested(run=RUN, by="ada", reason=reason, open=OPEN), POLICY, 0.5)
     assert transition.change is not None
-    assert str(Ending.from_json(transition.change.failure or "").reason) == words
+    assert str(FailureReason.from_json(transition.change.failure or "").reason) == words
     assert transition.letter is None
     assert [(attempt.index, attempt.end) for attempt in transition.attempts] == [(2, AttemptEnd.CANCELLED)]
 
 
 def test_changed_code_is_waited_for_without_costing_an_attempt_or_a_crash() -> None:
-    outcome = Diverged(
-        run=replace(RUN, deaths=2), difference=DIFFERENCE, wait=Wait.FOR_CODE, delay=5 * SECOND
-    )
+    outcome = CodeDiverged(run=replace(RUN, deaths=2), difference=DIFFERENCE, wait=CodeWait.FOR_CODE, delay=5 * SECOND)
     assert decide(outcome, POLICY, 0.5) == Transition(
         run=7,
         tenant="acme",
@@ -733,7 +708,7 @@ def test_changed_code_is_waited_for_without_costing_an_attempt_or_a_crash() -> N
 
 
 def test_code_that_changed_for_good_is_a_policy_violation_with_the_difference() -> None:
-    letter = decide(Diverged(run=RUN, difference=DIFFERENCE, wait=Wait.NO_MORE), POLICY, 0.5).letter
+    letter = decide(CodeDiverged(run=RUN, difference=DIFFERENCE, wait=CodeWait.NO_MORE), POLICY, 0.5).letter
     assert letter is not None
     assert (letter.code, letter.category) == ("policy_violation", "internal")
     assert letter.reason == DIFFERENCE.to_text()
@@ -744,7 +719,7 @@ def test_code_that_changed_for_good_is_a_policy_violation_with_the_difference() 
     [
         slept(idle=True),
         raised(idle=True),
-        Waits(run=RUN, delay=SECOND, hold=0),
+        RunIdle(run=RUN, delay=SECOND, hold=0),
         woke(resumes=True),
         began(resumes=True),
         returned(resumes=True),
@@ -783,15 +758,13 @@ def test_beginning_is_no_progress() -> None:
 @pytest.mark.parametrize(
     ("outcome", "end"),
     [
-        (Released(run=RUN, open=OPEN), AttemptEnd.RELEASED),
+        (RunReleased(run=RUN, open=OPEN), AttemptEnd.RELEASED),
         (lost(), AttemptEnd.LOST),
         (lost(replace(RUN, deaths=2), deaths=3), AttemptEnd.LOST),
     ],
     ids=["released", "lost", "lost once too often"],
 )
-def test_an_attempt_cut_short_is_recorded_and_stays_open_under_its_number(
-    outcome: Outcome, end: AttemptEnd
-) -> None:
+def test_an_attempt_cut_short_is_recorded_and_stays_open_under_its_number(outcome: Outcome, end: AttemptEnd) -> None:
     transition = decide(outcome, POLICY, 0.5)
     (entry,) = transition.entries
     assert (entry.name, entry.status, entry.attempt) == ("charge", S.RUNNING, 2)
@@ -801,9 +774,9 @@ def test_an_attempt_cut_short_is_recorded_and_stays_open_under_its_number(
 
 def test_a_run_given_back_is_due_at_once_and_no_longer_suspected() -> None:
     run = replace(RUN, deaths=2)
-    now = decide(Released(run=run), POLICY, 0.5).change
+    now = decide(RunReleased(run=run), POLICY, 0.5).change
     assert now == RunWrite(status=R.PENDING, wake_in=0, take=True, deaths=0)
-    later = decide(Released(run=run, delay=7 * SECOND), POLICY, 0.5).change
+    later = decide(RunReleased(run=run, delay=7 * SECOND), POLICY, 0.5).change
     assert later == RunWrite(status=R.SLEEPING, wake_in=7 * SECOND, take=True, deaths=0)
 
 
@@ -824,7 +797,7 @@ POLICIES = st.builds(
 )
 FAILURES = st.builds(
     Failure,
-    category=st.sampled_from(sorted(RETRYABLE)),
+    category=st.sampled_from(sorted(RETRYABLE_CATEGORIES)),
     error_type=st.just("shop.BankDown"),
     message=st.just("down"),
     retry_after=st.none() | st.floats(0, 86_400),
@@ -875,13 +848,13 @@ def test_a_retry_is_never_earlier_than_its_policy_says_nor_more_often(
     tries = always_failing(policy, failure, forever(draws), took)
     chosen = forever(draws)
     for number, one in enumerate(tries[:-1], start=1):
-        delay = backoff(policy, number, next(chosen), failure.retry_after)
+        delay = compute_backoff(policy, number, next(chosen), failure.retry_after)
         (entry,), (attempt,), change = one.transition.entries, one.transition.attempts, one.transition.change
         assert entry.wake_in is not None
         assert entry.wake_in == attempt.next_in == (0 if change is None else change.wake_in)
         assert delay.seconds <= entry.wake_in / SECOND <= delay.seconds + 2 / SECOND
         assert (attempt.attempt, entry.attempt) == (number, number)
-        said = Verdict.from_json(attempt.decision or "")
+        said = RetryDecision.from_json(attempt.decision or "")
         assert (said.retry, said.delay, said.retry_after) == (True, delay.seconds, failure.retry_after)
         if failure.retry_after is not None:
             assert entry.wake_in >= failure.retry_after * SECOND
@@ -895,9 +868,7 @@ def test_a_retry_is_never_earlier_than_its_policy_says_nor_more_often(
 
 @settings(deadline=None)
 @given(POLICIES, st.integers(1, 30), DRAWS)
-def test_jitter_never_carries_a_retry_past_a_hard_maximum(
-    policy: RetryPolicy, attempt: int, draw: float
-) -> None:
+def test_jitter_never_carries_a_retry_past_a_hard_maximum(policy: RetryPolicy, attempt: int, draw: float) -> None:
     hard = RetryPolicy.from_json({**policy.to_json(), "cap": "hard", "max_retries": -1, "max_elapsed": None})
     longest = hard.max_delay if hard.delays is None else max(hard.delays)
     (entry,) = decide(raised(attempt=attempt), hard, draw).entries
@@ -919,8 +890,8 @@ def test_a_step_that_always_fails_leaves_exactly_one_letter_that_counts_its_atte
     tries = always_failing(RetryPolicy(max_retries=3), DOWN, forever([0.5]), 1.0)
     assert len(tries) == 4
     assert all(one.transition.letter is None for one in tries)
-    kept = Ending.from_json(tries[-1].transition.entries[0].failure or "")
-    letter = decide(Escaped(run=RUN, ending=kept, place=CHARGE, attempt=4), POLICY, 0.5).letter
+    kept = FailureReason.from_json(tries[-1].transition.entries[0].failure or "")
+    letter = decide(WorkflowFailed(run=RUN, ending=kept, place=CHARGE, attempt=4), POLICY, 0.5).letter
     assert letter is not None
     assert (letter.code, letter.attempts, letter.step) == ("exhausted_retries", 4, "charge")
 
@@ -980,7 +951,7 @@ def entry_row(attempt: int, status: StepStatus = S.RUNNING) -> EntryRow:
 
 
 def die(*held: HeldRun, died: bool = True) -> list[Transition]:
-    return [decide(outcome, POLICY, 0.5) for outcome in bereaved(list(held), 0, died=died)]
+    return [decide(outcome, POLICY, 0.5) for outcome in make_lost_outcomes(list(held), 0, died=died)]
 
 
 @settings(deadline=None)
@@ -1008,7 +979,7 @@ def test_an_orphan_comes_back_after_its_workflows_own_backoff(
 ) -> None:
     run = replace(RUN, options=RunOptions(retry=policy, max_crashes=100), deaths=deaths - 1)
     change = decide(lost(run, deaths=deaths), POLICY, draw).change
-    delay = backoff(policy or RetryPolicy(), deaths, draw).seconds
+    delay = compute_backoff(policy or RetryPolicy(), deaths, draw).seconds
     assert change is not None
     assert change.wake_in is not None
     assert delay <= change.wake_in / SECOND <= delay + 2 / SECOND

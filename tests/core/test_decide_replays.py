@@ -9,8 +9,18 @@ import pytest
 from redrive.core.classify import Category
 from redrive.core.decide import decide
 from redrive.core.failure import Failure
-from redrive.core.failure_reason import Ending, LetterCode
-from redrive.core.outcomes import Cancelled, Closed, Ended, Escaped, Expired, Lost, Outcome, RunView, Stopped
+from redrive.core.failure_reason import FailureReason, LetterCode
+from redrive.core.outcomes import (
+    CancelRequested,
+    DeadlinePassed,
+    LetterClosed,
+    Outcome,
+    RunView,
+    StepReplayEnded,
+    WorkerLost,
+    WorkflowFailed,
+    WorkflowReturned,
+)
 from redrive.core.run_options import RunOptions
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transitions import Transition
@@ -21,7 +31,7 @@ LETTER = "dl-first"
 """The letter of a run that was replayed as another: the one that answers for it now is `run7`."""
 
 BROKEN = Failure.of(Category.SERVER_ERROR, "the bank is down", error_type="shop.BankDown")
-ENDING = Ending(
+ENDING = FailureReason(
     failure=BROKEN, code=LetterCode.EXHAUSTED_RETRIES, reason=Reason(ReasonCode.RUN_ENDING), step="charge"
 )
 
@@ -53,8 +63,8 @@ def events(transition: Transition) -> list[tuple[str, str | None, str]]:
 @pytest.mark.parametrize(
     ("outcome", "status", "resolution"),
     [
-        (Ended(run=run(), output="1"), RunStatus.SUCCESS, ReasonCode.REPLAY_SUCCEEDED),
-        (Stopped(run=run(), step="charge"), RunStatus.PARTIAL, ReasonCode.STEP_REPLAY_SUCCEEDED),
+        (WorkflowReturned(run=run(), output="1"), RunStatus.SUCCESS, ReasonCode.REPLAY_SUCCEEDED),
+        (StepReplayEnded(run=run(), step="charge"), RunStatus.PARTIAL, ReasonCode.STEP_REPLAY_SUCCEEDED),
     ],
 )
 def test_a_replay_that_ends_well_resolves_its_letter(
@@ -73,7 +83,7 @@ def test_a_replay_that_ends_well_resolves_its_letter(
 
 
 def test_a_run_that_is_no_replay_resolves_nothing() -> None:
-    transition = decided(Ended(run=run(None), output="1"))
+    transition = decided(WorkflowReturned(run=run(None), output="1"))
     assert (transition.move, transition.ends_replay, transition.audit) == (None, None, ())
 
 
@@ -83,9 +93,9 @@ def test_a_run_that_is_no_replay_resolves_nothing() -> None:
 @pytest.mark.parametrize(
     ("outcome", "status"),
     [
-        (Escaped(run=run(), ending=ENDING), RunStatus.DLQ_PENDING),
-        (Expired(run=run()), RunStatus.TIMED_OUT),
-        (Lost(run=run(), deaths=3, executing=True), RunStatus.DLQ_PENDING),
+        (WorkflowFailed(run=run(), ending=ENDING), RunStatus.DLQ_PENDING),
+        (DeadlinePassed(run=run()), RunStatus.TIMED_OUT),
+        (WorkerLost(run=run(), deaths=3, executing=True), RunStatus.DLQ_PENDING),
     ],
     ids=["escaped", "expired", "lost"],
 )
@@ -101,7 +111,7 @@ def test_a_replay_that_fails_opens_the_same_letter_again(outcome: Outcome, statu
 
 
 def test_a_first_failure_creates_a_letter_of_its_own() -> None:
-    transition = decided(Escaped(run=run(None), ending=ENDING))
+    transition = decided(WorkflowFailed(run=run(None), ending=ENDING))
     assert transition.letter is not None
     assert transition.letter.public_id == "dl-run7"
     assert transition.ends_replay is None
@@ -109,7 +119,7 @@ def test_a_first_failure_creates_a_letter_of_its_own() -> None:
 
 
 def test_a_replay_of_a_run_that_wants_no_letter_still_ends() -> None:
-    transition = decided(Escaped(run=run(dead_letter=False), ending=ENDING))
+    transition = decided(WorkflowFailed(run=run(dead_letter=False), ending=ENDING))
     assert transition.change is not None
     assert (transition.change.status, transition.letter) == (RunStatus.FAILED, None)
     assert transition.ends_replay == LETTER
@@ -117,7 +127,7 @@ def test_a_replay_of_a_run_that_wants_no_letter_still_ends() -> None:
 
 
 def test_a_replay_that_is_cancelled_leaves_no_letter_open() -> None:
-    transition = decided(Cancelled(run=run(), by="ada", reason="enough"))
+    transition = decided(CancelRequested(run=run(), by="ada", reason="enough"))
     assert transition.move is not None
     assert (transition.move.status, transition.ends_replay) == (LetterStatus.RESOLVED, LETTER)
     assert events(transition) == [("dlq.replay_failed", LETTER, "redrive"), ("run.cancelled", None, "ada")]
@@ -146,7 +156,7 @@ def test_a_closed_letter_ends_the_waiting_of_its_run(
     status: LetterStatus, event: str, ended: RunStatus, becomes: RunStatus
 ) -> None:
     transition = decided(
-        Closed(run=run(), letter=LETTER, status=status, ended=ended, by="ada", reason="paid by hand")
+        LetterClosed(run=run(), letter=LETTER, status=status, ended=ended, by="ada", reason="paid by hand")
     )
     assert transition.change is not None
     assert (transition.change.status, transition.change.take) == (becomes, True)
@@ -163,7 +173,7 @@ def test_a_closed_letter_ends_the_waiting_of_its_run(
 
 def test_a_letter_closed_without_a_word_says_how() -> None:
     transition = decided(
-        Closed(run=run(), letter=LETTER, status=LetterStatus.IGNORED, ended=RunStatus.DLQ_PENDING, by="ada")
+        LetterClosed(run=run(), letter=LETTER, status=LetterStatus.IGNORED, ended=RunStatus.DLQ_PENDING, by="ada")
     )
     assert transition.move is not None
     assert (transition.move.resolution, transition.audit[0].reason) == ("ignored", None)

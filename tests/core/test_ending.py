@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from redrive.core.classify import Category
 from redrive.core.failure import Failure
-from redrive.core.failure_reason import Ending, LetterCode, Stage, code_for, step_failed
+from redrive.core.failure_reason import FailureReason, LetterCode, Stage, build_step_failed, choose_letter_code
 from redrive.reasons import Reason, ReasonCode
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -34,12 +34,10 @@ FAILURES = st.builds(
     details=st.dictionaries(TEXT, JSON_VALUES, max_size=3),
 )
 ENDINGS = st.builds(
-    Ending,
+    FailureReason,
     failure=FAILURES,
     code=st.sampled_from(LetterCode),
-    reason=st.builds(
-        Reason, st.sampled_from(ReasonCode), step=TEXT, n=st.integers(), why=st.builds(Reason, TEXT)
-    ),
+    reason=st.builds(Reason, st.sampled_from(ReasonCode), step=TEXT, n=st.integers(), why=st.builds(Reason, TEXT)),
     stage=st.sampled_from(Stage),
     step=st.none() | TEXT,
     step_index=st.none() | st.integers(0, 10_000),
@@ -82,7 +80,7 @@ ORDER: list[tuple[LetterCode, Callable[[Category, bool], bool]]] = [
 @pytest.mark.parametrize("category", Category)
 def test_the_code_of_a_failure_is_the_first_that_fits(category: Category, exhausted: bool) -> None:
     first = next(code for code, fits in ORDER if fits(category, exhausted))
-    assert code_for(Failure.of(category, "x"), exhausted=exhausted) is first
+    assert choose_letter_code(Failure.of(category, "x"), exhausted=exhausted) is first
 
 
 @pytest.mark.parametrize(
@@ -98,22 +96,20 @@ def test_the_code_of_a_failure_is_the_first_that_fits(category: Category, exhaus
     ],
 )
 def test_codes_of_the_failures_people_meet_most(category: Category, exhausted: bool, code: str) -> None:
-    assert code_for(Failure.of(category, "x"), exhausted=exhausted) == code
+    assert choose_letter_code(Failure.of(category, "x"), exhausted=exhausted) == code
 
 
 @settings(deadline=None)
 @given(ENDINGS)
-def test_an_ending_is_the_same_after_a_round_trip_through_json(ending: Ending) -> None:
-    assert Ending.from_json(ending.to_json()) == ending
+def test_an_ending_is_the_same_after_a_round_trip_through_json(ending: FailureReason) -> None:
+    assert FailureReason.from_json(ending.to_json()) == ending
 
 
 def test_an_ending_that_newer_code_wrote_can_be_read() -> None:
-    ending = Ending(
-        failure=Failure.of(Category.UNKNOWN, "x"),
-        code=LetterCode.TIMEOUT,
-        reason=Reason(ReasonCode.DEADLINE_PASSED),
+    ending = FailureReason(
+        failure=Failure.of(Category.UNKNOWN, "x"), code=LetterCode.TIMEOUT, reason=Reason(ReasonCode.DEADLINE_PASSED)
     )
-    assert Ending.from_json(ending.to_json().replace("{", '{"tomorrow": 1, ', 1)) == ending
+    assert FailureReason.from_json(ending.to_json().replace("{", '{"tomorrow": 1, ', 1)) == ending
 
 
 def test_workflow_code_sees_what_the_step_raised_by_name_never_the_object() -> None:
@@ -124,21 +120,17 @@ def test_workflow_code_sees_what_the_step_raised_by_name_never_the_object() -> N
         bases=("shop.CardDeclined", "shop.PaymentDeclined", "builtins.Exception"),
         details={"card": "x-1"},
     )
-    ending = Ending(
+    ending = FailureReason(
         failure=failure,
         code=LetterCode.NON_RETRYABLE,
         reason=Reason(ReasonCode.RUN_ENDING),
         step="charge",
         step_index=2,
     )
-    live = step_failed(ending, key="/charge#0")
-    resumed = step_failed(Ending.from_json(ending.to_json()), key="/charge#0")
+    live = build_step_failed(ending, key="/charge#0")
+    resumed = build_step_failed(FailureReason.from_json(ending.to_json()), key="/charge#0")
     for error in (live, resumed):
-        assert (error.step, error.category, error.error_type) == (
-            "charge",
-            "client_error",
-            "shop.CardDeclined",
-        )
+        assert (error.step, error.category, error.error_type) == ("charge", "client_error", "shop.CardDeclined")
         assert (error.message, error.details, error.key) == ("card declined", {"card": "x-1"}, "/charge#0")
         assert error.is_a("shop.CardDeclined")
         assert error.is_a("shop.PaymentDeclined")

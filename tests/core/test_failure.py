@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.core.classify import Category, Rule
-from redrive.core.failure import MESSAGE_LIMIT, STACK_LIMIT, Failure, capture, clean_text
-from redrive.duration import seconds
+from redrive.core.failure import MESSAGE_LIMIT, STACK_LIMIT, Failure, capture_failure, clean_text
+from redrive.duration import parse_duration
 from redrive.errors import ConfigurationError, NonRetryable, RetryAfter, StepFailed
 
 TEXT = st.text(st.sampled_from("\x00\ud800\udfff\\a") | st.characters(exclude_categories=[]))
@@ -46,7 +46,7 @@ def storable(failure: Failure) -> bool:
 
 
 def test_a_failure_says_what_where_and_how() -> None:
-    failure = capture(raised(CardDeclined("no funds", {"code": 51})))
+    failure = capture_failure(raised(CardDeclined("no funds", {"code": 51})))
     assert failure.category is Category.INTERNAL
     assert failure.error_type == f"{__name__}.CardDeclined"
     assert failure.short_type == "CardDeclined"
@@ -63,10 +63,8 @@ def test_a_failure_says_what_where_and_how() -> None:
 
 
 def test_step_failed_recognises_the_class_and_its_bases() -> None:
-    failure = capture(CardDeclined("x"))
-    error = StepFailed(
-        step="s", category="x", error_type=failure.error_type, message="m", bases=failure.bases
-    )
+    failure = capture_failure(CardDeclined("x"))
+    error = StepFailed(step="s", category="x", error_type=failure.error_type, message="m", bases=failure.bases)
     assert error.is_a(CardDeclined)
     assert error.is_a(LookupError)
     assert error.is_a("builtins.LookupError")
@@ -77,21 +75,21 @@ def test_status_and_retry_after_are_kept() -> None:
     error = RuntimeError("x")
     error.status_code = 503  # type: ignore[attr-defined]
     error.headers = {"Retry-After": "Thu, 01 Jan 1970 00:01:40 GMT"}  # type: ignore[attr-defined]
-    failure = capture(error, now=40.0)
+    failure = capture_failure(error, now=40.0)
     assert (failure.category, failure.status_code, failure.retry_after) == (Category.SERVER_ERROR, 503, 60.0)
 
 
 def test_only_some_exceptions_decide_for_themselves_whether_they_are_retried() -> None:
-    assert capture(NonRetryable("x")).retryable is False
-    assert capture(RetryAfter("30s")).retryable is True
-    assert capture(ValueError("x")).retryable is None
-    assert capture(ExceptionGroup("g", [RetryAfter(1), KeyError()])).retryable is True
-    assert capture(ExceptionGroup("g", [KeyError(), RetryAfter(1)])).retryable is None
+    assert capture_failure(NonRetryable("x")).retryable is False
+    assert capture_failure(RetryAfter("30s")).retryable is True
+    assert capture_failure(ValueError("x")).retryable is None
+    assert capture_failure(ExceptionGroup("g", [RetryAfter(1), KeyError()])).retryable is True
+    assert capture_failure(ExceptionGroup("g", [KeyError(), RetryAfter(1)])).retryable is None
 
 
 def test_one_non_retryable_in_a_group_ends_it() -> None:
     group = ExceptionGroup("g", [RetryAfter(1), ExceptionGroup("h", [NonRetryable("x")])])
-    assert capture(group).retryable is False
+    assert capture_failure(group).retryable is False
 
 
 @pytest.mark.parametrize("category", Category)
@@ -112,7 +110,7 @@ def test_rules_apply_and_a_broken_one_is_named_in_the_stack() -> None:
     def broken(error: BaseException) -> bool:
         raise KeyError
 
-    failure = capture(
+    failure = capture_failure(
         raised(CardDeclined("x")), [Rule(broken, Category.NETWORK), Rule(CardDeclined, Category.VALIDATION)]
     )
     assert failure.category is Category.VALIDATION
@@ -132,14 +130,12 @@ def test_causes_and_contexts_are_in_the_stack() -> None:
 
     with pytest.raises(RuntimeError) as caught:
         chained()
-    stack = capture(caught.value).stack
-    assert (
-        stack.index("KeyError: 'first'") < stack.index("direct cause") < stack.index("RuntimeError: second")
-    )
+    stack = capture_failure(caught.value).stack
+    assert stack.index("KeyError: 'first'") < stack.index("direct cause") < stack.index("RuntimeError: second")
 
 
 def test_a_group_names_its_first_leaf_and_shows_all_in_the_stack() -> None:
-    failure = capture(raised(ExceptionGroup("2 tasks", [raised(KeyError("a")), raised(TypeError("b"))])))
+    failure = capture_failure(raised(ExceptionGroup("2 tasks", [raised(KeyError("a")), raised(TypeError("b"))])))
     assert failure.message == "2 tasks (2 sub-exceptions): KeyError: 'a'"
     assert failure.error_type == "builtins.ExceptionGroup"
     assert "KeyError: 'a'" in failure.stack
@@ -148,11 +144,11 @@ def test_a_group_names_its_first_leaf_and_shows_all_in_the_stack() -> None:
 
 
 def test_the_frame_of_a_group_whose_leaf_was_never_raised_is_its_own() -> None:
-    assert capture(raised(ExceptionGroup("g", [KeyError()]))).frame == f"{__name__}.raised"
+    assert capture_failure(raised(ExceptionGroup("g", [KeyError()]))).frame == f"{__name__}.raised"
 
 
 def test_an_exception_that_was_never_raised_has_no_frame() -> None:
-    assert capture(ValueError("x")).frame is None
+    assert capture_failure(ValueError("x")).frame is None
 
 
 def call(module: str, path: str = "/app/x.py", inner: Any = None) -> Any:
@@ -166,7 +162,7 @@ def call(module: str, path: str = "/app/x.py", inner: Any = None) -> Any:
 def frame_of(function: Any) -> str | None:
     with pytest.raises(ZeroDivisionError) as caught:
         function()
-    return capture(caught.value).frame
+    return capture_failure(caught.value).frame
 
 
 @pytest.mark.parametrize(
@@ -191,10 +187,10 @@ def test_a_package_that_only_begins_like_ours_is_the_users() -> None:
 
 def test_without_any_code_of_the_user_the_frame_is_the_innermost() -> None:
     with pytest.raises(ConfigurationError) as caught:
-        seconds("x")
+        parse_duration("x")
     error = caught.value
     error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
-    assert capture(error).frame == "redrive.duration.seconds"
+    assert capture_failure(error).frame == "redrive.duration.parse_duration"
 
 
 def test_a_frame_without_a_module_name_is_still_named() -> None:
@@ -214,7 +210,7 @@ def test_the_frame_does_not_depend_on_line_numbers() -> None:
 
 
 def test_nul_bytes_and_lone_surrogates_become_visible() -> None:
-    failure = capture(raised(CardDeclined("a\x00b\ud800c", {"k\x00": "v\udfff"})))
+    failure = capture_failure(raised(CardDeclined("a\x00b\ud800c", {"k\x00": "v\udfff"})))
     assert failure.message == "a\\x00b\\ud800c"
     assert failure.details == {"k\\x00": "v\\udfff"}
     assert "a\\x00b\\ud800c" in failure.stack
@@ -222,7 +218,7 @@ def test_nul_bytes_and_lone_surrogates_become_visible() -> None:
 
 
 def test_long_messages_and_stacks_keep_their_beginning_and_their_end() -> None:
-    failure = capture(raised(ValueError("begin" + "x" * 100_000 + "end")))
+    failure = capture_failure(raised(ValueError("begin" + "x" * 100_000 + "end")))
     assert len(failure.message) == MESSAGE_LIMIT
     assert failure.message.startswith("beginxxx")
     assert failure.message.endswith("xxxend")
@@ -273,14 +269,14 @@ class HostileMapping(Mapping[str, int]):
 
 
 def test_an_exception_whose_text_cannot_be_read_is_still_a_failure() -> None:
-    failure = capture(raised(Speechless()))
+    failure = capture_failure(raised(Speechless()))
     assert failure.message == "<Speechless: its text could not be read, RuntimeError raised>"
     assert failure.frame == f"{__name__}.raised"
     assert "Speechless" in failure.stack
 
 
 def test_an_exception_that_resists_every_look_is_still_a_failure() -> None:
-    failure = capture(raised(Explosive("x")))
+    failure = capture_failure(raised(Explosive("x")))
     assert failure.error_type == f"{__name__}.Explosive"
     assert failure.category is Category.UNKNOWN
     assert "in raised" in failure.stack
@@ -289,14 +285,14 @@ def test_an_exception_that_resists_every_look_is_still_a_failure() -> None:
 
 
 def test_details_that_cannot_be_read_say_so() -> None:
-    assert capture(CardDeclined("x", HostileMapping())).details == {
+    assert capture_failure(CardDeclined("x", HostileMapping())).details == {
         "details": "<could not be read, OSError raised>"
     }
 
 
 @pytest.mark.parametrize("details", [None, [], "text", 5, SimpleNamespace(a=1)])
 def test_details_that_are_no_mapping_are_left_out(details: object) -> None:
-    assert capture(CardDeclined("x", details)).details == {}
+    assert capture_failure(CardDeclined("x", details)).details == {}
 
 
 def test_details_become_json() -> None:
@@ -313,7 +309,7 @@ def test_details_become_json() -> None:
         7: "key",
         "speechless": Speechless(),
     }
-    kept = capture(CardDeclined("x", details)).details
+    kept = capture_failure(CardDeclined("x", details)).details
     assert kept["plain"] == [None, True, 1, 1.5, "x"]
     assert kept["tuple"] == [1, [2]]
     assert kept["frozen"] == ["a"]
@@ -322,14 +318,14 @@ def test_details_become_json() -> None:
     assert kept["huge"].startswith("0x1000")
     assert kept["7"] == "key"
     assert "its text could not be read" in kept["speechless"]
-    assert storable(capture(CardDeclined("x", details)))
+    assert storable(capture_failure(CardDeclined("x", details)))
 
 
 def test_details_without_end_are_cut() -> None:
     circle: dict[str, Any] = {"text": "x" * 100_000}
     circle["self"] = circle
     circle["many"] = list(range(100_000))
-    failure = capture(CardDeclined("x", circle))
+    failure = capture_failure(CardDeclined("x", circle))
     assert len(json.dumps(failure.to_json())) < 500_000
     assert len(failure.details["text"]) == 2_000
     inner: Any = failure.details
@@ -351,18 +347,18 @@ JSON = st.recursive(
 def test_any_failure_is_storable_and_the_same_after_a_round_trip(
     message: str, details: dict[str, Any], kind: Any
 ) -> None:
-    failure = capture(raised(kind(message, details=details)))
+    failure = capture_failure(raised(kind(message, details=details)))
     assert storable(failure)
     assert Failure.from_json(json.loads(json.dumps(failure.to_json(), allow_nan=False))) == failure
 
 
 def test_fields_of_a_newer_version_are_passed_over() -> None:
-    failure = capture(raised(RetryAfter("30s")))
+    failure = capture_failure(raised(RetryAfter("30s")))
     assert Failure.from_json({**failure.to_json(), "added_later": 1}) == failure
 
 
 def test_capturing_changes_nothing_in_the_exception() -> None:
     error = raised(ValueError("x"))
     before = traceback.format_exception(error)
-    capture(error)
+    capture_failure(error)
     assert traceback.format_exception(error) == before

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from redrive.core import failure
-from redrive.core.failure import capture
+from redrive.core.failure import capture_failure
 
 
 def fails(number: int) -> float:
@@ -91,7 +91,7 @@ def error_of(function: Callable[[], object]) -> BaseException:
 def test_a_stack_reads_as_python_prints_it_the_second_time_too(function: Callable[[], object]) -> None:
     for _ in range(2):
         error = error_of(function)
-        assert capture(error).stack == "".join(traceback.format_exception(error)).rstrip("\n")
+        assert capture_failure(error).stack == "".join(traceback.format_exception(error)).rstrip("\n")
 
 
 def test_two_places_in_one_function_are_two_frames() -> None:
@@ -100,7 +100,7 @@ def test_two_places_in_one_function_are_two_frames() -> None:
             raise ValueError("here")
         raise ValueError("there")
 
-    stacks = [capture(error_of(lambda first=first: either(first))).stack for first in (True, False)]  # type: ignore[misc]
+    stacks = [capture_failure(error_of(lambda first=first: either(first))).stack for first in (True, False)]  # type: ignore[misc]
     assert ['raise ValueError("here")' in stack for stack in stacks] == [True, False]
 
 
@@ -110,19 +110,19 @@ def test_the_same_code_in_two_files_is_two_frames() -> None:
         names: dict[str, Callable[[], object]] = {}
         exec(compile("def both():\n    raise ValueError('x')", file, "exec"), names)
         errors.append(error_of(names["both"]))
-    one, two = (capture(error).stack for error in errors)
+    one, two = (capture_failure(error).stack for error in errors)
     assert 'File "one.py"' in one
     assert 'File "two.py"' in two
 
 
 def test_only_so_many_frames_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failure, "_FRAME_TEXTS", 3)
-    monkeypatch.setattr(failure, "_frame_texts", {})
+    monkeypatch.setattr(failure, "_MAX_CACHED_FRAMES", 3)
+    monkeypatch.setattr(failure, "_frame_cache", {})
     for number in range(10):
         names: dict[str, Callable[[], object]] = {}
         exec(compile("def both():\n    raise ValueError('x')", f"{number}.py", "exec"), names)
-        assert f'File "{number}.py"' in capture(error_of(names["both"])).stack
-        assert len(failure._frame_texts) <= 3
+        assert f'File "{number}.py"' in capture_failure(error_of(names["both"])).stack
+        assert len(failure._frame_cache) <= 3
 
 
 def test_where_all_frames_are_the_workers_they_are_kept() -> None:
@@ -134,4 +134,4 @@ def test_where_all_frames_are_the_workers_they_are_kept() -> None:
         breaks()
     assert caught.value.__traceback__ is not None
     own = caught.value.with_traceback(caught.value.__traceback__.tb_next)  # without the frame of this test
-    assert "in breaks" in capture(own).stack
+    assert "in breaks" in capture_failure(own).stack

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.core.classify import Category
-from redrive.core.failure import Failure, derive_key, fingerprint, normalise
+from redrive.core.failure import Failure, compute_fingerprint, derive_fingerprint_key, normalise_message
 from redrive.records import replace
 
 BASE = Failure(
@@ -21,11 +21,11 @@ BASE = Failure(
 )
 
 
-KEY = derive_key("a secret of a store", "acme")
+KEY = derive_fingerprint_key("a secret of a store", "acme")
 
 
 def of(failure: Failure, workflow: str = "fulfil", step: str | None = "charge", key: bytes = KEY) -> str:
-    return fingerprint(failure, workflow=workflow, step=step, key=key)
+    return compute_fingerprint(failure, workflow=workflow, step=step, key=key)
 
 
 def saying(message: str) -> str:
@@ -61,7 +61,7 @@ def test_it_is_sixteen_hexadecimal_digits_and_never_changes() -> None:
     ],
 )
 def test_what_differs_from_run_to_run_does_not_matter(one: str, other: str) -> None:
-    assert normalise(one) == normalise(other)
+    assert normalise_message(one) == normalise_message(other)
     assert saying(one) == saying(other)
 
 
@@ -80,7 +80,7 @@ def test_what_was_said_does_matter(one: str, other: str) -> None:
 
 def test_what_is_replaced_is_still_readable() -> None:
     message = "order 42 of 'ann' at https://x.example/1 failed on 2026-01-02: /tmp/x, ann@example.org"
-    assert normalise(message) == "order <n> of <text> at <url> failed on <time>: <path>, <email>"
+    assert normalise_message(message) == "order <n> of <text> at <url> failed on <time>: <path>, <email>"
 
 
 @pytest.mark.parametrize(
@@ -98,13 +98,7 @@ def test_each_part_of_the_failure_matters(change: dict[str, object]) -> None:
 
 
 def test_the_place_matters() -> None:
-    places = [
-        ("fulfil", "charge"),
-        ("fulfil", "ship"),
-        ("refund", "charge"),
-        ("fulfil", None),
-        ("fulfil", ""),
-    ]
+    places = [("fulfil", "charge"), ("fulfil", "ship"), ("refund", "charge"), ("fulfil", None), ("fulfil", "")]
     assert len({of(BASE, workflow, step) for workflow, step in places}) == len(places)
     assert of(BASE, "a", "b:c") != of(BASE, "a:b", "c")
 
@@ -117,9 +111,14 @@ def test_stack_details_status_and_delay_do_not_matter() -> None:
 
 
 def test_another_store_or_tenant_has_other_fingerprints() -> None:
-    keys = [KEY, derive_key("a secret of a store", "globex"), derive_key("another secret", "acme"), b""]
+    keys = [
+        KEY,
+        derive_fingerprint_key("a secret of a store", "globex"),
+        derive_fingerprint_key("another secret", "acme"),
+        b"",
+    ]
     assert len({of(BASE, key=key) for key in keys}) == len(keys)
-    assert derive_key("a secret of a store", "acme") == KEY  # every process of a store derives the same
+    assert derive_fingerprint_key("a secret of a store", "acme") == KEY  # every process of a store derives the same
 
 
 @pytest.mark.parametrize(
@@ -142,8 +141,7 @@ def test_any_text_has_a_fingerprint(message: str, workflow: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "unit",
-    ["a", "1", "a1", "'", '"', "a@", "@a", "a.", "/", "/a", "://", "a:", "1:", "-", " ", "<n> ", "\\", "f-"],
+    "unit", ["a", "1", "a1", "'", '"', "a@", "@a", "a.", "/", "/a", "://", "a:", "1:", "-", " ", "<n> ", "\\", "f-"]
 )
 def test_time_grows_with_length_only(unit: str) -> None:
     small, large = (_time(unit * (size // len(unit)) + "!") for size in (25_000, 100_000))
@@ -152,5 +150,5 @@ def test_time_grows_with_length_only(unit: str) -> None:
 
 def _time(text: str) -> float:
     began = time.process_time()
-    normalise(text)
+    normalise_message(text)
     return time.process_time() - began

@@ -12,32 +12,32 @@ from hypothesis import strategies as st
 from redrive.core.classify import Category
 from redrive.core.decide import decide
 from redrive.core.failure import Failure
-from redrive.core.failure_handlers import NOTE, event_text, with_handlers
-from redrive.core.failure_reason import Ending, LetterCode
-from redrive.core.idempotency import handler_id
+from redrive.core.failure_handlers import INPUT_NOTE_KEY, add_handler_runs, encode_event
+from redrive.core.failure_reason import FailureReason, LetterCode
+from redrive.core.idempotency import handler_run_id
 from redrive.core.outcomes import (
-    Cancelled,
-    Closed,
-    Diverged,
-    Ended,
-    Escaped,
-    Expired,
-    Lost,
+    CancelRequested,
+    CodeDiverged,
+    CodeWait,
+    DeadlinePassed,
+    LetterClosed,
     Outcome,
-    Released,
+    RunReleased,
     RunView,
-    Stopped,
-    Wait,
+    StepReplayEnded,
+    WorkerLost,
+    WorkflowFailed,
+    WorkflowReturned,
 )
-from redrive.core.run_options import DEFAULT_RETRY, Handler, OnFailure, RunOptions
+from redrive.core.run_options import DEFAULT_RETRY, FailureHandler, OnFailure, RunOptions
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transitions import RunWrite, Transition
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
 
 NOW = 1_900_000_000_000_000
-OWN = Handler(workflow="page", parameter="event", options=RunOptions(index=("event.run_id",)).to_json())
-ALL = Handler(workflow="count", parameter="e", options=RunOptions().to_json(), timeout=7)
+OWN = FailureHandler(workflow="page", parameter="event", options=RunOptions(index=("event.run_id",)).to_json())
+ALL = FailureHandler(workflow="count", parameter="e", options=RunOptions().to_json(), timeout=7)
 RULES = OnFailure(handlers=(OWN, ALL), limit=1 << 20)
 RUN = RunView(
     id=1,
@@ -49,7 +49,7 @@ RUN = RunView(
     options=RunOptions(on_failure=RULES, max_crashes=2),
     started_at=NOW - 5,
 )
-ENDING = Ending(
+ENDING = FailureReason(
     failure=Failure.of(Category.TIMEOUT, "silent", error_type="builtins.TimeoutError"),
     code=LetterCode.EXHAUSTED_RETRIES,
     reason=Reason(ReasonCode.RUN_ENDING),
@@ -58,20 +58,20 @@ ENDING = Ending(
 )
 
 FAILS: list[Outcome] = [
-    Escaped(run=RUN, ending=ENDING),
-    Expired(run=RUN),
-    Lost(run=RUN, deaths=2, executing=True),
-    Diverged(run=RUN, difference=Reason(ReasonCode.JOURNAL_NOTHING), wait=Wait.NO_MORE),
+    WorkflowFailed(run=RUN, ending=ENDING),
+    DeadlinePassed(run=RUN),
+    WorkerLost(run=RUN, deaths=2, executing=True),
+    CodeDiverged(run=RUN, difference=Reason(ReasonCode.JOURNAL_NOTHING), wait=CodeWait.NO_MORE),
 ]
 OTHERS: list[Outcome] = [
-    Ended(run=RUN, output="1"),
-    Stopped(run=RUN, step="charge"),
-    Released(run=RUN),
-    Lost(run=RUN, deaths=1, executing=True),
-    Diverged(run=RUN, difference=Reason(ReasonCode.JOURNAL_NOTHING), wait=Wait.FOR_CODE),
-    Cancelled(run=RUN, by="ann"),
+    WorkflowReturned(run=RUN, output="1"),
+    StepReplayEnded(run=RUN, step="charge"),
+    RunReleased(run=RUN),
+    WorkerLost(run=RUN, deaths=1, executing=True),
+    CodeDiverged(run=RUN, difference=Reason(ReasonCode.JOURNAL_NOTHING), wait=CodeWait.FOR_CODE),
+    CancelRequested(run=RUN, by="ann"),
     *(
-        Closed(run=RUN, letter="dl-r1", status=status, ended=RunStatus.DLQ_PENDING, by="ann")
+        LetterClosed(run=RUN, letter="dl-r1", status=status, ended=RunStatus.DLQ_PENDING, by="ann")
         for status in (LetterStatus.RESOLVED, LetterStatus.IGNORED, LetterStatus.EXPIRED)
     ),
 ]
@@ -118,8 +118,8 @@ def test_what_was_rolled_back_has_failed_when_that_is_done() -> None:
     failed = RunWrite(status=RunStatus.COMPENSATED, failure=ENDING.to_json())
     underway = RunWrite(status=RunStatus.COMPENSATING, failure=ENDING.to_json())
     plain = Transition(run=1, tenant="acme", fence=3)
-    assert len(with_handlers(replace(plain, change=failed), RUN, NOW).starts) == 2
-    assert with_handlers(replace(plain, change=underway), RUN, NOW).starts == ()
+    assert len(add_handler_runs(replace(plain, change=failed), RUN, NOW).starts) == 2
+    assert add_handler_runs(replace(plain, change=underway), RUN, NOW).starts == ()
 
 
 def test_the_correlation_id_is_the_runs_or_its_own_id() -> None:
@@ -142,16 +142,16 @@ def test_the_same_failure_has_the_same_handlers_and_another_others() -> None:
 def test_handler_ids_look_like_others_and_differ_where_the_failure_does(
     run: str, fence: int, name: str, other_run: str, other_fence: int, other_name: str
 ) -> None:
-    one = handler_id(run, fence, name, NOW)
+    one = handler_run_id(run, fence, name, NOW)
     assert len(one) == 26
     assert set(one) <= set("0123456789abcdefghjkmnpqrstvwxyz")
     same = (run, fence, name) == (other_run, other_fence, other_name)
-    assert (handler_id(other_run, other_fence, other_name, NOW) == one) is same
-    assert handler_id(run, fence, name, NOW + 1000) > one
+    assert (handler_run_id(other_run, other_fence, other_name, NOW) == one) is same
+    assert handler_run_id(run, fence, name, NOW + 1000) > one
 
 
 def test_the_event_says_all_there_is_to_say() -> None:
-    assert json.loads(event_text(RUN, ENDING, replace(RULES, base_url="https://d"), NOW)) == {
+    assert json.loads(encode_event(RUN, ENDING, replace(RULES, base_url="https://d"), NOW)) == {
         "run_id": "r1",
         "workflow": "pay",
         "tenant": "acme",
@@ -171,20 +171,18 @@ def test_the_event_says_all_there_is_to_say() -> None:
 def test_an_event_is_never_larger_than_an_input_may_be(length: int, letter: str) -> None:
     run = replace(RUN, input=json.dumps({"text": letter * length}, ensure_ascii=False))
     rules = replace(RULES, limit=2000)
-    text = event_text(run, ENDING, rules, NOW)
+    text = encode_event(run, ENDING, rules, NOW)
     assert len(text.encode()) <= 2000
     carried = json.loads(text)["input"]
-    assert carried == json.loads(run.input) or list(carried) == [NOTE]
+    assert carried == json.loads(run.input) or list(carried) == [INPUT_NOTE_KEY]
 
 
 def test_an_input_that_fits_is_carried() -> None:
     run = replace(RUN, input=json.dumps({"text": "x" * 1000}))
-    assert json.loads(event_text(run, ENDING, replace(RULES, limit=2000), NOW))["input"] == json.loads(
-        run.input
-    )
+    assert json.loads(encode_event(run, ENDING, replace(RULES, limit=2000), NOW))["input"] == json.loads(run.input)
 
 
 @pytest.mark.parametrize("text", ["{", "", "enc1:abc", "[" * 100_000])
 def test_an_input_that_cannot_be_read_is_named_instead(text: str) -> None:
-    event = json.loads(event_text(replace(RUN, input=text), ENDING, RULES, NOW))
-    assert "r1" in event["input"][NOTE]
+    event = json.loads(encode_event(replace(RUN, input=text), ENDING, RULES, NOW))
+    assert "r1" in event["input"][INPUT_NOTE_KEY]

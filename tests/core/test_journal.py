@@ -48,7 +48,7 @@ def handed_out(journal: Journal) -> list[str]:
     """Ask for each result in turn until there is none left."""
     keys = []
     while (key := journal.turn) is not None:
-        journal.hand_out(key)
+        journal.mark_delivered(key)
         keys.append(key)
     return keys
 
@@ -79,38 +79,38 @@ def test_a_new_run_has_an_empty_journal() -> None:
     journal = Journal()
     assert journal.ask("/charge#0") is None
     assert (journal.turn, journal.next_index, journal.next_done) == (None, 0, 0)
-    assert journal.forgotten() == []
+    assert journal.list_unrequested() == []
 
 
 def test_an_entry_is_found_by_its_key_and_counts_as_asked_for_from_then_on() -> None:
     charge, ship = entry(0, "/charge#0", 0), entry(1, "/charge#1", 1)
     journal = Journal([charge, ship])
-    assert not journal.need_not_be_asked("/charge#1")
+    assert not journal.is_optional("/charge#1")
     assert journal.ask("/charge#1") is ship
-    assert journal.need_not_be_asked("/charge#1")
-    assert not journal.need_not_be_asked("/charge#0")
+    assert journal.is_optional("/charge#1")
+    assert not journal.is_optional("/charge#0")
 
 
 def test_asking_for_what_was_never_recorded_counts_for_nothing() -> None:
     journal = Journal([entry(0, "/charge#0", 0)])
     assert journal.ask("/refund#0") is None
-    assert not journal.need_not_be_asked("/charge#0")
-    assert [row.key for row in journal.forgotten()] == ["/charge#0"]
+    assert not journal.is_optional("/charge#0")
+    assert [row.key for row in journal.list_unrequested()] == ["/charge#0"]
 
 
 def test_a_loose_entry_answers_whoever_asks_but_need_not_be_asked_for() -> None:
     """What a replay leaves behind of the time after the failure: the function may take another way now."""
     kept, loose = entry(0, "/charge#0", 0), entry(1, "/ship#0", 1, loose=1)
     journal = Journal([kept, loose])
-    assert journal.need_not_be_asked("/ship#0")
-    assert [row.key for row in journal.forgotten()] == ["/charge#0"]
+    assert journal.is_optional("/ship#0")
+    assert [row.key for row in journal.list_unrequested()] == ["/charge#0"]
     assert journal.ask("/ship#0") is loose
     assert handed_out(journal) == ["/charge#0", "/ship#0"]
 
 
 def test_a_loose_note_is_not_missed_either() -> None:
     row = entry(0, "/redrive.now#0", kind=EntryKind.NOTE, status=StepStatus.SUCCESS, loose=1)
-    assert Journal([row]).forgotten() == []
+    assert Journal([row]).list_unrequested() == []
 
 
 def test_branches_with_the_same_step_names_get_their_own_entries() -> None:
@@ -128,7 +128,7 @@ def test_a_superseded_entry_is_gone_but_its_index_is_never_used_again() -> None:
     journal = Journal([entry(0, "/charge#0", 0), entry(1, "/ship#0", 1, superseded=1)])
     assert journal.ask("/ship#0") is None
     assert handed_out(journal) == ["/charge#0"]
-    assert [row.key for row in journal.forgotten()] == ["/charge#0"]
+    assert [row.key for row in journal.list_unrequested()] == ["/charge#0"]
     assert (journal.next_index, journal.next_done) == (2, 2)
 
 
@@ -168,15 +168,15 @@ def test_what_has_not_completed_has_no_turn() -> None:
 def test_a_result_is_not_handed_out_before_its_turn() -> None:
     journal = Journal([entry(0, "0/a#0", 1), entry(1, "1/b#0", 0)])
     with pytest.raises(ValueError, match="it is the turn of '1/b#0', not of '0/a#0'"):
-        journal.hand_out("0/a#0")
+        journal.mark_delivered("0/a#0")
     assert journal.turn == "1/b#0"
 
 
 def test_nothing_is_handed_out_twice() -> None:
     journal = Journal([entry(0, "/a#0", 0)])
-    journal.hand_out("/a#0")
+    journal.mark_delivered("/a#0")
     with pytest.raises(ValueError, match="it is the turn of None"):
-        journal.hand_out("/a#0")
+        journal.mark_delivered("/a#0")
 
 
 # -- changed code ------------------------------------------------------------------------------------------
@@ -211,15 +211,15 @@ def test_what_the_function_saw_before_it_has_to_ask_for_again(case: Kind) -> Non
     """A step in flight had shown the function nothing yet; another path may be taken around it."""
     row = entry(0, "/x#0", case.done, kind=case.kind, status=case.status)
     journal = Journal([row])
-    assert journal.forgotten() == ([row] if case.missed else [])
+    assert journal.list_unrequested() == ([row] if case.missed else [])
     journal.ask("/x#0")
-    assert journal.forgotten() == []
+    assert journal.list_unrequested() == []
 
 
 def test_what_was_forgotten_is_listed_in_the_order_it_began() -> None:
     journal = Journal([entry(2, "/c#0", 0), entry(0, "/a#0", 2), entry(1, "/b#0", 1)])
     journal.ask("/b#0")
-    assert [row.key for row in journal.forgotten()] == ["/a#0", "/c#0"]
+    assert [row.key for row in journal.list_unrequested()] == ["/a#0", "/c#0"]
 
 
 def test_the_difference_is_told_in_words() -> None:

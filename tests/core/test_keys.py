@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.core.idempotency import decode, encode, event_key, flow_key, job_key, payload_hash
+from redrive.core.idempotency import decode_key, encode_key, event_key, flow_key, job_key, payload_hash
 
 # Any Python text, lone surrogates included, with the dangerous characters made likely.
 TEXT = st.text(st.sampled_from(":%A3\x00\ud83d\ude00é😀") | st.characters(exclude_categories=[]), max_size=12)
@@ -19,18 +19,18 @@ def test_ordinary_keys_are_readable() -> None:
     assert job_key("acme", "invoice", "42") == "idem_job:acme:invoice:42"
     assert event_key("acme", "orders", "e-1") == "idem_evt:acme:orders:e-1"
     assert flow_key("acme", "01HX", "0/charge#1", 0) == "idem_flow:acme:01HX:0/charge#1:0"
-    assert encode("k", "Zürich", "東京") == "k:Zürich:東京"
+    assert encode_key("k", "Zürich", "東京") == "k:Zürich:東京"
 
 
 def test_what_separates_is_escaped_inside_a_part() -> None:
-    assert encode("k", "a:b", "c") == "k:a%3Ab:c"
-    assert encode("k", "a", "b:c") == "k:a:b%3Ac"
-    assert encode("k", "100%", "\x00", "\ud800") == "k:100%25:%00:%ED%A0%80"
+    assert encode_key("k", "a:b", "c") == "k:a%3Ab:c"
+    assert encode_key("k", "a", "b:c") == "k:a:b%3Ac"
+    assert encode_key("k", "100%", "\x00", "\ud800") == "k:100%25:%00:%ED%A0%80"
 
 
 @given(TEXT, PARTS)
 def test_a_key_can_be_decoded_to_what_it_was_made_from(kind: str, parts: list[str]) -> None:
-    assert decode(encode(kind, *parts)) == (kind, tuple(parts))
+    assert decode_key(encode_key(kind, *parts)) == (kind, tuple(parts))
 
 
 @given(TEXT, PARTS, TEXT, PARTS)
@@ -38,7 +38,7 @@ def test_different_kinds_or_parts_never_have_the_same_key(
     kind: str, parts: list[str], other_kind: str, other: list[str]
 ) -> None:
     same = (kind, parts) == (other_kind, other)
-    assert (encode(kind, *parts) == encode(other_kind, *other)) is same
+    assert (encode_key(kind, *parts) == encode_key(other_kind, *other)) is same
 
 
 @given(st.lists(TEXT, min_size=1, max_size=3), st.data())
@@ -46,12 +46,12 @@ def test_moving_a_boundary_between_parts_changes_the_key(parts: list[str], data:
     joined = ":".join(parts)
     cut = data.draw(st.integers(0, len(joined)))
     moved = [joined[:cut], joined[cut:]]
-    assert (encode("k", *parts) == encode("k", *moved)) is (parts == moved)
+    assert (encode_key("k", *parts) == encode_key("k", *moved)) is (parts == moved)
 
 
 @given(TEXT, PARTS)
 def test_a_key_is_text_any_store_can_hold(kind: str, parts: list[str]) -> None:
-    key = encode(kind, *parts)
+    key = encode_key(kind, *parts)
     key.encode("utf-8")
     assert not any(ord(char) < 32 or 127 <= ord(char) < 160 for char in key)
 
@@ -66,7 +66,7 @@ def test_tenants_cannot_reach_into_each_other() -> None:
 @pytest.mark.parametrize("key", ["k:%41", "k:%", "k:%zz", "k:a%3ab", "k:\x00", "k:%FF", "k:%ED%A0", "k:100%"])
 def test_text_that_encode_never_writes_is_refused(key: str) -> None:
     with pytest.raises(ValueError):
-        decode(key)
+        decode_key(key)
 
 
 def test_the_payload_hash_is_the_sha256_of_the_text() -> None:

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from redrive.core.run_options import (
     DEFAULT_RETRY,
-    Handler,
+    FailureHandler,
     OnFailure,
-    PolicyBook,
     RunOptions,
     StepOptions,
+    StoredPolicies,
     find_policy,
 )
 from redrive.policy import RetryPolicy
@@ -64,7 +64,7 @@ STORED = dict(
 POLICY = {place: RetryPolicy(max_retries=number) for number, place in enumerate(ORDER, start=10)}
 
 
-def found(places: list[str], *, noise: PolicyBook | None = None) -> RetryPolicy:
+def found(places: list[str], *, noise: StoredPolicies | None = None) -> RetryPolicy:
     """The policy in force for step `charge` of workflow `fulfil` of tenant `acme`."""
 
     def given(place: str) -> RetryPolicy | None:
@@ -109,7 +109,7 @@ def test_what_is_stored_for_others_is_of_no_concern() -> None:
     assert found(["code on the step"], noise=noise) == POLICY["code on the step"]
 
 
-HANDLERS = st.builds(Handler, timeout=st.none() | st.integers(1, 10**12))
+HANDLERS = st.builds(FailureHandler, timeout=st.none() | st.integers(1, 10**12))
 RULES = st.builds(OnFailure, handlers=st.lists(HANDLERS, max_size=2).map(tuple))
 
 

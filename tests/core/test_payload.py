@@ -390,27 +390,20 @@ EXACT: list[tuple[Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("hint", "value"), EXACT, ids=[f"{n}-{ascii(hint)[:50]}" for n, (hint, _) in enumerate(EXACT)]
-)
+@pytest.mark.parametrize(("hint", "value"), EXACT, ids=[f"{n}-{ascii(hint)[:50]}" for n, (hint, _) in enumerate(EXACT)])
 def test_a_value_comes_back_equal_and_of_the_same_type(hint: Any, value: Any) -> None:
     back = there_and_back(hint, value)
     assert back == value
     assert type(back) is type(value)
     if not isinstance(value, set | frozenset | Frozen):
-        assert repr(back).replace("TzInfo(0)", "datetime.timezone.utc") == repr(value) or hint in (
-            datetime,
-            time,
-        )
+        assert repr(back).replace("TzInfo(0)", "datetime.timezone.utc") == repr(value) or hint in (datetime, time)
 
 
 @pytest.mark.parametrize("hint", [float, Decimal, float | None, Base, dict[str, float]])
 def test_nan_comes_back_as_nan_where_a_number_is_declared(hint: Any) -> None:
-    value = {
-        Decimal: Decimal("sNaN"),
-        Base: Base(ratio=math.nan),
-        dict[str, float]: {"\ud800": math.nan},
-    }.get(hint, math.nan)
+    value = {Decimal: Decimal("sNaN"), Base: Base(ratio=math.nan), dict[str, float]: {"\ud800": math.nan}}.get(
+        hint, math.nan
+    )
     assert "nan" in repr(there_and_back(hint, value)).lower()
 
 
@@ -454,10 +447,7 @@ def test_what_python_counts_as_that_type_is_accepted(hint: Any, value: Any, expe
         (Colour.RED, "red"),
         (Level.LOW, 1),
         ({Colour.RED: Level.HIGH, SOME_ID: {Mode.FAST}}, {"red": 2, str(SOME_ID): ["fast"]}),
-        (
-            {1: None, Mode.FAST: 2.5, date(2024, 1, 1): (b"\xff",)},
-            {"1": None, "fast": 2.5, "2024-01-01": ["_w=="]},
-        ),
+        ({1: None, Mode.FAST: 2.5, date(2024, 1, 1): (b"\xff",)}, {"1": None, "fast": 2.5, "2024-01-01": ["_w=="]}),
     ],
     ids=ascii,
 )
@@ -617,9 +607,7 @@ def test_models_are_stored_by_name_and_read_by_name_or_alias() -> None:
     signature = taking(Customer)
     text = signature.encode((Customer(fullName="Ada"),), {})
     assert json.loads(text)["value"].keys() == {"full_name", "data", "ratio", "nested"}
-    assert signature.decode('{"value":{"fullName":"Ada"}}') == signature.decode(
-        '{"value":{"full_name":"Ada"}}'
-    )
+    assert signature.decode('{"value":{"fullName":"Ada"}}') == signature.decode('{"value":{"full_name":"Ada"}}')
 
 
 def test_what_a_model_configures_itself_is_kept() -> None:
@@ -771,9 +759,7 @@ WRONG: list[tuple[Any, Any, str, str]] = [
 
 
 @pytest.mark.parametrize(("hint", "value", "path", "why"), WRONG, ids=[case[3] for case in WRONG])
-def test_a_value_that_does_not_fit_is_refused_with_its_path(
-    hint: Any, value: Any, path: str, why: str
-) -> None:
+def test_a_value_that_does_not_fit_is_refused_with_its_path(hint: Any, value: Any, path: str, why: str) -> None:
     error = refusal(taking(hint), value)
     assert (error.path, why in str(error)) == (path, True), str(error)
     assert str(error).startswith(path)

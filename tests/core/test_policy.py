@@ -20,9 +20,7 @@ class CardDeclined(Exception):
         pass
 
 
-NAMES = st.sampled_from(
-    [*Category, "shop.errors.Gone", "a.B.<locals>.C", "builtins.ValueError", CardDeclined]
-)
+NAMES = st.sampled_from([*Category, "shop.errors.Gone", "a.B.<locals>.C", "builtins.ValueError", CardDeclined])
 SECONDS = st.floats(0, 1e6)
 
 POLICIES = st.builds(
@@ -73,9 +71,7 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
 
 
 def test_policies_that_mean_the_same_are_equal_however_they_were_written() -> None:
-    written = RetryPolicy(
-        base_delay="2s", max_delay=timedelta(minutes=2), max_elapsed="1h", delays=["20s", 300]
-    )
+    written = RetryPolicy(base_delay="2s", max_delay=timedelta(minutes=2), max_elapsed="1h", delays=["20s", 300])
     plain = RetryPolicy(base_delay=2, max_delay=120.0, max_elapsed=3_600, delays=(20, "5m"))
     assert written == plain
     assert hash(written) == hash(plain)
@@ -173,9 +169,7 @@ def test_a_name_that_is_neither_is_refused_with_those_most_like_it(name: str, hi
         ({"retry_on": None, "never_retry_on": None}, "never_retry_on is None"),
     ],
 )
-def test_a_wrong_policy_is_refused_naming_field_value_and_what_is_allowed(
-    wrong: dict[str, Any], field: str
-) -> None:
+def test_a_wrong_policy_is_refused_naming_field_value_and_what_is_allowed(wrong: dict[str, Any], field: str) -> None:
     for make in (lambda: RetryPolicy(**wrong), lambda: RetryPolicy.from_json(wrong)):
         with pytest.raises(ConfigurationError) as refused:
             make()

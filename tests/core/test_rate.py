@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from redrive.core.schedule import Rate, rate_of
+from redrive.core.schedule import Rate, parse_rate
 from redrive.errors import InputError
 
 
@@ -19,8 +19,8 @@ from redrive.errors import InputError
     ],
 )
 def test_rates_are_read_as_people_write_them_and_written_shortly(text: str, rate: Rate) -> None:
-    assert rate_of(text) == rate
-    assert rate_of(str(rate)) == rate
+    assert parse_rate(text) == rate
+    assert parse_rate(str(rate)) == rate
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_rates_are_read_as_people_write_them_and_written_shortly(text: str, rate
 )
 def test_what_is_no_rate_is_refused_with_advice(text: object, says: str) -> None:
     with pytest.raises(InputError, match=says):
-        rate_of(text)
+        parse_rate(text)
 
 
 @pytest.mark.parametrize("unit", ["s", "m", "h"])
@@ -55,12 +55,12 @@ def test_no_stretch_of_a_unit_has_more_than_the_rate_and_little_is_given_away(un
         rate = Rate(count, unit)
         portion = rate.portion(most)
         assert 1 <= portion.count <= most
-        portions = -(-rate.per // portion.gap)  # as many as can begin within a unit
+        portions = -(-rate.unit_micros // portion.gap)  # as many as can begin within a unit
         assert portions * portion.count <= count
         assert portions * portion.count > 0.7 * count
 
 
 def test_a_trickle_is_better_than_a_gush() -> None:
-    assert (rate_of("50/s").portion(300).count, rate_of("50/s").gap) == (10, 200_000)
-    assert (rate_of("30/m").portion(300).count, rate_of("30/m").gap) == (1, 2_000_000)
-    assert rate_of("1/h").seconds_for(3) == 3 * 3600
+    assert (parse_rate("50/s").portion(300).count, parse_rate("50/s").gap) == (10, 200_000)
+    assert (parse_rate("30/m").portion(300).count, parse_rate("30/m").gap) == (1, 2_000_000)
+    assert parse_rate("1/h").estimate_seconds(3) == 3 * 3600

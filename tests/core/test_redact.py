@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redrive.core import redact, secret_text
-from redrive.core.redact import DEFAULT_NAMES, DEFAULT_PATTERNS, MASK, Redactor, is_masked, masked_paths
+from redrive.core.redact import DEFAULT_NAMES, DEFAULT_PATTERNS, MASK, Redactor, find_masked_paths, is_masked
 from redrive.errors import ConfigurationError
 
 REDACTOR = Redactor()
@@ -53,18 +53,7 @@ def test_a_field_with_a_telling_name_is_hidden(name: str) -> None:
     [
         *("order_id", "amount", "tokenizer", "spinning", "pinned", "pins", "option", "options", "stops"),
         *("jwtish", "optional", "hotpath", "name", "value", "header", "secretaries"),
-        *(
-            "secretary",
-            "passenger",
-            "compass",
-            "card",
-            "card_brand",
-            "key",
-            "keyboard",
-            "authorized_by",
-            "",
-            "7",
-        ),
+        *("secretary", "passenger", "compass", "card", "card_brand", "key", "keyboard", "authorized_by", "", "7"),
     ],
 )
 def test_a_field_with_an_ordinary_name_is_shown(name: str) -> None:
@@ -75,16 +64,7 @@ def test_a_field_with_an_ordinary_name_is_shown(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *(
-            "passwords",
-            "tokens",
-            "api_keys",
-            "apiKeys",
-            "secrets",
-            "access_tokens",
-            "accesstokens",
-            "cookies",
-        ),
+        *("passwords", "tokens", "api_keys", "apiKeys", "secrets", "access_tokens", "accesstokens", "cookies"),
         *("PASSWORDS", "userPasswords", "max_tokens", "prompt_tokens"),
     ],
 )
@@ -193,10 +173,7 @@ def test_names_are_found_at_any_depth() -> None:
         ("https://0123456789abcdef0123456789abcdef@o1.example/2", f"https://{MASK}@o1.example/2"),
         ('{"a":"x://u:p@h","b":"m@n"}', f'{{"a":"x://u:{MASK}@h","b":"m@n"}}'),
         ('{"name": "password", "value": "x y"}', f'{{"name": "password", "value": {MASK}}}'),
-        (
-            "[('content-type', 'a'), ('authorization', 'x y')]",
-            f"[('content-type', 'a'), ('authorization', {MASK})]",
-        ),
+        ("[('content-type', 'a'), ('authorization', 'x y')]", f"[('content-type', 'a'), ('authorization', {MASK})]"),
         ("[(b'cookie', b'x y')]", f"[(b'cookie', b{MASK})]"),
         ("secrets=['a', 'b'] done", f"secrets={MASK} done"),
         ("<password>hunter2</password>", f"<password>{MASK}</password>"),
@@ -232,20 +209,8 @@ def test_a_secret_in_a_text_is_hidden_and_the_rest_stays(text: str, shown: str) 
         *("password=", "password= ", "eyJ is a prefix", "https://example.org/a:b@c", "see api_key", "a=b"),
         "550e8400-e29b-41d4-a716-446655440000",
         *("tokens=512", "max_tokens: 4096", "secrets: 3 found", "2 passwords were checked", "otp expired"),
-        *(
-            "use --password to set it",
-            "--token requires a value",
-            "--password, --token",
-            "cp -p a b",
-            "mkdir -p x",
-        ),
-        *(
-            "ssh -p 2222 host",
-            "mysql -p shop",
-            "mysql -port 3306",
-            "docker run -p 80:80 x",
-            "curl -u ann https://x",
-        ),
+        *("use --password to set it", "--token requires a value", "--password, --token", "cp -p a b", "mkdir -p x"),
+        *("ssh -p 2222 host", "mysql -p shop", "mysql -port 3306", "docker run -p 80:80 x", "curl -u ann https://x"),
         *("usage: login <user> <password> [--verbose]", "<password></password>", "<token/>", "<a>b</a>"),
         *("<password> and then </b>", "a < b and password > c", '{"name": "colour", "value": "red"}'),
         *("loc=('body', 'password')", "('password', 'required')", "rdk_ is a prefix"),
@@ -302,7 +267,7 @@ def test_what_is_nested_beyond_reason_is_hidden_whole() -> None:
     for _ in range(5_000):
         value = [value]
     shown = REDACTOR.redact(value)
-    assert masked_paths(shown) == ("[0]" * 201,)
+    assert find_masked_paths(shown) == ("[0]" * 201,)
 
 
 def test_other_values_pass_and_tuples_become_lists() -> None:
@@ -321,11 +286,11 @@ def test_masked_fields_are_found() -> None:
         "odd key": [{"token": "t"}],
         "4111111111111111": 1,
     }
-    assert masked_paths(value) == ()
-    assert masked_paths(REDACTOR.redact(value)) == (
+    assert find_masked_paths(value) == ()
+    assert find_masked_paths(REDACTOR.redact(value)) == (
         *(f"['{MASK}']", "card.number", "card.cvv", "notes[1]", "['odd key'][0].token"),
     )
-    assert masked_paths(MASK) == ("$",)
+    assert find_masked_paths(MASK) == ("$",)
 
 
 def test_a_text_with_a_mask_anywhere_in_it_is_masked() -> None:
@@ -387,78 +352,12 @@ def test_a_redactor_may_know_nothing() -> None:
 # -- time ----------------------------------------------------------------------------------------------
 
 _UNITS = [
-    *(
-        "a",
-        "1",
-        "1 ",
-        "4 ",
-        "1-",
-        "12 ",
-        "4111 ",
-        "4111 1111 1111 111",
-        "eyJ",
-        "eyJaaaaa.",
-        "eyJ-",
-        "bearer ",
-    ),
-    *(
-        "password=",
-        'password="',
-        "password='",
-        "password\\",
-        'password=\\"',
-        "password=[",
-        "'",
-        '"',
-        "\\",
-        "://",
-    ),
-    *(
-        "://a:",
-        "://a:b@",
-        "@",
-        "sk-",
-        "xoxb-",
-        "AKIA",
-        "-----BEGIN PRIVATE KEY-----",
-        "authorization:",
-        "cookie:x",
-    ),
-    *(
-        "a-",
-        "A",
-        "\n",
-        " ",
-        "=",
-        '":',
-        "gh",
-        "gho_",
-        "github_pat_",
-        "rdk_",
-        "ABCDE-",
-        "--password ",
-        "--password '",
-    ),
-    *(
-        "<password>",
-        "<password a",
-        "<token><![CDATA[",
-        "<token>a</",
-        "<",
-        "mysql ",
-        "mysql -p ",
-        "curl -u ",
-        "curl ",
-    ),
-    *(
-        '"name": "password", ',
-        "name='password' value='",
-        "('token', '",
-        "('token', ",
-        "tokens, ",
-        "a1_",
-        "sshpass -p ",
-    ),
+    *("a", "1", "1 ", "4 ", "1-", "12 ", "4111 ", "4111 1111 1111 111", "eyJ", "eyJaaaaa.", "eyJ-", "bearer "),
+    *("password=", 'password="', "password='", "password\\", 'password=\\"', "password=[", "'", '"', "\\", "://"),
+    *("://a:", "://a:b@", "@", "sk-", "xoxb-", "AKIA", "-----BEGIN PRIVATE KEY-----", "authorization:", "cookie:x"),
+    *("a-", "A", "\n", " ", "=", '":', "gh", "gho_", "github_pat_", "rdk_", "ABCDE-", "--password ", "--password '"),
+    *("<password>", "<password a", "<token><![CDATA[", "<token>a</", "<", "mysql ", "mysql -p ", "curl -u ", "curl "),
+    *('"name": "password", ', "name='password' value='", "('token', '", "('token', ", "tokens, ", "a1_", "sshpass -p "),
 ]
 
 
@@ -519,7 +418,7 @@ def test_names_that_masking_made_equal_are_numbered_without_counting_again() -> 
 
     taken, numbers = Counting(), {}
     for number in range(1, 2_001):
-        name = MASK if number == 1 else redact._numbered(MASK, taken, numbers)
+        name = MASK if number == 1 else redact._make_unique(MASK, taken, numbers)
         assert name == (MASK if number == 1 else f"{MASK} ({number})")
         taken[name] = number
     assert asked <= 2 * 2_000

@@ -8,36 +8,36 @@ import pytest
 
 from redrive.core.classify import Category
 from redrive.core.decide import decide
-from redrive.core.decide_run import instead_of
+from redrive.core.decide_run import replace_refused
 from redrive.core.failure import Failure
-from redrive.core.failure_reason import Ending, LetterCode, Stage
+from redrive.core.failure_reason import FailureReason, LetterCode, Stage
 from redrive.core.outcomes import (
-    Began,
-    Cancelled,
-    Closed,
-    Diverged,
-    Ended,
-    Escaped,
-    Expired,
-    Handed,
-    Interrupted,
-    Lost,
-    Noted,
+    AttemptFailed,
+    AttemptStarted,
+    AttemptSucceeded,
+    CancelRequested,
+    CodeDiverged,
+    CodeWait,
+    DeadlinePassed,
+    EntryCancelled,
+    EntryRef,
+    FollowUpsPlanned,
+    LetterClosed,
+    ManualActionRequested,
     Outcome,
-    Parked,
-    Place,
-    Planned,
-    Raised,
-    Released,
-    Returned,
+    PlannedFollowUp,
+    RollbackEnded,
+    RunIdle,
+    RunReleased,
     RunView,
-    Slept,
-    Stopped,
-    Undoing,
-    Undone,
-    Wait,
-    Waits,
-    Woke,
+    SleepEnded,
+    SleepStarted,
+    StepParked,
+    StepReplayEnded,
+    ValueRecorded,
+    WorkerLost,
+    WorkflowFailed,
+    WorkflowReturned,
 )
 from redrive.core.run_options import RunOptions, StepOptions
 from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
@@ -49,17 +49,13 @@ from redrive.records import replace
 BAD = "BAD"
 """Stands for what the store would not take."""
 
-RUN = RunView(
-    id=7, public_id="run7", tenant="acme", workflow="fulfil", fence=3, input="{}", options=RunOptions()
-)
-CHARGE = Place(2, "/charge#0", EntryKind.STEP, "charge")
+RUN = RunView(id=7, public_id="run7", tenant="acme", workflow="fulfil", fence=3, input="{}", options=RunOptions())
+CHARGE = EntryRef(2, "/charge#0", EntryKind.STEP, "charge")
 BROKEN = Failure.of(Category.SERVER_ERROR, BAD, error_type="shop.BankDown")
 
-RETURNED = Returned(
-    run=RUN, place=CHARGE, attempt=2, began_ago=3, done=6, input=BAD, output=BAD, resumes=True
-)
+RETURNED = AttemptSucceeded(run=RUN, place=CHARGE, attempt=2, began_ago=3, done=6, input=BAD, output=BAD, resumes=True)
 
-RAISED = Raised(
+RAISED = AttemptFailed(
     run=RUN,
     place=CHARGE,
     attempt=2,
@@ -72,15 +68,13 @@ RAISED = Raised(
     end=AttemptEnd.TIMED_OUT,
     taken=True,
 )
-BEGAN = Began(run=RUN, place=CHARGE, attempt=2, input=BAD, options="{}", limit=5)
-PARKED = Parked(
-    run=RUN, place=CHARGE, made=0, input=BAD, options="{}", circuit="payments", noted=False, idle=True
-)
-NOTED = Noted(run=RUN, place=CHARGE, output=BAD)
-ENDED = Ended(run=RUN, output=BAD)
-ESCAPED = Escaped(
+BEGAN = AttemptStarted(run=RUN, place=CHARGE, attempt=2, input=BAD, options="{}", limit=5)
+PARKED = StepParked(run=RUN, place=CHARGE, made=0, input=BAD, options="{}", circuit="payments", noted=False, idle=True)
+NOTED = ValueRecorded(run=RUN, place=CHARGE, output=BAD)
+ENDED = WorkflowReturned(run=RUN, output=BAD)
+ESCAPED = WorkflowFailed(
     run=RUN,
-    ending=Ending(
+    ending=FailureReason(
         failure=BROKEN,
         code=LetterCode.EXHAUSTED_RETRIES,
         reason=Reason(ReasonCode.TEXT, text=BAD),
@@ -91,35 +85,24 @@ ESCAPED = Escaped(
     attempt=4,
 )
 UNDOING = replace(RUN, undoing=True)
-REFUND = Place(9, "/charge#0/refund#2", EntryKind.UNDO, "refund")
-PLANNED = Planned(run=UNDOING, plan=(Undoing(place=REFUND, input=BAD, options="{}"),))
-HANDED = Handed(run=UNDOING, place=REFUND, instructions=BAD)
-UNDONE = Undone(run=UNDOING, ending=ESCAPED.ending, ends_as=RunStatus.COMPENSATED, fresh=True)
+REFUND = EntryRef(9, "/charge#0/refund#2", EntryKind.UNDO, "refund")
+PLANNED = FollowUpsPlanned(run=UNDOING, plan=(PlannedFollowUp(place=REFUND, input=BAD, options="{}"),))
+HANDED = ManualActionRequested(run=UNDOING, place=REFUND, instructions=BAD)
+UNDONE = RollbackEnded(run=UNDOING, ending=ESCAPED.ending, ends_as=RunStatus.COMPENSATED, fresh=True)
 WITHOUT_USERS_DATA: list[Outcome] = [
-    Interrupted(run=RUN, place=CHARGE, attempt=1, began_ago=0),
-    Slept(run=RUN, place=CHARGE, delay=1, idle=True, hold=0),
-    Woke(run=RUN, place=CHARGE, done=1, resumes=False),
-    Waits(run=RUN, delay=1, hold=0),
-    Released(run=RUN),
-    Lost(run=RUN, deaths=1, executing=True),
-    Expired(run=RUN),
-    Diverged(run=RUN, difference=Reason(ReasonCode.JOURNAL_NOTHING), wait=Wait.NO_MORE),
-    Cancelled(run=RUN, by="ada"),
-    Stopped(run=RUN, step="charge"),
-    Closed(run=RUN, letter="dl-run7", status=LetterStatus.IGNORED, ended=RunStatus.DLQ_PENDING, by="ada"),
+    EntryCancelled(run=RUN, place=CHARGE, attempt=1, began_ago=0),
+    SleepStarted(run=RUN, place=CHARGE, delay=1, idle=True, hold=0),
+    SleepEnded(run=RUN, place=CHARGE, done=1, resumes=False),
+    RunIdle(run=RUN, delay=1, hold=0),
+    RunReleased(run=RUN),
+    WorkerLost(run=RUN, deaths=1, executing=True),
+    DeadlinePassed(run=RUN),
+    CodeDiverged(run=RUN, difference=Reason(ReasonCode.JOURNAL_NOTHING), wait=CodeWait.NO_MORE),
+    CancelRequested(run=RUN, by="ada"),
+    StepReplayEnded(run=RUN, step="charge"),
+    LetterClosed(run=RUN, letter="dl-run7", status=LetterStatus.IGNORED, ended=RunStatus.DLQ_PENDING, by="ada"),
 ]
-WITH_USERS_DATA: list[Outcome] = [
-    RETURNED,
-    RAISED,
-    BEGAN,
-    PARKED,
-    NOTED,
-    ENDED,
-    ESCAPED,
-    PLANNED,
-    HANDED,
-    UNDONE,
-]
+WITH_USERS_DATA: list[Outcome] = [RETURNED, RAISED, BEGAN, PARKED, NOTED, ENDED, ESCAPED, PLANNED, HANDED, UNDONE]
 
 
 def name(outcome: Outcome) -> str:
@@ -135,22 +118,22 @@ def test_every_outcome_is_among_the_cases() -> None:
 def test_what_is_written_instead_holds_nothing_of_what_was_refused(outcome: Outcome) -> None:
     policy = RetryPolicy(max_retries=-1)
     assert BAD in repr(decide(outcome, policy, 0.5))
-    assert BAD not in repr(decide(instead_of(outcome, "text holds a NUL"), policy, 0.5))
+    assert BAD not in repr(decide(replace_refused(outcome, "text holds a NUL"), policy, 0.5))
 
 
 @pytest.mark.parametrize("outcome", WITHOUT_USERS_DATA, ids=name)
 def test_an_outcome_without_anything_of_the_users_stays_as_it_is(outcome: Outcome) -> None:
-    assert instead_of(outcome, "disk on fire") is outcome
+    assert replace_refused(outcome, "disk on fire") is outcome
 
 
 @pytest.mark.parametrize("outcome", [RETURNED, RAISED], ids=name)
 def test_a_result_or_failure_that_cannot_be_stored_fails_its_step_at_once(outcome: Outcome) -> None:
-    replaced = instead_of(outcome, "text holds a NUL")
+    replaced = replace_refused(outcome, "text holds a NUL")
     transition = decide(replaced, RetryPolicy(max_retries=-1), 0.5)
     entry = transition.entries[0]
     assert (entry.index, entry.status, entry.attempt, entry.done) == (2, StepStatus.FAILED, 2, 6)
     assert (entry.began_ago, entry.input) == (3, "null")
-    ending = Ending.from_json(entry.failure or "")
+    ending = FailureReason.from_json(entry.failure or "")
     assert (ending.code, ending.stage) == (LetterCode.INFRASTRUCTURE_FAILURE, Stage.COMMIT)
     assert ending.failure.error_type == "redrive.errors.DataRefused"
     assert ending.failure.category is Category.INTERNAL
@@ -161,26 +144,26 @@ def test_a_result_or_failure_that_cannot_be_stored_fails_its_step_at_once(outcom
 
 
 def test_a_refused_result_still_wakes_its_run() -> None:
-    replaced = instead_of(RETURNED, "x")
-    assert isinstance(replaced, Raised)
+    replaced = replace_refused(RETURNED, "x")
+    assert isinstance(replaced, AttemptFailed)
     assert replaced.resumes
 
 
 def test_a_refused_failure_is_still_what_the_reaper_saw() -> None:
-    replaced = instead_of(RAISED, "x")
-    assert isinstance(replaced, Raised)
+    replaced = replace_refused(RAISED, "x")
+    assert isinstance(replaced, AttemptFailed)
     assert (replaced.taken, replaced.end, replaced.step) == (True, AttemptEnd.TIMED_OUT, RAISED.step)
 
 
 def test_a_begin_mark_goes_out_without_its_input() -> None:
-    replaced = instead_of(BEGAN, "x")
-    assert isinstance(replaced, Began)
+    replaced = replace_refused(BEGAN, "x")
+    assert isinstance(replaced, AttemptStarted)
     assert (replaced.input, replaced.options, replaced.limit) == ("null", "{}", 5)
 
 
 @pytest.mark.parametrize("outcome", [NOTED, ENDED, ESCAPED], ids=name)
 def test_what_belongs_to_the_run_as_a_whole_ends_it_with_a_letter(outcome: Outcome) -> None:
-    transition = decide(instead_of(outcome, "text holds a NUL"), RetryPolicy(), 0.5)
+    transition = decide(replace_refused(outcome, "text holds a NUL"), RetryPolicy(), 0.5)
     assert transition.change is not None
     assert transition.change.status is RunStatus.DLQ_PENDING
     letter = transition.letter
@@ -191,7 +174,7 @@ def test_what_belongs_to_the_run_as_a_whole_ends_it_with_a_letter(outcome: Outco
 
 @pytest.mark.parametrize("outcome", [PLANNED, UNDONE], ids=name)
 def test_a_rollback_that_cannot_be_recorded_stops_and_keeps_what_it_was_for(outcome: Outcome) -> None:
-    transition = decide(instead_of(outcome, "text holds a NUL"), RetryPolicy(), 0.5)
+    transition = decide(replace_refused(outcome, "text holds a NUL"), RetryPolicy(), 0.5)
     assert transition.change is not None
     assert (transition.change.status, transition.change.failure) == (RunStatus.DLQ_PENDING, None)
     assert transition.letter is not None
@@ -199,6 +182,6 @@ def test_a_rollback_that_cannot_be_recorded_stops_and_keeps_what_it_was_for(outc
 
 
 def test_a_failure_that_cannot_be_recorded_is_rolled_back_all_the_same() -> None:
-    transition = decide(instead_of(replace(ESCAPED, rolls_back=True), "x"), RetryPolicy(), 0.5)
+    transition = decide(replace_refused(replace(ESCAPED, rolls_back=True), "x"), RetryPolicy(), 0.5)
     assert transition.change is not None
     assert transition.change.status is RunStatus.COMPENSATING

@@ -12,7 +12,7 @@ import pytest
 
 from redrive.core.states import (
     DELIVERY_MOVES,
-    FINAL,
+    FINAL_RUN_STATUSES,
     LETTER_MOVES,
     RUN_MOVES,
     STEP_MOVES,
@@ -21,7 +21,7 @@ from redrive.core.states import (
     LetterStatus,
     RunStatus,
     StepStatus,
-    may_move,
+    is_legal_move,
 )
 
 PAGE = Path(__file__).parents[2] / "docs" / "internals" / "states.md"
@@ -76,7 +76,7 @@ def test_every_state_can_be_reached_from_the_first(kind: str) -> None:
 )
 def test_the_walks_of_a_run_that_were_promised_are_legal(walk: str) -> None:
     for old, new in pairwise(RunStatus(word) for word in walk.split()):
-        assert may_move(old, new), f"{old} to {new}"
+        assert is_legal_move(old, new), f"{old} to {new}"
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_the_walks_of_a_run_that_were_promised_are_legal(walk: str) -> None:
     ],
 )
 def test_what_must_never_happen_to_a_run_is_illegal(move: tuple[str, str]) -> None:
-    assert not may_move(RunStatus(move[0]), RunStatus(move[1]))
+    assert not is_legal_move(RunStatus(move[0]), RunStatus(move[1]))
 
 
 def test_what_a_step_has_achieved_is_never_undone() -> None:
@@ -113,13 +113,13 @@ def test_a_closed_letter_stays_closed() -> None:
 
 
 def test_final_are_the_states_in_which_no_worker_has_anything_to_do() -> None:
-    assert set(RunStatus) - FINAL == {
+    assert set(RunStatus) - FINAL_RUN_STATUSES == {
         RunStatus.PENDING,
         RunStatus.RUNNING,
         RunStatus.SLEEPING,
         RunStatus.COMPENSATING,
     }
-    for ended in FINAL:
+    for ended in FINAL_RUN_STATUSES:
         assert RunStatus.RUNNING not in RUN_MOVES[ended]
 
 
@@ -128,15 +128,15 @@ def test_may_move_says_what_the_table_says_for_every_pair(kind: str) -> None:
     states, table = TABLES[kind]
     for old in states:
         for new in states:
-            assert may_move(old, new) == (new is old or new in table[old])
+            assert is_legal_move(old, new) == (new is old or new in table[old])
 
 
 def test_states_of_different_kinds_are_never_mixed_up_although_their_words_are_equal() -> None:
     assert RunStatus.RUNNING == StepStatus.RUNNING  # type: ignore[comparison-overlap]
     with pytest.raises(TypeError, match="not two states"):
-        may_move(RunStatus.PENDING, StepStatus.RUNNING)
+        is_legal_move(RunStatus.PENDING, StepStatus.RUNNING)
     with pytest.raises(TypeError, match="not two states"):
-        may_move(EntryKind.STEP, EntryKind.SLEEP)
+        is_legal_move(EntryKind.STEP, EntryKind.SLEEP)
 
 
 def test_a_state_is_written_by_its_own_name() -> None:

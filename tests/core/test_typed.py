@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.core.json_edit import read_typed
+from redrive.core.json_edit import parse_typed_json
 from redrive.errors import InputError
 
 VALUES = st.recursive(
@@ -20,12 +20,12 @@ VALUES = st.recursive(
 
 @given(VALUES, st.sampled_from([None, 0, 2]))
 def test_what_programs_write_is_read_as_it_is(value: object, indent: int | None) -> None:
-    assert read_typed(json.dumps(value, indent=indent, ensure_ascii=False)).value == value
+    assert parse_typed_json(json.dumps(value, indent=indent, ensure_ascii=False)).value == value
 
 
 def test_every_place_has_its_line() -> None:
     text = '{\n  "order": {"id": 7,\n    "lines": [\n      {"price": 1},\n      {"price": 2}]}}'
-    assert read_typed(text).lines == {
+    assert parse_typed_json(text).lines == {
         "": 1,
         "order": 2,
         "order.id": 2,
@@ -35,7 +35,7 @@ def test_every_place_has_its_line() -> None:
         "order.lines[1]": 5,
         "order.lines[1].price": 5,
     }
-    assert read_typed(text, below=3).lines["order.lines[1].price"] == 8
+    assert parse_typed_json(text, below=3).lines["order.lines[1].price"] == 8
 
 
 @pytest.mark.parametrize(
@@ -54,13 +54,13 @@ def test_every_place_has_its_line() -> None:
 )
 def test_what_is_no_json_that_can_be_used_is_refused_with_its_place(text: str, said: str) -> None:
     with pytest.raises(InputError, match=said.replace("(", r"\(")):
-        read_typed(text)
+        parse_typed_json(text)
 
 
 def test_the_same_name_in_two_places_is_no_name_given_twice() -> None:
-    assert read_typed('{"a": {"a": [{"a": 1}, {"a": 2}]}, "b": "{\\"a\\": 1, \\"a\\": 2}"}').value["b"]
+    assert parse_typed_json('{"a": {"a": [{"a": 1}, {"a": 2}]}, "b": "{\\"a\\": 1, \\"a\\": 2}"}').value["b"]
 
 
 def test_lines_above_the_text_are_counted() -> None:
     with pytest.raises(InputError, match='line 6: "a" is given twice, first in line 5'):
-        read_typed('{"a": 1,\n"a": 2}', below=4)
+        parse_typed_json('{"a": 1,\n"a": 2}', below=4)

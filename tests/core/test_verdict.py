@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from redrive.core.classify import RETRYABLE, Category
+from redrive.core.classify import RETRYABLE_CATEGORIES, Category
 from redrive.core.failure import Failure
-from redrive.core.retry import Verdict, explain, judge
+from redrive.core.retry import RetryDecision, decide_retry, explain_decision
 from redrive.core.run_options import StepOptions
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
@@ -35,15 +35,15 @@ def judged(
     attempt: int = 1,
     first_ago: float = 0.0,
     draw: float = 0.5,
-) -> Verdict:
-    return judge(failure, policy, step, attempt=attempt, first_ago=first_ago, draw=draw)
+) -> RetryDecision:
+    return decide_retry(failure, policy, step, attempt=attempt, first_ago=first_ago, draw=draw)
 
 
 # -- whether -----------------------------------------------------------------------------------------------
 
 
 def test_the_categories_retried_by_default_are_the_documented_ones() -> None:
-    assert {category.value for category in RETRYABLE} == {
+    assert {category.value for category in RETRYABLE_CATEGORIES} == {
         "timeout",
         "network",
         "rate_limit",
@@ -56,7 +56,7 @@ def test_the_categories_retried_by_default_are_the_documented_ones() -> None:
 @pytest.mark.parametrize("category", Category)
 def test_a_failure_is_retried_by_its_category(category: Category) -> None:
     verdict = judged(replace(DOWN, category=category))
-    assert verdict.retry == (category in RETRYABLE)
+    assert verdict.retry == (category in RETRYABLE_CATEGORIES)
     refusal = Reason(ReasonCode.CATEGORY_NOT_RETRIED, category=category.value)
     assert verdict.why == (None if verdict.retry else refusal)
     assert not verdict.exhausted
@@ -126,20 +126,17 @@ def test_no_attempt_begins_after_max_elapsed_since_the_first(first_ago: float, r
 
 def test_a_failure_that_is_never_retried_says_so_even_on_its_last_attempt() -> None:
     verdict = judged(replace(DOWN, category=Category.INTERNAL), RetryPolicy(max_retries=3), attempt=4)
-    assert (verdict.exhausted, verdict.why) == (
-        False,
-        Reason(ReasonCode.CATEGORY_NOT_RETRIED, category="internal"),
-    )
+    assert (verdict.exhausted, verdict.why) == (False, Reason(ReasonCode.CATEGORY_NOT_RETRIED, category="internal"))
 
 
 def test_a_verdict_keeps_how_its_delay_came_about() -> None:
     policy = RetryPolicy(base_delay=10, jitter=0.5, max_delay=100)
     limited = replace(DOWN, status_code=503)
-    assert judged(limited, policy, draw=0.75) == Verdict(
+    assert judged(limited, policy, draw=0.75) == RetryDecision(
         retry=True, of=4, status_code=503, delay=12.5, jitter=2.5
     )
     asked = replace(limited, retry_after=30.0)
-    assert judged(asked, policy, draw=0.5) == Verdict(
+    assert judged(asked, policy, draw=0.5) == RetryDecision(
         retry=True, of=4, status_code=503, delay=37.5, jitter=7.5, retry_after=30.0
     )
 
@@ -147,81 +144,75 @@ def test_a_verdict_keeps_how_its_delay_came_about() -> None:
 # -- in words ------------------------------------------------------------------------------------------------
 
 AT = int(datetime(2031, 5, 17, 14, 2, 11, tzinfo=UTC).timestamp()) * 1_000_000
-RETRY = Verdict(retry=True, of=5, delay=5.0)
+RETRY = RetryDecision(retry=True, of=5, delay=5.0)
 
 
 @pytest.mark.parametrize(
     ("verdict", "attempt", "category", "words"),
     [
         (
-            Verdict(retry=True, of=5, status_code=429, delay=34.0, jitter=4.0, retry_after=30.0),
+            RetryDecision(retry=True, of=5, status_code=429, delay=34.0, jitter=4.0, retry_after=30.0),
             3,
             "rate_limit",
             "attempt 3 of 5, HTTP 429, rate limited, Retry-After 30 s + 4 s jitter, next at 14:02:11",
         ),
         (
-            Verdict(retry=True, of=5, status_code=429, delay=30.0, retry_after=30.0),
+            RetryDecision(retry=True, of=5, status_code=429, delay=30.0, retry_after=30.0),
             1,
             "rate_limit",
             "attempt 1 of 5, HTTP 429, rate limited, Retry-After 30 s, next at 14:02:11",
         ),
         (
-            Verdict(retry=True, of=4, delay=10.5, jitter=0.5),
+            RetryDecision(retry=True, of=4, delay=10.5, jitter=0.5),
             2,
             "network",
             "attempt 2 of 4, network error, waiting 10 s, next at 14:02:11",
         ),
         (
-            Verdict(retry=True, status_code=503, delay=0.25),
+            RetryDecision(retry=True, status_code=503, delay=0.25),
             17,
             "server_error",
             "attempt 17, HTTP 503, server error, waiting 250 ms, next at 14:02:11",
         ),
         (
-            Verdict(retry=False, exhausted=True, of=4, why=Reason(ReasonCode.RETRIES_EXHAUSTED)),
+            RetryDecision(retry=False, exhausted=True, of=4, why=Reason(ReasonCode.RETRIES_EXHAUSTED)),
             4,
             "timeout",
             "attempt 4 of 4, timed out, not retried: retries are exhausted",
         ),
         (
-            Verdict(retry=False, of=4, status_code=422, why=Reason(ReasonCode.RAISED_NON_RETRYABLE)),
+            RetryDecision(retry=False, of=4, status_code=422, why=Reason(ReasonCode.RAISED_NON_RETRYABLE)),
             1,
             "validation",
             "attempt 1 of 4, HTTP 422, invalid data, not retried: it was raised as NonRetryable",
         ),
     ],
 )
-def test_a_decision_explains_itself(verdict: Verdict, attempt: int, category: str, words: str) -> None:
+def test_a_decision_explains_itself(verdict: RetryDecision, attempt: int, category: str, words: str) -> None:
     next_at = AT if verdict.retry else None
-    assert str(explain(verdict, attempt=attempt, category=Category(category), next_at=next_at)) == words
+    assert str(explain_decision(verdict, attempt=attempt, category=Category(category), next_at=next_at)) == words
 
 
 def test_what_is_not_known_is_left_out() -> None:
-    words = str(explain(RETRY, attempt=1, category=Category.UNKNOWN, next_at=None))
+    words = str(explain_decision(RETRY, attempt=1, category=Category.UNKNOWN, next_at=None))
     assert words == "attempt 1 of 5, unclassified error, waiting 5 s"
 
 
 def test_the_next_attempt_is_told_in_whole_seconds_of_utc() -> None:
-    words = str(explain(RETRY, attempt=1, category=Category.UNKNOWN, next_at=AT + 999_999))
+    words = str(explain_decision(RETRY, attempt=1, category=Category.UNKNOWN, next_at=AT + 999_999))
     assert words.endswith("next at 14:02:11")
 
 
 def test_every_category_has_words_of_its_own() -> None:
-    told = {str(explain(RETRY, attempt=1, category=category, next_at=None)) for category in Category}
+    told = {str(explain_decision(RETRY, attempt=1, category=category, next_at=None)) for category in Category}
     assert len(told) == len(Category)
 
 
 @settings(deadline=None)
-@given(
-    st.floats(0, 86_400),
-    st.floats(0, 1, exclude_max=True),
-    st.floats(0, 1),
-)
+@given(st.floats(0, 86_400), st.floats(0, 1, exclude_max=True), st.floats(0, 1))
 def test_jitter_is_told_exactly_when_there_is_some(asked: float, draw: float, jitter: float) -> None:
-    verdict = judged(
-        replace(DOWN, retry_after=asked), RetryPolicy(jitter=jitter, max_elapsed=None), draw=draw
-    )
-    words = str(explain(verdict, attempt=1, category=Category.SERVER_ERROR, next_at=None))
+    verdict = judged(replace(DOWN, retry_after=asked), RetryPolicy(jitter=jitter, max_elapsed=None), draw=draw)
+    words = str(explain_decision(verdict, attempt=1, category=Category.SERVER_ERROR, next_at=None))
     assert words.startswith("attempt 1 of 4, server error, Retry-After ")
     assert words.endswith(" jitter") == (verdict.delay > asked)
 
@@ -232,7 +223,7 @@ def test_jitter_is_told_exactly_when_there_is_some(asked: float, draw: float, ji
 @settings(deadline=None)
 @given(
     st.builds(
-        Verdict,
+        RetryDecision,
         retry=st.booleans(),
         exhausted=st.booleans(),
         of=st.none() | st.integers(1, 99),
@@ -243,10 +234,10 @@ def test_jitter_is_told_exactly_when_there_is_some(asked: float, draw: float, ji
         retry_after=st.none() | st.floats(0, 86_400),
     )
 )
-def test_a_verdict_is_the_same_after_a_round_trip_through_json(verdict: Verdict) -> None:
-    assert Verdict.from_json(verdict.to_json()) == verdict
+def test_a_verdict_is_the_same_after_a_round_trip_through_json(verdict: RetryDecision) -> None:
+    assert RetryDecision.from_json(verdict.to_json()) == verdict
 
 
 def test_a_verdict_that_newer_code_wrote_can_be_read() -> None:
     text = json.dumps({**json.loads(RETRY.to_json()), "tomorrow": 1})
-    assert Verdict.from_json(text) == RETRY
+    assert RetryDecision.from_json(text) == RETRY

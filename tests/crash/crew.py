@@ -13,9 +13,9 @@ from pathlib import Path
 
 import scenes
 
-from redrive.cli.worker_process import run
+from redrive.cli.worker_process import run_worker
 from redrive.store.sqlite import SqliteStore
-from redrive.store.workers import Claim, Claims
+from redrive.store.workers import ClaimRequest, ClaimResult
 from redrive.worker.worker import Worker
 
 
@@ -28,7 +28,7 @@ def dies_after_claim() -> None:
     """Vanishes when a claim is durable, before anything is done about it."""
     really_claim = SqliteStore.claim
 
-    async def and_die(self: SqliteStore, claim: Claim) -> Claims:
+    async def and_die(self: SqliteStore, claim: ClaimRequest) -> ClaimResult:
         claims = await really_claim(self, claim)
         if claims.runs:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -45,4 +45,4 @@ if __name__ == "__main__":
     settings = json.loads(text)
     if trick := settings.pop("trick", None):
         TRICKS[trick]()
-    run(scenes.build(url, Path(folder), who, **settings))
+    run_worker(scenes.build(url, Path(folder), who, **settings))

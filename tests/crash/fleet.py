@@ -192,7 +192,5 @@ def _state(pid: int) -> str:
     """One letter from the kernel: T is stopped by a signal."""
     if os.path.exists(f"/proc/{pid}/stat"):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    shown = subprocess.run(
-        ["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True, check=False
-    )
+    shown = subprocess.run(["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True, check=False)
     return shown.stdout.strip()[:1]

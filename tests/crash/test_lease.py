@@ -63,9 +63,7 @@ async def test_a_poison_run_costs_its_bystanders_nothing(fleet: Fleet) -> None:
         deaths = 1
         while fleet.unfinished() > len(later):
             fleet.start(concurrency=100)
-            until(
-                lambda: fleet.members[-1].is_gone or fleet.unfinished() == len(later), "it dies, or is done"
-            )
+            until(lambda: fleet.members[-1].is_gone or fleet.unfinished() == len(later), "it dies, or is done")
             deaths += fleet.members[-1].is_gone
         scenes.gate(fleet.folder, "door").touch()
         fleet.all_ended()
@@ -74,9 +72,7 @@ async def test_a_poison_run_costs_its_bystanders_nothing(fleet: Fleet) -> None:
         runs = [await handle.describe() for handle in handles]
 
     assert deaths == 3
-    assert [(letter.run_id, letter.code) for letter in letters] == [
-        (handles[poison].id, "infrastructure_failure")
-    ]
+    assert [(letter.run_id, letter.code) for letter in letters] == [(handles[poison].id, "infrastructure_failure")]
     assert "3 workers died" in letters[0].reason
     assert {run.status for n, run in enumerate(runs) if n != poison} == {RunStatus.SUCCESS}
     assert runs[poison].status is RunStatus.DLQ_PENDING

@@ -18,9 +18,7 @@ def declared_dead(fleet: Fleet, member: Member) -> bool:
 
 @pytest.mark.parametrize("trick", [None, "deaf"], ids=["that hears it died", "that only the store can stop"])
 @pytest.mark.parametrize("workflow", ["patient", "rude"])
-async def test_the_late_write_of_a_zombie_changes_no_row(
-    fleet: Fleet, workflow: str, trick: str | None
-) -> None:
+async def test_the_late_write_of_a_zombie_changes_no_row(fleet: Fleet, workflow: str, trick: str | None) -> None:
     app = fleet.app()
     step = {"patient": "wait_at", "rude": "block_at"}[workflow]
     async with app.client():

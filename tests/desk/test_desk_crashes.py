@@ -60,7 +60,17 @@ ON_POSTGRES = [
 ]
 # Calls that change nothing: dying at one of them is dying at the next call that does.
 WRITES = {"claim", "apply", "start"}
-LOOKS = {"lease.beat", "bury", "hung", "overdue", "held", "purge", "policies", "workers", "expiring"}
+LOOKS = {
+    "lease.beat",
+    "expire_workers",
+    "hung",
+    "overdue",
+    "held",
+    "purge",
+    "policies",
+    "workers",
+    "runs_with_expired_letters",
+}
 
 
 @asynccontextmanager
@@ -96,9 +106,7 @@ async def check(letter: DeadLetter, s: Shop, mode: str) -> None:
     assert (now.status, now.replay_count) == ("RESOLVED", 0)
     assert now.run_id == now.replays[0].run_id
     decided = "dlq.completed" if mode == "COMPLETE" else "dlq.retry"
-    assert Counter(line.event for line in now.history) == Counter(
-        ["dlq.created", decided, "dlq.replay_succeeded"]
-    )
+    assert Counter(line.event for line in now.history) == Counter(["dlq.created", decided, "dlq.replay_succeeded"])
     runs = (await s.app.runs.list(RunFilter(tenant=letter.tenant))).items
     assert len(runs) == (2 if mode == "FULL" else 1)
     assert len((await s.app.dlq.list(LetterFilter(tenant=letter.tenant))).items) == 1

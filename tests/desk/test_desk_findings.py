@@ -18,7 +18,7 @@ from redrive.desk.models import DeadLetter
 from redrive.desk.preview import DryRun
 from redrive.errors import Conflict, DataRefused, InputError, NotAllowed, NotFound
 from redrive.records import replace
-from redrive.store.bulk import NewSet
+from redrive.store.bulk import NewBulk
 from redrive.store.filters import AuditFilter, LetterFilter
 from redrive.testing import Crash, Engine, engine, faults
 from redrive.worker import requests
@@ -53,9 +53,7 @@ def family() -> tuple[Redrive, Any, set[str]]:
     return app, parent, broken
 
 
-@pytest.mark.parametrize(
-    "options", [{"mode": "FULL"}, {"mode": "FROM_STEP", "from_step": 0}, {"mode": "FROM_FAILED"}]
-)
+@pytest.mark.parametrize("options", [{"mode": "FULL"}, {"mode": "FROM_STEP", "from_step": 0}, {"mode": "FROM_FAILED"}])
 async def test_a_replay_with_another_input_comes_by_the_child_that_is_there(
     on_store: OnStore, options: dict[str, Any]
 ) -> None:
@@ -79,9 +77,7 @@ async def test_a_new_operation_starts_a_child_of_its_own() -> None:
         replay = await app.dlq.replay(letter.id, "FULL", patch={"amount": 50}, new_operation=True)
         await ended(e, replay.run_id)
         inputs = [
-            (await app.runs.get(run.id)).input
-            for run in (await app.runs.list()).items
-            if run.workflow == "child"
+            (await app.runs.get(run.id)).input for run in (await app.runs.list()).items if run.workflow == "child"
         ]
         assert sorted(one["amount"] for one in inputs) == [40, 50]
 
@@ -222,7 +218,7 @@ async def test_a_set_that_no_store_can_be_asked_for_is_stopped_with_the_reason(o
         object.__setattr__(where, "since", 10**30)  # as it was stored before filters were checked
         line = AuditWrite(event="dlq.set_started", tenant="", by="ann", subject="set1", token="t1")
         given = {"public_id": "set1", "tenant": "", "action": "IGNORE", "by": "ann", "reason": None}
-        await s.app.runtime.store.begin_set(NewSet(**given, request=None, where=where), line)
+        await s.app.runtime.store.create_bulk(NewBulk(**given, request=None, where=where), line)
         await e.settle()
         set = await s.app.dlq.set("set1")
         assert (set.status, set.stopped_by) == ("STOPPED", "redrive")
@@ -235,16 +231,14 @@ async def test_a_set_whose_filter_the_store_refuses_is_stopped(monkeypatch: pyte
     s = shop()
     async with engine(s.app) as e:
         await failed(e, s.order, "lamp", 40)
-        narrow = s.app.runtime.desk(e.store.confined("default", {"order"}), e.clock)
-        begun = await narrow.dlq.ignore_many(
-            LetterFilter(tag="vat", workflow="order"), by="ann", tenant="default"
-        )
+        narrow = s.app.runtime.desk(e.store.tenant_view("default", {"order"}), e.clock)
+        begun = await narrow.dlq.ignore_many(LetterFilter(tag="vat", workflow="order"), by="ann", tenant="default")
 
         async def refuse(*_: Any, **__: Any) -> None:
             raise DataRefused("the store refused a row: too large")
 
-        monkeypatch.setattr(s.app.runtime.set_worker._store, "advance", refuse)
-        assert await s.app.runtime.set_worker.run_once() == 0
+        monkeypatch.setattr(s.app.runtime.bulk_worker._store, "advance", refuse)
+        assert await s.app.runtime.bulk_worker.run_once() == 0
         for dlq in (s.app.dlq, narrow.dlq):
             set = await dlq.set(begun.id)
             assert (set.status, set.stopped_because) == ("STOPPED", "the store refused a row: too large")

@@ -13,9 +13,9 @@ from redrive.app import Workflow
 from redrive.core.payload import Signature
 from redrive.desk import decisions as replaying
 from redrive.desk import validation as checks
-from redrive.desk.presenter import LARGE, length
-from redrive.desk.runs import Wanted
-from redrive.desk.validation import Checker
+from redrive.desk.presenter import LARGE_SIZE, measure_size
+from redrive.desk.runs import StartRequest
+from redrive.desk.validation import PayloadChecker
 from redrive.errors import PayloadTooLarge
 from redrive.testing import engine
 
@@ -50,15 +50,15 @@ class Threads:
 
     def _noted(self, name: str, real: Any, here: int) -> Any:
         def call(*given: Any, **more: Any) -> Any:
-            size = length(list(given), more)
-            noted = self.large if size >= LARGE else self.small
+            size = measure_size(list(given), more)
+            noted = self.large if size >= LARGE_SIZE else self.small
             noted.setdefault(name, set()).add(threading.get_ident() == here)
             return real(*given, **more)
 
         return call
 
 
-@pytest.mark.parametrize("rows", [LISTS, NUMBERS, ["x" * LARGE]], ids=["lists", "numbers", "text"])
+@pytest.mark.parametrize("rows", [LISTS, NUMBERS, ["x" * LARGE_SIZE]], ids=["lists", "numbers", "text"])
 async def test_the_loop_checks_small_values_only(monkeypatch: pytest.MonkeyPatch, rows: list[Any]) -> None:
     app, importing = import_app()
     async with engine(app) as e:
@@ -66,16 +66,16 @@ async def test_the_loop_checks_small_values_only(monkeypatch: pytest.MonkeyPatch
         await e.settle()
         threads = Threads(
             monkeypatch,
-            (Checker, "_typed_input"),
-            (Checker, "_typed_output"),
-            (Checker, "_fitting"),
-            (checks, "masked_paths"),
-            (replaying, "_request_of"),
-            (replaying, "_refuse_lost"),
+            (PayloadChecker, "_check_typed_input"),
+            (PayloadChecker, "_check_typed_output"),
+            (PayloadChecker, "_check_schema"),
+            (checks, "find_masked_paths"),
+            (replaying, "_parse_request"),
+            (replaying, "_refuse_dropped_fields"),
         )
         desk = app.runtime.desk(app.runtime.store, app.runtime.clock)
         for some in ([2], rows):
-            await desk.starter.start([Wanted(workflow="importing", input={"rows": some})])
+            await desk.starter.start([StartRequest(workflow="importing", input={"rows": some})])
             await app.dlq.replay(run.id, input={"rows": some}, dry_run=True)
             await app.dlq.replay(run.id, patch={"rows": some}, dry_run=True)
             await app.dlq.replay(run.id, "SKIP", output=some, dry_run=True)
@@ -88,20 +88,16 @@ async def test_the_loop_checks_small_values_only(monkeypatch: pytest.MonkeyPatch
     assert set.union(*threads.large.values()) == {False}
 
 
-async def test_a_value_far_above_the_limit_is_refused_before_it_is_checked(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_value_far_above_the_limit_is_refused_before_it_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     app, importing = import_app()
     async with engine(app) as e:
         run = await importing.start([1])
         await e.settle()
-        threads = Threads(
-            monkeypatch, (Signature, "decode"), (Signature, "decode_result"), (checks, "problems")
-        )
+        threads = Threads(monkeypatch, (Signature, "decode"), (Signature, "decode_result"), (checks, "find_faults"))
         huge = ["x" * (3 << 20)]
         desk = app.runtime.desk(app.runtime.store, app.runtime.clock)
         with pytest.raises(PayloadTooLarge, match=r"the input of workflow 'importing' takes 3\.0 MiB"):
-            await desk.starter.start([Wanted(workflow="importing", input={"rows": huge})])
+            await desk.starter.start([StartRequest(workflow="importing", input={"rows": huge})])
         with pytest.raises(PayloadTooLarge, match=r"the output of step 'load' takes 3\.0 MiB"):
             await app.dlq.replay(run.id, "SKIP", output=huge)
         del app.registered_workflows["importing"]
@@ -118,6 +114,6 @@ def test_a_length_is_counted_up_to_the_limit_only() -> None:
             Counted.looked_at += 1
             return super().__iter__()
 
-    assert length(Counted([Counted()] * LARGE)) >= LARGE
-    assert length({"rows": [Counted(), Counted([1.5]), "abc"]}, None) < 100
+    assert measure_size(Counted([Counted()] * LARGE_SIZE)) >= LARGE_SIZE
+    assert measure_size({"rows": [Counted(), Counted([1.5]), "abc"]}, None) < 100
     assert Counted.looked_at == 2

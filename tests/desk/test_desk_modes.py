@@ -50,12 +50,7 @@ async def test_a_replay_is_recorded_with_who_why_and_how_it_ended(on_store: OnSt
         await ended(e, (await s.app.dlq.replay(letter.id, by="ann", reason="try again")).run_id)
         now = await s.app.dlq.get(letter.id)
         (replay,) = now.replays
-        assert (replay.number, replay.mode, replay.by, replay.reason) == (
-            1,
-            "FROM_FAILED",
-            "ann",
-            "try again",
-        )
+        assert (replay.number, replay.mode, replay.by, replay.reason) == (1, "FROM_FAILED", "ann", "try again")
         assert (replay.run_id, replay.outcome) == (letter.run_id, "SUCCESS")
         assert (now.closed_by, now.resolution, now.replay_count) == ("redrive", "replayed", 0)
         assert await events(e, letter) == [
@@ -273,9 +268,7 @@ async def test_the_retry_override_is_used_for_the_replay(on_store: OnStore) -> N
 
 
 @pytest.mark.parametrize("edit", [{"input": {"item": "lamp", "amount": 41}}, {"patch": {"amount": 41}}])
-async def test_the_whole_input_or_a_patch_replaces_what_was_wrong(
-    on_store: OnStore, edit: dict[str, Any]
-) -> None:
+async def test_the_whole_input_or_a_patch_replaces_what_was_wrong(on_store: OnStore, edit: dict[str, Any]) -> None:
     s = shop()
     async with on_store(s.app) as e:
         letter = await failed(e, s.order, "lamp", 40)
@@ -314,9 +307,7 @@ async def test_a_misspelt_field_within_the_input_is_refused() -> None:
             ({"address": {"coutnry": "CZ"}}, "address.coutnry"),
             ({"others": [{"country": "DE", "zip": {"code": 1}}]}, "others[0].zip"),
         ):
-            with pytest.raises(
-                InputError, match=rf"does not fit: {re.escape(place)}: there is no such field"
-            ):
+            with pytest.raises(InputError, match=rf"does not fit: {re.escape(place)}: there is no such field"):
                 await app.dlq.replay(letter.id, patch=patch)
         assert (await app.dlq.get(letter.id)).status == "OPEN"
         ledger.broken.clear()

@@ -156,10 +156,7 @@ async def test_a_transactional_step_that_failed_leaves_one_effect_when_replayed(
         assert await e.fetch("SELECT amount FROM bookings") == [{"amount": 5}]
 
 
-@pytest.mark.parametrize(
-    ("mode", "options"),
-    [("FROM_FAILED", {}), ("FROM_STEP", {"from_step": 0}), ("FULL", {})],
-)
+@pytest.mark.parametrize(("mode", "options"), [("FROM_FAILED", {}), ("FROM_STEP", {"from_step": 0}), ("FULL", {})])
 @pytest.mark.parametrize("crash", [False, True])
 async def test_runs_that_a_replayed_run_started_are_not_started_twice(
     mode: str, options: dict[str, int], crash: bool
@@ -220,9 +217,7 @@ async def test_a_new_operation_starts_other_runs_anew() -> None:
         letter = await failed(e, job, "Ann")
         await e.finish_all()
         ledger.broken.clear()
-        replay = await app.dlq.replay(
-            letter.id, "FROM_STEP", from_step=0, patch={"to": "Bob"}, new_operation=True
-        )
+        replay = await app.dlq.replay(letter.id, "FROM_STEP", from_step=0, patch={"to": "Bob"}, new_operation=True)
         await ended(e, replay.run_id)
         await e.finish_all()
         assert ledger.counts == {"act": 2, "deliver": 2}

@@ -61,9 +61,7 @@ async def _open(*arguments: Any) -> Any:
 
 @pytest.mark.parametrize("kind", PLACES)
 @pytest.mark.parametrize("mode", ["FROM_FAILED", "FULL"])
-async def test_fifty_two_people_in_four_processes_get_one_answer(
-    tmp_path: Path, kind: str, mode: str
-) -> None:
+async def test_fifty_two_people_in_four_processes_get_one_answer(tmp_path: Path, kind: str, mode: str) -> None:
     async with place(kind, tmp_path) as url:
         s = shop(Redrive(url))
         async with s.app:

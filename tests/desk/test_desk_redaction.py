@@ -14,7 +14,7 @@ import redrive
 from redrive import Message, NonRetryable, Redrive
 from redrive.app import Workflow
 from redrive.core.redact import MASK, Redactor
-from redrive.desk.presenter import LARGE
+from redrive.desk.presenter import LARGE_SIZE
 from redrive.desk.preview import DryRun
 from redrive.reasons import Reason, ReasonCode
 from redrive.server.limits import Limits
@@ -152,13 +152,13 @@ async def test_a_large_payload_is_looked_through_in_another_thread(monkeypatch: 
     plain = Redactor.redact
 
     def noted(self: Redactor, value: Any) -> Any:
-        threads.extend([threading.get_ident()] if len(repr(value)) > LARGE else [])
+        threads.extend([threading.get_ident()] if len(repr(value)) > LARGE_SIZE else [])
         return plain(self, value)
 
     monkeypatch.setattr(Redactor, "redact", noted)
     app, job = login(Ledger(broken={"use"}))
     async with engine(app) as e:
-        letter = await failed(e, job, "ann", "hunter2", "x" * LARGE)
+        letter = await failed(e, job, "ann", "hunter2", "x" * LARGE_SIZE)
         threads.clear()
         assert (await app.dlq.get(letter.id)).input["password"] == MASK
         assert (await app.dlq.list()).items[0].input["password"] == MASK
@@ -174,7 +174,7 @@ async def test_no_large_text_is_redacted_on_the_event_loop(monkeypatch: pytest.M
 
     def guarded(plain: Any) -> Any:
         def noted(self: Redactor, value: Any) -> Any:
-            if len(repr(value)) >= LARGE:
+            if len(repr(value)) >= LARGE_SIZE:
                 assert threading.get_ident() != here
                 large.append(plain.__name__)
             return plain(self, value)
@@ -197,7 +197,7 @@ async def test_no_large_text_is_redacted_on_the_event_loop(monkeypatch: pytest.M
         return None
 
     async with engine(app) as e:
-        letter = await failed(e, job, "x" * LARGE, "hunter2")
+        letter = await failed(e, job, "x" * LARGE_SIZE, "hunter2")
         monkeypatch.setattr(Redactor, "redact", guarded(Redactor.redact))
         monkeypatch.setattr(Redactor, "text", guarded(Redactor.text))
         (message,) = (await app.outbox.list()).items
@@ -206,11 +206,11 @@ async def test_no_large_text_is_redacted_on_the_event_loop(monkeypatch: pytest.M
         shown = await app.dlq.replay(letter.id, patch={"password": "hunter3"}, by="ann", dry_run=True)
         assert [change.after for change in shown.changes] == [MASK]
         begun = len(large)
-        for _ in range(LARGE // 9_000 + 1):
+        for _ in range(LARGE_SIZE // 9_000 + 1):
             await app.dlq.comment(letter.id, "y" * 9_000, by="ann")
-        assert len((await app.audit.list()).items) > LARGE // 9_000
+        assert len((await app.audit.list()).items) > LARGE_SIZE // 9_000
         assert begun >= 4
         service = Service(app, Limits(), 1.0)
-        shown = Reason(ReasonCode.TEXT, text="password=hunter2 " + "z" * LARGE)
-        assert str(await service.redact(shown)) == f"password={MASK} " + "z" * LARGE
+        shown = Reason(ReasonCode.TEXT, text="password=hunter2 " + "z" * LARGE_SIZE)
+        assert str(await service.redact(shown)) == f"password={MASK} " + "z" * LARGE_SIZE
         assert len(large) > begun

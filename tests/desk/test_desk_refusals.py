@@ -96,14 +96,8 @@ async def test_what_is_noted_on_a_letter_is_checked_as_well() -> None:
             (lambda: dlq.tag(letter.id, [""], by="ann"), "a tag must be"),
             (lambda: s.app.runs.retry(letter.run_id, skip_steps=["ship"]), "skip_steps must be an object"),
             (lambda: s.app.runs.retry(letter.run_id, skip_steps={"ship": 5}), "does not fit"),
-            (
-                lambda: s.app.runs.retry(letter.run_id, skip_steps={"nobody": 5}),
-                "step 'nobody' was never registered",
-            ),
-            (
-                lambda: s.app.runs.retry(letter.run_id, skip_steps={"ship": "a", "/ship#0": "b"}),
-                "two results",
-            ),
+            (lambda: s.app.runs.retry(letter.run_id, skip_steps={"nobody": 5}), "step 'nobody' was never registered"),
+            (lambda: s.app.runs.retry(letter.run_id, skip_steps={"ship": "a", "/ship#0": "b"}), "two results"),
             (lambda: s.app.runs.retry(letter.run_id, "full", skip_steps={"ship": "a"}), "skip_steps goes"),
         ]:
             with pytest.raises(InputError, match=said):
@@ -219,9 +213,7 @@ async def test_a_letter_is_decided_on_by_a_client_that_has_no_code(tmp_path: Pat
         assert (await ended(e, letter.run_id)).result == ["lamp reserved", "41 charged", "lamp shipped"]
 
 
-async def test_a_workflow_that_no_code_has_is_neither_edited_nor_replayed_alone_or_with_others(
-    tmp_path: Path,
-) -> None:
+async def test_a_workflow_that_no_code_has_is_neither_edited_nor_replayed_alone_or_with_others(tmp_path: Path) -> None:
     url, clock = f"sqlite:///{tmp_path}/redrive.db", VirtualClock()
     s = shop(Redrive(url))
     async with engine(s.app, store=url, clock=clock) as e:
@@ -247,9 +239,7 @@ async def test_a_workflow_that_no_code_has_is_neither_edited_nor_replayed_alone_
         assert (await bare.dlq.get(letter.id)).status == "OPEN"
 
 
-async def test_a_workflow_that_the_workers_have_no_longer_is_not_replayed_until_one_has_it(
-    tmp_path: Path,
-) -> None:
+async def test_a_workflow_that_the_workers_have_no_longer_is_not_replayed_until_one_has_it(tmp_path: Path) -> None:
     """The catalogue remembers it for ever. Its run would be due for ever, its letter in nobody's hands."""
     url, clock = f"sqlite:///{tmp_path}/redrive.db", VirtualClock()
     s = shop(Redrive(url, version="1"))

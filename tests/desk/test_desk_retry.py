@@ -78,9 +78,7 @@ async def test_a_result_that_is_skipped_from_a_step_on_is_superseded_and_not_ove
         with pytest.raises(InputError, match="succeeded and is not called again"):
             await s.app.runs.retry(letter.run_id, skip_steps={"charge": "cash"})
         s.ledger.broken.clear()
-        replay = await s.app.runs.retry(
-            letter.run_id, "from_step", from_step=0, skip_steps={"charge": "cash"}
-        )
+        replay = await s.app.runs.retry(letter.run_id, "from_step", from_step=0, skip_steps={"charge": "cash"})
         run = await ended(e, replay.run_id)
         assert run.result == ["lamp reserved", "cash", "lamp shipped"]
         charges = [(x.status, x.output, x.superseded) for x in run.steps if x.name == "charge"]

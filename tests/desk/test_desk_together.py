@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 from desk_kit import Shop, ended, failed, shop, statuses
 
-from redrive.core.outbox import Carrier
-from redrive.core.transitions import Answer, Transition
+from redrive.core.outbox import SinkLease
+from redrive.core.transitions import Transition, TransitionResult
 from redrive.desk.decisions import Replay
 from redrive.desk.models import DeadLetter
 from redrive.errors import Conflict
@@ -35,12 +35,8 @@ class Together:
         self._barrier = asyncio.Barrier(people)
 
     async def apply(
-        self,
-        transitions: Sequence[Transition],
-        *,
-        worker: int | None = None,
-        carriers: Sequence[Carrier] = (),
-    ) -> list[Answer]:
+        self, transitions: Sequence[Transition], *, worker: int | None = None, carriers: Sequence[SinkLease] = ()
+    ) -> list[TransitionResult]:
         barrier = self._barrier
         if worker is None and barrier is not None and any(t.move or t.replay for t in transitions):
             await barrier.wait()

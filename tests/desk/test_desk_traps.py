@@ -132,9 +132,7 @@ async def test_a21_the_letter_appears_although_the_worker_dies_at_the_last_failu
         assert len((await app.dlq.list()).items) == 1
 
 
-async def test_a22_a_replay_runs_and_a_duplicate_does_not_even_after_ten_thousand_runs(
-    on_store: OnStore,
-) -> None:
+async def test_a22_a_replay_runs_and_a_duplicate_does_not_even_after_ten_thousand_runs(on_store: OnStore) -> None:
     """Trap A22: the queue's job id is the run's, and is forgotten after a hundred jobs."""
     s = shop()
 

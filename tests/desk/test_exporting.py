@@ -8,7 +8,7 @@ from typing import Any
 from engines import OnStore
 
 from redrive import Redrive, RetryPolicy, Schedule
-from redrive.desk.audit import export
+from redrive.desk.audit import export_records
 
 ONCE = RetryPolicy(max_retries=0)
 
@@ -17,8 +17,7 @@ async def test_a_tenant_takes_everything_along_and_nothing_of_others(on_store: O
     app = Redrive("sqlite:///:memory:")
 
     @app.workflow(
-        retry=ONCE,
-        schedule=[Schedule("0 * * * *", tenant=tenant, name=tenant) for tenant in ("acme", "globex")],
+        retry=ONCE, schedule=[Schedule("0 * * * *", tenant=tenant, name=tenant) for tenant in ("acme", "globex")]
     )
     async def report() -> None:
         raise ValueError("no")
@@ -31,7 +30,7 @@ async def test_a_tenant_takes_everything_along_and_nothing_of_others(on_store: O
             await app.views.save("letters", "late", "code=timeout", by="ann", tenant=tenant)
             await app.views.save("letters", "late", "stage=exec", by="bob", tenant=tenant)
             await app.views.save("runs", "ours", "kind=late", by="bob", tenant=tenant, shared=True)
-        found: list[tuple[str, Any]] = [each async for each in export(e.store.confined("acme"), "acme")]
+        found: list[tuple[str, Any]] = [each async for each in export_records(e.store.tenant_view("acme"), "acme")]
     kinds = Counter(kind for kind, _ in found)
     assert kinds.keys() == {"run", "letter", "policy", "schedule", "view", "audit"}
     assert (kinds["run"], kinds["letter"], kinds["policy"], kinds["schedule"]) == (1, 1, 1, 1)

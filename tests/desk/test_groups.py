@@ -36,11 +36,7 @@ async def test_a_group_says_what_fails_how_often_and_since_when(desk: tuple[Engi
     assert (group.workflows, group.steps) == (("order",), ("charge",))
     assert group.first_seen == began
     assert group.trend[-2:] == (2, 1)
-    assert (group.sample_id, group.message, group.fingerprint) == (
-        letter.id,
-        letter.reason,
-        letter.fingerprint,
-    )
+    assert (group.sample_id, group.message, group.fingerprint) == (letter.id, letter.reason, letter.fingerprint)
     assert group.error == letter.message
     assert page.as_of == e.now
 
@@ -56,9 +52,7 @@ async def test_what_was_replayed_with_success_is_no_longer_open(desk: tuple[Engi
     assert (group.open, group.total) == (0, 1)
 
 
-async def test_a_replay_from_the_start_that_fails_again_counts_the_letter_once(
-    desk: tuple[Engine, Shop],
-) -> None:
+async def test_a_replay_from_the_start_that_fails_again_counts_the_letter_once(desk: tuple[Engine, Shop]) -> None:
     """The letter goes over to the new run, so it is one letter that was seen twice."""
     e, made = desk
     letter = await failed(e, made.order, "tea", 1)

@@ -104,9 +104,7 @@ async def test_sealed_values_are_found_and_do_not_lie_in_clear_whatever_key_wrot
         assert all(row["value"].startswith("det1:") for row in rows)
         rotated = with_keys(store, Keyring([new, old]))
         where = RunFilter(index={"customer.email": "ann@example.org"})
-        assert [run.public_id for run in (await rotated.runs(where, limit=10, cursor=None)).items] == [
-            letter.run_id
-        ]
+        assert [run.public_id for run in (await rotated.runs(where, limit=10, cursor=None)).items] == [letter.run_id]
         stranger = with_keys(store, Keyring([new]))
         assert (await stranger.runs(where, limit=10, cursor=None)).items == []
         begun = await e.app.dlq.ignore_many(LetterFilter(index=dict(where.index or {})), by="ann")

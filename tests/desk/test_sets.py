@@ -16,7 +16,7 @@ from redrive import Redrive, RetryPolicy
 from redrive.app import Workflow
 from redrive.core.states import LetterStatus
 from redrive.desk.bulk import DryRunOfMany, LetterSet
-from redrive.desk.bulk_execution import SetWorker
+from redrive.desk.bulk_execution import BulkWorker
 from redrive.desk.models import DeadLetter
 from redrive.errors import Conflict, InputError, NotFound, StoreUnavailable
 from redrive.store import open_store
@@ -42,9 +42,7 @@ async def each_desk(on_store: OnStore) -> AsyncIterator[tuple[Engine, Shop]]:
         yield e, made
 
 
-async def failures(
-    e: Engine, workflow: Workflow[..., Any, Any], count: int, **options: Any
-) -> list[DeadLetter]:
+async def failures(e: Engine, workflow: Workflow[..., Any, Any], count: int, **options: Any) -> list[DeadLetter]:
     """Letters of so many orders, which differ in their amounts."""
     return [await failed(e, workflow, "tea", amount, **options) for amount in range(count)]
 
@@ -107,9 +105,7 @@ async def test_letters_are_named_by_their_ids_or_by_those_of_their_runs(desk: tu
 async def test_each_letter_and_the_set_itself_are_audited(desk: tuple[Engine, Shop]) -> None:
     e, made = desk
     letters = await failures(e, made.order, 2, tenant="acme")
-    set = await carried_out(
-        e, await e.app.dlq.replay_many(LetterFilter(tenant="acme"), by="ann", reason="try again")
-    )
+    set = await carried_out(e, await e.app.dlq.replay_many(LetterFilter(tenant="acme"), by="ann", reason="try again"))
     (line,) = (await e.app.audit.list(AuditFilter(subject=set.id))).items
     assert (line.event, line.by, line.tenant, line.reason) == ("dlq.set_started", "ann", "acme", "try again")
     for letter in letters:
@@ -144,9 +140,7 @@ async def test_a_patch_that_does_not_fit_is_refused_per_letter_and_the_others_go
         other = await failed(e, refund, 1)
         broken.clear()
         broken.append(False)
-        set = await carried_out(
-            e, await e.app.dlq.replay_many(LetterFilter(), patch={"note": "late"}, by="ann")
-        )
+        set = await carried_out(e, await e.app.dlq.replay_many(LetterFilter(), patch={"note": "late"}, by="ann"))
         assert (set.status, set.total, set.done, set.failed) == ("DONE", 4, 3, 1)
         (refused,) = (await e.app.dlq.set_items(set.id, status="FAILED")).items
         assert refused.letter_id == other.id
@@ -196,22 +190,20 @@ async def test_letters_that_open_again_during_the_set_are_not_done_twice(desk: t
     assert await by_status(e) == {"OPEN": 6}
 
 
-def slowly(e: Engine, batch: int, store: Any = None) -> SetWorker:
+def slowly(e: Engine, batch: int, store: Any = None) -> BulkWorker:
     """The chore with batches of that many letters."""
-    worker = e.app.runtime.new_set_worker(store or e.store)
+    worker = e.app.runtime.new_bulk_worker(store or e.store)
     worker._batch = batch
     return worker
 
 
-async def test_a_letter_that_is_marked_by_nobody_after_a_crash_is_found_done(
-    desk: tuple[Engine, Shop],
-) -> None:
+async def test_a_letter_that_is_marked_by_nobody_after_a_crash_is_found_done(desk: tuple[Engine, Shop]) -> None:
     """The decision was written, the note of it was not, and the replay has failed again meanwhile."""
     e, made = desk
     await failures(e, made.order, 3)
     made.ledger.since()
     begun = await e.app.dlq.replay_many(LetterFilter(), by="ann")
-    row = await e.store.claim_set(1)
+    row = await e.store.claim_bulk(1)
     assert row is not None
     items = await e.store.advance(row, (), limit=2, lease=1)
     assert items is not None
@@ -248,7 +240,7 @@ def at_call(number: int, fault: Fault, seen: list[str]) -> Callable[[Call], Faul
     """The fault happens once, at the call of that number that a set's chore makes, over all lives."""
 
     def plan(call: Call) -> Fault | None:
-        if call.name not in {"claim_set", "advance", "cases", "apply", "known"}:
+        if call.name not in {"claim_bulk", "advance", "cases", "apply", "known"}:
             return None
         seen.append(call.name)
         return fault if len(seen) == number else None
@@ -306,20 +298,16 @@ async def replayed_with(
 
 @pytest.mark.parametrize("action", ["REPLAY", "RESOLVE"])
 @pytest.mark.parametrize("manner", FAULTS)
-async def test_a_fault_at_every_call_of_a_set_leaves_each_letter_decided_on_once(
-    manner: str, action: str
-) -> None:
+async def test_a_fault_at_every_call_of_a_set_leaves_each_letter_decided_on_once(manner: str, action: str) -> None:
     calls = await replayed_with(None, -1, action)
-    assert {"claim_set", "advance", "cases", "apply"} <= {*calls}
-    last = max(number for number, call in enumerate(calls, 1) if call in ("advance", "claim_set"))
+    assert {"claim_bulk", "advance", "cases", "apply"} <= {*calls}
+    last = max(number for number, call in enumerate(calls, 1) if call in ("advance", "claim_bulk"))
     for number in range(1, last + 1):
         await replayed_with(FAULTS[manner](), number, action)
 
 
 @pytest.mark.parametrize("manner", FAULTS)
-async def test_a_fault_at_every_call_of_a_set_with_a_rate_leaves_each_letter_decided_on_once(
-    manner: str,
-) -> None:
+async def test_a_fault_at_every_call_of_a_set_with_a_rate_leaves_each_letter_decided_on_once(manner: str) -> None:
     calls = await replayed_with(None, -1, "REPLAY", rate="10/s")
     last = max(number for number, call in enumerate(calls, 1) if call == "advance")
     assert calls.count("cases") >= 2  # two portions
@@ -328,8 +316,7 @@ async def test_a_fault_at_every_call_of_a_set_with_a_rate_leaves_each_letter_dec
 
 
 @pytest.mark.parametrize(
-    "manner",
-    ["after", *(pytest.param(each, marks=pytest.mark.slow) for each in ("before", "lost", "refused"))],
+    "manner", ["after", *(pytest.param(each, marks=pytest.mark.slow) for each in ("before", "lost", "refused"))]
 )
 async def test_a_fault_at_every_call_of_a_set_on_postgres_leaves_each_letter_decided_on_once(
     on_postgres: OnStore, manner: str
@@ -342,7 +329,7 @@ async def test_a_fault_at_every_call_of_a_set_on_postgres_leaves_each_letter_dec
         return await replayed_with(FAULTS[manner](), number, "REPLAY", **place)
 
     calls = await with_fault(0)
-    assert {"claim_set", "advance", "cases", "apply"} <= {*calls}
+    assert {"claim_bulk", "advance", "cases", "apply"} <= {*calls}
     last = max(number for number, call in enumerate(calls, 1) if call == "advance")
     for number in range(1, last + 1):
         await with_fault(number)
@@ -378,7 +365,7 @@ async def test_a_set_that_is_due_is_not_asked_for_all_the_time_while_the_store_i
 
     class Store:
         def __getattr__(self, name: str) -> Any:
-            if away[0] and name == "claim_set":
+            if away[0] and name == "claim_bulk":
                 raise StoreUnavailable("no answer")
             return getattr(e.store, name)
 
@@ -474,9 +461,7 @@ async def test_a_paused_set_waits_over_restarts_until_it_is_resumed(each_desk: t
     ]
 
 
-async def test_a_rate_holds_over_all_nodes_together_and_can_be_changed(
-    each_desk: tuple[Engine, Shop],
-) -> None:
+async def test_a_rate_holds_over_all_nodes_together_and_can_be_changed(each_desk: tuple[Engine, Shop]) -> None:
     """Three nodes look for work all the time; in no second are more than five letters decided on."""
     e, made = each_desk
     await failures(e, made.order, 40)
@@ -505,12 +490,7 @@ async def test_a_rate_holds_over_all_nodes_together_and_can_be_changed(
     slow = sorted(item.at for item in items if item.at is not None)[:20]
     assert all((later - first).total_seconds() >= 1 for first, later in zip(slow, slow[5:], strict=False))
     (line, *_) = (await e.app.audit.list(AuditFilter(subject=begun.id))).items
-    assert (line.event, line.by, line.before, line.after) == (
-        "dlq.set_rated",
-        "bob",
-        {"rate": "1/m"},
-        {"rate": "10/s"},
-    )
+    assert (line.event, line.by, line.before, line.after) == ("dlq.set_rated", "bob", {"rate": "1/m"}, {"rate": "10/s"})
 
 
 async def test_a_portion_that_took_long_is_not_followed_at_once(desk: tuple[Engine, Shop]) -> None:
@@ -550,9 +530,7 @@ async def test_time_lets_a_set_go_on_at_its_rate(desk: tuple[Engine, Shop]) -> N
     assert (ended.status, ended.done, ended.succeeded) == ("DONE", 6, 6)
 
 
-async def test_how_its_runs_stand_is_counted_only_where_somebody_looks_at_it(
-    desk: tuple[Engine, Shop],
-) -> None:
+async def test_how_its_runs_stand_is_counted_only_where_somebody_looks_at_it(desk: tuple[Engine, Shop]) -> None:
     """Not in a list, and not for who presses a button: it takes a while where a set is large."""
     e, made = desk
     await failures(e, made.order, 4)
@@ -730,9 +708,7 @@ async def test_no_tenant_is_named_by_an_empty_text(desk: tuple[Engine, Shop]) ->
         await e.app.dlq.resolve_many(["dl-1"], tenant="")
 
 
-async def test_a_set_does_not_tell_whether_it_guessed_the_value_of_another_user(
-    desk: tuple[Engine, Shop],
-) -> None:
+async def test_a_set_does_not_tell_whether_it_guessed_the_value_of_another_user(desk: tuple[Engine, Shop]) -> None:
     """Workers carry out sets, and do not know what the user who began one may see."""
     e, made = desk
     (letter,) = await failures(e, made.order, 1)

@@ -12,22 +12,22 @@ from hypothesis import strategies as st
 
 from redrive.core.classify import Category
 from redrive.core.failure import Failure
-from redrive.core.failure_reason import Ending, LetterCode, Stage
+from redrive.core.failure_reason import FailureReason, LetterCode, Stage
 from redrive.core.journal import EntryRow
 from redrive.core.redact import MASK, Redactor
-from redrive.core.retry import Verdict
+from redrive.core.retry import RetryDecision
 from redrive.core.run_options import RunOptions
 from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
 from redrive.core.transitions import AttemptEnd
 from redrive.desk.models import AttemptRecord
-from redrive.desk.presenter import Shaper
+from redrive.desk.presenter import Presenter
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
 from redrive.store.records import AttemptRow, LetterRow, RunRow
 
 NOON = datetime(2031, 5, 17, 14, 2, 11, tzinfo=UTC)
 AT = int(NOON.timestamp()) * 1_000_000
-SHAPER = Shaper(Redactor.parse("badge"))
+SHAPER = Presenter(Redactor.parse("badge"))
 
 SECRET = "sk-abcdefghijklmnopqrstuvwxyz"
 FAILURE = Failure(
@@ -39,22 +39,18 @@ FAILURE = Failure(
     status_code=429,
     details={"badge": "b-17", "limit": 5},
 )
-ENDING = Ending(
+ENDING = FailureReason(
     failure=FAILURE,
     code=LetterCode.EXHAUSTED_RETRIES,
     reason=Reason(
-        ReasonCode.STEP_FAILED,
-        step="charge",
-        n=3,
-        category="rate_limit",
-        why=Reason(ReasonCode.TEXT, text=SECRET),
+        ReasonCode.STEP_FAILED, step="charge", n=3, category="rate_limit", why=Reason(ReasonCode.TEXT, text=SECRET)
     ),
     stage=Stage.EXEC,
     step="charge",
     step_index=1,
     attempts=3,
 )
-VERDICT = Verdict(retry=True, of=5, status_code=429, delay=34.0, jitter=4.0, retry_after=30.0)
+VERDICT = RetryDecision(retry=True, of=5, status_code=429, delay=34.0, jitter=4.0, retry_after=30.0)
 
 RUN = RunRow(
     id=7,
@@ -315,7 +311,7 @@ def test_a_failed_try_is_shown_with_the_decision_in_words() -> None:
 
 
 def test_the_last_try_says_why_there_was_no_other() -> None:
-    verdict = Verdict(retry=False, exhausted=True, of=3, why=Reason(ReasonCode.RETRIES_EXHAUSTED))
+    verdict = RetryDecision(retry=False, exhausted=True, of=3, why=Reason(ReasonCode.RETRIES_EXHAUSTED))
     last = replace(ATTEMPT, decision=verdict.to_json(), next_at=None)
     assert shown(last).decision == "attempt 3 of 3, rate limited, not retried: retries are exhausted"
 
@@ -414,5 +410,5 @@ def test_times_are_exact_to_the_microsecond_as_long_as_there_are_years(moment: d
 
 
 def test_the_hash_of_an_input_is_shown_with_the_input_only() -> None:
-    assert Shaper(None).letter(LETTER).payload_hash == "ffff"
+    assert Presenter(None).letter(LETTER).payload_hash == "ffff"
     assert SHAPER.letter(LETTER).payload_hash is None, "a short input could be guessed with it"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import redrive
 from redrive import NonRetryable, Redrive, RetryPolicy
-from redrive.desk.overview import standing
+from redrive.desk.overview import load_overview
 from redrive.testing import engine
 
 
@@ -36,7 +36,7 @@ async def test_a_look_at_a_tenant_says_what_waits_and_how_the_hour_went() -> Non
         await nap.start(tenant="acme")
         await pay.start("declined", tenant="other")
         await e.settle()
-        found = await standing(store.confined("acme"), "acme")
+        found = await load_overview(store.tenant_view("acme"), "acme")
         assert (found.open_letters, found.sleeping, found.running, found.late) == (2, 2, 0, 0)
         letter = await app.dlq.get(early.id)
         assert found.oldest_letter == letter.failed_at
@@ -46,11 +46,11 @@ async def test_a_look_at_a_tenant_says_what_waits_and_how_the_hour_went() -> Non
         assert (sum(found.minutes.started), sum(found.minutes.failed)) == (5, 2)
         assert (found.minutes.started[-1], found.minutes.failed[-1]) == (4, 1)
         assert found.minutes.share == 0.4
-        assert (await standing(store, None)).open_letters == 3
+        assert (await load_overview(store, None)).open_letters == 3
         await app.workflows.pause("pay")
         await pay.start("fine", tenant="acme")
         await e.advance("2m")
-        later = await standing(store.confined("acme"), "acme")
+        later = await load_overview(store.tenant_view("acme"), "acme")
         assert (later.waiting, later.late) == (1, 1)
         assert later.late_since is not None
-        assert (await standing(store.confined("nobody"), "nobody")).minutes.share is None
+        assert (await load_overview(store.tenant_view("nobody"), "nobody")).minutes.share is None

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 from desk_kit import new_app
 
-from redrive.desk.saved_views import MOST, ListName, Views
+from redrive.desk.saved_views import MAX_VIEWS, ListName, SavedViews
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.store.filters import AuditFilter
 from redrive.testing import Engine, engine
@@ -16,12 +16,12 @@ LETTERS = ListName.LETTERS
 
 
 @pytest.fixture
-async def desk() -> AsyncIterator[tuple[Engine, Views]]:
+async def desk() -> AsyncIterator[tuple[Engine, SavedViews]]:
     async with engine(new_app()) as e:
         yield e, e.app.runtime.desk(e.store, e.clock).views
 
 
-async def test_a_view_keeps_what_an_address_asks_for_and_no_more(desk: tuple[Engine, Views]) -> None:
+async def test_a_view_keeps_what_an_address_asks_for_and_no_more(desk: tuple[Engine, SavedViews]) -> None:
     _, views = desk
     new = await views.save(
         LETTERS, "  late   ones ", "?since=24h&code=timeout&tag=&text=%C5%BC%26", by="ann", tenant="acme"
@@ -33,7 +33,7 @@ async def test_a_view_keeps_what_an_address_asks_for_and_no_more(desk: tuple[Eng
     assert await views.list(reader="bob", tenant="acme") == []
 
 
-async def test_a_name_is_the_same_however_it_was_typed(desk: tuple[Engine, Views]) -> None:
+async def test_a_name_is_the_same_however_it_was_typed(desk: tuple[Engine, SavedViews]) -> None:
     _, views = desk
     await views.save(LETTERS, "late  cafe\u0301", "code=timeout", by="ann")
     await views.save(LETTERS, "late caf\xe9", "stage=exec", by="ann")
@@ -42,7 +42,7 @@ async def test_a_name_is_the_same_however_it_was_typed(desk: tuple[Engine, Views
     assert await views.list(reader="ann") == []
 
 
-async def test_what_is_shared_is_everybody_s_and_the_log_says_who_did_it(desk: tuple[Engine, Views]) -> None:
+async def test_what_is_shared_is_everybody_s_and_the_log_says_who_did_it(desk: tuple[Engine, SavedViews]) -> None:
     e, views = desk
     await views.save(LETTERS, "late", "code=timeout", by="ann", tenant="acme")
     await views.save(LETTERS, "late", "code=timeout", by="ann", tenant="acme", shared=True)
@@ -79,7 +79,7 @@ async def test_what_is_shared_is_everybody_s_and_the_log_says_who_did_it(desk: t
     ],
 )
 async def test_what_cannot_be_saved_is_refused_with_advice(
-    desk: tuple[Engine, Views], name: str, query: str, says: str
+    desk: tuple[Engine, SavedViews], name: str, query: str, says: str
 ) -> None:
     _, views = desk
     with pytest.raises(InputError, match=says):
@@ -87,9 +87,9 @@ async def test_what_cannot_be_saved_is_refused_with_advice(
     assert await views.list(reader="ann", tenant="acme") == []
 
 
-async def test_there_is_an_end_to_views(desk: tuple[Engine, Views]) -> None:
+async def test_there_is_an_end_to_views(desk: tuple[Engine, SavedViews]) -> None:
     _, views = desk
-    for number in range(MOST):
+    for number in range(MAX_VIEWS):
         await views.save(LETTERS, f"view {number}", "code=timeout", by="ann", tenant="acme")
     with pytest.raises(Conflict, match="you have 50 views of this list already; remove one"):
         await views.save(LETTERS, "one more", "code=timeout", by="ann", tenant="acme")

@@ -23,9 +23,7 @@ class Shell:
     """
 
     def __init__(self, folder: Path, **environment: str) -> None:
-        known = {
-            name: value for name, value in os.environ.items() if not name.startswith(("REDRIVE", "PYTEST"))
-        }
+        known = {name: value for name, value in os.environ.items() if not name.startswith(("REDRIVE", "PYTEST"))}
         own = {"PATH": f"{_BIN}{os.pathsep}{os.environ['PATH']}", "HOME": str(folder), "COLUMNS": "80"}
         self.folder = folder
         self.environment = {**known, **own, "PYTHONDONTWRITEBYTECODE": "1", "NO_COLOR": "1", **environment}

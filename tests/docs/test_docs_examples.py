@@ -86,9 +86,7 @@ def test_what_runs_in_the_background_is_there_for_the_blocks_after_it(tmp_path: 
 
 def test_blocks_that_are_not_run_are_few_and_say_why() -> None:
     """A mark is for what cannot run in a test: it installs packages, or would run the tests themselves."""
-    marks = {
-        (page.name, block.not_run) for page in PAGES for block in blocks(page) if block.not_run is not None
-    }
+    marks = {(page.name, block.not_run) for page in PAGES for block in blocks(page) if block.not_run is not None}
     assert marks == {
         ("README.md", "the first makes an environment and runs until Ctrl-C, the second runs these tests"),
         ("README.md", "the tests have an environment of their own"),

@@ -14,12 +14,12 @@ import redrive.errors
 import redrive.testing
 from redrive.cli import main
 from redrive.cli.hardening import CHECKLIST
-from redrive.core.classify import RETRYABLE
+from redrive.core.classify import RETRYABLE_CATEGORIES
 from redrive.core.failure_reason import LetterCode
-from redrive.core.roles import GRANTS, Permission, Role
+from redrive.core.roles import ROLE_PERMISSIONS, Permission, Role
 from redrive.policy import Category
 from redrive.reasons import ReasonCode
-from redrive.settings import VARIABLES
+from redrive.settings import ENVIRONMENT_VARIABLES
 
 REFERENCE = ROOT / "docs/reference"
 
@@ -51,7 +51,7 @@ def test_every_reason_code_has_an_entry_and_nothing_else_has() -> None:
 
 def test_every_setting_has_an_entry() -> None:
     text = read(REFERENCE / "settings.md")
-    assert [variable for variable in VARIABLES.values() if f"`{variable}`" not in text] == []
+    assert [variable for variable in ENVIRONMENT_VARIABLES.values() if f"`{variable}`" not in text] == []
 
 
 def commands(group: click.Group, path: str = "redrive") -> Iterator[tuple[str, click.Command]]:
@@ -110,11 +110,9 @@ def test_every_name_of_the_testing_kit_is_explained() -> None:
 
 @pytest.mark.parametrize("category", Category)
 def test_the_table_of_categories_tells_what_is_retried(category: Category) -> None:
-    row = re.search(
-        rf"^\| `{category}` \|.*\| (\w+) \|$", read(ROOT / "docs/how-retries-decide.md"), re.MULTILINE
-    )
+    row = re.search(rf"^\| `{category}` \|.*\| (\w+) \|$", read(ROOT / "docs/how-retries-decide.md"), re.MULTILINE)
     assert row is not None
-    assert row[1] == ("yes" if category in RETRYABLE else "no")
+    assert row[1] == ("yes" if category in RETRYABLE_CATEGORIES else "no")
 
 
 def test_every_code_of_a_dead_letter_is_explained() -> None:
@@ -127,17 +125,13 @@ def test_the_table_of_roles_is_the_one_in_force() -> None:
     order = (Role.VIEWER, Role.STAFF, Role.ADMIN, Role.OWNER)
     rows = re.findall(r"^\| ([a-z ]+) \|[^|]*\|(.*)\|$", read(ROOT / "docs/authentication.md"), re.MULTILINE)
     drawn = {name: [cell.strip() == "yes" for cell in cells.split("|")] for name, cells in rows}
-    assert drawn == {each.value: [each in GRANTS[role] for role in order] for each in Permission}
+    assert drawn == {each.value: [each in ROLE_PERMISSIONS[role] for role in order] for each in Permission}
 
 
 def test_every_file_that_the_walk_names_exists() -> None:
-    named = set(
-        re.findall(r"`((?:[\w-]+/)+[\w-]+\.(?:py|sql)|[\w-]+\.py)`", read(ROOT / "docs/internals/walk.md"))
-    )
+    named = set(re.findall(r"`((?:[\w-]+/)+[\w-]+\.(?:py|sql)|[\w-]+\.py)`", read(ROOT / "docs/internals/walk.md")))
     assert named
-    missing = [
-        name for name in named if not any((base / name).exists() for base in (ROOT, ROOT / "src/redrive"))
-    ]
+    missing = [name for name in named if not any((base / name).exists() for base in (ROOT, ROOT / "src/redrive"))]
     assert missing == []
 
 
@@ -149,9 +143,7 @@ def test_the_walk_has_a_line_for_every_package() -> None:
     packages = {path.parent.name for path in source.glob("*/__init__.py")}
     assert sorted(packages - named) == []
     paths = {name: source / name.replace(".", "/") for name in named}
-    missing = [
-        name for name, path in paths.items() if not path.is_dir() and not path.with_suffix(".py").exists()
-    ]
+    missing = [name for name, path in paths.items() if not path.is_dir() and not path.with_suffix(".py").exists()]
     assert sorted(missing) == []
 
 
@@ -172,8 +164,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_every_page_can_be_reached_from_the_index() -> None:
     reached = {
-        (ROOT / "docs" / target).resolve()
-        for target in re.findall(r"\]\(([^)#\s]+)", read(ROOT / "docs/index.md"))
+        (ROOT / "docs" / target).resolve() for target in re.findall(r"\]\(([^)#\s]+)", read(ROOT / "docs/index.md"))
     }
     own = {page for page in PAGES if page.is_relative_to(ROOT / "docs") and page.parent.name != "adr"}
     assert sorted(str(page) for page in own - reached if page.name != "index.md") == []

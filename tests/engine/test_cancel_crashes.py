@@ -11,7 +11,7 @@ from redrive import Redrive
 from redrive.clock import SystemClock
 from redrive.core.redact import Redactor
 from redrive.core.states import RunStatus, StepStatus
-from redrive.desk.presenter import Shaper
+from redrive.desk.presenter import Presenter
 from redrive.desk.runs import Runs
 from redrive.errors import StoreUnavailable
 from redrive.testing.faulty_store import FAIL, LOSE, Fault, inject_faults, nth
@@ -42,7 +42,7 @@ async def test_a_cancellation_is_applied_once_whatever_happens_to_its_calls(
         runs = Runs(
             store,
             SystemClock(),
-            Shaper(Redactor()),
+            Presenter(Redactor()),
             own._replayer,
             own._previewer,
             app.runtime.changed,

@@ -14,7 +14,7 @@ from redrive import NonRetryable, Redrive, RetryPolicy, StepFailed, step_info
 from redrive.core.states import RunStatus
 from redrive.testing import Engine, RunReport, crash_everywhere
 from redrive.worker.attempt import Attempt
-from redrive.worker.branches import current
+from redrive.worker.branches import current_scope
 
 
 def make_app() -> Redrive:
@@ -23,7 +23,7 @@ def make_app() -> Redrive:
 
 async def hang() -> None:
     """Take for ever, in virtual time: the clock is the engine's own."""
-    attempt = current.get()
+    attempt = current_scope.get()
     assert isinstance(attempt, Attempt)
     await attempt.execution.clock.sleep(10**9)
 

@@ -6,15 +6,13 @@ import asyncio
 
 import pytest
 
-from redrive.chores import every
+from redrive.chores import run_every
 from redrive.clock import MICROS
 from redrive.errors import StoreUnavailable
 from redrive.testing import VirtualClock
 
 
-async def test_a_chore_that_raises_comes_round_again_and_others_go_on(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_chore_that_raises_comes_round_again_and_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
     clock, done = VirtualClock(), {"bad": 0, "good": 0}
 
     async def bad() -> int:
@@ -25,7 +23,7 @@ async def test_a_chore_that_raises_comes_round_again_and_others_go_on(
         done["good"] += 1
         return 0
 
-    loops = [asyncio.create_task(every(10, chore, clock)) for chore in (bad, good)]
+    loops = [asyncio.create_task(run_every(10, chore, clock)) for chore in (bad, good)]
     await _turns()
     assert done == {"bad": 0, "good": 0}  # not at the start, where all nodes would be at it at once
     for _ in range(100):

@@ -15,21 +15,12 @@ from engines import OnStore
 import redrive
 from redrive import FailureEvent, NonRetryable, Redrive, RetryPolicy, run_info
 from redrive.app import Workflow
-from redrive.core.failure_handlers import NOTE
+from redrive.core.failure_handlers import INPUT_NOTE_KEY
 from redrive.core.transitions import NewRun
 from redrive.store import open_store
 from redrive.store.encryption.keyring import Keyring
 from redrive.store.filters import RunFilter
-from redrive.testing import (
-    Crash,
-    Engine,
-    Hang,
-    RunReport,
-    VirtualClock,
-    crash_everywhere,
-    engine,
-    faults,
-)
+from redrive.testing import Crash, Engine, Hang, RunReport, VirtualClock, crash_everywhere, engine, faults
 from redrive.testing.faulty_store import FAIL, LOSE, Call, Fault
 from redrive.worker import worker as worker_module
 
@@ -228,9 +219,7 @@ async def test_an_input_that_does_not_fit_is_told_as_it_is(on_store: OnStore) ->
     async with on_store(desk.app) as e:
         run_id = await slipped_in(e, desk.pay, '{"amount":"forty"}')
         assert await started(e, run_id) == BOTH
-        assert {(event.code, event.input["amount"]) for _, event in desk.told} == {
-            ("validation_failed", "forty")
-        }
+        assert {(event.code, event.input["amount"]) for _, event in desk.told} == {("validation_failed", "forty")}
 
 
 async def test_an_input_that_cannot_be_read_is_replaced_by_a_note(on_store: OnStore) -> None:
@@ -239,7 +228,7 @@ async def test_an_input_that_cannot_be_read_is_replaced_by_a_note(on_store: OnSt
         run_id = await slipped_in(e, desk.pay, "{not json")
         assert await started(e, run_id) == BOTH
         assert {event.code for _, event in desk.told} == {"parse_error"}
-        assert all(run_id in event.input[NOTE] for _, event in desk.told)
+        assert all(run_id in event.input[INPUT_NOTE_KEY] for _, event in desk.told)
 
 
 async def test_what_is_against_the_rules_has_them(on_store: OnStore) -> None:
@@ -254,9 +243,7 @@ async def test_what_is_against_the_rules_has_them(on_store: OnStore) -> None:
         assert {event.code for _, event in desk.told} == {"policy_violation"}
 
 
-async def test_a_run_that_cannot_even_be_begun_has_them(
-    on_store: OnStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_run_that_cannot_even_be_begun_has_them(on_store: OnStore, monkeypatch: pytest.MonkeyPatch) -> None:
     desk = Desk()
     real = worker_module.Execution
 
@@ -287,11 +274,7 @@ async def test_a_failure_that_wants_no_letter_has_its_handlers(on_store: OnStore
 async def slipped_in(e: Engine, workflow: Workflow[..., Any, Any], text: str) -> str:
     """A run with an input that no start would have accepted, once it has ended."""
     new = NewRun(
-        public_id=e.clock.new_id(),
-        tenant="default",
-        workflow=workflow.name,
-        input=text,
-        options=workflow.options_text,
+        public_id=e.clock.new_id(), tenant="default", workflow=workflow.name, input=text, options=workflow.options_text
     )
     await e.store.start([new])
     e.app.runtime.ring()
@@ -351,9 +334,7 @@ async def test_a_handler_that_fails_has_its_own_letter_and_no_handler(on_store: 
 
 
 @pytest.mark.parametrize("mode", ["FROM_FAILED", "FULL"])
-async def test_a_handler_that_is_replayed_and_fails_again_has_none_either(
-    on_store: OnStore, mode: str
-) -> None:
+async def test_a_handler_that_is_replayed_and_fails_again_has_none_either(on_store: OnStore, mode: str) -> None:
     desk = broken_desk()
     desk.broken.add("page")
     async with on_store(desk.app) as e:
@@ -449,10 +430,7 @@ async def test_a_handler_that_nobody_has_registered_waits_like_any_run(on_store:
         await e.finish(e.app.handle(new_run.public_id))
         await e.settle()
         found = (await e.app.runs.list(RunFilter(handler_for=new_run.public_id))).items
-        assert sorted((run.workflow, str(run.status)) for run in found) == [
-            ("count", "SUCCESS"),
-            ("other", "PENDING"),
-        ]
+        assert sorted((run.workflow, str(run.status)) for run in found) == [("count", "SUCCESS"), ("other", "PENDING")]
 
 
 async def test_a_handler_keeps_its_own_options(on_store: OnStore) -> None:
@@ -485,9 +463,7 @@ async def test_a_handler_keeps_its_own_options(on_store: OnStore) -> None:
 
 
 @pytest.mark.parametrize("shape", ["large", "wide", "deep"])
-async def test_an_input_that_no_event_can_hold_does_not_stand_in_the_way(
-    on_store: OnStore, shape: str
-) -> None:
+async def test_an_input_that_no_event_can_hold_does_not_stand_in_the_way(on_store: OnStore, shape: str) -> None:
     desk = Desk()
 
     @desk.app.workflow(on_failure="page")
@@ -502,7 +478,7 @@ async def test_an_input_that_no_event_can_hold_does_not_stand_in_the_way(
         run = await e.run(big, data)
         assert run.status == "DLQ_PENDING"
         assert await started(e, run) == BOTH
-        assert all(run.id in event.input[NOTE] for _, event in desk.told)
+        assert all(run.id in event.input[INPUT_NOTE_KEY] for _, event in desk.told)
         assert all(len(json.dumps(each.described.input)) < 10_000 for each in await e.handlers(run))
 
 
@@ -554,9 +530,7 @@ async def test_a18_crash_at_every_point_of_a_handler_that_fails() -> None:
 
 
 @pytest.mark.parametrize("fault", [FAIL, LOSE])
-async def test_a18_a_store_that_fails_at_any_point_starts_each_handler_once(
-    on_store: OnStore, fault: Fault
-) -> None:
+async def test_a18_a_store_that_fails_at_any_point_starts_each_handler_once(on_store: OnStore, fault: Fault) -> None:
     desk = broken_desk()
     quick = desk.workflow("quick")
     point, fired = 0, True

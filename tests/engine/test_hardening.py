@@ -52,9 +52,7 @@ async def test_a_policy_that_newer_code_stored_does_not_stop_the_committer(tmp_p
 
 
 @pytest.mark.parametrize("options", ["{", '{"retry": 7}'])
-async def test_a_run_that_cannot_be_read_becomes_a_letter_and_the_others_go_on(
-    tmp_path: Path, options: str
-) -> None:
+async def test_a_run_that_cannot_be_read_becomes_a_letter_and_the_others_go_on(tmp_path: Path, options: str) -> None:
     app = make_app(tmp_path)
 
     @app.workflow
@@ -73,9 +71,7 @@ async def test_a_run_that_cannot_be_read_becomes_a_letter_and_the_others_go_on(
 
 @pytest.mark.parametrize("error", [Odd("odd"), SystemExit(3), GeneratorExit()])
 @pytest.mark.parametrize("where", ["step", "workflow"])
-async def test_whatever_is_raised_is_a_failure_and_no_loop(
-    tmp_path: Path, error: BaseException, where: str
-) -> None:
+async def test_whatever_is_raised_is_a_failure_and_no_loop(tmp_path: Path, error: BaseException, where: str) -> None:
     app = make_app(tmp_path)
     calls: list[int] = []
 
@@ -255,9 +251,7 @@ async def test_a_retry_beside_a_time_limit_leaves_memory_when_it_is_long() -> No
 # -- those who wait for results ---------------------------------------------------------------------------
 
 
-async def test_an_id_that_cannot_be_stored_is_not_found_and_costs_nobody_else_anything(
-    tmp_path: Path,
-) -> None:
+async def test_an_id_that_cannot_be_stored_is_not_found_and_costs_nobody_else_anything(tmp_path: Path) -> None:
     app = make_app(tmp_path)
 
     @app.workflow

@@ -133,9 +133,7 @@ async def test_a_run_that_takes_longer_than_its_key_would_last_keeps_it(on_store
 
 
 @pytest.mark.parametrize("mode", ["FROM_FAILED", "FULL"])
-async def test_retention_is_never_shorter_than_a_letter_that_could_replay(
-    on_store: OnStore, mode: str
-) -> None:
+async def test_retention_is_never_shorter_than_a_letter_that_could_replay(on_store: OnStore, mode: str) -> None:
     bank = Bank(idempotency_retention="1d", dlq_retention="60d", retention="1d")
     bank.broken = True
     async with on_store(bank.app) as e:
@@ -175,9 +173,7 @@ async def test_a_schedule_that_two_leaders_fire_is_one_run(on_store: OnStore) ->
     async with on_store(bank.app) as e:
         for hour in (1, 2):
             fire_time = f"2030-03-31T0{hour}:00:00+00:00"
-            fired = [
-                await bank.pay.start(1, idempotency_key=f"nightly {fire_time}") for _leader in ("old", "new")
-            ]
+            fired = [await bank.pay.start(1, idempotency_key=f"nightly {fire_time}") for _leader in ("old", "new")]
             assert fired[0].id == fired[1].id
         await e.finish_all()
         assert len(bank.keys) == 2
@@ -258,8 +254,7 @@ async def test_an_event_received_in_a_workflow_is_recorded_like_any_start() -> N
 
 
 @pytest.mark.parametrize(
-    ("mode", "options"),
-    [("FROM_FAILED", {}), ("STEP_ONLY", {}), ("FROM_STEP", {"from_step": 1}), ("FULL", {})],
+    ("mode", "options"), [("FROM_FAILED", {}), ("STEP_ONLY", {}), ("FROM_STEP", {"from_step": 1}), ("FULL", {})]
 )
 async def test_a_replay_of_any_mode_keeps_the_steps_key_until_told_otherwise(
     on_store: OnStore, mode: str, options: dict[str, Any]
@@ -306,9 +301,7 @@ async def told(url: str, how: str, processes: int, each: int) -> list[str]:
 
 @pytest.mark.parametrize("how", ["key", "event"])
 @pytest.mark.parametrize("kind", engines.KINDS)
-async def test_a_hundred_concurrent_starts_from_four_processes_are_one_run(
-    tmp_path: Path, kind: str, how: str
-) -> None:
+async def test_a_hundred_concurrent_starts_from_four_processes_are_one_run(tmp_path: Path, kind: str, how: str) -> None:
     if kind == "sqlite":
         await _one_run(f"sqlite:///{tmp_path}/redrive.db", how)
         return

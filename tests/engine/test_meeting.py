@@ -38,9 +38,7 @@ async def audited(e: Engine, run_id: str) -> list[str]:
 
 
 @pytest.mark.parametrize("mode", ["FROM_FAILED", "FULL"])
-async def test_a_step_that_waited_for_its_circuit_was_not_called_and_may_be(
-    on_store: OnStore, mode: str
-) -> None:
+async def test_a_step_that_waited_for_its_circuit_was_not_called_and_may_be(on_store: OnStore, mode: str) -> None:
     app, calls = Redrive("sqlite:///:memory:"), []
 
     @app.step(circuit=Circuit("bank"), at_most_once=True)
@@ -66,9 +64,7 @@ async def test_a_step_that_waited_for_its_circuit_was_not_called_and_may_be(
         assert [message.topic for message in await e.published()] == ["charged"]
 
 
-async def test_a_step_that_failed_at_its_circuit_after_waiting_was_not_called_either(
-    on_store: OnStore,
-) -> None:
+async def test_a_step_that_failed_at_its_circuit_after_waiting_was_not_called_either(on_store: OnStore) -> None:
     app, calls = Redrive("sqlite:///:memory:"), []
 
     @app.step(circuit=Circuit("bank"), at_most_once=True)
@@ -138,11 +134,7 @@ def parcel(**options: Any) -> Parcel:
 
 @pytest.mark.parametrize(
     ("how", "ends", "lettered"),
-    [
-        ("fail", "COMPENSATED", ["dlq.created"]),
-        ("timeout", "TIMED_OUT", ["dlq.created"]),
-        ("cancel", "CANCELLED", []),
-    ],
+    [("fail", "COMPENSATED", ["dlq.created"]), ("timeout", "TIMED_OUT", ["dlq.created"]), ("cancel", "CANCELLED", [])],
 )
 async def test_what_a_person_does_before_there_is_a_letter_is_no_replay_of_it(
     on_store: OnStore, how: str, ends: str, lettered: list[str]
@@ -224,9 +216,7 @@ async def test_a_cancelled_run_is_not_replayed_whether_or_not_it_was_rolled_back
 # -- confirmations ------------------------------------------------------------------------------------------
 
 
-async def test_a_deadline_while_confirming_is_a_letter_and_the_replay_confirms_the_rest(
-    on_store: OnStore,
-) -> None:
+async def test_a_deadline_while_confirming_is_a_letter_and_the_replay_confirms_the_rest(on_store: OnStore) -> None:
     app, broken, calls = Redrive("sqlite:///:memory:"), {"bed"}, []
     told = told_by(app)
 

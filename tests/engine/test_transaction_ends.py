@@ -19,9 +19,7 @@ async def test_a_constraint_that_is_checked_last_fails_the_attempt(on_store: OnS
     @app.step(transactional=True)
     async def prepare(tx: Any) -> None:
         await tx.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
-        await tx.execute(
-            "CREATE TABLE lines (of INTEGER REFERENCES orders (id) DEFERRABLE INITIALLY DEFERRED)"
-        )
+        await tx.execute("CREATE TABLE lines (of INTEGER REFERENCES orders (id) DEFERRABLE INITIALLY DEFERRED)")
 
     @app.step(transactional=True, retry=AT_ONCE)
     async def add_line(tx: Any, order: int) -> int:

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from redrive.http.client import HttpClient
 from redrive.http.ssrf import Lookup
-from redrive.settings import read_allowed
+from redrive.settings import parse_allowed_hosts
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -142,7 +142,7 @@ async def serving(
 
 
 def client(allow: str = "127.0.0.1", **options: object) -> HttpClient:
-    return HttpClient(read_allowed(allow), **options)  # type: ignore[arg-type]
+    return HttpClient(parse_allowed_hosts(allow), **options)  # type: ignore[arg-type]
 
 
 def leads_to(*answers: Sequence[str]) -> Lookup:

@@ -28,9 +28,7 @@ def make_trust(folder: Path, host: str = "shop.example") -> Trust:
     private = folder / "key.pem"
     certificate.write_bytes(_signed(key, host).public_bytes(serialization.Encoding.PEM))
     private.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     )
     client = ssl.create_default_context(cafile=str(certificate))
     return Trust(_server(certificate, private), client, certificate)

@@ -55,9 +55,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("answer", "words"), BROKEN, ids=[f"{each[:40]!r}" for each, _ in BROKEN])
-async def test_what_is_no_answer_is_refused_at_once_though_the_connection_stays_open(
-    answer: bytes, words: str
-) -> None:
+async def test_what_is_no_answer_is_refused_at_once_though_the_connection_stays_open(answer: bytes, words: str) -> None:
     async with serving(silent_after(answer)) as server, client() as http:
         with pytest.raises(ConnectionError, match=words) as caught:
             await http.send(HttpRequest(url=server.url("/secret"), timeout=20))
@@ -172,11 +170,7 @@ async def test_an_answer_before_the_request_was_read_is_taken_and_the_connection
 
 
 async def test_one_broken_server_does_not_hold_up_another() -> None:
-    async with (
-        serving(silent_after(b"")) as broken,
-        serving(silent_after(OK)) as good,
-        client(per_host=1) as http,
-    ):
+    async with serving(silent_after(b"")) as broken, serving(silent_after(OK)) as good, client(per_host=1) as http:
         stuck = asyncio.create_task(http.send(HttpRequest(url=broken.url())))
         await until(lambda: len(broken.asked) == 1)
         assert (await http.send(HttpRequest(url=good.url()))).body == b"ok"

@@ -118,9 +118,7 @@ async def test_answers_are_read_whole_and_their_connection_is_used_again(
 
 
 @pytest.mark.parametrize(("answer", "status", "body"), ANSWERS)
-async def test_answers_that_arrive_byte_by_byte_are_read_all_the_same(
-    answer: bytes, status: int, body: bytes
-) -> None:
+async def test_answers_that_arrive_byte_by_byte_are_read_all_the_same(answer: bytes, status: int, body: bytes) -> None:
     async def behave(talk: Talk) -> None:
         await talk.hear()
         for byte in answer:
@@ -150,10 +148,7 @@ async def test_an_answer_that_ends_anywhere_before_its_end_is_a_failure(answer: 
 
 
 async def test_the_answer_to_head_has_no_body() -> None:
-    async with (
-        serving(answering(b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n")) as server,
-        client() as http,
-    ):
+    async with serving(answering(b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n")) as server, client() as http:
         for _ in range(2):
             answer = await http.send(HttpRequest(url=server.url(), method="HEAD"))
             assert (answer.body, answer.headers) == (b"", {"content-length": "500"})
@@ -456,10 +451,7 @@ async def test_a_cancelled_request_gives_up_its_connection_and_its_room() -> Non
 
 
 async def test_what_the_guard_refuses_is_not_connected_to() -> None:
-    async with (
-        serving(answering(OK)) as server,
-        client("localhost:1", lookup=leads_to(["127.0.0.1"])) as http,
-    ):
+    async with serving(answering(OK)) as server, client("localhost:1", lookup=leads_to(["127.0.0.1"])) as http:
         for host in ("127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "rebound.example"):
             with pytest.raises(InputError, match="REDRIVE_ALLOW_HOSTS"):
                 await http.send(get(server.url(host=host)))
@@ -491,9 +483,7 @@ async def test_a_port_where_nobody_listens_is_a_failure_of_the_network() -> None
     async with serving(answering(OK)) as server:
         pass
     async with client() as http:
-        with pytest.raises(
-            ConnectionError, match=rf"GET http://127.0.0.1:{server.port}: cannot connect"
-        ) as caught:
+        with pytest.raises(ConnectionError, match=rf"GET http://127.0.0.1:{server.port}: cannot connect") as caught:
             await http.send(get(server.url("/secret?token=1")))
     assert classify(caught.value).category == Category.NETWORK
     assert "secret" not in str(caught.value)
@@ -598,7 +588,7 @@ def test_it_works_on_uvloop_as_well(trust: Trust) -> None:
 
 
 def test_the_system_decides_whom_to_trust_by_default() -> None:
-    context = client()._certificates()
+    context = client()._tls_context()
     assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
 
 

@@ -15,14 +15,14 @@ from redrive.errors import ConfigurationError, InputError
 from redrive.http.ssrf import (
     Lookup,
     ParsedUrl,
-    Target,
+    ResolvedUrl,
     check_url,
     is_public,
     parse_url,
     resolve_url,
     unmap_address,
 )
-from redrive.settings import Allowed, read_allowed
+from redrive.settings import AllowedHost, parse_allowed_hosts
 
 PUBLIC = "93.184.216.34"
 
@@ -206,7 +206,7 @@ async def test_an_address_inside_is_refused_in_every_spelling(scheme: str, host:
 
 @pytest.mark.parametrize("host", UNREADABLE)
 async def test_a_host_that_could_be_read_in_two_ways_is_refused(host: str) -> None:
-    everything = read_allowed("0.0.0.0/0, ::/0")
+    everything = parse_allowed_hosts("0.0.0.0/0, ::/0")
     with pytest.raises(InputError) as caught:
         await resolve_url(f"http://{host}/x", everything, lookup=leads_to(PUBLIC))
     assert "secret" not in str(caught.value)
@@ -286,9 +286,7 @@ async def test_addresses_with_a_zone_are_refused_and_the_system_is_believed_abou
         ("https://example.org/a/@b:c", ("https", "example.org", 443, "/a/@b:c", None)),
     ],
 )
-async def test_what_is_public_is_read_exactly(
-    url: str, target: tuple[str, str, int, str, str | None]
-) -> None:
+async def test_what_is_public_is_read_exactly(url: str, target: tuple[str, str, int, str, str | None]) -> None:
     place = (await resolve_url(url, lookup=leads_to(PUBLIC))).url
     assert (place.scheme, place.host, place.port, place.path) == target[:4]
     assert place.netloc == (target[4] or target[1])
@@ -302,7 +300,7 @@ async def test_a_name_is_looked_up_once_and_its_addresses_are_kept_in_order() ->
         return ["2600::1", PUBLIC, "2600::1", f"::ffff:{PUBLIC}", "64:ff9b::8.8.8.8"]
 
     target = await resolve_url("https://example.org:8443/x", lookup=lookup)
-    assert target == Target(
+    assert target == ResolvedUrl(
         url=ParsedUrl(scheme="https", host="example.org", port=8443, path="/x"),
         addresses=("2600::1", PUBLIC, "64:ff9b::808:808"),
     )
@@ -321,7 +319,7 @@ async def test_a_name_that_leads_nowhere_is_a_failure_of_the_network() -> None:
 
 
 async def test_the_systems_resolver_is_asked_by_default() -> None:
-    assert (await resolve_url("http://localhost:81/", read_allowed("localhost"))).addresses
+    assert (await resolve_url("http://localhost:81/", parse_allowed_hosts("localhost"))).addresses
 
 
 # -- ports and exceptions ----------------------------------------------------------------------------------
@@ -332,9 +330,9 @@ async def test_ports_of_other_protocols_need_to_be_named_with_their_host(port: i
     url, lookup = f"http://example.org:{port}/", leads_to(PUBLIC)
     for rules in ("", "example.org", f"other.example:{port}", "10.0.0.0/8", "example.org:1"):
         with pytest.raises(InputError, match=f"port {port} belongs to"):
-            await resolve_url(url, read_allowed(rules), lookup=lookup)
-    assert (await resolve_url(url, read_allowed(f"example.org:{port}"), lookup=lookup)).url.port == port
-    assert check_url(f"http://10.0.0.1:{port}/", read_allowed(f"10.0.0.1:{port}")).port == port
+            await resolve_url(url, parse_allowed_hosts(rules), lookup=lookup)
+    assert (await resolve_url(url, parse_allowed_hosts(f"example.org:{port}"), lookup=lookup)).url.port == port
+    assert check_url(f"http://10.0.0.1:{port}/", parse_allowed_hosts(f"10.0.0.1:{port}")).port == port
 
 
 ALLOWED = [
@@ -372,19 +370,19 @@ async def test_what_the_setting_names_is_let_through_and_nothing_else(
     rules: str, url: str, addresses: list[str], passes: bool
 ) -> None:
     if passes:
-        target = await resolve_url(url, read_allowed(rules), lookup=leads_to(*addresses))
+        target = await resolve_url(url, parse_allowed_hosts(rules), lookup=leads_to(*addresses))
         assert len(target.addresses) == max(1, len(addresses))
     else:
         with pytest.raises(InputError, match="REDRIVE_ALLOW_HOSTS"):
-            await resolve_url(url, read_allowed(rules), lookup=leads_to(*addresses))
+            await resolve_url(url, parse_allowed_hosts(rules), lookup=leads_to(*addresses))
 
 
 def test_rules_are_read_as_they_are_written() -> None:
-    assert read_allowed("") == read_allowed("  ") == ()
-    assert read_allowed("Erp:80, 10.0.0.0/8,[::1]:99") == (
-        Allowed(name="erp", port=80),
-        Allowed(network=ipaddress.ip_network("10.0.0.0/8")),
-        Allowed(network=ipaddress.ip_network("::1"), port=99),
+    assert parse_allowed_hosts("") == parse_allowed_hosts("  ") == ()
+    assert parse_allowed_hosts("Erp:80, 10.0.0.0/8,[::1]:99") == (
+        AllowedHost(name="erp", port=80),
+        AllowedHost(network=ipaddress.ip_network("10.0.0.0/8")),
+        AllowedHost(network=ipaddress.ip_network("::1"), port=99),
     )
 
 
@@ -416,7 +414,7 @@ def test_rules_are_read_as_they_are_written() -> None:
 )
 def test_rules_that_make_no_sense_are_refused(rule: str) -> None:
     with pytest.raises(ConfigurationError, match=r"REDRIVE_ALLOW_HOSTS holds '"):
-        read_allowed(rule)
+        parse_allowed_hosts(rule)
 
 
 # -- properties --------------------------------------------------------------------------------------------

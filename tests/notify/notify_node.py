@@ -9,9 +9,9 @@ import sys
 
 from redrive import Redrive, RetryPolicy
 from redrive.app.runtime import Runtime
-from redrive.chores.relay import Handover, Relay
+from redrive.chores.relay import Relay, RelayForwarder
 from redrive.notify.digest import Digest
-from redrive.store.notifications import LaneCase, Telling
+from redrive.store.notifications import DueLane, LaneNotification
 
 COUNT = 5
 
@@ -37,18 +37,18 @@ def die(*_: object) -> None:
 def set_trap(where: str) -> None:
     """`committed`: when the failure is, and its relays hear of it. `told`: when the mails are to go out."""
     if where == "committed":
-        Handover.carriers = lambda *_: []  # type: ignore[method-assign]  # or they would be its own for a minute
+        RelayForwarder.carriers = lambda *_: []  # type: ignore[method-assign]  # or they would be its own for a minute
         Relay.ring = die  # type: ignore[method-assign]
     if where == "told":
         told: set[str] = set()
         make = Digest._digest
 
-        def telling(self: Digest, case: LaneCase) -> Telling | None:
+        def telling(self: Digest, case: DueLane) -> LaneNotification | None:
             told.add(case.lane)
             return make(self, case)
 
         Digest._digest = telling  # type: ignore[method-assign]
-        Runtime.ring_all = lambda self: die() if len(told) == COUNT else None  # type: ignore[method-assign]
+        Runtime.wake_all_relays = lambda self: die() if len(told) == COUNT else None  # type: ignore[method-assign]
 
 
 async def main(url: str, smtp: str, where: str) -> None:

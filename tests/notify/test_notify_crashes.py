@@ -10,7 +10,7 @@ from redrive.testing import engine
 from redrive.testing.faulty_store import FAIL, LOSE, Call, Fault, Plan, crash_after, crash_before
 from redrive.testing.injection import Crash
 
-CALLS = ("notices.rules", "notices.due", "notices.add", "notices.tell", "claim_deliveries", "note_deliveries")
+CALLS = ("notices.rules", "notices.due", "notices.add", "notices.tell", "claim_deliveries", "record_deliveries")
 FAULTS = {
     "fails": FAIL,
     "loses its reply": LOSE,

@@ -10,12 +10,12 @@ from http_kit import OK, answering, serving
 from notify_kit import OPS, Postbox, failing
 
 from redrive import Redrive
-from redrive.cli.doctor_remote import examine_telling
+from redrive.cli.doctor_remote import check_notifications
 from redrive.testing import engine
 
 
 async def found(app: Redrive) -> dict[str, tuple[str, str]]:
-    return {each.check: (each.level, each.text) for each in await examine_telling(app)}
+    return {each.check: (each.level, each.text) for each in await check_notifications(app)}
 
 
 async def test_the_doctor_tries_mail_and_webhooks_and_sends_nothing(box: Postbox, tmp_path: Path) -> None:

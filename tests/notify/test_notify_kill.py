@@ -33,9 +33,7 @@ async def until(condition: Any) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_a_process_killed_between_commit_and_delivery_loses_no_notification(
-    url: str, box: Postbox
-) -> None:
+async def test_a_process_killed_between_commit_and_delivery_loses_no_notification(url: str, box: Postbox) -> None:
     assert len(CAUSES) == COUNT
     node = [sys.executable, str(Path(__file__).with_name("notify_node.py")), url, box.url]
     app, fulfil = build(url, box.url)

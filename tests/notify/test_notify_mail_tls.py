@@ -52,9 +52,7 @@ WAYS = pytest.mark.parametrize(
 
 
 def app_for(box: Postbox, scheme: str, password: str = "hunter2") -> Redrive:
-    return Redrive(
-        smtp_url=f"{scheme}://ann:{password}@localhost:{box.port}", smtp_from="redrive@example.org"
-    )
+    return Redrive(smtp_url=f"{scheme}://ann:{password}@localhost:{box.port}", smtp_from="redrive@example.org")
 
 
 async def what_became_of_a_mail(app: Redrive) -> str | None:
@@ -76,7 +74,7 @@ async def test_a_mail_goes_to_a_server_that_is_trusted(
     monkeypatch.setenv("SSL_CERT_FILE", str(people.trust.file))
     async with opened(people) as box:
         assert await what_became_of_a_mail(app_for(box, scheme)) is None
-        await MailServer.read(f"{scheme}://ann:hunter2@localhost:{box.port}", "").try_out(5)
+        await MailServer.read(f"{scheme}://ann:hunter2@localhost:{box.port}", "").check_connection(5)
     assert len(box.to(OPS)) == 1
     assert people.names == [b"ann", b"ann"]
 

@@ -119,11 +119,7 @@ async def test_secrets_are_hidden_on_every_way(box: Postbox) -> None:
 
 
 async def test_chats_and_webhooks_get_what_they_can_read(box: Postbox) -> None:
-    async with (
-        serving(answering(OK)) as slack,
-        serving(answering(OK)) as teams,
-        serving(answering(OK)) as own,
-    ):
+    async with serving(answering(OK)) as slack, serving(answering(OK)) as teams, serving(answering(OK)) as own:
         app = Redrive(allow_hosts="127.0.0.1", base_url=BASE)
         hook = {"url": own.url("/in"), "secret": SECRET}
         fulfil = failing(app, notify={"slack": slack.url("/s"), "teams": [teams.url("/t")], "webhook": hook})
@@ -186,9 +182,7 @@ async def test_a_channel_that_is_down_loses_nothing_and_delays_no_other(box: Pos
 async def test_a_circuit_that_opens_is_told_once_an_hour_however_often_it_flaps(box: Postbox) -> None:
     app = Redrive(smtp_url=box.url, base_url=BASE)
 
-    @app.step(
-        circuit=Circuit("bank", failures=1, open_for="1m", on_open="fail"), retry=RetryPolicy(max_retries=0)
-    )
+    @app.step(circuit=Circuit("bank", failures=1, open_for="1m", on_open="fail"), retry=RetryPolicy(max_retries=0))
     async def pay() -> None:
         raise ConnectionError("refused")
 
@@ -231,10 +225,7 @@ async def test_stored_rules_go_before_the_code_and_work_without_it(box: Postbox)
         await e.run(fulfil, "A", why="another", tenant="acme")
         await e.settle()
         assert box.mails[-1][0] == "acme@example.org"
-        assert [rule.targets for rule in await app.notifications.rules()] == [
-            ("email acme@example.org",),
-            (),
-        ]
+        assert [rule.targets for rule in await app.notifications.rules()] == [("email acme@example.org",), ()]
         lines = [line.event for line in (await app.audit.list()).items if line.event.startswith("notify")]
         assert lines == ["notify.deleted", *["notify.set"] * 3]
 
@@ -282,10 +273,7 @@ async def test_the_urls_of_stored_rules_are_shown_nowhere(box: Postbox) -> None:
         await e.run(fulfil, "A")
         await e.settle()
         page = await app.outbox.list()
-        assert {each.topic for each in page.items} == {
-            "redrive.notices",
-            *(f"redrive.notify.{kind}" for kind in rule),
-        }
+        assert {each.topic for each in page.items} == {"redrive.notices", *(f"redrive.notify.{kind}" for kind in rule)}
         each = [await app.outbox.get(item.id) for item in page.items]
         assert "topsecret" not in repr((shown, page, each, (await app.audit.list()).items))
         assert SECRET not in repr((shown, page, each, (await app.audit.list()).items))
@@ -317,10 +305,7 @@ async def test_words_can_be_replaced_and_those_that_fail_are_not_missed(box: Pos
     async with engine(app) as e:
         await e.run(fulfil, "A")
         await e.settle()
-        assert subjects(box) == [
-            "[redrive] fulfil failed for the first time at step charge",
-            "fulfil needs you",
-        ]
+        assert subjects(box) == ["[redrive] fulfil failed for the first time at step charge", "fulfil needs you"]
         assert box.to(OPS)[1].get_content() == "TimeoutError: the bank is silent (1)\r\n"
         assert seen[0].step == "charge"
 
@@ -360,10 +345,7 @@ async def test_the_inbox_is_read_by_each_for_themselves(box: Postbox) -> None:
         await e.settle()
         inbox = app.notifications
         newest, _ = (await inbox.list(reader="ann")).items
-        assert (newest.title, newest.read_at) == (
-            "[redrive] fulfil failed at step charge: a dead letter",
-            None,
-        )
+        assert (newest.title, newest.read_at) == ("[redrive] fulfil failed at step charge: a dead letter", None)
         assert await inbox.mark_read([newest.id], reader="ann") == 1
         assert (await inbox.get(newest.id, reader="ann")).read_at is not None
         assert (await inbox.unread(reader="ann"), await inbox.unread(reader="bob")) == (1, 2)

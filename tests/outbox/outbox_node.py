@@ -12,7 +12,7 @@ from redrive.chores import relay
 
 COUNT = 40
 
-relay._SHORTEST_LEASE = 3.0  # what a killed node had in hand is nobody's for so long
+relay._MIN_LEASE = 3.0  # what a killed node had in hand is nobody's for so long
 
 
 def build(url: str, file: str, who: str) -> tuple[Redrive, object]:

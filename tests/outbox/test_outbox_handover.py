@@ -88,7 +88,7 @@ async def test_what_fails_is_repeated_without_the_rest_of_its_bundle() -> None:
 
 @pytest.mark.parametrize(
     ("call", "fault", "times"),
-    [("apply", crash_after, 1), ("note_deliveries", crash_before, 2), ("note_deliveries", crash_after, 1)],
+    [("apply", crash_after, 1), ("record_deliveries", crash_before, 2), ("record_deliveries", crash_after, 1)],
 )
 async def test_a_bundle_whose_process_died_is_delivered_by_another_after_its_lease(
     call: str, fault: Any, times: int

@@ -310,8 +310,7 @@ async def test_a_topic_or_key_that_cannot_be_one_is_refused(topic: Any, key: Any
 
 
 @pytest.mark.parametrize(
-    ("payload", "error"),
-    [(object(), PayloadError), ({"a": {1, object()}}, PayloadError), ("x" * 300, PayloadTooLarge)],
+    ("payload", "error"), [(object(), PayloadError), ({"a": {1, object()}}, PayloadError), ("x" * 300, PayloadTooLarge)]
 )
 async def test_a_payload_that_cannot_be_kept_is_refused_by_name(payload: Any, error: type) -> None:
     app, _ = new_app(max_payload=200)
@@ -334,8 +333,7 @@ async def test_a_payload_that_cannot_be_kept_is_refused_by_name(payload: Any, er
 
 
 @pytest.mark.parametrize(
-    "payload",
-    [None, 0, "", [], {}, "\0", "\ud800", {"é": "😀"}, {"a": [1.5, None, True, {"b": "</script>"}]}],
+    "payload", [None, 0, "", [], {}, "\0", "\ud800", {"é": "😀"}, {"a": [1.5, None, True, {"b": "</script>"}]}]
 )
 async def test_payloads_arrive_as_they_were_published(payload: Any) -> None:
     app, box = new_app()

@@ -236,12 +236,10 @@ async def delivered_despite(plan: Any) -> tuple[Picky, Engine]:
     return sink, e
 
 
-@pytest.mark.parametrize("call", ["apply", "claim_deliveries", "note_deliveries"])
+@pytest.mark.parametrize("call", ["apply", "claim_deliveries", "record_deliveries"])
 @pytest.mark.parametrize("fault", ["lose", "before", "after"])
 @pytest.mark.parametrize("nth", [1, 2, 3])
-async def test_whatever_is_lost_or_crashes_everything_arrives_in_order(
-    call: str, fault: str, nth: int
-) -> None:
+async def test_whatever_is_lost_or_crashes_everything_arrives_in_order(call: str, fault: str, nth: int) -> None:
     """Between commit and delivery, between delivery and its note, at each store call."""
     from redrive.testing.faulty_store import crash_after
 
@@ -276,7 +274,7 @@ async def test_what_was_delivered_and_not_noted_arrives_once_more_with_the_same_
     died: list[int] = []
 
     def plan(call: Call) -> Fault | None:
-        if call.name == "note_deliveries" and not died:
+        if call.name == "record_deliveries" and not died:
             died.append(1)
             return crash_before(Crash())
         return None
@@ -302,7 +300,7 @@ async def test_a_message_that_kills_its_process_is_dead_after_three_and_takes_no
             doomed.append(str(message.payload))
 
     def plan(call: Call) -> Fault | None:
-        if call.name == "note_deliveries" and doomed:
+        if call.name == "record_deliveries" and doomed:
             doomed.clear()
             return crash_before(Crash())
         return None

@@ -102,9 +102,7 @@ async def test_whatever_is_no_success_is_tried_again_and_then_dead(status: int) 
             assert (dead.status, dead.attempt) == ("DEAD", 3)
             assert str(status) in dead.error
             assert "secret-path" not in dead.error
-        assert [asked.headers["webhook-id"] for asked in server.asked] == [
-            server.asked[0].headers["webhook-id"]
-        ] * 3
+        assert [asked.headers["webhook-id"] for asked in server.asked] == [server.asked[0].headers["webhook-id"]] * 3
 
 
 async def test_410_is_dead_at_once() -> None:

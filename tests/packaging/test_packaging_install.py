@@ -55,9 +55,7 @@ def install(python: Path, what: str, folder: Path) -> None:
         ("[all]", ["rich", "asyncpg"], []),
     ],
 )
-def test_a_fresh_install_works(
-    wheel: Path, tmp_path: Path, extra: str, present: list[str], absent: list[str]
-) -> None:
+def test_a_fresh_install_works(wheel: Path, tmp_path: Path, extra: str, present: list[str], absent: list[str]) -> None:
     home = tmp_path / "venv"
     venv.create(home, with_pip=False)
     python = home / "bin/python"

@@ -78,15 +78,11 @@ class Trip:
     steps: dict[str, Step[Any, Any]]
 
 
-def trip(
-    app: Redrive | None = None, *, broken: str = "visa", uncertain: bool = False, **options: Any
-) -> Trip:
+def trip(app: Redrive | None = None, *, broken: str = "visa", uncertain: bool = False, **options: Any) -> Trip:
     """A trip on an app of its own, that is rolled back; `options` are those of the workflow."""
     app = app or new_app()
     outside = Outside(broken={broken: Refused} if broken else {})
-    steps = {
-        name: deed(app, outside, name, uncertain=uncertain) for name in ("flight", "hotel", "car", "visa")
-    }
+    steps = {name: deed(app, outside, name, uncertain=uncertain) for name in ("flight", "hotel", "car", "visa")}
 
     @app.workflow(**{"rollback": True, **options})
     async def travel(number: int) -> list[str]:

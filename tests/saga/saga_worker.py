@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from redrive import NonRetryable, Redrive
-from redrive.cli.worker_process import run
+from redrive.cli.worker_process import run_worker
 
 
 def build(url: str, folder: Path, **settings: object) -> Redrive:
@@ -47,4 +47,4 @@ def build(url: str, folder: Path, **settings: object) -> Redrive:
 
 
 if __name__ == "__main__":
-    run(build(sys.argv[1], Path(sys.argv[2])))
+    run_worker(build(sys.argv[1], Path(sys.argv[2])))

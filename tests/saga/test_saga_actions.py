@@ -17,9 +17,9 @@ from saga_kit import ONCE, Refused, ledger_of, new_app
 from redrive import Redrive, RetryPolicy
 from redrive.actions import Action, ApiCall, Notify, Sql
 from redrive.app import Workflow
-from redrive.store.user_database import execute_elsewhere
+from redrive.store.user_database import execute_on_user_database
 from redrive.testing import RunReport, engine
-from redrive.worker.actions import ActionRunner
+from redrive.worker.rollback import ActionRunner
 
 
 @asynccontextmanager
@@ -76,11 +76,7 @@ async def test_a_call_carries_the_filled_in_body_and_the_idempotency_key() -> No
         app = new_app(allow_hosts=f"127.0.0.1:{port}")
         call = ApiCall(
             f"http://127.0.0.1:{port}/refunds/{{{{result.id}}}}?by={{{{step.name}}}}",
-            body={
-                "amount": "{{result.amount}}",
-                "order": "{{input.order}}",
-                "for": "{{step.correlation_id}}",
-            },
+            body={"amount": "{{result.amount}}", "order": "{{input.order}}", "for": "{{step.correlation_id}}"},
             headers={"X-Run": "{{step.run_id}}"},
         )
         run = await undone(app, shop(app, call, retry=RetryPolicy(max_retries=1, base_delay=1)))
@@ -94,19 +90,14 @@ async def test_a_call_carries_the_filled_in_body_and_the_idempotency_key() -> No
 
 
 @pytest.mark.parametrize(
-    ("answer", "category"),
-    [("404 Gone", "not_found"), ("302 Found", "missing_config"), ("500 No", "server_error")],
+    ("answer", "category"), [("404 Gone", "not_found"), ("302 Found", "missing_config"), ("500 No", "server_error")]
 )
 async def test_any_answer_but_a_success_is_a_failure_by_its_status(answer: str, category: str) -> None:
     async with bank(answer) as (port, asked):
         app = new_app(allow_hosts=f"127.0.0.1:{port}")
         run = await undone(app, shop(app, ApiCall(f"http://127.0.0.1:{port}/refunds")))
     assert run.letter is not None
-    assert (run.status, run.letter.code, run.letter.category) == (
-        "DLQ_PENDING",
-        "compensation_failed",
-        category,
-    )
+    assert (run.status, run.letter.code, run.letter.category) == ("DLQ_PENDING", "compensation_failed", category)
     assert len(asked) == 1  # redirects are not followed
 
 
@@ -183,14 +174,14 @@ async def test_a_statement_undoes_an_entry_in_postgresql(version: str) -> None:
     cluster.need_postgres()
     async with cluster.fresh(version) as fresh:
         url = fresh.partition("?")[0]
-        await execute_elsewhere(url, "CREATE TABLE entries (id text, void boolean DEFAULT false)", ())
-        await execute_elsewhere(url, "INSERT INTO entries (id) VALUES ($1)", (ATTACK,))
+        await execute_on_user_database(url, "CREATE TABLE entries (id text, void boolean DEFAULT false)", ())
+        await execute_on_user_database(url, "INSERT INTO entries (id) VALUES ($1)", (ATTACK,))
         app = new_app()
         app.connection("books", url)
         undo = Sql("books", "UPDATE entries SET void = true WHERE id = $1", ["{{result.id}}"])
         run = await undone(app, shop(app, undo), ATTACK)
         assert run.status == "COMPENSATED"
-        assert await execute_elsewhere(url, "DELETE FROM entries WHERE void", ()) == 1
+        assert await execute_on_user_database(url, "DELETE FROM entries WHERE void", ()) == 1
 
 
 @pytest.mark.parametrize("kind", ["sqlite", *cluster.POSTGRES[:1]])
@@ -202,12 +193,12 @@ async def test_no_driver_executes_two_statements(tmp_path: Path, kind: str) -> N
         with closing(sqlite3.connect(file)) as con, con:
             con.execute("CREATE TABLE entries (id TEXT)")
         with pytest.raises(sqlite3.ProgrammingError, match="one statement"):
-            await execute_elsewhere(f"sqlite:///{file}", two, ())
+            await execute_on_user_database(f"sqlite:///{file}", two, ())
         return
     cluster.need_postgres()
     async with cluster.fresh(kind) as fresh:
         with pytest.raises(Exception, match="multiple commands"):
-            await execute_elsewhere(fresh.partition("?")[0], "SELECT 1; SELECT 2", ())
+            await execute_on_user_database(fresh.partition("?")[0], "SELECT 1; SELECT 2", ())
 
 
 async def test_a_database_that_is_not_there_is_a_letter_and_no_new_file(tmp_path: Path) -> None:
@@ -232,11 +223,7 @@ async def test_a_message_is_filled_in_and_published_with_the_record() -> None:
     assert (
         entry.output
         == message.payload
-        == {
-            "channel": "ops",
-            "subject": "charge was undone",
-            "text": "Order c/1: 12.5 goes back",
-        }
+        == {"channel": "ops", "subject": "charge was undone", "text": "Order c/1: 12.5 goes back"}
     )
 
 

@@ -127,9 +127,7 @@ async def until(condition: Callable[[], Any], what: str) -> None:
 
 
 @pytest.mark.parametrize("kind", PLACES)
-async def test_a_worker_killed_in_the_middle_of_a_rollback_is_followed_by_another(
-    tmp_path: Path, kind: str
-) -> None:
+async def test_a_worker_killed_in_the_middle_of_a_rollback_is_followed_by_another(tmp_path: Path, kind: str) -> None:
     ledger = tmp_path / "ledger"
 
     def lines() -> list[str]:
@@ -159,16 +157,6 @@ async def test_a_worker_killed_in_the_middle_of_a_rollback_is_followed_by_anothe
             for worker in workers:
                 worker.kill()
                 worker.wait()
-    assert lines() == [
-        "begin car",
-        "end car",
-        "begin hotel",
-        "begin hotel",
-        "end hotel",
-        "begin flight",
-        "end flight",
-    ]
-    assert [(entry.action, entry.status, entry.attempt) for entry in entries] == [
-        (name, "SUCCESS", 1) for name in BACK
-    ]
+    assert lines() == ["begin car", "end car", "begin hotel", "begin hotel", "end hotel", "begin flight", "end flight"]
+    assert [(entry.action, entry.status, entry.attempt) for entry in entries] == [(name, "SUCCESS", 1) for name in BACK]
     assert (letter.status, letter.resolution) == ("RESOLVED", "rolled_back")

@@ -85,9 +85,7 @@ async def test_a_resumed_rollback_that_fails_again_is_the_same_letter_opened_aga
         ("SKIP", {"undo": "flight"}, "next is 'undo_hotel' of step 'hotel', not 'flight'"),
     ],
 )
-async def test_other_decisions_are_refused_with_the_reason(
-    mode: str, options: dict[str, Any], why: str
-) -> None:
+async def test_other_decisions_are_refused_with_the_reason(mode: str, options: dict[str, Any], why: str) -> None:
     t = trip()
     async with engine(t.app) as e:
         run = await stuck(e, t)
@@ -172,12 +170,7 @@ async def test_a_manual_task_waits_for_a_person_who_says_that_it_is_done(on_stor
         await ledger.skip("/parcel#0", by="ada")
         run = await e.finish(handle)
         assert (run.status, outside.undone) == ("COMPENSATED", ["undo_hotel", "undo_flight"])
-        assert [status for _, _, status in await ledger_of(e, run.id)] == [
-            "SUCCESS",
-            "SUCCESS",
-            "SKIPPED",
-            "SUCCESS",
-        ]
+        assert [status for _, _, status in await ledger_of(e, run.id)] == ["SUCCESS", "SUCCESS", "SKIPPED", "SUCCESS"]
         assert run.letter is not None
         assert (run.letter.status, run.letter.resolution) == ("RESOLVED", "rolled_back")
 
@@ -296,9 +289,7 @@ async def test_a_run_that_is_not_rolled_back_has_an_empty_ledger() -> None:
         assert (await app.saga(run.id)).entries == ()
 
 
-async def test_what_was_done_again_as_a_new_operation_happened_twice_and_is_undone_twice(
-    on_store: OnStore,
-) -> None:
+async def test_what_was_done_again_as_a_new_operation_happened_twice_and_is_undone_twice(on_store: OnStore) -> None:
     t = trip(rollback=False)
     async with on_store(t.app) as e:
         run = await e.run(t.trip, 7)

@@ -34,11 +34,7 @@ async def test_a5_a_failure_at_step_4_is_compensated_3_2_1(on_store: OnStore) ->
         assert t.outside.names == ["flight", "hotel", "car", "visa", *BACK]
         assert dict(t.outside.calls)["undo_hotel"] == "hotel 7 done"
         assert run.letter is not None
-        assert (run.letter.status, run.letter.resolution, run.letter.step) == (
-            "RESOLVED",
-            "rolled_back",
-            "visa",
-        )
+        assert (run.letter.status, run.letter.resolution, run.letter.step) == ("RESOLVED", "rolled_back", "visa")
         assert [letter.id for letter in (await t.app.dlq.list()).items] == [run.letter.id]
         with pytest.raises(RunFailed, match="visa") as caught:
             await t.app.handle(run.id).result()
@@ -47,19 +43,13 @@ async def test_a5_a_failure_at_step_4_is_compensated_3_2_1(on_store: OnStore) ->
         assert history.count("execution.rollback") == 1
 
 
-async def test_a6_a_compensation_that_fails_is_a_letter_and_is_resumed_where_it_failed(
-    on_store: OnStore,
-) -> None:
+async def test_a6_a_compensation_that_fails_is_a_letter_and_is_resumed_where_it_failed(on_store: OnStore) -> None:
     t = trip()
     t.outside.broken["undo_hotel"] = Refused
     async with on_store(t.app) as e:
         run = await e.run(t.trip, 7)
         assert run.letter is not None
-        assert (run.status, run.letter.status, run.letter.code) == (
-            "DLQ_PENDING",
-            "OPEN",
-            "compensation_failed",
-        )
+        assert (run.status, run.letter.status, run.letter.code) == ("DLQ_PENDING", "OPEN", "compensation_failed")
         assert (run.letter.step, run.described.code) == ("undo_hotel", "compensation_failed")
         assert "step 'hotel' could not be undone" in run.letter.reason
         assert t.outside.undone == ["undo_car", "undo_hotel"]  # 1 is not undone before 2
@@ -189,11 +179,7 @@ async def test_an_input_that_cannot_be_used_waits_for_a_person_instead() -> None
         strict.append(True)
         run = await e.finish(handle)
         assert run.letter is not None
-        assert (run.status, run.letter.code, run.letter.status) == (
-            "DLQ_PENDING",
-            "validation_failed",
-            "OPEN",
-        )
+        assert (run.status, run.letter.code, run.letter.status) == ("DLQ_PENDING", "validation_failed", "OPEN")
 
 
 async def test_without_rollback_nothing_is_undone_and_a_person_may_ask_for_it(on_store: OnStore) -> None:
@@ -250,9 +236,7 @@ async def test_behind_a_pivot_there_is_no_way_back(on_store: OnStore, end: str) 
             await handle.cancel(by="ada")
         run = await e.finish(handle)
         assert outside.undone == []
-        assert (
-            run.status == {"fails": "DLQ_PENDING", "expires": "TIMED_OUT", "is cancelled": "CANCELLED"}[end]
-        )
+        assert run.status == {"fails": "DLQ_PENDING", "expires": "TIMED_OUT", "is cancelled": "CANCELLED"}[end]
         if end == "is cancelled":
             return
         assert run.letter is not None
@@ -310,9 +294,7 @@ async def test_the_ledger_is_done_before_a_run_times_out_or_is_cancelled(on_stor
                 await app.dlq.replay(run.letter.id, by="ada")
 
 
-async def test_the_deadline_does_not_hold_for_the_rollback_and_that_is_not_cancelled(
-    on_store: OnStore,
-) -> None:
+async def test_the_deadline_does_not_hold_for_the_rollback_and_that_is_not_cancelled(on_store: OnStore) -> None:
     t = trip(timeout="1h")
     t.outside.broken["undo_hotel"] = ConnectionError
     patient(t, "hotel")
@@ -360,10 +342,7 @@ async def test_a_step_without_an_answer_is_listed_first(on_store: OnStore, why: 
             run = await e.run(travel, 3)
         assert run.status == ("TIMED_OUT" if why == "in flight" else "COMPENSATED")
         status = "SUCCESS" if uncertain else "UNCERTAIN"
-        assert await ledger_of(e, run.id) == [
-            ("car", "undo_car", status),
-            ("flight", "undo_flight", "SUCCESS"),
-        ]
+        assert await ledger_of(e, run.id) == [("car", "undo_car", status), ("flight", "undo_flight", "SUCCESS")]
         assert outside.undone == (["undo_car", "undo_flight"] if uncertain else ["undo_flight"])
         if uncertain:
             assert dict(outside.calls)["undo_car"] is None
@@ -418,11 +397,7 @@ async def test_a_step_that_a_replay_does_not_do_again_is_undone_for_what_it_did(
         assert t.outside.names == ["flight", "hotel", "car", "visa", "flight", "hotel"]
         await t.app.runs.rollback(run.id, by="ada")
         await e.finish_all()
-    assert t.outside.undone == [
-        "undo_flight",
-        "undo_car",
-        "undo_hotel",
-    ]  # flight completed again, last of all
+    assert t.outside.undone == ["undo_flight", "undo_car", "undo_hotel"]  # flight completed again, last of all
     assert len(t.outside.keys["undo_flight"]) == 1
 
 
@@ -433,11 +408,7 @@ async def test_a_replay_that_fails_is_rolled_back_and_resolves_its_letter(on_sto
         with faults(step="car", fail=[redrive.testing.Crash]):
             run = await e.run(t.trip, 7)
         assert run.letter is not None
-        assert (run.status, run.letter.code, t.outside.undone) == (
-            "DLQ_PENDING",
-            "infrastructure_failure",
-            [],
-        )
+        assert (run.status, run.letter.code, t.outside.undone) == ("DLQ_PENDING", "infrastructure_failure", [])
         await t.app.dlq.replay(run.letter.id, by="ada")
         await e.finish_all()
         assert t.outside.undone == BACK
@@ -459,19 +430,13 @@ async def test_workers_that_die_undoing_leave_a_letter_that_is_resumed(on_store:
         assert (now.status, "visa" in (now.error or "")) == ("COMPENSATED", True)
 
 
-async def test_a_compensation_that_no_code_has_any_more_is_a_letter_until_it_is_back(
-    on_store: OnStore,
-) -> None:
+async def test_a_compensation_that_no_code_has_any_more_is_a_letter_until_it_is_back(on_store: OnStore) -> None:
     t = trip()
     async with on_store(t.app) as e:
         gone = t.app.registered_steps.pop("undo_hotel")
         run = await e.run(t.trip, 7)
         assert run.letter is not None
-        assert (run.status, run.letter.code, t.outside.undone) == (
-            "DLQ_PENDING",
-            "compensation_failed",
-            BACK[:1],
-        )
+        assert (run.status, run.letter.code, t.outside.undone) == ("DLQ_PENDING", "compensation_failed", BACK[:1])
         assert run.letter.reason_code == ReasonCode.COMPENSATION_MISSING
         t.app.registered_steps[gone.name] = gone
         await (await t.app.saga(run.id)).resume(by="ada")

@@ -50,9 +50,7 @@ def tour(outside: Outside, **options: Any) -> tuple[Redrive, Workflow[..., Any, 
     return app, travel
 
 
-async def test_everything_is_confirmed_in_order_of_completion_before_the_run_succeeds(
-    on_store: OnStore,
-) -> None:
+async def test_everything_is_confirmed_in_order_of_completion_before_the_run_succeeds(on_store: OnStore) -> None:
     outside = Outside()
     app, travel = tour(outside)
     async with on_store(app) as e:
@@ -66,9 +64,7 @@ async def test_everything_is_confirmed_in_order_of_completion_before_the_run_suc
         assert run.letter is None
 
 
-async def test_what_the_function_says_last_and_what_confirms_it_have_places_of_their_own(
-    on_store: OnStore,
-) -> None:
+async def test_what_the_function_says_last_and_what_confirms_it_have_places_of_their_own(on_store: OnStore) -> None:
     outside, app = Outside(), new_app()
     flight, hotel = (reservation(app, outside, name) for name in ("flight", "hotel"))
 
@@ -130,9 +126,7 @@ async def test_a_deadline_and_a_cancellation_cancel_reservations_too(on_store: O
         assert (run.status, outside.undone) == (end, ["cancel_flight"])
 
 
-async def test_a_confirmation_that_fails_is_a_letter_and_the_replay_goes_on_with_it(
-    on_store: OnStore,
-) -> None:
+async def test_a_confirmation_that_fails_is_a_letter_and_the_replay_goes_on_with_it(on_store: OnStore) -> None:
     outside = Outside(broken={"confirm_flight": Refused})
     app, travel = tour(outside, rollback=True)
     async with on_store(app) as e:
@@ -160,11 +154,7 @@ async def test_behind_a_confirmation_the_run_only_goes_forward() -> None:
         run = await e.run(travel, 7)
         assert run.letter is not None
         assert outside.names[-2:] == ["confirm_flight", "confirm_hotel"]
-        for mode, options in (
-            ("FROM_STEP", {"from_step": 0}),
-            ("FULL", {}),
-            ("FROM_FAILED", {"patch": {"number": 1}}),
-        ):
+        for mode, options in (("FROM_STEP", {"from_step": 0}), ("FULL", {}), ("FROM_FAILED", {"patch": {"number": 1}})):
             with pytest.raises(InputError, match="has confirmed a step of this run"):
                 await app.dlq.replay(run.letter.id, mode, by="ada", **options)
         await app.dlq.replay(run.letter.id, "SKIP", by="ada")

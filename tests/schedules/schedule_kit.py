@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from redrive.chores import Planned, Scheduler
-from redrive.core.new_run import Startable, for_schedule, new_run
+from redrive.chores import Scheduler, WorkflowSchedule
+from redrive.core.new_run import StartableWorkflow, build_new_run, set_schedule_key
 from redrive.core.run_options import RunOptions
 from redrive.core.schedule import Schedule
 from redrive.core.transitions import NewRun
-from redrive.duration import Duration, seconds
+from redrive.duration import Duration, parse_duration
 from redrive.store import open_store
 from redrive.store.filters import RunFilter
 from redrive.store.port import Store
@@ -21,7 +21,7 @@ from redrive.testing.clock import VirtualClock
 from redrive.testing.faulty_store import Plan, inject_faults, no_faults
 
 SECOND = 1_000_000
-WORKFLOW = Startable(name="report", version="1", options=RunOptions(), text=RunOptions().to_json())
+WORKFLOW = StartableWorkflow(name="report", version="1", options=RunOptions(), text=RunOptions().to_json())
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
 
@@ -39,7 +39,7 @@ class Node:
 
     async def beat(self) -> None:
         """Go on living for another lease."""
-        line = self.store.lease_line()
+        line = self.store.lease_connection()
         try:
             line.beat(self.worker, {})
         finally:
@@ -63,9 +63,7 @@ class Place:
         self.stores.append(opened)
         return opened
 
-    async def node(
-        self, *schedules: Schedule, plan: Plan = no_faults, before_run: Callable[[], object] = int
-    ) -> Node:
+    async def node(self, *schedules: Schedule, plan: Plan = no_faults, before_run: Callable[[], object] = int) -> Node:
         """Start a node with these schedules of one workflow; `before_run` is called when it makes a run."""
         store: Store = inject_faults(await self.store(), plan, clock=self.clock)
         new = NewWorker(name="node", version="1", workflows=("report",), lease=30 * SECOND)
@@ -73,18 +71,18 @@ class Place:
         planned = [self.planned(store, each, before_run) for each in schedules]
         return Node(store, worker, Scheduler(store, planned, worker=lambda: worker, on_start=lambda: None))
 
-    def planned(self, store: Store, schedule: Schedule, before_run: Callable[[], object]) -> Planned:
+    def planned(self, store: Store, schedule: Schedule, before_run: Callable[[], object]) -> WorkflowSchedule:
         def run(at: int) -> NewRun:
             before_run()
             given = {"tenant": schedule.tenant, "correlation_id": f"{schedule.cron.local(at):%m-%d %H:%M}"}
             id, day = self.clock.new_id(), 86_400 * SECOND
-            new = new_run(WORKFLOW, "{}", given, public_id=id, now=store.now(), key_keeps=day)
-            return for_schedule(new, schedule.name, at, schedule.catch_up)
+            new = build_new_run(WORKFLOW, "{}", given, public_id=id, now=store.now(), key_keeps=day)
+            return set_schedule_key(new, schedule.name, at, schedule.catch_up)
 
-        return Planned(workflow="report", schedule=schedule, run=run)
+        return WorkflowSchedule(workflow="report", schedule=schedule, run=run)
 
     def wait(self, duration: Duration) -> None:
-        self.clock.move_to(self.clock.now() + int(seconds(duration) * SECOND))
+        self.clock.move_to(self.clock.now() + int(parse_duration(duration) * SECOND))
 
     async def started(self) -> list[str]:
         """For which times runs were started, in order."""

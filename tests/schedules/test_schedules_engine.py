@@ -47,16 +47,10 @@ async def test_runs_are_started_for_their_times_and_know_them(on_store: OnStore)
         acme, daily = await app.schedules.list()
         assert (acme.name, acme.tenant, acme.live) == ("us", "acme", True)
         assert (daily.last_run, daily.last_status) == (found.items[0].id, "SUCCESS")
-        assert [f"{each:%d %H:%M%z}" for each in daily.next] == [
-            "03 06:00+0100",
-            "04 06:00+0100",
-            "05 06:00+0100",
-        ]
+        assert [f"{each:%d %H:%M%z}" for each in daily.next] == ["03 06:00+0100", "04 06:00+0100", "05 06:00+0100"]
 
 
-async def test_a_death_or_a_deploy_at_the_wrong_moment_loses_no_time_and_doubles_none(
-    on_store: OnStore,
-) -> None:
+async def test_a_death_or_a_deploy_at_the_wrong_moment_loses_no_time_and_doubles_none(on_store: OnStore) -> None:
     app = Redrive()
     reported = reporting(app, at_six())
     async with on_store(app) as e:
@@ -80,9 +74,7 @@ async def test_a_daily_report_comes_once_on_the_days_when_clocks_are_changed() -
         assert reported == [f"{start:%Y-%m}-{first + day} eu" for day in range(days)]
 
 
-async def test_a_paused_schedule_starts_nothing_and_a_paused_workflow_takes_nothing(
-    on_store: OnStore,
-) -> None:
+async def test_a_paused_schedule_starts_nothing_and_a_paused_workflow_takes_nothing(on_store: OnStore) -> None:
     app = Redrive()
     reported = reporting(app, at_six())
     async with on_store(app) as e:
@@ -137,9 +129,7 @@ def failing_input(at: datetime) -> dict[str, Any]:
         (Schedule("0 6 * * *", input=failing_input), "raised LookupError"),
     ],
 )
-async def test_what_cannot_be_started_is_refused_before_anything_depends_on_it(
-    schedules: Any, says: str
-) -> None:
+async def test_what_cannot_be_started_is_refused_before_anything_depends_on_it(schedules: Any, says: str) -> None:
     with pytest.raises(RegistrationError, match=says):
         await opened_with(schedules)
 

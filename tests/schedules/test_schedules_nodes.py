@@ -13,7 +13,7 @@ from schedule_kit import SECOND, Node, Place
 from redrive import Schedule
 from redrive.core.transitions import NewRun
 from redrive.store.port import Store
-from redrive.store.records import Started
+from redrive.store.records import StartResult
 from redrive.testing.faulty_store import FAIL, LOSE, Call, Fault, crash_after, crash_before
 
 MINUTELY = Schedule("* * * * *")
@@ -49,7 +49,7 @@ class Slow:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def start(self, runs: Sequence[NewRun], *, worker: int | None = None) -> list[Started]:
+    async def start(self, runs: Sequence[NewRun], *, worker: int | None = None) -> list[StartResult]:
         self.came.set()
         await self.go_on.wait()
         return await self._store.start(runs, worker=worker)

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from redrive import Redrive
-from redrive.core.roles import GRANTS, Role
+from redrive.core.roles import ROLE_PERMISSIONS, Role
 from redrive.server import api
 
 
@@ -29,7 +29,7 @@ class Operation:
 
     def allows(self, role: Role) -> bool:
         """Whether the table lets a role do this; none of them sees payloads."""
-        return self.permissions <= GRANTS[role]
+        return self.permissions <= ROLE_PERMISSIONS[role]
 
     @property
     def is_open(self) -> bool:
@@ -38,11 +38,7 @@ class Operation:
     def url(self, ids: dict[str, str]) -> str:
         """The path with the ids of a tenant in it, and what it needs in its query."""
         values = {"id": ids[_KIND.get(self.path.split("/")[3].partition(":")[0], "run")], **ids}
-        values |= {
-            "workflow": "remind",
-            "list": "letters",
-            "name": _NAMED.get(self.path.split("/")[3], ids["tenant"]),
-        }
+        values |= {"workflow": "remind", "list": "letters", "name": _NAMED.get(self.path.split("/")[3], ids["tenant"])}
         return self.path.format_map(values)
 
     def body(self) -> Any:

@@ -21,10 +21,10 @@ import httpx2
 from redrive import Redrive
 from redrive.clock import SystemClock
 from redrive.core.roles import Role
-from redrive.server.auth.admin import Access, operator
+from redrive.server.auth.admin import AccountAdmin, make_operator
 from redrive.server.contract import NewToken, NewUser
 from redrive.server.limits import Limits
-from redrive.server.process import Server, bind
+from redrive.server.process import Server, bind_socket
 from redrive.store.port import Store
 
 PATIENCE = 60.0
@@ -145,7 +145,7 @@ async def _populate(url: str, world: World) -> None:
 
 async def _tenant(app: Redrive, fulfil: Any, tenant: str, world: World) -> dict[str, str]:
     store = app.runtime.store
-    access = Access(store.accounts, SystemClock(), operator("test"), SECRET)
+    access = AccountAdmin(store.accounts, SystemClock(), make_operator("test"), SECRET)
     await access.create_tenant(tenant)
     for role in ROLES:
         made = await access.create_token(NewToken(tenant=tenant, role=role, name=f"{role}"))
@@ -206,9 +206,9 @@ async def opened(url: str) -> AsyncIterator[Store]:
         yield app.runtime.store
 
 
-def access_of(store: Store) -> Access:
+def access_of(store: Store) -> AccountAdmin:
     """Whoever may do everything."""
-    return Access(store.accounts, SystemClock(), operator("test"), SECRET)
+    return AccountAdmin(store.accounts, SystemClock(), make_operator("test"), SECRET)
 
 
 @contextmanager
@@ -269,7 +269,7 @@ async def served_here(folder: Path, limits: Limits, **settings: str) -> AsyncIte
     """A server in the loop of the test."""
     made = populated("sqlite", folder)
     world = await asyncio.to_thread(made.__enter__)  # the first one is populated in a loop of its own
-    with bind("127.0.0.1", 0) as at:
+    with bind_socket("127.0.0.1", 0) as at:
         app = Redrive(world.url, secret_key=SECRET, **settings)  # type: ignore[arg-type]
         async with app.client():
             stop, ready = asyncio.Event(), asyncio.Event()

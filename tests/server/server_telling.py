@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from server_kit import opened
 
-from redrive.core.notifications import Facts, content_text, lane_of, written
+from redrive.core.notifications import NotificationFacts, encode_content, encode_facts, notification_lane
 from redrive.core.notify_rules import NotifyRule
-from redrive.store.notifications import NewNotice, NewNotification, Telling
+from redrive.store.notifications import LaneNotification, NewNotice, NewNotification
 
 
 async def tell(url: str, tenant: str, cause: str) -> None:
     """What the engine does when something failed."""
-    facts = Facts(
+    facts = NotificationFacts(
         event="dead_letter",
         tenant=tenant,
         workflow="fulfil",
@@ -22,10 +22,10 @@ async def tell(url: str, tenant: str, cause: str) -> None:
         path=f"/app/admin/dlq/dl-r-{cause}",
     )
     async with opened(url) as store:
-        notice = written(facts, NotifyRule(on=()))
+        notice = encode_facts(facts, NotifyRule(on=()))
         name = f"{tenant}-{cause}"
         await store.notices.add(
-            [NewNotice(public_id=name, tenant=tenant, lane=lane_of(facts), notice=notice)]
+            [NewNotice(public_id=name, tenant=tenant, lane=notification_lane(facts), notice=notice)]
         )
         (case,) = await store.notices.due(limit=9, newest=9)
         new = NewNotification(
@@ -35,6 +35,6 @@ async def tell(url: str, tenant: str, cause: str) -> None:
             workflow=facts.workflow,
             count=1,
             in_app=True,
-            content=content_text(facts, 1, 0),
+            content=encode_content(facts, 1, 0),
         )
-        assert await store.notices.tell(Telling(case=case, every=10**12, notification=new))
+        assert await store.notices.tell(LaneNotification(case=case, every=10**12, notification=new))

@@ -81,9 +81,7 @@ async def test_a_refusal_has_a_code_that_a_client_reads_as_the_same_error(world:
     assert problem["detail"] == str(
         Reason.from_json({"code": problem["reason_code"], "params": problem["reason_params"]})
     )
-    remote = Client(
-        Address.read(str(client.base_url).split("/api/")[0]), client.headers["authorization"].split()[1]
-    )
+    remote = Client(Address.read(str(client.base_url).split("/api/")[0]), client.headers["authorization"].split()[1])
     try:
         with pytest.raises(InputError) as refused:
             await remote.post("runs", body=body)

@@ -152,19 +152,13 @@ class Spy:
 @pytest.mark.parametrize(
     ("module", "name", "path", "headers", "body"),
     [
-        (limits_module, "measure", f"{PREFIX}/runs", JSON, b'{"workflow": "remind", "x": "%s"}'),
+        (limits_module, "find_json_excess", f"{PREFIX}/runs", JSON, b'{"workflow": "remind", "x": "%s"}'),
         (bodies, "parse_json", f"{PREFIX}/runs", JSON, b'{"workflow": "remind", "x": "%s"}'),
         (forms, "parse_form", "/app/circuits/settings", FORM, b"do=open&reason=%s"),
     ],
 )
 async def test_the_loop_answers_while_a_large_body_is_handled(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    module: Any,
-    name: str,
-    path: str,
-    headers: Any,
-    body: bytes,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, path: str, headers: Any, body: bytes
 ) -> None:
     """The thread that handles the body goes on when /healthz was answered: in the loop that would hang."""
     spy = Spy(monkeypatch, (module, name))
@@ -179,13 +173,11 @@ async def test_the_loop_answers_while_a_large_body_is_handled(
     assert not spy.in_loop
 
 
-async def test_the_loop_itself_handles_small_bodies_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spy = Spy(monkeypatch, (limits_module, "measure"), (bodies, "parse_json"), (forms, "parse_form"))
+async def test_the_loop_itself_handles_small_bodies_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spy = Spy(monkeypatch, (limits_module, "find_json_excess"), (bodies, "parse_json"), (forms, "parse_form"))
     spy.go_on.set()
     async with served_here(tmp_path, Limits()) as world, caller(world) as client:
-        for size in (10, bodies.INLINE - 100, bodies.INLINE + 100, 2_000_000):
+        for size in (10, bodies.INLINE_BYTES - 100, bodies.INLINE_BYTES + 100, 2_000_000):
             body = {"workflow": "remind", "input": {"to": "x" * size}}
             assert (await client.post(f"{PREFIX}/runs", json=body)).status_code in (201, 413)
         async with caller(world, known=False, **FORM) as anonymous:
@@ -193,7 +185,7 @@ async def test_the_loop_itself_handles_small_bodies_only(
                 page = await anonymous.post("/app/login", content=f"email={'%41' * (size // 3)}")
                 assert page.status_code == 422
     assert len(spy.in_loop) >= 5
-    assert max(spy.in_loop) <= bodies.INLINE
+    assert max(spy.in_loop) <= bodies.INLINE_BYTES
     assert len(spy.elsewhere) >= 5
 
 
@@ -323,7 +315,7 @@ async def test_what_is_far_above_the_largest_payload_is_not_parsed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A body for one payload may have six times its bytes and 64 KiB; one for many runs has more."""
-    never = Never(monkeypatch, (limits_module, "measure"), (bodies, "parse_json"), (forms, "parse_form"))
+    never = Never(monkeypatch, (limits_module, "find_json_excess"), (bodies, "parse_json"), (forms, "parse_form"))
     async with served_here(tmp_path, Limits(), max_payload="100KB") as world, caller(world) as client:
         most = 600_000 + (64 << 10)
         for path in ("/runs", f"/workflow-dlq/{world.ids['acme']['letter']}/replay"):
@@ -334,14 +326,14 @@ async def test_what_is_far_above_the_largest_payload_is_not_parsed(
         assert never.calls == []
         some = {"workflow": "remind", "input": {"to": "x" * 90_000}}
         batch = await client.post(f"{PREFIX}/runs:batch", json={"runs": [some] * 10})
-        assert (batch.status_code, never.calls) == (201, ["measure", "parse_json"])
+        assert (batch.status_code, never.calls) == (201, ["find_json_excess", "parse_json"])
 
 
 @pytest.mark.parametrize("number", ["9" * 513, "-" + "9" * 513, "0." + "1" * 513, "1e" + "0" * 513])
 async def test_a_number_with_too_many_digits_is_not_parsed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: str
 ) -> None:
-    never = Never(monkeypatch, (bodies, "parse_json"), (wishes, "read_typed"))
+    never = Never(monkeypatch, (bodies, "parse_json"), (wishes, "parse_typed_json"))
     async with served_here(tmp_path, Limits()) as world, caller(world) as client:
         for spaces in (0, 65_000, 65_400):  # the last one is cut in two by the end of a chunk
             body = f'{{"workflow": "remind", "input": {{"to": {" " * spaces}{number}}}}}'
@@ -360,10 +352,8 @@ async def test_a_number_with_too_many_digits_is_not_parsed(
         assert never.calls == ["parse_json"] * 2
 
 
-async def test_a_thread_reads_a_large_field_of_a_form(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spy = Spy(monkeypatch, (wishes, "read_typed"))
+async def test_a_thread_reads_a_large_field_of_a_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spy = Spy(monkeypatch, (wishes, "parse_typed_json"))
     spy.go_on.set()
     async with served_here(tmp_path, Limits()) as world, signed_in(world) as browser:
         page = f"/app/admin/dlq/{world.ids['acme']['letter']}/replay"

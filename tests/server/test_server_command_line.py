@@ -23,16 +23,16 @@ from server_kit import _tenant as tenant_of
 
 from redrive import Redrive
 from redrive.cli import main
-from redrive.cli.accounts import Managing
+from redrive.cli.accounts import LocalAccounts
 from redrive.core.roles import Role
 from redrive.desk.audit import Audit
 from redrive.desk.circuits import Circuits
 from redrive.desk.letters import DeadLetters
 from redrive.desk.notifications import Notifications
 from redrive.desk.outbox import Outbox, Sinks
-from redrive.desk.runs import Runs, Starter
+from redrive.desk.runs import Runs, RunStarter
 from redrive.desk.saga import Ledger
-from redrive.desk.saved_views import Views
+from redrive.desk.saved_views import SavedViews
 from redrive.desk.settings import Policies, Schedules, Workflows
 from redrive.errors import NotFound
 from redrive.remote.desk import (
@@ -52,7 +52,7 @@ from redrive.remote.desk import (
     RemoteWorkflows,
 )
 from redrive.remote.place import Remote
-from redrive.server.auth.admin import Access, operator
+from redrive.server.auth.admin import AccountAdmin, make_operator
 from redrive.server.contract import NewToken
 
 _ID = re.compile(r"\b[0-9a-hjkmnp-tv-z]{26}\b")
@@ -61,11 +61,11 @@ _SPAN = re.compile(r"(\b\d+(\.\d+)? ?(ms|s|m|h|d)\b ?)+")
 _NUMBER = re.compile(r'"id": \d+')
 _SECRET = re.compile(r"rdk_[\w-]+|#\d+\.[\w-]{20,}")
 PAIRS = [
-    (Runs, RemoteRuns), (Starter, RemoteStarter), (DeadLetters, RemoteDeadLetters),
+    (Runs, RemoteRuns), (RunStarter, RemoteStarter), (DeadLetters, RemoteDeadLetters),
     (Circuits, RemoteCircuits), (Outbox, RemoteOutbox), (Sinks, RemoteSinks), (Audit, RemoteAudit),
     (Policies, RemotePolicies), (Workflows, RemoteWorkflows), (Ledger, RemoteLedger),
-    (Managing, RemotePeople), (Notifications, RemoteNotifications),
-    (Schedules, RemoteSchedules), (Views, RemoteViews),
+    (LocalAccounts, RemotePeople), (Notifications, RemoteNotifications),
+    (Schedules, RemoteSchedules), (SavedViews, RemoteViews),
 ]  # fmt: skip
 
 
@@ -136,7 +136,7 @@ async def _prepared(url: str) -> tuple[str, dict[str, str], list[str]]:
         while not (await app.notifications.list(tenant="acme")).items:  # noqa: ASYNC110 - a chore
             await asyncio.sleep(0.05)
         store, clock = app.runtime.store, app.runtime.clock
-        access = Access(store.accounts, clock, operator("test"), SECRET)
+        access = AccountAdmin(store.accounts, clock, make_operator("test"), SECRET)
         made = await access.create_token(NewToken(tenant="acme", role=Role.OWNER, name="walk", payloads=True))
         while await store.fold(100):
             pass
@@ -200,9 +200,7 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_runs(both: Both) -> None:
     run, good = both.ids["run"], both.ids["good"]
     both.same("runs", "list", tenant=True)
-    both.same(
-        "runs", "list", "--status", "DLQ_PENDING", "--since", "1h", "--limit", "2", "--json", tenant=True
-    )
+    both.same("runs", "list", "--status", "DLQ_PENDING", "--since", "1h", "--limit", "2", "--json", tenant=True)
     both.same("runs", "list", "--all", "-q")
     both.same("runs", "show", run)
     assert "k3y" not in both.same("runs", "show", run, "--json").output

@@ -20,21 +20,11 @@ from server_document import Operation, document, operations
 from server_kit import World
 
 from redrive import errors
-from redrive.server.contract import CODES
+from redrive.server.contract import ERROR_KINDS
 
-CHECKS = (
-    not_a_server_error,
-    status_code_conformance,
-    content_type_conformance,
-    response_schema_conformance,
-)
+CHECKS = (not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance)
 # Streams do not end, and what ends the world for the others is tried elsewhere.
-LEFT_OUT = {
-    "GET /events",
-    "GET /tenants/{name}/export",
-    "DELETE /tenants/{name}",
-    "POST /tenants/{name}/disable",
-}
+LEFT_OUT = {"GET /events", "GET /tenants/{name}/export", "DELETE /tenants/{name}", "POST /tenants/{name}/disable"}
 TRIED = [one for one in operations() if one.name not in LEFT_OUT]
 EXAMPLES = int(os.environ.get("REDRIVE_EXAMPLES", "4"))
 
@@ -84,8 +74,8 @@ def test_so_do_many_more(rough_world: World, one: Operation) -> None:
 def test_every_error_has_a_line_in_the_table() -> None:
     """Leaves come before what they are made of, or they would never be found."""
     tree = {getattr(errors, name) for name in errors.__all__} - {errors.RunDetached}
-    assert set(CODES) == tree
-    order = list(CODES)
+    assert set(ERROR_KINDS) == tree
+    order = list(ERROR_KINDS)
     for number, kind in enumerate(order):
         assert not any(issubclass(later, kind) for later in order[number + 1 :]), kind
 

@@ -16,7 +16,7 @@ from server_kit import PREFIX, World, access_of, opened
 from redrive.core.roles import Permission, Role
 from redrive.core.transitions import AuditWrite
 from redrive.server.contract import NewToken
-from redrive.server.pages.site import ROUTES
+from redrive.server.pages.site import PAGE_ROUTES
 from redrive.store.account_records import MemberRow, UserRow
 from redrive.store.port import Store
 
@@ -32,9 +32,7 @@ class Right:
     payloads: bool
 
     def member(self, user: str, tenant: str, *, active: bool = True) -> MemberRow:
-        return MemberRow(
-            user=user, tenant=tenant, role=Role(self.role), payloads=self.payloads, active=active
-        )
+        return MemberRow(user=user, tenant=tenant, role=Role(self.role), payloads=self.payloads, active=active)
 
 
 @dataclass(frozen=True)
@@ -105,8 +103,7 @@ def elsewhere(user: str, tenant: str, right: Right) -> list[MemberRow]:
 
 CALLS = {
     "create a user who gets a code": Call(
-        "POST /users",
-        lambda client, to, right: client.post("/users", json={"email": to.email, **body(right)}),
+        "POST /users", lambda client, to, right: client.post("/users", json={"email": to.email, **body(right)})
     ),
     "change a membership": Call(
         "POST /users/{id}/role",
@@ -131,16 +128,10 @@ CALLS = {
         owners=True,
     ),
     "make a code": Call(
-        "POST /users/{id}/code",
-        lambda client, to, right: client.post(f"/users/{to.id}/code"),
-        here,
-        owners=True,
+        "POST /users/{id}/code", lambda client, to, right: client.post(f"/users/{to.id}/code"), here, owners=True
     ),
     "make a code for a user with rights elsewhere": Call(
-        "POST /users/{id}/code",
-        lambda client, to, right: client.post(f"/users/{to.id}/code"),
-        elsewhere,
-        owners=True,
+        "POST /users/{id}/code", lambda client, to, right: client.post(f"/users/{to.id}/code"), elsewhere, owners=True
     ),
     "enable a user": Call(
         "POST /users/{id}/enable",
@@ -150,8 +141,7 @@ CALLS = {
         disabled=True,
     ),
     "create a token": Call(
-        "POST /tokens",
-        lambda client, to, right: client.post("/tokens", json={"name": to.email, **body(right)}),
+        "POST /tokens", lambda client, to, right: client.post("/tokens", json={"name": to.email, **body(right)})
     ),
     "create a token for a workflow": Call(
         "POST /tokens",
@@ -160,13 +150,10 @@ CALLS = {
         ),
     ),
     "invite on the page": Call(
-        "page POST /members",
-        lambda client, to, right: client.post("/members", data={"email": to.email, **form(right)}),
+        "page POST /members", lambda client, to, right: client.post("/members", data={"email": to.email, **form(right)})
     ),
     "change a member on the page": Call(
-        "page POST /members/{id}",
-        lambda client, to, right: client.post(f"/members/{to.id}", data=form(right)),
-        another,
+        "page POST /members/{id}", lambda client, to, right: client.post(f"/members/{to.id}", data=form(right)), another
     ),
     "activate a member on the page": Call(
         "page POST /members/{id}",
@@ -174,8 +161,7 @@ CALLS = {
         inactive,
     ),
     "make a key on the page": Call(
-        "page POST /keys",
-        lambda client, to, right: client.post("/keys", data={"name": to.email, **form(right)}),
+        "page POST /keys", lambda client, to, right: client.post("/keys", data={"name": to.email, **form(right)})
     ),
 }
 
@@ -196,7 +182,7 @@ def test_every_route_about_accounts_is_listed_here() -> None:
         for one in operations()
         if one.method != "get" and (one.permissions & managing or "people" in one.about.get("tags", ()))
     }
-    for router in ROUTES:
+    for router in PAGE_ROUTES:
         for route in router.routes:
             each: Any = route
             named = set((each.openapi_extra or {}).get("x-permissions", ()))
@@ -231,7 +217,7 @@ def cases(world: World) -> list[tuple[Giver, str, Right]]:
 
 async def state(store: Store, target: Target) -> Any:
     """Everything that a call could have given: accounts with their memberships, codes, tokens."""
-    users = await store.accounts.users_at(target.email)
+    users = await store.accounts.users_by_email(target.email)
     ids = {user.id for user in users}
     tokens = [row for row in await store.accounts.tokens(None) if row.user in ids or row.name == target.email]
     return users, tokens
@@ -242,15 +228,9 @@ async def prepared(store: Store, call: Call, tenant: str, right: Right) -> Targe
     if call.members is not None:
         members = tuple(call.members(target.id, tenant, right))
         user = UserRow(
-            id=target.id,
-            email=target.email,
-            home=THIRD,
-            members=members,
-            disabled_at=1 if call.disabled else None,
+            id=target.id, email=target.email, home=THIRD, members=members, disabled_at=1 if call.disabled else None
         )
-        assert await store.accounts.add_user(
-            user, AuditWrite(event="test", tenant=tenant, by="test", subject="x")
-        )
+        assert await store.accounts.add_user(user, AuditWrite(event="test", tenant=tenant, by="test", subject="x"))
         if call.disabled:
             assert await store.accounts.change_user(
                 user, AuditWrite(event="test", tenant=tenant, by="test", subject="x")
@@ -295,10 +275,7 @@ async def test_nobody_gives_more_than_they_have(rough_world: World, name: str) -
                 client.headers["Authorization"] = f"Bearer {secrets[giver]}"
                 client.params = {} if tenant == HOME else {"tenant": tenant}
                 answer = call.send(client, target, right)
-                expected, what = (
-                    may_give(giver, call, tenant, right),
-                    (giver, tenant, right, answer.text[:300]),
-                )
+                expected, what = (may_give(giver, call, tenant, right), (giver, tenant, right, answer.text[:300]))
                 assert ((await state(store, target)) != before) is expected, what
                 if expected:
                     assert answer.status_code in (200, 201, 303), what
@@ -413,30 +390,21 @@ def test_an_admin_does_not_learn_whether_another_tenant_knows_an_address(world: 
     unknown = f"{uuid4().hex}@example.org"
     globex, acme = world.client(ABROAD, "ADMIN"), world.client(HOME, "ADMIN")
     answers = [globex.post("/users", json={"email": email, "role": "VIEWER"}) for email in (known, unknown)]
-    shapes = [
-        (answer.status_code, {name: type(value) for name, value in answer.json().items()})
-        for answer in answers
-    ]
+    shapes = [(answer.status_code, {name: type(value) for name, value in answer.json().items()}) for answer in answers]
     assert shapes[0] == shapes[1]
     assert shapes[0][0] == 201
     for answer, email in zip(answers, (known, unknown), strict=True):
         made = answer.json()
-        assert made["memberships"] == [
-            {"tenant": ABROAD, "role": "VIEWER", "may_see_payloads": False, "active": True}
-        ]
+        assert made["memberships"] == [{"tenant": ABROAD, "role": "VIEWER", "may_see_payloads": False, "active": True}]
         there = signed_in(world, email, {"code": made["code"], "new_password": password})
         assert there.get("/me").json()["tenant"] == ABROAD
-        assert globex.post("/users", json={"email": email, "role": "VIEWER"}).status_code == 409, (
-            "it is known here"
-        )
+        assert globex.post("/users", json={"email": email, "role": "VIEWER"}).status_code == 409, "it is known here"
     assert signed_in(world, known, {"password": password}).get("/me").json()["tenant"] == ABROAD
     refused = world.bearer(None, headers={"Sec-Fetch-Site": "same-origin"}).post(
         "/login", json={"email": known, "password": password, "tenant": HOME}
     )
     assert refused.status_code == 401, "a password of one tenant's account opens no other"
-    assert [
-        user["memberships"][0]["role"] for user in acme.get("/users").json() if user["email"] == known
-    ] == ["STAFF"]
+    assert [user["memberships"][0]["role"] for user in acme.get("/users").json() if user["email"] == known] == ["STAFF"]
     owner = world.client(HOME, "OWNER")
     assert owner.post("/users?tenant=initech", json={"email": known, "role": "VIEWER"}).status_code == 409
     several = owner.post(f"/users/{known}/disable")
@@ -450,20 +418,10 @@ def test_who_does_not_manage_people_reads_no_sign_ins(world: World) -> None:
     )
     assert wrong.status_code == 401
     signed_in(world, email, {"password": "a good password"})
-    hidden = [
-        {},
-        {"event": "user."},
-        {"event": "user.refused"},
-        {"event": "token."},
-        {"by": email},
-        {"subject": email},
-    ]
+    hidden = [{}, {"event": "user."}, {"event": "user.refused"}, {"event": "token."}, {"by": email}, {"subject": email}]
     for params in hidden:
         seen = {
-            role: {
-                line["event"]
-                for line in world.client(HOME, role).get("/audit", params=params).json()["items"]
-            }
+            role: {line["event"] for line in world.client(HOME, role).get("/audit", params=params).json()["items"]}
             for role in ("VIEWER", "STAFF", "ADMIN")
         }
         about = {event for event in seen["ADMIN"] if event.startswith(("user.", "token."))}

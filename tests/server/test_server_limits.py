@@ -12,18 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.errors import NotFound
-from redrive.server.body import Shape, measure, parse_form
-from redrive.server.limits import Guard, Limits, Rates, Sender, Tries
-from redrive.server.live_updates import Hub
+from redrive.server.body import JsonLimits, find_json_excess, parse_form
+from redrive.server.limits import Limits, LoginLimiter, RateLimiter, RequestGuard, Sender
+from redrive.server.live_updates import StreamHub
 from redrive.server.problems import ProblemError
 from redrive.testing import VirtualClock
 
 SMALL = Limits(body=100, depth=4, seconds=0.05)
 
 
-async def ask(
-    messages: list[Any], headers: dict[str, str] | None = None, method: str = "POST"
-) -> tuple[int, bytes]:
+async def ask(messages: list[Any], headers: dict[str, str] | None = None, method: str = "POST") -> tuple[int, bytes]:
     """The status that a guarded application answers with, and the body that it saw."""
     seen: list[bytes] = []
     sent: list[Any] = []
@@ -53,7 +51,7 @@ async def ask(
     async def identify(request: Any) -> Sender:
         return Sender("ann", known=True)
 
-    await Guard(application, SMALL, identify, max_payload=1 << 20)(scope, receive, send)
+    await RequestGuard(application, SMALL, identify, max_payload=1 << 20)(scope, receive, send)
     return sent[0]["status"], seen[0] if seen else b""
 
 
@@ -96,21 +94,21 @@ def test_depth_is_what_a_parser_would_find(value: Any) -> None:
 
     for ascii in (True, False):
         text = json.dumps(value, ensure_ascii=ascii).encode("utf-8", "surrogatepass")
-        assert (measure(text, most(depth=3)) is not None) == (deepest(value) > 3)
+        assert (find_json_excess(text, most(depth=3)) is not None) == (deepest(value) > 3)
 
 
-def most(**given: int) -> Shape:
+def most(**given: int) -> JsonLimits:
     """Bounds that only the given ones keep a text of a test from."""
     large = {"depth": 10**9, "keys": 10**9, "containers": 10**9, "values": 10**9}
-    return Shape(**{**large, **given})
+    return JsonLimits(**{**large, **given})
 
 
 def test_keys_containers_and_values_are_counted_outside_of_texts() -> None:
     body = rb'{"a:,[{": [1, 2], "b\\": {"c\":": "x, y: [z"}}'
     assert len(json.loads(body)) == 2
     for name, right in {"keys": 3, "containers": 3, "values": 3 + 2, "depth": 2}.items():
-        assert measure(body, most(**{name: right})) is None
-        assert measure(body, most(**{name: right - 1})) is not None
+        assert find_json_excess(body, most(**{name: right})) is None
+        assert find_json_excess(body, most(**{name: right - 1})) is not None
 
 
 @pytest.mark.parametrize("before", range(60, 70))
@@ -119,8 +117,8 @@ def test_a_text_is_followed_across_chunks_whatever_is_cut(before: int) -> None:
     for inside in (b'\\"[[[', b'\\\\\\"[[[', b"[[["):
         body = b'["' + b"x" * (64 * 1024 - before) + inside * 20 + b'", {"k": [1]}]'
         assert json.loads(body)[1] == {"k": [1]}
-        assert measure(body, most(depth=3, keys=1, containers=3)) is None
-        assert measure(body, most(depth=2)) is not None
+        assert find_json_excess(body, most(depth=3, keys=1, containers=3)) is None
+        assert find_json_excess(body, most(depth=2)) is not None
 
 
 @pytest.mark.parametrize("before", range(6))
@@ -134,7 +132,7 @@ async def test_one_holder_has_so_many_streams_and_no_more() -> None:
     def view(tenant: str, workflows: frozenset[str] | None) -> Any:
         raise NotFound("no store is needed here: a look that fails is made again")
 
-    hub = Hub(view, every=60, most=9, each=2)
+    hub = StreamHub(view, every=60, most=9, each=2)
     held = [hub.listen("acme", "ann") for _ in range(2)]
     for stream in held:
         hub.check("ann")
@@ -150,7 +148,7 @@ async def test_one_holder_has_so_many_streams_and_no_more() -> None:
 def test_a_rate_is_kept_and_recovers() -> None:
     clock = VirtualClock()
     begun = clock.now()
-    rates = Rates(clock, rate=1.0, burst=3)
+    rates = RateLimiter(clock, rate=1.0, burst=3)
     for _ in range(3):
         rates.take("ann")
     with pytest.raises(ProblemError) as caught:
@@ -164,7 +162,7 @@ def test_a_rate_is_kept_and_recovers() -> None:
 
 
 def test_only_tries_that_fail_count_and_nobody_locks_others_out() -> None:
-    tries = Tries(VirtualClock(), Limits(login_burst=2))
+    tries = LoginLimiter(VirtualClock(), Limits(login_burst=2))
     for _ in range(100):
         tries.take("here", "ann")
         tries.give_back("here", "ann")
@@ -185,7 +183,7 @@ def test_only_tries_that_fail_count_and_nobody_locks_others_out() -> None:
 
 
 def test_only_so_many_are_remembered() -> None:
-    rates = Rates(VirtualClock(), rate=1.0, burst=1, most=10)
+    rates = RateLimiter(VirtualClock(), rate=1.0, burst=1, most=10)
     for number in range(100):
         rates.take(str(number))
     assert len(rates._buckets) == 10

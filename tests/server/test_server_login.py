@@ -19,7 +19,7 @@ from redrive.core.roles import Role
 from redrive.errors import NotSignedIn
 from redrive.server import request as service
 from redrive.server.auth import secrets as passwords
-from redrive.server.auth.sessions import BEAT, Login, Sessions
+from redrive.server.auth.sessions import REFUSAL_INTERVAL, Login, Sessions
 from redrive.server.contract import NewUser
 from redrive.server.limits import Limits
 
@@ -172,9 +172,7 @@ async def test_the_time_of_a_refusal_does_not_tell_who_is_known() -> None:
         store = app.runtime.store
         access = access_of(store)
         await access.create_tenant("acme")
-        await access.create_user(
-            NewUser(email="ann@acme.example", tenant="acme", role=Role.STAFF, password=PASSWORD)
-        )
+        await access.create_user(NewUser(email="ann@acme.example", tenant="acme", role=Role.STAFF, password=PASSWORD))
         for login in (
             Login(email="ann@acme.example", password="wrong password"),
             Login(email="nobody@acme.example", password="wrong password"),
@@ -184,7 +182,7 @@ async def test_the_time_of_a_refusal_does_not_tell_who_is_known() -> None:
             clock = Clock()
             with pytest.raises(NotSignedIn):
                 await Sessions(store, clock).sign_in(login)
-            assert clock.slept == pytest.approx(BEAT - 0.06), login
+            assert clock.slept == pytest.approx(REFUSAL_INTERVAL - 0.06), login
         clock = Clock()
         await Sessions(store, clock).sign_in(Login(email="ann@acme.example", password=PASSWORD))
         assert clock.slept == 0
@@ -313,10 +311,7 @@ async def test_the_cookie_is_bound_to_the_host_or_to_the_port(tmp_path: Path) ->
 
 async def test_answers_tell_browsers_to_keep_to_themselves(tmp_path: Path) -> None:
     base_url = "https://redrive.example.org"
-    async with (
-        served_here(tmp_path, Limits(), base_url=base_url) as world,
-        caller(world, known=False) as client,
-    ):
+    async with served_here(tmp_path, Limits(), base_url=base_url) as world, caller(world, known=False) as client:
         for path in ("/healthz", "/app/login", f"{PREFIX}/me", "/nowhere"):
             headers = (await client.get(path)).headers
             assert headers["strict-transport-security"] == "max-age=31536000"
@@ -349,9 +344,7 @@ def test_a_server_without_tls_that_others_can_reach_says_so(
         assert any("without https" in line for line in process.lines) == warned
 
 
-async def test_sign_ins_take_no_threads_from_other_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_sign_ins_take_no_threads_from_other_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Passwords are hashed in threads of their own, few at a time, and too many at once are refused."""
     begun, go_on = Counter[str](), threading.Event()
 
@@ -360,7 +353,7 @@ async def test_sign_ins_take_no_threads_from_other_work(
         assert go_on.wait(PATIENCE)
         return False
 
-    monkeypatch.setattr(passwords, "_verify", verify)
+    monkeypatch.setattr(passwords, "_verify_password", verify)
     limits = Limits(login_burst=1000, anonymous_burst=10_000)
     async with served_here(tmp_path, limits) as world, caller(world, known=False) as client:
 
@@ -368,10 +361,10 @@ async def test_sign_ins_take_no_threads_from_other_work(
             login = {"email": f"u{number}@acme.example", "password": PASSWORD}
             return (await client.post(f"{PREFIX}/login", json=login)).status_code
 
-        most = passwords.THREADS + passwords.WAITING
+        most = passwords.HASHING_THREADS + passwords.MAX_WAITING
         trying = [asyncio.create_task(sign_in(number)) for number in range(most)]
         async with asyncio.timeout(PATIENCE):
-            while not passwords.is_busy():  # noqa: ASYNC110 - a real server
+            while not passwords.is_hashing_busy():  # noqa: ASYNC110 - a real server
                 await asyncio.sleep(0.01)
             assert await sign_in(most) == 503
             assert await asyncio.to_thread(lambda: "other work") == "other work"
@@ -379,4 +372,4 @@ async def test_sign_ins_take_no_threads_from_other_work(
             go_on.set()
             assert set(await asyncio.gather(*trying)) == {401}
     assert all(name.startswith("redrive-password") for name in begun)
-    assert len(begun) <= passwords.THREADS
+    assert len(begun) <= passwords.HASHING_THREADS

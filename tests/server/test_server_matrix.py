@@ -20,9 +20,7 @@ OWN = [one for one in GUARDED if "/circuits/{" in one.path and one.method != "ge
 # So is a saved view; of those that are somebody's own, nobody else's can be named at all.
 VIEWS = [one for one in GUARDED if "views/{" in one.path]
 NAMED = [
-    one
-    for one in GUARDED
-    if "{" in one.path and "/workflows/" not in one.path and one not in OWN and one not in VIEWS
+    one for one in GUARDED if "{" in one.path and "/workflows/" not in one.path and one not in OWN and one not in VIEWS
 ]
 # What an owner does to the world that other tests share is done elsewhere.
 # An owner manages all tenants, and people whoever knows them.
@@ -123,18 +121,12 @@ def test_views_are_one_s_own_or_a_tenant_s(world: World) -> None:
 
     for path in ("/views/letters/late", "/shared-views/letters/ours"):
         assert staff.put(path, json=body).status_code == 200
-    assert (seen(staff), seen(viewer), seen(world.client("globex", "ADMIN"))) == (
-        ["late", "ours"],
-        ["ours"],
-        [],
-    )
+    assert (seen(staff), seen(viewer), seen(world.client("globex", "ADMIN"))) == (["late", "ours"], ["ours"], [])
     assert viewer.delete("/views/letters/late").status_code == 404
     assert viewer.delete("/shared-views/letters/ours").status_code == 403
     assert viewer.put("/views/nothing/late", json=body).status_code == 404
     for method in ("PUT", "DELETE"):
-        assert viewer.request(method, "/views/letters/bug%20%2342", json=body).is_success, (
-            "a name as any other"
-        )
+        assert viewer.request(method, "/views/letters/bug%20%2342", json=body).is_success, "a name as any other"
     wrong = viewer.put("/views/letters/late", json={"query": "queue=x"})
     assert (wrong.status_code, "cannot be narrowed by queue" in wrong.text) == (422, True)
     for path in ("/views/letters/late", "/shared-views/letters/ours"):
@@ -149,24 +141,17 @@ def test_no_attempt_on_another_tenant_left_a_trace_in_it(own_world: World) -> No
 
     async def everything() -> Any:
         async with opened(world.url) as store:
-            seen = store.confined("acme")
+            seen = store.tenant_view("acme")
             run = await seen.run(mine["run"])
             assert run is not None
-            found = await seen.cases([mine["letter"]]), await seen.set_of(mine["set"]), await seen.policies()
+            found = await seen.cases([mine["letter"]]), await seen.bulk_by_id(mine["set"]), await seen.policies()
             log = (await seen.audit(AuditFilter(), limit=500, cursor=None)).items
             around = (
                 await seen.circuits(CircuitFilter(), limit=50, cursor=None),
                 await seen.messages(OutboxFilter(), limit=50, cursor=None),
                 await seen.journal(run.id),
             )
-            return (
-                run,
-                found,
-                around,
-                log,
-                await store.accounts.tokens("acme"),
-                await store.accounts.users("acme"),
-            )
+            return (run, found, around, log, await store.accounts.tokens("acme"), await store.accounts.users("acme"))
 
     before = asyncio.run(everything())
     for role in (Role.ADMIN, Role.STAFF, Role.VIEWER):

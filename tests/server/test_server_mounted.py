@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from server_kit import PATIENCE, World, populate
 
 from redrive.cli import main
-from redrive.server.process import bind
+from redrive.server.process import bind_socket
 
 GUIDE = Path(__file__).parents[2] / "docs/api.md"
 
@@ -35,7 +35,7 @@ def mounted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, s
         return {"who": "the application's own"}
 
     names["web"].add_api_route("/", own)
-    with bind("127.0.0.1", 0) as socket:
+    with bind_socket("127.0.0.1", 0) as socket:
         server = uvicorn.Server(uvicorn.Config(names["web"], log_config=None))
         thread = threading.Thread(target=lambda: asyncio.run(server.serve([socket])))
         thread.start()
@@ -81,18 +81,12 @@ def test_the_pages_are_below_the_path_too(mounted: tuple[World, str]) -> None:
     _, address = mounted
     with httpx2.Client(base_url=f"{address}/redrive", headers={"Sec-Fetch-Site": "same-origin"}) as client:
         assert client.get("/").headers["location"] == "/redrive/app/"
-        assert (
-            client.get("/app/admin/dlq").headers["location"].startswith("/redrive/app/login?next=%2Fredrive")
-        )
+        assert client.get("/app/admin/dlq").headers["location"].startswith("/redrive/app/login?next=%2Fredrive")
         page = client.get("/app/login").text
         places = re.findall(r'(?:href|src|action)="([^"#]+)"', page)
         assert places
         assert [place for place in places if not place.startswith("/redrive/app/")] == []
-        person = {
-            "email": "staff@acme.example",
-            "password": "a good password",
-            "next": "/redrive/app/admin/dlq",
-        }
+        person = {"email": "staff@acme.example", "password": "a good password", "next": "/redrive/app/admin/dlq"}
         assert client.post("/app/login", data=person).headers["location"] == "/redrive/app/admin/dlq"
         page = client.get("/app/admin/dlq").text
         assert 'data-events="/redrive/api/v1/events"' in page

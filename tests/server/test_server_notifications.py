@@ -18,10 +18,7 @@ def test_the_inbox_shows_what_a_tenant_was_told_and_who_read_it(world: World) ->
         asyncio.run(tell(world.url, tenant, cause))
     client, other = world.client("acme", "VIEWER"), world.client("acme", "STAFF")
     inbox = client.get("/notifications").json()
-    assert ([each["notification"]["run_id"] for each in inbox["items"]], inbox["unread"]) == (
-        ["r-two", "r-one"],
-        2,
-    )
+    assert ([each["notification"]["run_id"] for each in inbox["items"]], inbox["unread"]) == (["r-two", "r-one"], 2)
     newest = inbox["items"][0]
     assert (newest["notification"]["error"], newest["notification"]["letter"]) == (
         "ValueError: two api_key=••••••",

@@ -72,9 +72,7 @@ def test_a_circuit_is_opened_set_and_closed(world: World) -> None:
     opened = client.post(f"{circuit}/open", json={"reason": "the bank asked"}).json()
     assert (opened["key"], opened["status"], opened["why"]) == ("fulfil/charge", "OPEN", "the bank asked")
     assert client.get(f"/circuits/{quote('fulfil/charge', safe='')}").json() == opened
-    assert opened["key"] in {
-        one["key"] for one in client.get("/circuits", params={"status": "OPEN"}).json()["items"]
-    }
+    assert opened["key"] in {one["key"] for one in client.get("/circuits", params={"status": "OPEN"}).json()["items"]}
     told = client.put(circuit, json={"failures": 20, "window": "2m"}).json()
     assert (told["override"], told["settings"]["probes"]) == ({"failures": 20, "window": 120.0}, 3)
     assert client.put(circuit, json={}).status_code == 422

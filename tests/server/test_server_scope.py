@@ -18,27 +18,17 @@ from test_server_tokens import on
 
 from redrive.core.roles import Role
 from redrive.server.contract import NewToken
-from redrive.server.pages.site import ROUTES
+from redrive.server.pages.site import PAGE_ROUTES
 from redrive.store.account_records import TokenKind
 
 MINE = "remind"
-NAMES = (
-    "fulfil",
-    "book",
-    "charge",
-    "reserve",
-    "release",
-    "orders.booked",
-    "till",
-    "acme-bank",
-    "post-office",
-)
+NAMES = ("fulfil", "book", "charge", "reserve", "release", "orders.booked", "till", "acme-bank", "post-office")
 """Names of other workflows, and of their steps, messages, sinks and circuits."""
 
 QUERIES = ("", f"?workflow={MINE}", "?status=OPEN", "?limit=1", "?event=policy.", "?format=csv")
 GETS = [one for one in operations() if one.method == "get" and not one.is_open]
 PAGES = sorted(
-    {route.path for routes in ROUTES for route in routes.routes if "GET" in getattr(route, "methods", ())}
+    {route.path for routes in PAGE_ROUTES for route in routes.routes if "GET" in getattr(route, "methods", ())}
 )
 
 
@@ -57,9 +47,7 @@ def narrow(rough_world: World) -> Iterator[tuple[World, dict[Role, str]]]:
         role: on(
             world,
             lambda access, role=role: access.create_token(
-                NewToken(
-                    tenant="acme", role=role, name=f"narrow {role}", kind=TokenKind.KEY, workflows=(MINE,)
-                )
+                NewToken(tenant="acme", role=role, name=f"narrow {role}", kind=TokenKind.KEY, workflows=(MINE,))
             ),
         ).secret
         for role in Role
@@ -85,9 +73,7 @@ def answer(world: World, secret: str, path: str) -> Any:
 
 
 @pytest.mark.parametrize("one", GETS, ids=lambda one: one.name)
-def test_no_route_of_the_api_tells_of_another_workflow(
-    narrow: tuple[World, dict[Role, str]], one: Operation
-) -> None:
+def test_no_route_of_the_api_tells_of_another_workflow(narrow: tuple[World, dict[Role, str]], one: Operation) -> None:
     world, tokens = narrow
     for secret in tokens.values():
         for query in QUERIES:
@@ -104,9 +90,7 @@ def test_no_page_tells_of_another_workflow(narrow: tuple[World, dict[Role, str]]
     world, tokens = narrow
     ids = world.ids["acme"]
     filled = re.sub(
-        r"\{(\w+)[^}]*\}",
-        lambda found: ids["letter"] if "dead" in page or "dlq" in page else ids["run"],
-        page,
+        r"\{(\w+)[^}]*\}", lambda found: ids["letter"] if "dead" in page or "dlq" in page else ids["run"], page
     )
     for secret in tokens.values():
         for query in ("", f"?workflow={MINE}", "?key=fulfil/charge", "?key=post-office"):
@@ -131,9 +115,7 @@ def test_counts_are_those_of_its_own_workflow(narrow: tuple[World, dict[Role, st
         assert client.get(f"{world.address}/metrics").status_code == 403
 
 
-def test_a_decision_about_a_circuit_does_not_tell_how_it_stands(
-    narrow: tuple[World, dict[Role, str]],
-) -> None:
+def test_a_decision_about_a_circuit_does_not_tell_how_it_stands(narrow: tuple[World, dict[Role, str]]) -> None:
     """Opening one that is open changes nothing, so nothing was written, refused, or hidden."""
     world, tokens = narrow
     for secret in tokens.values():

@@ -42,9 +42,7 @@ def test_reliability_document_org_admin_alias_maps_to_admin_and_requires_active_
 
 
 @pytest.mark.parametrize("role", ["STAFF", "VIEWER"])
-def test_reliability_document_staff_and_viewer_are_denied_replay_resolve_and_ignore(
-    world: World, role: str
-) -> None:
+def test_reliability_document_staff_and_viewer_are_denied_replay_resolve_and_ignore(world: World, role: str) -> None:
     client, letter = world.client("acme", role), world.ids["acme"]["letter"]
     before = client.get(f"/workflow-dlq/{letter}").json()
     for decision in DECISIONS:
@@ -90,18 +88,14 @@ def test_reliability_document_a_set_of_another_org_s_letters_decides_on_none(own
     assert [each["letter_id"] for each in shown["refused"]] == [theirs["letter"]]
 
 
-def test_reliability_document_payloads_are_redacted_unless_they_are_revealed_which_is_audited(
-    world: World,
-) -> None:
+def test_reliability_document_payloads_are_redacted_unless_they_are_revealed_which_is_audited(world: World) -> None:
     letter = world.ids["acme"]["letter"]
 
     async def tokens() -> tuple[str, str]:
         async with opened(world.url) as store:
             access = access_of(store)
             plain = await access.create_token(NewToken(tenant="acme", role=Role.ADMIN, name="plain"))
-            eyes = await access.create_token(
-                NewToken(tenant="acme", role=Role.VIEWER, name="eyes", payloads=True)
-            )
+            eyes = await access.create_token(NewToken(tenant="acme", role=Role.VIEWER, name="eyes", payloads=True))
             return plain.secret, eyes.secret
 
     plain, eyes = asyncio.run(tokens())
@@ -110,9 +104,7 @@ def test_reliability_document_payloads_are_redacted_unless_they_are_revealed_whi
     assert world.bearer(plain).post(f"/workflow-dlq/{letter}/reveal").status_code == 403
     for path in ("/workflow-dlq", "/workflow-dlq/count", "/workflow-dlq/facets"):
         searched = world.bearer(plain).get(path, params={"text": "k3y-s"})
-        assert (searched.status_code, searched.json()["code"]) == (403, "not_allowed"), (
-            "no guess is confirmed"
-        )
+        assert (searched.status_code, searched.json()["code"]) == (403, "not_allowed"), "no guess is confirmed"
         assert world.bearer(eyes).get(path, params={"text": "k3y-s"}).status_code == 200
     for what in ("replay", "resolve", "ignore"):
         many = {"filter": {"text": "k3y-s"}, **({"dry_run": True} if what == "replay" else {})}
@@ -154,12 +146,7 @@ def test_idempotency_document_jwt_is_scoped_to_job_type_and_tenant(world: World)
     async def token() -> str:
         async with opened(world.url) as store:
             new = NewToken(
-                tenant="acme",
-                role=Role.STAFF,
-                name="job",
-                kind=TokenKind.JWT,
-                workflows=("remind",),
-                lasts=600,
+                tenant="acme", role=Role.STAFF, name="job", kind=TokenKind.JWT, workflows=("remind",), lasts=600
             )
             return (await access_of(store).create_token(new)).secret
 

@@ -15,14 +15,14 @@ from joserfc.jwk import OctKey
 from server_kit import SECRET, World, access_of, opened
 
 from redrive.core.roles import Role
-from redrive.server.auth.admin import Access
-from redrive.server.contract import Made, NewToken
+from redrive.server.auth.admin import AccountAdmin
+from redrive.server.contract import IssuedToken, NewToken
 from redrive.store.account_records import TokenKind
 
 OTHER = "another secret of thirty-two bytes"
 
 
-def on(world: World, work: Callable[[Access], Coroutine[Any, Any, Any]]) -> Any:
+def on(world: World, work: Callable[[AccountAdmin], Coroutine[Any, Any, Any]]) -> Any:
     """Do something past the server."""
 
     async def go() -> Any:
@@ -32,9 +32,9 @@ def on(world: World, work: Callable[[Access], Coroutine[Any, Any, Any]]) -> Any:
     return asyncio.run(go())
 
 
-def made(world: World, **more: Any) -> Made:
+def made(world: World, **more: Any) -> IssuedToken:
     given = {"tenant": "acme", "role": Role.STAFF, "name": "t", "kind": TokenKind.JWT, **more}
-    found: Made = on(world, lambda access: access.create_token(NewToken(**given)))
+    found: IssuedToken = on(world, lambda access: access.create_token(NewToken(**given)))
     return found
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from prometheus_client.parser import text_string_to_metric_families
 
 from redrive.app.runtime import Runtime
-from redrive.observability.metrics import registry_of, rendered
+from redrive.observability.metrics import make_registry, render_metrics
 
 Key = tuple[str, frozenset[tuple[str, str]]]
 
@@ -41,7 +41,7 @@ class Metrics:
 async def scraped(runtime: Runtime) -> Metrics:
     """What the process tells now, with the store's figures asked for anew."""
     found = await runtime.store.figures()
-    body, content_type = rendered(registry_of(runtime.tally, lambda: found), "")
+    body, content_type = render_metrics(make_registry(runtime.tally, lambda: found), "")
     assert content_type.startswith("text/plain")
     return Metrics(body.decode())
 

@@ -9,14 +9,12 @@ from typing import Any
 import yaml
 
 from redrive.core.failure_reason import LetterCode
-from redrive.observability.logs import FIELDS
+from redrive.observability.logs import RUN_FIELDS
 from redrive.observability.metrics import METRICS
 
 DOCS = Path(__file__).parents[2] / "docs"
 RULES: list[dict[str, Any]] = [
-    rule
-    for group in yaml.safe_load((DOCS / "alerts.yml").read_text("utf-8"))["groups"]
-    for rule in group["rules"]
+    rule for group in yaml.safe_load((DOCS / "alerts.yml").read_text("utf-8"))["groups"] for rule in group["rules"]
 ]
 ALERTS = [rule for rule in RULES if "alert" in rule]
 
@@ -31,9 +29,7 @@ def anchors(text: str) -> set[str]:
 
 
 def test_the_page_names_every_metric_and_no_other() -> None:
-    rows = dict(
-        re.findall(r"^\| `(workflow_\w+)` \| [^|]*\| (.*) \|$", page("observability.md"), re.MULTILINE)
-    )
+    rows = dict(re.findall(r"^\| `(workflow_\w+)` \| [^|]*\| (.*) \|$", page("observability.md"), re.MULTILINE))
     assert rows == METRICS
 
 
@@ -46,7 +42,7 @@ def test_the_runbook_knows_every_code_and_the_page_every_field() -> None:
     runbook = page("operations-runbook.md")
     assert [code for code in LetterCode if f"| `{code}` |" not in runbook] == []
     logs = page("observability.md").partition("## Logs")[2]
-    assert [field for field in FIELDS if f"`{field}`" not in logs] == []
+    assert [field for field in RUN_FIELDS if f"`{field}`" not in logs] == []
 
 
 def test_alert_rules_ask_for_metrics_that_exist() -> None:

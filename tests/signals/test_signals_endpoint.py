@@ -11,12 +11,12 @@ import pytest
 from signal_kit import Metrics
 
 from redrive import Redrive
-from redrive.cli.worker import _port_of
+from redrive.cli.worker import _metrics_arguments
 from redrive.clock import SystemClock
 from redrive.core.roles import Role
 from redrive.server import api
-from redrive.server.auth.admin import Access, NewToken, operator
-from redrive.settings import listening
+from redrive.server.auth.admin import AccountAdmin, NewToken, make_operator
+from redrive.settings import parse_metrics_address
 
 TOKEN = "scraper-0123456789abcdef"
 SECRET = "a secret of forty characters for a test."
@@ -64,9 +64,7 @@ async def test_the_server_tells_owners_and_the_scraper_and_nobody_else(tmp_path:
         transport = httpx2.ASGITransport(app=api(app))
         async with httpx2.AsyncClient(transport=transport, base_url="http://here") as client:
             for credential in ("", "Bearer wrong", f"Bearer {TOKEN}x"):
-                refused = await client.get(
-                    "/metrics", headers={"authorization": credential} if credential else {}
-                )
+                refused = await client.get("/metrics", headers={"authorization": credential} if credential else {})
                 assert refused.status_code == 401
                 assert "workflow_" not in refused.text
             answer = await client.get("/metrics", headers={"authorization": f"Bearer {TOKEN}"})
@@ -83,18 +81,18 @@ async def test_the_server_tells_owners_and_the_scraper_and_nobody_else(tmp_path:
 
 async def token_of(app: Redrive, role: Role) -> str:
     """The secret of somebody with this role."""
-    access = Access(app.runtime.store.accounts, SystemClock(), operator("test"), SECRET)
+    access = AccountAdmin(app.runtime.store.accounts, SystemClock(), make_operator("test"), SECRET)
     if role is Role.OWNER:
         await access.create_tenant("acme")
     return (await access.create_token(NewToken(tenant="acme", role=role, name=role.value))).secret
 
 
 def test_each_worker_process_has_a_port_of_its_own() -> None:
-    assert [_port_of("0.0.0.0:9464", number)[1] for number in (1, 2, 3)] == [
+    assert [_metrics_arguments("0.0.0.0:9464", number)[1] for number in (1, 2, 3)] == [
         "0.0.0.0:9464",
         "0.0.0.0:9465",
         "0.0.0.0:9466",
     ]
-    assert _port_of("", 1) == []
-    assert listening("9464") == ("127.0.0.1", 9464)
-    assert listening("[::1]:9464") == ("::1", 9464)
+    assert _metrics_arguments("", 1) == []
+    assert parse_metrics_address("9464") == ("127.0.0.1", 9464)
+    assert parse_metrics_address("[::1]:9464") == ("::1", 9464)

@@ -15,7 +15,7 @@ from engines import OnStore
 
 from redrive import NonRetryable, Redrive, RetryPolicy
 from redrive.core.redact import Redactor
-from redrive.observability.logs import FIELDS, AboutRun, ConsoleFormatter, JsonFormatter
+from redrive.observability.logs import RUN_FIELDS, AboutRun, ConsoleFormatter, JsonFormatter
 from redrive.testing import Crash, engine, faults
 from redrive.worker.context import log_context
 
@@ -56,9 +56,7 @@ def bank() -> tuple[Redrive, Any]:
     return app, pay
 
 
-async def test_retries_log_attempt_delay_and_reason_and_the_queue_story_its_error_record(
-    on_store: OnStore,
-) -> None:
+async def test_retries_log_attempt_delay_and_reason_and_the_queue_story_its_error_record(on_store: OnStore) -> None:
     """Story 4-0, AC4: {message, runId, tenantId, error, attemptsMade}; a summary, no stack trace."""
     app, pay = bank()
     with lines() as told:
@@ -67,29 +65,21 @@ async def test_retries_log_attempt_delay_and_reason_and_the_queue_story_its_erro
                 run = await e.run(pay, 5, tenant="acme", correlation_id="req-7")
     engine_lines = [line for line in told if line["logger"] == "redrive.runs"]
     first, second, third, record = engine_lines
-    about = {
-        "run_id": run.id,
-        "workflow": "pay",
-        "tenant": "acme",
-        "correlation_id": "req-7",
-        "step": "transfer",
-    }
+    about = {"run_id": run.id, "workflow": "pay", "tenant": "acme", "correlation_id": "req-7", "step": "transfer"}
     for number, line in enumerate((first, second, third), 1):
         assert line.items() >= {**about, "attempt": number, "level": "WARNING", "category": "network"}.items()
     assert first["decision"].startswith("attempt 1 of 3, network")
     assert "waiting 5 s" in first["decision"]
     assert "waiting 10 s" in second["decision"]
     assert "retries are exhausted" in third["decision"]
-    assert (
-        record.items() >= {**about, "level": "ERROR", "attempts_made": 3, "code": "exhausted_retries"}.items()
-    )
+    assert record.items() >= {**about, "level": "ERROR", "attempts_made": 3, "code": "exhausted_retries"}.items()
     assert record["message"].startswith("workflow execution failed after 3 attempts: ")
     assert record["letter_id"] == f"dl-{run.id}"
     assert record["reason_code"] == "step_failed"
     assert record["stage"] == "exec"
     assert "Traceback" not in json.dumps(record)
     assert "hunter2" not in json.dumps(told)
-    assert set().union(*engine_lines) <= {"time", "level", "logger", "message", *FIELDS}
+    assert set().union(*engine_lines) <= {"time", "level", "logger", "message", *RUN_FIELDS}
 
 
 async def test_the_engine_hides_secrets_whoever_formats_its_lines(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,13 +9,13 @@ import redrive
 from redrive import Circuit, NonRetryable, Redrive, RetryPolicy
 from redrive.app import Workflow
 from redrive.core.circuit import CircuitStatus
-from redrive.core.outcomes import Place, Returned, RunView
+from redrive.core.outcomes import AttemptSucceeded, EntryRef, RunView
 from redrive.core.run_options import RunOptions
 from redrive.core.states import EntryKind
-from redrive.core.transitions import Answer, Transition
-from redrive.observability.counters import MOST_CIRCUITS, MOST_SINKS, MOST_STEPS, MOST_WORKFLOWS, OTHER, Tally
-from redrive.observability.metrics import METRICS, registry_of, rendered
-from redrive.store.stats import CircuitCount, Figures, SinkLag
+from redrive.core.transitions import Transition, TransitionResult
+from redrive.observability.counters import MAX_CIRCUITS, MAX_SINKS, MAX_STEPS, MAX_WORKFLOWS, OTHER_LABEL, Counters
+from redrive.observability.metrics import METRICS, make_registry, render_metrics
+from redrive.store.stats import CircuitCount, SinkLag, StoreStats
 from redrive.testing import Crash, Http, engine, faults
 from redrive.worker.step_call import Tx
 
@@ -61,9 +61,7 @@ async def test_counters_of_the_reliability_design(on_store: OnStore) -> None:
             run = await e.run(fulfil, "o1")
         assert run.status == "SUCCESS"
         told = await scraped(e.app.runtime)
-        assert (
-            told.get("workflow_step_attempts_total", workflow="fulfil", step="charge", outcome="success") == 1
-        )
+        assert told.get("workflow_step_attempts_total", workflow="fulfil", step="charge", outcome="success") == 1
         assert told.total("workflow_step_attempts_total", step="charge") == 3
         assert told.total("workflow_step_attempts_total", outcome="success") == 3
         assert told.total("workflow_step_retries_total", workflow="fulfil", step="charge") == 2
@@ -118,9 +116,7 @@ async def test_retry_delays_retry_success_compensations_and_their_success() -> N
         assert run.status == "COMPENSATED"
         told = await scraped(e.app.runtime)
         where = {"workflow": "fulfil"}
-        assert (
-            told.get("workflow_step_retry_delay_seconds_count", **where) == 4
-        )  # 5, 5, 10 s and the refund's
+        assert told.get("workflow_step_retry_delay_seconds_count", **where) == 4  # 5, 5, 10 s and the refund's
         assert told.get("workflow_step_retry_delay_seconds_bucket", **where, le="5.0") >= 2
         outcomes = "workflow_step_retry_outcomes_total"
         assert told.get(outcomes, **where, step="reserve", outcome="success") == 1
@@ -214,30 +210,30 @@ async def test_steps_that_commit_by_themselves_are_counted_too() -> None:
 
 def test_what_was_refused_is_counted_as_refused_and_nothing_else() -> None:
     view = RunView(id=1, public_id="r", tenant="t", workflow="w", fence=1, input="{}", options=RunOptions())
-    place = Place(0, "k", EntryKind.STEP, "pay")
-    outcome = Returned(run=view, place=place, attempt=1, began_ago=5, done=0, input="1", output="1")
+    place = EntryRef(0, "k", EntryKind.STEP, "pay")
+    outcome = AttemptSucceeded(run=view, place=place, attempt=1, began_ago=5, done=0, input="1", output="1")
     transition = Transition(run=1, tenant="t", fence=1)
-    tally = Tally()
-    tally.settled([outcome], [transition], [Answer(False, 0)], 0.1)
+    tally = Counters()
+    tally.settled([outcome], [transition], [TransitionResult(False, 0)], 0.1)
     assert (tally.refused, tally.steps) == (1, {})
-    tally.settled([outcome], [transition], [Answer(True, 0)], 0.1)
+    tally.settled([outcome], [transition], [TransitionResult(True, 0)], 0.1)
     assert (tally.refused, tally.steps["w", EntryKind.STEP, "pay"].succeeded) == (1, 1)
 
 
 def test_names_from_users_are_bounded() -> None:
-    tally = Tally()
-    for number in range(MOST_STEPS + 50):
-        tally._step("w", Place(0, "k", EntryKind.STEP, f"step {number}")).succeeded += 1
-    assert len(tally.steps) == MOST_STEPS + 1
-    assert tally.steps[OTHER, EntryKind.STEP, OTHER].succeeded == 50
+    tally = Counters()
+    for number in range(MAX_STEPS + 50):
+        tally._step("w", EntryRef(0, "k", EntryKind.STEP, f"step {number}")).succeeded += 1
+    assert len(tally.steps) == MAX_STEPS + 1
+    assert tally.steps[OTHER_LABEL, EntryKind.STEP, OTHER_LABEL].succeeded == 50
 
 
 def test_made_up_names_add_no_series_from_scrape_to_scrape() -> None:
     """Callers can open circuits of any name and start workflows of tenants; each scrape has new ones."""
-    tally, seen = Tally(), dict[str, set[str]]()
+    tally, seen = Counters(), dict[str, set[str]]()
     for scrape in range(10):
         names = [f"made up {scrape}.{number}" for number in range(60)] + ["x" * 1_000]
-        figures = Figures(
+        figures = StoreStats(
             now=2_000_000,
             letters=dict.fromkeys(names, 2),
             due=dict.fromkeys(names, 1),
@@ -247,7 +243,7 @@ def test_made_up_names_add_no_series_from_scrape_to_scrape() -> None:
         )
         for name in names:
             tally.delivered(name, "DELIVERED", 0.1)
-        body, _ = rendered(registry_of(tally, lambda figures=figures: figures), "")
+        body, _ = render_metrics(make_registry(tally, lambda figures=figures: figures), "")
         told = Metrics(body.decode())
         for metric, label, total in (
             ("workflow_circuits", "circuit", 3),
@@ -258,18 +254,12 @@ def test_made_up_names_add_no_series_from_scrape_to_scrape() -> None:
         ):
             seen.setdefault(metric, set()).update(told.labels(metric, label))
             assert told.total(metric) == total * len(names)  # nothing is lost, only the names are
-        assert told.total("workflow_outbox_lag_seconds", sink=OTHER) in (0, 1)
+        assert told.total("workflow_outbox_lag_seconds", sink=OTHER_LABEL) in (0, 1)
         seen.setdefault("deliveries", set()).update(told.labels("workflow_outbox_deliveries_total", "sink"))
-    most = {
-        "workflow_circuits": MOST_CIRCUITS,
-        "workflow_outbox_pending": MOST_SINKS,
-        "deliveries": MOST_SINKS,
-    }
+    most = {"workflow_circuits": MAX_CIRCUITS, "workflow_outbox_pending": MAX_SINKS, "deliveries": MAX_SINKS}
     for metric, values in seen.items():
-        assert OTHER in values
-        assert len(values) <= most.get(metric, MOST_SINKS if "outbox" in metric else MOST_WORKFLOWS) + 1, (
-            metric
-        )
+        assert OTHER_LABEL in values
+        assert len(values) <= most.get(metric, MAX_SINKS if "outbox" in metric else MAX_WORKFLOWS) + 1, metric
         assert max(map(len, values)) < 1_000
 
 

@@ -14,9 +14,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import redrive
 from redrive import FailureEvent, Redrive, RetryPolicy
-from redrive.core.run_options import checked, split, with_trace
-from redrive.observability.tracing import Tracing, arrived, here, tracing
-from redrive.sinks import Message, cloud_event
+from redrive.core.run_options import add_trace, check_traceparent, split_trace
+from redrive.observability.tracing import Tracing, current_traceparent, make_tracing, set_request_trace
+from redrive.sinks import Message, encode_cloud_event
 from redrive.testing import Engine, engine, faults
 
 SECRET = "password=hunter2"
@@ -88,17 +88,8 @@ async def test_one_trace_from_start_through_attempts_compensations_and_handlers(
         start.context.trace_id
     }
     assert [span.status.is_ok for span in told["attempt charge"]] == [False, False]
-    assert [span.attributes["redrive.attempt"] for span in told["attempt charge"] if span.attributes] == [
-        1,
-        2,
-    ]
-    assert {
-        "claim order",
-        "execute order",
-        "attempt reserve",
-        "attempt release",
-        "execute mourn",
-    } <= told.keys()
+    assert [span.attributes["redrive.attempt"] for span in told["attempt charge"] if span.attributes] == [1, 2]
+    assert {"claim order", "execute order", "attempt reserve", "attempt release", "execute mourn"} <= told.keys()
     first, attempt = told["execute order"][0], told["attempt reserve"][0]
     assert first.parent is not None
     assert first.parent.span_id == start.context.span_id
@@ -133,9 +124,7 @@ async def test_letters_carry_the_trace_and_steps_see_their_span(spans: InMemoryS
     assert attempt.attributes["seen.by"] == "the step"
 
 
-async def test_messages_carry_the_trace_to_their_receivers(
-    on_store: OnStore, spans: InMemorySpanExporter
-) -> None:
+async def test_messages_carry_the_trace_to_their_receivers(on_store: OnStore, spans: InMemorySpanExporter) -> None:
     app = Redrive("sqlite:///:memory:")
     heard: list[Message] = []
 
@@ -170,7 +159,7 @@ async def test_messages_carry_the_trace_to_their_receivers(
     (first,) = [message for message in heard if message.topic == "orders.paid"]
     assert first.traceparent is not None
     assert first.traceparent.startswith(f"00-{trace_id}-{attempt.context.span_id:016x}-")
-    assert json.loads(cloud_event(first))["traceparent"] == first.traceparent
+    assert json.loads(encode_cloud_event(first))["traceparent"] == first.traceparent
 
 
 async def test_without_an_sdk_messages_pass_on_the_trace_of_the_start() -> None:
@@ -181,38 +170,38 @@ async def test_without_an_sdk_messages_pass_on_the_trace_of_the_start() -> None:
         redrive.publish("orders.done", {"id": 1})
 
     async with engine(app) as e:
-        arrived(PARENT)
+        set_request_trace(PARENT)
         run = await e.run(order)
-        arrived(None)
+        set_request_trace(None)
         assert (await e.app.runs.get(run.id)).trace_id == PARENT[3:35]
         (message,) = (await e.app.outbox.list()).items
         assert message.trace_id == PARENT[3:35]
 
 
 def test_without_an_sdk_there_is_no_tracing_and_a_context_is_passed_on_all_the_same() -> None:
-    assert tracing() is None
-    arrived("nonsense")
-    assert here() is None
-    arrived(PARENT)
-    assert here() == PARENT
-    arrived(None)
+    assert make_tracing() is None
+    set_request_trace("nonsense")
+    assert current_traceparent() is None
+    set_request_trace(PARENT)
+    assert current_traceparent() == PARENT
+    set_request_trace(None)
 
 
 def test_the_context_that_a_request_brought_is_the_parent_of_the_start(spans: InMemorySpanExporter) -> None:
-    arrived(PARENT)
-    made = tracing()
+    set_request_trace(PARENT)
+    made = make_tracing()
     assert isinstance(made, Tracing)
     with made.starting("order") as kept:
         assert kept is not None
         assert kept[3:35] == PARENT[3:35]
-    arrived(None)
+    set_request_trace(None)
 
 
 def test_a_trace_stands_before_the_options_and_comes_off_again() -> None:
     text = '{"override":null}'
-    traced = with_trace(text, PARENT)
-    assert split(traced) == (PARENT, text)
-    assert with_trace(with_trace(text, PARENT.replace("b7", "c7")), PARENT) == traced
-    assert split(text) == (None, text)
+    traced = add_trace(text, PARENT)
+    assert split_trace(traced) == (PARENT, text)
+    assert add_trace(add_trace(text, PARENT.replace("b7", "c7")), PARENT) == traced
+    assert split_trace(text) == (None, text)
     for wrong in (None, "", PARENT[:-1], f"00-{'0' * 32}-b7ad6b7169203331-01", PARENT.upper()):
-        assert checked(wrong) is None
+        assert check_traceparent(wrong) is None

@@ -151,12 +151,7 @@ class Writer:
             kinds += ["all", "all", "race", "limit", "try", "try", "seq", *self.favourites * 3]
         match self.rng.choice(kinds):
             case "act":
-                return (
-                    "act",
-                    self._name(),
-                    self.rng.choice([0, 0, 0, 1, 2, 3]),
-                    self.rng.choice([0, 0, 0, 0.5, 7]),
-                )
+                return ("act", self._name(), self.rng.choice([0, 0, 0, 1, 2, 3]), self.rng.choice([0, 0, 0, 0.5, 7]))
             case "sleep":
                 return ("sleep", self.rng.choice([0, 0.5, 2, 30, 90_000]))
             case "note":

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from redrive.core.outbox import Carrier
-from redrive.core.transitions import Answer, Transition
+from redrive.core.outbox import SinkLease
+from redrive.core.transitions import Transition, TransitionResult
 from redrive.store.filters import RunFilter
 from redrive.store.port import Store
 from redrive.store.records import RunRow
@@ -26,12 +26,8 @@ class CheckedStore:
         return getattr(self._inner, name)
 
     async def apply(
-        self,
-        transitions: Sequence[Transition],
-        *,
-        worker: int | None = None,
-        carriers: Sequence[Carrier] = (),
-    ) -> list[Answer]:
+        self, transitions: Sequence[Transition], *, worker: int | None = None, carriers: Sequence[SinkLease] = ()
+    ) -> list[TransitionResult]:
         live = {row.id for row in await self._inner.workers() if row.state == "LIVE"}
         before = {row.id: row for row in await self._all_runs()}
         answers = await self._inner.apply(transitions, worker=worker, carriers=carriers)

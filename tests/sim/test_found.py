@@ -22,7 +22,7 @@ async def test_a_worker_declared_dead_writes_nothing_under_its_new_id() -> None:
     cut_off_until = 0
 
     def cut_off(call: Call) -> Fault | None:
-        until = cut_off_until + (10 * MICROS if call.name == "bury" else 0)  # its runs are not taken away yet
+        until = cut_off_until + (10 * MICROS if call.name == "expire_workers" else 0)  # its runs are not taken away yet
         return FAIL if clock.now() < until else None
 
     @app.step(retry=RetryPolicy(max_retries=1))
@@ -41,7 +41,7 @@ async def test_a_worker_declared_dead_writes_nothing_under_its_new_id() -> None:
         handle = await working.start()
         await e.advance("15s")
         first = e.worker.id
-        await e.store.bury()  # somebody else looks: the lease has run out
+        await e.store.expire_workers()  # somebody else looks: the lease has run out
         await e.advance("20s")  # the store can be reached again, before anybody took the run away
         assert e.worker.id != first
         run = await e.finish(handle)

@@ -126,9 +126,9 @@ class Simulation:
         outsider = Reaper(e.store, self.clock)
         for _ in range(self.rng.randint(2, 12)):
             await e.advance(self.rng.choice([0, 0.3, 2, 10, 45, 3600]))
-            match self.rng.choice(["nothing", "bury", "reap"]):
-                case "bury":  # declared dead, but what it holds is not taken from it yet
-                    await e.store.bury()
+            match self.rng.choice(["nothing", "expire_workers", "reap"]):
+                case "expire_workers":  # declared dead, but what it holds is not taken from it yet
+                    await e.store.expire_workers()
                 case "reap":
                     await outsider.run_once()
             if self.circuit is not None and self.rng.random() < 0.4:
@@ -259,10 +259,7 @@ def check_attempts(program: Node, run: RunReport, step: StepRecord) -> None:
         assert timedelta(seconds=mean * (1 - policy.jitter)) <= delay <= timedelta(seconds=policy.max_delay)
         later = [a for a in step.attempts if a.attempt == n + 1]
         assert all(a.began_at >= failure.next_at for a in later), (failure, later)
-    if (
-        step.status in (StepStatus.FAILED, StepStatus.DLQ)
-        and "the run is ending" not in failures[-1].decision
-    ):
+    if step.status in (StepStatus.FAILED, StepStatus.DLQ) and "the run is ending" not in failures[-1].decision:
         assert len(failures) == policy.max_retries + 1
     if step.name == "act" and step.status is StepStatus.SUCCESS:
         assert step.attempt == step.input["fails"] + 1, step  # P10: nothing else used up an attempt

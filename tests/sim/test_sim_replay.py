@@ -17,7 +17,7 @@ from test_sim import Trouble
 
 import redrive
 from redrive import Redrive, RetryPolicy, StepFailed, run_info, step_info
-from redrive.core.states import FINAL
+from redrive.core.states import FINAL_RUN_STATUSES
 from redrive.desk.models import DeadLetter, Run
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.store.port import Store
@@ -151,9 +151,7 @@ class Simulation:
 
     async def _one_decision(self, e: Engine, letter: DeadLetter) -> None:
         dlq, by, rng = e.app.dlq, self.rng.choice(_PEOPLE), self.rng
-        match rng.choice(
-            ["from_failed"] * 4 + ["step", "from_step", "skip", "hand", "full", "close", "cancel"]
-        ):
+        match rng.choice(["from_failed"] * 4 + ["step", "from_step", "skip", "hand", "full", "close", "cancel"]):
             case "from_failed":
                 edit = {"patch": {"number": rng.randint(0, 9)}} if rng.random() < 0.3 else {}
                 await dlq.replay(letter.id, by=by, **edit)
@@ -199,7 +197,7 @@ class Simulation:
         assert [replay.number for replay in letter.replays] == list(range(1, len(letter.replays) + 1))
         match letter.status:
             case "REPLAYING":
-                assert run.status not in FINAL
+                assert run.status not in FINAL_RUN_STATUSES
                 assert going_on == [letter.replays[-1]]
                 assert going_on[0].run_id == run.id
             case "OPEN":
@@ -208,9 +206,7 @@ class Simulation:
                 assert run.status in ("FAILED", "TIMED_OUT")
             case "RESOLVED":
                 by_replay = letter.closed_by == "redrive"
-                assert run.status in (
-                    ("SUCCESS", "PARTIAL", "CANCELLED") if by_replay else ("FAILED", "TIMED_OUT")
-                )
+                assert run.status in (("SUCCESS", "PARTIAL", "CANCELLED") if by_replay else ("FAILED", "TIMED_OUT"))
             case other:
                 raise AssertionError(other)
 

@@ -17,7 +17,7 @@ from test_sim import Trouble
 
 from redrive import RetryPolicy, RunHandle, step_info
 from redrive.chores import Reaper
-from redrive.core.saga import ledger
+from redrive.core.saga import read_ledger
 from redrive.core.states import EntryKind, StepStatus
 from redrive.reasons import Reason, ReasonCode
 from redrive.store.filters import LetterFilter
@@ -144,7 +144,7 @@ class Simulation:
         assert row is not None
         journal = await e.store.journal(row.id)
         calls = [name for run, name in self.undone if run == run_id]
-        rows = ledger(journal)
+        rows = read_ledger(journal)
         if row.status == "SUCCESS":
             assert (calls, rows) == ([], ())
             return
@@ -159,11 +159,7 @@ class Simulation:
         self._check_calls(calls, rows)
         for name in set(calls):
             assert len(self.keys[run_id, name]) == 1
-        letters = [
-            x
-            for x in (await e.store.letters(LetterFilter(), limit=500, cursor=None)).items
-            if x.run == row.id
-        ]
+        letters = [x for x in (await e.store.letters(LetterFilter(), limit=500, cursor=None)).items if x.run == row.id]
         if row.status == "COMPENSATED":
             resolutions = [Reason.from_text(letter.resolution or "").code for letter in letters]
             assert resolutions == [ReasonCode.ROLLED_BACK]
@@ -174,5 +170,5 @@ class Simulation:
         """What was called, in the order of the ledger: none before the one that comes first was through."""
         import json
 
-        wanted = [json.loads(each.entry.input)["name"] for each in rows if not each.is_left_alone]
+        wanted = [json.loads(each.entry.input)["name"] for each in rows if not each.is_listed_only]
         assert list(dict.fromkeys(calls)) == wanted, (calls, wanted)

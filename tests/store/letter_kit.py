@@ -9,25 +9,25 @@ from store_kit import Kit, buried, entry, noted, writes
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
 from redrive.core.transitions import (
     EntryWrite,
-    LetterMove,
+    LetterStatusWrite,
     NewRun,
-    Reopening,
+    ReopenWrite,
     ReplayWrite,
     RunWrite,
     Transition,
 )
 from redrive.records import replace
 from redrive.store.filters import AuditFilter
-from redrive.store.records import AuditRow, Case, RunRow
-from redrive.store.workers import Claimed
+from redrive.store.records import AuditRow, DecisionCase, RunRow
+from redrive.store.workers import ClaimedRun
 
 
-def letter_of(run: Claimed | RunRow) -> str:
+def letter_of(run: ClaimedRun | RunRow) -> str:
     """The id of the run's letter."""
     return run.letter or f"dl-{run.public_id}"
 
 
-def replay(run: Claimed | RunRow, **more: Any) -> ReplayWrite:
+def replay(run: ClaimedRun | RunRow, **more: Any) -> ReplayWrite:
     """Somebody's decision to replay."""
     given: dict[str, Any] = {
         "letter": letter_of(run),
@@ -40,18 +40,18 @@ def replay(run: Claimed | RunRow, **more: Any) -> ReplayWrite:
     return ReplayWrite(**{**given, **more})
 
 
-def moved(about: Claimed | RunRow, status: LetterStatus, **more: Any) -> LetterMove:
+def moved(about: ClaimedRun | RunRow, status: LetterStatus, **more: Any) -> LetterStatusWrite:
     """The letter of a run in another state."""
-    return LetterMove(letter=letter_of(about), status=status, **more)
+    return LetterStatusWrite(letter=letter_of(about), status=status, **more)
 
 
-def reopens(run: Claimed | RunRow, *entries: EntryWrite, **more: Any) -> Transition:
+def reopens(run: ClaimedRun | RunRow, *entries: EntryWrite, **more: Any) -> Transition:
     """The run goes on, its letter is being replayed, the decision and its audit line are kept."""
     return writes(
         run,
         *entries,
         change=RunWrite(status=RunStatus.PENDING, wake_in=0, take=True, deaths=0, diverged=False),
-        reopens=Reopening(letter=letter_of(run), **more),
+        reopens=ReopenWrite(letter=letter_of(run), **more),
         move=moved(run, LetterStatus.REPLAYING),
         replay=replay(run),
         audit=(noted("dlq.retry", tenant=run.tenant, subject=run.public_id, letter=letter_of(run)),),
@@ -71,7 +71,7 @@ def restarts(run: RunRow, new: NewRun, *, moves: bool = True) -> Transition:
     )
 
 
-def answers(run: Claimed, status: RunStatus = RunStatus.SUCCESS) -> Transition:
+def answers(run: ClaimedRun, status: RunStatus = RunStatus.SUCCESS) -> Transition:
     """The replay ended well: its letter is resolved."""
     return writes(
         run,
@@ -82,7 +82,7 @@ def answers(run: Claimed, status: RunStatus = RunStatus.SUCCESS) -> Transition:
     )
 
 
-def fails_again(run: Claimed, **more: Any) -> Transition:
+def fails_again(run: ClaimedRun, **more: Any) -> Transition:
     """The replay failed: its letter is open again."""
     ended = buried(run, **{"public_id": letter_of(run), **more})
     return replace(ended, ends_replay=letter_of(run))
@@ -115,13 +115,13 @@ async def failed(kit: Kit, **more: Any) -> tuple[int, RunRow]:
     return worker, await kit.look(run)
 
 
-async def replayed(kit: Kit, worker: int, run: RunRow, **more: Any) -> Claimed:
+async def replayed(kit: Kit, worker: int, run: RunRow, **more: Any) -> ClaimedRun:
     """The run again, reopened and claimed."""
     assert (await kit.store.apply([reopens(run, **more)]))[0].kept
     return next(each for each in (await kit.claim(worker)).runs if each.id == run.id)
 
 
-async def case_of(kit: Kit, id: str) -> Case:
+async def case_of(kit: Kit, id: str) -> DecisionCase:
     """The one case of this id."""
     (case,) = await kit.store.cases([id])
     return case

@@ -6,13 +6,13 @@ from typing import Any
 
 from store_kit import SECOND, Kit, entry, writes
 
-from redrive.core.outbox import DeliveryMark, Pattern
+from redrive.core.outbox import DeliveryResult, TopicPattern
 from redrive.core.states import DeliveryStatus
 from redrive.core.transitions import MessageWrite
 from redrive.store.filters import OutboxFilter
-from redrive.store.outbox_records import ClaimedDelivery, Deliveries, MessageRow, NewSink
+from redrive.store.outbox_records import ClaimedDeliveries, ClaimedDelivery, MessageRow, NewSink
 from redrive.store.port import Store
-from redrive.store.workers import Claimed
+from redrive.store.workers import ClaimedRun
 
 LEASE = 60 * SECOND
 PENDING, DELIVERED = DeliveryStatus.PENDING, DeliveryStatus.DELIVERED
@@ -20,7 +20,7 @@ DEAD, SKIPPED = DeliveryStatus.DEAD, DeliveryStatus.SKIPPED
 
 
 def sink(name: str = "s", *topics: str) -> NewSink:
-    return NewSink(name=name, kind="test", topics=tuple(map(Pattern.read, topics or ("*",))))
+    return NewSink(name=name, kind="test", topics=tuple(map(TopicPattern.read, topics or ("*",))))
 
 
 def say(name: str, topic: str = "orders.paid", key: str | None = None, **more: Any) -> MessageWrite:
@@ -32,7 +32,7 @@ def say(name: str, topic: str = "orders.paid", key: str | None = None, **more: A
 class Outbox:
     """A store with sinks, and a run that publishes."""
 
-    def __init__(self, kit: Kit, worker: int, run: Claimed) -> None:
+    def __init__(self, kit: Kit, worker: int, run: ClaimedRun) -> None:
         self.kit, self.worker, self.run = kit, worker, run
         self._index = 0
 
@@ -55,15 +55,15 @@ class Outbox:
 
     async def claim(
         self, name: str = "s", limit: int = 100, store: Store | None = None, **more: Any
-    ) -> Deliveries:
+    ) -> ClaimedDeliveries:
         return await (store or self.kit.store).claim_deliveries(name, limit=limit, lease=LEASE, **more)
 
     async def claimed(self, name: str = "s", limit: int = 100, store: Store | None = None) -> list[str]:
         """The names of what a claim gets."""
         return [each.message.public_id for each in (await self.claim(name, limit, store)).items]
 
-    async def note(self, *marks: DeliveryMark, name: str = "s") -> None:
-        await self.kit.store.note_deliveries(name, marks)
+    async def note(self, *marks: DeliveryResult, name: str = "s") -> None:
+        await self.kit.store.record_deliveries(name, marks)
 
     async def deliver(self, name: str = "s", limit: int = 100) -> list[str]:
         """Claim and deliver once; the names in order."""
@@ -84,7 +84,7 @@ class Outbox:
         return [row.public_id for row in page.items]
 
 
-def mark(claimed: ClaimedDelivery, status: DeliveryStatus = DELIVERED, **more: Any) -> DeliveryMark:
+def mark(claimed: ClaimedDelivery, status: DeliveryStatus = DELIVERED, **more: Any) -> DeliveryResult:
     given: dict[str, Any] = {
         "message": claimed.message.id,
         "tenant": claimed.message.tenant,
@@ -93,4 +93,4 @@ def mark(claimed: ClaimedDelivery, status: DeliveryStatus = DELIVERED, **more: A
         "attempt": claimed.attempt,
         "keyed": claimed.message.key is not None,
     }
-    return DeliveryMark(**{**given, **more})
+    return DeliveryResult(**{**given, **more})

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from typing import Any, TypeVar
 
 from redrive.store.encryption.codec import Codec
-from redrive.store.postgres.connection import DatabaseClock, Line
+from redrive.store.postgres.connection import Connection, DatabaseClock
 from redrive.store.postgres.session import PostgresSession
 from redrive.store.session import Session, run_inline
 from redrive.store.sqlite.session import SqliteSession
@@ -39,7 +39,7 @@ def calls_on(session: Session) -> SqlStore:
     return calls
 
 
-def postgres_calls(line: Line, clock: DatabaseClock) -> SqlStore:
+def postgres_calls(line: Connection, clock: DatabaseClock) -> SqlStore:
     """Return the shared calls of a store, made on this connection."""
     return calls_on(PostgresSession(line, clock))
 

@@ -23,7 +23,7 @@ from redrive.core.transitions import (
 )
 from redrive.store.port import Store
 from redrive.store.records import LetterRow, RunRow
-from redrive.store.workers import Catalogue, CatalogueItem, Claim, Claimed, Claims, Lane, NewWorker
+from redrive.store.workers import Catalogue, CatalogueItem, ClaimedRun, ClaimRequest, ClaimResult, Lane, NewWorker
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND
@@ -98,9 +98,7 @@ class Kit:
         postgres = "SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename = ?"
         look = self.store.transaction(5.0)
         try:
-            return bool(
-                await look.fetch(self.sql(sqlite if self.kind.startswith("sqlite") else postgres), name)
-            )
+            return bool(await look.fetch(self.sql(sqlite if self.kind.startswith("sqlite") else postgres), name))
         finally:
             await look.rollback()
 
@@ -124,38 +122,32 @@ class Kit:
         """Enlist a worker."""
         names = workflows or ("w",)
         return await self.store.enlist(
-            NewWorker(name="worker", version=version, workflows=names, lease=lease),
-            catalogue(version, *names),
+            NewWorker(name="worker", version=version, workflows=names, lease=lease), catalogue(version, *names)
         )
 
     async def claim(
-        self,
-        worker: int,
-        *workflows: str,
-        capacity: int = 10,
-        suspect: bool = True,
-        after: Lane | None = None,
-    ) -> Claims:
+        self, worker: int, *workflows: str, capacity: int = 10, suspect: bool = True, after: Lane | None = None
+    ) -> ClaimResult:
         """Claim what is due."""
         names = workflows or ("w",)
         return await self.store.claim(
-            Claim(worker=worker, workflows=names, capacity=capacity, suspect=suspect, after=after)
+            ClaimRequest(worker=worker, workflows=names, capacity=capacity, suspect=suspect, after=after)
         )
 
-    async def held(self, **more: Any) -> tuple[int, Claimed]:
+    async def held(self, **more: Any) -> tuple[int, ClaimedRun]:
         """A new worker that holds a new run."""
         await self.start(**more)
         worker = await self.worker()
         claims = await self.claim(worker, capacity=1)
         return worker, claims.runs[0]
 
-    async def look(self, run: Claimed | RunRow) -> RunRow:
+    async def look(self, run: ClaimedRun | RunRow) -> RunRow:
         """The run as it is recorded now."""
         found = await self.store.run(run.public_id)
         assert found is not None
         return found
 
-    async def everything(self, run: Claimed | RunRow) -> tuple[Any, ...]:
+    async def everything(self, run: ClaimedRun | RunRow) -> tuple[Any, ...]:
         """All that is recorded about a run, to compare before and after."""
         return (
             await self.store.run(run.public_id),
@@ -164,13 +156,13 @@ class Kit:
             await self.store.letter_of(run.id),
         )
 
-    async def letter(self, run: Claimed | RunRow) -> LetterRow:
+    async def letter(self, run: ClaimedRun | RunRow) -> LetterRow:
         """The run's dead letter, which must exist."""
         found = await self.store.letter_of(run.id)
         assert found is not None
         return found
 
-    async def fail(self, worker: int, run: Claimed, **more: Any) -> None:
+    async def fail(self, worker: int, run: ClaimedRun, **more: Any) -> None:
         """End the run in a dead letter."""
         answers = await self.store.apply([buried(run, **more)], worker=worker)
         assert answers[0].kept
@@ -178,38 +170,32 @@ class Kit:
 
 def catalogue(version: str, *names: str) -> Catalogue:
     """A catalogue of these workflows and one step."""
-    workflows = tuple(
-        CatalogueItem(name=name, options="{}", schema_in="{}", schema_out="{}") for name in names
-    )
+    workflows = tuple(CatalogueItem(name=name, options="{}", schema_in="{}", schema_out="{}") for name in names)
     step = CatalogueItem(name="charge", options="{}", schema_in="{}", schema_out="{}")
     return Catalogue(version=version, workflows=workflows, steps=(step,))
 
 
 def entry(index: int = 0, status: StepStatus = StepStatus.SUCCESS, **more: Any) -> EntryWrite:
     """A journal entry of a step called `charge`."""
-    return EntryWrite(
-        index=index, key=f".charge.{index}", kind=EntryKind.STEP, name="charge", status=status, **more
-    )
+    return EntryWrite(index=index, key=f".charge.{index}", kind=EntryKind.STEP, name="charge", status=status, **more)
 
 
-def failed_try(
-    index: int = 0, attempt: int = 1, end: AttemptEnd = AttemptEnd.FAILED, **more: Any
-) -> AttemptWrite:
+def failed_try(index: int = 0, attempt: int = 1, end: AttemptEnd = AttemptEnd.FAILED, **more: Any) -> AttemptWrite:
     """A try that failed."""
     return AttemptWrite(index=index, attempt=attempt, end=end, **more)
 
 
-def writes(run: Claimed | RunRow, *entries: EntryWrite, **more: Any) -> Transition:
+def writes(run: ClaimedRun | RunRow, *entries: EntryWrite, **more: Any) -> Transition:
     """A transition under the run's present fence."""
     return Transition(run=run.id, tenant=run.tenant, fence=run.fence, entries=entries, **more)
 
 
-def becomes(run: Claimed | RunRow, status: RunStatus, **more: Any) -> Transition:
+def becomes(run: ClaimedRun | RunRow, status: RunStatus, **more: Any) -> Transition:
     """A transition that changes the run's state."""
     return writes(run, change=RunWrite(status=status, **more))
 
 
-def letter(run: Claimed | RunRow, **more: Any) -> LetterWrite:
+def letter(run: ClaimedRun | RunRow, **more: Any) -> LetterWrite:
     """A dead letter for a run."""
     given: dict[str, Any] = {
         "public_id": f"dl-{run.public_id}",
@@ -234,10 +220,8 @@ def noted(event: str = "dlq.commented", **more: Any) -> AuditWrite:
     return AuditWrite(**{**given, **more})
 
 
-def buried(run: Claimed | RunRow, **more: Any) -> Transition:
+def buried(run: ClaimedRun | RunRow, **more: Any) -> Transition:
     """A transition that ends the run in a dead letter."""
     return writes(
-        run,
-        change=RunWrite(status=RunStatus.DLQ_PENDING, failure='{"message":"too slow"}'),
-        letter=letter(run, **more),
+        run, change=RunWrite(status=RunStatus.DLQ_PENDING, failure='{"message":"too slow"}'), letter=letter(run, **more)
     )

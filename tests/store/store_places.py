@@ -18,13 +18,7 @@ from redrive.store.port import Store
 # What can differ is each tried once, not each with each: a file or memory, sealed or not, one PostgreSQL or
 # the other, by the pooler (which stands before the first; some tests only) or directly. `./dev prove` takes
 # the rest as well.
-STORES = [
-    "sqlite-file",
-    pytest.param("sqlite-memory", marks=pytest.mark.slow),
-    "sqlite-sealed",
-    *ENOUGH,
-    "pgbouncer",
-]
+STORES = ["sqlite-file", pytest.param("sqlite-memory", marks=pytest.mark.slow), "sqlite-sealed", *ENOUGH, "pgbouncer"]
 IN_MEMORY = ("sqlite-memory", "sqlite-sealed")
 
 

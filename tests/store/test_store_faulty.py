@@ -6,14 +6,13 @@ import pytest
 from store_kit import DAY, Kit, catalogue, entry, noted, writes
 
 from redrive.errors import StoreUnavailable
-from redrive.store.account_records import Accounts
+from redrive.store.account_records import AccountStore
 from redrive.store.filters import AuditFilter, LetterFilter, RunFilter
-from redrive.store.notifications import Notices
-from redrive.store.port import People, Store
-from redrive.store.records import PolicyRow, Purge, Triage
-from redrive.store.schedules import Schedules
-from redrive.store.settings import Views
-from redrive.store.workers import Claim, NewWorker
+from redrive.store.notifications import NotificationStore
+from redrive.store.port import DeskStore, Store
+from redrive.store.records import PolicyRow, PurgeRequest, Triage
+from redrive.store.settings import SavedViewStore, ScheduleStore
+from redrive.store.workers import ClaimRequest, NewWorker
 from redrive.testing.faulty_store import (
     FAIL,
     LOSE,
@@ -43,25 +42,21 @@ async def test_without_a_plan_it_is_the_store_itself(kit: Kit) -> None:
     worker = await kit.worker()
     assert await count(store) == 1
     assert store.now() == kit.clock.now()
-    line = store.lease_line()
+    line = store.lease_connection()
     assert line.beat(worker, {}).alive
     line.close()
     assert store.calls == ["start", "runs", "lease.beat"]
 
 
 async def test_every_call_of_the_port_can_fail(kit: Kit) -> None:
-    free = {
-        "now",
-        "fingerprint_key",
-        "close",
-        "changed",
-        "confined",
-        "lease_line",
-        "transaction",
-        "in_process",
+    free = {"now", "fingerprint_key", "close", "changed", "tenant_view", "lease_connection", "transaction", "in_process"}
+    groups = {
+        "accounts": AccountStore,
+        "notices": NotificationStore,
+        "schedules": ScheduleStore,
+        "views": SavedViewStore,
     }
-    groups = {"accounts": Accounts, "notices": Notices, "schedules": Schedules, "views": Views}
-    port = [("", name) for part in (People, Store) for name in vars(part) if name[0] != "_"]
+    port = [("", name) for part in (DeskStore, Store) for name in vars(part) if name[0] != "_"]
     port += [(f"{group}.", name) for group, part in groups.items() for name in vars(part) if name[0] != "_"]
     for group, name in port:
         if name in free | groups.keys():
@@ -78,7 +73,7 @@ async def test_calls_about_people_and_calls_of_a_view_go_wrong_too(kit: Kit) -> 
     assert await store.accounts.tenants() == []
     with pytest.raises(StoreUnavailable):
         await store.accounts.tenants()
-    assert (await store.confined("a").runs(RunFilter(), limit=1, cursor=None)).items == []
+    assert (await store.tenant_view("a").runs(RunFilter(), limit=1, cursor=None)).items == []
     assert store.calls == ["accounts.tenants", "accounts.tenants", "runs"]
 
 
@@ -107,12 +102,12 @@ async def test_every_call_is_passed_on_and_its_answer_back(kit: Kit) -> None:
         ("cases", ([letter],), {}),
         ("audit", (AuditFilter(),), {"limit": 5, "cursor": None}),
         ("known", (["w"],), {}),
-        ("expiring", (5,), {}),
+        ("runs_with_expired_letters", (5,), {}),
         ("unclaimable", ([],), {}),
         ("figures", (), {}),
         ("workers", (), {}),
         ("policies", (), {}),
-        ("bury", (), {}),
+        ("expire_workers", (), {}),
         ("held", (worker,), {}),
         ("hung", (0, 5), {}),
         ("overdue", (0, 5), {}),
@@ -123,13 +118,11 @@ async def test_every_call_is_passed_on_and_its_answer_back(kit: Kit) -> None:
         assert store.calls[-1] == name
     assert len((await store.audit(AuditFilter(), limit=9, cursor=None)).items) == 5
     assert await store.delete_policy("", "", "", noted("policy.deleted"))
-    assert await store.purge(Purge(runs=DAY, letters=DAY, workers=DAY, limit=1)) == 0
+    assert await store.purge(PurgeRequest(runs=DAY, letters=DAY, workers=DAY, limit=1)) == 0
     await store.apply([writes(run, entry(0))], worker=worker)
     await store.retire(worker)
-    other = await store.enlist(
-        NewWorker(name="n", version="v", workflows=("w",), lease=DAY), catalogue("v", "w")
-    )
-    claims = await store.claim(Claim(worker=other, workflows=("w",), capacity=1, suspect=True))
+    other = await store.enlist(NewWorker(name="n", version="v", workflows=("w",), lease=DAY), catalogue("v", "w"))
+    claims = await store.claim(ClaimRequest(worker=other, workflows=("w",), capacity=1, suspect=True))
     assert claims.runs == []
     tx = store.transaction(5.0)
     assert await tx.fetch("SELECT 1 AS one") == [{"one": 1}]
@@ -170,7 +163,7 @@ async def test_calls_can_be_counted_by_name(kit: Kit) -> None:
 async def test_after_a_crash_nothing_gets_through(kit: Kit, fault: Fault, rows: int) -> None:
     store = inject_faults(kit.store, nth(1, fault))
     worker = await kit.worker()
-    line = store.lease_line()
+    line = store.lease_connection()
     for _ in range(2):
         with pytest.raises(Killed):
             await store.start([kit.new()])
@@ -235,7 +228,7 @@ async def test_a_delay_delays(kit: Kit) -> None:
 async def test_a_heartbeat_can_fail_too(kit: Kit) -> None:
     worker = await kit.worker()
     store = inject_faults(kit.store, either(nth(1, FAIL), nth(2, delay(0.0))))
-    line = store.lease_line()
+    line = store.lease_connection()
     with pytest.raises(StoreUnavailable):
         line.beat(worker, {})
     assert line.beat(worker, {}).alive

@@ -8,15 +8,21 @@ from pathlib import Path
 import pytest
 
 from redrive.errors import ConfigurationError, SchemaMismatch
-from redrive.store.migrate import Applied, Migration, known, outstanding, read
+from redrive.store.sql_files import (
+    AppliedMigration,
+    Migration,
+    load_migrations,
+    outstanding_migrations,
+    parse_migration,
+)
 
 
 def migration(version: int, oldest: int = 1, text: str = "") -> Migration:
     return Migration(version=version, name="x", text=text or f"{version}", oldest_code=oldest)
 
 
-def applied(*migrations: Migration) -> list[Applied]:
-    return [Applied(version=m.version, checksum=m.checksum, oldest_code=m.oldest_code) for m in migrations]
+def applied(*migrations: Migration) -> list[AppliedMigration]:
+    return [AppliedMigration(version=m.version, checksum=m.checksum, oldest_code=m.oldest_code) for m in migrations]
 
 
 Ship = Callable[..., str]
@@ -42,36 +48,36 @@ ONE, TWO, THREE = migration(1), migration(2), migration(3, oldest=2)
 
 
 def test_an_empty_store_needs_everything() -> None:
-    assert outstanding([], [ONE, TWO]) == [ONE, TWO]
+    assert outstanding_migrations([], [ONE, TWO]) == [ONE, TWO]
 
 
 def test_an_older_store_needs_the_rest() -> None:
-    assert outstanding(applied(ONE), [ONE, TWO, THREE]) == [TWO, THREE]
+    assert outstanding_migrations(applied(ONE), [ONE, TWO, THREE]) == [TWO, THREE]
 
 
 def test_an_up_to_date_store_needs_nothing() -> None:
-    assert outstanding(applied(ONE, TWO), [ONE, TWO]) == []
+    assert outstanding_migrations(applied(ONE, TWO), [ONE, TWO]) == []
 
 
 def test_a_newer_store_may_still_be_used_if_it_says_so() -> None:
-    assert outstanding(applied(ONE, TWO, THREE), [ONE, TWO]) == []
+    assert outstanding_migrations(applied(ONE, TWO, THREE), [ONE, TWO]) == []
 
 
 def test_a_newer_store_that_has_moved_on_says_upgrade() -> None:
     with pytest.raises(SchemaMismatch, match="upgrade redrive"):
-        outstanding(applied(ONE, TWO, THREE), [ONE])
+        outstanding_migrations(applied(ONE, TWO, THREE), [ONE])
 
 
 def test_a_changed_file_is_refused() -> None:
     with pytest.raises(SchemaMismatch, match="0001"):
-        outstanding(applied(migration(1, text="other")), [ONE, TWO])
+        outstanding_migrations(applied(migration(1, text="other")), [ONE, TWO])
 
 
 def test_a_store_of_an_earlier_development_version_is_refused() -> None:
     """It has more migrations than this code, and another first one: an upgrade would not help."""
     earlier = applied(*(migration(number, oldest=number, text=f"old {number}") for number in range(1, 25)))
     with pytest.raises(SchemaMismatch, match=r"another build of Redrive.*create a new store"):
-        outstanding(earlier, [ONE])
+        outstanding_migrations(earlier, [ONE])
 
 
 def test_line_ends_do_not_change_a_checksum() -> None:
@@ -80,21 +86,19 @@ def test_line_ends_do_not_change_a_checksum() -> None:
 
 @pytest.mark.parametrize("store", ["redrive.store.sqlite", "redrive.store.postgres"])
 def test_each_store_begins_with_its_whole_schema(store: str) -> None:
-    first = known(store)[0]
+    first = load_migrations(store)[0]
     assert (first.version, first.name, first.oldest_code) == (1, "schema", 1)
 
 
 def test_files_are_read_in_order(ship: Ship) -> None:
     package = ship("0002_two.sql", "0010_ten.sql", *(f"000{number}_x.sql" for number in (1, *range(3, 10))))
-    assert [each.version for each in known(package)] == list(range(1, 11))
+    assert [each.version for each in load_migrations(package)] == list(range(1, 11))
 
 
-@pytest.mark.parametrize(
-    "files", [("0002_x.sql",), ("0001_x.sql", "0003_x.sql"), ("0001_x.sql", "0001_y.sql")]
-)
+@pytest.mark.parametrize("files", [("0002_x.sql",), ("0001_x.sql", "0003_x.sql"), ("0001_x.sql", "0001_y.sql")])
 def test_files_are_numbered_without_a_gap(ship: Ship, files: tuple[str, ...]) -> None:
     with pytest.raises(ConfigurationError, match="without a gap"):
-        known(ship(*files))
+        load_migrations(ship(*files))
 
 
 @pytest.mark.parametrize(
@@ -102,4 +106,4 @@ def test_files_are_numbered_without_a_gap(ship: Ship, files: tuple[str, ...]) ->
 )
 def test_a_file_must_say_who_it_is(file: str, text: str) -> None:
     with pytest.raises(ConfigurationError, match="oldest code"):
-        read(file, text)
+        parse_migration(file, text)

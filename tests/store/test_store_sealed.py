@@ -24,23 +24,23 @@ from redrive.core.states import RunStatus, StepStatus
 from redrive.errors import ConfigurationError, DataRefused, InputError
 from redrive.records import field_names, replace
 from redrive.store import open_store, port
-from redrive.store.account_records import AnswerRow, NewAnswer
+from redrive.store.account_records import RequestClaim, ResponseRow
 from redrive.store.encryption.codec import (
-    COVERED,
-    READ,
+    HASH_FIELDS,
     READ_PARTS,
-    WRITTEN,
+    READ_PAYLOADS,
     WRITTEN_PARTS,
+    WRITTEN_PAYLOADS,
     Codec,
     refuse_unreadable,
 )
-from redrive.store.encryption.keyring import Keyring, is_sealed, key_of
-from redrive.store.encryption.reencrypt import TABLES, Exchange, Texts, reseal
-from redrive.store.notifications import NewNotice, NewNotification, NotificationFilter, RuleRow, Telling
+from redrive.store.encryption.keyring import Keyring, is_sealed, key_id_of
+from redrive.store.encryption.reencrypt import TEXT_TABLES, TextStore, TextSwap, reencrypt_store
+from redrive.store.notifications import LaneNotification, NewNotice, NewNotification, NotificationFilter, RuleRow
 from redrive.store.port import Store
 from redrive.store.settings import NewView
 
-SEALED = {**WRITTEN, **READ}
+SEALED = {**WRITTEN_PAYLOADS, **READ_PAYLOADS}
 OLD, NEW = bytes(range(32)), bytes(range(1, 33))
 SECRET = "4111-1111-1111-1111"
 KEY = "idem_job:default:w:order-1"
@@ -57,7 +57,7 @@ def test_a_sealed_text_shows_nothing_but_its_key_and_opens_again() -> None:
     keys = ring(OLD)
     sealed = keys.seal(f'{{"card":"{SECRET}"}}', "acme")
     assert is_sealed(sealed)
-    assert key_of(sealed) == keys.writes
+    assert key_id_of(sealed) == keys.writes
     assert SECRET not in sealed
     assert keys.open(sealed, "acme") == f'{{"card":"{SECRET}"}}'
     assert keys.seal(f'{{"card":"{SECRET}"}}', "acme") != sealed
@@ -67,33 +67,31 @@ def test_a_sealed_text_shows_nothing_but_its_key_and_opens_again() -> None:
 def test_every_text_opens_as_it_was(text: str) -> None:
     keys = ring(OLD)
     assert keys.open(keys.seal(text, "tenant"), "tenant") == text
-    assert keys.uncover(keys.cover(text, "tenant"), "tenant") == text
+    assert keys.open_hash(keys.seal_hash(text, "tenant"), "tenant") == text
 
 
 def test_the_first_key_writes_and_all_read() -> None:
     by_old = ring(OLD).seal("{}", "acme")
     both = ring(NEW, OLD)
     assert both.open(by_old, "acme") == "{}"
-    assert key_of(both.seal("{}", "acme")) == ring(NEW).writes != ring(OLD).writes
+    assert key_id_of(both.seal("{}", "acme")) == ring(NEW).writes != ring(OLD).writes
 
 
 def test_a_plain_first_key_writes_in_clear_and_the_others_read() -> None:
     keys = ring(None, OLD)
     assert keys.seal("{}", "acme") == "{}"
-    assert keys.cover("hash", "acme") == "hash"
+    assert keys.seal_hash("hash", "acme") == "hash"
     assert keys.open(ring(OLD).seal("{}", "acme"), "acme") == "{}"
 
 
 def test_what_was_written_in_clear_is_read_as_it_is() -> None:
     assert ring(OLD).open('{"order":1}', "acme") == '{"order":1}'
-    assert ring(OLD).uncover("abc", "acme") == "abc"
+    assert ring(OLD).open_hash("abc", "acme") == "abc"
 
 
 def test_a_missing_key_is_told_from_a_damaged_text() -> None:
     sealed = ring(OLD).seal("{}", "acme")
-    with pytest.raises(
-        ConfigurationError, match=f"key {key_of(sealed)}, which REDRIVE_ENCRYPTION_KEYS does not"
-    ):
+    with pytest.raises(ConfigurationError, match=f"key {key_id_of(sealed)}, which REDRIVE_ENCRYPTION_KEYS does not"):
         ring(NEW).open(sealed, "acme")
     for broken in (sealed[:-8] + "AAAAAAA=", sealed[:-3], sealed + "!", sealed[:14]):
         with pytest.raises(ConfigurationError, match="REDRIVE_ENCRYPTION_KEYS holds, but it was damaged"):
@@ -109,14 +107,14 @@ def test_a_text_of_another_tenant_is_refused_where_the_tenant_is_known() -> None
 
 def test_a_covered_hash_can_be_compared_but_not_guessed() -> None:
     keys, hash = ring(OLD), payload_hash("{}")
-    assert keys.cover(hash, "acme") == keys.cover(hash, "acme")
-    assert hash not in keys.cover(hash, "acme")
+    assert keys.seal_hash(hash, "acme") == keys.seal_hash(hash, "acme")
+    assert hash not in keys.seal_hash(hash, "acme")
     others = {
-        keys.cover(hash, "globex"),
-        keys.cover(payload_hash("1"), "acme"),
-        ring(NEW).cover(hash, "acme"),
+        keys.seal_hash(hash, "globex"),
+        keys.seal_hash(payload_hash("1"), "acme"),
+        ring(NEW).seal_hash(hash, "acme"),
     }
-    assert keys.cover(hash, "acme") not in others
+    assert keys.seal_hash(hash, "acme") not in others
 
 
 def test_a_text_that_no_store_could_hold_is_refused() -> None:
@@ -139,16 +137,16 @@ CLEAR = {
     "due", "overdue", "workers",
 }  # fmt: skip
 # A letter's reason is the engine's word, with the message of an error in it; elsewhere it is a person's.
-PEOPLES = ("ReplayWrite", "ReplayRow", "AuditWrite", "AuditRow", "NewSet", "SetRow")
-FIGURES = {("Figures", name) for name in ("due", "overdue", "workers")}
-CLEAR_HERE = {(record, "reason") for record in PEOPLES} | FIGURES | {("Bundle", "sinks"), ("Purge", "keeps")}
+PEOPLES = ("ReplayWrite", "ReplayRow", "AuditWrite", "AuditRow", "NewBulk", "BulkRow")
+FIGURES = {("StoreStats", name) for name in ("due", "overdue", "workers")}
+CLEAR_HERE = {(record, "reason") for record in PEOPLES} | FIGURES | {("Bundle", "sinks"), ("PurgeRequest", "keeps")}
 # Heartbeats are sealed by the lease line and opened with their entry.
 # What runs are searched by is covered pair by pair.
-ELSEWHERE = {("EntryRow", "heartbeat"), ("NewRun", "index"), ("Reopening", "index")}
+ELSEWHERE = {("EntryRow", "heartbeat"), ("NewRun", "index"), ("ReopenWrite", "index")}
 
 
 # Claimed runs are opened as a whole, or not at all.
-OPENED_APART = {"Claims", "Claimed", "Started"}
+OPENED_APART = {"ClaimResult", "ClaimedRun", "StartResult"}
 
 
 def records() -> list[type[Any]]:
@@ -171,7 +169,7 @@ def test_every_text_of_every_record_has_its_place() -> None:
         for record in records()
         for field in field_names(record)
         if "str" in record.__annotations__[field]
-        and field not in {*SEALED.get(record, ()), *COVERED.get(record, ())}
+        and field not in {*SEALED.get(record, ()), *HASH_FIELDS.get(record, ())}
         and (record.__name__, field) not in CLEAR_HERE | ELSEWHERE
         and field not in CLEAR
     ]
@@ -179,14 +177,14 @@ def test_every_text_of_every_record_has_its_place() -> None:
 
 
 @pytest.mark.parametrize(
-    ("payloads", "parts"), [(WRITTEN, WRITTEN_PARTS), (READ, READ_PARTS)], ids=["written", "read"]
+    ("payloads", "parts"), [(WRITTEN_PAYLOADS, WRITTEN_PARTS), (READ_PAYLOADS, READ_PARTS)], ids=["written", "read"]
 )
 def test_every_part_of_a_record_that_can_hold_a_payload_is_known(
     payloads: dict[type, Any], parts: dict[type, Any]
 ) -> None:
     names = {record.__name__ for record in (*payloads, *parts)} - {"RunRow"}  # a run is a field of its own
     for record in records():
-        if record in (WRITTEN_PARTS if payloads is READ else READ_PARTS) or record.__name__ in OPENED_APART:
+        if record in (WRITTEN_PARTS if payloads is READ_PAYLOADS else READ_PARTS) or record.__name__ in OPENED_APART:
             continue
         holding = {
             field
@@ -198,18 +196,15 @@ def test_every_part_of_a_record_that_can_hold_a_payload_is_known(
 
 def filled(record: type[Any]) -> Any:
     """A record whose sealed and covered fields are filled."""
-    own = {*SEALED[record], *COVERED.get(record, ())}
-    needed = {
-        field: SECRET if field in own else "acme" if field == "tenant" else None
-        for field in field_names(record)
-    }
+    own = {*SEALED[record], *HASH_FIELDS.get(record, ())}
+    needed = {field: SECRET if field in own else "acme" if field == "tenant" else None for field in field_names(record)}
     return record(**needed)
 
 
 def sealed_by_hand(keys: Keyring, record: Any) -> Any:
     """Return a record as it comes from the database."""
-    payloads = {name: keys.seal(getattr(record, name), "acme") for name in READ[type(record)]}
-    hashes = {name: keys.cover(getattr(record, name), "acme") for name in COVERED.get(type(record), ())}
+    payloads = {name: keys.seal(getattr(record, name), "acme") for name in READ_PAYLOADS[type(record)]}
+    hashes = {name: keys.seal_hash(getattr(record, name), "acme") for name in HASH_FIELDS.get(type(record), ())}
     return replace(record, **payloads, **hashes)
 
 
@@ -217,12 +212,12 @@ def sealed_by_hand(keys: Keyring, record: Any) -> Any:
 def test_each_record_is_sealed_and_opened_in_just_these_fields(record: type[Any]) -> None:
     keys, plain = ring(OLD), filled(record)
     codec = Codec(keys)
-    sealed = codec.seal(plain, "acme") if record in WRITTEN else sealed_by_hand(keys, plain)
-    own = {*SEALED[record], *COVERED.get(record, ())}
+    sealed = codec.seal(plain, "acme") if record in WRITTEN_PAYLOADS else sealed_by_hand(keys, plain)
+    own = {*SEALED[record], *HASH_FIELDS.get(record, ())}
     for field in field_names(record):
         value = getattr(sealed, field)
         assert is_sealed(value) if field in own else value == getattr(plain, field), field
-    if record in READ:
+    if record in READ_PAYLOADS:
         assert codec.open(sealed, "acme") == plain
     assert type(sealed) is record
 
@@ -253,9 +248,7 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path, clock: HandClock
 
 async def live(kit: Kit) -> Any:
     """A run that used every way in which a payload can get into a store; returns it as claimed."""
-    worker, run = await kit.held(
-        input=f'"{SECRET}"', key=KEY, key_hash=payload_hash(f'"{SECRET}"'), key_keeps=DAY
-    )
+    worker, run = await kit.held(input=f'"{SECRET}"', key=KEY, key_hash=payload_hash(f'"{SECRET}"'), key_keeps=DAY)
     text = f'{{"why":"{SECRET}"}}'
     begun = writes(
         run,
@@ -268,8 +261,8 @@ async def live(kit: Kit) -> Any:
     await kit.store.put_sinks([sink()])
     assert (await kit.store.apply([begun], worker=worker))[0].kept
     (claimed,) = (await kit.store.claim_deliveries("s", limit=1, lease=DAY)).items
-    await kit.store.note_deliveries("s", [mark(claimed, DEAD, error=text)])
-    line = kit.store.lease_line()
+    await kit.store.record_deliveries("s", [mark(claimed, DEAD, error=text)])
+    line = kit.store.lease_connection()
     line.beat(worker, {(run.id, 0): text})
     line.close()
     end = buried(run, reason=f"it said {SECRET}", failure=text, payload_hash=payload_hash(f'"{SECRET}"'))
@@ -291,15 +284,15 @@ async def all_texts(kit: Kit) -> dict[str, list[str]]:
         await texts.close()
 
 
-async def make_texts(kit: Kit) -> Texts:
+async def make_texts(kit: Kit) -> TextStore:
     url = kit.beside()
     if kit.kind.startswith("sqlite"):
-        from redrive.store.sqlite.reencrypt import SqliteTexts
+        from redrive.store.sqlite.reencrypt import SqliteTextStore
 
-        return SqliteTexts(url)
-    from redrive.store.postgres.reencrypt import PostgresTexts
+        return SqliteTextStore(url)
+    from redrive.store.postgres.reencrypt import PostgresTextStore
 
-    return PostgresTexts(url, kit.clock)
+    return PostgresTextStore(url, kit.clock)
 
 
 async def test_no_payload_lies_in_clear_and_each_comes_back(place: Any) -> None:
@@ -368,11 +361,7 @@ async def test_an_idempotency_key_is_known_again_whatever_it_was_written_with(
     same = {"key": KEY, "key_hash": payload_hash("1"), "key_keeps": DAY}
     (began,) = await place(ring(first) if first else None).store.start([kit.new(**same)])
     again, other, new = await kit.store.start(
-        [
-            kit.new(**same),
-            kit.new(**{**same, "key_hash": payload_hash("2")}),
-            kit.new(**{**same, "key": f"{KEY}-2"}),
-        ]
+        [kit.new(**same), kit.new(**{**same, "key_hash": payload_hash("2")}), kit.new(**{**same, "key": f"{KEY}-2"})]
     )
     assert (again.public_id, again.new, again.clash) == (began.public_id, False, False)
     assert (other.public_id, other.new, other.clash) == (began.public_id, False, True)
@@ -443,13 +432,7 @@ async def test_failures_that_cannot_be_opened_say_so_and_lists_go_on(place: Any)
     assert page.items[0].reason == "readable"
     assert f"sealed with key {ring(OLD).writes}" in page.items[1].reason
     row, journal, attempts, its_letter = await kit.everything(run)
-    for text in (
-        row.failure,
-        journal[2].failure,
-        attempts[0].failure,
-        attempts[0].decision,
-        its_letter.failure,
-    ):
+    for text in (row.failure, journal[2].failure, attempts[0].failure, attempts[0].decision, its_letter.failure):
         assert "REDRIVE_ENCRYPTION_KEYS" in text
         assert not is_sealed(text)
     assert is_sealed(row.input)
@@ -463,9 +446,7 @@ async def test_a_process_that_cannot_read_what_was_written_last_is_refused(place
     await place(ring(OLD)).start()
     await refuse_unreadable(place(ring(NEW, OLD)).store)
     for keys in (None, ring(NEW), ring(None, NEW)):
-        with pytest.raises(
-            ConfigurationError, match=f"key {ring(OLD).writes}, which REDRIVE_ENCRYPTION_KEYS"
-        ):
+        with pytest.raises(ConfigurationError, match=f"key {ring(OLD).writes}, which REDRIVE_ENCRYPTION_KEYS"):
             await refuse_unreadable(place(keys).store)
 
 
@@ -475,7 +456,7 @@ async def test_a_process_that_cannot_read_what_was_written_last_is_refused(place
 async def rewritten(kit: Kit, keys: Keyring, **more: Any) -> Any:
     texts = await make_texts(kit)
     try:
-        return await reseal(texts, keys, watch=lambda table, report: None, **more)
+        return await reencrypt_store(texts, keys, watch=lambda table, report: None, **more)
     finally:
         await texts.close()
 
@@ -486,13 +467,13 @@ def apart(kit: Kit) -> int:
 
 
 async def keys_of(kit: Kit) -> set[str]:
-    return {key_of(text) for texts in (await all_texts(kit)).values() for text in texts}
+    return {key_id_of(text) for texts in (await all_texts(kit)).values() for text in texts}
 
 
 async def test_rewriting_goes_from_clear_to_a_key_to_another_and_back(place: Any) -> None:
     run = await live(place(None))
     before = await place(None).everything(run)
-    for keys in (ring(OLD), ring(NEW, OLD), ring(NEW).in_clear()):
+    for keys in (ring(OLD), ring(NEW, OLD), ring(NEW).read_only()):
         report = await rewritten(place(None), keys, batch=2)
         assert report.rewritten == 10 + apart(place(None)), (
             "1 input, 1 result, 3 entries, 1 attempt, 1 letter, 1 idempotency key, 1 message, 1 delivery"
@@ -517,7 +498,7 @@ async def test_rewriting_that_was_stopped_is_done_by_the_next(place: Any) -> Non
 
     texts = await make_texts(place(None))
     with pytest.raises(Stop):
-        await reseal(texts, ring(NEW, OLD), watch=stop, batch=1)
+        await reencrypt_store(texts, ring(NEW, OLD), watch=stop, batch=1)
     await texts.close()
     assert len(await keys_of(place(None))) == 2
     assert await place(ring(NEW, OLD)).everything(run) == before
@@ -529,11 +510,11 @@ async def test_a_text_that_was_written_in_between_is_not_overwritten(place: Any)
     kit = place(ring(OLD))
     worker, run = await kit.held()
     await kit.store.apply([writes(run, entry(0, output='"first"', done=0))], worker=worker)
-    (table,) = (table for table in TABLES if table.name == "entries")
+    (table,) = (table for table in TEXT_TABLES if table.name == "entries")
     texts = await make_texts(kit)
     (row,) = await texts.page(table, table.start, 10)
     await kit.store.apply([writes(run, entry(0, output='"second"', done=0))], worker=worker)
-    stale = Exchange(
+    stale = TextSwap(
         row, tuple(text and kit.store.database.codec.keys.seal('"stale"', "default") for text in row.texts)
     )
     assert await texts.swap(table, [stale]) == 0
@@ -549,7 +530,7 @@ async def test_rewriting_leaves_what_it_cannot_open_and_counts_it(place: Any) ->
     after = (await all_texts(place(None)))["inputs"]
     assert report.unreadable == {ring(OLD).writes: 1}
     assert after[0] == before[0]
-    assert key_of(after[1]) == ring(NEW).writes
+    assert key_id_of(after[1]) == ring(NEW).writes
 
 
 async def test_rewriting_reaches_what_runs_are_searched_by(place: Any) -> None:
@@ -564,7 +545,7 @@ async def test_rewriting_reaches_what_runs_are_searched_by(place: Any) -> None:
     assert await found(place(ring(OLD))) == both
     await rewritten(place(None), ring(NEW, OLD))
     texts = (await all_texts(place(None)))["run_index"]
-    assert [key_of(text) for text in texts] == [ring(NEW).writes] * 2
+    assert [key_id_of(text) for text in texts] == [ring(NEW).writes] * 2
     assert await found(place(ring(NEW))) == both
     await rewritten(place(None), ring(None, NEW))
     assert await found(place(None)) == both
@@ -573,21 +554,19 @@ async def test_rewriting_reaches_what_runs_are_searched_by(place: Any) -> None:
 async def test_rewriting_reaches_sets_and_what_was_refused_in_them(place: Any) -> None:
     kit = place(ring(OLD))
     asked = f'{{"mode":"FULL","patch":{{"card":"{SECRET}"}}}}'
-    new = port.NewSet(
-        public_id="set1", tenant="acme", action="REPLAY", by="ann", request=asked, letters=("l1",)
-    )
+    new = port.NewBulk(public_id="set1", tenant="acme", action="REPLAY", by="ann", request=asked, letters=("l1",))
     line = port.AuditWrite(event="dlq.set_started", tenant="acme", by="ann", subject="set1", token="t")
-    await kit.store.begin_set(new, line)
-    row = await kit.store.claim_set(DAY)
-    failed = port.ItemMark(id=1, status=port.SetItemStatus.FAILED, error=f"{SECRET} does not fit")
+    await kit.store.create_bulk(new, line)
+    row = await kit.store.claim_bulk(DAY)
+    failed = port.BulkItemResult(id=1, status=port.SetItemStatus.FAILED, error=f"{SECRET} does not fit")
     await kit.store.advance(row, [failed], limit=1, lease=DAY)
     before = await all_texts(kit)
-    assert [key_of(text) for text in before["sets"] + before["set_items"]] == [ring(OLD).writes] * 2
+    assert [key_id_of(text) for text in before["sets"] + before["set_items"]] == [ring(OLD).writes] * 2
     await rewritten(kit, ring(NEW, OLD))
     after = await all_texts(kit)
-    assert [key_of(text) for text in after["sets"] + after["set_items"]] == [ring(NEW).writes] * 2
+    assert [key_id_of(text) for text in after["sets"] + after["set_items"]] == [ring(NEW).writes] * 2
     newer = place(ring(NEW)).store
-    found = await newer.set_of("set1")
+    found = await newer.bulk_by_id("set1")
     assert found.request == asked
     (item,) = (await newer.set_items(found, None, limit=10, cursor=None)).items
     assert item.error == f"{SECRET} does not fit"
@@ -595,14 +574,14 @@ async def test_rewriting_reaches_sets_and_what_was_refused_in_them(place: Any) -
 
 async def test_remembered_answers_are_sealed_and_rewritten(place: Any) -> None:
     accounts = place(ring(OLD)).store.accounts
-    asked = NewAnswer(tenant="acme", key="k", digest="d", patience=DAY, keeps=DAY)
-    assert isinstance(await accounts.claim_answer(asked), int)
-    answer = AnswerRow(tenant="acme", key="k", digest="d", status=200, body=f'{{"pin":"{SECRET}"}}')
-    await accounts.keep_answer(answer)
+    asked = RequestClaim(tenant="acme", key="k", digest="d", patience=DAY, keeps=DAY)
+    assert isinstance(await accounts.claim_request(asked), int)
+    answer = ResponseRow(tenant="acme", key="k", digest="d", status=200, body=f'{{"pin":"{SECRET}"}}')
+    await accounts.save_response(answer)
     kit = place(None)
     assert SECRET not in (await all_texts(kit))["access_answers"][0]
     await rewritten(kit, ring(NEW, OLD))
-    assert await place(ring(NEW)).store.accounts.claim_answer(asked) == answer
+    assert await place(ring(NEW)).store.accounts.claim_request(asked) == answer
 
 
 async def test_saved_views_are_sealed_and_rewritten(place: Any) -> None:
@@ -624,10 +603,8 @@ async def test_notifications_are_sealed_and_rewritten(place: Any) -> None:
     facts = [NewNotice(public_id=name, tenant="acme", lane=name, notice=secret) for name in ("told", "waits")]
     await notices.add(facts)
     case = next(case for case in await notices.due(limit=9, newest=1) if case.lane == "told")
-    new = NewNotification(
-        public_id="n", tenant="acme", event="e", workflow="w", count=1, in_app=True, content=secret
-    )
-    assert await notices.tell(Telling(case=case, every=DAY, notification=new))
+    new = NewNotification(public_id="n", tenant="acme", event="e", workflow="w", count=1, in_app=True, content=secret)
+    assert await notices.tell(LaneNotification(case=case, every=DAY, notification=new))
     kit = place(None)
     found = await all_texts(kit)
     assert [len(found[name]) for name in ("notices", "notifications", "notify_rules")] == [2, 1, 1]
@@ -644,16 +621,16 @@ def test_rewriting_knows_every_column_that_is_sealed() -> None:
     """What a record seals, `reencrypt` must find: columns bear the names of fields."""
     names = {"key_hash": "hash"}
     fields = {
-        names.get(name, name) for record in (*SEALED,) for name in (*SEALED[record], *COVERED.get(record, ()))
+        names.get(name, name) for record in (*SEALED,) for name in (*SEALED[record], *HASH_FIELDS.get(record, ()))
     }
-    columns = {column for table in TABLES for column in table.columns}
+    columns = {column for table in TEXT_TABLES for column in table.columns}
     assert columns == fields | {"heartbeat", "value"}
 
 
 def test_a_letter_without_a_copy_of_its_input_is_no_trouble() -> None:
     keys = ring(OLD)
     assert keys.is_current("")
-    assert keys.cover("", "acme") == ""
+    assert keys.seal_hash("", "acme") == ""
 
 
 async def test_messages_of_a_notification_are_sealed_for_its_tenant(place: Any) -> None:
@@ -662,10 +639,8 @@ async def test_messages_of_a_notification_are_sealed_for_its_tenant(place: Any) 
     fact = NewNotice(public_id="fact", tenant="acme", lane="lane", notice="{}")
     await kit.store.notices.add([fact])
     (case,) = await kit.store.notices.due(limit=9, newest=1)
-    new = NewNotification(
-        public_id="n", tenant="acme", event="e", workflow="w", count=1, in_app=True, content="{}"
-    )
-    told = Telling(case=case, every=DAY, notification=new, messages=(say("told", payload=f'"{SECRET}"'),))
+    new = NewNotification(public_id="n", tenant="acme", event="e", workflow="w", count=1, in_app=True, content="{}")
+    told = LaneNotification(case=case, every=DAY, notification=new, messages=(say("told", payload=f'"{SECRET}"'),))
     assert await kit.store.notices.tell(told)
     message = await kit.store.message("told")
     assert (message.tenant, message.payload) == ("acme", f'"{SECRET}"')

@@ -9,9 +9,8 @@ from importlib.resources import files
 import pytest
 
 from redrive.errors import ConfigurationError
-from redrive.store.migrate import known
-from redrive.store.session import for_sqlite
-from redrive.store.statements import load, parse
+from redrive.store.session import translate_to_sqlite
+from redrive.store.sql_files import load_migrations, load_statements, parse_statements
 
 SHARED, SQLITE, POSTGRES = "redrive.store", "redrive.store.sqlite", "redrive.store.postgres"
 STORES = [SQLITE, POSTGRES]
@@ -20,17 +19,17 @@ STORES = [SQLITE, POSTGRES]
 def test_statements_are_found_by_name() -> None:
     text = "-- A file.\n\n-- name: one\n-- The first.\nSELECT 1;\n"
     text += "\n-- name: two\n-- The second.\nSELECT 2,\n  3;\n"
-    assert parse(text, "x.sql") == {"one": "SELECT 1", "two": "SELECT 2,\n  3"}
+    assert parse_statements(text, "x.sql") == {"one": "SELECT 1", "two": "SELECT 2,\n  3"}
 
 
 def test_a_statement_without_a_purpose_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="what it is for"):
-        parse("-- name: one\nSELECT 1;\n", "x.sql")
+        parse_statements("-- name: one\nSELECT 1;\n", "x.sql")
 
 
 def test_a_name_is_given_once() -> None:
     with pytest.raises(ConfigurationError, match="two statements"):
-        parse("-- name: a\n-- One.\nSELECT 1;\n-- name: a\n-- Two.\nSELECT 2;\n", "x.sql")
+        parse_statements("-- name: a\n-- One.\nSELECT 1;\n-- name: a\n-- Two.\nSELECT 2;\n", "x.sql")
 
 
 @pytest.mark.parametrize(
@@ -46,13 +45,12 @@ def test_a_name_is_given_once() -> None:
     ],
 )
 def test_a_shared_statement_is_adapted_to_sqlite(shared: str, sqlite: str) -> None:
-    assert for_sqlite(shared) == sqlite
+    assert translate_to_sqlite(shared) == sqlite
 
 
 def test_arrays_side_by_side_are_rows_on_sqlite() -> None:
-    text = for_sqlite(
-        "SELECT w.a, w.b, w.c FROM unnest(CAST(:x AS text[]), CAST(:y AS bigint[]), CAST(:z AS text[])) "
-        "AS w (a, b, c)"
+    text = translate_to_sqlite(
+        "SELECT w.a, w.b, w.c FROM unnest(CAST(:x AS text[]), CAST(:y AS bigint[]), CAST(:z AS text[])) AS w (a, b, c)"
     )
     with closing(sqlite3.connect(":memory:")) as con:
         rows = con.execute(text, {"x": '["p","q"]', "y": "[1,2]", "z": '[null,"\u00e9"]'}).fetchall()
@@ -62,7 +60,7 @@ def test_arrays_side_by_side_are_rows_on_sqlite() -> None:
 def statements(store: str) -> dict[str, set[str]]:
     """The names in each statement file of a store."""
     folder = files(store).joinpath("statements")
-    return {file.name: set(load(store, file.name)) for file in folder.iterdir()}
+    return {file.name: set(load_statements(store, file.name)) for file in folder.iterdir()}
 
 
 @pytest.mark.parametrize("store", [SHARED, *STORES])
@@ -79,33 +77,33 @@ def test_every_statement_is_used(store: str) -> None:
 
 # What one call of a function or one round trip does on PostgreSQL, where SQLite has several statements.
 TOGETHER = {
-    "start": {"known_ids", "known_keys", "last_id", "insert_run", "insert_input", "insert_key", "taker"},
+    "start": {"existing_ids", "existing_keys", "last_id", "insert_run", "insert_input", "insert_key", "starting_worker"},
     "apply": {
-        "fences", "under_way", "change_run", "clear_suspicion", "set_version", "put_result",
+        "fences", "open_attempt", "change_run", "clear_suspicion", "set_version", "put_result",
         "put_entry", "close_entries", "put_attempt", "put_letter",
     },
-    "apply_and_tell": {
-        "reopen_run", "edit_input", "supersede", "loosen", "move_letter", "follow_run", "end_replay",
+    "apply_with_rest": {
+        "reopen_run", "edit_input", "supersede", "loosen", "move_letter", "move_letter_to_run", "end_replay",
         "put_replay",
-        "know_circuit", "put_mark", "drop_probe",
+        "insert_circuit_if_new", "put_mark", "drop_probe",
         "last_message", "put_message", "put_delivery",
-        "sinks_for", "messages_between", "put_bundle", "no_bundle",
+        "sinks_for", "messages_between", "put_bundle", "clear_bundles",
     },
-    "start_one": {"taker", "insert_run", "insert_input"},
-    "finish": {"fences", "change_run", "put_result"},
-    "record": {"fences", "put_entry"},
+    "start_single": {"starting_worker", "insert_run", "insert_input"},
+    "write_success": {"fences", "change_run", "put_result"},
+    "write_entry": {"fences", "put_entry"},
     "note": {"put_audit"},
-    "look": {"claimer", "candidates", "next_due", "next_suspect", "paused_names", "taken"},
-    "beat": {"renew", "held_ids", "step_beat"},
+    "find_due_lanes": {"worker_version", "candidates", "next_due", "next_suspect", "paused_names", "claimed_runs"},
+    "beat": {"renew_lease", "held_ids", "record_step_heartbeat"},
 }  # fmt: skip
 # What only PostgreSQL has: roles, locks where SQLite has one writer, a clock that is its own.
 ONLY_POSTGRES = {
-    "one_at_a_time", "missing_roles", "me", "backend", "not_member_of", "tenant_tables", "strong_roles",
-    "strong_login", "probe", "foreign_rows", "moment", "cut_off", "publish", "inherits_engine",
+    "lock_migrations", "missing_roles", "current_user", "backend_pid", "roles_not_granted", "tenant_tables", "excess_role_rights",
+    "excess_login_rights", "insert_probe_run", "foreign_rows", "server_time", "end_idle_connections", "publish", "inherits_engine",
 }  # fmt: skip
 # SQLite migrates beside nobody; on PostgreSQL a person decides when. There, one look at the fences serves
 # everybody, and what a letter tells is in its row.
-ONLY_SQLITE = {"any_due", "live_workers", "fences_hold", "put_texts"}
+ONLY_SQLITE = {"has_due_deliveries", "live_workers", "count_held_fences", "put_letter_texts"}
 
 
 @pytest.mark.parametrize("store", STORES)
@@ -123,7 +121,7 @@ def test_both_stores_call_the_same_thing_by_the_same_name() -> None:
 
 def test_what_postgres_does_together_names_its_parts() -> None:
     """Whoever looks for `put_entry` finds it in both stores."""
-    parts = TOGETHER["apply"] | TOGETHER["apply_and_tell"] | TOGETHER["note"] | TOGETHER["beat"]
+    parts = TOGETHER["apply"] | TOGETHER["apply_with_rest"] | TOGETHER["note"] | TOGETHER["beat"]
     package = files(POSTGRES)
     texts = [item.read_text("utf-8") for item in package.joinpath("statements").iterdir()]
     texts += [item.read_text("utf-8") for item in package.joinpath("migrations").iterdir()]
@@ -132,11 +130,9 @@ def test_what_postgres_does_together_names_its_parts() -> None:
 
 
 def test_both_stores_have_the_same_migrations() -> None:
-    names = [[(each.version, each.name) for each in known(store)] for store in STORES]
+    names = [[(each.version, each.name) for each in load_migrations(store)] for store in STORES]
     assert names[0] == names[1]
 
 
 def sources(package: str) -> dict[str, str]:
-    return {
-        item.name: item.read_text("utf-8") for item in files(package).iterdir() if item.name.endswith(".py")
-    }
+    return {item.name: item.read_text("utf-8") for item in files(package).iterdir() if item.name.endswith(".py")}

@@ -7,45 +7,45 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.store.workers import Due, in_turn
+from redrive.store.workers import DueRun, choose_fairly
 
 
-def queue(tenant: str, count: int, *, rank: int = 0, first: int = 1, name: str = "default") -> list[Due]:
-    return [Due(tenant, name, rank, first + n, first + n) for n in range(count)]
+def queue(tenant: str, count: int, *, rank: int = 0, first: int = 1, name: str = "default") -> list[DueRun]:
+    return [DueRun(tenant, name, rank, first + n, first + n) for n in range(count)]
 
 
-def tenants(chosen: list[Due]) -> str:
+def tenants(chosen: list[DueRun]) -> str:
     return "".join(due.tenant for due in chosen)
 
 
 def test_queues_take_turns() -> None:
-    assert tenants(in_turn(queue("a", 5) + queue("b", 2) + queue("c", 3), 10)) == "abcabcacaa"
+    assert tenants(choose_fairly(queue("a", 5) + queue("b", 2) + queue("c", 3), 10)) == "abcabcacaa"
 
 
 def test_the_queue_that_comes_first_is_served_first() -> None:
-    assert tenants(in_turn(queue("b", 1) + queue("a", 1), 1)) == "b"
+    assert tenants(choose_fairly(queue("b", 1) + queue("a", 1), 1)) == "b"
 
 
 def test_a_tenant_s_queues_are_queues_of_their_own() -> None:
-    chosen = in_turn(queue("a", 5, name="x") + queue("a", 5, name="y"), 4)
+    chosen = choose_fairly(queue("a", 5, name="x") + queue("a", 5, name="y"), 4)
     assert [due.queue for due in chosen] == ["x", "y", "x", "y"]
 
 
 def test_within_a_queue_urgency_then_age_then_number_decide() -> None:
-    late, early = Due("a", "q", 1, 10, 1), Due("a", "q", 1, 5, 9)
-    urgent, twin = Due("a", "q", -5, 99, 3), Due("a", "q", 1, 5, 8)
-    assert in_turn([late, early, urgent, twin], 4) == [urgent, twin, early, late]
+    late, early = DueRun("a", "q", 1, 10, 1), DueRun("a", "q", 1, 5, 9)
+    urgent, twin = DueRun("a", "q", -5, 99, 3), DueRun("a", "q", 1, 5, 8)
+    assert choose_fairly([late, early, urgent, twin], 4) == [urgent, twin, early, late]
 
 
 def test_nothing_due_or_no_room() -> None:
-    assert in_turn([], 10) == []
-    assert in_turn(queue("a", 3), 0) == []
-    assert in_turn(queue("a", 3), -1) == []
+    assert choose_fairly([], 10) == []
+    assert choose_fairly(queue("a", 3), 0) == []
+    assert choose_fairly(queue("a", 3), -1) == []
 
 
 _due = st.lists(
     st.builds(
-        Due,
+        DueRun,
         tenant=st.sampled_from("abc"),
         queue=st.sampled_from("xy"),
         rank=st.integers(-2, 2),
@@ -58,16 +58,16 @@ _due = st.lists(
 
 
 @given(due=_due, capacity=st.integers(0, 50))
-def test_as_many_as_there_is_room_for_and_each_once(due: list[Due], capacity: int) -> None:
-    chosen = in_turn(due, capacity)
+def test_as_many_as_there_is_room_for_and_each_once(due: list[DueRun], capacity: int) -> None:
+    chosen = choose_fairly(due, capacity)
     assert len(chosen) == min(len(due), capacity)
     assert set(chosen) <= set(due)
     assert len(set(chosen)) == len(chosen)
 
 
 @given(due=_due, capacity=st.integers(0, 50))
-def test_no_queue_gets_two_more_than_one_that_still_waits(due: list[Due], capacity: int) -> None:
-    chosen = Counter((run.tenant, run.queue) for run in in_turn(due, capacity))
+def test_no_queue_gets_two_more_than_one_that_still_waits(due: list[DueRun], capacity: int) -> None:
+    chosen = Counter((run.tenant, run.queue) for run in choose_fairly(due, capacity))
     there = Counter((run.tenant, run.queue) for run in due)
     for waiting in there:
         if chosen[waiting] < there[waiting]:
@@ -75,8 +75,8 @@ def test_no_queue_gets_two_more_than_one_that_still_waits(due: list[Due], capaci
 
 
 @given(due=_due, capacity=st.integers(0, 50))
-def test_nobody_is_passed_by_a_less_urgent_one_of_the_same_queue(due: list[Due], capacity: int) -> None:
-    chosen = in_turn(due, capacity)
+def test_nobody_is_passed_by_a_less_urgent_one_of_the_same_queue(due: list[DueRun], capacity: int) -> None:
+    chosen = choose_fairly(due, capacity)
     left = set(due) - set(chosen)
     for run in chosen:
         rivals = [other for other in left if (other.tenant, other.queue) == (run.tenant, run.queue)]
@@ -84,5 +84,5 @@ def test_nobody_is_passed_by_a_less_urgent_one_of_the_same_queue(due: list[Due],
 
 
 @given(due=_due, capacity=st.integers(0, 30))
-def test_more_room_only_adds_to_the_choice(due: list[Due], capacity: int) -> None:
-    assert in_turn(due, capacity) == in_turn(due, capacity + 1)[:capacity]
+def test_more_room_only_adds_to_the_choice(due: list[DueRun], capacity: int) -> None:
+    assert choose_fairly(due, capacity) == choose_fairly(due, capacity + 1)[:capacity]

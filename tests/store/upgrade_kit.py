@@ -10,8 +10,8 @@ from store_kit import DAY, HOUR, Kit
 
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.store.filters import LetterFilter
-from redrive.store.migrate import Migration, known
-from redrive.store.records import Purge
+from redrive.store.records import PurgeRequest
+from redrive.store.sql_files import Migration, load_migrations
 
 TENANT_RULES = """
 GRANT SELECT, INSERT, UPDATE, DELETE ON redrive.paints TO redrive_engine;
@@ -40,7 +40,7 @@ CREATE INDEX runs_by_colour ON redrive.runs (colour, workflow, id);
 
 def releases(kind: str) -> list[Migration]:
     """The migrations that the next two releases of a store add to the present ones."""
-    newest = known(f"redrive.store.{kind}")[-1].version
+    newest = load_migrations(f"redrive.store.{kind}")[-1].version
     texts = [EXPAND + TENANT_RULES, REPLACE] if kind == "postgres" else [EXPAND, REPLACE]
     if kind == "sqlite":
         texts = [text.replace("redrive.", "") for text in texts]
@@ -79,6 +79,6 @@ async def goes_on(kit: Kit) -> None:
     assert [(each.number, each.outcome) for each in case.replays] == [(1, "SUCCESS")]
     assert [line.event for line in await audited(kit)] == ["dlq.retry", "dlq.replay_succeeded"]
     kit.clock.move(900 * DAY)
-    await kit.store.purge(Purge(runs=DAY, letters=DAY, workers=DAY, limit=100))
+    await kit.store.purge(PurgeRequest(runs=DAY, letters=DAY, workers=DAY, limit=100))
     assert await kit.store.cases(["dl-old"]) == []
     assert await audited(kit) == []

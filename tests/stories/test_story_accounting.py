@@ -95,11 +95,7 @@ async def test_scenario_3_its_input_can_be_edited_before_the_retry() -> None:
         replay = await app.dlq.replay(letter.id, "FULL", input={"month": "2030-02"}, by="accountant")
         await e.finish_all()
         run = await app.runs.get(replay.run_id)
-        assert (run.status, run.input, run.steps[0].input["month"]) == (
-            "SUCCESS",
-            {"month": "2030-02"},
-            "2030-02",
-        )
+        assert (run.status, run.input, run.steps[0].input["month"]) == ("SUCCESS", {"month": "2030-02"}, "2030-02")
         (change,) = replay.changes
         assert (change.path, change.before, change.after) == ("month", "2030-01", "2030-02")
 
@@ -111,11 +107,7 @@ async def test_scenario_3_it_can_be_marked_as_resolved_or_skipped(act: str, stat
     async with engine(app) as e:
         letter = await into_the_queue(e, closing)
         closed = await getattr(app.dlq, act)(letter.id, by="accountant", reason="booked by hand")
-        assert (closed.status, closed.closed_by, closed.resolution) == (
-            status,
-            "accountant",
-            "booked by hand",
-        )
+        assert (closed.status, closed.closed_by, closed.resolution) == (status, "accountant", "booked by hand")
         assert (await app.runs.get(letter.run_id)).status == "FAILED"
 
 
@@ -156,11 +148,7 @@ async def test_scenario_4_a_failed_execution_shows_the_step_the_error_and_all_da
 
 @pytest.mark.parametrize(
     ("mode", "options", "again"),
-    [
-        ("from_failed", {}, STEPS[4:]),
-        ("full", {}, STEPS),
-        ("skip_failed", {"output": "posted by hand"}, STEPS[5:]),
-    ],
+    [("from_failed", {}, STEPS[4:]), ("full", {}, STEPS), ("skip_failed", {"output": "posted by hand"}, STEPS[5:])],
 )
 async def test_scenario_4_it_is_retried_from_the_failed_step_whole_or_without_it(
     mode: str, options: dict[str, Any], again: tuple[str, ...]

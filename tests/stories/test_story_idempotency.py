@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from redrive import Redrive, RetryPolicy, step_info
 from redrive.app import Workflow
-from redrive.core.idempotency import decode, event_key, flow_key, job_key
+from redrive.core.idempotency import decode_key, event_key, flow_key, job_key
 from redrive.testing import Http, engine, faults
 
 
@@ -36,9 +36,7 @@ async def test_duplicate_submissions_with_same_idempotency_key_result_in_a_singl
         assert len(effects) == 1
 
 
-async def test_retries_respect_jittered_backoff_and_max_attempts_and_dlq_classifications_are_populated() -> (
-    None
-):
+async def test_retries_respect_jittered_backoff_and_max_attempts_and_dlq_classifications_are_populated() -> None:
     app, bill, effects = billing()
     async with engine(app) as e:
         with faults("charge", [Http(503)] * 4):
@@ -69,7 +67,7 @@ async def test_keys_have_the_three_forms_for_jobs_events_and_workflows() -> None
         await e.finish_all()
         stored = {row["key"] for row in await e.fetch("SELECT key FROM idempotency")}
         assert stored == {job_key("acme", "bill", "j-1"), event_key("acme", "orders", "e-1")}
-        assert {decode(key)[0] for key in stored} == {"idem_job", "idem_evt"}
+        assert {decode_key(key)[0] for key in stored} == {"idem_job", "idem_evt"}
         assert flow_key("acme", handle.id, "/charge#0", 0) in effects
         assert effects[0].startswith("idem_flow:acme:")
 

@@ -72,9 +72,7 @@ async def test_scenario_5_a_failed_execution_is_told_by_mail_in_the_app_and_in_c
             assert (len(box.mails), len(slack.asked), len(teams.asked)) == (2, 1, 1), "each once"
 
 
-async def test_scenario_5_notify_on_first_failure_on_exhausted_retries_and_on_dlq_are_chosen_one_by_one() -> (
-    None
-):
+async def test_scenario_5_notify_on_first_failure_on_exhausted_retries_and_on_dlq_are_chosen_one_by_one() -> None:
     async with postbox() as box:
         for on in (["first_failure"], ["retries_exhausted"], ["dead_letter"], []):
             box.mails.clear()
@@ -97,9 +95,7 @@ async def test_scenario_5_by_default_a_dead_letter_is_told_to_recipients_and_the
             assert [item.event for item in (await app.notifications.list()).items] == ["dead_letter"]
 
 
-@pytest.mark.parametrize(
-    "url", ["http://169.254.169.254/latest", "https://localhost/x", "file:///etc/passwd"]
-)
+@pytest.mark.parametrize("url", ["http://169.254.169.254/latest", "https://localhost/x", "file:///etc/passwd"])
 def test_security_checklist_notification_webhooks_are_validated(url: str) -> None:
     for kind in ("slack", "teams"):
         with pytest.raises(RegistrationError):

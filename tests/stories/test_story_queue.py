@@ -38,9 +38,7 @@ async def test_ac2_dead_letters_are_kept_for_inspection_and_not_processed_by_the
 async def test_ac4_after_the_last_attempt_the_run_is_a_letter_with_its_payload_and_metadata() -> None:
     app, execute, _ = execution()
     async with engine(app) as e:
-        with faults(
-            "ask", [ConnectionError("no route"), ConnectionError("no route"), ConnectionError("gone")]
-        ):
+        with faults("ask", [ConnectionError("no route"), ConnectionError("no route"), ConnectionError("gone")]):
             run = await e.run(execute, "why?", tenant="acme")
         assert run.letter is not None
         assert (run.letter.run_id, run.letter.tenant, run.letter.attempts) == (run.id, "acme", 3)

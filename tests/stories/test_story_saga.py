@@ -69,15 +69,9 @@ class World:
 
 @pytest.mark.parametrize(
     ("fails", "effects"),
-    [
-        ("", ["A", "B"]),
-        ("A", ["A", "compensate(A)"]),
-        ("B", ["A", "B", "compensate(B)", "compensate(A)"]),
-    ],
+    [("", ["A", "B"]), ("A", ["A", "compensate(A)"]), ("B", ["A", "B", "compensate(B)", "compensate(A)"])],
 )
-async def test_the_template_compensates_what_was_done_before_the_failure(
-    fails: str, effects: list[str]
-) -> None:
+async def test_the_template_compensates_what_was_done_before_the_failure(fails: str, effects: list[str]) -> None:
     world = World(fails)
     app, job = world.template()
     async with engine(app) as e:
@@ -96,12 +90,8 @@ async def test_duplicate_submissions_with_one_key_have_a_single_side_effect() ->
         assert world.effects == ["A", "B", "compensate(B)", "compensate(A)"]
 
 
-@pytest.mark.parametrize(
-    ("fails", "reported"), [("B", ["SUCCESS", "SUCCESS"]), ("compensate(B)", ["DLQ", "PENDING"])]
-)
-async def test_compensations_are_invoked_and_report_success_or_failure(
-    fails: str, reported: list[str]
-) -> None:
+@pytest.mark.parametrize(("fails", "reported"), [("B", ["SUCCESS", "SUCCESS"]), ("compensate(B)", ["DLQ", "PENDING"])])
+async def test_compensations_are_invoked_and_report_success_or_failure(fails: str, reported: list[str]) -> None:
     world = World(fails)
     app, job = world.template()
     async with engine(app) as e:

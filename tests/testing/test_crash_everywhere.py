@@ -12,7 +12,7 @@ import redrive
 from redrive import Redrive, RetryPolicy, StepFailed, step_info
 from redrive.chores import Reaper
 from redrive.testing import CrashPoint, Engine, RunReport, crash_everywhere, engine
-from redrive.testing.crash import Manner, _Recorder
+from redrive.testing.crash import CrashTiming, _RecordingPlan
 from redrive.worker.step_call import StepCall
 
 
@@ -51,9 +51,9 @@ async def test_a_sound_workflow_survives_every_point() -> None:
             return await add(left, right)
 
     points = await crash_everywhere(sound, 1)
-    assert {point.manner for point in points} == set(Manner)
+    assert {point.manner for point in points} == set(CrashTiming)
     assert {point.call for point in points} >= {"enlist", "claim", "apply", "add", "flaky"}
-    steps = [point for point in points if point.manner is Manner.DURING]
+    steps = [point for point in points if point.manner is CrashTiming.DURING]
     assert {(point.call, point.number) for point in steps} == {
         *(("add", n) for n in (1, 2, 3)),
         *(("flaky", n) for n in (1, 2, 3)),
@@ -332,9 +332,7 @@ async def test_a_death_that_used_up_an_attempt_would_be_found(monkeypatch: pytes
         await crash_everywhere(fine)
 
 
-async def test_a_step_called_twice_that_runs_at_most_once_would_be_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_step_called_twice_that_runs_at_most_once_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
     app = make_app()
 
     @app.step(at_most_once=True)
@@ -362,7 +360,7 @@ async def test_a_lost_run_would_be_found(monkeypatch: pytest.MonkeyPatch) -> Non
     async def find_nobody(self: Any) -> int:
         return 0
 
-    monkeypatch.setattr(Reaper, "_orphans", find_nobody)
+    monkeypatch.setattr(Reaper, "_recover_orphans", find_nobody)
     with pytest.raises(AssertionError, match=r"has not ended after .* it is RUNNING"):
         await crash_everywhere(fine)
 
@@ -381,19 +379,19 @@ async def test_the_app_must_not_be_open() -> None:
 
 def test_a_point_says_where_it_is() -> None:
     assert (
-        str(CrashPoint(Manner.AFTER, "apply", 7, "step 'charge' was being recorded"))
+        str(CrashPoint(CrashTiming.AFTER, "apply", 7, "step 'charge' was being recorded"))
         == "a crash after apply #7, as step 'charge' was being recorded"
     )
-    assert str(CrashPoint(Manner.LOST, "claim", 1)) == "the lost reply of claim #1"
-    assert str(CrashPoint(Manner.DURING, "charge", 2)) == "a crash during call #2 of step 'charge'"
+    assert str(CrashPoint(CrashTiming.LOST, "claim", 1)) == "the lost reply of claim #1"
+    assert str(CrashPoint(CrashTiming.DURING, "charge", 2)) == "a crash during call #2 of step 'charge'"
 
 
 @pytest.mark.parametrize(
     ("beyond", "complaint"),
     [
-        (CrashPoint(Manner.BEFORE, "apply", 99), None),  # batches differ from run to run
-        (CrashPoint(Manner.BEFORE, "cases", 1), "did not come to a crash before cases #1"),
-        (CrashPoint(Manner.DURING, "flaky", 1), "did not come to a crash during call #1 of step 'flaky'"),
+        (CrashPoint(CrashTiming.BEFORE, "apply", 99), None),  # batches differ from run to run
+        (CrashPoint(CrashTiming.BEFORE, "cases", 1), "did not come to a crash before cases #1"),
+        (CrashPoint(CrashTiming.DURING, "flaky", 1), "did not come to a crash during call #1 of step 'flaky'"),
     ],
     ids=str,
 )
@@ -402,17 +400,17 @@ async def test_a_point_that_is_not_come_to_does_not_count_as_survived(
 ) -> None:
     app, add, _ = with_steps()
     learned: list[CrashPoint] = []
-    points = _Recorder.points
+    points = _RecordingPlan.points
 
     @app.workflow
     async def fine() -> int:
         return await add(1, 1)
 
-    def and_one_more(self: _Recorder) -> list[CrashPoint]:
+    def and_one_more(self: _RecordingPlan) -> list[CrashPoint]:
         learned[:] = points(self)
         return [*learned, beyond]
 
-    monkeypatch.setattr(_Recorder, "points", and_one_more)
+    monkeypatch.setattr(_RecordingPlan, "points", and_one_more)
     if complaint is None:
         assert await crash_everywhere(fine) == learned  # all of them, and not the one beyond
     else:

@@ -15,7 +15,7 @@ from redrive import Redrive, RetryPolicy, RunFailed
 from redrive.errors import ConfigurationError
 from redrive.store.sqlite import SqliteStore
 from redrive.testing import Crash, Hang, VirtualClock, engine, faults
-from redrive.testing.clock import START
+from redrive.testing.clock import DEFAULT_START
 from redrive.testing.faulty_store import FAIL, LOSE, Call, Fault, crash_before, inject_faults, nth
 
 
@@ -38,13 +38,13 @@ async def test_time_stands_still_until_it_is_moved() -> None:
         handle = await patient.start()
         await e.settle()
         assert await handle.status() == "SLEEPING"
-        assert e.now == START
+        assert e.now == DEFAULT_START
         await e.advance("47h59m")
         assert await handle.status() == "SLEEPING"
         await e.advance("1m")
         assert await handle.status() == "SUCCESS"
         assert await handle.result(timeout="5s") == "done"
-        assert e.now == START + timedelta(days=2)
+        assert e.now == DEFAULT_START + timedelta(days=2)
 
 
 async def test_advancing_visits_each_due_moment_in_order() -> None:
@@ -53,7 +53,7 @@ async def test_advancing_visits_each_due_moment_in_order() -> None:
 
     @app.step
     async def note(name: str) -> None:
-        seen.append((name, (e.now - START).total_seconds()))
+        seen.append((name, (e.now - DEFAULT_START).total_seconds()))
 
     @app.workflow
     async def sleeper(name: str, pause: float, rounds: int) -> None:
@@ -72,7 +72,7 @@ async def test_advancing_visits_each_due_moment_in_order() -> None:
             ("a", 10800),
             ("b", 10800),
         ]
-        assert e.now == START + timedelta(days=1)
+        assert e.now == DEFAULT_START + timedelta(days=1)
 
 
 async def test_a_long_wait_is_one_jump_not_one_for_each_second() -> None:
@@ -134,7 +134,7 @@ async def test_a_run_put_down_in_the_store_meets_its_deadline_on_time() -> None:
         assert run.status == "TIMED_OUT"
         assert run.letter is not None
         assert run.letter.code == "timeout"
-        assert timedelta(hours=1) <= e.now - START < timedelta(hours=1, seconds=5)
+        assert timedelta(hours=1) <= e.now - DEFAULT_START < timedelta(hours=1, seconds=5)
 
 
 async def test_finished_runs_are_purged_when_their_time_has_come() -> None:
@@ -256,7 +256,7 @@ async def test_branches_that_wait_for_each_other_are_no_real_work() -> None:
         with faults(step="guarded", fail=[TimeoutError]):
             run = await e.run(one_at_a_time)
         assert run.result == [1, 2]
-        assert e.now - START == timedelta(minutes=2)
+        assert e.now - DEFAULT_START == timedelta(minutes=2)
 
 
 async def test_a_workflow_in_a_thread_runs_in_virtual_time_too() -> None:
@@ -275,7 +275,7 @@ async def test_a_workflow_in_a_thread_runs_in_virtual_time_too() -> None:
     async with engine(app) as e:
         run = await e.run(threaded, 3)
         assert run.result == 12
-        assert e.now - START == timedelta(days=1)
+        assert e.now - DEFAULT_START == timedelta(days=1)
 
 
 # -- reports -----------------------------------------------------------------------------------------------
@@ -422,7 +422,7 @@ async def test_a_crash_is_recovered_from_after_the_lease() -> None:
             handle = await both.start()
             await e.settle()
             await e.crash()
-        assert e.now - START >= timedelta(seconds=20)
+        assert e.now - DEFAULT_START >= timedelta(seconds=20)
         assert e.crashes == 1
         run = await e.finish(handle)
     assert run.result == "onetwo"
@@ -467,7 +467,7 @@ async def test_a_file_outlives_its_engine(tmp_path: Path) -> None:
     async with engine(app, store=url, clock=clock) as e:
         run = await e.finish(app.handle(handle.id, "patient"))
         assert run.result == "done"
-        assert e.now - START == timedelta(days=1)
+        assert e.now - DEFAULT_START == timedelta(days=1)
 
 
 async def test_a_store_of_ones_own_needs_its_clock() -> None:
@@ -525,7 +525,7 @@ async def test_a_lost_claim_is_noticed_by_heartbeats() -> None:
 
     async with engine(app, plan=lose_the_first_that_matters) as e:
         assert (await e.run(quick)).result == 1
-        assert timedelta(seconds=1) <= e.now - START < timedelta(seconds=30)
+        assert timedelta(seconds=1) <= e.now - DEFAULT_START < timedelta(seconds=30)
 
 
 async def test_transactional_effects_can_be_looked_at() -> None:
@@ -686,7 +686,7 @@ async def test_a_plan_may_kill_the_worker_at_any_call() -> None:
         return await work()
 
     def kill_once_each(call: Call) -> Fault | None:
-        if call.name in ("enlist", "claim", "apply", "bury", "lease.beat") and call.name not in killed:
+        if call.name in ("enlist", "claim", "apply", "expire_workers", "lease.beat") and call.name not in killed:
             killed.append(call.name)
             return crash_before(Crash())
         return None
@@ -694,7 +694,7 @@ async def test_a_plan_may_kill_the_worker_at_any_call() -> None:
     async with engine(app, plan=kill_once_each) as e:
         run = await e.run(working)
         assert run.result == 1
-        assert sorted(killed) == ["apply", "bury", "claim", "enlist", "lease.beat"]
+        assert sorted(killed) == ["apply", "expire_workers", "claim", "enlist", "lease.beat"]
         assert e.crashes == 5
 
 

@@ -13,7 +13,7 @@ from redrive import NonRetryable, Redrive, RetryPolicy
 from redrive.core.classify import Category, classify
 from redrive.errors import ConfigurationError
 from redrive.testing import Crash, Hang, Http, Ok, engine, faults
-from redrive.testing.clock import START
+from redrive.testing.clock import DEFAULT_START
 
 app = Redrive("sqlite:///never-opened.db", lease="30s")
 charged: list[str] = []
@@ -78,12 +78,7 @@ async def test_one_fault_for_each_call_and_then_the_real_function() -> None:
     assert e.calls(charge) == len(charged) == 1
     assert e.crashes == 1
     attempts = run.step("charge").attempts
-    assert [(a.attempt, a.status) for a in attempts] == [
-        (1, "TIMED_OUT"),
-        (2, "FAILED"),
-        (3, "LOST"),
-        (3, "SUCCESS"),
-    ]
+    assert [(a.attempt, a.status) for a in attempts] == [(1, "TIMED_OUT"), (2, "FAILED"), (3, "LOST"), (3, "SUCCESS")]
     assert attempts[1].decision.startswith("attempt 2 of 6, HTTP 429, rate limited, Retry-After 30 s")
 
 
@@ -131,7 +126,7 @@ async def test_a_hang_ends_with_the_steps_timeout(workflow: Any, step: str) -> N
             run = await e.finish(handle)
     assert run.status == "SUCCESS"
     assert statuses(run, step) == ["TIMED_OUT", "SUCCESS"]
-    assert e.now - START == timedelta(seconds=25)  # the timeout, then the first delay
+    assert e.now - DEFAULT_START == timedelta(seconds=25)  # the timeout, then the first delay
 
 
 @pytest.mark.parametrize(("workflow", "step"), [(fulfil, "charge"), (ship, "pack")])
@@ -143,7 +138,7 @@ async def test_a_crash_kills_the_worker_and_another_takes_over(workflow: Any, st
             await e.settle()
         assert e.worker.id != first
         assert e.crashes == 1
-        assert e.now - START >= timedelta(seconds=30)
+        assert e.now - DEFAULT_START >= timedelta(seconds=30)
         assert e.calls(step) == 0
         run = await e.finish(handle)
     assert run.status == "SUCCESS"
@@ -157,7 +152,7 @@ async def test_advancing_over_a_crash_stops_at_the_time_wanted() -> None:
         with faults(step="charge", fail=[Crash]):
             handle = await fulfil.start("o-1")
             await e.advance("10s")
-        assert e.now - START == timedelta(seconds=10)
+        assert e.now - DEFAULT_START == timedelta(seconds=10)
         assert await handle.status() == "RUNNING"  # as the store knows it, until the lease has passed
         await e.advance("1m")
         assert await handle.status() == "SUCCESS"

@@ -32,9 +32,7 @@ async def test_it(redrive_engine):
 """
 
 
-async def test_the_fixture_makes_engines(
-    redrive_engine: Callable[..., AbstractAsyncContextManager[Engine]],
-) -> None:
+async def test_the_fixture_makes_engines(redrive_engine: Callable[..., AbstractAsyncContextManager[Engine]]) -> None:
     app = Redrive("sqlite:///never-opened.db")
 
     @app.workflow
@@ -51,9 +49,7 @@ async def test_the_fixture_makes_engines(
 def test_the_seed_is_an_option(tmp_path: Path, options: list[str], seed: int) -> None:
     (tmp_path / "test_it.py").write_text(TEST_FILE.format(seed=seed), encoding="utf-8")
     pytest = [sys.executable, "-m", "pytest", "-q", "-pno:cacheprovider", "-pno:schemathesis"]
-    done = subprocess.run(
-        [*pytest, *options, str(tmp_path)], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([*pytest, *options, str(tmp_path)], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed" in done.stdout
 

@@ -32,9 +32,7 @@ def make_app(folder: Path, **settings: Any) -> Redrive:
 
 
 @asynccontextmanager
-async def at_work(
-    app: Redrive, wrap: Callable[[Store], Store] = lambda store: store
-) -> AsyncIterator[Worker]:
+async def at_work(app: Redrive, wrap: Callable[[Store], Store] = lambda store: store) -> AsyncIterator[Worker]:
     """The app with a worker, as `async with app` opens it, on a store that a test may wrap."""
     clock = SystemClock()
     runtime = await app.attach(Runtime(app, wrap(open_store(app.settings.url, clock)), clock))

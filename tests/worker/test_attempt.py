@@ -9,12 +9,12 @@ from typing import Any, cast
 
 import pytest
 
-from redrive.core.outcomes import Place
+from redrive.core.outcomes import EntryRef
 from redrive.core.payload import Signature
 from redrive.core.run_options import StepOptions
 from redrive.core.states import EntryKind
-from redrive.worker.attempt import Attempt, Unfinished, begin
-from redrive.worker.branches import Branch, current
+from redrive.worker.attempt import Attempt, UnfinishedBody, start_body
+from redrive.worker.branches import Branch, current_scope
 from redrive.worker.definitions import Step
 from redrive.worker.execution import Execution
 
@@ -48,15 +48,15 @@ class Call:
         self.clock = StandingClock()
         self.begun = 0
         execution = cast("Execution", SimpleNamespace(clock=self.clock))
-        place = Place(0, "/body#0", EntryKind.STEP, "body")
+        place = EntryRef(0, "/body#0", EntryKind.STEP, "body")
         branch = cast("Branch", None)
         self.attempt = Attempt(execution, branch, "body", place, 1, self.clock.monotonic())
         options = StepOptions(timeout=10.0)
         self._step: Step[Any, Any] = Step(fn, name="body", options=options, signature=Signature.of(fn))
 
     async def run(self) -> Any:
-        value = begin(self.attempt, self._step, self._step.fn, self._begins)
-        return await value.finish() if isinstance(value, Unfinished) else value
+        value = start_body(self.attempt, self._step, self._step.fn, self._begins)
+        return await value.finish() if isinstance(value, UnfinishedBody) else value
 
     def _begins(self) -> None:
         self.begun += 1
@@ -189,12 +189,12 @@ async def test_the_code_of_a_body_knows_its_attempt_before_and_after_it_waits() 
     seen: list[object] = []
 
     async def body() -> None:
-        seen.append(current.get())
+        seen.append(current_scope.get())
         await asyncio.sleep(0)
-        seen.append(current.get())
+        seen.append(current_scope.get())
 
     call = Call(body)
-    before = current.get()
+    before = current_scope.get()
     await call.run()
     assert seen == [call.attempt, call.attempt]
-    assert current.get() is before
+    assert current_scope.get() is before

@@ -91,9 +91,7 @@ async def test_the_users_task_factory_is_chained_to_and_put_back(tmp_path: Path)
     app = make_app(tmp_path)
     made: list[str] = []
 
-    def factory(
-        loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], **options: Any
-    ) -> asyncio.Task[Any]:
+    def factory(loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], **options: Any) -> asyncio.Task[Any]:
         made.append(getattr(coro, "__qualname__", ""))
         return asyncio.Task(coro, loop=loop, **options)
 

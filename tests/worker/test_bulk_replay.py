@@ -20,7 +20,7 @@ from redrive.core.states import RunStatus
 from redrive.errors import StoreUnavailable
 from redrive.store.filters import LetterFilter, RunFilter
 from redrive.store.port import Store
-from redrive.store.workers import Claim, Claims
+from redrive.store.workers import ClaimRequest, ClaimResult
 
 COUNT = 60  # letters; the worker executes 25 at a time
 
@@ -66,9 +66,9 @@ class Parcels:
     def around(self, store: Store) -> Store:
         return replacing(replacing(store, "claim", self._claim), "apply", self._apply)
 
-    def _claim(self, claim: Callable[[Claim], Any]) -> Callable[[Claim], Any]:
-        async def counted(wanted: Claim) -> Claims:
-            claims: Claims = await claim(wanted)
+    def _claim(self, claim: Callable[[ClaimRequest], Any]) -> Callable[[ClaimRequest], Any]:
+        async def counted(wanted: ClaimRequest) -> ClaimResult:
+            claims: ClaimResult = await claim(wanted)
             self.claimed += len(claims.runs)
             return claims
 
@@ -170,9 +170,7 @@ async def test_where_the_answer_is_lost_each_letter_is_replayed_once_all_the_sam
     assert (ended.done, ended.failed, parcels.claimed) == (COUNT, 0, COUNT)
 
 
-async def test_a_set_does_not_wait_for_a_busy_worker_and_a_paused_workflow_stays_paused(
-    parcels: Parcels,
-) -> None:
+async def test_a_set_does_not_wait_for_a_busy_worker_and_a_paused_workflow_stays_paused(parcels: Parcels) -> None:
     async with at_work(parcels.app, parcels.around) as worker:
         await parcels.fail()
         app = parcels.app

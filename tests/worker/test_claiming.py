@@ -16,12 +16,12 @@ from wrapped import replacing
 
 from redrive import Redrive
 from redrive.core.states import RunStatus
-from redrive.store.workers import Claim, Claims
+from redrive.store.workers import ClaimRequest, ClaimResult
 
 
 async def test_a_worker_that_took_all_that_was_due_lets_it_begin_before_it_asks_again() -> None:
     app = Redrive("sqlite:///:memory:", concurrency=2)
-    asked: list[Claim] = []
+    asked: list[ClaimRequest] = []
     brought: list[int] = []
     seen: list[tuple[int, int]] = []
     go_on = asyncio.Event()
@@ -35,10 +35,10 @@ async def test_a_worker_that_took_all_that_was_due_lets_it_begin_before_it_asks_
     async def order() -> None:
         await work()
 
-    def make(claim: Callable[[Claim], Any]) -> Callable[[Claim], Any]:
-        async def counted(wanted: Claim) -> Claims:
+    def make(claim: Callable[[ClaimRequest], Any]) -> Callable[[ClaimRequest], Any]:
+        async def counted(wanted: ClaimRequest) -> ClaimResult:
             asked.append(wanted)
-            claims: Claims = await claim(wanted)
+            claims: ClaimResult = await claim(wanted)
             brought.append(len(claims.runs))
             return claims
 
@@ -56,9 +56,7 @@ async def test_a_worker_that_took_all_that_was_due_lets_it_begin_before_it_asks_
 
 
 @pytest.mark.parametrize("call", ["claim", "start"])
-async def test_what_a_worker_is_given_while_it_stops_waits_for_nobody_to_miss_it(
-    tmp_path: Path, call: str
-) -> None:
+async def test_what_a_worker_is_given_while_it_stops_waits_for_nobody_to_miss_it(tmp_path: Path, call: str) -> None:
     app = make_app(tmp_path, lease=600.0)
     began: list[str] = []
     armed, given, go_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -83,7 +81,7 @@ async def test_what_a_worker_is_given_while_it_stops_waits_for_nobody_to_miss_it
         return held
 
     async with at_work(app, lambda store: replacing(store, call, make)) as worker:
-        await until(lambda: worker.claimer.has_time_for([]), "the worker has looked for work, and rests")
+        await until(lambda: worker.claimer.can_accept([]), "the worker has looked for work, and rests")
         armed.set()
         starting = asyncio.create_task(order.start(delay="10ms" if call == "claim" else 0))
         await given.wait()

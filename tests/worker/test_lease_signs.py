@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from redrive.clock import SystemClock
 from redrive.errors import StoreUnavailable
-from redrive.store.workers import Beat
+from redrive.store.workers import HeartbeatReply
 from redrive.worker.lease import Lease
 
 
@@ -17,12 +17,12 @@ class Line:
         self.sent: list[dict[tuple[int, int], str | None]] = []
         self.fails = True
 
-    def beat(self, worker: int, heartbeats: Mapping[tuple[int, int], str | None]) -> Beat:
+    def beat(self, worker: int, heartbeats: Mapping[tuple[int, int], str | None]) -> HeartbeatReply:
         if self.fails:
             self.fails = False
             raise StoreUnavailable("not now")
         self.sent.append(dict(heartbeats))
-        return Beat(alive=True, held=frozenset(), now=0)
+        return HeartbeatReply(alive=True, held=frozenset(), now=0)
 
     def close(self) -> None: ...
 
@@ -30,15 +30,8 @@ class Line:
 async def test_a_sign_of_life_whose_beat_failed_goes_with_the_next_one() -> None:
     signs = iter([{(1, 0): '"half"'}, {(2, 0): None}, {}])
     line = Line()
-    lease = Lease(
-        line,
-        SystemClock(),
-        1,
-        30.0,
-        heartbeats=lambda: next(signs),
-        on_beat=lambda beat: None,
-    )
-    assert lease.beat_once() is None
-    assert lease.beat_once() is not None
-    assert lease.beat_once() is not None
+    lease = Lease(line, SystemClock(), 1, 30.0, heartbeats=lambda: next(signs), on_beat=lambda beat: None)
+    assert lease.renew_once() is None
+    assert lease.renew_once() is not None
+    assert lease.renew_once() is not None
     assert line.sent == [{(1, 0): '"half"', (2, 0): None}, {}]

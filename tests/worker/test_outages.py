@@ -17,11 +17,11 @@ import redrive
 from redrive import Redrive, RunFailed, StepFailed
 from redrive.clock import SystemClock
 from redrive.core.states import RunStatus
-from redrive.core.transitions import Answer, Transition
+from redrive.core.transitions import Transition, TransitionResult
 from redrive.errors import DataRefused, StoreError, StoreUnavailable
-from redrive.store.port import LeaseLine, Store
-from redrive.store.session import until_answered
-from redrive.store.workers import Beat, Claim, Claims
+from redrive.store.port import LeaseConnection, Store
+from redrive.store.session import repeat_until_answered
+from redrive.store.workers import ClaimRequest, ClaimResult, HeartbeatReply
 from redrive.testing.faulty_store import FAIL, LOSE, Call, Fault, inject_faults
 
 
@@ -122,9 +122,9 @@ async def test_runs_whose_claim_was_answered_but_never_heard_are_given_back(tmp_
     calls: list[tuple[str, int]] = []
     links = chain(app, calls, gate)
 
-    def make(claim: Callable[[Claim], Any]) -> Callable[[Claim], Any]:
-        async def claim_and_lose(wanted: Claim) -> Claims:
-            claims: Claims = await claim(wanted)
+    def make(claim: Callable[[ClaimRequest], Any]) -> Callable[[ClaimRequest], Any]:
+        async def claim_and_lose(wanted: ClaimRequest) -> ClaimResult:
+            claims: ClaimResult = await claim(wanted)
             if claims.runs and not lost:
                 lost.extend(run.id for run in claims.runs)
                 raise StoreUnavailable("the answer was lost on purpose")
@@ -185,11 +185,11 @@ async def test_a_transactional_step_whose_commit_is_not_answered_takes_effect_on
 class _SilentLine:
     """A heartbeat line that does not get through while it is told so."""
 
-    def __init__(self, inner: LeaseLine, silent: Callable[[], bool]) -> None:
+    def __init__(self, inner: LeaseConnection, silent: Callable[[], bool]) -> None:
         self._inner = inner
         self._silent = silent
 
-    def beat(self, worker: int, heartbeats: Mapping[tuple[int, int], str | None]) -> Beat:
+    def beat(self, worker: int, heartbeats: Mapping[tuple[int, int], str | None]) -> HeartbeatReply:
         if self._silent():
             raise StoreUnavailable("no beat gets through, on purpose")
         return self._inner.beat(worker, heartbeats)
@@ -206,7 +206,7 @@ async def test_a_worker_whose_heartbeats_fail_begins_nothing_until_they_succeed(
     silent = False
 
     def over(store: Store) -> Store:
-        return replacing(store, "lease_line", lambda line: lambda: _SilentLine(line(), lambda: silent))
+        return replacing(store, "lease_connection", lambda line: lambda: _SilentLine(line(), lambda: silent))
 
     async with at_work(app, over) as worker:
         handle = await links.start()
@@ -238,11 +238,11 @@ def refusing(bad: str) -> tuple[Callable[[Store], Store], list[int]]:
     sizes: list[int] = []
 
     def make(apply: Callable[..., Any]) -> Callable[..., Any]:
-        async def checked(transitions: Sequence[Transition], **more: Any) -> list[Answer]:
+        async def checked(transitions: Sequence[Transition], **more: Any) -> list[TransitionResult]:
             sizes.append(len(transitions))
             if any(bad in (e.output or "") for t in transitions for e in t.entries):
                 raise DataRefused("one of these rows is bad")
-            answers: list[Answer] = await apply(transitions, **more)
+            answers: list[TransitionResult] = await apply(transitions, **more)
             return answers
 
         return checked
@@ -299,10 +299,10 @@ async def test_a_bad_result_of_a_whole_run_becomes_its_letter(tmp_path: Path) ->
         return word
 
     def make(apply: Callable[..., Any]) -> Callable[..., Any]:
-        async def checked(transitions: Sequence[Transition], **more: Any) -> list[Answer]:
+        async def checked(transitions: Sequence[Transition], **more: Any) -> list[TransitionResult]:
             if any(t.change is not None and "bad" in (t.change.output or "") for t in transitions):
                 raise DataRefused("one of these rows is bad")
-            answers: list[Answer] = await apply(transitions, **more)
+            answers: list[TransitionResult] = await apply(transitions, **more)
             return answers
 
         return checked
@@ -339,21 +339,21 @@ def failing(times: int, error: Exception) -> Callable[[], Awaitable[str]]:
 
 async def test_a_store_that_does_not_answer_is_asked_until_it_does() -> None:
     clock = NoTime()
-    assert await until_answered(failing(9, StoreError("locked")), clock) == "answer"
+    assert await repeat_until_answered(failing(9, StoreError("locked")), clock) == "answer"
     assert clock.slept == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0, 2.0]
 
 
 async def test_where_a_caller_waits_the_store_is_asked_for_some_seconds_only() -> None:
     clock = NoTime()
-    assert await until_answered(failing(3, StoreUnavailable("gone")), clock, patience=1.0) == "answer"
+    assert await repeat_until_answered(failing(3, StoreUnavailable("gone")), clock, patience=1.0) == "answer"
     clock.slept.clear()
     with pytest.raises(StoreUnavailable):
-        await until_answered(failing(99, StoreUnavailable("gone")), clock, patience=1.0)
+        await repeat_until_answered(failing(99, StoreUnavailable("gone")), clock, patience=1.0)
     assert 1.0 <= sum(clock.slept) < 2.0
 
 
 async def test_where_a_caller_waits_other_trouble_with_the_store_is_raised_at_once() -> None:
     clock = NoTime()
     with pytest.raises(StoreError):
-        await until_answered(failing(1, StoreError("not a database")), clock, patience=1.0)
+        await repeat_until_answered(failing(1, StoreError("not a database")), clock, patience=1.0)
     assert clock.slept == []

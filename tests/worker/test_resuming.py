@@ -274,11 +274,7 @@ async def test_a_failure_looks_the_same_live_and_resumed() -> None:
                 await charge()
             except StepFailed as failed:
                 told = [failed.step, failed.category, failed.error_type, failed.message, str(failed)]
-                told += [
-                    str(failed.is_a(Declined)),
-                    str(failed.is_a(Exception)),
-                    str(failed.is_a(ValueError)),
-                ]
+                told += [str(failed.is_a(Declined)), str(failed.is_a(Exception)), str(failed.is_a(ValueError))]
                 return [*told, await apologise("sorry")]
             return []
 

@@ -16,11 +16,11 @@ from redrive.chores import Reaper
 from redrive.clock import SystemClock
 from redrive.core.redact import Redactor
 from redrive.core.states import RunStatus, StepStatus
-from redrive.desk.presenter import Shaper
+from redrive.desk.presenter import Presenter
 from redrive.desk.runs import Runs
 from redrive.errors import Conflict, NotFound
 from redrive.store.port import Store
-from redrive.store.workers import Claims
+from redrive.store.workers import ClaimResult
 
 
 class Scene:
@@ -61,10 +61,8 @@ class Scene:
 def runs_on(app: Redrive, store: Store) -> Runs:
     """`app.runs`, looking through another store."""
     own = app.runtime.runs
-    shaper = Shaper(Redactor())
-    return Runs(
-        store, SystemClock(), shaper, own._replayer, own._previewer, lambda run_id: None, store.workers
-    )
+    shaper = Presenter(Redactor())
+    return Runs(store, SystemClock(), shaper, own._replayer, own._previewer, lambda run_id: None, store.workers)
 
 
 async def test_a_run_that_ends_while_it_is_being_cancelled_stays_ended(tmp_path: Path) -> None:
@@ -214,9 +212,7 @@ async def test_a_step_that_just_ended_is_no_reason_for_the_reaper_to_stumble(tmp
         assert (await handle.describe()).status is RunStatus.SUCCESS
 
 
-async def test_a_worker_that_was_declared_dead_writes_nothing_even_before_its_runs_are_taken(
-    tmp_path: Path,
-) -> None:
+async def test_a_worker_that_was_declared_dead_writes_nothing_even_before_its_runs_are_taken(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     async with scene.app:
         handle = await scene.start()
@@ -238,7 +234,7 @@ async def test_what_is_on_its_way_to_a_worker_that_was_declared_dead_is_not_begu
     answer, birth = asyncio.Event(), asyncio.Event()
     births, begun = [0], [0]
 
-    async def hold_back(claims: Claims) -> None:
+    async def hold_back(claims: ClaimResult) -> None:
         if claims.runs:
             await answer.wait()
 
@@ -298,7 +294,7 @@ async def test_an_old_heartbeats_answer_does_not_cost_a_run_claimed_since(tmp_pa
 
 def _beat(worker: Any) -> Any:
     """What the lease's thread does every second."""
-    line = worker.store.lease_line()
+    line = worker.store.lease_connection()
     try:
         return line.beat(worker.id, worker.report.collect())
     finally:

@@ -15,8 +15,8 @@ from redrive import Circuit, Redrive
 from redrive.desk.circuits import Circuits
 from redrive.errors import StoreUnavailable
 from redrive.store.port import Store
-from redrive.store.records import Started
-from redrive.store.workers import Claim, Claims
+from redrive.store.records import StartResult
+from redrive.store.workers import ClaimRequest, ClaimResult
 from redrive.worker import circuits
 
 
@@ -34,18 +34,18 @@ class Watched:
         store = replacing(store, "runs_by_id", self._asked)
         return replacing(store, "start", self._start)
 
-    def _claim(self, claim: Callable[[Claim], Any]) -> Callable[[Claim], Any]:
-        async def counted(wanted: Claim) -> Claims:
-            claims: Claims = await claim(wanted)
+    def _claim(self, claim: Callable[[ClaimRequest], Any]) -> Callable[[ClaimRequest], Any]:
+        async def counted(wanted: ClaimRequest) -> ClaimResult:
+            claims: ClaimResult = await claim(wanted)
             self.brought.append(len(claims.runs))
             return claims
 
         return counted
 
     def _start(self, start: Callable[..., Any]) -> Callable[..., Any]:
-        async def counted(runs: Any, *, worker: int | None = None) -> list[Started]:
+        async def counted(runs: Any, *, worker: int | None = None) -> list[StartResult]:
             self.named.append(worker)
-            started: list[Started] = await start(runs, worker=worker)
+            started: list[StartResult] = await start(runs, worker=worker)
             if self.lose:
                 self.lose = False
                 raise StoreUnavailable("the answer was lost")
@@ -160,7 +160,7 @@ async def test_nobody_who_waits_is_passed_over_by_who_is_started_later(tmp_path:
         await watched.calm()
         first, second = await order.start("first"), await order.start("second")
         await until(lambda: begun, "the first one has begun")
-        assert not worker_of(app).claimer.has_time_for([])  # somebody waits already
+        assert not worker_of(app).claimer.can_accept([])  # somebody waits already
         go_on.set()
         await first.result("10s")
         third = await order.start("third")
@@ -172,7 +172,7 @@ async def test_nobody_who_waits_is_passed_over_by_who_is_started_later(tmp_path:
 async def test_it_calls_no_dependency_that_was_found_out_of_order_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(circuits, "_REFRESH", 3600.0)  # the worker hears of circuits only when it asks
+    monkeypatch.setattr(circuits, "_REFRESH_INTERVAL", 3600.0)  # the worker hears of circuits only when it asks
     app, watched, called = make_app(tmp_path), Watched(), []
 
     @app.step(circuit=Circuit("payments"))
@@ -186,7 +186,7 @@ async def test_it_calls_no_dependency_that_was_found_out_of_order_elsewhere(
     async with at_work(app, watched.around) as worker:
         elsewhere = Circuits(app.runtime.store, worker.clock, lambda row: None)
         await elsewhere.open("payments", by="ann")
-        await until(lambda: worker.claimer.has_time_for([]), "the worker has looked for work, and rests")
+        await until(lambda: worker.claimer.can_accept([]), "the worker has looked for work, and rests")
         handle = await order.start()
         assert watched.named == [worker.id]
 

@@ -51,9 +51,7 @@ async def test_a_step_that_takes_too_long_is_cancelled_and_tried_again(tmp_path:
     assert "timed out" in first.decision
 
 
-async def test_a_step_that_falls_silent_is_cancelled_and_one_that_sends_heartbeats_is_not(
-    tmp_path: Path,
-) -> None:
+async def test_a_step_that_falls_silent_is_cancelled_and_one_that_sends_heartbeats_is_not(tmp_path: Path) -> None:
     app = make_app(tmp_path)
 
     @app.step(heartbeat_timeout=2.0, retry=ONCE)
@@ -117,9 +115,7 @@ def in_a_thread(app: Redrive, over: threading.Event) -> threading.Thread:
 
 
 @pytest.mark.parametrize(
-    "limits",
-    [{"timeout": 0.5}, {"heartbeat_timeout": 0.5}],
-    ids=["its timeout", "its heartbeat timeout"],
+    "limits", [{"timeout": 0.5}, {"heartbeat_timeout": 0.5}], ids=["its timeout", "its heartbeat timeout"]
 )
 async def test_a_step_that_blocks_its_worker_is_ended_by_a_reaper_elsewhere(
     tmp_path: Path, limits: dict[str, Any]
@@ -169,9 +165,7 @@ async def test_a_step_that_blocks_its_worker_is_ended_by_a_reaper_elsewhere(
     assert run.crashes == 0
 
 
-async def test_a_hung_step_without_retries_becomes_a_letter_while_its_worker_is_blocked(
-    tmp_path: Path,
-) -> None:
+async def test_a_hung_step_without_retries_becomes_a_letter_while_its_worker_is_blocked(tmp_path: Path) -> None:
     hog, over = Hog(), threading.Event()
 
     def build() -> tuple[Redrive, Any]:

@@ -124,9 +124,7 @@ async def test_a_long_retry_is_put_down_and_keeps_its_attempt_number(tmp_path: P
     assert again[1].began_at >= run.steps[0].next_at
 
 
-async def test_code_that_does_not_unwind_when_it_is_put_down_is_left_alone_and_counted(
-    tmp_path: Path,
-) -> None:
+async def test_code_that_does_not_unwind_when_it_is_put_down_is_left_alone_and_counted(tmp_path: Path) -> None:
     app = make_app(tmp_path, hold=0.01)
     let_go = asyncio.Event()
     happened: list[str] = []
@@ -208,9 +206,7 @@ async def test_a_paused_workflow_is_not_claimed_and_goes_on_when_resumed(tmp_pat
 
         async def due() -> bool:
             row = await app.runtime.store.run(under_way.id)
-            return (
-                row is not None and row.worker is None and (row.available_at or 0) < app.runtime.store.now()
-            )
+            return row is not None and row.worker is None and (row.available_at or 0) < app.runtime.store.now()
 
         await until(due, "the one under way waits, and would be due again")
         assert await (await other.start()).result("10s") == "claimed"

@@ -9,15 +9,15 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, overload
 
 from redrive.app import channels as sinks
-from redrive.app.catalogue import Handlers, catalogue_of, check_inputs, version_of
-from redrive.app.compensation import Followers, How
+from redrive.app.catalogue import FailureHandlers, check_schedule_inputs, compute_version, make_catalogue
+from redrive.app.compensation import FollowUpDefinition, FollowUpSteps
 from redrive.app.register import (
     StepDecorator,
     StepRequest,
     WorkflowDecorator,
     WorkflowRequest,
     check_options,
-    read_rules,
+    read_classify_rules,
     register_step,
     register_workflow,
 )
@@ -33,25 +33,23 @@ from redrive.desk.notifications import Notifications
 from redrive.desk.outbox import Outbox, Sinks
 from redrive.desk.runs import Runs
 from redrive.desk.saga import Ledger
-from redrive.desk.saved_views import Views
+from redrive.desk.saved_views import SavedViews
 from redrive.desk.settings import Policies, Schedules, Workflows
 from redrive.duration import Duration
 from redrive.errors import ConfigurationError, UnknownWorkflow
 from redrive.notify.channels import Channels, Texts
 from redrive.policy import Circuit, RetryPolicy
-from redrive.settings import Settings, read_allowed
+from redrive.settings import Settings, parse_allowed_hosts
 from redrive.sinks import Sink, SinkDefinition
 from redrive.store.encryption.codec import refuse_unreadable
-from redrive.store.user_database import check_elsewhere
+from redrive.store.user_database import check_user_database_url
 from redrive.store.workers import Catalogue
 from redrive.worker.definitions import Step
-
-__all__ = ["Redrive"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-Subscribed = TypeVar("Subscribed", bound=Callable[..., Any])
+SubscriberFn = TypeVar("SubscriberFn", bound=Callable[..., Any])
 
 
 class Redrive:
@@ -67,14 +65,14 @@ class Redrive:
             known = ", ".join(Settings.__dataclass_fields__)
             raise ConfigurationError(f"unknown settings: {', '.join(sorted(unknown))}; there are: {known}")
         self.settings = Settings.load({"url": url, **settings})
-        self.rules = read_rules(classify)
+        self.rules = read_classify_rules(classify)
         self.registered_workflows: dict[str, Workflow[Any, Any, Any]] = {}
         self.registered_steps: dict[str, Step[Any, Any]] = {}
-        self.handlers = Handlers(self)
+        self.handlers = FailureHandlers(self)
         self.registrations = 0
         self.registered_sinks: dict[str, SinkDefinition] = {}
-        allowed = read_allowed(self.settings.allow_hosts)
-        self.followers = Followers(allowed=allowed)
+        allowed = parse_allowed_hosts(self.settings.allow_hosts)
+        self.follow_up_steps = FollowUpSteps(allowed=allowed)
         self.channels = Channels(allowed)
         self.words = Texts()
         self._runtime: Runtime | None = None
@@ -99,9 +97,9 @@ class Redrive:
         at_most_once: bool = False,
         transactional: bool = False,
         effect: str | None = None,
-        compensate: How | None = None,
-        confirm: How | None = None,
-        cancel: How | None = None,
+        compensate: FollowUpDefinition | None = None,
+        confirm: FollowUpDefinition | None = None,
+        cancel: FollowUpDefinition | None = None,
         pivot: bool = False,
     ) -> StepDecorator: ...
     def step(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
@@ -126,14 +124,12 @@ class Redrive:
         """Register a database of your own under a name, for the declared action `Sql`."""
         if not isinstance(name, str) or not name.strip() or not name.isprintable():
             raise ConfigurationError(f"a connection is registered under a name, not under {name!r}")
-        if name in self.followers.connections:
+        if name in self.follow_up_steps.connections:
             raise ConfigurationError(f"connection {name!r} is registered already; use another name")
-        self.followers.connections[name] = check_elsewhere(name, url)
+        self.follow_up_steps.connections[name] = check_user_database_url(name, url)
 
     @overload
-    def workflow(
-        self, fn: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> Workflow[P, Coroutine[Any, Any, R], R]: ...
+    def workflow(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, Coroutine[Any, Any, R], R]: ...
     @overload
     def workflow(self, fn: Callable[P, R], /) -> Workflow[P, R, R]: ...
     @overload
@@ -182,11 +178,9 @@ class Redrive:
         """
         names = sys._getframe(1).f_locals
         handler = (
-            workflow
-            if isinstance(workflow, Workflow)
-            else register_workflow(self, workflow, names, WorkflowRequest())
+            workflow if isinstance(workflow, Workflow) else register_workflow(self, workflow, names, WorkflowRequest())
         )
-        self.handlers.note_for_all(handler)
+        self.handlers.set_for_all(handler)
         self.changed()
         return handler
 
@@ -204,13 +198,13 @@ class Redrive:
         retry: RetryPolicy | None = None,
         timeout: Duration | None = None,
         concurrency: int | None = None,
-    ) -> Callable[[Subscribed], Subscribed]:
+    ) -> Callable[[SubscriberFn], SubscriberFn]:
         """Call a function, `async def` or `def`, with every message on these topics.
 
         It is a sink called like the function, or `name`. A call that raises is repeated as `retry` says.
         """
-        return sinks.subscriber(
-            self.registered_sinks, topics, name, sinks.Options(retry, timeout, concurrency)
+        return sinks.make_subscriber_decorator(
+            self.registered_sinks, topics, name, sinks.SinkOptions(retry, timeout, concurrency)
         )
 
     def webhook(
@@ -229,9 +223,9 @@ class Redrive:
         Several secrets all sign, while one is exchanged for another. The URL has to be a public one, or let
         through by `allow_hosts`.
         """
-        options = sinks.Options(retry, timeout, concurrency)
-        sink = sinks.webhook(name, url, secret, options, self.settings)
-        sinks.add(self.registered_sinks, name, "webhook", topics, sink, options)
+        options = sinks.SinkOptions(retry, timeout, concurrency)
+        sink = sinks.make_webhook(name, url, secret, options, self.settings)
+        sinks.register_sink(self.registered_sinks, name, "webhook", topics, sink, options)
 
     def sink(
         self,
@@ -244,8 +238,8 @@ class Redrive:
         concurrency: int | None = None,
     ) -> None:
         """Bring every message on these topics to a sink: `RedisStreams`, or one of your own."""
-        options = sinks.Options(retry, timeout, concurrency)
-        sinks.add(self.registered_sinks, name, type(sink).__name__, topics, sink, options)
+        options = sinks.SinkOptions(retry, timeout, concurrency)
+        sinks.register_sink(self.registered_sinks, name, type(sink).__name__, topics, sink, options)
 
     def channel(
         self,
@@ -266,7 +260,7 @@ class Redrive:
 
     def notification(
         self, event: str = "*", *, subject: str | None = None, text: str | None = None
-    ) -> Callable[[Subscribed], Subscribed]:
+    ) -> Callable[[SubscriberFn], SubscriberFn]:
         """Put notifications of an event, or of all of them, into other words.
 
         `subject` and `text` are templates that name fields of a `Notification`, as in `{{workflow}}`. With
@@ -281,12 +275,12 @@ class Redrive:
         if self.settings.version:
             return self.settings.version
         if self._version is None:
-            self._version = version_of(self.registered_workflows, self.registered_steps)
+            self._version = compute_version(self.registered_workflows, self.registered_steps)
         return self._version
 
     def catalogue(self) -> Catalogue:
         """What this code registers, for processes that do not have it."""
-        return catalogue_of(self.version, self.registered_workflows, self.registered_steps)
+        return make_catalogue(self.version, self.registered_workflows, self.registered_steps)
 
     # -- opening --------------------------------------------------------------------------------------
 
@@ -335,8 +329,8 @@ class Redrive:
         for signature in signatures:
             signature.prepare()  # whatever is wrong with a type shows now, not in a run
         self.handlers.check()
-        check_inputs(self, runtime.clock.now())
-        for follower in self.followers.all:
+        check_schedule_inputs(self, runtime.clock.now())
+        for follower in self.follow_up_steps.all:
             follower.check_types()
         if self._runtime is not None:
             raise ConfigurationError("this app is open already; an app is opened once in a process")
@@ -444,7 +438,7 @@ class Redrive:
         return self.runtime.schedules
 
     @property
-    def views(self) -> Views:
+    def views(self) -> SavedViews:
         """Filters of lists under a name."""
         return self.runtime.views
 

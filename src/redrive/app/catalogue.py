@@ -14,15 +14,15 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from redrive.app.workflow import Workflow
-from redrive.chores import Planned
+from redrive.chores import WorkflowSchedule
 from redrive.clock import MICROS
 from redrive.core.classify import Category
 from redrive.core.failure import Failure
-from redrive.core.failure_handlers import event_text
-from redrive.core.failure_reason import Ending, LetterCode
+from redrive.core.failure_handlers import encode_event
+from redrive.core.failure_reason import FailureReason, LetterCode
 from redrive.core.outcomes import RunView
 from redrive.core.payload import Signature
-from redrive.core.run_options import Handler, OnFailure, RunOptions
+from redrive.core.run_options import FailureHandler, OnFailure, RunOptions
 from redrive.core.schedule import Schedule
 from redrive.errors import PayloadError, RedriveError, RegistrationError
 from redrive.reasons import Reason, ReasonCode
@@ -32,29 +32,18 @@ from redrive.worker.definitions import Step
 if TYPE_CHECKING:
     from redrive.app.app import Redrive
 
-__all__ = [
-    "Handlers",
-    "catalogue_of",
-    "check_inputs",
-    "code_version",
-    "planned",
-    "read_schedules",
-    "version_of",
-]
-
-
 # -- The version of the user's code: a hash over the syntax trees of all registered functions ------------
 
 
-def code_version(functions: Iterable[tuple[str, Callable[..., Any]]]) -> str:
+def hash_functions(functions: Iterable[tuple[str, Callable[..., Any]]]) -> str:
     """Twelve hex digits that change when the code of a function does, but not with its comments or layout."""
     digest = hashlib.sha256()
     for name, fn in sorted(functions, key=lambda item: item[0]):
-        digest.update(f"{name}\0{_shape(fn)}\0".encode())
+        digest.update(f"{name}\0{_code_text(fn)}\0".encode())
     return digest.hexdigest()[:12]
 
 
-def _shape(fn: Callable[..., Any]) -> str:
+def _code_text(fn: Callable[..., Any]) -> str:
     while isinstance(fn, functools.partial):
         fn = fn.func
     if not inspect.isroutine(fn):
@@ -62,21 +51,21 @@ def _shape(fn: Callable[..., Any]) -> str:
     try:
         return ast.dump(ast.parse(textwrap.dedent(inspect.getsource(fn))))
     except (OSError, TypeError, SyntaxError):  # no source at hand, as in a console
-        return _constant(getattr(fn, "__code__", None))
+        return _constant_text(getattr(fn, "__code__", None))
 
 
-def _constant(value: Any) -> str:
+def _constant_text(value: Any) -> str:
     """A constant of compiled code as text that is the same in every process.
 
     The text of a code object names its address, that of a set depends on the process's hash seed.
     """
     match value:
         case CodeType():
-            return f"{value.co_code.hex()}{_constant(value.co_consts)}{value.co_names!r}"
+            return f"{value.co_code.hex()}{_constant_text(value.co_consts)}{value.co_names!r}"
         case tuple():
-            return f"({','.join(map(_constant, value))})"
+            return f"({','.join(map(_constant_text, value))})"
         case frozenset():
-            return f"{{{','.join(sorted(map(_constant, value)))}}}"
+            return f"{{{','.join(sorted(map(_constant_text, value)))}}}"
         case _:
             return repr(value)
 
@@ -88,28 +77,28 @@ _Workflows = Mapping[str, Workflow[Any, Any, Any]]
 _Steps = Mapping[str, Step[Any, Any]]
 
 
-def version_of(workflows: _Workflows, steps: _Steps) -> str:
+def compute_version(workflows: _Workflows, steps: _Steps) -> str:
     """The version of registered code, made from all of it."""
     functions = [(f"workflow {name}", w.fn) for name, w in workflows.items()]
-    functions += [(f"step {name}{_written(s)}", s.fn) for name, s in steps.items()]
-    return code_version(functions)
+    functions += [(f"step {name}{_action_text(s)}", s.fn) for name, s in steps.items()]
+    return hash_functions(functions)
 
 
-def _written(step: Step[Any, Any]) -> str:
+def _action_text(step: Step[Any, Any]) -> str:
     """What a declared action says, which is its code."""
     return "" if step.action is None else f" {json.dumps(step.action.to_json(), sort_keys=True)}"
 
 
-def catalogue_of(version: str, workflows: _Workflows, steps: _Steps) -> Catalogue:
+def make_catalogue(version: str, workflows: _Workflows, steps: _Steps) -> Catalogue:
     """Everything that is registered, with its options and schemas."""
     return Catalogue(
         version=version,
-        workflows=tuple(_item(name, w.catalogue_text, w.signature) for name, w in workflows.items()),
-        steps=tuple(_item(name, s.options_text, s.signature) for name, s in steps.items()),
+        workflows=tuple(_make_item(name, w.catalogue_text, w.signature) for name, w in workflows.items()),
+        steps=tuple(_make_item(name, s.options_text, s.signature) for name, s in steps.items()),
     )
 
 
-def _item(name: str, options: str, signature: Signature) -> CatalogueItem:
+def _make_item(name: str, options: str, signature: Signature) -> CatalogueItem:
     schema_in, schema_out = signature.schemas()
     return CatalogueItem(name=name, options=options, schema_in=schema_in, schema_out=schema_out)
 
@@ -135,25 +124,25 @@ def read_schedules(what: str, given: Any) -> tuple[Schedule, ...]:
     return tuple(schedules)
 
 
-def planned(app: Redrive) -> list[Planned]:
+def collect_schedules(app: Redrive) -> list[WorkflowSchedule]:
     """Every schedule of the app, with the way to its runs."""
     return [
-        Planned(workflow=name, schedule=schedule, run=partial(workflow.scheduled, schedule))
+        WorkflowSchedule(workflow=name, schedule=schedule, run=partial(workflow.scheduled, schedule))
         for name, workflow in app.registered_workflows.items()
         for schedule in workflow.schedules
     ]
 
 
-def check_inputs(app: Redrive, now: int) -> None:
+def check_schedule_inputs(app: Redrive, now: int) -> None:
     """Refuse schedules whose input does not fit their workflow, before one of them is due.
 
     A function that makes the input is tried with the next fire time.
     """
-    for each in planned(app):
-        _refuse_misfit(app, each, each.schedule.cron.next(now) or now)
+    for each in collect_schedules(app):
+        _check_schedule_input(app, each, each.schedule.cron.next(now) or now)
 
 
-def _refuse_misfit(app: Redrive, each: Planned, at: int) -> None:
+def _check_schedule_input(app: Redrive, each: WorkflowSchedule, at: int) -> None:
     try:
         app.find(each.workflow).input_text((), each.schedule.input_at(at))
     except PayloadError as error:
@@ -167,7 +156,7 @@ def _refuse_misfit(app: Redrive, each: Planned, at: int) -> None:
 # -- Which workflows are told of failures: each workflow's own handler, and the one for all --------------
 
 
-class Handlers:
+class FailureHandlers:
     """The failure handlers of an app, by name: they may be registered after the workflows they handle."""
 
     def __init__(self, app: Redrive) -> None:
@@ -178,11 +167,11 @@ class Handlers:
     def note(self, workflow: str, handler: Any) -> None:
         """Remember the handler that a workflow was registered with, if it was."""
         if handler is not None:
-            self._own[workflow] = self._name(handler, f"on_failure of workflow {workflow!r}")
+            self._own[workflow] = self._handler_name(handler, f"on_failure of workflow {workflow!r}")
 
-    def note_for_all(self, handler: Workflow[Any, Any, Any]) -> None:
+    def set_for_all(self, handler: Workflow[Any, Any, Any]) -> None:
         """Remember the handler of all failures; there is one."""
-        name = self._name(handler, "@app.on_failure")
+        name = self._handler_name(handler, "@app.on_failure")
         if self._for_all is not None:
             raise RegistrationError(
                 f"@app.on_failure is workflow {self._for_all!r} already, so {name!r} cannot be it as well; "
@@ -190,15 +179,13 @@ class Handlers:
             )
         self._for_all = name
 
-    def _name(self, handler: Any, what: str) -> str:
+    def _handler_name(self, handler: Any, what: str) -> str:
         if isinstance(handler, str) and handler:
             return handler
         for name, workflow in self._app.registered_workflows.items():
             if workflow is handler:
                 return name
-        raise RegistrationError(
-            f"{what} is {handler!r:.80}; give a workflow of the same app, or the name of one"
-        )
+        raise RegistrationError(f"{what} is {handler!r:.80}; give a workflow of the same app, or the name of one")
 
     def of(self, workflow: str) -> OnFailure | None:
         """What a failure of this workflow starts; the same workflow is not started twice."""
@@ -206,7 +193,7 @@ class Handlers:
         if not names:
             return None
         settings = self._app.settings
-        handlers = tuple(self._handler(workflow, name) for name in names)
+        handlers = tuple(self._make_handler(workflow, name) for name in names)
         return OnFailure(handlers=handlers, limit=settings.max_payload, base_url=settings.base_url)
 
     def check(self) -> None:
@@ -215,25 +202,24 @@ class Handlers:
             self.of(name)
         handling = {*self._own.values(), *([] if self._for_all is None else [self._for_all])}
         for name in sorted(handling):
-            _refuse_misfit_handlers(self._app.registered_workflows[name])
+            _check_handler_input(self._app.registered_workflows[name])
 
-    def _handler(self, workflow: str, name: str) -> Handler:
+    def _make_handler(self, workflow: str, name: str) -> FailureHandler:
         found = self._app.registered_workflows.get(name)
         if found is None:
             known = ", ".join(sorted(self._app.registered_workflows))
             raise RegistrationError(
-                f"on_failure of workflow {workflow!r} is {name!r}, which is not registered; "
-                f"there are: {known}"
+                f"on_failure of workflow {workflow!r} is {name!r}, which is not registered; there are: {known}"
             )
-        return Handler(
+        return FailureHandler(
             workflow=name,
-            parameter=_parameter(found),
+            parameter=_event_parameter(found),
             options=found.own_options.to_json(),
             timeout=None if found.timeout is None else int(found.timeout * MICROS),
         )
 
 
-def _parameter(handler: Workflow[Any, Any, Any]) -> str:
+def _event_parameter(handler: Workflow[Any, Any, Any]) -> str:
     names = handler.signature.parameters
     if not names:
         raise RegistrationError(
@@ -243,15 +229,15 @@ def _parameter(handler: Workflow[Any, Any, Any]) -> str:
     return names[0]
 
 
-def _refuse_misfit_handlers(handler: Workflow[Any, Any, Any]) -> None:
+def _check_handler_input(handler: Workflow[Any, Any, Any]) -> None:
     """An event that says as little as one can must be accepted, or the first failure would find out."""
     failure = Failure.of(Category.UNKNOWN, "a sample")
-    ending = Ending(
+    ending = FailureReason(
         failure=failure, code=LetterCode.NON_RETRYABLE, reason=Reason(ReasonCode.TEXT, text="a sample")
     )
     run = RunView(id=0, public_id="0", tenant="t", workflow="w", fence=0, input="{}", options=RunOptions())
-    event = event_text(run, ending, OnFailure(handlers=(), limit=1 << 20), 0)
-    parameter = _parameter(handler)
+    event = encode_event(run, ending, OnFailure(handlers=(), limit=1 << 20), 0)
+    parameter = _event_parameter(handler)
     try:
         handler.signature.decode(f'{{"{parameter}":{event}}}')
     except PayloadError as error:

@@ -9,57 +9,40 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, get_args
 
 from redrive.actions import Action, ApiCall, Sql
-from redrive.app.places import missing_field
 from redrive.core.circuit import circuit_key
-from redrive.core.json_schema import problems
+from redrive.core.json_schema import find_faults
 from redrive.core.payload import Signature
 from redrive.core.run_options import StepOptions
-from redrive.core.template import places
+from redrive.core.template import explain_missing_field, parse_fields
 from redrive.errors import ConfigurationError, InputError, RegistrationError
 from redrive.http.client import require_h11
 from redrive.http.ssrf import check_url
 from redrive.policy import Circuit
-from redrive.settings import Allowed
-from redrive.worker.actions import run_action
+from redrive.settings import AllowedHost
 from redrive.worker.definitions import Step
-
-__all__ = [
-    "CANCEL",
-    "CONFIRM",
-    "Follower",
-    "Followers",
-    "How",
-    "Role",
-    "UNDO",
-    "accepts_nothing",
-    "check_circuit",
-    "check_how",
-    "circuit_names",
-    "find_circuit",
-]
-
+from redrive.worker.rollback import run_action
 
 # -- Registering what undoes, confirms or cancels a step: a function or a declared action, checked a -----
 
 
-How: TypeAlias = Callable[..., Any] | Action
-_ABOUT = ("name", "idempotency_key", "run_id", "tenant", "correlation_id")
+FollowUpDefinition: TypeAlias = Callable[..., Any] | Action
+_STEP_TEMPLATE_FIELDS = ("name", "idempotency_key", "run_id", "tenant", "correlation_id")
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
+class FollowUpRole:
     """What a follower does to its step."""
 
     verb: str
     past: str
 
 
-UNDO, CONFIRM = Role("undo", "undone"), Role("confirm", "confirmed")
-CANCEL = Role("cancel", "cancelled")
+UNDO, CONFIRM = FollowUpRole("undo", "undone"), FollowUpRole("confirm", "confirmed")
+CANCEL = FollowUpRole("cancel", "cancelled")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Follower:
+class FollowUpStep:
     """A step that does something about another. `uncertain`: also without knowing what that gave."""
 
     of: Step[Any, Any]
@@ -70,7 +53,7 @@ class Follower:
         """Refuse templates that name no field of the step, and a `result` that cannot be None."""
         if self.step.action is not None:
             self._check_templates(self.step.action)
-        elif self.uncertain and not accepts_nothing(self.step):
+        elif self.uncertain and not accepts_missing_result(self.step):
             raise RegistrationError(
                 f"{self.step.name}() also undoes step {self.of.name!r} if nobody knows whether it happened, "
                 "with None for its result: annotate it as optional, as in `result: Receipt | None`"
@@ -83,41 +66,40 @@ class Follower:
             "result": signature.schema_out(),
             "step": {
                 "type": "object",
-                "properties": {name: {} for name in _ABOUT},
+                "properties": {name: {} for name in _STEP_TEMPLATE_FIELDS},
                 "additionalProperties": False,
             },
         }
-        for text, (root, *rest) in places(action.to_json()):
-            missing = missing_field(schemas[root], rest)
+        for text, (root, *rest) in parse_fields(action.to_json()):
+            missing = explain_missing_field(schemas[root], rest)
             if missing is not None:
                 raise RegistrationError(
-                    f"{type(action).__name__} of step {self.of.name!r} names {{{{{text}}}}}, "
-                    f"but {root} {missing}"
+                    f"{type(action).__name__} of step {self.of.name!r} names {{{{{text}}}}}, but {root} {missing}"
                 )
 
 
-def accepts_nothing(step: Step[Any, Any]) -> bool:
+def accepts_missing_result(step: Step[Any, Any]) -> bool:
     """True if this can be called without knowing the result of the step it is about."""
     if step.action is not None:
-        return not any(parts[0] == "result" for _, parts in places(step.action.to_json()))
+        return not any(parts[0] == "result" for _, parts in parse_fields(step.action.to_json()))
     schema = step.signature.schema_in()
     result = schema.get("properties", {}).get("result", {})
-    return not result or not problems(None, {**result, "$defs": schema.get("$defs", {})})
+    return not result or not find_faults(None, {**result, "$defs": schema.get("$defs", {})})
 
 
 @dataclass(slots=True)
-class Followers:
+class FollowUpSteps:
     """What was registered to follow steps, and what declared actions may refer to."""
 
-    allowed: Sequence[Allowed] = ()
+    allowed: Sequence[AllowedHost] = ()
     connections: dict[str, str] = field(default_factory=dict)
-    all: list[Follower] = field(default_factory=list)
+    all: list[FollowUpStep] = field(default_factory=list)
 
     def make(
         self,
         step: Step[Any, Any],
-        how: How,
-        role: Role,
+        how: FollowUpDefinition,
+        role: FollowUpRole,
         names: Mapping[str, Any],
         name: str,
         options: StepOptions,
@@ -130,12 +112,12 @@ class Followers:
             )
         if not callable(how):
             self._check_action(step, how)
-            return _declared_step(how, name, options)
+            return _make_action_step(how, name, options)
         signature = Signature.of(how, names=names)
         _check_parameters(step, name, signature, role)
         return Step(how, name=name, options=options, signature=signature)
 
-    def add(self, follower: Follower) -> None:
+    def add(self, follower: FollowUpStep) -> None:
         """Keep it; what its types say is checked now if they are known, at the latest when the app opens."""
         with suppress(RegistrationError):
             follower.of.signature.prepare()
@@ -160,7 +142,7 @@ class Followers:
                 raise RegistrationError(f"{what}: {error}") from None
 
 
-def check_how(step: str, how: Any, role: Role) -> None:
+def check_follow_up(step: str, how: Any, role: FollowUpRole) -> None:
     """Refuse what is neither a function nor a declared action."""
     if not isinstance(how, get_args(Action)) and not inspect.isroutine(how):
         raise RegistrationError(
@@ -169,7 +151,7 @@ def check_how(step: str, how: Any, role: Role) -> None:
         )
 
 
-def _check_parameters(step: Step[Any, Any], name: str, signature: Signature, role: Role) -> None:
+def _check_parameters(step: Step[Any, Any], name: str, signature: Signature, role: FollowUpRole) -> None:
     wanted = (*step.signature.parameters, "result")
     if signature.parameters != wanted:
         raise RegistrationError(
@@ -178,7 +160,7 @@ def _check_parameters(step: Step[Any, Any], name: str, signature: Signature, rol
         )
 
 
-def _declared_step(action: Action, name: str, options: StepOptions) -> Step[Any, Any]:
+def _make_action_step(action: Action, name: str, options: StepOptions) -> Step[Any, Any]:
     async def declared(input: dict[str, Any], result: Any) -> Any:
         return await run_action(action, input, result)
 
@@ -194,15 +176,14 @@ def check_circuit(what: str, circuit: Any, registered: Mapping[str, Step[Any, An
         return
     if not isinstance(circuit, Circuit):
         raise RegistrationError(
-            f"circuit of {what} takes a Circuit, not {type(circuit).__name__}; "
-            'write circuit=Circuit("payments")'
+            f'circuit of {what} takes a Circuit, not {type(circuit).__name__}; write circuit=Circuit("payments")'
         )
     for step in registered.values():
         other = step.options.circuit
         if other is not None and circuit.name is not None and other.name == circuit.name and other != circuit:
             raise RegistrationError(
-                f"two definitions of circuit {circuit.name!r} differ: {what} has {_settings(circuit)}, "
-                f"step {step.name!r} has {_settings(other)}; make it once and give it to both"
+                f"two definitions of circuit {circuit.name!r} differ: {what} has {_format_settings(circuit)}, "
+                f"step {step.name!r} has {_format_settings(other)}; make it once and give it to both"
             )
 
 
@@ -225,6 +206,6 @@ def find_circuit(registered: Mapping[str, Step[Any, Any]], key: str) -> Circuit:
     )
 
 
-def _settings(circuit: Circuit) -> str:
+def _format_settings(circuit: Circuit) -> str:
     values = {name: value for name, value in circuit.to_json().items() if name != "name"}
     return ", ".join(f"{name}={value}" for name, value in values.items())

@@ -14,44 +14,28 @@ from redrive.app.compensation import (
     CANCEL,
     CONFIRM,
     UNDO,
-    Follower,
-    How,
-    Role,
-    accepts_nothing,
+    FollowUpDefinition,
+    FollowUpRole,
+    FollowUpStep,
+    accepts_missing_result,
     check_circuit,
-    check_how,
+    check_follow_up,
 )
 from redrive.app.workflow import Workflow
 from redrive.core.classify import Rule
-from redrive.core.new_run import MOST_FIELDS, START_OPTIONS, parts
+from redrive.core.new_run import MAX_INDEX_FIELDS, START_OPTIONS, split_field_path
 from redrive.core.payload import Signature
 from redrive.core.payload.signature import read_signature
 from redrive.core.run_options import StepOptions
 from redrive.core.schedule import Schedule
-from redrive.duration import Duration, seconds
+from redrive.duration import Duration, parse_duration
 from redrive.errors import ConfigurationError, RegistrationError
 from redrive.policy import Circuit, RetryPolicy
 from redrive.records import field_names
-from redrive.worker.definitions import Step, Undo, WorkflowDefinition
+from redrive.worker.definitions import Compensation, Step, WorkflowDefinition
 
 if TYPE_CHECKING:
     from redrive.app.app import Redrive
-
-__all__ = [
-    "StepDecorator",
-    "StepRequest",
-    "WorkflowDecorator",
-    "WorkflowRequest",
-    "check_flags",
-    "check_options",
-    "check_retry",
-    "chosen_name",
-    "read_rules",
-    "register_step",
-    "register_workflow",
-    "time_limit",
-]
-
 
 # -- Checking what was said at registration: names, flags, limits; whatever is wrong is refused in w -----
 
@@ -64,7 +48,7 @@ def check_options(kind: str, record: type[Any], options: Mapping[str, Any]) -> N
         raise RegistrationError(f"@app.{kind} has no option {unknown}; it has {', '.join(known)}")
 
 
-def chosen_name(kind: str, name: str | None, fn: Callable[..., Any], taken: dict[str, Any]) -> str:
+def choose_name(kind: str, name: str | None, fn: Callable[..., Any], taken: dict[str, Any]) -> str:
     """The name to register a function under; whatever cannot be one, or is taken, is refused."""
     if isinstance(fn, Step | Workflow):
         raise RegistrationError(f"@app.{kind} decorates a plain function, and {fn!r} is registered already")
@@ -75,7 +59,7 @@ def chosen_name(kind: str, name: str | None, fn: Callable[..., Any], taken: dict
     chosen = name if name is not None else getattr(fn, "__name__", None)
     if chosen is None:
         raise RegistrationError(f"{fn!r} has no name of its own; give it one with @app.{kind}(name=...)")
-    if not _can_be_name(chosen):
+    if not _is_valid_name(chosen):
         raise RegistrationError(
             f"{chosen!r} cannot name a {kind}: use a text of 1 to 200 printable characters, but not / or #"
         )
@@ -83,20 +67,18 @@ def chosen_name(kind: str, name: str | None, fn: Callable[..., Any], taken: dict
         raise RegistrationError(f"{kind} {chosen!r}: names that begin with 'redrive.' are the engine's own")
     if chosen in taken:
         raise RegistrationError(
-            f"two functions are registered as {kind} {chosen!r} ({_called(taken[chosen].fn)} and "
-            f"{_called(fn)}); give one of them another name="
+            f"two functions are registered as {kind} {chosen!r} ({_qualified_name(taken[chosen].fn)} and "
+            f"{_qualified_name(fn)}); give one of them another name="
         )
     return chosen
 
 
-def _can_be_name(text: Any) -> bool:
+def _is_valid_name(text: Any) -> bool:
     """True for what can stand in journal keys, in every store and in one line of a log."""
-    return (
-        isinstance(text, str) and 0 < len(text) <= 200 and text.isprintable() and not set(text) & {"/", "#"}
-    )
+    return isinstance(text, str) and 0 < len(text) <= 200 and text.isprintable() and not set(text) & {"/", "#"}
 
 
-def _called(fn: Callable[..., Any]) -> str:
+def _qualified_name(fn: Callable[..., Any]) -> str:
     return getattr(fn, "__qualname__", None) or repr(fn)
 
 
@@ -113,15 +95,15 @@ def check_retry(what: str, retry: Any) -> None:
         raise RegistrationError(f"retry of {what} takes a RetryPolicy, not {type(retry).__name__}")
 
 
-def time_limit(value: Duration | None, what: str) -> float | None:
+def read_time_limit(value: Duration | None, what: str) -> float | None:
     """A time limit in seconds, if one was given."""
-    length = None if value is None else seconds(value, what)
+    length = None if value is None else parse_duration(value, what)
     if length == 0:
         raise RegistrationError(f"{what} is {value!r}; give a duration longer than nothing, or leave it out")
     return length
 
 
-def read_rules(classify: Any) -> tuple[Rule, ...]:
+def read_classify_rules(classify: Any) -> tuple[Rule, ...]:
     """The rules of an app for recognising errors."""
     rules = tuple(classify) if isinstance(classify, Iterable) else (classify,)
     for rule in rules:
@@ -147,52 +129,46 @@ class StepRequest(msgspec.Struct, frozen=True, kw_only=True):
     at_most_once: bool = False
     transactional: bool = False
     effect: str | None = None
-    compensate: How | None = None
-    confirm: How | None = None
-    cancel: How | None = None
+    compensate: FollowUpDefinition | None = None
+    confirm: FollowUpDefinition | None = None
+    cancel: FollowUpDefinition | None = None
     pivot: bool = False
 
 
-def register_step(
-    app: Redrive, fn: Callable[..., Any], names: Mapping[str, Any], asked: StepRequest
-) -> Step[Any, Any]:
+def register_step(app: Redrive, fn: Callable[..., Any], names: Mapping[str, Any], asked: StepRequest) -> Step[Any, Any]:
     """Make a function a step of the app. `names` are those that its annotations may refer to."""
-    name = chosen_name("step", asked.name, fn, app.registered_steps)
+    name = choose_name("step", asked.name, fn, app.registered_steps)
     what = f"step {name!r}"
-    _check(what, fn, asked)
+    _check_step_request(what, fn, asked)
     check_circuit(what, asked.circuit, app.registered_steps)
-    options = _options(what, asked)
+    options = _make_step_options(what, asked)
     signature = Signature.of(fn, skip_first=asked.transactional, names=names)
     step: Step[Any, Any] = Step(
-        fn, name=name, options=options, signature=signature, registrar=partial(_register_undo, app)
+        fn, name=name, options=options, signature=signature, registrar=partial(_register_compensation, app)
     )
-    _register_followers(app, step, asked, names)
+    _register_follow_ups(app, step, asked, names)
     app.registered_steps[name] = step
     app.changed()
     return step
 
 
-def _check(what: str, fn: Callable[..., Any], asked: StepRequest) -> None:
+def _check_step_request(what: str, fn: Callable[..., Any], asked: StepRequest) -> None:
     check_flags(what, at_most_once=asked.at_most_once, transactional=asked.transactional, pivot=asked.pivot)
-    _check_following(what, asked)
+    _check_follow_ups(what, asked)
     if asked.effect is not None and not isinstance(asked.effect, str):
         raise RegistrationError(f"effect of {what} is {asked.effect!r}; give a few words, or leave it out")
     if asked.at_most_once and asked.retry is not None:
         raise RegistrationError(f"{what} runs at most once, so it cannot have retry=; remove one of them")
     if asked.at_most_once and asked.transactional:
-        raise RegistrationError(
-            f"{what}: a transactional step takes effect exactly once, at_most_once adds nothing"
-        )
+        raise RegistrationError(f"{what}: a transactional step takes effect exactly once, at_most_once adds nothing")
     if asked.transactional:
         _check_transactional(what, fn)
     check_retry(what, asked.retry)
 
 
-def _check_following(what: str, asked: StepRequest) -> None:
+def _check_follow_ups(what: str, asked: StepRequest) -> None:
     if (asked.confirm is None) != (asked.cancel is None):
-        raise RegistrationError(
-            f"{what}: confirm= and cancel= go together; what is reserved ends in one of them"
-        )
+        raise RegistrationError(f"{what}: confirm= and cancel= go together; what is reserved ends in one of them")
     if asked.compensate is not None and asked.cancel is not None:
         raise RegistrationError(f"{what} has compensate= and cancel=; give the one way back that it has")
 
@@ -205,11 +181,11 @@ def _check_transactional(what: str, fn: Callable[..., Any]) -> None:
         raise RegistrationError(f"{what} is transactional and must take `tx` as its first parameter")
 
 
-def _options(what: str, asked: StepRequest) -> StepOptions:
+def _make_step_options(what: str, asked: StepRequest) -> StepOptions:
     return StepOptions(
         retry=asked.retry,
-        timeout=time_limit(asked.timeout, f"timeout of {what}") or _DEFAULT_TIMEOUT,
-        heartbeat_timeout=time_limit(asked.heartbeat_timeout, f"heartbeat_timeout of {what}"),
+        timeout=read_time_limit(asked.timeout, f"timeout of {what}") or _DEFAULT_TIMEOUT,
+        heartbeat_timeout=read_time_limit(asked.heartbeat_timeout, f"heartbeat_timeout of {what}"),
         at_most_once=asked.at_most_once,
         transactional=asked.transactional,
         effect=asked.effect,
@@ -218,23 +194,21 @@ def _options(what: str, asked: StepRequest) -> StepOptions:
     )
 
 
-def _register_followers(
-    app: Redrive, step: Step[Any, Any], asked: StepRequest, names: Mapping[str, Any]
-) -> None:
+def _register_follow_ups(app: Redrive, step: Step[Any, Any], asked: StepRequest, names: Mapping[str, Any]) -> None:
     follows = [(asked.confirm, CONFIRM), (asked.cancel, CANCEL)]
-    made = {role: _make_follower(app, step, how, role, names) for how, role in follows if how is not None}
+    made = {role: _register_follow_up(app, step, how, role, names) for how, role in follows if how is not None}
     if asked.compensate is not None:
-        _register_undo(app, step, asked.compensate, names)
+        _register_compensation(app, step, asked.compensate, names)
     if made:
         step.confirm = made[CONFIRM]
-        step.cancel = Undo(step=made[CANCEL], uncertain=accepts_nothing(made[CANCEL]))
+        step.cancel = Compensation(step=made[CANCEL], uncertain=accepts_missing_result(made[CANCEL]))
         step.marked(confirm=step.confirm.name, cancel=made[CANCEL].name)
 
 
-def _register_undo(
+def _register_compensation(
     app: Redrive,
     step: Step[Any, Any],
-    how: How,
+    how: FollowUpDefinition,
     names: Mapping[str, Any],
     *,
     uncertain: bool = False,
@@ -247,20 +221,20 @@ def _register_undo(
     if step.undo is not None or step.cancel is not None:
         by = (step.undo or step.cancel).step.name  # type: ignore[union-attr]
         raise RegistrationError(f"step {step.name!r} is undone by {by!r} already; it has one way back")
-    made = _make_follower(
+    made = _register_follow_up(
         app, step, how, UNDO, names, name=name, retry=retry, timeout=timeout, uncertain=uncertain
     )
-    step.undo = Undo(step=made, uncertain=uncertain)
+    step.undo = Compensation(step=made, uncertain=uncertain)
     step.marked(undo=made.name)
     app.changed()
     return made
 
 
-def _make_follower(
+def _register_follow_up(
     app: Redrive,
     step: Step[Any, Any],
-    how: How,
-    role: Role,
+    how: FollowUpDefinition,
+    role: FollowUpRole,
     names: Mapping[str, Any],
     *,
     uncertain: bool = False,
@@ -269,18 +243,18 @@ def _make_follower(
     timeout: Duration | None = None,
 ) -> Step[Any, Any]:
     """Register what undoes, confirms or cancels a step, as a step of its own."""
-    check_how(step.name, how, role)
+    check_follow_up(step.name, how, role)
     what = f"what is to {role.verb} step {step.name!r}"
     check_retry(what, retry)
     if callable(how):
-        chosen, kind = chosen_name("step", name, how, app.registered_steps), None
+        chosen, kind = choose_name("step", name, how, app.registered_steps), None
     else:
         chosen, kind = name or f"{step.name}.{role.verb}", how.kind
     options = StepOptions(
-        retry=retry, timeout=time_limit(timeout, f"timeout of {what}") or _DEFAULT_TIMEOUT, action=kind
+        retry=retry, timeout=read_time_limit(timeout, f"timeout of {what}") or _DEFAULT_TIMEOUT, action=kind
     )
-    made = app.followers.make(step, how, role, names, chosen, options)
-    app.followers.add(Follower(of=step, step=made, uncertain=uncertain))
+    made = app.follow_up_steps.make(step, how, role, names, chosen, options)
+    app.follow_up_steps.add(FollowUpStep(of=step, step=made, uncertain=uncertain))
     app.registered_steps[chosen] = made
     return made
 
@@ -309,23 +283,23 @@ def register_workflow(
     app: Redrive, fn: Callable[..., Any], names: Mapping[str, Any], asked: WorkflowRequest
 ) -> Workflow[Any, Any, Any]:
     """Make a function a workflow of the app. `names` are those that its annotations may refer to."""
-    name = chosen_name("workflow", asked.name, fn, app.registered_workflows)
+    name = choose_name("workflow", asked.name, fn, app.registered_workflows)
     what = f"workflow {name!r}"
-    _check_registering_workflows(what, asked)
+    _check_workflow_request(what, asked)
     definition = WorkflowDefinition(
         name=name,
         fn=fn,
         signature=Signature.of(fn, reserved=START_OPTIONS, names=names),
         is_async=inspect.iscoroutinefunction(fn),
     )
-    workflow = _workflow(app, what, definition, asked)
+    workflow = _make_workflow(app, what, definition, asked)
     app.handlers.note(name, asked.on_failure)
     app.registered_workflows[name] = workflow
     app.changed()
     return workflow
 
 
-def _check_registering_workflows(what: str, asked: WorkflowRequest) -> None:
+def _check_workflow_request(what: str, asked: WorkflowRequest) -> None:
     check_flags(what, dead_letter=asked.dead_letter, rollback=asked.rollback)
     _check_number(f"max_crashes of {what}", asked.max_crashes, least=1)
     if asked.retention_runs is not None:
@@ -338,38 +312,38 @@ def _check_number(what: str, number: Any, least: int) -> None:
         raise RegistrationError(f"{what} is {number!r}; give a whole number from {least} on")
 
 
-def _workflow(
+def _make_workflow(
     app: Redrive, what: str, definition: WorkflowDefinition, asked: WorkflowRequest
 ) -> Workflow[Any, Any, Any]:
     return Workflow(
         app,
         definition,
         retry=asked.retry,
-        timeout=time_limit(asked.timeout, f"timeout of {what}"),
+        timeout=read_time_limit(asked.timeout, f"timeout of {what}"),
         dead_letter=asked.dead_letter,
         max_crashes=asked.max_crashes,
         retention_runs=asked.retention_runs,
-        dlq_retention=time_limit(asked.dlq_retention, f"dlq_retention of {what}"),
-        index=_index(what, asked.index, definition.signature),
+        dlq_retention=read_time_limit(asked.dlq_retention, f"dlq_retention of {what}"),
+        index=_read_index_fields(what, asked.index, definition.signature),
         rollback=asked.rollback,
         notify=None if asked.notify is None else app.channels.rule(definition.name, asked.notify),
         schedules=read_schedules(what, asked.schedule),
     )
 
 
-def _index(what: str, fields: Any, signature: Signature) -> tuple[str, ...]:
+def _read_index_fields(what: str, fields: Any, signature: Signature) -> tuple[str, ...]:
     """The fields to search by, each once; whatever cannot be one is refused."""
     if isinstance(fields, str) or not isinstance(fields, Sequence):
         raise RegistrationError(f'index of {what} is {fields!r}; give a list, as in ["customer.email"]')
     for field in fields:
         known = signature.parameters
-        if not isinstance(field, str) or not all(parts(field)) or parts(field)[0] not in known:
+        if not isinstance(field, str) or not all(split_field_path(field)) or split_field_path(field)[0] not in known:
             raise RegistrationError(
                 f"index of {what} has {field!r}; give a parameter ({', '.join(known) or 'there is none'}), "
                 "and behind dots the names inside its value"
             )
-    if len(fields) > MOST_FIELDS:
-        raise RegistrationError(f"index of {what} has {len(fields)} fields; {MOST_FIELDS} are the most")
+    if len(fields) > MAX_INDEX_FIELDS:
+        raise RegistrationError(f"index of {what} has {len(fields)} fields; {MAX_INDEX_FIELDS} are the most")
     return tuple(dict.fromkeys(fields))
 
 
@@ -394,8 +368,6 @@ class WorkflowDecorator(Protocol):
     """What `@app.workflow(...)` decorates with."""
 
     @overload
-    def __call__(
-        self, fn: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> Workflow[P, Coroutine[Any, Any, R], R]: ...
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, Coroutine[Any, Any, R], R]: ...
     @overload
     def __call__(self, fn: Callable[P, R], /) -> Workflow[P, R, R]: ...

@@ -3,21 +3,21 @@
 Each chore is one coroutine function `run_once()`; `every` repeats it.
 """
 
-from redrive.chores.every import every
-from redrive.chores.maintenance import Folder, Purger, Releaser, Watch
+from redrive.chores.every import run_every
+from redrive.chores.maintenance import CircuitUpdater, GroupAggregator, Purger, UnclaimableRunMonitor
 from redrive.chores.reap import Reaper
-from redrive.chores.relay import Handover, Relay
-from redrive.chores.schedule import Planned, Scheduler
+from redrive.chores.relay import Relay, RelayForwarder
+from redrive.chores.schedule import Scheduler, WorkflowSchedule
 
 __all__ = [
-    "Folder",
-    "Handover",
-    "Planned",
+    "GroupAggregator",
+    "RelayForwarder",
+    "WorkflowSchedule",
     "Purger",
     "Reaper",
     "Relay",
-    "Releaser",
+    "CircuitUpdater",
     "Scheduler",
-    "Watch",
-    "every",
+    "UnclaimableRunMonitor",
+    "run_every",
 ]

@@ -8,12 +8,10 @@ from collections.abc import Awaitable, Callable
 from redrive.clock import Clock
 from redrive.errors import StoreError
 
-__all__ = ["every"]
-
 log = logging.getLogger("redrive.chores")
 
 
-async def every(
+async def run_every(
     interval: float,
     chore: Callable[[], Awaitable[int]],
     clock: Clock,

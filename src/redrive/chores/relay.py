@@ -26,32 +26,29 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
-from redrive.chores.relay_delivery import Courier
-from redrive.chores.relay_queue import WINDOW, InHand, Lines, Trial
+from redrive.chores.relay_delivery import MessageDeliverer
+from redrive.chores.relay_queue import MAX_HELD_MESSAGES, DeliveryQueue, HeldMessages, SuspectTrial
 from redrive.clock import MICROS, Clock, Timer
 from redrive.core.classify import Rule
-from redrive.core.outbox import BORN, MOST_BYTES, Bundle, Carrier, Suspects
-from redrive.core.transitions import Answer, MessageWrite, Transition
+from redrive.core.outbox import INITIAL_FENCE, MAX_CLAIM_BYTES, Bundle, SinkLease, Suspects
+from redrive.core.transitions import MessageWrite, Transition, TransitionResult
 from redrive.errors import StoreError
-from redrive.observability.counters import Tally
+from redrive.observability.counters import Counters
 from redrive.observability.tracing import Tracing
 from redrive.sinks import SinkDefinition
-from redrive.store.outbox_records import ClaimedDelivery, Deliveries, MessageRow
+from redrive.store.outbox_records import ClaimedDeliveries, ClaimedDelivery, MessageRow
 from redrive.store.port import Store
-
-__all__ = ["Handover", "Relay"]
-
 
 # -- Relay: bring messages to a sink, at least once, in order where they have a key ----------------------
 
 
 log = logging.getLogger("redrive.chores")
-BATCH = 500
-_ROOM = 4_000  # messages in hand with those taken from their commit on, where they leave quickly
-_SHORTEST_LEASE = 30.0
-_PAUSE = 1.0  # how long to leave a store alone that does not answer
-_SLOW = 1.0  # how long a bundle may be under way before the sink is not quick enough for more
-_GRACE = 5.0  # how long a node that stops waits for deliveries under way
+CLAIM_BATCH = 500
+_MAX_HELD_DIRECT = 4_000  # messages in hand with those taken from their commit on, where they leave quickly
+_MIN_LEASE = 30.0
+_STORE_RETRY_PAUSE = 1.0  # how long to leave a store alone that does not answer
+_SLOW_AFTER = 1.0  # how long a bundle may be under way before the sink is not quick enough for more
+_STOP_GRACE = 5.0  # how long a node that stops waits for deliveries under way
 
 
 class Relay:
@@ -63,7 +60,7 @@ class Relay:
         clock: Clock,
         definition: SinkDefinition,
         rules: Sequence[Rule] = (),
-        tally: Tally | None = None,
+        tally: Counters | None = None,
         *,
         one_suspect: asyncio.Lock | None = None,
         tracing: Tracing | None = None,
@@ -71,12 +68,12 @@ class Relay:
         self._store = store
         self._clock = clock
         self._sink = definition
-        self._lease = max(_SHORTEST_LEASE, 3 * definition.timeout)
-        self._in_hand = InHand(definition.name, store, clock, self._noted)
-        courier = Courier(store, clock, definition, rules, tally, tracing)
-        self._lines = Lines(definition, clock, courier, self._in_hand)
+        self._lease = max(_MIN_LEASE, 3 * definition.timeout)
+        self._in_hand = HeldMessages(definition.name, store, clock, self._on_recorded)
+        courier = MessageDeliverer(store, clock, definition, rules, tally, tracing)
+        self._lines = DeliveryQueue(definition, clock, courier, self._in_hand)
         self._suspects = Suspects.LEAVE if definition.user_code else Suspects.TAKE
-        self._testing = Trial(definition.name, one_suspect or asyncio.Lock(), self._try_suspect, self.ring)
+        self._testing = SuspectTrial(definition.name, one_suspect or asyncio.Lock(), self._try_suspect, self.ring)
         self._slow: Timer | None = None
         self._look_at = -1
         self._rung = True
@@ -107,7 +104,7 @@ class Relay:
     @property
     def tasks(self) -> list[asyncio.Task[None]]:
         """What is under way on its behalf."""
-        own = [*self._lines.tasks, self._testing.task, self._in_hand.noting]
+        own = [*self._lines.tasks, self._testing.task, self._in_hand.write_task]
         return [task for task in own if task is not None and not task.done()]
 
     async def run(self, poll: float) -> None:
@@ -125,7 +122,7 @@ class Relay:
 
     async def _pause(self) -> None:
         self._pausing = True
-        await self._clock.sleep(_PAUSE)
+        await self._clock.sleep(_STORE_RETRY_PAUSE)
         self._pausing = False
 
     async def _wait(self, poll: float) -> None:
@@ -143,7 +140,7 @@ class Relay:
             if timer is not None:
                 timer.cancel()
 
-    def _noted(self, some_singly: bool) -> None:
+    def _on_recorded(self, some_singly: bool) -> None:
         if some_singly and self._idle:
             self._rung = True  # something may be due, or have a time when it will be
         self._changed.set()
@@ -159,32 +156,32 @@ class Relay:
                 if await self._claim():
                     self._rung = True
                 continue
-            if not self._in_hand.count and not self._testing.is_going_on:
+            if not self._in_hand.count and not self._testing.is_running:
                 return self._lines.delivered - before
             await self._changed.wait()
 
     async def stop(self) -> None:
         """Begin nothing more; what is under way gets a moment, the rest is given back."""
         self._lines.stop()
-        self._in_hand.unfold_all()
-        self._in_hand.note_soon()
-        await self._end(_GRACE)
+        self._in_hand.split_all_bundles()
+        self._in_hand.write_soon()
+        await self._cancel_tasks(_STOP_GRACE)
         await self._sink.sink.close()
 
     async def kill(self) -> None:
         """Vanish, as a crash would."""
         self._lines.stopped = True
-        await self._end(0.0)
+        await self._cancel_tasks(0.0)
         await self._sink.sink.close()
 
-    async def _end(self, grace: float) -> None:
+    async def _cancel_tasks(self, grace: float) -> None:
         if self._slow is not None:
             self._slow.cancel()
         with suppress(TimeoutError):
             async with asyncio.timeout(grace):
                 while self.tasks:
                     await asyncio.wait(self.tasks)
-                    self._in_hand.note_soon()
+                    self._in_hand.write_soon()
         left = self.tasks
         for task in left:
             task.cancel()
@@ -198,29 +195,29 @@ class Relay:
         Where nothing rings, it is looked for what waited behind messages of ours when half of them are noted.
         """
         wanted = self._rung or self._in_hand.count <= self._look_at
-        room = self._in_hand.count <= WINDOW - BATCH and self._in_hand.size < MOST_BYTES
+        room = self._in_hand.count <= MAX_HELD_MESSAGES - CLAIM_BATCH and self._in_hand.size < MAX_CLAIM_BYTES
         return wanted and room and not self._lines.stopped
 
     async def _claim(self) -> bool:
         """Take what is due; True if there may be more."""
         began = self._clock.monotonic()
-        claims = await self._ask_for(BATCH, self._suspects)
+        claims = await self._claim_deliveries(CLAIM_BATCH, self._suspects)
         self._next_at, self._behind = claims.next_at, claims.more
-        self._lines.add(claims.items, self._last_try(began))
+        self._lines.add(claims.items, self._latest_start(began))
         self._lines.go()
         self._look_at = self._in_hand.count // 2 if self._in_hand.count else -1
         if claims.suspects:
             self._testing.begin()
         return claims.more
 
-    async def _ask_for(self, limit: int, suspects: Suspects) -> Deliveries:
+    async def _claim_deliveries(self, limit: int, suspects: Suspects) -> ClaimedDeliveries:
         claims = await self._store.claim_deliveries(
             self._sink.name, limit=limit, lease=int(self._lease * MICROS), suspects=suspects
         )
-        self._in_hand.have(claims.items)
+        self._in_hand.add_claimed(claims.items)
         return claims
 
-    def _last_try(self, began: float) -> float:
+    def _latest_start(self, began: float) -> float:
         """When a try may begin at the latest so that it ends within a lease that `began` then."""
         return began + self._lease - self._sink.timeout
 
@@ -229,24 +226,24 @@ class Relay:
         if self._lines.stopped:
             return False
         began = self._clock.monotonic()
-        claims = await self._ask_for(1, Suspects.TAKE_ONE)
+        claims = await self._claim_deliveries(1, Suspects.TAKE_ONE)
         for each in claims.items:
-            await self._lines.deliver(deque([each]), self._last_try(began))
-            self._in_hand.note_soon()
-        await self._in_hand.until_noted()
+            await self._lines.deliver(deque([each]), self._latest_start(began))
+            self._in_hand.write_soon()
+        await self._in_hand.wait_written()
         return claims.more
 
     # -- taking -------------------------------------------------------------------------------------
 
     @property
-    def carrier(self) -> Carrier:
+    def carrier(self) -> SinkLease:
         """Whom it takes messages along for, and how long it has them."""
-        return Carrier(self._sink.name, int(self._lease * MICROS))
+        return SinkLease(self._sink.name, int(self._lease * MICROS))
 
     def has_room_for(self, messages: int, size: int) -> bool:
         """True if it may take messages from their commit on: it has room, and nobody is passed over."""
         caught_up = not (self._behind or self._pausing or self._lines.stopped)
-        room = self._in_hand.count + messages <= _ROOM and self._in_hand.size + size < MOST_BYTES
+        room = self._in_hand.count + messages <= _MAX_HELD_DIRECT and self._in_hand.size + size < MAX_CLAIM_BYTES
         return caught_up and room and not self._slow_bundles()
 
     def take(self, bundle: int, items: Sequence[ClaimedDelivery], began: float) -> None:
@@ -254,44 +251,44 @@ class Relay:
 
         Those who wait for that commit go on first.
         """
-        self._in_hand.have_bundle(bundle, items)
+        self._in_hand.add_bundle(bundle, items)
         if self._lines.stopped:
             self._in_hand.give_back(items)
-            self._in_hand.note_soon()
+            self._in_hand.write_soon()
             return
-        self._lines.add_singly(items, self._last_try(began))
+        self._lines.add_unkeyed(items, self._latest_start(began))
         if self._slow is None:
-            self._slow = self._clock.call_later(_SLOW, self._unfold_slow)
+            self._slow = self._clock.call_later(_SLOW_AFTER, self._split_slow_bundles)
         asyncio.get_running_loop().call_soon(self._lines.go)
 
     def _slow_bundles(self) -> list[int]:
-        return self._in_hand.bundles_since(self._clock.monotonic() - _SLOW)
+        return self._in_hand.bundles_older_than(self._clock.monotonic() - _SLOW_AFTER)
 
-    def _unfold_slow(self) -> None:
+    def _split_slow_bundles(self) -> None:
         """Note what arrived of bundles that take long; others may have a part of what has not begun."""
         slow = self._slow_bundles()
         for bundle in slow:
-            self._in_hand.unfold(bundle)
+            self._in_hand.split_bundle(bundle)
         if slow:
-            self._lines.leave_beyond(WINDOW)
-        self._in_hand.note_soon()
+            self._lines.give_back_beyond(MAX_HELD_MESSAGES)
+        self._in_hand.write_soon()
         again = self._in_hand.has_bundles
-        self._slow = self._clock.call_later(_SLOW, self._unfold_slow) if again else None
+        self._slow = self._clock.call_later(_SLOW_AFTER, self._split_slow_bundles) if again else None
 
 
 # -- Hand-over: messages go from the commit that publishes them straight to the relays of this proce -----
 
 
-Items = list[ClaimedDelivery]
+DeliveryList = list[ClaimedDelivery]
 
 
-class Handover:
+class RelayForwarder:
     """Between a settler and the relays that are there at the moment."""
 
     def __init__(self, relays: Callable[[], Iterable[Relay]]) -> None:
         self._relays = relays
 
-    def carriers(self, transitions: Sequence[Transition]) -> list[Carrier]:
+    def carriers(self, transitions: Sequence[Transition]) -> list[SinkLease]:
         """The sinks whose relays take the messages of these transitions along."""
         sizes = [len(message.payload) for each in transitions for message in each.messages]
         if not sizes:
@@ -301,15 +298,15 @@ class Handover:
     def committed(
         self,
         transitions: Sequence[Transition],
-        answers: Sequence[Answer],
-        carriers: Sequence[Carrier],
+        answers: Sequence[TransitionResult],
+        carriers: Sequence[SinkLease],
         began: float,
     ) -> None:
         """Give the carriers what they have since a commit that `began` then; ring for the rest."""
         said = [pair for pair in zip(transitions, answers, strict=True) if pair[0].messages]
         if not said:
             return
-        bundles, whole = _bundles(said)
+        bundles, whole = _collect_bundles(said)
         named = {each.sink for each in carriers}
         for relay in self._relays():
             for bundle, items in bundles:
@@ -319,9 +316,11 @@ class Handover:
                 relay.ring()
 
 
-def _bundles(said: Sequence[tuple[Transition, Answer]]) -> tuple[list[tuple[Bundle, Items]], bool]:
+def _collect_bundles(
+    said: Sequence[tuple[Transition, TransitionResult]],
+) -> tuple[list[tuple[Bundle, DeliveryList]], bool]:
     """What was bundled, and whether that is all. A repeat may have been kept, and written, before."""
-    found: dict[int, tuple[Bundle, Items]] = {}
+    found: dict[int, tuple[Bundle, DeliveryList]] = {}
     whole = True
     for transition, answer in said:
         if not answer.bundled:
@@ -334,12 +333,12 @@ def _bundles(said: Sequence[tuple[Transition, Answer]]) -> tuple[list[tuple[Bund
             id, bundle = place
             if bundle.id not in found:
                 found[bundle.id] = (bundle, [])
-            row = _row(message, id, transition.tenant, answer.now)
-            found[bundle.id][1].append(ClaimedDelivery(message=row, fence=BORN, attempt=0, bundle=bundle.id))
+            row = _make_message_row(message, id, transition.tenant, answer.now)
+            found[bundle.id][1].append(ClaimedDelivery(message=row, fence=INITIAL_FENCE, attempt=0, bundle=bundle.id))
     return list(found.values()), whole
 
 
-def _row(written: MessageWrite, id: int, tenant: str, now: int) -> MessageRow:
+def _make_message_row(written: MessageWrite, id: int, tenant: str, now: int) -> MessageRow:
     return MessageRow(
         id=id,
         public_id=written.public_id,

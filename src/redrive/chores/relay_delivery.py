@@ -8,59 +8,56 @@ import logging
 from collections.abc import Sequence
 
 from redrive.clock import MICROS, Clock, resume_started
-from redrive.core.audit import ENGINE, Event
+from redrive.core.audit import ENGINE_ACTOR, AuditEvent
 from redrive.core.classify import Rule
-from redrive.core.failure import Failure, capture
-from redrive.core.outbox import DeliveryMark, after_failure, is_poison
+from redrive.core.failure import Failure, capture_failure
+from redrive.core.outbox import DeliveryResult, decide_retry_delay, is_poison
 from redrive.core.states import DeliveryStatus
 from redrive.core.transitions import AuditWrite
-from redrive.duration import micros
-from redrive.observability.counters import Tally
+from redrive.duration import to_micros
+from redrive.observability.counters import Counters
 from redrive.observability.tracing import Tracing
-from redrive.sinks import SinkDefinition, received
+from redrive.sinks import SinkDefinition, read_message
 from redrive.store.outbox_records import ClaimedDelivery
 from redrive.store.port import Store
-
-__all__ = ["Courier", "arrived", "dead", "death", "given_back", "put_off"]
-
 
 # -- What is noted of a delivery, for each thing that can become of it -----------------------------------
 
 
-def arrived(claimed: ClaimedDelivery) -> DeliveryMark:
+def make_delivered_result(claimed: ClaimedDelivery) -> DeliveryResult:
     """It is over."""
-    return _mark(claimed, DeliveryStatus.DELIVERED, claimed.attempt + 1)
+    return _make_result(claimed, DeliveryStatus.DELIVERED, claimed.attempt + 1)
 
 
-def put_off(claimed: ClaimedDelivery, attempt: int, error: str, wake_in: int) -> DeliveryMark:
+def make_retry_result(claimed: ClaimedDelivery, attempt: int, error: str, wake_in: int) -> DeliveryResult:
     """It failed, and is tried again after a while."""
-    return _mark(claimed, DeliveryStatus.PENDING, attempt, error=error, wake_in=wake_in)
+    return _make_result(claimed, DeliveryStatus.PENDING, attempt, error=error, wake_in=wake_in)
 
 
-def dead(claimed: ClaimedDelivery, attempt: int, error: str) -> DeliveryMark:
+def make_dead_result(claimed: ClaimedDelivery, attempt: int, error: str) -> DeliveryResult:
     """It failed, and is not tried again before a person says so."""
-    return _mark(claimed, DeliveryStatus.DEAD, attempt, error=error)
+    return _make_result(claimed, DeliveryStatus.DEAD, attempt, error=error)
 
 
-def given_back(claimed: ClaimedDelivery, behind: int | None) -> DeliveryMark:
+def make_untried_result(claimed: ClaimedDelivery, behind: int | None) -> DeliveryResult:
     """It was not tried: it is as it was, and waits for the message `behind` it, if any."""
-    return _mark(claimed, DeliveryStatus.PENDING, claimed.attempt, behind=behind, tried=False)
+    return _make_result(claimed, DeliveryStatus.PENDING, claimed.attempt, behind=behind, tried=False)
 
 
-def death(claimed: ClaimedDelivery, mark: DeliveryMark, sink: str) -> AuditWrite:
+def make_dead_audit(claimed: ClaimedDelivery, mark: DeliveryResult, sink: str) -> AuditWrite:
     """The audit line of a delivery that is dead."""
     about = {"sink": sink, "attempts": mark.attempt, "error": mark.error}
     return AuditWrite(
-        event=Event.MESSAGE_DEAD.value,
+        event=AuditEvent.MESSAGE_DEAD.value,
         tenant=claimed.message.tenant,
-        by=ENGINE,
+        by=ENGINE_ACTOR,
         subject=claimed.message.public_id,
         after=json.dumps(about),
         token=f"dead-{claimed.message.public_id}-{claimed.fence}-{sink}",
     )
 
 
-def _mark(
+def _make_result(
     claimed: ClaimedDelivery,
     status: DeliveryStatus,
     attempt: int,
@@ -69,8 +66,8 @@ def _mark(
     behind: int | None = None,
     error: str | None = None,
     tried: bool = True,
-) -> DeliveryMark:
-    return DeliveryMark(
+) -> DeliveryResult:
+    return DeliveryResult(
         message=claimed.message.id,
         tenant=claimed.message.tenant,
         fence=claimed.fence,
@@ -91,7 +88,7 @@ def _mark(
 log = logging.getLogger("redrive.chores")
 
 
-class Courier:
+class MessageDeliverer:
     """Brings single messages to one sink. `bring` answers what to note: None if the message arrived."""
 
     def __init__(
@@ -100,7 +97,7 @@ class Courier:
         clock: Clock,
         definition: SinkDefinition,
         rules: Sequence[Rule],
-        tally: Tally | None,
+        tally: Counters | None,
         tracing: Tracing | None,
     ) -> None:
         self._store = store
@@ -109,29 +106,29 @@ class Courier:
         self._rules = rules
         self._tally = tally
         self._tracing = tracing
-        self.bring = self._try if tracing is None else self._try_traced
+        self.deliver_once = self._deliver if tracing is None else self._deliver_traced
 
-    def count(self, claimed: ClaimedDelivery, mark: DeliveryMark | None) -> None:
+    def count(self, claimed: ClaimedDelivery, mark: DeliveryResult | None) -> None:
         """Let what became of a message be told as figures."""
         if self._tally is not None:
             ago = (self._store.now() - claimed.message.created_at) / MICROS
             status = DeliveryStatus.DELIVERED if mark is None else mark.status
             self._tally.delivered(self._sink.name, status.value, ago)
 
-    async def _try_traced(self, claimed: ClaimedDelivery) -> DeliveryMark | None:
+    async def _deliver_traced(self, claimed: ClaimedDelivery) -> DeliveryResult | None:
         assert self._tracing is not None
-        with self._tracing.publishing(claimed.message, self._sink.name) as failed:
-            mark = await self._try(claimed)
+        with self._tracing.trace_delivery(claimed.message, self._sink.name) as failed:
+            mark = await self._deliver(claimed)
             if mark is not None:
                 failed()
             return mark
 
-    async def _try(self, claimed: ClaimedDelivery) -> DeliveryMark | None:
+    async def _deliver(self, claimed: ClaimedDelivery) -> DeliveryResult | None:
         if self._sink.user_code and is_poison(claimed.deaths):
             died = f"ProcessDied: {claimed.deaths} processes ended while they delivered this message"
-            return self._give_up(claimed, claimed.attempt, died)
+            return self._make_dead(claimed, claimed.attempt, died)
         try:
-            body = self._sink.sink.deliver(received(claimed.message)).__await__()
+            body = self._sink.sink.deliver(read_message(claimed.message)).__await__()
             try:
                 waits_for = body.send(None)
             except StopIteration:
@@ -142,32 +139,32 @@ class Courier:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            return self._failed(claimed, error)  # something of the sink's own was cancelled
+            return self._make_failure_result(claimed, error)  # something of the sink's own was cancelled
         except Exception as error:
-            return self._failed(claimed, error)
+            return self._make_failure_result(claimed, error)
         return None
 
-    def _failed(self, claimed: ClaimedDelivery, error: BaseException) -> DeliveryMark:
+    def _make_failure_result(self, claimed: ClaimedDelivery, error: BaseException) -> DeliveryResult:
         now = self._store.now()
-        failure = capture(error, self._rules, now / MICROS)
+        failure = capture_failure(error, self._rules, now / MICROS)
         attempt = claimed.attempt + 1
-        delay = after_failure(
+        delay = decide_retry_delay(
             failure,
             self._sink.retry,
             attempt=attempt,
             first_ago=(now - claimed.message.created_at) / MICROS,
             draw=self._clock.draw(),
         )
-        text = _text(failure)
+        text = _failure_text(failure)
         if delay is None:
-            return self._give_up(claimed, attempt, text)
+            return self._make_dead(claimed, attempt, text)
         log.info("message %s to %r failed: %s", claimed.message.public_id, self._sink.name, text)
-        return put_off(claimed, attempt, text, micros(delay))
+        return make_retry_result(claimed, attempt, text, to_micros(delay))
 
-    def _give_up(self, claimed: ClaimedDelivery, attempt: int, text: str) -> DeliveryMark:
+    def _make_dead(self, claimed: ClaimedDelivery, attempt: int, text: str) -> DeliveryResult:
         log.error("message %s to %r is dead: %s", claimed.message.public_id, self._sink.name, text)
-        return dead(claimed, attempt, text)
+        return make_dead_result(claimed, attempt, text)
 
 
-def _text(failure: Failure) -> str:
+def _failure_text(failure: Failure) -> str:
     return f"{failure.short_type}: {failure.message}" if failure.message else failure.short_type

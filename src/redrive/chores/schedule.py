@@ -17,23 +17,21 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from redrive.core.schedule import Due, Schedule, due
+from redrive.core.schedule import DueTimes, Schedule, find_due_times
 from redrive.core.transitions import NewRun
 from redrive.errors import DataRefused
 from redrive.store.port import Store
-from redrive.store.records import Started
-from redrive.store.schedules import NewSchedule, ScheduleMark, SchedulePlace, ScheduleRow
-
-__all__ = ["Planned", "Scheduler"]
+from redrive.store.records import StartResult
+from redrive.store.settings import NewSchedule, ScheduleKey, ScheduleProgress, ScheduleRow
 
 log = logging.getLogger("redrive.chores")
 
 _BATCH = 500
-_BEAT = 60_000_000  # how long a node may trust what it read last
-_PUNCTUAL = 60_000_000  # so late a time is not called missed
+_REREAD_INTERVAL = 60_000_000  # how long a node may trust what it read last
+_MISSED_AFTER = 60_000_000  # so late a time is not called missed
 
 
-class Planned(msgspec.Struct, frozen=True, kw_only=True):
+class WorkflowSchedule(msgspec.Struct, frozen=True, kw_only=True):
     """A schedule of a workflow; `run` makes the run for one of its times."""
 
     workflow: str
@@ -66,11 +64,11 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
         return self.schedule.cron.next(row.passed) if is_on else None
 
 
-class _Fire(msgspec.Struct, frozen=True, kw_only=True):
+class _DueTime(msgspec.Struct, frozen=True, kw_only=True):
     """A time of a schedule for which a run is to be started, or not any more."""
 
-    planned: Planned
-    due: Due
+    planned: WorkflowSchedule
+    due: DueTimes
     run: NewRun | None
 
 
@@ -80,7 +78,7 @@ class Scheduler:
     def __init__(
         self,
         store: Store,
-        planned: Sequence[Planned],
+        planned: Sequence[WorkflowSchedule],
         *,
         worker: Callable[[], int],
         on_start: Callable[[], None],
@@ -90,68 +88,66 @@ class Scheduler:
         self._planned = {each.declared.place: each for each in planned}
         self._worker = worker
         self._on_start = on_start
-        self._punctual = max(_PUNCTUAL, punctual)
+        self._punctual = max(_MISSED_AFTER, punctual)
         self._look_at = 0
-        self._told: dict[SchedulePlace, int] = {}
+        self._told: dict[ScheduleKey, int] = {}
 
     async def run_once(self) -> int:
         """Start what is due; returns how many runs that were. Asks the store only when something may be."""
         ahead = self._look_at - self._store.now()
-        if not self._planned or 0 < ahead <= _BEAT:  # more than that, and the clock was set back
+        if not self._planned or 0 < ahead <= _REREAD_INTERVAL:  # more than that, and the clock was set back
             return 0
         declared = [each.declared for each in self._planned.values()]
         rows = await self._store.schedules.keep(declared, worker=self._worker())
         now = self._store.now()
-        fires = [fire for row in rows if (fire := self._fire(row, now)) is not None]
+        fires = [fire for row in rows if (fire := self._find_due(row, now)) is not None]
         started = 0
         for begin in range(0, len(fires), _BATCH):
-            started += await self._carry_out(fires[begin : begin + _BATCH])
-        self._look_at = now if fires else self._next_look(rows, now)
+            started += await self._start_and_record(fires[begin : begin + _BATCH])
+        self._look_at = now if fires else self._next_check_at(rows, now)
         return started
 
-    def _next_look(self, rows: Sequence[ScheduleRow], now: int) -> int:
+    def _next_check_at(self, rows: Sequence[ScheduleRow], now: int) -> int:
         """When the first of them is due; at once where a person or another node may change what is."""
         moments = [self._planned[row.place].next(row) for row in rows]
-        return min(now + _BEAT, *(now if at is None else at for at in moments))
+        return min(now + _REREAD_INTERVAL, *(now if at is None else at for at in moments))
 
-    def _fire(self, row: ScheduleRow, now: int) -> _Fire | None:
+    def _find_due(self, row: ScheduleRow, now: int) -> _DueTime | None:
         """What is to be done about a schedule now; nothing, if its run cannot be made."""
         planned = self._planned[row.place]
         if row.paused_at is not None or not planned.is_in_force(row):
             return None
         schedule = planned.schedule
-        found = due(
+        found = find_due_times(
             schedule.cron, passed=row.passed, now=now, latest_by=max(schedule.catch_up, self._punctual)
         )
         if found is None:
             return None
         try:
-            return _Fire(planned=planned, due=found, run=planned.run(found.latest) if found.starts else None)
+            return _DueTime(planned=planned, due=found, run=planned.run(found.latest) if found.starts else None)
         except Exception as error:  # whatever the user's function raises
-            self._complain(planned, found.latest, error)
+            self._log_failure_once(planned, found.latest, error)
             return None
 
-    async def _carry_out(self, fires: Sequence[_Fire]) -> int:
-        begun = await self._start([fire for fire in fires if fire.run is not None])
+    async def _start_and_record(self, fires: Sequence[_DueTime]) -> int:
+        begun = await self._start_runs([fire for fire in fires if fire.run is not None])
         over = [(fire, None) for fire in fires if fire.run is None] + begun
         marks = [
-            ScheduleMark(
-                schedule=fire.planned.declared,
-                at=fire.due.latest,
-                run=None if answer is None else answer.public_id,
+            ScheduleProgress(
+                schedule=fire.planned.declared, at=fire.due.latest, run=None if answer is None else answer.public_id
             )
             for fire, answer in over
         ]
         moved = await self._store.schedules.mark(marks) if marks else []
         for (fire, answer), is_news in zip(over, moved, strict=True):
             if is_news:
-                _report(fire, answer)
+                _log_fire(fire, answer)
         new = sum(answer is not None and answer.new for _, answer in over)
         if new:
             self._on_start()
         return new
 
-    async def _start(self, fires: list[_Fire]) -> list[tuple[_Fire, Started | None]]:
+    async def _start_runs(self, fires: list[_DueTime]) -> list[tuple[_DueTime, StartResult | None]]:
         """Start the runs; one that the store refuses does not keep the others back."""
         if not fires:
             return []
@@ -159,13 +155,13 @@ class Scheduler:
             answers = await self._store.start([fire.run for fire in fires if fire.run is not None])
         except DataRefused as error:
             if len(fires) == 1:
-                self._complain(fires[0].planned, fires[0].due.latest, error)
+                self._log_failure_once(fires[0].planned, fires[0].due.latest, error)
                 return []
             half = len(fires) // 2
-            return await self._start(fires[:half]) + await self._start(fires[half:])
+            return await self._start_runs(fires[:half]) + await self._start_runs(fires[half:])
         return list(zip(fires, answers, strict=True))
 
-    def _complain(self, planned: Planned, at: int, error: Exception) -> None:
+    def _log_failure_once(self, planned: WorkflowSchedule, at: int, error: Exception) -> None:
         """Say once for each time that it cannot be started."""
         place = planned.declared.place
         if self._told.get(place) != at:
@@ -178,7 +174,7 @@ class Scheduler:
             )
 
 
-def _report(fire: _Fire, answer: Started | None) -> None:
+def _log_fire(fire: _DueTime, answer: StartResult | None) -> None:
     """Say what was started, and what never will be."""
     local, due = fire.planned.schedule.cron.local, fire.due
     if answer is None:

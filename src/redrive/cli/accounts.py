@@ -7,30 +7,27 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from redrive.cli.messages import explained
-from redrive.cli.options import SPAN, Change, changing, user
-from redrive.cli.output import Column, Output, as_json, echo, json_text, say, shown
-from redrive.cli.place import Place, at_a_place, home
-from redrive.cli.server import needed
+from redrive.cli.messages import report_errors
+from redrive.cli.options import DURATION_TYPE, ChangeOptions, change_options, current_user
+from redrive.cli.output import Column, Output, as_json, echo, echo_err, json_text, output_options
+from redrive.cli.place import Target, default_tenant, target_options
+from redrive.cli.server import require_extras
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.core.roles import Role
-    from redrive.server.auth.admin import Access
-    from redrive.server.contract import Made, NewToken, NewUser
+    from redrive.server.auth.admin import AccountAdmin
+    from redrive.server.contract import IssuedToken, NewToken, NewUser
     from redrive.store.account_records import TenantRow, TokenRow, UserRow
-
-__all__ = ["Managing", "ROLES", "manage", "registered", "tenants", "tokens"]
-
 
 # -- Working on tenants, people and tokens: on the store itself, past all roles, or on a server with -----
 
 
 T = TypeVar("T")
-ROLES = click.Choice(["OWNER", "ADMIN", "STAFF", "VIEWER", "SUPER_ADMIN", "ORG_ADMIN"], case_sensitive=False)
+ROLE_CHOICE = click.Choice(["OWNER", "ADMIN", "STAFF", "VIEWER", "SUPER_ADMIN", "ORG_ADMIN"], case_sensitive=False)
 
 
-def manage(place: Place, work: Callable[[Managing], Awaitable[T]], by: str | None = None) -> T:
+def manage_accounts(place: Target, work: Callable[[LocalAccounts], Awaitable[T]], by: str | None = None) -> T:
     """Open the store, which is made if there is none, and work on it as whoever is at the keyboard.
 
     Where the place is a server, the work is done there, with what the token allows.
@@ -41,32 +38,32 @@ def manage(place: Place, work: Callable[[Managing], Awaitable[T]], by: str | Non
         remote = place.server()
         if remote is not None:
             async with remote.client():
-                return await work(cast("Managing", remote.people))
+                return await work(cast("LocalAccounts", remote.people))
         app = place.app()
         async with app.client():
-            return await work(Managing(app, by or user()))
+            return await work(LocalAccounts(app, by or current_user()))
 
-    with explained(), needed():
+    with report_errors(), require_extras():
         return asyncio.run(opened())
 
 
-async def registered(people: Managing, tenant: str) -> str:
+async def ensure_tenant(people: LocalAccounts, tenant: str) -> str:
     """The tenant, registered now if it was not."""
     if tenant not in {row.tenant for row in await people.tenants()}:
         await people.create_tenant(tenant)
-        say(f"tenant {tenant!r} is new: registered")
+        echo_err(f"tenant {tenant!r} is new: registered")
     return tenant
 
 
-class Managing:
+class LocalAccounts:
     """What an operator does about tenants, people and tokens of an open store."""
 
     def __init__(self, app: Redrive, by: str) -> None:
-        from redrive.server.auth.admin import Access, operator
+        from redrive.server.auth.admin import AccountAdmin, make_operator
 
         self._store = app.runtime.store
         clock, secret = app.runtime.clock, app.settings.secret_key
-        self._access: Access = Access(self._store.accounts, clock, operator(by), secret)
+        self._access: AccountAdmin = AccountAdmin(self._store.accounts, clock, make_operator(by), secret)
 
     # -- tenants ---------------------------------------------------------------------------------------
 
@@ -83,14 +80,14 @@ class Managing:
         return await self._access.disable_tenant(name, disabled=disabled)
 
     async def erase_tenant(self, name: str) -> int:
-        from redrive.server.auth.admin import erased
+        from redrive.server.auth.admin import erase_tenant_data
 
-        return await erased(self._store, self._access, name)
+        return await erase_tenant_data(self._store, self._access, name)
 
     async def export_tenant(self, name: str) -> AsyncIterator[dict[str, Any]]:
-        from redrive.server.auth.admin import exported
+        from redrive.server.auth.admin import export_tenant_data
 
-        async for kind, value in await exported(self._store, self._access, name):
+        async for kind, value in await export_tenant_data(self._store, self._access, name):
             yield {"kind": kind, **as_json(value)}
 
     # -- people ----------------------------------------------------------------------------------------
@@ -104,24 +101,22 @@ class Managing:
     async def create_user(self, new: NewUser) -> tuple[UserRow, str | None]:
         return await self._access.create_user(new)
 
-    async def give_role(
-        self, id: str, tenant: str, role: Role, *, payloads: bool | None
-    ) -> tuple[UserRow, str | None]:
-        from redrive.server.auth.admin import Part, give_part
+    async def give_role(self, id: str, tenant: str, role: Role, *, payloads: bool | None) -> tuple[UserRow, str | None]:
+        from redrive.server.auth.admin import MembershipChange, change_membership
 
         user = await self._access.user(None, id, near=tenant)
         if tenant not in {each.tenant for each in user.members}:
-            await registered(self, tenant)
-        part = Part(role=role, payloads=payloads, active=True)
-        return await give_part(self._access, user, tenant, part)
+            await ensure_tenant(self, tenant)
+        part = MembershipChange(role=role, payloads=payloads, active=True)
+        return await change_membership(self._access, user, tenant, part)
 
     async def disable_user(self, id: str, *, disabled: bool) -> UserRow:
         return await self._access.disable_user(id, disabled=disabled)
 
     async def code(self, id: str) -> str:
-        from redrive.server.auth.admin import code_for
+        from redrive.server.auth.admin import create_sign_in_code
 
-        return (await code_for(self._access, id))[1]
+        return (await create_sign_in_code(self._access, id))[1]
 
     # -- tokens ----------------------------------------------------------------------------------------
 
@@ -131,7 +126,7 @@ class Managing:
     async def token(self, id: str) -> TokenRow:
         return await self._access.token(None, id)
 
-    async def create_token(self, new: NewToken) -> Made:
+    async def create_token(self, new: NewToken) -> IssuedToken:
         return await self._access.create_token(new)
 
     async def revoke_token(self, id: str) -> TokenRow:
@@ -155,29 +150,29 @@ def tenants() -> None:
 
 @tenants.command()
 @click.argument("name")
-@shown
-@at_a_place
-def create(name: str, place: Place, output: Output) -> None:
+@output_options
+@target_options
+def create(name: str, place: Target, output: Output) -> None:
     """Register tenant NAME, so that people and tokens can belong to it.
 
     \b
     Examples:
       redrive tenants create acme
     """
-    _print(manage(place, lambda people: people.create_tenant(name)), output)
+    _print_tenant(manage_accounts(place, lambda people: people.create_tenant(name)), output)
 
 
 @tenants.command("list")
-@shown
-@at_a_place
-def list_(place: Place, output: Output) -> None:
+@output_options
+@target_options
+def list_(place: Target, output: Output) -> None:
     """List the registered tenants.
 
     \b
     Examples:
       redrive tenants list
     """
-    rows = manage(place, lambda people: people.tenants())
+    rows = manage_accounts(place, lambda people: people.tenants())
     columns: list[Column[dict[str, object]]] = [
         Column("NAME", lambda one: one["name"]),
         Column("SINCE", lambda one: one["created_at"]),
@@ -185,7 +180,7 @@ def list_(place: Place, output: Output) -> None:
         Column("DISABLED", lambda one: "yes" if one["disabled"] else None),
     ]
     output.list(
-        [_shown(row) for row in rows],
+        [_tenant_fields(row) for row in rows],
         columns,
         id=lambda one: str(one["name"]),
         empty="No tenant is registered.",
@@ -194,50 +189,50 @@ def list_(place: Place, output: Output) -> None:
 
 @tenants.command()
 @click.argument("name")
-@shown
-@at_a_place
-def show(name: str, place: Place, output: Output) -> None:
+@output_options
+@target_options
+def show(name: str, place: Target, output: Output) -> None:
     """Show tenant NAME.
 
     \b
     Examples:
       redrive tenants show acme
     """
-    _print(manage(place, lambda people: people.tenant(name)), output)
+    _print_tenant(manage_accounts(place, lambda people: people.tenant(name)), output)
 
 
 @tenants.command()
 @click.argument("name")
-@shown
-@at_a_place
-def disable(name: str, place: Place, output: Output) -> None:
+@output_options
+@target_options
+def disable(name: str, place: Target, output: Output) -> None:
     """Let no credential of tenant NAME hold. Its data stays, and its runs go on.
 
     \b
     Examples:
       redrive tenants disable acme
     """
-    _print(manage(place, lambda people: people.disable_tenant(name, disabled=True)), output)
+    _print_tenant(manage_accounts(place, lambda people: people.disable_tenant(name, disabled=True)), output)
 
 
 @tenants.command()
 @click.argument("name")
-@shown
-@at_a_place
-def enable(name: str, place: Place, output: Output) -> None:
+@output_options
+@target_options
+def enable(name: str, place: Target, output: Output) -> None:
     """Let the credentials of tenant NAME hold again.
 
     \b
     Examples:
       redrive tenants enable acme
     """
-    _print(manage(place, lambda people: people.disable_tenant(name, disabled=False)), output)
+    _print_tenant(manage_accounts(place, lambda people: people.disable_tenant(name, disabled=False)), output)
 
 
 @tenants.command()
 @click.argument("name")
-@at_a_place
-def export(name: str, place: Place) -> None:
+@target_options
+def export(name: str, place: Target) -> None:
     """Print everything tenant NAME has, one JSON object on each line, with nothing hidden.
 
     \b
@@ -245,21 +240,21 @@ def export(name: str, place: Place) -> None:
       redrive tenants export acme > acme.jsonl
     """
 
-    async def work(people: Managing) -> None:
+    async def work(people: LocalAccounts) -> None:
         async for one in people.export_tenant(name):
             echo(json_text(one))
         for account in await people.users(name):
             echo(json_text({"kind": "user", "id": account.id, "email": account.email}))
 
-    manage(place, work)
+    manage_accounts(place, work)
 
 
 @tenants.command()
 @click.argument("name")
-@changing
-@shown
-@at_a_place
-def erase(name: str, change: Change, place: Place, output: Output) -> None:
+@change_options
+@output_options
+@target_options
+def erase(name: str, change: ChangeOptions, place: Target, output: Output) -> None:
     """Remove everything tenant NAME has: runs, letters, log, people, tokens. It cannot be undone.
 
     Asks on a terminal; elsewhere --yes is needed.
@@ -268,33 +263,33 @@ def erase(name: str, change: Change, place: Place, output: Output) -> None:
     Examples:
       redrive tenants erase acme --yes
     """
-    change.expect_yes(f"nothing was erased: say --yes to erase {name!r} without being asked")
+    change.require_yes(f"nothing was erased: say --yes to erase {name!r} without being asked")
     change.confirm(f"Erase everything of tenant {name!r}, for good")
 
-    async def work(people: Managing) -> int:
+    async def work(people: LocalAccounts) -> int:
         return 0 if change.dry_run else await people.erase_tenant(name)
 
-    rows = manage(place, work, by=change.by)
+    rows = manage_accounts(place, work, by=change.by)
     if change.dry_run:
-        say(f"would erase tenant {name!r}; nothing was changed")
+        echo_err(f"would erase tenant {name!r}; nothing was changed")
     else:
         output.done(name, {"name": name, "rows": rows}, f"erased tenant {name!r}: {rows} rows")
 
 
-def _shown(row: TenantRow) -> dict[str, object]:
-    from redrive.duration import moment
+def _tenant_fields(row: TenantRow) -> dict[str, object]:
+    from redrive.duration import to_datetime
 
     return {
         "name": row.tenant,
-        "created_at": moment(row.created_at),
+        "created_at": to_datetime(row.created_at),
         "created_by": row.created_by,
         "disabled": row.disabled_at is not None,
     }
 
 
-def _print(row: TenantRow, output: Output) -> None:
+def _print_tenant(row: TenantRow, output: Output) -> None:
     state = "disabled" if row.disabled_at is not None else "enabled"
-    output.done(row.tenant, _shown(row), f"{row.tenant}: {state}")
+    output.done(row.tenant, _tenant_fields(row), f"{row.tenant}: {state}")
 
 
 # -- `redrive tokens`: keys and signed tokens for programs -----------------------------------------------
@@ -314,23 +309,17 @@ def tokens() -> None:
 
 @tokens.command("create")
 @click.option("--tenant", metavar="NAME", help="The tenant.  [default: default, or the token's]")
-@click.option("--role", type=ROLES, required=True, help="What it allows.")
+@click.option("--role", type=ROLE_CHOICE, required=True, help="What it allows.")
+@click.option("--workflow", "workflows", multiple=True, metavar="NAME", help="Only this workflow; may be repeated.")
 @click.option(
-    "--workflow", "workflows", multiple=True, metavar="NAME", help="Only this workflow; may be repeated."
-)
-@click.option(
-    "--kind",
-    type=click.Choice(["key", "jwt"]),
-    default="key",
-    show_default=True,
-    help="A key, or a signed token.",
+    "--kind", type=click.Choice(["key", "jwt"]), default="key", show_default=True, help="A key, or a signed token."
 )
 @click.option("--name", default="unnamed", metavar="TEXT", show_default=True, help="What it is for.")
-@click.option("--lasts", type=SPAN, metavar="TIME", help="How long it holds.  [default: a jwt 30d]")
+@click.option("--lasts", type=DURATION_TYPE, metavar="TIME", help="How long it holds.  [default: a jwt 30d]")
 @click.option("--payloads", is_flag=True, help="It may see hidden payloads.")
-@shown
-@at_a_place
-def create_token(place: Place, output: Output, tenant: str | None, **wanted: Any) -> None:
+@output_options
+@target_options
+def create_token(place: Target, output: Output, tenant: str | None, **wanted: Any) -> None:
     """Make a token and print its secret, which is shown now and never again.
 
     \b
@@ -339,49 +328,49 @@ def create_token(place: Place, output: Output, tenant: str | None, **wanted: Any
       redrive tokens create --tenant acme --role STAFF --workflow fulfil --kind jwt --lasts 1h
     """
 
-    whose = tenant or home(place)
+    whose = tenant or default_tenant(place)
 
-    async def work(people: Managing) -> Made:
-        from redrive.core.roles import role_of
-        from redrive.duration import seconds
+    async def work(people: LocalAccounts) -> IssuedToken:
+        from redrive.core.roles import parse_role
+        from redrive.duration import parse_duration
         from redrive.server.contract import NewToken
         from redrive.store.account_records import TokenKind
 
-        await registered(people, whose)
+        await ensure_tenant(people, whose)
         lasts = wanted["lasts"]
         new = NewToken(
             tenant=whose,
-            role=role_of(wanted["role"]),
+            role=parse_role(wanted["role"]),
             name=wanted["name"],
             kind=TokenKind(wanted["kind"]),
             workflows=wanted["workflows"],
             payloads=wanted["payloads"],
-            lasts=None if lasts is None else int(seconds(lasts, "--lasts")),
+            lasts=None if lasts is None else int(parse_duration(lasts, "--lasts")),
         )
         return await people.create_token(new)
 
-    made = manage(place, work)
+    made = manage_accounts(place, work)
     if output.json:
-        output.object({**_shown_tokens(made.token), "secret": made.secret})
+        output.object({**_token_fields(made.token), "secret": made.secret})
     elif output.quiet:
         click.echo(made.token.id)
     else:
-        say(f"token {made.token.id} ({made.token.role} of {made.token.tenant}); its secret, shown once:")
+        echo_err(f"token {made.token.id} ({made.token.role} of {made.token.tenant}); its secret, shown once:")
         click.echo(made.secret)
 
 
 @tokens.command("list")
 @click.option("--tenant", metavar="NAME", help="Only tokens of this tenant.  [default: all]")
-@shown
-@at_a_place
-def list__tokens(tenant: str | None, place: Place, output: Output) -> None:
+@output_options
+@target_options
+def list_tokens(tenant: str | None, place: Target, output: Output) -> None:
     """List tokens, newest first. Their secrets are kept nowhere.
 
     \b
     Examples:
       redrive tokens list --tenant acme
     """
-    rows = manage(place, lambda people: people.tokens(tenant))
+    rows = manage_accounts(place, lambda people: people.tokens(tenant))
     columns: list[Column[dict[str, Any]]] = [
         Column("ID", lambda one: one["id"]),
         Column("NAME", lambda one: one["name"]),
@@ -393,43 +382,40 @@ def list__tokens(tenant: str | None, place: Place, output: Output) -> None:
         Column("REVOKED", lambda one: one["revoked_at"]),
     ]
     output.list(
-        [_shown_tokens(row) for row in rows],
-        columns,
-        id=lambda one: str(one["id"]),
-        empty="There is no token.",
+        [_token_fields(row) for row in rows], columns, id=lambda one: str(one["id"]), empty="There is no token."
     )
 
 
 @tokens.command("show")
 @click.argument("id", metavar="TOKEN")
-@shown
-@at_a_place
-def show_token(id: str, place: Place, output: Output) -> None:
+@output_options
+@target_options
+def show_token(id: str, place: Target, output: Output) -> None:
     """Show one token, without its secret.
 
     \b
     Examples:
       redrive tokens show 01k9x7y2m4n6p8q0r2s4t6v8w0
     """
-    _print_tokens(manage(place, lambda people: people.token(id)), output)
+    _print_token(manage_accounts(place, lambda people: people.token(id)), output)
 
 
 @tokens.command()
 @click.argument("id", metavar="TOKEN")
-@shown
-@at_a_place
-def revoke(id: str, place: Place, output: Output) -> None:
+@output_options
+@target_options
+def revoke(id: str, place: Target, output: Output) -> None:
     """Let TOKEN hold no longer, from its next use on.
 
     \b
     Examples:
       redrive tokens revoke 01k9x7y2m4n6p8q0r2s4t6v8w0
     """
-    _print_tokens(manage(place, lambda people: people.revoke_token(id)), output)
+    _print_token(manage_accounts(place, lambda people: people.revoke_token(id)), output)
 
 
-def _shown_tokens(row: TokenRow) -> dict[str, Any]:
-    from redrive.duration import moment
+def _token_fields(row: TokenRow) -> dict[str, Any]:
+    from redrive.duration import to_datetime
 
     return {
         "id": row.id,
@@ -439,13 +425,13 @@ def _shown_tokens(row: TokenRow) -> dict[str, Any]:
         "role": row.role.value,
         "may_see_payloads": row.payloads,
         "workflows": list(row.workflows),
-        "created_at": moment(row.created_at),
+        "created_at": to_datetime(row.created_at),
         "created_by": row.created_by,
-        "expires_at": moment(row.expires_at),
-        "revoked_at": moment(row.revoked_at),
+        "expires_at": to_datetime(row.expires_at),
+        "revoked_at": to_datetime(row.revoked_at),
     }
 
 
-def _print_tokens(row: TokenRow, output: Output) -> None:
+def _print_token(row: TokenRow, output: Output) -> None:
     state = "revoked" if row.revoked_at is not None else "in force"
-    output.done(row.id, _shown_tokens(row), f"{row.id} ({row.name}): {row.role} of {row.tenant}, {state}")
+    output.done(row.id, _token_fields(row), f"{row.id} ({row.name}): {row.role} of {row.tenant}, {state}")

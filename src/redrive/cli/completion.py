@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import click
 
-__all__ = ["completion"]
-
 
 @click.command(short_help="Print the script for completion in your shell.")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))

@@ -6,40 +6,31 @@ from typing import TYPE_CHECKING
 
 import click
 
-from redrive.cli.messages import CONFLICT, Stopped, explained
+from redrive.cli.messages import CONFLICT, CommandFailed, report_errors
 from redrive.cli.output import echo
-from redrive.cli.server import HOST, PORT
+from redrive.cli.server import DEFAULT_HOST, DEFAULT_PORT
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-__all__ = ["dev", "init"]
-
 
 # -- `redrive dev`: a worker, and everything it decides, in one terminal ---------------------------------
 
 
 @click.command(short_help="Run workflows here, and see what happens.")
 @click.argument("target", metavar="MODULE:APP")
-@click.option(
-    "--concurrency", type=click.IntRange(min=1), metavar="N", help="Runs to execute at the same time."
-)
+@click.option("--concurrency", type=click.IntRange(min=1), metavar="N", help="Runs to execute at the same time.")
 @click.option(
     "--url",
     metavar="URL",
     help="The store to work on.  [default: the app's own, else $REDRIVE_URL, else sqlite:///redrive.db]",
 )
 @click.option(
-    "--host",
-    default=HOST,
-    metavar="ADDRESS",
-    show_default=True,
-    help="Where the dashboard and the API listen.",
+    "--host", default=DEFAULT_HOST, metavar="ADDRESS", show_default=True, help="Where the dashboard and the API listen."
 )
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
-    default=PORT,
+    default=DEFAULT_PORT,
     metavar="N",
     show_default=True,
     help="Its port; 0: a free one.",
@@ -56,17 +47,17 @@ def dev(target: str, concurrency: int | None, url: str | None, host: str, port: 
       redrive dev shop:app
       redrive dev shop:app --url sqlite:///scratch.db
     """
-    from redrive.cli.dev_feed import Live
+    from redrive.cli.dev_feed import EventPrinter
     from redrive.cli.target import load_app
-    from redrive.cli.worker import adjust
-    from redrive.cli.worker_process import Beside, Stop, run
+    from redrive.cli.worker import override_settings
+    from redrive.cli.worker_process import ApiBesideWorker, StopController, run_worker
 
-    with explained():
+    with report_errors():
         app = load_app(target)
-        adjust(app, concurrency, url)
-        live, beside = Live(app), None if no_server else Beside(app, host, port)
+        override_settings(app, concurrency, url)
+        live, beside = EventPrinter(app), None if no_server else ApiBesideWorker(app, host, port)
 
-        def also(stop: Stop) -> None:
+        def also(stop: StopController) -> None:
             live.begin(stop)
             if beside is not None:
                 beside.begin(stop)
@@ -74,13 +65,13 @@ def dev(target: str, concurrency: int | None, url: str | None, host: str, port: 
         import logging
 
         logging.getLogger("redrive.runs").setLevel(logging.CRITICAL)  # what it says is shown here anyway
-        run(app, also=also)
+        run_worker(app, also=also)
 
 
 # -- `redrive init`: a small project that works, to begin from -------------------------------------------
 
 
-FILES = {
+PROJECT_FILES = {
     "shop.py": "shop.py.txt",
     "test_shop.py": "test_shop.py.txt",
     "README.md": "README.md.txt",
@@ -106,31 +97,29 @@ def init(folder: str, dry_run: bool) -> None:
     from pathlib import Path
 
     place = Path(folder)
-    if there := [name for name in FILES if (place / name).exists()]:
-        raise Stopped(
-            f"{place / there[0]} exists already, so nothing was written: name another folder", CONFLICT
-        )
+    if there := [name for name in PROJECT_FILES if (place / name).exists()]:
+        raise CommandFailed(f"{place / there[0]} exists already, so nothing was written: name another folder", CONFLICT)
     source = files("redrive.cli").joinpath("project")
-    for name, file in FILES.items():
+    for name, file in PROJECT_FILES.items():
         if not dry_run:
-            _write(place / name, source.joinpath(file).read_text(encoding="utf-8"))
+            _write_file(place / name, source.joinpath(file).read_text(encoding="utf-8"))
         echo(f"{'would write' if dry_run else 'wrote'} {place / name}")
     if not dry_run:
-        echo("\n".join(["", "Next:", *(f"  {line}" for line in _next(folder))]))
+        echo("\n".join(["", "Next:", *(f"  {line}" for line in _list_next_commands(folder))]))
 
 
-def _write(path: Path, text: str) -> None:
+def _write_file(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise Stopped(f"{path} cannot be written ({error.strerror}): name another folder") from None
+        raise CommandFailed(f"{path} cannot be written ({error.strerror}): name another folder") from None
 
 
-def _next(folder: str) -> list[str]:
+def _list_next_commands(folder: str) -> list[str]:
     import shlex
 
-    from redrive.cli.messages import ways_to_find
+    from redrive.cli.messages import list_path_commands
 
     enter = [] if folder == "." else [f"cd {shlex.quote(folder)}"]
-    return [*ways_to_find(), *enter, "redrive dev shop:app"]
+    return [*list_path_commands(), *enter, "redrive dev shop:app"]

@@ -8,21 +8,19 @@ from typing import TYPE_CHECKING
 import click
 
 from redrive.cli.messages import FAILED
-from redrive.cli.output import Output, clean, echo, folded, shown, styled
-from redrive.cli.place import Place, at_a_place
+from redrive.cli.output import Output, echo, escape_line, fold_text, output_options, style_text
+from redrive.cli.place import Target, target_options
 
 if TYPE_CHECKING:
     from redrive.cli.doctor_checks import Finding
 
-__all__ = ["doctor"]
-
-_SIGNS = {"ok": ("✓", "green"), "note": ("!", "yellow"), "wrong": ("✗", "red")}
+_LEVEL_SIGNS = {"ok": ("✓", "green"), "note": ("!", "yellow"), "wrong": ("✗", "red")}
 
 
 @click.command(short_help="Is everything in order? If not, what to do.")
-@shown
-@at_a_place
-def doctor(place: Place, output: Output) -> None:
+@output_options
+@target_options
+def doctor(place: Target, output: Output) -> None:
     """Check store, schema, clock, workers, late runs, schedules, messages, mail, webhooks, and security.
 
     Exit code 1 if something is wrong; each finding says what to do. --quiet prints what is wrong only.
@@ -33,46 +31,46 @@ def doctor(place: Place, output: Output) -> None:
       redrive doctor
       redrive doctor --json --url postgresql://shop@db/shop
     """
-    from redrive.cli.messages import explained
+    from redrive.cli.messages import report_errors
 
-    with explained():
-        findings = _examined(place)
+    with report_errors():
+        findings = _collect_findings(place)
     wrong = any(finding.level == "wrong" for finding in findings)
     if output.json:
         output.object({"ok": not wrong, "findings": findings})
     else:
         for finding in findings:
             if not output.quiet or finding.level == "wrong":
-                _print(finding)
+                _print_finding(finding)
     if wrong:
         raise click.exceptions.Exit(FAILED)
 
 
-def _examined(place: Place) -> list[Finding]:
+def _collect_findings(place: Target) -> list[Finding]:
     import asyncio
 
-    from redrive.cli.doctor_checks import examine
-    from redrive.cli.doctor_remote import examine_telling
+    from redrive.cli.doctor_checks import check_store
+    from redrive.cli.doctor_remote import check_notifications
 
     server = place.server()
     if server is not None:
-        from redrive.cli.doctor_remote import examine_server
+        from redrive.cli.doctor_remote import check_server
 
-        return asyncio.run(examine_server(server))
+        return asyncio.run(check_server(server))
     app = place.app()
-    findings = asyncio.run(examine(app.settings.url))
+    findings = asyncio.run(check_store(app.settings.url))
     if any(each.level == "wrong" and each.check in ("store", "schema") for each in findings):
         return findings
-    from redrive.cli.hardening import examine_hardening
+    from redrive.cli.hardening import check_hardening
 
     # A setting that cannot be read keeps the app itself from looking further.
-    hardening = asyncio.run(examine_hardening(app))
-    return [*findings, *hardening, *asyncio.run(examine_telling(app))]
+    hardening = asyncio.run(check_hardening(app))
+    return [*findings, *hardening, *asyncio.run(check_notifications(app))]
 
 
-def _print(finding: Finding) -> None:
-    sign, colour = _SIGNS[finding.level]
-    text = folded(f"{sign} {finding.check + ':':<10} {clean(finding.text)}", sys.stdout, deeper=" " * 13)
-    echo(styled(sign, fg=colour) + text.removeprefix(sign))
+def _print_finding(finding: Finding) -> None:
+    sign, colour = _LEVEL_SIGNS[finding.level]
+    text = fold_text(f"{sign} {finding.check + ':':<10} {escape_line(finding.text)}", sys.stdout, deeper=" " * 13)
+    echo(style_text(sign, fg=colour) + text.removeprefix(sign))
     if finding.advice:
-        echo(folded(f"    {clean(finding.advice)}", sys.stdout))
+        echo(fold_text(f"    {escape_line(finding.advice)}", sys.stdout))

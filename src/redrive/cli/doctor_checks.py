@@ -9,30 +9,27 @@ from typing import Literal
 
 import msgspec
 
-from redrive.cli.messages import circuit_hint, hint, rewritten, schedule_hint, worker_hint
+from redrive.cli.messages import circuit_hint, hint, rewrite_hints, schedule_hint, worker_hint
 from redrive.clock import MICROS, SystemClock
-from redrive.core.audit import reason_by
+from redrive.core.audit import read_reason
 from redrive.core.circuit import CircuitStatus
 from redrive.core.redact import Redactor
 from redrive.core.states import LetterStatus, RunStatus
-from redrive.desk.settings import KnownSchedule, listed
-from redrive.duration import moment, words
+from redrive.desk.settings import KnownSchedule, load_schedules
+from redrive.duration import format_duration, to_datetime
 from redrive.errors import RedriveError, SchemaMismatch
-from redrive.store import EXPOSED, open_store
-from redrive.store.account_records import TokenKind, lapse_of
+from redrive.store import TENANTS_EXPOSED, open_store
+from redrive.store.account_records import TokenKind, token_invalid_reason
 from redrive.store.filters import CircuitFilter, LetterFilter, RunFilter
 from redrive.store.port import Store
-from redrive.store.stats import Figures
-from redrive.store.workers import WorkerRow, living
+from redrive.store.stats import StoreStats
+from redrive.store.workers import WorkerRow, live_workers
 
-__all__ = ["Finding", "examine", "late_schedules"]
-
-
-_LATE = 60 * MICROS
-_SKEW = 2 * MICROS
-_DISK = 1 << 30
-_LOOKED_AT = 500
-_NAMED = 5
+_LATE_AFTER = 60 * MICROS
+_MAX_CLOCK_SKEW = 2 * MICROS
+_MIN_FREE_BYTES = 1 << 30
+_MAX_ROWS_READ = 500
+_MAX_NAMED = 5
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -44,18 +41,18 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     advice: str | None = None
 
 
-async def examine(url: str) -> list[Finding]:
+async def check_store(url: str) -> list[Finding]:
     """All findings about a store; if it cannot be opened, that is the last one."""
     where = Redactor().text(url)
-    if (missing := _missing(url)) is not None:
+    if (missing := _check_file_exists(url)) is not None:
         return [missing]
     store = open_store(url, SystemClock())
     try:
         await store.open(migrate=False)
     except SchemaMismatch as error:
-        return [_ok("store", f"{where} answers"), _wrong("schema", rewritten(str(error)), hint("migrate"))]
+        return [_ok("store", f"{where} answers"), _wrong("schema", rewrite_hints(str(error)), hint("migrate"))]
     except RedriveError as error:
-        if EXPOSED in str(error):
+        if TENANTS_EXPOSED in str(error):
             advice = "undo what was changed about the roles and tables it names; see the page on PostgreSQL"
             return [_ok("store", f"{where} answers"), _wrong("roles", str(error), advice)]
         return [
@@ -67,13 +64,13 @@ async def examine(url: str) -> list[Finding]:
         ]
     try:
         found = [_ok("store", f"{where} answers"), _ok("schema", "up to date")]
-        return found + [finding async for finding in _checks(store, url)]
+        return found + [finding async for finding in _run_checks(store, url)]
     finally:
         await store.close()
 
 
-def _missing(url: str) -> Finding | None:
-    path = _file(url)
+def _check_file_exists(url: str) -> Finding | None:
+    path = _locate_store_file(url)
     if path is None or path.exists():
         return None
     return _wrong(
@@ -83,48 +80,48 @@ def _missing(url: str) -> Finding | None:
     )
 
 
-async def _checks(store: Store, url: str) -> AsyncIterator[Finding]:
-    yield _roles(url)
-    yield _clock(store)
+async def _run_checks(store: Store, url: str) -> AsyncIterator[Finding]:
+    yield _check_roles(url)
+    yield _check_clock(store)
     figures = await store.figures()
-    live = living(await store.workers(), store.now())
-    yield await _workers(store, live)
-    async for finding in _unclaimable(store):
+    live = live_workers(await store.workers(), store.now())
+    yield await _check_workers(store, live)
+    async for finding in _check_claims(store):
         yield finding
-    yield await _stuck(store)
-    yield _late(figures, live)
-    yield _suspects(figures)
-    for finding in _outbox(figures):
+    yield await _check_stuck_runs(store)
+    yield _check_late_runs(figures, live)
+    yield _check_suspects(figures)
+    for finding in _check_outbox(figures):
         yield finding
-    for finding in late_schedules(await listed(store)):
+    for finding in check_schedules(await load_schedules(store)):
         yield finding
-    async for finding in _circuits(store):
+    async for finding in _check_circuits(store):
         yield finding
-    yield await _letters(store)
-    async for finding in _tokens(store):
+    yield await _check_letters(store)
+    async for finding in _check_tokens(store):
         yield finding
-    yield _disk(url)
+    yield _check_disk(url)
 
 
-def _roles(url: str) -> Finding:
+def _check_roles(url: str) -> Finding:
     """PostgreSQL proves it whenever a store is opened, and refuses otherwise."""
     if url.startswith("sqlite:"):
         return _ok("roles", "SQLite has none: whoever reads the file reads all tenants")
     return _ok("roles", "a transaction of one tenant sees no other: proved just now")
 
 
-def _clock(store: Store) -> Finding:
+def _check_clock(store: Store) -> Finding:
     apart = abs(store.now() - SystemClock().now())
-    if apart > _SKEW:
+    if apart > _MAX_CLOCK_SKEW:
         return _note(
             "clock",
-            f"this machine's clock and the database's are {words(apart / MICROS)} apart",
+            f"this machine's clock and the database's are {format_duration(apart / MICROS)} apart",
             "the database's clock decides, so nothing breaks; set up time synchronisation all the same",
         )
     return _ok("clock", "agrees with the store's")
 
 
-async def _workers(store: Store, live: list[WorkerRow]) -> Finding:
+async def _check_workers(store: Store, live: list[WorkerRow]) -> Finding:
     if live:
         names = ", ".join(row.name for row in live[:5])
         return _ok("workers", f"{len(live)} alive: {names}{' …' if len(live) > 5 else ''}")
@@ -135,7 +132,7 @@ async def _workers(store: Store, live: list[WorkerRow]) -> Finding:
     return _wrong("workers", "none is alive, and runs wait for one", f"start one: {worker_hint()}")
 
 
-async def _unclaimable(store: Store) -> AsyncIterator[Finding]:
+async def _check_claims(store: Store) -> AsyncIterator[Finding]:
     for workflow, count in (await store.unclaimable(())).items():
         yield _wrong(
             "claims",
@@ -146,10 +143,10 @@ async def _unclaimable(store: Store) -> AsyncIterator[Finding]:
         yield _note("paused", f"{workflow!r}, by {by}", f"to go on: {hint('workflows', 'resume', workflow)}")
 
 
-async def _stuck(store: Store) -> Finding:
+async def _check_stuck_runs(store: Store) -> Finding:
     """Chores end these within seconds wherever a worker lives, so what is left shows that none does."""
-    overdue = await store.overdue(_LATE, _LOOKED_AT)
-    hung = await store.hung(_LATE, _LOOKED_AT)
+    overdue = await store.overdue(_LATE_AFTER, _MAX_ROWS_READ)
+    hung = await store.hung(_LATE_AFTER, _MAX_ROWS_READ)
     ids = list(dict.fromkeys(held.run.public_id for held in [*overdue, *hung]))
     if not ids:
         return _ok("stuck", "no run is past its deadline or hangs in a step")
@@ -160,16 +157,16 @@ async def _stuck(store: Store) -> Finding:
     )
 
 
-def _late(figures: Figures, live: list[WorkerRow]) -> Finding:
+def _check_late_runs(figures: StoreStats, live: list[WorkerRow]) -> Finding:
     count = sum(figures.overdue.values())
     if not count or figures.due_since is None:
         return _ok("late", "no due run has waited for more than a minute")
-    oldest = words((figures.now - figures.due_since) / MICROS)
+    oldest = format_duration((figures.now - figures.due_since) / MICROS)
     advice = "add workers, or raise WORKER_CONCURRENCY" if live else f"start a worker: {worker_hint()}"
     return _wrong("late", f"{count} due run{'s' * (count != 1)} late, the oldest by {oldest}", advice)
 
 
-def _suspects(figures: Figures) -> Finding:
+def _check_suspects(figures: StoreStats) -> Finding:
     """Each is tried alone from now on; whoever kills workers again and again ends as a letter."""
     count = figures.suspects
     if not count:
@@ -181,40 +178,36 @@ def _suspects(figures: Figures) -> Finding:
     )
 
 
-def _outbox(figures: Figures) -> Iterator[Finding]:
+def _check_outbox(figures: StoreStats) -> Iterator[Finding]:
     """Sinks that nothing arrives at. Where there is no sink, there is nothing to say."""
     for each in figures.sinks:
         late = 0 if each.due_since is None else figures.now - each.due_since
-        if late > _LATE:
+        if late > _LATE_AFTER:
             yield _wrong(
                 "outbox",
-                f"{each.pending:,} messages wait for {each.sink!r}, the first for {words(late / MICROS)}",
+                f"{each.pending:,} messages wait for {each.sink!r}, the first for {format_duration(late / MICROS)}",
                 f"run a worker whose app has this sink, and see how it answers: {hint('outbox', 'list')}",
             )
         if each.dead:
             yield _note(
-                "outbox",
-                f"{each.dead:,} messages to {each.sink!r} wait for a person",
-                hint("outbox", "blocked"),
+                "outbox", f"{each.dead:,} messages to {each.sink!r} wait for a person", hint("outbox", "blocked")
             )
     if figures.sinks and not any(each.dead or each.due_since is not None for each in figures.sinks):
         yield _ok("outbox", "everything that was due is delivered")
 
 
-def late_schedules(known: Sequence[KnownSchedule]) -> Iterator[Finding]:
+def check_schedules(known: Sequence[KnownSchedule]) -> Iterator[Finding]:
     """Schedules whose time passed and nothing was started. Where there is none, there is nothing to say."""
     late = [one for one in known if one.late_since is not None]
-    yield from map(_late_schedule, late[:_NAMED])
-    if len(late) > _NAMED:
-        yield _wrong("schedules", f"{len(late) - _NAMED} more are late", hint("schedules", "list"))
+    yield from map(_describe_late_schedule, late[:_MAX_NAMED])
+    if len(late) > _MAX_NAMED:
+        yield _wrong("schedules", f"{len(late) - _MAX_NAMED} more are late", hint("schedules", "list"))
     if known and not late:
         yield _ok("schedules", f"{len(known)}, none of them late")
 
 
-def _late_schedule(one: KnownSchedule) -> Finding:
-    what = (
-        f"{one.name!r} of {one.workflow!r} (tenant {one.tenant!r}) was due {one.late_since:%Y-%m-%d %H:%M %Z}"
-    )
+def _describe_late_schedule(one: KnownSchedule) -> Finding:
+    what = f"{one.name!r} of {one.workflow!r} (tenant {one.tenant!r}) was due {one.late_since:%Y-%m-%d %H:%M %Z}"
     if one.live:
         advice = "see in the log of the workers that have it what keeps them from that"
         return _wrong("schedules", f"{what}, and its worker did not start it", advice)
@@ -223,17 +216,17 @@ def _late_schedule(one: KnownSchedule) -> Finding:
     return _wrong("schedules", f"{what}, and no live worker has it", advice)
 
 
-async def _circuits(store: Store) -> AsyncIterator[Finding]:
+async def _check_circuits(store: Store) -> AsyncIterator[Finding]:
     """Dependencies that are not called. Most of the time there is none."""
     found = [
         row
         for status in (CircuitStatus.OPEN, CircuitStatus.HALF_OPEN)
-        for row in (await store.circuits(CircuitFilter(status=status), limit=_NAMED, cursor=None)).items
+        for row in (await store.circuits(CircuitFilter(status=status), limit=_MAX_NAMED, cursor=None)).items
     ]
     for row in found:
-        since = words(max(0, store.now() - row.changed_at) / MICROS)
+        since = format_duration(max(0, store.now() - row.changed_at) / MICROS)
         waiting = f"{row.parked:,} run{'s' * (row.parked != 1)} parked"
-        why = None if row.why is None else reason_by(row.changed_by, row.why)
+        why = None if row.why is None else read_reason(row.changed_by, row.why)
         yield _note(
             "circuits",
             f"{row.key!r} of tenant {row.tenant!r} is {row.status} since {since}, {waiting}: {why}",
@@ -243,52 +236,52 @@ async def _circuits(store: Store) -> AsyncIterator[Finding]:
         yield _ok("circuits", "all closed")
 
 
-async def _letters(store: Store) -> Finding:
-    page = await store.letters(LetterFilter(status=LetterStatus.OPEN), limit=_LOOKED_AT, cursor=None)
+async def _check_letters(store: Store) -> Finding:
+    page = await store.letters(LetterFilter(status=LetterStatus.OPEN), limit=_MAX_ROWS_READ, cursor=None)
     if not page.items:
         return _ok("letters", "no dead letter waits for a person")
     count = f"{len(page.items)}{'+' if page.next else ''}"
-    oldest = moment(min(letter.failed_at for letter in page.items))
+    oldest = to_datetime(min(letter.failed_at for letter in page.items))
     text = f"{count} wait{'s' * (count == '1')} for a person, since {oldest:%Y-%m-%d %H:%M} UTC"
     return _note("letters", text, hint("dlq", "list"))
 
 
-async def _tokens(store: Store) -> AsyncIterator[Finding]:
+async def _check_tokens(store: Store) -> AsyncIterator[Finding]:
     """Report tokens that stopped working because of their maker; where there is none, nothing."""
     lapsed = [
         (row, reason)
         for row in await store.accounts.tokens(None)
         if row.kind is not TokenKind.CODE
         and not row.is_over(store.now())
-        and (reason := await lapse_of(store.accounts, row, store.now())) is not None
+        and (reason := await token_invalid_reason(store.accounts, row, store.now())) is not None
     ]
-    for row, reason in lapsed[:_NAMED]:
+    for row, reason in lapsed[:_MAX_NAMED]:
         yield _note(
             "tokens",
             f"{row.id} ({row.name!r} of tenant {row.tenant!r}) does not work: {reason}",
             f"create a new one, and then: {hint('tokens', 'revoke', row.id)}",
         )
-    if len(lapsed) > _NAMED:
-        yield _note("tokens", f"{len(lapsed) - _NAMED} more do not work", hint("tokens", "list"))
+    if len(lapsed) > _MAX_NAMED:
+        yield _note("tokens", f"{len(lapsed) - _MAX_NAMED} more do not work", hint("tokens", "list"))
 
 
-def _disk(url: str) -> Finding:
-    path = _file(url)
+def _check_disk(url: str) -> Finding:
+    path = _locate_store_file(url)
     if path is None:
         return _ok("disk", "is the database server's affair")
     free = shutil.disk_usage(path.resolve().parent).free
     text = f"{free / (1 << 30):.1f} GiB free beside {path}"
     return (
-        _ok("disk", text) if free > _DISK else _wrong("disk", text, "make room: a full disk stops all runs")
+        _ok("disk", text) if free > _MIN_FREE_BYTES else _wrong("disk", text, "make room: a full disk stops all runs")
     )
 
 
-def _file(url: str) -> Path | None:
+def _locate_store_file(url: str) -> Path | None:
     if not url.startswith("sqlite:"):
         return None
-    from redrive.store.sqlite.connection import locate
+    from redrive.store.sqlite.connection import parse_url
 
-    address = locate(url)
+    address = parse_url(url)
     return None if address.in_memory else Path(address.path)
 
 

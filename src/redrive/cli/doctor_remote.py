@@ -7,11 +7,11 @@ import json
 from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING
 
-from redrive.cli.doctor_checks import Finding, late_schedules
+from redrive.cli.doctor_checks import Finding, check_schedules
 from redrive.cli.hardening import check_address
 from redrive.cli.messages import circuit_hint, hint, worker_hint
 from redrive.core.circuit import CircuitStatus
-from redrive.core.notify_rules import NotifyRule, Target
+from redrive.core.notify_rules import NotifyRule, NotifyTarget
 from redrive.core.states import LetterStatus
 from redrive.desk.settings import KnownWorkflow
 from redrive.errors import NotAllowed, NotSignedIn, RedriveError, StoreError
@@ -23,21 +23,18 @@ if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.store.port import Store
 
-__all__ = ["examine_server", "examine_telling"]
-
-
 # -- What `redrive doctor` can see of a server: whether it answers, to whom, and what waits for some -----
 
 
-_NAMED = 5
+_MAX_NAMED = 5
 
 
-async def examine_server(server: Remote) -> list[Finding]:
+async def check_server(server: Remote) -> list[Finding]:
     """All findings; what is wrong with the way there is the last one."""
     async with server.client():
         found: list[Finding] = []
         try:
-            found += [finding async for finding in _checks(server)]
+            found += [finding async for finding in _run_checks(server)]
         except NotSignedIn as error:
             advice = "put a token that holds into REDRIVE_TOKEN"
             found.append(Finding(check="token", level="wrong", text=str(error), advice=advice))
@@ -48,21 +45,21 @@ async def examine_server(server: Remote) -> list[Finding]:
         return found
 
 
-async def _checks(server: Remote) -> AsyncIterator[Finding]:
+async def _run_checks(server: Remote) -> AsyncIterator[Finding]:
     me = await server.me()
     yield Finding(check="server", level="ok", text=f"{server.address} answers")
     yield check_address(server.address)
     yield Finding(check="token", level="ok", text=f"{me['who']}, {me['role']} of {me['tenant']}")
-    for finding in _workflows(await server.workflows.list()):
+    for finding in _check_workflows(await server.workflows.list()):
         yield finding
-    for finding in late_schedules(await server.schedules.list()):
+    for finding in check_schedules(await server.schedules.list()):
         yield finding
-    async for finding in _circuits(server):
+    async for finding in _check_circuits(server):
         yield finding
-    yield await _letters(server)
+    yield await _check_letters(server)
 
 
-def _workflows(known: list[KnownWorkflow]) -> list[Finding]:
+def _check_workflows(known: list[KnownWorkflow]) -> list[Finding]:
     able = [one.name for one in known if one.workers]
     if able:
         found = [Finding(check="workers", level="ok", text=f"live ones have {', '.join(able)}")]
@@ -81,11 +78,11 @@ def _workflows(known: list[KnownWorkflow]) -> list[Finding]:
     return found
 
 
-async def _circuits(server: Remote) -> AsyncIterator[Finding]:
+async def _check_circuits(server: Remote) -> AsyncIterator[Finding]:
     """A token for some workflows sees no circuits, and is told nothing of them."""
     try:
         pages = [
-            await server.circuits.list(CircuitFilter(status=status), limit=_NAMED)
+            await server.circuits.list(CircuitFilter(status=status), limit=_MAX_NAMED)
             for status in (CircuitStatus.OPEN, CircuitStatus.HALF_OPEN)
         ]
     except NotAllowed:
@@ -99,7 +96,7 @@ async def _circuits(server: Remote) -> AsyncIterator[Finding]:
         yield Finding(check="circuits", level="ok", text="all closed")
 
 
-async def _letters(server: Remote) -> Finding:
+async def _check_letters(server: Remote) -> Finding:
     count = await server.dlq.count(LetterFilter(status=LetterStatus.OPEN))
     if not count:
         return Finding(check="letters", level="ok", text="no dead letter waits for a person")
@@ -110,11 +107,11 @@ async def _letters(server: Remote) -> Finding:
 # -- What `redrive doctor` finds about the ways out: the mail server and webhooks ------------------------
 
 
-_PATIENCE = 10.0
-_MOST = 20  # places that are tried
+_TIMEOUT = 10.0
+_MAX_HOSTS = 20  # places that are tried
 
 
-async def examine_telling(app: Redrive) -> list[Finding]:
+async def check_notifications(app: Redrive) -> list[Finding]:
     """What an app and the rules in its store would find if they told somebody now. Nothing is sent."""
     from redrive.app.runtime import make_store
     from redrive.clock import SystemClock
@@ -122,27 +119,27 @@ async def examine_telling(app: Redrive) -> list[Finding]:
     store = make_store(app.settings, SystemClock())
     await store.open(migrate=False)
     try:
-        targets = [*_of_code(app), *await _stored(store)]
+        targets = [*_list_targets_in_code(app), *await _list_targets_in_store(store)]
         return [
-            *[each async for each in _mail(app, targets)],
-            *[each async for each in _webhooks(app, targets)],
+            *[each async for each in _check_mail(app, targets)],
+            *[each async for each in _check_webhooks(app, targets)],
         ]
     finally:
         await store.close()
 
 
-def _of_code(app: Redrive) -> list[Target]:
+def _list_targets_in_code(app: Redrive) -> list[NotifyTarget]:
     rules = [each.own_options.notify for each in app.registered_workflows.values()]
     named = [target for rule in rules if rule is not None for target in rule.targets]
     return [*(target for target in named if target.kind == "email"), *app.channels.all()]
 
 
-async def _stored(store: Store) -> list[Target]:
+async def _list_targets_in_store(store: Store) -> list[NotifyTarget]:
     rows = [row.rule for row in await store.notices.rules() if not isinstance(row.rule, Unreadable)]
     return [target for text in rows for target in NotifyRule.from_json(json.loads(text)).targets]
 
 
-async def _mail(app: Redrive, targets: Iterable[Target]) -> AsyncIterator[Finding]:
+async def _check_mail(app: Redrive, targets: Iterable[NotifyTarget]) -> AsyncIterator[Finding]:
     from redrive.notify.senders import MailServer
 
     wanted = sorted({target.to for target in targets if target.kind == "email"})
@@ -151,7 +148,7 @@ async def _mail(app: Redrive, targets: Iterable[Target]) -> AsyncIterator[Findin
         return
     try:
         server = MailServer.read(url, sender)
-        await server.try_out(_PATIENCE)
+        await server.check_connection(_TIMEOUT)
     except (RedriveError, OSError, TimeoutError) as error:
         who = f", so nobody writes to {wanted[0]}" if wanted else ""
         yield Finding(
@@ -164,7 +161,7 @@ async def _mail(app: Redrive, targets: Iterable[Target]) -> AsyncIterator[Findin
         yield Finding(check="mail", level="ok", text=f"{server.host}:{server.port} takes mails")
 
 
-async def _webhooks(app: Redrive, targets: Iterable[Target]) -> AsyncIterator[Finding]:
+async def _check_webhooks(app: Redrive, targets: Iterable[NotifyTarget]) -> AsyncIterator[Finding]:
     """Each host once: whether its name may be called, leads somewhere, and is answered at."""
     from redrive.http.ssrf import check_url
 
@@ -173,8 +170,8 @@ async def _webhooks(app: Redrive, targets: Iterable[Target]) -> AsyncIterator[Fi
     places: dict[str, str] = {}
     for url in urls:
         places.setdefault(check_url(url, app.channels.allowed).origin, url)
-    tried = list(places.items())[:_MOST]
-    found = await asyncio.gather(*(_reached(url, app) for _, url in tried))
+    tried = list(places.items())[:_MAX_HOSTS]
+    found = await asyncio.gather(*(_try_connect(url, app) for _, url in tried))
     for (origin, _), wrong in zip(tried, found, strict=True):
         if wrong is not None:
             yield Finding(
@@ -187,12 +184,12 @@ async def _webhooks(app: Redrive, targets: Iterable[Target]) -> AsyncIterator[Fi
         yield Finding(check="webhooks", level="ok", text=f"{len(tried)} can be reached")
 
 
-async def _reached(url: str, app: Redrive) -> str | None:
+async def _try_connect(url: str, app: Redrive) -> str | None:
     """Why a host cannot be reached; None if it can. Nothing is sent to it."""
     from redrive.http.ssrf import resolve_url
 
     try:
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(_TIMEOUT):
             target = await resolve_url(url, app.channels.allowed)
             _, writer = await asyncio.open_connection(target.addresses[0], target.url.port)
             writer.close()

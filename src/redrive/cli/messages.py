@@ -19,32 +19,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from redrive.cli.output import folded
+from redrive.cli.output import fold_text
 from redrive.core.redact import escape_controls
 
 if TYPE_CHECKING:
     from redrive.errors import RedriveError
-
-__all__ = [
-    "CONFLICT",
-    "FAILED",
-    "INTERRUPTED",
-    "Misused",
-    "NOT_FOUND",
-    "REFUSED",
-    "Stopped",
-    "USAGE",
-    "circuit_hint",
-    "code_of",
-    "explained",
-    "hint",
-    "program",
-    "rewritten",
-    "ways_to_find",
-    "well_called",
-    "worker_hint",
-]
-
 
 # -- How a command ends: the exit codes, and errors that become a message and one of them ----------------
 
@@ -57,7 +36,7 @@ REFUSED = 5
 INTERRUPTED = 130
 
 
-class Stopped(click.ClickException):
+class CommandFailed(click.ClickException):
     """Ends a command with a message on standard error and an exit code."""
 
     def __init__(self, message: str, code: int = FAILED) -> None:
@@ -66,23 +45,23 @@ class Stopped(click.ClickException):
 
     def format_message(self) -> str:
         """The message as it is shown, after the word `Error:`."""
-        return _shown(self.message)
+        return _format_error(self.message)
 
 
-class Misused(click.UsageError):
+class UsageError(click.UsageError):
     """Ends a command that was called wrongly, with advice."""
 
     def format_message(self) -> str:
         """The message as it is shown, after the word `Error:`."""
-        return _shown(self.message)
+        return _format_error(self.message)
 
 
-def _shown(message: str) -> str:
+def _format_error(message: str) -> str:
     shown = escape_controls(message, lines=True)
-    return folded(f"Error: {shown}", sys.stderr).removeprefix("Error: ")
+    return fold_text(f"Error: {shown}", sys.stderr).removeprefix("Error: ")
 
 
-def code_of(error: RedriveError) -> int:
+def exit_code_for(error: RedriveError) -> int:
     """The exit code that tells a script what kind of error this is."""
     from redrive.errors import Conflict, InputError, NotAllowed, NotFound, NotSignedIn, UnknownWorkflow
 
@@ -98,54 +77,54 @@ def code_of(error: RedriveError) -> int:
 
 
 @contextmanager
-def explained() -> Iterator[None]:
+def report_errors() -> Iterator[None]:
     """Turn Redrive's errors, which say what to do, into the end of the command."""
-    from redrive.cli.messages import rewritten
+    from redrive.cli.messages import rewrite_hints
     from redrive.errors import RedriveError, StoreUnavailable
 
     try:
         yield
     except StoreUnavailable as error:
         what, _, _ = str(error).partition("; nothing is lost")  # a worker asks again, a command does not
-        raise Stopped(f"{what}: see that it runs, and that the URL is right (--url, $REDRIVE_URL)") from error
+        raise CommandFailed(f"{what}: see that it runs, and that the URL is right (--url, $REDRIVE_URL)") from error
     except RedriveError as error:
-        raise Stopped(rewritten(str(error)), code_of(error)) from error
+        raise CommandFailed(rewrite_hints(str(error)), exit_code_for(error)) from error
 
 
 @contextmanager
-def well_called() -> Iterator[None]:
+def report_usage_errors() -> Iterator[None]:
     """The same around values from the command line: a wrong one means that the command was called wrongly."""
     from redrive.errors import ConfigurationError
 
     try:
         yield
     except ConfigurationError as error:
-        raise Stopped(str(error), USAGE) from error
+        raise CommandFailed(str(error), USAGE) from error
 
 
 # -- Commands to type next, written so that they work where they are read --------------------------------
 
 
-_QUOTED = re.compile(r"`redrive ([^`]+)`")
-_ANY_APP = "module:app"
+_QUOTED_COMMAND = re.compile(r"`redrive ([^`]+)`")
+_APP_PLACEHOLDER = "module:app"
 
 
 def hint(*words: str) -> str:
     """`redrive WORDS`, for the store and the app that this command is about."""
-    return " ".join([program(), *words, *_place()])
+    return " ".join([program_name(), *words, *_target_arguments()])
 
 
 def circuit_hint(verb: str, key: str, tenant: str) -> str:
     """`redrive circuits VERB` for this tenant's circuit and no other's."""
-    return hint("circuits", verb, shlex.quote(key), *_of_tenant(tenant))
+    return hint("circuits", verb, shlex.quote(key), *_tenant_arguments(tenant))
 
 
 def schedule_hint(verb: str, workflow: str, name: str, tenant: str) -> str:
     """`redrive schedules VERB` for this tenant's schedule and no other's."""
-    return hint("schedules", verb, shlex.quote(workflow), shlex.quote(name), *_of_tenant(tenant))
+    return hint("schedules", verb, shlex.quote(workflow), shlex.quote(name), *_tenant_arguments(tenant))
 
 
-def _of_tenant(tenant: str) -> list[str]:
+def _tenant_arguments(tenant: str) -> list[str]:
     from redrive.core.roles import DEFAULT_TENANT
 
     return [] if tenant == DEFAULT_TENANT else ["--tenant", shlex.quote(tenant)]
@@ -153,25 +132,25 @@ def _of_tenant(tenant: str) -> list[str]:
 
 def worker_hint() -> str:
     """The command that starts a worker; `module:app` stands for an app that nobody has named."""
-    return " ".join([program(), "worker", app_name(), *_option("url")])
+    return " ".join([program_name(), "worker", app_name(), *_repeat_option("url")])
 
 
 def app_name() -> str:
     """The app this command is about, as `module:app`."""
     context = click.get_current_context(silent=True)
-    return (context.params.get("target") if context else None) or _ANY_APP
+    return (context.params.get("target") if context else None) or _APP_PLACEHOLDER
 
 
-def rewritten(text: str) -> str:
+def rewrite_hints(text: str) -> str:
     """A message of the engine, which knows nothing of command lines, with its `redrive ...` as hints."""
-    return _QUOTED.sub(lambda found: f"`{hint(found[1])}`", text)
+    return _QUOTED_COMMAND.sub(lambda found: f"`{hint(found[1])}`", text)
 
 
-def _place() -> list[str]:
-    return [*_option("target"), *_option("url")]
+def _target_arguments() -> list[str]:
+    return [*_repeat_option("target"), *_repeat_option("url")]
 
 
-def _option(name: str) -> list[str]:
+def _repeat_option(name: str) -> list[str]:
     """An option as it was given on the command line; a password in a URL is not repeated."""
     from click.core import ParameterSource
 
@@ -186,21 +165,21 @@ def _option(name: str) -> list[str]:
     return ["--url", shlex.quote(Redactor().text(value))]
 
 
-def program() -> str:
+def program_name() -> str:
     """What to type for `redrive`: its name if it was found by its name, else where it is."""
     called = Path(sys.argv[0])
     if called.name.removesuffix(".exe") == "redrive":
         found = shutil.which("redrive")
-        return "redrive" if found and _same(Path(found), called) else sys.argv[0]
+        return "redrive" if found and _is_same_file(Path(found), called) else sys.argv[0]
     script = Path(sys.executable).with_name("redrive")  # called as `python -m redrive`, which is longer
     if not script.exists():
         return f"{shlex.quote(sys.executable)} -m redrive"
-    return shlex.quote(_near(script))
+    return shlex.quote(_shorten_path(script))
 
 
-def ways_to_find() -> list[str]:
+def list_path_commands() -> list[str]:
     """What to type first in a new terminal, wherever that is, so that `redrive` alone is enough."""
-    if program() == "redrive":
+    if program_name() == "redrive":
         return []
     folder = Path(sys.executable).parent
     activate = folder / "activate"
@@ -209,11 +188,11 @@ def ways_to_find() -> list[str]:
     return [f'export PATH={shlex.quote(str(folder))}:"$PATH"']
 
 
-def _same(one: Path, other: Path) -> bool:
+def _is_same_file(one: Path, other: Path) -> bool:
     return one.exists() and other.exists() and os.path.samefile(one, other)
 
 
-def _near(path: Path) -> str:
+def _shorten_path(path: Path) -> str:
     """A path as seen from the current folder, if it lies in there."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

@@ -29,48 +29,28 @@ from redrive.core.redact import escape_controls
 from redrive.core.roles import DEFAULT_TENANT
 from redrive.records import as_dict, is_record
 
-__all__ = [
-    "Column",
-    "Output",
-    "ago",
-    "as_json",
-    "clean",
-    "coloured",
-    "echo",
-    "folded",
-    "json_text",
-    "nobody_reads",
-    "on_terminal",
-    "printable",
-    "say",
-    "shown",
-    "styled",
-    "told_tenant",
-]
-
-
 # -- Lines that end between words where a person reads them, and stay whole where a program does ---------
 
 
-_LEAST = 40
-_TOGETHER = "\N{NO-BREAK SPACE}"  # a space to the eye, no place to fold for textwrap
-_COMMAND = re.compile(r"(?<=: )\S*redrive .*$|`[^`]*`")
+_MIN_TEXT_WIDTH = 40
+_NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"  # a space to the eye, no place to fold for textwrap
+_COMMAND_PATTERN = re.compile(r"(?<=: )\S*redrive .*$|`[^`]*`")
 
 
-def folded(text: str, stream: TextIO, *, deeper: str = "") -> str:
+def fold_text(text: str, stream: TextIO, *, deeper: str = "") -> str:
     """The text as the stream is to have it; folded lines go on below their first word, `deeper` to the right.
 
     A command at the end of a line or in backquotes is never folded, so that it can be copied.
     """
     if not stream.isatty():
         return text
-    width = max(_LEAST, shutil.get_terminal_size().columns)
-    return "\n".join(_fold(line, width, deeper) for line in text.split("\n"))
+    width = max(_MIN_TEXT_WIDTH, shutil.get_terminal_size().columns)
+    return "\n".join(_fold_line(line, width, deeper) for line in text.split("\n"))
 
 
-def _fold(line: str, width: int, deeper: str) -> str:
+def _fold_line(line: str, width: int, deeper: str) -> str:
     indent = " " * (len(line) - len(line.lstrip(" ")))
-    whole = _COMMAND.sub(lambda found: found[0].replace(" ", _TOGETHER), line.strip(" "))
+    whole = _COMMAND_PATTERN.sub(lambda found: found[0].replace(" ", _NO_BREAK_SPACE), line.strip(" "))
     filled = textwrap.fill(
         whole,
         width,
@@ -80,7 +60,7 @@ def _fold(line: str, width: int, deeper: str) -> str:
         break_on_hyphens=False,
         replace_whitespace=False,
     )
-    return filled.replace(_TOGETHER, " ")
+    return filled.replace(_NO_BREAK_SPACE, " ")
 
 
 # -- How results are shown: tables for people, tab-separated lines for pipes, JSON for programs, ids -----
@@ -89,11 +69,11 @@ def _fold(line: str, width: int, deeper: str) -> str:
 Item = TypeVar("Item")
 # `styled` marks the styles of this program. A stored text cannot know the mark, so `echo` escapes its styles:
 # one of them could hide the rest of a line.
-_MARK = secrets.token_hex(8)
-_STYLE = re.compile(f"\\\\u001b{_MARK}(\\[[0-9;]*m)")
-_LEFT: list[TextIO] = []  # streams that nobody reads any more
-_LEAST_OUTPUT = 8  # a column narrower than this says nothing
-_COLOURS = {
+_STYLE_TOKEN = secrets.token_hex(8)
+_STYLE_PATTERN = re.compile(f"\\\\u001b{_STYLE_TOKEN}(\\[[0-9;]*m)")
+_CLOSED_STREAMS: list[TextIO] = []  # streams that nobody reads any more
+_MIN_COLUMN_WIDTH = 8  # a column narrower than this says nothing
+_STATUS_COLOURS = {
     "SUCCESS": "green",
     "RUNNING": "cyan",
     "SLEEPING": "yellow",
@@ -146,13 +126,13 @@ class Output(msgspec.Struct, frozen=True, kw_only=True, gc=False):
                 echo(id(item))
         elif not on_terminal():
             for item in items:
-                echo("\t".join(_piped(column.value(item)) for column in columns))
+                echo("\t".join(_format_piped_cell(column.value(item)) for column in columns))
         elif not items:
             echo(empty)
         else:
-            _table(items, columns)
+            _print_table(items, columns)
         if next is not None:
-            say(f"There are more. --all lists everything; this goes on behind the last one: --cursor {next}")
+            echo_err(f"There are more. --all lists everything; this goes on behind the last one: --cursor {next}")
 
     def object(self, value: Any) -> None:
         """Show one thing as JSON."""
@@ -168,7 +148,7 @@ class Output(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             echo(text)
 
 
-def shown(command: Callable[..., Any]) -> Callable[..., Any]:
+def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options `--json` and `--quiet`; it receives them as `output`."""
 
     @click.option("--json", "json_", is_flag=True, help="Print JSON, in a shape that stays.")
@@ -182,37 +162,37 @@ def shown(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_output
 
 
-def say(text: str) -> None:
+def echo_err(text: str) -> None:
     """A word to whoever watches, kept out of what programs read."""
-    echo(folded(text, sys.stderr), err=True)
+    echo(fold_text(text, sys.stderr), err=True)
 
 
 def echo(text: str, *, err: bool = False) -> None:
     """Print, safe for a terminal. When nobody reads any more nothing is printed, and the work goes on."""
     try:
-        click.echo(printable(text), err=err)
+        click.echo(make_printable(text), err=err)
     except BrokenPipeError:
-        _print_no_more(sys.stderr if err else sys.stdout)
+        _silence_stream(sys.stderr if err else sys.stdout)
 
 
-def printable(text: str) -> str:
+def make_printable(text: str) -> str:
     """Return a text as a terminal can show it: with the styles that `styled` made, all else escaped."""
-    return _STYLE.sub("\x1b\\1", escape_controls(text, lines=True))
+    return _STYLE_PATTERN.sub("\x1b\\1", escape_controls(text, lines=True))
 
 
-def nobody_reads() -> bool:
+def is_stdout_closed() -> bool:
     """True once whoever read standard output has gone away."""
-    return sys.stdout in _LEFT
+    return sys.stdout in _CLOSED_STREAMS
 
 
-def _print_no_more(stream: TextIO) -> None:
-    _LEFT.append(stream)
+def _silence_stream(stream: TextIO) -> None:
+    _CLOSED_STREAMS.append(stream)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
 
 
-def told_tenant(tenant: str) -> str | None:
+def display_tenant(tenant: str) -> str | None:
     """A tenant as it is listed; people who have one only need not read its name."""
     return None if tenant == DEFAULT_TENANT and on_terminal() else tenant
 
@@ -222,84 +202,84 @@ def on_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-def coloured() -> bool:
+def use_colour() -> bool:
     """True if colours are wanted: on a terminal, unless NO_COLOR or a dumb terminal says no."""
     return on_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def styled(text: str, **style: Any) -> str:
+def style_text(text: str, **style: Any) -> str:
     """Return the text in a style where colours are wanted; `echo` or `printable` complete it."""
-    return click.style(text, **style).replace("\x1b[", f"\x1b{_MARK}[") if coloured() else text
+    return click.style(text, **style).replace("\x1b[", f"\x1b{_STYLE_TOKEN}[") if use_colour() else text
 
 
-def clean(text: str) -> str:
+def escape_line(text: str) -> str:
     """Return a text from a store as one line that a terminal can show: a message may contain anything."""
     return escape_controls(text)
 
 
-def _table(items: Sequence[Item], columns: Sequence[Column[Item]]) -> None:
+def _print_table(items: Sequence[Item], columns: Sequence[Column[Item]]) -> None:
     """Columns from the left for as long as they fit; those without a value are left out."""
     room = shutil.get_terminal_size().columns
-    filled = [cells for cells in (_cells(column, items) for column in columns) if cells.says_something]
+    filled = [cells for cells in (_format_column(column, items) for column in columns) if cells.has_values]
     beside = [cells for cells in filled if not cells.column.sentence]
     below = [cells for cells in filled if cells.column.sentence]
-    if _width(filled) <= room:
+    if _total_width(filled) <= room:
         beside, below = filled, []
-    fitting = _fitting(beside, room)
+    fitting = _fit_columns(beside, room)
     for number, line in enumerate(zip(*fitting, strict=True)):
-        styles = [{"bold": True} if number == 0 else {"fg": _COLOURS.get(cell.strip())} for cell in line]
-        parts = (styled(cell, **style) for cell, style in zip(line, styles, strict=True))
+        styles = [{"bold": True} if number == 0 else {"fg": _STATUS_COLOURS.get(cell.strip())} for cell in line]
+        parts = (style_text(cell, **style) for cell, style in zip(line, styles, strict=True))
         echo("  ".join(parts).rstrip())
         for sentence in below if number else []:
             echo(textwrap.fill(sentence.texts[number], room, initial_indent="    ", subsequent_indent="    "))
     if dropped := ", ".join(cells.column.title for cells in beside[len(fitting) :]):
-        say(f"No room for {dropped}: a wider terminal shows more, --json shows everything.")
+        echo_err(f"No room for {dropped}: a wider terminal shows more, --json shows everything.")
 
 
-class _Cells(msgspec.Struct, frozen=True):
+class _ColumnCells(msgspec.Struct, frozen=True):
     """A column with its title and all its cells as texts."""
 
     column: Column[Any]
     texts: list[str]
 
     @property
-    def says_something(self) -> bool:
+    def has_values(self) -> bool:
         return any(text != "-" for text in self.texts[1:])
 
     @property
     def width(self) -> int:
         return max(map(len, self.texts))
 
-    def fitted(self, width: int) -> list[str]:
+    def fit_to_width(self, width: int) -> list[str]:
         """Its texts, each as wide as this; of those that are cut the title keeps its beginning."""
         title, *texts = self.texts
-        cut = [_cut(title, width, ends=False), *(_cut(text, width, ends=self.column.ends) for text in texts)]
+        cut = [_truncate(title, width, ends=False), *(_truncate(text, width, ends=self.column.ends) for text in texts)]
         return [text.ljust(width) for text in cut]
 
 
-def _cells(column: Column[Item], items: Sequence[Item]) -> _Cells:
-    return _Cells(column, [column.title, *(_read(column.value(item)) for item in items)])
+def _format_column(column: Column[Item], items: Sequence[Item]) -> _ColumnCells:
+    return _ColumnCells(column, [column.title, *(_format_cell(column.value(item)) for item in items)])
 
 
-def _width(columns: Sequence[_Cells]) -> int:
+def _total_width(columns: Sequence[_ColumnCells]) -> int:
     return sum(cells.width + 2 for cells in columns) - 2
 
 
-def _fitting(columns: Sequence[_Cells], room: int) -> list[list[str]]:
+def _fit_columns(columns: Sequence[_ColumnCells], room: int) -> list[list[str]]:
     """Columns as wide as their widest cell; the last one that still has some room is cut."""
     fitting: list[list[str]] = []
     for cells in columns:
         width = cells.width
         if fitting and width > room:
-            if room < _LEAST_OUTPUT:
+            if room < _MIN_COLUMN_WIDTH:
                 break
             width = room
-        fitting.append(cells.fitted(width))
+        fitting.append(cells.fit_to_width(width))
         room -= width + 2
     return fitting
 
 
-def _cut(text: str, width: int, *, ends: bool) -> str:
+def _truncate(text: str, width: int, *, ends: bool) -> str:
     if len(text) <= width:
         return text
     return f"…{text[1 - width :]}" if ends else f"{text[: width - 1]}…"
@@ -327,31 +307,31 @@ def json_text(value: Any, *, indent: int | None = None) -> str:
     return escape_controls(json.dumps(as_json(value), indent=indent, ensure_ascii=False), lines=True)
 
 
-def _piped(value: Any) -> str:
+def _format_piped_cell(value: Any) -> str:
     """One cell of a line: no tab, no line end, nothing relative."""
     if value is None:
         return ""
     if isinstance(value, datetime):
         return str(as_json(value))
-    return clean(" ".join(str(value).split()))
+    return escape_line(" ".join(str(value).split()))
 
 
-def _read(value: Any) -> str:
+def _format_cell(value: Any) -> str:
     """One cell of a table, for people."""
     if value is None or value == "":
         return "-"
     if isinstance(value, datetime):
-        return ago(value)
-    return clean(" ".join(str(value).split()))
+        return format_age(value)
+    return escape_line(" ".join(str(value).split()))
 
 
-def ago(moment: datetime) -> str:
+def format_age(moment: datetime) -> str:
     """How long ago, or in how long, in the larger unit."""
     from redrive.clock import MICROS, SystemClock
-    from redrive.duration import words
+    from redrive.duration import format_duration
 
     passed = SystemClock().now() / MICROS - moment.timestamp()
     if abs(passed) < 1:
         return "now"
-    whole = " ".join(words(round(abs(passed))).split()[:2])
+    whole = " ".join(format_duration(round(abs(passed))).split()[:2])
     return f"{whole} ago" if passed > 0 else f"in {whole}"

@@ -9,21 +9,18 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 import click
 import msgspec
 
-from redrive.cli.output import Column, Output, nobody_reads
-from redrive.cli.place import Place, ask
+from redrive.cli.output import Column, Output, is_stdout_closed
+from redrive.cli.place import Target, run_on
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
 
-__all__ = ["Listing", "Pages", "paged"]
-
-
 Item = TypeVar("Item")
 Item_co = TypeVar("Item_co", covariant=True)
-_LARGEST = 500
+_MAX_PAGE_SIZE = 500
 
 
-class PageOf(Protocol[Item_co]):
+class PageLike(Protocol[Item_co]):
     """A page of something, with cursors to its neighbours."""
 
     @property
@@ -40,13 +37,13 @@ class Listing(msgspec.Struct, Generic[Item], frozen=True, kw_only=True):
     `also` names what else its pages tell, for JSON.
     """
 
-    fetch: Callable[[Redrive, int, str | None], Awaitable[PageOf[Item]]]
+    fetch: Callable[[Redrive, int, str | None], Awaitable[PageLike[Item]]]
     columns: Sequence[Column[Item]]
     id: Callable[[Item], str]
     empty: str
     also: tuple[str, ...] = ()
 
-    def show(self, page: PageOf[Item], items: Sequence[Item], output: Output, *, alone: bool) -> None:
+    def show(self, page: PageLike[Item], items: Sequence[Item], output: Output, *, alone: bool) -> None:
         """Show these things of a page, which has neighbours if it is shown alone."""
         output.list(
             items,
@@ -59,48 +56,48 @@ class Listing(msgspec.Struct, Generic[Item], frozen=True, kw_only=True):
         )
 
 
-class Pages(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class PageOptions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Which part of a list is wanted."""
 
     limit: int
     cursor: str | None
     everything: bool
 
-    def show(self, place: Place, listing: Listing[Item], output: Output) -> PageOf[Item]:
+    def show(self, place: Target, listing: Listing[Item], output: Output) -> PageLike[Item]:
         """Show it; returns the last page that was shown."""
         if self.everything:
-            return ask(place, lambda app: self._all(app, listing, output))
-        page = ask(place, lambda app: listing.fetch(app, self.limit, self.cursor))
+            return run_on(place, lambda app: self._show_all(app, listing, output))
+        page = run_on(place, lambda app: listing.fetch(app, self.limit, self.cursor))
         listing.show(page, page.items, output, alone=True)
         return page
 
-    async def _all(self, app: Redrive, listing: Listing[Item], output: Output) -> PageOf[Item]:
+    async def _show_all(self, app: Redrive, listing: Listing[Item], output: Output) -> PageLike[Item]:
         """A page at a time; one JSON object holds them all."""
         collected: list[Item] = []
-        page = await listing.fetch(app, _LARGEST, self.cursor)
+        page = await listing.fetch(app, _MAX_PAGE_SIZE, self.cursor)
         while True:
             if output.json:
                 collected += page.items
             else:
                 listing.show(page, page.items, output, alone=False)
-            if page.next is None or nobody_reads():
+            if page.next is None or is_stdout_closed():
                 break
-            page = await listing.fetch(app, _LARGEST, page.next)
+            page = await listing.fetch(app, _MAX_PAGE_SIZE, page.next)
         if output.json:
             listing.show(page, collected, output, alone=False)
         return page
 
 
-def paged(command: Callable[..., Any]) -> Callable[..., Any]:
+def page_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command `--limit`, `--cursor` and `--all`; it receives them as `pages`."""
 
     @click.option(
-        "--limit", type=click.IntRange(1, _LARGEST), default=50, show_default=True, help="How many at a time."
+        "--limit", type=click.IntRange(1, _MAX_PAGE_SIZE), default=50, show_default=True, help="How many at a time."
     )
     @click.option("--cursor", metavar="CURSOR", help="Go on where the last page ended.")
     @click.option("--all", "everything", is_flag=True, help="List everything, a page after the other.")
     @functools.wraps(command)
     def with_pages(*args: Any, limit: int, cursor: str | None, everything: bool, **others: Any) -> Any:
-        return command(*args, pages=Pages(limit=limit, cursor=cursor, everything=everything), **others)
+        return command(*args, pages=PageOptions(limit=limit, cursor=cursor, everything=everything), **others)
 
     return with_pages

@@ -9,19 +9,17 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 import msgspec
 
-from redrive.cli.messages import NOT_FOUND, Stopped, explained, hint
+from redrive.cli.messages import NOT_FOUND, CommandFailed, hint, report_errors
 from redrive.core.roles import DEFAULT_TENANT
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.remote.place import Remote
 
-__all__ = ["Place", "ask", "at_a_place", "home", "whose"]
-
 T = TypeVar("T")
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Target(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A store or a server, by its URL or by the app that names it.
 
     What is not given comes from the environment.
@@ -40,7 +38,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             return None
         from redrive.remote.place import Remote
 
-        with explained():
+        with report_errors():
             return Remote(url, steps=app.registered_steps if app else None)
 
     def app(self) -> Redrive:
@@ -58,7 +56,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return app
 
 
-def at_a_place(command: Callable[..., Any]) -> Callable[..., Any]:
+def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options that say which store is meant; it receives them as `place`."""
 
     @click.option(
@@ -76,12 +74,12 @@ def at_a_place(command: Callable[..., Any]) -> Callable[..., Any]:
     )
     @functools.wraps(command)
     def with_place(*args: Any, url: str | None, target: str | None, **others: Any) -> Any:
-        return command(*args, place=Place(url=url, target=target), **others)
+        return command(*args, place=Target(url=url, target=target), **others)
 
     return with_place
 
 
-def ask(place: Place, work: Callable[[Redrive], Awaitable[T]]) -> T:
+def run_on(place: Target, work: Callable[[Redrive], Awaitable[T]]) -> T:
     """Open the store without a worker, do the work, close it. A store that is not there is not created.
 
     Where the place is a server, the work is done there: what stands for the app has the same calls.
@@ -95,36 +93,36 @@ def ask(place: Place, work: Callable[[Redrive], Awaitable[T]]) -> T:
             async with remote.client():
                 return await work(cast("Redrive", remote))
         app = place.app()
-        await _must_be_there(app.settings.url)
+        await _require_store(app.settings.url)
         async with app.client():
             return await work(app)
 
-    with explained():
+    with report_errors():
         return asyncio.run(opened())
 
 
-def home(place: Place) -> str:
+def default_tenant(place: Target) -> str:
     """The tenant that is meant where none is named: `default`, or that of the token for a server."""
     if place.server() is None:
         return DEFAULT_TENANT
-    return ask(place, lambda app: cast("Remote", app).home())
+    return run_on(place, lambda app: cast("Remote", app).home())
 
 
-def whose(place: Place, tenant: str | None) -> str | None:
+def resolve_tenant(place: Target, tenant: str | None) -> str | None:
     """The tenant that things are kept under, None for all: on a server, the token's where none is named."""
     if place.server() is None:
         return tenant
-    found = tenant or home(place)
+    found = tenant or default_tenant(place)
     return None if found == "*" else found
 
 
-async def _must_be_there(url: str) -> None:
+async def _require_store(url: str) -> None:
     """A worker waits for a server that is down and sets up an empty database; a command says so at once."""
     from redrive.clock import SystemClock
     from redrive.store import open_store
 
     if url.startswith("sqlite:"):
-        _must_exist(url)
+        _require_store_file(url)
         return
     store = open_store(url, SystemClock())
     try:
@@ -133,14 +131,14 @@ async def _must_be_there(url: str) -> None:
         await store.close()
 
 
-def _must_exist(url: str) -> None:
+def _require_store_file(url: str) -> None:
     """Looking at a file that is no store would make it one, and find nothing in it."""
-    from redrive.store.sqlite.connection import locate
-    from redrive.store.sqlite.schema import is_set_up
+    from redrive.store.sqlite.connection import parse_url
+    from redrive.store.sqlite.schema import has_schema
 
-    address = locate(url)
-    if not address.in_memory and not is_set_up(address):
-        raise Stopped(
+    address = parse_url(url)
+    if not address.in_memory and not has_schema(address):
+        raise CommandFailed(
             f"there is no store at {url}: name it with --url, $REDRIVE_URL or --app module:app; "
             f"a worker makes it when it starts, and so does `{hint('migrate')}`",
             NOT_FOUND,

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from redrive.cli.messages import NOT_FOUND, Stopped, hint, program, worker_hint
-from redrive.cli.options import Change, changing, field
-from redrive.cli.output import Column, Output, echo, say, shown
-from redrive.cli.place import Place, ask, at_a_place
+from redrive.cli.messages import NOT_FOUND, CommandFailed, hint, program_name, worker_hint
+from redrive.cli.options import ChangeOptions, change_options, parse_field
+from redrive.cli.output import Column, Output, echo, echo_err, output_options
+from redrive.cli.place import Target, run_on, target_options
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.desk.settings import KnownWorkflow, StoredPolicy
 
-__all__ = ["field", "policies", "workflows"]
+__all__ = ["parse_field", "policies", "workflows"]
 
 
 # -- `redrive policies`: stored retry policies, in force from the next attempt on ------------------------
@@ -39,16 +39,14 @@ def policies() -> None:
     """
 
 
-def _scope(command: Callable[..., Any]) -> Callable[..., Any]:
+def _scope_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """What the policy is for; the command receives it as `scope`."""
 
     @click.option("--workflow", metavar="NAME", help="The workflow whose steps are meant.")
     @click.option("--step", metavar="NAME", help="The step that is meant.")
     @click.option("--tenant", metavar="NAME", help="The tenant whose runs are meant.  [default: all]")
     @functools.wraps(command)
-    def with_scope(
-        *args: Any, workflow: str | None, step: str | None, tenant: str | None, **others: Any
-    ) -> Any:
+    def with_scope(*args: Any, workflow: str | None, step: str | None, tenant: str | None, **others: Any) -> Any:
         if not workflow and not step:
             raise click.UsageError("say what the policy is for: --workflow, --step, or both")
         scope = {"workflow": workflow, "step": step, "tenant": tenant}
@@ -58,50 +56,50 @@ def _scope(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @policies.command("list")
-@shown
-@at_a_place
-def list_(place: Place, output: Output) -> None:
+@output_options
+@target_options
+def list_(place: Target, output: Output) -> None:
     """List all stored policies.
 
     \b
     Examples:
       redrive policies list
     """
-    stored = ask(place, lambda app: app.policies.list())
+    stored = run_on(place, lambda app: app.policies.list())
     columns: list[Column[StoredPolicy]] = [
         Column("WORKFLOW", lambda one: one.workflow),
         Column("STEP", lambda one: one.step),
         Column("TENANT", lambda one: one.tenant),
-        Column("POLICY", lambda one: one.policy.in_short()),
+        Column("POLICY", lambda one: one.policy.summarise()),
         Column("SET BY", lambda one: one.updated_by),
         Column("SET", lambda one: one.updated_at),
     ]
     output.list(
         stored,
         columns,
-        id=_name,
-        empty=f"No policy is stored: steps follow their own. To store one: {program()} policies set --help",
+        id=_format_policy_id,
+        empty=f"No policy is stored: steps follow their own. To store one: {program_name()} policies set --help",
     )
 
 
 @policies.command()
-@_scope
-@shown
-@at_a_place
-def get(scope: dict[str, str | None], place: Place, output: Output) -> None:
+@_scope_options
+@output_options
+@target_options
+def get(scope: dict[str, str | None], place: Target, output: Output) -> None:
     """Show the policy that is stored for exactly this.
 
     \b
     Examples:
       redrive policies get --step charge
     """
-    stored = ask(place, lambda app: app.policies.get(**scope))
+    stored = run_on(place, lambda app: app.policies.get(**scope))
     if stored is None:
-        raise _not_stored(scope)
+        raise _missing_policy_error(scope)
     if output.json:
         output.object(stored)
     elif output.quiet:
-        echo(_name(stored))
+        echo(_format_policy_id(stored))
     else:
         for name, value in stored.policy.to_json().items():
             echo(f"{name}={value if isinstance(value, str) else json.dumps(value)}")
@@ -109,12 +107,12 @@ def get(scope: dict[str, str | None], place: Place, output: Output) -> None:
 
 @policies.command("set", short_help="Store a policy, replacing the one for the same.")
 @click.argument("fields", nargs=-1, required=True, metavar="FIELD=VALUE...")
-@_scope
-@changing
-@shown
-@at_a_place
+@_scope_options
+@change_options
+@output_options
+@target_options
 def set_(
-    fields: tuple[str, ...], scope: dict[str, str | None], change: Change, place: Place, output: Output
+    fields: tuple[str, ...], scope: dict[str, str | None], change: ChangeOptions, place: Target, output: Output
 ) -> None:
     """Store a policy, replacing the one for the same. Fields left out have their defaults.
 
@@ -129,32 +127,34 @@ def set_(
       redrive policies set --step charge max_retries=8 base_delay=2s max_delay=5m
       redrive policies set --workflow fulfil delays='["20s", "5m", "30m"]'
     """
-    from redrive.cli.messages import well_called
+    from redrive.cli.messages import report_usage_errors
     from redrive.policy import RetryPolicy
 
-    with well_called():
-        policy = RetryPolicy.from_json(dict(map(field, fields)))
+    with report_usage_errors():
+        policy = RetryPolicy.from_json(dict(map(parse_field, fields)))
 
     async def work(app: Redrive) -> StoredPolicy | None:
-        from redrive.cli.scope import unheard_of
+        from redrive.cli.scope import unknown_names
 
-        _agree(await unheard_of(app, scope), scope, change)
+        _confirm_unknown_names(await unknown_names(app, scope), scope, change)
         return None if change.dry_run else await app.policies.set(policy, **scope, by=change.by)
 
-    stored = ask(place, work)
+    stored = run_on(place, work)
     value = policy.to_json() if stored is None else stored
     verb = "would store" if change.dry_run else "stored"
     output.done(
-        _path(scope), value, f"{verb} a policy for {_words(scope)}: in force from the next attempt on"
+        _format_scope_id(scope),
+        value,
+        f"{verb} a policy for {_describe_scope(scope)}: in force from the next attempt on",
     )
 
 
 @policies.command()
-@_scope
-@changing
-@shown
-@at_a_place
-def delete(scope: dict[str, str | None], change: Change, place: Place, output: Output) -> None:
+@_scope_options
+@change_options
+@output_options
+@target_options
+def delete(scope: dict[str, str | None], change: ChangeOptions, place: Target, output: Output) -> None:
     """Remove a stored policy; steps follow their own again.
 
     \b
@@ -164,40 +164,40 @@ def delete(scope: dict[str, str | None], change: Change, place: Place, output: O
 
     async def work(app: Redrive) -> None:
         if await app.policies.get(**scope) is None:
-            raise _not_stored(scope)
-        change.confirm(f"Remove the policy for {_words(scope)}")
+            raise _missing_policy_error(scope)
+        change.confirm(f"Remove the policy for {_describe_scope(scope)}")
         if not change.dry_run:
             await app.policies.delete(**scope, by=change.by)
 
-    ask(place, work)
+    run_on(place, work)
     verb = "would remove" if change.dry_run else "removed"
-    output.done(_path(scope), scope, f"{verb} the policy for {_words(scope)}")
+    output.done(_format_scope_id(scope), scope, f"{verb} the policy for {_describe_scope(scope)}")
 
 
-def _agree(doubts: list[str], scope: dict[str, str | None], change: Change) -> None:
+def _confirm_unknown_names(doubts: list[str], scope: dict[str, str | None], change: ChangeOptions) -> None:
     """Ask a person; a script must have said that it means a name that nobody knows."""
     for doubt in doubts:
-        say(f"Warning: {doubt}")
+        echo_err(f"Warning: {doubt}")
     if doubts:
-        change.expect_yes("nothing was stored: correct the name, or add --yes if it will come", NOT_FOUND)
-    change.confirm(f"Store this policy for {_words(scope)}{' all the same' if doubts else ''}")
+        change.require_yes("nothing was stored: correct the name, or add --yes if it will come", NOT_FOUND)
+    change.confirm(f"Store this policy for {_describe_scope(scope)}{' all the same' if doubts else ''}")
 
 
-def _not_stored(scope: dict[str, str | None]) -> Stopped:
-    return Stopped(
-        f"no policy is stored for {_words(scope)}; `{hint('policies', 'list')}` shows all", NOT_FOUND
+def _missing_policy_error(scope: dict[str, str | None]) -> CommandFailed:
+    return CommandFailed(
+        f"no policy is stored for {_describe_scope(scope)}; `{hint('policies', 'list')}` shows all", NOT_FOUND
     )
 
 
-def _name(stored: StoredPolicy) -> str:
-    return _path({"workflow": stored.workflow, "step": stored.step, "tenant": stored.tenant})
+def _format_policy_id(stored: StoredPolicy) -> str:
+    return _format_scope_id({"workflow": stored.workflow, "step": stored.step, "tenant": stored.tenant})
 
 
-def _path(scope: dict[str, str | None]) -> str:
+def _format_scope_id(scope: dict[str, str | None]) -> str:
     return "/".join(scope[key] or "*" for key in ("tenant", "workflow", "step"))
 
 
-def _words(scope: dict[str, str | None]) -> str:
+def _describe_scope(scope: dict[str, str | None]) -> str:
     return ", ".join(f"{kind} {name!r}" for kind, name in scope.items() if name)
 
 
@@ -217,9 +217,9 @@ def workflows() -> None:
 
 
 @workflows.command("list")
-@shown
-@at_a_place
-def list__workflows(place: Place, output: Output) -> None:
+@output_options
+@target_options
+def list_workflows(place: Target, output: Output) -> None:
     """List the workflows that workers have registered.
 
     \b
@@ -233,7 +233,7 @@ def list__workflows(place: Place, output: Output) -> None:
         Column("UNCLAIMABLE", lambda one: one.unclaimable or None),
     ]
     output.list(
-        ask(place, lambda app: app.workflows.list()),
+        run_on(place, lambda app: app.workflows.list()),
         columns,
         id=lambda one: one.name,
         empty=f"No worker has registered a workflow yet. Start one: {worker_hint()}",
@@ -242,10 +242,10 @@ def list__workflows(place: Place, output: Output) -> None:
 
 @workflows.command()
 @click.argument("name", metavar="WORKFLOW")
-@changing
-@shown
-@at_a_place
-def pause(name: str, change: Change, place: Place, output: Output) -> None:
+@change_options
+@output_options
+@target_options
+def pause(name: str, change: ChangeOptions, place: Target, output: Output) -> None:
     """Let nobody take runs of WORKFLOW. Those under way go on until they wait; new ones are accepted.
 
     \b
@@ -254,12 +254,12 @@ def pause(name: str, change: Change, place: Place, output: Output) -> None:
     """
 
     async def work(app: Redrive) -> None:
-        await _must_be_known(app, name)
+        await _require_known_workflow(app, name)
         change.confirm(f"Pause workflow {name!r}: its runs wait until it is resumed")
         if not change.dry_run:
             await app.workflows.pause(name, by=change.by)
 
-    ask(place, work)
+    run_on(place, work)
     verb = "would pause" if change.dry_run else "paused"
     output.done(
         name,
@@ -270,10 +270,10 @@ def pause(name: str, change: Change, place: Place, output: Output) -> None:
 
 @workflows.command()
 @click.argument("name", metavar="WORKFLOW")
-@changing
-@shown
-@at_a_place
-def resume(name: str, change: Change, place: Place, output: Output) -> None:
+@change_options
+@output_options
+@target_options
+def resume(name: str, change: ChangeOptions, place: Target, output: Output) -> None:
     """Let runs of WORKFLOW be taken again.
 
     \b
@@ -282,20 +282,20 @@ def resume(name: str, change: Change, place: Place, output: Output) -> None:
     """
 
     async def work(app: Redrive) -> bool:
-        await _must_be_known(app, name)
+        await _require_known_workflow(app, name)
         was_paused = name in await app.workflows.paused()
         if not change.dry_run:
             await app.workflows.resume(name, by=change.by)
         return was_paused
 
-    was_paused = ask(place, work)
+    was_paused = run_on(place, work)
     verb = "would resume" if change.dry_run else "resumed"
     text = f"{verb} {name}" if was_paused else f"{name} was not paused"
     output.done(name, {"name": name, "paused": was_paused and change.dry_run}, text)
 
 
-async def _must_be_known(app: Redrive, name: str) -> None:
-    from redrive.cli.options import near
+async def _require_known_workflow(app: Redrive, name: str) -> None:
+    from redrive.cli.options import suggest_names
     from redrive.errors import UnknownWorkflow
     from redrive.store.filters import RunFilter
 
@@ -304,5 +304,5 @@ async def _must_be_known(app: Redrive, name: str) -> None:
         return
     raise UnknownWorkflow(
         f"no worker has registered a workflow {name!r}, and there is no run of it "
-        f"(`redrive workflows list` shows all){near(name, known)}"
+        f"(`redrive workflows list` shows all){suggest_names(name, known)}"
     )

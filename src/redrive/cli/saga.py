@@ -6,15 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from redrive.cli.options import Change, changing
-from redrive.cli.output import Column, Output, shown
-from redrive.cli.place import Place, ask, at_a_place
+from redrive.cli.options import ChangeOptions, change_options
+from redrive.cli.output import Column, Output, output_options
+from redrive.cli.place import Target, run_on, target_options
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.desk.saga import Ledger, SagaEntry
-
-__all__ = ["decide_back", "saga"]
 
 
 @click.group(short_help="See what a rollback undoes; resume, skip, mark as done.")
@@ -31,9 +29,9 @@ def saga() -> None:
 
 @saga.command()
 @click.argument("id", metavar="RUN")
-@shown
-@at_a_place
-def show(id: str, place: Place, output: Output) -> None:
+@output_options
+@target_options
+def show(id: str, place: Target, output: Output) -> None:
     """Show the ledger of RUN: each compensation in order, and how far it is. It may be under way.
 
     UNCERTAIN: nobody knows whether the step happened, and nothing was done about it. Find out.
@@ -43,12 +41,12 @@ def show(id: str, place: Place, output: Output) -> None:
       redrive saga show 01k9x7
       redrive saga show 01k9x7 --json
     """
-    from redrive.cli.options import find_run
+    from redrive.cli.options import find_run_id
 
     async def look(app: Redrive) -> Ledger:
-        return await app.saga(await find_run(app, id))
+        return await app.saga(await find_run_id(app, id))
 
-    ledger = ask(place, look)
+    ledger = run_on(place, look)
     columns: list[Column[SagaEntry]] = [
         Column("STEP", lambda one: one.step),
         Column("ACTION", lambda one: one.action),
@@ -70,42 +68,42 @@ def show(id: str, place: Place, output: Output) -> None:
             }
         )
         return
-    _say_how_far(ledger, output)
+    _print_progress(ledger, output)
     empty = f"Nothing of run {ledger.run_id} is undone, nor is it to be."
     output.list(ledger.entries, columns, id=lambda one: one.step_key, empty=empty)
-    _say_what_next(ledger, output)
+    _print_next_commands(ledger, output)
 
 
-def _say_how_far(ledger: Ledger, output: Output) -> None:
-    from redrive.cli.output import on_terminal, say
+def _print_progress(ledger: Ledger, output: Output) -> None:
+    from redrive.cli.output import echo_err, on_terminal
 
     if on_terminal() and not output.quiet and ledger.entries:
-        say(f"Run {ledger.run_id} is {ledger.status}: {ledger.done} of {len(ledger.entries)} undone.")
+        echo_err(f"Run {ledger.run_id} is {ledger.status}: {ledger.done} of {len(ledger.entries)} undone.")
 
 
-def _say_what_next(ledger: Ledger, output: Output) -> None:
+def _print_next_commands(ledger: Ledger, output: Output) -> None:
     from redrive.cli.messages import hint
-    from redrive.cli.output import on_terminal, say
+    from redrive.cli.output import echo_err, on_terminal
     from redrive.core.states import RunStatus, StepStatus
 
     if output.quiet or not on_terminal():
         return
     for entry in ledger.entries:
         if entry.waits_for_person:
-            say(f"When it is done: {hint('saga', 'done', ledger.run_id, entry.step_key)}")
+            echo_err(f"When it is done: {hint('saga', 'done', ledger.run_id, entry.step_key)}")
         elif entry.status == StepStatus.DLQ and ledger.status is not RunStatus.COMPENSATING:
-            say(f"When the cause is mended: {hint('saga', 'resume', ledger.run_id)}")
+            echo_err(f"When the cause is mended: {hint('saga', 'resume', ledger.run_id)}")
         elif entry.status == "UNCERTAIN":
-            say(f"Nobody knows whether {entry.step!r} happened: find out, and undo it by hand if it did.")
+            echo_err(f"Nobody knows whether {entry.step!r} happened: find out, and undo it by hand if it did.")
 
 
 @saga.command()
 @click.argument("id", metavar="RUN")
 @click.option("--reason", metavar="TEXT", help="Why, for the record.")
-@changing
-@shown
-@at_a_place
-def resume(id: str, reason: str | None, change: Change, place: Place, output: Output) -> None:
+@change_options
+@output_options
+@target_options
+def resume(id: str, reason: str | None, change: ChangeOptions, place: Target, output: Output) -> None:
     """Go on with a rollback that stopped, at the compensation that failed.
 
     \b
@@ -113,44 +111,44 @@ def resume(id: str, reason: str | None, change: Change, place: Place, output: Ou
       redrive saga resume 01k9x7 --dry-run
       redrive saga resume 01k9x7
     """
-    decide_back(place, id, "from_failed", None, reason, change, output)
+    run_rollback_decision(place, id, "from_failed", None, reason, change, output)
 
 
 @saga.command()
 @click.argument("id", metavar="RUN")
 @click.argument("step")
 @click.option("--reason", metavar="TEXT", help="Why, for the record.")
-@changing
-@shown
-@at_a_place
-def skip(id: str, step: str, reason: str | None, change: Change, place: Place, output: Output) -> None:
+@change_options
+@output_options
+@target_options
+def skip(id: str, step: str, reason: str | None, change: ChangeOptions, place: Target, output: Output) -> None:
     """Leave out the compensation of STEP, which is next, and go on with the others.
 
     \b
     Examples:
       redrive saga skip 01k9x7 charge --reason "the customer keeps the voucher"
     """
-    decide_back(place, id, "skip_failed", step, reason, change, output)
+    run_rollback_decision(place, id, "skip_failed", step, reason, change, output)
 
 
 @saga.command()
 @click.argument("id", metavar="RUN")
 @click.argument("step")
 @click.option("--reason", metavar="TEXT", help="What was done, for the record.")
-@changing
-@shown
-@at_a_place
-def done(id: str, step: str, reason: str | None, change: Change, place: Place, output: Output) -> None:
+@change_options
+@output_options
+@target_options
+def done(id: str, step: str, reason: str | None, change: ChangeOptions, place: Target, output: Output) -> None:
     """Say that STEP, which is next, was undone by hand, and go on with the others.
 
     \b
     Examples:
       redrive saga done 01k9x7 ship --reason "called the carrier"
     """
-    decide_back(place, id, "complete", step, reason, change, output)
+    run_rollback_decision(place, id, "complete", step, reason, change, output)
 
 
-_SAID = {
+_DECISION_TEXTS = {
     "from_failed": ("Go on with the rollback of run {}", "the rollback of run {} goes on"),
     "skip_failed": ("Skip this compensation of run {}", "skipped; the rollback of run {} goes on"),
     "complete": ("Mark this compensation of run {} as done", "done; the rollback of run {} goes on"),
@@ -158,24 +156,18 @@ _SAID = {
 }
 
 
-def decide_back(
-    place: Place,
-    id: str,
-    mode: str,
-    step: str | None,
-    reason: str | None,
-    change: Change,
-    output: Output,
+def run_rollback_decision(
+    place: Target, id: str, mode: str, step: str | None, reason: str | None, change: ChangeOptions, output: Output
 ) -> None:
     """Try or make a decision about a rollback."""
-    from redrive.cli.dlq.decision import sentences
-    from redrive.cli.options import find_run
+    from redrive.cli.dlq.decision import render_plan
+    from redrive.cli.options import find_run_id
     from redrive.desk.preview import DryRun
 
-    asks, told = _SAID[mode]
+    asks, told = _DECISION_TEXTS[mode]
 
     async def work(app: Redrive) -> None:
-        run_id = await find_run(app, id)
+        run_id = await find_run_id(app, id)
         options: dict[str, Any] = {"undo": step} if step is not None else {}
 
         async def decide(dry_run: bool) -> object:
@@ -184,9 +176,9 @@ def decide_back(
         if change.dry_run:
             plan = await decide(True)
             assert isinstance(plan, DryRun)
-            output.done(run_id, plan, "\n".join([*sentences(plan), "Nothing was changed."]))
+            output.done(run_id, plan, "\n".join([*render_plan(plan), "Nothing was changed."]))
             return
         change.confirm(asks.format(run_id))
         output.done(run_id, await decide(False), told.format(run_id))
 
-    ask(place, work)
+    run_on(place, work)

@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from redrive.cli.messages import hint
-from redrive.cli.options import Change, changing
-from redrive.cli.output import Column, Output, shown, told_tenant
-from redrive.cli.place import Place, ask, at_a_place
+from redrive.cli.options import ChangeOptions, change_options
+from redrive.cli.output import Column, Output, display_tenant, output_options
+from redrive.cli.place import Target, run_on, target_options
 from redrive.core.roles import DEFAULT_TENANT
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.desk.settings import KnownSchedule
-
-__all__ = ["schedules"]
 
 
 @click.group(short_help="List schedules; pause and resume them.")
@@ -35,9 +33,9 @@ def schedules() -> None:
 
 @schedules.command("list")
 @click.option("--tenant", metavar="NAME", help="Of this tenant only.  [default: all]")
-@shown
-@at_a_place
-def list_(tenant: str | None, place: Place, output: Output) -> None:
+@output_options
+@target_options
+def list_(tenant: str | None, place: Target, output: Output) -> None:
     """List schedules with their next times, as clocks in their zones show them.
 
     \b
@@ -50,41 +48,39 @@ def list_(tenant: str | None, place: Place, output: Output) -> None:
         Column("NAME", lambda one: one.name),
         Column("CRON", lambda one: one.cron),
         Column("ZONE", lambda one: one.timezone),
-        Column("NEXT", _next),
+        Column("NEXT", _format_next_times),
         Column("LAST RUN", lambda one: one.last_run),
         Column("STATUS", lambda one: one.last_status),
-        Column("TENANT", lambda one: told_tenant(one.tenant)),
+        Column("TENANT", lambda one: display_tenant(one.tenant)),
     ]
     output.list(
-        ask(place, lambda app: app.schedules.list(tenant=tenant)),
+        run_on(place, lambda app: app.schedules.list(tenant=tenant)),
         columns,
         id=lambda one: f"{one.workflow}/{one.name}",
         empty="No worker whose workflows have schedules was started yet.",
     )
 
 
-def _next(one: KnownSchedule) -> str:
+def _format_next_times(one: KnownSchedule) -> str:
     """Its next times, or why there are none."""
     if one.paused_by is not None:
         return f"paused by {one.paused_by}"
     if not one.live:
-        return "no live worker has it" + (f", late since {_short(one.late_since)}" if one.late_since else "")
-    return ", ".join(map(_short, one.next))
+        return "no live worker has it" + (f", late since {_format_time(one.late_since)}" if one.late_since else "")
+    return ", ".join(map(_format_time, one.next))
 
 
-def _short(at: datetime) -> str:
+def _format_time(at: datetime) -> str:
     return f"{at:%a %d %b %H:%M}"
 
 
-def _deciding(command: Callable[..., Any]) -> Callable[..., Any]:
+def _decision_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
-        at_a_place,
-        shown,
-        changing,
+        target_options,
+        output_options,
+        change_options,
         click.option("--reason", metavar="TEXT", help="Why, for the record."),
-        click.option(
-            "--tenant", metavar="NAME", default=DEFAULT_TENANT, show_default=True, help="Whose it is."
-        ),
+        click.option("--tenant", metavar="NAME", default=DEFAULT_TENANT, show_default=True, help="Whose it is."),
         click.argument("name", default="default"),
         click.argument("workflow"),
     ):
@@ -93,7 +89,7 @@ def _deciding(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @schedules.command()
-@_deciding
+@_decision_options
 def pause(**what: Any) -> None:
     """Start nothing for a schedule of WORKFLOW until it is resumed. NAME tells which, if it has several.
 
@@ -102,11 +98,11 @@ def pause(**what: Any) -> None:
       redrive schedules pause report
       redrive schedules pause report month-end --tenant acme --reason "books are closed"
     """
-    _decide("pause", ("paused", "was paused before"), **what)
+    _apply_decision("pause", ("paused", "was paused before"), **what)
 
 
 @schedules.command()
-@_deciding
+@_decision_options
 def resume(**what: Any) -> None:
     """Go on with a schedule's next time; those that came meanwhile are not made up for.
 
@@ -114,11 +110,11 @@ def resume(**what: Any) -> None:
     Examples:
       redrive schedules resume report
     """
-    _decide("resume", ("resumed", "was not paused"), **what)
+    _apply_decision("resume", ("resumed", "was not paused"), **what)
 
 
 @schedules.command()
-@_deciding
+@_decision_options
 def forget(**what: Any) -> None:
     """Forget a schedule that is in no code any more.
 
@@ -126,10 +122,10 @@ def forget(**what: Any) -> None:
     Examples:
       redrive schedules forget report old-one
     """
-    _decide("remove", ("forgot", ""), **what)
+    _apply_decision("remove", ("forgot", ""), **what)
 
 
-def _decide(
+def _apply_decision(
     verb: str,
     done: tuple[str, str],
     *,
@@ -137,9 +133,9 @@ def _decide(
     name: str,
     tenant: str,
     reason: str | None,
-    change: Change,
+    change: ChangeOptions,
     output: Output,
-    place: Place,
+    place: Target,
 ) -> None:
     what = f"{workflow}/{name}"
     change.confirm(f"{verb} schedule {what} of tenant {tenant}")
@@ -151,7 +147,7 @@ def _decide(
         )
         return found
 
-    changed = ask(place, work) is not False
+    changed = run_on(place, work) is not False
     told = f"would {verb} {what}" if change.dry_run else f"{done[0]} {what}"
     text = told if changed else f"{what} {done[1]}"
     if verb == "pause" and changed and not change.dry_run:

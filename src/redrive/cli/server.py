@@ -8,31 +8,29 @@ from typing import TYPE_CHECKING
 
 import click
 
-from redrive.cli.messages import explained
-from redrive.cli.place import Place, at_a_place
+from redrive.cli.messages import report_errors
+from redrive.cli.place import Target, target_options
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
 
-__all__ = ["HOST", "OWNER", "PORT", "needed", "server", "welcome"]
-
-HOST, PORT = "127.0.0.1", 8700
-OWNER = "owner@localhost"
+DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8700
+DEFAULT_OWNER = "owner@localhost"
 
 
 @click.command(short_help="Serve the dashboard and the HTTP API.")
-@click.option("--host", default=HOST, metavar="ADDRESS", show_default=True, help="The address to listen on.")
+@click.option("--host", default=DEFAULT_HOST, metavar="ADDRESS", show_default=True, help="The address to listen on.")
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
-    default=PORT,
+    default=DEFAULT_PORT,
     metavar="N",
     show_default=True,
     help="The port; 0 takes a free one.",
 )
 @click.option(
     "--owner",
-    default=OWNER,
+    default=DEFAULT_OWNER,
     metavar="EMAIL",
     show_default=True,
     help="Who the first owner is, where nobody is known yet.",
@@ -45,8 +43,8 @@ OWNER = "owner@localhost"
     show_default=True,
     help="Requests a second for each credential; four times as many at once.",
 )
-@at_a_place
-def server(host: str, port: int, owner: str, rate: int, place: Place) -> None:
+@target_options
+def server(host: str, port: int, owner: str, rate: int, place: Target) -> None:
     """Serve the dashboard and the HTTP API until stopped.
 
     The first start makes an owner and prints a code to sign in with once. SIGTERM or Ctrl-C stops it in
@@ -60,23 +58,23 @@ def server(host: str, port: int, owner: str, rate: int, place: Place) -> None:
     """
     import asyncio
 
-    with explained():
+    with report_errors():
         app = place.app()
-        _keep_log(app)
-        with needed():
-            asyncio.run(_serve(app, host, port, owner, rate))
+        _configure_logs(app)
+        with require_extras():
+            asyncio.run(_serve_until_stopped(app, host, port, owner, rate))
 
 
-def _keep_log(app: Redrive) -> None:
+def _configure_logs(app: Redrive) -> None:
     from redrive.core.redact import Redactor
-    from redrive.observability.logs import configure
+    from redrive.observability.logs import configure_logging
     from redrive.worker.context import log_context
 
-    configure(app.settings.log, log_context, Redactor.parse(app.settings.redact))
+    configure_logging(app.settings.log, log_context, Redactor.parse(app.settings.redact))
 
 
 @contextmanager
-def needed() -> Iterator[None]:
+def require_extras() -> Iterator[None]:
     """Say which extra is missing, where one is."""
     from redrive.errors import ConfigurationError
 
@@ -88,41 +86,41 @@ def needed() -> Iterator[None]:
         raise ConfigurationError(f'this needs {error.name}: pip install "redrive[web,auth]"') from None
 
 
-async def _serve(app: Redrive, host: str, port: int, owner: str, rate: int) -> None:
+async def _serve_until_stopped(app: Redrive, host: str, port: int, owner: str, rate: int) -> None:
     import asyncio
     import signal
 
     from redrive.server.limits import Limits
-    from redrive.server.process import Server, allow_many_connections, bind
+    from redrive.server.process import Server, bind_socket, raise_open_file_limit
 
-    allow_many_connections()
+    raise_open_file_limit()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    with bind(host, port) as socket:
+    with bind_socket(host, port) as socket:
         async with app.client():
-            await welcome(app, owner)
+            await ensure_first_owner(app, owner)
             limits = Limits(rate=rate, burst=4 * rate)
-            await Server(app, socket, limits).serve(stop, lambda address: _say(f"listening on {address}"))
-    _say("stopped")
+            await Server(app, socket, limits).serve(stop, lambda address: _print_status(f"listening on {address}"))
+    _print_status("stopped")
 
 
-async def welcome(app: Redrive, owner: str) -> None:
+async def ensure_first_owner(app: Redrive, owner: str) -> None:
     """Make the first owner, if nobody is known, and print how to come in."""
-    from redrive.server.auth.admin import first_owner
+    from redrive.server.auth.admin import create_first_owner
 
     runtime = app.runtime
-    code = await first_owner(runtime.store, runtime.clock, owner)
+    code = await create_first_owner(runtime.store, runtime.clock, owner)
     if code is not None:
-        _say(f"first start: {owner} is the owner. Sign in once with this code, within a day:")
+        _print_status(f"first start: {owner} is the owner. Sign in once with this code, within a day:")
         click.echo(f"    {code}")
 
 
-def _say(text: str) -> None:
+def _print_status(text: str) -> None:
     import os
     import sys
 
-    from redrive.cli.output import folded
+    from redrive.cli.output import fold_text
 
-    print(folded(f"redrive server {os.getpid()}: {text}", sys.stdout, deeper="  "), flush=True)
+    print(fold_text(f"redrive server {os.getpid()}: {text}", sys.stdout, deeper="  "), flush=True)

@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from redrive.cli.messages import explained
+from redrive.cli.messages import report_errors
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
-
-__all__ = ["adjust", "worker"]
 
 
 @click.command(short_help="Run workflows until stopped.")
@@ -57,23 +55,23 @@ def worker(
       redrive worker shop:app --processes 4 --metrics 9464
     """
     from redrive.cli.target import load_app
-    from redrive.cli.worker_process import run, tie, tune_python
+    from redrive.cli.worker_process import run_worker, stop_with_parent, tune_interpreter
 
-    with explained():
+    with report_errors():
         app = load_app(target)
-        adjust(app, concurrency, url, metrics)
+        override_settings(app, concurrency, url, metrics)
         if processes == 1:
-            tune_python()
-            run(app, also=tie if tied else None)
+            tune_interpreter()
+            run_worker(app, also=stop_with_parent if tied else None)
             return
-        from redrive.cli.worker_process import supervise
+        from redrive.cli.worker_process import supervise_workers
 
-        command, place = _command(target, concurrency, url), app.settings.metrics
-        code = supervise(lambda number: [*command, *_port_of(place, number)], processes)
+        command, place = _worker_arguments(target, concurrency, url), app.settings.metrics
+        code = supervise_workers(lambda number: [*command, *_metrics_arguments(place, number)], processes)
     raise click.exceptions.Exit(code)
 
 
-def _command(target: str, concurrency: int | None, url: str | None) -> list[str]:
+def _worker_arguments(target: str, concurrency: int | None, url: str | None) -> list[str]:
     """The arguments of one worker process. The URL may hold a password, so it goes another way."""
     import os
 
@@ -83,18 +81,18 @@ def _command(target: str, concurrency: int | None, url: str | None) -> list[str]
     return ["worker", target, "--tied", *more]
 
 
-def _port_of(metrics: str, number: int) -> list[str]:
+def _metrics_arguments(metrics: str, number: int) -> list[str]:
     """Where the worker process with this number tells its metrics: each needs a port of its own."""
-    from redrive.settings import listening
+    from redrive.settings import parse_metrics_address
 
-    address = listening(metrics)
+    address = parse_metrics_address(metrics)
     if address is None:
         return []
     host, port = address
     return ["--metrics", f"{host}:{port + number - 1 if port else 0}"]
 
 
-def adjust(app: Redrive, concurrency: int | None, url: str | None, metrics: str | None = None) -> None:
+def override_settings(app: Redrive, concurrency: int | None, url: str | None, metrics: str | None = None) -> None:
     """Let the command line overrule what the app says."""
     from dataclasses import replace
 

@@ -12,42 +12,24 @@ from typing import Any
 
 import msgspec
 
-from redrive.core.failure_reason import Ending
-from redrive.core.outcomes import Cancelled, Closed, Raised, RunView, Undone
-from redrive.core.retry import Verdict
+from redrive.core.failure_reason import FailureReason
+from redrive.core.outcomes import AttemptFailed, CancelRequested, LetterClosed, RollbackEnded, RunView
+from redrive.core.retry import RetryDecision
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transitions import AuditWrite, LetterWrite
 from redrive.reasons import Reason, ReasonCode
 
-__all__ = [
-    "ENGINE",
-    "EVENTS",
-    "Event",
-    "Label",
-    "OF_REPLAYS",
-    "failed_attempt",
-    "label",
-    "letter_closed",
-    "reason_by",
-    "replay_ended",
-    "rolled_back",
-    "run_cancelled",
-    "run_failed",
-    "set_refused",
-]
-
-
 # -- The audit log's vocabulary: what an entry may be called, and how it reads in English and Polish -----
 
 
-class Label(msgspec.Struct, frozen=True, gc=False):
+class EventLabel(msgspec.Struct, frozen=True, gc=False):
     """One event in words, in each language."""
 
     en: str
     pl: str
 
 
-class Event(StrEnum):
+class AuditEvent(StrEnum):
     """What happened, or what a person decided."""
 
     ERROR_RECORDED = "error.recorded"
@@ -117,8 +99,8 @@ class Event(StrEnum):
     TENANT_ERASED = "tenant.erased"
 
 
-_E = Event
-OF_REPLAYS = frozenset(
+_E = AuditEvent
+REPLAY_EVENTS = frozenset(
     {
         _E.LETTER_RETRIED,
         _E.LETTER_COMPLETED,
@@ -131,82 +113,76 @@ OF_REPLAYS = frozenset(
 )
 """What a letter's story tells once, as a replay with how it ended."""
 
-EVENTS: dict[str, Label] = {
-    _E.ERROR_RECORDED: Label("A failure was recorded", "Zapisano błąd"),
-    _E.RETRY_SCHEDULED: Label("Another attempt was scheduled", "Wyznaczono termin kolejnej próby"),
-    _E.RETRY_EXHAUSTED: Label("All attempts were used up", "Wykorzystano wszystkie próby"),
-    _E.LETTER_CREATED: Label("A dead letter was created", "Utworzono wpis w kolejce DLQ"),
-    _E.LETTER_RETRIED: Label("A dead letter was replayed", "Uruchomiono ponownie wpis z kolejki DLQ"),
-    _E.REPLAY_SUCCEEDED: Label("A replay succeeded", "Ponowne uruchomienie powiodło się"),
-    _E.REPLAY_FAILED: Label("A replay failed", "Ponowne uruchomienie nie powiodło się"),
-    _E.LETTER_RESOLVED: Label("A dead letter was resolved", "Zamknięto wpis DLQ jako rozwiązany"),
-    _E.LETTER_IGNORED: Label("A dead letter was ignored", "Zamknięto wpis DLQ bez działania"),
-    _E.LETTER_EXPIRED: Label("A dead letter expired", "Upłynął termin przechowywania wpisu DLQ"),
-    _E.LETTER_ASSIGNED: Label("A dead letter was assigned", "Przypisano wpis DLQ do osoby"),
-    _E.LETTER_COMMENTED: Label("A dead letter was commented on", "Dodano komentarz do wpisu DLQ"),
-    _E.LETTER_TAGGED: Label("The tags of a dead letter were changed", "Zmieniono etykiety wpisu DLQ"),
-    _E.LETTER_COMPLETED: Label("A step's result was given by hand", "Podano ręcznie wynik kroku"),
-    _E.LETTER_REVEALED: Label("Hidden data of a dead letter was shown", "Wyświetlono ukryte dane wpisu DLQ"),
-    _E.SET_STARTED: Label("Work on a set of dead letters began", "Rozpoczęto pracę na zbiorze wpisów DLQ"),
-    _E.SET_STOPPED: Label(
-        "Work on a set of dead letters was stopped", "Zatrzymano pracę na zbiorze wpisów DLQ"
-    ),
-    _E.SET_PAUSED: Label(
-        "Work on a set of dead letters was paused", "Wstrzymano pracę na zbiorze wpisów DLQ"
-    ),
-    _E.SET_RESUMED: Label(
-        "Work on a set of dead letters was resumed", "Wznowiono pracę na zbiorze wpisów DLQ"
-    ),
-    _E.SET_RATED: Label(
+EVENT_LABELS: dict[str, EventLabel] = {
+    _E.ERROR_RECORDED: EventLabel("A failure was recorded", "Zapisano błąd"),
+    _E.RETRY_SCHEDULED: EventLabel("Another attempt was scheduled", "Wyznaczono termin kolejnej próby"),
+    _E.RETRY_EXHAUSTED: EventLabel("All attempts were used up", "Wykorzystano wszystkie próby"),
+    _E.LETTER_CREATED: EventLabel("A dead letter was created", "Utworzono wpis w kolejce DLQ"),
+    _E.LETTER_RETRIED: EventLabel("A dead letter was replayed", "Uruchomiono ponownie wpis z kolejki DLQ"),
+    _E.REPLAY_SUCCEEDED: EventLabel("A replay succeeded", "Ponowne uruchomienie powiodło się"),
+    _E.REPLAY_FAILED: EventLabel("A replay failed", "Ponowne uruchomienie nie powiodło się"),
+    _E.LETTER_RESOLVED: EventLabel("A dead letter was resolved", "Zamknięto wpis DLQ jako rozwiązany"),
+    _E.LETTER_IGNORED: EventLabel("A dead letter was ignored", "Zamknięto wpis DLQ bez działania"),
+    _E.LETTER_EXPIRED: EventLabel("A dead letter expired", "Upłynął termin przechowywania wpisu DLQ"),
+    _E.LETTER_ASSIGNED: EventLabel("A dead letter was assigned", "Przypisano wpis DLQ do osoby"),
+    _E.LETTER_COMMENTED: EventLabel("A dead letter was commented on", "Dodano komentarz do wpisu DLQ"),
+    _E.LETTER_TAGGED: EventLabel("The tags of a dead letter were changed", "Zmieniono etykiety wpisu DLQ"),
+    _E.LETTER_COMPLETED: EventLabel("A step's result was given by hand", "Podano ręcznie wynik kroku"),
+    _E.LETTER_REVEALED: EventLabel("Hidden data of a dead letter was shown", "Wyświetlono ukryte dane wpisu DLQ"),
+    _E.SET_STARTED: EventLabel("Work on a set of dead letters began", "Rozpoczęto pracę na zbiorze wpisów DLQ"),
+    _E.SET_STOPPED: EventLabel("Work on a set of dead letters was stopped", "Zatrzymano pracę na zbiorze wpisów DLQ"),
+    _E.SET_PAUSED: EventLabel("Work on a set of dead letters was paused", "Wstrzymano pracę na zbiorze wpisów DLQ"),
+    _E.SET_RESUMED: EventLabel("Work on a set of dead letters was resumed", "Wznowiono pracę na zbiorze wpisów DLQ"),
+    _E.SET_RATED: EventLabel(
         "The rate of a set of dead letters was changed", "Zmieniono tempo pracy na zbiorze wpisów DLQ"
     ),
-    _E.VIEW_SHARED: Label("A view of a list was shared", "Udostępniono widok listy"),
-    _E.VIEW_REMOVED: Label("A shared view of a list was removed", "Usunięto udostępniony widok listy"),
-    _E.RUN_CANCELLED: Label("A run was cancelled", "Anulowano przebieg"),
-    _E.RUN_RETRIED: Label("A run was retried", "Ponowiono przebieg"),
-    _E.POLICY_SET: Label("A policy was set", "Ustawiono zasady ponawiania"),
-    _E.POLICY_DELETED: Label("A policy was deleted", "Usunięto zasady ponawiania"),
-    _E.NOTIFY_SET: Label("A rule about notifications was set", "Ustawiono zasady powiadomień"),
-    _E.NOTIFY_DELETED: Label("A rule about notifications was deleted", "Usunięto zasady powiadomień"),
-    _E.WORKFLOW_PAUSED: Label("A workflow was paused", "Wstrzymano przepływ pracy"),
-    _E.WORKFLOW_RESUMED: Label("A workflow was resumed", "Wznowiono przepływ pracy"),
-    _E.SCHEDULE_PAUSED: Label("A schedule was paused", "Wstrzymano harmonogram"),
-    _E.SCHEDULE_RESUMED: Label("A schedule was resumed", "Wznowiono harmonogram"),
-    _E.SCHEDULE_REMOVED: Label("A schedule was removed", "Usunięto harmonogram"),
-    _E.MESSAGE_DEAD: Label("A message could not be delivered", "Nie udało się dostarczyć wiadomości"),
-    _E.MESSAGE_RETRIED: Label("A message was sent again", "Ponowiono dostarczenie wiadomości"),
-    _E.MESSAGE_SKIPPED: Label("A message was skipped", "Pominięto dostarczenie wiadomości"),
-    _E.SINK_REMOVED: Label("A sink of the outbox was removed", "Usunięto odbiorcę wiadomości"),
-    _E.PAYLOAD_REENCRYPTED: Label("Payloads were encrypted anew", "Zaszyfrowano dane nowym kluczem"),
-    _E.CIRCUIT_OPENED: Label("A circuit was opened", "Bezpiecznik został otwarty"),
-    _E.CIRCUIT_HALF_OPENED: Label("A circuit lets probes through", "Bezpiecznik przepuszcza próby kontrolne"),
-    _E.CIRCUIT_CLOSED: Label("A circuit was closed", "Bezpiecznik został zamknięty"),
-    _E.CIRCUIT_RESET: Label("A circuit was reset", "Bezpiecznik został zresetowany"),
-    _E.CIRCUIT_SET: Label("A circuit's settings were changed", "Zmieniono ustawienia bezpiecznika"),
-    _E.CIRCUIT_UNSET: Label(
+    _E.VIEW_SHARED: EventLabel("A view of a list was shared", "Udostępniono widok listy"),
+    _E.VIEW_REMOVED: EventLabel("A shared view of a list was removed", "Usunięto udostępniony widok listy"),
+    _E.RUN_CANCELLED: EventLabel("A run was cancelled", "Anulowano przebieg"),
+    _E.RUN_RETRIED: EventLabel("A run was retried", "Ponowiono przebieg"),
+    _E.POLICY_SET: EventLabel("A policy was set", "Ustawiono zasady ponawiania"),
+    _E.POLICY_DELETED: EventLabel("A policy was deleted", "Usunięto zasady ponawiania"),
+    _E.NOTIFY_SET: EventLabel("A rule about notifications was set", "Ustawiono zasady powiadomień"),
+    _E.NOTIFY_DELETED: EventLabel("A rule about notifications was deleted", "Usunięto zasady powiadomień"),
+    _E.WORKFLOW_PAUSED: EventLabel("A workflow was paused", "Wstrzymano przepływ pracy"),
+    _E.WORKFLOW_RESUMED: EventLabel("A workflow was resumed", "Wznowiono przepływ pracy"),
+    _E.SCHEDULE_PAUSED: EventLabel("A schedule was paused", "Wstrzymano harmonogram"),
+    _E.SCHEDULE_RESUMED: EventLabel("A schedule was resumed", "Wznowiono harmonogram"),
+    _E.SCHEDULE_REMOVED: EventLabel("A schedule was removed", "Usunięto harmonogram"),
+    _E.MESSAGE_DEAD: EventLabel("A message could not be delivered", "Nie udało się dostarczyć wiadomości"),
+    _E.MESSAGE_RETRIED: EventLabel("A message was sent again", "Ponowiono dostarczenie wiadomości"),
+    _E.MESSAGE_SKIPPED: EventLabel("A message was skipped", "Pominięto dostarczenie wiadomości"),
+    _E.SINK_REMOVED: EventLabel("A sink of the outbox was removed", "Usunięto odbiorcę wiadomości"),
+    _E.PAYLOAD_REENCRYPTED: EventLabel("Payloads were encrypted anew", "Zaszyfrowano dane nowym kluczem"),
+    _E.CIRCUIT_OPENED: EventLabel("A circuit was opened", "Bezpiecznik został otwarty"),
+    _E.CIRCUIT_HALF_OPENED: EventLabel("A circuit lets probes through", "Bezpiecznik przepuszcza próby kontrolne"),
+    _E.CIRCUIT_CLOSED: EventLabel("A circuit was closed", "Bezpiecznik został zamknięty"),
+    _E.CIRCUIT_RESET: EventLabel("A circuit was reset", "Bezpiecznik został zresetowany"),
+    _E.CIRCUIT_SET: EventLabel("A circuit's settings were changed", "Zmieniono ustawienia bezpiecznika"),
+    _E.CIRCUIT_UNSET: EventLabel(
         "A circuit went back to its own settings", "Przywrócono ustawienia bezpiecznika z kodu"
     ),
-    _E.ROLLED_BACK: Label("A run was rolled back", "Wycofano skutki przebiegu"),
-    _E.SAGA_RESUMED: Label("A rollback was resumed", "Wznowiono wycofywanie"),
-    _E.SAGA_SKIPPED: Label("A compensation was skipped", "Pominięto kompensację"),
-    _E.SAGA_MARKED_DONE: Label("A compensation was marked as done", "Oznaczono kompensację jako wykonaną"),
-    _E.USER_CREATED: Label("A user was created", "Utworzono użytkownika"),
-    _E.USER_CHANGED: Label("A user was changed", "Zmieniono użytkownika"),
-    _E.USER_SIGNED_IN: Label("A user signed in", "Użytkownik zalogował się"),
-    _E.USER_REFUSED: Label("A user was refused at sign-in", "Odmówiono logowania"),
-    _E.TOKEN_CREATED: Label("A token was created", "Utworzono token"),
-    _E.TOKEN_REVOKED: Label("A token was revoked", "Unieważniono token"),
-    _E.TENANT_CREATED: Label("A tenant was created", "Utworzono organizację"),
-    _E.TENANT_CHANGED: Label("A tenant was changed", "Zmieniono organizację"),
-    _E.TENANT_ENTERED: Label("An owner worked in another tenant", "Właściciel działał w innej organizacji"),
-    _E.TENANT_EXPORTED: Label("A tenant's data was exported", "Wyeksportowano dane organizacji"),
-    _E.TENANT_ERASED: Label("A tenant was erased", "Usunięto organizację"),
+    _E.ROLLED_BACK: EventLabel("A run was rolled back", "Wycofano skutki przebiegu"),
+    _E.SAGA_RESUMED: EventLabel("A rollback was resumed", "Wznowiono wycofywanie"),
+    _E.SAGA_SKIPPED: EventLabel("A compensation was skipped", "Pominięto kompensację"),
+    _E.SAGA_MARKED_DONE: EventLabel("A compensation was marked as done", "Oznaczono kompensację jako wykonaną"),
+    _E.USER_CREATED: EventLabel("A user was created", "Utworzono użytkownika"),
+    _E.USER_CHANGED: EventLabel("A user was changed", "Zmieniono użytkownika"),
+    _E.USER_SIGNED_IN: EventLabel("A user signed in", "Użytkownik zalogował się"),
+    _E.USER_REFUSED: EventLabel("A user was refused at sign-in", "Odmówiono logowania"),
+    _E.TOKEN_CREATED: EventLabel("A token was created", "Utworzono token"),
+    _E.TOKEN_REVOKED: EventLabel("A token was revoked", "Unieważniono token"),
+    _E.TENANT_CREATED: EventLabel("A tenant was created", "Utworzono organizację"),
+    _E.TENANT_CHANGED: EventLabel("A tenant was changed", "Zmieniono organizację"),
+    _E.TENANT_ENTERED: EventLabel("An owner worked in another tenant", "Właściciel działał w innej organizacji"),
+    _E.TENANT_EXPORTED: EventLabel("A tenant's data was exported", "Wyeksportowano dane organizacji"),
+    _E.TENANT_ERASED: EventLabel("A tenant was erased", "Usunięto organizację"),
 }
 
 
-def label(event: str, language: str = "en") -> str:
+def event_label(event: str, language: str = "en") -> str:
     """The event in words; its own name if it is unknown. A language we do not have is read as English."""
-    known = EVENTS.get(event)
+    known = EVENT_LABELS.get(event)
     if known is None:
         return event
     return known.pl if language == "pl" else known.en
@@ -215,103 +191,101 @@ def label(event: str, language: str = "en") -> str:
 # -- The audit lines that the engine's own decisions leave behind. They name no values: those are th -----
 
 
-ENGINE = "redrive"
+ENGINE_ACTOR = "redrive"
 """Signs what the engine does itself. Where it signs, a stored reason is a `Reason`; a person's is text."""
 
 
-def reason_by(by: str | None, text: str) -> Reason:
+def read_reason(by: str | None, text: str) -> Reason:
     """Return the reason in a column that the engine and people write, by who wrote it."""
-    return Reason.from_text(text) if by == ENGINE else Reason(ReasonCode.TEXT, text=text)
+    return Reason.from_text(text) if by == ENGINE_ACTOR else Reason(ReasonCode.TEXT, text=text)
 
 
-_ROLLED_BACK = frozenset({RunStatus.COMPENSATED, RunStatus.CANCELLED})
-_CLOSINGS = {
-    LetterStatus.RESOLVED: Event.LETTER_RESOLVED,
-    LetterStatus.IGNORED: Event.LETTER_IGNORED,
-    LetterStatus.EXPIRED: Event.LETTER_EXPIRED,
+_ROLLED_BACK_STATUSES = frozenset({RunStatus.COMPENSATED, RunStatus.CANCELLED})
+_CLOSING_EVENTS = {
+    LetterStatus.RESOLVED: AuditEvent.LETTER_RESOLVED,
+    LetterStatus.IGNORED: AuditEvent.LETTER_IGNORED,
+    LetterStatus.EXPIRED: AuditEvent.LETTER_EXPIRED,
 }
 
 
-def failed_attempt(outcome: Raised, verdict: Verdict) -> tuple[AuditWrite, ...]:
+def audit_failed_attempt(outcome: AttemptFailed, verdict: RetryDecision) -> tuple[AuditWrite, ...]:
     """A step's first failure, each retry that follows, and the end of all retries."""
-    events = [Event.ERROR_RECORDED] if outcome.attempt == 1 else []
+    events = [AuditEvent.ERROR_RECORDED] if outcome.attempt == 1 else []
     if verdict.retry:
-        events.append(Event.RETRY_SCHEDULED)
+        events.append(AuditEvent.RETRY_SCHEDULED)
     elif verdict.exhausted:
-        events.append(Event.RETRY_EXHAUSTED)
+        events.append(AuditEvent.RETRY_EXHAUSTED)
     elif not events:
-        events.append(Event.ERROR_RECORDED)
-    about = _json(step=outcome.place.name, attempt=outcome.attempt, category=outcome.failure.category.value)
-    return tuple(_line(event, outcome.run, after=about) for event in events)
+        events.append(AuditEvent.ERROR_RECORDED)
+    about = _dump_values(step=outcome.place.name, attempt=outcome.attempt, category=outcome.failure.category.value)
+    return tuple(_build_audit_write(event, outcome.run, after=about) for event in events)
 
 
-def run_failed(
-    run: RunView, ending: Ending, letter: LetterWrite | None, status: RunStatus
+def audit_run_failed(
+    run: RunView, ending: FailureReason, letter: LetterWrite | None, status: RunStatus
 ) -> tuple[AuditWrite, ...]:
     """A failure of the function itself, a new letter, a replay that failed."""
     lines = []
     if ending.step is None:
-        about = _json(category=ending.failure.category.value, code=ending.code.value)
-        lines.append(_line(Event.ERROR_RECORDED, run, after=about))
-    if run.letter is not None and not run.unwritten:
-        lines += replay_ended(run, status)
+        about = _dump_values(category=ending.failure.category.value, code=ending.code.value)
+        lines.append(_build_audit_write(AuditEvent.ERROR_RECORDED, run, after=about))
+    if run.letter is not None and not run.letter_unwritten:
+        lines += audit_replay_ended(run, status)
     elif letter is not None:
-        about = _json(code=letter.code, stage=letter.stage, category=letter.category, step=letter.step)
-        lines.append(_line(Event.LETTER_CREATED, run, letter=letter.public_id, after=about))
+        about = _dump_values(code=letter.code, stage=letter.stage, category=letter.category, step=letter.step)
+        lines.append(_build_audit_write(AuditEvent.LETTER_CREATED, run, letter=letter.public_id, after=about))
     return tuple(lines)
 
 
-def replay_ended(run: RunView, status: RunStatus) -> tuple[AuditWrite, ...]:
+def audit_replay_ended(run: RunView, status: RunStatus) -> tuple[AuditWrite, ...]:
     """How the replay of a letter went; nothing is said of one that nobody has seen."""
-    if run.unwritten:
+    if run.letter_unwritten:
         return ()
-    good = status in (RunStatus.SUCCESS, RunStatus.PARTIAL) or (run.undoing and status in _ROLLED_BACK)
-    event = Event.REPLAY_SUCCEEDED if good else Event.REPLAY_FAILED
-    return (_line(event, run, letter=run.letter, after=_became(status)),)
+    good = status in (RunStatus.SUCCESS, RunStatus.PARTIAL) or (run.undoing and status in _ROLLED_BACK_STATUSES)
+    event = AuditEvent.REPLAY_SUCCEEDED if good else AuditEvent.REPLAY_FAILED
+    return (_build_audit_write(event, run, letter=run.letter, after=_status_json(status)),)
 
 
-def rolled_back(outcome: Undone) -> tuple[AuditWrite, ...]:
+def audit_rollback(outcome: RollbackEnded) -> tuple[AuditWrite, ...]:
     """What was undone; nothing is said where nothing had to be."""
     if outcome.forward or not (outcome.count or outcome.uncertain):
         return ()
-    about = _json(run=outcome.ends_as.value, undone=outcome.count, uncertain=outcome.uncertain or None)
-    return (_line(Event.ROLLED_BACK, outcome.run, after=about),)
+    about = _dump_values(run=outcome.ends_as.value, undone=outcome.count, uncertain=outcome.uncertain or None)
+    return (_build_audit_write(AuditEvent.ROLLED_BACK, outcome.run, after=about),)
 
 
-def run_cancelled(outcome: Cancelled) -> AuditWrite:
+def audit_run_cancelled(outcome: CancelRequested) -> AuditWrite:
     """Somebody cancelled a run."""
-    return _line(Event.RUN_CANCELLED, outcome.run, by=outcome.by, reason=outcome.reason or None)
+    return _build_audit_write(AuditEvent.RUN_CANCELLED, outcome.run, by=outcome.by, reason=outcome.reason or None)
 
 
-def letter_closed(outcome: Closed, status: RunStatus) -> AuditWrite:
+def audit_letter_closed(outcome: LetterClosed, status: RunStatus) -> AuditWrite:
     """A letter was resolved, ignored, or left until its time was over."""
-    return _line(
-        _CLOSINGS[outcome.status],
+    return _build_audit_write(
+        _CLOSING_EVENTS[outcome.status],
         outcome.run,
         by=outcome.by,
         letter=outcome.letter,
-        before=_json(letter=LetterStatus.OPEN.value, run=outcome.ended.value),
-        after=_json(letter=outcome.status.value, run=status.value),
+        before=_dump_values(letter=LetterStatus.OPEN.value, run=outcome.ended.value),
+        after=_dump_values(letter=outcome.status.value, run=status.value),
         reason=outcome.reason,
     )
 
 
-def set_refused(set_id: str, tenant: str, why: Reason) -> AuditWrite:
+def audit_bulk_refused(set_id: str, tenant: str, why: Reason) -> AuditWrite:
     """A decision on many letters was stopped, because no store can be asked for them."""
-    event, token = Event.SET_STOPPED.value, f"{set_id} refused"
-    return AuditWrite(
-        event=event, tenant=tenant, by=ENGINE, subject=set_id, reason=why.to_text(), token=token
-    )
+    event, token = AuditEvent.SET_STOPPED.value, f"{set_id} refused"
+    return AuditWrite(event=event, tenant=tenant, by=ENGINE_ACTOR, subject=set_id, reason=why.to_text(), token=token)
 
 
-def _line(event: Event, run: RunView, *, by: str = ENGINE, **rest: str | None) -> AuditWrite:
+def _build_audit_write(event: AuditEvent, run: RunView, *, by: str = ENGINE_ACTOR, **rest: str | None) -> AuditWrite:
     return AuditWrite(event=event.value, tenant=run.tenant, by=by, subject=run.public_id, **rest)
 
 
 @cache
-def _became(status: RunStatus) -> str:
-    return _json(run=status.value)
+def _status_json(status: RunStatus) -> str:
+    return _dump_values(run=status.value)
 
 
-def _json(**values: Any) -> str:
+def _dump_values(**values: Any) -> str:
     return json.dumps({name: value for name, value in values.items() if value is not None})

@@ -25,30 +25,10 @@ from redrive.duration import MICROS
 from redrive.policy import Circuit
 from redrive.records import replace
 
-__all__ = [
-    "COUNTED",
-    "Admission",
-    "Admitted",
-    "CircuitRules",
-    "CircuitState",
-    "CircuitStatus",
-    "Mark",
-    "admit",
-    "circuit_key",
-    "close",
-    "in_force",
-    "open_by_hand",
-    "opened",
-    "ripe",
-    "rules_of",
-    "wave",
-    "weigh",
-]
-
-COUNTED = frozenset({Category.TIMEOUT, Category.NETWORK, Category.RATE_LIMIT, Category.SERVER_ERROR})
+COUNTED_CATEGORIES = frozenset({Category.TIMEOUT, Category.NETWORK, Category.RATE_LIMIT, Category.SERVER_ERROR})
 """The categories that speak about the dependency; a refused card does not make the bank unavailable."""
 
-_FIRST_WAVE, _LARGEST_WAVE = 10, 1000
+_FIRST_RELEASE, _MAX_RELEASE = 10, 1000
 
 
 class CircuitStatus(StrEnum):
@@ -88,7 +68,7 @@ class CircuitState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     wave: int = 0
 
 
-class Admitted(msgspec.Struct, frozen=True, gc=False):
+class AdmittedCall(msgspec.Struct, frozen=True, gc=False):
     """Which circuit let a call through, in which generation, and whether as one of its few probes.
 
     `settings` is the circuit as the code has it, for whoever weighs what becomes of the call.
@@ -100,7 +80,7 @@ class Admitted(msgspec.Struct, frozen=True, gc=False):
     probe: bool = False
 
 
-class Mark(msgspec.Struct, frozen=True, gc=False):
+class CircuitSample(msgspec.Struct, frozen=True, gc=False):
     """How a call ended that was admitted under a generation. Good ends are marked by probes alone."""
 
     generation: int
@@ -113,7 +93,7 @@ def circuit_key(circuit: Circuit, workflow: str, step: str) -> str:
     return circuit.name or f"{workflow}/{step}"
 
 
-def in_force(settings: str | None, override: str | None) -> Circuit:
+def resolve_circuit(settings: str | None, override: str | None) -> Circuit:
     """The settings of a circuit: as the code has them, except for what a person set."""
     code = Circuit() if settings is None else Circuit.from_stored(json.loads(settings))
     if override is None:
@@ -121,7 +101,7 @@ def in_force(settings: str | None, override: str | None) -> Circuit:
     return Circuit.from_stored({**code.to_json(), **json.loads(override)})
 
 
-def rules_of(circuit: Circuit) -> CircuitRules:
+def build_rules(circuit: Circuit) -> CircuitRules:
     """What weighing needs of a circuit's settings."""
     return CircuitRules(
         failures=circuit.failures,
@@ -131,26 +111,26 @@ def rules_of(circuit: Circuit) -> CircuitRules:
     )
 
 
-def weigh(state: CircuitState, rules: CircuitRules, marks: Iterable[Mark], now: int) -> CircuitState:
+def evaluate(state: CircuitState, rules: CircuitRules, marks: Iterable[CircuitSample], now: int) -> CircuitState:
     """What the marks make of a circuit. Weighing the same marks again changes nothing more."""
     counted = [mark for mark in marks if mark.generation == state.generation]
     match state.status:
         case CircuitStatus.CLOSED:
             recent = [mark for mark in counted if not mark.good and mark.at > now - rules.window]
-            return opened(state, rules, now) if len(recent) >= rules.failures else state
+            return open_circuit(state, rules, now) if len(recent) >= rules.failures else state
         case CircuitStatus.HALF_OPEN if any(not mark.good for mark in counted):
-            return opened(state, rules, now)
+            return open_circuit(state, rules, now)
         case CircuitStatus.HALF_OPEN if counted:
-            return close(state)
+            return close_circuit(state)
         case _:
             return state
 
 
-def ripe(state: CircuitState, now: int) -> CircuitState:
+def expire(state: CircuitState, now: int) -> CircuitState:
     """An open circuit whose time is over admits probes."""
     if state.status is not CircuitStatus.OPEN or state.until is None or now < state.until:
         return state
-    return _turned(state, CircuitStatus.HALF_OPEN)
+    return _change_status(state, CircuitStatus.HALF_OPEN)
 
 
 def admit(state: CircuitState, rules: CircuitRules, probing: int) -> Admission:
@@ -161,11 +141,11 @@ def admit(state: CircuitState, rules: CircuitRules, probing: int) -> Admission:
     return Admission.PROBE if free else Admission.STAY_OUT
 
 
-def wave(state: CircuitState, rules: CircuitRules, probing: int) -> tuple[int, CircuitState]:
+def release_size(state: CircuitState, rules: CircuitRules, probing: int) -> tuple[int, CircuitState]:
     """How many parked runs may go on now: as many as can probe, and after closing more with every wave."""
     match state.status:
         case CircuitStatus.CLOSED:
-            most = min(_LARGEST_WAVE, state.wave * 10) or _FIRST_WAVE
+            most = min(_MAX_RELEASE, state.wave * 10) or _FIRST_RELEASE
             return most, replace(state, wave=most)
         case CircuitStatus.HALF_OPEN:
             return max(0, rules.probes - probing), state
@@ -173,20 +153,20 @@ def wave(state: CircuitState, rules: CircuitRules, probing: int) -> tuple[int, C
             return 0, state
 
 
-def open_by_hand(state: CircuitState) -> CircuitState:
+def open_manually(state: CircuitState) -> CircuitState:
     """A person opens it: no call goes out until a person closes it again."""
-    return replace(_turned(state, CircuitStatus.OPEN), until=None)
+    return replace(_change_status(state, CircuitStatus.OPEN), until=None)
 
 
-def close(state: CircuitState) -> CircuitState:
+def close_circuit(state: CircuitState) -> CircuitState:
     """Calls go out again, and what was marked before is forgotten."""
-    return _turned(state, CircuitStatus.CLOSED)
+    return _change_status(state, CircuitStatus.CLOSED)
 
 
-def opened(state: CircuitState, rules: CircuitRules, now: int) -> CircuitState:
+def open_circuit(state: CircuitState, rules: CircuitRules, now: int) -> CircuitState:
     """No call goes out until its time is over."""
-    return replace(_turned(state, CircuitStatus.OPEN), until=now + rules.open_for)
+    return replace(_change_status(state, CircuitStatus.OPEN), until=now + rules.open_for)
 
 
-def _turned(state: CircuitState, status: CircuitStatus) -> CircuitState:
+def _change_status(state: CircuitState, status: CircuitStatus) -> CircuitState:
     return CircuitState(status=status, generation=state.generation + 1)

@@ -15,48 +15,41 @@ from redrive.core import decide_run as losing
 from redrive.core import decide_run as rollback
 from redrive.core import decide_run as runs
 from redrive.core import decide_step as steps
-from redrive.core.decide_step import parked
-from redrive.core.failure_handlers import with_handlers
-from redrive.core.notifications import with_notices
+from redrive.core.decide_step import park_step
+from redrive.core.failure_handlers import add_handler_runs
+from redrive.core.notifications import add_notifications
 from redrive.core.notify_rules import NotifyRule
 from redrive.core.outcomes import (
-    Began,
-    Cancelled,
-    Closed,
-    Diverged,
-    Ended,
-    Escaped,
-    Expired,
-    Handed,
-    Interrupted,
-    Lost,
-    Noted,
+    AttemptFailed,
+    AttemptStarted,
+    AttemptSucceeded,
+    CancelRequested,
+    CodeDiverged,
+    DeadlinePassed,
+    EntryCancelled,
+    FollowUpsPlanned,
+    LetterClosed,
+    ManualActionRequested,
     Outcome,
-    Parked,
-    Planned,
-    Raised,
-    Released,
-    Returned,
+    RollbackEnded,
+    RunIdle,
+    RunReleased,
     RunView,
-    Slept,
-    Stopped,
-    Undone,
-    Waits,
-    Woke,
+    SleepEnded,
+    SleepStarted,
+    StepParked,
+    StepReplayEnded,
+    ValueRecorded,
+    WorkerLost,
+    WorkflowFailed,
+    WorkflowReturned,
 )
 from redrive.core.transitions import Transition
 from redrive.policy import RetryPolicy
 
-__all__ = ["decide"]
-
 
 def decide(
-    outcome: Outcome,
-    policy: RetryPolicy,
-    draw: float,
-    now: int = 0,
-    notify: NotifyRule | None = None,
-    key: bytes = b"",
+    outcome: Outcome, policy: RetryPolicy, draw: float, now: int = 0, notify: NotifyRule | None = None, key: bytes = b""
 ) -> Transition:
     """Turn what happened into what is to be written. `now` is only told to those who hear of a failure.
 
@@ -65,55 +58,61 @@ def decide(
     Whatever may end a run in failure goes on through `_told`; `notify` says which people hear of it.
     """
     match outcome:
-        case Returned():
-            return steps.returned(outcome)
-        case Began():
-            return steps.began(outcome)
-        case Ended():
-            return runs.ended(outcome)
-        case Raised():
-            return with_notices(steps.raised(outcome, policy, draw), outcome, notify, now, key)
-        case Noted():
-            return steps.noted(outcome)
-        case Slept():
-            return steps.slept(outcome)
-        case Woke():
-            return steps.woke(outcome)
-        case Waits():
-            return runs.waits(outcome)
-        case Parked():
-            return parked(outcome)
-        case Interrupted():
-            return steps.interrupted(outcome)
-        case Escaped():
-            return _told(runs.escaped(outcome, key), outcome.run, notify, now, key)
-        case Stopped():
-            return runs.stopped(outcome)
-        case Planned():
-            return rollback.planned(outcome)
-        case Handed():
-            return rollback.handed(outcome)
-        case Undone():
-            decided = rollback.undone(outcome, key)
+        case AttemptSucceeded():
+            return steps.record_success(outcome)
+        case AttemptStarted():
+            return steps.record_start(outcome)
+        case WorkflowReturned():
+            return runs.complete_run(outcome)
+        case AttemptFailed():
+            return add_notifications(steps.decide_failed_attempt(outcome, policy, draw), outcome, notify, now, key)
+        case ValueRecorded():
+            return steps.record_value(outcome)
+        case SleepStarted():
+            return steps.start_sleep(outcome)
+        case SleepEnded():
+            return steps.end_sleep(outcome)
+        case RunIdle():
+            return runs.suspend_idle_run(outcome)
+        case StepParked():
+            return park_step(outcome)
+        case EntryCancelled():
+            return steps.cancel_entry(outcome)
+        case WorkflowFailed():
+            return _add_handlers_and_notifications(runs.fail_run(outcome, key), outcome.run, notify, now, key)
+        case StepReplayEnded():
+            return runs.end_step_replay(outcome)
+        case FollowUpsPlanned():
+            return rollback.record_plan(outcome)
+        case ManualActionRequested():
+            return rollback.request_manual_action(outcome)
+        case RollbackEnded():
+            decided = rollback.end_rollback(outcome, key)
             if not outcome.fresh:
-                return with_notices(decided, outcome.run, notify, now, key)
-            return _told(decided, outcome.run, notify, now, key)
-        case Released():
-            return losing.released(outcome)
-        case Lost():
-            return _told(losing.lost(outcome, draw, key), outcome.run, notify, now, key)
-        case Expired():
-            return _told(runs.expired(outcome, key), outcome.run, notify, now, key)
-        case Diverged():
-            return _told(losing.diverged(outcome, key), outcome.run, notify, now, key)
-        case Cancelled():
-            return runs.cancelled(outcome)
-        case Closed():
-            return runs.closed(outcome)
+                return add_notifications(decided, outcome.run, notify, now, key)
+            return _add_handlers_and_notifications(decided, outcome.run, notify, now, key)
+        case RunReleased():
+            return losing.release_run(outcome)
+        case WorkerLost():
+            return _add_handlers_and_notifications(
+                losing.recover_run(outcome, draw, key), outcome.run, notify, now, key
+            )
+        case DeadlinePassed():
+            return _add_handlers_and_notifications(runs.time_out_run(outcome, key), outcome.run, notify, now, key)
+        case CodeDiverged():
+            return _add_handlers_and_notifications(
+                losing.decide_diverged_run(outcome, key), outcome.run, notify, now, key
+            )
+        case CancelRequested():
+            return runs.cancel_run(outcome)
+        case LetterClosed():
+            return runs.close_letter(outcome)
         case _:
             assert_never(outcome)
 
 
-def _told(decided: Transition, run: RunView, notify: NotifyRule | None, now: int, key: bytes) -> Transition:
+def _add_handlers_and_notifications(
+    decided: Transition, run: RunView, notify: NotifyRule | None, now: int, key: bytes
+) -> Transition:
     """With the runs that handle a failure, and what people are told of it."""
-    return with_notices(with_handlers(decided, run, now), run, notify, now, key)
+    return add_notifications(add_handler_runs(decided, run, now), run, notify, now, key)

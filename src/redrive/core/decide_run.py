@@ -5,81 +5,70 @@ from __future__ import annotations
 import json
 from typing import assert_never
 
-from redrive.core.audit import ENGINE, letter_closed, replay_ended, rolled_back, run_cancelled, run_failed
+from redrive.core.audit import (
+    ENGINE_ACTOR,
+    audit_letter_closed,
+    audit_replay_ended,
+    audit_rollback,
+    audit_run_cancelled,
+    audit_run_failed,
+)
 from redrive.core.classify import Category
-from redrive.core.failure import Failure, fingerprint
-from redrive.core.failure_reason import Ending, LetterCode, Stage
+from redrive.core.failure import Failure, compute_fingerprint
+from redrive.core.failure_reason import FailureReason, LetterCode, Stage
 from redrive.core.idempotency import letter_id, payload_hash
 from redrive.core.outcomes import (
-    Began,
-    Cancelled,
-    Closed,
-    Diverged,
-    Ended,
-    Escaped,
-    Expired,
-    Handed,
-    Lost,
-    Noted,
+    AttemptFailed,
+    AttemptStarted,
+    AttemptSucceeded,
+    CancelRequested,
+    CodeDiverged,
+    CodeWait,
+    DeadlinePassed,
+    FollowUpsPlanned,
+    LetterClosed,
+    ManualActionRequested,
     Outcome,
-    Parked,
-    Planned,
-    Raised,
-    Released,
-    Returned,
+    RollbackEnded,
+    RunIdle,
+    RunReleased,
     RunView,
-    Stopped,
-    Undone,
-    Wait,
-    Waits,
+    StepParked,
+    StepReplayEnded,
+    ValueRecorded,
+    WorkerLost,
+    WorkflowFailed,
+    WorkflowReturned,
 )
-from redrive.core.retry import backoff
+from redrive.core.retry import compute_backoff
 from redrive.core.run_options import DEFAULT_RETRY, StepOptions
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
-from redrive.core.transition_build import cut_short, entry_of, progress, put_by, sleep, to_repeat, transition
+from redrive.core.transition_build import (
+    build_entry,
+    build_progress,
+    build_transition,
+    end_attempts,
+    idle_status,
+    keep_attempts_open,
+    suspend_run,
+)
 from redrive.core.transitions import (
     AttemptEnd,
     AttemptWrite,
     EntryWrite,
-    LetterMove,
+    LetterStatusWrite,
     LetterWrite,
     RunWrite,
     Transition,
 )
-from redrive.duration import MICROS, micros
+from redrive.duration import MICROS, to_micros
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
-
-__all__ = [
-    "AHEAD",
-    "answered",
-    "buried",
-    "cancelled",
-    "closed",
-    "cut_off",
-    "diverged",
-    "ended",
-    "escaped",
-    "expired",
-    "final",
-    "handed",
-    "instead_of",
-    "letter_of",
-    "lost",
-    "may_have_done_something",
-    "planned",
-    "released",
-    "rolls_back",
-    "stopped",
-    "undone",
-    "waits",
-]
-
 
 # -- How a run ends: well, answered for, or buried with a letter -----------------------------------------
 
 
-def final(
+def end_run(
     status: RunStatus,
     *,
     output: str | None = None,
@@ -89,35 +78,30 @@ def final(
 ) -> RunWrite:
     """The end of a run. The fence rises with it: nothing that was decided before is written after."""
     return RunWrite(
-        status=status,
-        take=True,
-        output=output,
-        failure=failure,
-        deaths=deaths,
-        parked_on="" if unparks else None,
+        status=status, take=True, output=output, failure=failure, deaths=deaths, parked_on="" if unparks else None
     )
 
 
-def answered(run: RunView, change: RunWrite, resolution: Reason) -> Transition:
+def resolve_replay(run: RunView, change: RunWrite, resolution: Reason) -> Transition:
     """A replay ended well: nobody needs the letter any more."""
     if run.letter is None:
-        return transition(run, change=change)
+        return build_transition(run, change=change)
     return Transition(
         run=run.id,
         tenant=run.tenant,
         fence=run.fence,
         change=change,
-        move=LetterMove(
-            letter=run.letter, status=LetterStatus.RESOLVED, by=ENGINE, resolution=resolution.to_text()
+        move=LetterStatusWrite(
+            letter=run.letter, status=LetterStatus.RESOLVED, by=ENGINE_ACTOR, resolution=resolution.to_text()
         ),
         ends_replay=run.letter,
-        audit=replay_ended(run, change.status),
+        audit=audit_replay_ended(run, change.status),
     )
 
 
-def buried(
+def dead_letter_run(
     run: RunView,
-    ending: Ending,
+    ending: FailureReason,
     status: RunStatus,
     *,
     key: bytes,
@@ -128,17 +112,17 @@ def buried(
 ) -> Transition:
     """End a run in failure: its letter and its state, in one transition. `key` is that of fingerprints."""
     text = ending.to_json()
-    letter = letter_of(run, ending, text, key) if run.options.dead_letter else None
+    letter = build_letter(run, ending, text, key) if run.options.dead_letter else None
     if letter is None and status is RunStatus.DLQ_PENDING:
         status = RunStatus.FAILED
     # What a run is rolled back for stays on record until that is over; how it got stuck is in the letter.
     keeps = run.undoing and ending.code is LetterCode.COMPENSATION_FAILED and ending.cause is None
-    change = final(status, failure=None if keeps else text, deaths=deaths, unparks=closes)
-    decided = transition(run, *entries, attempts=attempts, change=change, letter=letter, closes=closes)
-    return replace(decided, ends_replay=run.letter, audit=run_failed(run, ending, letter, status))
+    change = end_run(status, failure=None if keeps else text, deaths=deaths, unparks=closes)
+    decided = build_transition(run, *entries, attempts=attempts, change=change, letter=letter, closes=closes)
+    return replace(decided, ends_replay=run.letter, audit=audit_run_failed(run, ending, letter, status))
 
 
-def letter_of(run: RunView, ending: Ending, text: str, key: bytes) -> LetterWrite:
+def build_letter(run: RunView, ending: FailureReason, text: str, key: bytes) -> LetterWrite:
     """What is put before people about a failed run."""
     return LetterWrite(
         public_id=run.letter or letter_id(run.public_id),
@@ -147,7 +131,7 @@ def letter_of(run: RunView, ending: Ending, text: str, key: bytes) -> LetterWrit
         category=ending.failure.category.value,
         reason=ending.reason.to_text(),
         failure=text,
-        fingerprint=fingerprint(ending.failure, workflow=run.workflow, step=ending.step, key=key),
+        fingerprint=compute_fingerprint(ending.failure, workflow=run.workflow, step=ending.step, key=key),
         expires_in=run.options.letter_keeps,
         payload_hash=payload_hash(run.input),
         step=ending.step,
@@ -159,20 +143,20 @@ def letter_of(run: RunView, ending: Ending, text: str, key: bytes) -> LetterWrit
 # -- What follows a function that failed after it had done something: a plan, its execution, an end ------
 
 
-AHEAD = 3600 * MICROS
+ROLLBACK_HEAD_START = 3600 * MICROS
 """Microseconds by which a rollback is due before its time: it does not queue behind runs not yet begun."""
 
 
-def may_have_done_something(run: RunView) -> bool:
+def may_need_rollback(run: RunView) -> bool:
     """True if a worker has to look what of this run is to be undone; one nobody ever had, did nothing."""
     return run.options.undoes and run.fence > 0
 
 
-def rolls_back(ending: Ending, ends_as: RunStatus) -> RunWrite:
+def start_rollback(ending: FailureReason, ends_as: RunStatus) -> RunWrite:
     """Any worker may undo what the run did, with the journal in its hands."""
     return RunWrite(
         status=RunStatus.COMPENSATING,
-        wake_in=-AHEAD,
+        wake_in=-ROLLBACK_HEAD_START,
         take=True,
         failure=ending.to_json(),
         parked_on="",
@@ -180,13 +164,13 @@ def rolls_back(ending: Ending, ends_as: RunStatus) -> RunWrite:
     )
 
 
-def cut_off(outcome: Expired | Cancelled, change: RunWrite) -> Transition:
+def interrupt_for_rollback(outcome: DeadlinePassed | CancelRequested, change: RunWrite) -> Transition:
     """Let go of what is under way, to have what was done undone."""
-    attempts = cut_short(outcome.open, AttemptEnd.CANCELLED)
-    return transition(outcome.run, attempts=attempts, change=change, closes=True)
+    attempts = end_attempts(outcome.open, AttemptEnd.CANCELLED)
+    return build_transition(outcome.run, attempts=attempts, change=change, closes=True)
 
 
-def planned(outcome: Planned) -> Transition:
+def record_plan(outcome: FollowUpsPlanned) -> Transition:
     """The whole plan before anything of it begins: whoever goes on with it finds the same."""
     entries = tuple(
         EntryWrite(
@@ -201,42 +185,42 @@ def planned(outcome: Planned) -> Transition:
         )
         for each in outcome.plan
     )
-    return progress(outcome.run, *entries)
+    return build_progress(outcome.run, *entries)
 
 
-def handed(outcome: Handed) -> Transition:
+def request_manual_action(outcome: ManualActionRequested) -> Transition:
     """A person has to do what comes next; the run waits until they say that it is done."""
-    entry = entry_of(outcome.place, StepStatus.RUNNING, output=json.dumps(outcome.instructions))
+    entry = build_entry(outcome.place, StepStatus.RUNNING, output=json.dumps(outcome.instructions))
     change = RunWrite(status=RunStatus.COMPENSATING, take=True, diverged=False)
-    return progress(outcome.run, entry, change=change)
+    return build_progress(outcome.run, entry, change=change)
 
 
-def undone(outcome: Undone, key: bytes) -> Transition:
+def end_rollback(outcome: RollbackEnded, key: bytes) -> Transition:
     """The rollback is over: the run ends as it was to end."""
     run, ending = outcome.run, outcome.ending
-    line = rolled_back(outcome)
+    line = audit_rollback(outcome)
     if outcome.ends_as is RunStatus.CANCELLED:
-        change = final(RunStatus.CANCELLED, failure=ending.to_json())
-        decided = answered(run, change, Reason(ReasonCode.RUN_CANCELLED))
+        change = end_run(RunStatus.CANCELLED, failure=ending.to_json())
+        decided = resolve_replay(run, change, Reason(ReasonCode.RUN_CANCELLED))
     elif outcome.ends_as is not RunStatus.COMPENSATED or outcome.forward:
         back = RunStatus.DLQ_PENDING if outcome.ends_as is RunStatus.COMPENSATED else outcome.ends_as
-        decided = buried(run, ending, back, key=key)
+        decided = dead_letter_run(run, ending, back, key=key)
     else:
-        decided = _resolved(outcome, key)
+        decided = _resolve_rolled_back(outcome, key)
     return replace(decided, audit=(*decided.audit, *line))
 
 
-def _resolved(outcome: Undone, key: bytes) -> Transition:
+def _resolve_rolled_back(outcome: RollbackEnded, key: bytes) -> Transition:
     """Nobody has to do anything about a run that was rolled back; that it failed stays on record."""
     run, text = outcome.run, outcome.ending.to_json()
     resolution = Reason(ReasonCode.ROLLED_BACK)
-    decided = answered(run, final(RunStatus.COMPENSATED, failure=text), resolution)
+    decided = resolve_replay(run, end_run(RunStatus.COMPENSATED, failure=text), resolution)
     if not outcome.fresh or not run.options.dead_letter:
         return decided
-    letter = letter_of(run, outcome.ending, text, key)
-    failed = run_failed(replace(run, undoing=False), outcome.ending, letter, RunStatus.COMPENSATED)
-    move = LetterMove(
-        letter=letter.public_id, status=LetterStatus.RESOLVED, by=ENGINE, resolution=resolution.to_text()
+    letter = build_letter(run, outcome.ending, text, key)
+    failed = audit_run_failed(replace(run, undoing=False), outcome.ending, letter, RunStatus.COMPENSATED)
+    move = LetterStatusWrite(
+        letter=letter.public_id, status=LetterStatus.RESOLVED, by=ENGINE_ACTOR, resolution=resolution.to_text()
     )
     return replace(decided, letter=letter, move=move, audit=failed)
 
@@ -244,153 +228,150 @@ def _resolved(outcome: Undone, key: bytes) -> Transition:
 # -- What follows for a run as a whole: it waits, its function ended, its time did, or a person said -----
 
 
-def waits(outcome: Waits) -> Transition:
+def suspend_idle_run(outcome: RunIdle) -> Transition:
     """Nothing goes on in the run but waits."""
-    change = sleep(outcome.run, outcome.delay, outcome.hold, outcome.parked_on)
-    return transition(outcome.run, change=change)
+    change = suspend_run(outcome.run, outcome.delay, outcome.hold, outcome.parked_on)
+    return build_transition(outcome.run, change=change)
 
 
-def ended(outcome: Ended) -> Transition:
+def complete_run(outcome: WorkflowReturned) -> Transition:
     """The function returned."""
-    change = final(RunStatus.SUCCESS, output=outcome.output)
+    change = end_run(RunStatus.SUCCESS, output=outcome.output)
     if outcome.run.letter is None:
-        return transition(outcome.run, change=change)
-    return answered(outcome.run, change, Reason(ReasonCode.REPLAY_SUCCEEDED))
+        return build_transition(outcome.run, change=change)
+    return resolve_replay(outcome.run, change, Reason(ReasonCode.REPLAY_SUCCEEDED))
 
 
-def stopped(outcome: Stopped) -> Transition:
+def end_step_replay(outcome: StepReplayEnded) -> Transition:
     """A replay of one step alone is over, and the function is not."""
     reason = Reason(ReasonCode.STEP_REPLAYED_ALONE, step=outcome.step)
     failure = Failure.of(Category.UNKNOWN, str(reason), error_type="redrive.RunPartial")
-    ending = Ending(failure=failure, code=LetterCode.NON_RETRYABLE, reason=reason)
-    change = final(RunStatus.PARTIAL, failure=ending.to_json())
-    return answered(outcome.run, change, Reason(ReasonCode.STEP_REPLAY_SUCCEEDED))
+    ending = FailureReason(failure=failure, code=LetterCode.NON_RETRYABLE, reason=reason)
+    change = end_run(RunStatus.PARTIAL, failure=ending.to_json())
+    return resolve_replay(outcome.run, change, Reason(ReasonCode.STEP_REPLAY_SUCCEEDED))
 
 
-def escaped(outcome: Escaped, key: bytes) -> Transition:
+def fail_run(outcome: WorkflowFailed, key: bytes) -> Transition:
     """Something left the function: what it did is undone, or the run has failed."""
     ending, run, place = outcome.ending, outcome.run, outcome.place
-    entries = () if place is None else (entry_of(place, StepStatus.DLQ, attempt=outcome.attempt),)
+    entries = () if place is None else (build_entry(place, StepStatus.DLQ, attempt=outcome.attempt),)
     if outcome.rolls_back:
         ends_as = RunStatus.COMPENSATED if run.options.rollback else RunStatus.DLQ_PENDING
-        return transition(run, *entries, change=rolls_back(ending, ends_as))
-    return buried(run, ending, RunStatus.DLQ_PENDING, key=key, entries=entries)
+        return build_transition(run, *entries, change=start_rollback(ending, ends_as))
+    return dead_letter_run(run, ending, RunStatus.DLQ_PENDING, key=key, entries=entries)
 
 
-def expired(outcome: Expired, key: bytes) -> Transition:
+def time_out_run(outcome: DeadlinePassed, key: bytes) -> Transition:
     """The run passed its deadline."""
     reason = Reason(ReasonCode.DEADLINE_PASSED)
     failure = Failure.of(Category.TIMEOUT, str(reason), error_type="redrive.DeadlinePassed")
-    ending = Ending(failure=failure, code=LetterCode.TIMEOUT, reason=reason)
-    if may_have_done_something(outcome.run):
-        return cut_off(outcome, rolls_back(ending, RunStatus.TIMED_OUT))
-    return buried(
+    ending = FailureReason(failure=failure, code=LetterCode.TIMEOUT, reason=reason)
+    if may_need_rollback(outcome.run):
+        return interrupt_for_rollback(outcome, start_rollback(ending, RunStatus.TIMED_OUT))
+    return dead_letter_run(
         outcome.run,
         ending,
         RunStatus.TIMED_OUT,
         key=key,
-        attempts=cut_short(outcome.open, AttemptEnd.CANCELLED),
+        attempts=end_attempts(outcome.open, AttemptEnd.CANCELLED),
         closes=True,
     )
 
 
-def cancelled(outcome: Cancelled) -> Transition:
+def cancel_run(outcome: CancelRequested) -> Transition:
     """A person wants no more of the run."""
     reason = Reason(ReasonCode.RUN_CANCELLED_BY, by=outcome.by, comment=outcome.reason or None)
     failure = Failure.of(Category.UNKNOWN, str(reason), error_type="redrive.RunCancelled")
-    ending = Ending(failure=failure, code=LetterCode.NON_RETRYABLE, reason=reason)
-    if may_have_done_something(outcome.run):
-        decided = cut_off(outcome, rolls_back(ending, RunStatus.CANCELLED))
-        return replace(decided, audit=(run_cancelled(outcome),))
-    decided = answered(
+    ending = FailureReason(failure=failure, code=LetterCode.NON_RETRYABLE, reason=reason)
+    if may_need_rollback(outcome.run):
+        decided = interrupt_for_rollback(outcome, start_rollback(ending, RunStatus.CANCELLED))
+        return replace(decided, audit=(audit_run_cancelled(outcome),))
+    decided = resolve_replay(
         outcome.run,
-        final(RunStatus.CANCELLED, failure=ending.to_json(), unparks=True),
+        end_run(RunStatus.CANCELLED, failure=ending.to_json(), unparks=True),
         Reason(ReasonCode.RUN_CANCELLED),
     )
     return replace(
         decided,
-        attempts=cut_short(outcome.open, AttemptEnd.CANCELLED),
+        attempts=end_attempts(outcome.open, AttemptEnd.CANCELLED),
         closes=True,
-        audit=(*decided.audit, run_cancelled(outcome)),
+        audit=(*decided.audit, audit_run_cancelled(outcome)),
     )
 
 
-def closed(outcome: Closed) -> Transition:
+def close_letter(outcome: LetterClosed) -> Transition:
     """A letter is done with: its run, which waited for that, has failed for good."""
     run = outcome.run
     status = RunStatus.FAILED if outcome.ended is RunStatus.DLQ_PENDING else outcome.ended
     resolution = outcome.reason or outcome.status.value.lower()
     return replace(
-        transition(run, change=final(status)),
-        move=LetterMove(letter=outcome.letter, status=outcome.status, by=outcome.by, resolution=resolution),
-        audit=(letter_closed(outcome, status),),
+        build_transition(run, change=end_run(status)),
+        move=LetterStatusWrite(letter=outcome.letter, status=outcome.status, by=outcome.by, resolution=resolution),
+        audit=(audit_letter_closed(outcome, status),),
     )
 
 
 # -- What follows when a worker has a run no longer: it gave it back, died, or has other code ------------
 
 
-def released(outcome: Released) -> Transition:
+def release_run(outcome: RunReleased) -> Transition:
     """The worker gave the run back as it was."""
-    status = put_by(outcome.run, outcome.delay)
-    return transition(
+    status = idle_status(outcome.run, outcome.delay)
+    return build_transition(
         outcome.run,
-        *to_repeat(outcome.open),
-        attempts=cut_short(outcome.open, AttemptEnd.RELEASED),
+        *keep_attempts_open(outcome.open),
+        attempts=end_attempts(outcome.open, AttemptEnd.RELEASED),
         change=RunWrite(status=status, wake_in=outcome.delay, take=True, deaths=0),
     )
 
 
-def lost(outcome: Lost, draw: float, key: bytes) -> Transition:
+def recover_run(outcome: WorkerLost, draw: float, key: bytes) -> Transition:
     """The worker died, or was taken for dead: the run goes on elsewhere, if it killed nobody too often."""
     run = outcome.run
     if outcome.deaths >= run.options.max_crashes and outcome.deaths > run.deaths:
-        return _poisonous(outcome, key)
+        return _fail_poison_run(outcome, key)
     # One microsecond at least: it waits, whether that is over by now or not.
-    change = RunWrite(status=put_by(run, 1), wake_in=outcome.wake_in, take=True)
+    change = RunWrite(status=idle_status(run, 1), wake_in=outcome.wake_in, take=True)
     if outcome.executing:
         delay = 0.0
         if outcome.deaths:
-            delay = backoff(run.options.retry or DEFAULT_RETRY, outcome.deaths, draw).seconds
-        change = RunWrite(status=put_by(run), wake_in=micros(delay), take=True, deaths=outcome.deaths)
-    return transition(
-        run,
-        *to_repeat(outcome.open),
-        attempts=cut_short(outcome.open, AttemptEnd.LOST),
-        change=change,
+            delay = compute_backoff(run.options.retry or DEFAULT_RETRY, outcome.deaths, draw).seconds
+        change = RunWrite(status=idle_status(run), wake_in=to_micros(delay), take=True, deaths=outcome.deaths)
+    return build_transition(
+        run, *keep_attempts_open(outcome.open), attempts=end_attempts(outcome.open, AttemptEnd.LOST), change=change
     )
 
 
-def _poisonous(outcome: Lost, key: bytes) -> Transition:
+def _fail_poison_run(outcome: WorkerLost, key: bytes) -> Transition:
     reason = Reason(ReasonCode.WORKERS_DIED, n=outcome.deaths)
     failure = Failure.of(Category.UNKNOWN, str(reason), error_type="redrive.WorkerDied")
     code = LetterCode.COMPENSATION_FAILED if outcome.run.undoing else LetterCode.INFRASTRUCTURE_FAILURE
-    ending = Ending(failure=failure, code=code, reason=reason)
-    return buried(
+    ending = FailureReason(failure=failure, code=code, reason=reason)
+    return dead_letter_run(
         outcome.run,
         ending,
         RunStatus.DLQ_PENDING,
         key=key,
-        entries=to_repeat(outcome.open),
-        attempts=cut_short(outcome.open, AttemptEnd.LOST),
+        entries=keep_attempts_open(outcome.open),
+        attempts=end_attempts(outcome.open, AttemptEnd.LOST),
         deaths=outcome.deaths,
     )
 
 
-def diverged(outcome: Diverged, key: bytes) -> Transition:
+def decide_diverged_run(outcome: CodeDiverged, key: bytes) -> Transition:
     """The code does not fit the journal: wait for code that does, or give up."""
     match outcome.wait:
-        case Wait.FOR_CODE:
+        case CodeWait.FOR_CODE:
             change = RunWrite(
-                status=put_by(outcome.run, 1), wake_in=outcome.delay, take=True, diverged=True, deaths=0
+                status=idle_status(outcome.run, 1), wake_in=outcome.delay, take=True, diverged=True, deaths=0
             )
-            return transition(outcome.run, change=change)
-        case Wait.NO_MORE:
+            return build_transition(outcome.run, change=change)
+        case CodeWait.NO_MORE:
             failure = Failure.of(Category.INTERNAL, str(outcome.difference), error_type="redrive.CodeChanged")
             undoing = outcome.run.undoing
             code = LetterCode.COMPENSATION_FAILED if undoing else LetterCode.POLICY_VIOLATION
-            ending = Ending(failure=failure, code=code, reason=outcome.difference)
-            return buried(outcome.run, ending, RunStatus.DLQ_PENDING, key=key)
+            ending = FailureReason(failure=failure, code=code, reason=outcome.difference)
+            return dead_letter_run(outcome.run, ending, RunStatus.DLQ_PENDING, key=key)
         case _:
             assert_never(outcome.wait)
 
@@ -398,17 +379,17 @@ def diverged(outcome: Diverged, key: bytes) -> Transition:
 # -- What to record instead of an outcome whose rows the store refused for what they contain -------------
 
 
-def instead_of(outcome: Outcome, refusal: str) -> Outcome:
+def replace_refused(outcome: Outcome, refusal: str) -> Outcome:
     """The nearest outcome that carries none of the refused data: the failure it amounts to.
 
     A result that cannot be stored fails its step, a failure that cannot be stored is replaced by a
     plain one, and so is what belongs to the run as a whole.
     """
     reason = Reason(ReasonCode.STORE_REFUSED_DATA, why=refusal)
-    failure = Failure.of(Category.INTERNAL, str(reason), error_type=_TYPE)
+    failure = Failure.of(Category.INTERNAL, str(reason), error_type=_REFUSED_ERROR_TYPE)
     match outcome:
-        case Returned():
-            return Raised(
+        case AttemptSucceeded():
+            return AttemptFailed(
                 run=outcome.run,
                 place=outcome.place,
                 attempt=outcome.attempt,
@@ -424,7 +405,7 @@ def instead_of(outcome: Outcome, refusal: str) -> Outcome:
                 resumes=outcome.resumes,
                 admitted=outcome.admitted,
             )
-        case Raised():
+        case AttemptFailed():
             return replace(
                 outcome,
                 input="null",
@@ -433,26 +414,28 @@ def instead_of(outcome: Outcome, refusal: str) -> Outcome:
                 why=reason,
                 stage=Stage.COMMIT,
             )
-        case Began() | Parked():
+        case AttemptStarted() | StepParked():
             return replace(outcome, input="null")
-        case Noted():
-            return _escaped(outcome, failure, reason)
-        case Handed():
+        case ValueRecorded():
+            return _build_refused_failure(outcome, failure, reason)
+        case ManualActionRequested():
             return replace(outcome, instructions="what is to be done cannot be shown; see the step's input")
-        case Ended() | Escaped() | Planned() | Undone():
-            return _escaped(outcome, failure, reason)
+        case WorkflowReturned() | WorkflowFailed() | FollowUpsPlanned() | RollbackEnded():
+            return _build_refused_failure(outcome, failure, reason)
         case _:
             return outcome
 
 
-_TYPE = "redrive.errors.DataRefused"
+_REFUSED_ERROR_TYPE = "redrive.errors.DataRefused"
 
 
-def _escaped(
-    outcome: Noted | Ended | Escaped | Planned | Undone, failure: Failure, reason: Reason
-) -> Escaped:
+def _build_refused_failure(
+    outcome: ValueRecorded | WorkflowReturned | WorkflowFailed | FollowUpsPlanned | RollbackEnded,
+    failure: Failure,
+    reason: Reason,
+) -> WorkflowFailed:
     undoing = outcome.run.undoing
     code = LetterCode.COMPENSATION_FAILED if undoing else LetterCode.INFRASTRUCTURE_FAILURE
-    ending = Ending(failure=failure, code=code, reason=reason, stage=Stage.COMMIT)
-    rolls_back = isinstance(outcome, Escaped) and outcome.rolls_back
-    return Escaped(run=outcome.run, ending=ending, rolls_back=rolls_back)
+    ending = FailureReason(failure=failure, code=code, reason=reason, stage=Stage.COMMIT)
+    rolls_back = isinstance(outcome, WorkflowFailed) and outcome.rolls_back
+    return WorkflowFailed(run=outcome.run, ending=ending, rolls_back=rolls_back)

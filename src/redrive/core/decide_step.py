@@ -5,91 +5,86 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from redrive.core.audit import failed_attempt
-from redrive.core.circuit import COUNTED
+from redrive.core.audit import audit_failed_attempt
+from redrive.core.circuit import COUNTED_CATEGORIES
 from redrive.core.classify import Category
 from redrive.core.failure import Failure
-from redrive.core.failure_reason import Ending, code_for
-from redrive.core.outcomes import Began, Interrupted, Noted, Parked, Raised, Returned, Slept, Woke
-from redrive.core.retry import Verdict, judge
+from redrive.core.failure_reason import FailureReason, choose_letter_code
+from redrive.core.outcomes import (
+    AttemptFailed,
+    AttemptStarted,
+    AttemptSucceeded,
+    EntryCancelled,
+    SleepEnded,
+    SleepStarted,
+    StepParked,
+    ValueRecorded,
+)
+from redrive.core.retry import RetryDecision, decide_retry
 from redrive.core.states import RunStatus, StepStatus
 from redrive.core.transition_build import (
-    awake,
-    cut_short,
-    entry_of,
-    progress,
-    put_by,
-    sleep,
-    to_repeat,
-    transition,
+    build_entry,
+    build_progress,
+    build_transition,
+    end_attempts,
+    idle_status,
+    keep_attempts_open,
+    resume_run,
+    suspend_run,
 )
-from redrive.core.transitions import AttemptEnd, AttemptWrite, CircuitMark, EntryWrite, RunWrite, Transition
-from redrive.duration import MICROS, micros
+from redrive.core.transitions import AttemptEnd, AttemptWrite, CircuitSampleWrite, EntryWrite, RunWrite, Transition
+from redrive.duration import MICROS, to_micros
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
-
-__all__ = [
-    "CIRCUIT_OPEN",
-    "began",
-    "circuit_open",
-    "interrupted",
-    "marks_of",
-    "noted",
-    "parked",
-    "raised",
-    "returned",
-    "slept",
-    "time_parked",
-    "woke",
-]
-
 
 # -- What circuits add to decisions: marks of how calls ended, and steps that wait until they may be -----
 
 
-CIRCUIT_OPEN = "redrive.CircuitOpen"
+CIRCUIT_OPEN_ERROR_TYPE = "redrive.CircuitOpen"
 """The error type of a step that was not called because its circuit was open."""
 
 
-def circuit_open(reason: Reason) -> Failure:
+def build_circuit_failure(reason: Reason) -> Failure:
     """Return the failure of a step that was not called."""
-    return Failure.of(Category.DEPENDENCY_UNAVAILABLE, str(reason), error_type=CIRCUIT_OPEN)
+    return Failure.of(Category.DEPENDENCY_UNAVAILABLE, str(reason), error_type=CIRCUIT_OPEN_ERROR_TYPE)
 
 
-def marks_of(outcome: Returned | Raised | Interrupted) -> tuple[CircuitMark, ...]:
+def collect_circuit_samples(
+    outcome: AttemptSucceeded | AttemptFailed | EntryCancelled,
+) -> tuple[CircuitSampleWrite, ...]:
     """What a circuit is to hear: failures that speak about the dependency, and whatever ends a probe."""
     admitted = outcome.admitted
     if admitted is None:
         return ()
-    good = _says(outcome)
+    good = _dependency_answered(outcome)
     if good is not False and not admitted.probe:
         return ()
     return (
-        CircuitMark(
+        CircuitSampleWrite(
             key=admitted.key,
             settings=admitted.settings,
             generation=admitted.generation,
             index=outcome.place.index,
             attempt=outcome.attempt,
             good=good,
-            category=outcome.failure.category.value if isinstance(outcome, Raised) else None,
+            category=outcome.failure.category.value if isinstance(outcome, AttemptFailed) else None,
             probe=admitted.probe,
         ),
     )
 
 
-def _says(outcome: Returned | Raised | Interrupted) -> bool | None:
+def _dependency_answered(outcome: AttemptSucceeded | AttemptFailed | EntryCancelled) -> bool | None:
     """Whether the dependency answered; None if there is no telling."""
     match outcome:
-        case Returned():
+        case AttemptSucceeded():
             return True
-        case Raised() if outcome.failure.category in COUNTED:
+        case AttemptFailed() if outcome.failure.category in COUNTED_CATEGORIES:
             return False
         case _:
             return None
 
 
-def parked(outcome: Parked) -> Transition:
+def park_step(outcome: StepParked) -> Transition:
     """The step waits without a try, and so does the run if nothing else goes on in it."""
     run, place = outcome.run, outcome.place
     entry = EntryWrite(
@@ -107,13 +102,13 @@ def parked(outcome: Parked) -> Transition:
         tenant=run.tenant,
         fence=run.fence,
         entries=(entry,),
-        attempts=() if outcome.noted else (_recorded(outcome),),
-        change=_change(outcome),
+        attempts=() if outcome.noted else (_build_parked_attempt(outcome),),
+        change=_build_parked_run(outcome),
         version=run.new_version,
     )
 
 
-def time_parked(tries: Iterable[tuple[AttemptEnd, int, int]], until: int) -> int:
+def measure_parked_time(tries: Iterable[tuple[AttemptEnd, int, int]], until: int) -> int:
     """How long a step waited for its circuit: from each time it was parked to the next time it was called.
 
     `tries` are ends with when they began and ended, in order of time; `until` ends a wait that goes on.
@@ -127,18 +122,18 @@ def time_parked(tries: Iterable[tuple[AttemptEnd, int, int]], until: int) -> int
     return total
 
 
-def _recorded(outcome: Parked) -> AttemptWrite:
+def _build_parked_attempt(outcome: StepParked) -> AttemptWrite:
     """That it waits, said once."""
     return AttemptWrite(
         index=outcome.place.index,
         attempt=0,
         end=AttemptEnd.PARKED,
         category=Category.DEPENDENCY_UNAVAILABLE.value,
-        failure=json.dumps(circuit_open(Reason(ReasonCode.CIRCUIT_OPEN, circuit=outcome.circuit)).to_json()),
+        failure=json.dumps(build_circuit_failure(Reason(ReasonCode.CIRCUIT_OPEN, circuit=outcome.circuit)).to_json()),
     )
 
 
-def _change(outcome: Parked) -> RunWrite | None:
+def _build_parked_run(outcome: StepParked) -> RunWrite | None:
     if outcome.idle:
         return RunWrite(status=RunStatus.SLEEPING, take=True, diverged=False, parked_on=outcome.circuit)
     if outcome.resumes:
@@ -149,7 +144,7 @@ def _change(outcome: Parked) -> RunWrite | None:
 # -- What follows from what became of one entry: a step, a note, a sleep ---------------------------------
 
 
-def returned(outcome: Returned) -> Transition:
+def record_success(outcome: AttemptSucceeded) -> Transition:
     """The step succeeded."""
     entry = EntryWrite(
         index=outcome.place.index,
@@ -163,16 +158,16 @@ def returned(outcome: Returned) -> Transition:
         input=outcome.input,
         output=outcome.output,
     )
-    return progress(
+    return build_progress(
         outcome.run,
         entry,
-        change=awake(outcome.run) if outcome.resumes else None,
+        change=resume_run(outcome.run) if outcome.resumes else None,
         messages=outcome.messages,
-        marks=() if outcome.admitted is None else marks_of(outcome),
+        marks=() if outcome.admitted is None else collect_circuit_samples(outcome),
     )
 
 
-def began(outcome: Began) -> Transition:
+def record_start(outcome: AttemptStarted) -> Transition:
     """An attempt is under way, and may be cut short from now on."""
     entry = EntryWrite(
         index=outcome.place.index,
@@ -185,35 +180,30 @@ def began(outcome: Began) -> Transition:
         input=outcome.input,
         options=outcome.options,
     )
-    return transition(outcome.run, entry, change=awake(outcome.run) if outcome.resumes else None)
+    return build_transition(outcome.run, entry, change=resume_run(outcome.run) if outcome.resumes else None)
 
 
-def raised(outcome: Raised, policy: RetryPolicy, draw: float) -> Transition:
+def decide_failed_attempt(outcome: AttemptFailed, policy: RetryPolicy, draw: float) -> Transition:
     """An attempt failed: it is tried again, or the step has failed for good."""
-    verdict = _judge(outcome, policy, draw)
+    verdict = _decide_retry(outcome, policy, draw)
     if verdict.retry:
-        return _retried(outcome, verdict)
-    return _failed(outcome, verdict, policy)
+        return _schedule_retry(outcome, verdict)
+    return _fail_step(outcome, verdict, policy)
 
 
-def _judge(outcome: Raised, policy: RetryPolicy, draw: float) -> Verdict:
+def _decide_retry(outcome: AttemptFailed, policy: RetryPolicy, draw: float) -> RetryDecision:
     if outcome.cause is not None:
-        return Verdict(retry=False, why=outcome.why or Reason(ReasonCode.TEXT, text=outcome.failure.message))
+        return RetryDecision(retry=False, why=outcome.why or Reason(ReasonCode.TEXT, text=outcome.failure.message))
     if outcome.last:
-        return Verdict(retry=False, why=Reason(ReasonCode.RUN_ENDING))
-    return judge(
-        outcome.failure,
-        policy,
-        outcome.step,
-        attempt=outcome.attempt,
-        first_ago=outcome.first_ago / MICROS,
-        draw=draw,
+        return RetryDecision(retry=False, why=Reason(ReasonCode.RUN_ENDING))
+    return decide_retry(
+        outcome.failure, policy, outcome.step, attempt=outcome.attempt, first_ago=outcome.first_ago / MICROS, draw=draw
     )
 
 
-def _retried(outcome: Raised, verdict: Verdict) -> Transition:
-    delay = micros(verdict.delay)
-    entry = entry_of(
+def _schedule_retry(outcome: AttemptFailed, verdict: RetryDecision) -> Transition:
+    delay = to_micros(verdict.delay)
+    entry = build_entry(
         outcome.place,
         StepStatus.RETRYING,
         attempt=outcome.attempt,
@@ -221,18 +211,18 @@ def _retried(outcome: Raised, verdict: Verdict) -> Transition:
         wake_in=delay,
         input=outcome.input,
     )
-    change = awake(outcome.run) if outcome.resumes else None
+    change = resume_run(outcome.run) if outcome.resumes else None
     if outcome.taken:
-        change = RunWrite(status=put_by(outcome.run, delay), wake_in=delay, take=True)
+        change = RunWrite(status=idle_status(outcome.run, delay), wake_in=delay, take=True)
     elif outcome.idle and delay:
-        change = sleep(outcome.run, delay, outcome.hold)
-    return _settled(outcome, entry, change, _attempt(outcome, verdict, delay), verdict)
+        change = suspend_run(outcome.run, delay, outcome.hold)
+    return _build_failed_progress(outcome, entry, change, _build_failed_attempt(outcome, verdict, delay), verdict)
 
 
-def _failed(outcome: Raised, verdict: Verdict, policy: RetryPolicy) -> Transition:
-    ending = Ending(
+def _fail_step(outcome: AttemptFailed, verdict: RetryDecision, policy: RetryPolicy) -> Transition:
+    ending = FailureReason(
         failure=outcome.failure,
-        code=outcome.cause or code_for(outcome.failure, exhausted=verdict.exhausted),
+        code=outcome.cause or choose_letter_code(outcome.failure, exhausted=verdict.exhausted),
         reason=Reason(
             ReasonCode.STEP_FAILED,
             step=outcome.place.name,
@@ -258,71 +248,69 @@ def _failed(outcome: Raised, verdict: Verdict, policy: RetryPolicy) -> Transitio
         input=outcome.input,
         failure=ending.to_json(),
     )
-    change = awake(outcome.run) if outcome.resumes else None
+    change = resume_run(outcome.run) if outcome.resumes else None
     if outcome.taken:
-        change = RunWrite(status=put_by(outcome.run), wake_in=0, take=True)
-    return _settled(outcome, entry, change, _attempt(outcome, verdict, None), verdict)
+        change = RunWrite(status=idle_status(outcome.run), wake_in=0, take=True)
+    return _build_failed_progress(outcome, entry, change, _build_failed_attempt(outcome, verdict, None), verdict)
 
 
-def _settled(
-    outcome: Raised, entry: EntryWrite, change: RunWrite | None, attempt: AttemptWrite, verdict: Verdict
+def _build_failed_progress(
+    outcome: AttemptFailed, entry: EntryWrite, change: RunWrite | None, attempt: AttemptWrite, verdict: RetryDecision
 ) -> Transition:
-    return progress(
+    return build_progress(
         outcome.run,
         entry,
-        *to_repeat(outcome.others),
+        *keep_attempts_open(outcome.others),
         change=change,
-        attempts=(attempt, *cut_short(outcome.others, AttemptEnd.LOST)),
+        attempts=(attempt, *end_attempts(outcome.others, AttemptEnd.LOST)),
         only_if=(entry.index, entry.attempt) if outcome.taken else None,
-        audit=failed_attempt(outcome, verdict),
-        marks=marks_of(outcome),
+        audit=audit_failed_attempt(outcome, verdict),
+        marks=collect_circuit_samples(outcome),
     )
 
 
-def _attempt(outcome: Raised, verdict: Verdict, next_in: int | None) -> AttemptWrite:
+def _build_failed_attempt(outcome: AttemptFailed, verdict: RetryDecision, next_in: int | None) -> AttemptWrite:
     return AttemptWrite(
         index=outcome.place.index,
         attempt=outcome.attempt,
         end=outcome.end,
         began_ago=outcome.began_ago,
         category=outcome.failure.category.value,
-        failure=_failure_json(outcome.failure),
+        failure=_encode_failure(outcome.failure),
         decision=verdict.to_json(),
         next_in=next_in,
     )
 
 
-def _failure_json(failure: Failure) -> str:
+def _encode_failure(failure: Failure) -> str:
     return json.dumps(failure.to_json())
 
 
-def interrupted(outcome: Interrupted) -> Transition:
+def cancel_entry(outcome: EntryCancelled) -> Transition:
     """Workflow code cancelled what was under way."""
-    entry = entry_of(
-        outcome.place, StepStatus.CANCELLED, attempt=outcome.attempt, began_ago=outcome.began_ago
-    )
-    return progress(
+    entry = build_entry(outcome.place, StepStatus.CANCELLED, attempt=outcome.attempt, began_ago=outcome.began_ago)
+    return build_progress(
         outcome.run,
         entry,
-        change=awake(outcome.run) if outcome.resumes else None,
-        marks=() if outcome.admitted is None else marks_of(outcome),
+        change=resume_run(outcome.run) if outcome.resumes else None,
+        marks=() if outcome.admitted is None else collect_circuit_samples(outcome),
     )
 
 
-def noted(outcome: Noted) -> Transition:
+def record_value(outcome: ValueRecorded) -> Transition:
     """A value stays what it is now."""
-    entry = entry_of(outcome.place, StepStatus.SUCCESS, done=outcome.done, output=outcome.output)
-    return transition(outcome.run, entry, messages=outcome.messages)
+    entry = build_entry(outcome.place, StepStatus.SUCCESS, done=outcome.done, output=outcome.output)
+    return build_transition(outcome.run, entry, messages=outcome.messages)
 
 
-def slept(outcome: Slept) -> Transition:
+def start_sleep(outcome: SleepStarted) -> Transition:
     """A wait begins."""
-    entry = entry_of(outcome.place, StepStatus.RUNNING, wake_in=outcome.delay)
-    change = sleep(outcome.run, outcome.delay, outcome.hold) if outcome.idle else None
-    return progress(outcome.run, entry, change=change)
+    entry = build_entry(outcome.place, StepStatus.RUNNING, wake_in=outcome.delay)
+    change = suspend_run(outcome.run, outcome.delay, outcome.hold) if outcome.idle else None
+    return build_progress(outcome.run, entry, change=change)
 
 
-def woke(outcome: Woke) -> Transition:
+def end_sleep(outcome: SleepEnded) -> Transition:
     """A wait is over."""
-    entry = entry_of(outcome.place, StepStatus.SUCCESS, done=outcome.done)
-    return progress(outcome.run, entry, change=awake(outcome.run) if outcome.resumes else None)
+    entry = build_entry(outcome.place, StepStatus.SUCCESS, done=outcome.done)
+    return build_progress(outcome.run, entry, change=resume_run(outcome.run) if outcome.resumes else None)

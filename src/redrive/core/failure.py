@@ -20,23 +20,11 @@ from typing import Any
 
 import msgspec
 
-from redrive.core.classify import Category, Rule, classify, first_leaf, leaves, lineage
-from redrive.core.idempotency import encode
+from redrive.core.classify import Category, Rule, base_names, classify, first_leaf, iter_leaves
+from redrive.core.idempotency import encode_key
 from redrive.core.redact import MASK, Redactor
 from redrive.errors import NonRetryable, RetryAfter
 from redrive.records import field_names
-
-__all__ = [
-    "Failure",
-    "MESSAGE_LIMIT",
-    "STACK_LIMIT",
-    "capture",
-    "clean_text",
-    "derive_key",
-    "fingerprint",
-    "normalise",
-]
-
 
 # -- A failure as the engine keeps it: plain text and numbers, never the exception itself ----------------
 
@@ -47,12 +35,12 @@ _DETAIL_TEXT = 2_000
 _DETAIL_VALUES = 200
 _DETAIL_DEPTH = 8
 _DETAIL_BITS = 1_024  # a longer whole number may be more than json can write
-_FRAME_TEXTS = 1_000  # frames whose text is remembered
-_LEFT_OUT = "…"
-_WORKER = ("redrive.worker.", "redrive.clock")
-_BETWEEN = frozenset({"asyncio", "concurrent", "threading"})  # what a worker calls code through
-_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
-_INSTALLED = re.compile(r"[\\/](?:site|dist)-packages[\\/]")
+_MAX_CACHED_FRAMES = 1_000  # frames whose text is remembered
+_ELLIPSIS = "…"
+_WORKER_MODULES = ("redrive.worker.", "redrive.clock")
+_CALLING_PACKAGES = frozenset({"asyncio", "concurrent", "threading"})  # what a worker calls code through
+_UNSTORABLE_CHARACTERS = re.compile("[\x00\ud800-\udfff]")
+_SITE_PACKAGES = re.compile(r"[\\/](?:site|dist)-packages[\\/]")
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,26 +99,26 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
         return cls(**{**known, "category": Category(data["category"]), "bases": tuple(data["bases"])})
 
 
-def capture(error: BaseException, rules: Sequence[Rule] = (), now: float | None = None) -> Failure:
+def capture_failure(error: BaseException, rules: Sequence[Rule] = (), now: float | None = None) -> Failure:
     """Make a failure of an exception; `rules` and `now` as for `classify`."""
     signal = classify(error, rules, now)
-    names = _names(lineage(error))
+    names = _clean_names(base_names(error))
     return Failure(
         category=signal.category,
         error_type=names[0],
         bases=names,
-        message=clean_text(_message(error), MESSAGE_LIMIT),
-        stack=clean_text("\n".join((_stack(error), *signal.faults)), STACK_LIMIT),
-        frame=_user_frame(error),
+        message=clean_text(_read_message(error), MESSAGE_LIMIT),
+        stack=clean_text("\n".join((_format_stack(error), *signal.faults)), STACK_LIMIT),
+        frame=_find_user_frame(error),
         status_code=signal.status_code,
         retry_after=signal.retry_after,
-        retryable=_own_decision(error),
-        details=_details(error),
+        retryable=_read_retryable(error),
+        details=_read_details(error),
     )
 
 
 @lru_cache(maxsize=1024)
-def _names(lineage: tuple[str, ...]) -> tuple[str, ...]:
+def _clean_names(lineage: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(clean_text(name, _DETAIL_TEXT) for name in lineage)
 
 
@@ -141,10 +129,10 @@ def clean_text(text: str, limit: int) -> str:
     """
     text = str.__str__(text)
     if not text.isascii() or "\x00" in text:
-        text = _UNSTORABLE.sub(_visible, text)
+        text = _UNSTORABLE_CHARACTERS.sub(_escape_character, text)
     if len(text) <= limit:
         return text
-    note = f" {_LEFT_OUT} cut, {len(text)} characters in all {_LEFT_OUT} "
+    note = f" {_ELLIPSIS} cut, {len(text)} characters in all {_ELLIPSIS} "
     room = limit - len(note)
     if room <= 0:
         return text[:limit]
@@ -152,138 +140,138 @@ def clean_text(text: str, limit: int) -> str:
     return text[: room - tail] + note + text[len(text) - tail :]
 
 
-def _visible(found: re.Match[str]) -> str:
+def _escape_character(found: re.Match[str]) -> str:
     return "\\x00" if found[0] == "\x00" else f"\\u{ord(found[0]):04x}"
 
 
-def _message(error: BaseException) -> str:
+def _read_message(error: BaseException) -> str:
     """Its text; a group's names its first leaf as well, which says more than the group does."""
     leaf = first_leaf(error)
     if leaf is error:
-        return _text_of(error)
-    return f"{_text_of(error)}: {type(leaf).__qualname__}: {_text_of(leaf)}"
+        return _safe_str(error)
+    return f"{_safe_str(error)}: {type(leaf).__qualname__}: {_safe_str(leaf)}"
 
 
-def _text_of(value: object) -> str:
+def _safe_str(value: object) -> str:
     try:
         return str(value)
     except Exception as raised:  # foreign code; the failure must be kept all the same
         return f"<{type(value).__qualname__}: its text could not be read, {type(raised).__qualname__} raised>"
 
 
-def _own_decision(error: BaseException) -> bool | None:
+def _read_retryable(error: BaseException) -> bool | None:
     """False if anything in it is `NonRetryable`, else True if its first leaf is `RetryAfter`."""
-    for leaf in leaves(error):
+    for leaf in iter_leaves(error):
         if issubclass(type(leaf), NonRetryable):
             return False
     return True if issubclass(type(first_leaf(error)), RetryAfter) else None
 
 
-def _stack(error: BaseException) -> str:
+def _format_stack(error: BaseException) -> str:
     """The traceback as Python prints it, causes and groups included, from where the worker called."""
-    began = _called(error.__traceback__)
+    began = _skip_worker_frames(error.__traceback__)
     try:
-        told = _plain_stack(error, began) or traceback.format_exception(type(error), error, began)
+        told = _format_plain_stack(error, began) or traceback.format_exception(type(error), error, began)
         return "".join(told).rstrip("\n")
     except Exception:  # an exception whose notes or causes raise still has frames
         return "".join(traceback.format_tb(began)) + type(error).__qualname__
 
 
-def _called(trace: TracebackType | None) -> TracebackType | None:
+def _skip_worker_frames(trace: TracebackType | None) -> TracebackType | None:
     """Without the worker's own frames, and those through which it calls; with all, if there are no others."""
-    for each in _traces(trace):
-        module = _module(each.tb_frame)
-        if not module.startswith(_WORKER) and module.partition(".")[0] not in _BETWEEN:
+    for each in _iter_tracebacks(trace):
+        module = _frame_module(each.tb_frame)
+        if not module.startswith(_WORKER_MODULES) and module.partition(".")[0] not in _CALLING_PACKAGES:
             return each
     return trace
 
 
-def _plain_stack(error: BaseException, began: TracebackType | None) -> list[str] | None:
+def _format_plain_stack(error: BaseException, began: TracebackType | None) -> list[str] | None:
     """The same for an exception without causes, frame by frame from memory; None for all others.
 
     Python compiles the source of every frame anew to find what to underline, which is most of what a
     failed attempt costs. Failures come in masses, and those of one cause from the same place.
     """
     chained = error.__cause__ is not None or not (error.__context__ is None or error.__suppress_context__)
-    traces = list(_traces(began))
+    traces = list(_iter_tracebacks(began))
     recurs = len({id(trace.tb_frame.f_code) for trace in traces}) < len(traces)
     if chained or recurs or not traces or isinstance(error, BaseExceptionGroup):
         return None
-    return ["Traceback (most recent call last):\n", *map(_frame_text, traces), *_last_lines(error)]
+    return ["Traceback (most recent call last):\n", *map(_format_frame, traces), *_format_last_lines(error)]
 
 
-def _last_lines(error: BaseException) -> list[str]:
+def _format_last_lines(error: BaseException) -> list[str]:
     """What Python prints behind the frames; it has more to say of names, imports, syntax and notes."""
     cls = type(error)
-    if cls.__module__ != "builtins" or issubclass(cls, _EXPLAINED) or hasattr(error, "__notes__"):
+    if cls.__module__ != "builtins" or issubclass(cls, _ERRORS_WITH_HINTS) or hasattr(error, "__notes__"):
         known = traceback.TracebackException(cls, error, error.__traceback__, limit=0, compact=True)
         return list(known.format_exception_only())  # with what was perhaps meant, if its frames tell
-    text = _text_of(error)
+    text = _safe_str(error)
     return [f"{cls.__qualname__}: {text}\n" if text else f"{cls.__qualname__}\n"]
 
 
-_EXPLAINED = (NameError, AttributeError, ImportError, SyntaxError)
-_frame_texts: dict[tuple[int, int], tuple[CodeType, str]] = {}
+_ERRORS_WITH_HINTS = (NameError, AttributeError, ImportError, SyntaxError)
+_frame_cache: dict[tuple[int, int], tuple[CodeType, str]] = {}
 """By the code's id and the instruction; while the code is kept, no other one has its id."""
 
 
-def _frame_text(trace: TracebackType) -> str:
+def _format_frame(trace: TracebackType) -> str:
     """What Python prints for one frame of a traceback; the same for the same instruction."""
     code = trace.tb_frame.f_code
     place = (id(code), trace.tb_lasti)
-    known = _frame_texts.get(place)
+    known = _frame_cache.get(place)
     if known is None:
-        if len(_frame_texts) >= _FRAME_TEXTS:
-            _frame_texts.clear()
+        if len(_frame_cache) >= _MAX_CACHED_FRAMES:
+            _frame_cache.clear()
         alone = TracebackType(None, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
-        known = _frame_texts[place] = (code, "".join(traceback.format_tb(alone)))
+        known = _frame_cache[place] = (code, "".join(traceback.format_tb(alone)))
     return known[1]
 
 
-def _traces(trace: TracebackType | None) -> Iterator[TracebackType]:
+def _iter_tracebacks(trace: TracebackType | None) -> Iterator[TracebackType]:
     while trace is not None:
         yield trace
         trace = trace.tb_next
 
 
-def _user_frame(error: BaseException) -> str | None:
+def _find_user_frame(error: BaseException) -> str | None:
     """The innermost function that is neither the engine's, installed, nor Python's own.
 
     Without line numbers, so that it stays the same when code around it moves. If all frames are
     foreign, the innermost one.
     """
-    traces = list(_traces(first_leaf(error).__traceback__)) or list(_traces(error.__traceback__))
+    traces = list(_iter_tracebacks(first_leaf(error).__traceback__)) or list(_iter_tracebacks(error.__traceback__))
     if not traces:
         return None
     frames = [trace.tb_frame for trace in traces]
-    users = (frame for frame in reversed(frames) if _is_users(_module(frame), frame.f_code.co_filename))
+    users = (frame for frame in reversed(frames) if _is_user_code(_frame_module(frame), frame.f_code.co_filename))
     frame = next(users, frames[-1])
-    return clean_text(f"{_module(frame)}.{frame.f_code.co_qualname}", _DETAIL_TEXT)
+    return clean_text(f"{_frame_module(frame)}.{frame.f_code.co_qualname}", _DETAIL_TEXT)
 
 
 @lru_cache(maxsize=1024)
-def _is_users(module: str, file: str) -> bool:
+def _is_user_code(module: str, file: str) -> bool:
     package = module.partition(".")[0]
     if package == "redrive" or package in sys.stdlib_module_names:
         return False
-    return not _INSTALLED.search(file)
+    return not _SITE_PACKAGES.search(file)
 
 
-def _module(frame: FrameType) -> str:
+def _frame_module(frame: FrameType) -> str:
     name = frame.f_globals.get("__name__")
     return name if type(name) is str else "?"
 
 
-def _details(error: BaseException) -> dict[str, Any]:
+def _read_details(error: BaseException) -> dict[str, Any]:
     """The exception's `details`, if it has a mapping of that name, as JSON of bounded size."""
     try:
         details = getattr(first_leaf(error), "details", None)
-        return _Tidy().mapping(details, 0) if isinstance(details, Mapping) else {}
+        return _DetailsEncoder().mapping(details, 0) if isinstance(details, Mapping) else {}
     except Exception as raised:  # a hostile mapping costs the details, not the failure
         return {"details": f"<could not be read, {type(raised).__qualname__} raised>"}
 
 
-class _Tidy:
+class _DetailsEncoder:
     """Turns any value into JSON, counting values so that the whole stays small."""
 
     def __init__(self) -> None:
@@ -301,19 +289,19 @@ class _Tidy:
             case float() if math.isfinite(value):
                 return float.__float__(value)
             case Mapping() | list() | tuple() | Set() if depth == _DETAIL_DEPTH:
-                return _LEFT_OUT
+                return _ELLIPSIS
             case Mapping():
                 return self.mapping(value, depth + 1)
             case list() | tuple() | Set():
-                return [self.value(one, depth + 1) for one in self._some(value)]
+                return [self.value(one, depth + 1) for one in self._take_within_limit(value)]
             case _:
-                return clean_text(_text_of(value), _DETAIL_TEXT)
+                return clean_text(_safe_str(value), _DETAIL_TEXT)
 
     def mapping(self, value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
-        keys = self._some(value)
-        return {clean_text(_text_of(key), _DETAIL_TEXT): self.value(value[key], depth) for key in keys}
+        keys = self._take_within_limit(value)
+        return {clean_text(_safe_str(key), _DETAIL_TEXT): self.value(value[key], depth) for key in keys}
 
-    def _some(self, values: Any) -> Iterator[Any]:
+    def _take_within_limit(self, values: Any) -> Iterator[Any]:
         for one in values:
             if self.left <= 0:
                 return
@@ -332,9 +320,7 @@ _MASKS = (
     (re.compile(r"(?<!\w)(?:\"[^\"\n]*\"|'[^'\n]*'|`[^`\n]*`)(?!\w)"), "<text>"),
     (re.compile(r"\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b"), "<n>"),
     (
-        re.compile(
-            r"\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d{1,9})?)?(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?)?"
-        ),
+        re.compile(r"\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d{1,9})?)?(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?)?"),
         "<time>",
     ),
     (re.compile(r"(?<![\w/\\.])(?:[a-zA-Z]:)?(?:\.{0,2}[/\\][\w.@~+-]+)+[/\\]?"), "<path>"),
@@ -347,29 +333,29 @@ _MASKS = (
 
 
 @lru_cache(1024)
-def derive_key(secret: str, tenant: str) -> bytes:
+def derive_fingerprint_key(secret: str, tenant: str) -> bytes:
     """Return the key of a tenant's fingerprints: equal failures of two tenants have different ones."""
     return hmac.digest(secret.encode(), tenant.encode("utf-8", "surrogatepass"), "sha256")
 
 
-def fingerprint(failure: Failure, *, workflow: str, step: str | None, key: bytes) -> str:
+def compute_fingerprint(failure: Failure, *, workflow: str, step: str | None, key: bytes) -> str:
     """Return 16 hexadecimal digits, the same for failures that look like one cause."""
     where = () if step is None else (step,)
     # A card number is masked and any other number becomes a placeholder: which of them must not matter.
-    message = normalise(_redactor().text(failure.message).replace(MASK, "0"))
-    text = encode(
+    message = normalise_message(_default_redactor().text(failure.message).replace(MASK, "0"))
+    text = encode_key(
         "fingerprint", failure.category, failure.error_type, message, failure.frame or "", workflow, *where
     )
     return hashlib.blake2b(text.encode(), key=key, digest_size=8).hexdigest()
 
 
 @lru_cache(1)
-def _redactor() -> Redactor:
+def _default_redactor() -> Redactor:
     """Return the default redactor, made when the first failure needs it."""
     return Redactor()
 
 
-def normalise(message: str) -> str:
+def normalise_message(message: str) -> str:
     """The message with placeholders for what differs between two occurrences of one failure."""
     for pattern, placeholder in _MASKS:
         message = pattern.sub(placeholder, message)

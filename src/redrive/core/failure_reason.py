@@ -17,8 +17,6 @@ from redrive.errors import StepFailed
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason
 
-__all__ = ["Ending", "LetterCode", "MENDED_BY_EDIT", "Stage", "code_for", "step_failed"]
-
 
 class Stage(StrEnum):
     """Where in the life of a run or step it went wrong."""
@@ -44,15 +42,15 @@ class LetterCode(StrEnum):
     NON_RETRYABLE = "non_retryable"
 
 
-MENDED_BY_EDIT = frozenset({LetterCode.VALIDATION_FAILED, LetterCode.PARSE_ERROR, LetterCode.NON_RETRYABLE})
+FIXABLE_BY_EDIT = frozenset({LetterCode.VALIDATION_FAILED, LetterCode.PARSE_ERROR, LetterCode.NON_RETRYABLE})
 """Reasons for which to correct the input is the first thing to try."""
 
-_DEPENDENCY = frozenset(
+_DEPENDENCY_CATEGORIES = frozenset(
     {Category.NETWORK, Category.SERVER_ERROR, Category.RATE_LIMIT, Category.DEPENDENCY_UNAVAILABLE}
 )
 
 
-def code_for(failure: Failure, *, exhausted: bool) -> LetterCode:
+def choose_letter_code(failure: Failure, *, exhausted: bool) -> LetterCode:
     """The code of a step's or body's own failure; endings with a cause of their own name theirs."""
     if failure.category is Category.VALIDATION:
         return LetterCode.VALIDATION_FAILED
@@ -60,12 +58,12 @@ def code_for(failure: Failure, *, exhausted: bool) -> LetterCode:
         return LetterCode.EXHAUSTED_RETRIES
     if failure.category is Category.TIMEOUT:
         return LetterCode.TIMEOUT
-    if failure.category in _DEPENDENCY:
+    if failure.category in _DEPENDENCY_CATEGORIES:
         return LetterCode.DEPENDENCY_UNAVAILABLE
     return LetterCode.NON_RETRYABLE
 
 
-class Ending(msgspec.Struct, frozen=True, kw_only=True):
+class FailureReason(msgspec.Struct, frozen=True, kw_only=True):
     """A failure for good, as it is stored and shown.
 
     `cause`: why the run was being rolled back, where it is a compensation that failed. `policy`: the one in
@@ -79,7 +77,7 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     step: str | None = None
     step_index: int | None = None
     attempts: int = 0
-    cause: Ending | None = None
+    cause: FailureReason | None = None
     policy: RetryPolicy | None = None
 
     def to_json(self) -> str:
@@ -98,7 +96,7 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @classmethod
-    def from_json(cls, text: str) -> Ending:
+    def from_json(cls, text: str) -> FailureReason:
         data = json.loads(text)
         return cls(
             failure=Failure.from_json(data["failure"]),
@@ -113,7 +111,7 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def step_failed(ending: Ending, *, key: str) -> StepFailed:
+def build_step_failed(ending: FailureReason, *, key: str) -> StepFailed:
     """The exception workflow code sees, the same live and resumed."""
     failure = ending.failure
     return StepFailed(

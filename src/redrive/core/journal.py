@@ -19,26 +19,14 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from redrive.core.states import FOLLOWING, EntryKind, StepStatus
+from redrive.core.states import FOLLOW_UP_KINDS, EntryKind, StepStatus
 from redrive.core.transitions import EntryWrite
 from redrive.reasons import Reason, ReasonCode
-
-__all__ = [
-    "EntryRow",
-    "Journal",
-    "MAX_ENTRIES",
-    "begin_generation",
-    "entry_key",
-    "entry_name",
-    "generation_of_call",
-    "generations",
-]
-
 
 # -- The ordered record of a run, and how a resumed run finds its way through it -------------------------
 
 
-_NEVER_DONE = (EntryKind.NOTE, EntryKind.START, EntryKind.PUBLISH)  # they have no completion number
+_KINDS_WITHOUT_DONE = (EntryKind.NOTE, EntryKind.START, EntryKind.PUBLISH)  # they have no completion number
 MAX_ENTRIES = 10_000
 """A run may record no more entries than this; a loop that needs more should start other runs."""
 
@@ -93,10 +81,10 @@ class Journal:
         self._asked: set[str] = set()
         self.set_aside = self.next_index = self.next_done = 0
         if recorded := list(entries):
-            self._take_in(recorded)
+            self._load(recorded)
 
-    def _take_in(self, recorded: list[EntryRow]) -> None:
-        rows = [entry for entry in recorded if not entry.superseded and entry.kind not in FOLLOWING]
+    def _load(self, recorded: list[EntryRow]) -> None:
+        rows = [entry for entry in recorded if not entry.superseded and entry.kind not in FOLLOW_UP_KINDS]
         completed = [(entry.done, entry.key) for entry in rows if entry.done is not None]
         self._entries = {entry.key: entry for entry in rows}
         self._order = iter([key for _, key in sorted(completed)])
@@ -113,13 +101,13 @@ class Journal:
         self.next_index = index + 1
         return index
 
-    def new_done(self) -> int:
+    def new_done_number(self) -> int:
         """Return the number of a new result."""
         number = self.next_done
         self.next_done = number + 1
         return number
 
-    def number_behind(self, known: Journal) -> None:
+    def continue_numbers(self, known: Journal) -> None:
         """Number new entries and results behind those of another journal of the same run."""
         self.next_index = max(self.next_index, known.next_index)
         self.next_done = max(self.next_done, known.next_done)
@@ -131,40 +119,40 @@ class Journal:
             self._asked.add(key)
         return entry
 
-    def need_not_be_asked(self, key: str) -> bool:
+    def is_optional(self, key: str) -> bool:
         """True if the function asked for this entry and gave up waiting since, or may never ask for it."""
         return key in self._asked or bool(self._entries[key].loose)
 
-    def hand_out(self, key: str) -> None:
+    def mark_delivered(self, key: str) -> None:
         """Note that the result whose turn it is was handed out."""
         if key != self.turn:
             raise ValueError(f"it is the turn of {self.turn!r}, not of {key!r}")
         self.turn = next(self._order, None)
 
-    def forgotten(self) -> list[EntryRow]:
+    def list_unrequested(self) -> list[EntryRow]:
         """Recorded entries that the function has not asked for, in the order they began."""
         missing = (
             entry
             for entry in self._entries.values()
             if entry.key not in self._asked
             and not entry.loose
-            and (entry.done is not None or entry.kind in _NEVER_DONE)
+            and (entry.done is not None or entry.kind in _KINDS_WITHOUT_DONE)
         )
         return sorted(missing, key=lambda entry: entry.index)
 
     def difference(self, wanted: Iterable[str]) -> Reason:
         """Return how the code's requests differ from the record."""
-        recorded = _listed([entry.key for entry in self.forgotten()])
-        return Reason(ReasonCode.CODE_CHANGED, recorded=recorded, asked=_listed(list(wanted)))
+        recorded = _list_calls([entry.key for entry in self.list_unrequested()])
+        return Reason(ReasonCode.CODE_CHANGED, recorded=recorded, asked=_list_calls(list(wanted)))
 
 
-def _listed(keys: list[str]) -> Reason:
+def _list_calls(keys: list[str]) -> Reason:
     if not keys:
         return Reason(ReasonCode.JOURNAL_NOTHING)
-    return Reason(ReasonCode.JOURNAL_CALLS, calls=tuple(map(_call, keys[:5])))
+    return Reason(ReasonCode.JOURNAL_CALLS, calls=tuple(map(_describe_call, keys[:5])))
 
 
-def _call(key: str) -> Reason:
+def _describe_call(key: str) -> Reason:
     branch, _, rest = key.rpartition("/")
     name, _, count = rest.rpartition("#")
     call = None if count == "0" else int(count) + 1
@@ -174,38 +162,38 @@ def _call(key: str) -> Reason:
 # -- Which calls outside services take for the same operation: the generation in their idempotency k -----
 
 
-_NAME = "redrive.new_operation"
+_GENERATION_NOTE = "redrive.new_operation"
 
 
-class _Mark(msgspec.Struct, frozen=True):
+class _Generation(msgspec.Struct, frozen=True):
     """Where a generation began, and which entries were not done again for it."""
 
     index: int
     keeps: frozenset[int]
 
 
-def begin_generation(index: int, keeps: Iterable[EntryRow]) -> EntryWrite:
+def build_generation_note(index: int, keeps: Iterable[EntryRow]) -> EntryWrite:
     """The note that a generation begins here; entries that ended and are kept stay in theirs."""
     kept = [entry.index for entry in keeps if entry.ended_at is not None]
     return EntryWrite(
         index=index,
-        key=entry_key("", _NAME, index),
+        key=entry_key("", _GENERATION_NOTE, index),
         kind=EntryKind.NOTE,
-        name=_NAME,
+        name=_GENERATION_NOTE,
         status=StepStatus.SUCCESS,
         output=json.dumps({"keeps": kept}),
     )
 
 
-def generations(journal: Iterable[EntryRow], current: int = 0) -> Mapping[int, int]:
+def compute_generations(journal: Iterable[EntryRow], current: int = 0) -> Mapping[int, int]:
     """The generation of each entry by its index, if the run's is `current`."""
     rows = sorted(journal, key=lambda entry: entry.index)
-    marks = _marks(rows)
+    marks = _read_generations(rows)
     first = current - len(marks)
     latest: dict[str, tuple[int, int]] = {}
     found: dict[int, int] = {}
     for entry in rows:
-        begun = first + _before(marks, entry.index)
+        begun = first + _count_before(marks, entry.index)
         index, generation = latest.get(entry.key, (entry.index, begun))
         found[entry.index] = generation if _is_kept(marks, index, entry.index) else begun
         latest[entry.key] = entry.index, found[entry.index]
@@ -215,29 +203,29 @@ def generations(journal: Iterable[EntryRow], current: int = 0) -> Mapping[int, i
 def generation_of_call(journal: Iterable[EntryRow], key: str, current: int) -> int:
     """The generation in which the entry at a key is called, if the run's is `current`."""
     rows = list(journal)
-    marks = _marks(rows)
+    marks = _read_generations(rows)
     calls = [entry.index for entry in rows if entry.key == key] if marks else []
     if not calls or not _is_kept(marks, max(calls), None):
         return current
-    return generations(rows, current)[max(calls)]
+    return compute_generations(rows, current)[max(calls)]
 
 
-def _marks(rows: Iterable[EntryRow]) -> list[_Mark]:
-    return [_Mark(row.index, _keeps(row.output)) for row in rows if row.name == _NAME]
+def _read_generations(rows: Iterable[EntryRow]) -> list[_Generation]:
+    return [_Generation(row.index, _read_kept(row.output)) for row in rows if row.name == _GENERATION_NOTE]
 
 
-def _keeps(text: str | None) -> frozenset[int]:
+def _read_kept(text: str | None) -> frozenset[int]:
     try:
         return frozenset(json.loads(text or "{}")["keeps"])
     except (ValueError, KeyError):  # sealed, and the key is gone: as if everything had been done again
         return frozenset()
 
 
-def _before(marks: list[_Mark], index: int) -> int:
+def _count_before(marks: list[_Generation], index: int) -> int:
     return bisect_left(marks, index, key=lambda mark: mark.index)
 
 
-def _is_kept(marks: list[_Mark], index: int, until: int | None) -> bool:
+def _is_kept(marks: list[_Generation], index: int, until: int | None) -> bool:
     """True if every generation that began since an entry left it as it was."""
-    since = marks[_before(marks, index) : None if until is None else _before(marks, until)]
+    since = marks[_count_before(marks, index) : None if until is None else _count_before(marks, until)]
     return all(index in mark.keeps for mark in since)

@@ -25,15 +25,13 @@ from typing import Any, TypeAlias, TypeGuard
 
 import msgspec
 
-from redrive.core.payload.errors import Path, path_text
+from redrive.core.payload.errors import Path, format_path
 from redrive.core.payload.plain import MAX_DEPTH
 from redrive.core.redact import JSON
 from redrive.reasons import Reason, ReasonCode
 
-__all__ = ["Problem", "problems", "too_deep"]
 
-
-class Problem(msgspec.Struct, frozen=True):
+class SchemaFault(msgspec.Struct, frozen=True):
     """A place in the value that the schema does not allow. `why` quotes the schema, never the value.
 
     It may be shown and logged; only `path` contains names from the value.
@@ -55,11 +53,11 @@ class Problem(msgspec.Struct, frozen=True):
 Schema: TypeAlias = Any
 """A JSON Schema: an object, true or false. Anything else accepts every value."""
 
-_WHOLE = re.compile(r"-?\d{1,40}", re.ASCII)
+_INTEGER_TEXT = re.compile(r"-?\d{1,40}", re.ASCII)
 
-_OF_OBJECTS = frozenset({"type", "properties", "required", "title", "description", "additionalProperties"})
-_OF_PLAIN = frozenset({"type", "title", "description", "default"})
-_PLAIN: dict[str, type] = {"string": str, "integer": int, "boolean": bool}
+_FAST_OBJECT_KEYS = frozenset({"type", "properties", "required", "title", "description", "additionalProperties"})
+_FAST_VALUE_KEYS = frozenset({"type", "title", "description", "default"})
+_FAST_TYPES: dict[str, type] = {"string": str, "integer": int, "boolean": bool}
 
 _TYPES = {
     "object": Reason(ReasonCode.KIND_OBJECT),
@@ -83,42 +81,42 @@ _SIZES = {
 }
 _NOT_FINITE = ("Infinity", "-Infinity", "NaN")
 _BYTES = ("binary", "base64", "base64url")
-_SHOWN_OPTIONS = 10
+_MAX_SHOWN_OPTIONS = 10
 
 _Visit: TypeAlias = tuple[JSON, Schema, Path]
 _Key: TypeAlias = tuple[Path, int]
-_Work: TypeAlias = Generator[_Visit, list[Problem], list[Problem]]
+_Work: TypeAlias = Generator[_Visit, list[SchemaFault], list[SchemaFault]]
 
 
-def problems(value: JSON, schema: Mapping[str, Any]) -> list[Problem]:
+def find_faults(value: JSON, schema: Mapping[str, Any]) -> list[SchemaFault]:
     """Return everything in the value that the schema does not allow, in the order of the value."""
-    if _plainly_fits(value, schema):
+    if _fits_fast(value, schema):
         return []
-    deep = too_deep(value)
+    deep = find_too_deep(value)
     if deep is not None:
-        return [_problem(deep, Reason(ReasonCode.NESTED_TOO_DEEP, most=MAX_DEPTH))]
-    return list(dict.fromkeys(_Check(schema).run(value, schema, ())))
+        return [_build_fault(deep, Reason(ReasonCode.NESTED_TOO_DEEP, most=MAX_DEPTH))]
+    return list(dict.fromkeys(_SchemaCheck(schema).run(value, schema, ())))
 
 
-def _plainly_fits(value: JSON, schema: Any) -> bool:
+def _fits_fast(value: JSON, schema: Any) -> bool:
     """Accept the most common input fast: an object of plain values. False means that it must be checked."""
-    if type(value) is not dict or type(schema) is not dict or not schema.keys() <= _OF_OBJECTS:
+    if type(value) is not dict or type(schema) is not dict or not schema.keys() <= _FAST_OBJECT_KEYS:
         return False
     parts = schema.get("properties")
     if schema.get("type") != "object" or type(parts) is not dict:
         return False
     for name, each in value.items():
         part = parts.get(name)
-        if type(part) is not dict or not part.keys() <= _OF_PLAIN:
+        if type(part) is not dict or not part.keys() <= _FAST_VALUE_KEYS:
             return False
         kind = part.get("type")
-        if type(kind) is not str or type(each) is not _PLAIN.get(kind):
+        if type(kind) is not str or type(each) is not _FAST_TYPES.get(kind):
             return False
     needed = schema.get("required", ())
     return type(needed) in (list, tuple) and all(name in value for name in needed)
 
 
-class _Check:
+class _SchemaCheck:
     """Compares places of one value with parts of one schema, each pair once.
 
     Nesting and references cannot exhaust Python's stack, because the check keeps its own: a comparison yields
@@ -128,12 +126,12 @@ class _Check:
 
     def __init__(self, root: Schema) -> None:
         self._root = root
-        self._known: dict[_Key, list[Problem]] = {}
+        self._known: dict[_Key, list[SchemaFault]] = {}
 
-    def run(self, value: JSON, schema: Schema, path: Path) -> list[Problem]:
+    def run(self, value: JSON, schema: Schema, path: Path) -> list[SchemaFault]:
         """Return the problems of one place and of all places below it."""
         stack: list[tuple[_Key, _Work]] = [((path, id(schema)), self._compare(value, schema, path))]
-        answer: list[Problem] | None = None
+        answer: list[SchemaFault] | None = None
         while stack:
             key, work = stack[-1]
             try:
@@ -150,31 +148,31 @@ class _Check:
 
     def _compare(self, value: JSON, schema: Schema, path: Path) -> _Work:
         if schema is False:
-            return [_problem(path, Reason(ReasonCode.EXPECTED_NOTHING, found=_type_name(value)))]
+            return [_build_fault(path, Reason(ReasonCode.EXPECTED_NOTHING, found=_type_name(value)))]
         if not isinstance(schema, dict):
             return []
         if not _has_type(value, schema):
-            return [_problem(path, _expected(self._describe(schema), _type_name(value)))]
-        found = [_problem(path, fault) for fault in _faults(value, schema)]
+            return [_build_fault(path, _expected_reason(self._describe(schema), _type_name(value)))]
+        found = [_build_fault(path, fault) for fault in _value_faults(value, schema)]
         found += self._field_faults(value, schema, path) if isinstance(value, dict) else []
-        for visit in self._parts(value, schema, path):
+        for visit in self._iter_visits(value, schema, path):
             found += yield visit
         for branches in (schema.get("anyOf"), schema.get("oneOf")):
             if isinstance(branches, list) and branches:
-                found += yield from self._choose(value, branches, path)
+                found += yield from self._check_branches(value, branches, path)
         return found
 
-    def _parts(self, value: JSON, schema: dict[str, Any], path: Path) -> Iterator[_Visit]:
+    def _iter_visits(self, value: JSON, schema: dict[str, Any], path: Path) -> Iterator[_Visit]:
         """Yield more pairs to compare: the same place elsewhere in the schema, and the places below."""
         if "$ref" in schema:
-            yield value, self._target(schema["$ref"]), path
-        yield from ((value, each, path) for each in _list(schema.get("allOf")))
+            yield value, self._follow_reference(schema["$ref"]), path
+        yield from ((value, each, path) for each in _as_list(schema.get("allOf")))
         if isinstance(value, dict):
-            yield from _fields(value, schema, path)
+            yield from _iter_field_visits(value, schema, path)
         elif isinstance(value, list):
-            yield from _items(value, schema, path)
+            yield from _iter_item_visits(value, schema, path)
 
-    def _choose(self, value: JSON, branches: list[Schema], path: Path) -> _Work:
+    def _check_branches(self, value: JSON, branches: list[Schema], path: Path) -> _Work:
         """Return no problems if one branch fits, else those of the branch that was most likely meant."""
         answers = []
         for branch in branches:
@@ -187,42 +185,42 @@ class _Check:
             if _has_type(value, self._resolve(branch))
         ]
         if not meant:
-            return [_problem(path, _expected(self._describe({"anyOf": branches}), _type_name(value)))]
+            return [_build_fault(path, _expected_reason(self._describe({"anyOf": branches}), _type_name(value)))]
         return min(meant, key=lambda each: each[:2])[2]
 
     # -- objects ---------------------------------------------------------------------------------------
 
-    def _field_faults(self, value: dict[str, JSON], schema: dict[str, Any], path: Path) -> list[Problem]:
+    def _field_faults(self, value: dict[str, JSON], schema: dict[str, Any], path: Path) -> list[SchemaFault]:
         return [
-            *self._missing(value, schema, path),
-            *_unknown(value, schema, path),
-            *self._misnamed(value, schema, path),
+            *self._missing_fields(value, schema, path),
+            *_unknown_fields(value, schema, path),
+            *self._misnamed_fields(value, schema, path),
         ]
 
-    def _missing(self, value: dict[str, JSON], schema: dict[str, Any], path: Path) -> Iterator[Problem]:
-        for name in _list(schema.get("required")):
-            field = _dict(schema.get("properties")).get(name, {})
-            if isinstance(name, str) and name not in value and not _dict(field).get("readOnly"):
+    def _missing_fields(self, value: dict[str, JSON], schema: dict[str, Any], path: Path) -> Iterator[SchemaFault]:
+        for name in _as_list(schema.get("required")):
+            field = _as_dict(schema.get("properties")).get(name, {})
+            if isinstance(name, str) and name not in value and not _as_dict(field).get("readOnly"):
                 why = Reason(ReasonCode.FIELD_MISSING, expected=self._describe(field))
-                yield _problem((*path, name), why)
+                yield _build_fault((*path, name), why)
 
-    def _misnamed(self, value: dict[str, JSON], schema: dict[str, Any], path: Path) -> Iterator[Problem]:
+    def _misnamed_fields(self, value: dict[str, JSON], schema: dict[str, Any], path: Path) -> Iterator[SchemaFault]:
         names = schema.get("propertyNames")
         if isinstance(names, dict):
             for key in value:
-                if not any(not _Check(self._root).run(each, names, ()) for each in _key_values(key)):
+                if not any(not _SchemaCheck(self._root).run(each, names, ()) for each in _key_values(key)):
                     why = Reason(ReasonCode.FIELD_NAME_INVALID, expected=self._describe(names))
-                    yield _problem((*path, key), why)
+                    yield _build_fault((*path, key), why)
 
     # -- the schema ------------------------------------------------------------------------------------
 
-    def _target(self, reference: Any) -> Schema:
+    def _follow_reference(self, reference: Any) -> Schema:
         """Return the part that a reference such as `#/$defs/Order` names, or True for a dangling one."""
         if not isinstance(reference, str) or not reference.startswith("#"):
             return True
         part = self._root
         for name in reference[1:].split("/")[1:]:
-            part = _dict(part).get(name.replace("~1", "/").replace("~0", "~"), True)
+            part = _as_dict(part).get(name.replace("~1", "/").replace("~0", "~"), True)
         return part
 
     def _resolve(self, schema: Schema) -> dict[str, Any]:
@@ -230,54 +228,54 @@ class _Check:
         seen: set[int] = set()
         while isinstance(schema, dict) and "$ref" in schema and id(schema) not in seen:
             seen.add(id(schema))
-            schema = self._target(schema["$ref"])
-        return _dict(schema)
+            schema = self._follow_reference(schema["$ref"])
+        return _as_dict(schema)
 
     def _describe(self, schema: Schema, levels: int = 4) -> Reason:
         """Describe in a few words what the schema accepts."""
         schema = self._resolve(schema)
-        branches = _list(schema.get("anyOf")) or _list(schema.get("oneOf"))
+        branches = _as_list(schema.get("anyOf")) or _as_list(schema.get("oneOf"))
         if not branches or levels == 0:
             return _describe_type(schema)
         described = dict.fromkeys(self._describe(branch, levels - 1) for branch in branches)
         return Reason(ReasonCode.ONE_OF, options=tuple(described), more=None)
 
 
-def _problem(path: Path, why: Reason) -> Problem:
-    return Problem(path_text(path), why)
+def _build_fault(path: Path, why: Reason) -> SchemaFault:
+    return SchemaFault(format_path(path), why)
 
 
-def _expected(wanted: Reason, found: Reason) -> Reason:
+def _expected_reason(wanted: Reason, found: Reason) -> Reason:
     return Reason(ReasonCode.EXPECTED, expected=wanted, found=found)
 
 
-def _fields(value: dict[str, JSON], schema: dict[str, Any], path: Path) -> Iterator[_Visit]:
+def _iter_field_visits(value: dict[str, JSON], schema: dict[str, Any], path: Path) -> Iterator[_Visit]:
     for key, inner in value.items():
-        named = list(_schemas_of(key, schema))
+        named = list(_iter_field_schemas(key, schema))
         others = schema.get("additionalProperties")
         for each in named or ([others] if isinstance(others, dict) else []):
             yield inner, each, (*path, key)
 
 
-def _schemas_of(key: str, schema: dict[str, Any]) -> Iterator[Schema]:
-    named = _dict(schema.get("properties"))
+def _iter_field_schemas(key: str, schema: dict[str, Any]) -> Iterator[Schema]:
+    named = _as_dict(schema.get("properties"))
     if key in named:
         yield named[key]
-    for pattern, each in _dict(schema.get("patternProperties")).items():
+    for pattern, each in _as_dict(schema.get("patternProperties")).items():
         if _matches(pattern, key):
             yield each
 
 
-def _unknown(value: dict[str, JSON], schema: dict[str, Any], path: Path) -> Iterator[Problem]:
+def _unknown_fields(value: dict[str, JSON], schema: dict[str, Any], path: Path) -> Iterator[SchemaFault]:
     if schema.get("additionalProperties") is False:
-        known = ", ".join(_dict(schema.get("properties"))) or "none"
+        known = ", ".join(_as_dict(schema.get("properties"))) or "none"
         for key in value:
-            if not any(True for _ in _schemas_of(key, schema)):
-                yield _problem((*path, key), Reason(ReasonCode.FIELD_UNKNOWN, known=known))
+            if not any(True for _ in _iter_field_schemas(key, schema)):
+                yield _build_fault((*path, key), Reason(ReasonCode.FIELD_UNKNOWN, known=known))
 
 
-def _items(value: list[JSON], schema: dict[str, Any], path: Path) -> Iterator[_Visit]:
-    first = _list(schema.get("prefixItems"))
+def _iter_item_visits(value: list[JSON], schema: dict[str, Any], path: Path) -> Iterator[_Visit]:
+    first = _as_list(schema.get("prefixItems"))
     rest = schema.get("items", True)
     for index, inner in enumerate(value):
         yield inner, first[index] if index < len(first) else rest, (*path, index)
@@ -287,19 +285,18 @@ def _has_other_tag(value: JSON, schema: dict[str, Any]) -> bool:
     """Return True if the tag field of a union says that another member was meant."""
     if not isinstance(value, dict):
         return False
-    fields = _dict(schema.get("properties")).items()
+    fields = _as_dict(schema.get("properties")).items()
     return any(
-        "const" in _dict(field) and value.get(name, field["const"]) != field["const"]
-        for name, field in fields
+        "const" in _as_dict(field) and value.get(name, field["const"]) != field["const"] for name, field in fields
     )
 
 
 def _key_values(key: str) -> list[JSON]:
     """Return a field's name as text, and as a number if it is one: the codec writes the key 1 as "1"."""
-    return [key, int(key)] if _WHOLE.fullmatch(key) else [key]
+    return [key, int(key)] if _INTEGER_TEXT.fullmatch(key) else [key]
 
 
-def too_deep(value: JSON) -> Path | None:
+def find_too_deep(value: JSON) -> Path | None:
     """Return the path of something nested deeper than the codec can read back, or None."""
     level: list[tuple[Path, JSON]] = [((), value)]
     for _ in range(MAX_DEPTH + 1):
@@ -315,11 +312,11 @@ def _children(value: JSON) -> list[tuple[str | int, JSON]]:
     return list(enumerate(value)) if isinstance(value, list) else []
 
 
-def _dict(value: Any) -> dict[str, Any]:
+def _as_dict(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _list(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
@@ -334,7 +331,7 @@ def _has_type(value: JSON, schema: dict[str, Any]) -> bool:
     return _is_type(value, kinds)
 
 
-def _faults(value: JSON, schema: dict[str, Any]) -> Iterator[Reason]:
+def _value_faults(value: JSON, schema: dict[str, Any]) -> Iterator[Reason]:
     """Yield the problems of a value of the right type, without those of its items and fields."""
     yield from _options_fault(value, schema)
     match value:
@@ -346,7 +343,7 @@ def _faults(value: JSON, schema: dict[str, Any]) -> Iterator[Reason]:
             yield from _text_faults(value, schema)
         case list():
             yield from _size_faults(len(value), schema, "Items")
-            if schema.get("uniqueItems") is True and len(set(map(_comparable, value))) < len(value):
+            if schema.get("uniqueItems") is True and len(set(map(_make_hashable, value))) < len(value):
                 yield Reason(ReasonCode.EXPECTED_UNIQUE)
         case dict():
             yield from _size_faults(len(value), schema, "Properties")
@@ -422,26 +419,26 @@ def _options(schema: dict[str, Any]) -> list[Any] | None:
 
 def _options_fault(value: JSON, schema: dict[str, Any]) -> Iterator[Reason]:
     options = _options(schema)
-    if options is not None and _comparable(value) not in set(map(_comparable, options)):
+    if options is not None and _make_hashable(value) not in set(map(_make_hashable, options)):
         kinds = {_type_name(option) for option in options}
         found = Reason(ReasonCode.KIND_OTHER_VALUE) if _type_name(value) in kinds else _type_name(value)
-        yield _expected(_list_options(options), found)
+        yield _expected_reason(_list_options(options), found)
 
 
 def _list_options(options: list[Any]) -> Reason:
-    shown = tuple(json.dumps(option, ensure_ascii=False) for option in options[:_SHOWN_OPTIONS])
+    shown = tuple(json.dumps(option, ensure_ascii=False) for option in options[:_MAX_SHOWN_OPTIONS])
     return Reason(ReasonCode.ONE_OF, options=shown, more=len(options) - len(shown) or None)
 
 
-def _comparable(value: JSON) -> Any:
+def _make_hashable(value: JSON) -> Any:
     """Return a hashable that is equal exactly for equal JSON: 1 equals 1.0, and neither equals true."""
     match value:
         case bool():
             return ("bool", value)
         case list():
-            return ("list", *map(_comparable, value))
+            return ("list", *map(_make_hashable, value))
         case dict():
-            return ("dict", frozenset((key, _comparable(inner)) for key, inner in value.items()))
+            return ("dict", frozenset((key, _make_hashable(inner)) for key, inner in value.items()))
         case _:
             return value
 
@@ -465,12 +462,12 @@ def _is_number(value: Any) -> TypeGuard[float]:
 
 def _is_multiple(value: float, step: float) -> bool:
     try:
-        return _exact(value) % _exact(step) == 0
+        return _as_fraction(value) % _as_fraction(step) == 0
     except ValueError:  # not finite
         return True
 
 
-def _exact(number: float) -> Fraction:
+def _as_fraction(number: float) -> Fraction:
     """Return the number as it is written, so that 0.3 is three times 0.1."""
     return Fraction(number) if isinstance(number, int) else Fraction(repr(number))
 

@@ -6,17 +6,7 @@ import errno
 
 from redrive.policy import Category
 
-__all__ = [
-    "AWS_CODES",
-    "BY_NAME",
-    "CONNECTION_ERRNOS",
-    "SQLITE_CODES",
-    "SQLSTATES",
-    "STATUSES",
-    "WRAPPERS",
-]
-
-STATUSES = {
+CATEGORY_BY_STATUS = {
     400: Category.VALIDATION,
     401: Category.AUTHORIZATION,
     403: Category.AUTHORIZATION,
@@ -29,7 +19,7 @@ STATUSES = {
 }
 
 # AWS answers many of these with status 400, so its own code goes first.
-AWS_CODES = {
+CATEGORY_BY_AWS_CODE = {
     **dict.fromkeys(
         (
             "BandwidthLimitExceeded",
@@ -68,7 +58,7 @@ AWS_CODES = {
 
 # By whole state, by its first four or by its class of two letters. A transaction that lost against
 # another one (class 40) was rolled back whole: the database asks for it again.
-SQLSTATES = {
+CATEGORY_BY_SQLSTATE = {
     "08": Category.DEPENDENCY_UNAVAILABLE,
     "53": Category.DEPENDENCY_UNAVAILABLE,
     "57P0": Category.DEPENDENCY_UNAVAILABLE,
@@ -83,7 +73,7 @@ SQLSTATES = {
     "42": Category.INTERNAL,
 }
 
-SQLITE_CODES = {
+CATEGORY_BY_SQLITE_CODE = {
     5: Category.DEPENDENCY_UNAVAILABLE,  # SQLITE_BUSY
     6: Category.DEPENDENCY_UNAVAILABLE,  # SQLITE_LOCKED
     19: Category.VALIDATION,  # SQLITE_CONSTRAINT
@@ -105,14 +95,14 @@ CONNECTION_ERRNOS = frozenset(
     }
 )
 
-WRAPPERS = {
+WRAPPED_ERROR_ATTRIBUTES = {
     "redrive.errors.NonRetryable": "__cause__",
     "sqlalchemy.exc.DBAPIError": "orig",
     "urllib.error.URLError": "reason",
     "urllib3.exceptions.MaxRetryError": "reason",
 }
 
-BY_NAME = {
+CATEGORY_BY_CLASS_NAME = {
     "builtins.TimeoutError": Category.TIMEOUT,
     "subprocess.TimeoutExpired": Category.TIMEOUT,
     "httpx.TimeoutException": Category.TIMEOUT,

@@ -11,45 +11,29 @@ from typing import Any
 import msgspec
 
 from redrive.core.idempotency import event_hash, event_key, job_key, payload_hash, schedule_key
-from redrive.core.roles import DEFAULT_TENANT, one_tenant
-from redrive.core.run_options import RunOptions, with_trace
+from redrive.core.roles import DEFAULT_TENANT, check_tenant_name
+from redrive.core.run_options import RunOptions, add_trace
 from redrive.core.transitions import NewRun
-from redrive.duration import MICROS, Duration, seconds
+from redrive.duration import MICROS, Duration, parse_duration
 from redrive.errors import InputError
 from redrive.policy import RetryPolicy
 from redrive.records import replace
 
-__all__ = [
-    "MOST_FIELDS",
-    "START_OPTIONS",
-    "Startable",
-    "clash",
-    "for_event",
-    "for_schedule",
-    "index_text",
-    "index_values",
-    "name_text",
-    "new_run",
-    "parts",
-    "reached",
-]
-
-
 # -- Fields of an input to search by: what is declared, and the texts that are kept of it ----------------
 
 
-MOST_FIELDS = 16
-_MOST_VALUES = 100  # of one field; a longer list is searched by its beginning
-_COVERED = "det1:"  # what the sealed store makes of a value; a filter is made more than once on its way
-_LONGEST = 200  # an index of a database holds no long texts, and not every sign: of those a hash is kept
+MAX_INDEX_FIELDS = 16
+_MAX_VALUES = 100  # of one field; a longer list is searched by its beginning
+_ENCRYPTED_PREFIX = "det1:"  # what the sealed store makes of a value; a filter is made more than once on its way
+_MAX_INDEX_LENGTH = 200  # an index of a database holds no long texts, and not every sign: of those a hash is kept
 
 
-def parts(field: str) -> list[str]:
+def split_field_path(field: str) -> list[str]:
     """The names that lead to a field."""
     return field.split(".")
 
 
-def index_values(text: str, fields: Sequence[str]) -> tuple[tuple[str, str], ...]:
+def extract_index_values(text: str, fields: Sequence[str]) -> tuple[tuple[str, str], ...]:
     """What is kept of an input: pairs of field and value, each once. Nothing of one that cannot be read."""
     if not fields:
         return ()
@@ -57,32 +41,32 @@ def index_values(text: str, fields: Sequence[str]) -> tuple[tuple[str, str], ...
         data = json.loads(text)
     except ValueError:
         return ()
-    found = ((field, value) for field in fields for value in _texts(reached(data, field)))
+    found = ((field, value) for field in fields for value in _format_values(get_field(data, field)))
     return tuple(dict.fromkeys(found))
 
 
-def index_text(value: Any) -> str:
+def format_index_value(value: Any) -> str:
     """A value as it is kept and looked for."""
     if not isinstance(value, str | int | float):
         raise InputError(f"fields to search by hold texts, numbers and truth values, not {value!r:.60}")
     text = value if isinstance(value, str) else json.dumps(value)
-    if (len(text) <= _LONGEST and text.isprintable()) or text.startswith(_COVERED):
+    if (len(text) <= _MAX_INDEX_LENGTH and text.isprintable()) or text.startswith(_ENCRYPTED_PREFIX):
         return text
     return "sha256:" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def reached(data: Any, field: str) -> Any:
+def get_field(data: Any, field: str) -> Any:
     """The value of a field in an input; None if it is not there."""
-    for name in parts(field):
+    for name in split_field_path(field):
         if not isinstance(data, dict):
             return None
         data = data.get(name)
     return data
 
 
-def _texts(value: Any) -> Iterator[str]:
-    values = value[:_MOST_VALUES] if isinstance(value, list) else [value]
-    return (index_text(each) for each in values if isinstance(each, str | int | float))
+def _format_values(value: Any) -> Iterator[str]:
+    values = value[:_MAX_VALUES] if isinstance(value, list) else [value]
+    return (format_index_value(each) for each in values if isinstance(each, str | int | float))
 
 
 # -- Starting a run: what a caller may ask for, checked, and the run that comes of it --------------------
@@ -97,7 +81,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NAME_LIMIT = 255
 
 
-class Startable(msgspec.Struct, frozen=True, kw_only=True):
+class StartableWorkflow(msgspec.Struct, frozen=True, kw_only=True):
     """A workflow as far as starting it goes. `text` is how `options` are written; `timeout` is in seconds."""
 
     name: str
@@ -107,8 +91,8 @@ class Startable(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float | None = None
 
 
-def new_run(
-    workflow: Startable,
+def build_new_run(
+    workflow: StartableWorkflow,
     input: str,
     options: Mapping[str, Any],
     *,
@@ -122,46 +106,46 @@ def new_run(
     """The run that a workflow, an input and options make; InputError if an option is wrong."""
     unknown = options.keys() - START_OPTIONS
     if unknown:
-        raise InputError(f"start has no option {_listed(unknown)}; it has {_listed(START_OPTIONS)}")
-    tenant = one_tenant(name_text("tenant", options.get("tenant"), DEFAULT_TENANT))
+        raise InputError(f"start has no option {_join_names(unknown)}; it has {_join_names(START_OPTIONS)}")
+    tenant = check_tenant_name(check_name("tenant", options.get("tenant"), DEFAULT_TENANT))
     key = options.get("idempotency_key")
-    delay = _micros("delay", options.get("delay")) or 0
+    delay = _to_micros("delay", options.get("delay")) or 0
     return NewRun(
         public_id=public_id,
         tenant=tenant,
         workflow=workflow.name,
         input=input,
-        options=with_trace(_snapshot(workflow, options.get("retry")), trace),
-        queue=name_text("queue", options.get("queue"), "default"),
-        priority=_priority(options.get("priority")),
+        options=add_trace(_encode_options(workflow, options.get("retry")), trace),
+        queue=check_name("queue", options.get("queue"), "default"),
+        priority=_check_priority(options.get("priority")),
         delay=delay,
         timeout=None if workflow.timeout is None else delay + int(workflow.timeout * MICROS),
-        deadline=_deadline(options.get("deadline"), now),
+        deadline=_resolve_deadline(options.get("deadline"), now),
         version=workflow.version,
-        correlation_id=_optional("correlation_id", options.get("correlation_id")),
+        correlation_id=_check_optional_name("correlation_id", options.get("correlation_id")),
         parent=parent,
         handler_for=handler_for,
-        key=None if key is None else job_key(tenant, workflow.name, name_text("idempotency_key", key, "")),
+        key=None if key is None else job_key(tenant, workflow.name, check_name("idempotency_key", key, "")),
         key_hash=None if key is None else payload_hash(input),
         key_keeps=key_keeps,
-        index=index_values(input, workflow.options.index),
+        index=extract_index_values(input, workflow.options.index),
     )
 
 
-def for_event(run: NewRun, event: tuple[str, str]) -> NewRun:
+def set_event_key(run: NewRun, event: tuple[str, str]) -> NewRun:
     """The run under the key of an event of a stream; what the event stands for is the workflow, too."""
     stream, event_id = event
-    key = event_key(run.tenant, name_text("stream", stream, ""), name_text("event_id", event_id, ""))
+    key = event_key(run.tenant, check_name("stream", stream, ""), check_name("event_id", event_id, ""))
     return replace(run, key=key, key_hash=event_hash(run.workflow, run.input))
 
 
-def for_schedule(run: NewRun, name: str, at: int, keeps: int) -> NewRun:
+def set_schedule_key(run: NewRun, name: str, at: int, keeps: int) -> NewRun:
     """The run under the key of a time of a schedule. `keeps`: how long somebody may still try to start it."""
     key = schedule_key(run.tenant, run.workflow, name, at)
     return replace(run, key=key, key_hash=payload_hash(run.input), key_keeps=max(run.key_keeps, keeps))
 
 
-def clash(run: NewRun, first: str, event: tuple[str, str] | None) -> str:
+def describe_key_conflict(run: NewRun, first: str, event: tuple[str, str] | None) -> str:
     """What to say of a key or an event that started another run before."""
     where = f"(workflow {run.workflow!r}, tenant {run.tenant!r})"
     if event is not None:
@@ -177,7 +161,7 @@ def clash(run: NewRun, first: str, event: tuple[str, str] | None) -> str:
     )
 
 
-def _snapshot(workflow: Startable, override: RetryPolicy | None) -> str:
+def _encode_options(workflow: StartableWorkflow, override: RetryPolicy | None) -> str:
     if override is None:
         return workflow.text
     if not isinstance(override, RetryPolicy):
@@ -185,11 +169,11 @@ def _snapshot(workflow: Startable, override: RetryPolicy | None) -> str:
     return replace(workflow.options, override=override).to_json()
 
 
-def _deadline(value: datetime | Duration | None, now: int) -> int | None:
+def _resolve_deadline(value: datetime | Duration | None, now: int) -> int | None:
     if value is None:
         return None
     if not isinstance(value, datetime):
-        return now + int(seconds(value, "deadline") * MICROS)
+        return now + int(parse_duration(value, "deadline") * MICROS)
     if value.tzinfo is None:
         raise InputError("deadline needs a time zone: use datetime.now(UTC) + ... or a duration")
     try:
@@ -199,7 +183,7 @@ def _deadline(value: datetime | Duration | None, now: int) -> int | None:
     return (value - _EPOCH) // timedelta(microseconds=1)
 
 
-def name_text(what: str, value: Any, default: str) -> str:
+def check_name(what: str, value: Any, default: str) -> str:
     """A name that people give: not empty, not huge, and storable anywhere."""
     value = default if value is None else value
     if not isinstance(value, str) or not value or len(value) > _NAME_LIMIT:
@@ -209,11 +193,11 @@ def name_text(what: str, value: Any, default: str) -> str:
     return value
 
 
-def _optional(what: str, value: Any) -> str | None:
-    return None if value is None else name_text(what, value, "")
+def _check_optional_name(what: str, value: Any) -> str | None:
+    return None if value is None else check_name(what, value, "")
 
 
-def _priority(value: Any) -> int:
+def _check_priority(value: Any) -> int:
     if value is None:
         return 0
     if not isinstance(value, int) or isinstance(value, bool) or abs(value) > 1000:
@@ -221,9 +205,9 @@ def _priority(value: Any) -> int:
     return value
 
 
-def _micros(what: str, value: Any) -> int | None:
-    return None if value is None else int(seconds(value, what) * MICROS)
+def _to_micros(what: str, value: Any) -> int | None:
+    return None if value is None else int(parse_duration(value, what) * MICROS)
 
 
-def _listed(names: Any) -> str:
+def _join_names(names: Any) -> str:
     return ", ".join(sorted(names))

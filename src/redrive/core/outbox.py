@@ -24,50 +24,25 @@ from typing import Any
 import msgspec
 
 from redrive.core.failure import Failure
-from redrive.core.retry import backoff
+from redrive.core.retry import compute_backoff
 from redrive.core.states import DeliveryStatus
 from redrive.errors import InputError
 from redrive.policy import RetryPolicy
 
-__all__ = [
-    "Arrived",
-    "BORN",
-    "Bundle",
-    "Carrier",
-    "DEFAULT_RETRY",
-    "DeliveryMark",
-    "Due",
-    "LONGEST_KEY",
-    "LONGEST_TOPIC",
-    "Lane",
-    "MOST_BYTES",
-    "Pattern",
-    "Suspects",
-    "after_failure",
-    "check_key",
-    "check_topic",
-    "is_poison",
-    "kept_back",
-    "lanes",
-    "patterns",
-    "waiting",
-]
-
-
 # -- Deliveries of messages: which of them may go now, and what follows when one fails -------------------
 
 
-DEFAULT_RETRY = RetryPolicy(max_retries=15, base_delay=2.0, factor=3.0, max_delay=3600.0)
+DEFAULT_SINK_RETRY = RetryPolicy(max_retries=15, base_delay=2.0, factor=3.0, max_delay=3600.0)
 """How a sink is tried again: after 2 s, 6 s, 18 s, ... and then every hour, for about nine hours."""
 
-MOST_BYTES = 16 << 20
+MAX_CLAIM_BYTES = 16 << 20
 """Payloads of about this size are claimed at once, and at least one message."""
 
-BORN = 1
+INITIAL_FENCE = 1
 """The fence of a delivery that was somebody's from the moment of its commit."""
 
 _MAX_CRASHES = 3
-NOBODY = 0
+NO_PREDECESSOR = 0
 """Stands where a message would wait behind one that is over by now."""
 
 Lane = tuple[str, str]
@@ -87,7 +62,7 @@ class Suspects(Enum):
     """One of them, and nothing else."""
 
 
-class Carrier(msgspec.Struct, frozen=True, gc=False):
+class SinkLease(msgspec.Struct, frozen=True, gc=False):
     """A sink whose messages the one who commits them takes along, for as long as the lease lasts."""
 
     sink: str
@@ -105,14 +80,14 @@ class Bundle(msgspec.Struct, frozen=True, gc=False):
     whole: bool
 
 
-class Arrived(msgspec.Struct, frozen=True, gc=False):
+class DeliveredBundle(msgspec.Struct, frozen=True, gc=False):
     """All messages of a bundle, each of which arrived at the first try."""
 
     bundle: int
     messages: tuple[int, ...]
 
 
-class Due(msgspec.Struct, frozen=True, gc=False):
+class DueDelivery(msgspec.Struct, frozen=True, gc=False):
     """A delivery whose time has come."""
 
     message: int
@@ -125,7 +100,7 @@ class Due(msgspec.Struct, frozen=True, gc=False):
         return None if self.key is None else (self.tenant, self.key)
 
 
-class DeliveryMark(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class DeliveryResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What became of a delivery that was claimed under a fence.
 
     PENDING is to be tried again: after `wake_in`, or once the delivery of the message `behind` is over.
@@ -151,7 +126,7 @@ class DeliveryMark(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.status in (DeliveryStatus.DELIVERED, DeliveryStatus.SKIPPED)
 
 
-def lanes(due: Sequence[Due]) -> dict[Lane, list[int]]:
+def group_by_lane(due: Sequence[DueDelivery]) -> dict[Lane, list[int]]:
     """The messages that have a key, by key, in order."""
     found: dict[Lane, list[int]] = {}
     for each in due:
@@ -160,21 +135,23 @@ def lanes(due: Sequence[Due]) -> dict[Lane, list[int]]:
     return {lane: sorted(messages) for lane, messages in found.items()}
 
 
-def kept_back(due: Sequence[Due], first_others: Mapping[Lane, int]) -> dict[Lane, int]:
+def find_first_blocked(due: Sequence[DueDelivery], first_others: Mapping[Lane, int]) -> dict[Lane, int]:
     """For each lane in which not all that is due may go, the first message that may not.
 
     `first_others` has, for each lane in which there is one, the first message that is not over, is not among
     the due ones, and comes before the last of those.
     """
     found: dict[Lane, int] = {}
-    for lane, messages in lanes(due).items():
+    for lane, messages in group_by_lane(due).items():
         other = first_others.get(lane)
         if other is not None:
             found[lane] = next(message for message in messages if message > other)
     return found
 
 
-def waiting(due: Sequence[Due], back: Mapping[Lane, int], ahead: Mapping[Lane, int]) -> dict[int, int]:
+def find_predecessors(
+    due: Sequence[DueDelivery], back: Mapping[Lane, int], ahead: Mapping[Lane, int]
+) -> dict[int, int]:
     """Those that may not go yet, each with the message it waits behind: the one `ahead` of its lane.
 
     That is the one next before the first that is kept `back`, or whom that one waits for. So whatever waits
@@ -182,7 +159,7 @@ def waiting(due: Sequence[Due], back: Mapping[Lane, int], ahead: Mapping[Lane, i
     Where nobody is ahead any more, it is to be looked at again.
     """
     return {
-        each.message: ahead.get(each.lane, NOBODY)
+        each.message: ahead.get(each.lane, NO_PREDECESSOR)
         for each in due
         if each.lane is not None and each.lane in back and each.message >= back[each.lane]
     }
@@ -193,7 +170,7 @@ def is_poison(deaths: int) -> bool:
     return deaths >= _MAX_CRASHES
 
 
-def after_failure(
+def decide_retry_delay(
     failure: Failure, policy: RetryPolicy, *, attempt: int, first_ago: float, draw: float
 ) -> float | None:
     """How many seconds to wait before a sink is tried again after failed attempt `attempt`; None: no more.
@@ -208,7 +185,7 @@ def after_failure(
         return None
     if 0 <= policy.max_retries < attempt:
         return None
-    delay = backoff(policy, attempt, draw, failure.retry_after).seconds
+    delay = compute_backoff(policy, attempt, draw, failure.retry_after).seconds
     if policy.max_elapsed is not None and first_ago + delay > policy.max_elapsed:
         return None
     return delay
@@ -217,22 +194,22 @@ def after_failure(
 # -- What messages may be called, and which of them a sink wants -----------------------------------------
 
 
-LONGEST_TOPIC = 200
-LONGEST_KEY = 500
+MAX_TOPIC_LENGTH = 200
+MAX_KEY_LENGTH = 500
 _WORD = r"[A-Za-z0-9_-]+"
 _TOPIC = re.compile(rf"{_WORD}(?:\.{_WORD})*", re.ASCII)
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Pattern:
+class TopicPattern:
     """Topics that are called `topic`; if `wild`, those that begin with it."""
 
     topic: str
     wild: bool = False
 
     @classmethod
-    def read(cls, text: Any) -> Pattern:
+    def read(cls, text: Any) -> TopicPattern:
         """A pattern as people write it."""
         if text == "*":
             return cls("", wild=True)
@@ -253,12 +230,12 @@ class Pattern:
         return f"{self.topic}*" if self.wild else self.topic
 
 
-def patterns(given: str | Iterable[str]) -> tuple[Pattern, ...]:
+def parse_patterns(given: str | Iterable[str]) -> tuple[TopicPattern, ...]:
     """The patterns that somebody gave, one or several, each once."""
     texts = [given] if isinstance(given, str) else given
     if not isinstance(texts, Iterable):
         raise InputError(f"{given!r:.80} names no topics: give a text, or a list of them")
-    found = tuple(dict.fromkeys(Pattern.read(text) for text in texts))
+    found = tuple(dict.fromkeys(TopicPattern.read(text) for text in texts))
     if not found:
         raise InputError("no topic is named; give at least one, or * for all")
     return found
@@ -269,28 +246,28 @@ def check_topic(topic: Any) -> str:
     if not _is_topic(topic):
         raise InputError(
             f"{topic!r:.80} cannot be a topic: use words of letters, digits, _ and -, joined by dots, "
-            f"{LONGEST_TOPIC} characters at most, as in orders.paid"
+            f"{MAX_TOPIC_LENGTH} characters at most, as in orders.paid"
         )
     return str(topic)
 
 
-def check_key(key: Any) -> str | None:
+def check_message_key(key: Any) -> str | None:
     """The key itself, if a message may have it. Messages with equal keys are delivered in order."""
     if key is None:
         return None
-    if not isinstance(key, str) or not 0 < len(key) <= LONGEST_KEY or _UNSAFE.search(key):
+    if not isinstance(key, str) or not 0 < len(key) <= MAX_KEY_LENGTH or _UNSAFE.search(key):
         raise InputError(
-            f"{key!r:.80} cannot be the key of a message: use a text of 1 to {LONGEST_KEY} characters, none "
+            f"{key!r:.80} cannot be the key of a message: use a text of 1 to {MAX_KEY_LENGTH} characters, none "
             "of them a control character, such as the id of what the message is about"
         )
     return key
 
 
 def _is_topic(text: Any) -> bool:
-    return isinstance(text, str) and len(text) <= LONGEST_TOPIC and _reads_as_topic(text)
+    return isinstance(text, str) and len(text) <= MAX_TOPIC_LENGTH and _matches_topic(text)
 
 
 @lru_cache(maxsize=1024)
-def _reads_as_topic(text: str) -> bool:
+def _matches_topic(text: str) -> bool:
     """Remembered, because a program has few topics and uses them again and again."""
     return _TOPIC.fullmatch(text) is not None

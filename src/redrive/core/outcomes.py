@@ -11,43 +11,13 @@ from typing import TypeAlias
 
 import msgspec
 
-from redrive.core.circuit import Admitted
+from redrive.core.circuit import AdmittedCall
 from redrive.core.failure import Failure
-from redrive.core.failure_reason import Ending, LetterCode, Stage
+from redrive.core.failure_reason import FailureReason, LetterCode, Stage
 from redrive.core.run_options import RunOptions, StepOptions
 from redrive.core.states import EntryKind, LetterStatus, RunStatus
 from redrive.core.transitions import AttemptEnd, MessageWrite
 from redrive.reasons import Reason
-
-__all__ = [
-    "Began",
-    "Cancelled",
-    "Closed",
-    "Diverged",
-    "Ended",
-    "Escaped",
-    "Expired",
-    "Handed",
-    "Interrupted",
-    "Lost",
-    "Noted",
-    "OpenStep",
-    "Outcome",
-    "Parked",
-    "Place",
-    "Planned",
-    "Raised",
-    "Released",
-    "Returned",
-    "RunView",
-    "Slept",
-    "Stopped",
-    "Undoing",
-    "Undone",
-    "Wait",
-    "Waits",
-    "Woke",
-]
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,14 +39,14 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     deaths: int = 0
     new_version: str | None = None
     letter: str | None = None
-    unwritten: bool = False
+    letter_unwritten: bool = False
     correlation_id: str | None = None
     started_at: int | None = None
     handler_for: str | None = None
     undoing: bool = False
 
 
-class Place(msgspec.Struct, frozen=True, gc=False):
+class EntryRef(msgspec.Struct, frozen=True, gc=False):
     """A journal entry's identity: its index in the run, its key, its kind and its name."""
 
     index: int
@@ -85,20 +55,20 @@ class Place(msgspec.Struct, frozen=True, gc=False):
     name: str
 
 
-class OpenStep(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class OpenEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An entry that had not ended when something happened to its run: executing, or waiting for its time."""
 
-    place: Place
+    place: EntryRef
     attempt: int
     began_ago: int = 0
     executing: bool = True
 
 
-class Began(msgspec.Struct, frozen=True, kw_only=True):
+class AttemptStarted(msgspec.Struct, frozen=True, kw_only=True):
     """An attempt begins. `resumes`: the run was waiting until now."""
 
     run: RunView
-    place: Place
+    place: EntryRef
     attempt: int
     input: str
     options: str
@@ -106,25 +76,25 @@ class Began(msgspec.Struct, frozen=True, kw_only=True):
     resumes: bool = False
 
 
-class Returned(msgspec.Struct, frozen=True, kw_only=True):
+class AttemptSucceeded(msgspec.Struct, frozen=True, kw_only=True):
     """An attempt returned a value. `messages` are what it published on the way.
 
     `admitted` is set for the probe of a circuit.
     """
 
     run: RunView
-    place: Place
+    place: EntryRef
     attempt: int
     began_ago: int
     done: int
     input: str
     output: str
     resumes: bool = False
-    admitted: Admitted | None = None
+    admitted: AdmittedCall | None = None
     messages: tuple[MessageWrite, ...] = ()
 
 
-class Raised(msgspec.Struct, frozen=True, kw_only=True):
+class AttemptFailed(msgspec.Struct, frozen=True, kw_only=True):
     """An attempt raised, timed out, or gave a result that cannot be kept.
 
     `first_ago`: since the step's first attempt. `idle`: nothing else in the run is going on, so that
@@ -135,7 +105,7 @@ class Raised(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     run: RunView
-    place: Place
+    place: EntryRef
     attempt: int
     began_ago: int
     first_ago: int
@@ -150,13 +120,13 @@ class Raised(msgspec.Struct, frozen=True, kw_only=True):
     stage: Stage = Stage.EXEC
     why: Reason | None = None
     taken: bool = False
-    others: tuple[OpenStep, ...] = ()
+    others: tuple[OpenEntry, ...] = ()
     last: bool = False
     resumes: bool = False
-    admitted: Admitted | None = None
+    admitted: AdmittedCall | None = None
 
 
-class Parked(msgspec.Struct, frozen=True, kw_only=True):
+class StepParked(msgspec.Struct, frozen=True, kw_only=True):
     """The circuit of a step's dependency is open, so the step is not called and waits.
 
     `made` counts the attempts so far. `noted`: that it waits is on record already. `idle`: nothing else
@@ -164,7 +134,7 @@ class Parked(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     run: RunView
-    place: Place
+    place: EntryRef
     made: int
     input: str
     options: str
@@ -174,47 +144,47 @@ class Parked(msgspec.Struct, frozen=True, kw_only=True):
     resumes: bool = False
 
 
-class Interrupted(msgspec.Struct, frozen=True, kw_only=True):
+class EntryCancelled(msgspec.Struct, frozen=True, kw_only=True):
     """Workflow code cancelled an entry that was under way: a step, a sleep or a time limit."""
 
     run: RunView
-    place: Place
+    place: EntryRef
     attempt: int = 1
     began_ago: int = 0
     resumes: bool = False
-    admitted: Admitted | None = None
+    admitted: AdmittedCall | None = None
 
 
-class Noted(msgspec.Struct, frozen=True, kw_only=True):
+class ValueRecorded(msgspec.Struct, frozen=True, kw_only=True):
     """A value that must be the same on resuming (`now`, `uuid`, `random`, a started run, a message)."""
 
     run: RunView
-    place: Place
+    place: EntryRef
     output: str
     done: int | None = None
     messages: tuple[MessageWrite, ...] = ()
 
 
-class Slept(msgspec.Struct, frozen=True, kw_only=True):
+class SleepStarted(msgspec.Struct, frozen=True, kw_only=True):
     """A sleep or time limit begins. `idle` and `hold` as in `Raised`."""
 
     run: RunView
-    place: Place
+    place: EntryRef
     delay: int
     idle: bool
     hold: int
 
 
-class Woke(msgspec.Struct, frozen=True, kw_only=True):
+class SleepEnded(msgspec.Struct, frozen=True, kw_only=True):
     """A sleep is over, or a time limit was reached."""
 
     run: RunView
-    place: Place
+    place: EntryRef
     done: int
     resumes: bool
 
 
-class Waits(msgspec.Struct, frozen=True, kw_only=True):
+class RunIdle(msgspec.Struct, frozen=True, kw_only=True):
     """Every branch of the run waits; the first wait is over in `delay`, None if nobody knows when.
 
     `parked_on`: the circuit that one of them waits for.
@@ -226,86 +196,86 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True):
     parked_on: str | None = None
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
+class WorkflowReturned(msgspec.Struct, frozen=True, kw_only=True):
     """The workflow function returned."""
 
     run: RunView
     output: str
 
 
-class Escaped(msgspec.Struct, frozen=True, kw_only=True):
+class WorkflowFailed(msgspec.Struct, frozen=True, kw_only=True):
     """A failure left the workflow function; `place` and `attempt` name the step it came from, if any.
 
     `rolls_back`: what the function did is to be undone first.
     """
 
     run: RunView
-    ending: Ending
-    place: Place | None = None
+    ending: FailureReason
+    place: EntryRef | None = None
     attempt: int = 1
     rolls_back: bool = False
 
 
-class Stopped(msgspec.Struct, frozen=True, kw_only=True):
+class StepReplayEnded(msgspec.Struct, frozen=True, kw_only=True):
     """A replay of one step alone got to the end of what it may do: other steps would begin now."""
 
     run: RunView
     step: str
 
 
-class Released(msgspec.Struct, frozen=True, kw_only=True):
+class RunReleased(msgspec.Struct, frozen=True, kw_only=True):
     """The worker gives the run back unharmed, to be picked up by any worker after `delay`."""
 
     run: RunView
-    open: tuple[OpenStep, ...] = ()
+    open: tuple[OpenEntry, ...] = ()
     delay: int = 0
 
 
-class Lost(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerLost(msgspec.Struct, frozen=True, kw_only=True):
     """The worker that held the run died. `deaths` counts this one if it is laid to the run."""
 
     run: RunView
     deaths: int
     executing: bool
     wake_in: int = 0
-    open: tuple[OpenStep, ...] = ()
+    open: tuple[OpenEntry, ...] = ()
 
 
-class Expired(msgspec.Struct, frozen=True, kw_only=True):
+class DeadlinePassed(msgspec.Struct, frozen=True, kw_only=True):
     """The run's deadline passed."""
 
     run: RunView
-    open: tuple[OpenStep, ...] = ()
+    open: tuple[OpenEntry, ...] = ()
 
 
-class Undoing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class PlannedFollowUp(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Something to be done about a step: to undo, confirm or cancel it.
 
     `runs`: False if nobody knows whether the step happened, so that it is listed and nothing more.
     """
 
-    place: Place
+    place: EntryRef
     input: str
     options: str
     runs: bool = True
 
 
-class Planned(msgspec.Struct, frozen=True, kw_only=True):
+class FollowUpsPlanned(msgspec.Struct, frozen=True, kw_only=True):
     """It is known what has to be undone, or confirmed, in which order; nothing of it has begun."""
 
     run: RunView
-    plan: tuple[Undoing, ...]
+    plan: tuple[PlannedFollowUp, ...]
 
 
-class Handed(msgspec.Struct, frozen=True, kw_only=True):
+class ManualActionRequested(msgspec.Struct, frozen=True, kw_only=True):
     """A person has to do what comes next, and says when it is done; the run waits for that."""
 
     run: RunView
-    place: Place
+    place: EntryRef
     instructions: str
 
 
-class Undone(msgspec.Struct, frozen=True, kw_only=True):
+class RollbackEnded(msgspec.Struct, frozen=True, kw_only=True):
     """The rollback is over: everything is undone, or nothing may be (`forward`).
 
     `ending` is why the run was rolled back, `ends_as` what it becomes. `fresh`: no letter tells of it yet.
@@ -313,7 +283,7 @@ class Undone(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     run: RunView
-    ending: Ending
+    ending: FailureReason
     ends_as: RunStatus
     fresh: bool
     forward: bool = False
@@ -321,32 +291,32 @@ class Undone(msgspec.Struct, frozen=True, kw_only=True):
     uncertain: tuple[str, ...] = ()
 
 
-class Wait(StrEnum):
+class CodeWait(StrEnum):
     """Whether changed code may yet be waited out."""
 
     FOR_CODE = "for_code"
     NO_MORE = "no_more"
 
 
-class Diverged(msgspec.Struct, frozen=True, kw_only=True):
+class CodeDiverged(msgspec.Struct, frozen=True, kw_only=True):
     """The code asks for other entries than the journal holds."""
 
     run: RunView
     difference: Reason
-    wait: Wait
+    wait: CodeWait
     delay: int = 0
 
 
-class Cancelled(msgspec.Struct, frozen=True, kw_only=True):
+class CancelRequested(msgspec.Struct, frozen=True, kw_only=True):
     """Somebody cancelled the run."""
 
     run: RunView
     by: str
     reason: str = ""
-    open: tuple[OpenStep, ...] = ()
+    open: tuple[OpenEntry, ...] = ()
 
 
-class Closed(msgspec.Struct, frozen=True, kw_only=True):
+class LetterClosed(msgspec.Struct, frozen=True, kw_only=True):
     """Somebody closed the run's letter without a replay, or nobody did anything about it in time.
 
     `status` is how the letter is closed, `ended` how the run had ended.
@@ -361,25 +331,25 @@ class Closed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Outcome: TypeAlias = (
-    Began
-    | Returned
-    | Raised
-    | Parked
-    | Interrupted
-    | Noted
-    | Slept
-    | Woke
-    | Waits
-    | Ended
-    | Escaped
-    | Stopped
-    | Planned
-    | Handed
-    | Undone
-    | Released
-    | Lost
-    | Expired
-    | Diverged
-    | Cancelled
-    | Closed
+    AttemptStarted
+    | AttemptSucceeded
+    | AttemptFailed
+    | StepParked
+    | EntryCancelled
+    | ValueRecorded
+    | SleepStarted
+    | SleepEnded
+    | RunIdle
+    | WorkflowReturned
+    | WorkflowFailed
+    | StepReplayEnded
+    | FollowUpsPlanned
+    | ManualActionRequested
+    | RollbackEnded
+    | RunReleased
+    | WorkerLost
+    | DeadlinePassed
+    | CodeDiverged
+    | CancelRequested
+    | LetterClosed
 )

@@ -16,12 +16,12 @@ from typing import Any, TypeAlias
 
 from redrive.core.secret_text import (
     MASK,
-    PATTERNS,
+    SECRET_PATTERNS,
     hide_assignments,
     hide_cards,
     hide_options,
     hide_xml,
-    is_card,
+    is_card_number,
     is_number,
 )
 from redrive.errors import ConfigurationError
@@ -34,7 +34,7 @@ __all__ = [
     "Redactor",
     "escape_controls",
     "is_masked",
-    "masked_paths",
+    "find_masked_paths",
 ]
 
 
@@ -89,15 +89,15 @@ DEFAULT_NAMES = (
     "totp",
     "verification_code",
 )
-DEFAULT_PATTERNS = tuple(PATTERNS)
-_ITEM = re.compile(r"\s*/(?P<pattern>(?:[^/\\]|\\.)+)/\s*(?:,|$)|(?P<name>(?!\s*/)[^,]*)(?:,|$)", re.DOTALL)
-_DEEPEST = 200  # nested deeper than any honest payload: hidden rather than looked through
-_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\dA-Za-z_]+")
-_NAMES_KEPT, _NAME_LENGTH = 1024, 100  # how many names, and how long ones, are not looked at again
-_JOINED_NAME = 6  # a name this long is also found at the end of one word: `pgpassword`
-_NAMING = frozenset({"field", "header", "key", "name", "param", "parameter", "variable"})
-_VALUED = frozenset({"val", "value", "values"})
-_LONGEST_PART = max(map(len, _NAMING | _VALUED))
+DEFAULT_PATTERNS = tuple(SECRET_PATTERNS)
+_SETTING_ITEM = re.compile(r"\s*/(?P<pattern>(?:[^/\\]|\\.)+)/\s*(?:,|$)|(?P<name>(?!\s*/)[^,]*)(?:,|$)", re.DOTALL)
+_MAX_DEPTH = 200  # nested deeper than any honest payload: hidden rather than looked through
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\dA-Za-z_]+")
+_MAX_CACHED_NAMES, _MAX_NAME_LENGTH = 1024, 100  # how many names, and how long ones, are not looked at again
+_MIN_JOINED_LENGTH = 6  # a name this long is also found at the end of one word: `pgpassword`
+_NAME_KEYS = frozenset({"field", "header", "key", "name", "param", "parameter", "variable"})
+_VALUE_KEYS = frozenset({"val", "value", "values"})
+_MAX_KEY_LENGTH = max(map(len, _NAME_KEYS | _VALUE_KEYS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,30 +126,30 @@ class Redactor:
         object.__setattr__(self, "_words", plural | dict.fromkeys(words, False))
         object.__setattr__(self, "_longest", max(map(len, words), default=0))
         object.__setattr__(self, "_joined", tuple(sorted(joined)))
-        compiled = tuple((PATTERNS.get(pattern, ""), _compile(pattern)) for pattern in self.patterns)
+        compiled = tuple((SECRET_PATTERNS.get(pattern, ""), _compile(pattern)) for pattern in self.patterns)
         object.__setattr__(self, "_compiled", compiled)
         # A page of letters has the same few names thousands of times. Of what fields hold nothing is kept.
-        object.__setattr__(self, "_found", lru_cache(_NAMES_KEPT)(self._find_name))
-        object.__setattr__(self, "_key", lru_cache(_NAMES_KEPT)(self.text))
+        object.__setattr__(self, "_found", lru_cache(_MAX_CACHED_NAMES)(self._find_name))
+        object.__setattr__(self, "_key", lru_cache(_MAX_CACHED_NAMES)(self.text))
 
     @classmethod
     def parse(cls, spec: str) -> Redactor:
         """The defaults and what a setting adds: comma-separated names and `/patterns/`."""
-        items = list(_items(spec))
+        items = list(_parse_items(spec))
         names = tuple(text for kind, text in items if kind == "name")
         patterns = tuple(text for kind, text in items if kind == "pattern")
         return cls(names=DEFAULT_NAMES + names, patterns=DEFAULT_PATTERNS + patterns)
 
     def redact(self, value: JSON) -> JSON:
         """A copy with every secret hidden; nothing, true and false are no secrets."""
-        return self._value(value, 0)
+        return self._redact_value(value, 0)
 
     def text(self, text: str) -> str:
         """The text with every secret in it hidden."""
         lower = text.lower()
         for sign, pattern in self._compiled:
             if sign in lower:
-                text = pattern.sub(_mask, text)
+                text = pattern.sub(_mask_match, text)
         if ":" in lower or "=" in lower or "," in lower:
             text = hide_assignments(text, self._hides_value)
         if "--" in lower:
@@ -160,7 +160,7 @@ class Redactor:
 
     def hides(self, name: str) -> bool:
         """Return True if a field of this name is hidden; one with a plural name still shows a number."""
-        return self._match(name)[0]
+        return self._match_name(name)[0]
 
     def hidden_parts(self, value: JSON, *, in_list: bool = False) -> frozenset[str | int]:
         """Return the keys or indexes of a value whose contents are hidden because of a name.
@@ -169,12 +169,14 @@ class Redactor:
         """
         if isinstance(value, dict):
             hidden = {key for key, inner in value.items() if self._hides_inner(key, inner)}
-            short = {key: key.lower() for key in value if len(key) <= _LONGEST_PART}
-            if not _VALUED.isdisjoint(short.values()) and any(
-                part in _NAMING and isinstance(value[key], str) and self.hides(value[key])
+            short = {key: key.lower() for key in value if len(key) <= _MAX_KEY_LENGTH}
+            if not _VALUE_KEYS.isdisjoint(short.values()) and any(
+                part in _NAME_KEYS and isinstance(value[key], str) and self.hides(value[key])
                 for key, part in short.items()
             ):
-                hidden |= {key for key, part in short.items() if part in _VALUED and not _is_open(value[key])}
+                hidden |= {
+                    key for key, part in short.items() if part in _VALUE_KEYS and not _is_never_secret(value[key])
+                }
             return frozenset(hidden)
         if not isinstance(value, list | tuple):
             return frozenset()
@@ -185,13 +187,13 @@ class Redactor:
             found.add(1)
         return frozenset(found)
 
-    def _match(self, name: str) -> tuple[bool, bool]:
-        return self._found(name) if len(name) <= _NAME_LENGTH else self._find_name(name)
+    def _match_name(self, name: str) -> tuple[bool, bool]:
+        return self._found(name) if len(name) <= _MAX_NAME_LENGTH else self._find_name(name)
 
     def _find_name(self, name: str) -> tuple[bool, bool]:
         """Return whether a name is hidden, and whether only as a plural."""
-        words = _split(name)
-        found = [self._words[run] for run in _runs(words, self._longest) if run in self._words]
+        words = _split_words(name)
+        found = [self._words[run] for run in _iter_word_runs(words, self._longest) if run in self._words]
         if found:
             return True, all(found)
         whole = "".join(words)
@@ -201,54 +203,54 @@ class Redactor:
         return plural, plural
 
     def _ends_in_name(self, whole: str) -> bool:
-        return any(len(one) >= _JOINED_NAME and whole.endswith(one) for one in self._joined)
+        return any(len(one) >= _MIN_JOINED_LENGTH and whole.endswith(one) for one in self._joined)
 
     def _hides_value(self, name: str, text: str) -> bool:
         """Return True if a text is hidden for its name; an empty one stands for any text."""
-        hidden, plural = self._match(name)
+        hidden, plural = self._match_name(name)
         return hidden and not (plural and is_number(text))
 
     def _hides_inner(self, name: str, value: JSON) -> bool:
-        hidden, plural = self._match(name)
-        return hidden and not _is_open(value) and not (plural and isinstance(value, int | float))
+        hidden, plural = self._match_name(name)
+        return hidden and not _is_never_secret(value) and not (plural and isinstance(value, int | float))
 
     def _hides_option(self, name: str, value: JSON) -> bool:
         return isinstance(value, str) and not value.startswith("-") and self._hides_inner(name, value)
 
-    def _value(self, value: JSON, depth: int, *, in_list: bool = False) -> JSON:
+    def _redact_value(self, value: JSON, depth: int, *, in_list: bool = False) -> JSON:
         if value is None or isinstance(value, bool):
             return value
-        if depth > _DEEPEST:
+        if depth > _MAX_DEPTH:
             return MASK
         match value:
             case str():
                 return self.text(value)
             case int():
-                return MASK if 10**12 <= value < 10**19 and is_card(str(value)) else value
+                return MASK if 10**12 <= value < 10**19 and is_card_number(str(value)) else value
             case dict():
-                return self._object(value, depth)
+                return self._redact_object(value, depth)
             case list() | tuple():
                 hidden = self.hidden_parts(value, in_list=in_list)
                 return [
-                    MASK if at in hidden else self._value(one, depth + 1, in_list=True)
+                    MASK if at in hidden else self._redact_value(one, depth + 1, in_list=True)
                     for at, one in enumerate(value)
                 ]
             case _:
                 return value
 
-    def _object(self, value: dict[str, JSON], depth: int) -> dict[str, JSON]:
+    def _redact_object(self, value: dict[str, JSON], depth: int) -> dict[str, JSON]:
         shown: dict[str, JSON] = {}
         hidden = self.hidden_parts(value)
         numbers: dict[str, int] = {}  # the last number given to a masked name
         for key, inner in value.items():
-            name = self._key(key) if len(key) <= _NAME_LENGTH else self.text(key)
+            name = self._key(key) if len(key) <= _MAX_NAME_LENGTH else self.text(key)
             if name in shown:
-                name = _numbered(name, shown, numbers)
-            shown[name] = MASK if key in hidden else self._value(inner, depth + 1)
+                name = _make_unique(name, shown, numbers)
+            shown[name] = MASK if key in hidden else self._redact_value(inner, depth + 1)
         return shown
 
 
-def _is_open(value: JSON) -> bool:
+def _is_never_secret(value: JSON) -> bool:
     """Return True for a value that is never a secret, whatever its name: nothing, true, false."""
     return value is None or isinstance(value, bool) or value == ""
 
@@ -258,7 +260,7 @@ def is_masked(value: JSON) -> bool:
     return isinstance(value, str) and MASK in value
 
 
-def masked_paths(value: JSON) -> tuple[str, ...]:
+def find_masked_paths(value: JSON) -> tuple[str, ...]:
     """Where something is hidden (`customer.cards[0].number`); `$` is the value itself."""
     found: list[str] = []
     pending: list[tuple[str, JSON]] = [("", value)]
@@ -273,7 +275,7 @@ def masked_paths(value: JSON) -> tuple[str, ...]:
 def _children(path: str, value: JSON, found: list[str]) -> Iterator[tuple[str, JSON]]:
     if isinstance(value, dict):
         for key, inner in value.items():
-            below = _below(path, key)
+            below = _child_path(path, key)
             if is_masked(key):
                 found.append(below)
             yield below, inner
@@ -281,34 +283,34 @@ def _children(path: str, value: JSON, found: list[str]) -> Iterator[tuple[str, J
         yield from ((f"{path}[{index}]", inner) for index, inner in enumerate(value))
 
 
-def _below(path: str, key: str) -> str:
-    if len(key) > _NAME_LENGTH:  # or a long name would be copied into the path of everything below it
-        key = f"{key[:_NAME_LENGTH]}…"
+def _child_path(path: str, key: str) -> str:
+    if len(key) > _MAX_NAME_LENGTH:  # or a long name would be copied into the path of everything below it
+        key = f"{key[:_MAX_NAME_LENGTH]}…"
     if not key.isidentifier():
         return f"{path}[{key!r}]"
     return f"{path}.{key}" if path else key
 
 
-def _split(name: str) -> tuple[str, ...]:
+def _split_words(name: str) -> tuple[str, ...]:
     """The words of a name, lower case: `X-Api-Key` and `xApiKey` give the same."""
-    return tuple(word.lower() for word in _WORDS.findall(name))
+    return tuple(word.lower() for word in _WORD.findall(name))
 
 
 def _name_words(name: str) -> tuple[str, ...]:
-    words = _split(name)
+    words = _split_words(name)
     if not words:
         raise ConfigurationError(f"{name!r} cannot be a name to redact: it has no letter and no digit.")
     return words
 
 
-def _runs(words: tuple[str, ...], longest: int) -> Iterator[tuple[str, ...]]:
+def _iter_word_runs(words: tuple[str, ...], longest: int) -> Iterator[tuple[str, ...]]:
     """Every run of up to `longest` neighbouring words."""
     for start in range(len(words)):
         for end in range(start + 1, min(start + longest, len(words)) + 1):
             yield words[start:end]
 
 
-def _numbered(name: str, taken: dict[str, JSON], numbers: dict[str, int]) -> str:
+def _make_unique(name: str, taken: dict[str, JSON], numbers: dict[str, int]) -> str:
     """Return the name with the next free number, if masking made it equal to another one."""
     number = numbers.get(name, 1)
     while (free := f"{name} ({number + 1})") in taken:
@@ -327,15 +329,15 @@ def _compile(pattern: str) -> re.Pattern[str]:
     return compiled
 
 
-def _mask(found: re.Match[str]) -> str:
+def _mask_match(found: re.Match[str]) -> str:
     return f"{found.groupdict().get('keep') or ''}{MASK}"
 
 
-def _items(spec: str) -> Iterator[tuple[str, str]]:
+def _parse_items(spec: str) -> Iterator[tuple[str, str]]:
     """The items of a setting, each a name or a pattern; a pattern may contain commas."""
     at = 0
     while at < len(spec):
-        found = _ITEM.match(spec, at)
+        found = _SETTING_ITEM.match(spec, at)
         if found is None:
             raise ConfigurationError(
                 f"the pattern that begins at {spec[at : at + 40].strip()!r} has no end. Write names and "
@@ -353,18 +355,16 @@ def _items(spec: str) -> Iterator[tuple[str, str]]:
 
 # C0 and C1 control characters, characters that change the direction of writing or end a line, halves of
 # characters. Tab and line feed stand apart: they are harmless where a text may have several lines.
-_CONTROLS = (
-    "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff"
-)
-_IN_LINES = re.compile(f"[{_CONTROLS}]")
-_IN_ONE_LINE = re.compile(f"[\t\n{_CONTROLS}]")
-_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff"
+_CONTROLS_IN_LINES = re.compile(f"[{_CONTROLS}]")
+_CONTROLS_IN_ONE_LINE = re.compile(f"[\t\n{_CONTROLS}]")
+_SHORT_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def escape_controls(text: str, *, lines: bool = False) -> str:
     """Write every control character as Python and JSON write it; `lines` keeps tabs and line feeds."""
-    return (_IN_LINES if lines else _IN_ONE_LINE).sub(_escaped, text)
+    return (_CONTROLS_IN_LINES if lines else _CONTROLS_IN_ONE_LINE).sub(_escape_match, text)
 
 
-def _escaped(found: re.Match[str]) -> str:
-    return _SHORT.get(found[0]) or f"\\u{ord(found[0]):04x}"
+def _escape_match(found: re.Match[str]) -> str:
+    return _SHORT_ESCAPES.get(found[0]) or f"\\u{ord(found[0]):04x}"

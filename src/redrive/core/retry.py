@@ -9,15 +9,12 @@ import json
 
 import msgspec
 
-from redrive.core.classify import RETRYABLE, Category
+from redrive.core.classify import RETRYABLE_CATEGORIES, Category
 from redrive.core.failure import Failure
 from redrive.core.run_options import StepOptions
-from redrive.duration import moment
+from redrive.duration import to_datetime
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
-
-__all__ = ["Delay", "Verdict", "backoff", "explain", "judge"]
-
 
 # -- How long to wait before the next attempt ------------------------------------------------------------
 
@@ -34,44 +31,44 @@ class Delay(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     retry_after: float | None = None
 
 
-def backoff(policy: RetryPolicy, attempt: int, draw: float, retry_after: float | None = None) -> Delay:
+def compute_backoff(policy: RetryPolicy, attempt: int, draw: float, retry_after: float | None = None) -> Delay:
     """The wait after failed attempt `attempt` (the first is 1), for a `draw` in [0, 1)."""
     if attempt < 1:
         raise ValueError(f"attempts are counted from 1, not {attempt}")
     if retry_after is not None:
-        return _delay(retry_after, retry_after + draw * policy.jitter * retry_after, retry_after)
-    wanted, limit = _wanted(policy, attempt)
+        return _build_delay(retry_after, retry_after + draw * policy.jitter * retry_after, retry_after)
+    wanted, limit = _uncapped_delay(policy, attempt)
     base = min(limit, wanted)
-    spread = _spread(wanted if policy.cap == "clip" else base, policy.jitter, draw)
-    return _delay(base, spread if policy.cap == "mean" else min(limit, spread))
+    spread = _apply_jitter(wanted if policy.cap == "clip" else base, policy.jitter, draw)
+    return _build_delay(base, spread if policy.cap == "mean" else min(limit, spread))
 
 
-def _delay(base: float, total: float, retry_after: float | None = None) -> Delay:
+def _build_delay(base: float, total: float, retry_after: float | None = None) -> Delay:
     return Delay(seconds=total, base=base, jitter=total - base, retry_after=retry_after)
 
 
-def _wanted(policy: RetryPolicy, attempt: int) -> tuple[float, float]:
+def _uncapped_delay(policy: RetryPolicy, attempt: int) -> tuple[float, float]:
     """The delay before cap and jitter, and the longest one allowed."""
     if policy.delays is not None:
         return policy.delays[min(attempt, len(policy.delays)) - 1], max(policy.delays)
-    return min(policy.base_delay * _growth(policy.factor, attempt - 1), _HUGE), policy.max_delay
+    return min(policy.base_delay * _grow(policy.factor, attempt - 1), _HUGE), policy.max_delay
 
 
-def _growth(factor: float, times: int) -> float:
+def _grow(factor: float, times: int) -> float:
     try:
         return min(factor ** min(times, 10**18), _HUGE)  # a greater int need not fit into a float
     except OverflowError:
         return _HUGE
 
 
-def _spread(value: float, jitter: float, draw: float) -> float:
+def _apply_jitter(value: float, jitter: float, draw: float) -> float:
     return value * (1 - jitter) + value * jitter * 2 * draw
 
 
 # -- Whether a failed attempt is tried again, when, and why: the decision that explains itself -----------
 
 
-_CAUSES = {
+_CATEGORY_REASONS = {
     Category.TIMEOUT: Reason(ReasonCode.TIMED_OUT),
     Category.NETWORK: Reason(ReasonCode.NETWORK_ERROR),
     Category.RATE_LIMIT: Reason(ReasonCode.RATE_LIMITED),
@@ -87,7 +84,7 @@ _CAUSES = {
 }
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class RetryDecision(msgspec.Struct, frozen=True, kw_only=True):
     """The decision on one failed attempt. `why` is the reason for which it is not tried again."""
 
     retry: bool
@@ -114,33 +111,33 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @classmethod
-    def from_json(cls, text: str) -> Verdict:
+    def from_json(cls, text: str) -> RetryDecision:
         data = json.loads(text)  # newer code may have written more
         why = data["why"]
         data["why"] = None if why is None else Reason.from_json(why)
-        return Verdict(**{name: data[name] for name in cls.__struct_fields__})
+        return RetryDecision(**{name: data[name] for name in cls.__struct_fields__})
 
 
-def judge(
+def decide_retry(
     failure: Failure, policy: RetryPolicy, step: StepOptions, *, attempt: int, first_ago: float, draw: float
-) -> Verdict:
+) -> RetryDecision:
     """Decide whether to try again after failed attempt number `attempt` (the first is 1)."""
     of = None if policy.max_retries < 0 else policy.max_retries + 1
-    refusal = _refusal(failure, policy, step)
+    refusal = _find_refusal(failure, policy, step)
     if refusal is not None:
-        return Verdict(retry=False, of=of, why=refusal, status_code=failure.status_code)
+        return RetryDecision(retry=False, of=of, why=refusal, status_code=failure.status_code)
     if of is not None and attempt >= of:
         why = Reason(ReasonCode.RETRIES_EXHAUSTED if of > 1 else ReasonCode.NO_RETRY_ALLOWED)
-        return Verdict(retry=False, exhausted=of > 1, of=of, why=why, status_code=failure.status_code)
-    delay = backoff(policy, attempt, draw, failure.retry_after)
+        return RetryDecision(retry=False, exhausted=of > 1, of=of, why=why, status_code=failure.status_code)
+    delay = compute_backoff(policy, attempt, draw, failure.retry_after)
     if policy.max_elapsed is not None and first_ago + delay.seconds > policy.max_elapsed:
         why = Reason(ReasonCode.RETRY_TIME_EXCEEDED, limit=policy.max_elapsed)
-        return Verdict(retry=False, exhausted=True, of=of, why=why, status_code=failure.status_code)
-    return _again(delay, of, failure)
+        return RetryDecision(retry=False, exhausted=True, of=of, why=why, status_code=failure.status_code)
+    return _build_retry(delay, of, failure)
 
 
-def _again(delay: Delay, of: int | None, failure: Failure) -> Verdict:
-    return Verdict(
+def _build_retry(delay: Delay, of: int | None, failure: Failure) -> RetryDecision:
+    return RetryDecision(
         retry=True,
         of=of,
         status_code=failure.status_code,
@@ -150,7 +147,7 @@ def _again(delay: Delay, of: int | None, failure: Failure) -> Verdict:
     )
 
 
-def _refusal(failure: Failure, policy: RetryPolicy, step: StepOptions) -> Reason | None:
+def _find_refusal(failure: Failure, policy: RetryPolicy, step: StepOptions) -> Reason | None:
     """Return why this failure is never tried again; None if it may be."""
     if step.at_most_once:
         return Reason(ReasonCode.STEP_AT_MOST_ONCE)
@@ -163,12 +160,12 @@ def _refusal(failure: Failure, policy: RetryPolicy, step: StepOptions) -> Reason
         return None
     if policy.retry_on is not None:
         return None if names.intersection(policy.retry_on) else Reason(ReasonCode.NOT_IN_RETRY_ON)
-    if failure.category not in RETRYABLE:
+    if failure.category not in RETRYABLE_CATEGORIES:
         return Reason(ReasonCode.CATEGORY_NOT_RETRIED, category=failure.category.value)
     return None
 
 
-def explain(verdict: Verdict, *, attempt: int, category: Category, next_at: int | None) -> Reason:
+def explain_decision(verdict: RetryDecision, *, attempt: int, category: Category, next_at: int | None) -> Reason:
     """Return the decision as a reason; `next_at` is the time the store fixed for the next attempt."""
     if not verdict.retry:
         return Reason(
@@ -176,7 +173,7 @@ def explain(verdict: Verdict, *, attempt: int, category: Category, next_at: int 
             attempt=attempt,
             of=verdict.of,
             status_code=verdict.status_code,
-            cause=_CAUSES[category],
+            cause=_CATEGORY_REASONS[category],
             why=verdict.why,
         )
     asked = verdict.retry_after
@@ -186,9 +183,9 @@ def explain(verdict: Verdict, *, attempt: int, category: Category, next_at: int 
         attempt=attempt,
         of=verdict.of,
         status_code=verdict.status_code,
-        cause=_CAUSES[category],
+        cause=_CATEGORY_REASONS[category],
         delay=verdict.delay if asked is None else None,
         retry_after=asked,
         jitter=jitter,
-        next_at=None if next_at is None else f"{moment(next_at):%Y-%m-%dT%H:%M:%SZ}",
+        next_at=None if next_at is None else f"{to_datetime(next_at):%Y-%m-%dT%H:%M:%SZ}",
     )

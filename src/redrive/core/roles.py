@@ -17,19 +17,6 @@ import msgspec
 
 from redrive.errors import InputError, NotAllowed
 
-__all__ = [
-    "ALIASES",
-    "ALL_TENANTS",
-    "DEFAULT_TENANT",
-    "GRANTS",
-    "Permission",
-    "Principal",
-    "Role",
-    "at_least",
-    "one_tenant",
-    "role_of",
-]
-
 ALL_TENANTS = "*"
 """What an owner says to mean every tenant at once; no tenant may be called so."""
 
@@ -37,7 +24,7 @@ DEFAULT_TENANT = "default"
 """Whose everything is where nobody names a tenant, and where the first owner is."""
 
 
-def one_tenant(name: str) -> str:
+def check_tenant_name(name: str) -> str:
     """The name, if it can be that of a tenant."""
     if name == ALL_TENANTS:
         raise InputError(f"no tenant can be called {ALL_TENANTS!r}, which means all of them")
@@ -53,7 +40,7 @@ class Role(StrEnum):
     VIEWER = "VIEWER"
 
 
-ALIASES = {"SUPER_ADMIN": Role.OWNER, "ORG_ADMIN": Role.ADMIN}
+ROLE_ALIASES = {"SUPER_ADMIN": Role.OWNER, "ORG_ADMIN": Role.ADMIN}
 """Other names that roles go by."""
 
 
@@ -73,35 +60,35 @@ class Permission(StrEnum):
     SEE_PAYLOADS = "see payloads"
 
 
-_P = Permission
-_VIEWER = frozenset({_P.LOOK})
-_STAFF = _VIEWER | {_P.START, _P.CANCEL, _P.NOTE}
-_ADMIN = _STAFF | {_P.DECIDE, _P.SET_POLICIES, _P.MANAGE_PEOPLE}
+_Permission = Permission
+_VIEWER_PERMISSIONS = frozenset({_Permission.LOOK})
+_STAFF_PERMISSIONS = _VIEWER_PERMISSIONS | {_Permission.START, _Permission.CANCEL, _Permission.NOTE}
+_ADMIN_PERMISSIONS = _STAFF_PERMISSIONS | {_Permission.DECIDE, _Permission.SET_POLICIES, _Permission.MANAGE_PEOPLE}
 
-GRANTS: dict[Role, frozenset[Permission]] = {
-    Role.VIEWER: _VIEWER,
-    Role.STAFF: _STAFF,
-    Role.ADMIN: _ADMIN,
-    Role.OWNER: _ADMIN | {_P.PAUSE, _P.MANAGE_SINKS, _P.MANAGE_TENANTS},
+ROLE_PERMISSIONS: dict[Role, frozenset[Permission]] = {
+    Role.VIEWER: _VIEWER_PERMISSIONS,
+    Role.STAFF: _STAFF_PERMISSIONS,
+    Role.ADMIN: _ADMIN_PERMISSIONS,
+    Role.OWNER: _ADMIN_PERMISSIONS | {_Permission.PAUSE, _Permission.MANAGE_SINKS, _Permission.MANAGE_TENANTS},
 }
 """The table. Workflows and sinks are of all tenants, so they belong to those who answer for all."""
 
-_RANK = (Role.VIEWER, Role.STAFF, Role.ADMIN, Role.OWNER)
+_ROLES_BY_RANK = (Role.VIEWER, Role.STAFF, Role.ADMIN, Role.OWNER)
 
 
-def at_least(role: Role, least: Role) -> bool:
+def ranks_at_least(role: Role, least: Role) -> bool:
     """Return True if `role` ranks as high as `least`, or higher."""
-    return _RANK.index(role) >= _RANK.index(least)
+    return _ROLES_BY_RANK.index(role) >= _ROLES_BY_RANK.index(least)
 
 
-def role_of(name: str) -> Role:
+def parse_role(name: str) -> Role:
     """The role that a name or an alias stands for."""
     wanted = name.upper().replace("-", "_") if isinstance(name, str) else ""
     for role in Role:
         if wanted == role:
             return role
-    if wanted in ALIASES:
-        return ALIASES[wanted]
+    if wanted in ROLE_ALIASES:
+        return ROLE_ALIASES[wanted]
     raise InputError(f"there is no role {name!r:.60}; there are {', '.join(Role)}")
 
 
@@ -129,7 +116,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
         """True if this is allowed."""
         if permission is Permission.SEE_PAYLOADS:
             return self.payloads
-        return permission in GRANTS[self.role]
+        return permission in ROLE_PERMISSIONS[self.role]
 
     def need(self, permission: Permission) -> None:
         """Refuse what is not allowed, and say what is missing."""
@@ -137,7 +124,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
             return
         if permission is Permission.SEE_PAYLOADS:
             raise NotAllowed("hidden payloads are shown to those only who were given the permission for it")
-        least = next(role for role in _RANK if permission in GRANTS[role])
+        least = next(role for role in _ROLES_BY_RANK if permission in ROLE_PERMISSIONS[role])
         raise NotAllowed(
             f"this needs the role {least} or higher ({permission}); yours is {self.role}", role=least.value
         )
@@ -150,9 +137,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
             return tenant
         raise NotAllowed("another tenant can be named by an OWNER only; leave `tenant` out")
 
-    def need_grant(
-        self, tenant: str, role: Role, *, payloads: bool, workflows: Iterable[str] | None = None
-    ) -> None:
+    def require_grant(self, tenant: str, role: Role, *, payloads: bool, workflows: Iterable[str] | None = None) -> None:
         """Refuse to give more rights in a tenant than this principal has there.
 
         An OWNER acts in every tenant, with the payload right of the credential that signed in. Any other
@@ -160,7 +145,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
         """
         if tenant != self.tenant and self.role is not Role.OWNER:
             raise NotAllowed(f"this {self.role} has no rights in tenant {tenant!r} to give: ask an OWNER")
-        if not at_least(self.role, role):
+        if not ranks_at_least(self.role, role):
             raise NotAllowed(f"this needs the role {role}, and yours is {self.role}: ask a user who has it")
         if payloads and not self.payloads:
             raise NotAllowed("this needs the right to see payloads, which you lack: ask a user who has it")

@@ -9,50 +9,35 @@ from typing import Any
 
 import msgspec
 
-from redrive.core.circuit import Admitted, circuit_key
+from redrive.core.circuit import AdmittedCall, circuit_key
 from redrive.core.notify_rules import NotifyRule
 from redrive.duration import MICROS
 from redrive.policy import Circuit, RetryPolicy
 from redrive.records import as_dict, replace
 
-__all__ = [
-    "DEFAULT_RETRY",
-    "Handler",
-    "OnFailure",
-    "PolicyBook",
-    "RunOptions",
-    "StepOptions",
-    "checked",
-    "find_policy",
-    "split",
-    "trace_id",
-    "with_trace",
-]
-
-
 # -- The trace that a run belongs to, as W3C Trace Context writes it: `00-<trace id>-<span id>-<flag -----
 
 
-_FORM = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
-_HEAD = '{"trace":"'
-_END = len(_HEAD) + 55
+_TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+_TRACE_PREFIX = '{"trace":"'
+_TRACE_END = len(_TRACE_PREFIX) + 55
 
 
-def checked(traceparent: str | None) -> str | None:
+def check_traceparent(traceparent: str | None) -> str | None:
     """A traceparent of the known form; None for anything else, which is to be ignored."""
-    return traceparent if traceparent is not None and _FORM.fullmatch(traceparent) else None
+    return traceparent if traceparent is not None and _TRACEPARENT.fullmatch(traceparent) else None
 
 
-def with_trace(options: str, traceparent: str | None) -> str:
+def add_trace(options: str, traceparent: str | None) -> str:
     """The options of a run that belongs to a trace."""
-    return options if traceparent is None else f'{_HEAD}{traceparent}",{split(options)[1][1:]}'
+    return options if traceparent is None else f'{_TRACE_PREFIX}{traceparent}",{split_trace(options)[1][1:]}'
 
 
-def split(options: str) -> tuple[str | None, str]:
+def split_trace(options: str) -> tuple[str | None, str]:
     """The trace, and the options that do not speak of it."""
-    if not options.startswith(_HEAD):
+    if not options.startswith(_TRACE_PREFIX):
         return None, options
-    return options[len(_HEAD) : _END], "{" + options[_END + 2 :]
+    return options[len(_TRACE_PREFIX) : _TRACE_END], "{" + options[_TRACE_END + 2 :]
 
 
 def trace_id(traceparent: str | None) -> str | None:
@@ -64,10 +49,10 @@ def trace_id(traceparent: str | None) -> str | None:
 
 
 DEFAULT_RETRY = RetryPolicy()
-_SELDOM = ("undo", "confirm", "cancel", "pivot", "action")
+_SPARSE_FIELDS = ("undo", "confirm", "cancel", "pivot", "action")
 
 
-class Handler(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class FailureHandler(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A workflow that is told of failures, with what it takes to start it where its code is not.
 
     `parameter` is what its one argument is called, `options` its own snapshot, `timeout` microseconds.
@@ -82,7 +67,7 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class OnFailure(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a failure of the run starts. `limit`: how large an event may be; `base_url`: where it links to."""
 
-    handlers: tuple[Handler, ...]
+    handlers: tuple[FailureHandler, ...]
     limit: int
     base_url: str = ""
 
@@ -91,7 +76,7 @@ class OnFailure(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> OnFailure:
-        return cls(**{**data, "handlers": tuple(Handler(**each) for each in data["handlers"])})
+        return cls(**{**data, "handlers": tuple(FailureHandler(**each) for each in data["handlers"])})
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,19 +117,19 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
             },
             separators=(",", ":"),
         )
-        return with_trace(text, self.trace)
+        return add_trace(text, self.trace)
 
     @classmethod
     def from_json(cls, text: str) -> RunOptions:
         data = json.loads(text)
         return cls(
-            override=_policy(data["override"]),
-            retry=_policy(data["retry"]),
+            override=_read_policy(data["override"]),
+            retry=_read_policy(data["retry"]),
             dead_letter=data["dead_letter"],
             max_crashes=data["max_crashes"],
             letter_keeps=data["letter_keeps"],
             index=tuple(data.get("index", ())),
-            on_failure=_on_failure(data.get("on_failure")),
+            on_failure=_read_on_failure(data.get("on_failure")),
             rollback=data.get("rollback", False),
             reserves=data.get("reserves", False),
             notify=NotifyRule.from_json(data["notify"]) if "notify" in data else None,
@@ -187,8 +172,8 @@ class StepOptions(msgspec.Struct, frozen=True, kw_only=True):
                 "at_most_once": self.at_most_once,
                 "transactional": self.transactional,
                 "effect": self.effect,
-                **self._of_circuit(),
-                **{name: value for name in _SELDOM if (value := getattr(self, name))},
+                **self._circuit_json(),
+                **{name: value for name in _SPARSE_FIELDS if (value := getattr(self, name))},
             },
             separators=(",", ":"),
         )
@@ -197,7 +182,7 @@ class StepOptions(msgspec.Struct, frozen=True, kw_only=True):
     def from_json(cls, text: str) -> StepOptions:
         data = json.loads(text)
         return cls(
-            retry=_policy(data["retry"]),
+            retry=_read_policy(data["retry"]),
             timeout=data["timeout"],
             heartbeat_timeout=data["heartbeat_timeout"],
             at_most_once=data["at_most_once"],
@@ -206,21 +191,21 @@ class StepOptions(msgspec.Struct, frozen=True, kw_only=True):
             circuit=Circuit.from_stored(data["circuit"]) if "circuit" in data else None,
             generation=data.get("generation", 0),
             probe=data.get("probe", False),
-            **{name: data[name] for name in _SELDOM if name in data},
+            **{name: data[name] for name in _SPARSE_FIELDS if name in data},
         )
 
-    def _of_circuit(self) -> dict[str, Any]:
+    def _circuit_json(self) -> dict[str, Any]:
         if self.circuit is None:
             return {}
         passed = {"generation": self.generation, "probe": self.probe} if self.generation else {}
         return {"circuit": self.circuit.to_json(), **passed}
 
-    def admitted(self, workflow: str, step: str) -> Admitted | None:
+    def admitted(self, workflow: str, step: str) -> AdmittedCall | None:
         """What let an attempt with this snapshot through, for those who did not see it begin."""
         if self.circuit is None:
             return None
         key, settings = circuit_key(self.circuit, workflow, step), json.dumps(self.circuit.to_json())
-        return Admitted(key, settings, self.generation, self.probe)
+        return AdmittedCall(key, settings, self.generation, self.probe)
 
     @property
     def limit(self) -> float:
@@ -228,20 +213,20 @@ class StepOptions(msgspec.Struct, frozen=True, kw_only=True):
         return min(self.timeout, self.heartbeat_timeout or self.timeout)
 
 
-def _on_failure(data: Any) -> OnFailure | None:
+def _read_on_failure(data: Any) -> OnFailure | None:
     return None if data is None else OnFailure.from_json(data)
 
 
-def _policy(data: Any) -> RetryPolicy | None:
+def _read_policy(data: Any) -> RetryPolicy | None:
     return None if data is None else RetryPolicy.from_stored(data)
 
 
-PolicyBook = dict[tuple[str, str, str], RetryPolicy]
+StoredPolicies = dict[tuple[str, str, str], RetryPolicy]
 """The stored policies by (tenant, workflow, step); an empty string stands for any."""
 
 
 def find_policy(
-    stored: PolicyBook, *, run: RunOptions, step: StepOptions, tenant: str, workflow: str, name: str
+    stored: StoredPolicies, *, run: RunOptions, step: StepOptions, tenant: str, workflow: str, name: str
 ) -> RetryPolicy:
     """The policy in force for the next attempt, the most particular first.
 

@@ -21,33 +21,18 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from redrive.core.classify import Category
-from redrive.core.failure_reason import Ending, Stage
-from redrive.core.journal import EntryRow, entry_key, generations
+from redrive.core.failure_reason import FailureReason, Stage
+from redrive.core.journal import EntryRow, compute_generations, entry_key
 from redrive.core.run_options import StepOptions
 from redrive.core.states import EntryKind, StepStatus
 from redrive.core.transitions import AttemptEnd
 
-__all__ = [
-    "Happened",
-    "LedgerRow",
-    "Try",
-    "follow_key",
-    "happened",
-    "is_for_person",
-    "ledger",
-    "passed_pivot",
-    "to_confirm",
-    "undo_input",
-    "undone_step",
-    "unfinished",
-]
-
-_DOUBTFUL = frozenset({Category.TIMEOUT, Category.NETWORK})
-_DONE = frozenset({StepStatus.SUCCESS, StepStatus.SKIPPED})
-_BETWEEN = frozenset({StepStatus.CANCELLED, StepStatus.RETRYING, StepStatus.PENDING})
+_UNCERTAIN_CATEGORIES = frozenset({Category.TIMEOUT, Category.NETWORK})
+_DONE_STATUSES = frozenset({StepStatus.SUCCESS, StepStatus.SKIPPED})
+_WAITING_STATUSES = frozenset({StepStatus.CANCELLED, StepStatus.RETRYING, StepStatus.PENDING})
 
 
-class Try(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class LastAttempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How the latest try of an entry ended."""
 
     attempt: int
@@ -55,7 +40,7 @@ class Try(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     category: str | None
 
 
-class Happened(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class StepEffect(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A step that took effect; `uncertain`: or may have, its last try having ended without an answer."""
 
     entry: EntryRow
@@ -76,10 +61,10 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def is_done(self) -> bool:
         """True if nothing more is to be done about it."""
-        return self.entry.status in _DONE
+        return self.entry.status in _DONE_STATUSES
 
     @property
-    def is_left_alone(self) -> bool:
+    def is_listed_only(self) -> bool:
         """True if it is listed and nothing more, because the step is uncertain."""
         return self.uncertain and self.entry.status is StepStatus.SKIPPED and self.entry.attempt == 0
 
@@ -87,72 +72,72 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 # -- what happened ----------------------------------------------------------------------------------------
 
 
-def happened(
-    journal: Iterable[EntryRow], tries: Mapping[int, Try], options: Mapping[str, StepOptions]
-) -> tuple[Happened, ...]:
+def find_step_effects(
+    journal: Iterable[EntryRow], tries: Mapping[int, LastAttempt], options: Mapping[str, StepOptions]
+) -> tuple[StepEffect, ...]:
     """The steps that took effect or may have, in the order in which they are to be undone."""
     rows = sorted(journal, key=lambda entry: entry.index)
-    generation = generations(rows)
+    generation = compute_generations(rows)
     calls: dict[tuple[str, int], list[EntryRow]] = {}
     for entry in rows:
         if entry.kind is EntryKind.STEP:
             calls.setdefault((entry.key, generation[entry.index]), []).append(entry)
-    found = [each for again in calls.values() for each in _outcome(again, tries, options)]
-    return tuple(sorted(found, key=lambda each: _rank(each.entry, uncertain=each.uncertain)))
+    found = [each for again in calls.values() for each in _find_call_effects(again, tries, options)]
+    return tuple(sorted(found, key=lambda each: _undo_order(each.entry, uncertain=each.uncertain)))
 
 
-def _outcome(
-    rows: list[EntryRow], tries: Mapping[int, Try], options: Mapping[str, StepOptions]
-) -> Iterable[Happened]:
+def _find_call_effects(
+    rows: list[EntryRow], tries: Mapping[int, LastAttempt], options: Mapping[str, StepOptions]
+) -> Iterable[StepEffect]:
     """What one call of a step left behind, however often replays did it again in one generation."""
     done = next((row for row in reversed(rows) if row.status is StepStatus.SUCCESS), None)
     if done is not None:
-        yield Happened(entry=done, uncertain=False)
+        yield StepEffect(entry=done, uncertain=False)
     last = rows[-1]
     transactional = options.get(last.name, StepOptions()).transactional
     if last is not done and not transactional and _is_uncertain(last, tries.get(last.index)):
-        yield Happened(entry=last, uncertain=True)
+        yield StepEffect(entry=last, uncertain=True)
 
 
-def _is_uncertain(entry: EntryRow, last: Try | None) -> bool:
+def _is_uncertain(entry: EntryRow, last: LastAttempt | None) -> bool:
     """True if the last try ended without an answer: in flight, out of time, lost, or on a broken line."""
     if entry.status is StepStatus.RUNNING:
         return True
-    if entry.status in _BETWEEN:
+    if entry.status in _WAITING_STATUSES:
         if last is None or last.end is AttemptEnd.PARKED or last.attempt < entry.attempt:
             return entry.status is StepStatus.CANCELLED and entry.attempt > 0
-        return last.end is not AttemptEnd.FAILED or last.category in _DOUBTFUL
+        return last.end is not AttemptEnd.FAILED or last.category in _UNCERTAIN_CATEGORIES
     if entry.failure is None or entry.status not in (StepStatus.FAILED, StepStatus.DLQ):
         return False
-    ending = Ending.from_json(entry.failure)
+    ending = FailureReason.from_json(entry.failure)
     lost = ending.failure.error_type == "redrive.MayHaveHappened"
     # Behind these stages the body has returned: it happened, but what it gave is unknown.
-    return lost or ending.stage in (Stage.OUTPUT, Stage.COMMIT) or ending.failure.category in _DOUBTFUL
+    return lost or ending.stage in (Stage.OUTPUT, Stage.COMMIT) or ending.failure.category in _UNCERTAIN_CATEGORIES
 
 
-def _rank(undone: EntryRow, *, uncertain: bool) -> tuple[bool, int, int]:
+def _undo_order(undone: EntryRow, *, uncertain: bool) -> tuple[bool, int, int]:
     return not uncertain, 0 if uncertain else -(undone.done or 0), -undone.index
 
 
-def passed_pivot(
-    journal: Iterable[EntryRow], effects: Iterable[Happened], options: Mapping[str, StepOptions]
+def find_passed_pivot(
+    journal: Iterable[EntryRow], effects: Iterable[StepEffect], options: Mapping[str, StepOptions]
 ) -> str | None:
     """What makes it too late to go back: a pivot that happened or may have, or a confirmation. Or None."""
     for entry in journal:
         if entry.kind is EntryKind.CONFIRM:
-            return undone_step(entry.key)
+            return undone_step_name(entry.key)
     for each in effects:
         if options.get(each.entry.name, StepOptions()).pivot:
             return each.entry.name
     return None
 
 
-def to_confirm(
+def find_steps_to_confirm(
     journal: Iterable[EntryRow], options: Mapping[str, StepOptions]
 ) -> tuple[tuple[EntryRow, EntryRow | None], ...]:
     """The steps to confirm, in order of completion, each with its confirmation if that is on record."""
     rows = [entry for entry in journal if not entry.superseded]
-    known = {_number(row): row for row in rows if row.kind is EntryKind.CONFIRM}
+    known = {_followed_index(row): row for row in rows if row.kind is EntryKind.CONFIRM}
     tried = [
         row
         for row in rows
@@ -167,45 +152,45 @@ def to_confirm(
 # -- the ledger -------------------------------------------------------------------------------------------
 
 
-def ledger(journal: Sequence[EntryRow]) -> tuple[LedgerRow, ...]:
+def read_ledger(journal: Sequence[EntryRow]) -> tuple[LedgerRow, ...]:
     """The compensations on record, in the order in which they are done."""
     undoing = [entry for entry in journal if entry.kind is EntryKind.UNDO and not entry.superseded]
     if not undoing:
         return ()
     entries = {entry.index: entry for entry in journal}
     rows = [
-        LedgerRow(entry=entry, undone=entries[_number(entry)])
+        LedgerRow(entry=entry, undone=entries[_followed_index(entry)])
         for entry in undoing
-        if _number(entry) in entries
+        if _followed_index(entry) in entries
     ]
-    return tuple(sorted(rows, key=lambda row: _rank(row.undone, uncertain=row.uncertain)))
+    return tuple(sorted(rows, key=lambda row: _undo_order(row.undone, uncertain=row.uncertain)))
 
 
-def unfinished(rows: Iterable[LedgerRow]) -> LedgerRow | None:
+def find_unfinished(rows: Iterable[LedgerRow]) -> LedgerRow | None:
     """The compensation that is next; the later ones wait for it."""
     return next((row for row in rows if not row.is_done), None)
 
 
-def is_for_person(entry: EntryRow) -> bool:
+def is_manual(entry: EntryRow) -> bool:
     """True if a person has to do it."""
     return entry.options is not None and StepOptions.from_json(entry.options).action == "manual"
 
 
-def follow_key(entry: EntryRow, name: str) -> str:
+def follow_up_key(entry: EntryRow, name: str) -> str:
     """The key of what undoes or confirms an entry."""
     return entry_key(entry.key, name, entry.index)
 
 
-def undone_step(key: str) -> str:
+def undone_step_name(key: str) -> str:
     """The name of the step that an entry with such a key is about."""
     return key.rpartition("/")[0].rpartition("/")[2].rpartition("#")[0]
 
 
-def _number(entry: EntryRow) -> int:
+def _followed_index(entry: EntryRow) -> int:
     return int(entry.key.rpartition("#")[2])
 
 
-def undo_input(entry: EntryRow, *, declared: bool, uncertain: bool) -> str:
+def build_undo_input(entry: EntryRow, *, declared: bool, uncertain: bool) -> str:
     """What a compensation is given: the step's arguments and, unless nobody knows it, its result.
 
     As texts, so that nothing of them changes on the way. A declared action has both under names of their own.

@@ -26,14 +26,11 @@ from zoneinfo import ZoneInfo
 import msgspec
 from cronsim import CronSim, CronSimError
 
-from redrive.core.new_run import name_text
-from redrive.core.roles import DEFAULT_TENANT, one_tenant
-from redrive.duration import MICROS, Duration, seconds
+from redrive.core.new_run import check_name
+from redrive.core.roles import DEFAULT_TENANT, check_tenant_name
+from redrive.duration import MICROS, Duration, parse_duration
 from redrive.errors import InputError, RegistrationError
 from redrive.reasons import Reason, ReasonCode, quote
-
-__all__ = ["Cron", "Due", "Inputs", "MOST", "Portion", "Rate", "Schedule", "due", "rate_of"]
-
 
 # -- Cron expressions: at which moments one fires, in the time zone that it is meant in ------------------
 
@@ -42,9 +39,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WALL_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - a wall clock shows no zone
 _SECOND = timedelta(seconds=1)
 _DAY = 86_400
-_STRIDE = 12 * 3600  # no zone changes its clocks twice within so many seconds
-_FIRST_LOOK = 120
-_FIELDS = "minute, hour, day of the month, month, day of the week, as in '0 6 * * MON-FRI'"
+_OFFSET_SEARCH_STEP = 12 * 3600  # no zone changes its clocks twice within so many seconds
+_FIRST_LOOKBACK = 120
+_FIELD_NAMES = "minute, hour, day of the month, month, day of the week, as in '0 6 * * MON-FRI'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +55,7 @@ class Cron:
     @classmethod
     def parse(cls, expression: str, zone: str) -> Cron:
         """Read an expression; RegistrationError if it is none, never fires, or there is no such zone."""
-        cron = cls(_checked(expression), zone, _zone(zone))
+        cron = cls(_check_expression(expression), zone, _load_zone(zone))
         if cron.next(0) is None:
             raise RegistrationError(f"cron expression {expression!r} names no day that ever comes")
         return cron
@@ -66,15 +63,15 @@ class Cron:
     def next(self, after: int) -> int | None:
         """The first moment behind `after` at which it fires; None if there is none within fifty years."""
         start = after // MICROS + 1
-        found = self._whenever(start) if self._is_frequent else self._each_once(start)
+        found = self._next_frequent(start) if self._is_frequent else self._next_fixed(start)
         return None if found is None else found * MICROS
 
     def latest(self, after: int, until: int) -> int | None:
         """The last moment behind `after`, up to `until`, at which it fires; None if there is none."""
-        look = _FIRST_LOOK * MICROS
+        look = _FIRST_LOOKBACK * MICROS
         while True:
             since = max(after, until - look)
-            found = self._last(since, until)
+            found = self._last_between(since, until)
             if found is not None or since == after:
                 return found
             look *= 4
@@ -88,7 +85,7 @@ class Cron:
         minute, hour = self.expression.split()[:2]
         return minute.startswith("*") or hour.startswith("*")
 
-    def _last(self, since: int, until: int) -> int | None:
+    def _last_between(self, since: int, until: int) -> int | None:
         found, at = None, self.next(since)
         while at is not None and at <= until:
             found, at = at, self.next(at)
@@ -96,67 +93,67 @@ class Cron:
 
     # -- from the wall clock to moments ---------------------------------------------------------------
 
-    def _whenever(self, start: int) -> int | None:
+    def _next_frequent(self, start: int) -> int | None:
         """The first moment from `start` on at which the wall clock shows a named time."""
         while True:
-            offset = self._offset(start)
-            named = next(self._named(start + offset), None)
+            offset = self._utc_offset(start)
+            named = next(self._iter_wall_times(start + offset), None)
             if named is None:
                 return None
-            changed = self._change(start, named - offset)
+            changed = self._find_clock_change(start, named - offset)
             if changed is None:
                 return named - offset
             start = changed
 
-    def _each_once(self, start: int) -> int | None:
+    def _next_fixed(self, start: int) -> int | None:
         """The first moment from `start` on that stands for a named time."""
-        moments = map(self._moment, self._named(start + self._offset(start) - _DAY))
+        moments = map(self._to_moment, self._iter_wall_times(start + self._utc_offset(start) - _DAY))
         return next((at for at in moments if at >= start), None)
 
-    def _moment(self, wall: int) -> int:
+    def _to_moment(self, wall: int) -> int:
         """When the wall clock first shows this time, or has jumped over it."""
         shown = (_WALL_EPOCH + timedelta(seconds=wall)).replace(tzinfo=self._tz)
         at = (shown - _EPOCH) // _SECOND
-        if at + self._offset(at) == wall:
+        if at + self._utc_offset(at) == wall:
             return at
         before = (shown.replace(fold=1) - _EPOCH) // _SECOND
-        return self._change(before, at) or at
+        return self._find_clock_change(before, at) or at
 
-    def _named(self, wall: int) -> Iterator[int]:
+    def _iter_wall_times(self, wall: int) -> Iterator[int]:
         """The named times from this one on, in order."""
         behind = _WALL_EPOCH + timedelta(seconds=wall - 1)
         return ((each - _WALL_EPOCH) // _SECOND for each in CronSim(self.expression, behind))
 
-    def _offset(self, at: int) -> int:
+    def _utc_offset(self, at: int) -> int:
         """By how much the zone is ahead of UTC."""
         offset = (_EPOCH + timedelta(seconds=at)).astimezone(self._tz).utcoffset()
         return (offset or timedelta()) // _SECOND
 
-    def _change(self, start: int, end: int) -> int | None:
+    def _find_clock_change(self, start: int, end: int) -> int | None:
         """The first moment behind `start`, up to `end`, at which clocks are changed."""
-        before = self._offset(start)
+        before = self._utc_offset(start)
         while start < end:
-            until = min(start + _STRIDE, end)
-            if self._offset(until) != before:
+            until = min(start + _OFFSET_SEARCH_STEP, end)
+            if self._utc_offset(until) != before:
                 moments = range(start + 1, until + 1)
-                return moments[bisect_left(moments, True, key=lambda at: self._offset(at) != before)]
+                return moments[bisect_left(moments, True, key=lambda at: self._utc_offset(at) != before)]
             start = until
         return None
 
 
-def _checked(expression: str) -> str:
+def _check_expression(expression: str) -> str:
     """The expression with single spaces, if it is one of five fields."""
     if not isinstance(expression, str) or len(expression.split()) != 5:
-        raise RegistrationError(f"{expression!r} is no cron expression; give five fields: {_FIELDS}")
+        raise RegistrationError(f"{expression!r} is no cron expression; give five fields: {_FIELD_NAMES}")
     try:
         CronSim(expression, _WALL_EPOCH)
     except CronSimError as error:
         wrong = str(error)[:1].lower() + str(error)[1:]
-        raise RegistrationError(f"cron expression {expression!r} has a {wrong}; it has {_FIELDS}") from None
+        raise RegistrationError(f"cron expression {expression!r} has a {wrong}; it has {_FIELD_NAMES}") from None
     return " ".join(expression.split())
 
 
-def _zone(name: str) -> tzinfo:
+def _load_zone(name: str) -> tzinfo:
     if name == "UTC":
         return UTC  # known even where no zones are installed
     try:
@@ -171,7 +168,7 @@ def _zone(name: str) -> tzinfo:
 # -- Schedules: what a workflow is started with by itself, and which of its times are due ----------------
 
 
-Inputs: TypeAlias = Mapping[str, Any] | Callable[[datetime], Mapping[str, Any]] | None
+ScheduleInput: TypeAlias = Mapping[str, Any] | Callable[[datetime], Mapping[str, Any]] | None
 """What a schedule starts its workflow with, or a function that tells so for a fire time."""
 
 
@@ -186,7 +183,7 @@ class Schedule:
     """
 
     cron: Cron
-    input: Inputs
+    input: ScheduleInput
     tenant: str
     name: str
     catch_up: int
@@ -196,17 +193,17 @@ class Schedule:
         cron: str,
         *,
         timezone: str = "UTC",
-        input: Inputs = None,
+        input: ScheduleInput = None,
         tenant: str = DEFAULT_TENANT,
         name: str = "default",
         catch_up: Duration = "1h",
     ) -> None:
         put = object.__setattr__
         put(self, "cron", Cron.parse(cron, timezone))
-        put(self, "input", _checked_schedules(input))
-        put(self, "tenant", _text("tenant", tenant, one_tenant))
-        put(self, "name", _name(name))
-        put(self, "catch_up", int(seconds(catch_up, "catch_up of a schedule") * MICROS))
+        put(self, "input", _check_input(input))
+        put(self, "tenant", _check_text("tenant", tenant, check_tenant_name))
+        put(self, "name", _check_name(name))
+        put(self, "catch_up", int(parse_duration(catch_up, "catch_up of a schedule") * MICROS))
 
     def input_at(self, at: int) -> dict[str, Any]:
         """What it starts its workflow with at this fire time."""
@@ -217,7 +214,7 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Due:
+class DueTimes:
     """Times that have come: from `first` to `latest`, which is started unless it is too late for that."""
 
     first: int
@@ -225,20 +222,20 @@ class Due:
     starts: bool
 
 
-def due(cron: Cron, *, passed: int, now: int, latest_by: int) -> Due | None:
+def find_due_times(cron: Cron, *, passed: int, now: int, latest_by: int) -> DueTimes | None:
     """What is due of a schedule; None if nothing is. `latest_by` is how late a time may be started."""
     first = cron.next(passed)
     if first is None or first > now:
         return None
     latest = cron.latest(passed, now) or first
-    return Due(first=first, latest=latest, starts=now - latest <= latest_by)
+    return DueTimes(first=first, latest=latest, starts=now - latest <= latest_by)
 
 
-def _checked_schedules(given: Any) -> Inputs:
+def _check_input(given: Any) -> ScheduleInput:
     if given is None or isinstance(given, Mapping):
         return given
     if callable(given):
-        inputs: Inputs = given
+        inputs: ScheduleInput = given
         return inputs
     raise RegistrationError(
         f"input of a schedule is {given!r:.60}; give a dict from parameters to values, "
@@ -246,37 +243,37 @@ def _checked_schedules(given: Any) -> Inputs:
     )
 
 
-def _text(what: str, value: Any, allowed: Callable[[str], str] = str) -> str:
+def _check_text(what: str, value: Any, allowed: Callable[[str], str] = str) -> str:
     try:
-        return allowed(name_text(what, value, ""))
+        return allowed(check_name(what, value, ""))
     except InputError as error:
         raise RegistrationError(f"of a schedule, {error}") from None
 
 
-def _name(value: Any) -> str:
+def _check_name(value: Any) -> str:
     """A name that can stand in an address and in one line of a log."""
-    name = _text("name", value)
+    name = _check_text("name", value)
     if not name.isprintable() or set(name) & {"/", "#"}:
-        raise RegistrationError(
-            f"name of a schedule is {name!r:.60}; use what can be printed, but not / or #"
-        )
+        raise RegistrationError(f"name of a schedule is {name!r:.60}; use what can be printed, but not / or #")
     return name
 
 
 # -- Rates: how many letters a set may decide on in a second, a minute or an hour ------------------------
 
 
-MOST = 100_000
+MAX_RATE = 100_000
 """The highest rate, in letters per unit."""
 
-_SECOND_RATE = 1_000_000
-_UNITS = {"s": _SECOND_RATE, "m": 60 * _SECOND_RATE, "h": 3600 * _SECOND_RATE}
-_BREATH = _SECOND_RATE // 5  # a portion is what may be let go in this time
-_COUNT = r"[1-9]\d{0,2}(?:,\d{3}){1,4}|\d{1,16}"  # any other comma may mean a fraction
-_FORM = re.compile(rf"({_COUNT}) ?(?:/|per) ?(s|sec|second|m|min|minute|h|hour)", re.ASCII | re.IGNORECASE)
+_SECOND_MICROS = 1_000_000
+_UNIT_MICROS = {"s": _SECOND_MICROS, "m": 60 * _SECOND_MICROS, "h": 3600 * _SECOND_MICROS}
+_BATCH_INTERVAL = _SECOND_MICROS // 5  # a portion is what may be let go in this time
+_COUNT_PATTERN = r"[1-9]\d{0,2}(?:,\d{3}){1,4}|\d{1,16}"  # any other comma may mean a fraction
+_RATE_PATTERN = re.compile(
+    rf"({_COUNT_PATTERN}) ?(?:/|per) ?(s|sec|second|m|min|minute|h|hour)", re.ASCII | re.IGNORECASE
+)
 
 
-class Portion(msgspec.Struct, frozen=True, gc=False):
+class RateBatch(msgspec.Struct, frozen=True, gc=False):
     """So many letters at once, and how long, in microseconds, until the next ones."""
 
     count: int
@@ -293,31 +290,31 @@ class Rate(msgspec.Struct, frozen=True, gc=False):
         return f"{self.count}/{self.unit}"
 
     @property
-    def per(self) -> int:
+    def unit_micros(self) -> int:
         """The unit in microseconds."""
-        return _UNITS[self.unit]
+        return _UNIT_MICROS[self.unit]
 
     @property
     def gap(self) -> int:
         """How long, in microseconds, the usual portion keeps the next one waiting."""
         return self.portion(self.count).gap
 
-    def portion(self, most: int) -> Portion:
+    def portion(self, most: int) -> RateBatch:
         """How many to let go at once, never more than `most`, and how long to wait after them."""
-        count = min(max(1, self.count * _BREATH // self.per), most)
-        return Portion(count, -(-self.per // (self.count // count)))
+        count = min(max(1, self.count * _BATCH_INTERVAL // self.unit_micros), most)
+        return RateBatch(count, -(-self.unit_micros // (self.count // count)))
 
-    def seconds_for(self, letters: int) -> float:
+    def estimate_seconds(self, letters: int) -> float:
         """How long so many letters take at the least."""
-        return letters * self.per / self.count / _SECOND_RATE
+        return letters * self.unit_micros / self.count / _SECOND_MICROS
 
 
-def rate_of(text: object) -> Rate:
+def parse_rate(text: object) -> Rate:
     """Read a rate as people write it: `50/s`, `600/min`, `100 per hour`."""
-    found = _FORM.fullmatch(text.strip()) if isinstance(text, str) else None
+    found = _RATE_PATTERN.fullmatch(text.strip()) if isinstance(text, str) else None
     if found is None:
         raise InputError(Reason(ReasonCode.RATE_INVALID, given=quote(text)))
     count = int(found[1].replace(",", ""))
-    if not 1 <= count <= MOST:
-        raise InputError(Reason(ReasonCode.RATE_OUT_OF_RANGE, most=MOST, given=count))
+    if not 1 <= count <= MAX_RATE:
+        raise InputError(Reason(ReasonCode.RATE_OUT_OF_RANGE, most=MAX_RATE, given=count))
     return Rate(count, found[2][0].lower())

@@ -16,23 +16,12 @@ import re
 from collections.abc import Callable
 from itertools import accumulate
 
-__all__ = [
-    "MASK",
-    "PATTERNS",
-    "hide_assignments",
-    "hide_cards",
-    "hide_options",
-    "hide_xml",
-    "is_card",
-    "is_number",
-]
-
 MASK = "••••••"
 
 # Each pattern is listed with a lower-case text that every match contains. Looking for that text first is
 # about fifty times as fast as trying the pattern. "author" and "coo" stop before a letter that has
 # more than one lower case.
-PATTERNS = {
+SECRET_PATTERNS = {
     r"(?<![\w-])eyJ[\w-]{5,}+\.[\w-]{5,}+\.[\w-]*+": "eyj",  # JSON web token
     r"(?i:(?P<keep>\bbearer\s{1,3}))"
     r"(?:[\w.~+/=-]{16,}+|(?=[A-Za-z._~+/=-]{0,15}\d)[\w.~+/=-]{4,}+)": "bearer",
@@ -77,8 +66,8 @@ _OPTION = re.compile(r"(?<![\w-])--(?P<name>[A-Za-z][\w-]{0,63}+)[ \t]{1,3}")
 _OPTION_VALUE = re.compile(r""""(?:[^"\\\n]|\\.)*+"|'[^'\n]*+'|[^\s-]\S*+""")
 _ELEMENT = re.compile(r"<(?P<name>[A-Za-z][\w.:-]{0,63}+)(?:\s[^<>]*+)?(?<!/)>")
 _CDATA, _CDATA_END = "<![CDATA[", "]]>"
-_KEPT = frozenset({"basic", "bearer", "digest", "token"})  # what follows them fits a pattern
-_PROSE = frozenset(  # words that follow `password: ` in messages, Redrive's own about fields among them
+_AUTH_SCHEMES = frozenset({"basic", "bearer", "digest", "token"})  # what follows them fits a pattern
+_PROSE_WORDS = frozenset(  # words that follow `password: ` in messages, Redrive's own about fields among them
     {
         *("a", "an", "are", "cannot", "denied", "empty", "expected", "expired", "extra", "field", "found"),
         *("has", "incorrect", "input", "invalid", "is", "malformed", "missing", "must", "no", "none", "not"),
@@ -86,23 +75,9 @@ _PROSE = frozenset(  # words that follow `password: ` in messages, Redrive's own
         *("unknown", "value", "was", "wrong"),
     }
 )
-_AFTER_OPTION = _PROSE | frozenset(  # words that follow `--password ` in messages about options
+_PROSE_AFTER_OPTION = _PROSE_WORDS | frozenset(  # words that follow `--password ` in messages about options
     {
-        *(
-            "and",
-            "again",
-            "as",
-            "before",
-            "but",
-            "by",
-            "can",
-            "does",
-            "first",
-            "flag",
-            "flags",
-            "for",
-            "from",
-        ),
+        *("and", "again", "as", "before", "but", "by", "can", "does", "first", "flag", "flags", "for", "from"),
         *("if", "in", "instead", "may", "on", "only", "option", "options", "or", "requires", "sets", "so"),
         *("takes", "to", "together", "twice", "when", "which", "with", "without"),
     }
@@ -113,13 +88,13 @@ _ASSIGNED_VALUE = re.compile(
 _NUMBER = re.compile(r"[+-]?\d[\d.,_]*+", re.ASCII)
 _DIGITS = re.compile(r"\d(?:[ -]?\d){12,}+", re.ASCII)
 _GROUP = re.compile(r"\d++", re.ASCII)
-_FEWEST_DIGITS, _MOST_DIGITS = 13, 19
+_MIN_CARD_DIGITS, _MAX_CARD_DIGITS = 13, 19
 _CARD = re.compile(
     r"4(?:\d{12}|\d{15}|\d{18})|5[1-5]\d{14}|2[2-7]\d{14}|3[47]\d{13}|3(?:0[0-5]|[68]\d)\d{11}|35\d{14}|6\d{15,18}",
     re.ASCII,
 )
 
-Hides = Callable[[str, str], bool]
+SecretCheck = Callable[[str, str], bool]
 """True if a value (second) is a secret because of the name it has (first)."""
 
 
@@ -131,13 +106,13 @@ def is_number(text: str) -> bool:
 # -- names with values ---------------------------------------------------------------------------------
 
 
-def hide_assignments(text: str, hides: Hides) -> str:
+def hide_assignments(text: str, hides: SecretCheck) -> str:
     """Hide the values of `password=...`, `"password": ...`, and of pairs of a name and a value."""
-    text = _hide_found(text, _NAME_AND_SIGN, hides)
-    return _hide_found(text, _PAIR, hides) if "'" in text or '"' in text else text
+    text = _hide_matches(text, _NAME_AND_SIGN, hides)
+    return _hide_matches(text, _PAIR, hides) if "'" in text or '"' in text else text
 
 
-def _hide_found(text: str, signs: re.Pattern[str], hides: Hides) -> str:
+def _hide_matches(text: str, signs: re.Pattern[str], hides: SecretCheck) -> str:
     shown, at = [], 0
     for found in signs.finditer(text):
         name = found[found.lastindex or 0]
@@ -153,26 +128,26 @@ def _is_prose(sign: re.Match[str], value: re.Match[str]) -> bool:
     """True for a word that is not a secret: `token: expired`, `Authorization: Bearer`."""
     word = value[0].lower().rstrip(".:!").strip("'\"")
     if sign.re is _PAIR:
-        return MASK in word or (sign["first"] is not None and word in _PROSE)
+        return MASK in word or (sign["first"] is not None and word in _PROSE_WORDS)
     if word != value[0].lower().rstrip(".:!"):
         return False
-    return word in _KEPT or (sign[0].endswith((": ", ":\t")) and word in _PROSE)
+    return word in _AUTH_SCHEMES or (sign[0].endswith((": ", ":\t")) and word in _PROSE_WORDS)
 
 
-def hide_options(text: str, hides: Hides) -> str:
+def hide_options(text: str, hides: SecretCheck) -> str:
     """Hide the values of options of a command line: `--password x`."""
     shown, at = [], 0
     for found in _OPTION.finditer(text):
         if found.start() >= at and hides(found["name"], ""):
             value = _OPTION_VALUE.match(text, found.end())
             word = "" if value is None else value[0].lower().rstrip(".,:;!)")
-            if value is not None and word not in _AFTER_OPTION and hides(found["name"], value[0]):
+            if value is not None and word not in _PROSE_AFTER_OPTION and hides(found["name"], value[0]):
                 shown += [text[at : found.end()], MASK]
                 at = value.end()
     return "".join([*shown, text[at:]]) if shown else text
 
 
-def hide_xml(text: str, hides: Hides) -> str:
+def hide_xml(text: str, hides: SecretCheck) -> str:
     """Hide the text of elements: `<password>x</password>`. One that is cut off is hidden up to the end."""
     shown, at = [], 0
     for found in _ELEMENT.finditer(text):
@@ -203,12 +178,12 @@ def hide_cards(text: str) -> str:
     return _DIGITS.sub(_mask_cards, text)
 
 
-def is_card(digits: str) -> bool:
+def is_card_number(digits: str) -> bool:
     """True for the digits of a card number."""
-    return _CARD.fullmatch(digits) is not None and _checksum(digits) % 10 == 0
+    return _CARD.fullmatch(digits) is not None and _luhn_sum(digits) % 10 == 0
 
 
-def _checksum(digits: str) -> int:
+def _luhn_sum(digits: str) -> int:
     doubled = (sum(divmod(2 * int(digit), 10)) for digit in digits[-2::-2])
     return sum(doubled) + sum(int(digit) for digit in digits[::-2])
 
@@ -222,7 +197,7 @@ def _mask_cards(found: re.Match[str]) -> str:
     text = found[0]
     groups = [group.span() for group in _GROUP.finditer(text)]
     if len(groups) == 1:
-        return MASK if is_card(text) else text
+        return MASK if is_card_number(text) else text
     digits = text.replace(" ", "").replace("-", "")
     ends = list(accumulate(end - begin for begin, end in groups))
     plain = [int(digit) for digit in digits]
@@ -230,8 +205,7 @@ def _mask_cards(found: re.Match[str]) -> str:
     sums = []  # up to each digit, with the odd ones doubled, and with the even ones doubled
     for even in (True, False):
         mixed = [
-            one if (at % 2 == 0) is even else two
-            for at, (one, two) in enumerate(zip(plain, crossed, strict=True))
+            one if (at % 2 == 0) is even else two for at, (one, two) in enumerate(zip(plain, crossed, strict=True))
         ]
         sums.append([0, *accumulate(mixed)])
     shown, at = [], 0
@@ -239,12 +213,12 @@ def _mask_cards(found: re.Match[str]) -> str:
         first = ends[index - 1] if index else 0
         if begin < at or digits[first] not in "23456":
             continue
-        for last in range(index, min(index + _MOST_DIGITS, len(groups))):
+        for last in range(index, min(index + _MAX_CARD_DIGITS, len(groups))):
             end = ends[last]
-            if end - first > _MOST_DIGITS:
+            if end - first > _MAX_CARD_DIGITS:
                 break
             checked = sums[0] if end % 2 else sums[1]  # the last digit of a card is not doubled
-            if end - first >= _FEWEST_DIGITS and (checked[end] - checked[first]) % 10 == 0:
+            if end - first >= _MIN_CARD_DIGITS and (checked[end] - checked[first]) % 10 == 0:
                 if _CARD.fullmatch(digits, first, end):
                     shown += [text[at:begin], MASK]
                     at = groups[last][1]

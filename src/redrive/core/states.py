@@ -34,23 +34,6 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
-__all__ = [
-    "CLOSED",
-    "DELIVERY_MOVES",
-    "FINAL",
-    "FOLLOWING",
-    "LETTER_MOVES",
-    "RUN_MOVES",
-    "STEP_MOVES",
-    "DeliveryStatus",
-    "EXECUTED",
-    "EntryKind",
-    "LetterStatus",
-    "RunStatus",
-    "StepStatus",
-    "may_move",
-]
-
 
 class RunStatus(StrEnum):
     """Where a run stands."""
@@ -115,11 +98,11 @@ class EntryKind(StrEnum):
 
 _R, _S, _L, _D = RunStatus, StepStatus, LetterStatus, DeliveryStatus
 
-_ENDINGS = frozenset({_R.SUCCESS, _R.PARTIAL, _R.FAILED, _R.DLQ_PENDING, _R.TIMED_OUT, _R.CANCELLED})
+_RUN_END_STATUSES = frozenset({_R.SUCCESS, _R.PARTIAL, _R.FAILED, _R.DLQ_PENDING, _R.TIMED_OUT, _R.CANCELLED})
 
 RUN_MOVES: dict[RunStatus, frozenset[RunStatus]] = {
     _R.PENDING: frozenset({_R.RUNNING, _R.COMPENSATING, _R.TIMED_OUT, _R.CANCELLED}),
-    _R.RUNNING: _ENDINGS | {_R.PENDING, _R.SLEEPING, _R.COMPENSATING},
+    _R.RUNNING: _RUN_END_STATUSES | {_R.PENDING, _R.SLEEPING, _R.COMPENSATING},
     _R.SLEEPING: frozenset({_R.PENDING, _R.RUNNING, _R.COMPENSATING, _R.TIMED_OUT, _R.CANCELLED}),
     _R.COMPENSATING: frozenset({_R.COMPENSATED, _R.DLQ_PENDING, _R.FAILED, _R.TIMED_OUT, _R.CANCELLED}),
     _R.DLQ_PENDING: frozenset({_R.PENDING, _R.FAILED, _R.COMPENSATING}),
@@ -164,20 +147,20 @@ _MOVES: dict[type[StrEnum], Mapping[Any, frozenset[StrEnum]]] = {
     DeliveryStatus: DELIVERY_MOVES,
 }
 
-FINAL: frozenset[RunStatus] = _ENDINGS | {_R.COMPENSATED}
+FINAL_RUN_STATUSES: frozenset[RunStatus] = _RUN_END_STATUSES | {_R.COMPENSATED}
 """A run in one of these has ended; only a person's decision moves it again."""
 
-FOLLOWING: frozenset[EntryKind] = frozenset({EntryKind.UNDO, EntryKind.CONFIRM})
+FOLLOW_UP_KINDS: frozenset[EntryKind] = frozenset({EntryKind.UNDO, EntryKind.CONFIRM})
 """What is done about steps when the workflow function has ended: it knows nothing of these."""
 
-EXECUTED: frozenset[EntryKind] = FOLLOWING | {EntryKind.STEP}
+EXECUTED_KINDS: frozenset[EntryKind] = FOLLOW_UP_KINDS | {EntryKind.STEP}
 """Entries behind which there is a body to call."""
 
-CLOSED: frozenset[LetterStatus] = frozenset({_L.RESOLVED, _L.IGNORED, _L.EXPIRED})
+CLOSED_LETTER_STATUSES: frozenset[LetterStatus] = frozenset({_L.RESOLVED, _L.IGNORED, _L.EXPIRED})
 """A letter in one of these needs nobody any more."""
 
 
-def may_move(old: StrEnum, new: StrEnum) -> bool:
+def is_legal_move(old: StrEnum, new: StrEnum) -> bool:
     """Tell whether the tables allow this move. Staying where one is, is no move and always allowed."""
     moves = _MOVES.get(type(old))
     # The words of one kind are equal to the same words of another, so the kind is compared as well.

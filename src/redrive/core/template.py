@@ -19,35 +19,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import TypeAlias
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 from urllib.parse import quote
 
 import msgspec
 
-from redrive.core.payload.plain import MAX_DEPTH, lone_surrogates
+from redrive.core.payload.plain import MAX_DEPTH, has_lone_surrogates
 from redrive.core.redact import JSON
 from redrive.errors import ConfigurationError, PayloadError
 
-__all__ = [
-    "LARGEST",
-    "check",
-    "check_url",
-    "names",
-    "origin",
-    "places",
-    "render",
-    "render_header",
-    "render_text",
-    "render_url",
-]
-
-LARGEST = 1 << 20
+MAX_RENDERED_LENGTH = 1 << 20
 """What one rendering may come to, in characters; a template could otherwise repeat a payload without end."""
 
-_LONGEST_PLACE = 200
-_MOST_PARTS = 32
-_PLACE = re.compile(r"[A-Za-z_][\w-]*(?:\.[\w-]+|\[\d{1,9}\])*", re.ASCII)
+_MAX_FIELD_LENGTH = 200
+_MAX_PARTS = 32
+_FIELD = re.compile(r"[A-Za-z_][\w-]*(?:\.[\w-]+|\[\d{1,9}\])*", re.ASCII)
 _PART = re.compile(r"[\w-]+", re.ASCII)
 _INDEX = re.compile(r"\d{1,9}", re.ASCII)
 _ORIGIN = re.compile(r"https?://[^/?#@\\{}\s]+(?=[/?]|\Z)", re.IGNORECASE)
@@ -57,34 +44,34 @@ _SLASHES = re.compile(r"[/\\]")
 _DOTS = frozenset({".", ".."})
 
 
-class _Place(msgspec.Struct, frozen=True, gc=False):
+class _FieldRef(msgspec.Struct, frozen=True, gc=False):
     """Where a value is found: `result.lines[0]` as its parts, and as it was written."""
 
     text: str
     parts: tuple[str, ...]
 
 
-_Piece: TypeAlias = str | _Place
-_Write: TypeAlias = Callable[[_Place, JSON], str]
+_Piece: TypeAlias = str | _FieldRef
+_ValueWriter: TypeAlias = Callable[[_FieldRef, JSON], str]
 
 
 # -- reading -------------------------------------------------------------------------------------------
 
 
-def names(template: JSON) -> tuple[str, ...]:
+def list_fields(template: JSON) -> tuple[str, ...]:
     """Every place that a template names, in order: a text, or all texts in a JSON value."""
-    return tuple(place.text for place in _places(template))
+    return tuple(place.text for place in _iter_fields(template))
 
 
-def places(template: JSON) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def parse_fields(template: JSON) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """The same, each with the names and indexes it is made of."""
-    return tuple((place.text, place.parts) for place in _places(template))
+    return tuple((place.text, place.parts) for place in _iter_fields(template))
 
 
-def check(what: str, template: JSON, roots: Collection[str]) -> None:
+def check_template(what: str, template: JSON, roots: Collection[str]) -> None:
     """Refuse a template that cannot be read, or names something that will not be there; `what` it is for."""
     try:
-        unknown = next((place for place in _places(template) if place.parts[0] not in roots), None)
+        unknown = next((place for place in _iter_fields(template) if place.parts[0] not in roots), None)
     except ConfigurationError as error:
         raise ConfigurationError(f"{what}: {error}") from None
     if unknown is not None:
@@ -96,20 +83,20 @@ def check(what: str, template: JSON, roots: Collection[str]) -> None:
 
 def check_url(what: str, template: str, roots: Collection[str]) -> None:
     """Refuse a URL whose scheme or host could change, or that cannot be sent as it is written."""
-    check(what, template, roots)
+    check_template(what, template, roots)
     try:
-        start = len(origin(template))
+        start = len(url_origin(template))
     except ConfigurationError as error:
         raise ConfigurationError(f"{what}: {error}") from None
-    fixed = "x".join(piece if isinstance(piece, str) else "" for piece in _split(template))
+    fixed = "x".join(piece if isinstance(piece, str) else "" for piece in _split_template(template))
     wrong = _NOT_IN_URL.search(fixed)
     if wrong is not None:
         raise ConfigurationError(f"{what} contains {wrong[0]!a}. Write it percent-encoded, or leave it out.")
-    if _dots_in(template[start:]):
+    if _has_dot_part(template[start:]):
         raise ConfigurationError(f"{what} contains the path part '.' or '..'. Write the path it leads to.")
 
 
-def origin(template: str) -> str:
+def url_origin(template: str) -> str:
     """Scheme and host of a URL, which no placeholder can be part of."""
     found = _ORIGIN.match(template)
     if found is None:
@@ -121,22 +108,22 @@ def origin(template: str) -> str:
     return found[0]
 
 
-def _places(template: JSON, depth: int = 0) -> Iterator[_Place]:
+def _iter_fields(template: JSON, depth: int = 0) -> Iterator[_FieldRef]:
     if depth > MAX_DEPTH:
         raise ConfigurationError(f"a template is nested more than {MAX_DEPTH} levels deep.")
     if isinstance(template, str):
-        yield from (piece for piece in _split(template) if isinstance(piece, _Place))
+        yield from (piece for piece in _split_template(template) if isinstance(piece, _FieldRef))
     elif isinstance(template, dict):
         for key, value in template.items():
-            if _split(key) != [key]:
+            if _split_template(key) != [key]:
                 raise ConfigurationError(f"the field name {key!a} is a template. Only values can be.")
-            yield from _places(value, depth + 1)
+            yield from _iter_fields(value, depth + 1)
     elif isinstance(template, list | tuple):
         for value in template:
-            yield from _places(value, depth + 1)
+            yield from _iter_fields(value, depth + 1)
 
 
-def _split(template: str) -> list[_Piece]:
+def _split_template(template: str) -> list[_Piece]:
     """The template as fixed texts and places, in turn, with a fixed text at both ends."""
     pieces: list[_Piece] = []
     end = 0
@@ -144,46 +131,46 @@ def _split(template: str) -> list[_Piece]:
         close = template.find("}}", start)
         if close < 0:
             raise ConfigurationError(f"{template[start : start + 40]!a} has no closing braces.")
-        pieces += template[end:start], _place(template[start + 2 : close])
+        pieces += template[end:start], _parse_field(template[start + 2 : close])
         end = close + 2
     return [*pieces, template[end:]]
 
 
-def _place(text: str) -> _Place:
+def _parse_field(text: str) -> _FieldRef:
     text = text.strip()
-    fits = len(text) <= _LONGEST_PLACE and _PLACE.fullmatch(text)
+    fits = len(text) <= _MAX_FIELD_LENGTH and _FIELD.fullmatch(text)
     parts = tuple(_PART.findall(text)) if fits else ()
-    if not parts or len(parts) > _MOST_PARTS or any(part.startswith("__") for part in parts):
+    if not parts or len(parts) > _MAX_PARTS or any(part.startswith("__") for part in parts):
         raise ConfigurationError(
             f"{{{{{text[:40]}}}}} names no field. Write names and list indexes joined by dots, such as "
             "{{result.id}} or {{input.lines.0.sku}}."
         )
-    return _Place(text, parts)
+    return _FieldRef(text, parts)
 
 
 # -- rendering -----------------------------------------------------------------------------------------
 
 
-def render(template: JSON, data: Mapping[str, JSON], *, largest: int = LARGEST) -> JSON:
+def render(template: JSON, data: Mapping[str, JSON], *, largest: int = MAX_RENDERED_LENGTH) -> JSON:
     """A JSON value with all its templates filled in; a text that is one placeholder becomes its value."""
     return _Renderer(data, largest).value(template, 0)
 
 
-def render_text(template: str, data: Mapping[str, JSON], *, largest: int = LARGEST) -> str:
+def render_text(template: str, data: Mapping[str, JSON], *, largest: int = MAX_RENDERED_LENGTH) -> str:
     """A text for people."""
     return _Renderer(data, largest).text(template, _as_text)
 
 
 def render_header(template: str, data: Mapping[str, JSON]) -> str:
     """The value of a header: a single line, whatever is in the data."""
-    return _Renderer(data, LARGEST).text(template, _as_header)
+    return _Renderer(data, MAX_RENDERED_LENGTH).text(template, _as_header)
 
 
 def render_url(template: str, data: Mapping[str, JSON]) -> str:
     """A URL on the template's own host, with as many path parts and query fields as the template has."""
-    host = origin(template)
+    host = url_origin(template)
     path, mark, query = template[len(host) :].partition("?")
-    renderer = _Renderer(data, LARGEST)
+    renderer = _Renderer(data, MAX_RENDERED_LENGTH)
     return host + renderer.text(path, _as_path) + mark + renderer.text(query, _as_query)
 
 
@@ -201,26 +188,26 @@ class _Renderer:
             return [self.value(each, depth + 1) for each in template]
         if not isinstance(template, str):
             return template
-        match _split(template):
-            case ["", _Place() as place, ""]:
-                return self._whole(place, depth)
+        match _split_template(template):
+            case ["", _FieldRef() as place, ""]:
+                return self._render_value(place, depth)
             case _:
                 return self.text(template, _as_text)
 
-    def text(self, template: str, write: _Write) -> str:
+    def text(self, template: str, write: _ValueWriter) -> str:
         return "".join(
-            self._spent(piece if isinstance(piece, str) else write(piece, self._found(piece)))
-            for piece in _split(template)
+            self._count_length(piece if isinstance(piece, str) else write(piece, self._look_up(piece)))
+            for piece in _split_template(template)
         )
 
-    def _whole(self, place: _Place, depth: int) -> JSON:
-        value = self._found(place)
-        self._spent(_written(place, value))
-        if _deeper(value, MAX_DEPTH - depth):
-            raise _refused(place, f"more than {MAX_DEPTH} levels deep, with what is around it")
+    def _render_value(self, place: _FieldRef, depth: int) -> JSON:
+        value = self._look_up(place)
+        self._count_length(_dump_json(place, value))
+        if _is_deeper(value, MAX_DEPTH - depth):
+            raise _field_error(place, f"more than {MAX_DEPTH} levels deep, with what is around it")
         return value
 
-    def _found(self, place: _Place) -> JSON:
+    def _look_up(self, place: _FieldRef) -> JSON:
         value: JSON = self._data
         for number, part in enumerate(place.parts):
             if type(value) is dict and part in value:
@@ -228,17 +215,17 @@ class _Renderer:
             elif type(value) is list and _INDEX.fullmatch(part) and int(part) < len(value):
                 value = value[int(part)]
             else:
-                raise _missing(place, number, value)
+                raise _missing_field_error(place, number, value)
         return value
 
-    def _spent(self, text: str) -> str:
+    def _count_length(self, text: str) -> str:
         self._left -= len(text)
         if self._left < 0:
             raise PayloadError("what the template comes to is too large; name fewer or smaller fields")
         return text
 
 
-def _missing(place: _Place, number: int, value: JSON) -> PayloadError:
+def _missing_field_error(place: _FieldRef, number: int, value: JSON) -> PayloadError:
     parent = ".".join(place.parts[:number])
     if not parent:
         why = f"there is no {place.parts[0]!r}"
@@ -250,20 +237,20 @@ def _missing(place: _Place, number: int, value: JSON) -> PayloadError:
     return PayloadError(f"{{{{{place.text}}}}}: {why}", path=".".join(place.parts[: number + 1]))
 
 
-def _refused(place: _Place, why: str) -> PayloadError:
+def _field_error(place: _FieldRef, why: str) -> PayloadError:
     return PayloadError(f"{{{{{place.text}}}}}: {why}", path=".".join(place.parts))
 
 
-def _deeper(value: JSON, levels: int) -> bool:
+def _is_deeper(value: JSON, levels: int) -> bool:
     level = [value]
     for _ in range(levels + 1):
-        level = [each for outer in level for each in _inside(outer)]
+        level = [each for outer in level for each in _children(outer)]
         if not level:
             return False
     return True
 
 
-def _inside(value: JSON) -> list[JSON]:
+def _children(value: JSON) -> list[JSON]:
     if isinstance(value, dict):
         return list(value.values())
     return value if isinstance(value, list) else []
@@ -272,47 +259,92 @@ def _inside(value: JSON) -> list[JSON]:
 # -- how values are written ----------------------------------------------------------------------------
 
 
-def _as_text(place: _Place, value: JSON) -> str:
-    return value if type(value) is str else _written(place, value)
+def _as_text(place: _FieldRef, value: JSON) -> str:
+    return value if type(value) is str else _dump_json(place, value)
 
 
-def _as_header(place: _Place, value: JSON) -> str:
-    text = _as_text(place, _single(place, value, "a header"))
+def _as_header(place: _FieldRef, value: JSON) -> str:
+    text = _as_text(place, _require_scalar(place, value, "a header"))
     if _NOT_IN_HEADER.search(text):
-        raise _refused(place, "a header is one line, and cannot hold the control characters in it")
+        raise _field_error(place, "a header is one line, and cannot hold the control characters in it")
     return text
 
 
-def _as_query(place: _Place, value: JSON) -> str:
-    text = _as_text(place, _single(place, value, "a URL"))
-    if lone_surrogates(text):
-        raise _refused(place, "is not valid Unicode")
+def _as_query(place: _FieldRef, value: JSON) -> str:
+    text = _as_text(place, _require_scalar(place, value, "a URL"))
+    if has_lone_surrogates(text):
+        raise _field_error(place, "is not valid Unicode")
     return quote(text, safe="")
 
 
-def _as_path(place: _Place, value: JSON) -> str:
+def _as_path(place: _FieldRef, value: JSON) -> str:
     """One part of a path. Dots are refused, since servers read `%2E%2E` as they read `..`."""
     text = _as_query(place, value)
     if not text or not _DOTS.isdisjoint(_SLASHES.split(_as_text(place, value))):
-        raise _refused(place, "is empty or contains '.' or '..', which would lead to another path")
+        raise _field_error(place, "is empty or contains '.' or '..', which would lead to another path")
     return text
 
 
-def _single(place: _Place, value: JSON, where: str) -> JSON:
+def _require_scalar(place: _FieldRef, value: JSON, where: str) -> JSON:
     if value is None or isinstance(value, dict | list):
         kind = "empty" if value is None else "no single value"
-        raise _refused(place, f"is {kind}, and cannot be part of {where}")
+        raise _field_error(place, f"is {kind}, and cannot be part of {where}")
     return value
 
 
-def _written(place: _Place, value: JSON) -> str:
+def _dump_json(place: _FieldRef, value: JSON) -> str:
     """Compact JSON, or an error for what is none."""
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError):
-        raise _refused(place, "is not plain JSON data") from None
+        raise _field_error(place, "is not plain JSON data") from None
 
 
-def _dots_in(path: str) -> bool:
+def _has_dot_part(path: str) -> bool:
     path = path.partition("?")[0].lower().replace("%2e", ".")
     return not _DOTS.isdisjoint(path.split("/"))
+
+
+_SCALAR_TYPES = frozenset({"string", "integer", "number", "boolean", "null"})
+_MAX_SCHEMA_DEPTH = 50
+
+
+def explain_missing_field(schema: Mapping[str, Any], parts: Sequence[str]) -> str | None:
+    """What is wrong with the place, in words; None if it may exist. Where a schema says nothing, it may."""
+    return _explain_missing_part(schema, schema.get("$defs", {}), parts, _MAX_SCHEMA_DEPTH)
+
+
+def _explain_missing_part(schema: Any, shared: Mapping[str, Any], parts: Sequence[str], depth: int) -> str | None:
+    if not parts or not depth or not isinstance(schema, Mapping) or not schema:
+        return None
+    if "$ref" in schema:
+        return _explain_missing_part(shared.get(schema["$ref"].rpartition("/")[2]), shared, parts, depth - 1)
+    for several in ("anyOf", "oneOf", "allOf"):
+        if several in schema:
+            found = [
+                _explain_missing_part(one, shared, parts, depth - 1)
+                for one in schema[several]
+                if one.get("type") != "null"
+            ]
+            return None if None in found or not found else found[0]
+    if schema.get("type") == "object":
+        return _explain_missing_in_object(schema, shared, parts, depth)
+    if schema.get("type") == "array":
+        if not parts[0].isdigit():
+            return f"has a list there, with numbers and no {parts[0]!r}"
+        return _explain_missing_part(schema.get("items"), shared, parts[1:], depth - 1)
+    if schema.get("type") in _SCALAR_TYPES:
+        return f"has no field {parts[0]!r} there, but a single value"
+    return None
+
+
+def _explain_missing_in_object(
+    schema: Mapping[str, Any], shared: Mapping[str, Any], parts: Sequence[str], depth: int
+) -> str | None:
+    fields = schema.get("properties", {})
+    if parts[0] in fields:
+        return _explain_missing_part(fields[parts[0]], shared, parts[1:], depth - 1)
+    more = schema.get("additionalProperties", not fields)
+    if not more:
+        return f"has no field {parts[0]!r}; it has: {', '.join(fields) or 'none'}"
+    return _explain_missing_part(more, shared, parts[1:], depth - 1)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from redrive.core.outcomes import OpenStep, Place, RunView
+from redrive.core.outcomes import EntryRef, OpenEntry, RunView
 from redrive.core.states import RunStatus, StepStatus
 from redrive.core.transitions import (
     AttemptEnd,
     AttemptWrite,
     AuditWrite,
-    CircuitMark,
+    CircuitSampleWrite,
     EntryWrite,
     LetterWrite,
     MessageWrite,
@@ -16,14 +16,11 @@ from redrive.core.transitions import (
     Transition,
 )
 
-__all__ = ["awake", "cut_short", "entry_of", "progress", "put_by", "sleep", "to_repeat", "transition"]
-
-
 _RUNNING = RunWrite(status=RunStatus.RUNNING, release=False, diverged=False)
-_UNDOING = RunWrite(status=RunStatus.COMPENSATING, release=False, diverged=False)
+_COMPENSATING = RunWrite(status=RunStatus.COMPENSATING, release=False, diverged=False)
 
 
-def transition(
+def build_transition(
     run: RunView,
     *entries: EntryWrite,
     change: RunWrite | None = None,
@@ -46,7 +43,7 @@ def transition(
     )
 
 
-def progress(
+def build_progress(
     run: RunView,
     *entries: EntryWrite,
     change: RunWrite | None = None,
@@ -54,7 +51,7 @@ def progress(
     messages: tuple[MessageWrite, ...] = (),
     only_if: tuple[int, int] | None = None,
     audit: tuple[AuditWrite, ...] = (),
-    marks: tuple[CircuitMark, ...] = (),
+    marks: tuple[CircuitSampleWrite, ...] = (),
 ) -> Transition:
     """A transition that shows the run is no poison: whatever it was suspected of is forgotten."""
     return Transition(
@@ -73,8 +70,8 @@ def progress(
     )
 
 
-def entry_of(
-    place: Place,
+def build_entry(
+    place: EntryRef,
     status: StepStatus,
     *,
     attempt: int = 1,
@@ -100,14 +97,12 @@ def entry_of(
     )
 
 
-def to_repeat(steps: tuple[OpenStep, ...]) -> tuple[EntryWrite, ...]:
+def keep_attempts_open(steps: tuple[OpenEntry, ...]) -> tuple[EntryWrite, ...]:
     """Attempts cut short stay open, to be repeated under their number; nobody limits them meanwhile."""
-    return tuple(
-        entry_of(step.place, StepStatus.RUNNING, attempt=step.attempt) for step in steps if step.executing
-    )
+    return tuple(build_entry(step.place, StepStatus.RUNNING, attempt=step.attempt) for step in steps if step.executing)
 
 
-def cut_short(steps: tuple[OpenStep, ...], end: AttemptEnd) -> tuple[AttemptWrite, ...]:
+def end_attempts(steps: tuple[OpenEntry, ...], end: AttemptEnd) -> tuple[AttemptWrite, ...]:
     """Attempts that end because the run goes elsewhere, or nowhere."""
     return tuple(
         AttemptWrite(index=step.place.index, attempt=step.attempt, end=end, began_ago=step.began_ago)
@@ -116,19 +111,19 @@ def cut_short(steps: tuple[OpenStep, ...], end: AttemptEnd) -> tuple[AttemptWrit
     )
 
 
-def awake(run: RunView) -> RunWrite:
+def resume_run(run: RunView) -> RunWrite:
     """The run goes on where it is: with its function, or undoing what that did."""
-    return _UNDOING if run.undoing else _RUNNING
+    return _COMPENSATING if run.undoing else _RUNNING
 
 
-def put_by(run: RunView, delay: int = 0) -> RunStatus:
+def idle_status(run: RunView, delay: int = 0) -> RunStatus:
     """How a run stands that no worker has: one that is being rolled back stays so, whatever it waits for."""
     if run.undoing:
         return RunStatus.COMPENSATING
     return RunStatus.SLEEPING if delay else RunStatus.PENDING
 
 
-def sleep(run: RunView, delay: int | None, hold: int, parked_on: str | None = None) -> RunWrite:
+def suspend_run(run: RunView, delay: int | None, hold: int, parked_on: str | None = None) -> RunWrite:
     """Wait: in its worker's memory if that is short, otherwise put down for any worker to pick up.
 
     Code that got as far as waiting found its way through the journal: if the code changes once more, it
@@ -136,7 +131,7 @@ def sleep(run: RunView, delay: int | None, hold: int, parked_on: str | None = No
     """
     put_down = delay is None or delay > hold
     return RunWrite(
-        status=put_by(run, 1),
+        status=idle_status(run, 1),
         wake_in=delay,
         release=put_down,
         take=put_down,

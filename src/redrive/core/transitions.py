@@ -14,23 +14,6 @@ import msgspec
 from redrive.core.outbox import Bundle
 from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
 
-__all__ = [
-    "Answer",
-    "AttemptEnd",
-    "AttemptWrite",
-    "AuditWrite",
-    "CircuitMark",
-    "EntryWrite",
-    "LetterMove",
-    "LetterWrite",
-    "MessageWrite",
-    "NewRun",
-    "Reopening",
-    "ReplayWrite",
-    "RunWrite",
-    "Transition",
-]
-
 
 class AttemptEnd(StrEnum):
     """How a try of a step ended, other than by success (which the journal entry itself records).
@@ -121,7 +104,7 @@ class LetterWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     attempts: int = 0
 
 
-class LetterMove(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class LetterStatusWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A letter's new status. `by` and `resolution` say how it was closed; `run` hands it to another run."""
 
     letter: str
@@ -167,7 +150,7 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     handler_for: str | None = None
 
 
-class Reopening(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class ReopenWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a person changes about a run that has ended, so that it goes on. Its timeout begins anew.
 
     `supersedes`: the entries, by index, that no longer count. `loosens`: those that still answer whoever
@@ -233,7 +216,7 @@ class AuditWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     token: str | None = None
 
 
-class CircuitMark(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class CircuitSampleWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How a call ended that a circuit let through: `good`, bad, or None where that says nothing about it.
 
     `settings` is the circuit as the code has it. `probe`: the call held a permit, which it gives back.
@@ -268,8 +251,8 @@ class Transition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     attempts: tuple[AttemptWrite, ...] = ()
     change: RunWrite | None = None
     letter: LetterWrite | None = None
-    move: LetterMove | None = None
-    reopens: Reopening | None = None
+    move: LetterStatusWrite | None = None
+    reopens: ReopenWrite | None = None
     starts: tuple[NewRun, ...] = ()
     replay: ReplayWrite | None = None
     ends_replay: str | None = None
@@ -279,10 +262,10 @@ class Transition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     closes: bool = False
     clears_suspicion: bool = False
     version: str | None = None
-    marks: tuple[CircuitMark, ...] = ()
+    marks: tuple[CircuitSampleWrite, ...] = ()
 
 
-class Answer(msgspec.Struct, frozen=True, gc=False):
+class TransitionResult(msgspec.Struct, frozen=True, gc=False):
     """What became of a transition: `kept`, or refused because the run belongs to another by now.
 
     `bundled` has, for each of its messages, the number it got and the bundle it is in, if it is in one.

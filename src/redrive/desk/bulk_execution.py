@@ -13,35 +13,32 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from redrive.clock import MICROS, Clock
-from redrive.core.audit import set_refused
+from redrive.core.audit import audit_bulk_refused
 from redrive.core.idempotency import letter_id
-from redrive.core.outcomes import Closed
-from redrive.core.replay import Mode, ReplayRequest
+from redrive.core.outcomes import LetterClosed
+from redrive.core.replay import ReplayMode, ReplayRequest
 from redrive.core.schedule import Rate
 from redrive.core.states import LetterStatus
-from redrive.desk.decisions import Order, Prepared, Replayer, closing
+from redrive.desk.decisions import PreparedReplay, Replayer, ReplayOrder, close_letter
 from redrive.errors import ConfigurationError, Conflict, DataRefused, InputError, RedriveError, StoreError
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.settle.settler import LocalSettler
-from redrive.store.bulk import ItemMark, SetChange, SetItemRow, SetItemStatus, SetRow, SetStatus, SetVerb
+from redrive.store.bulk import BulkChange, BulkItemResult, BulkItemRow, BulkRow, BulkVerb, SetItemStatus, SetStatus
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.port import Store
-from redrive.store.records import Case
-
-__all__ = ["Batches", "REPLAY", "SetWorker", "order_of", "why_not"]
-
+from redrive.store.records import DecisionCase
 
 # -- Deciding on a few letters of a set at a time: read them, decide on each, write what may be writ -----
 
 
 log = logging.getLogger("redrive.desk")
 REPLAY = "REPLAY"
-CLOSINGS = {"RESOLVE": LetterStatus.RESOLVED, "IGNORE": LetterStatus.IGNORED}
-_BREATH = 25  # items between which others get their turn
-Cases = dict[str, Case]
+CLOSED_STATUSES = {"RESOLVE": LetterStatus.RESOLVED, "IGNORE": LetterStatus.IGNORED}
+_YIELD_EVERY = 25  # items between which others get their turn
+CasesById = dict[str, DecisionCase]
 
 
-class Batches:
+class BulkExecutor:
     """Carries out what a set asks for."""
 
     def __init__(self, store: Store, clock: Clock, replayer: Replayer) -> None:
@@ -49,98 +46,100 @@ class Batches:
         self._replayer = replayer
         self._settler = LocalSettler(store, clock)
 
-    async def decide(self, row: SetRow, items: Sequence[SetItemRow]) -> list[ItemMark]:
+    async def decide(self, row: BulkRow, items: Sequence[BulkItemRow]) -> list[BulkItemResult]:
         """Decide on these letters. One that changed meanwhile has no mark, and is looked at again."""
-        cases = await self._cases(row.tenant, [item.letter for item in items])
+        cases = await self._load_cases(row.tenant, [item.letter for item in items])
         if row.action == REPLAY:
-            return await self._replay(row, items, cases)
-        return await self._close(row, items, cases)
+            return await self._replay_items(row, items, cases)
+        return await self._close_items(row, items, cases)
 
-    async def _cases(self, tenant: str, ids: Sequence[str]) -> Cases:
+    async def _load_cases(self, tenant: str, ids: Sequence[str]) -> CasesById:
         """By the ids that were given: those of letters, or of the runs that letters were written for."""
-        found = _by_id(await self._store.cases(ids), tenant)
+        found = _index_cases(await self._store.cases(ids), tenant)
         missing = [id for id in ids if id not in found]
         if missing:
-            others = _by_id(await self._store.cases([letter_id(id) for id in missing]), tenant)
+            others = _index_cases(await self._store.cases([letter_id(id) for id in missing]), tenant)
             found.update({id: others[letter_id(id)] for id in missing if letter_id(id) in others})
         return found
 
     # -- replays -----------------------------------------------------------------------------------------
 
-    async def _replay(self, row: SetRow, items: Sequence[SetItemRow], cases: Cases) -> list[ItemMark]:
-        order = order_of(row)
-        marks: list[ItemMark] = []
-        prepared: list[tuple[SetItemRow, Prepared]] = []
+    async def _replay_items(self, row: BulkRow, items: Sequence[BulkItemRow], cases: CasesById) -> list[BulkItemResult]:
+        order = make_order(row)
+        marks: list[BulkItemResult] = []
+        prepared: list[tuple[BulkItemRow, PreparedReplay]] = []
         for number, item in enumerate(items):
-            found = await self._prepared(order, item, cases.get(item.letter))
-            if isinstance(found, Prepared):
+            found = await self._prepare_item(order, item, cases.get(item.letter))
+            if isinstance(found, PreparedReplay):
                 prepared.append((item, found))
             else:
                 marks.append(found)
-            if number % _BREATH == 0:
+            if number % _YIELD_EVERY == 0:
                 await asyncio.sleep(0)
-        if not await self._goes_on(row):
+        if not await self._is_still_running(row):
             return []
-        return marks + await self._apply(prepared)
+        return marks + await self._apply_replays(prepared)
 
-    async def _goes_on(self, row: SetRow) -> bool:
+    async def _is_still_running(self, row: BulkRow) -> bool:
         """Return False if the set was stopped, paused or given another rate, or another node has it."""
-        now = await self._store.set_of(row.public_id)
+        now = await self._store.bulk_by_id(row.public_id)
         return now is not None and now.status is SetStatus.RUNNING and now.fence == row.fence
 
-    async def _prepared(self, order: Order, item: SetItemRow, case: Case | None) -> Prepared | ItemMark:
+    async def _prepare_item(
+        self, order: ReplayOrder, item: BulkItemRow, case: DecisionCase | None
+    ) -> PreparedReplay | BulkItemResult:
         try:
             if case is None:
-                return _refused(item, Reason(ReasonCode.LETTER_GONE, id=quote(item.letter)))
-            before = await self._replayer.answered_before(case, order)
+                return _make_refused_result(item, Reason(ReasonCode.LETTER_GONE, id=quote(item.letter)))
+            before = await self._replayer.find_earlier_answer(case, order)
             if before is not None:
-                return _done(item, before.run_id)
+                return _make_done_result(item, before.run_id)
             prepared = await self._replayer.prepare(case, order)
-            await self._replayer.refuse_unknown(case)
+            await self._replayer.require_registered_workflow(case)
             return prepared
         except Exception as error:
-            return _refused(item, why_not(error, item.letter))
+            return _make_refused_result(item, explain_refusal(error, item.letter))
 
-    async def _apply(self, prepared: Sequence[tuple[SetItemRow, Prepared]]) -> list[ItemMark]:
+    async def _apply_replays(self, prepared: Sequence[tuple[BulkItemRow, PreparedReplay]]) -> list[BulkItemResult]:
         if not prepared:
             return []
         try:
             replays = await self._replayer.apply([each for _, each in prepared])
         except DataRefused as error:
             if len(prepared) == 1:
-                return [_refused(prepared[0][0], Reason.of_error(error))]
-            return [mark for each in prepared for mark in await self._apply([each])]
+                return [_make_refused_result(prepared[0][0], Reason.of_error(error))]
+            return [mark for each in prepared for mark in await self._apply_replays([each])]
         pairs = zip(prepared, replays, strict=True)
-        return [_done(item, replay.run_id) for (item, _), replay in pairs if replay is not None]
+        return [_make_done_result(item, replay.run_id) for (item, _), replay in pairs if replay is not None]
 
     # -- closing -----------------------------------------------------------------------------------------
 
-    async def _close(self, row: SetRow, items: Sequence[SetItemRow], cases: Cases) -> list[ItemMark]:
-        marks: list[ItemMark] = []
-        closing: list[tuple[SetItemRow, Closed]] = []
+    async def _close_items(self, row: BulkRow, items: Sequence[BulkItemRow], cases: CasesById) -> list[BulkItemResult]:
+        marks: list[BulkItemResult] = []
+        closing: list[tuple[BulkItemRow, LetterClosed]] = []
         for item in items:
-            found = _closing(row, item, cases.get(item.letter))
-            if isinstance(found, Closed):
+            found = _prepare_closing(row, item, cases.get(item.letter))
+            if isinstance(found, LetterClosed):
                 closing.append((item, found))
             else:
                 marks.append(found)
         settled = await self._settler.settle([each for _, each in closing]) if closing else []
         pairs = zip(closing, settled, strict=True)
-        return marks + [_done(item, None) for (item, _), answer in pairs if answer.kept]
+        return marks + [_make_done_result(item, None) for (item, _), answer in pairs if answer.kept]
 
 
-def order_of(row: SetRow) -> Order:
+def make_order(row: BulkRow) -> ReplayOrder:
     """What the set asks to be done with each letter, under a key of its own."""
     if isinstance(row.request, Unreadable):
         reason = Reason(ReasonCode.SET_UNREADABLE, id=row.public_id, why=row.request.why)
         raise ConfigurationError(reason)
     said = json.loads(row.request or "{}")
     output = said.pop("output", {}).get("value")
-    request = ReplayRequest(**{**said, "mode": Mode(said["mode"]), "output": output})
-    return Order(request=request, by=row.by, reason=row.reason, key=row.public_id)
+    request = ReplayRequest(**{**said, "mode": ReplayMode(said["mode"]), "output": output})
+    return ReplayOrder(request=request, by=row.by, reason=row.reason, key=row.public_id)
 
 
-def why_not(error: Exception, letter: str) -> Reason:
+def explain_refusal(error: Exception, letter: str) -> Reason:
     """Why a letter cannot be decided on; trouble with the store is no reason, and is raised again."""
     if isinstance(error, StoreError):
         raise error
@@ -150,42 +149,42 @@ def why_not(error: Exception, letter: str) -> Reason:
     return Reason(ReasonCode.UNEXPECTED_ERROR, error_type=type(error).__name__, message=str(error))
 
 
-def _by_id(cases: Sequence[Case], tenant: str) -> Cases:
+def _index_cases(cases: Sequence[DecisionCase], tenant: str) -> CasesById:
     mine = [case for case in cases if case.letter is not None and tenant in ("", case.run.tenant)]
     return {id: case for case in mine for id in (case.run.public_id, case.subject)}
 
 
-def _closing(row: SetRow, item: SetItemRow, case: Case | None) -> Closed | ItemMark:
+def _prepare_closing(row: BulkRow, item: BulkItemRow, case: DecisionCase | None) -> LetterClosed | BulkItemResult:
     if case is None or case.letter is None:
-        return _refused(item, Reason(ReasonCode.LETTER_GONE, id=quote(item.letter)))
+        return _make_refused_result(item, Reason(ReasonCode.LETTER_GONE, id=quote(item.letter)))
     try:
-        outcome = closing(case.run, case.letter, CLOSINGS[row.action], by=row.by, reason=row.reason)
+        outcome = close_letter(case.run, case.letter, CLOSED_STATUSES[row.action], by=row.by, reason=row.reason)
     except Conflict as refused:
-        return _refused(item, Reason.of_error(refused))
-    return outcome or _done(item, None)
+        return _make_refused_result(item, Reason.of_error(refused))
+    return outcome or _make_done_result(item, None)
 
 
-def _done(item: SetItemRow, run_id: str | None) -> ItemMark:
-    return ItemMark(id=item.id, status=SetItemStatus.DONE, run_id=run_id)
+def _make_done_result(item: BulkItemRow, run_id: str | None) -> BulkItemResult:
+    return BulkItemResult(id=item.id, status=SetItemStatus.DONE, run_id=run_id)
 
 
-def _refused(item: SetItemRow, why: Reason) -> ItemMark:
-    return ItemMark(id=item.id, status=SetItemStatus.FAILED, error=why.to_text())
+def _make_refused_result(item: BulkItemRow, why: Reason) -> BulkItemResult:
+    return BulkItemResult(id=item.id, status=SetItemStatus.FAILED, error=why.to_text())
 
 
 # -- Sets: decide on many letters, a batch at a time, wherever a node has time for it --------------------
 
 
-_BATCH = 300  # what a worker for a hundred runs, which is the usual size, executes in three goes
-_TURN = 20  # batches until another set may have its turn
+_BATCH_SIZE = 300  # what a worker for a hundred runs, which is the usual size, executes in three goes
+_BATCHES_PER_CLAIM = 20  # batches until another set may have its turn
 _LEASE = 15 * MICROS
-Decide = Callable[[SetRow, Sequence[SetItemRow]], Awaitable[list[ItemMark]]]
+DecideItems = Callable[[BulkRow, Sequence[BulkItemRow]], Awaitable[list[BulkItemResult]]]
 
 
-class SetWorker:
+class BulkWorker:
     """Works off sets. `decide` is what the desk does with a few letters of one."""
 
-    def __init__(self, store: Store, decide: Decide, *, batch: int = _BATCH) -> None:
+    def __init__(self, store: Store, decide: DecideItems, *, batch: int = _BATCH_SIZE) -> None:
         self._store = store
         self._decide = decide
         self._batch = batch
@@ -207,27 +206,27 @@ class SetWorker:
         now = self._store.now()  # before: a store that does not answer is not asked again at once
         self._due = {set: due for set, due in self._due.items() if due > now}
         total = 0
-        while (row := await self._store.claim_set(_LEASE)) is not None:
-            total += await (self._turn(row) if row.rate is None else self._portion(row, row.rate))
+        while (row := await self._store.claim_bulk(_LEASE)) is not None:
+            total += await (self._work_unlimited(row) if row.rate is None else self._work_at_rate(row, row.rate))
         return total
 
-    async def _portion(self, row: SetRow, rate: Rate) -> int:
+    async def _work_at_rate(self, row: BulkRow, rate: Rate) -> int:
         """Decide on as many letters as may go at once, and leave the set alone until the next ones may."""
         portion = rate.portion(self._batch)
-        items = await self._next(row, (), portion.count, _LEASE)
+        items = await self._advance_or_stop(row, (), portion.count, _LEASE)
         if items is None:
             return 0
         marks = await self._decide(row, items) if items else []
         wait = portion.gap if items else 0  # from when it was let go, or a slow portion and the next are one
-        if await self._next(row, marks, 1, wait):
+        if await self._advance_or_stop(row, marks, 1, wait):
             self._due[row.id] = self._store.now() + wait
         return len(marks)
 
-    async def _turn(self, row: SetRow) -> int:
-        marks: list[ItemMark] = []
+    async def _work_unlimited(self, row: BulkRow) -> int:
+        marks: list[BulkItemResult] = []
         count = 0
-        for _ in range(_TURN):
-            items = await self._next(row, marks, self._batch, _LEASE)
+        for _ in range(_BATCHES_PER_CLAIM):
+            items = await self._advance_or_stop(row, marks, self._batch, _LEASE)
             if items is None:
                 return count
             marks = await self._decide(row, items) if items else []
@@ -235,12 +234,12 @@ class SetWorker:
         await self._store.advance(row, marks, limit=0, lease=0)
         return count
 
-    async def _next(
-        self, row: SetRow, marks: Sequence[ItemMark], limit: int, lease: int
-    ) -> list[SetItemRow] | None:
+    async def _advance_or_stop(
+        self, row: BulkRow, marks: Sequence[BulkItemResult], limit: int, lease: int
+    ) -> list[BulkItemRow] | None:
         try:
             return await self._store.advance(row, marks, limit=limit, lease=lease)
         except (DataRefused, InputError) as error:
-            line = set_refused(row.public_id, row.tenant, Reason.of_error(error))
-            await self._store.change_set(row.public_id, SetChange(SetVerb.STOP), line)
+            line = audit_bulk_refused(row.public_id, row.tenant, Reason.of_error(error))
+            await self._store.change_bulk(row.public_id, BulkChange(BulkVerb.STOP), line)
             return None

@@ -9,26 +9,24 @@ from datetime import datetime
 from typing import Any
 
 from redrive.clock import Clock
-from redrive.core.audit import Event, reason_by
-from redrive.core.circuit import CircuitState, CircuitStatus, close, open_by_hand
+from redrive.core.audit import AuditEvent, read_reason
+from redrive.core.circuit import CircuitState, CircuitStatus, close_circuit, open_manually
 from redrive.core.roles import DEFAULT_TENANT
 from redrive.core.transitions import AuditWrite
-from redrive.desk.models import fields_for
-from redrive.desk.validation import person, reason_given, short_text
-from redrive.duration import moment
+from redrive.desk.models import make_reason_fields
+from redrive.desk.validation import check_reason, require_actor, require_text
+from redrive.duration import to_datetime
 from redrive.errors import ConfigurationError, InputError, NotFound
 from redrive.policy import Circuit
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.records import replace
-from redrive.settle.circuits import Decide, turn, turn_to
-from redrive.store.circuits import MOST_COUNTED, CircuitCase, CircuitRow, CircuitTurn
+from redrive.settle.circuits import CircuitDecision, make_circuit_update, update_circuit
+from redrive.store.circuits import MOST_COUNTED, CircuitCase, CircuitRow, CircuitUpdate
 from redrive.store.filters import CircuitFilter
-from redrive.store.port import People
+from redrive.store.port import DeskStore
 from redrive.store.records import Page
 
-__all__ = ["CircuitRecord", "Circuits", "shaped"]
-
-_LONGEST = 401  # a workflow, a slash and a step
+_MAX_KEY_LENGTH = 401  # a workflow, a slash and a step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +56,7 @@ class CircuitRecord:
 class Circuits:
     """Circuits of all tenants. One is there once something happened to it; until then it is closed."""
 
-    def __init__(self, store: People, clock: Clock, on_turn: Callable[[CircuitRow], None]) -> None:
+    def __init__(self, store: DeskStore, clock: Clock, on_turn: Callable[[CircuitRow], None]) -> None:
         self._store = store
         self._clock = clock
         self._on_turn = on_turn
@@ -68,53 +66,53 @@ class Circuits:
     ) -> Page[CircuitRecord]:
         """A page of circuits, those heard of last first."""
         page = await self._store.circuits(filter or CircuitFilter(), limit=limit, cursor=cursor)
-        return Page([shaped(row) for row in page.items], page.next, page.prev)
+        return Page([present_circuit(row) for row in page.items], page.next, page.prev)
 
     async def get(self, key: str, *, tenant: str = DEFAULT_TENANT) -> CircuitRecord:
         """One circuit; NotFound if nothing ever happened to one of this key."""
-        row = await self._row(_key(key), short_text("tenant", tenant))
+        row = await self._load_row(_check_key(key), require_text("tenant", tenant))
         if not row.version:
             raise NotFound(Reason(ReasonCode.CIRCUIT_UNKNOWN, circuit=key, tenant=tenant))
-        return shaped(row)
+        return present_circuit(row)
 
     async def open(
         self, key: str, *, tenant: str = DEFAULT_TENANT, by: str = "unknown", reason: str | None = None
     ) -> CircuitRecord:
         """Let no call through until somebody closes or resets it. It need not have been heard of."""
 
-        def decide(case: CircuitCase) -> CircuitTurn | None:
+        def decide(case: CircuitCase) -> CircuitUpdate | None:
             if case.row.is_open and case.row.until is None:
                 return None
-            return turn_to(case, open_by_hand(case.row.state), why=why, by=by)
+            return make_circuit_update(case, open_manually(case.row.state), why=why, by=by)
 
-        by, why = person(by), reason_given(reason) or f"opened by {by}"
-        return await self._turned(key, tenant, decide)
+        by, why = require_actor(by), check_reason(reason) or f"opened by {by}"
+        return await self._change_circuit(key, tenant, decide)
 
     async def close(
         self, key: str, *, tenant: str = DEFAULT_TENANT, by: str = "unknown", reason: str | None = None
     ) -> CircuitRecord:
         """Let calls through at once. Runs that wait go on in growing waves."""
 
-        def decide(case: CircuitCase) -> CircuitTurn | None:
+        def decide(case: CircuitCase) -> CircuitUpdate | None:
             if case.row.status is CircuitStatus.CLOSED:
                 return None
-            return turn_to(case, close(case.row.state), why=why, by=by)
+            return make_circuit_update(case, close_circuit(case.row.state), why=why, by=by)
 
-        by, why = person(by), reason_given(reason) or f"closed by {by}"
-        return await self._turned(key, tenant, decide)
+        by, why = require_actor(by), check_reason(reason) or f"closed by {by}"
+        return await self._change_circuit(key, tenant, decide)
 
     async def reset(
         self, key: str, *, tenant: str = DEFAULT_TENANT, by: str = "unknown", reason: str | None = None
     ) -> CircuitRecord:
         """Close it, and forget what was marked down and what people set: it is as the code has it."""
 
-        def decide(case: CircuitCase) -> CircuitTurn:
-            wanted = turn_to(case, close(case.row.state), why=why, by=by)
-            line = replace(wanted.audit[0], event=Event.CIRCUIT_RESET.value)
+        def decide(case: CircuitCase) -> CircuitUpdate:
+            wanted = make_circuit_update(case, close_circuit(case.row.state), why=why, by=by)
+            line = replace(wanted.audit[0], event=AuditEvent.CIRCUIT_RESET.value)
             return replace(wanted, override=None, audit=(line,))
 
-        by, why = person(by), reason_given(reason) or f"reset by {by}"
-        return await self._turned(key, tenant, decide)
+        by, why = require_actor(by), check_reason(reason) or f"reset by {by}"
+        return await self._change_circuit(key, tenant, decide)
 
     async def set(
         self, key: str, *, tenant: str = DEFAULT_TENANT, by: str = "unknown", **settings: Any
@@ -123,52 +121,48 @@ class Circuits:
 
         What is not named stays as it is. In force from the next failure or call on.
         """
-        given = _settings(settings)
-        by, token = person(by), self._clock.new_id()
+        given = _check_settings(settings)
+        by, token = require_actor(by), self._clock.new_id()
 
-        def decide(case: CircuitCase) -> CircuitTurn:
+        def decide(case: CircuitCase) -> CircuitUpdate:
             override = json.dumps({**json.loads(case.row.override or "{}"), **given})
-            return _overridden(case, override, Event.CIRCUIT_SET, by, token)
+            return _make_override_change(case, override, AuditEvent.CIRCUIT_SET, by, token)
 
-        return await self._turned(key, tenant, decide)
+        return await self._change_circuit(key, tenant, decide)
 
     async def unset(self, key: str, *, tenant: str = DEFAULT_TENANT, by: str = "unknown") -> CircuitRecord:
         """Go back to the settings that the code has."""
-        by, token = person(by), self._clock.new_id()
+        by, token = require_actor(by), self._clock.new_id()
 
-        def decide(case: CircuitCase) -> CircuitTurn | None:
+        def decide(case: CircuitCase) -> CircuitUpdate | None:
             if case.row.override is None:
                 return None
-            return _overridden(case, None, Event.CIRCUIT_UNSET, by, token)
+            return _make_override_change(case, None, AuditEvent.CIRCUIT_UNSET, by, token)
 
-        return await self._turned(key, tenant, decide)
+        return await self._change_circuit(key, tenant, decide)
 
-    async def _turned(self, key: str, tenant: str, decide: Decide) -> CircuitRecord:
-        place = (short_text("tenant", tenant), _key(key))
-        row, _ = await turn(self._store, place, decide)
+    async def _change_circuit(self, key: str, tenant: str, decide: CircuitDecision) -> CircuitRecord:
+        place = (require_text("tenant", tenant), _check_key(key))
+        row, _ = await update_circuit(self._store, place, decide)
         self._on_turn(row)
-        return shaped(await self._row(place[1], place[0]))
+        return present_circuit(await self._load_row(place[1], place[0]))
 
-    async def _row(self, key: str, tenant: str) -> CircuitRow:
+    async def _load_row(self, key: str, tenant: str) -> CircuitRow:
         return (await self._store.circuit(tenant, key, counted=MOST_COUNTED)).row
 
 
-def _overridden(case: CircuitCase, override: str | None, event: Event, by: str, token: str) -> CircuitTurn:
+def _make_override_change(
+    case: CircuitCase, override: str | None, event: AuditEvent, by: str, token: str
+) -> CircuitUpdate:
     row = case.row
     line = AuditWrite(
-        event=event.value,
-        tenant=row.tenant,
-        by=by,
-        subject=row.key,
-        before=row.override,
-        after=override,
-        token=token,
+        event=event.value, tenant=row.tenant, by=by, subject=row.key, before=row.override, after=override, token=token
     )
     state: CircuitState = row.state
-    return replace(turn_to(case, state), override=override, changed=True, audit=(line,))
+    return replace(make_circuit_update(case, state), override=override, changed=True, audit=(line,))
 
 
-def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
+def _check_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     """What was given, checked and as it is kept."""
     if not given:
         raise InputError(Reason(ReasonCode.CIRCUIT_SETTINGS_NEEDED))
@@ -181,28 +175,28 @@ def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: whole[name] for name in given}
 
 
-def _key(key: str) -> str:
+def _check_key(key: str) -> str:
     """A circuit's name, or a workflow's and a step's."""
-    if not isinstance(key, str) or not key.strip() or not key.isprintable() or len(key) > _LONGEST:
+    if not isinstance(key, str) or not key.strip() or not key.isprintable() or len(key) > _MAX_KEY_LENGTH:
         raise InputError(Reason(ReasonCode.CIRCUIT_KEY_INVALID, given=quote(key)))
     return key
 
 
-def shaped(row: CircuitRow) -> CircuitRecord:
+def present_circuit(row: CircuitRow) -> CircuitRecord:
     """A circuit as it is shown."""
     known = row.settings is not None or row.override is not None
-    reason = None if row.why is None else reason_by(row.changed_by, row.why)
+    reason = None if row.why is None else read_reason(row.changed_by, row.why)
     return CircuitRecord(
         key=row.key,
         tenant=row.tenant,
         status=row.status,
         generation=row.generation,
-        until=moment(row.until),
+        until=to_datetime(row.until),
         parked=row.parked,
         settings=row.in_force if known else None,
         override=None if row.override is None else json.loads(row.override),
         why=None if reason is None else str(reason),
-        **fields_for(reason),
+        **make_reason_fields(reason),
         changed_by=row.changed_by,
-        changed_at=moment(row.changed_at),
+        changed_at=to_datetime(row.changed_at),
     )

@@ -8,33 +8,37 @@ from functools import partial
 from typing import Any, Literal, TypedDict, Unpack, overload
 
 from redrive.clock import Clock
-from redrive.core.audit import Event
-from redrive.core.idempotency import letter_id, run_of
-from redrive.core.replay import Mode
-from redrive.core.schedule import rate_of
+from redrive.core.audit import AuditEvent
+from redrive.core.idempotency import letter_id, run_id_of_letter
+from redrive.core.replay import ReplayMode
+from redrive.core.schedule import parse_rate
 from redrive.core.states import LetterStatus
 from redrive.core.transitions import AuditWrite
-from redrive.desk.bulk import DryRunOfMany, LetterSet, SetItem, Sets
-from redrive.desk.decisions import Order, Replay, Replayer, closed_before, closing, make_request
+from redrive.desk.bulk import BulkOperations, DryRunOfMany, LetterSet, SetItem
+from redrive.desk.decisions import (
+    Replay,
+    Replayer,
+    ReplayOrder,
+    close_letter,
+    make_closed_conflict,
+    make_replay_request,
+)
 from redrive.desk.models import DeadLetter
-from redrive.desk.presenter import GroupList, Shaper, aside, length, list_groups
+from redrive.desk.presenter import GroupList, Presenter, in_thread_if_large, measure_size, present_groups
 from redrive.desk.preview import DryRun, Previewer
-from redrive.desk.runs import handled_by
-from redrive.desk.validation import a_flag, is_id, long_text, person, reason_given, short_text
+from redrive.desk.runs import find_failure_handler_runs
+from redrive.desk.validation import check_reason, is_id, require_actor, require_bool, require_long_text, require_text
 from redrive.errors import InputError, NotFound
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.settle.settler import LocalSettler
-from redrive.store.bulk import SetChange, SetVerb
+from redrive.store.bulk import BulkChange, BulkVerb
 from redrive.store.filters import AuditFilter, GroupFilter, LetterFilter
-from redrive.store.port import People
+from redrive.store.port import DeskStore
 from redrive.store.records import Facets, LetterRow, Page, Triage
 
-__all__ = ["DeadLetters", "ReplayOptions"]
-
-
-_HISTORY = 200
-_COUNTED = 2_000
+_MAX_HISTORY = 200
+_MAX_FACET_LETTERS = 2_000
 
 
 class ReplayOptions(TypedDict, total=False):
@@ -57,9 +61,9 @@ class DeadLetters:
 
     def __init__(
         self,
-        store: People,
+        store: DeskStore,
         clock: Clock,
-        shaper: Shaper,
+        shaper: Presenter,
         replayer: Replayer,
         previewer: Previewer,
         on_set: Callable[[], None] = lambda: None,
@@ -70,51 +74,49 @@ class DeadLetters:
         self._shaper = shaper
         self._replayer = replayer
         self._previewer = previewer
-        self._sets = Sets(store, clock, previewer, shaper, on_set)
+        self._sets = BulkOperations(store, clock, previewer, shaper, on_set)
 
     # -- looking ---------------------------------------------------------------------------------------
 
-    async def get(
-        self, id: str, *, tenant: str | None = None, reveal: bool = False, by: str = "unknown"
-    ) -> DeadLetter:
+    async def get(self, id: str, *, tenant: str | None = None, reveal: bool = False, by: str = "unknown") -> DeadLetter:
         """One dead letter with its run's steps, every attempt, its replays and its history.
 
         Secrets are hidden; `reveal=True` shows them, and the audit log says who looked.
         """
-        letter = await self._find(id, tenant)
+        letter = await self._find_letter(id, tenant)
         shaper = self._shaper
         if reveal:
-            await self._store.note([self._line(Event.LETTER_REVEALED, letter, by)])
-            shaper = Shaper(None)
+            await self._store.note([self._make_audit(AuditEvent.LETTER_REVEALED, letter, by)])
+            shaper = Presenter(None)
         case = next(iter(await self._store.cases([letter.public_id])), None)
         attempts = await self._store.attempts(letter.run)
-        history = await self._store.audit(AuditFilter(letter=letter.public_id), limit=_HISTORY, cursor=None)
+        history = await self._store.audit(AuditFilter(letter=letter.public_id), limit=_MAX_HISTORY, cursor=None)
         replays = () if case is None else case.replays
-        lineage = [run_of(letter.public_id), *(replay.run_id for replay in replays), letter.run_id]
+        lineage = [run_id_of_letter(letter.public_id), *(replay.run_id for replay in replays), letter.run_id]
         journal = () if case is None else case.journal
-        size = length(letter, journal, attempts, history.items, replays)
+        size = measure_size(letter, journal, attempts, history.items, replays)
         shape = partial(
             shaper.letter,
             letter,
-            steps=await aside(partial(shaper.steps, journal, attempts), size),
+            steps=await in_thread_if_large(partial(shaper.steps, journal, attempts), size),
             replays=replays,
             history=reversed(history.items),
             purged=case is None or case.run.input is None,
             handler_for=None if case is None else case.run.handler_for,
-            handled_by=await handled_by(self._store, *lineage),
+            handled_by=await find_failure_handler_runs(self._store, *lineage),
         )
-        return await aside(shape, size)
+        return await in_thread_if_large(shape, size)
 
-    async def _find(self, id: str, tenant: str | None) -> LetterRow:
+    async def _find_letter(self, id: str, tenant: str | None) -> LetterRow:
         """By its own id, by the id of the run it was written for, or of the one it is about now."""
-        if (row := await self._known(id, tenant)) is not None:
+        if (row := await self._find_by_any_id(id, tenant)) is not None:
             return row
         _, about = await self._replayer.letter(id, tenant=tenant)
-        if (row := await self._known(about.public_id, tenant)) is not None:
+        if (row := await self._find_by_any_id(about.public_id, tenant)) is not None:
             return row
         raise NotFound(Reason(ReasonCode.LETTER_NOT_FOUND, id=quote(id)))
 
-    async def _known(self, id: str, tenant: str | None) -> LetterRow | None:
+    async def _find_by_any_id(self, id: str, tenant: str | None) -> LetterRow | None:
         for known in (id, letter_id(id)) if is_id(id) else ():
             if (row := await self._store.letter(known, tenant=tenant)) is not None:
                 return row
@@ -125,8 +127,8 @@ class DeadLetters:
     ) -> Page[DeadLetter]:
         """A page of dead letters, newest first, without their stacks."""
         page = await self._store.letters(filter or LetterFilter(), limit=limit, cursor=cursor)
-        letters = await aside(
-            lambda: [self._shaper.letter(row, stack=False) for row in page.items], length(page.items)
+        letters = await in_thread_if_large(
+            lambda: [self._shaper.letter(row, stack=False) for row in page.items], measure_size(page.items)
         )
         return Page(letters, page.next, page.prev)
 
@@ -135,12 +137,7 @@ class DeadLetters:
         return await self._store.count_letters(filter or LetterFilter())
 
     async def groups(
-        self,
-        tenant: str | None = None,
-        *,
-        status: str | None = "OPEN",
-        limit: int = 50,
-        cursor: str | None = None,
+        self, tenant: str | None = None, *, status: str | None = "OPEN", limit: int = 50, cursor: str | None = None
     ) -> GroupList:
         """A page of failures with one cause each, the one seen last first.
 
@@ -149,11 +146,11 @@ class DeadLetters:
         """
         where = GroupFilter(tenant=tenant, status=status)
         page = await self._store.groups(where, limit=limit, cursor=cursor)
-        return await aside(partial(list_groups, page, self._shaper), length(page.items))
+        return await in_thread_if_large(partial(present_groups, page, self._shaper), measure_size(page.items))
 
     async def facets(self, filter: LetterFilter | None = None) -> Facets:
         """How the newest 2,000 letters that match are spread over codes, stages, workflows, steps, owners."""
-        return await self._store.facets(filter or LetterFilter(), most=_COUNTED)
+        return await self._store.facets(filter or LetterFilter(), most=_MAX_FACET_LETTERS)
 
     # -- deciding --------------------------------------------------------------------------------------
 
@@ -187,25 +184,19 @@ class DeadLetters:
         answer.
         """
         _, letter = await self._replayer.letter(id, tenant=tenant)
-        request = await make_request(mode, **options)
-        order = Order(request=request, by=by, reason=reason, key=idempotency_key)
-        if a_flag("dry_run", dry_run):
+        request = await make_replay_request(mode, **options)
+        order = ReplayOrder(request=request, by=by, reason=reason, key=idempotency_key)
+        if require_bool("dry_run", dry_run):
             return await self._previewer.preview(letter.public_id, order)
         return await self._replayer.replay(letter.public_id, order)
 
     async def complete(
-        self,
-        id: str,
-        output: Any,
-        *,
-        by: str = "unknown",
-        reason: str | None = None,
-        tenant: str | None = None,
+        self, id: str, output: Any, *, by: str = "unknown", reason: str | None = None, tenant: str | None = None
     ) -> Replay:
         """Give the failed step's result by hand, and let the run go on with it."""
         _, letter = await self._replayer.letter(id, tenant=tenant)
-        request = await make_request(Mode.COMPLETE, output=output)
-        return await self._replayer.replay(letter.public_id, Order(request=request, by=by, reason=reason))
+        request = await make_replay_request(ReplayMode.COMPLETE, output=output)
+        return await self._replayer.replay(letter.public_id, ReplayOrder(request=request, by=by, reason=reason))
 
     async def resolve(
         self, id: str, *, by: str = "unknown", reason: str | None = None, tenant: str | None = None
@@ -224,10 +215,10 @@ class DeadLetters:
     ) -> DeadLetter:
         while True:
             case, letter = await self._replayer.letter(id, tenant=tenant)
-            why = reason_given(reason)
-            outcome = closing(case.run, letter, status, by=person(by), reason=why)
+            why = check_reason(reason)
+            outcome = close_letter(case.run, letter, status, by=require_actor(by), reason=why)
             if outcome is None and why not in (None, letter.resolution):
-                raise closed_before(letter)
+                raise make_closed_conflict(letter)
             if outcome is None:
                 return await self.get(id, tenant=tenant)
             (settled,) = await self._settler.settle([outcome])
@@ -264,12 +255,10 @@ class DeadLetters:
         carries it out; `rate_set` changes it on the way, `pause_set` and `resume_set` hold it up.
         `dry_run` says how many match, and for the first 500 what would be refused; it changes nothing.
         """
-        order = Order(request=await make_request(mode, **options), by=by, reason=reason)
-        if a_flag("dry_run", dry_run):
+        order = ReplayOrder(request=await make_replay_request(mode, **options), by=by, reason=reason)
+        if require_bool("dry_run", dry_run):
             return await self._sets.preview(letters, order, tenant)
-        return await self._sets.begin(
-            "REPLAY", letters, order, by=by, reason=reason, tenant=tenant, rate=rate
-        )
+        return await self._sets.begin("REPLAY", letters, order, by=by, reason=reason, tenant=tenant, rate=rate)
 
     async def resolve_many(
         self,
@@ -299,9 +288,7 @@ class DeadLetters:
         """A decision on many letters and how far it is."""
         return await self._sets.get(id, tenant=tenant)
 
-    async def sets(
-        self, *, limit: int = 50, cursor: str | None = None, tenant: str | None = None
-    ) -> Page[LetterSet]:
+    async def sets(self, *, limit: int = 50, cursor: str | None = None, tenant: str | None = None) -> Page[LetterSet]:
         """A page of decisions on many letters, the newest first."""
         return await self._sets.list(limit, cursor, tenant)
 
@@ -319,81 +306,73 @@ class DeadLetters:
 
     async def stop_set(self, id: str, *, by: str = "unknown", tenant: str | None = None) -> LetterSet:
         """Decide on no further letter of a set. What was decided stays so."""
-        return await self._sets.change(id, SetChange(SetVerb.STOP), by=by, tenant=tenant)
+        return await self._sets.change(id, BulkChange(BulkVerb.STOP), by=by, tenant=tenant)
 
     async def pause_set(self, id: str, *, by: str = "unknown", tenant: str | None = None) -> LetterSet:
         """Decide on no further letter of a set until it is resumed. What is in hand is finished."""
-        return await self._sets.change(id, SetChange(SetVerb.PAUSE), by=by, tenant=tenant)
+        return await self._sets.change(id, BulkChange(BulkVerb.PAUSE), by=by, tenant=tenant)
 
     async def resume_set(self, id: str, *, by: str = "unknown", tenant: str | None = None) -> LetterSet:
         """Go on with a set that was paused, where it was."""
-        return await self._sets.change(id, SetChange(SetVerb.RESUME), by=by, tenant=tenant)
+        return await self._sets.change(id, BulkChange(BulkVerb.RESUME), by=by, tenant=tenant)
 
-    async def rate_set(
-        self, id: str, rate: str | None, *, by: str = "unknown", tenant: str | None = None
-    ) -> LetterSet:
+    async def rate_set(self, id: str, rate: str | None, *, by: str = "unknown", tenant: str | None = None) -> LetterSet:
         """Let a set decide on at most so many letters from now on, such as "50/s"; None is no limit."""
-        change = SetChange(SetVerb.RATE, None if rate is None else rate_of(rate))
+        change = BulkChange(BulkVerb.RATE, None if rate is None else parse_rate(rate))
         return await self._sets.change(id, change, by=by, tenant=tenant)
 
     # -- noting ----------------------------------------------------------------------------------------
 
-    async def assign(
-        self, id: str, *, to: str | None, by: str = "unknown", tenant: str | None = None
-    ) -> DeadLetter:
+    async def assign(self, id: str, *, to: str | None, by: str = "unknown", tenant: str | None = None) -> DeadLetter:
         """Say who looks after a letter; `to=None` says nobody."""
-        letter = await self._find(id, tenant)
-        owner = "" if to is None else short_text("to", to)
-        line = self._line(Event.LETTER_ASSIGNED, letter, by, before=letter.owner, after=to)
-        await self._note(Triage(letter=letter.public_id, owner=owner, audit=line))
+        letter = await self._find_letter(id, tenant)
+        owner = "" if to is None else require_text("to", to)
+        line = self._make_audit(AuditEvent.LETTER_ASSIGNED, letter, by, before=letter.owner, after=to)
+        await self._write_triage(Triage(letter=letter.public_id, owner=owner, audit=line))
         return await self.get(id, tenant=tenant)
 
-    async def comment(
-        self, id: str, text: str, *, by: str = "unknown", tenant: str | None = None
-    ) -> DeadLetter:
+    async def comment(self, id: str, text: str, *, by: str = "unknown", tenant: str | None = None) -> DeadLetter:
         """Say something about a letter."""
-        long_text("a comment", text)
-        letter = await self._find(id, tenant)
-        line = self._line(Event.LETTER_COMMENTED, letter, by, after=text)
-        await self._note(Triage(letter=letter.public_id, audit=line))
+        require_long_text("a comment", text)
+        letter = await self._find_letter(id, tenant)
+        line = self._make_audit(AuditEvent.LETTER_COMMENTED, letter, by, after=text)
+        await self._write_triage(Triage(letter=letter.public_id, audit=line))
         return await self.get(id, tenant=tenant)
 
-    async def tag(
-        self, id: str, tags: Iterable[str], *, by: str = "unknown", tenant: str | None = None
-    ) -> DeadLetter:
+    async def tag(self, id: str, tags: Iterable[str], *, by: str = "unknown", tenant: str | None = None) -> DeadLetter:
         """Mark a letter with words, in place of those it has."""
-        chosen = _tags(tags)
-        letter = await self._find(id, tenant)
-        line = self._line(
-            Event.LETTER_TAGGED, letter, by, before=", ".join(letter.tags), after=", ".join(chosen)
+        chosen = _check_tags(tags)
+        letter = await self._find_letter(id, tenant)
+        line = self._make_audit(
+            AuditEvent.LETTER_TAGGED, letter, by, before=", ".join(letter.tags), after=", ".join(chosen)
         )
-        await self._note(Triage(letter=letter.public_id, tags=chosen, audit=line))
+        await self._write_triage(Triage(letter=letter.public_id, tags=chosen, audit=line))
         return await self.get(id, tenant=tenant)
 
-    async def _note(self, triage: Triage) -> None:
+    async def _write_triage(self, triage: Triage) -> None:
         if not await self._store.triage(triage):
             raise NotFound(Reason(ReasonCode.LETTER_NOT_FOUND, id=quote(triage.letter)))
 
-    def _line(
-        self, event: Event, letter: LetterRow, by: str, before: str | None = None, after: str | None = None
+    def _make_audit(
+        self, event: AuditEvent, letter: LetterRow, by: str, before: str | None = None, after: str | None = None
     ) -> AuditWrite:
         return AuditWrite(
             event=event.value,
             tenant=letter.tenant,
-            by=person(by),
+            by=require_actor(by),
             subject=letter.run_id,
             letter=letter.public_id,
-            before=_quoted(before),
-            after=_quoted(after),
+            before=_encode_json(before),
+            after=_encode_json(after),
             token=self._clock.new_id(),
         )
 
 
-def _tags(tags: Iterable[str]) -> tuple[str, ...]:
+def _check_tags(tags: Iterable[str]) -> tuple[str, ...]:
     if isinstance(tags, str) or not isinstance(tags, Iterable):
         raise InputError(f"tags are a list of words, such as [{tags!r:.60}], not {type(tags).__name__}")
-    return tuple(dict.fromkeys(short_text("a tag", tag) for tag in tags))
+    return tuple(dict.fromkeys(require_text("a tag", tag) for tag in tags))
 
 
-def _quoted(text: str | None) -> str | None:
+def _encode_json(text: str | None) -> str | None:
     return None if text is None else json.dumps(text, ensure_ascii=False)

@@ -7,29 +7,15 @@ from datetime import datetime
 from enum import Enum, auto
 from typing import Any
 
-from redrive.core.audit import Event
+from redrive.core.audit import AuditEvent
 from redrive.core.json_edit import Change
-from redrive.core.states import CLOSED, EntryKind, LetterStatus, RunStatus, StepStatus
+from redrive.core.states import CLOSED_LETTER_STATUSES, EntryKind, LetterStatus, RunStatus, StepStatus
 from redrive.reasons import Reason, ReasonCode
-
-__all__ = [
-    "Aftermath",
-    "AttemptRecord",
-    "AuditRecord",
-    "Caller",
-    "DeadLetter",
-    "ReplayRecord",
-    "Run",
-    "StepRecord",
-    "aftermath",
-    "fields_for",
-]
-
 
 # -- Runs, steps, attempts, dead letters and lines of the audit log, as people and programs see them -----
 
 
-def fields_for(reason: Reason | None, name: str = "reason") -> dict[str, Any]:
+def make_reason_fields(reason: Reason | None, name: str = "reason") -> dict[str, Any]:
     """Return the fields `reason_code` and `reason_params` of a record; both are empty for free text."""
     if reason is None or reason.code == ReasonCode.TEXT:
         return {f"{name}_code": None, f"{name}_params": {}}
@@ -227,54 +213,54 @@ class DeadLetter:
     @property
     def comments(self) -> tuple[AuditRecord, ...]:
         """What people said about it, in order of time."""
-        return tuple(line for line in self.history if line.event == Event.LETTER_COMMENTED)
+        return tuple(line for line in self.history if line.event == AuditEvent.LETTER_COMMENTED)
 
 
 # -- What became of the work of a dead letter that is closed ---------------------------------------------
 
 
-class Aftermath(Enum):
+class LetterOutcome(Enum):
     """How the work stands: a replay decides that, or whoever closed the letter without one."""
 
     SUCCEEDED = auto()
-    IN_PART = auto()
+    PARTLY_SUCCEEDED = auto()
     UNDONE = auto()
     CANCELLED = auto()
-    GOES_ON = auto()
+    REPLAY_RUNNING = auto()
     FAILED_AGAIN = auto()
     EXPIRED = auto()
     CLOSED = auto()
 
 
-_ENDS: dict[str | None, Aftermath] = {
-    RunStatus.SUCCESS: Aftermath.SUCCEEDED,
-    RunStatus.PARTIAL: Aftermath.IN_PART,
-    RunStatus.COMPENSATED: Aftermath.UNDONE,
-    RunStatus.CANCELLED: Aftermath.CANCELLED,
-    None: Aftermath.GOES_ON,
+_OUTCOME_BY_STATUS: dict[str | None, LetterOutcome] = {
+    RunStatus.SUCCESS: LetterOutcome.SUCCEEDED,
+    RunStatus.PARTIAL: LetterOutcome.PARTLY_SUCCEEDED,
+    RunStatus.COMPENSATED: LetterOutcome.UNDONE,
+    RunStatus.CANCELLED: LetterOutcome.CANCELLED,
+    None: LetterOutcome.REPLAY_RUNNING,
 }
 # For when the replays are purged together with the run.
-_RESOLUTIONS: dict[str | None, Aftermath] = {
-    ReasonCode.REPLAY_SUCCEEDED: Aftermath.SUCCEEDED,
-    ReasonCode.STEP_REPLAY_SUCCEEDED: Aftermath.IN_PART,
-    ReasonCode.ROLLED_BACK: Aftermath.UNDONE,
-    ReasonCode.RUN_CANCELLED: Aftermath.CANCELLED,
+_OUTCOME_BY_RESOLUTION: dict[str | None, LetterOutcome] = {
+    ReasonCode.REPLAY_SUCCEEDED: LetterOutcome.SUCCEEDED,
+    ReasonCode.STEP_REPLAY_SUCCEEDED: LetterOutcome.PARTLY_SUCCEEDED,
+    ReasonCode.ROLLED_BACK: LetterOutcome.UNDONE,
+    ReasonCode.RUN_CANCELLED: LetterOutcome.CANCELLED,
 }
 
 
-def aftermath(letter: DeadLetter) -> Aftermath | None:
+def find_letter_outcome(letter: DeadLetter) -> LetterOutcome | None:
     """How the work stands that a closed letter is about; None while the letter is not closed."""
-    if letter.status not in CLOSED:
+    if letter.status not in CLOSED_LETTER_STATUSES:
         return None
-    last = _counts(letter)
+    last = _find_deciding_replay(letter)
     if last is not None:
-        return _ENDS.get(last.outcome, Aftermath.FAILED_AGAIN)
-    if letter.resolution_code in _RESOLUTIONS:
-        return _RESOLUTIONS[letter.resolution_code]
-    return Aftermath.EXPIRED if letter.status is LetterStatus.EXPIRED else Aftermath.CLOSED
+        return _OUTCOME_BY_STATUS.get(last.outcome, LetterOutcome.FAILED_AGAIN)
+    if letter.resolution_code in _OUTCOME_BY_RESOLUTION:
+        return _OUTCOME_BY_RESOLUTION[letter.resolution_code]
+    return LetterOutcome.EXPIRED if letter.status is LetterStatus.EXPIRED else LetterOutcome.CLOSED
 
 
-def _counts(letter: DeadLetter) -> ReplayRecord | None:
+def _find_deciding_replay(letter: DeadLetter) -> ReplayRecord | None:
     """The last replay, unless the letter was closed after it: by somebody who knew how it had ended."""
     last = letter.replays[-1] if letter.replays else None
     if last is None or letter.closed_at is None or last.ended_at is None:

@@ -11,24 +11,22 @@ from typing import Any
 import msgspec
 
 from redrive.clock import Clock
-from redrive.core.audit import Event
-from redrive.core.notifications import Notification, about, said
+from redrive.core.audit import AuditEvent
+from redrive.core.notifications import Notification, build_notification, render_notification
 from redrive.core.notify_rules import NotifyRule
 from redrive.core.redact import Redactor
 from redrive.core.transitions import AuditWrite
-from redrive.desk.presenter import aside, length
-from redrive.desk.validation import person, short_text
-from redrive.duration import moment
+from redrive.desk.presenter import in_thread_if_large, measure_size
+from redrive.desk.validation import require_actor, require_text
+from redrive.duration import to_datetime
 from redrive.errors import ConfigurationError, InputError, NotFound
 from redrive.http.ssrf import check_url
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.sinks.webhook import read_secrets
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.notifications import NotificationFilter, NotificationRow, RuleRow
-from redrive.store.port import People
+from redrive.store.port import DeskStore
 from redrive.store.records import Page
-
-__all__ = ["InboxItem", "Notifications", "StoredRule"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +58,7 @@ class StoredRule:
     updated_by: str
 
 
-class Showing(msgspec.Struct, frozen=True, kw_only=True):
+class NotificationDisplay(msgspec.Struct, frozen=True, kw_only=True):
     """How notifications are shown: what is hidden, where links lead."""
 
     redactor: Redactor
@@ -71,7 +69,7 @@ class Notifications:
     """The inbox of whoever looks, and the stored rules. `changed` hears that a rule was stored."""
 
     def __init__(
-        self, store: People, clock: Clock, showing: Showing, changed: Callable[[], Awaitable[None]]
+        self, store: DeskStore, clock: Clock, showing: NotificationDisplay, changed: Callable[[], Awaitable[None]]
     ) -> None:
         self._store = store
         self._clock = clock
@@ -91,24 +89,24 @@ class Notifications:
         cursor: str | None = None,
     ) -> Page[InboxItem]:
         """A page of the inbox, newest first, as this reader sees it."""
-        where = _where(tenant, workflow, unread=unread)
-        page = await self._store.notices.inbox(where, person(reader), limit=limit, cursor=cursor)
-        items = await aside(lambda: [self._item(row) for row in page.items], length(page.items))
+        where = _make_filter(tenant, workflow, unread=unread)
+        page = await self._store.notices.inbox(where, require_actor(reader), limit=limit, cursor=cursor)
+        items = await in_thread_if_large(
+            lambda: [self._present_item(row) for row in page.items], measure_size(page.items)
+        )
         return Page(items, page.next, page.prev)
 
     async def get(self, id: str, *, reader: str = "unknown", tenant: str | None = None) -> InboxItem:
         """One notification of the inbox."""
         where = NotificationFilter(tenant=tenant, ids=(id,))
-        page = await self._store.notices.inbox(where, person(reader), limit=1, cursor=None)
+        page = await self._store.notices.inbox(where, require_actor(reader), limit=1, cursor=None)
         if not page.items:
             raise NotFound(Reason(ReasonCode.NOTIFICATION_NOT_FOUND, id=quote(id)))
-        return await aside(lambda: self._item(page.items[0]), length(page.items))
+        return await in_thread_if_large(lambda: self._present_item(page.items[0]), measure_size(page.items))
 
-    async def unread(
-        self, *, reader: str = "unknown", tenant: str | None = None, workflow: str | None = None
-    ) -> int:
+    async def unread(self, *, reader: str = "unknown", tenant: str | None = None, workflow: str | None = None) -> int:
         """How many this reader has not read, counted up to 1,000."""
-        return await self._store.notices.unread(_where(tenant, workflow), person(reader))
+        return await self._store.notices.unread(_make_filter(tenant, workflow), require_actor(reader))
 
     async def mark_read(
         self, ids: Sequence[str] | None = None, *, reader: str = "unknown", tenant: str | None = None
@@ -116,13 +114,13 @@ class Notifications:
         """Note that this reader has read these, or all there are; returns of how many that was new."""
         named = None if ids is None else tuple(ids)
         where = NotificationFilter(tenant=tenant, ids=named)
-        return await self._store.notices.mark_read(where, person(reader))
+        return await self._store.notices.mark_read(where, require_actor(reader))
 
-    def _item(self, row: NotificationRow) -> InboxItem:
+    def _present_item(self, row: NotificationRow) -> InboxItem:
         if isinstance(row.content, Unreadable):
             raise ConfigurationError(f"a notification cannot be read: {row.content.why}")
-        told = about(row.public_id, row.content, self._showing.redactor, self._showing.base_url)
-        words = said(told)
+        told = build_notification(row.public_id, row.content, self._showing.redactor, self._showing.base_url)
+        words = render_notification(told)
         return InboxItem(
             id=row.public_id,
             event=row.event,
@@ -131,8 +129,8 @@ class Notifications:
             title=words.subject,
             text=words.text,
             count=row.count,
-            at=moment(row.created_at),
-            read_at=moment(row.read_at),
+            at=to_datetime(row.created_at),
+            read_at=to_datetime(row.read_at),
             notification=told,
         )
 
@@ -140,26 +138,21 @@ class Notifications:
 
     async def rules(self) -> Sequence[StoredRule]:
         """All stored rules."""
-        return [_shaped(row) for row in await self._store.notices.rules()]
+        return [_present_rule(row) for row in await self._store.notices.rules()]
 
     async def set_rule(
-        self,
-        rule: Mapping[str, Any],
-        *,
-        workflow: str | None = None,
-        tenant: str | None = None,
-        by: str = "unknown",
+        self, rule: Mapping[str, Any], *, workflow: str | None = None, tenant: str | None = None, by: str = "unknown"
     ) -> StoredRule:
         """Store who is told of what, for a workflow or for all: it goes before what the code says.
 
         `rule` is written like `notify=` of a workflow; one with `"on": []` silences. Its URLs must be public,
         whatever hosts are let through: a channel that the code registers leads inside.
         """
-        person(by)
-        read = self._read(rule)
+        require_actor(by)
+        read = self._parse_rule(rule)
         for what, value in (("workflow", workflow), ("tenant", tenant)):
             if value is not None:
-                short_text(what, value)
+                require_text(what, value)
         row = RuleRow(
             tenant=tenant or "",
             workflow=workflow or "",
@@ -167,32 +160,30 @@ class Notifications:
             updated_at=self._store.now(),
             updated_by=by,
         )
-        await self._store.notices.set_rule(row, self._line(Event.NOTIFY_SET, row, _shown(read)))
+        await self._store.notices.set_rule(row, self._make_audit(AuditEvent.NOTIFY_SET, row, _describe_rule(read)))
         await self._changed()
-        return _shaped(row)
+        return _present_rule(row)
 
-    async def delete_rule(
-        self, *, workflow: str | None = None, tenant: str | None = None, by: str = "unknown"
-    ) -> bool:
+    async def delete_rule(self, *, workflow: str | None = None, tenant: str | None = None, by: str = "unknown") -> bool:
         """Remove the rule stored for exactly this; False if there was none."""
-        person(by)
+        require_actor(by)
         row = RuleRow(tenant=tenant or "", workflow=workflow or "", rule="", updated_at=0, updated_by=by)
-        line = self._line(Event.NOTIFY_DELETED, row, None)
+        line = self._make_audit(AuditEvent.NOTIFY_DELETED, row, None)
         return await self._store.notices.delete_rule(row.tenant, row.workflow, line)
 
-    def _read(self, rule: Mapping[str, Any]) -> NotifyRule:
+    def _parse_rule(self, rule: Mapping[str, Any]) -> NotifyRule:
         try:
             read = NotifyRule.read(rule, "the rule")
             for target in read.targets:
                 if target.kind in ("slack", "teams", "webhook"):
-                    _refuse_inside(target.to)
+                    _require_public_url(target.to)
                 if target.secret is not None:
                     read_secrets(target.secret, "a webhook of the rule")
         except ConfigurationError as error:
             raise InputError(str(error)) from None
         return read
 
-    def _line(self, event: Event, row: RuleRow, after: dict[str, Any] | None) -> AuditWrite:
+    def _make_audit(self, event: AuditEvent, row: RuleRow, after: dict[str, Any] | None) -> AuditWrite:
         return AuditWrite(
             event=event.value,
             tenant=row.tenant,
@@ -203,7 +194,7 @@ class Notifications:
         )
 
 
-def _refuse_inside(url: str) -> None:
+def _require_public_url(url: str) -> None:
     try:
         check_url(url)
     except InputError as error:
@@ -212,26 +203,26 @@ def _refuse_inside(url: str) -> None:
         ) from None
 
 
-def _where(tenant: str | None, workflow: str | None, *, unread: bool = False) -> NotificationFilter:
+def _make_filter(tenant: str | None, workflow: str | None, *, unread: bool = False) -> NotificationFilter:
     named = None if workflow is None else (workflow,)
     return NotificationFilter(tenant=tenant, workflows=named, unread=unread)
 
 
-def _shown(rule: NotifyRule) -> dict[str, Any]:
+def _describe_rule(rule: NotifyRule) -> dict[str, Any]:
     """A rule without what lets others write there."""
     return {"on": list(rule.on), "to": [target.shown for target in rule.targets], "app": rule.app}
 
 
-def _shaped(row: RuleRow) -> StoredRule:
+def _present_rule(row: RuleRow) -> StoredRule:
     if isinstance(row.rule, Unreadable):
         raise ConfigurationError(f"a rule cannot be read: {row.rule.why}")
-    shown = _shown(NotifyRule.from_json(json.loads(row.rule)))
+    shown = _describe_rule(NotifyRule.from_json(json.loads(row.rule)))
     return StoredRule(
         on=tuple(shown["on"]),
         targets=tuple(shown["to"]),
         app=shown["app"],
         workflow=row.workflow or None,
         tenant=row.tenant or None,
-        updated_at=moment(row.updated_at),
+        updated_at=to_datetime(row.updated_at),
         updated_by=row.updated_by,
     )

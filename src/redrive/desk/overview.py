@@ -10,26 +10,23 @@ import msgspec
 
 from redrive.clock import MICROS
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
-from redrive.duration import moment
+from redrive.duration import to_datetime
 from redrive.store.filters import LetterFilter, RunFilter
-from redrive.store.list_query import OLDEST
-from redrive.store.port import People
-from redrive.store.records import Case, RunGlance
+from redrive.store.list_query import OLDEST_CURSOR
+from redrive.store.port import DeskStore
+from redrive.store.records import DecisionCase, RunSummary
 
-__all__ = ["MOST", "Minutes", "Retrying", "Standing", "standing"]
-
-
-MOST = 1_000
+MAX_COUNTED_RUNS = 1_000
 """Runs of one state that are counted; more are more."""
 
-_NEWEST = 5_000  # runs of the last hour that are looked at
-_HOUR = 60
-_MINUTE = 60 * MICROS
-_RETRYING = 12
-_FAILED = frozenset({RunStatus.DLQ_PENDING, RunStatus.FAILED, RunStatus.TIMED_OUT})
+_MAX_HOUR_RUNS = 5_000  # runs of the last hour that are looked at
+_MINUTES_SHOWN = 60
+_MINUTE_MICROS = 60 * MICROS
+_MAX_RETRYING = 12
+_FAILED_STATUSES = frozenset({RunStatus.DLQ_PENDING, RunStatus.FAILED, RunStatus.TIMED_OUT})
 
 
-class Minutes(msgspec.Struct, frozen=True, kw_only=True):
+class RunsPerMinute(msgspec.Struct, frozen=True, kw_only=True):
     """The last hour by minutes, the present one last: runs that were started, and those of them that failed.
 
     `since`: nothing before is counted, as so many runs were started.
@@ -50,7 +47,7 @@ class Minutes(msgspec.Struct, frozen=True, kw_only=True):
         return sum(self.failed) / sum(self.started) if sum(self.started) else None
 
 
-class Retrying(msgspec.Struct, frozen=True, kw_only=True):
+class RetryingStep(msgspec.Struct, frozen=True, kw_only=True):
     """A step that failed and is tried again at a time that is known."""
 
     run_id: str
@@ -61,7 +58,7 @@ class Retrying(msgspec.Struct, frozen=True, kw_only=True):
     next_at: datetime
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
+class Overview(msgspec.Struct, frozen=True, kw_only=True):
     """How things stand for whoever looks. Counts of runs go up to `MOST`."""
 
     open_letters: int
@@ -71,67 +68,67 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int
     late: int
     late_since: datetime | None
-    retrying: tuple[Retrying, ...]
-    minutes: Minutes
+    retrying: tuple[RetryingStep, ...]
+    minutes: RunsPerMinute
 
 
-async def standing(store: People, tenant: str | None) -> Standing:
+async def load_overview(store: DeskStore, tenant: str | None) -> Overview:
     """Look at one tenant, or at all."""
     now = store.now()
-    oldest = await store.letters(
-        LetterFilter(tenant=tenant, status=LetterStatus.OPEN), limit=1, cursor=OLDEST
+    oldest = await store.letters(LetterFilter(tenant=tenant, status=LetterStatus.OPEN), limit=1, cursor=OLDEST_CURSOR)
+    waiting = await store.run_summaries(
+        RunFilter(tenant=tenant, status=RunStatus.PENDING), most=MAX_COUNTED_RUNS, oldest=True
     )
-    waiting = await store.glances(RunFilter(tenant=tenant, status=RunStatus.PENDING), most=MOST, oldest=True)
-    due = [run.available_at for run in waiting if (run.available_at or now) < now - _MINUTE]
-    hour = RunFilter(tenant=tenant, since=now - _HOUR * _MINUTE)
-    return Standing(
+    due = [run.available_at for run in waiting if (run.available_at or now) < now - _MINUTE_MICROS]
+    hour = RunFilter(tenant=tenant, since=now - _MINUTES_SHOWN * _MINUTE_MICROS)
+    return Overview(
         open_letters=await store.count_letters(LetterFilter(tenant=tenant)),
-        oldest_letter=moment(oldest.items[0].failed_at) if oldest.items else None,
-        running=await _count(store, tenant, RunStatus.RUNNING),
-        sleeping=await _count(store, tenant, RunStatus.SLEEPING),
+        oldest_letter=to_datetime(oldest.items[0].failed_at) if oldest.items else None,
+        running=await _count_runs(store, tenant, RunStatus.RUNNING),
+        sleeping=await _count_runs(store, tenant, RunStatus.SLEEPING),
         waiting=len(waiting),
         late=len(due),
-        late_since=moment(min(at for at in due if at is not None)) if due else None,
-        retrying=await _retrying(store, tenant),
-        minutes=_minutes(await store.glances(hour, most=_NEWEST), now),
+        late_since=to_datetime(min(at for at in due if at is not None)) if due else None,
+        retrying=await _list_retrying_steps(store, tenant),
+        minutes=_count_runs_per_minute(await store.run_summaries(hour, most=_MAX_HOUR_RUNS), now),
     )
 
 
-async def _count(store: People, tenant: str | None, status: RunStatus) -> int:
-    return len(await store.glances(RunFilter(tenant=tenant, status=status), most=MOST))
+async def _count_runs(store: DeskStore, tenant: str | None, status: RunStatus) -> int:
+    return len(await store.run_summaries(RunFilter(tenant=tenant, status=status), most=MAX_COUNTED_RUNS))
 
 
-async def _retrying(store: People, tenant: str | None) -> tuple[Retrying, ...]:
+async def _list_retrying_steps(store: DeskStore, tenant: str | None) -> tuple[RetryingStep, ...]:
     where = RunFilter(tenant=tenant, status=RunStatus.SLEEPING)
-    page = await store.runs(where, limit=_RETRYING, cursor=None)
+    page = await store.runs(where, limit=_MAX_RETRYING, cursor=None)
     found = [
-        each for case in await store.cases([run.public_id for run in page.items]) for each in _steps(case)
+        each for case in await store.cases([run.public_id for run in page.items]) for each in _find_retrying_steps(case)
     ]
     return tuple(sorted(found, key=lambda each: each.next_at))
 
 
-def _steps(case: Case) -> list[Retrying]:
+def _find_retrying_steps(case: DecisionCase) -> list[RetryingStep]:
     return [
-        Retrying(
+        RetryingStep(
             run_id=case.run.public_id,
             workflow=case.run.workflow,
             tenant=case.run.tenant,
             step=entry.name,
             attempt=entry.attempt,
-            next_at=moment(entry.wake_at),
+            next_at=to_datetime(entry.wake_at),
         )
         for entry in case.journal
         if entry.status is StepStatus.RETRYING and entry.wake_at is not None and not entry.superseded
     ]
 
 
-def _minutes(runs: Sequence[RunGlance], now: int) -> Minutes:
-    begin = now // _MINUTE - _HOUR + 1
-    started = Counter(run.created_at // _MINUTE - begin for run in runs)
-    failed = Counter(run.created_at // _MINUTE - begin for run in runs if run.status in _FAILED)
-    since = runs[-1].created_at if len(runs) >= _NEWEST else begin * _MINUTE
-    return Minutes(
-        started=tuple(started[minute] for minute in range(_HOUR)),
-        failed=tuple(failed[minute] for minute in range(_HOUR)),
-        since=moment(since),
+def _count_runs_per_minute(runs: Sequence[RunSummary], now: int) -> RunsPerMinute:
+    begin = now // _MINUTE_MICROS - _MINUTES_SHOWN + 1
+    started = Counter(run.created_at // _MINUTE_MICROS - begin for run in runs)
+    failed = Counter(run.created_at // _MINUTE_MICROS - begin for run in runs if run.status in _FAILED_STATUSES)
+    since = runs[-1].created_at if len(runs) >= _MAX_HOUR_RUNS else begin * _MINUTE_MICROS
+    return RunsPerMinute(
+        started=tuple(started[minute] for minute in range(_MINUTES_SHOWN)),
+        failed=tuple(failed[minute] for minute in range(_MINUTES_SHOWN)),
+        since=to_datetime(since),
     )

@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 
-from redrive.core.audit import label, reason_by
+from redrive.core.audit import event_label, read_reason
 from redrive.core.classify import Category
 from redrive.core.failure import Failure
-from redrive.core.failure_reason import Ending
+from redrive.core.failure_reason import FailureReason
 from redrive.core.journal import EntryRow
 from redrive.core.json_edit import Change
 from redrive.core.redact import Redactor
-from redrive.core.retry import Verdict, explain
-from redrive.core.run_options import StepOptions, split, trace_id
-from redrive.core.states import EXECUTED, FINAL, EntryKind, RunStatus, StepStatus
+from redrive.core.retry import RetryDecision, explain_decision
+from redrive.core.run_options import StepOptions, split_trace, trace_id
+from redrive.core.states import EXECUTED_KINDS, FINAL_RUN_STATUSES, EntryKind, RunStatus, StepStatus
 from redrive.core.transitions import AttemptEnd
 from redrive.desk.models import (
     AttemptRecord,
@@ -27,33 +27,30 @@ from redrive.desk.models import (
     ReplayRecord,
     Run,
     StepRecord,
-    fields_for,
+    make_reason_fields,
 )
-from redrive.duration import moment
+from redrive.duration import to_datetime
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import as_dict, is_record, replace
 from redrive.store.records import AttemptRow, AuditRow, GroupPage, GroupRow, LetterRow, ReplayRow, RunRow
 
-__all__ = ["FailureGroup", "GroupList", "LARGE", "Shaper", "aside", "changes_of", "length", "list_groups"]
-
-
 # -- Rows as people and programs see them: times as datetimes, secrets masked, decisions in words --------
 
 
-_CUT_SHORT = {
+_INTERRUPTION_REASONS = {
     AttemptEnd.LOST: ReasonCode.ATTEMPT_LOST,
     AttemptEnd.RELEASED: ReasonCode.ATTEMPT_RELEASED,
     AttemptEnd.CANCELLED: ReasonCode.ATTEMPT_CANCELLED,
 }
 
 
-class Shaper:
+class Presenter:
     """Shapes rows for those who look, through one redactor; without one, everything is shown."""
 
     def __init__(self, redactor: Redactor | None) -> None:
         self._reveals = redactor is None
-        self._redact: Callable[[Any], Any] = _as_it_is if redactor is None else redactor.redact
-        self._text: Callable[[str], str] = _as_it_is if redactor is None else redactor.text
+        self._redact: Callable[[Any], Any] = _return_unchanged if redactor is None else redactor.redact
+        self._text: Callable[[str], str] = _return_unchanged if redactor is None else redactor.text
 
     def run(
         self,
@@ -65,8 +62,8 @@ class Shaper:
         handled_by: Iterable[str] = (),
     ) -> Run:
         """A run, with its steps if its journal is given."""
-        failed = row.status in FINAL or row.status is RunStatus.COMPENSATING
-        ending = Ending.from_json(row.failure) if row.failure is not None and failed else None
+        failed = row.status in FINAL_RUN_STATUSES or row.status is RunStatus.COMPENSATING
+        ending = FailureReason.from_json(row.failure) if row.failure is not None and failed else None
         reason = None if ending is None else self.reason(ending.reason)
         return Run(
             id=row.public_id,
@@ -79,11 +76,11 @@ class Shaper:
             correlation_id=row.correlation_id,
             parent=row.parent,
             replay_of=row.replay_of,
-            created_at=moment(row.created_at),
-            started_at=moment(row.started_at),
-            finished_at=moment(row.finished_at),
-            next_at=moment(row.available_at),
-            deadline=moment(row.deadline),
+            created_at=to_datetime(row.created_at),
+            started_at=to_datetime(row.started_at),
+            finished_at=to_datetime(row.finished_at),
+            next_at=to_datetime(row.available_at),
+            deadline=to_datetime(row.deadline),
             crashes=row.deaths,
             parked_on=row.parked_on,
             input=self.payload(row.input),
@@ -94,8 +91,8 @@ class Shaper:
             letter_id=letter_id,
             handler_for=row.handler_for,
             handled_by=tuple(handled_by),
-            trace_id=_trace(row.options),
-            **fields_for(reason),
+            trace_id=_find_trace_id(row.options),
+            **make_reason_fields(reason),
         )
 
     def steps(self, entries: Sequence[EntryRow], attempts: Sequence[AttemptRow]) -> tuple[StepRecord, ...]:
@@ -103,7 +100,7 @@ class Shaper:
         tries: dict[int, list[AttemptRow]] = {}
         for attempt in attempts:
             tries.setdefault(attempt.index, []).append(attempt)
-        return tuple(self._step(entry, tries.get(entry.index, ())) for entry in entries)
+        return tuple(self._present_step(entry, tries.get(entry.index, ())) for entry in entries)
 
     def letter(
         self,
@@ -121,9 +118,9 @@ class Shaper:
 
         Looking for secrets in a stack takes as long as in all the rest: lists leave it out.
         """
-        ending = Ending.from_json(row.failure)
+        ending = FailureReason.from_json(row.failure)
         failure, reason = ending.failure, self.reason(ending.reason)
-        closed = None if row.resolution is None else self.reason(reason_by(row.closed_by, row.resolution))
+        closed = None if row.resolution is None else self.reason(read_reason(row.closed_by, row.resolution))
         return DeadLetter(
             id=row.public_id,
             run_id=row.run_id,
@@ -134,7 +131,7 @@ class Shaper:
             stage=row.stage,
             category=row.category,
             reason=str(reason),
-            **fields_for(reason),
+            **make_reason_fields(reason),
             error_type=failure.error_type,
             message=self._text(failure.message),
             stack=self._text(failure.stack) if stack else "",
@@ -152,30 +149,30 @@ class Shaper:
             tags=row.tags,
             correlation_id=row.correlation_id,
             version=row.version,
-            created_at=moment(row.created_at),
-            failed_at=moment(row.failed_at),
-            closed_at=moment(row.closed_at),
+            created_at=to_datetime(row.created_at),
+            failed_at=to_datetime(row.failed_at),
+            closed_at=to_datetime(row.closed_at),
             closed_by=row.closed_by,
             resolution=None if closed is None else str(closed),
-            resolution_code=fields_for(closed)["reason_code"],
-            expires_at=moment(row.expires_at),
+            resolution_code=make_reason_fields(closed)["reason_code"],
+            expires_at=to_datetime(row.expires_at),
             steps=steps,
-            replays=tuple(replace(_replay(row), reason=self.text(row.reason)) for row in replays),
+            replays=tuple(replace(_present_replay(row), reason=self.text(row.reason)) for row in replays),
             history=tuple(map(self.line, history)),
             purged=purged,
             handler_for=handler_for,
             handled_by=tuple(handled_by),
-            trace_id=_trace(row.options),
+            trace_id=_find_trace_id(row.options),
         )
 
     def line(self, row: AuditRow, language: str = "en") -> AuditRecord:
         """A line of the audit log."""
-        reason = None if row.reason is None else self.reason(reason_by(row.by, row.reason))
+        reason = None if row.reason is None else self.reason(read_reason(row.by, row.reason))
         return AuditRecord(
             id=row.id,
-            at=moment(row.at),
+            at=to_datetime(row.at),
             event=row.event,
-            label=label(row.event, language),
+            label=event_label(row.event, language),
             by=row.by,
             tenant=row.tenant,
             subject=row.subject,
@@ -183,16 +180,16 @@ class Shaper:
             before=self.payload(row.before),
             after=self.payload(row.after),
             reason=None if reason is None else str(reason),
-            **fields_for(reason),
+            **make_reason_fields(reason),
         )
 
-    def _step(self, entry: EntryRow, tries: Iterable[AttemptRow]) -> StepRecord:
-        once = _at_most_once(entry)
-        records = [self._attempt(row, once) for row in tries]
-        by_hand = _given_by_hand(entry, records, once)
-        if entry.kind in EXECUTED and entry.status is StepStatus.SUCCESS and not by_hand:
-            records.append(_succeeded(entry))
-        ending = None if entry.failure is None else Ending.from_json(entry.failure)
+    def _present_step(self, entry: EntryRow, tries: Iterable[AttemptRow]) -> StepRecord:
+        once = _is_at_most_once(entry)
+        records = [self._present_attempt(row, once) for row in tries]
+        by_hand = _is_given_by_hand(entry, records, once)
+        if entry.kind in EXECUTED_KINDS and entry.status is StepStatus.SUCCESS and not by_hand:
+            records.append(_make_success_record(entry))
+        ending = None if entry.failure is None else FailureReason.from_json(entry.failure)
         reason = None if ending is None else self.reason(ending.reason)
         return StepRecord(
             index=entry.index,
@@ -201,34 +198,34 @@ class Shaper:
             kind=entry.kind,
             status=entry.status,
             attempt=entry.attempt,
-            began_at=moment(entry.first_at),
-            ended_at=moment(entry.ended_at),
-            next_at=moment(entry.wake_at),
+            began_at=to_datetime(entry.first_at),
+            ended_at=to_datetime(entry.ended_at),
+            next_at=to_datetime(entry.wake_at),
             input=self.payload(entry.input),
             output=self.payload(entry.output),
             error=None if reason is None else str(reason),
-            **fields_for(reason),
+            **make_reason_fields(reason),
             superseded=entry.superseded > 0,
             heartbeat=self.payload(entry.heartbeat),
             attempts=tuple(records),
             by_hand=by_hand,
         )
 
-    def _attempt(self, row: AttemptRow, once: bool) -> AttemptRecord:
+    def _present_attempt(self, row: AttemptRow, once: bool) -> AttemptRecord:
         failure = None if row.failure is None else Failure.from_json(json.loads(row.failure))
-        text, decision = self._text, self.reason(_decision(row, once))
+        text, decision = self._text, self.reason(_explain_attempt(row, once))
         return AttemptRecord(
             attempt=row.attempt,
             status=row.end.value,
-            began_at=moment(row.began_at),
-            ended_at=moment(row.ended_at),
+            began_at=to_datetime(row.began_at),
+            ended_at=to_datetime(row.ended_at),
             category=row.category,
             error_type=None if failure is None else failure.error_type,
             message=None if failure is None else text(failure.message),
             stack=None if failure is None else text(failure.stack),
-            next_at=moment(row.next_at),
+            next_at=to_datetime(row.next_at),
             decision=str(decision),
-            **fields_for(decision),
+            **make_reason_fields(decision),
         )
 
     def reason(self, reason: Reason) -> Reason:
@@ -250,71 +247,71 @@ class Shaper:
             return self._text(text)
 
 
-def _as_it_is(value: Any) -> Any:
+def _return_unchanged(value: Any) -> Any:
     return value
 
 
-def _replay(row: ReplayRow) -> ReplayRecord:
+def _present_replay(row: ReplayRow) -> ReplayRecord:
     return ReplayRecord(
         number=row.number,
         mode=row.mode,
         run_id=row.run_id,
         by=row.by,
         reason=row.reason,
-        at=moment(row.at),
-        ended_at=moment(row.ended_at),
+        at=to_datetime(row.at),
+        ended_at=to_datetime(row.ended_at),
         outcome=row.outcome,
-        changes=changes_of(row.changes),
+        changes=parse_changes(row.changes),
     )
 
 
-def changes_of(text: str | None) -> tuple[Change, ...]:
+def parse_changes(text: str | None) -> tuple[Change, ...]:
     """The differences of an edited input, as they were stored."""
     return () if text is None else tuple(Change.from_json(each) for each in json.loads(text))
 
 
-def _at_most_once(entry: EntryRow) -> bool:
+def _is_at_most_once(entry: EntryRow) -> bool:
     return entry.options is not None and StepOptions.from_json(entry.options).at_most_once
 
 
-def _given_by_hand(entry: EntryRow, tries: Sequence[AttemptRecord], once: bool) -> bool:
+def _is_given_by_hand(entry: EntryRow, tries: Sequence[AttemptRecord], once: bool) -> bool:
     """True if a person gave the result: it is there, and no try can have given it."""
     if entry.kind is not EntryKind.STEP or entry.status is StepStatus.SKIPPED:
         return entry.status is StepStatus.SKIPPED
     return entry.status is StepStatus.SUCCESS and (entry.failure is not None or (once and bool(tries)))
 
 
-def _trace(options: str | None) -> str | None:
-    return None if options is None else trace_id(split(options)[0])
+def _find_trace_id(options: str | None) -> str | None:
+    return None if options is None else trace_id(split_trace(options)[0])
 
 
-def _decision(row: AttemptRow, once: bool) -> Reason:
+def _explain_attempt(row: AttemptRow, once: bool) -> Reason:
     if row.end is AttemptEnd.PARKED:
         return Reason(ReasonCode.CIRCUIT_WAS_OPEN)
     if row.decision is None or row.category is None:
-        code = _CUT_SHORT.get(row.end)
+        code = _INTERRUPTION_REASONS.get(row.end)
         if code is None:
             end = row.end.value.lower().replace("_", " ")
             return Reason(ReasonCode.ATTEMPT_ENDED, attempt=row.attempt, end=end)
         return Reason(ReasonCode.ATTEMPT_INTERRUPTED if once else code, attempt=row.attempt)
-    verdict = Verdict.from_json(row.decision)
-    return explain(verdict, attempt=row.attempt, category=Category(row.category), next_at=row.next_at)
+    verdict = RetryDecision.from_json(row.decision)
+    return explain_decision(verdict, attempt=row.attempt, category=Category(row.category), next_at=row.next_at)
 
 
-def _succeeded(entry: EntryRow) -> AttemptRecord:
+def _make_success_record(entry: EntryRow) -> AttemptRecord:
     decision = Reason(ReasonCode.ATTEMPT_SUCCEEDED, attempt=entry.attempt)
     return AttemptRecord(
         attempt=entry.attempt,
         status=entry.status.value,
-        began_at=moment(entry.began_at),
-        ended_at=moment(entry.ended_at),
+        began_at=to_datetime(entry.began_at),
+        ended_at=to_datetime(entry.ended_at),
         category=None,
         error_type=None,
         message=None,
         stack=None,
         next_at=None,
         decision=str(decision),
-        **fields_for(decision),
+        **make_reason_fields(decision),
     )
 
 
@@ -322,37 +319,37 @@ def _succeeded(entry: EntryRow) -> AttemptRecord:
 
 
 T = TypeVar("T")
-LARGE = 64 * 1024
+LARGE_SIZE = 64 * 1024
 """Number of characters from which on a thread does the work: a megabyte takes a tenth of a second."""
 
-_EACH = 8  # characters that a number, an object or a list counts for: each is a step of the work
+_SIZE_PER_VALUE = 8  # characters that a number, an object or a list counts for: each is a step of the work
 
 
-async def aside(work: Callable[[], T], size: int) -> T:
+async def in_thread_if_large(work: Callable[[], T], size: int) -> T:
     """Return what the work returns; a thread does it if it is about a large value."""
-    return work() if size < LARGE else await asyncio.to_thread(work)
+    return work() if size < LARGE_SIZE else await asyncio.to_thread(work)
 
 
-def length(*parts: Any) -> int:
+def measure_size(*parts: Any) -> int:
     """Return how many characters values, rows, or lists of them hold.
 
     The count ends at LARGE: the event loop itself counts.
     """
     found = 0
     pending = list(parts)
-    while pending and found < LARGE:
+    while pending and found < LARGE_SIZE:
         part = pending.pop()
         if isinstance(part, str):
             found += len(part)
             continue
-        found += _EACH
+        found += _SIZE_PER_VALUE
         if isinstance(part, tuple | list):
             found += len(part)
-            if found < LARGE:
+            if found < LARGE_SIZE:
                 pending.extend(part)
         elif isinstance(part, dict):
             found += len(part)
-            if found < LARGE:
+            if found < LARGE_SIZE:
                 pending.extend(part)
                 pending.extend(part.values())
         elif is_record(part):
@@ -400,28 +397,28 @@ class GroupList:
     as_of: datetime
 
 
-def list_groups(page: GroupPage, shaper: Shaper) -> GroupList:
+def present_groups(page: GroupPage, shaper: Presenter) -> GroupList:
     """A page of groups as it is shown, with secrets hidden."""
-    items = [_group(row, shaper) for row in page.items]
-    return GroupList(items=items, next=page.next, prev=page.prev, as_of=moment(page.as_of))
+    items = [_present_group(row, shaper) for row in page.items]
+    return GroupList(items=items, next=page.next, prev=page.prev, as_of=to_datetime(page.as_of))
 
 
-def _group(row: GroupRow, shaper: Shaper) -> FailureGroup:
+def _present_group(row: GroupRow, shaper: Presenter) -> FailureGroup:
     reason = None if row.reason is None else shaper.reason(Reason.from_text(row.reason))
     return FailureGroup(
         fingerprint=row.fingerprint,
         tenant=row.tenant,
         open=row.open,
         total=row.total,
-        first_seen=moment(row.first_seen),
-        last_seen=moment(row.last_seen),
+        first_seen=to_datetime(row.first_seen),
+        last_seen=to_datetime(row.last_seen),
         trend=row.trend,
         workflows=(row.workflow,),  # a fingerprint is made of one workflow and one step, among other things
         steps=() if row.step is None else (row.step,),
         sample_id=row.letter,
         message=None if reason is None else str(reason),
-        **fields_for(reason),
+        **make_reason_fields(reason),
         code=row.code,
         category=row.category,
-        error=None if row.failure is None else shaper.text(Ending.from_json(row.failure).failure.message),
+        error=None if row.failure is None else shaper.text(FailureReason.from_json(row.failure).failure.message),
     )

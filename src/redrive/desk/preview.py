@@ -10,18 +10,16 @@ from redrive.core.circuit import CircuitStatus
 from redrive.core.idempotency import flow_key
 from redrive.core.journal import EntryRow, generation_of_call
 from redrive.core.json_edit import Change
-from redrive.core.replay import Mode, skipped_key
+from redrive.core.replay import ReplayMode, resolve_step_key
 from redrive.core.run_options import StepOptions
-from redrive.core.states import EXECUTED, EntryKind, StepStatus
-from redrive.desk.decisions import Order, Prepared, Replay, Replayer
-from redrive.desk.presenter import Shaper, aside, changes_of, length
+from redrive.core.states import EXECUTED_KINDS, EntryKind, StepStatus
+from redrive.desk.decisions import PreparedReplay, Replay, Replayer, ReplayOrder
+from redrive.desk.presenter import Presenter, in_thread_if_large, measure_size, parse_changes
 from redrive.reasons import Reason, ReasonCode
-from redrive.store.port import People
-from redrive.store.workers import KnownItem
+from redrive.store.port import DeskStore
+from redrive.store.workers import CatalogueRow
 
-__all__ = ["DryRun", "PlannedStep", "Previewer"]
-
-_WHATEVER, _NOTHING_MORE = "and whatever follows", "and that is all"
+_STEPS_FOLLOW, _NOTHING_FOLLOWS = "and whatever follows", "and that is all"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +62,7 @@ class DryRun:
     warnings: tuple[str, ...]
     warning_reasons: tuple[dict[str, Any], ...] = ()
     undoes: bool = False
-    then: str = _WHATEVER
+    then: str = _STEPS_FOLLOW
 
     @property
     def effects(self) -> tuple[PlannedStep, ...]:
@@ -75,50 +73,52 @@ class DryRun:
 class Previewer:
     """Makes dry runs out of what a replay prepares."""
 
-    def __init__(self, store: People, replayer: Replayer, shaper: Shaper) -> None:
+    def __init__(self, store: DeskStore, replayer: Replayer, shaper: Presenter) -> None:
         self._store = store
         self._replayer = replayer
         self._shaper = shaper
 
-    async def preview(self, id: str, order: Order, *, tenant: str | None = None) -> DryRun | Replay:
+    async def preview(self, id: str, order: ReplayOrder, *, tenant: str | None = None) -> DryRun | Replay:
         """What the decision would do; refused for the same reasons as the real thing.
 
         One that was made before would do nothing, and get the first one's answer: that is returned.
         """
         case = await self._replayer.case(id, tenant=tenant)
-        before = await self._replayer.answered_before(case, order)
-        return before or await self._shaped(await self._replayer.prepare(case, order))
+        before = await self._replayer.find_earlier_answer(case, order)
+        return before or await self._present_dry_run(await self._replayer.prepare(case, order))
 
-    async def _shaped(self, prepared: Prepared) -> DryRun:
+    async def _present_dry_run(self, prepared: PreparedReplay) -> DryRun:
         case, decision = prepared.case, prepared.decision
         plan, request = decision.plan, decision.request
-        names = {entry.name for entry in (*case.journal, *plan.again) if entry.kind in EXECUTED}
+        names = {entry.name for entry in (*case.journal, *plan.again) if entry.kind in EXECUTED_KINDS}
         known = await self._store.known([case.run.workflow, *sorted(names)])
-        again = await self._steps(prepared, _begun_anew(prepared), known)
-        newest = _newest(known, case.run.workflow)
+        again = await self._present_steps(prepared, _select_rerun_entries(prepared), known)
+        newest = _find_newest_version(known, case.run.workflow)
         abandoned = newest is not None and await self._replayer.is_abandoned(case)
-        warnings = list(_warnings(prepared, again, newest, abandoned=abandoned))
+        warnings = list(_collect_warnings(prepared, again, newest, abandoned=abandoned))
         return DryRun(
             letter_id=case.subject,
             run_id=case.run.public_id,
             mode=request.mode.value,
-            new_run=request.mode is Mode.FULL,
+            new_run=request.mode is ReplayMode.FULL,
             again=again,
-            reused=await self._steps(prepared, _without_given(prepared, _ended(prepared)), known),
-            given=_given(prepared),
-            changes=changes_of(decision.changes),
+            reused=await self._present_steps(
+                prepared, _exclude_given(prepared, _select_reusable_entries(prepared)), known
+            ),
+            given=_list_given_steps(prepared),
+            changes=parse_changes(decision.changes),
             computed_before_the_edit=request.edits and bool(plan.kept or plan.loose),
-            unregistered=_unregistered(case.run.workflow, names, known, abandoned=abandoned),
+            unregistered=_find_unregistered(case.run.workflow, names, known, abandoned=abandoned),
             recorded_version=case.run.version,
             newest_version=newest,
-            open_circuits=await self._open_circuits(prepared, known),
+            open_circuits=await self._find_open_circuits(prepared, known),
             warnings=tuple(map(str, warnings)),
             warning_reasons=tuple(each.to_json() for each in warnings),
             undoes=plan.rolls_back or plan.undo is not None,
-            then=_NOTHING_MORE if plan.rolls_back or plan.undo else _WHATEVER,
+            then=_NOTHING_FOLLOWS if plan.rolls_back or plan.undo else _STEPS_FOLLOW,
         )
 
-    async def _open_circuits(self, prepared: Prepared, known: list[KnownItem]) -> tuple[str, ...]:
+    async def _find_open_circuits(self, prepared: PreparedReplay, known: list[CatalogueRow]) -> tuple[str, ...]:
         """The circuits of steps that ever ran in this run, or of those that may follow, as far as known."""
         run = prepared.case.run
         texts = {item.name: item.options for item in known if item.kind == "step"}
@@ -128,20 +128,20 @@ class Previewer:
         rows = [(await self._store.circuit(run.tenant, key)).row for key in keys]
         return tuple(row.key for row in rows if row.status is not CircuitStatus.CLOSED)
 
-    async def _steps(
-        self, prepared: Prepared, entries: Iterable[EntryRow], known: list[KnownItem]
+    async def _present_steps(
+        self, prepared: PreparedReplay, entries: Iterable[EntryRow], known: list[CatalogueRow]
     ) -> tuple[PlannedStep, ...]:
         options = {item.name: item.options for item in known if item.kind == "step"}
-        executed = [entry for entry in entries if entry.kind in EXECUTED]
+        executed = [entry for entry in entries if entry.kind in EXECUTED_KINDS]
 
         def shape() -> tuple[PlannedStep, ...]:
             return tuple(
-                self._step(prepared, entry, entry.options or options.get(entry.name)) for entry in executed
+                self._present_step(prepared, entry, entry.options or options.get(entry.name)) for entry in executed
             )
 
-        return await aside(shape, length(executed))
+        return await in_thread_if_large(shape, measure_size(executed))
 
-    def _step(self, prepared: Prepared, entry: EntryRow, options: str | None) -> PlannedStep:
+    def _present_step(self, prepared: PreparedReplay, entry: EntryRow, options: str | None) -> PlannedStep:
         run = prepared.case.run
         return PlannedStep(
             index=entry.index,
@@ -152,72 +152,72 @@ class Previewer:
             output=self._shaper.payload(entry.output),
             effect=None if options is None else StepOptions.from_json(options).effect,
             idempotency_key=flow_key(
-                run.tenant, run.root or run.public_id, entry.key, _generation(prepared, entry)
+                run.tenant, run.root or run.public_id, entry.key, _find_generation(prepared, entry)
             ),
         )
 
 
-def _generation(prepared: Prepared, entry: EntryRow) -> int:
+def _find_generation(prepared: PreparedReplay, entry: EntryRow) -> int:
     """The generation in which an entry is called; a new run knows only its own."""
     run, request = prepared.case.run, prepared.decision.request
-    if request.new_operation or request.mode is Mode.FULL:
+    if request.new_operation or request.mode is ReplayMode.FULL:
         return run.generation + request.new_operation
     return generation_of_call(prepared.case.journal, entry.key, run.generation)
 
 
-def _begun_anew(prepared: Prepared) -> Iterable[EntryRow]:
+def _select_rerun_entries(prepared: PreparedReplay) -> Iterable[EntryRow]:
     """What is done again; a replay of one step alone lets nothing else begin that was cut off."""
     plan, mode = prepared.decision.plan, prepared.decision.request.mode
-    if mode is Mode.STEP_ONLY and plan.failed is not None:
+    if mode is ReplayMode.STEP_ONLY and plan.failed is not None:
         return (plan.failed,)
-    if plan.undo is not None and mode is not Mode.FROM_FAILED:
+    if plan.undo is not None and mode is not ReplayMode.FROM_FAILED:
         return [entry for entry in plan.again if entry is not plan.undo]
     cut_short = [entry for entry in (*plan.kept, *plan.loose) if entry.ended_at is None]
-    return _without_given(prepared, (*plan.again, *cut_short))
+    return _exclude_given(prepared, (*plan.again, *cut_short))
 
 
-def _ended(prepared: Prepared) -> Iterable[EntryRow]:
+def _select_reusable_entries(prepared: PreparedReplay) -> Iterable[EntryRow]:
     """What stays on record; a step that was cut short has nothing to reuse."""
     plan = prepared.decision.plan
     return [entry for entry in (*plan.kept, *plan.loose) if entry.ended_at is not None]
 
 
-def _without_given(prepared: Prepared, entries: Iterable[EntryRow]) -> Iterable[EntryRow]:
+def _exclude_given(prepared: PreparedReplay, entries: Iterable[EntryRow]) -> Iterable[EntryRow]:
     failed, decision = prepared.decision.plan.failed, prepared.decision
-    given = {skipped_key(name) for name in decision.skipped}
+    given = {resolve_step_key(name) for name in decision.skipped}
     if failed is not None and decision.output is not None:
         given.add(failed.key)
     return [entry for entry in entries if entry.key not in given]
 
 
-def _given(prepared: Prepared) -> tuple[str, ...]:
+def _list_given_steps(prepared: PreparedReplay) -> tuple[str, ...]:
     failed, decision = prepared.decision.plan.failed, prepared.decision
-    by_hand = (failed.name,) if failed is not None and _gives(prepared) else ()
+    by_hand = (failed.name,) if failed is not None and _has_given_result(prepared) else ()
     return (*by_hand, *decision.skipped)
 
 
-def _gives(prepared: Prepared) -> bool:
+def _has_given_result(prepared: PreparedReplay) -> bool:
     """True if a person says what came of the failed entry, or that it is dealt with."""
     decision = prepared.decision
-    about_undo = decision.plan.undo is not None and decision.request.mode is not Mode.FROM_FAILED
+    about_undo = decision.plan.undo is not None and decision.request.mode is not ReplayMode.FROM_FAILED
     return decision.output is not None or about_undo
 
 
-def _newest(known: Iterable[KnownItem], workflow: str) -> str | None:
+def _find_newest_version(known: Iterable[CatalogueRow], workflow: str) -> str | None:
     return next((item.version for item in known if (item.kind, item.name) == ("workflow", workflow)), None)
 
 
-def _unregistered(
-    workflow: str, steps: set[str], known: Iterable[KnownItem], *, abandoned: bool
+def _find_unregistered(
+    workflow: str, steps: set[str], known: Iterable[CatalogueRow], *, abandoned: bool
 ) -> tuple[str, ...]:
-    newest = _newest(known, workflow)
+    newest = _find_newest_version(known, workflow)
     there = {item.name for item in known if item.kind == "step" and item.version == newest}
     gone = sorted(steps - there)
     return (workflow, *gone) if newest is None or abandoned else tuple(gone)
 
 
-def _warnings(
-    prepared: Prepared, again: Iterable[PlannedStep], newest: str | None, *, abandoned: bool
+def _collect_warnings(
+    prepared: PreparedReplay, again: Iterable[PlannedStep], newest: str | None, *, abandoned: bool
 ) -> Iterable[Reason]:
     request, run = prepared.decision.request, prepared.case.run
     if newest is not None and newest != run.version:

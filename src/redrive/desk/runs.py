@@ -12,47 +12,35 @@ from typing import Any
 import msgspec
 
 from redrive.clock import Clock
-from redrive.core.new_run import Startable, clash, for_event, new_run
-from redrive.core.outcomes import Cancelled
-from redrive.core.replay import Mode
+from redrive.core.new_run import StartableWorkflow, build_new_run, describe_key_conflict, set_event_key
+from redrive.core.outcomes import CancelRequested
+from redrive.core.replay import ReplayMode
 from redrive.core.run_options import RunOptions
-from redrive.core.states import FINAL, EntryKind, RunStatus, StepStatus
+from redrive.core.states import FINAL_RUN_STATUSES, EntryKind, RunStatus, StepStatus
 from redrive.core.transitions import NewRun
-from redrive.desk.circuits import CircuitRecord, shaped
-from redrive.desk.decisions import Order, Replay, Replayer, make_request
+from redrive.desk.circuits import CircuitRecord, present_circuit
+from redrive.desk.decisions import Replay, Replayer, ReplayOrder, make_replay_request
 from redrive.desk.models import Caller, Run
-from redrive.desk.presenter import Shaper, aside, length
+from redrive.desk.presenter import Presenter, in_thread_if_large, measure_size
 from redrive.desk.preview import DryRun, Previewer
-from redrive.desk.validation import Checker, a_flag, is_id, long_text, person
-from redrive.duration import moment
+from redrive.desk.validation import PayloadChecker, is_id, require_actor, require_bool, require_long_text
+from redrive.duration import to_datetime
 from redrive.errors import Conflict, InputError, NotFound, UnknownWorkflow
-from redrive.observability.counters import Ear
-from redrive.observability.tracing import here
+from redrive.observability.counters import SettleListener
+from redrive.observability.tracing import current_traceparent
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.records import replace
-from redrive.settle.settler import LocalSettler, open_steps, view_of
+from redrive.settle.settler import LocalSettler, make_open_steps, make_run_view
 from redrive.store.circuits import MOST_COUNTED
 from redrive.store.filters import RunFilter
-from redrive.store.port import People
-from redrive.store.records import Page, RunRow, Started
-from redrive.store.workers import KnownItem, WorkerRow, living
-
-__all__ = [
-    "AskWorkers",
-    "Runs",
-    "Starter",
-    "Surroundings",
-    "Wanted",
-    "around",
-    "find_run",
-    "handled_by",
-]
-
+from redrive.store.port import DeskStore
+from redrive.store.records import Page, RunRow, StartResult
+from redrive.store.workers import CatalogueRow, WorkerRow, live_workers
 
 # -- What else decides how a run goes on: pauses, workers, the circuit it waits for ----------------------
 
 
-AskWorkers = Callable[[], Awaitable[list[WorkerRow]]]
+LoadWorkers = Callable[[], Awaitable[list[WorkerRow]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,38 +58,38 @@ class Surroundings:
     circuit: CircuitRecord | None
 
 
-async def around(store: People, run: RunRow, workers: AskWorkers) -> Surroundings:
+async def load_run_context(store: DeskStore, run: RunRow, workers: LoadWorkers) -> Surroundings:
     """The surroundings of a run, at this moment."""
     now = store.now()
-    alive = living(await workers(), now)
+    alive = live_workers(await workers(), now)
     return Surroundings(
-        now=moment(now),
+        now=to_datetime(now),
         paused_by=(await store.paused()).get(run.workflow),
         workers=len(alive),
         able=sum(run.workflow in worker.workflows for worker in alive),
         diverged=run.diverged_at is not None,
-        circuit=await _circuit(store, run),
+        circuit=await _load_circuit(store, run),
     )
 
 
-async def _circuit(store: People, run: RunRow) -> CircuitRecord | None:
+async def _load_circuit(store: DeskStore, run: RunRow) -> CircuitRecord | None:
     if run.parked_on is None:
         return None
     row = (await store.circuit(run.tenant, run.parked_on, counted=MOST_COUNTED)).row
-    return shaped(row) if row.version else None
+    return present_circuit(row) if row.version else None
 
 
 # -- From a failed run to the runs that handle its failure -----------------------------------------------
 
 
-_MOST = 100
+_MAX_HANDLERS = 100
 
 
-async def handled_by(store: People, *run_ids: str) -> list[str]:
+async def find_failure_handler_runs(store: DeskStore, *run_ids: str) -> list[str]:
     """The ids of the handlers of these runs' failures, oldest first; what a handler started is left out."""
     found: list[tuple[int, str]] = []
     for run_id in dict.fromkeys(run_ids):
-        page = await store.runs(RunFilter(handler_for=run_id), limit=_MOST, cursor=None)
+        page = await store.runs(RunFilter(handler_for=run_id), limit=_MAX_HANDLERS, cursor=None)
         found += [(run.id, run.public_id) for run in page.items if run.parent == run_id]
     return [public_id for _, public_id in sorted(found)]
 
@@ -109,8 +97,8 @@ async def handled_by(store: People, *run_ids: str) -> list[str]:
 # -- `app.runs`: look at runs, cancel them, retry those that failed --------------------------------------
 
 
-_MODES = {"skip_failed": Mode.SKIP}
-_OPEN = frozenset({StepStatus.PENDING, StepStatus.RUNNING, StepStatus.RETRYING})
+_MODE_ALIASES = {"skip_failed": ReplayMode.SKIP}
+_OPEN_STEP_STATUSES = frozenset({StepStatus.PENDING, StepStatus.RUNNING, StepStatus.RETRYING})
 
 
 class Runs:
@@ -118,15 +106,15 @@ class Runs:
 
     def __init__(
         self,
-        store: People,
+        store: DeskStore,
         clock: Clock,
-        shaper: Shaper,
+        shaper: Presenter,
         replayer: Replayer,
         previewer: Previewer,
         on_change: Callable[[str], None],
-        workers: AskWorkers,
+        workers: LoadWorkers,
         *,
-        ears: Sequence[Ear] = (),
+        ears: Sequence[SettleListener] = (),
     ) -> None:
         self._store = store
         self._replayer = replayer
@@ -139,44 +127,40 @@ class Runs:
     async def get(self, run_id: str, *, tenant: str | None = None) -> Run:
         """One run with its input, result, steps and every attempt."""
         row = await find_run(self._store, run_id, tenant)
-        letter = await self._store.letter_of(row.id) if row.status in FINAL else None
+        letter = await self._store.letter_of(row.id) if row.status in FINAL_RUN_STATUSES else None
         shape = partial(
             self._shaper.run,
             row,
             entries=(entries := await self._store.journal(row.id)),
             attempts=(attempts := await self._store.attempts(row.id)),
             letter_id=None if letter is None else letter.public_id,
-            handled_by=await handled_by(self._store, row.public_id),
+            handled_by=await find_failure_handler_runs(self._store, row.public_id),
         )
-        return await aside(shape, length(row, entries, attempts))
+        return await in_thread_if_large(shape, measure_size(row, entries, attempts))
 
     async def around(self, run_id: str, *, tenant: str | None = None) -> Surroundings:
         """What else decides how a run goes on: pauses, workers that are alive, the circuit it waits for."""
-        return await around(self._store, await find_run(self._store, run_id, tenant), self._workers)
+        return await load_run_context(self._store, await find_run(self._store, run_id, tenant), self._workers)
 
-    async def list(
-        self, filter: RunFilter | None = None, *, limit: int = 50, cursor: str | None = None
-    ) -> Page[Run]:
+    async def list(self, filter: RunFilter | None = None, *, limit: int = 50, cursor: str | None = None) -> Page[Run]:
         """A page of runs, newest first; `page.next` and `page.prev` are cursors to its neighbours."""
         page = await self._store.runs(filter or RunFilter(), limit=limit, cursor=cursor)
-        runs = await aside(lambda: [self._shaper.run(row) for row in page.items], length(page.items))
+        runs = await in_thread_if_large(lambda: [self._shaper.run(row) for row in page.items], measure_size(page.items))
         return Page(runs, page.next, page.prev)
 
-    async def cancel(
-        self, run_id: str, *, by: str = "unknown", reason: str = "", tenant: str | None = None
-    ) -> Run:
+    async def cancel(self, run_id: str, *, by: str = "unknown", reason: str = "", tenant: str | None = None) -> Run:
         """Cancel a run for good. Its worker hears of it with its next heartbeat and stops the step in flight.
 
         Cancelling a cancelled run changes nothing; one that ended otherwise is a conflict.
         """
-        person(by)
+        require_actor(by)
         if reason:
-            long_text("reason", reason)
+            require_long_text("reason", reason)
         while True:
             row = await find_run(self._store, run_id, tenant)
             if row.status is RunStatus.CANCELLED:
                 return await self.get(run_id, tenant=tenant)
-            if row.status in FINAL:
+            if row.status in FINAL_RUN_STATUSES:
                 raise Conflict(Reason(ReasonCode.RUN_ENDED, run=run_id, status=row.status))
             if row.status is RunStatus.COMPENSATING:
                 raise Conflict(Reason(ReasonCode.RUN_BEING_UNDONE, run=run_id))
@@ -184,8 +168,10 @@ class Runs:
             if any(entry.kind is EntryKind.CONFIRM and not entry.superseded for entry in entries):
                 raise Conflict(Reason(ReasonCode.RUN_CONFIRMING, run=run_id))
             now = self._store.now()
-            still_open = open_steps((e for e in entries if e.status in _OPEN and not e.superseded), now)
-            outcome = Cancelled(run=view_of(row), by=by, reason=reason, open=still_open)
+            still_open = make_open_steps(
+                (e for e in entries if e.status in _OPEN_STEP_STATUSES and not e.superseded), now
+            )
+            outcome = CancelRequested(run=make_run_view(row), by=by, reason=reason, open=still_open)
             (settled,) = await self._settler.settle([outcome])
             if settled.kept:
                 self._on_change(row.public_id)
@@ -210,10 +196,10 @@ class Runs:
         `skip_failed` takes `output` (None) for the failed step's. Other options are those of `dlq.replay`;
         a run with an open dead letter is replayed through it.
         """
-        chosen = _MODES.get(mode.lower(), mode) if isinstance(mode, str) else mode
-        request = await make_request(chosen, skip_steps=skip_steps, **options)
-        order = Order(request=request, by=by, reason=reason, key=idempotency_key, of_run=True)
-        return await self._carry_out(run_id, order, tenant, dry_run=dry_run)
+        chosen = _MODE_ALIASES.get(mode.lower(), mode) if isinstance(mode, str) else mode
+        request = await make_replay_request(chosen, skip_steps=skip_steps, **options)
+        order = ReplayOrder(request=request, by=by, reason=reason, key=idempotency_key, of_run=True)
+        return await self._decide(run_id, order, tenant, dry_run=dry_run)
 
     async def rollback(
         self,
@@ -229,19 +215,17 @@ class Runs:
 
         Refused if the run passed a pivot. `dry_run` says what would be undone, and undoes nothing.
         """
-        request = await make_request(Mode.ROLLBACK)
-        order = Order(request=request, by=by, reason=reason, key=idempotency_key, of_run=True)
-        return await self._carry_out(run_id, order, tenant, dry_run=dry_run)
+        request = await make_replay_request(ReplayMode.ROLLBACK)
+        order = ReplayOrder(request=request, by=by, reason=reason, key=idempotency_key, of_run=True)
+        return await self._decide(run_id, order, tenant, dry_run=dry_run)
 
-    async def _carry_out(
-        self, run_id: str, order: Order, tenant: str | None, *, dry_run: bool
-    ) -> Replay | DryRun:
-        if a_flag("dry_run", dry_run):
+    async def _decide(self, run_id: str, order: ReplayOrder, tenant: str | None, *, dry_run: bool) -> Replay | DryRun:
+        if require_bool("dry_run", dry_run):
             return await self._previewer.preview(run_id, order, tenant=tenant)
         return await self._replayer.replay(run_id, order, tenant=tenant)
 
 
-async def find_run(store: People, run_id: str, tenant: str | None) -> RunRow:
+async def find_run(store: DeskStore, run_id: str, tenant: str | None) -> RunRow:
     """The run of this id, if there is one that the asker may know of."""
     row = await store.run(run_id, tenant=tenant) if is_id(run_id) else None
     if row is None:
@@ -252,7 +236,7 @@ async def find_run(store: People, run_id: str, tenant: str | None) -> RunRow:
 # -- Starting runs by the name of their workflow, with inputs as JSON: what servers do who may lack  -----
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A run that somebody wants: the options are those of `start`.
 
     `event` is what starts it: a stream and an id. It is its own key, so it excludes another one.
@@ -264,14 +248,14 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     options: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
-class _Known(msgspec.Struct, frozen=True):
+class _StartableWorkflow(msgspec.Struct, frozen=True):
     """A workflow, and the schema of its input where this process has no code to check it by."""
 
-    workflow: Startable
+    workflow: StartableWorkflow
     schema: Any
 
 
-class Starter:
+class RunStarter:
     """Starts runs. `here` finds a workflow whose code this process has; the catalogue knows the others.
 
     `caller` is the credential that it works for, if it does not work for this process.
@@ -279,10 +263,10 @@ class Starter:
 
     def __init__(
         self,
-        store: People,
+        store: DeskStore,
         clock: Clock,
-        checker: Checker,
-        here: Callable[[str], Startable | None],
+        checker: PayloadChecker,
+        here: Callable[[str], StartableWorkflow | None],
         on_start: Callable[[], None],
         key_keeps: int,
         caller: Caller | None = None,
@@ -295,14 +279,14 @@ class Starter:
         self._key_keeps = key_keeps
         self._caller = caller or Caller()
 
-    async def start(self, wanted: Sequence[Wanted]) -> list[Started]:
+    async def start(self, wanted: Sequence[StartRequest]) -> list[StartResult]:
         """Accept runs, all or none of them; a key that was used for another input is a Conflict.
 
         A caller who may not see payloads is told so of the keys that this caller bound. Of any other key
         the answer is a Conflict for every input: with one that depends on it, inputs could be guessed.
         """
-        known = await self._known({each.workflow for each in wanted})
-        runs = [await self._run(known[each.workflow], each) for each in wanted]
+        known = await self._find_workflows({each.workflow for each in wanted})
+        runs = [await self._make_run(known[each.workflow], each) for each in wanted]
         started = await self._store.start(runs)
         self._on_start()
         for run, answer, each in zip(runs, started, wanted, strict=True):
@@ -313,10 +297,10 @@ class Starter:
                     f"(workflow {run.workflow!r}, tenant {run.tenant!r})"
                 )
             if answer.clash:
-                raise Conflict(clash(run, answer.public_id, each.event))
+                raise Conflict(describe_key_conflict(run, answer.public_id, each.event))
         return started
 
-    async def _run(self, known: _Known, wanted: Wanted) -> NewRun:
+    async def _make_run(self, known: _StartableWorkflow, wanted: StartRequest) -> NewRun:
         if known.schema is None:
             text = await self._checker.input(wanted.workflow, dict(wanted.input))
         else:
@@ -324,37 +308,37 @@ class Starter:
             text = await self._checker.fitting(dict(wanted.input), known.schema, what)
         if wanted.event is not None and "idempotency_key" in wanted.options:
             raise InputError("an event is its own idempotency key; leave idempotency_key out")
-        run = new_run(
+        run = build_new_run(
             known.workflow,
             text,
             wanted.options,
             public_id=self._clock.new_id(),
             now=self._store.now(),
             key_keeps=self._key_keeps,
-            trace=here(),
+            trace=current_traceparent(),
         )
         if wanted.event is not None:
-            run = for_event(run, wanted.event)
+            run = set_event_key(run, wanted.event)
         return run if run.key is None else replace(run, key_maker=self._caller.name)
 
-    async def _known(self, names: set[str]) -> dict[str, _Known]:
-        found = {name: _Known(here, None) for name in names if (here := self._here(name)) is not None}
+    async def _find_workflows(self, names: set[str]) -> dict[str, _StartableWorkflow]:
+        found = {name: _StartableWorkflow(here, None) for name in names if (here := self._here(name)) is not None}
         missing = sorted(names - found.keys())
         items = await self._store.known(missing) if missing else []
-        found.update({item.name: _from_catalogue(item) for item in items if item.kind == "workflow"})
+        found.update({item.name: _read_catalogue_item(item) for item in items if item.kind == "workflow"})
         if unknown := sorted(names - found.keys()):
             raise UnknownWorkflow(Reason(ReasonCode.CODE_UNREGISTERED, kind="workflow", name=unknown[0][:60]))
         return found
 
 
-def _from_catalogue(item: KnownItem) -> _Known:
+def _read_catalogue_item(item: CatalogueRow) -> _StartableWorkflow:
     """A workflow of the catalogue; beside the options of a run that says its time limit."""
     options = RunOptions.from_json(item.options)
-    workflow = Startable(
+    workflow = StartableWorkflow(
         name=item.name,
         version=item.version,
         options=options,
         text=options.to_json(),
         timeout=json.loads(item.options).get("timeout"),
     )
-    return _Known(workflow, json.loads(item.schema_in or "{}"))
+    return _StartableWorkflow(workflow, json.loads(item.schema_in or "{}"))

@@ -9,18 +9,16 @@ from functools import partial
 from typing import Any
 
 from redrive.core.idempotency import flow_key, payload_hash
-from redrive.core.replay import Mode
+from redrive.core.replay import ReplayMode
 from redrive.core.run_options import StepOptions
-from redrive.core.saga import LedgerRow, ledger
+from redrive.core.saga import LedgerRow, read_ledger
 from redrive.core.states import RunStatus, StepStatus
-from redrive.desk.decisions import Order, Replay, Replayer, make_request
+from redrive.desk.decisions import Replay, Replayer, ReplayOrder, make_replay_request
 from redrive.desk.models import AttemptRecord, StepRecord
-from redrive.desk.presenter import Shaper, aside, length
+from redrive.desk.presenter import Presenter, in_thread_if_large, measure_size
 from redrive.desk.runs import find_run
-from redrive.store.port import People
+from redrive.store.port import DeskStore
 from redrive.store.records import RunRow
-
-__all__ = ["Ledger", "Saga", "SagaEntry", "Sagas"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,20 +98,20 @@ class Ledger:
 
     async def resume(self, *, by: str = "unknown", reason: str | None = None) -> Replay:
         """Go on with a rollback that stopped, at the compensation that failed."""
-        return await self._decide(Mode.FROM_FAILED, by, reason)
+        return await self._decide(ReplayMode.FROM_FAILED, by, reason)
 
     async def skip(self, step: str, *, by: str = "unknown", reason: str | None = None) -> Replay:
         """Leave out the compensation of this step, and go on with the next."""
-        return await self._decide(Mode.SKIP, by, reason, undo=step)
+        return await self._decide(ReplayMode.SKIP, by, reason, undo=step)
 
     async def mark_done(self, step: str, *, by: str = "unknown", reason: str | None = None) -> Replay:
         """Say that the step was undone by hand, and go on with the next."""
-        return await self._decide(Mode.COMPLETE, by, reason, undo=step)
+        return await self._decide(ReplayMode.COMPLETE, by, reason, undo=step)
 
-    async def _decide(self, mode: Mode, by: str, reason: str | None, **options: str) -> Replay:
-        request = await make_request(mode, **options)
+    async def _decide(self, mode: ReplayMode, by: str, reason: str | None, **options: str) -> Replay:
+        request = await make_replay_request(mode, **options)
         return await self._replayer.replay(
-            self.run_id, Order(request=request, by=by, reason=reason), tenant=self.tenant
+            self.run_id, ReplayOrder(request=request, by=by, reason=reason), tenant=self.tenant
         )
 
     def __repr__(self) -> str:
@@ -123,7 +121,7 @@ class Ledger:
 class Sagas:
     """Finds ledgers."""
 
-    def __init__(self, store: People, shaper: Shaper, replayer: Replayer) -> None:
+    def __init__(self, store: DeskStore, shaper: Presenter, replayer: Replayer) -> None:
         self._store = store
         self._shaper = shaper
         self._replayer = replayer
@@ -132,17 +130,19 @@ class Sagas:
         """The ledger of a run as it stands; one that is not rolled back has no entries."""
         run = await find_run(self._store, run_id, tenant)
         journal = await self._store.journal(run.id)
-        rows = ledger(journal)
+        rows = read_ledger(journal)
         entries, attempts = [row.entry for row in rows], await self._store.attempts(run.id)
-        shaped = await aside(partial(self._shaper.steps, entries, attempts), length(entries, attempts))
-        return Ledger(run, _entries(run, rows, shaped), self._replayer)
+        shaped = await in_thread_if_large(
+            partial(self._shaper.steps, entries, attempts), measure_size(entries, attempts)
+        )
+        return Ledger(run, _present_entries(run, rows, shaped), self._replayer)
 
 
-def _entries(run: RunRow, rows: Sequence[LedgerRow], shaped: Sequence[StepRecord]) -> tuple[SagaEntry, ...]:
-    return tuple(_entry(run, row, step) for row, step in zip(rows, shaped, strict=True))
+def _present_entries(run: RunRow, rows: Sequence[LedgerRow], shaped: Sequence[StepRecord]) -> tuple[SagaEntry, ...]:
+    return tuple(_present_entry(run, row, step) for row, step in zip(rows, shaped, strict=True))
 
 
-def _entry(run: RunRow, row: LedgerRow, step: StepRecord) -> SagaEntry:
+def _present_entry(run: RunRow, row: LedgerRow, step: StepRecord) -> SagaEntry:
     options = StepOptions.from_json(row.entry.options or StepOptions().to_json())
     manual, begun = options.action == "manual", row.entry.attempt > 0
     return SagaEntry(
@@ -153,7 +153,7 @@ def _entry(run: RunRow, row: LedgerRow, step: StepRecord) -> SagaEntry:
         step_index=row.undone.index,
         action=step.name,
         type=options.action or "function",
-        status="UNCERTAIN" if row.is_left_alone else step.status.value,
+        status="UNCERTAIN" if row.is_listed_only else step.status.value,
         attempt=step.attempt,
         uncertain=row.uncertain,
         created_at=step.began_at,

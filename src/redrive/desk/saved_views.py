@@ -11,25 +11,22 @@ from unicodedata import normalize
 from urllib.parse import parse_qsl, urlencode
 
 from redrive.clock import Clock
-from redrive.core.audit import Event
+from redrive.core.audit import AuditEvent
 from redrive.core.roles import ALL_TENANTS
 from redrive.core.transitions import AuditWrite
-from redrive.desk.validation import long_text, person, short_text
-from redrive.duration import moment
+from redrive.desk.validation import require_actor, require_long_text, require_text
+from redrive.duration import to_datetime
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.records import as_dict
 from redrive.store.encryption.keyring import Unreadable
-from redrive.store.port import People
-from redrive.store.settings import NewView, ViewPlace, ViewRow
+from redrive.store.port import DeskStore
+from redrive.store.settings import NewView, ViewKey, ViewRow
 
-__all__ = ["FIELDS", "ListName", "MOST", "SavedView", "Views", "plain_name", "saved"]
-
-
-MOST = 50
+MAX_VIEWS = 50
 """How many views of a list somebody has, and how many a tenant shares."""
 
-_NAME, _QUERY = 60, 2000
+_MAX_NAME_LENGTH, _MAX_QUERY_LENGTH = 60, 2000
 
 
 class ListName(StrEnum):
@@ -40,14 +37,12 @@ class ListName(StrEnum):
     AUDIT = "audit"
 
 
-FIELDS: dict[ListName, tuple[str, ...]] = {
+FILTER_FIELDS: dict[ListName, tuple[str, ...]] = {
     ListName.LETTERS: (
         *("status", "code", "stage", "category", "workflow", "step", "fingerprint", "owner", "tag", "text"),
         *("index", "since", "until"),
     ),
-    ListName.RUNS: (
-        *("kind", "status", "workflow", "correlation_id", "idempotency_key", "queue", "index", "since"),
-    ),
+    ListName.RUNS: (*("kind", "status", "workflow", "correlation_id", "idempotency_key", "queue", "index", "since"),),
     ListName.AUDIT: ("event", "by", "subject", "since"),
 }
 """What each list can be narrowed by, as an address says it."""
@@ -74,10 +69,10 @@ class SavedView:
         return dict(parse_qsl(self.query))
 
 
-class Views:
+class SavedViews:
     """Saves views, lists them, forgets them. Those that are shared are noted in the audit log."""
 
-    def __init__(self, store: People, clock: Clock) -> None:
+    def __init__(self, store: DeskStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
 
@@ -85,56 +80,45 @@ class Views:
         self, of: str | None = None, *, reader: str = "unknown", tenant: str | None = None
     ) -> builtins.list[SavedView]:
         """The views that somebody has in a tenant, their own and those that are shared, by list and name."""
-        wanted = {*ListName} if of is None else {_list(of)}
-        rows = await self._store.views.known(_whose(tenant), reader)
+        wanted = {*ListName} if of is None else {_parse_list_name(of)}
+        rows = await self._store.views.known(_check_tenant(tenant), reader)
         # One whose query cannot be opened here would show everything under a name that promises less.
-        return [saved(row) for row in rows if row.list in wanted and not isinstance(row.query, Unreadable)]
+        return [present_view(row) for row in rows if row.list in wanted and not isinstance(row.query, Unreadable)]
 
     async def save(
-        self,
-        of: str,
-        name: str,
-        query: str,
-        *,
-        by: str = "unknown",
-        tenant: str | None = None,
-        shared: bool = False,
+        self, of: str, name: str, query: str, *, by: str = "unknown", tenant: str | None = None, shared: bool = False
     ) -> SavedView:
         """Keep a filter under a name, in place of the one that has it."""
         new = NewView(
-            tenant=_whose(tenant),
-            list=_list(of).value,
-            owner="" if shared else person(by),
-            name=_named(name),
-            query=_asked(_list(of), query),
-            by=person(by),
+            tenant=_check_tenant(tenant),
+            list=_parse_list_name(of).value,
+            owner="" if shared else require_actor(by),
+            name=_check_name(name),
+            query=_check_query(_parse_list_name(of), query),
+            by=require_actor(by),
         )
-        line = self._line(Event.VIEW_SHARED, new.place, by, after=new.query) if shared else None
-        if not await self._store.views.put(new, most=MOST, audit=line):
+        line = self._make_audit(AuditEvent.VIEW_SHARED, new.place, by, after=new.query) if shared else None
+        if not await self._store.views.put(new, most=MAX_VIEWS, audit=line):
             if shared:
-                raise Conflict(Reason(ReasonCode.TOO_MANY_SHARED_VIEWS, tenant=new.tenant, n=MOST))
-            raise Conflict(Reason(ReasonCode.TOO_MANY_VIEWS, n=MOST))
-        return saved(ViewRow(**as_dict(new), at=self._store.now()))
+                raise Conflict(Reason(ReasonCode.TOO_MANY_SHARED_VIEWS, tenant=new.tenant, n=MAX_VIEWS))
+            raise Conflict(Reason(ReasonCode.TOO_MANY_VIEWS, n=MAX_VIEWS))
+        return present_view(ViewRow(**as_dict(new), at=self._store.now()))
 
     async def remove(
-        self,
-        of: str,
-        name: str,
-        *,
-        by: str = "unknown",
-        tenant: str | None = None,
-        shared: bool = False,
+        self, of: str, name: str, *, by: str = "unknown", tenant: str | None = None, shared: bool = False
     ) -> None:
         """Forget a view."""
-        owner = "" if shared else person(by)
-        place = ViewPlace(tenant=_whose(tenant), list=_list(of).value, owner=owner, name=plain_name(name))
-        line = self._line(Event.VIEW_REMOVED, place, by) if shared else None
+        owner = "" if shared else require_actor(by)
+        place = ViewKey(
+            tenant=_check_tenant(tenant), list=_parse_list_name(of).value, owner=owner, name=normalize_name(name)
+        )
+        line = self._make_audit(AuditEvent.VIEW_REMOVED, place, by) if shared else None
         sane = place.name.isprintable()
         if not sane or not await self._store.views.remove(place, line):
             code = ReasonCode.SHARED_VIEW_NOT_FOUND if shared else ReasonCode.VIEW_NOT_FOUND
             raise NotFound(Reason(code, name=quote(name)))
 
-    def _line(self, event: Event, place: ViewPlace, by: str, after: str | None = None) -> AuditWrite:
+    def _make_audit(self, event: AuditEvent, place: ViewKey, by: str, after: str | None = None) -> AuditWrite:
         query = {} if after is None else {"query": after}
         return AuditWrite(
             event=event.value,
@@ -146,7 +130,7 @@ class Views:
         )
 
 
-def _list(of: str) -> ListName:
+def _parse_list_name(of: str) -> ListName:
     try:
         return ListName(of)
     except ValueError:
@@ -154,46 +138,46 @@ def _list(of: str) -> ListName:
         raise InputError(Reason(ReasonCode.VIEW_LIST_UNKNOWN, lists=known, given=quote(of))) from None
 
 
-def _whose(tenant: str | None) -> str:
-    return "default" if tenant is None else short_text("tenant", tenant)
+def _check_tenant(tenant: str | None) -> str:
+    return "default" if tenant is None else require_text("tenant", tenant)
 
 
-def plain_name(name: str) -> str:
+def normalize_name(name: str) -> str:
     """A name as it is kept: what looks the same is the same, however it was typed."""
     return " ".join(normalize("NFC", name).split()) if isinstance(name, str) else ""
 
 
-def _named(name: str) -> str:
+def _check_name(name: str) -> str:
     """A name that fits on a button."""
-    plain = plain_name(name)
-    if not 1 <= len(plain) <= _NAME or not plain.isprintable() or "/" in plain:
-        raise InputError(Reason(ReasonCode.VIEW_NAME_INVALID, longest=_NAME, given=quote(name)))
+    plain = normalize_name(name)
+    if not 1 <= len(plain) <= _MAX_NAME_LENGTH or not plain.isprintable() or "/" in plain:
+        raise InputError(Reason(ReasonCode.VIEW_NAME_INVALID, longest=_MAX_NAME_LENGTH, given=quote(name)))
     return plain
 
 
-def _asked(of: ListName, query: str) -> str:
+def _check_query(of: ListName, query: str) -> str:
     """What an address asks a list for, in the order of its fields and without what is blank."""
-    if not isinstance(query, str) or len(query) > _QUERY:
-        raise _too_long()
+    if not isinstance(query, str) or len(query) > _MAX_QUERY_LENGTH:
+        raise _make_too_long_error()
     given = {name: value.strip() for name, value in parse_qsl(query.lstrip("?")) if value.strip()}
-    unknown = sorted(given.keys() - set(FIELDS[of]))
+    unknown = sorted(given.keys() - set(FILTER_FIELDS[of]))
     if unknown:
         names = ", ".join(unknown)[:70]
-        known = FIELDS[of]
+        known = FILTER_FIELDS[of]
         raise InputError(Reason(ReasonCode.VIEW_FIELD_UNKNOWN, list=of.value, names=names, known=known))
     if not given:
         raise InputError(Reason(ReasonCode.VIEW_FILTER_EMPTY))
-    kept = urlencode({name: long_text(name, given[name]) for name in FIELDS[of] if name in given})
-    if len(kept) > _QUERY:
-        raise _too_long()
+    kept = urlencode({name: require_long_text(name, given[name]) for name in FILTER_FIELDS[of] if name in given})
+    if len(kept) > _MAX_QUERY_LENGTH:
+        raise _make_too_long_error()
     return kept
 
 
-def _too_long() -> InputError:
-    return InputError(Reason(ReasonCode.VIEW_FILTER_TOO_LONG, longest=_QUERY))
+def _make_too_long_error() -> InputError:
+    return InputError(Reason(ReasonCode.VIEW_FILTER_TOO_LONG, longest=_MAX_QUERY_LENGTH))
 
 
-def saved(row: ViewRow) -> SavedView:
+def present_view(row: ViewRow) -> SavedView:
     """A view as it is shown."""
     return SavedView(
         list=ListName(row.list),
@@ -201,6 +185,6 @@ def saved(row: ViewRow) -> SavedView:
         query=row.query,
         shared=not row.owner,
         by=row.by,
-        at=moment(row.at),
+        at=to_datetime(row.at),
         tenant=None if row.tenant == ALL_TENANTS else row.tenant,
     )

@@ -9,24 +9,21 @@ from datetime import datetime
 from typing import Any
 
 from redrive.clock import Clock
-from redrive.core.audit import Event
+from redrive.core.audit import AuditEvent
 from redrive.core.roles import DEFAULT_TENANT
 from redrive.core.schedule import Cron
 from redrive.core.states import RunStatus
 from redrive.core.transitions import AuditWrite
-from redrive.desk.validation import a_flag, person, reason_given, short_text
-from redrive.duration import moment
+from redrive.desk.validation import check_reason, require_actor, require_bool, require_text
+from redrive.duration import to_datetime
 from redrive.errors import Conflict, InputError, NotFound, RegistrationError
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
-from redrive.store.port import People, Store
+from redrive.store.port import DeskStore, Store
 from redrive.store.records import PolicyRow
-from redrive.store.schedules import SchedulePlace, ScheduleRow
-from redrive.store.schedules import Schedules as Rows
-from redrive.store.workers import living
-
-__all__ = ["KnownSchedule", "KnownWorkflow", "Policies", "Schedules", "StoredPolicy", "Workflows", "listed"]
-
+from redrive.store.settings import ScheduleKey, ScheduleRow
+from redrive.store.settings import ScheduleStore as Rows
+from redrive.store.workers import live_workers
 
 # -- `app.policies`: retry policies that people store, in force from the next attempt on -----------------
 
@@ -46,7 +43,7 @@ class StoredPolicy:
 class Policies:
     """Stored retry policies: for a step, or for all steps of a workflow; of one tenant or of all."""
 
-    def __init__(self, store: People, clock: Clock) -> None:
+    def __init__(self, store: DeskStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
 
@@ -62,9 +59,9 @@ class Policies:
         """Store a policy, replacing the one for the same place."""
         if not isinstance(policy, RetryPolicy):
             raise InputError(Reason(ReasonCode.POLICY_NEEDED, given=type(policy).__name__))
-        person(by)
+        require_actor(by)
         if tenant is not None:
-            short_text("tenant", tenant)
+            require_text("tenant", tenant)
         if not workflow and not step:
             raise InputError(Reason(ReasonCode.POLICY_TARGET_NEEDED))
         row = PolicyRow(
@@ -76,8 +73,8 @@ class Policies:
             updated_by=by,
         )
         before = await self.get(workflow=workflow, step=step, tenant=tenant)
-        await self._store.set_policy(row, self._line(Event.POLICY_SET, row, before))
-        return _shaped(row)
+        await self._store.set_policy(row, self._make_audit(AuditEvent.POLICY_SET, row, before))
+        return _present_policy(row)
 
     async def get(
         self, *, workflow: str | None = None, step: str | None = None, tenant: str | None = None
@@ -91,28 +88,21 @@ class Policies:
 
     async def list(self) -> list[StoredPolicy]:
         """All stored policies."""
-        return [_shaped(row) for row in await self._store.policies()]
+        return [_present_policy(row) for row in await self._store.policies()]
 
     async def delete(
-        self,
-        *,
-        workflow: str | None = None,
-        step: str | None = None,
-        tenant: str | None = None,
-        by: str = "unknown",
+        self, *, workflow: str | None = None, step: str | None = None, tenant: str | None = None, by: str = "unknown"
     ) -> bool:
         """Remove the policy stored for exactly this place; False if there was none."""
-        person(by)
+        require_actor(by)
         if tenant is not None:
-            short_text("tenant", tenant)
+            require_text("tenant", tenant)
         before = await self.get(workflow=workflow, step=step, tenant=tenant)
         place = (tenant or "", workflow or "", step or "")
-        gone = PolicyRow(
-            tenant=place[0], workflow=place[1], step=place[2], policy="", updated_at=0, updated_by=by
-        )
-        return await self._store.delete_policy(*place, self._line(Event.POLICY_DELETED, gone, before))
+        gone = PolicyRow(tenant=place[0], workflow=place[1], step=place[2], policy="", updated_at=0, updated_by=by)
+        return await self._store.delete_policy(*place, self._make_audit(AuditEvent.POLICY_DELETED, gone, before))
 
-    def _line(self, event: Event, row: PolicyRow, before: StoredPolicy | None) -> AuditWrite:
+    def _make_audit(self, event: AuditEvent, row: PolicyRow, before: StoredPolicy | None) -> AuditWrite:
         return AuditWrite(
             event=event.value,
             tenant=row.tenant,
@@ -124,13 +114,13 @@ class Policies:
         )
 
 
-def _shaped(row: PolicyRow) -> StoredPolicy:
+def _present_policy(row: PolicyRow) -> StoredPolicy:
     return StoredPolicy(
         policy=RetryPolicy.from_json(json.loads(row.policy)),
         workflow=row.workflow or None,
         step=row.step or None,
         tenant=row.tenant or None,
-        updated_at=moment(row.updated_at),
+        updated_at=to_datetime(row.updated_at),
         updated_by=row.updated_by,
     )
 
@@ -157,9 +147,7 @@ class KnownWorkflow:
 class Workflows:
     """Registered workflows, as people handle them."""
 
-    def __init__(
-        self, store: Store, clock: Clock, on_change: Callable[[], None], here: Collection[str] = ()
-    ) -> None:
+    def __init__(self, store: Store, clock: Clock, on_change: Callable[[], None], here: Collection[str] = ()) -> None:
         self._store = store
         self._clock = clock
         self._on_change = on_change
@@ -168,7 +156,7 @@ class Workflows:
     async def list(self) -> list[KnownWorkflow]:
         """Every workflow that code registered, that is paused or that runs wait for, by name."""
         store = self._store
-        alive = living(await store.workers(), store.now())
+        alive = live_workers(await store.workers(), store.now())
         items = {item.name: item for item in await store.workflows()}
         paused, waiting = await store.paused(), await store.unclaimable(())
         return [
@@ -187,11 +175,11 @@ class Workflows:
     async def pause(self, name: str, *, by: str = "unknown") -> None:
         """Let no run of the workflow be claimed. Runs can still be started; those under way go on
         until they wait."""
-        await self._store.pause(name, self._line(Event.WORKFLOW_PAUSED, name, by))
+        await self._store.pause(name, self._make_audit(AuditEvent.WORKFLOW_PAUSED, name, by))
 
     async def resume(self, name: str, *, by: str = "unknown") -> None:
         """Let its runs be claimed again."""
-        await self._store.resume(name, self._line(Event.WORKFLOW_RESUMED, name, by))
+        await self._store.resume(name, self._make_audit(AuditEvent.WORKFLOW_RESUMED, name, by))
         self._on_change()
 
     async def unclaimable(self) -> dict[str, int]:
@@ -202,17 +190,15 @@ class Workflows:
         """The paused workflows, and who paused them."""
         return await self._store.paused()
 
-    def _line(self, event: Event, name: str, by: str) -> AuditWrite:
-        return AuditWrite(
-            event=event.value, tenant="", by=person(by), subject=name, token=self._clock.new_id()
-        )
+    def _make_audit(self, event: AuditEvent, name: str, by: str) -> AuditWrite:
+        return AuditWrite(event=event.value, tenant="", by=require_actor(by), subject=name, token=self._clock.new_id())
 
 
 # -- `app.schedules`: when workflows are started by themselves, what came of it, and pausing that --------
 
 
-_NEXT = 3
-_LATE = 120_000_000  # a schedule whose worker stopped is taken over within a minute
+_NEXT_TIMES_SHOWN = 3
+_LATE_AFTER = 120_000_000  # a schedule whose worker stopped is taken over within a minute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,17 +227,17 @@ class KnownSchedule:
 class Schedules:
     """Schedules, as people handle them. They are made in code, and come here with the first worker."""
 
-    def __init__(self, store: People, clock: Clock) -> None:
+    def __init__(self, store: DeskStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
 
     @property
-    def _rows(self) -> Rows:
+    def _schedule_store(self) -> Rows:
         return self._store.schedules
 
     async def list(self, *, tenant: str | None = None) -> tuple[KnownSchedule, ...]:
         """All schedules, or those of a tenant, by workflow, tenant and name."""
-        return await listed(self._store, tenant)
+        return await load_schedules(self._store, tenant)
 
     async def pause(
         self,
@@ -265,9 +251,11 @@ class Schedules:
     ) -> bool:
         """Start nothing for a schedule until it is resumed; False if it was paused before."""
         place = (tenant, workflow, name)
-        line = self._line(Event.SCHEDULE_PAUSED, place, by, reason)
-        row = await self._find(place)
-        return row.paused_at is None if a_flag("dry_run", dry_run) else await self._rows.pause(place, line)
+        line = self._make_audit(AuditEvent.SCHEDULE_PAUSED, place, by, reason)
+        row = await self._find_schedule(place)
+        return (
+            row.paused_at is None if require_bool("dry_run", dry_run) else await self._schedule_store.pause(place, line)
+        )
 
     async def resume(
         self,
@@ -281,10 +269,12 @@ class Schedules:
     ) -> bool:
         """Go on with its next time; those that came meanwhile are not made up for. False if not paused."""
         place = (tenant, workflow, name)
-        line = self._line(Event.SCHEDULE_RESUMED, place, by, reason)
-        row = await self._find(place)
+        line = self._make_audit(AuditEvent.SCHEDULE_RESUMED, place, by, reason)
+        row = await self._find_schedule(place)
         return (
-            row.paused_at is not None if a_flag("dry_run", dry_run) else await self._rows.resume(place, line)
+            row.paused_at is not None
+            if require_bool("dry_run", dry_run)
+            else await self._schedule_store.resume(place, line)
         )
 
     async def remove(
@@ -299,51 +289,47 @@ class Schedules:
     ) -> None:
         """Forget a schedule that is in no code any more."""
         place = (tenant, workflow, name)
-        line = self._line(Event.SCHEDULE_REMOVED, place, by, reason)
-        row = await self._find(place)
-        is_gone = not row.kept if a_flag("dry_run", dry_run) else await self._rows.remove(place, line)
+        line = self._make_audit(AuditEvent.SCHEDULE_REMOVED, place, by, reason)
+        row = await self._find_schedule(place)
+        is_gone = not row.kept if require_bool("dry_run", dry_run) else await self._schedule_store.remove(place, line)
         if not is_gone:
             raise Conflict(Reason(ReasonCode.SCHEDULE_IN_CODE, schedule=name, workflow=workflow))
 
-    async def _find(self, place: SchedulePlace) -> ScheduleRow:
+    async def _find_schedule(self, place: ScheduleKey) -> ScheduleRow:
         tenant, workflow, name = place
-        rows = await self._rows.known(tenant=tenant)
+        rows = await self._schedule_store.known(tenant=tenant)
         for row in rows:
             if row.place == place:
                 return row
         known = ", ".join(f"{row.workflow} {row.name!r}" for row in rows)
         raise NotFound(
             Reason(
-                ReasonCode.SCHEDULE_NOT_FOUND,
-                workflow=workflow,
-                schedule=name,
-                tenant=tenant,
-                known=known or "none",
+                ReasonCode.SCHEDULE_NOT_FOUND, workflow=workflow, schedule=name, tenant=tenant, known=known or "none"
             )
         )
 
-    def _line(self, event: Event, place: SchedulePlace, by: str, reason: str | None) -> AuditWrite:
+    def _make_audit(self, event: AuditEvent, place: ScheduleKey, by: str, reason: str | None) -> AuditWrite:
         tenant, workflow, name = place
         return AuditWrite(
             event=event.value,
-            tenant=short_text("tenant", tenant),
-            by=person(by),
-            subject=f"{short_text('workflow', workflow)}/{short_text('name', name)}",
-            reason=reason_given(reason),
+            tenant=require_text("tenant", tenant),
+            by=require_actor(by),
+            subject=f"{require_text('workflow', workflow)}/{require_text('name', name)}",
+            reason=check_reason(reason),
             token=self._clock.new_id(),
         )
 
 
-async def listed(store: People, tenant: str | None = None) -> tuple[KnownSchedule, ...]:
+async def load_schedules(store: DeskStore, tenant: str | None = None) -> tuple[KnownSchedule, ...]:
     """Schedules as they stand, with what became of their last runs."""
     rows = await store.schedules.known(tenant=tenant)
     runs = await store.runs_by_id([row.last_run for row in rows if row.last_run is not None])
     status = {run.public_id: run.status for run in runs}
-    return tuple(_shaped_schedules(row, status, store.now()) for row in rows)
+    return tuple(_present_schedule(row, status, store.now()) for row in rows)
 
 
-def _shaped_schedules(row: ScheduleRow, status: Mapping[str, RunStatus], now: int) -> KnownSchedule:
-    cron = _cron(row)
+def _present_schedule(row: ScheduleRow, status: Mapping[str, RunStatus], now: int) -> KnownSchedule:
+    cron = _parse_cron(row)
     is_on = row.kept and row.paused_at is None
     return KnownSchedule(
         workflow=row.workflow,
@@ -351,22 +337,22 @@ def _shaped_schedules(row: ScheduleRow, status: Mapping[str, RunStatus], now: in
         tenant=row.tenant,
         cron=row.expression,
         timezone=row.zone,
-        next=_next(cron, max(row.passed, now)) if cron is not None and is_on else (),
+        next=_find_next_times(cron, max(row.passed, now)) if cron is not None and is_on else (),
         last_at=None if cron is None or row.last_at is None else cron.local(row.last_at),
         last_run=row.last_run,
         last_status=None if row.last_run is None else status.get(row.last_run),
         paused_by=row.paused_by,
         live=row.kept,
-        late_since=None if cron is None or row.paused_at is not None else _late(cron, row.passed, now),
+        late_since=None if cron is None or row.paused_at is not None else _find_late_since(cron, row.passed, now),
     )
 
 
-def _late(cron: Cron, passed: int, now: int) -> datetime | None:
+def _find_late_since(cron: Cron, passed: int, now: int) -> datetime | None:
     due = cron.next(passed)
-    return None if due is None or due > now - _LATE else cron.local(due)
+    return None if due is None or due > now - _LATE_AFTER else cron.local(due)
 
 
-def _cron(row: ScheduleRow) -> Cron | None:
+def _parse_cron(row: ScheduleRow) -> Cron | None:
     """Its expression; None where this process does not know the zone, or an expression of newer code."""
     try:
         return Cron.parse(row.expression, row.zone)
@@ -374,10 +360,10 @@ def _cron(row: ScheduleRow) -> Cron | None:
         return None
 
 
-def _next(cron: Cron, after: int) -> tuple[datetime, ...]:
+def _find_next_times(cron: Cron, after: int) -> tuple[datetime, ...]:
     found: list[datetime] = []
     at = cron.next(after)
-    while at is not None and len(found) < _NEXT:
+    while at is not None and len(found) < _NEXT_TIMES_SHOWN:
         found.append(cron.local(at))
         at = cron.next(at)
     return tuple(found)

@@ -23,15 +23,13 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import msgspec
 
-from redrive.duration import words
+from redrive.duration import format_duration
 from redrive.errors import ConfigurationError, InputError, PayloadError, RedriveError
 from redrive.http.ssrf import Lookup, ParsedUrl, check_url, resolve_url
-from redrive.settings import Allowed
+from redrive.settings import AllowedHost
 
 if TYPE_CHECKING:
     import h11
-
-__all__ = ["BadStatus", "HttpClient", "HttpRequest", "HttpResponse", "Redirected", "require_h11"]
 
 log = logging.getLogger("redrive.http")
 
@@ -39,22 +37,22 @@ _METHOD = re.compile(r"[A-Z]{1,20}")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _NOT_IN_HEADER = re.compile("[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\U00010000-\U0010ffff]+")
-_OWN_HEADERS = frozenset({"connection", "content-length", "host", "te", "transfer-encoding", "upgrade"})
+_CLIENT_HEADERS = frozenset({"connection", "content-length", "host", "te", "transfer-encoding", "upgrade"})
 _DEFAULT_HEADERS = {"User-Agent": "redrive", "Accept-Encoding": "identity"}
-_REPEATABLE = frozenset({"GET", "HEAD", "PUT", "DELETE", "OPTIONS"})
-_DEDUPLICATED = frozenset({"idempotency-key", "webhook-id"})
-_BODILESS = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
-_VERSIONS = (b"1.0", b"1.1")
-_START = b"HTTP/"
+_IDEMPOTENT_METHODS = frozenset({"GET", "HEAD", "PUT", "DELETE", "OPTIONS"})
+_DEDUPLICATION_HEADERS = frozenset({"idempotency-key", "webhook-id"})
+_BODYLESS_METHODS = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
+_HTTP_VERSIONS = (b"1.0", b"1.1")
+_HTTP_START = b"HTTP/"
 
 _CONNECT_TIMEOUT = 10.0  # seconds for one address, before the next is tried
 _KEEP_ALIVE = 2.0  # seconds an idle connection is kept: less than servers keep theirs
 _MAX_REQUESTS = 1_000  # on one connection, so that a name that moved is noticed under load, too
 _MAX_HEAD = 64 << 10
 _MAX_INTERIM = 10
-_EXCERPT = 200
+_EXCERPT_LENGTH = 200
 
-_CUT_SHORT = "the connection was closed before the answer was complete"
+_INCOMPLETE_ANSWER = "the connection was closed before the answer was complete"
 
 
 def require_h11() -> None:
@@ -92,7 +90,7 @@ class HttpRequest(msgspec.Struct, frozen=True, kw_only=True):
         for name, value in self.headers.items():
             if not _HEADER_NAME.fullmatch(name) or _NOT_IN_HEADER.search(value):
                 raise InputError(f"the header {name!a} cannot be sent: it must be one line of plain text.")
-            if name.lower() in _OWN_HEADERS:
+            if name.lower() in _CLIENT_HEADERS:
                 raise InputError(f"the header {name!a} is set by the client; leave it out.")
 
 
@@ -114,10 +112,10 @@ class HttpResponse(msgspec.Struct, frozen=True, kw_only=True):
             return self
         answered = f"{what} answered {self.status_code} {self.reason if quoted else ''}".rstrip()
         if self.status_code < 400:
-            location = f", to {_excerpt(self.headers.get('location', '')) or 'nowhere'}" if quoted else ""
+            location = f", to {_make_excerpt(self.headers.get('location', '')) or 'nowhere'}" if quoted else ""
             message = f"{answered}{location}. Redirects are not followed; give the final address."
             raise Redirected(message, status_code=self.status_code, headers=self.headers)
-        excerpt = _excerpt(self.body[: 4 * _EXCERPT].decode("utf-8", "replace")) if quoted else ""
+        excerpt = _make_excerpt(self.body[: 4 * _EXCERPT_LENGTH].decode("utf-8", "replace")) if quoted else ""
         message = f"{answered}: {excerpt}" if excerpt else answered
         raise BadStatus(message, status_code=self.status_code, headers=self.headers)
 
@@ -161,8 +159,8 @@ class _Connection(asyncio.Protocol):
             self.abort()
             return
         self.answered = True
-        if len(self._start) < len(_START):
-            self._start += data[: len(_START) - len(self._start)]
+        if len(self._start) < len(_HTTP_START):
+            self._start += data[: len(_HTTP_START) - len(self._start)]
         self._h11.receive_data(data)
         self._wake()
 
@@ -188,11 +186,7 @@ class _Connection(asyncio.Protocol):
     @property
     def usable(self) -> bool:
         """Return True if another request may be sent: the connection is open and everything was sent."""
-        return (
-            not self._ended
-            and not self._transport.is_closing()
-            and not self._transport.get_write_buffer_size()
-        )
+        return not self._ended and not self._transport.is_closing() and not self._transport.get_write_buffer_size()
 
     def rest(self) -> None:
         """Expect no data until the next request."""
@@ -213,15 +207,15 @@ class _Connection(asyncio.Protocol):
         if self._h11.our_state is h11.DONE:
             self._h11.start_next_cycle()
         self._send(
-            h11.Request(method=request.method, target=url.path, headers=_headers(request, url)),
+            h11.Request(method=request.method, target=url.path, headers=_make_headers(request, url)),
             *([h11.Data(data=request.body)] if request.body else []),
             h11.EndOfMessage(),
         )
-        head = await self._head()
+        head = await self._read_head()
         # A list of pieces, because a body may come in thousands of chunks.
         pieces: list[bytes] = []
         room, truncated = request.max_body, False
-        while not truncated and isinstance(event := await self._event(), h11.Data):
+        while not truncated and isinstance(event := await self._read_event(), h11.Data):
             pieces.append(event.data[:room])
             truncated = len(event.data) > room
             room -= len(pieces[-1])
@@ -231,7 +225,7 @@ class _Connection(asyncio.Protocol):
             headers[name] = f"{headers[name]}, {value}" if name in headers else value
         answer = HttpResponse(
             status_code=head.status_code,
-            reason=_excerpt(head.reason.decode("latin-1")),
+            reason=_make_excerpt(head.reason.decode("latin-1")),
             headers=headers,
             body=b"".join(pieces),
             truncated=truncated,
@@ -244,20 +238,20 @@ class _Connection(asyncio.Protocol):
     def _send(self, *events: h11.Event) -> None:
         self._transport.write(b"".join(self._h11.send(event) or b"" for event in events))
 
-    async def _head(self) -> h11.Response:
+    async def _read_head(self) -> h11.Response:
         """Read up to the final status line and headers, past interim answers such as 103."""
         import h11
 
         for _ in range(_MAX_INTERIM):
-            event = await self._event()
+            event = await self._read_event()
             assert isinstance(event, h11.Response | h11.InformationalResponse), event
-            if event.http_version not in _VERSIONS or event.status_code > 599:
+            if event.http_version not in _HTTP_VERSIONS or event.status_code > 599:
                 raise ConnectionError("the server did not answer in HTTP/1.1")
             if isinstance(event, h11.Response):
                 return event
         raise ConnectionError("the server sent too many interim answers")
 
-    async def _event(self) -> h11.Event:
+    async def _read_event(self) -> h11.Event:
         import h11
 
         while True:
@@ -267,23 +261,23 @@ class _Connection(asyncio.Protocol):
                 # The text of the error quotes the server. It goes to the operator's log only: the user who
                 # wrote the URL must not be able to read other services through error messages.
                 log.debug("invalid HTTP answer: %s", error)
-                raise ConnectionError(self._explain(error)) from None
+                raise ConnectionError(self._explain_error(error)) from None
             if event is not h11.NEED_DATA:
                 return cast("h11.Event", event)
-            if not _START.startswith(self._start):  # another protocol may never send the end of a line
+            if not _HTTP_START.startswith(self._start):  # another protocol may never send the end of a line
                 raise ConnectionError("the server did not answer in HTTP/1.1")
             if self._ended:
-                raise ConnectionError(_CUT_SHORT) from self._error
+                raise ConnectionError(_INCOMPLETE_ANSWER) from self._error
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await self._waiter
             finally:
                 self._waiter = None
 
-    def _explain(self, error: h11.RemoteProtocolError) -> str:
+    def _explain_error(self, error: h11.RemoteProtocolError) -> str:
         if error.error_status_hint == 431:
             return "the head of the answer is too large"
-        return _CUT_SHORT if self._ended else "the server did not answer in valid HTTP/1.1"
+        return _INCOMPLETE_ANSWER if self._ended else "the server did not answer in valid HTTP/1.1"
 
 
 class _Pool:
@@ -327,7 +321,7 @@ class HttpClient:
 
     def __init__(
         self,
-        allowed: Sequence[Allowed] = (),
+        allowed: Sequence[AllowedHost] = (),
         *,
         per_host: int = 64,
         tls: ssl.SSLContext | None = None,
@@ -362,16 +356,16 @@ class HttpClient:
         url = check_url(request.url, self._allowed)
         what = f"{request.method} {url.origin}"
         try:
-            async with asyncio.timeout(request.timeout), self._pool(url) as pool:
+            async with asyncio.timeout(request.timeout), self._use_pool(url) as pool:
                 return await self._exchange(pool, request, url)
         except TimeoutError as error:
-            late = str(error) or f"no complete answer within {words(request.timeout)}"
+            late = str(error) or f"no complete answer within {format_duration(request.timeout)}"
             raise TimeoutError(f"{what}: {late}") from error
         except OSError as error:
             raise ConnectionError(f"{what}: {error}") from error
 
     @asynccontextmanager
-    async def _pool(self, url: ParsedUrl) -> AsyncIterator[_Pool]:
+    async def _use_pool(self, url: ParsedUrl) -> AsyncIterator[_Pool]:
         pool = self._pools.get(url.origin) or _Pool(url.origin, self._per_host)
         self._pools[url.origin] = pool
         pool.users += 1
@@ -387,15 +381,15 @@ class HttpClient:
         connection = pool.take()
         if connection is not None:
             try:
-                return await self._use(pool, connection, request, url)
+                return await self._use_connection(pool, connection, request, url)
             except ConnectionError:
                 # The server may have closed the connection while the request was sent. It probably did not
                 # process the request, but that is not certain.
                 if connection.answered or not _may_repeat(request):
                     raise
-        return await self._use(pool, await self._open(pool, request), request, url)
+        return await self._use_connection(pool, await self._open(pool, request), request, url)
 
-    async def _use(
+    async def _use_connection(
         self, pool: _Pool, connection: _Connection, request: HttpRequest, url: ParsedUrl
     ) -> HttpResponse:
         reusable = False
@@ -424,22 +418,22 @@ class HttpClient:
     async def _connect(self, pool: _Pool, address: str, url: ParsedUrl) -> _Connection:
         secure = url.scheme == "https"
         _, connection = await asyncio.get_running_loop().create_connection(
-            lambda: _Connection(self._forget),
+            lambda: _Connection(self._remove_connection),
             address,
             url.port,
-            ssl=self._certificates() if secure else None,
+            ssl=self._tls_context() if secure else None,
             server_hostname=url.host if secure else None,
         )
         if not connection.closed.done():
             self._connections[connection] = pool
         return connection
 
-    def _certificates(self) -> ssl.SSLContext:
+    def _tls_context(self) -> ssl.SSLContext:
         if self._tls is None:
             self._tls = ssl.create_default_context()
         return self._tls
 
-    def _forget(self, connection: _Connection) -> None:
+    def _remove_connection(self, connection: _Connection) -> None:
         pool = self._connections.pop(connection, None)
         if pool is not None:
             pool.drop(connection)
@@ -450,12 +444,12 @@ class HttpClient:
             del self._pools[pool.origin]
 
 
-def _headers(request: HttpRequest, url: ParsedUrl) -> list[tuple[bytes, bytes]]:
+def _make_headers(request: HttpRequest, url: ParsedUrl) -> list[tuple[bytes, bytes]]:
     given = {name.lower() for name in request.headers}
     headers = {"Host": url.netloc}
     headers.update((name, value) for name, value in _DEFAULT_HEADERS.items() if name.lower() not in given)
     pairs = [*headers.items(), *request.headers.items()]
-    if request.body or request.method not in _BODILESS:
+    if request.body or request.method not in _BODYLESS_METHODS:
         pairs.append(("Content-Length", str(len(request.body))))
     return [(name.encode("ascii"), value.strip(" \t").encode()) for name, value in pairs]
 
@@ -463,9 +457,9 @@ def _headers(request: HttpRequest, url: ParsedUrl) -> list[tuple[bytes, bytes]]:
 def _may_repeat(request: HttpRequest) -> bool:
     """Return True if the request takes effect once although it is sent twice."""
     given = {name.lower() for name in request.headers}
-    return request.method in _REPEATABLE or not _DEDUPLICATED.isdisjoint(given)
+    return request.method in _IDEMPOTENT_METHODS or not _DEDUPLICATION_HEADERS.isdisjoint(given)
 
 
-def _excerpt(text: str) -> str:
+def _make_excerpt(text: str) -> str:
     """Return a short part of what the server wrote, on one line."""
-    return " ".join(_UNPRINTABLE.sub(" ", text).split())[:_EXCERPT]
+    return " ".join(_UNPRINTABLE.sub(" ", text).split())[:_EXCERPT_LENGTH]

@@ -21,30 +21,19 @@ from typing import TypeAlias
 import msgspec
 
 from redrive.errors import InputError
-from redrive.settings import Address, Allowed, is_name, read_port
-
-__all__ = [
-    "Lookup",
-    "ParsedUrl",
-    "Target",
-    "check_url",
-    "is_public",
-    "parse_url",
-    "resolve_url",
-    "unmap_address",
-]
+from redrive.settings import Address, AllowedHost, is_host_name, parse_port
 
 Lookup: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
 """Finds the addresses of a host name for connections to a port."""
 
-_LONGEST = 8_192
-_MOST_ADDRESSES = 32
+_MAX_URL_LENGTH = 8_192
+_MAX_ADDRESSES = 32
 _URL = re.compile(r"(?P<scheme>https?)://(?P<authority>[^/?]*)(?P<rest>.*)", re.IGNORECASE)
 _NOT_IN_URL = re.compile(r"[^!-~]|[\"#<>\\^`{|}]")
 _AUTHORITY = re.compile(r"(?P<host>\[[^\[\]]*\]|[^:\[\]]*)(?::(?P<port>.*))?")
-_STANDARD = {"http": 80, "https": 443}
+_DEFAULT_PORTS = {"http": 80, "https": 443}
 
-_PORTS = {
+_PROTOCOL_PORTS = {
     "FTP": (21,),
     "SSH": (22,),
     "Telnet": (23,),
@@ -57,7 +46,7 @@ _PORTS = {
     "remote desktops": (3389,),
     "AMQP": (5672,),
 }
-_OTHER_PROTOCOLS = {port: protocol for protocol, ports in _PORTS.items() for port in ports}
+_PROTOCOL_OF_PORT = {port: protocol for protocol, ports in _PROTOCOL_PORTS.items() for port in ports}
 """Ports of protocols into which an HTTP request could be smuggled."""
 
 # Written out instead of asking `ipaddress.is_global`, whose answers differ between the Pythons we support.
@@ -111,7 +100,7 @@ class ParsedUrl(msgspec.Struct, frozen=True, kw_only=True):
     def netloc(self) -> str:
         """Return host and port as the Host header needs them."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == _STANDARD[self.scheme] else f"{host}:{self.port}"
+        return host if self.port == _DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
 
     @property
     def origin(self) -> str:
@@ -119,7 +108,7 @@ class ParsedUrl(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.scheme}://{self.netloc}"
 
 
-class Target(msgspec.Struct, frozen=True, kw_only=True):
+class ResolvedUrl(msgspec.Struct, frozen=True, kw_only=True):
     """A URL with the addresses to connect to. Each address has been checked."""
 
     url: ParsedUrl
@@ -132,8 +121,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 @lru_cache(maxsize=1_024)
 def parse_url(url: str) -> ParsedUrl:
     """Split a URL into its parts; raise `InputError` if parsers could read it in more than one way."""
-    if not isinstance(url, str) or len(url) > _LONGEST:
-        raise InputError(f"a URL must be a text of at most {_LONGEST} characters.")
+    if not isinstance(url, str) or len(url) > _MAX_URL_LENGTH:
+        raise InputError(f"a URL must be a text of at most {_MAX_URL_LENGTH} characters.")
     found = _URL.fullmatch(url)
     if found is None:
         raise InputError("a URL must begin with http:// or https:// and a host.")
@@ -141,7 +130,7 @@ def parse_url(url: str) -> ParsedUrl:
     if wrong is not None:
         raise InputError(f"a URL cannot contain {wrong[0]!a}; in path and query, write it percent-encoded.")
     scheme = found["scheme"].lower()
-    host, port = _split_authority(found["authority"], _STANDARD[scheme])
+    host, port = _split_authority(found["authority"], _DEFAULT_PORTS[scheme])
     address = _parse_address(host)
     if address is not None:
         host = str(address)
@@ -155,7 +144,7 @@ def _split_authority(authority: str, standard: int) -> tuple[str, int]:
     found = _AUTHORITY.fullmatch(authority)
     if found is None or not found["host"]:
         raise InputError("the URL's host cannot be read.")
-    port = standard if found["port"] is None else read_port(found["port"])
+    port = standard if found["port"] is None else parse_port(found["port"])
     if port is None:
         raise InputError("the URL's port is no number from 1 to 65535.")
     return found["host"].lower(), port
@@ -168,7 +157,7 @@ def _parse_address(host: str) -> Address | None:
         address = ipaddress.IPv6Address(host[1:-1]) if literal else ipaddress.IPv4Address(host)
     except ValueError:
         address = None
-    if (address is None or "%" in host) and (literal or not is_name(host)):
+    if (address is None or "%" in host) and (literal or not is_host_name(host)):
         raise InputError(
             f"the URL's host {host[:80]!a} is neither a name nor an address in its usual form: four decimal "
             "numbers without leading zeros, or IPv6 in brackets without a zone. Names are plain ASCII (write "
@@ -180,29 +169,29 @@ def _parse_address(host: str) -> Address | None:
 # -- checking ------------------------------------------------------------------------------------------
 
 
-def check_url(url: str, allowed: Sequence[Allowed] = ()) -> ParsedUrl:
+def check_url(url: str, allowed: Sequence[AllowedHost] = ()) -> ParsedUrl:
     """Refuse what needs no lookup to refuse: odd spellings, ports of other protocols, private addresses."""
     parsed = parse_url(url)
     _check_port(parsed, allowed)
     if parsed.address is not None:
         _check_address(parsed, parsed.address, allowed)
     elif parsed.host.rpartition(".")[2] == "localhost" and not _is_allowed(parsed, allowed):
-        raise _refusal(parsed, "the machine itself")
+        raise _make_refusal(parsed, "the machine itself")
     return parsed
 
 
-async def resolve_url(url: str, allowed: Sequence[Allowed] = (), *, lookup: Lookup | None = None) -> Target:
+async def resolve_url(url: str, allowed: Sequence[AllowedHost] = (), *, lookup: Lookup | None = None) -> ResolvedUrl:
     """Look up the addresses of a URL. Every one is public or allowed, or the whole URL is refused.
 
     `InputError`: the URL may not be called. `ConnectionError`: its name has no address at the moment.
     """
     parsed = check_url(url, allowed)
     if parsed.address is not None:
-        return Target(url=parsed, addresses=(str(unmap_address(parsed.address)),))
+        return ResolvedUrl(url=parsed, addresses=(str(unmap_address(parsed.address)),))
     found = await _look_up(parsed, lookup or system_lookup)
     for address in found:
         _check_address(parsed, address, allowed)
-    return Target(url=parsed, addresses=tuple(dict.fromkeys(str(unmap_address(each)) for each in found)))
+    return ResolvedUrl(url=parsed, addresses=tuple(dict.fromkeys(str(unmap_address(each)) for each in found)))
 
 
 async def system_lookup(host: str, port: int) -> Sequence[str]:
@@ -220,34 +209,34 @@ async def _look_up(url: ParsedUrl, lookup: Lookup) -> list[Address]:
     if not texts:
         raise ConnectionError(f"the name {url.host} has no address")
     try:
-        return [ipaddress.ip_address(text) for text in texts[:_MOST_ADDRESSES]]
+        return [ipaddress.ip_address(text) for text in texts[:_MAX_ADDRESSES]]
     except ValueError:
         raise ConnectionError(f"the lookup of {url.host} gave something that is no address") from None
 
 
-def _check_port(url: ParsedUrl, allowed: Sequence[Allowed]) -> None:
+def _check_port(url: ParsedUrl, allowed: Sequence[AllowedHost]) -> None:
     """Refuse a port of another protocol, unless a rule names that port together with the URL's host."""
-    protocol = _OTHER_PROTOCOLS.get(url.port)
+    protocol = _PROTOCOL_OF_PORT.get(url.port)
     rules = [rule for rule in allowed if rule.port == url.port]
     address = None if url.address is None else unmap_address(url.address)
-    named = any(address is not None and rule.holds(address, url.port) for rule in rules)
+    named = any(address is not None and rule.allows_address(address, url.port) for rule in rules)
     if protocol is not None and not named and not _is_allowed(url, rules):
         raise InputError(f"{url.origin}: port {url.port} belongs to {protocol}, not to HTTP.")
 
 
-def _check_address(url: ParsedUrl, address: Address, allowed: Sequence[Allowed]) -> None:
+def _check_address(url: ParsedUrl, address: Address, allowed: Sequence[AllowedHost]) -> None:
     reached = unmap_address(address)
-    permitted = _is_allowed(url, allowed) or any(rule.holds(reached, url.port) for rule in allowed)
+    permitted = _is_allowed(url, allowed) or any(rule.allows_address(reached, url.port) for rule in allowed)
     zoned = isinstance(address, IPv6Address) and address.scope_id is not None
     if not permitted and (zoned or not is_public(address)):
-        raise _refusal(url, "an address that is not public")
+        raise _make_refusal(url, "an address that is not public")
 
 
-def _is_allowed(url: ParsedUrl, allowed: Sequence[Allowed]) -> bool:
+def _is_allowed(url: ParsedUrl, allowed: Sequence[AllowedHost]) -> bool:
     return any(rule.names(url.host, url.port) for rule in allowed)
 
 
-def _refusal(url: ParsedUrl, where: str) -> InputError:
+def _make_refusal(url: ParsedUrl, where: str) -> InputError:
     # The message leaves out the address: a user who may not call it must not learn it either.
     return InputError(
         f"{url.origin} leads to {where}, which is not called. "

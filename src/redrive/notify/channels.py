@@ -14,31 +14,37 @@ from typing import Any, TypeVar
 import msgspec
 
 from redrive.core import template as templates
-from redrive.core.notifications import FIELDS, Notification, Said, Saying, about, one_line, said
-from redrive.core.notify_rules import CHANNEL, EVENTS, NoticeEvent, NotifyRule, Target
+from redrive.core.notifications import (
+    TEMPLATE_FIELDS,
+    Notification,
+    NotificationRenderer,
+    RenderedNotification,
+    build_notification,
+    render_notification,
+    to_one_line,
+)
+from redrive.core.notify_rules import CHANNEL_KIND, NOTIFY_EVENTS, NotificationEvent, NotifyRule, NotifyTarget
 from redrive.core.redact import Redactor
 from redrive.errors import ConfigurationError, InputError, RegistrationError
 from redrive.http.client import require_h11
 from redrive.http.ssrf import check_url
 from redrive.records import replace
-from redrive.settings import Allowed
+from redrive.settings import AllowedHost
 from redrive.sinks import Message
 from redrive.sinks.webhook import read_secrets
 
-__all__ = ["Channels", "Delivery", "DeliveryReader", "Texts", "delivery_reader"]
-
 log = logging.getLogger("redrive.notify")
 
-ANY = "*"
-Registered = TypeVar("Registered", bound=Callable[..., Any])
+ANY_EVENT = "*"
+RenderFn = TypeVar("RenderFn", bound=Callable[..., Any])
 
 
 class Channels:
     """The channels of an app: finds the URL or address behind the name in a target."""
 
-    def __init__(self, allowed: Sequence[Allowed]) -> None:
+    def __init__(self, allowed: Sequence[AllowedHost]) -> None:
         self.allowed = tuple(allowed)
-        self._known: dict[str, tuple[Target, ...]] = {}
+        self._known: dict[str, tuple[NotifyTarget, ...]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._known)
@@ -51,20 +57,18 @@ class Channels:
             raise RegistrationError(f"two channels are called {name!r}; give one of them another name")
         rule = self._read(places, f"channel {name!r}")
         if not rule.targets:
-            raise RegistrationError(
-                f"channel {name!r} has no destination: set email, slack, teams or webhook"
-            )
+            raise RegistrationError(f"channel {name!r} has no destination: set email, slack, teams or webhook")
         self._known[name] = rule.targets
 
     def rule(self, workflow: str, given: Any) -> NotifyRule:
         """Return the rule of a workflow. Its URLs stay in this process: runs carry a channel name instead."""
         rule = self._read(given, f"notify of workflow {workflow!r}")
-        told = [target for target in rule.targets if target.kind in ("email", CHANNEL)]
+        told = [target for target in rule.targets if target.kind in ("email", CHANNEL_KIND)]
         kept = tuple(target for target in rule.targets if target not in told)
         if kept:
             name = f"workflow {workflow}"
             self._known[name] = kept
-            told.append(Target(kind=CHANNEL, to=name))
+            told.append(NotifyTarget(kind=CHANNEL_KIND, to=name))
         return replace(rule, targets=tuple(told))
 
     def _read(self, given: Any, what: str) -> NotifyRule:
@@ -76,7 +80,7 @@ class Channels:
             raise RegistrationError(str(error)) from None
         return rule
 
-    def all(self) -> list[Target]:
+    def all(self) -> list[NotifyTarget]:
         """Return every destination that the code names, with its URL."""
         return [target for known in self._known.values() for target in known]
 
@@ -84,20 +88,20 @@ class Channels:
         """Return True if a channel has this name."""
         return name in self._known
 
-    def resolved(self, targets: Sequence[Target]) -> tuple[Target, ...]:
+    def resolved(self, targets: Sequence[NotifyTarget]) -> tuple[NotifyTarget, ...]:
         """Replace each channel by its destinations, which refer to their URL by channel name and number.
 
         A channel that this code does not register stays as it is: its delivery fails with that message.
         """
-        found: list[Target] = []
+        found: list[NotifyTarget] = []
         for target in targets:
-            known = self._known.get(target.to) if target.kind == CHANNEL else None
-            found += [target] if known is None else _places(target.to, known)
+            known = self._known.get(target.to) if target.kind == CHANNEL_KIND else None
+            found += [target] if known is None else _resolve_targets(target.to, known)
         return tuple(dict.fromkeys(found))
 
-    def find(self, target: Target) -> Target:
+    def find(self, target: NotifyTarget) -> NotifyTarget:
         """Return the target with its URL and its secret."""
-        if target.kind == "email" or target.stored_url:
+        if target.kind == "email" or target.is_url:
             return target
         name, _, number = target.to.rpartition("#")
         known = self._known.get(name, ())
@@ -110,14 +114,14 @@ class Channels:
         return known[int(number)]
 
 
-def _places(name: str, known: Sequence[Target]) -> list[Target]:
+def _resolve_targets(name: str, known: Sequence[NotifyTarget]) -> list[NotifyTarget]:
     return [
-        target if target.kind == "email" else Target(kind=target.kind, to=f"{name}#{number}")
+        target if target.kind == "email" else NotifyTarget(kind=target.kind, to=f"{name}#{number}")
         for number, target in enumerate(known)
     ]
 
 
-def _check_target(target: Target, allowed: Sequence[Allowed], what: str) -> None:
+def _check_target(target: NotifyTarget, allowed: Sequence[AllowedHost], what: str) -> None:
     """Refuse a URL that may not be called, and an invalid secret."""
     if target.kind in ("slack", "teams", "webhook"):
         require_h11()
@@ -133,7 +137,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
     """A notification with its destination. `stored`: the URL comes from a stored rule, not from the code."""
 
     notification: Notification
-    target: Target
+    target: NotifyTarget
     stored: bool = False
 
 
@@ -141,14 +145,14 @@ DeliveryReader = Callable[[Message], Delivery]
 """Decodes a message of the outbox."""
 
 
-def delivery_reader(redactor: Redactor, base_url: str, channels: Channels) -> DeliveryReader:
+def make_delivery_reader(redactor: Redactor, base_url: str, channels: Channels) -> DeliveryReader:
     """Return the function that decodes messages and redacts secrets by the rules of this process."""
 
     def read(message: Message) -> Delivery:
         data = json.loads(message.text)
-        notification = about(data["id"], json.dumps(data["content"]), redactor, base_url)
-        target = Target.from_json(data["target"])
-        return Delivery(notification, channels.find(target), stored=target.stored_url)
+        notification = build_notification(data["id"], json.dumps(data["content"]), redactor, base_url)
+        target = NotifyTarget.from_json(data["target"])
+        return Delivery(notification, channels.find(target), stored=target.is_url)
 
     return read
 
@@ -160,68 +164,66 @@ class Texts:
     """The texts that an app registered, by event. The default replaces a text that fails to render."""
 
     def __init__(self) -> None:
-        self._own: dict[str, Saying] = {}
+        self._own: dict[str, NotificationRenderer] = {}
 
-    def put(self, event: Any, saying: Saying) -> None:
+    def put(self, event: Any, saying: NotificationRenderer) -> None:
         """Use this text for an event, or for all events without their own text."""
-        known = (*EVENTS, NoticeEvent.MESSAGE.value, ANY)
+        known = (*NOTIFY_EVENTS, NotificationEvent.MESSAGE.value, ANY_EVENT)
         if event not in known:
             raise RegistrationError(f"{event!r:.80} is no event to tell of; there are {', '.join(known)}")
         if event in self._own:
             raise RegistrationError(f"the words for {event!r} are registered already; do so once")
         self._own[event] = saying
 
-    def register(
-        self, event: Any, subject: str | None, text: str | None
-    ) -> Callable[[Registered], Registered]:
+    def register(self, event: Any, subject: str | None, text: str | None) -> Callable[[RenderFn], RenderFn]:
         """Register templates for an event; without them, return a decorator that registers a function."""
         if subject is not None or text is not None:
-            self.put(event, _from_templates(subject, text))
+            self.put(event, _make_template_text(subject, text))
             return lambda fn: fn
 
-        def register(fn: Registered) -> Registered:
-            self.put(event, _from_function(fn))
+        def register(fn: RenderFn) -> RenderFn:
+            self.put(event, _make_function_text(fn))
             return fn
 
         return register
 
-    def __call__(self, notification: Notification) -> Said:
-        own = self._own.get(notification.event) or self._own.get(ANY)
+    def __call__(self, notification: Notification) -> RenderedNotification:
+        own = self._own.get(notification.event) or self._own.get(ANY_EVENT)
         if own is None:
-            return said(notification)
+            return render_notification(notification)
         try:
             return own(notification)
         except Exception:
             log.exception("text for %r failed; the default text is used", notification.event)
-            return said(notification)
+            return render_notification(notification)
 
 
-def _from_templates(subject: str | None, text: str | None) -> Saying:
+def _make_template_text(subject: str | None, text: str | None) -> NotificationRenderer:
     """Return a text made of templates with fields of a notification; a missing template means the default."""
     for what, template in (("subject", subject), ("text", text)):
         if template is not None:
             if not isinstance(template, str) or not template.strip():
                 raise RegistrationError(f"{what} of a notification must be a text, not {template!r:.80}")
-            templates.check(f"{what} of a notification", template, FIELDS)
+            templates.check_template(f"{what} of a notification", template, TEMPLATE_FIELDS)
 
-    def saying(notification: Notification) -> Said:
-        default, data = said(notification), notification.to_json()
-        return Said(
-            default.subject if subject is None else one_line(templates.render_text(subject, data)),
+    def saying(notification: Notification) -> RenderedNotification:
+        default, data = render_notification(notification), notification.to_json()
+        return RenderedNotification(
+            default.subject if subject is None else to_one_line(templates.render_text(subject, data)),
             default.text if text is None else templates.render_text(text, data),
         )
 
     return saying
 
 
-def _from_function(fn: Callable[[Notification], Any]) -> Saying:
+def _make_function_text(fn: Callable[[Notification], Any]) -> NotificationRenderer:
     """Return a text that a function makes: a body, or a subject and a body."""
 
-    def saying(notification: Notification) -> Said:
+    def saying(notification: Notification) -> RenderedNotification:
         made = fn(notification)
         if isinstance(made, str):
-            return Said(said(notification).subject, made)
+            return RenderedNotification(render_notification(notification).subject, made)
         subject, text = made
-        return Said(one_line(str(subject)), str(text))
+        return RenderedNotification(to_one_line(str(subject)), str(text))
 
     return saying

@@ -14,52 +14,42 @@ import logging
 from collections.abc import Callable, Sequence
 
 from redrive.clock import MICROS, Clock
-from redrive.core.addresses import run_page
-from redrive.core.idempotency import encode
+from redrive.core.idempotency import encode_key
 from redrive.core.notifications import (
-    NOTICES,
-    SAID,
-    Facts,
-    Saying,
-    content_text,
-    lane_of,
+    NOTIFICATION_TOPIC,
+    USER_MESSAGE_TOPIC,
+    NotificationFacts,
+    NotificationRenderer,
+    decode_facts,
+    encode_content,
+    encode_facts,
     notification_id,
-    read_notice,
-    written,
+    notification_lane,
 )
-from redrive.core.notify_rules import CHANNEL, KINDS, NoticeEvent, NotifyRule, Target
-from redrive.core.outbox import patterns
+from redrive.core.notify_rules import CHANNEL_KIND, TARGET_KINDS, NotificationEvent, NotifyRule, NotifyTarget
+from redrive.core.outbox import parse_patterns
 from redrive.core.transitions import MessageWrite
 from redrive.notify.channels import Channels, DeliveryReader
-from redrive.notify.senders import (
-    EmailSender,
-    HttpSender,
-    RequestFormat,
-    format_slack,
-    format_teams,
-    format_webhook,
-)
-from redrive.settings import Allowed, Settings
+from redrive.notify.senders import EmailSender, HttpSender, RequestFormat, format_slack, format_teams, format_webhook
+from redrive.settings import AllowedHost, Settings, run_page_path
 from redrive.sinks import Message, Sink, SinkDefinition
 from redrive.store.encryption.keyring import Unreadable
-from redrive.store.notifications import LaneCase, NewNotice, NewNotification, Telling
+from redrive.store.notifications import DueLane, LaneNotification, NewNotice, NewNotification
 from redrive.store.port import Store
-
-__all__ = ["SENDER_SINKS", "Digest", "notify_sinks"]
 
 log = logging.getLogger("redrive.notify")
 
-_TOPICS = (NOTICES, SAID)
+_TOPICS = (NOTIFICATION_TOPIC, USER_MESSAGE_TOPIC)
 
-_LANES = 50
-_NEWEST = 20  # facts of a lane whose recipients are used: rules may have changed in between
+_LANE_BATCH = 50
+_NEWEST_FACTS = 20  # facts of a lane whose recipients are used: rules may have changed in between
 _DIGEST_SINK = "redrive.notices"
 
-SENDER_SINKS = frozenset(f"redrive.{kind}" for kind in KINDS)
+SENDER_SINKS = frozenset(f"redrive.{kind}" for kind in TARGET_KINDS)
 """The sinks to which only the digest sends."""
 
-_TIMEOUT = 30.0
-_CONCURRENCY = 4  # receivers are mailboxes and chats, which limit how fast messages may come
+_SENDER_TIMEOUT = 30.0
+_SENDER_CONCURRENCY = 4  # receivers are mailboxes and chats, which limit how fast messages may come
 
 
 class Digest:
@@ -77,7 +67,7 @@ class Digest:
 
     async def deliver(self, message: Message) -> None:
         """Store the facts of a message, and send them if their lane is due."""
-        new = _notice(message) if message.topic == NOTICES else self._wanted(message)
+        new = _make_notice(message) if message.topic == NOTIFICATION_TOPIC else self._make_channel_notice(message)
         if new is not None:
             await self._store.notices.add([new])
             await self.run_once()
@@ -85,27 +75,27 @@ class Digest:
     async def close(self) -> None:
         """Do nothing: there is no connection to close."""
 
-    def _wanted(self, message: Message) -> NewNotice | None:
+    def _make_channel_notice(self, message: Message) -> NewNotice | None:
         """Return the notice that workflow code sent to a channel; None if this app has no such channel."""
         given = message.payload
         channel = given.get("channel") if isinstance(given, dict) else None
         if not isinstance(channel, str) or not self._channels.knows(channel):
             log.info("message %s is for channel %r, which is not registered here", message.id, channel)
             return None
-        facts = Facts(
-            event=NoticeEvent.MESSAGE.value,
+        facts = NotificationFacts(
+            event=NotificationEvent.MESSAGE.value,
             tenant=message.tenant,
             run_id=message.run_id,
             correlation_id=message.correlation_id,
             at=message.committed_at,
-            path=run_page(message.run_id),
+            path=run_page_path(message.run_id),
             subject=str(given.get("subject") or f"a message of run {message.run_id}"),
             text=str(given.get("text", "")),
         )
-        rule = NotifyRule(on=(), targets=(Target(kind=CHANNEL, to=channel),), app=True)
+        rule = NotifyRule(on=(), targets=(NotifyTarget(kind=CHANNEL_KIND, to=channel),), app=True)
         # Each of these messages has its own lane, so that none waits for a digest.
-        lane = encode(facts.event, message.id)
-        return NewNotice(public_id=message.id, tenant=message.tenant, lane=lane, notice=written(facts, rule))
+        lane = encode_key(facts.event, message.id)
+        return NewNotice(public_id=message.id, tenant=message.tenant, lane=lane, notice=encode_facts(facts, rule))
 
     # -- as a chore ----------------------------------------------------------------------------------
 
@@ -113,29 +103,29 @@ class Digest:
         """Send every due lane; return how many there were."""
         told = 0
         while True:
-            cases = await self._store.notices.due(limit=_LANES, newest=_NEWEST)
+            cases = await self._store.notices.due(limit=_LANE_BATCH, newest=_NEWEST_FACTS)
             before = told
             for case in cases:
-                telling = self._digest(case)
+                telling = self._make_digest(case)
                 if telling is not None and await self._store.notices.tell(telling):
                     told += 1
-            if len(cases) < _LANES or told == before:
+            if len(cases) < _LANE_BATCH or told == before:
                 break
         if told:
             self._on_messages()
         return told
 
-    def _digest(self, case: LaneCase) -> Telling | None:
+    def _make_digest(self, case: DueLane) -> LaneNotification | None:
         newest = case.notices[0].notice
         if isinstance(newest, Unreadable):
             log.error("a notification of tenant %r cannot be read: %s", case.tenant, newest.why)
             return None
-        facts, _, _ = read_notice(newest)
-        read = [read_notice(each.notice) for each in case.notices if not isinstance(each.notice, Unreadable)]
+        facts, _, _ = decode_facts(newest)
+        read = [decode_facts(each.notice) for each in case.notices if not isinstance(each.notice, Unreadable)]
         targets = self._channels.resolved([target for _, wanted, _ in read for target in wanted])
         id = notification_id(case.tenant, case.lane, case.last)
-        content = content_text(facts, case.count, case.first_at)
-        return Telling(
+        content = encode_content(facts, case.count, case.first_at)
+        return LaneNotification(
             case=case,
             every=self._every,
             notification=NewNotification(
@@ -147,24 +137,22 @@ class Digest:
                 in_app=any(app for _, _, app in read),
                 content=content,
             ),
-            messages=tuple(
-                _message(id, number, target, facts, content) for number, target in enumerate(targets)
-            ),
+            messages=tuple(_make_message(id, number, target, facts, content) for number, target in enumerate(targets)),
         )
 
 
-def _notice(message: Message) -> NewNotice:
-    facts, _, _ = read_notice(message.text)
-    return NewNotice(public_id=message.id, tenant=message.tenant, lane=lane_of(facts), notice=message.text)
+def _make_notice(message: Message) -> NewNotice:
+    facts, _, _ = decode_facts(message.text)
+    return NewNotice(public_id=message.id, tenant=message.tenant, lane=notification_lane(facts), notice=message.text)
 
 
-def _message(id: str, number: int, target: Target, facts: Facts, content: str) -> MessageWrite:
+def _make_message(id: str, number: int, target: NotifyTarget, facts: NotificationFacts, content: str) -> MessageWrite:
     """Return the message for one destination. The webhook sink gets unknown channels, and reports them."""
-    kind = target.kind if target.kind in KINDS else "webhook"
+    kind = target.kind if target.kind in TARGET_KINDS else "webhook"
     payload = json.dumps({"id": id, "target": {**target.to_json(), "kind": kind}})
     return MessageWrite(
         public_id=f"{id}-{number}",
-        topic=f"{SAID}.{kind}",
+        topic=f"{USER_MESSAGE_TOPIC}.{kind}",
         payload=f'{payload[:-1]}, "content": {content}}}',
         run_id=facts.run_id,
         correlation_id=facts.correlation_id,
@@ -174,35 +162,35 @@ def _message(id: str, number: int, target: Target, facts: Facts, content: str) -
 # -- sinks ---------------------------------------------------------------------------------------------
 
 
-def notify_sinks(
+def make_notify_sinks(
     digest: Digest,
     reader: DeliveryReader,
-    texts: Saying,
+    texts: NotificationRenderer,
     settings: Settings,
-    allowed: Sequence[Allowed],
+    allowed: Sequence[AllowedHost],
     clock: Clock,
 ) -> list[SinkDefinition]:
     """Return the sink of facts and the sinks that send notifications."""
 
     def http(format: RequestFormat) -> HttpSender:
-        return HttpSender(format, reader, texts, allowed, _TIMEOUT)
+        return HttpSender(format, reader, texts, allowed, _SENDER_TIMEOUT)
 
     senders: dict[str, Sink] = {
-        "email": EmailSender(settings.smtp_url, settings.smtp_from, reader, texts, _TIMEOUT),
+        "email": EmailSender(settings.smtp_url, settings.smtp_from, reader, texts, _SENDER_TIMEOUT),
         "slack": http(format_slack),
         "teams": http(format_teams),
         "webhook": http(format_webhook(lambda: clock.now() // MICROS)),
     }
-    first = SinkDefinition(name=_DIGEST_SINK, kind="notify", topics=patterns(_TOPICS), sink=digest)
-    return [first, *(_sender_sink(kind, senders[kind]) for kind in KINDS)]
+    first = SinkDefinition(name=_DIGEST_SINK, kind="notify", topics=parse_patterns(_TOPICS), sink=digest)
+    return [first, *(_make_sender_sink(kind, senders[kind]) for kind in TARGET_KINDS)]
 
 
-def _sender_sink(kind: str, sink: Sink) -> SinkDefinition:
+def _make_sender_sink(kind: str, sink: Sink) -> SinkDefinition:
     return SinkDefinition(
         name=f"redrive.{kind}",
         kind="notify",
-        topics=patterns(f"{SAID}.{kind}"),
+        topics=parse_patterns(f"{USER_MESSAGE_TOPIC}.{kind}"),
         sink=sink,
-        timeout=_TIMEOUT,
-        concurrency=_CONCURRENCY,
+        timeout=_SENDER_TIMEOUT,
+        concurrency=_SENDER_CONCURRENCY,
     )

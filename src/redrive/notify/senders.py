@@ -20,35 +20,25 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import msgspec
 
-from redrive.core.notifications import Notification, Said, Saying
+from redrive.core.notifications import Notification, NotificationRenderer, RenderedNotification
 from redrive.errors import ConfigurationError, NonRetryable
 from redrive.http.client import HttpClient, HttpRequest
 from redrive.http.ssrf import check_url
 from redrive.notify.channels import Delivery, DeliveryReader
 from redrive.records import replace
-from redrive.settings import Allowed
-from redrive.sinks import Message, cloud_event
-from redrive.sinks.webhook import read_secrets, signed_headers
-
-__all__ = [
-    "EmailSender",
-    "HttpSender",
-    "MailServer",
-    "RequestFormat",
-    "format_slack",
-    "format_teams",
-    "format_webhook",
-]
+from redrive.settings import AllowedHost
+from redrive.sinks import Message, encode_cloud_event
+from redrive.sinks.webhook import read_secrets, sign_headers
 
 _PORTS = {"smtp": 587, "smtps": 465}
 _STARTTLS = {"always": True, "never": False, "auto": None}
 _GONE = 410
-_MOST_OF_ANSWER = 16 << 10
-_MARKS = re.compile(r"[\\`*_~\[\]<>]")
-_FIRST = re.compile(r"^(\s*(?:\d+(?=[.)])|(?=[-+#])))", re.MULTILINE)  # what begins a list, or a heading
-_LONGEST = 3_000  # characters of a text in a chat: longer ones are not read there
+_MAX_RESPONSE = 16 << 10
+_MARKDOWN_CHARACTERS = re.compile(r"[\\`*_~\[\]<>]")
+_MARKDOWN_LINE_START = re.compile(r"^(\s*(?:\d+(?=[.)])|(?=[-+#])))", re.MULTILINE)  # what begins a list, or a heading
+_MAX_CHAT_TEXT = 3_000  # characters of a text in a chat: longer ones are not read there
 
-RequestFormat = Callable[[Delivery, Said, Message], tuple[dict[str, str], bytes]]
+RequestFormat = Callable[[Delivery, RenderedNotification, Message], tuple[dict[str, str], bytes]]
 """Makes the headers and the body for a notification."""
 
 
@@ -80,9 +70,7 @@ class MailServer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         except ValueError:
             port = 0
         if parts.scheme not in _PORTS or not parts.hostname or not port:
-            raise ConfigurationError(
-                f"{what} must be like smtp://user:password@mail.example.org:587 or smtps://..."
-            )
+            raise ConfigurationError(f"{what} must be like smtp://user:password@mail.example.org:587 or smtps://...")
         wanted = parse_qs(parts.query).get("starttls", ["always" if parts.password else "auto"])[-1]
         if wanted not in _STARTTLS:
             raise ConfigurationError(f"starttls in {what} is one of {', '.join(_STARTTLS)}")
@@ -110,9 +98,9 @@ class MailServer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             "local_hostname": self.sender.rpartition("@")[2],
         }
 
-    async def try_out(self, timeout: float) -> None:
+    async def check_connection(self, timeout: float) -> None:
         """Connect and sign in without sending a mail; raise OSError if the server would take none."""
-        client = _client()
+        client = _import_smtp()
         try:
             async with client.SMTP(timeout=timeout, **self.options) as connection:
                 await connection.noop()
@@ -123,7 +111,9 @@ class MailServer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class EmailSender:
     """Sends each notification as one mail to one address. A repeat has the same Message-ID."""
 
-    def __init__(self, url: str, sender: str, reader: DeliveryReader, texts: Saying, timeout: float) -> None:
+    def __init__(
+        self, url: str, sender: str, reader: DeliveryReader, texts: NotificationRenderer, timeout: float
+    ) -> None:
         self._url = url
         self._sender = sender
         self._read = reader
@@ -135,14 +125,14 @@ class EmailSender:
         server = MailServer.read(self._url, self._sender)
         delivery = self._read(message)
         mail = _make_mail(delivery, self._texts(delivery.notification), server.sender, message)
-        client = _client()
+        client = _import_smtp()
         await client.send(mail, timeout=self._timeout, **server.options)
 
     async def close(self) -> None:
         """Do nothing: each mail has its own connection."""
 
 
-def _client() -> Any:
+def _import_smtp() -> Any:
     try:
         import aiosmtplib
     except ImportError:
@@ -150,7 +140,7 @@ def _client() -> Any:
     return aiosmtplib
 
 
-def _make_mail(delivery: Delivery, said: Said, sender: str, message: Message) -> EmailMessage:
+def _make_mail(delivery: Delivery, said: RenderedNotification, sender: str, message: Message) -> EmailMessage:
     """Return a notification as a mail that is marked as automatic."""
     about: Notification = delivery.notification
     mail = EmailMessage()
@@ -181,8 +171,8 @@ class HttpSender:
         self,
         format: RequestFormat,
         reader: DeliveryReader,
-        texts: Saying,
-        allowed: Sequence[Allowed],
+        texts: NotificationRenderer,
+        allowed: Sequence[AllowedHost],
         timeout: float,
     ) -> None:
         self._format = format
@@ -201,7 +191,7 @@ class HttpSender:
         headers, body = self._format(delivery, self._texts(delivery.notification), message)
         url = delivery.target.to
         answer = await self._clients[delivery.stored].send(
-            HttpRequest(url=url, headers=headers, body=body, timeout=self._timeout, max_body=_MOST_OF_ANSWER)
+            HttpRequest(url=url, headers=headers, body=body, timeout=self._timeout, max_body=_MAX_RESPONSE)
         )
         origin = check_url(url, allowed).origin
         if answer.status_code == _GONE:
@@ -215,12 +205,12 @@ class HttpSender:
             await client.__aexit__(None, None, None)
 
 
-def format_slack(delivery: Delivery, said: Said, message: Message) -> tuple[dict[str, str], bytes]:
+def format_slack(delivery: Delivery, said: RenderedNotification, message: Message) -> tuple[dict[str, str], bytes]:
     """Make a message for Slack. User text is escaped, so that it can neither mention people nor link."""
     lines = [f"*{_escape_slack(said.subject)}*", _escape_slack(_shorten(said.text))]
     if delivery.notification.url:
         lines.append(f"<{delivery.notification.url}|Open in Redrive>")
-    return _json({"text": "\n".join(lines)})
+    return _json_request({"text": "\n".join(lines)})
 
 
 def _escape_slack(text: str) -> str:
@@ -229,10 +219,10 @@ def _escape_slack(text: str) -> str:
 
 def _escape_markdown(text: str) -> str:
     """Escape the Markdown that Teams would render in a card: links, lists, bold text."""
-    return _FIRST.sub(r"\1\\", _MARKS.sub(r"\\\g<0>", text))
+    return _MARKDOWN_LINE_START.sub(r"\1\\", _MARKDOWN_CHARACTERS.sub(r"\\\g<0>", text))
 
 
-def format_teams(delivery: Delivery, said: Said, message: Message) -> tuple[dict[str, str], bytes]:
+def format_teams(delivery: Delivery, said: RenderedNotification, message: Message) -> tuple[dict[str, str], bytes]:
     """Make an adaptive card for Teams, with a button that opens the page. User text is shown literally."""
     card: dict[str, Any] = {
         "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
@@ -240,38 +230,32 @@ def format_teams(delivery: Delivery, said: Said, message: Message) -> tuple[dict
         "version": "1.4",
         "body": [
             {"type": "TextBlock", "text": _escape_markdown(said.subject), "weight": "Bolder", "wrap": True},
-            {
-                "type": "TextBlock",
-                "text": _escape_markdown(_shorten(said.text)).replace("\n", "\n\n"),
-                "wrap": True,
-            },
+            {"type": "TextBlock", "text": _escape_markdown(_shorten(said.text)).replace("\n", "\n\n"), "wrap": True},
         ],
     }
     if delivery.notification.url:
-        card["actions"] = [
-            {"type": "Action.OpenUrl", "title": "Open in Redrive", "url": delivery.notification.url}
-        ]
+        card["actions"] = [{"type": "Action.OpenUrl", "title": "Open in Redrive", "url": delivery.notification.url}]
     attachment = {"contentType": "application/vnd.microsoft.card.adaptive", "content": card}
-    return _json({"type": "message", "attachments": [attachment]})
+    return _json_request({"type": "message", "attachments": [attachment]})
 
 
 def format_webhook(now: Callable[[], int]) -> RequestFormat:
     """Return the format of webhooks: a CloudEvent as the outbox sends it, signed with the target's secret."""
 
-    def request(delivery: Delivery, said: Said, message: Message) -> tuple[dict[str, str], bytes]:
+    def request(delivery: Delivery, said: RenderedNotification, message: Message) -> tuple[dict[str, str], bytes]:
         notification: Notification = delivery.notification
         data = json.dumps({**notification.to_json(), "title": said.subject, "body": said.text})
-        body = cloud_event(replace(message, topic=f"redrive.{notification.event}", text=data)).encode()
+        body = encode_cloud_event(replace(message, topic=f"redrive.{notification.event}", text=data)).encode()
         keys = read_secrets(delivery.target.secret or "", "a webhook of a notification")
-        headers = signed_headers(keys, message.id, now(), body)
+        headers = sign_headers(keys, message.id, now(), body)
         return {**headers, "content-type": "application/cloudevents+json"}, body
 
     return request
 
 
-def _json(value: dict[str, Any]) -> tuple[dict[str, str], bytes]:
+def _json_request(value: dict[str, Any]) -> tuple[dict[str, str], bytes]:
     return {"content-type": "application/json"}, json.dumps(value).encode()
 
 
 def _shorten(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    return text if len(text) <= _MAX_CHAT_TEXT else f"{text[: _MAX_CHAT_TEXT - 1]}…"

@@ -13,23 +13,30 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from redrive.core.outcomes import Began, Noted, OpenStep, Outcome, Place, Raised, Returned, Slept, Woke
-from redrive.core.states import FINAL, EntryKind, RunStatus, StepStatus
-from redrive.core.transitions import Answer, AttemptEnd, Transition
-
-__all__ = ["DELAYS", "Ear", "Histogram", "LATENCIES", "Labels", "OTHER", "SIZES", "StepTally", "Tally"]
-
+from redrive.core.outcomes import (
+    AttemptFailed,
+    AttemptStarted,
+    AttemptSucceeded,
+    EntryRef,
+    OpenEntry,
+    Outcome,
+    SleepEnded,
+    SleepStarted,
+    ValueRecorded,
+)
+from redrive.core.states import FINAL_RUN_STATUSES, EntryKind, RunStatus, StepStatus
+from redrive.core.transitions import AttemptEnd, Transition, TransitionResult
 
 # -- Counting how long things took, in a few fixed ranges ------------------------------------------------
 
 
-LATENCIES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0, 300.0)
+LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0, 300.0)
 """Seconds: from one commit on a good disk to a call that somebody should look at."""
 
-DELAYS = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
+DELAY_BUCKETS = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
 """Seconds between two tries."""
 
-SIZES = (1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 175.0, 256.0)
+SIZE_BUCKETS = (1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 175.0, 256.0)
 """Outcomes in one commit; 256 is the most."""
 
 
@@ -60,21 +67,21 @@ class Histogram:
 # -- Counting what the engine does, in memory: a few additions for each outcome, nothing else ------------
 
 
-OTHER = "other"
-MOST_WORKFLOWS, MOST_STEPS, MOST_CIRCUITS, MOST_SINKS = 200, 500, 100, 50
-_LONGEST_NAME = 200
-_QUIET = frozenset({Began, Noted, Slept, Woke})
-_GOOD = frozenset({RunStatus.SUCCESS, RunStatus.PARTIAL})
+OTHER_LABEL = "other"
+MAX_WORKFLOWS, MAX_STEPS, MAX_CIRCUITS, MAX_SINKS = 200, 500, 100, 50
+_MAX_NAME_LENGTH = 200
+_UNCOUNTED = frozenset({AttemptStarted, ValueRecorded, SleepStarted, SleepEnded})
+_SUCCESSES = frozenset({RunStatus.SUCCESS, RunStatus.PARTIAL})
 
 
-class Ear(Protocol):
+class SettleListener(Protocol):
     """Hears of every batch of transitions that was applied."""
 
     def settled(
         self,
         outcomes: Sequence[Outcome],
         transitions: Sequence[Transition],
-        answers: Sequence[Answer],
+        answers: Sequence[TransitionResult],
         seconds: float,
     ) -> None:
         """These outcomes were decided on like this, and answered so, within so many seconds."""
@@ -91,13 +98,13 @@ class Labels:
         """Return the label for a name: the name, or `other` if too many were seen before it."""
         if name in self._known:
             return name
-        if len(self._known) >= self._most or len(name) > _LONGEST_NAME:
-            return OTHER
+        if len(self._known) >= self._most or len(name) > _MAX_NAME_LENGTH:
+            return OTHER_LABEL
         self._known.add(name)
         return name
 
 
-class StepTally:
+class StepCounters:
     """The tries of one step in one workflow.
 
     `recovered` and `gave_up` count how steps ended that had been tried more than once.
@@ -109,33 +116,33 @@ class StepTally:
         self.succeeded = 0
         self.recovered = 0
         self.gave_up = 0
-        self.seconds = Histogram(LATENCIES)
+        self.seconds = Histogram(LATENCY_BUCKETS)
         self.ends: Counter[AttemptEnd] = Counter()
         self.retries: Counter[str] = Counter()
 
 
-class Tally:
+class Counters:
     """Everything that one process counts. It is written on the event loop and may be read from any thread."""
 
     def __init__(self) -> None:
-        self.steps: dict[tuple[str, EntryKind, str], StepTally] = {}
+        self.steps: dict[tuple[str, EntryKind, str], StepCounters] = {}
         self.runs: Counter[tuple[str, str]] = Counter()
         self.letters: Counter[tuple[str, str, str]] = Counter()
         self.replays: Counter[tuple[str, str]] = Counter()
         self.replay_ends: Counter[tuple[str, str]] = Counter()
         self.delays: dict[str, Histogram] = {}
-        self.batches = Histogram(SIZES)
-        self.commits = Histogram(LATENCIES)
-        self.claims = Histogram(LATENCIES)
-        self.published = Histogram(LATENCIES)
+        self.batches = Histogram(SIZE_BUCKETS)
+        self.commits = Histogram(LATENCY_BUCKETS)
+        self.claims = Histogram(LATENCY_BUCKETS)
+        self.published = Histogram(LATENCY_BUCKETS)
         self.deliveries: Counter[tuple[str, str]] = Counter()
         self.refused = 0
         self.runs_lost = 0
         self.leases_lost = 0
         self.worker_deaths = 0
-        self.workflows = Labels(MOST_WORKFLOWS)
-        self.circuits = Labels(MOST_CIRCUITS)
-        self.sinks = Labels(MOST_SINKS)
+        self.workflows = Labels(MAX_WORKFLOWS)
+        self.circuits = Labels(MAX_CIRCUITS)
+        self.sinks = Labels(MAX_SINKS)
 
     # -- decisions ------------------------------------------------------------------------------------
 
@@ -143,7 +150,7 @@ class Tally:
         self,
         outcomes: Sequence[Outcome],
         transitions: Sequence[Transition],
-        answers: Sequence[Answer],
+        answers: Sequence[TransitionResult],
         seconds: float,
     ) -> None:
         """Count what was applied."""
@@ -152,53 +159,53 @@ class Tally:
         for outcome, transition, answer in zip(outcomes, transitions, answers, strict=True):
             if not answer.kept:
                 self.refused += 1
-            elif type(outcome) is Returned:
-                self._returned(outcome)
-            elif type(outcome) not in _QUIET:
-                self._other(outcome, transition)
+            elif type(outcome) is AttemptSucceeded:
+                self._count_returned(outcome)
+            elif type(outcome) not in _UNCOUNTED:
+                self._count_other(outcome, transition)
 
-    def _returned(self, outcome: Returned) -> None:
+    def _count_returned(self, outcome: AttemptSucceeded) -> None:
         place = outcome.place
         step = self.steps.get((outcome.run.workflow, place.kind, place.name))
         if step is None:
-            step = self._step(outcome.run.workflow, place)
+            step = self._find_step(outcome.run.workflow, place)
         step.succeeded += 1
         step.seconds.add(outcome.began_ago / 1e6)
         if outcome.attempt > 1:
             step.recovered += 1
 
-    def _other(self, outcome: Outcome, transition: Transition) -> None:
+    def _count_other(self, outcome: Outcome, transition: Transition) -> None:
         workflow, change = self.workflows.find(outcome.run.workflow), transition.change
         if transition.attempts:
-            self._attempts(outcome, transition)
-        if isinstance(outcome, Raised):
-            self._raised(outcome, transition)
+            self._count_attempts(outcome, transition)
+        if isinstance(outcome, AttemptFailed):
+            self._count_raised(outcome, transition)
         if (letter := transition.letter) is not None:
             self.letters[workflow, letter.stage, letter.code] += 1
-        if change is not None and change.status in FINAL:
+        if change is not None and change.status in FINAL_RUN_STATUSES:
             self.runs[workflow, change.status.value] += 1
             if transition.ends_replay is not None:
-                self.replay_ends[workflow, "success" if change.status in _GOOD else "failure"] += 1
+                self.replay_ends[workflow, "success" if change.status in _SUCCESSES else "failure"] += 1
 
-    def _attempts(self, outcome: Outcome, transition: Transition) -> None:
+    def _count_attempts(self, outcome: Outcome, transition: Transition) -> None:
         """Tries that ended otherwise than well: this one, and those that ended with it."""
-        places = {each.place.index: each.place for each in _open(outcome)}
+        places = {each.place.index: each.place for each in _find_open_steps(outcome)}
         if (own := getattr(outcome, "place", None)) is not None:
             places[own.index] = own
         for attempt in transition.attempts:
             place = places.get(attempt.index)
             if place is not None:
-                step = self._step(outcome.run.workflow, place)
+                step = self._find_step(outcome.run.workflow, place)
                 step.ends[attempt.end] += 1
                 if attempt.end is not AttemptEnd.PARKED:
                     step.seconds.add(attempt.began_ago / 1e6)
 
-    def _raised(self, outcome: Raised, transition: Transition) -> None:
-        step, entry = self._step(outcome.run.workflow, outcome.place), transition.entries[0]
+    def _count_raised(self, outcome: AttemptFailed, transition: Transition) -> None:
+        step, entry = self._find_step(outcome.run.workflow, outcome.place), transition.entries[0]
         if entry.status is StepStatus.RETRYING:
             step.retries[outcome.failure.category.value] += 1
             workflow = self.workflows.find(outcome.run.workflow)
-            self.delays.setdefault(workflow, Histogram(DELAYS)).add((entry.wake_in or 0) / 1e6)
+            self.delays.setdefault(workflow, Histogram(DELAY_BUCKETS)).add((entry.wake_in or 0) / 1e6)
         elif outcome.attempt > 1:
             step.gave_up += 1
 
@@ -216,16 +223,16 @@ class Tally:
 
     # -- names ----------------------------------------------------------------------------------------
 
-    def _step(self, workflow: str, place: Place) -> StepTally:
+    def _find_step(self, workflow: str, place: EntryRef) -> StepCounters:
         key = (workflow, place.kind, place.name)
         found = self.steps.get(key)
         if found is None:
-            if len(self.steps) >= MOST_STEPS or max(len(workflow), len(place.name)) > _LONGEST_NAME:
-                key = (OTHER, place.kind, OTHER)
-            found = self.steps.setdefault(key, StepTally())
+            if len(self.steps) >= MAX_STEPS or max(len(workflow), len(place.name)) > _MAX_NAME_LENGTH:
+                key = (OTHER_LABEL, place.kind, OTHER_LABEL)
+            found = self.steps.setdefault(key, StepCounters())
         return found
 
 
-def _open(outcome: Outcome) -> Iterable[OpenStep]:
+def _find_open_steps(outcome: Outcome) -> Iterable[OpenEntry]:
     """The other entries that were under way when something happened to their run."""
     return (*getattr(outcome, "open", ()), *getattr(outcome, "others", ()))

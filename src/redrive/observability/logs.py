@@ -13,28 +13,36 @@ from datetime import UTC, datetime
 from typing import Any, TextIO
 
 from redrive.core.classify import Category
-from redrive.core.failure_reason import Ending
-from redrive.core.outcomes import Began, Ended, Lost, Noted, Outcome, Raised, Returned, RunView, Slept, Woke
+from redrive.core.failure_reason import FailureReason
+from redrive.core.outcomes import (
+    AttemptFailed,
+    AttemptStarted,
+    AttemptSucceeded,
+    Outcome,
+    RunView,
+    SleepEnded,
+    SleepStarted,
+    ValueRecorded,
+    WorkerLost,
+    WorkflowReturned,
+)
 from redrive.core.redact import Redactor, escape_controls
-from redrive.core.retry import Verdict, explain
+from redrive.core.retry import RetryDecision, explain_decision
 from redrive.core.run_options import trace_id
-from redrive.core.states import FINAL, RunStatus, StepStatus
-from redrive.core.transitions import Answer, AttemptWrite, LetterWrite, Transition
+from redrive.core.states import FINAL_RUN_STATUSES, RunStatus, StepStatus
+from redrive.core.transitions import AttemptWrite, LetterWrite, Transition, TransitionResult
 from redrive.reasons import Reason
-
-__all__ = ["AboutRun", "ConsoleFormatter", "FIELDS", "JsonFormatter", "Reporter", "about_run", "configure"]
-
 
 # -- Log lines for people and for machines, through the logging of the standard library ------------------
 
 
-FIELDS = (
+RUN_FIELDS = (
     "correlation_id", "trace_id", "run_id", "workflow", "tenant", "step", "attempt", "attempts_made",
     "decision", "error", "category", "code", "stage", "letter_id", "reason_code",
 )  # fmt: skip
 """What a line may say about a run, beside `time`, `level`, `logger`, `message` and `exception`."""
 
-_LONGEST = 32 * 1024
+_MAX_LENGTH = 32 * 1024
 """Characters of a message, a field or a traceback that are redacted and written."""
 
 
@@ -63,17 +71,17 @@ class JsonFormatter(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds"),
             "level": record.levelname,
             "logger": record.name,
-            "message": self._redactor.text(_cut(record.getMessage())),
-            **self._fields(record),
+            "message": self._redactor.text(_shorten(record.getMessage())),
+            **self._redact_fields(record),
         }
         if record.exc_info:
-            line["exception"] = self._redactor.text(_cut(self.formatException(record.exc_info)))
+            line["exception"] = self._redactor.text(_shorten(self.formatException(record.exc_info)))
         return json.dumps(line, default=str)
 
-    def _fields(self, record: logging.LogRecord) -> dict[str, Any]:
+    def _redact_fields(self, record: logging.LogRecord) -> dict[str, Any]:
         return {
-            name: self._redactor.text(_cut(value)) if isinstance(value, str) else value
-            for name, value in fields_of(record).items()
+            name: self._redactor.text(_shorten(value)) if isinstance(value, str) else value
+            for name, value in read_run_fields(record).items()
         }
 
 
@@ -89,40 +97,37 @@ class ConsoleFormatter(logging.Formatter):
         self._redactor = redactor or Redactor()
 
     def format(self, record: logging.LogRecord) -> str:
-        message = _cut(record.getMessage())
+        message = _shorten(record.getMessage())
         line = f"{self.formatTime(record)} {record.levelname} {record.name}: {message}"
         about = " ".join(
-            f"{name}={value}" for name, value in fields_of(record).items() if str(value) not in message
+            f"{name}={value}" for name, value in read_run_fields(record).items() if str(value) not in message
         )
-        line = escape_controls(self._redactor.text(f"{line} [{_cut(about)}]" if about else line))
+        line = escape_controls(self._redactor.text(f"{line} [{_shorten(about)}]" if about else line))
         parts = [self.formatException(record.exc_info)] if record.exc_info else []
         if record.stack_info:
             parts.append(self.formatStack(record.stack_info))
-        below = self._redactor.text(_cut("\n".join(parts)))
+        below = self._redactor.text(_shorten("\n".join(parts)))
         # Escaping before splitting leaves line feeds as the only line ends.
         below_lines = escape_controls(below, lines=True).split("\n") if below else []
         return "\n".join([line, *(f"    {each}" for each in below_lines)])
 
 
-def _cut(text: str) -> str:
+def _shorten(text: str) -> str:
     """Shorten a text that would take long to redact: log lines are often written on the event loop."""
-    if len(text) <= _LONGEST:
+    if len(text) <= _MAX_LENGTH:
         return text
-    half = _LONGEST // 2
-    return f"{text[:half]} … {len(text) - _LONGEST} characters cut … {text[-half:]}"
+    half = _MAX_LENGTH // 2
+    return f"{text[:half]} … {len(text) - _MAX_LENGTH} characters cut … {text[-half:]}"
 
 
-def fields_of(record: logging.LogRecord) -> dict[str, Any]:
+def read_run_fields(record: logging.LogRecord) -> dict[str, Any]:
     """What a line says about a run, in order, without what is not known."""
     known: Mapping[str, Any] = getattr(record, "redrive", None) or {}
-    return {name: known[name] for name in FIELDS if known.get(name) is not None}
+    return {name: known[name] for name in RUN_FIELDS if known.get(name) is not None}
 
 
-def configure(
-    kind: str,
-    about: Callable[[], Mapping[str, Any]],
-    redactor: Redactor,
-    stream: TextIO | None = None,
+def configure_logging(
+    kind: str, about: Callable[[], Mapping[str, Any]], redactor: Redactor, stream: TextIO | None = None
 ) -> None:
     """Have this process write its log to standard error, as `json` or for people (`console`)."""
     handler = logging.StreamHandler(stream or sys.stderr)
@@ -135,10 +140,10 @@ def configure(
 
 
 log = logging.getLogger("redrive.runs")
-_QUIET = frozenset({Returned, Began, Noted, Slept, Woke, Ended})
+_UNLOGGED = frozenset({AttemptSucceeded, AttemptStarted, ValueRecorded, SleepStarted, SleepEnded, WorkflowReturned})
 
 
-def about_run(run: RunView) -> dict[str, Any]:
+def describe_run(run: RunView) -> dict[str, Any]:
     """What every line about a run says of it."""
     return {
         "correlation_id": run.correlation_id or run.public_id,
@@ -149,7 +154,7 @@ def about_run(run: RunView) -> dict[str, Any]:
     }
 
 
-class Reporter:
+class DecisionLog:
     """Writes down what was decided when something failed. Texts of errors are redacted."""
 
     def __init__(self, redactor: Redactor) -> None:
@@ -159,28 +164,28 @@ class Reporter:
         self,
         outcomes: Sequence[Outcome],
         transitions: Sequence[Transition],
-        answers: Sequence[Answer],
+        answers: Sequence[TransitionResult],
         seconds: float,
     ) -> None:
         """Write a line where something other than success was applied."""
         for number, outcome in enumerate(outcomes):
-            if type(outcome) not in _QUIET and answers[number].kept:
-                self._tell(outcome, transitions[number], answers[number].now)
+            if type(outcome) not in _UNLOGGED and answers[number].kept:
+                self._log_decision(outcome, transitions[number], answers[number].now)
 
-    def _tell(self, outcome: Outcome, transition: Transition, now: int) -> None:
-        if isinstance(outcome, Raised):
-            self._tried(outcome, transition, now)
-        elif isinstance(outcome, Lost):
-            self._lost(outcome)
+    def _log_decision(self, outcome: Outcome, transition: Transition, now: int) -> None:
+        if isinstance(outcome, AttemptFailed):
+            self._log_failed_attempt(outcome, transition, now)
+        elif isinstance(outcome, WorkerLost):
+            self._log_lost_run(outcome)
         if transition.letter is not None:
-            self._buried(outcome.run, transition.letter)
-        elif transition.change is not None and transition.change.status in FINAL:
-            self._ended(outcome.run, transition.change.status, transition.change.failure)
+            self._log_dead_letter(outcome.run, transition.letter)
+        elif transition.change is not None and transition.change.status in FINAL_RUN_STATUSES:
+            self._log_ended_run(outcome.run, transition.change.status, transition.change.failure)
 
-    def _tried(self, outcome: Raised, transition: Transition, now: int) -> None:
+    def _log_failed_attempt(self, outcome: AttemptFailed, transition: Transition, now: int) -> None:
         failure, again = outcome.failure, transition.entries[0].status is StepStatus.RETRYING
         error = self._redactor.text(f"{failure.short_type}: {failure.message}")
-        decision = _decision(transition.attempts, outcome, now)
+        decision = _explain_decision(transition.attempts, outcome, now)
         log.warning(
             "step %r of run %s failed%s: %s (%s)",
             outcome.place.name,
@@ -190,7 +195,7 @@ class Reporter:
             decision,
             extra={
                 "redrive": {
-                    **about_run(outcome.run),
+                    **describe_run(outcome.run),
                     "step": outcome.place.name,
                     "attempt": outcome.attempt,
                     "decision": decision,
@@ -200,17 +205,17 @@ class Reporter:
             },
         )
 
-    def _lost(self, outcome: Lost) -> None:
+    def _log_lost_run(self, outcome: WorkerLost) -> None:
         cut_short = [each for each in outcome.open if each.executing]
         names = ", ".join(repr(each.place.name) for each in cut_short)
         log.warning(
             "recovering stale run %s: its worker is gone%s",
             outcome.run.public_id,
             f", and {names} did not complete" if names else "",
-            extra={"redrive": {**about_run(outcome.run), "decision": "any worker may take it up"}},
+            extra={"redrive": {**describe_run(outcome.run), "decision": "any worker may take it up"}},
         )
 
-    def _buried(self, run: RunView, letter: LetterWrite) -> None:
+    def _log_dead_letter(self, run: RunView, letter: LetterWrite) -> None:
         """The structured error record: enough to find everything else."""
         reason = Reason.from_text(letter.reason)
         error = self._redactor.text(str(reason))
@@ -220,7 +225,7 @@ class Reporter:
             error,
             extra={
                 "redrive": {
-                    **about_run(run),
+                    **describe_run(run),
                     "step": letter.step,
                     "attempts_made": letter.attempts,
                     "decision": "a dead letter waits for a person",
@@ -234,11 +239,11 @@ class Reporter:
             },
         )
 
-    def _ended(self, run: RunView, status: RunStatus, failure: str | None) -> None:
+    def _log_ended_run(self, run: RunView, status: RunStatus, failure: str | None) -> None:
         """A run that ended without success and without a letter."""
         if status is RunStatus.SUCCESS:
             return
-        error = None if failure is None else self._redactor.text(str(Ending.from_json(failure).reason))
+        error = None if failure is None else self._redactor.text(str(FailureReason.from_json(failure).reason))
         log.log(
             # What a person wanted needs nobody's attention.
             logging.INFO if status is RunStatus.CANCELLED else logging.WARNING,
@@ -246,16 +251,16 @@ class Reporter:
             run.public_id,
             status.value,
             f": {error}" if error else "",
-            extra={"redrive": {**about_run(run), "decision": status.value, "error": error}},
+            extra={"redrive": {**describe_run(run), "decision": status.value, "error": error}},
         )
 
 
-def _decision(attempts: Sequence[AttemptWrite], outcome: Raised, now: int) -> str:
+def _explain_decision(attempts: Sequence[AttemptWrite], outcome: AttemptFailed, now: int) -> str:
     """What was decided on the failed try, in the words that people see everywhere."""
     written = next((each for each in attempts if each.index == outcome.place.index), None)
     if written is None or written.decision is None:
         return f"attempt {outcome.attempt}"
     next_at = None if written.next_in is None else now + written.next_in
     category = Category(written.category or Category.UNKNOWN)
-    verdict = Verdict.from_json(written.decision)
-    return str(explain(verdict, attempt=written.attempt, category=category, next_at=next_at))
+    verdict = RetryDecision.from_json(written.decision)
+    return str(explain_decision(verdict, attempt=written.attempt, category=category, next_at=next_at))

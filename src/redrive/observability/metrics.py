@@ -24,19 +24,16 @@ from redrive.clock import Clock
 from redrive.core.states import EntryKind
 from redrive.core.transitions import AttemptEnd
 from redrive.errors import ConfigurationError, RedriveError
-from redrive.observability.counters import LATENCIES, Histogram, Labels, StepTally, Tally
-from redrive.settings import OFF
-from redrive.store.stats import Figures
-
-__all__ = ["Collector", "Endpoint", "METRICS", "Recent", "can_measure", "registry_of", "rendered"]
-
+from redrive.observability.counters import LATENCY_BUCKETS, Counters, Histogram, Labels, StepCounters
+from redrive.settings import METRICS_OFF
+from redrive.store.stats import StoreStats
 
 # -- What was counted, and how the store stands, as Prometheus reads it. Needs the extra `metrics` -------
 
 
-Labelled: TypeAlias = Iterable[tuple[tuple[str, ...], float]]
-Measured: TypeAlias = Iterable[tuple[tuple[str, ...], Histogram]]
-_ENDS = {
+LabelledValues: TypeAlias = Iterable[tuple[tuple[str, ...], float]]
+LabelledHistograms: TypeAlias = Iterable[tuple[tuple[str, ...], Histogram]]
+_ATTEMPT_OUTCOMES = {
     AttemptEnd.FAILED: "failed",
     AttemptEnd.TIMED_OUT: "timed_out",
     AttemptEnd.LOST: "lost",
@@ -84,10 +81,10 @@ METRICS = {
 class Collector:
     """Tells Prometheus of a tally and of a store's figures. `figures` gives None if the store is silent."""
 
-    def __init__(self, tally: Tally | None, figures: Callable[[], Figures | None]) -> None:
+    def __init__(self, tally: Counters | None, figures: Callable[[], StoreStats | None]) -> None:
         self._tally = tally
-        self._labels = Tally() if tally is None else tally
-        self._figures = figures
+        self._labels = Counters() if tally is None else tally
+        self._read_stats = figures
 
     def describe(self) -> list[Metric]:
         """Nothing in advance: looking takes a question to the store."""
@@ -95,18 +92,16 @@ class Collector:
 
     def collect(self) -> Iterator[Metric]:
         """Everything there is to tell."""
-        yield InfoMetricFamily(
-            "workflow_build", METRICS["workflow_build_info"], {"version": version("redrive")}
-        )
+        yield InfoMetricFamily("workflow_build", METRICS["workflow_build_info"], {"version": version("redrive")})
         if self._tally is not None:
-            yield from _counted(self._tally)
-        figures = self._figures()
+            yield from _step_metrics(self._tally)
+        figures = self._read_stats()
         yield _gauge("workflow_store_up", (), [((), float(figures is not None))])
         if figures is not None:
-            yield from _standing(figures, self._labels)
+            yield from _store_metrics(figures, self._labels)
 
 
-def registry_of(tally: Tally | None, figures: Callable[[], Figures | None]) -> CollectorRegistry:
+def make_registry(tally: Counters | None, figures: Callable[[], StoreStats | None]) -> CollectorRegistry:
     """A registry of its own, with the figures of this process beside the engine's."""
     registry = CollectorRegistry()
     registry.register(Collector(tally, figures))
@@ -114,44 +109,42 @@ def registry_of(tally: Tally | None, figures: Callable[[], Figures | None]) -> C
     return registry
 
 
-def rendered(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
+def render_metrics(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
     """The text that a scraper asked for, and its content type."""
     encode, content_type = choose_encoder(accept)
     return encode(registry), content_type
 
 
-def _counted(tally: Tally) -> Iterator[Metric]:
+def _step_metrics(tally: Counters) -> Iterator[Metric]:
     steps = [((workflow, name), kind, step) for (workflow, kind, name), step in list(tally.steps.items())]
     plain = [(place, step) for place, _, step in steps]
     undone = [(place, step) for place, kind, step in steps if kind is EntryKind.UNDO]
     where = ("workflow", "step")
-    yield _counter("workflow_step_attempts_total", (*where, "outcome"), _ends(plain))
+    yield _counter("workflow_step_attempts_total", (*where, "outcome"), _attempt_outcomes(plain))
     yield _counter(
         "workflow_step_retries_total",
         (*where, "category"),
         [((*place, category), n) for place, step in plain for category, n in list(step.retries.items())],
     )
-    yield _counter("workflow_step_retry_outcomes_total", (*where, "outcome"), _retried(plain))
+    yield _counter("workflow_step_retry_outcomes_total", (*where, "outcome"), _retry_outcomes(plain))
     parked = [(place, step.ends[AttemptEnd.PARKED]) for place, step in plain if step.ends[AttemptEnd.PARKED]]
     yield _counter("workflow_step_parked_total", where, parked)
     delays = [((workflow,), delays) for workflow, delays in list(tally.delays.items())]
     yield _histogram("workflow_step_retry_delay_seconds", ("workflow",), delays)
     yield _histogram("workflow_step_duration_seconds", where, [(place, s.seconds) for place, s in plain])
-    yield _histogram("workflow_stage_latency_seconds", ("stage",), _stages(tally, [s for _, s in plain]))
-    yield _counter("workflow_compensation_invocations_total", where, [(p, _tries(s)) for p, s in undone])
-    yield _counter("workflow_compensation_outcomes_total", (*where, "outcome"), _undone(undone))
-    yield from _counters(tally)
+    yield _histogram("workflow_stage_latency_seconds", ("stage",), _stage_latencies(tally, [s for _, s in plain]))
+    yield _counter("workflow_compensation_invocations_total", where, [(p, _count_attempts(s)) for p, s in undone])
+    yield _counter("workflow_compensation_outcomes_total", (*where, "outcome"), _compensation_outcomes(undone))
+    yield from _counter_metrics(tally)
 
 
-def _counters(tally: Tally) -> Iterator[Metric]:
+def _counter_metrics(tally: Counters) -> Iterator[Metric]:
     """What is counted by name, and what is counted as such."""
     workflow = ("workflow",)
     yield _counter("workflow_runs_finished_total", (*workflow, "status"), list(tally.runs.items()))
     yield _counter("workflow_dlq_moves_total", (*workflow, "stage", "code"), list(tally.letters.items()))
     yield _counter("workflow_dlq_replays_total", (*workflow, "mode"), list(tally.replays.items()))
-    yield _counter(
-        "workflow_dlq_replay_outcomes_total", (*workflow, "outcome"), list(tally.replay_ends.items())
-    )
+    yield _counter("workflow_dlq_replay_outcomes_total", (*workflow, "outcome"), list(tally.replay_ends.items()))
     deliveries = [((sink, end.lower()), n) for (sink, end), n in list(tally.deliveries.items())]
     yield _counter("workflow_outbox_deliveries_total", ("sink", "outcome"), deliveries)
     yield _histogram("workflow_commit_batch_size", (), [((), tally.batches)])
@@ -161,22 +154,22 @@ def _counters(tally: Tally) -> Iterator[Metric]:
     yield _counter("workflow_worker_deaths_total", (), [((), tally.worker_deaths)])
 
 
-def _ends(steps: Iterable[tuple[tuple[str, str], StepTally]]) -> Labelled:
+def _attempt_outcomes(steps: Iterable[tuple[tuple[str, str], StepCounters]]) -> LabelledValues:
     for place, step in steps:
         yield (*place, "success"), step.succeeded
-        for end, word in _ENDS.items():
+        for end, word in _ATTEMPT_OUTCOMES.items():
             if step.ends[end]:
                 yield (*place, word), step.ends[end]
 
 
-def _retried(steps: Iterable[tuple[tuple[str, str], StepTally]]) -> Labelled:
+def _retry_outcomes(steps: Iterable[tuple[tuple[str, str], StepCounters]]) -> LabelledValues:
     for place, step in steps:
         if step.recovered or step.gave_up:
             yield (*place, "success"), step.recovered
             yield (*place, "failure"), step.gave_up
 
 
-def _undone(steps: Iterable[tuple[tuple[str, str], StepTally]]) -> Labelled:
+def _compensation_outcomes(steps: Iterable[tuple[tuple[str, str], StepCounters]]) -> LabelledValues:
     """A compensation ends in success, or in a failure that is followed by no other try."""
     for place, step in steps:
         yield (*place, "success"), step.succeeded
@@ -186,12 +179,12 @@ def _undone(steps: Iterable[tuple[tuple[str, str], StepTally]]) -> Labelled:
         )
 
 
-def _tries(step: StepTally) -> int:
-    return step.succeeded + sum(step.ends[end] for end in _ENDS)
+def _count_attempts(step: StepCounters) -> int:
+    return step.succeeded + sum(step.ends[end] for end in _ATTEMPT_OUTCOMES)
 
 
-def _stages(tally: Tally, steps: Iterable[StepTally]) -> Measured:
-    execute = Histogram(LATENCIES)
+def _stage_latencies(tally: Counters, steps: Iterable[StepCounters]) -> LabelledHistograms:
+    execute = Histogram(LATENCY_BUCKETS)
     for step in steps:
         execute.total += step.seconds.total
         execute.counts = [a + b for a, b in zip(execute.counts, step.seconds.counts, strict=True)]
@@ -201,13 +194,13 @@ def _stages(tally: Tally, steps: Iterable[StepTally]) -> Measured:
     yield ("publish",), tally.published
 
 
-def _standing(found: Figures, labels: Tally) -> Iterator[Metric]:
+def _store_metrics(found: StoreStats, labels: Counters) -> Iterator[Metric]:
     by_workflow, workflows = ("workflow",), labels.workflows
-    yield _gauge("workflow_dlq_depth", by_workflow, _by_name(found.letters.items(), workflows))
-    yield _age("workflow_dlq_oldest_age_seconds", found.now, found.oldest_letter)
-    yield _gauge("workflow_runs_due", by_workflow, _by_name(found.due.items(), workflows))
-    yield _gauge("workflow_runs_overdue", by_workflow, _by_name(found.overdue.items(), workflows))
-    yield _age("workflow_runs_due_oldest_age_seconds", found.now, found.due_since)
+    yield _gauge("workflow_dlq_depth", by_workflow, _count_by_label(found.letters.items(), workflows))
+    yield _age_gauge("workflow_dlq_oldest_age_seconds", found.now, found.oldest_letter)
+    yield _gauge("workflow_runs_due", by_workflow, _count_by_label(found.due.items(), workflows))
+    yield _gauge("workflow_runs_overdue", by_workflow, _count_by_label(found.overdue.items(), workflows))
+    yield _age_gauge("workflow_runs_due_oldest_age_seconds", found.now, found.due_since)
     yield _gauge("workflow_runs_suspect", (), [((), found.suspects)])
     yield _gauge("workflow_runs_parked", (), [((), found.parked)])
     circuits: Counter[tuple[str, ...]] = Counter()
@@ -221,7 +214,7 @@ def _standing(found: Figures, labels: Tally) -> Iterator[Metric]:
         place = (labels.sinks.find(sink.sink),)
         pending[place] += sink.pending
         dead[place] += sink.dead
-        lags[place] = max(lags.get(place, 0.0), _seconds(found.now, sink.due_since))
+        lags[place] = max(lags.get(place, 0.0), _seconds_since(found.now, sink.due_since))
     yield _gauge("workflow_outbox_pending", ("sink",), pending.items())
     yield _gauge("workflow_outbox_dead", ("sink",), dead.items())
     yield _gauge("workflow_outbox_lag_seconds", ("sink",), lags.items())
@@ -229,7 +222,7 @@ def _standing(found: Figures, labels: Tally) -> Iterator[Metric]:
     yield _gauge("workflow_workers", ("state",), workers)
 
 
-def _by_name(counts: Iterable[tuple[str, int]], labels: Labels) -> Labelled:
+def _count_by_label(counts: Iterable[tuple[str, int]], labels: Labels) -> LabelledValues:
     """Return counts by label, the largest first; without any, a 0 that can be compared all the same."""
     found: Counter[tuple[str, ...]] = Counter()
     for name, count in sorted(counts, key=lambda each: (-each[1], each[0])):
@@ -237,29 +230,29 @@ def _by_name(counts: Iterable[tuple[str, int]], labels: Labels) -> Labelled:
     return found.items() or [(("",), 0)]
 
 
-def _age(name: str, now: int, since: int | None) -> Metric:
-    return _gauge(name, (), [((), _seconds(now, since))])
+def _age_gauge(name: str, now: int, since: int | None) -> Metric:
+    return _gauge(name, (), [((), _seconds_since(now, since))])
 
 
-def _seconds(now: int, since: int | None) -> float:
+def _seconds_since(now: int, since: int | None) -> float:
     return 0.0 if since is None else max(0, now - since) / 1e6
 
 
-def _counter(name: str, labels: tuple[str, ...], values: Labelled) -> Metric:
+def _counter(name: str, labels: tuple[str, ...], values: LabelledValues) -> Metric:
     family = CounterMetricFamily(name, METRICS[name], labels=labels)
     for place, value in values:
         family.add_metric(place, value)
     return family
 
 
-def _gauge(name: str, labels: tuple[str, ...], values: Labelled) -> Metric:
+def _gauge(name: str, labels: tuple[str, ...], values: LabelledValues) -> Metric:
     family = GaugeMetricFamily(name, METRICS[name], labels=labels)
     for place, value in values:
         family.add_metric(place, value)
     return family
 
 
-def _histogram(name: str, labels: tuple[str, ...], values: Measured) -> Metric:
+def _histogram(name: str, labels: tuple[str, ...], values: LabelledHistograms) -> Metric:
     family = HistogramMetricFamily(name, METRICS[name], labels=labels)
     for place, each in values:
         family.add_metric(place, each.buckets(), each.total)
@@ -269,27 +262,27 @@ def _histogram(name: str, labels: tuple[str, ...], values: Measured) -> Metric:
 # -- Where Prometheus finds the metrics of a worker: a port of its own, answered by a thread of its  -----
 
 
-_PATIENCE = 3.0
-_FRESH = 2.0
+_STORE_TIMEOUT = 3.0
+_MAX_AGE = 2.0
 
 
-def can_measure(setting: str) -> bool:
+def metrics_enabled(setting: str) -> bool:
     """True if metrics are to be counted: the extra is installed, and the setting does not say no."""
-    return setting != OFF and importlib.util.find_spec("prometheus_client") is not None
+    return setting != METRICS_OFF and importlib.util.find_spec("prometheus_client") is not None
 
 
-class Recent:
+class StatsCache:
     """The store's figures, asked for again when they are a moment old: scrapers may be many."""
 
-    def __init__(self, ask: Callable[[], Awaitable[Figures]], clock: Clock) -> None:
+    def __init__(self, ask: Callable[[], Awaitable[StoreStats]], clock: Clock) -> None:
         self._ask = ask
         self._clock = clock
-        self._found: Figures | None = None
+        self._found: StoreStats | None = None
         self._at = 0.0
 
-    async def get(self) -> Figures | None:
+    async def get(self) -> StoreStats | None:
         """How the store stands; None if it does not answer."""
-        if self._found is not None and self._clock.monotonic() - self._at < _FRESH:
+        if self._found is not None and self._clock.monotonic() - self._at < _MAX_AGE:
             return self._found
         try:
             self._found = await self._ask()
@@ -299,15 +292,15 @@ class Recent:
         return self._found
 
 
-class Endpoint:
+class MetricsEndpoint:
     """Answers scrapers while it is open."""
 
-    def __init__(self, host: str, port: int, tally: Tally | None, recent: Recent) -> None:
-        from redrive.observability.metrics import registry_of
+    def __init__(self, host: str, port: int, tally: Counters | None, recent: StatsCache) -> None:
+        from redrive.observability.metrics import make_registry
 
         self._loop = asyncio.get_running_loop()
         self._recent = recent
-        self._server, self._thread = _listen(host, port, registry_of(tally, self._figures))
+        self._server, self._thread = _start_server(host, port, make_registry(tally, self._read_stats))
 
     @property
     def address(self) -> str:
@@ -315,10 +308,10 @@ class Endpoint:
         host, port = self._server.server_address[:2]
         return f"http://[{host}]:{port}/metrics" if ":" in host else f"http://{host}:{port}/metrics"
 
-    def _figures(self) -> Figures | None:
+    def _read_stats(self) -> StoreStats | None:
         asked = asyncio.run_coroutine_threadsafe(self._recent.get(), self._loop)
         try:
-            return asked.result(_PATIENCE)
+            return asked.result(_STORE_TIMEOUT)
         except (TimeoutError, concurrent.futures.CancelledError):
             asked.cancel()
             return None
@@ -330,7 +323,7 @@ class Endpoint:
         await asyncio.to_thread(self._thread.join)
 
 
-def _listen(host: str, port: int, registry: Any) -> tuple[Any, Any]:
+def _start_server(host: str, port: int, registry: Any) -> tuple[Any, Any]:
     from prometheus_client import start_http_server
 
     try:

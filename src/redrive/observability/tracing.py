@@ -14,26 +14,23 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from redrive.core.outcomes import RunView
-from redrive.core.run_options import checked
+from redrive.core.run_options import check_traceparent
 from redrive.store.outbox_records import MessageRow
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, Tracer
 
-__all__ = ["Tracing", "arrived", "here", "tracing"]
+_request_trace: ContextVar[str | None] = ContextVar("redrive_traceparent", default=None)
 
 
-_arrived: ContextVar[str | None] = ContextVar("redrive_traceparent", default=None)
-
-
-def arrived(traceparent: str | None) -> None:
+def set_request_trace(traceparent: str | None) -> None:
     """What is done from here on, in this task, belongs to the trace that a request named."""
-    _arrived.set(checked(traceparent))
+    _request_trace.set(check_traceparent(traceparent))
 
 
 @cache
-def _api() -> ModuleType | None:
+def _import_api() -> ModuleType | None:
     """OpenTelemetry, looked for once."""
     try:
         from opentelemetry import trace
@@ -42,15 +39,15 @@ def _api() -> ModuleType | None:
     return trace
 
 
-def here() -> str | None:
+def current_traceparent() -> str | None:
     """The trace that the caller is part of: that of its current span, else that of its request."""
-    api = _api()
-    return (None if api is None else _written(api.get_current_span())) or _arrived.get()
+    api = _import_api()
+    return (None if api is None else _format_traceparent(api.get_current_span())) or _request_trace.get()
 
 
-def tracing() -> Tracing | None:
+def make_tracing() -> Tracing | None:
     """A tracer, if OpenTelemetry is installed and somebody set up an SDK."""
-    api = _api()
+    api = _import_api()
     if api is None or isinstance(api.get_tracer_provider(), api.ProxyTracerProvider):
         return None
     return Tracing(api.get_tracer("redrive"))
@@ -67,12 +64,12 @@ class Tracing:
         """The start of runs; gives what they are to remember."""
         from opentelemetry import trace
 
-        outer = None if trace.get_current_span().get_span_context().is_valid else _parent(_arrived.get())
+        outer = None if trace.get_current_span().get_span_context().is_valid else _parent_context(_request_trace.get())
         attributes = {"redrive.workflow": workflow}
         with self._tracer.start_as_current_span(
             f"start {workflow}", context=outer, kind=trace.SpanKind.PRODUCER, attributes=attributes
         ) as span:
-            yield _written(span)
+            yield _format_traceparent(span)
 
     def executing(self, run: RunView, claimed_at: int) -> Span:
         """A worker executes a run that it claimed, at a time in microseconds since 1970.
@@ -81,8 +78,8 @@ class Tracing:
         """
         from opentelemetry import context, trace
 
-        self._span(f"claim {run.workflow}", run, start_time=claimed_at * 1_000).end()
-        span = self._span(f"execute {run.workflow}", run, kind=trace.SpanKind.CONSUMER)
+        self._start_span(f"claim {run.workflow}", run, start_time=claimed_at * 1_000).end()
+        span = self._start_span(f"execute {run.workflow}", run, kind=trace.SpanKind.CONSUMER)
         context.attach(trace.set_span_in_context(span))
         return span
 
@@ -91,7 +88,7 @@ class Tracing:
         """One try of a step. Of an error its type is told, not its text, which may hold secrets."""
         from opentelemetry.trace import Status, StatusCode
 
-        about: dict[str, str | int] = {**_about(run), "redrive.step": step, "redrive.attempt": attempt}
+        about: dict[str, str | int] = {**_run_attributes(run), "redrive.step": step, "redrive.attempt": attempt}
         with self._tracer.start_as_current_span(
             f"attempt {step}", attributes=about, record_exception=False, set_status_on_exception=False
         ) as span:
@@ -103,7 +100,7 @@ class Tracing:
                 raise
 
     @contextmanager
-    def publishing(self, message: MessageRow, sink: str) -> Iterator[Callable[[], None]]:
+    def trace_delivery(self, message: MessageRow, sink: str) -> Iterator[Callable[[], None]]:
         """One try to bring a message to a sink; gives what is to be called if it did not arrive."""
         from opentelemetry import trace
 
@@ -116,20 +113,20 @@ class Tracing:
         }
         with self._tracer.start_as_current_span(
             f"publish {message.topic}",
-            context=_parent(message.trace),
+            context=_parent_context(message.trace),
             kind=trace.SpanKind.PRODUCER,
             attributes=about,
             record_exception=False,
         ) as span:
             yield lambda: span.set_status(trace.Status(trace.StatusCode.ERROR))
 
-    def _span(self, name: str, run: RunView, **more: Any) -> Span:
+    def _start_span(self, name: str, run: RunView, **more: Any) -> Span:
         return self._tracer.start_span(
-            name, context=_parent(run.options.trace), attributes=_about(run), **more
+            name, context=_parent_context(run.options.trace), attributes=_run_attributes(run), **more
         )
 
 
-def _about(run: RunView) -> dict[str, str]:
+def _run_attributes(run: RunView) -> dict[str, str]:
     return {
         "redrive.run_id": run.public_id,
         "redrive.workflow": run.workflow,
@@ -138,14 +135,14 @@ def _about(run: RunView) -> dict[str, str]:
     }
 
 
-def _written(span: Span) -> str | None:
+def _format_traceparent(span: Span) -> str | None:
     known = span.get_span_context()
     if not known.is_valid:
         return None
     return f"00-{known.trace_id:032x}-{known.span_id:016x}-{int(known.trace_flags):02x}"
 
 
-def _parent(traceparent: str | None) -> Context:
+def _parent_context(traceparent: str | None) -> Context:
     """The context below which a span belongs; without one it begins a trace of its own."""
     from opentelemetry import context, trace
 

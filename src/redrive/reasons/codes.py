@@ -8,8 +8,6 @@ from string import Formatter
 
 import msgspec
 
-__all__ = ["Catalogue", "ReasonCode", "fields_of"]
-
 
 class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
     """The templates of one language.
@@ -28,7 +26,7 @@ class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
     either: str
 
 
-def fields_of(template: str) -> set[str]:
+def parameter_names(template: str) -> set[str]:
     """Return the names of the parameters that a template uses."""
     return {name for _, name, _, _ in Formatter().parse(template) if name}
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from redrive.reasons.codes import Catalogue, ReasonCode
 
-__all__ = ["ENGLISH"]
 
-
-def _form(number: int) -> int:
+def _plural_form(number: int) -> int:
     return 0 if number == 1 else 1
 
 
@@ -24,12 +22,8 @@ _TEXTS: dict[str, str] = {
     ReasonCode.STEP_INPUT_UNUSABLE: "the recorded input of step {step!r} cannot be used: {why}",
     ReasonCode.RUN_UNREADABLE: "the stored data of this run cannot be read: {why}",
     ReasonCode.FAILURE_UNREADABLE: "the failure cannot be shown: {why}",
-    ReasonCode.WORKERS_DIED: (
-        "{n} worker died while executing this run|{n} workers died while executing this run"
-    ),
-    ReasonCode.STEP_REPLAYED_ALONE: (
-        "only step {step!r} was replayed: retry the run with from_failed to continue it"
-    ),
+    ReasonCode.WORKERS_DIED: ("{n} worker died while executing this run|{n} workers died while executing this run"),
+    ReasonCode.STEP_REPLAYED_ALONE: ("only step {step!r} was replayed: retry the run with from_failed to continue it"),
     ReasonCode.DEADLINE_PASSED: "the run passed its deadline",
     ReasonCode.RUN_ROLLED_BACK: "the run was rolled back",
     ReasonCode.RUN_CANCELLED_BY: "cancelled by {by}[: {comment}]",
@@ -70,15 +64,11 @@ _TEXTS: dict[str, str] = {
     ReasonCode.NOT_RETRIED: "attempt {attempt}[ of {of}][, HTTP {status_code}], {cause}, not retried: {why}",
     ReasonCode.ATTEMPT_SUCCEEDED: "attempt {attempt}, succeeded",
     ReasonCode.ATTEMPT_CANCELLED: "attempt {attempt}: cancelled",
-    ReasonCode.ATTEMPT_LOST: (
-        "attempt {attempt}: the worker died; the attempt is repeated under the same number"
-    ),
+    ReasonCode.ATTEMPT_LOST: ("attempt {attempt}: the worker died; the attempt is repeated under the same number"),
     ReasonCode.ATTEMPT_RELEASED: (
         "attempt {attempt}: the worker stopped; the attempt is repeated under the same number"
     ),
-    ReasonCode.ATTEMPT_INTERRUPTED: (
-        "attempt {attempt}: cut short: it may have happened, and is not called again"
-    ),
+    ReasonCode.ATTEMPT_INTERRUPTED: ("attempt {attempt}: cut short: it may have happened, and is not called again"),
     ReasonCode.ATTEMPT_ENDED: "attempt {attempt}: {end}",
     ReasonCode.CIRCUIT_WAS_OPEN: "not called: the circuit was open; waiting uses up no attempt",
     ReasonCode.TIMED_OUT: "timed out",
@@ -96,9 +86,7 @@ _TEXTS: dict[str, str] = {
     # why an attempt is not repeated
     ReasonCode.RETRIES_EXHAUSTED: "retries are exhausted",
     ReasonCode.NO_RETRY_ALLOWED: "the policy allows no retry",
-    ReasonCode.RETRY_TIME_EXCEEDED: (
-        "another attempt would exceed the limit of {limit:duration} since the first"
-    ),
+    ReasonCode.RETRY_TIME_EXCEEDED: ("another attempt would exceed the limit of {limit:duration} since the first"),
     ReasonCode.STEP_AT_MOST_ONCE: "the step runs at most once",
     ReasonCode.RAISED_NON_RETRYABLE: "it was raised as NonRetryable",
     ReasonCode.IN_NEVER_RETRY_ON: "the policy names it in never_retry_on",
@@ -122,9 +110,7 @@ _TEXTS: dict[str, str] = {
     ),
     ReasonCode.NEXT_PROBE: "calls wait until a probe shows that the dependency is available",
     # what a dry run warns of
-    ReasonCode.VERSION_CHANGED: (
-        "the code has changed since: recorded with version {version}, the newest is {newest}"
-    ),
+    ReasonCode.VERSION_CHANGED: ("the code has changed since: recorded with version {version}, the newest is {newest}"),
     ReasonCode.WORKFLOW_NEVER_REGISTERED: (
         "workflow {workflow!r} is not registered: nothing runs until a worker registers it"
     ),
@@ -158,9 +144,7 @@ _TEXTS: dict[str, str] = {
         "the filter of a view is at most {longest:,} characters long; leave something out"
     ),
     ReasonCode.VIEW_FIELD_UNKNOWN: "{list} cannot be narrowed by {names}; there are {known:list}",
-    ReasonCode.VIEW_FILTER_EMPTY: (
-        "the filter of a view is empty: narrow the list first, for example by code=timeout"
-    ),
+    ReasonCode.VIEW_FILTER_EMPTY: ("the filter of a view is empty: narrow the list first, for example by code=timeout"),
     # why a decision on many dead letters is refused
     ReasonCode.SET_NOT_FOUND: "there is no set {id}",
     ReasonCode.SET_DONE: "set {id} is done: all its letters were decided on",
@@ -171,8 +155,7 @@ _TEXTS: dict[str, str] = {
         "{given} is not a rate: give a whole number per second, minute or hour, such as 50/s or 600/m"
     ),
     ReasonCode.RATE_OUT_OF_RANGE: (
-        "a rate is from 1 to {most:,} per second, minute or hour, not {given:,}; to start nothing, pause "
-        "the set"
+        "a rate is from 1 to {most:,} per second, minute or hour, not {given:,}; to start nothing, pause the set"
     ),
     ReasonCode.LETTERS_NOT_SELECTED: "no dead letter is selected; select some, or choose all that match",
     ReasonCode.LETTER_IDS_NEEDED: "give a LetterFilter or a list of ids, not {given}",
@@ -192,9 +175,7 @@ _TEXTS: dict[str, str] = {
     ReasonCode.RUN_PURGED: "run {run} was purged: its input and steps are gone, it cannot be replayed",
     ReasonCode.RUN_SEALED: "run {run} cannot be replayed from here: {why}",
     ReasonCode.RUN_REPLAYED_AS: "run {run} was replayed as {other}; decide about that one",
-    ReasonCode.LETTER_REPLAYING: (
-        "{id} is being replayed already, with another decision; wait until that ends"
-    ),
+    ReasonCode.LETTER_REPLAYING: ("{id} is being replayed already, with another decision; wait until that ends"),
     ReasonCode.LETTER_RESOLVED: "{id} is resolved ({how}): see its run {run}",
     ReasonCode.LETTER_CLOSED: "{id} was closed ({status}: {how}); retry its run {run} instead",
     ReasonCode.LETTER_CLOSED_BEFORE: "{id} is {status} already ({how}): add a comment to say more",
@@ -202,16 +183,14 @@ _TEXTS: dict[str, str] = {
     ReasonCode.NO_REASON_GIVEN: "no reason was given",
     ReasonCode.KEY_USED: "key {key!r} was used for another decision on {id}",
     ReasonCode.WORKFLOW_UNREGISTERED: (
-        "workflow {workflow!r} was never registered, so it would not run: start a worker that has it, "
-        "then decide again"
+        "workflow {workflow!r} was never registered, so it would not run: start a worker that has it, then decide again"
     ),
     ReasonCode.WORKFLOW_ABANDONED: (
         "no live worker has workflow {workflow!r} any more, so it would not run: start a worker that has "
         "it, then decide again"
     ),
     ReasonCode.CODE_UNREGISTERED: (
-        "{kind} {name!r} was never registered, so a value for it cannot be checked: start a worker that "
-        "has it"
+        "{kind} {name!r} was never registered, so a value for it cannot be checked: start a worker that has it"
     ),
     ReasonCode.RUN_ENDED: "run {run} has ended as {status} and can no longer be cancelled",
     ReasonCode.RUN_BEING_UNDONE: (
@@ -238,9 +217,7 @@ _TEXTS: dict[str, str] = {
         "run {run} is being undone, and stopped at {compensation!r} of step {step!r}: resume that "
         "(FROM_FAILED), skip it (SKIP) or say that it is done (COMPLETE), with the input as it was"
     ),
-    ReasonCode.ROLLBACK_KEEPS_KEYS: (
-        "a rollback keeps its idempotency keys, or something could be undone twice"
-    ),
+    ReasonCode.ROLLBACK_KEEPS_KEYS: ("a rollback keeps its idempotency keys, or something could be undone twice"),
     ReasonCode.NOT_UNDONE_YET: "run {run} is not undone yet; it can be started anew when it is",
     ReasonCode.NEW_OPERATION_NEEDED: (
         "the steps of run {run} were undone, and outside services would take the same calls for repeats: "
@@ -257,9 +234,7 @@ _TEXTS: dict[str, str] = {
     ReasonCode.FROM_STEP_NEEDED: "FROM_STEP wants the index of the step to begin at: say from_step",
     ReasonCode.FROM_STEP_UNUSED: "from_step goes with mode FROM_STEP alone, not with {mode}",
     ReasonCode.FROM_STEP_INVALID: "from_step is the index of a step, not {given}",
-    ReasonCode.FROM_STEP_UNKNOWN: (
-        "there is no step with index {index} to begin at; the recorded steps are {steps}"
-    ),
+    ReasonCode.FROM_STEP_UNKNOWN: ("there is no step with index {index} to begin at; the recorded steps are {steps}"),
     ReasonCode.INPUT_AND_PATCH: "send the whole input or a patch, not both",
     ReasonCode.INPUT_KEPT: "{mode} keeps the input; edit it with FROM_FAILED, FROM_STEP or FULL",
     ReasonCode.OUTPUT_UNUSED: "output is the result of the failed step; it goes with SKIP and COMPLETE",
@@ -293,9 +268,7 @@ _TEXTS: dict[str, str] = {
     ReasonCode.REPLAY_OPTION_UNKNOWN: "a replay has no option {names}; it has {known:list}",
     ReasonCode.REPLAY_MODE_UNKNOWN: "there is no replay mode {given}; there are {known:list}",
     ReasonCode.RETRY_POLICY_NEEDED: "retry takes a RetryPolicy, not {given}",
-    ReasonCode.PATCH_OBJECT_NEEDED: (
-        "a patch must be a JSON object from field to new value; null removes a field"
-    ),
+    ReasonCode.PATCH_OBJECT_NEEDED: ("a patch must be a JSON object from field to new value; null removes a field"),
     ReasonCode.INPUT_NOT_PATCHABLE: (
         "only an input that is a JSON object can be patched; send the whole input instead"
     ),
@@ -312,17 +285,12 @@ _TEXTS: dict[str, str] = {
     ),
     ReasonCode.CIRCUIT_SETTINGS_NEEDED: "say what to set: failures, window, open_for, probes, on_open",
     ReasonCode.CIRCUIT_NAME_FIXED: "a circuit's name cannot be set: the code defines it",
-    ReasonCode.CIRCUIT_KEY_INVALID: (
-        "{given} is not a circuit: give its name, or WORKFLOW/STEP for one that has none"
-    ),
-    ReasonCode.NOTIFICATION_NOT_FOUND: (
-        "there is no notification {id}; `redrive notifications list` shows all"
-    ),
+    ReasonCode.CIRCUIT_KEY_INVALID: ("{given} is not a circuit: give its name, or WORKFLOW/STEP for one that has none"),
+    ReasonCode.NOTIFICATION_NOT_FOUND: ("there is no notification {id}; `redrive notifications list` shows all"),
     ReasonCode.MESSAGE_NOT_FOUND: "there is no message {id}; those that were delivered are kept for a day",
     ReasonCode.SINK_NOT_FOUND: "there is no sink {name}; there are: {known}",
     ReasonCode.SCHEDULE_IN_CODE: (
-        "a live worker has schedule {schedule!r} of workflow {workflow!r} in its code; remove it there, "
-        "or pause it"
+        "a live worker has schedule {schedule!r} of workflow {workflow!r} in its code; remove it there, or pause it"
     ),
     ReasonCode.SCHEDULE_NOT_FOUND: (
         "workflow {workflow!r} has no schedule {schedule!r} for tenant {tenant!r}; there are: {known}"
@@ -330,14 +298,10 @@ _TEXTS: dict[str, str] = {
     # what is wrong with a value that a person typed
     ReasonCode.OBJECT_NEEDED: "{field} must be an object from name to value, not {given}",
     ReasonCode.FLAG_NEEDED: "{field} is True or False, not {given}",
-    ReasonCode.SHORT_TEXT_NEEDED: (
-        "{field} must be a text of 1 to {longest} printable characters, not {given}"
-    ),
+    ReasonCode.SHORT_TEXT_NEEDED: ("{field} must be a text of 1 to {longest} printable characters, not {given}"),
     ReasonCode.LONG_TEXT_NEEDED: "{field} must be a text of 1 to {longest:,} characters, not {given}",
     ReasonCode.TEXT_UNSTORABLE: "{field} has a NUL or half a character in it, which no database stores",
-    ReasonCode.ENGINE_NAME_TAKEN: (
-        "{name!r} is how the engine signs its own decisions; say who you are in `by`"
-    ),
+    ReasonCode.ENGINE_NAME_TAKEN: ("{name!r} is how the engine signs its own decisions; say who you are in `by`"),
     ReasonCode.NOT_JSON: "{what} is not JSON: {why}",
     ReasonCode.MASKED_OUTPUT: (
         "{paths:list}: {mask} stands for a hidden value, which no step gives; type the real value into {what}"
@@ -349,9 +313,7 @@ _TEXTS: dict[str, str] = {
     ReasonCode.FAULT: "[{path}: ]{why}",
     ReasonCode.FIELD_UNKNOWN: "there is no such field[; expected: {known}]",
     ReasonCode.FORM_LACKS_FIELDS: "the form has no fields for this change: continue as JSON",
-    ReasonCode.MODE_KEEPS_INPUT: (
-        "this mode keeps the input as it was: undo your change, or choose another mode"
-    ),
+    ReasonCode.MODE_KEEPS_INPUT: ("this mode keeps the input as it was: undo your change, or choose another mode"),
     ReasonCode.INPUT_OBJECT_NEEDED: "an object from name to value is needed here, such as {example}",
     ReasonCode.POLICY_OBJECT_NEEDED: "a retry policy is an object, such as {example}",
     ReasonCode.STEP_CHOICE_NEEDED: "choose the step to continue from",
@@ -360,9 +322,7 @@ _TEXTS: dict[str, str] = {
     ReasonCode.JSON_SYNTAX: "line {line}, column {column}: {why}",
     ReasonCode.JSON_TOO_DEEP: "it is nested too deep to be read; store it flat or pass a reference",
     ReasonCode.JSON_NUMBER_TOO_LONG: "a number has too many digits; write it as a text",
-    ReasonCode.JSON_NUMBER_TOO_LARGE: (
-        "{number} is larger than any number that can be stored; write it as a text"
-    ),
+    ReasonCode.JSON_NUMBER_TOO_LARGE: ("{number} is larger than any number that can be stored; write it as a text"),
     ReasonCode.JSON_NAME_TWICE: "line {line}: {name} is given twice, first in line {first}; keep one",
     ReasonCode.JSON_CONSTANT: "{word} is not JSON; leave it out, or write it as a text",
     # what is wrong with one place of a value
@@ -396,12 +356,8 @@ _TEXTS: dict[str, str] = {
     ReasonCode.EXPECTED_BELOW: "expected a number below {bound}, found one that is not",
     ReasonCode.EXPECTED_MULTIPLE: "expected a multiple of {step}, found a number between two",
     ReasonCode.EXPECTED_PATTERN: "expected text that matches /{pattern}/, found other text",
-    ReasonCode.TOO_FEW_ITEMS: (
-        "expected at least {n} item, found {found}|expected at least {n} items, found {found}"
-    ),
-    ReasonCode.TOO_MANY_ITEMS: (
-        "expected at most {n} item, found {found}|expected at most {n} items, found {found}"
-    ),
+    ReasonCode.TOO_FEW_ITEMS: ("expected at least {n} item, found {found}|expected at least {n} items, found {found}"),
+    ReasonCode.TOO_MANY_ITEMS: ("expected at most {n} item, found {found}|expected at most {n} items, found {found}"),
     ReasonCode.TOO_FEW_FIELDS: (
         "expected at least {n} field, found {found}|expected at least {n} fields, found {found}"
     ),
@@ -428,4 +384,4 @@ _TEXTS: dict[str, str] = {
     ReasonCode.KIND_FOREIGN: "something that JSON does not have",
 }
 
-ENGLISH = Catalogue(texts=_TEXTS, form=_form, either=" or ")
+ENGLISH = Catalogue(texts=_TEXTS, form=_plural_form, either=" or ")

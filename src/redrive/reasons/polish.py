@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from redrive.reasons.codes import Catalogue, ReasonCode
 
-__all__ = ["POLISH"]
 
-
-def _form(number: int) -> int:
+def _plural_form(number: int) -> int:
     if number == 1:
         return 0
     few = number % 10 in (2, 3, 4) and number % 100 not in (12, 13, 14)
@@ -19,14 +17,11 @@ _TEXTS: dict[str, str] = {
     ReasonCode.TEXT: "{text}",
     # why a step, a run or a rollback failed
     ReasonCode.STEP_FAILED: (
-        "krok {step!r} nie udał się ({category}): {why}|krok {step!r} nie udał się, próby: {n} "
-        "({category}): {why}"
+        "krok {step!r} nie udał się ({category}): {why}|krok {step!r} nie udał się, próby: {n} ({category}): {why}"
     ),
     ReasonCode.STEP_NOT_UNDONE: "kroku {step!r} nie dało się wycofać: {why}",
     ReasonCode.WORKFLOW_RAISED: "przepływ pracy {workflow!r} zgłosił błąd {error_type}: {message}",
-    ReasonCode.WORKFLOW_INPUT_UNUSABLE: (
-        "danych wejściowych przepływu pracy {workflow!r} nie da się użyć: {why}"
-    ),
+    ReasonCode.WORKFLOW_INPUT_UNUSABLE: ("danych wejściowych przepływu pracy {workflow!r} nie da się użyć: {why}"),
     ReasonCode.STEP_INPUT_UNUSABLE: "zapisanych danych wejściowych kroku {step!r} nie da się użyć: {why}",
     ReasonCode.RUN_UNREADABLE: "nie da się odczytać zapisanych danych tego przebiegu: {why}",
     ReasonCode.FAILURE_UNREADABLE: "błędu nie można pokazać: {why}",
@@ -79,15 +74,11 @@ _TEXTS: dict[str, str] = {
     ReasonCode.NOT_RETRIED: "próba {attempt}[ z {of}][, HTTP {status_code}], {cause}, bez ponowienia: {why}",
     ReasonCode.ATTEMPT_SUCCEEDED: "próba {attempt}, udana",
     ReasonCode.ATTEMPT_CANCELLED: "próba {attempt}: anulowana",
-    ReasonCode.ATTEMPT_LOST: (
-        "próba {attempt}: proces roboczy padł; próba zostanie powtórzona pod tym samym numerem"
-    ),
+    ReasonCode.ATTEMPT_LOST: ("próba {attempt}: proces roboczy padł; próba zostanie powtórzona pod tym samym numerem"),
     ReasonCode.ATTEMPT_RELEASED: (
         "próba {attempt}: proces roboczy zatrzymano; próba zostanie powtórzona pod tym samym numerem"
     ),
-    ReasonCode.ATTEMPT_INTERRUPTED: (
-        "próba {attempt}: przerwana: mogła dojść do skutku i nie zostanie powtórzona"
-    ),
+    ReasonCode.ATTEMPT_INTERRUPTED: ("próba {attempt}: przerwana: mogła dojść do skutku i nie zostanie powtórzona"),
     ReasonCode.ATTEMPT_ENDED: "próba {attempt}: {end}",
     ReasonCode.CIRCUIT_WAS_OPEN: "bez wywołania: bezpiecznik był otwarty; oczekiwanie nie zużywa prób",
     ReasonCode.TIMED_OUT: "przekroczono czas",
@@ -129,12 +120,9 @@ _TEXTS: dict[str, str] = {
     ReasonCode.NEXT_WORKFLOW: "błąd trafia do przepływu pracy; jeśli go nie obsłuży, przebieg się nie uda",
     ReasonCode.NEXT_PROBE: "wywołania czekają, aż wywołanie próbne pokaże, że usługa jest dostępna",
     # what a dry run warns of
-    ReasonCode.VERSION_CHANGED: (
-        "kod zmienił się od tego czasu: zapisano w wersji {version}, najnowsza to {newest}"
-    ),
+    ReasonCode.VERSION_CHANGED: ("kod zmienił się od tego czasu: zapisano w wersji {version}, najnowsza to {newest}"),
     ReasonCode.WORKFLOW_NEVER_REGISTERED: (
-        "przepływ pracy {workflow!r} nie jest zarejestrowany: nic nie ruszy, dopóki nie zarejestruje go "
-        "proces roboczy"
+        "przepływ pracy {workflow!r} nie jest zarejestrowany: nic nie ruszy, dopóki nie zarejestruje go proces roboczy"
     ),
     ReasonCode.WORKFLOW_HAS_NO_WORKER: (
         "żaden działający proces roboczy nie ma przepływu pracy {workflow!r}: decyzja zostanie "
@@ -165,38 +153,28 @@ _TEXTS: dict[str, str] = {
     ),
     ReasonCode.VIEW_FILTER_TOO_LONG: "filtr widoku ma najwyżej {longest:,} znaków; pomiń coś",
     ReasonCode.VIEW_FIELD_UNKNOWN: "listy {list} nie da się zawęzić przez {names}; można przez {known:list}",
-    ReasonCode.VIEW_FILTER_EMPTY: (
-        "filtr widoku jest pusty: najpierw zawęź listę, na przykład przez code=timeout"
-    ),
+    ReasonCode.VIEW_FILTER_EMPTY: ("filtr widoku jest pusty: najpierw zawęź listę, na przykład przez code=timeout"),
     # why a decision on many dead letters is refused
     ReasonCode.SET_NOT_FOUND: "nie ma decyzji zbiorczej {id}",
     ReasonCode.SET_DONE: "decyzja zbiorcza {id} jest zakończona: objęła wszystkie swoje sprawy",
-    ReasonCode.SET_STOPPED: (
-        "decyzję zbiorczą {id} zatrzymał(a) {by}; dla pozostałych spraw rozpocznij następną"
-    ),
+    ReasonCode.SET_STOPPED: ("decyzję zbiorczą {id} zatrzymał(a) {by}; dla pozostałych spraw rozpocznij następną"),
     ReasonCode.SET_UNREADABLE: "decyzji zbiorczej {id} nie da się tu wykonać: {why}",
     ReasonCode.SET_ITEM_STATUS_UNKNOWN: "sprawy decyzji zbiorczej mają stan {known:list}, a nie {given}",
     ReasonCode.RATE_INVALID: (
-        "{given} nie jest tempem: podaj liczbę całkowitą na sekundę, minutę lub godzinę, na przykład "
-        "50/s albo 600/m"
+        "{given} nie jest tempem: podaj liczbę całkowitą na sekundę, minutę lub godzinę, na przykład 50/s albo 600/m"
     ),
     ReasonCode.RATE_OUT_OF_RANGE: (
         "tempo to od 1 do {most:,} na sekundę, minutę lub godzinę, a nie {given:,}; aby nic nie ruszało, "
         "wstrzymaj decyzję zbiorczą"
     ),
-    ReasonCode.LETTERS_NOT_SELECTED: (
-        "nie wybrano żadnej sprawy; zaznacz sprawy albo wybierz wszystkie pasujące"
-    ),
+    ReasonCode.LETTERS_NOT_SELECTED: ("nie wybrano żadnej sprawy; zaznacz sprawy albo wybierz wszystkie pasujące"),
     ReasonCode.LETTER_IDS_NEEDED: "podaj LetterFilter albo listę identyfikatorów, a nie {given}",
-    ReasonCode.LETTER_IDS_TOO_MANY: (
-        "podaj od 1 do {most:,} identyfikatorów, a nie {count:,}; albo LetterFilter"
-    ),
+    ReasonCode.LETTER_IDS_TOO_MANY: ("podaj od 1 do {most:,} identyfikatorów, a nie {count:,}; albo LetterFilter"),
     ReasonCode.LETTER_ID_INVALID: "{id} nie jest identyfikatorem nieudanej sprawy",
     ReasonCode.ONLY_OPEN_LETTERS: "decyzja dotyczy tylko otwartych spraw, a filtr wybiera {statuses:list}",
     ReasonCode.TENANTS_DIFFER: "filtr wymienia organizację {filter!r}, a wywołanie {call!r}",
     ReasonCode.UNEXPECTED_ERROR: (
-        "nieoczekiwany błąd podczas ponownego uruchamiania: {error_type}: {message}. Szczegóły są w "
-        "dzienniku serwera"
+        "nieoczekiwany błąd podczas ponownego uruchamiania: {error_type}: {message}. Szczegóły są w dzienniku serwera"
     ),
     # why a decision on one dead letter or run is refused
     ReasonCode.LETTER_NOT_FOUND: "nie ma nieudanej sprawy {id}",
@@ -205,8 +183,7 @@ _TEXTS: dict[str, str] = {
     ReasonCode.RUN_NOT_FOUND: "nie ma przebiegu {id}",
     ReasonCode.LETTER_RUN_PURGED: "przebieg sprawy {id} usunięto: nic już nie można o niej zdecydować",
     ReasonCode.RUN_PURGED: (
-        "przebieg {run} usunięto: jego danych wejściowych i kroków już nie ma, więc nie da się go "
-        "uruchomić ponownie"
+        "przebieg {run} usunięto: jego danych wejściowych i kroków już nie ma, więc nie da się go uruchomić ponownie"
     ),
     ReasonCode.RUN_SEALED: "przebiegu {run} nie da się stąd uruchomić ponownie: {why}",
     ReasonCode.RUN_REPLAYED_AS: "przebieg {run} uruchomiono ponownie jako {other}; zdecyduj o tamtym",
@@ -214,12 +191,8 @@ _TEXTS: dict[str, str] = {
         "sprawa {id} jest już uruchamiana ponownie na mocy innej decyzji; poczekaj, aż to się skończy"
     ),
     ReasonCode.LETTER_RESOLVED: "sprawa {id} jest rozwiązana ({how}): zobacz jej przebieg {run}",
-    ReasonCode.LETTER_CLOSED: (
-        "sprawa {id} jest zamknięta ({status}: {how}); ponów zamiast niej jej przebieg {run}"
-    ),
-    ReasonCode.LETTER_CLOSED_BEFORE: (
-        "sprawa {id} ma już stan {status} ({how}): dodaj komentarz, aby coś dopisać"
-    ),
+    ReasonCode.LETTER_CLOSED: ("sprawa {id} jest zamknięta ({status}: {how}); ponów zamiast niej jej przebieg {run}"),
+    ReasonCode.LETTER_CLOSED_BEFORE: ("sprawa {id} ma już stan {status} ({how}): dodaj komentarz, aby coś dopisać"),
     ReasonCode.LETTER_NOT_OPEN: "sprawa {id} ma stan {status} i nie można jej zamknąć jako {wanted}",
     ReasonCode.NO_REASON_GIVEN: "nie podano powodu",
     ReasonCode.KEY_USED: "klucz {key!r} służył innej decyzji o {id}",
@@ -267,17 +240,13 @@ _TEXTS: dict[str, str] = {
     ReasonCode.ROLLBACK_KEEPS_KEYS: (
         "wycofywanie zachowuje klucze idempotencji, inaczej coś mogłoby zostać wycofane dwa razy"
     ),
-    ReasonCode.NOT_UNDONE_YET: (
-        "przebiegu {run} jeszcze nie wycofano; potem będzie można uruchomić go od nowa"
-    ),
+    ReasonCode.NOT_UNDONE_YET: ("przebiegu {run} jeszcze nie wycofano; potem będzie można uruchomić go od nowa"),
     ReasonCode.NEW_OPERATION_NEEDED: (
         "kroki przebiegu {run} wycofano, a usługi zewnętrzne uznałyby te same wywołania za powtórki: "
         "podaj new_operation, aby wykonać go od nowa"
     ),
     ReasonCode.ROLLBACK_RUNNING: "przebieg {run} jest wycofywany; poczekaj, aż to się skończy albo zatrzyma",
-    ReasonCode.OTHER_COMPENSATION_NEXT: (
-        "następna kompensacja to {compensation!r} kroku {step!r}, a nie {given}"
-    ),
+    ReasonCode.OTHER_COMPENSATION_NEXT: ("następna kompensacja to {compensation!r} kroku {step!r}, a nie {given}"),
     ReasonCode.STEP_CONFIRMED: (
         "{confirmation!r} potwierdziło krok tego przebiegu, więc może iść tylko naprzód: użyj "
         "FROM_FAILED, SKIP albo COMPLETE, albo uruchom go od nowa trybem FULL jako nową operację"
@@ -287,9 +256,7 @@ _TEXTS: dict[str, str] = {
     ReasonCode.FROM_STEP_INVALID: "from_step to numer kroku, a nie {given}",
     ReasonCode.FROM_STEP_UNKNOWN: "nie ma kroku o numerze {index}; zapisane kroki to {steps}",
     ReasonCode.INPUT_AND_PATCH: "wyślij całe dane wejściowe albo łatę, nie jedno i drugie",
-    ReasonCode.INPUT_KEPT: (
-        "{mode} zachowuje dane wejściowe; zmień je w trybie FROM_FAILED, FROM_STEP albo FULL"
-    ),
+    ReasonCode.INPUT_KEPT: ("{mode} zachowuje dane wejściowe; zmień je w trybie FROM_FAILED, FROM_STEP albo FULL"),
     ReasonCode.OUTPUT_UNUSED: "output to wynik nieudanego kroku; pasuje do SKIP i COMPLETE",
     ReasonCode.UNDO_UNUSED: "kompensację wymienia się, aby ją pominąć (SKIP) albo wykonać ręcznie (COMPLETE)",
     ReasonCode.SKIP_STEPS_UNUSED: "skip_steps pasuje do FROM_FAILED i FROM_STEP",
@@ -324,9 +291,7 @@ _TEXTS: dict[str, str] = {
     ReasonCode.PATCH_OBJECT_NEEDED: (
         "łata musi być obiektem JSON, który polom przypisuje nowe wartości; null usuwa pole"
     ),
-    ReasonCode.INPUT_NOT_PATCHABLE: (
-        "łatać można tylko dane wejściowe, które są obiektem JSON; wyślij całe dane"
-    ),
+    ReasonCode.INPUT_NOT_PATCHABLE: ("łatać można tylko dane wejściowe, które są obiektem JSON; wyślij całe dane"),
     ReasonCode.MASK_AMBIGUOUS: (
         "{paths:list}[ i jeszcze {more}]: {mask} zastępuje ukrytą wartość, ale nie wiadomo którą. Wpisz "
         "prawdziwą wartość albo pomiń to pole w łacie"
@@ -343,9 +308,7 @@ _TEXTS: dict[str, str] = {
     ReasonCode.CIRCUIT_KEY_INVALID: (
         "{given} nie jest bezpiecznikiem: podaj jego nazwę albo PRZEPŁYW/KROK, jeśli jej nie ma"
     ),
-    ReasonCode.NOTIFICATION_NOT_FOUND: (
-        "nie ma powiadomienia {id}; `redrive notifications list` pokazuje wszystkie"
-    ),
+    ReasonCode.NOTIFICATION_NOT_FOUND: ("nie ma powiadomienia {id}; `redrive notifications list` pokazuje wszystkie"),
     ReasonCode.MESSAGE_NOT_FOUND: "nie ma wiadomości {id}; dostarczone są przechowywane przez dzień",
     ReasonCode.SINK_NOT_FOUND: "nie ma odbiorcy {name}; są: {known}",
     ReasonCode.SCHEDULE_IN_CODE: (
@@ -361,17 +324,12 @@ _TEXTS: dict[str, str] = {
     ReasonCode.SHORT_TEXT_NEEDED: (
         "{field} musi być tekstem o długości od 1 do {longest} znaków drukowalnych, a nie {given}"
     ),
-    ReasonCode.LONG_TEXT_NEEDED: (
-        "{field} musi być tekstem o długości od 1 do {longest:,} znaków, a nie {given}"
-    ),
-    ReasonCode.TEXT_UNSTORABLE: (
-        "{field} zawiera znak NUL albo pół znaku, czego żadna baza danych nie przechowa"
-    ),
+    ReasonCode.LONG_TEXT_NEEDED: ("{field} musi być tekstem o długości od 1 do {longest:,} znaków, a nie {given}"),
+    ReasonCode.TEXT_UNSTORABLE: ("{field} zawiera znak NUL albo pół znaku, czego żadna baza danych nie przechowa"),
     ReasonCode.ENGINE_NAME_TAKEN: "{name!r} to podpis decyzji samego silnika; podaj w `by`, kim jesteś",
     ReasonCode.NOT_JSON: "{what}: to nie jest JSON: {why}",
     ReasonCode.MASKED_OUTPUT: (
-        "{paths:list}: {mask} zastępuje ukrytą wartość, której żaden krok nie zwraca; wpisz prawdziwą "
-        "wartość: {what}"
+        "{paths:list}: {mask} zastępuje ukrytą wartość, której żaden krok nie zwraca; wpisz prawdziwą wartość: {what}"
     ),
     ReasonCode.WORKFLOW_INPUT: "dane wejściowe przepływu pracy {workflow!r}",
     ReasonCode.STEP_OUTPUT: "wynik kroku {step!r}",
@@ -396,24 +354,18 @@ _TEXTS: dict[str, str] = {
     ReasonCode.JSON_TOO_DEEP: "zagnieżdżenie jest zbyt głębokie; zapisz to płasko albo przekaż odwołanie",
     ReasonCode.JSON_NUMBER_TOO_LONG: "liczba ma za dużo cyfr; zapisz ją jako tekst",
     ReasonCode.JSON_NUMBER_TOO_LARGE: "{number} to więcej, niż da się zapisać; zapisz to jako tekst",
-    ReasonCode.JSON_NAME_TWICE: (
-        "wiersz {line}: {name} podano dwa razy, najpierw w wierszu {first}; zostaw jedno"
-    ),
+    ReasonCode.JSON_NAME_TWICE: ("wiersz {line}: {name} podano dwa razy, najpierw w wierszu {first}; zostaw jedno"),
     ReasonCode.JSON_CONSTANT: "{word} to nie JSON; pomiń to albo zapisz jako tekst",
     # what is wrong with one place of a value
     ReasonCode.PYDANTIC_RULE: "{message}",
-    ReasonCode.NESTED_TOO_DEEP: (
-        "zagnieżdżone głębiej niż {most} poziomów; zapisz to płasko albo przekaż odwołanie"
-    ),
+    ReasonCode.NESTED_TOO_DEEP: ("zagnieżdżone głębiej niż {most} poziomów; zapisz to płasko albo przekaż odwołanie"),
     ReasonCode.NUMBER_TOO_LONG: "liczba ma za dużo cyfr; przekaż ją jako tekst",
     ReasonCode.JSON_INVALID: "to nie jest poprawny JSON ({why})",
     ReasonCode.NOT_STORABLE_AS_ANNOTATED: "wartości typu {type} nie da się zapisać zgodnie z adnotacją",
     ReasonCode.REFERS_TO_ITSELF: "odwołuje się do siebie; przekaż dane bez cykli",
     ReasonCode.SURROGATES_JOIN: "dwa surogaty stałyby się jednym znakiem; przekaż poprawny tekst",
     ReasonCode.NOT_STORABLE: "{kind}: tego nie da się zapisać; przekaż dane albo odwołanie",
-    ReasonCode.INTEGER_TOO_LONG: (
-        "liczby całkowitej o ponad 4300 cyfrach nie da się zapisać; przekaż ją jako tekst"
-    ),
+    ReasonCode.INTEGER_TOO_LONG: ("liczby całkowitej o ponad 4300 cyfrach nie da się zapisać; przekaż ją jako tekst"),
     ReasonCode.NO_JSON_FORM: "{value} nie ma tu postaci JSON; użyj adnotacji float",
     ReasonCode.TYPE_DIFFERS: "oczekiwano {expected}, otrzymano {found}",
     ReasonCode.ANNOTATION_DIFFERS: "ta wartość typu {type} nie pasuje do swojej adnotacji",
@@ -444,20 +396,16 @@ _TEXTS: dict[str, str] = {
         "znaleziono {found}"
     ),
     ReasonCode.TOO_FEW_FIELDS: (
-        "oczekiwano co najmniej {n} pola, znaleziono {found}|oczekiwano co najmniej {n} pól, znaleziono "
-        "{found}"
+        "oczekiwano co najmniej {n} pola, znaleziono {found}|oczekiwano co najmniej {n} pól, znaleziono {found}"
     ),
     ReasonCode.TOO_MANY_FIELDS: (
-        "oczekiwano co najwyżej {n} pola, znaleziono {found}|oczekiwano co najwyżej {n} pól, znaleziono "
-        "{found}"
+        "oczekiwano co najwyżej {n} pola, znaleziono {found}|oczekiwano co najwyżej {n} pól, znaleziono {found}"
     ),
     ReasonCode.TEXT_TOO_SHORT: (
-        "oczekiwano co najmniej {n} znaku, znaleziono {found}|oczekiwano co najmniej {n} znaków, "
-        "znaleziono {found}"
+        "oczekiwano co najmniej {n} znaku, znaleziono {found}|oczekiwano co najmniej {n} znaków, znaleziono {found}"
     ),
     ReasonCode.TEXT_TOO_LONG: (
-        "oczekiwano co najwyżej {n} znaku, znaleziono {found}|oczekiwano co najwyżej {n} znaków, "
-        "znaleziono {found}"
+        "oczekiwano co najwyżej {n} znaku, znaleziono {found}|oczekiwano co najwyżej {n} znaków, znaleziono {found}"
     ),
     ReasonCode.ONE_OF: "{options:or}[ lub jeden z {more} innych]",
     ReasonCode.KIND_OBJECT: "obiekt",
@@ -473,4 +421,4 @@ _TEXTS: dict[str, str] = {
     ReasonCode.KIND_FOREIGN: "coś, czego JSON nie zna",
 }
 
-POLISH = Catalogue(texts=_TEXTS, form=_form, either=" lub ")
+POLISH = Catalogue(texts=_TEXTS, form=_plural_form, either=" lub ")

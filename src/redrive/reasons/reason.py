@@ -12,17 +12,15 @@ from dataclasses import dataclass
 from string import Formatter
 from typing import Any, TypeAlias, Union
 
-from redrive.duration import words
-from redrive.reasons.codes import Catalogue, ReasonCode, fields_of
+from redrive.duration import format_duration
+from redrive.reasons.codes import Catalogue, ReasonCode, parameter_names
 from redrive.reasons.english import ENGLISH
-
-__all__ = ["Param", "Reason", "quote", "render"]
 
 Param: TypeAlias = Union[str, int, float, "Reason", tuple[Union[str, "Reason"], ...], None]
 """A parameter: plain JSON, a reason, or several."""
 
-_OPTIONAL = re.compile(r"\[([^\]]*)\]")
-_QUOTED = 60  # characters of a refused value
+_OPTIONAL_PART = re.compile(r"\[([^\]]*)\]")
+_MAX_QUOTED = 60  # characters of a refused value
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +45,7 @@ class Reason:
 
     def to_json(self) -> dict[str, Any]:
         """Return the reason as plain JSON."""
-        return {
-            "code": str(self.code),
-            "params": {name: _plain(value) for name, value in self.params.items()},
-        }
+        return {"code": str(self.code), "params": {name: _param_to_json(value) for name, value in self.params.items()}}
 
     def to_text(self) -> str:
         """Return the reason as JSON text, as a column stores it."""
@@ -59,7 +54,7 @@ class Reason:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Reason:
         """Return the reason that `to_json` wrote."""
-        return cls(data["code"], **{name: _param(value) for name, value in data["params"].items()})
+        return cls(data["code"], **{name: _param_from_json(value) for name, value in data["params"].items()})
 
     @classmethod
     def from_text(cls, text: str) -> Reason:
@@ -77,44 +72,44 @@ class Reason:
 
     def map_text(self, change: Callable[[str], str]) -> Reason:
         """Return the reason with every text in it changed, for example redacted."""
-        return Reason(self.code, **{name: _mapped(value, change) for name, value in self.params.items()})
+        return Reason(self.code, **{name: _map_param(value, change) for name, value in self.params.items()})
 
     @property
     def faults(self) -> tuple[tuple[str, Reason], ...]:
         """The faults that the reason lists, each with its place in the value; "" is the value itself."""
         listed = self.params.get("faults")
         found = [each for each in listed if isinstance(each, Reason)] if isinstance(listed, tuple) else []
-        return tuple((str(each.params.get("path") or ""), _why(each)) for each in found)
+        return tuple((str(each.params.get("path") or ""), _fault_reason(each)) for each in found)
 
 
-def _why(fault: Reason) -> Reason:
+def _fault_reason(fault: Reason) -> Reason:
     why = fault.params.get("why")
     return why if isinstance(why, Reason) else fault
 
 
-def _plain(value: Param) -> Any:
+def _param_to_json(value: Param) -> Any:
     if isinstance(value, Reason):
         return value.to_json()
-    return [_plain(each) for each in value] if isinstance(value, tuple) else value
+    return [_param_to_json(each) for each in value] if isinstance(value, tuple) else value
 
 
-def _param(value: Any) -> Any:
+def _param_from_json(value: Any) -> Any:
     if isinstance(value, dict):
         return Reason.from_json(value)
-    return tuple(_param(each) for each in value) if isinstance(value, list) else value
+    return tuple(_param_from_json(each) for each in value) if isinstance(value, list) else value
 
 
-def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+def _map_param(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, Reason):
         return value.map_text(change)
     if isinstance(value, tuple):
-        return tuple(_mapped(each, change) for each in value)
+        return tuple(_map_param(each, change) for each in value)
     return change(value) if isinstance(value, str) else value
 
 
 def quote(value: object) -> str:
     """Return the beginning of a refused value as Python writes it."""
-    return f"{value!r:.{_QUOTED}}"
+    return f"{value!r:.{_MAX_QUOTED}}"
 
 
 class _Renderer(Formatter):
@@ -126,41 +121,41 @@ class _Renderer(Formatter):
     def format_field(self, value: Any, format_spec: str) -> str:
         match format_spec:
             case "duration":
-                return words(value)
+                return format_duration(value)
             case "clock":  # of an ISO time
                 return str(value)[11:19]
             case "list":
-                return ", ".join(self._each(value))
+                return ", ".join(self._render_each(value))
             case "quoted":
                 return ", ".join(map(repr, value))
             case "or":
-                return self._catalogue.either.join(self._each(value))
+                return self._catalogue.either.join(self._render_each(value))
             case "faults":
-                return "; ".join(self._each(value))
+                return "; ".join(self._render_each(value))
         if isinstance(value, Reason):
             return render(value, self._catalogue)
         return str(format(value, format_spec))
 
-    def _each(self, values: tuple[Any, ...]) -> Iterator[str]:
+    def _render_each(self, values: tuple[Any, ...]) -> Iterator[str]:
         return (render(each, self._catalogue) if isinstance(each, Reason) else str(each) for each in values)
 
 
 def render(reason: Reason, catalogue: Catalogue = ENGLISH) -> str:
     """Return the sentence for a reason, in English unless another catalogue is given."""
     try:
-        return _rendered(reason, catalogue)
+        return _render_template(reason, catalogue)
     except (LookupError, TypeError, ValueError):  # stored by a version with other codes or parameters
         return ", ".join([str(reason.code), *(f"{name}={value}" for name, value in reason.params.items())])
 
 
-def _rendered(reason: Reason, catalogue: Catalogue) -> str:
+def _render_template(reason: Reason, catalogue: Catalogue) -> str:
     template = catalogue.texts[reason.code]
     if "|" in template:
         forms = template.split("|")
         number = reason.params.get("n")
         template = forms[min(catalogue.form(number) if isinstance(number, int) else 1, len(forms) - 1)]
-    renderer, parts = _Renderer(catalogue), _OPTIONAL.split(template)
+    renderer, parts = _Renderer(catalogue), _OPTIONAL_PART.split(template)
     for index in range(1, len(parts), 2):
-        if any(reason.params.get(name) is None for name in fields_of(parts[index])):
+        if any(reason.params.get(name) is None for name in parameter_names(parts[index])):
             parts[index] = ""
     return renderer.vformat("".join(parts), (), reason.params)

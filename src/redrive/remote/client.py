@@ -15,17 +15,14 @@ from urllib.parse import parse_qs, quote, urlencode, urlsplit
 import msgspec
 from pydantic import TypeAdapter, ValidationError
 
-from redrive.core.addresses import API
-from redrive.duration import moment
+from redrive.duration import to_datetime
 from redrive.errors import ConfigurationError, InputError, NotSignedIn, StoreError, StoreUnavailable
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import as_dict
-from redrive.server.contract import HTTP, error_of
+from redrive.server.contract import HTTP_PROBLEMS, make_error
+from redrive.settings import API_PREFIX
 from redrive.store.filters import AuditFilter, CircuitFilter, LetterFilter, OutboxFilter, RunFilter
-
-__all__ = ["Address", "Client", "Filter", "Query", "policy_json", "query_of", "read", "said"]
-
 
 # -- One connection to a server: requests with the token, answers as JSON, problems as errors again ------
 
@@ -142,11 +139,9 @@ class Client:
         pairs = {**(query or {}), "tenant": tenant or self.address.tenant}
         named = urlencode({name: value for name, value in pairs.items() if value is not None}, doseq=True)
         where = "/".join(quote(part, safe="") for part in path)
-        return f"{self.address.root}{API}/{where}{'?' if named else ''}{named}"
+        return f"{self.address.root}{API_PREFIX}/{where}{'?' if named else ''}{named}"
 
-    async def _ask(
-        self, method: str, target: str, body: bytes | None, key: str | None
-    ) -> http.client.HTTPResponse:
+    async def _ask(self, method: str, target: str, body: bytes | None, key: str | None) -> http.client.HTTPResponse:
         """The answer, if it is no problem."""
         if not self._token:
             raise NotSignedIn("the server asks who you are: put a token into REDRIVE_TOKEN")
@@ -160,9 +155,7 @@ class Client:
             raise self._problem(answer.status, await asyncio.to_thread(answer.read))
         return answer
 
-    async def _sent(
-        self, method: str, target: str, body: bytes | None, key: str | None
-    ) -> http.client.HTTPResponse:
+    async def _sent(self, method: str, target: str, body: bytes | None, key: str | None) -> http.client.HTTPResponse:
         """Send it; once more on a new connection if the old one was closed while nobody looked."""
         headers = {"Authorization": f"Bearer {self._token}", "Accept": "application/json"}
         if body is not None:
@@ -205,9 +198,9 @@ class Client:
         """The error behind a problem; an answer that is none did not come from such a server."""
         try:
             found = json.loads(text)
-            if found["code"] == HTTP[404][0]:
+            if found["code"] == HTTP_PROBLEMS[404][0]:
                 return self._strange("that it has no such path")
-            return error_of(status, found["code"], _reason(found))
+            return make_error(status, found["code"], _reason(found))
         except (ValueError, KeyError, TypeError, AttributeError):
             return self._strange(f"with status {status}")
 
@@ -283,7 +276,7 @@ def query_of(where: Filter | None) -> dict[str, Any]:
 
 def _sent(name: str, value: Any) -> Any:
     if name in ("since", "until"):
-        return moment(value).isoformat()
+        return to_datetime(value).isoformat()
     if isinstance(value, Mapping):  # the index: filters keep each field's values as texts
         return [f"{field}:{text}" for field, texts in value.items() for text in texts]
     return list(value) if isinstance(value, tuple) else value

@@ -18,37 +18,18 @@ from redrive.desk.notifications import InboxItem, StoredRule
 from redrive.desk.outbox import Blocked, OutboxMessage, SinkStatus
 from redrive.desk.presenter import GroupList
 from redrive.desk.preview import DryRun
-from redrive.desk.runs import Surroundings, Wanted
+from redrive.desk.runs import StartRequest, Surroundings
 from redrive.desk.saga import Saga
 from redrive.desk.saved_views import SavedView
 from redrive.desk.settings import KnownSchedule, KnownWorkflow, StoredPolicy
 from redrive.errors import InputError, NotFound
 from redrive.policy import RetryPolicy
 from redrive.remote.client import Client, policy_json, query_of, read, said
-from redrive.server.contract import Made, NewToken, NewUser
+from redrive.server.contract import IssuedToken, NewToken, NewUser
 from redrive.store.account_records import MemberRow, TenantRow, TokenKind, TokenRow, UserRow
 from redrive.store.filters import AuditFilter, CircuitFilter, LetterFilter, OutboxFilter, RunFilter
-from redrive.store.list_query import page_by_page, states_of
-from redrive.store.records import Facets, Page, Started
-
-__all__ = [
-    "RemoteAudit",
-    "RemoteCircuits",
-    "RemoteDeadLetters",
-    "RemoteLedger",
-    "RemoteNotifications",
-    "RemoteOutbox",
-    "RemotePeople",
-    "RemotePolicies",
-    "RemoteRuns",
-    "RemoteSchedules",
-    "RemoteSinks",
-    "RemoteStarter",
-    "RemoteViews",
-    "RemoteWorkflows",
-    "ledger",
-]
-
+from redrive.store.list_query import iterate_pages, parse_states
+from redrive.store.records import Facets, Page, StartResult
 
 # -- Circuits of a server --------------------------------------------------------------------------------
 
@@ -111,9 +92,7 @@ class RemoteDeadLetters:
 
     # -- looking ---------------------------------------------------------------------------------------
 
-    async def get(
-        self, id: str, *, tenant: str | None = None, reveal: bool = False, by: str = "unknown"
-    ) -> DeadLetter:
+    async def get(self, id: str, *, tenant: str | None = None, reveal: bool = False, by: str = "unknown") -> DeadLetter:
         if reveal:
             return await self._note(id, "reveal", {}, tenant)
         return read(DeadLetter, await self._client.get(_LETTERS, id, tenant=tenant))
@@ -131,12 +110,7 @@ class RemoteDeadLetters:
         return int(found["total"])
 
     async def groups(
-        self,
-        tenant: str | None = None,
-        *,
-        status: str | None = "OPEN",
-        limit: int = 50,
-        cursor: str | None = None,
+        self, tenant: str | None = None, *, status: str | None = "OPEN", limit: int = 50, cursor: str | None = None
     ) -> GroupList:
         query = {"status": status or "ALL", "limit": limit, "cursor": cursor}
         return read(GroupList, await self._client.get(_LETTERS, "groups", query=query, tenant=tenant))
@@ -176,13 +150,7 @@ class RemoteDeadLetters:
         return read(Replay | DryRun, found)  # type: ignore[arg-type]
 
     async def complete(
-        self,
-        id: str,
-        output: Any,
-        *,
-        by: str = "unknown",
-        reason: str | None = None,
-        tenant: str | None = None,
+        self, id: str, output: Any, *, by: str = "unknown", reason: str | None = None, tenant: str | None = None
     ) -> Replay:
         body = {"output": output, **said(reason=reason)}
         return read(Replay, await self._client.post(_LETTERS, id, "complete", body=body, tenant=tenant))
@@ -240,9 +208,7 @@ class RemoteDeadLetters:
     async def set(self, id: str, *, tenant: str | None = None) -> LetterSet:
         return read(LetterSet, await self._client.get(_SETS, id, tenant=tenant))
 
-    async def sets(
-        self, *, limit: int = 50, cursor: str | None = None, tenant: str | None = None
-    ) -> Page[LetterSet]:
+    async def sets(self, *, limit: int = 50, cursor: str | None = None, tenant: str | None = None) -> Page[LetterSet]:
         query = {"limit": limit, "cursor": cursor}
         return read(Page[LetterSet], await self._client.get(_SETS, query=query, tenant=tenant))
 
@@ -267,27 +233,19 @@ class RemoteDeadLetters:
     async def resume_set(self, id: str, *, by: str = "unknown", tenant: str | None = None) -> LetterSet:
         return read(LetterSet, await self._client.post(_SETS, id, "resume", tenant=tenant))
 
-    async def rate_set(
-        self, id: str, rate: str | None, *, by: str = "unknown", tenant: str | None = None
-    ) -> LetterSet:
+    async def rate_set(self, id: str, rate: str | None, *, by: str = "unknown", tenant: str | None = None) -> LetterSet:
         body = {"rate": rate}
         return read(LetterSet, await self._client.post(_SETS, id, "rate", body=body, tenant=tenant))
 
     # -- noting ----------------------------------------------------------------------------------------
 
-    async def assign(
-        self, id: str, *, to: str | None, by: str = "unknown", tenant: str | None = None
-    ) -> DeadLetter:
+    async def assign(self, id: str, *, to: str | None, by: str = "unknown", tenant: str | None = None) -> DeadLetter:
         return await self._note(id, "assign", {"to": to}, tenant)
 
-    async def comment(
-        self, id: str, text: str, *, by: str = "unknown", tenant: str | None = None
-    ) -> DeadLetter:
+    async def comment(self, id: str, text: str, *, by: str = "unknown", tenant: str | None = None) -> DeadLetter:
         return await self._note(id, "comment", {"text": text}, tenant)
 
-    async def tag(
-        self, id: str, tags: Iterable[str], *, by: str = "unknown", tenant: str | None = None
-    ) -> DeadLetter:
+    async def tag(self, id: str, tags: Iterable[str], *, by: str = "unknown", tenant: str | None = None) -> DeadLetter:
         return await self._note(id, "tag", {"tags": [*tags]}, tenant)
 
     async def _note(self, id: str, what: str, body: dict[str, Any], tenant: str | None) -> DeadLetter:
@@ -318,7 +276,7 @@ def _meant(letters: LetterFilter | Iterable[str]) -> dict[str, Any]:
     """The letters that are meant; of those that a filter names, the open ones."""
     if not isinstance(letters, LetterFilter):
         return {"ids": [*letters]}
-    wanted = states_of(letters.status, LetterStatus)
+    wanted = parse_states(letters.status, LetterStatus)
     if wanted is not None and LetterStatus.OPEN.value not in wanted:
         raise InputError(f"only open letters are decided on, and the filter wants {', '.join(wanted)}")
     filter = {name: value for name, value in query_of(letters).items() if name != "status"}
@@ -352,9 +310,7 @@ class RemoteNotifications:
     async def get(self, id: str, *, reader: str = "unknown", tenant: str | None = None) -> InboxItem:
         return read(InboxItem, await self._client.get("notifications", id, tenant=tenant))
 
-    async def unread(
-        self, *, reader: str = "unknown", tenant: str | None = None, workflow: str | None = None
-    ) -> int:
+    async def unread(self, *, reader: str = "unknown", tenant: str | None = None, workflow: str | None = None) -> int:
         asked = said(workflow=workflow, limit=1)
         return int((await self._client.get("notifications", query=asked, tenant=tenant))["unread"])
 
@@ -368,19 +324,12 @@ class RemoteNotifications:
         return [read(StoredRule, one) for one in await self._client.get("notification-rules")]
 
     async def set_rule(
-        self,
-        rule: Mapping[str, Any],
-        *,
-        workflow: str | None = None,
-        tenant: str | None = None,
-        by: str = "unknown",
+        self, rule: Mapping[str, Any], *, workflow: str | None = None, tenant: str | None = None, by: str = "unknown"
     ) -> StoredRule:
         body = {"rule": dict(rule), **said(workflow=workflow)}
         return read(StoredRule, await self._client.put("notification-rules", body=body, tenant=tenant))
 
-    async def delete_rule(
-        self, *, workflow: str | None = None, tenant: str | None = None, by: str = "unknown"
-    ) -> bool:
+    async def delete_rule(self, *, workflow: str | None = None, tenant: str | None = None, by: str = "unknown") -> bool:
         try:
             await self._client.delete("notification-rules", query=said(workflow=workflow), tenant=tenant)
         except NotFound:
@@ -506,9 +455,7 @@ class RemotePeople:
         made = await self._client.post("users", body=body, tenant=new.tenant)
         return _user(made), made["code"]
 
-    async def give_role(
-        self, id: str, tenant: str, role: Role, *, payloads: bool | None
-    ) -> tuple[UserRow, str | None]:
+    async def give_role(self, id: str, tenant: str, role: Role, *, payloads: bool | None) -> tuple[UserRow, str | None]:
         body = {"role": role.value, "active": True, **said(may_see_payloads=payloads)}
         made = await self._client.post("users", id, "role", body=body, tenant=tenant)
         return _user(made), made["code"]
@@ -527,7 +474,7 @@ class RemotePeople:
     async def token(self, id: str) -> TokenRow:
         return _token(await self._client.get("tokens", id))
 
-    async def create_token(self, new: NewToken) -> Made:
+    async def create_token(self, new: NewToken) -> IssuedToken:
         body = {
             "name": new.name,
             "role": new.role.value,
@@ -537,7 +484,7 @@ class RemotePeople:
             **said(lasts=new.lasts),
         }
         made = await self._client.post("tokens", body=body, tenant=new.tenant)
-        return Made(_token(made), made["secret"])
+        return IssuedToken(_token(made), made["secret"])
 
     async def revoke_token(self, id: str) -> TokenRow:
         return _token(await self._client.post("tokens", id, "revoke"))
@@ -609,16 +556,12 @@ class RemoteRuns:
     async def around(self, run_id: str, *, tenant: str | None = None) -> Surroundings:
         return read(Surroundings, await self._client.get("runs", run_id, "around", tenant=tenant))
 
-    async def list(
-        self, filter: RunFilter | None = None, *, limit: int = 50, cursor: str | None = None
-    ) -> Page[Run]:
+    async def list(self, filter: RunFilter | None = None, *, limit: int = 50, cursor: str | None = None) -> Page[Run]:
         query = {**query_of(filter), "limit": limit, "cursor": cursor}
         tenant = filter.tenant if filter else None
         return read(Page[Run], await self._client.get("runs", query=query, tenant=tenant))
 
-    async def cancel(
-        self, run_id: str, *, by: str = "unknown", reason: str = "", tenant: str | None = None
-    ) -> Run:
+    async def cancel(self, run_id: str, *, by: str = "unknown", reason: str = "", tenant: str | None = None) -> Run:
         body = said(reason=reason or None)
         return read(Run, await self._client.post("runs", run_id, "cancel", body=body, tenant=tenant))
 
@@ -639,19 +582,13 @@ class RemoteRuns:
         path: tuple[str, ...] = ("retry",)
         if chosen == "rollback":
             return await self.rollback(
-                run_id,
-                dry_run=dry_run,
-                reason=reason,
-                idempotency_key=idempotency_key,
-                tenant=tenant,
+                run_id, dry_run=dry_run, reason=reason, idempotency_key=idempotency_key, tenant=tenant
             )
         if undo is not None:
             path, body = ("saga", undo, _UNDO.get(chosen, chosen)), said(reason=reason)
         else:
             retry = policy_json(options.pop("retry", None))
-            body = said(
-                mode=chosen, skip_steps=skip_steps, reason=reason, override_retry_policy=retry, **options
-            )
+            body = said(mode=chosen, skip_steps=skip_steps, reason=reason, override_retry_policy=retry, **options)
         return await self._decide(run_id, path, {**body, "dry_run": dry_run}, idempotency_key, tenant)
 
     async def rollback(
@@ -680,19 +617,19 @@ class RemoteStarter:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    async def start(self, wanted: Sequence[Wanted]) -> list[Started]:
+    async def start(self, wanted: Sequence[StartRequest]) -> list[StartResult]:
         tenants = {one.options.get("tenant") for one in wanted}
-        started: dict[int, Started] = {}
+        started: dict[int, StartResult] = {}
         for tenant in tenants:
             numbers = [n for n, one in enumerate(wanted) if one.options.get("tenant") == tenant]
             body = {"runs": [_new_run(wanted[number]) for number in numbers]}
             found = await self._client.post("runs:batch", body=body, tenant=tenant)
-            made = (Started(public_id=one["id"], new=one["new"]) for one in found["runs"])
+            made = (StartResult(public_id=one["id"], new=one["new"]) for one in found["runs"])
             started.update(zip(numbers, made, strict=True))
         return [started[number] for number in range(len(wanted))]
 
 
-def _new_run(wanted: Wanted) -> dict[str, Any]:
+def _new_run(wanted: StartRequest) -> dict[str, Any]:
     options = {name: value for name, value in wanted.options.items() if name != "tenant"}
     if "retry" in options:
         options["retry"] = policy_json(options["retry"])
@@ -718,9 +655,7 @@ class RemoteLedger:
 
     async def resume(self, *, by: str = "unknown", reason: str | None = None) -> Replay:
         body = {"mode": "from_failed", **said(reason=reason)}
-        return read(
-            Replay, await self._client.post("runs", self.run_id, "retry", body=body, tenant=self._asked)
-        )
+        return read(Replay, await self._client.post("runs", self.run_id, "retry", body=body, tenant=self._asked))
 
     async def skip(self, step: str, *, by: str = "unknown", reason: str | None = None) -> Replay:
         return await self._decide(step, "skip", reason)
@@ -834,12 +769,7 @@ class RemotePolicies:
         return [_stored(one) for one in await self._client.get("policies")]
 
     async def delete(
-        self,
-        *,
-        workflow: str | None = None,
-        step: str | None = None,
-        tenant: str | None = None,
-        by: str = "unknown",
+        self, *, workflow: str | None = None, step: str | None = None, tenant: str | None = None, by: str = "unknown"
     ) -> bool:
         try:
             await self._client.delete("policies", query=said(workflow=workflow, step=step), tenant=tenant)
@@ -888,22 +818,15 @@ class RemoteAudit:
         self._client = client
 
     async def list(
-        self,
-        filter: AuditFilter | None = None,
-        *,
-        limit: int = 50,
-        cursor: str | None = None,
-        language: str = "en",
+        self, filter: AuditFilter | None = None, *, limit: int = 50, cursor: str | None = None, language: str = "en"
     ) -> Page[AuditRecord]:
         query = {**query_of(filter), "limit": limit, "cursor": cursor, "language": language}
         tenant = filter.tenant if filter else None
         return read(Page[AuditRecord], await self._client.get("audit", query=query, tenant=tenant))
 
-    async def export(
-        self, filter: AuditFilter | None = None, *, language: str = "en"
-    ) -> AsyncIterator[AuditRecord]:
+    async def export(self, filter: AuditFilter | None = None, *, language: str = "en") -> AsyncIterator[AuditRecord]:
         pages = partial(self.list, filter, limit=_BATCH, language=language)
-        async for line in page_by_page(lambda cursor: pages(cursor=cursor)):
+        async for line in iterate_pages(lambda cursor: pages(cursor=cursor)):
             yield line
 
 
@@ -924,27 +847,14 @@ class RemoteViews:
         return [read(SavedView, one) for one in found]
 
     async def save(
-        self,
-        of: str,
-        name: str,
-        query: str,
-        *,
-        by: str = "unknown",
-        tenant: str | None = None,
-        shared: bool = False,
+        self, of: str, name: str, query: str, *, by: str = "unknown", tenant: str | None = None, shared: bool = False
     ) -> SavedView:
         body = {"query": query}
         found = await self._client.put(_place(shared), of, name, body=body, tenant=tenant)
         return read(SavedView, found)
 
     async def remove(
-        self,
-        of: str,
-        name: str,
-        *,
-        by: str = "unknown",
-        tenant: str | None = None,
-        shared: bool = False,
+        self, of: str, name: str, *, by: str = "unknown", tenant: str | None = None, shared: bool = False
     ) -> None:
         await self._client.delete(_place(shared), of, name, tenant=tenant)
 

@@ -27,8 +27,6 @@ from redrive.remote.desk import (
     ledger,
 )
 
-__all__ = ["TOKEN", "Remote"]
-
 TOKEN = "REDRIVE_TOKEN"
 """The variable that holds the credential; never an option, which other users of the machine could see."""
 
@@ -99,6 +97,5 @@ class Remote:
 
     def _refuse(self) -> NoReturn:
         raise ConfigurationError(
-            f"this works on a database itself, and {self._client.address} is a server: name the database "
-            "with --url"
+            f"this works on a database itself, and {self._client.address} is a server: name the database with --url"
         )

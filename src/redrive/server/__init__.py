@@ -23,7 +23,7 @@ __all__ = ["api"]
 def api(app: Redrive, **options: Any) -> Any:
     """The API of an open app as an ASGI application."""
     try:
-        from redrive.server.app import build
+        from redrive.server.app import build_api
     except ModuleNotFoundError as error:
         raise ConfigurationError(f'the API needs {error.name}: pip install "redrive[web,auth]"') from None
-    return build(app, **options)
+    return build_api(app, **options)

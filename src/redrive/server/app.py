@@ -13,27 +13,19 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from pydantic import BaseModel
 
 from redrive.app import Redrive
-from redrive.core.addresses import API, PAGES
 from redrive.core.roles import Permission
 from redrive.errors import NotFound
 from redrive.server import problems
-from redrive.server.limits import Guard, Limits
-from redrive.server.pages.site import site
-from redrive.server.problems import MEDIA, Problem
-from redrive.server.request import Service, allow, asking_of, identify_sender, service_of
+from redrive.server.limits import Limits, RequestGuard
+from redrive.server.pages.site import build_pages
+from redrive.server.problems import PROBLEM_MEDIA_TYPE, Problem
+from redrive.server.request import Service, check_permissions, get_context, get_service, identify_sender
 from redrive.server.routes.accounts import account_routes
 from redrive.server.routes.letters import bulk_routes, letter_routes
-from redrive.server.routes.operations import (
-    circuit_routes,
-    notification_routes,
-    outbox_routes,
-    schedule_routes,
-)
+from redrive.server.routes.operations import circuit_routes, notification_routes, outbox_routes, schedule_routes
 from redrive.server.routes.runs import run_routes, saga_routes
 from redrive.server.routes.settings import settings_routes, view_routes
-
-__all__ = ["build", "document", "document_page", "health_routes", "metrics_routes"]
-
+from redrive.settings import API_PREFIX, PAGES_PREFIX
 
 # -- Whether the server lives, and whether it can work. Outside the prefix, without a credential ---------
 
@@ -56,7 +48,7 @@ async def health() -> Health:
 @health_routes.get("/readyz", openapi_extra={"x-open": True})
 async def readiness(request: Request) -> Health:
     """Whether the store answers, too."""
-    await service_of(request).app.runtime.store.paused()
+    await get_service(request).app.runtime.store.paused()
     return Health()
 
 
@@ -69,24 +61,20 @@ metrics_routes = APIRouter(include_in_schema=False)
 @metrics_routes.get("/metrics")
 async def metrics(request: Request) -> Response:
     """What this process counted, and how the store stands."""
-    if not _has_token(request):
-        allow((await asking_of(request)).principal, {"x-permissions": [Permission.MANAGE_TENANTS]})
-    runtime = service_of(request).app.runtime
+    if not _has_metrics_token(request):
+        check_permissions((await get_context(request)).principal, {"x-permissions": [Permission.MANAGE_TENANTS]})
+    runtime = get_service(request).app.runtime
     if runtime.tally is None:
-        raise NotFound(
-            'there are no metrics here: pip install "redrive[metrics]", and REDRIVE_METRICS is not off'
-        )
-    from redrive.observability.metrics import registry_of, rendered
+        raise NotFound('there are no metrics here: pip install "redrive[metrics]", and REDRIVE_METRICS is not off')
+    from redrive.observability.metrics import make_registry, render_metrics
 
     found = await runtime.recent.get()
-    body, content_type = rendered(
-        registry_of(runtime.tally, lambda: found), request.headers.get("accept", "")
-    )
+    body, content_type = render_metrics(make_registry(runtime.tally, lambda: found), request.headers.get("accept", ""))
     return Response(body, headers={"content-type": content_type})
 
 
-def _has_token(request: Request) -> bool:
-    wanted = service_of(request).app.settings.metrics_token
+def _has_metrics_token(request: Request) -> bool:
+    wanted = get_service(request).app.settings.metrics_token
     given = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
     return bool(wanted) and hmac.compare_digest(given.encode(), wanted.encode())
 
@@ -94,23 +82,23 @@ def _has_token(request: Request) -> bool:
 # -- The OpenAPI document, and a page that shows it to people without a request to anybody else's se -----
 
 
-document_page = APIRouter(include_in_schema=False)
-_PROBLEM = {"$ref": "#/components/schemas/Problem"}
-_BEARER = {"type": "http", "scheme": "bearer", "description": "An API key or a signed token."}
-_COOKIE = {
+document_routes = APIRouter(include_in_schema=False)
+_PROBLEM_SCHEMA = {"$ref": "#/components/schemas/Problem"}
+_BEARER_SCHEME = {"type": "http", "scheme": "bearer", "description": "An API key or a signed token."}
+_COOKIE_SCHEME = {
     "type": "apiKey",
     "in": "cookie",
     "name": "__Host-redrive_session",
     "description": "Set by `POST /login`. Over plain http its name is `redrive_session_` and the port.",
 }
-_TENANT = {
+_TENANT_PARAMETER = {
     "name": "tenant",
     "in": "query",
     "required": False,
     "description": "For owners: the tenant to work in; `*` means all. Each use is noted in the audit log.",
     "schema": {"type": "string", "maxLength": 255},
 }
-_KEY = {
+_KEY_PARAMETER = {
     "name": "Idempotency-Key",
     "in": "header",
     "required": False,
@@ -119,43 +107,40 @@ _KEY = {
 }
 
 
-def document(api: FastAPI) -> dict[str, Any]:
+def make_openapi_document(api: FastAPI) -> dict[str, Any]:
     """The document: every route with its permission, and problems in place of FastAPI's own errors."""
     if api.openapi_schema is None:
         made = get_openapi(
-            title="Redrive",
-            version="1",
-            summary="Durable workflows whose speciality is failure.",
-            routes=api.routes,
+            title="Redrive", version="1", summary="Durable workflows whose speciality is failure.", routes=api.routes
         )
         schemas = made["components"]["schemas"]
         schemas["Problem"] = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
         schemas.update(schemas["Problem"].pop("$defs", {}))
-        made["components"]["securitySchemes"] = {"token": _BEARER, "session": _COOKIE}
+        made["components"]["securitySchemes"] = {"token": _BEARER_SCHEME, "session": _COOKIE_SCHEME}
         for path in made["paths"].values():
             for method, operation in path.items():
-                _finish(method, operation)
+                _complete_operation(method, operation)
         for name in ("HTTPValidationError", "ValidationError"):
             schemas.pop(name, None)
         api.openapi_schema = made
     return api.openapi_schema
 
 
-def _finish(method: str, operation: dict[str, Any]) -> None:
+def _complete_operation(method: str, operation: dict[str, Any]) -> None:
     operation["responses"].pop("422", None)
     operation["responses"]["default"] = {
         "description": "A problem: what was wrong, and what to do.",
-        "content": {MEDIA: {"schema": _PROBLEM}},
+        "content": {PROBLEM_MEDIA_TYPE: {"schema": _PROBLEM_SCHEMA}},
     }
     parameters = operation.setdefault("parameters", [])
     if not operation.get("x-open"):
         operation["security"] = [{"token": []}, {"session": []}]
-        parameters.append(_TENANT)
+        parameters.append(_TENANT_PARAMETER)
     if method == "post" and not any(each["name"].lower() == "idempotency-key" for each in parameters):
-        parameters.append(_KEY)
+        parameters.append(_KEY_PARAMETER)
 
 
-_STYLE = """
+_DOCUMENT_STYLE = """
 :root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; }
 html { background: Canvas; color: CanvasText; }
 body { max-width: 60rem; margin: 2rem auto; padding: 0 1rem; overflow-wrap: anywhere; }
@@ -168,48 +153,46 @@ small { opacity: .75; }
 """
 
 
-@document_page.get("/api/docs")
-async def show(request: Request) -> HTMLResponse:
+@document_routes.get("/api/docs")
+async def show_document(request: Request) -> HTMLResponse:
     """The document for people."""
-    made = document(request.app)
+    made = make_openapi_document(request.app)
     groups: dict[str, list[str]] = {}
     for path, methods in made["paths"].items():
         for method, operation in methods.items():
-            groups.setdefault(operation["tags"][0], []).append(_entry(method, path, operation))
+            groups.setdefault(operation["tags"][0], []).append(_render_operation(method, path, operation))
     parts = [f"<h2>{escape(tag)}</h2>{''.join(entries)}" for tag, entries in groups.items()]
     root = escape(request.scope.get("root_path", ""))
     head = (
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
         f'<title>Redrive API</title><link rel="stylesheet" href="{root}/api/docs.css">'
     )
-    intro = f'<h1>Redrive API</h1><p>The whole of it: <a href="{root}{API}/openapi.json">OpenAPI 3.1</a>.</p>'
+    intro = f'<h1>Redrive API</h1><p>The whole of it: <a href="{root}{API_PREFIX}/openapi.json">OpenAPI 3.1</a>.</p>'
     main = f"<main>{intro}{''.join(parts)}</main>"
     html = f'<!doctype html><html lang="en"><head>{head}</head><body>{main}</body></html>'
     policy = "default-src 'none'; style-src 'self'; frame-ancestors 'none'"
     return HTMLResponse(html, headers={"Content-Security-Policy": policy})
 
 
-@document_page.get("/api/docs.css")
-async def style() -> Response:
+@document_routes.get("/api/docs.css")
+async def send_document_style() -> Response:
     """How the page looks."""
-    return Response(_STYLE, media_type="text/css")
+    return Response(_DOCUMENT_STYLE, media_type="text/css")
 
 
-def _entry(method: str, path: str, operation: dict[str, Any]) -> str:
+def _render_operation(method: str, path: str, operation: dict[str, Any]) -> str:
     names = [each["name"] for each in operation.get("parameters", ()) if each["in"] == "query"]
     needs = ", ".join(operation.get("x-permissions", ()))
     asks = f"<p><small>permission: {escape(needs)}</small></p>" if needs else ""
     takes = f"<p><small>query: {escape(', '.join(names))}</small></p>" if names else ""
     said = escape(operation.get("description", ""))
-    return (
-        f"<article><h3><code>{method.upper()} {escape(path)}</code></h3><p>{said}</p>{asks}{takes}</article>"
-    )
+    return f"<article><h3><code>{method.upper()} {escape(path)}</code></h3><p>{said}</p>{asks}{takes}</article>"
 
 
 # -- Putting the API and the pages together --------------------------------------------------------------
 
 
-ROUTES = (
+API_ROUTES = (
     run_routes,
     saga_routes,
     bulk_routes,
@@ -225,22 +208,22 @@ ROUTES = (
 """In the order in which paths are tried: `/workflow-dlq/replay` is no letter's id."""
 
 
-def build(app: Redrive, *, limits: Limits | None = None, poll: float = 1.0) -> FastAPI:
+def build_api(app: Redrive, *, limits: Limits | None = None, poll: float = 1.0) -> FastAPI:
     """The API and the pages of an app, which whoever serves it opens and closes."""
     limits = limits or Limits()
-    api = FastAPI(title="Redrive", openapi_url=f"{API}/openapi.json", docs_url=None, redoc_url=None)
+    api = FastAPI(title="Redrive", openapi_url=f"{API_PREFIX}/openapi.json", docs_url=None, redoc_url=None)
     api.state.service = Service(app, limits, poll)
     api.state.redact = api.state.service.redact
-    for routes in ROUTES:
-        api.include_router(routes, prefix=API)
+    for routes in API_ROUTES:
+        api.include_router(routes, prefix=API_PREFIX)
     api.include_router(health_routes)
     api.include_router(metrics_routes)
-    api.include_router(document_page)
-    api.add_api_route("/", _home, include_in_schema=False)
-    api.mount(PAGES, site(api.state.service))
-    problems.install(api)
-    api.openapi = lambda: document(api)  # type: ignore[method-assign]
-    guard: Any = Guard
+    api.include_router(document_routes)
+    api.add_api_route("/", _redirect_to_pages, include_in_schema=False)
+    api.mount(PAGES_PREFIX, build_pages(api.state.service))
+    problems.install_error_handlers(api)
+    api.openapi = lambda: make_openapi_document(api)  # type: ignore[method-assign]
+    guard: Any = RequestGuard
     api.add_middleware(
         guard,
         limits=limits,
@@ -251,6 +234,6 @@ def build(app: Redrive, *, limits: Limits | None = None, poll: float = 1.0) -> F
     return api
 
 
-async def _home(request: Request) -> RedirectResponse:
+async def _redirect_to_pages(request: Request) -> RedirectResponse:
     """Whoever comes to the door is shown to the pages."""
-    return RedirectResponse(f"{request.scope.get('root_path', '')}{PAGES}/")
+    return RedirectResponse(f"{request.scope.get('root_path', '')}{PAGES_PREFIX}/")

@@ -22,31 +22,20 @@ from fastapi import Request
 
 from redrive.server.problems import ProblemError
 
-__all__ = [
-    "INLINE",
-    "BytesInFlight",
-    "JsonRequest",
-    "Shape",
-    "check_encoding",
-    "measure",
-    "off_loop",
-    "parse_form",
-]
-
-INLINE = 16 * 1024
+INLINE_BYTES = 16 * 1024
 """Bytes up to which a body is handled in the event loop: less work than passing it to a thread."""
 
 _CHUNK = 64 * 1024
 _threads = ThreadPoolExecutor(2, thread_name_prefix="redrive-body")
 _ESCAPE = re.compile(rb"\\.", re.DOTALL)
-_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
-_OPENING = frozenset(b"[{")
+_NON_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_OPENING_BRACKETS = frozenset(b"[{")
 _BOMS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
 
 T = TypeVar("T")
 
 
-class Shape(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class JsonLimits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Upper bounds for one JSON text: nesting, keys, objects and arrays, values, digits of a number."""
 
     depth: int
@@ -56,9 +45,9 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     digits: int = 512
 
 
-async def off_loop(size: int, call: Callable[..., T], *arguments: Any) -> T:
+async def run_off_loop(size: int, call: Callable[..., T], *arguments: Any) -> T:
     """Return `call(*arguments)`, run in a thread if it handles more than INLINE bytes."""
-    if size <= INLINE:
+    if size <= INLINE_BYTES:
         return call(*arguments)
     return await asyncio.get_running_loop().run_in_executor(_threads, call, *arguments)
 
@@ -114,7 +103,7 @@ def check_encoding(charset: str | None, body: bytes) -> None:
         raise ProblemError(400, "the body is not plain UTF-8: send JSON in UTF-8, without a byte order mark")
 
 
-def measure(body: bytes, most: Shape) -> str | None:
+def find_json_excess(body: bytes, most: JsonLimits) -> str | None:
     """Return what a JSON text has too much of, None if it is within `most`. The text is not parsed.
 
     It is read in chunks, so that the thread that measures a large body lets others run in between.
@@ -135,7 +124,7 @@ def measure(body: bytes, most: Shape) -> str | None:
         in_text ^= len(pieces) % 2 == 0
         keys += bare.count(b":")
         commas += bare.count(b",")
-        brackets = bare.translate(None, _NO_BRACKETS)
+        brackets = bare.translate(None, _NON_BRACKETS)
         containers += brackets.count(b"[") + brackets.count(b"{")
         # Reading and writing a number takes time that grows with the square of its digits.
         if long_number.search(tail + bare):
@@ -148,7 +137,7 @@ def measure(body: bytes, most: Shape) -> str | None:
         if commas + containers > most.values:
             return f"JSON may have {most.values:,} values"
         for bracket in brackets:
-            depth += 1 if bracket in _OPENING else -1
+            depth += 1 if bracket in _OPENING_BRACKETS else -1
             if depth > most.depth:
                 return f"JSON may be nested {most.depth} deep"
     return None
@@ -160,7 +149,7 @@ class JsonRequest(Request):
     async def json(self) -> Any:
         if not hasattr(self, "_json"):
             body = await self.body()
-            self._json = await off_loop(len(body), parse_json, body)
+            self._json = await run_off_loop(len(body), parse_json, body)
         return self._json
 
 
@@ -174,7 +163,7 @@ def parse_json(body: bytes) -> Any:
         text = body.decode()
     except UnicodeDecodeError as error:
         raise json.JSONDecodeError("not UTF-8", "", error.start) from None
-    if len(body) <= INLINE:
+    if len(body) <= INLINE_BYTES:
         return json.loads(text)
     return json.loads(text, parse_int=_read_int, parse_float=_read_float)
 

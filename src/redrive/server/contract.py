@@ -11,13 +11,10 @@ from redrive.core.roles import Role
 from redrive.reasons import Reason
 from redrive.store.account_records import TokenKind, TokenRow
 
-__all__ = ["CODES", "HTTP", "Kind", "Made", "NewToken", "NewUser", "error_of"]
-
-
 # -- The codes of problems: what each error becomes on its way out, and what a client takes it for a -----
 
 
-class Kind(msgspec.Struct, frozen=True, gc=False):
+class ErrorKind(msgspec.Struct, frozen=True, gc=False):
     """How an error is told: the status, a word that stays, and the same in words."""
 
     status: int
@@ -25,8 +22,8 @@ class Kind(msgspec.Struct, frozen=True, gc=False):
     title: str
 
 
-_K = Kind
-CODES: Mapping[type[BaseException], Kind] = {
+_K = ErrorKind
+ERROR_KINDS: Mapping[type[BaseException], ErrorKind] = {
     errors.NotFound: _K(404, "not_found", "There is no such thing"),
     errors.NotSignedIn: _K(401, "not_signed_in", "A valid credential is needed"),
     errors.NotAllowed: _K(403, "not_allowed", "This credential may not do that"),
@@ -52,7 +49,7 @@ CODES: Mapping[type[BaseException], Kind] = {
 }
 """What each error becomes; the first that fits, from the leaves of the tree to its root."""
 
-HTTP = {
+HTTP_PROBLEMS = {
     400: ("bad_request", "The request cannot be read"),
     404: ("no_such_path", "There is no such path"),
     405: ("method_not_allowed", "This path has no such method"),
@@ -68,22 +65,22 @@ HTTP = {
 }
 """Problems of HTTP itself: for each status the code and its words."""
 
-_REFUSED = frozenset({400, 408, 411, 413, 415, 422, 431})
+_INPUT_STATUSES = frozenset({400, 408, 411, 413, 415, 422, 431})
 
 
-def error_of(status: int, code: str, detail: str | Reason) -> errors.RedriveError:
+def make_error(status: int, code: str, detail: str | Reason) -> errors.RedriveError:
     """The error that a problem was made from, or the one nearest to it."""
-    for kind, known in CODES.items():
+    for kind, known in ERROR_KINDS.items():
         if known.code == code and known.status == status and issubclass(kind, errors.RedriveError):
-            return _made(kind, detail)
+            return _construct_error(kind, detail)
     if status in (429, 503):
         return errors.StoreUnavailable(detail)
     if status == 409:
         return errors.Conflict(detail)
-    return errors.InputError(detail) if status in _REFUSED else errors.StoreError(detail)
+    return errors.InputError(detail) if status in _INPUT_STATUSES else errors.StoreError(detail)
 
 
-def _made(kind: type[errors.RedriveError], detail: str | Reason) -> errors.RedriveError:
+def _construct_error(kind: type[errors.RedriveError], detail: str | Reason) -> errors.RedriveError:
     """Some errors take more than a sentence; what tells them apart is not sent."""
     try:
         return kind(detail)
@@ -116,7 +113,7 @@ class NewToken(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     lasts: int | None = None
 
 
-class Made(msgspec.Struct, frozen=True, gc=False):
+class IssuedToken(msgspec.Struct, frozen=True, gc=False):
     """A token, and its secret, which is shown now and never again."""
 
     token: TokenRow

@@ -23,25 +23,22 @@ from fastapi.routing import APIRoute
 from redrive.clock import MICROS, Clock, Timer
 from redrive.ids import format_id
 from redrive.server.body import JsonRequest
-from redrive.server.problems import ProblemError, answer
-from redrive.server.request import Asking, allow, asking_of
-from redrive.store.account_records import AnswerRow, NewAnswer
+from redrive.server.problems import ProblemError, make_problem_response
+from redrive.server.request import RequestContext, check_permissions, get_context
+from redrive.store.account_records import RequestClaim, ResponseRow
 
-__all__ = ["FORMS", "KEY", "KeyedClock", "OnceRoute", "SECRET"]
-
-
-KEY = "Idempotency-Key"
-FORMS = "page:"
+KEY_HEADER = "Idempotency-Key"
+FORM_KEY_PREFIX = "page:"
 """Begins the keys of forms."""
 
-SECRET = "x-secret"
+SECRET_EXTENSION = "x-secret"
 """Marks a route whose answer holds a secret, which is never kept."""
 
-_LONGEST = 255
-_PATIENCE = 60 * MICROS
-_DAYS = 30
-_WAIT, _LOOK = 5.0, 0.1
-_ELSEWHERE = "elsewhere"
+_MAX_KEY_LENGTH = 255
+_CLAIM_TIMEOUT = 60 * MICROS
+_KEPT_DAYS = 30
+_MAX_WAIT, _POLL_INTERVAL = 5.0, 0.1
+_REDIRECT = "elsewhere"
 
 
 class KeyedClock:
@@ -80,14 +77,14 @@ class KeyedClock:
         await self._clock.sleep(delay)
 
 
-class OnceRoute(APIRoute):
+class IdempotentRoute(APIRoute):
     """A route whose POSTs are carried out once for each key.
 
     An answer is remembered for `days`. Where a tenant has too many of them, `needs_key` says whether the
     request is refused or carried out without one.
     """
 
-    days = _DAYS
+    days = _KEPT_DAYS
     needs_key = True
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -102,43 +99,41 @@ class OnceRoute(APIRoute):
             key = await self.key_of(request)
             if key is None:
                 return await handle(request)
-            if not 1 <= len(key) <= _LONGEST or not key.isprintable():
-                raise ProblemError(422, f"{KEY} has 1 to {_LONGEST} printable characters")
-            asking = await asking_of(request)
-            allow(asking.principal, own)  # before anything is told of what was answered to others
-            digest = await _digest(request, asking)
+            if not 1 <= len(key) <= _MAX_KEY_LENGTH or not key.isprintable():
+                raise ProblemError(422, f"{KEY_HEADER} has 1 to {_MAX_KEY_LENGTH} printable characters")
+            asking = await get_context(request)
+            check_permissions(asking.principal, own)  # before anything is told of what was answered to others
+            digest = await _compute_digest(request, asking)
             keeps = self.days * 86_400 * MICROS
-            row = NewAnswer(tenant=asking.tenant, key=key, digest=digest, patience=_PATIENCE, keeps=keeps)
-            found = await _claimed(asking, row)
+            row = RequestClaim(tenant=asking.tenant, key=key, digest=digest, patience=_CLAIM_TIMEOUT, keeps=keeps)
+            found = await _claim_key(asking, row)
             if isinstance(found, Response):
                 return found
             # A request that a server gave up halfway is completed: some of its effects may be there already.
-            taken_over = asking.runtime.store.now() - found >= _PATIENCE
-            if not taken_over and await asking.service.answers.is_full(
-                asking.tenant, asking.accounts.answer_usage
-            ):
-                await asyncio.shield(asking.accounts.drop_answer(row.tenant, row.key))
+            taken_over = asking.runtime.store.now() - found >= _CLAIM_TIMEOUT
+            if not taken_over and await asking.service.answers.is_full(asking.tenant, asking.accounts.response_usage):
+                await asyncio.shield(asking.accounts.drop_request(row.tenant, row.key))
                 if self.needs_key:
                     raise ProblemError(
                         429,
                         f"tenant {asking.tenant!r} has too many remembered answers: send the request without "
-                        f"{KEY}, or wait until older ones expire ({_DAYS} days after their request)",
+                        f"{KEY_HEADER}, or wait until older ones expire ({_KEPT_DAYS} days after their request)",
                         code="too_many_answers",
                         headers={"Retry-After": "3600"},
                     )
                 return await handle(request)
             seed = f"{asking.tenant}:{key}:{digest}"
             asking.clock = KeyedClock(asking.clock, hashlib.sha256(seed.encode()).hexdigest(), found)
-            secret = bool(own.get(SECRET))
-            return await _carried_out(request, handle, asking, row, keeps=self.keeps, secret=secret)
+            secret = bool(own.get(SECRET_EXTENSION))
+            return await _handle_once(request, handle, asking, row, keeps=self.keeps, secret=secret)
 
         return once
 
     async def key_of(self, request: Request) -> str | None:
         """What tells this request from others that look alike."""
-        key = request.headers.get(KEY)
-        if key is not None and key.startswith(FORMS):
-            raise ProblemError(422, f"{KEY} begins with {FORMS}, which is reserved: use another one")
+        key = request.headers.get(KEY_HEADER)
+        if key is not None and key.startswith(FORM_KEY_PREFIX):
+            raise ProblemError(422, f"{KEY_HEADER} begins with {FORM_KEY_PREFIX}, which is reserved: use another one")
         return key
 
     def keeps(self, response: Response) -> bool:
@@ -146,42 +141,42 @@ class OnceRoute(APIRoute):
         return True
 
 
-async def _digest(request: Request, asking: Asking) -> str:
+async def _compute_digest(request: Request, asking: RequestContext) -> str:
     who = asking.principal
     may = [who.role.value, str(who.payloads), *sorted(who.workflows or ())]
     said = [request.method, request.url.path, request.url.query, who.key, *may]
     return hashlib.sha256("\0".join(said).encode() + b"\0" + await request.body()).hexdigest()
 
 
-async def _claimed(asking: Asking, new: NewAnswer) -> Response | int:
+async def _claim_key(asking: RequestContext, new: RequestClaim) -> Response | int:
     """When the request was first begun, if it is ours to carry out; else the answer that it got."""
     waited = 0.0
     while True:
-        found = await asking.accounts.claim_answer(new)
+        found = await asking.accounts.claim_request(new)
         if isinstance(found, int):
             return found
         if found.digest != new.digest:
-            raise ProblemError(422, f"this {KEY} was used for another request", code="key_reused")
+            raise ProblemError(422, f"this {KEY_HEADER} was used for another request", code="key_reused")
         if found.status is not None:
-            return _again(found)
-        if waited >= _WAIT:
+            return _replay_answer(found)
+        if waited >= _MAX_WAIT:
             raise ProblemError(409, "the same request is under way; ask again", headers={"Retry-After": "1"})
-        await asyncio.sleep(_LOOK)
-        waited += _LOOK
+        await asyncio.sleep(_POLL_INTERVAL)
+        waited += _POLL_INTERVAL
 
 
-def _again(found: AnswerRow) -> Response:
+def _replay_answer(found: ResponseRow) -> Response:
     media, _, body = (found.body or "").partition("\n")
-    if media == _ELSEWHERE:
+    if media == _REDIRECT:
         return RedirectResponse(body, found.status or 303)
     return Response(body, found.status or 200, media_type=media, headers={"Idempotent-Replayed": "true"})
 
 
-async def _carried_out(
+async def _handle_once(
     request: Request,
     handle: Callable[[Request], Coroutine[Any, Any, Response]],
-    asking: Asking,
-    new: NewAnswer,
+    asking: RequestContext,
+    new: RequestClaim,
     *,
     keeps: Callable[[Response], bool],
     secret: bool,
@@ -189,24 +184,24 @@ async def _carried_out(
     try:
         response = await handle(request)
     except BaseException:
-        await asyncio.shield(asking.accounts.drop_answer(new.tenant, new.key))
+        await asyncio.shield(asking.accounts.drop_request(new.tenant, new.key))
         raise
     if not keeps(response):
-        await asyncio.shield(asking.accounts.drop_answer(new.tenant, new.key))
+        await asyncio.shield(asking.accounts.drop_request(new.tenant, new.key))
         return response
-    kept = _without_secret(response) if secret and _has_secret(response) else response
-    row = AnswerRow(
-        tenant=new.tenant, key=new.key, digest=new.digest, status=kept.status_code, body=_written(kept)
+    kept = _omit_secret(response) if secret and _has_secret(response) else response
+    row = ResponseRow(
+        tenant=new.tenant, key=new.key, digest=new.digest, status=kept.status_code, body=_serialize_answer(kept)
     )
-    await asyncio.shield(asking.accounts.keep_answer(row))
+    await asyncio.shield(asking.accounts.save_response(row))
     asking.service.answers.add(row.tenant, len((row.body or "").encode()))
     return response
 
 
-def _written(response: Response) -> str:
+def _serialize_answer(response: Response) -> str:
     """An answer as it is kept: its kind and its text, or where it sends the browser."""
     if "location" in response.headers:
-        return f"{_ELSEWHERE}\n{response.headers['location']}"
+        return f"{_REDIRECT}\n{response.headers['location']}"
     return f"{response.media_type or 'application/json'}\n{bytes(response.body).decode()}"
 
 
@@ -218,10 +213,10 @@ def _has_secret(response: Response) -> bool:
     return any(said.get(name) is not None for name in ("secret", "code"))
 
 
-def _without_secret(response: Response) -> Response:
+def _omit_secret(response: Response) -> Response:
     """What a repeat gets in place of an answer that showed a secret: a page sends it elsewhere."""
     if "content-location" in response.headers:
         return RedirectResponse(response.headers["content-location"], 303)
     id = json.loads(bytes(response.body)).get("id", "")
     detail = f"this was done before, as {id}; its secret was shown then and is kept nowhere"
-    return answer(409, "already_done", "This was done before", detail)
+    return make_problem_response(409, "already_done", "This was done before", detail)

@@ -15,41 +15,39 @@ import msgspec
 from fastapi import Request
 
 from redrive.clock import Clock
-from redrive.core.addresses import API, PAGES
-from redrive.server.body import BytesInFlight, Shape, check_encoding, measure, off_loop
-from redrive.server.problems import ProblemError, of_http
+from redrive.server.body import BytesInFlight, JsonLimits, check_encoding, find_json_excess, run_off_loop
+from redrive.server.problems import ProblemError, make_http_problem
+from redrive.settings import API_PREFIX, PAGES_PREFIX
 
-__all__ = ["BODIES", "AnswerQuota", "Guard", "Limits", "Rates", "Sender", "Tries", "is_open"]
-
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Asgi = Callable[[Message, Receive, Send], Awaitable[None]]
+AsgiMessage = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[AsgiMessage]]
+Send = Callable[[AsgiMessage], Awaitable[None]]
+AsgiApp = Callable[[AsgiMessage, Receive, Send], Awaitable[None]]
 Identify = Callable[[Request], Awaitable["Sender"]]
 
-_HEADERS = 32 * 1024
-_WIDER = 20  # times as many tries for an address, or from a place, as for both together
-BODIES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
-_JSON = ("application/json", "application/merge-patch+json")
-_FORM = "application/x-www-form-urlencoded"
-_PAGES = f"{PAGES}/"  # where browsers send forms
-_ALIVE = "/healthz"
-_MANY = f"{API}/runs:batch"  # takes many inputs in one body
-_OPEN = frozenset(
+_MAX_HEADER_BYTES = 32 * 1024
+_WIDE_FACTOR = 20  # times as many tries for an address, or from a place, as for both together
+BODY_METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+_JSON_TYPES = ("application/json", "application/merge-patch+json")
+_FORM_TYPE = "application/x-www-form-urlencoded"
+_PAGES_PREFIX = f"{PAGES_PREFIX}/"  # where browsers send forms
+_ALIVE_PATH = "/healthz"
+_BATCH_PATH = f"{API_PREFIX}/runs:batch"  # takes many inputs in one body
+_OPEN_PATHS = frozenset(
     {
         "/",
         "/readyz",
-        f"{API}/login",
-        f"{API}/logout",
-        f"{API}/openapi.json",
+        f"{API_PREFIX}/login",
+        f"{API_PREFIX}/logout",
+        f"{API_PREFIX}/openapi.json",
         "/api/docs",
         "/api/docs.css",
-        f"{PAGES}/login",
-        f"{PAGES}/logout",
-        f"{PAGES}/look",
+        f"{PAGES_PREFIX}/login",
+        f"{PAGES_PREFIX}/logout",
+        f"{PAGES_PREFIX}/look",
     }
 )
-_STATIC = f"{PAGES}/static/"
+_STATIC_PREFIX = f"{PAGES_PREFIX}/static/"
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -89,15 +87,15 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     streams_each: int = 20
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> JsonLimits:
         """The largest JSON of a credential."""
-        return Shape(depth=self.depth, keys=self.keys, containers=self.containers, values=self.values)
+        return JsonLimits(depth=self.depth, keys=self.keys, containers=self.containers, values=self.values)
 
     @property
-    def anonymous_shape(self) -> Shape:
+    def anonymous_shape(self) -> JsonLimits:
         """The largest JSON of an anonymous request."""
         most = self.anonymous_fields
-        return Shape(depth=self.depth, keys=most, containers=most, values=most)
+        return JsonLimits(depth=self.depth, keys=most, containers=most, values=most)
 
 
 class Sender(msgspec.Struct, frozen=True, gc=False):
@@ -107,29 +105,23 @@ class Sender(msgspec.Struct, frozen=True, gc=False):
     known: bool
 
 
-def _path(scope: Message) -> str:
+def _get_path(scope: AsgiMessage) -> str:
     """Return the path of a request below the prefix that the application is mounted at."""
     path: str = scope["path"]
     return path.removeprefix(scope.get("root_path", ""))
 
 
-def is_open(scope: Message) -> bool:
+def is_open_path(scope: AsgiMessage) -> bool:
     """Return True for a path that needs no credential: a credential does not count there."""
-    path = _path(scope)
-    return path in _OPEN or path.startswith(_STATIC)
+    path = _get_path(scope)
+    return path in _OPEN_PATHS or path.startswith(_STATIC_PREFIX)
 
 
-class Guard:
+class RequestGuard:
     """Refuses requests that are too large, too deep, too slow or too many before the application runs."""
 
     def __init__(
-        self,
-        app: Asgi,
-        limits: Limits,
-        identify: Identify,
-        *,
-        max_payload: int,
-        strict_transport: bool = False,
+        self, app: AsgiApp, limits: Limits, identify: Identify, *, max_payload: int, strict_transport: bool = False
     ) -> None:
         self._app = app
         self._limits = limits
@@ -138,36 +130,36 @@ class Guard:
         self._identify = identify
         self._known = BytesInFlight(limits.in_flight, limits.in_flight_each)
         self._anonymous = BytesInFlight(limits.anonymous_in_flight, limits.anonymous_in_flight_each)
-        self._headers = [*_SAFE, _STRICT] if strict_transport else _SAFE
+        self._headers = [*_SECURITY_HEADERS, _HSTS_HEADER] if strict_transport else _SECURITY_HEADERS
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: AsgiMessage, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        send = self._with_headers(send)
-        if _path(scope) == _ALIVE:  # answers whatever else the server has to refuse
+        send = self._add_headers(send)
+        if _get_path(scope) == _ALIVE_PATH:  # answers whatever else the server has to refuse
             await self._app(scope, receive, send)
             return
         try:
-            self._check_head(scope)
+            self._check_headers(scope)
             sender = await self._identify(Request(scope))
-            if scope["method"] not in BODIES or not (sender.known or is_open(scope)):
+            if scope["method"] not in BODY_METHODS or not (sender.known or is_open_path(scope)):
                 # A body that no credential came with is not read: the route refuses the request.
-                await self._app(scope, _replayed(b"", receive), send)
+                await self._app(scope, _replay_body(b"", receive), send)
                 return
             in_flight = self._known if sender.known else self._anonymous
             with in_flight.holding(sender.key) as add:
-                body = await self._read(scope, sender.known, receive, add)
-                await self._app(scope, _replayed(body, receive), send)
+                body = await self._read_body(scope, sender.known, receive, add)
+                await self._app(scope, _replay_body(body, receive), send)
         except ProblemError as error:  # the application answers its own ones
-            await of_http(error)(scope, receive, send)
+            await make_http_problem(error)(scope, receive, send)
 
-    def _check_head(self, scope: Message) -> None:
+    def _check_headers(self, scope: AsgiMessage) -> None:
         headers = dict(scope["headers"])
         query: bytes = scope.get("query_string", b"")
         size = sum(len(name) + len(value) for name, value in scope["headers"])
-        if size + len(query) > _HEADERS:
-            raise ProblemError(431, f"headers and query together may have {_HEADERS:,} bytes")
+        if size + len(query) > _MAX_HEADER_BYTES:
+            raise ProblemError(431, f"headers and query together may have {_MAX_HEADER_BYTES:,} bytes")
         if b"transfer-encoding" in headers and b"content-length" in headers:
             # Two servers in a row could take different ones and see different requests.
             raise ProblemError(
@@ -180,7 +172,7 @@ class Guard:
             raise ProblemError(400, "Content-Length is not a number")
         if int(length) > self._limits.body:
             raise ProblemError(413, f"a body may have {self._limits.body:,} bytes")
-        if _path(scope).startswith(_PAGES):
+        if _get_path(scope).startswith(_PAGES_PREFIX):
             return  # a page takes as many ids as fit into the query, and one value of anything else
         names = Counter(each.partition(b"=")[0] for each in query.split(b"&"))
         if names.total() > self._limits.parameters or max(names.values()) > self._limits.repeats:
@@ -190,45 +182,43 @@ class Guard:
                 f"each up to {self._limits.repeats} times",
             )
 
-    async def _read(self, scope: Message, known: bool, receive: Receive, add: Callable[[int], None]) -> bytes:
+    async def _read_body(self, scope: AsgiMessage, known: bool, receive: Receive, add: Callable[[int], None]) -> bytes:
         """Read a body and refuse it unless it can be parsed at a bounded cost."""
         limits = self._limits
         most = limits.anonymous_body
         if known:
-            most = limits.body if _path(scope) == _MANY else self._one_payload
+            most = limits.body if _get_path(scope) == _BATCH_PATH else self._one_payload
         headers = dict(scope["headers"])
         if int(headers.get(b"content-length", b"0")) > most:
             raise ProblemError(413, f"a body may have {most:,} bytes here")
         try:
             async with asyncio.timeout(limits.seconds):
-                body = await _whole(receive, most, add)
+                body = await _receive_body(receive, most, add)
         except TimeoutError:
             raise ProblemError(
-                408,
-                f"the body did not arrive within {limits.seconds:g} s",
-                headers={"Connection": "close"},
+                408, f"the body did not arrive within {limits.seconds:g} s", headers={"Connection": "close"}
             ) from None
         if not body:
             return body
         media, _, more = headers.get(b"content-type", b"").decode("latin-1").partition(";")
         media = media.strip().lower()
-        if media == _FORM and _path(scope).startswith(_PAGES):
+        if media == _FORM_TYPE and _get_path(scope).startswith(_PAGES_PREFIX):
             fields = limits.fields if known else limits.anonymous_fields
             if body.count(b"&") >= fields:
                 raise ProblemError(422, f"a form may have {fields:,} fields here")
             return body
-        if media not in _JSON:
+        if media not in _JSON_TYPES:
             raise ProblemError(415, "send JSON, with the header Content-Type: application/json")
-        check_encoding(_charset(more), body)
+        check_encoding(_find_charset(more), body)
         shape = limits.shape if known else limits.anonymous_shape
-        if (wrong := await off_loop(len(body), measure, body, shape)) is not None:
+        if (wrong := await run_off_loop(len(body), find_json_excess, body, shape)) is not None:
             raise ProblemError(422, wrong, code="too_deep" if "nested" in wrong else "too_complex")
         return body
 
-    def _with_headers(self, send: Send) -> Send:
+    def _add_headers(self, send: Send) -> Send:
         """Add the headers that tell browsers to make nothing of a response but what it is."""
 
-        async def sending(message: Message) -> None:
+        async def sending(message: AsgiMessage) -> None:
             if message["type"] == "http.response.start":
                 there = {name.lower() for name, _ in message["headers"]}
                 more = [pair for pair in self._headers if pair[0] not in there]
@@ -238,7 +228,7 @@ class Guard:
         return sending
 
 
-def _charset(parameters: str) -> str | None:
+def _find_charset(parameters: str) -> str | None:
     for each in parameters.split(";"):
         name, _, value = each.partition("=")
         if name.strip().lower() == "charset":
@@ -246,7 +236,7 @@ def _charset(parameters: str) -> str | None:
     return None
 
 
-async def _whole(receive: Receive, most: int, add: Callable[[int], None]) -> bytes:
+async def _receive_body(receive: Receive, most: int, add: Callable[[int], None]) -> bytes:
     parts: list[bytes] = []
     size = 0
     while True:
@@ -262,11 +252,11 @@ async def _whole(receive: Receive, most: int, add: Callable[[int], None]) -> byt
             return b"".join(parts)
 
 
-def _replayed(body: bytes, receive: Receive) -> Receive:
+def _replay_body(body: bytes, receive: Receive) -> Receive:
     """Return a `receive` that gives the body once; from then on it asks the connection."""
     given = False
 
-    async def replay() -> Message:
+    async def replay() -> AsgiMessage:
         nonlocal given
         if given:
             return await receive()
@@ -276,7 +266,7 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
     return replay
 
 
-_SAFE = [
+_SECURITY_HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
     (b"referrer-policy", b"no-referrer"),
@@ -286,10 +276,10 @@ _SAFE = [
     (b"permissions-policy", b"camera=(), geolocation=(), microphone=(), payment=(), usb=()"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
 ]
-_STRICT = (b"strict-transport-security", b"max-age=31536000")
+_HSTS_HEADER = (b"strict-transport-security", b"max-age=31536000")
 
 
-class Rates:
+class RateLimiter:
     """Buckets that fill at a rate and are emptied by requests; the least recently used go first."""
 
     def __init__(self, clock: Clock, rate: float, burst: int, *, most: int = 10_000) -> None:
@@ -319,7 +309,7 @@ class Rates:
             self._buckets[name] = (min(float(self._burst), left + 1), at)
 
 
-class Tries:
+class LoginLimiter:
     """How often somebody may fail to sign in: for an address from one place, and more widely for each alone.
 
     Whoever knows an address cannot lock its owner out from elsewhere, and many behind one proxy do not lock
@@ -327,8 +317,8 @@ class Tries:
     """
 
     def __init__(self, clock: Clock, limits: Limits) -> None:
-        self._near = Rates(clock, limits.logins, limits.login_burst)
-        self._wide = Rates(clock, limits.logins * _WIDER, limits.login_burst * _WIDER)
+        self._near = RateLimiter(clock, limits.logins, limits.login_burst)
+        self._wide = RateLimiter(clock, limits.logins * _WIDE_FACTOR, limits.login_burst * _WIDE_FACTOR)
 
     def take(self, client: str, email: str) -> None:
         """Count a try beforehand, so that many at once are not more than one after the other."""

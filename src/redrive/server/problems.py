@@ -18,13 +18,11 @@ from pydantic import BaseModel, Field
 
 from redrive import errors
 from redrive.reasons import Reason, ReasonCode
-from redrive.server.contract import CODES, HTTP
-
-__all__ = ["MEDIA", "Fault", "Problem", "ProblemError", "answer", "install"]
+from redrive.server.contract import ERROR_KINDS, HTTP_PROBLEMS
 
 log = logging.getLogger("redrive.server")
 
-MEDIA = "application/problem+json"
+PROBLEM_MEDIA_TYPE = "application/problem+json"
 
 
 class Fault(BaseModel):
@@ -49,7 +47,7 @@ class Problem(BaseModel):
     errors: list[Fault] | None = Field(default=None, description="The places that are wrong.")
 
 
-_QUIET = "an unexpected error; the server's log has the details"
+_UNEXPECTED_ERROR = "an unexpected error; the server's log has the details"
 
 
 class ProblemError(Exception):
@@ -72,7 +70,7 @@ class ProblemError(Exception):
         self.headers = dict(headers or {})
 
 
-def answer(
+def make_problem_response(
     status: int,
     code: str,
     title: str,
@@ -89,35 +87,37 @@ def answer(
         status=status,
         code=code,
         detail=detail,
-        **_coded(reason),
+        **_make_reason_fields(reason),
         errors=None if faults is None else list(faults),
     )
     body = problem.model_dump(exclude_none=True)
-    return JSONResponse(body, status, headers=dict(headers or {}), media_type=MEDIA)
+    return JSONResponse(body, status, headers=dict(headers or {}), media_type=PROBLEM_MEDIA_TYPE)
 
 
-def of_http(error: ProblemError) -> JSONResponse:
+def make_http_problem(error: ProblemError) -> JSONResponse:
     """The answer to a problem of HTTP itself."""
-    code, title = HTTP.get(error.status, ("http", "The request was refused"))
-    return answer(error.status, error.code or code, error.title or title, error.detail, headers=error.headers)
+    code, title = HTTP_PROBLEMS.get(error.status, ("http", "The request was refused"))
+    return make_problem_response(
+        error.status, error.code or code, error.title or title, error.detail, headers=error.headers
+    )
 
 
-def install(api: FastAPI) -> None:
+def install_error_handlers(api: FastAPI) -> None:
     """Let every error of this API be answered with a problem."""
-    api.add_exception_handler(errors.RedriveError, _known)
-    api.add_exception_handler(ProblemError, _http)
+    api.add_exception_handler(errors.RedriveError, _handle_known_error)
+    api.add_exception_handler(ProblemError, _handle_problem_error)
     for kind in HTTPException.__mro__[:2]:  # FastAPI's own, and the one of the framework below it
-        api.add_exception_handler(kind, _plain)
-    api.add_exception_handler(404, _plain)
-    api.add_exception_handler(405, _plain)
-    api.add_exception_handler(RequestValidationError, _invalid)
-    api.add_exception_handler(Exception, _unknown)
+        api.add_exception_handler(kind, _handle_http_exception)
+    api.add_exception_handler(404, _handle_http_exception)
+    api.add_exception_handler(405, _handle_http_exception)
+    api.add_exception_handler(RequestValidationError, _handle_validation_error)
+    api.add_exception_handler(Exception, _handle_unexpected_error)
 
 
-async def _known(request: Request, error: Exception) -> JSONResponse:
-    kind = next(kind for each, kind in CODES.items() if isinstance(error, each))
+async def _handle_known_error(request: Request, error: Exception) -> JSONResponse:
+    kind = next(kind for each, kind in ERROR_KINDS.items() if isinstance(error, each))
     if kind.status == 500:
-        return await _unknown(request, error)
+        return await _handle_unexpected_error(request, error)
     headers = {}
     if kind.status == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="redrive"'
@@ -127,14 +127,14 @@ async def _known(request: Request, error: Exception) -> JSONResponse:
         headers["Retry-After"] = "1"
         log.warning("the store could not be used: %s", error)
         detail = "nothing is lost; repeat the request, and see the server's log if that does not help"
-        return answer(kind.status, kind.code, kind.title, detail, headers=headers)
-    faults = [Fault(place=place, reason=str(why), **_coded(why)) for place, why in reason.faults]
-    return answer(
+        return make_problem_response(kind.status, kind.code, kind.title, detail, headers=headers)
+    faults = [Fault(place=place, reason=str(why), **_make_reason_fields(why)) for place, why in reason.faults]
+    return make_problem_response(
         kind.status, kind.code, kind.title, detail, reason=reason, faults=faults or None, headers=headers
     )
 
 
-def _coded(reason: Reason | None) -> dict[str, Any]:
+def _make_reason_fields(reason: Reason | None) -> dict[str, Any]:
     """Return the code and parameters of a reason as fields; free text has none."""
     if reason is None or reason.code == ReasonCode.TEXT:
         return {}
@@ -142,38 +142,40 @@ def _coded(reason: Reason | None) -> dict[str, Any]:
     return {"reason_code": data["code"], "reason_params": data["params"]}
 
 
-async def _http(request: Request, error: Exception) -> JSONResponse:
+async def _handle_problem_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, ProblemError)
-    return of_http(error)
+    return make_http_problem(error)
 
 
-async def _plain(request: Request, error: Exception) -> JSONResponse:
+async def _handle_http_exception(request: Request, error: Exception) -> JSONResponse:
     status = getattr(error, "status_code", 404)
-    code, title = HTTP.get(status, ("http", "The request was refused"))
+    code, title = HTTP_PROBLEMS.get(status, ("http", "The request was refused"))
     detail = "the body cannot be read" if status == 400 else f"{request.method} is not answered at this path"
-    return answer(status, code, title, detail, headers=getattr(error, "headers", None))
+    return make_problem_response(status, code, title, detail, headers=getattr(error, "headers", None))
 
 
-async def _invalid(request: Request, error: Exception) -> JSONResponse:
+async def _handle_validation_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     found = error.errors()
     if any(each["loc"][:1] == ("path",) for each in found):
-        return answer(404, "not_found", "There is no such thing", "the path holds no id that could exist")
+        return make_problem_response(
+            404, "not_found", "There is no such thing", "the path holds no id that could exist"
+        )
     if any(each["type"] == "json_invalid" for each in found):
-        code, title = HTTP[400]
-        return answer(400, code, title, "the body is not JSON")
-    faults = [Fault(place=_place(each["loc"]), reason=_reason(each)) for each in found[:20]]
-    code, title = HTTP[422]
+        code, title = HTTP_PROBLEMS[400]
+        return make_problem_response(400, code, title, "the body is not JSON")
+    faults = [Fault(place=_format_location(each["loc"]), reason=_describe_fault(each)) for each in found[:20]]
+    code, title = HTTP_PROBLEMS[422]
     detail = "; ".join(f"{fault.place}: {fault.reason}" for fault in faults[:5])
-    return answer(422, code, title, detail, faults=faults)
+    return make_problem_response(422, code, title, detail, faults=faults)
 
 
-def _place(loc: Sequence[Any]) -> str:
+def _format_location(loc: Sequence[Any]) -> str:
     """Where something is wrong; names that a client made up are repeated only if they look like names."""
     return ".".join(str(part) if re.fullmatch(r"[\w:-]{1,40}", str(part)) else "?" for part in loc)
 
 
-def _reason(found: Mapping[str, Any]) -> str:
+def _describe_fault(found: Mapping[str, Any]) -> str:
     """The rule that was broken. Pydantic's own words may quote what was sent, so only safe ones are kept."""
     kind, context = str(found["type"]), found.get("ctx") or {}
     if kind == "missing":
@@ -186,6 +188,6 @@ def _reason(found: Mapping[str, Any]) -> str:
     return " ".join([kind.replace("_", " "), *(f"({limit})" for limit in limits)])
 
 
-async def _unknown(request: Request, error: Exception) -> JSONResponse:
+async def _handle_unexpected_error(request: Request, error: Exception) -> JSONResponse:
     log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    return answer(500, "internal", "Something went wrong here", _QUIET)
+    return make_problem_response(500, "internal", "Something went wrong here", _UNEXPECTED_ERROR)

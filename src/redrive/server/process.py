@@ -16,21 +16,19 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from redrive.app import Redrive
 from redrive.errors import ConfigurationError
-from redrive.server.app import build
+from redrive.server.app import build_api
 from redrive.server.limits import Limits
-
-__all__ = ["Server", "allow_many_connections", "bind"]
 
 log = logging.getLogger("redrive.server")
 
-_FILES = 65_536
+_MAX_OPEN_FILES = 65_536
 _BACKLOG = 2048
 
-GRACE = 10
+GRACE_SECONDS = 10
 """Seconds that requests under way have to end once the server is told to stop."""
 
 
-def bind(host: str, port: int) -> socket.socket:
+def bind_socket(host: str, port: int) -> socket.socket:
     """A socket to listen on; port 0 takes a free one."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # The protocol is named: asyncio sends without delay only on sockets that say they are TCP, and an answer
@@ -49,14 +47,14 @@ def bind(host: str, port: int) -> socket.socket:
         ) from None
 
 
-def allow_many_connections() -> None:
+def raise_open_file_limit() -> None:
     """Let this process have as many open files as the system lets it: each stream is one."""
     try:
         import resource
     except ModuleNotFoundError:  # Windows has no such limit
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
+    wanted = _MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
@@ -67,12 +65,12 @@ class Server:
     def __init__(self, app: Redrive, at: socket.socket, limits: Limits | None = None) -> None:
         logging.getLogger("uvicorn").setLevel(logging.WARNING)  # what it does in good order is said here
         limits = limits or Limits()
-        api = build(app, limits=limits)
+        api = build_api(app, limits=limits)
         self._base_url = app.settings.base_url
         protocol: Any = partial(TimedProtocol, header_seconds=limits.header_seconds)
         self._service = api.state.service
         self._socket = at
-        self._uvicorn = _Quiet(
+        self._uvicorn = _ServerWithoutSignals(
             uvicorn.Config(
                 api,
                 http=protocol,
@@ -81,7 +79,7 @@ class Server:
                 lifespan="off",
                 server_header=False,
                 timeout_keep_alive=65,
-                timeout_graceful_shutdown=GRACE,
+                timeout_graceful_shutdown=GRACE_SECONDS,
                 limit_concurrency=None,
                 h11_max_incomplete_event_size=32 * 1024,
                 proxy_headers=False,
@@ -168,7 +166,7 @@ class TimedProtocol(H11Protocol):
         self.transport.close()
 
 
-class _Quiet(uvicorn.Server):
+class _ServerWithoutSignals(uvicorn.Server):
     """Leaves signals to whoever runs it."""
 
     @contextlib.contextmanager

@@ -16,73 +16,50 @@ from fastapi import Depends, Request, Response
 
 from redrive.app import Redrive
 from redrive.clock import Clock, SystemClock
-from redrive.core.audit import Event
+from redrive.core.audit import AuditEvent
 from redrive.core.redact import Redactor
 from redrive.core.roles import ALL_TENANTS, Permission, Principal
 from redrive.core.states import RunStatus
 from redrive.core.transitions import AuditWrite
 from redrive.desk.models import Caller
-from redrive.desk.presenter import aside
+from redrive.desk.presenter import in_thread_if_large
 from redrive.desk.settings import KnownWorkflow, Workflows
-from redrive.desk.validation import short_text
+from redrive.desk.validation import require_text
 from redrive.errors import InputError, NotAllowed, NotSignedIn, RedriveError
-from redrive.observability.tracing import arrived
+from redrive.observability.tracing import set_request_trace
 from redrive.reasons import Reason
 from redrive.records import replace
-from redrive.server.auth.admin import Access
-from redrive.server.auth.secrets import is_busy
-from redrive.server.auth.sessions import LASTS, Credentials, Login, Sessions
-from redrive.server.limits import BODIES, AnswerQuota, Limits, Rates, Sender, Tries, is_open
-from redrive.server.live_updates import Hub
+from redrive.server.auth.admin import AccountAdmin
+from redrive.server.auth.secrets import is_hashing_busy
+from redrive.server.auth.sessions import SESSION_LIFETIME, Credentials, Login, Sessions
+from redrive.server.limits import BODY_METHODS, AnswerQuota, Limits, LoginLimiter, RateLimiter, Sender, is_open_path
+from redrive.server.live_updates import StreamHub
 from redrive.server.problems import ProblemError
-from redrive.settings import forwarded_https, network_of, origin, read_trusted
-from redrive.store.account_records import Accounts
+from redrive.settings import caller_network, find_client_address, is_forwarded_https, parse_trusted_proxies
+from redrive.store.account_records import AccountStore
 from redrive.store.filters import RunFilter
-from redrive.store.list_query import OLDEST
-from redrive.store.port import People, Store
-from redrive.store.workers import living
+from redrive.store.list_query import OLDEST_CURSOR
+from redrive.store.port import DeskStore, Store
+from redrive.store.workers import live_workers
 
 if TYPE_CHECKING:
     from redrive.app.runtime import Desk, Runtime
 
-__all__ = [
-    "Asked",
-    "Asking",
-    "Service",
-    "allow",
-    "asking_of",
-    "client_of",
-    "cookie_name",
-    "desk_of",
-    "find_out",
-    "identify_sender",
-    "is_safe",
-    "known",
-    "needs",
-    "note_entry",
-    "oldest",
-    "refuse_foreign",
-    "service_of",
-    "sign_in",
-    "sign_out",
-]
-
-
 # -- One request and whoever sends it: the principal, the tenant it is for, and a desk that knows no -----
 
 
-COOKIE = "redrive_session"
-_ALL = "x-all-workflows"
-_FOREIGN = "requests with a cookie must come from this site; use a token elsewhere"
-_PORTS = {"http": 80, "https": 443}
+SESSION_COOKIE = "redrive_session"
+_ALL_WORKFLOWS = "x-all-workflows"
+_CROSS_SITE_REFUSED = "requests with a cookie must come from this site; use a token elsewhere"
+_DEFAULT_PORTS = {"http": 80, "https": 443}
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-_SAME = frozenset({"same-origin", "none"})
-_WIDE = frozenset(
+_SAME_SITE_VALUES = frozenset({"same-origin", "none"})
+_ALL_WORKFLOWS_PERMISSIONS = frozenset(
     {Permission.MANAGE_PEOPLE, Permission.MANAGE_TENANTS, Permission.MANAGE_SINKS, Permission.PAUSE}
 )
 
 
-class Asking:
+class RequestContext:
     """A request that is known to come from somebody."""
 
     def __init__(self, service: Service, principal: Principal, tenant: str) -> None:
@@ -90,7 +67,7 @@ class Asking:
         self.principal = principal
         self.tenant = tenant
         self.clock: Clock = self.runtime.clock
-        self._view: People | None = None
+        self._view: DeskStore | None = None
 
     @property
     def runtime(self) -> Runtime:
@@ -114,11 +91,11 @@ class Asking:
         return self.tenant
 
     @property
-    def view(self) -> People:
+    def view(self) -> DeskStore:
         """The store as far as this request may see it."""
         if self._view is None:
             whole = self.runtime.store
-            self._view = whole if self.everywhere else whole.confined(self.tenant, self.principal.workflows)
+            self._view = whole if self.everywhere else whole.tenant_view(self.tenant, self.principal.workflows)
         return self._view
 
     @property
@@ -136,11 +113,11 @@ class Asking:
         return self.runtime.desk(self.view, self.clock, caller)
 
     @property
-    def accounts(self) -> Accounts:
+    def accounts(self) -> AccountStore:
         return self.view.accounts
 
     @property
-    def access(self) -> Access:
+    def access(self) -> AccountAdmin:
         """Manages tenants, users and tokens.
 
         An OWNER acts on the store of all tenants: on PostgreSQL a connection that is confined to a tenant
@@ -148,7 +125,7 @@ class Asking:
         """
         owns = self.principal.may(Permission.MANAGE_TENANTS) and self.principal.workflows is None
         accounts = self.whole.accounts if owns else self.accounts
-        return Access(accounts, self.clock, self.principal, self.service.app.settings.secret_key)
+        return AccountAdmin(accounts, self.clock, self.principal, self.service.app.settings.secret_key)
 
     @property
     def by(self) -> str:
@@ -156,36 +133,36 @@ class Asking:
         return self.principal.who
 
 
-def service_of(request: Request) -> Service:
+def get_service(request: Request) -> Service:
     """What all requests share."""
     service: Service = request.app.state.service
     return service
 
 
-async def asking_of(request: Request) -> Asking:
+async def get_context(request: Request) -> RequestContext:
     """Who sends a request, found out once."""
-    known: Asking | None = getattr(request.state, "asking", None)
-    return known if known is not None else await find_out(request, note_entry)
+    known: RequestContext | None = getattr(request.state, "asking", None)
+    return known if known is not None else await authenticate(request, audit_tenant_entry)
 
 
-async def find_out(request: Request, note: Callable[[Asking, Request], Awaitable[None]]) -> Asking:
+async def authenticate(request: Request, note: Callable[[RequestContext, Request], Awaitable[None]]) -> RequestContext:
     """Find out who sends a request; `note` writes down that an owner works in another tenant."""
-    service = service_of(request)
-    arrived(request.headers.get("traceparent"))
-    principal = await _principal(request, service)
+    service = get_service(request)
+    set_request_trace(request.headers.get("traceparent"))
+    principal = await _load_principal(request, service)
     if "authorization" not in request.headers and request.method not in _SAFE_METHODS:
-        refuse_foreign(request, service)
+        refuse_cross_site(request, service)
     service.rates.take(principal.key)
     named = request.query_params.get("tenant")
-    tenant = principal.enter(named if named is None else short_text("tenant", named))
+    tenant = principal.enter(named if named is None else require_text("tenant", named))
     if tenant == principal.tenant:
-        asking = Asking(service, principal, tenant)
+        asking = RequestContext(service, principal, tenant)
     elif principal.workflows is not None:
         raise NotAllowed("a token for some workflows works in its own tenant only")
     else:
         # The other tenant may have a user with the same address: its log has to tell the two apart.
         foreign = replace(principal, who=f"{principal.who} (tenant {principal.tenant})"[:255])
-        asking = Asking(service, foreign, tenant)
+        asking = RequestContext(service, foreign, tenant)
         await note(asking, request)
     request.state.asking = asking
     return asking
@@ -197,28 +174,28 @@ async def identify_sender(service: Service, request: Request) -> Sender:
     The route authenticates a request that cannot have a body. What the credential of any other one is
     found to be, the route finds on the request.
     """
-    anonymous = Sender(network_of(client_of(request, service)), known=False)
-    if is_open(request.scope) or not _has_credential(request, service):
+    anonymous = Sender(caller_network(request_address(request, service)), known=False)
+    if is_open_path(request.scope) or not _has_credential(request, service):
         _count_anonymous(request, service)
         return anonymous
-    if request.method not in BODIES:
+    if request.method not in BODY_METHODS:
         return anonymous
     try:
-        return Sender((await _principal(request, service)).key, known=True)
+        return Sender((await _load_principal(request, service)).key, known=True)
     except RedriveError as error:
         # The route raises it again: asking the store a second time could give another answer.
         request.state.credential_error = error
         return anonymous
 
 
-async def _principal(request: Request, service: Service) -> Principal:
+async def _load_principal(request: Request, service: Service) -> Principal:
     """Return the principal of a request, looked up once."""
     error: RedriveError | None = getattr(request.state, "credential_error", None)
     if error is not None:
         raise error
     known: Principal | None = getattr(request.state, "principal", None)
     if known is None:
-        cookie = request.cookies.get(cookie_name(request, service))
+        cookie = request.cookies.get(make_session_cookie_name(request, service))
         try:
             known = await service.credentials.principal(request.headers.get("authorization"), cookie)
         except NotSignedIn:
@@ -229,80 +206,80 @@ async def _principal(request: Request, service: Service) -> Principal:
 
 
 def _has_credential(request: Request, service: Service) -> bool:
-    return "authorization" in request.headers or cookie_name(request, service) in request.cookies
+    return "authorization" in request.headers or make_session_cookie_name(request, service) in request.cookies
 
 
 def _count_anonymous(request: Request, service: Service) -> None:
     """Count a request without a valid credential against its address, once."""
     if not getattr(request.state, "counted", False):
         request.state.counted = True
-        service.anonymous.take(network_of(client_of(request, service)))
+        service.anonymous.take(caller_network(request_address(request, service)))
 
 
-def client_of(request: Request, service: Service) -> str:
+def request_address(request: Request, service: Service) -> str:
     """Return the address that a request came from, behind the proxies that are trusted."""
     forwarded = ",".join(request.headers.getlist("x-forwarded-for"))
-    return origin(_peer(request), forwarded, service.proxies)
+    return find_client_address(_get_peer_address(request), forwarded, service.proxies)
 
 
-def is_safe(request: Request, service: Service) -> bool:
+def uses_https(request: Request, service: Service) -> bool:
     """Return True if the browser uses https, here or up to a trusted proxy: cookies are kept to it then."""
     if request.scope.get("scheme") == "https" or service.app.settings.base_url.startswith("https:"):
         return True
     protocol = ",".join(request.headers.getlist("x-forwarded-proto"))
-    return forwarded_https(_peer(request), protocol, service.proxies)
+    return is_forwarded_https(_get_peer_address(request), protocol, service.proxies)
 
 
-def cookie_name(request: Request, service: Service) -> str:
+def make_session_cookie_name(request: Request, service: Service) -> str:
     """Return the name of the session cookie.
 
     Browsers accept a `__Host-` cookie over https only, for this host and without a domain. Without https
     cookies of one host are shared by all of its ports: the port keeps two servers apart.
     """
-    if is_safe(request, service):
-        return f"__Host-{COOKIE}"
+    if uses_https(request, service):
+        return f"__Host-{SESSION_COOKIE}"
     server = request.scope.get("server")
-    return f"{COOKIE}_{server[1]}" if server and server[1] else COOKIE
+    return f"{SESSION_COOKIE}_{server[1]}" if server and server[1] else SESSION_COOKIE
 
 
-def _peer(request: Request) -> str:
+def _get_peer_address(request: Request) -> str:
     return request.client.host if request.client else ""
 
 
-def refuse_foreign(request: Request, service: Service, *, browser: bool = True) -> None:
+def refuse_cross_site(request: Request, service: Service, *, browser: bool = True) -> None:
     """Refuse a request that another site made a browser send, with this site's cookies.
 
     `browser=False` accepts a request without the headers that every browser sends.
     """
     site, sent = request.headers.get("sec-fetch-site"), request.headers.get("origin")
-    if site is not None and site not in _SAME:
-        raise NotAllowed(_FOREIGN)
+    if site is not None and site not in _SAME_SITE_VALUES:
+        raise NotAllowed(_CROSS_SITE_REFUSED)
     if sent is None:
         if site is None and browser:
             raise NotAllowed("requests with a cookie need the header Origin or Sec-Fetch-Site")
         return
-    scheme = "https" if is_safe(request, service) else "http"
+    scheme = "https" if uses_https(request, service) else "http"
     ours = service.app.settings.base_url or f"{scheme}://{request.headers.get('host', '')}"
-    if _origin_of(sent) != _origin_of(ours):
-        raise NotAllowed(_FOREIGN)
+    if _parse_origin(sent) != _parse_origin(ours):
+        raise NotAllowed(_CROSS_SITE_REFUSED)
 
 
-def _origin_of(url: str) -> tuple[str, str | None, int | None] | None:
+def _parse_origin(url: str) -> tuple[str, str | None, int | None] | None:
     """Return scheme, host and port of a URL as browsers compare them, None for what has no host."""
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
         return None
-    if not parts.hostname or parts.scheme not in _PORTS:
+    if not parts.hostname or parts.scheme not in _DEFAULT_PORTS:
         return None
-    return parts.scheme, parts.hostname, port or _PORTS[parts.scheme]
+    return parts.scheme, parts.hostname, port or _DEFAULT_PORTS[parts.scheme]
 
 
-async def note_entry(asking: Asking, request: Request) -> None:
+async def audit_tenant_entry(asking: RequestContext, request: Request) -> None:
     """Write into the audit log of a tenant that an owner of another one works in it."""
     line = AuditWrite(
-        event=Event.TENANT_ENTERED.value,
+        event=AuditEvent.TENANT_ENTERED.value,
         tenant="" if asking.everywhere else asking.tenant,
         by=asking.by,
         subject=f"{request.method} {request.url.path}"[:255],
@@ -311,31 +288,33 @@ async def note_entry(asking: Asking, request: Request) -> None:
     await asking.view.note([line])
 
 
-Asked = Annotated[Asking, Depends(asking_of)]
+Context = Annotated[RequestContext, Depends(get_context)]
 """What a route takes to know who asks."""
 
 
-def needs(*permissions: Permission, all_workflows: bool = False, **more: Any) -> dict[str, Any]:
+def requires(*permissions: Permission, all_workflows: bool = False, **more: Any) -> dict[str, Any]:
     """What a route says about itself: the permissions it takes. The document and the tests read it, too.
 
     `all_workflows`: it tells of all of them, so it is not for tokens that are for some.
     """
 
     named = [permission.value for permission in permissions]
-    said = {"x-permissions": named, **({_ALL: True} if all_workflows else {}), **more}
+    said = {"x-permissions": named, **({_ALL_WORKFLOWS: True} if all_workflows else {}), **more}
 
-    async def check(asking: Asked) -> None:
-        allow(asking.principal, said)
+    async def check(asking: Context) -> None:
+        check_permissions(asking.principal, said)
 
     return {"dependencies": [Depends(check)], "openapi_extra": said}
 
 
-def allow(principal: Principal, said: Mapping[str, Any]) -> None:
+def check_permissions(principal: Principal, said: Mapping[str, Any]) -> None:
     """Refuse whoever lacks what a route says about itself."""
     permissions = [Permission(name) for name in said.get("x-permissions", ())]
     for permission in permissions:
         principal.need(permission)
-    if (said.get(_ALL) or not _WIDE.isdisjoint(permissions)) and principal.workflows is not None:
+    if (
+        said.get(_ALL_WORKFLOWS) or not _ALL_WORKFLOWS_PERMISSIONS.isdisjoint(permissions)
+    ) and principal.workflows is not None:
         raise NotAllowed("a token for some workflows cannot do this")
 
 
@@ -349,18 +328,18 @@ class Service:
         clock = SystemClock()
         self.app = app
         self.limits = limits
-        self.rates = Rates(clock, limits.rate, limits.burst)
-        self.anonymous = Rates(clock, limits.anonymous_rate, limits.anonymous_burst)
-        self.logins = Tries(clock, limits)
+        self.rates = RateLimiter(clock, limits.rate, limits.burst)
+        self.anonymous = RateLimiter(clock, limits.anonymous_rate, limits.anonymous_burst)
+        self.logins = LoginLimiter(clock, limits)
         self.answers = AnswerQuota(clock, limits)
-        self.hub = Hub(
-            lambda tenant, workflows: _view(app, tenant, workflows),
+        self.hub = StreamHub(
+            lambda tenant, workflows: _make_store_view(app, tenant, workflows),
             every=poll,
             most=limits.streams,
             each=limits.streams_each,
         )
         self.redactor = Redactor.parse(app.settings.redact)
-        self.proxies = read_trusted(app.settings.trusted_proxies)
+        self.proxies = parse_trusted_proxies(app.settings.trusted_proxies)
 
     @property
     def credentials(self) -> Credentials:
@@ -381,16 +360,16 @@ class Service:
         def shown(text: str) -> str:
             return self.redactor.text(text).encode("utf-8", "replace").decode()
 
-        return await aside(lambda: reason.map_text(shown), len(str(reason)))
+        return await in_thread_if_large(lambda: reason.map_text(shown), len(str(reason)))
 
     def stop(self) -> None:
         """End what would not end by itself: the open streams."""
         self.hub.close()
 
 
-def _view(app: Redrive, tenant: str, workflows: Collection[str] | None) -> People:
+def _make_store_view(app: Redrive, tenant: str, workflows: Collection[str] | None) -> DeskStore:
     store = app.runtime.store
-    return store if tenant == ALL_TENANTS else store.confined(tenant, workflows)
+    return store if tenant == ALL_TENANTS else store.tenant_view(tenant, workflows)
 
 
 # -- Signing in and out over HTTP: how often somebody may try, and the cookie that is set and taken  -----
@@ -398,10 +377,10 @@ def _view(app: Redrive, tenant: str, workflows: Collection[str] | None) -> Peopl
 
 async def sign_in(request: Request, response: Response, login: Login) -> Principal:
     """Begin a session, and let the answer set its cookie; tries that fail are counted."""
-    service = service_of(request)
+    service = get_service(request)
     # Another site could sign a browser in as a user of its choice. A program sends none of these headers.
-    refuse_foreign(request, service, browser=False)
-    if is_busy():
+    refuse_cross_site(request, service, browser=False)
+    if is_hashing_busy():
         raise ProblemError(
             503,
             "too many sign-ins are under way: try again in a moment",
@@ -409,8 +388,8 @@ async def sign_in(request: Request, response: Response, login: Login) -> Princip
             title="The server is busy",
             headers={"Retry-After": "1"},
         )
-    client = client_of(request, service)
-    tried = network_of(client), login.email.lower()
+    client = request_address(request, service)
+    tried = caller_network(client), login.email.lower()
     service.logins.take(*tried)
     try:
         signed_in = await service.sessions.sign_in(replace(login, place=client))
@@ -421,62 +400,62 @@ async def sign_in(request: Request, response: Response, login: Login) -> Princip
         raise
     service.logins.give_back(*tried)
     response.set_cookie(
-        cookie_name(request, service),
+        make_session_cookie_name(request, service),
         signed_in.cookie,
-        max_age=LASTS,
+        max_age=SESSION_LIFETIME,
         path="/",
         httponly=True,
         samesite="lax",
-        secure=is_safe(request, service),
+        secure=uses_https(request, service),
     )
     return signed_in.principal
 
 
 async def sign_out(request: Request, response: Response) -> None:
     """End the session whose cookie came along, unless another site made the browser send it."""
-    service = service_of(request)
-    name = cookie_name(request, service)
+    service = get_service(request)
+    name = make_session_cookie_name(request, service)
     if name not in request.cookies:
         return  # a form on another site comes without it, and shall not take it away
-    refuse_foreign(request, service)
+    refuse_cross_site(request, service)
     await service.sessions.sign_out(request.cookies[name])
-    response.delete_cookie(name, path="/", secure=is_safe(request, service), httponly=True, samesite="lax")
+    response.delete_cookie(name, path="/", secure=uses_https(request, service), httponly=True, samesite="lax")
 
 
 # -- Which workflows somebody may know of, and how many runs of them wait in vain ------------------------
 
 
-_LOOKED_AT = 100
+_MAX_OLDEST_RUNS = 100
 
 
-def desk_of(asked: Asking) -> Workflows:
+def make_workflows_desk(asked: RequestContext) -> Workflows:
     """Handling workflows, which are of all tenants."""
     return Workflows(asked.whole, asked.clock, asked.runtime.ring)
 
 
-async def known(asked: Asking) -> list[KnownWorkflow]:
+async def list_known_workflows(asked: RequestContext) -> list[KnownWorkflow]:
     """The workflows that code registered, as far as somebody may know of them.
 
     How many due runs nobody can take is counted over all tenants for owners; for others, among the hundred
     of their own tenant that have waited longest.
     """
     mine = asked.principal.workflows
-    shown = [one for one in await desk_of(asked).list() if mine is None or one.name in mine]
+    shown = [one for one in await make_workflows_desk(asked).list() if mine is None or one.name in mine]
     if asked.principal.may(Permission.MANAGE_TENANTS):
         return shown
-    stranded = await _stranded(asked)
+    stranded = await _count_stranded_runs(asked)
     return [replace(one, unclaimable=stranded.get(one.name, 0)) for one in shown]
 
 
-async def oldest(asked: Asking) -> list[tuple[str, int]]:
+async def list_oldest_due_runs(asked: RequestContext) -> list[tuple[str, int]]:
     """The runs that have waited longest to be taken and are due: their workflow, and since when."""
-    page = await asked.view.runs(RunFilter(status=[RunStatus.PENDING]), limit=_LOOKED_AT, cursor=OLDEST)
+    page = await asked.view.runs(RunFilter(status=[RunStatus.PENDING]), limit=_MAX_OLDEST_RUNS, cursor=OLDEST_CURSOR)
     now, paused = asked.whole.now(), await asked.view.paused()
     due = [(run.workflow, run.available_at or now) for run in page.items if run.workflow not in paused]
     return [(workflow, since) for workflow, since in due if since <= now]
 
 
-async def _stranded(asked: Asking) -> Mapping[str, int]:
-    alive = living(await asked.whole.workers(), asked.whole.now())
+async def _count_stranded_runs(asked: RequestContext) -> Mapping[str, int]:
+    alive = live_workers(await asked.whole.workers(), asked.whole.now())
     taken = {name for worker in alive for name in worker.workflows}
-    return Counter(workflow for workflow, _ in await oldest(asked) if workflow not in taken)
+    return Counter(workflow for workflow, _ in await list_oldest_due_runs(asked) if workflow not in taken)

@@ -17,63 +17,42 @@ import msgspec
 
 from redrive.clock import Clock
 from redrive.core.decide import decide
-from redrive.core.decide_run import instead_of
-from redrive.core.decide_step import time_parked
+from redrive.core.decide_run import replace_refused
+from redrive.core.decide_step import measure_parked_time
 from redrive.core.journal import EntryRow
-from redrive.core.notify_rules import NotifyRule, RuleBook, find_rule
-from redrive.core.outbox import Carrier
+from redrive.core.notify_rules import NotifyRule, StoredRules, find_rule
+from redrive.core.outbox import SinkLease
 from redrive.core.outcomes import (
-    Diverged,
-    Escaped,
-    Expired,
-    Lost,
-    OpenStep,
+    AttemptFailed,
+    CodeDiverged,
+    DeadlinePassed,
+    EntryRef,
+    OpenEntry,
     Outcome,
-    Place,
-    Raised,
+    RollbackEnded,
     RunView,
-    Undone,
+    WorkerLost,
+    WorkflowFailed,
 )
-from redrive.core.run_options import DEFAULT_RETRY, PolicyBook, RunOptions, find_policy, split
-from redrive.core.saga import Try
-from redrive.core.states import EXECUTED, RunStatus, StepStatus
-from redrive.core.transitions import Answer, Transition
+from redrive.core.run_options import DEFAULT_RETRY, RunOptions, StoredPolicies, find_policy, split_trace
+from redrive.core.saga import LastAttempt
+from redrive.core.states import EXECUTED_KINDS, RunStatus, StepStatus
+from redrive.core.transitions import Transition, TransitionResult
 from redrive.errors import ConfigurationError, DataRefused
-from redrive.observability.counters import Ear
+from redrive.observability.counters import SettleListener
 from redrive.policy import RetryPolicy
 from redrive.records import replace
-from redrive.store.port import People
+from redrive.store.port import DeskStore
 from redrive.store.records import AttemptRow, RunRow
-from redrive.store.session import until_answered
-from redrive.store.workers import Claimed
-
-__all__ = [
-    "LocalSettler",
-    "Outgoing",
-    "Settled",
-    "Settler",
-    "last_tries",
-    "load_policies",
-    "load_rules",
-    "not_kept",
-    "open_step",
-    "open_steps",
-    "options_of",
-    "parked_for",
-    "readable_options",
-    "settle_apart",
-    "view_anyway",
-    "view_of",
-    "view_of_claimed",
-]
-
+from redrive.store.session import repeat_until_answered
+from redrive.store.workers import ClaimedRun
 
 # -- The seam between those who see what happened and those who decide what follows ----------------------
 
 
 log = logging.getLogger("redrive.worker")
-_MOMENT = 1.0  # seconds for which the stored rules about notifications are trusted
-_BAD = frozenset({Raised, Escaped, Undone, Lost, Expired, Diverged})
+_RULES_MAX_AGE = 1.0  # seconds for which the stored rules about notifications are trusted
+_FAILURE_OUTCOMES = frozenset({AttemptFailed, WorkflowFailed, RollbackEnded, WorkerLost, DeadlinePassed, CodeDiverged})
 """Outcomes that take a policy to decide on, or that people may have to be told of."""
 
 
@@ -92,17 +71,17 @@ class Settler(Protocol):
         """Decide on each outcome and write what follows, all in one commit."""
 
 
-class Outgoing(Protocol):
+class MessageForwarder(Protocol):
     """Those who bring messages away, as a settler sees them."""
 
-    def carriers(self, transitions: Sequence[Transition]) -> Sequence[Carrier]:
+    def carriers(self, transitions: Sequence[Transition]) -> Sequence[SinkLease]:
         """Who takes along what these transitions publish."""
 
     def committed(
         self,
         transitions: Sequence[Transition],
-        answers: Sequence[Answer],
-        carriers: Sequence[Carrier],
+        answers: Sequence[TransitionResult],
+        carriers: Sequence[SinkLease],
         began: float,
     ) -> None:
         """These were applied; the leases of what the carriers have are not older than `began`."""
@@ -117,29 +96,29 @@ class LocalSettler:
 
     def __init__(
         self,
-        store: People,
+        store: DeskStore,
         clock: Clock,
         worker: int | None = None,
         *,
-        ears: Sequence[Ear] = (),
-        outgoing: Outgoing | None = None,
+        ears: Sequence[SettleListener] = (),
+        outgoing: MessageForwarder | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
         self._ears = ears
         self._outgoing = outgoing
         self.worker = worker
-        self._book: RuleBook = {}
+        self._book: StoredRules = {}
         self._read_at = -math.inf
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
         worker = self.worker  # and no other, should it be declared dead and enlist anew meanwhile
-        transitions = await self._decided(outcomes)
+        transitions = await self._decide_all(outcomes)
         # The decision is made once; a store that does not answer is asked again with the same one.
         began = self._clock.monotonic()
         out = self._outgoing
         carriers = () if out is None else out.carriers(transitions)
-        answers = await until_answered(
+        answers = await repeat_until_answered(
             lambda: self._store.apply(transitions, worker=worker, carriers=carriers), self._clock
         )
         self.heard(outcomes, transitions, answers, began)
@@ -150,22 +129,22 @@ class LocalSettler:
             for answer, transition in zip(answers, transitions, strict=True)
         ]
 
-    async def _decided(self, outcomes: Sequence[Outcome]) -> list[Transition]:
-        if _BAD.isdisjoint(map(type, outcomes)):
+    async def _decide_all(self, outcomes: Sequence[Outcome]) -> list[Transition]:
+        if _FAILURE_OUTCOMES.isdisjoint(map(type, outcomes)):
             now = self._store.now()
             return [decide(outcome, DEFAULT_RETRY, 0.0, now) for outcome in outcomes]
-        book, rules = await self._policies(outcomes), await self._rules()
+        book, rules = await self._policies_for(outcomes), await self._current_rules()
         draw, now, key_of = self._clock.draw, self._store.now(), self._store.fingerprint_key
         return [
             decide(
                 outcome,
-                _policy(outcome, book),
+                _find_outcome_policy(outcome, book),
                 draw(),
                 now,
-                _rule(outcome, rules),
+                _find_outcome_rule(outcome, rules),
                 key_of(outcome.run.tenant),
             )
-            if type(outcome) in _BAD
+            if type(outcome) in _FAILURE_OUTCOMES
             else decide(outcome, DEFAULT_RETRY, 0.0, now)
             for outcome in outcomes
         ]
@@ -174,30 +153,30 @@ class LocalSettler:
         self,
         outcomes: Sequence[Outcome],
         transitions: Sequence[Transition],
-        answers: Sequence[Answer],
+        answers: Sequence[TransitionResult],
         began: float,
     ) -> None:
         """Let the ears know what was applied, here or in a step's own transaction."""
         for ear in self._ears:
             ear.settled(outcomes, transitions, answers, self._clock.monotonic() - began)
 
-    async def _policies(self, outcomes: Sequence[Outcome]) -> PolicyBook:
-        if not any(isinstance(outcome, Raised) for outcome in outcomes):
+    async def _policies_for(self, outcomes: Sequence[Outcome]) -> StoredPolicies:
+        if not any(isinstance(outcome, AttemptFailed) for outcome in outcomes):
             return {}
-        return await until_answered(lambda: load_policies(self._store), self._clock)
+        return await repeat_until_answered(lambda: load_policies(self._store), self._clock)
 
-    async def _rules(self) -> RuleBook:
+    async def _current_rules(self) -> StoredRules:
         """The stored rules about notifications, as they were a moment ago at most."""
         now = self._clock.monotonic()
-        if now - self._read_at > _MOMENT:
-            self._book = await until_answered(lambda: load_rules(self._store), self._clock)
+        if now - self._read_at > _RULES_MAX_AGE:
+            self._book = await repeat_until_answered(lambda: load_notify_rules(self._store), self._clock)
             self._read_at = now
         return self._book
 
 
-async def load_policies(store: People) -> PolicyBook:
+async def load_policies(store: DeskStore) -> StoredPolicies:
     """All stored retry policies, ready for `find_policy`. One that cannot be read is left out."""
-    book: PolicyBook = {}
+    book: StoredPolicies = {}
     for row in await store.policies():
         try:
             book[row.tenant, row.workflow, row.step] = RetryPolicy.from_stored(json.loads(row.policy))
@@ -206,9 +185,9 @@ async def load_policies(store: People) -> PolicyBook:
     return book
 
 
-async def load_rules(store: People) -> RuleBook:
+async def load_notify_rules(store: DeskStore) -> StoredRules:
     """All stored rules about notifications. One that cannot be read is left out."""
-    book: RuleBook = {}
+    book: StoredRules = {}
     for row in await store.notices.rules():
         try:
             book[row.tenant, row.workflow] = NotifyRule.from_json(json.loads(row.rule))
@@ -217,13 +196,13 @@ async def load_rules(store: People) -> RuleBook:
     return book
 
 
-def _rule(outcome: Outcome, book: RuleBook) -> NotifyRule | None:
+def _find_outcome_rule(outcome: Outcome, book: StoredRules) -> NotifyRule | None:
     run = outcome.run
     return find_rule(book, run.options.notify, run.tenant, run.workflow)
 
 
-def _policy(outcome: Outcome, book: PolicyBook) -> RetryPolicy:
-    if not isinstance(outcome, Raised):
+def _find_outcome_policy(outcome: Outcome, book: StoredPolicies) -> RetryPolicy:
+    if not isinstance(outcome, AttemptFailed):
         return DEFAULT_RETRY
     return find_policy(
         book,
@@ -238,7 +217,7 @@ def _policy(outcome: Outcome, book: PolicyBook) -> RetryPolicy:
 # -- One bad row never fails its batch -------------------------------------------------------------------
 
 
-async def settle_apart(settler: Settler, outcomes: Sequence[Outcome]) -> list[Settled]:
+async def settle_bisecting(settler: Settler, outcomes: Sequence[Outcome]) -> list[Settled]:
     """Settle all of them in one commit, or the good ones in several; an answer for each, in order."""
     try:
         return await settler.settle(outcomes)
@@ -246,22 +225,22 @@ async def settle_apart(settler: Settler, outcomes: Sequence[Outcome]) -> list[Se
         if not isinstance(refusal, DataRefused):
             log.exception("a batch could not be settled")
         if len(outcomes) == 1:
-            return [await _replaced(settler, outcomes[0], refusal)]
+            return [await _settle_substitute(settler, outcomes[0], refusal)]
     half = len(outcomes) // 2
-    return [*await settle_apart(settler, outcomes[:half]), *await settle_apart(settler, outcomes[half:])]
+    return [*await settle_bisecting(settler, outcomes[:half]), *await settle_bisecting(settler, outcomes[half:])]
 
 
-async def _replaced(settler: Settler, outcome: Outcome, refusal: Exception) -> Settled:
+async def _settle_substitute(settler: Settler, outcome: Outcome, refusal: Exception) -> Settled:
     """Settle what the refused outcome amounts to; if nothing less can be said, let go of the run."""
     log.error("the store refused what run %s recorded: %s", outcome.run.public_id, refusal)
-    other = instead_of(outcome, str(refusal))
+    other = replace_refused(outcome, str(refusal))
     if other == outcome:
-        return not_kept(outcome)
-    (settled,) = await settle_apart(settler, [other])
+        return make_refused(outcome)
+    (settled,) = await settle_bisecting(settler, [other])
     return settled
 
 
-def not_kept(outcome: Outcome) -> Settled:
+def make_refused(outcome: Outcome) -> Settled:
     """What became of an outcome that was not written."""
     run = outcome.run
     return Settled(False, 0, Transition(run=run.id, tenant=run.tenant, fence=run.fence))
@@ -270,7 +249,7 @@ def not_kept(outcome: Outcome) -> Settled:
 # -- A recorded run as `decide` wants to see it ----------------------------------------------------------
 
 
-def view_of(run: RunRow, *, hears: bool = True) -> RunView:
+def make_run_view(run: RunRow, *, hears: bool = True) -> RunView:
     """What deciding about a run takes, from its row; its letter too, unless that need not hear of it."""
     return RunView(
         id=run.id,
@@ -279,7 +258,7 @@ def view_of(run: RunRow, *, hears: bool = True) -> RunView:
         workflow=run.workflow,
         fence=run.fence,
         input=run.input or "null",
-        options=RunOptions() if run.options is None else options_of(run.options),
+        options=RunOptions() if run.options is None else parse_run_options(run.options),
         deaths=run.deaths,
         letter=run.letter if hears else None,
         correlation_id=run.correlation_id,
@@ -289,17 +268,17 @@ def view_of(run: RunRow, *, hears: bool = True) -> RunView:
     )
 
 
-def view_anyway(run: RunRow) -> RunView:
+def make_lenient_run_view(run: RunRow) -> RunView:
     """The same for those who must decide, whatever was made of the run: options that cannot be read count
     as none, and that is logged."""
     try:
-        return view_of(run)
+        return make_run_view(run)
     except Exception as error:
         log.error("the options of run %s cannot be read, it counts as one without: %r", run.public_id, error)
-        return view_of(replace(run, options=None))
+        return make_run_view(replace(run, options=None))
 
 
-def view_of_claimed(claimed: Claimed, options: RunOptions, version: str) -> RunView:
+def make_claimed_run_view(claimed: ClaimedRun, options: RunOptions, version: str) -> RunView:
     """The same for a run that was claimed just now, by a worker that has this version of the code."""
     # Who undoes need not know the function: what may be missing is known by the version that recorded it.
     undoing = claimed.status is RunStatus.COMPENSATING
@@ -321,48 +300,48 @@ def view_of_claimed(claimed: Claimed, options: RunOptions, version: str) -> RunV
     )
 
 
-def options_of(text: str) -> RunOptions:
+def parse_run_options(text: str) -> RunOptions:
     """A run's options, from its snapshot."""
-    trace, rest = split(text)
-    return _options(rest).traced(trace)
+    trace, rest = split_trace(text)
+    return _parse_cached_options(rest).traced(trace)
 
 
-def readable_options(text: str) -> RunOptions:
+def parse_run_options_or_default(text: str) -> RunOptions:
     """The same; none if the snapshot cannot be read."""
     try:
-        return options_of(text)
+        return parse_run_options(text)
     except Exception:  # whatever is wrong with it
         return RunOptions()
 
 
 @lru_cache(maxsize=1024)
-def _options(text: str) -> RunOptions:
+def _parse_cached_options(text: str) -> RunOptions:
     """Remembered, because the runs of a workflow have the same, but for the trace they belong to."""
     return RunOptions.from_json(text)
 
 
-def last_tries(attempts: Iterable[AttemptRow]) -> dict[int, Try]:
+def find_last_attempts(attempts: Iterable[AttemptRow]) -> dict[int, LastAttempt]:
     """How the latest try of each entry ended that did not succeed, by the entry's index."""
     ordered = sorted(attempts, key=lambda row: (row.attempt, row.ended_at))
-    return {row.index: Try(attempt=row.attempt, end=row.end, category=row.category) for row in ordered}
+    return {row.index: LastAttempt(attempt=row.attempt, end=row.end, category=row.category) for row in ordered}
 
 
-def parked_for(attempts: Iterable[AttemptRow], index: int, until: int) -> int:
+def sum_parked_time(attempts: Iterable[AttemptRow], index: int, until: int) -> int:
     """How long an entry waited for its circuit before `until`, in microseconds."""
     rows = [row for row in attempts if row.index == index and row.began_at <= until]
-    return time_parked(((row.end, row.began_at, row.ended_at) for row in rows), until)
+    return measure_parked_time(((row.end, row.began_at, row.ended_at) for row in rows), until)
 
 
-def open_step(entry: EntryRow, now: int) -> OpenStep:
+def make_open_step(entry: EntryRow, now: int) -> OpenEntry:
     """An entry that has not ended, from its row: an attempt under way, or a wait."""
-    return OpenStep(
-        place=Place(entry.index, entry.key, entry.kind, entry.name),
+    return OpenEntry(
+        place=EntryRef(entry.index, entry.key, entry.kind, entry.name),
         attempt=entry.attempt,
         began_ago=max(0, now - entry.began_at),
-        executing=entry.kind in EXECUTED and entry.status is StepStatus.RUNNING,
+        executing=entry.kind in EXECUTED_KINDS and entry.status is StepStatus.RUNNING,
     )
 
 
-def open_steps(entries: Iterable[EntryRow], now: int) -> tuple[OpenStep, ...]:
+def make_open_steps(entries: Iterable[EntryRow], now: int) -> tuple[OpenEntry, ...]:
     """All of a run's entries that have not ended."""
-    return tuple(open_step(entry, now) for entry in entries)
+    return tuple(make_open_step(entry, now) for entry in entries)

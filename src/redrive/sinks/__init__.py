@@ -16,14 +16,14 @@ from datetime import UTC, datetime
 from typing import Any, Protocol, runtime_checkable
 from urllib.parse import quote
 
-from redrive.core.outbox import DEFAULT_RETRY, Pattern
-from redrive.duration import moment
+from redrive.core.outbox import DEFAULT_SINK_RETRY, TopicPattern
+from redrive.duration import to_datetime
 from redrive.errors import ConfigurationError
 from redrive.policy import RetryPolicy
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.outbox_records import MessageRow
 
-__all__ = ["Message", "Sink", "SinkDefinition", "Subscriber", "cloud_event", "received"]
+__all__ = ["Message", "Sink", "SinkDefinition", "Subscriber", "encode_cloud_event", "read_message"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Message:
     @property
     def time(self) -> datetime:
         """Return the time of the commit."""
-        return moment(self.committed_at)
+        return to_datetime(self.committed_at)
 
     @property
     def payload(self) -> Any:
@@ -55,7 +55,7 @@ class Message:
         return json.loads(self.text)
 
 
-def received(row: MessageRow) -> Message:
+def read_message(row: MessageRow) -> Message:
     """Return the message of a row; raise ConfigurationError if this process has no key to decrypt it."""
     if isinstance(row.payload, Unreadable):
         raise ConfigurationError(f"the message cannot be read: {row.payload.why}")
@@ -72,7 +72,7 @@ def received(row: MessageRow) -> Message:
     )
 
 
-def cloud_event(message: Message) -> str:
+def encode_cloud_event(message: Message) -> str:
     """Encode the message as a CloudEvent 1.0 in JSON. `source` and `id` together are unique."""
     head = {
         "specversion": "1.0",
@@ -115,9 +115,9 @@ class SinkDefinition:
 
     name: str
     kind: str
-    topics: tuple[Pattern, ...]
+    topics: tuple[TopicPattern, ...]
     sink: Sink
-    retry: RetryPolicy = DEFAULT_RETRY
+    retry: RetryPolicy = DEFAULT_SINK_RETRY
     timeout: float = 30.0
     concurrency: int = 16
     user_code: bool = False

@@ -10,12 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from redrive.errors import ConfigurationError
-from redrive.sinks import Message, cloud_event
+from redrive.sinks import Message, encode_cloud_event
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
-
-__all__ = ["RedisStreams"]
 
 
 class RedisStreams:
@@ -25,9 +23,7 @@ class RedisStreams:
     so many of them being kept.
     """
 
-    def __init__(
-        self, url: str, *, stream: str | None = None, prefix: str = "", maxlen: int | None = None
-    ) -> None:
+    def __init__(self, url: str, *, stream: str | None = None, prefix: str = "", maxlen: int | None = None) -> None:
         try:
             import redis.asyncio  # noqa: F401  # whether it is there is said now, not with the first message
         except ImportError:
@@ -50,7 +46,7 @@ class RedisStreams:
             "id": message.id,
             "topic": message.topic,
             "tenant": message.tenant,
-            "event": cloud_event(message),
+            "event": encode_cloud_event(message),
         }
         if message.key is not None:
             fields["key"] = message.key

@@ -20,14 +20,12 @@ from collections.abc import Callable, Iterable, Sequence
 from redrive.errors import ConfigurationError, NonRetryable
 from redrive.http.client import HttpClient, HttpRequest, require_h11
 from redrive.http.ssrf import check_url
-from redrive.settings import Allowed
-from redrive.sinks import Message, cloud_event
+from redrive.settings import AllowedHost
+from redrive.sinks import Message, encode_cloud_event
 
-__all__ = ["Webhook", "read_secrets", "signed_headers"]
-
-_PREFIX = "whsec_"
+_SECRET_PREFIX = "whsec_"
 _GONE = 410
-_MOST_OF_ANSWER = 16 << 10
+_MAX_RESPONSE = 16 << 10
 
 
 class Webhook:
@@ -38,7 +36,7 @@ class Webhook:
         url: str,
         keys: Sequence[bytes],
         *,
-        allowed: Sequence[Allowed],
+        allowed: Sequence[AllowedHost],
         timeout: float,
         connections: int,
         now: Callable[[], int],
@@ -57,15 +55,13 @@ class Webhook:
         """Post the message and check the answer."""
         if self._client is None:
             self._client = HttpClient(self._allowed, per_host=self._connections)
-        body = cloud_event(message).encode()
-        headers = signed_headers(self._keys, message.id, self._now(), body)
+        body = encode_cloud_event(message).encode()
+        headers = sign_headers(self._keys, message.id, self._now(), body)
         headers["content-type"] = "application/cloudevents+json"
         if message.traceparent is not None:
             headers["traceparent"] = message.traceparent
         answer = await self._client.send(
-            HttpRequest(
-                url=self.url, headers=headers, body=body, timeout=self._timeout, max_body=_MOST_OF_ANSWER
-            )
+            HttpRequest(url=self.url, headers=headers, body=body, timeout=self._timeout, max_body=_MAX_RESPONSE)
         )
         if answer.status_code == _GONE:
             raise NonRetryable(f"{self._origin} answered 410 Gone: it wants no more messages")
@@ -83,25 +79,25 @@ def read_secrets(given: str | Iterable[str], what: str) -> tuple[bytes, ...]:
     texts = [given] if isinstance(given, str) else list(given)
     if not texts:
         raise ConfigurationError(f"{what} has no secret; `whsec_` and the base64 of 32 random bytes make one")
-    return tuple(_key(text, number, what) for number, text in enumerate(texts, 1))
+    return tuple(_decode_secret(text, number, what) for number, text in enumerate(texts, 1))
 
 
-def _key(text: str, number: int, what: str) -> bytes:
+def _decode_secret(text: str, number: int, what: str) -> bytes:
     key = b""
-    if isinstance(text, str) and text.startswith(_PREFIX):
+    if isinstance(text, str) and text.startswith(_SECRET_PREFIX):
         try:
-            key = base64.b64decode(text.removeprefix(_PREFIX), validate=True)
+            key = base64.b64decode(text.removeprefix(_SECRET_PREFIX), validate=True)
         except (binascii.Error, ValueError):
             key = b""
     if not 24 <= len(key) <= 64:
         raise ConfigurationError(
-            f"secret {number} of {what} is not `{_PREFIX}` and the base64 of 24 to 64 bytes; "
-            f'`echo "{_PREFIX}$(openssl rand -base64 32)"` makes one'
+            f"secret {number} of {what} is not `{_SECRET_PREFIX}` and the base64 of 24 to 64 bytes; "
+            f'`echo "{_SECRET_PREFIX}$(openssl rand -base64 32)"` makes one'
         )
     return key
 
 
-def signed_headers(keys: Sequence[bytes], id: str, timestamp: int, body: bytes) -> dict[str, str]:
+def sign_headers(keys: Sequence[bytes], id: str, timestamp: int, body: bytes) -> dict[str, str]:
     """Return the headers with which a receiver checks sender, integrity and age of a body."""
     content = f"{id}.{timestamp}.".encode() + body
     signatures = [base64.b64encode(hmac.digest(key, content, hashlib.sha256)).decode() for key in keys]

@@ -7,9 +7,9 @@ from redrive.errors import ConfigurationError
 from redrive.store.encryption.keyring import Keyring
 from redrive.store.port import Store
 
-__all__ = ["EXPOSED", "open_store"]
+__all__ = ["TENANTS_EXPOSED", "open_store"]
 
-EXPOSED = "does not keep tenants apart"
+TENANTS_EXPOSED = "does not keep tenants apart"
 """What an error says that is raised on opening where one tenant could see another."""
 
 

@@ -11,21 +11,8 @@ from typing import Protocol
 
 import msgspec
 
-from redrive.core.roles import Role, at_least
+from redrive.core.roles import Role, ranks_at_least
 from redrive.core.transitions import AuditWrite
-
-__all__ = [
-    "Accounts",
-    "AnswerRow",
-    "MemberRow",
-    "NewAnswer",
-    "SessionRow",
-    "TenantRow",
-    "TokenKind",
-    "TokenRow",
-    "UserRow",
-    "lapse_of",
-]
 
 _LONGEST_CHAIN = 8
 
@@ -111,7 +98,7 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     expires_at: int = 0
 
 
-class NewAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class RequestClaim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A request that is about to be carried out under a key; `digest` tells it from other requests.
 
     One that was begun longer than `patience` ago and has no answer was given up by a server that died.
@@ -124,7 +111,7 @@ class NewAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     keeps: int
 
 
-class AnswerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class ResponseRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A request that was begun under a key, and its answer once there is one."""
 
     tenant: str
@@ -134,7 +121,7 @@ class AnswerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     body: str | None
 
 
-class Accounts(Protocol):
+class AccountStore(Protocol):
     """The calls about people and their credentials, one transaction each, safe to repeat."""
 
     async def tenants(self) -> list[TenantRow]:
@@ -152,7 +139,7 @@ class Accounts(Protocol):
     async def user(self, id: str) -> UserRow | None:
         """Return one account with its password and all memberships."""
 
-    async def users_at(self, email: str) -> list[UserRow]:
+    async def users_by_email(self, email: str) -> list[UserRow]:
         """Return the accounts with an address, each with its password and all memberships."""
 
     async def users(self, tenant: str | None) -> list[UserRow]:
@@ -188,20 +175,20 @@ class Accounts(Protocol):
     async def end_sessions(self, *, hash: str | None = None, user: str | None = None) -> None:
         """End one sign-in, or all of a person."""
 
-    async def claim_answer(self, new: NewAnswer) -> AnswerRow | int:
+    async def claim_request(self, new: RequestClaim) -> ResponseRow | int:
         """When the request was first begun, if the caller is to carry it out; else who did, or does now."""
 
-    async def keep_answer(self, row: AnswerRow) -> None:
+    async def save_response(self, row: ResponseRow) -> None:
         """Remember the answer to a request."""
 
-    async def answer_usage(self, tenant: str) -> tuple[int, int]:
+    async def response_usage(self, tenant: str) -> tuple[int, int]:
         """Return how many answers of a tenant are remembered, and their size in bytes."""
 
-    async def drop_answer(self, tenant: str, key: str) -> None:
+    async def drop_request(self, tenant: str, key: str) -> None:
         """Forget a request that came to nothing."""
 
 
-async def lapse_of(accounts: Accounts, token: TokenRow, now: int) -> str | None:
+async def token_invalid_reason(accounts: AccountStore, token: TokenRow, now: int) -> str | None:
     """Return why a token no longer works although it was not revoked; None if it works.
 
     A token works while its maker could still create it. A token that a token created ends with that one, so
@@ -209,7 +196,7 @@ async def lapse_of(accounts: Accounts, token: TokenRow, now: int) -> str | None:
     """
     for _ in range(_LONGEST_CHAIN):
         if token.maker_user is not None:
-            return _lapse_by_user(await accounts.user(token.maker_user), token)
+            return _invalid_by_user(await accounts.user(token.maker_user), token)
         if token.maker_token is None:
             return None
         maker = await accounts.token(token.maker_token)
@@ -219,13 +206,13 @@ async def lapse_of(accounts: Accounts, token: TokenRow, now: int) -> str | None:
     return f"it is more than {_LONGEST_CHAIN} tokens away from the user who began"
 
 
-def _lapse_by_user(user: UserRow | None, token: TokenRow) -> str | None:
+def _invalid_by_user(user: UserRow | None, token: TokenRow) -> str | None:
     if user is None:
         return "the user who created it was erased"
     if user.disabled_at is not None:
         return f"{user.email}, who created it, is disabled"
     for member in user.members:
         reaches = member.active and (member.tenant == token.tenant or member.role is Role.OWNER)
-        if reaches and at_least(member.role, token.role) and (member.payloads or not token.payloads):
+        if reaches and ranks_at_least(member.role, token.role) and (member.payloads or not token.payloads):
             return None
     return f"{user.email}, who created it, no longer has the rights that it gives"

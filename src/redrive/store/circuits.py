@@ -11,47 +11,34 @@ import msgspec
 from redrive.clock import MICROS
 from redrive.core.circuit import (
     Admission,
+    CircuitSample,
     CircuitState,
     CircuitStatus,
-    Mark,
     admit,
-    in_force,
-    rules_of,
-    weigh,
+    build_rules,
+    evaluate,
+    resolve_circuit,
 )
 from redrive.core.transitions import AuditWrite
-from redrive.policy import DAY, MOST_FAILURES, Circuit
+from redrive.policy import MAX_CIRCUIT_TIME, MAX_FAILURES, Circuit
 from redrive.records import as_dict
 from redrive.store.filters import CircuitFilter
-from redrive.store.list_query import Request
+from redrive.store.list_query import PageRequest
 from redrive.store.records import Page
-from redrive.store.session import Database, Session, Statements, reads, writes
-
-__all__ = [
-    "MARKS_KEPT",
-    "MOST_COUNTED",
-    "Ask",
-    "CircuitCalls",
-    "CircuitCase",
-    "CircuitPlace",
-    "CircuitRow",
-    "CircuitTurn",
-    "Permit",
-    "Turned",
-]
+from redrive.store.session import Database, Session, Statements, read_call, write_call
 
 SQL = Statements("circuits.sql")
 
-MARKS_KEPT = int(DAY * MICROS)
+MARK_RETENTION = int(MAX_CIRCUIT_TIME * MICROS)
 """How long marks are kept: as long as the longest window, in microseconds."""
 
-MOST_MARKS = MOST_FAILURES
+MOST_MARKS = MAX_FAILURES
 """Marks that are read of a circuit: as many as its settings may ask for."""
 
 MOST_COUNTED = 10_000
 """Parked runs are counted up to this many."""
 
-CircuitPlace = tuple[str, str]
+CircuitKey = tuple[str, str]
 """Which circuit: its tenant and its key."""
 
 
@@ -79,7 +66,7 @@ class CircuitRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     parked: int = 0
 
     @property
-    def place(self) -> CircuitPlace:
+    def place(self) -> CircuitKey:
         """The tenant and the key."""
         return self.tenant, self.key
 
@@ -96,7 +83,7 @@ class CircuitRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def in_force(self) -> Circuit:
         """The settings that hold."""
-        return in_force(self.settings, self.override)
+        return resolve_circuit(self.settings, self.override)
 
 
 class CircuitCase(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -107,13 +94,13 @@ class CircuitCase(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """
 
     row: CircuitRow
-    marks: tuple[Mark, ...]
+    marks: tuple[CircuitSample, ...]
     category: str | None
     probing: int
     now: int
 
 
-class CircuitTurn(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class CircuitUpdate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The new state of a circuit that still has this version. `releases`: so many parked runs become due.
 
     `next_wave_at` is when more of them may. `why` and `by` are given where the status changes.
@@ -133,14 +120,14 @@ class CircuitTurn(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     audit: tuple[AuditWrite, ...] = ()
 
 
-class Turned(msgspec.Struct, frozen=True, gc=False):
+class CircuitUpdateResult(msgspec.Struct, frozen=True, gc=False):
     """The result of a turn: `kept`, or refused because the circuit has another version by now."""
 
     kept: bool
     released: int = 0
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class PermitRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A run that asks whether it may call a dependency."""
 
     tenant: str
@@ -159,7 +146,7 @@ class Permit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     stale: bool = False
 
 
-_FIELDS = (
+_CIRCUIT_COLUMNS = (
     "id", "tenant", "key", "status", "generation", "version", "until", "wave", "next_wave_at", "settings",
     "override", "why", "changed_by", "changed_at", "parked",
 )  # fmt: skip
@@ -167,7 +154,7 @@ _FIELDS = (
 
 def _circuit_row(row: Sequence[Any]) -> CircuitRow:
     """Make a record of a row of `circuits`, with or without the number of runs that wait for it."""
-    values: dict[str, Any] = dict(zip(_FIELDS, row, strict=False))
+    values: dict[str, Any] = dict(zip(_CIRCUIT_COLUMNS, row, strict=False))
     return CircuitRow(**{**values, "status": CircuitStatus(values["status"])})
 
 
@@ -178,13 +165,13 @@ def _circuit_case(row: Sequence[Any]) -> CircuitCase:
         tenant, key, parked = found[1], found[2], found[-1]
         found = [0, tenant, key, CircuitStatus.CLOSED, 0, 0, None, 0, 0, None, None, None, None, 0, parked]
     circuit = _circuit_row(found)
-    marks = [Mark(circuit.generation, False, at) for at in json.loads(bad or "[]")]
+    marks = [CircuitSample(circuit.generation, False, at) for at in json.loads(bad or "[]")]
     if good is not None:
-        marks.append(Mark(circuit.generation, True, good))
+        marks.append(CircuitSample(circuit.generation, True, good))
     return CircuitCase(row=circuit, marks=tuple(marks), category=category, probing=probing, now=now)
 
 
-def _answer(case: CircuitCase, ask: Ask, *, permitted: bool, held: bool) -> Permit:
+def _decide_permit(case: CircuitCase, ask: PermitRequest, *, permitted: bool, held: bool) -> Permit:
     """Decide whether one more run may call. `permitted`: the asking run has a permit already.
 
     `held`: the run is still held under the fence it asks with. A circuit whose marks are about to change
@@ -192,8 +179,8 @@ def _answer(case: CircuitCase, ask: Ask, *, permitted: bool, held: bool) -> Perm
     for one too many.
     """
     row = case.row
-    rules = rules_of(in_force(row.settings or ask.settings, row.override))
-    stale = weigh(row.state, rules, case.marks, case.now) != row.state
+    rules = build_rules(resolve_circuit(row.settings or ask.settings, row.override))
+    stale = evaluate(row.state, rules, case.marks, case.now) != row.state
     if stale or not held:
         return Permit(admission=Admission.STAY_OUT, row=row, stale=stale)
     if permitted and row.status is CircuitStatus.HALF_OPEN:
@@ -206,16 +193,16 @@ class CircuitCalls:
 
     database: Database
 
-    @reads()
+    @read_call()
     async def circuit(self, session: Session, tenant: str, key: str, *, counted: int = 1) -> CircuitCase:
         return await _read_case(session, tenant, key, counted)
 
-    @writes()
-    async def turn_circuit(self, session: Session, turn: CircuitTurn) -> Turned:
+    @write_call()
+    async def update_circuit(self, session: Session, turn: CircuitUpdate) -> CircuitUpdateResult:
         async with session.transaction():
             now = await session.now()
             changed = await session.rows(
-                SQL["turn_circuit" if turn.version else "new_circuit"],
+                SQL["update_circuit" if turn.version else "insert_circuit"],
                 tenant=turn.tenant,
                 key=turn.key,
                 version=turn.version,
@@ -232,43 +219,43 @@ class CircuitCalls:
                 now=now,
             )
             if not changed:
-                return Turned(False)
+                return CircuitUpdateResult(False)
             if turn.audit:
                 await session.note(turn.audit)
             if not turn.releases:
-                return Turned(True)
+                return CircuitUpdateResult(True)
             released = await session.rows(
                 SQL["release_parked"], tenant=turn.tenant, key=turn.key, releases=turn.releases, now=now
             )
-            return Turned(True, len(released))
+            return CircuitUpdateResult(True, len(released))
 
-    @writes()
-    async def permit(self, session: Session, ask: Ask) -> Permit:
+    @write_call()
+    async def permit(self, session: Session, ask: PermitRequest) -> Permit:
         async with session.transaction():
             # Of several workers that ask at once, each must see the permits of those before it.
             await session.rows(SQL["lock_circuit"], tenant=ask.tenant, key=ask.key)
             case = await _read_case(session, ask.tenant, ask.key, 1)
             asked = {**as_dict(ask), "generation": case.row.generation, "now": case.now}
-            permitted, held = await session.row(SQL["asker"], **asked)
-            permit = _answer(case, ask, permitted=permitted, held=held)
+            permitted, held = await session.row(SQL["permit_state"], **asked)
+            permit = _decide_permit(case, ask, permitted=permitted, held=held)
             if permit.admission is Admission.PROBE:
                 await session.rows(SQL["put_permit"], **asked)
             return permit
 
-    @reads()
-    async def circuits_due(self, session: Session, since: int) -> list[CircuitPlace]:
+    @read_call()
+    async def circuits_due(self, session: Session, since: int) -> list[CircuitKey]:
         rows = await session.rows(SQL["circuits_due"], since=since)
         return [(tenant, key) for tenant, key in rows]
 
-    @reads()
-    async def circuits_since(self, session: Session, since: int) -> list[CircuitRow]:
-        return [_circuit_row(row) for row in await session.rows(SQL["circuits_since"], since=since)]
+    @read_call()
+    async def circuits_changed_since(self, session: Session, since: int) -> list[CircuitRow]:
+        return [_circuit_row(row) for row in await session.rows(SQL["circuits_changed_since"], since=since)]
 
-    @reads()
+    @read_call()
     async def circuits(
         self, session: Session, where: CircuitFilter, *, limit: int, cursor: str | None
     ) -> Page[CircuitRow]:
-        request = Request.of(limit, cursor)
+        request = PageRequest.of(limit, cursor)
         window = request.window
         status = None if where.status is None else str(where.status)
         asked = {"tenant": where.tenant, "status": status, "below": window.below, "above": window.above}

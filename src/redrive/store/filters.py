@@ -8,39 +8,36 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
 from redrive.core.circuit import CircuitStatus
-from redrive.core.new_run import index_text
-from redrive.core.outbox import Pattern
+from redrive.core.new_run import format_index_value
+from redrive.core.outbox import TopicPattern
 from redrive.core.states import DeliveryStatus, LetterStatus, RunStatus
 from redrive.errors import InputError
 from redrive.reasons import Reason, ReasonCode
 
-__all__ = ["AuditFilter", "CircuitFilter", "GroupFilter", "LetterFilter", "OutboxFilter", "RunFilter"]
-
-
 Filter: TypeAlias = "RunFilter | LetterFilter | AuditFilter | GroupFilter | CircuitFilter | OutboxFilter"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_FIRST = (datetime(1, 1, 1, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
-_LAST = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
-_LONGEST = 10_000  # of a text; no database is asked for more
+_EARLIEST = (datetime(1, 1, 1, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
+_LATEST = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
+_MAX_LENGTH = 10_000  # of a text; no database is asked for more
 _TIMES = frozenset({"since", "until"})
-_OTHERS = frozenset({"status", "index", "workflows", "accounts"})
+_NOT_TEXT = frozenset({"status", "index", "workflows", "accounts"})
 
 
-def _check(filter: Filter) -> None:
+def _normalise_filter(filter: Filter) -> None:
     """Make every field what a store can be asked for, or say which one is not."""
     for field in fields(filter):
         value = getattr(filter, field.name)
-        if value is None or field.name in _OTHERS:
+        if value is None or field.name in _NOT_TEXT:
             continue
-        fit = _micros if field.name in _TIMES else _storable
+        fit = _parse_time if field.name in _TIMES else _check_text
         object.__setattr__(filter, field.name, fit(field.name, value))
-    _as_states(filter)
+    _normalise_status(filter)
     if isinstance(filter, RunFilter | LetterFilter):
-        _as_texts(filter)
+        _normalise_index(filter)
         _refuse_empty(filter)
 
 
-def _micros(name: str, value: Any) -> int:
+def _parse_time(name: str, value: Any) -> int:
     """People give datetimes; rows hold microseconds since 1970."""
     if isinstance(value, datetime):
         if value.tzinfo is None:
@@ -48,17 +45,17 @@ def _micros(name: str, value: Any) -> int:
         return (value - _EPOCH) // timedelta(microseconds=1)
     if not isinstance(value, int) or isinstance(value, bool):
         raise InputError(f"{name} takes a datetime or microseconds since 1970, not {value!r:.60}")
-    if not _FIRST <= value <= _LAST:
+    if not _EARLIEST <= value <= _LATEST:
         raise InputError(f"{name} takes microseconds since 1970, and {value!r:.60} is in no year there is")
     return value
 
 
-def _storable(name: str, value: Any) -> str:
+def _check_text(name: str, value: Any) -> str:
     """A text that a database can be asked for."""
     if not isinstance(value, str):
         raise InputError(f"{name} takes one text, not {value!r:.60}")
-    if len(value) > _LONGEST:
-        raise InputError(f"{name} takes a text of at most {_LONGEST:,} characters, not {len(value):,}")
+    if len(value) > _MAX_LENGTH:
+        raise InputError(f"{name} takes a text of at most {_MAX_LENGTH:,} characters, not {len(value):,}")
     if "\x00" in value or any("\ud800" <= sign <= "\udfff" for sign in value):
         raise InputError(Reason(ReasonCode.TEXT_UNSTORABLE, field=name))
     return value
@@ -70,7 +67,7 @@ def _refuse_empty(filter: RunFilter | LetterFilter) -> None:
         raise InputError("text is empty; leave it out to look for everything")
 
 
-def _as_states(filter: Filter) -> None:
+def _normalise_status(filter: Filter) -> None:
     """People give one state, or several in whatever holds them."""
     given = getattr(filter, "status", None)
     if given is None or isinstance(given, str):
@@ -84,7 +81,7 @@ def _as_states(filter: Filter) -> None:
     object.__setattr__(filter, "status", states)
 
 
-def _as_texts(filter: RunFilter | LetterFilter) -> None:
+def _normalise_index(filter: RunFilter | LetterFilter) -> None:
     """People give a value for each field of the index, or several of which any will do; rows hold texts."""
     given = filter.index
     if given is None:
@@ -92,8 +89,8 @@ def _as_texts(filter: RunFilter | LetterFilter) -> None:
     if not isinstance(given, Mapping) or not all(isinstance(field, str) for field in given):
         raise InputError(f"index takes an object from field to value, not {given!r:.60}")
     texts = {
-        _storable("index", field): tuple(
-            map(index_text, value if isinstance(value, tuple | list) else [value])
+        _check_text("index", field): tuple(
+            map(format_index_value, value if isinstance(value, tuple | list) else [value])
         )
         for field, value in given.items()
     }
@@ -120,7 +117,7 @@ class RunFilter:
     until: datetime | int | None = None
 
     def __post_init__(self) -> None:
-        _check(self)
+        _normalise_filter(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +143,7 @@ class LetterFilter:
     index: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        _check(self)
+        _normalise_filter(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +163,7 @@ class AuditFilter:
     accounts: bool = True
 
     def __post_init__(self) -> None:
-        _check(self)
+        _normalise_filter(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +174,7 @@ class CircuitFilter:
     status: CircuitStatus | str | None = None
 
     def __post_init__(self) -> None:
-        _check(self)
+        _normalise_filter(self)
         known = [status.value for status in CircuitStatus]
         if self.status is not None and self.status not in known:
             raise InputError(f"a circuit's status is one of {', '.join(known)}, not {self.status!r}")
@@ -195,7 +192,7 @@ class GroupFilter:
     workflows: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        _check(self)
+        _normalise_filter(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,6 +213,6 @@ class OutboxFilter:
     until: datetime | int | None = None
 
     def __post_init__(self) -> None:
-        _check(self)
+        _normalise_filter(self)
         if self.topic is not None:
-            Pattern.read(self.topic)
+            TopicPattern.read(self.topic)

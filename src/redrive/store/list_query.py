@@ -21,46 +21,18 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from redrive.core.audit import ENGINE
+from redrive.core.audit import ENGINE_ACTOR
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.errors import InputError
 from redrive.records import as_dict
 from redrive.store.filters import AuditFilter, LetterFilter, RunFilter
 from redrive.store.records import Page
-from redrive.store.session import Dialect, Statements, Verbatim
-
-__all__ = [
-    "CLOCK_STEP",
-    "FEW",
-    "Found",
-    "IndexPath",
-    "OLDEST",
-    "Request",
-    "SCANNED",
-    "Scan",
-    "Window",
-    "bounded",
-    "by_state",
-    "candidate_indexes",
-    "clauses",
-    "filter_values",
-    "is_exact",
-    "limited",
-    "mark_popular",
-    "merge_states",
-    "page_by_page",
-    "parameters",
-    "scan_limit",
-    "states_of",
-    "values_of_index",
-    "widest",
-]
-
+from redrive.store.session import Dialect, Statements, VerbatimText
 
 # -- Pages of a list, newest first, and the opaque cursors between them ----------------------------------
 
 
-MOST = 500
+MAX_PAGE_SIZE = 500
 _CURSOR = re.compile(r"([<>])(\d{1,19})")
 
 
@@ -73,7 +45,7 @@ Item = TypeVar("Item", bound=_HasId)
 Each = TypeVar("Each")
 
 
-async def page_by_page(ask: Callable[[str | None], Awaitable[Page[Each]]]) -> AsyncIterator[Each]:
+async def iterate_pages(ask: Callable[[str | None], Awaitable[Page[Each]]]) -> AsyncIterator[Each]:
     """Every item of a list, in constant memory; `ask` gives the page at a cursor."""
     cursor: str | None = None
     while True:
@@ -98,7 +70,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.above is None
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class PageRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One page that somebody asked for: first the window to fetch, then the page its rows make."""
 
     size: int
@@ -106,10 +78,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     place: int | None
 
     @classmethod
-    def of(cls, limit: int, cursor: str | None) -> Request:
+    def of(cls, limit: int, cursor: str | None) -> PageRequest:
         """Read what a caller passed; raises InputError if it makes no sense."""
-        size = _size(limit)
-        direction, place = _decode(cursor) if cursor is not None else ("<", None)
+        size = _check_size(limit)
+        direction, place = _decode_cursor(cursor) if cursor is not None else ("<", None)
         return cls(size=size, direction=direction, place=place)
 
     @property
@@ -126,7 +98,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """
         more = len(rows) > self.size
         if not more and reached is not None:
-            return self._unfinished(rows, reached)
+            return self._unfinished_page(rows, reached)
         items = rows[: self.size]
         if self.direction == "<":
             more_older, more_newer = more, self.place is not None
@@ -134,46 +106,44 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             items.reverse()
             more_older, more_newer = True, more
         if not items:
-            return _empty(self.direction, self.place)
+            return _empty_page(self.direction, self.place)
         return Page(
             items,
-            next=_encode("<", items[-1].id) if more_older else None,
-            prev=_encode(">", items[0].id) if more_newer else None,
+            next=_encode_cursor("<", items[-1].id) if more_older else None,
+            prev=_encode_cursor(">", items[0].id) if more_newer else None,
         )
 
-    def _unfinished(self, rows: list[Item], reached: int) -> Page[Item]:
+    def _unfinished_page(self, rows: list[Item], reached: int) -> Page[Item]:
         if self.direction == "<":
-            back = None if self.place is None else _encode(">", rows[0].id if rows else self.place - 1)
-            return Page(rows, next=_encode("<", reached), prev=back)
+            back = None if self.place is None else _encode_cursor(">", rows[0].id if rows else self.place - 1)
+            return Page(rows, next=_encode_cursor("<", reached), prev=back)
         rows = rows[::-1]
-        on = _encode("<", rows[-1].id if rows else (self.place or 0) + 1)
-        return Page(rows, next=on, prev=_encode(">", reached))
+        on = _encode_cursor("<", rows[-1].id if rows else (self.place or 0) + 1)
+        return Page(rows, next=on, prev=_encode_cursor(">", reached))
 
 
-def _empty(direction: str, place: int | None) -> Page[Item]:
+def _empty_page(direction: str, place: int | None) -> Page[Item]:
     """Nothing there: the way back is all there is to offer."""
     if place is None:
         return Page([], next=None, prev=None)
     if direction == "<":
-        return Page([], next=None, prev=_encode(">", place - 1))
-    return Page([], next=_encode("<", place + 1), prev=None)
+        return Page([], next=None, prev=_encode_cursor(">", place - 1))
+    return Page([], next=_encode_cursor("<", place + 1), prev=None)
 
 
-def _size(limit: int) -> int:
+def _check_size(limit: int) -> int:
     if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-        raise InputError(f"limit is {limit!r}; it must be a whole number from 1 to {MOST}")
-    return min(limit, MOST)
+        raise InputError(f"limit is {limit!r}; it must be a whole number from 1 to {MAX_PAGE_SIZE}")
+    return min(limit, MAX_PAGE_SIZE)
 
 
-def _encode(direction: str, place: int) -> str:
+def _encode_cursor(direction: str, place: int) -> str:
     return base64.urlsafe_b64encode(f"{direction}{place}".encode()).decode().rstrip("=")
 
 
-def _decode(cursor: str) -> tuple[str, int]:
+def _decode_cursor(cursor: str) -> tuple[str, int]:
     try:
-        text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode(
-            "ascii"
-        )
+        text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode("ascii")
     except (binascii.Error, ValueError, TypeError):
         text = ""
     found = _CURSOR.fullmatch(text)
@@ -182,30 +152,30 @@ def _decode(cursor: str) -> tuple[str, int]:
     return found[1], int(found[2])
 
 
-OLDEST = _encode(">", 0)
+OLDEST_CURSOR = _encode_cursor(">", 0)
 """The cursor of the page with the oldest rows."""
 
 
 # -- List queries: the conditions of a filter, the index to read along, and how far to look --------------
 
 
-CLOCK_STEP = 60_000_000
+CLOCK_SKEW = 60_000_000
 """Microseconds by which neighbouring rows may be out of order: clocks differ between machines."""
 
-FEW = 1000
+POPULAR_ABOVE = 1000
 """Up to so many runs with one value of a search field are looked up and sorted. With more of them, the list
 is read in its own order and each row is checked for the value."""
 
-SCANNED = 5_000
+MAX_SCANNED = 5_000
 """Rows that one page looks at, at most, for conditions that its index does not cover."""
 
 _BOUNDS = frozenset({"below", "above", "since", "until"})  # a time is a range of ids, give or take a minute
-_INDEXED = frozenset(RunStatus) - {RunStatus.RUNNING, RunStatus.SUCCESS}
-_POPULAR = "popular_"
-_MOST_FAIL_IN = "exec"
+_INDEXED_STATES = frozenset(RunStatus) - {RunStatus.RUNNING, RunStatus.SUCCESS}
+_POPULAR_PREFIX = "popular_"
+_USUAL_STAGE = "exec"
 
 
-def _pattern(text: str) -> str:
+def _like_pattern(text: str) -> str:
     """Return the LIKE pattern that finds a text in a stored reason.
 
     A reason is stored as JSON, so the text is written as JSON writes it. A space matches any character:
@@ -221,44 +191,44 @@ def filter_values(where: RunFilter | LetterFilter | AuditFilter) -> dict[str, An
     for number, (field, texts) in enumerate(found.pop("index", {}).items()):
         found[f"index_{number}"] = (field, list(texts))
     if "tag" in found:
-        found["tag"] = Verbatim(found["tag"])  # tags are kept in JSON, which escapes NUL by itself
+        found["tag"] = VerbatimText(found["tag"])  # tags are kept in JSON, which escapes NUL by itself
     if "text" in found:
-        found["text"] = _pattern(found["text"])
+        found["text"] = _like_pattern(found["text"])
     if not found.pop("accounts", True):
         found["no_accounts"] = True
     if found.get("event", "").endswith("."):
         found["kind"] = found.pop("event")
-    if found.get("stage", _MOST_FAIL_IN) != _MOST_FAIL_IN:
+    if found.get("stage", _USUAL_STAGE) != _USUAL_STAGE:
         found["early_or_late"] = found.pop("stage")  # few letters, with an index of their own
-    if found.get("by", ENGINE) != ENGINE:
+    if found.get("by", ENGINE_ACTOR) != ENGINE_ACTOR:
         found["person"] = found.pop("by")  # few lines, with an index of their own
     return found
 
 
-def clauses(sql: Statements, dialect: Dialect, table: str, names: Iterable[str]) -> str:
+def join_clauses(sql: Statements, dialect: Dialect, table: str, names: Iterable[str]) -> str:
     """Return the conditions of these names, joined by AND; one for each field to search by."""
     return " AND ".join(_clause(sql, dialect, table, name) for name in names) or "true"
 
 
 def _clause(sql: Statements, dialect: Dialect, table: str, name: str) -> str:
-    for prefix, condition in (("index_", "index"), (_POPULAR, "popular")):
+    for prefix, condition in (("index_", "index"), (_POPULAR_PREFIX, "popular")):
         if name.startswith(prefix):
             return sql[f"{table}.{condition}"].text(dialect).replace("index_0", name)
     return sql[f"{table}.{name}"].text(dialect)
 
 
-def parameters(values: Mapping[str, Any]) -> dict[str, Any]:
+def query_parameters(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values under the names of the conditions' parameters."""
     found: dict[str, Any] = {}
     for name, value in values.items():
-        if name.startswith(("index_", _POPULAR)):
+        if name.startswith(("index_", _POPULAR_PREFIX)):
             found[f"{name}_field"], found[f"{name}_values"] = value[0], value[1]
         else:
             found[name] = value
     return found
 
 
-def states_of(wanted: Any, kind: type[RunStatus] | type[LetterStatus]) -> Sequence[str] | None:
+def parse_states(wanted: Any, kind: type[RunStatus] | type[LetterStatus]) -> Sequence[str] | None:
     """Return the states asked for, each once; None for all."""
     if wanted is None:
         return None
@@ -270,7 +240,7 @@ def states_of(wanted: Any, kind: type[RunStatus] | type[LetterStatus]) -> Sequen
         raise InputError(f"{error}: there are {known}") from None
 
 
-def bounded(
+def add_id_range(
     values: dict[str, Any], window: Window, since: int | None = None, until: int | None = None
 ) -> dict[str, Any]:
     """Return the values with the narrowest range of ids that the window and the times allow."""
@@ -284,27 +254,27 @@ def bounded(
     return found
 
 
-def mark_popular(values: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+def flag_popular(values: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
     """Return the values with these search fields marked: very many runs have the value."""
     many = set(names)
-    return {_POPULAR + name if name in many else name: value for name, value in values.items()}
+    return {_POPULAR_PREFIX + name if name in many else name: value for name, value in values.items()}
 
 
-def limited(values: dict[str, Any], edge: int | None, *, newest_first: bool) -> dict[str, Any]:
+def add_scan_limit(values: dict[str, Any], edge: int | None, *, newest_first: bool) -> dict[str, Any]:
     """Return the values with a range of ids that ends at the last row to look at."""
     if edge is None:
         return values
     return {**values, "above": edge - 1} if newest_first else {**values, "below": edge + 1}
 
 
-class Found(msgspec.Struct, frozen=True):
+class WindowRows(msgspec.Struct, frozen=True):
     """Rows of a window. `reached`: the last row looked at, if there are more behind it."""
 
     rows: list[Any]
     reached: int | None = None
 
 
-def merge_states(found: Sequence[Found], window: Window) -> Found:
+def merge_states(found: Sequence[WindowRows], window: Window) -> WindowRows:
     """Merge the rows of several states into one list, nearest to the window's start first.
 
     A state that was not read to its end limits the list: rows behind that point could be missing.
@@ -314,7 +284,7 @@ def merge_states(found: Sequence[Found], window: Window) -> Found:
     reached = None if not edges else max(edges) if down else min(edges)
     ordered = merge(*(each.rows for each in found), key=lambda row: row.id, reverse=down)
     within = (row for row in ordered if reached is None or (row.id >= reached if down else row.id <= reached))
-    return Found(list(islice(within, window.most)), reached)
+    return WindowRows(list(islice(within, window.most)), reached)
 
 
 class IndexPath(msgspec.Struct, frozen=True, kw_only=True):
@@ -345,7 +315,7 @@ class Scan(msgspec.Struct, frozen=True):
     limit: int | None = None
 
 
-_FEW = {
+_SMALL_INDEXES = {
     "runs": (
         IndexPath(index="runs_pkey", wanted=("idempotency_key",), few=True),
         IndexPath(index="runs_pkey", wanted=("index",), few=True),
@@ -359,16 +329,14 @@ _FEW = {
     ),
 }
 # A tenant's own index comes first: where the tenant is small, no other is looked at.
-_ALONG: dict[str, tuple[IndexPath, ...]] = {
+_LIST_INDEXES: dict[str, tuple[IndexPath, ...]] = {
     "runs": (
         IndexPath(index="runs_of_tenant", columns=("tenant",)),
         IndexPath(index="runs_handling", columns=("handler_for",), said=("handling",)),
         IndexPath(index="runs_correlated", columns=("correlation_id",), said=("correlated",)),
-        IndexPath(index="runs_by_status", columns=("status",), said=("indexed",), states=_INDEXED),
+        IndexPath(index="runs_by_status", columns=("status",), said=("indexed",), states=_INDEXED_STATES),
         IndexPath(index="runs_of_workflow", columns=("workflow",)),
-        IndexPath(
-            index="runs_succeeded", wanted=("status",), said=("succeeded",), states=frozenset({"SUCCESS"})
-        ),
+        IndexPath(index="runs_succeeded", wanted=("status",), said=("succeeded",), states=frozenset({"SUCCESS"})),
     ),
     "letters": (
         IndexPath(index="letters_of_tenant_by_status", columns=("tenant", "status")),
@@ -395,22 +363,22 @@ def candidate_indexes(table: str, values: Mapping[str, Any]) -> Sequence[IndexPa
 
     There is one where few rows are meant, or where an index covers the whole filter.
     """
-    for path in _FEW[table]:
+    for path in _SMALL_INDEXES[table]:
         if path.covers(values):
             return [path]
-    leading = [path for path in _ALONG[table] if path.covers(values)]
-    found = [path for path in leading if not any(_is_part(path, other) for other in leading)]
+    leading = [path for path in _LIST_INDEXES[table] if path.covers(values)]
+    found = [path for path in leading if not any(_is_less_selective(path, other) for other in leading)]
     if whole := [path for path in found if is_exact(path, values)]:
         return whole[:1]
     return found or [IndexPath(index=f"{table}_pkey")]
 
 
-def _is_part(path: IndexPath, other: IndexPath) -> bool:
+def _is_less_selective(path: IndexPath, other: IndexPath) -> bool:
     """Return whether the other index is more selective: it has all columns of this one, and more."""
     return bool(path.columns) and set(path.columns) < set(other.columns)
 
 
-def by_state(table: str, values: Mapping[str, Any]) -> bool:
+def is_read_by_state(table: str, values: Mapping[str, Any]) -> bool:
     """Return whether all states are read one by one and merged: only so are a tenant's letters in order."""
     return table == "letters" and "tenant" in values and not candidate_indexes(table, values)[0].few
 
@@ -421,7 +389,7 @@ def is_exact(path: IndexPath, values: Mapping[str, Any]) -> bool:
     return path.few or not values.keys() - _BOUNDS - set(path.columns) - implied
 
 
-def values_of_index(path: IndexPath, values: Mapping[str, Any]) -> dict[str, Any]:
+def index_values(path: IndexPath, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of the values that the index itself has."""
     known = (*path.columns, "below", "above")
     return {name: values[name] for name in known if name in values}
@@ -429,7 +397,7 @@ def values_of_index(path: IndexPath, values: Mapping[str, Any]) -> dict[str, Any
 
 def scan_limit(count: int, lowest: int, highest: int, *, newest_first: bool) -> int | None:
     """Return the last row to look at; None if there are fewer rows than that."""
-    return None if count < SCANNED else lowest if newest_first else highest
+    return None if count < MAX_SCANNED else lowest if newest_first else highest
 
 
 def widest(scans: Sequence[Scan], *, newest_first: bool) -> Scan:

@@ -8,32 +8,30 @@ from typing import Any
 from redrive.core.states import LetterStatus
 from redrive.store import list_query
 from redrive.store.list_query import (
-    CLOCK_STEP,
-    Found,
+    CLOCK_SKEW,
     IndexPath,
     Scan,
     Window,
-    bounded,
-    by_state,
+    WindowRows,
+    add_id_range,
+    add_scan_limit,
     candidate_indexes,
-    clauses,
+    flag_popular,
+    index_values,
     is_exact,
-    limited,
-    mark_popular,
+    is_read_by_state,
+    join_clauses,
     merge_states,
-    parameters,
+    query_parameters,
     scan_limit,
-    values_of_index,
     widest,
 )
 from redrive.store.session import Session, Statements
 
-__all__ = ["Query", "choose_scan", "scan_sql", "with_popular"]
-
 SQL = Statements("lists.sql")
 
 # The indexes that come with a table have other names on SQLite, which also reads along the id without one.
-_SQLITE_NAMES = {
+_SQLITE_HINTS = {
     "runs_pkey": "NOT INDEXED",
     "letters_pkey": "NOT INDEXED",
     "audit_pkey": "NOT INDEXED",
@@ -49,7 +47,7 @@ _POSTGRES_KEYS = {
 }
 
 
-class Query:
+class ListQuery:
     """The query of one list, put together from the conditions that a filter needs.
 
     `columns` names the statement with the columns to read, if not the table's own.
@@ -69,33 +67,33 @@ class Query:
         self._record = record
         self._columns = columns or table
 
-    async def fetch(self, window: Window, states: Sequence[str] | None) -> Found:
+    async def fetch(self, window: Window, states: Sequence[str] | None) -> WindowRows:
         """Read the rows of a window. Each state is read by itself, in the order of its index, and merged."""
         async with self._session.index_order():
-            values = bounded(self._values, window, *await self._ids_of_times())
-            if states is None and not by_state(self._table, values):
-                return await self._select(window, values)
+            values = add_id_range(self._values, window, *await self._find_id_range())
+            if states is None and not is_read_by_state(self._table, values):
+                return await self._select_rows(window, values)
             each = LetterStatus if states is None else states
-            found = [await self._select(window, {**values, "status": str(state)}) for state in each]
+            found = [await self._select_rows(window, {**values, "status": str(state)}) for state in each]
             return merge_states(found, window)
 
-    async def _select(self, window: Window, values: dict[str, Any]) -> Found:
+    async def _select_rows(self, window: Window, values: dict[str, Any]) -> WindowRows:
         scan = await choose_scan(self._session, self._table, values, newest_first=window.down)
-        values = limited(values, scan.limit, newest_first=window.down)
+        values = add_scan_limit(values, scan.limit, newest_first=window.down)
         text = SQL[self._columns].text(self._session.dialect)
         statement = scan_sql(self._session, text, self._table, scan.path, values, newest_first=window.down)
-        rows = await self._session.rows(statement, **parameters(values), most=window.most)
-        return Found([self._record(row) for row in rows], scan.limit)
+        rows = await self._session.rows(statement, **query_parameters(values), most=window.most)
+        return WindowRows([self._record(row) for row in rows], scan.limit)
 
-    async def _ids_of_times(self) -> tuple[int | None, int | None]:
+    async def _find_id_range(self) -> tuple[int | None, int | None]:
         """Return an id below all rows since a time, and one above all rows until a time."""
         since, until = self._values.get("since"), self._values.get("until")
         return (
-            None if since is None else await self._id_at(since - CLOCK_STEP),
-            None if until is None else await self._id_at(until + CLOCK_STEP) + 1,
+            None if since is None else await self._find_last_id_before(since - CLOCK_SKEW),
+            None if until is None else await self._find_last_id_before(until + CLOCK_SKEW) + 1,
         )
 
-    async def _id_at(self, time: int) -> int:
+    async def _find_last_id_before(self, time: int) -> int:
         """Return the last id before a time. Ids grow with time, so halving finds it without an index."""
         low, high = 0, await self._session.value(SQL[f"{self._table}.last"]) + 1
         while low + 1 < high:
@@ -108,16 +106,16 @@ class Query:
         return low
 
 
-async def with_popular(session: Session, values: dict[str, Any]) -> dict[str, Any]:
+async def detect_popular(session: Session, values: dict[str, Any]) -> dict[str, Any]:
     """Mark the search fields of a filter whose value very many runs have."""
-    few = list_query.FEW
+    few = list_query.POPULAR_ABOVE
     popular = []
     for name, wanted in values.items():
         if name.startswith("index_"):
-            asked = parameters({"index_0": wanted})
-            if await session.value(SQL["having"], **asked, most=few + 1) > few:
+            asked = query_parameters({"index_0": wanted})
+            if await session.value(SQL["count_index_matches"], **asked, most=few + 1) > few:
                 popular.append(name)
-    return mark_popular(values, popular)
+    return flag_popular(values, popular)
 
 
 async def choose_scan(session: Session, table: str, values: Mapping[str, Any], *, newest_first: bool) -> Scan:
@@ -126,10 +124,10 @@ async def choose_scan(session: Session, table: str, values: Mapping[str, Any], *
     for path in candidate_indexes(table, values):
         if is_exact(path, values):
             return Scan(path)
-        known = values_of_index(path, values)
+        known = index_values(path, values)
         text = SQL[f"{table}.edge"].text(session.dialect)
         statement = scan_sql(session, text, table, path, known, newest_first=newest_first)
-        row = await session.row(statement, **known, scanned=list_query.SCANNED)
+        row = await session.row(statement, **known, scanned=list_query.MAX_SCANNED)
         limit = scan_limit(*row, newest_first=newest_first)
         if limit is None:
             return Scan(path)
@@ -141,16 +139,16 @@ def scan_sql(
     session: Session, text: str, table: str, path: IndexPath, values: Mapping[str, Any], *, newest_first: bool
 ) -> str:
     """Fill in a list's statement so that the database reads along this index and no other."""
-    wanted = clauses(SQL, session.dialect, table, [*values, *path.said])
+    wanted = join_clauses(SQL, session.dialect, table, [*values, *path.said])
     direction = "DESC" if newest_first else "ASC"
     if session.dialect == "sqlite":
-        hint = _SQLITE_NAMES.get(path.index, f"INDEXED BY {path.index}")
+        hint = _SQLITE_HINTS.get(path.index, f"INDEXED BY {path.index}")
         return text.format(hint=hint, conditions=wanted, order=f"{table[0]}.id {direction}")
-    conditions, order = _leading_to(table, path, direction)
+    conditions, order = _index_conditions(table, path, direction)
     return text.format(hint="", conditions=" AND ".join([*conditions, wanted]), order=order)
 
 
-def _leading_to(table: str, path: IndexPath, direction: str) -> tuple[list[str], str]:
+def _index_conditions(table: str, path: IndexPath, direction: str) -> tuple[list[str], str]:
     """Return conditions and an order that leave PostgreSQL's planner one good index.
 
     An order that no other index has, for one. PostgreSQL knows that a column compared by `=` decides nothing,

@@ -18,28 +18,14 @@ from redrive.clock import MICROS
 from redrive.core.transitions import AuditWrite, MessageWrite, Transition
 from redrive.errors import RedriveError
 from redrive.records import as_dict
-from redrive.store.list_query import Request, Window
+from redrive.store.list_query import PageRequest, Window
 from redrive.store.records import Page
-from redrive.store.session import Database, Session, Statements, reads, writes
-
-__all__ = [
-    "LaneCase",
-    "NewNotice",
-    "NewNotification",
-    "NoticeRow",
-    "Notices",
-    "NotificationCalls",
-    "NotificationFilter",
-    "NotificationRow",
-    "RuleRow",
-    "Telling",
-    "purge_notifications",
-]
+from redrive.store.session import Database, Session, Statements, read_call, write_call
 
 MOST_UNREAD = 1000
 """Unread notifications are counted up to this many."""
 
-SENT_KEPT = 86_400 * MICROS
+SENT_RETENTION = 86_400 * MICROS
 """How long notices are kept after they were sent, so that a relay which repeats one adds nothing."""
 
 
@@ -61,7 +47,7 @@ class NoticeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     notice: str
 
 
-class LaneCase(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class DueLane(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A due lane: `count` notices that were not sent, the newest of which is `last`.
 
     `notices` are the newest ones, the last one first. `version` changes when the lane's notification is sent.
@@ -89,13 +75,13 @@ class NewNotification(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     content: str
 
 
-class Telling(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class LaneNotification(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The notification of a lane, sent if the lane still has this version.
 
     The lane is due again after `every` microseconds.
     """
 
-    case: LaneCase
+    case: DueLane
     every: int
     notification: NewNotification
     messages: tuple[MessageWrite, ...] = ()
@@ -134,7 +120,7 @@ class RuleRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     updated_by: str
 
 
-class Notices(Protocol):
+class NotificationStore(Protocol):
     """The calls about notifications: each one transaction, each safe to repeat."""
 
     # -- chores ------------------------------------------------------------------------------------
@@ -142,10 +128,10 @@ class Notices(Protocol):
     async def add(self, notices: Sequence[NewNotice]) -> None:
         """Keep facts until they are sent; those that are stored already change nothing."""
 
-    async def due(self, *, limit: int, newest: int) -> list[LaneCase]:
+    async def due(self, *, limit: int, newest: int) -> list[DueLane]:
         """Return lanes that are due and have something to send, each with its `newest` facts."""
 
-    async def tell(self, telling: Telling) -> bool:
+    async def tell(self, telling: LaneNotification) -> bool:
         """Store the notification of a lane, and the messages that bring it to users.
 
         Return False if another process was faster, or a notice was added meanwhile: then nothing is written.
@@ -189,7 +175,7 @@ class NotificationCalls:
 
     # -- chores ------------------------------------------------------------------------------------
 
-    @writes()
+    @write_call()
     async def add(self, session: Session, notices: Sequence[NewNotice]) -> None:
         async with session.transaction():
             now = await session.now()
@@ -198,17 +184,15 @@ class NotificationCalls:
                 await session.rows(SQL["put_notice"], **as_dict(each), now=now)
                 await session.rows(SQL["put_lane"], tenant=each.tenant, lane=each.lane)
 
-    @reads()
-    async def due(self, session: Session, *, limit: int, newest: int) -> list[LaneCase]:
+    @read_call()
+    async def due(self, session: Session, *, limit: int, newest: int) -> list[DueLane]:
         now = await session.now()
         found = []
         for row in await session.rows(SQL["due_lanes"], now=now, most=limit):
             tenant, lane, version, count, first_at, last = row
-            notices = await session.rows(
-                SQL["newest_notices"], tenant=tenant, lane=lane, last=last, newest=newest
-            )
+            notices = await session.rows(SQL["newest_notices"], tenant=tenant, lane=lane, last=last, newest=newest)
             found.append(
-                LaneCase(
+                DueLane(
                     tenant=tenant,
                     lane=lane,
                     version=version,
@@ -221,23 +205,23 @@ class NotificationCalls:
             )
         return found
 
-    async def tell(self, telling: Telling) -> bool:
+    async def tell(self, telling: LaneNotification) -> bool:
         try:
-            await self._tell(telling)
+            await self._write_lane(telling)
         except _LaneChanged:
             return False
         return True
 
-    @writes()
-    async def _tell(self, session: Session, telling: Telling) -> None:
+    @write_call()
+    async def _write_lane(self, session: Session, telling: LaneNotification) -> None:
         async with session.transaction():
             now = await session.now()
             case = telling.case
             lane = {"tenant": case.tenant, "lane": case.lane}
             next_at = now + telling.every
-            if not await session.rows(SQL["turn_lane"], **lane, version=case.version, next_at=next_at):
+            if not await session.rows(SQL["reschedule_lane"], **lane, version=case.version, next_at=next_at):
                 raise _LaneChanged
-            if len(await session.rows(SQL["mark_told"], **lane, last=case.last, now=now)) != case.count:
+            if len(await session.rows(SQL["mark_sent"], **lane, last=case.last, now=now)) != case.count:
                 raise _LaneChanged
             await session.rows(SQL["put_notification"], **as_dict(telling.notification), now=now)
             if telling.messages:
@@ -247,29 +231,29 @@ class NotificationCalls:
 
     # -- people ------------------------------------------------------------------------------------
 
-    @reads()
+    @read_call()
     async def inbox(
         self, session: Session, where: NotificationFilter, reader: str, *, limit: int, cursor: str | None
     ) -> Page[NotificationRow]:
-        request = Request.of(limit, cursor)
+        request = PageRequest.of(limit, cursor)
         window = request.window
-        values = _conditions(where, window)
-        statement = _statement(session, "notifications", values, "DESC" if window.down else "ASC")
+        values = _condition_values(where, window)
+        statement = _build_statement(session, "notifications", values, "DESC" if window.down else "ASC")
         rows = await session.rows(statement, **values, reader=reader, most=window.most)
         return request.page([_notification_row(row) for row in rows])
 
-    @reads()
+    @read_call()
     async def unread(self, session: Session, where: NotificationFilter, reader: str) -> int:
-        values = {**_conditions(where), "unread": True}
-        statement = _statement(session, "unread", values)
+        values = {**_condition_values(where), "unread": True}
+        statement = _build_statement(session, "unread", values)
         return int(await session.value(statement, **values, reader=reader, most=MOST_UNREAD))
 
-    @writes()
+    @write_call()
     async def mark_read(self, session: Session, where: NotificationFilter, reader: str) -> int:
-        values = {**_conditions(where), "unread": True}
-        return len(await session.rows(_statement(session, "mark_read", values), **values, reader=reader))
+        values = {**_condition_values(where), "unread": True}
+        return len(await session.rows(_build_statement(session, "mark_read", values), **values, reader=reader))
 
-    @reads()
+    @read_call()
     async def rules(self, session: Session) -> Sequence[RuleRow]:
         rows = await session.rows(SQL["rules"])
         return [
@@ -277,19 +261,15 @@ class NotificationCalls:
             for tenant, workflow, rule, updated_at, updated_by in rows
         ]
 
-    @writes()
+    @write_call()
     async def set_rule(self, session: Session, row: RuleRow, audit: AuditWrite) -> None:
         async with session.transaction():
             await session.rows(
-                SQL["put_rule"],
-                tenant=row.tenant,
-                workflow=row.workflow,
-                rule=row.rule,
-                updated_by=row.updated_by,
+                SQL["put_rule"], tenant=row.tenant, workflow=row.workflow, rule=row.rule, updated_by=row.updated_by
             )
             await session.note([audit])
 
-    @writes()
+    @write_call()
     async def delete_rule(self, session: Session, tenant: str, workflow: str, audit: AuditWrite) -> bool:
         return await session.change(SQL["drop_rule"], audit, tenant=tenant, workflow=workflow)
 
@@ -314,7 +294,7 @@ def _notification_row(row: Sequence[Any]) -> NotificationRow:
     )
 
 
-def _conditions(where: NotificationFilter, window: Window | None = None) -> dict[str, Any]:
+def _condition_values(where: NotificationFilter, window: Window | None = None) -> dict[str, Any]:
     """Return what a filter and a window ask for, by the names of the conditions."""
     values: dict[str, Any] = {
         "tenant": where.tenant,
@@ -327,7 +307,7 @@ def _conditions(where: NotificationFilter, window: Window | None = None) -> dict
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _statement(session: Session, name: str, values: dict[str, Any], order: str = "") -> str:
+def _build_statement(session: Session, name: str, values: dict[str, Any], order: str = "") -> str:
     """Return the text of a statement with the conditions that these values need."""
     dialect = session.dialect
     conditions = [SQL[f"notifications.{each}"].text(dialect) for each in values]
@@ -341,8 +321,8 @@ async def purge_notifications(session: Session, now: int, before: int, limit: in
     """
     await session.rows(SQL["missing_lanes"])
     removed = 0
-    for name in ("old_notices", "old_lanes"):
-        removed += len(await session.rows(SQL[name], before=now - SENT_KEPT, most=limit))
-    gone = await session.rows(SQL["old_notifications"], before=before, most=limit)
-    await session.rows(SQL["old_reads"], notifications=[row[0] for row in gone])
+    for name in ("delete_old_notices", "delete_old_lanes"):
+        removed += len(await session.rows(SQL[name], before=now - SENT_RETENTION, most=limit))
+    gone = await session.rows(SQL["delete_old_notifications"], before=before, most=limit)
+    await session.rows(SQL["delete_old_reads"], notifications=[row[0] for row in gone])
     return removed + len(gone)

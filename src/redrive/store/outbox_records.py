@@ -8,27 +8,10 @@ from typing import Any
 
 import msgspec
 
-from redrive.core.outbox import DeliveryMark, Pattern
+from redrive.core.outbox import DeliveryResult, TopicPattern
 from redrive.core.states import DeliveryStatus
 from redrive.core.transitions import AuditWrite
 from redrive.store.filters import OutboxFilter
-
-__all__ = [
-    "BlockedKey",
-    "ClaimedDelivery",
-    "Deliveries",
-    "DeliveryChoice",
-    "DeliveryDecision",
-    "DeliveryRow",
-    "MessageRow",
-    "NewSink",
-    "SinkRow",
-    "claimed_delivery",
-    "delivery_row",
-    "filter_values",
-    "mark_values",
-    "message_row",
-]
 
 
 class NewSink(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -36,7 +19,7 @@ class NewSink(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     name: str
     kind: str
-    topics: tuple[Pattern, ...]
+    topics: tuple[TopicPattern, ...]
 
 
 class SinkRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -44,7 +27,7 @@ class SinkRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     name: str
     kind: str
-    topics: tuple[Pattern, ...]
+    topics: tuple[TopicPattern, ...]
     seen_at: int
     pending: int
     dead: int
@@ -93,7 +76,7 @@ class ClaimedDelivery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     bundle: int | None = None
 
 
-class Deliveries(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class ClaimedDeliveries(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The deliveries that a claim took; those with equal keys are in order.
 
     `more`: another claim may get more at once. `next_at`: when the next delivery is due, if none was.
@@ -107,7 +90,7 @@ class Deliveries(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     next_at: int | None = None
 
 
-class DeliveryChoice(StrEnum):
+class DeliveryAction(StrEnum):
     """An action of a user on an unfinished delivery."""
 
     RETRY = "RETRY"
@@ -118,7 +101,7 @@ class DeliveryDecision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A user's decision about a message's delivery to one sink, or about all its unfinished deliveries."""
 
     message: str
-    choice: DeliveryChoice
+    choice: DeliveryAction
     audit: AuditWrite
     sink: str | None = None
 
@@ -181,7 +164,7 @@ def delivery_row(row: Sequence[Any]) -> DeliveryRow:
     )
 
 
-def mark_values(mark: DeliveryMark, now: int, unfinished: set[int]) -> dict[str, Any]:
+def delivery_result_values(mark: DeliveryResult, now: int, unfinished: set[int]) -> dict[str, Any]:
     """Return the parameters of `mark_delivery`.
 
     A delivery waits behind another message only while that one is among the `unfinished`.
@@ -201,12 +184,12 @@ def mark_values(mark: DeliveryMark, now: int, unfinished: set[int]) -> dict[str,
     }
 
 
-def filter_values(where: OutboxFilter) -> dict[str, Any]:
+def outbox_filter_values(where: OutboxFilter) -> dict[str, Any]:
     """Return what a filter asks for, by the names of the conditions in `lists.sql`."""
     plain = {name: getattr(where, name) for name in ("tenant", "key", "run_id", "since", "until")}
     found = {name: value for name, value in plain.items() if value is not None}
     if where.topic is not None:
-        pattern = Pattern.read(where.topic)
+        pattern = TopicPattern.read(where.topic)
         found["topics" if pattern.wild else "topic"] = pattern.topic
     status = None if where.status is None else DeliveryStatus(where.status)
     if where.sink is not None and status is not None:

@@ -16,62 +16,56 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from redrive.core.journal import EntryRow
-from redrive.core.outbox import Arrived, Carrier, DeliveryMark, Suspects
+from redrive.core.outbox import DeliveredBundle, DeliveryResult, SinkLease, Suspects
 from redrive.core.states import RunStatus
-from redrive.core.transitions import Answer, AuditWrite, NewRun, Transition
-from redrive.store.account_records import Accounts
-from redrive.store.bulk import ItemMark, NewSet, SetChange, SetItemRow, SetItemStatus, SetRow
-from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, CircuitTurn, Permit, Turned
-from redrive.store.filters import (
-    AuditFilter,
-    CircuitFilter,
-    GroupFilter,
-    LetterFilter,
-    OutboxFilter,
-    RunFilter,
+from redrive.core.transitions import AuditWrite, NewRun, Transition, TransitionResult
+from redrive.store.account_records import AccountStore
+from redrive.store.bulk import BulkChange, BulkItemResult, BulkItemRow, BulkRow, NewBulk, SetItemStatus
+from redrive.store.circuits import (
+    CircuitCase,
+    CircuitKey,
+    CircuitRow,
+    CircuitUpdate,
+    CircuitUpdateResult,
+    Permit,
+    PermitRequest,
 )
-from redrive.store.notifications import Notices
-from redrive.store.outbox_records import (
-    BlockedKey,
-    Deliveries,
-    DeliveryDecision,
-    MessageRow,
-    NewSink,
-    SinkRow,
-)
+from redrive.store.filters import AuditFilter, CircuitFilter, GroupFilter, LetterFilter, OutboxFilter, RunFilter
+from redrive.store.notifications import NotificationStore
+from redrive.store.outbox_records import BlockedKey, ClaimedDeliveries, DeliveryDecision, MessageRow, NewSink, SinkRow
 from redrive.store.records import (
     AttemptRow,
     AuditRow,
-    Case,
+    DecisionCase,
     Facets,
     GroupPage,
     HeldRun,
     LetterRow,
     Page,
     PolicyRow,
-    Purge,
-    RunGlance,
+    PurgeRequest,
     RunRow,
-    Started,
+    RunSummary,
+    StartResult,
     Triage,
 )
-from redrive.store.schedules import Schedules
-from redrive.store.settings import Views
-from redrive.store.stats import Figures
-from redrive.store.workers import Beat, Catalogue, Claim, Claims, KnownItem, NewWorker, WorkerRow
+from redrive.store.settings import SavedViewStore, ScheduleStore
+from redrive.store.stats import StoreStats
+from redrive.store.workers import (
+    Catalogue,
+    CatalogueRow,
+    ClaimRequest,
+    ClaimResult,
+    HeartbeatReply,
+    NewWorker,
+    WorkerRow,
+)
 
-__all__ = [
-    "LeaseLine",
-    "People",
-    "Store",
-    "Transaction",
-]
 
-
-class LeaseLine(Protocol):
+class LeaseConnection(Protocol):
     """A worker's own connection for heartbeats, used from the lease's thread only."""
 
-    def beat(self, worker: int, heartbeats: Mapping[tuple[int, int], str | None]) -> Beat:
+    def beat(self, worker: int, heartbeats: Mapping[tuple[int, int], str | None]) -> HeartbeatReply:
         """Renew the lease; note the heartbeats of steps, keyed by (run, entry index)."""
 
     def close(self) -> None:
@@ -90,14 +84,14 @@ class Transaction(Protocol):
     async def fetchrow(self, statement: str, *params: Any) -> dict[str, Any] | None:
         """Run a query; return its first row."""
 
-    async def commit(self, worker: int, transition: Transition) -> Answer:
+    async def commit(self, worker: int, transition: Transition) -> TransitionResult:
         """Record the step as the transaction's last act and commit; roll back if the fence is gone."""
 
     async def rollback(self) -> None:
         """Undo everything. Harmless after `commit`."""
 
 
-class People(Protocol):
+class DeskStore(Protocol):
     """What is done for people: the half of the port that can be confined to one tenant."""
 
     def now(self) -> int:
@@ -107,24 +101,24 @@ class People(Protocol):
         """Return the key of a tenant's fingerprints, the same in all processes; nothing is read for it."""
 
     @property
-    def accounts(self) -> Accounts:
+    def accounts(self) -> AccountStore:
         """The calls about people and their credentials."""
 
     @property
-    def notices(self) -> Notices:
+    def notices(self) -> NotificationStore:
         """The calls about notifications."""
 
     @property
-    def schedules(self) -> Schedules:
+    def schedules(self) -> ScheduleStore:
         """The calls about schedules."""
 
     @property
-    def views(self) -> Views:
+    def views(self) -> SavedViewStore:
         """The calls about saved views."""
 
     # -- accepting work -------------------------------------------------------------------------------
 
-    async def start(self, runs: Sequence[NewRun], *, worker: int | None = None) -> list[Started]:
+    async def start(self, runs: Sequence[NewRun], *, worker: int | None = None) -> list[StartResult]:
         """Accept runs, each together with its idempotency key.
 
         A worker that is named, and alive, has those of them that are new, due and not paused from the
@@ -132,12 +126,8 @@ class People(Protocol):
         """
 
     async def apply(
-        self,
-        transitions: Sequence[Transition],
-        *,
-        worker: int | None = None,
-        carriers: Sequence[Carrier] = (),
-    ) -> list[Answer]:
+        self, transitions: Sequence[Transition], *, worker: int | None = None, carriers: Sequence[SinkLease] = ()
+    ) -> list[TransitionResult]:
         """Write each transition whose fence still holds; one commit for all of them.
 
         The caller has their messages for the sinks of `carriers` from the beginning, as if it had claimed
@@ -152,10 +142,10 @@ class People(Protocol):
     async def note(self, lines: Sequence[AuditWrite]) -> None:
         """Add lines to the audit log."""
 
-    async def begin_set(self, new: NewSet, audit: AuditWrite) -> None:
+    async def create_bulk(self, new: NewBulk, audit: AuditWrite) -> None:
         """Accept a set of letters to decide on."""
 
-    async def change_set(self, public_id: str, change: SetChange, audit: AuditWrite) -> bool:
+    async def change_bulk(self, public_id: str, change: BulkChange, audit: AuditWrite) -> bool:
         """Stop a set, pause it, let it go on or change its rate; False if it is over, or stands like that.
 
         Nobody is handed letters of a set that is stopped or paused; what was handed out is decided on.
@@ -184,7 +174,7 @@ class People(Protocol):
     async def letter_of(self, run: int) -> LetterRow | None:
         """The dead letter of a run."""
 
-    async def cases(self, ids: Sequence[str]) -> list[Case]:
+    async def cases(self, ids: Sequence[str]) -> list[DecisionCase]:
         """What deciding about these takes, each named by its letter's or its run's id, if they exist.
 
         All of it as of one moment: a letter that is open belongs to a run with the fence it was opened under.
@@ -193,10 +183,10 @@ class People(Protocol):
     async def audit(self, where: AuditFilter, *, limit: int, cursor: str | None) -> Page[AuditRow]:
         """A page of the audit log, newest first."""
 
-    async def known(self, names: Sequence[str]) -> list[KnownItem]:
+    async def known(self, names: Sequence[str]) -> list[CatalogueRow]:
         """The workflows and steps of these names, as far as any code registered them."""
 
-    async def workflows(self) -> list[KnownItem]:
+    async def workflows(self) -> list[CatalogueRow]:
         """Every workflow that any code registered, as the newest of that code has it, by name."""
 
     async def letters(self, where: LetterFilter, *, limit: int, cursor: str | None) -> Page[LetterRow]:
@@ -205,24 +195,24 @@ class People(Protocol):
     async def facets(self, where: LetterFilter, *, most: int) -> Facets:
         """How the newest letters that match, up to `most`, are spread over codes, workflows and so on."""
 
-    async def glances(self, where: RunFilter, *, most: int, oldest: bool = False) -> list[RunGlance]:
+    async def run_summaries(self, where: RunFilter, *, most: int, oldest: bool = False) -> list[RunSummary]:
         """The newest runs that match, up to `most`, or the oldest first, with little about each."""
 
     async def count_letters(self, where: LetterFilter) -> int:
         """How many letters match."""
 
-    async def set_of(self, public_id: str) -> SetRow | None:
+    async def bulk_by_id(self, public_id: str) -> BulkRow | None:
         """One set of letters."""
 
-    async def sets(self, tenant: str | None, *, limit: int, cursor: str | None) -> Page[SetRow]:
+    async def sets(self, tenant: str | None, *, limit: int, cursor: str | None) -> Page[BulkRow]:
         """A page of sets of letters, of one tenant or of all, the newest first."""
 
-    async def set_endings(self, set: SetRow) -> dict[RunStatus, int]:
+    async def bulk_run_counts(self, set: BulkRow) -> dict[RunStatus, int]:
         """How many of the runs that a set let go on or started stand where; those purged are left out."""
 
     async def set_items(
-        self, set: SetRow, status: SetItemStatus | None, *, limit: int, cursor: str | None
-    ) -> Page[SetItemRow]:
+        self, set: BulkRow, status: SetItemStatus | None, *, limit: int, cursor: str | None
+    ) -> Page[BulkItemRow]:
         """A page of a set's letters, the last ones first."""
 
     async def groups(self, where: GroupFilter, *, limit: int, cursor: str | None) -> GroupPage:
@@ -239,7 +229,7 @@ class People(Protocol):
     async def circuits(self, where: CircuitFilter, *, limit: int, cursor: str | None) -> Page[CircuitRow]:
         """A page of circuits, those heard of last first."""
 
-    async def turn_circuit(self, turn: CircuitTurn) -> Turned:
+    async def update_circuit(self, turn: CircuitUpdate) -> CircuitUpdateResult:
         """Write a circuit if it has the version it was read with, and let parked runs go on.
 
         They are made due, those that came first before the others; what others hold is left alone.
@@ -272,10 +262,10 @@ class People(Protocol):
         """Paused workflows and who paused them."""
 
 
-class Store(People, Protocol):
+class Store(DeskStore, Protocol):
     """The whole port."""
 
-    def confined(self, tenant: str, workflows: Collection[str] | None = None) -> People:
+    def tenant_view(self, tenant: str, workflows: Collection[str] | None = None) -> DeskStore:
         """A view in which no other tenant exists, and of this one only runs of these workflows, if named.
 
         It is made for one request: it writes only about runs that it has shown.
@@ -301,10 +291,10 @@ class Store(People, Protocol):
     async def workers(self) -> list[WorkerRow]:
         """All workers still known, newest first."""
 
-    def lease_line(self) -> LeaseLine:
+    def lease_connection(self) -> LeaseConnection:
         """Open the connection for one worker's heartbeats."""
 
-    async def claim(self, claim: Claim) -> Claims:
+    async def claim(self, claim: ClaimRequest) -> ClaimResult:
         """Give a live worker due runs, each under a fence one higher than before."""
 
     def transaction(self, limit: float) -> Transaction:
@@ -312,7 +302,7 @@ class Store(People, Protocol):
 
     # -- chores --------------------------------------------------------------------------------------
 
-    async def bury(self) -> list[WorkerRow]:
+    async def expire_workers(self) -> list[WorkerRow]:
         """Declare workers dead whose lease has run out; return all dead or stopped ones that hold runs."""
 
     async def held(self, worker: int) -> list[HeldRun]:
@@ -328,10 +318,10 @@ class Store(People, Protocol):
     async def overdue(self, margin: int, limit: int) -> list[HeldRun]:
         """Unfinished runs that passed their deadline by more than `margin`."""
 
-    async def expiring(self, limit: int) -> list[RunRow]:
+    async def runs_with_expired_letters(self, limit: int) -> list[RunRow]:
         """Runs whose open letters nobody decided on in time."""
 
-    async def purge(self, purge: Purge) -> int:
+    async def purge(self, purge: PurgeRequest) -> int:
         """Remove what was kept long enough; return the number of rows removed."""
 
     async def fold(self, limit: int) -> int:
@@ -340,12 +330,12 @@ class Store(People, Protocol):
         Any number of nodes may do so at once; each change is added once.
         """
 
-    async def claim_set(self, lease: int) -> SetRow | None:
+    async def claim_bulk(self, lease: int) -> BulkRow | None:
         """Take a set that nobody works on, for as long as the lease lasts; the one that waited longest."""
 
     async def advance(
-        self, set: SetRow, marks: Sequence[ItemMark], *, limit: int, lease: int
-    ) -> list[SetItemRow] | None:
+        self, set: BulkRow, marks: Sequence[BulkItemResult], *, limit: int, lease: int
+    ) -> list[BulkItemRow] | None:
         """Note what became of letters of a set; return the next ones, which may be none for the moment.
 
         None if there is nothing more to do for the caller: the set is done, was stopped, or is another's.
@@ -354,21 +344,21 @@ class Store(People, Protocol):
 
     # -- circuits ------------------------------------------------------------------------------------
 
-    async def permit(self, ask: Ask) -> Permit:
+    async def permit(self, ask: PermitRequest) -> Permit:
         """Ask to call a dependency whose circuit may not be closed; a permit is given to few.
 
         It counts for as long as the run is held under the fence it was given to, and asking again under
         that fence gets the same one. No two callers are answered at the same time.
         """
 
-    async def circuits_due(self, since: int) -> list[CircuitPlace]:
+    async def circuits_due(self, since: int) -> list[CircuitKey]:
         """Circuits that something is to be done about.
 
         Those that were open long enough, those with marks of `since` or later, and those that runs are
         parked on although calls may be let through.
         """
 
-    async def circuits_since(self, since: int) -> list[CircuitRow]:
+    async def circuits_changed_since(self, since: int) -> list[CircuitRow]:
         """Circuits that ever turned and were changed at `since` or later, without counting who waits."""
 
     # -- outbox --------------------------------------------------------------------------------------
@@ -378,7 +368,7 @@ class Store(People, Protocol):
 
     async def claim_deliveries(
         self, sink: str, *, limit: int, lease: int, suspects: Suspects = Suspects.TAKE
-    ) -> Deliveries:
+    ) -> ClaimedDeliveries:
         """Give the caller due deliveries to a sink, which nobody else gets until the lease has passed.
 
         Of messages with one key, only the first ones that are not over, together. One that may not go yet
@@ -386,12 +376,12 @@ class Store(People, Protocol):
         what to do about those whose claimant never said what became of them.
         """
 
-    async def note_deliveries(
+    async def record_deliveries(
         self,
         sink: str,
-        marks: Sequence[DeliveryMark],
+        marks: Sequence[DeliveryResult],
         audit: Sequence[AuditWrite] = (),
-        arrived: Sequence[Arrived] = (),
+        arrived: Sequence[DeliveredBundle] = (),
     ) -> None:
         """Write what became of claimed deliveries, except those that somebody else has claimed since.
 
@@ -414,7 +404,7 @@ class Store(People, Protocol):
     async def sinks(self) -> list[SinkRow]:
         """All sinks, and how much waits for each."""
 
-    async def figures(self) -> Figures:
+    async def figures(self) -> StoreStats:
         """How much waits, for whom, and since when; counted up to limits, by indexes."""
 
     # -- settings ------------------------------------------------------------------------------------

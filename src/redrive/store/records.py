@@ -12,52 +12,14 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from redrive.clock import MICROS
-from redrive.core.idempotency import decode, letter_id
+from redrive.core.idempotency import decode_key, letter_id
 from redrive.core.journal import EntryRow
 from redrive.core.run_options import StepOptions
 from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
 from redrive.core.transitions import AttemptEnd, AuditWrite, EntryWrite, NewRun
 from redrive.errors import DataRefused
 from redrive.records import field_names
-from redrive.store.workers import Claimed
-
-__all__ = [
-    "AttemptRow",
-    "AuditRow",
-    "Case",
-    "ENDED",
-    "FACETS",
-    "FacetRow",
-    "Facets",
-    "GroupPage",
-    "GroupRow",
-    "HeldRun",
-    "LetterRow",
-    "Page",
-    "PolicyRow",
-    "Purge",
-    "ReplayRow",
-    "RunGlance",
-    "RunRow",
-    "Started",
-    "Triage",
-    "attempt_row",
-    "audit_row",
-    "entry_row",
-    "facet_row",
-    "given_key",
-    "letter_row",
-    "letter_state",
-    "limits",
-    "owner_and_tags",
-    "policy_row",
-    "replay_row",
-    "run_glance",
-    "run_row",
-    "spread",
-    "taken_at_start",
-]
-
+from redrive.store.workers import ClaimedRun
 
 # -- What goes into a store and what comes out of it: one frozen record for each kind of row or requ -----
 
@@ -65,7 +27,7 @@ __all__ = [
 Item = TypeVar("Item")
 
 
-class Started(msgspec.Struct, frozen=True, gc=False):
+class StartResult(msgspec.Struct, frozen=True, gc=False):
     """The accepted run: new, the one an equal key already named, or a clash (same key, other input).
 
     `maker` is the credential that bound the key of a run that is not new.
@@ -75,7 +37,7 @@ class Started(msgspec.Struct, frozen=True, gc=False):
     new: bool
     clash: bool = False
     maker: str | None = None
-    claimed: Claimed | None = None  # if the worker that was named has it from the beginning
+    claimed: ClaimedRun | None = None  # if the worker that was named has it from the beginning
 
 
 class AttemptRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -208,7 +170,7 @@ class LetterState(msgspec.Struct, frozen=True, gc=False):
     resolution: str | None
 
 
-class Case(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class DecisionCase(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A run that ended, with its letter and all that deciding about a replay takes.
 
     `replays` are the decisions taken so far, in order of time.
@@ -222,9 +184,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def subject(self) -> str:
         """The id of the letter, whether it was ever written or not."""
-        return (
-            self.run.letter or letter_id(self.run.public_id) if self.letter is None else self.letter.public_id
-        )
+        return self.run.letter or letter_id(self.run.public_id) if self.letter is None else self.letter.public_id
 
 
 class Triage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -303,7 +263,7 @@ class PolicyRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     updated_by: str
 
 
-class Purge(msgspec.Struct, frozen=True, kw_only=True):
+class PurgeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """How long things are kept, in microseconds, and how many rows one call may remove.
 
     `keep`: of each workflow no more than so many finished runs are kept, however young the others are;
@@ -335,17 +295,17 @@ _KINDS = {kind.value: kind for kind in EntryKind}
 _STEPS = {status.value: status for status in StepStatus}
 _RUNS = {status.value: status for status in RunStatus}
 _LETTERS = {status.value: status for status in LetterStatus}
-_RUN_ENDS, _ENTRY_ENDS = len(field_names(RunRow)), len(field_names(EntryRow))
-_REPLAY = (
+_RUN_WIDTH, _ENTRY_WIDTH = len(field_names(RunRow)), len(field_names(EntryRow))
+_REPLAY_COLUMNS = (
     "letter", "number", "mode", "digest", "request", "run_id", "by", "reason", "key", "changes", "at",
     "ended_at", "outcome",
 )  # fmt: skip
-_AUDIT = ("id", "tenant", "at", "event", "by", "subject", "letter", "before", "after", "reason")
+_AUDIT_COLUMNS = ("id", "tenant", "at", "event", "by", "subject", "letter", "before", "after", "reason")
 
 
 def entry_row(row: Sequence[Any]) -> EntryRow:
     """One row of `entries`, whatever is behind it. Columns are in the order of the record's fields."""
-    return EntryRow(row[0], row[1], _KINDS[row[2]], row[3], _STEPS[row[4]], *row[5:_ENTRY_ENDS])
+    return EntryRow(row[0], row[1], _KINDS[row[2]], row[3], _STEPS[row[4]], *row[5:_ENTRY_WIDTH])
 
 
 def attempt_row(row: Sequence[Any]) -> AttemptRow:
@@ -369,7 +329,7 @@ def attempt_row(row: Sequence[Any]) -> AttemptRow:
 
 def run_row(row: Sequence[Any]) -> RunRow:
     """One row of `runs`, with or without the payloads behind it; the rank is the priority, turned round."""
-    return RunRow(*row[:5], -row[5], _RUNS[row[6]], *row[7:_RUN_ENDS])  # type: ignore[call-arg]  # mypy lets the first star take all
+    return RunRow(*row[:5], -row[5], _RUNS[row[6]], *row[7:_RUN_WIDTH])  # type: ignore[call-arg]  # mypy lets the first star take all
 
 
 def letter_row(row: Sequence[Any]) -> LetterRow:
@@ -388,35 +348,30 @@ def policy_row(row: Sequence[Any]) -> PolicyRow:
     """One row of `policies`."""
     tenant, workflow, step, policy, updated_at, updated_by = row
     return PolicyRow(
-        tenant=tenant,
-        workflow=workflow,
-        step=step,
-        policy=policy,
-        updated_at=updated_at,
-        updated_by=updated_by,
+        tenant=tenant, workflow=workflow, step=step, policy=policy, updated_at=updated_at, updated_by=updated_by
     )
 
 
 def replay_row(row: Sequence[Any]) -> ReplayRow:
     """One row of `replays`."""
-    return ReplayRow(**dict(zip(_REPLAY, row, strict=True)))
+    return ReplayRow(**dict(zip(_REPLAY_COLUMNS, row, strict=True)))
 
 
 def audit_row(row: Sequence[Any]) -> AuditRow:
     """One row of `audit`."""
-    return AuditRow(**dict(zip(_AUDIT, row, strict=True)))
+    return AuditRow(**dict(zip(_AUDIT_COLUMNS, row, strict=True)))
 
 
 # -- What both stores make of the port's records before they write them ----------------------------------
 
 
-ENDED = frozenset(
+ENDED_STATUSES = frozenset(
     {StepStatus.SUCCESS, StepStatus.FAILED, StepStatus.DLQ, StepStatus.SKIPPED, StepStatus.CANCELLED}
 )
 """An entry in one of these states has ended."""
 
 
-def limits(entry: EntryWrite) -> tuple[int | None, int | None, int | None]:
+def attempt_limits(entry: EntryWrite) -> tuple[int | None, int | None, int | None]:
     """How long a try may still take, how long it may be silent, and the nearer end of the two.
 
     Microseconds from the store's now, as everything a transition says about time.
@@ -446,9 +401,9 @@ def _heartbeat_rule(options: str) -> tuple[int, int] | None:
     return int(step.timeout * MICROS), int(step.heartbeat_timeout * MICROS)
 
 
-def taken_at_start(run: NewRun, id: int, *, version: str, deadline: int | None, now: int) -> Claimed:
+def claimed_at_start(run: NewRun, id: int, *, version: str, deadline: int | None, now: int) -> ClaimedRun:
     """A run that its worker has from the beginning: what a claim would read is what was just written."""
-    return Claimed(
+    return ClaimedRun(
         id=id,
         public_id=run.public_id,
         tenant=run.tenant,
@@ -470,18 +425,18 @@ def taken_at_start(run: NewRun, id: int, *, version: str, deadline: int | None, 
     )
 
 
-def given_key(key: str) -> str:
+def caller_key(key: str) -> str:
     """An idempotency key as the caller gave it, the last part of the encoded one."""
     last = key.rpartition(":")[2]
     if "%" not in last:
         return last  # nothing in it was escaped
     try:
-        return decode(key)[1][-1]
+        return decode_key(key)[1][-1]
     except (ValueError, IndexError):
         return key
 
 
-def owner_and_tags(triage: Triage) -> tuple[str | None, str | None]:
+def triage_values(triage: Triage) -> tuple[str | None, str | None]:
     """What a person notes on a letter, the tags as a JSON array.
 
     Both are names to look for. SQLite ends a text in JSON at a NUL, and PostgreSQL fails to read such an
@@ -517,7 +472,7 @@ class Facets:
     by: Mapping[str, Mapping[str, int]]
 
 
-class RunGlance(msgspec.Struct, frozen=True, gc=False):
+class RunSummary(msgspec.Struct, frozen=True, gc=False):
     """One run, as far as it matters to how things go."""
 
     id: int
@@ -531,12 +486,12 @@ def facet_row(row: Sequence[Any]) -> FacetRow:
     return FacetRow(row[0], tuple(row[1:]))
 
 
-def run_glance(row: Sequence[Any]) -> RunGlance:
+def run_summary(row: Sequence[Any]) -> RunSummary:
     """A run's columns as they come from a store."""
-    return RunGlance(row[0], RunStatus(row[1]), row[2], row[3])
+    return RunSummary(row[0], RunStatus(row[1]), row[2], row[3])
 
 
-def spread(rows: Sequence[FacetRow]) -> Facets:
+def facets_of(rows: Sequence[FacetRow]) -> Facets:
     """Count letters by each of their values, the most frequent first."""
     by: dict[str, Mapping[str, int]] = {}
     for place, name in enumerate(FACETS):

@@ -10,18 +10,16 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from redrive.store.circuits import MARKS_KEPT
+from redrive.store.circuits import MARK_RETENTION
 from redrive.store.notifications import purge_notifications
 from redrive.store.outbox import purge_messages
-from redrive.store.records import HeldRun, Purge, RunRow, entry_row, run_row
-from redrive.store.session import Database, Session, Statement, Statements, reads, writes
+from redrive.store.records import HeldRun, PurgeRequest, RunRow, entry_row, run_row
+from redrive.store.session import Database, Session, Statement, Statements, read_call, write_call
 from redrive.store.workers import WorkerRow, worker_row
-
-__all__ = ["RecoveryCalls", "dead_workers_with_runs"]
 
 SQL = Statements("recovery.sql")
 CIRCUITS = Statements("circuits.sql")
-SETS = Statements("sets.sql")
+BULK = Statements("sets.sql")
 STARTS = Statements("starts.sql")
 
 
@@ -30,81 +28,79 @@ class RecoveryCalls:
 
     database: Database
 
-    @writes(begin=False)
-    async def bury(self, session: Session) -> list[WorkerRow]:
+    @write_call(begin=False)
+    async def expire_workers(self, session: Session) -> list[WorkerRow]:
         # Most of the time no lease has run out, and the write lock is not needed.
-        if await session.rows(SQL["expired"]):
+        if await session.rows(SQL["expired_workers"]):
             async with session.transaction():
-                await session.rows(SQL["bury"])
+                await session.rows(SQL["expire_workers"])
         return await dead_workers_with_runs(session)
 
-    @reads()
+    @read_call()
     async def held(self, session: Session, worker: int) -> list[HeldRun]:
-        return await _with_open_entries(session, await session.rows(SQL["held"], worker=worker))
+        return await _add_open_entries(session, await session.rows(SQL["held"], worker=worker))
 
-    @reads()
+    @read_call()
     async def hung(self, session: Session, margin: int, limit: int) -> list[HeldRun]:
-        rows = await session.rows(SQL["hung"], margin=margin, most=limit)
-        return await _with_open_entries(session, rows)
+        rows = await session.rows(SQL["stuck_runs"], margin=margin, most=limit)
+        return await _add_open_entries(session, rows)
 
-    @reads()
+    @read_call()
     async def overdue(self, session: Session, margin: int, limit: int) -> list[HeldRun]:
         rows = await session.rows(SQL["overdue"], margin=margin, most=limit)
-        return await _with_open_entries(session, rows)
+        return await _add_open_entries(session, rows)
 
-    @reads()
-    async def expiring(self, session: Session, limit: int) -> list[RunRow]:
-        return [run_row(row) for row in await session.rows(SQL["expiring"], most=limit)]
+    @read_call()
+    async def runs_with_expired_letters(self, session: Session, limit: int) -> list[RunRow]:
+        return [run_row(row) for row in await session.rows(SQL["runs_with_expired_letters"], most=limit)]
 
-    @writes()
-    async def purge(self, session: Session, purge: Purge) -> int:
+    @write_call()
+    async def purge(self, session: Session, purge: PurgeRequest) -> int:
         most = purge.limit
         async with session.transaction():
             now = await session.now()
             letters_before = now - purge.letters
             removed = await _purge_letters(session, letters_before, most)
             removed += await _purge_runs(session, now, purge)
-            removed += await _count(session, SETS["old_items"], before=letters_before, most=most)
-            removed += await _count(session, SETS["old_sets"], before=letters_before)
+            removed += await _count_removed(session, BULK["delete_old_items"], before=letters_before, most=most)
+            removed += await _count_removed(session, BULK["delete_old_sets"], before=letters_before)
             removed += await _purge_keys(session, now, most)
-            for name in ("old_marks", "old_probes"):
-                removed += await _count(session, CIRCUITS[name], before=now - MARKS_KEPT, most=most)
-            removed += await _count(session, SQL["old_workers"], before=now - purge.workers, most=most)
+            for name in ("delete_old_marks", "delete_old_probes"):
+                removed += await _count_removed(session, CIRCUITS[name], before=now - MARK_RETENTION, most=most)
+            removed += await _count_removed(session, SQL["delete_old_workers"], before=now - purge.workers, most=most)
             removed += await purge_messages(session, now - purge.messages, most)
             removed += await purge_notifications(session, now, letters_before, most)
-            removed += await _count(session, SQL["old_audit"], before=now - purge.audit, most=most)
+            removed += await _count_removed(session, SQL["delete_old_audit"], before=now - purge.audit, most=most)
         return removed
 
 
 async def dead_workers_with_runs(session: Session) -> list[WorkerRow]:
     """Return the dead or stopped workers that still hold runs."""
-    return [worker_row(row) for row in await session.rows(SQL["graves"])]
+    return [worker_row(row) for row in await session.rows(SQL["dead_workers_with_runs"])]
 
 
-async def _with_open_entries(session: Session, rows: Sequence[Any]) -> list[HeldRun]:
+async def _add_open_entries(session: Session, rows: Sequence[Any]) -> list[HeldRun]:
     runs = [run_row(row) for row in rows]
     if not runs:
         return []
     found = await session.rows(SQL["open_entries"], runs=[run.id for run in runs])
-    entries = {
-        run: tuple(entry_row(row[1:]) for row in group) for run, group in groupby(found, key=itemgetter(0))
-    }
+    entries = {run: tuple(entry_row(row[1:]) for row in group) for run, group in groupby(found, key=itemgetter(0))}
     return [HeldRun(run=run, worker=run.worker, open=entries.get(run.id, ())) for run in runs]
 
 
-async def _count(session: Session, statement: Statement, **params: Any) -> int:
+async def _count_removed(session: Session, statement: Statement, **params: Any) -> int:
     """Run a statement that returns a row for each row it removed; return how many."""
     return len(await session.rows(statement, **params))
 
 
 async def _purge_letters(session: Session, before: int, most: int) -> int:
-    gone = [row[0] for row in await session.rows(SQL["old_letters"], before=before, most=most)]
+    gone = [row[0] for row in await session.rows(SQL["delete_old_letters"], before=before, most=most)]
     if gone:
-        await session.rows(SQL["old_replays"], letters=gone)
+        await session.rows(SQL["delete_old_replays"], letters=gone)
     return len(gone)
 
 
-async def _purge_runs(session: Session, now: int, purge: Purge) -> int:
+async def _purge_runs(session: Session, now: int, purge: PurgeRequest) -> int:
     """Remove runs that ended long enough ago, then those beyond the number that their workflow keeps."""
     names = [row[0] for row in await session.rows(SQL["ended_workflows"])]
     old = await session.rows(SQL["old_runs"], names=names, before=now - purge.runs, most=purge.limit)
@@ -126,10 +122,10 @@ async def _drop_runs(session: Session, now: int, old: Sequence[Any]) -> None:
         await session.rows(SQL[name], runs=ids)
     await session.rows(STARTS["drop_index"], runs=ids)
     await session.rows(SQL["mark_purged"], runs=[id for id, named in old if named], now=now)
-    await _drop_states(session, [id for id, named in old if not named])
+    await _drop_runs_and_results(session, [id for id, named in old if not named])
 
 
-async def _drop_states(session: Session, runs: list[int]) -> None:
+async def _drop_runs_and_results(session: Session, runs: list[int]) -> None:
     for name in ("drop_results", "drop_runs"):
         await session.rows(SQL[name], runs=runs)
 
@@ -140,6 +136,6 @@ async def _purge_keys(session: Session, now: int, most: int) -> int:
         await session.write_many(
             SQL["drop_key"], ({"tenant": tenant, "key": key, "now": now} for tenant, key, _ in old)
         )
-        bare = await session.rows(SQL["purged_before"], runs=[run for _, _, run in old])
-        await _drop_states(session, [row[0] for row in bare])
+        bare = await session.rows(SQL["purged_runs"], runs=[run for _, _, run in old])
+        await _drop_runs_and_results(session, [row[0] for row in bare])
     return len(old)

@@ -40,24 +40,10 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol
 from redrive.clock import Clock
 from redrive.core.transitions import AuditWrite, Transition
 from redrive.errors import DataRefused, StoreError, StoreUnavailable
-from redrive.store.statements import parse
+from redrive.store.sql_files import parse_statements
 
 if TYPE_CHECKING:
     from redrive.store.encryption.codec import Codec
-
-__all__ = [
-    "Calls",
-    "Database",
-    "Dialect",
-    "Session",
-    "Statement",
-    "Statements",
-    "Verbatim",
-    "reads",
-    "run_inline",
-    "until_answered",
-    "writes",
-]
 
 Dialect: TypeAlias = Literal["sqlite", "postgres"]
 Result = TypeVar("Result")
@@ -90,7 +76,7 @@ class Statement:
 
     def text(self, dialect: Dialect) -> str:
         """Return the SQL for one of the databases, with named parameters."""
-        return _texts(dialect, self._file)[self._name]
+        return _load_texts(dialect, self._file)[self._name]
 
 
 class Statements:
@@ -104,25 +90,25 @@ class Statements:
 
     def texts(self, dialect: Dialect) -> Mapping[str, str]:
         """Return the SQL of all statements for one of the databases, by name."""
-        return _texts(dialect, self._file)
+        return _load_texts(dialect, self._file)
 
 
 @cache
-def _texts(dialect: Dialect, file: str) -> dict[str, str]:
+def _load_texts(dialect: Dialect, file: str) -> dict[str, str]:
     """Return all statements of a file name by their names, as one of the databases takes them."""
     folders = files(__package__)
-    adapt = for_sqlite if dialect == "sqlite" else for_postgres
+    adapt = translate_to_sqlite if dialect == "sqlite" else translate_to_postgres
     shared, own = folders / "statements" / file, folders / dialect / "statements" / file
     found: dict[str, str] = {}
     if shared.is_file():
-        parsed = parse(shared.read_text("utf-8"), file)
+        parsed = parse_statements(shared.read_text("utf-8"), file)
         found.update({name: adapt(text) for name, text in parsed.items()})
     if own.is_file():
-        found.update(parse(own.read_text("utf-8"), file))
+        found.update(parse_statements(own.read_text("utf-8"), file))
     return found
 
 
-def for_sqlite(text: str) -> str:
+def translate_to_sqlite(text: str) -> str:
     """Return a shared statement as SQLite takes it."""
     text = _ANY.sub(r"IN (SELECT value FROM json_each(:\1))", text)
     text = _NOT_ANY.sub(r"NOT IN (SELECT value FROM json_each(:\1))", text)
@@ -146,12 +132,12 @@ def _zip_arrays(found: re.Match[str]) -> str:
     return f"(SELECT {named} FROM json_each(:{first}) AS element) AS {alias}"  # nosec B608 - from our own .sql files
 
 
-def for_postgres(text: str) -> str:
+def translate_to_postgres(text: str) -> str:
     """Return a shared statement with the server's own time for `:now`, unless a session gives another."""
     return _NOW.sub(_SERVER_TIME, text)
 
 
-class Verbatim(str):
+class VerbatimText(str):
     """A text that is sent as it is, without what a database does to texts that it cannot hold."""
 
     __slots__ = ()
@@ -237,29 +223,29 @@ def run_inline(call: Coroutine[Any, Any, Result]) -> Result:
     raise AssertionError("a SQLite session must not suspend")
 
 
-class Calls(Protocol):
+class StoreCalls(Protocol):
     """A group of store calls over a database."""
 
     @property
     def database(self) -> Database: ...
 
 
-_Calls = TypeVar("_Calls", bound=Calls)
+_CallsT = TypeVar("_CallsT", bound=StoreCalls)
 
 
-_OnSession: TypeAlias = Callable[Concatenate[_Calls, Session, Params], Coroutine[Any, Any, Result]]
-_OnStore: TypeAlias = Callable[Concatenate[_Calls, Params], Coroutine[Any, Any, Result]]
+_SessionCall: TypeAlias = Callable[Concatenate[_CallsT, Session, Params], Coroutine[Any, Any, Result]]
+_StoreCall: TypeAlias = Callable[Concatenate[_CallsT, Params], Coroutine[Any, Any, Result]]
 
 
-def reads(
+def read_call(
     *, snapshot: bool = False
-) -> Callable[[_OnSession[_Calls, Params, Result]], _OnStore[_Calls, Params, Result]]:
+) -> Callable[[_SessionCall[_CallsT, Params, Result]], _StoreCall[_CallsT, Params, Result]]:
     """Make a store call of a method that reads on a session. Payloads in its result are opened."""
 
-    def decorate(call: _OnSession[_Calls, Params, Result]) -> _OnStore[_Calls, Params, Result]:
+    def decorate(call: _SessionCall[_CallsT, Params, Result]) -> _StoreCall[_CallsT, Params, Result]:
         @wraps(call)
-        async def on_store(self: _Calls, /, *args: Params.args, **kwargs: Params.kwargs) -> Result:
-            work, tenant = _encrypted(call, self, args, kwargs)
+        async def on_store(self: _CallsT, /, *args: Params.args, **kwargs: Params.kwargs) -> Result:
+            work, tenant = _seal_arguments(call, self, args, kwargs)
             return self.database.codec.open(await self.database.read(work, snapshot=snapshot), tenant)
 
         return on_store
@@ -267,18 +253,18 @@ def reads(
     return decorate
 
 
-def writes(
+def write_call(
     *, durable: bool = True, begin: bool = True
-) -> Callable[[_OnSession[_Calls, Params, Result]], _OnStore[_Calls, Params, Result]]:
+) -> Callable[[_SessionCall[_CallsT, Params, Result]], _StoreCall[_CallsT, Params, Result]]:
     """Make a store call of a method that writes on a session; see `Database.write` for the options.
 
     Payloads in its arguments are sealed, and those in its result are opened.
     """
 
-    def decorate(call: _OnSession[_Calls, Params, Result]) -> _OnStore[_Calls, Params, Result]:
+    def decorate(call: _SessionCall[_CallsT, Params, Result]) -> _StoreCall[_CallsT, Params, Result]:
         @wraps(call)
-        async def on_store(self: _Calls, /, *args: Params.args, **kwargs: Params.kwargs) -> Result:
-            work, tenant = _encrypted(call, self, args, kwargs)
+        async def on_store(self: _CallsT, /, *args: Params.args, **kwargs: Params.kwargs) -> Result:
+            work, tenant = _seal_arguments(call, self, args, kwargs)
             written = await self.database.write(work, durable=durable, begin=begin)
             return self.database.codec.open(written, tenant)
 
@@ -287,8 +273,8 @@ def writes(
     return decorate
 
 
-def _encrypted(
-    call: Callable[..., Coroutine[Any, Any, Result]], calls: Calls, args: Any, kwargs: Any
+def _seal_arguments(
+    call: Callable[..., Coroutine[Any, Any, Result]], calls: StoreCalls, args: Any, kwargs: Any
 ) -> tuple[Callable[[Session], Coroutine[Any, Any, Result]], str | None]:
     """Return the call with its arguments sealed, and the tenant that its first argument names."""
     sealed, named = calls.database.codec.seal_call(args, kwargs)
@@ -296,7 +282,7 @@ def _encrypted(
     return (lambda session: call(calls, session, *sealed, **named)), tenant
 
 
-async def until_answered(
+async def repeat_until_answered(
     ask: Callable[[], Awaitable[Result]], clock: Clock, *, patience: float | None = None
 ) -> Result:
     """Repeat a store call until the store answers. Trouble with the store delays; it decides nothing.

@@ -12,20 +12,18 @@ import msgspec
 
 from redrive.clock import MICROS
 from redrive.core.circuit import CircuitStatus
-from redrive.core.decide_run import AHEAD
-from redrive.store.session import Database, Session, Statements, reads
-from redrive.store.workers import MOST_LANES, START
-
-__all__ = ["CircuitCount", "Figures", "SinkLag", "StatsCalls"]
+from redrive.core.decide_run import ROLLBACK_HEAD_START
+from redrive.store.session import Database, Session, Statements, read_call
+from redrive.store.workers import LANE_START, MOST_LANES
 
 SQL = Statements("figures.sql")
 LANES = Statements("claims.sql")["lanes"]
 PAUSED = Statements("settings.sql")["paused"]
 
-LATE = 60 * MICROS
+OVERDUE_AFTER = 60 * MICROS
 """Microseconds after which a due run that nobody took is overdue."""
 
-LIMITS = {"per_lane": 1_000, "causes": 10_000, "changes": 100_000, "counted": 10_000, "circuits": 100}
+COUNT_LIMITS = {"per_lane": 1_000, "causes": 10_000, "changes": 100_000, "counted": 10_000, "circuits": 100}
 """Where counting stops: due runs of one lane, causes of open letters, and so on."""
 
 
@@ -55,7 +53,7 @@ class SinkLag(msgspec.Struct, frozen=True, gc=False):
     due_since: int | None
 
 
-class Figures(msgspec.Struct, frozen=True, kw_only=True):
+class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
     """How a store stands at one moment. Times are microseconds since 1970.
 
     `letters`: open dead letters by workflow; `oldest_letter`: when the first of them was written.
@@ -77,9 +75,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     workers: Mapping[str, int] = msgspec.field(default_factory=dict)
 
 
-def waiting(
-    lanes: Iterable[LaneCount], paused: Collection[str]
-) -> tuple[dict[str, int], dict[str, int], int | None]:
+def sum_lanes(lanes: Iterable[LaneCount], paused: Collection[str]) -> tuple[dict[str, int], dict[str, int], int | None]:
     """What lanes come to: due and overdue runs by workflow, and since when the first one waits."""
     due: Counter[str] = Counter()
     overdue: Counter[str] = Counter()
@@ -97,15 +93,15 @@ class StatsCalls:
 
     database: Database
 
-    @reads()
-    async def figures(self, session: Session) -> Figures:
+    @read_call()
+    async def figures(self, session: Session) -> StoreStats:
         now = await session.now()
         paused = {row[0] for row in await session.rows(PAUSED)}
-        due, overdue, since = waiting(await _due_by_lane(session, now), paused)
-        limits = {**LIMITS, "now": now}
+        due, overdue, since = sum_lanes(await _count_due_by_lane(session, now), paused)
+        limits = {**COUNT_LIMITS, "now": now}
         letters = await session.rows(SQL["open_letters"], **limits)
         circuits = await session.rows(SQL["circuits_by_status"], **limits)
-        return Figures(
+        return StoreStats(
             now=now,
             letters={workflow: count for workflow, count in letters if count > 0},
             oldest_letter=await session.value(SQL["oldest_letter"]),
@@ -114,16 +110,19 @@ class StatsCalls:
             due_since=since,
             suspects=await session.value(SQL["suspects"], **limits),
             parked=await session.value(SQL["parked"], **limits),
-            circuits=tuple(
-                CircuitCount(key, CircuitStatus(status), count) for key, status, count in circuits
-            ),
-            sinks=tuple(SinkLag(*row) for row in await session.rows(SQL["lags"], **limits)),
+            circuits=tuple(CircuitCount(key, CircuitStatus(status), count) for key, status, count in circuits),
+            sinks=tuple(SinkLag(*row) for row in await session.rows(SQL["sink_lags"], **limits)),
             workers=dict(await session.rows(SQL["workers_by_state"], **limits)),
         )
 
 
-async def _due_by_lane(session: Session, now: int) -> list[LaneCount]:
-    start = {"tenant": START.tenant, "queue": START.queue, "rank": START.rank, "workflow": START.workflow}
+async def _count_due_by_lane(session: Session, now: int) -> list[LaneCount]:
+    start = {
+        "tenant": LANE_START.tenant,
+        "queue": LANE_START.queue,
+        "rank": LANE_START.rank,
+        "workflow": LANE_START.workflow,
+    }
     lanes = [row[:4] for row in await session.rows(LANES, **start, most=MOST_LANES) if row[4] <= now]
     if not lanes:
         return []
@@ -136,9 +135,9 @@ async def _due_by_lane(session: Session, now: int) -> list[LaneCount]:
         ranks=ranks,
         workflows=workflows,
         lanes=[list(lane) for lane in lanes],
-        per_lane=LIMITS["per_lane"],
+        per_lane=COUNT_LIMITS["per_lane"],
         now=now,
-        late=LATE,
-        ahead=AHEAD,
+        late=OVERDUE_AFTER,
+        ahead=ROLLBACK_HEAD_START,
     )
     return [LaneCount(*row) for row in rows]

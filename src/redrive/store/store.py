@@ -4,29 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from redrive.core.failure import derive_key
-from redrive.core.outbox import Carrier
-from redrive.core.transitions import Answer, NewRun, Transition
+from redrive.core.failure import derive_fingerprint_key
+from redrive.core.outbox import SinkLease
+from redrive.core.transitions import NewRun, Transition, TransitionResult
 from redrive.records import replace
-from redrive.store.account_records import Accounts
+from redrive.store.account_records import AccountStore
 from redrive.store.accounts import AccountCalls
 from redrive.store.bulk import BulkCalls
 from redrive.store.circuits import CircuitCalls
 from redrive.store.encryption.keyring import Keyring
-from redrive.store.groups import GroupCalls
-from redrive.store.letters import LetterCalls
-from redrive.store.notifications import Notices, NotificationCalls
+from redrive.store.letters import GroupCalls, LetterCalls
+from redrive.store.notifications import NotificationCalls, NotificationStore
 from redrive.store.outbox import OutboxCalls
-from redrive.store.port import LeaseLine, Transaction
-from redrive.store.records import Started
+from redrive.store.port import LeaseConnection, Transaction
+from redrive.store.records import StartResult
 from redrive.store.recovery import RecoveryCalls
 from redrive.store.runs import RunCalls
-from redrive.store.schedules import ScheduleCalls, Schedules
-from redrive.store.settings import SavedViewCalls, SettingsCalls, Views
+from redrive.store.settings import SavedViewCalls, SavedViewStore, ScheduleCalls, ScheduleStore, SettingsCalls
 from redrive.store.stats import StatsCalls
-from redrive.store.workers import CatalogueCalls, Claim, Claims, WorkerCalls
-
-__all__ = ["SqlStore"]
+from redrive.store.workers import CatalogueCalls, ClaimRequest, ClaimResult, WorkerCalls
 
 
 class SqlStore(
@@ -48,18 +44,18 @@ class SqlStore(
     the lease and the step transaction, which are open for longer than one call.
     """
 
-    _start: Callable[[Sequence[NewRun], int | None], Awaitable[list[Started]]]
-    _apply: Callable[[Sequence[Transition], int | None, Sequence[Carrier]], Awaitable[list[Answer]]]
-    _claim: Callable[[Claim], Awaitable[Claims]]
-    _lease_line: Callable[[], LeaseLine]
+    _start: Callable[[Sequence[NewRun], int | None], Awaitable[list[StartResult]]]
+    _apply: Callable[[Sequence[Transition], int | None, Sequence[SinkLease]], Awaitable[list[TransitionResult]]]
+    _claim: Callable[[ClaimRequest], Awaitable[ClaimResult]]
+    _lease_connection: Callable[[], LeaseConnection]
     _transaction: Callable[[float], Transaction]
 
     secret = ""  # read when the store is opened
 
     def fingerprint_key(self, tenant: str) -> bytes:
-        return derive_key(self.secret, tenant)
+        return derive_fingerprint_key(self.secret, tenant)
 
-    async def start(self, runs: Sequence[NewRun], *, worker: int | None = None) -> list[Started]:
+    async def start(self, runs: Sequence[NewRun], *, worker: int | None = None) -> list[StartResult]:
         codec = self.database.codec
         if codec.keys is None:
             return await self._start(runs, worker)
@@ -67,12 +63,14 @@ class SqlStore(
         answers = await self._start(sealed, worker)
         for number, answer in enumerate(answers):
             if answer.clash:
-                answers[number] = await self._compare(codec.keys, runs[number], sealed[number], answer)
+                answers[number] = await self._retry_with_other_hashes(codec.keys, runs[number], sealed[number], answer)
             elif answer.claimed is not None:
                 answers[number] = replace(answer, claimed=codec.open_claimed(answer.claimed))
         return answers
 
-    async def _compare(self, keys: Keyring, run: NewRun, sealed: NewRun, answer: Started) -> Started:
+    async def _retry_with_other_hashes(
+        self, keys: Keyring, run: NewRun, sealed: NewRun, answer: StartResult
+    ) -> StartResult:
         """Start a run again that clashed, with its input's hash in every form that other keys give it.
 
         A clash may only mean that the first run's hash was written under another key, or under none. A
@@ -86,38 +84,34 @@ class SqlStore(
         return answer
 
     async def apply(
-        self,
-        transitions: Sequence[Transition],
-        *,
-        worker: int | None = None,
-        carriers: Sequence[Carrier] = (),
-    ) -> list[Answer]:
+        self, transitions: Sequence[Transition], *, worker: int | None = None, carriers: Sequence[SinkLease] = ()
+    ) -> list[TransitionResult]:
         codec = self.database.codec
         if codec.keys is not None:
             transitions = [codec.seal(each) for each in transitions]
         return await self._apply(transitions, worker, carriers)
 
-    async def claim(self, claim: Claim) -> Claims:
+    async def claim(self, claim: ClaimRequest) -> ClaimResult:
         return self.database.codec.open_claims(await self._claim(claim))
 
-    def lease_line(self) -> LeaseLine:
-        return self.database.codec.wrap_lease(self._lease_line())
+    def lease_connection(self) -> LeaseConnection:
+        return self.database.codec.wrap_lease(self._lease_connection())
 
     def transaction(self, limit: float) -> Transaction:
         return self.database.codec.wrap_transaction(self._transaction(limit))
 
     @property
-    def accounts(self) -> Accounts:
+    def accounts(self) -> AccountStore:
         return AccountCalls(self.database)
 
     @property
-    def notices(self) -> Notices:
+    def notices(self) -> NotificationStore:
         return NotificationCalls(self.database)
 
     @property
-    def schedules(self) -> Schedules:
+    def schedules(self) -> ScheduleStore:
         return ScheduleCalls(self.database)
 
     @property
-    def views(self) -> Views:
+    def views(self) -> SavedViewStore:
         return SavedViewCalls(self.database)

@@ -24,35 +24,7 @@ import msgspec
 
 from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
-from redrive.store.session import Database, Session, Statements, reads, writes
-
-__all__ = [
-    "Beat",
-    "Catalogue",
-    "CatalogueCalls",
-    "CatalogueItem",
-    "Claim",
-    "Claimed",
-    "Claims",
-    "Due",
-    "KnownItem",
-    "Lane",
-    "Look",
-    "MOST_LANES",
-    "NewWorker",
-    "START",
-    "WorkerCalls",
-    "WorkerRow",
-    "delay",
-    "earlier",
-    "end_of_queue",
-    "in_turn",
-    "living",
-    "place",
-    "visit",
-    "worker_row",
-]
-
+from redrive.store.session import Database, Session, Statements, read_call, write_call
 
 # -- Workers: what their code contains, what they claim and hold, and whether they are alive -------------
 
@@ -69,7 +41,7 @@ class CatalogueItem(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     schema_out: str
 
 
-class KnownItem(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class CatalogueRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A workflow or step as the newest code that contains it registered it."""
 
     kind: str
@@ -109,14 +81,14 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     beat_at: int
     lease_until: int
 
-    def lives_at(self, now: int) -> bool:
+    def is_alive_at(self, now: int) -> bool:
         """Return whether its lease runs: without one it counts as dead, declared so or not."""
         return self.state == "LIVE" and self.lease_until > now
 
 
-def living(workers: Iterable[WorkerRow], now: int) -> list[WorkerRow]:
+def live_workers(workers: Iterable[WorkerRow], now: int) -> list[WorkerRow]:
     """Return the workers that are alive at this moment."""
-    return [each for each in workers if each.lives_at(now)]
+    return [each for each in workers if each.is_alive_at(now)]
 
 
 def worker_row(row: Sequence[Any]) -> WorkerRow:
@@ -143,7 +115,7 @@ class Lane(msgspec.Struct, frozen=True, gc=False):
     workflow: str
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A worker that asks for up to `capacity` due runs of these workflows.
 
     Lanes are visited in turn, starting after `after`; at most one suspect is taken, and only if
@@ -157,7 +129,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     after: Lane | None = None
 
 
-class Claimed(msgspec.Struct, frozen=True, gc=False):
+class ClaimedRun(msgspec.Struct, frozen=True, gc=False):
     """A run that this worker holds from now on, with all it takes to execute it."""
 
     id: int
@@ -184,16 +156,16 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     journal: tuple[EntryRow, ...] = ()
 
 
-class Claims(msgspec.Struct, frozen=True, kw_only=True):
+class ClaimResult(msgspec.Struct, frozen=True, kw_only=True):
     """Claimed runs, the time until the next one is due if known, and the lane to continue after."""
 
-    runs: list[Claimed]
+    runs: list[ClaimedRun]
     now: int
     next_in: int | None
     after: Lane | None
 
 
-class Beat(msgspec.Struct, frozen=True, kw_only=True):
+class HeartbeatReply(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a heartbeat: `alive` is False once the worker was declared dead."""
 
     alive: bool
@@ -201,7 +173,7 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     now: int
 
 
-class Due(msgspec.Struct, frozen=True, gc=False):
+class DueRun(msgspec.Struct, frozen=True, gc=False):
     """A run that could be taken. The lower the rank, the more urgent."""
 
     tenant: str
@@ -216,13 +188,13 @@ class Due(msgspec.Struct, frozen=True, gc=False):
         return (self.rank, self.due_at, self.run)
 
 
-def in_turn(due: Iterable[Due], capacity: int) -> list[Due]:
+def choose_fairly(due: Iterable[DueRun], capacity: int) -> list[DueRun]:
     """Choose up to `capacity` runs, one of each queue in turn; queues come in the order given."""
-    queues: dict[tuple[str, str], list[Due]] = {}
+    queues: dict[tuple[str, str], list[DueRun]] = {}
     for run in due:
         queues.setdefault((run.tenant, run.queue), []).append(run)
     waiting = deque(deque(sorted(runs, key=lambda run: run.urgency)) for runs in queues.values())
-    chosen: list[Due] = []
+    chosen: list[DueRun] = []
     while waiting and len(chosen) < capacity:
         served = waiting.popleft()
         chosen.append(served.popleft())
@@ -234,14 +206,14 @@ def in_turn(due: Iterable[Due], capacity: int) -> list[Due]:
 MOST_LANES = 1000
 """Lanes that one claim reads; the next claim starts behind them."""
 
-START = Lane("", "", -(2**63), "")
+LANE_START = Lane("", "", -(2**63), "")
 """The place before all lanes."""
 
 _LAST_RANK = 2**63 - 1  # a lane of this rank stands for the end of its queue
 
 
 @dataclass(slots=True, kw_only=True)
-class Look:
+class LaneScan:
     """The lanes that a claim found. `known`: lanes the worker may serve; `due`: those with due runs."""
 
     workflows: tuple[str, ...]
@@ -255,7 +227,7 @@ class Look:
         return self.next_at is not None and self.next_at <= now
 
 
-def visit(lanes: Iterable[tuple[Lane, int]], now: int, claim: Claim, found: Look) -> None:
+def scan_lanes(lanes: Iterable[tuple[Lane, int]], now: int, claim: ClaimRequest, found: LaneScan) -> None:
     """Read lanes, each with the time its first run is due, until enough queues have due runs."""
     workflows = frozenset(found.workflows)
     queues: set[tuple[str, str]] = set()
@@ -264,7 +236,7 @@ def visit(lanes: Iterable[tuple[Lane, int]], now: int, claim: Claim, found: Look
             return
         if lane.workflow in workflows:
             found.known.append(lane)
-            found.next_at = earlier(found.next_at, head)
+            found.next_at = earliest_time(found.next_at, head)
             if head <= now:
                 found.due.append(lane)
                 queues.add((lane.tenant, lane.queue))
@@ -273,24 +245,24 @@ def visit(lanes: Iterable[tuple[Lane, int]], now: int, claim: Claim, found: Look
             return
 
 
-def place(lane: Lane) -> tuple[str, str, int, str]:
+def lane_key(lane: Lane) -> tuple[str, str, int, str]:
     """Return the sort key of a lane among the others."""
     return (lane.tenant, lane.queue, lane.rank, lane.workflow)
 
 
-def end_of_queue(due: Due) -> Lane:
+def queue_end(due: DueRun) -> Lane:
     """Return the place behind all lanes of a run's queue."""
     return Lane(due.tenant, due.queue, _LAST_RANK, "")
 
 
-def earlier(one: int | None, other: int | None) -> int | None:
+def earliest_time(one: int | None, other: int | None) -> int | None:
     """Return the earlier of two times, either of which may be unknown."""
     if one is None or other is None:
         return other if one is None else one
     return min(one, other)
 
 
-def delay(now: int, at: int | None) -> int | None:
+def time_until(now: int, at: int | None) -> int | None:
     """Return the time from now until then, at least 0."""
     return None if at is None else max(0, at - now)
 
@@ -300,13 +272,13 @@ class WorkerCalls:
 
     database: Database
 
-    @writes()
+    @write_call()
     async def enlist(self, session: Session, worker: NewWorker, catalogue: Catalogue) -> int:
         kinds = (("workflow", catalogue.workflows), ("step", catalogue.steps))
         items = sorted(((kind, item) for kind, items in kinds for item in items), key=_catalogue_key)
         async with session.transaction():
             now = await session.now()
-            await session.rows(SQL["see_version"], version=catalogue.version, now=now)
+            await session.rows(SQL["insert_version"], version=catalogue.version, now=now)
             await session.write_many(
                 SQL["put_catalogue"],
                 (
@@ -331,11 +303,11 @@ class WorkerCalls:
             )
         return id
 
-    @writes()
+    @write_call()
     async def retire(self, session: Session, worker: int) -> None:
         await session.rows(SQL["retire"], worker=worker)
 
-    @reads()
+    @read_call()
     async def workers(self, session: Session) -> list[WorkerRow]:
         return [worker_row(row) for row in await session.rows(SQL["all_workers"])]
 
@@ -349,13 +321,13 @@ def _catalogue_key(entry: tuple[str, CatalogueItem]) -> tuple[str, str]:
 # -- Store calls about the catalogue: the workflows and steps that code registered -----------------------
 
 
-SQL_CATALOGUE = Statements("catalogue.sql")
-_KNOWN = ("kind", "name", "version", "options", "schema_in", "schema_out")
+CATALOGUE_SQL = Statements("catalogue.sql")
+_CATALOGUE_COLUMNS = ("kind", "name", "version", "options", "schema_in", "schema_out")
 
 
-def known_item(row: Sequence[Any]) -> KnownItem:
+def catalogue_row(row: Sequence[Any]) -> CatalogueRow:
     """One row of `catalogue`."""
-    return KnownItem(**dict(zip(_KNOWN, row, strict=True)))
+    return CatalogueRow(**dict(zip(_CATALOGUE_COLUMNS, row, strict=True)))
 
 
 class CatalogueCalls:
@@ -363,16 +335,16 @@ class CatalogueCalls:
 
     database: Database
 
-    @reads()
-    async def known(self, session: Session, names: Sequence[str]) -> list[KnownItem]:
-        return _newest(await session.rows(SQL_CATALOGUE["known"], names=list(names)))
+    @read_call()
+    async def known(self, session: Session, names: Sequence[str]) -> list[CatalogueRow]:
+        return _keep_newest(await session.rows(CATALOGUE_SQL["known"], names=list(names)))
 
-    @reads()
-    async def workflows(self, session: Session) -> list[KnownItem]:
-        return _newest(await session.rows(SQL_CATALOGUE["workflows"]))
+    @read_call()
+    async def workflows(self, session: Session) -> list[CatalogueRow]:
+        return _keep_newest(await session.rows(CATALOGUE_SQL["workflows"]))
 
 
-def _newest(rows: Iterable[Any]) -> list[KnownItem]:
+def _keep_newest(rows: Iterable[Any]) -> list[CatalogueRow]:
     """Keep the first row of each workflow or step: the one that the newest code registered."""
-    found = groupby(map(known_item, rows), key=lambda item: (item.kind, item.name))
+    found = groupby(map(catalogue_row, rows), key=lambda item: (item.kind, item.name))
     return [next(items) for _, items in found]

@@ -19,19 +19,17 @@ from datetime import UTC, datetime
 from typing import Any
 
 from redrive.clock import MICROS
-from redrive.duration import micros, moment
+from redrive.duration import to_datetime, to_micros
 from redrive.ids import format_id
 
-__all__ = ["START", "VirtualClock"]
-
-START = datetime(2030, 1, 1, tzinfo=UTC)
+DEFAULT_START = datetime(2030, 1, 1, tzinfo=UTC)
 """When time begins, unless a test says otherwise."""
 
 
 class VirtualClock:
     """Time, waiting and randomness under a test's control: the same seed gives the same numbers and ids."""
 
-    def __init__(self, *, seed: int = 0, start: datetime = START) -> None:
+    def __init__(self, *, seed: int = 0, start: datetime = DEFAULT_START) -> None:
         self.seed = seed
         self._began = self._now = int(start.timestamp()) * MICROS
         self._draws = random.Random(f"draws {seed}")
@@ -67,7 +65,7 @@ class VirtualClock:
     def call_later(self, delay: float, callback: Callable[[], object]) -> _Timer:
         """Call back once time was moved that far; a delay of `math.inf` never ends."""
         self._order += 1
-        timer = _Timer(self._now if delay <= 0 else self._after(delay), self._order, callback)
+        timer = _Timer(self._now if delay <= 0 else self._time_after(delay), self._order, callback)
         if delay <= 0:
             asyncio.get_running_loop().call_soon(timer.fire)
         elif delay < math.inf:
@@ -80,7 +78,7 @@ class VirtualClock:
             await asyncio.sleep(0)
             return
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        timer = self.call_later(delay, lambda: _end(over))
+        timer = self.call_later(delay, lambda: _resolve(over))
         task = asyncio.current_task()
         assert task is not None
         self._waiting.add(task)
@@ -95,7 +93,7 @@ class VirtualClock:
     @property
     def time(self) -> datetime:
         """What time it is."""
-        return moment(self._now)
+        return to_datetime(self._now)
 
     def waits(self, task: asyncio.Future[Any]) -> bool:
         """True if this task sleeps on this clock."""
@@ -118,11 +116,11 @@ class VirtualClock:
         while (due := self.next_due()) is not None and due <= self._now:
             heapq.heappop(self._timers).fire()
 
-    def _after(self, delay: float) -> int:
-        return self._now + (micros(delay) if delay < math.inf else 0)
+    def _time_after(self, delay: float) -> int:
+        return self._now + (to_micros(delay) if delay < math.inf else 0)
 
 
-def _end(future: asyncio.Future[None]) -> None:
+def _resolve(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
 

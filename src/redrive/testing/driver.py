@@ -12,30 +12,27 @@ from typing import Any, Literal
 from redrive.app import Redrive, RunHandle, Workflow
 from redrive.app.compensation import find_circuit
 from redrive.clock import MICROS
-from redrive.core.circuit import CircuitState, CircuitStatus, close, opened, rules_of
+from redrive.core.circuit import CircuitState, CircuitStatus, build_rules, close_circuit, open_circuit
 from redrive.core.idempotency import letter_id
 from redrive.core.roles import DEFAULT_TENANT
-from redrive.core.states import FINAL, RunStatus, StepStatus
+from redrive.core.states import FINAL_RUN_STATUSES, RunStatus, StepStatus
 from redrive.desk.models import DeadLetter, Run, StepRecord
-from redrive.desk.runs import handled_by
-from redrive.duration import Duration, micros, seconds, words
+from redrive.desk.runs import find_failure_handler_runs
+from redrive.duration import Duration, format_duration, parse_duration, to_micros
 from redrive.errors import ConfigurationError, NotFound, RunFailed
 from redrive.policy import Circuit
-from redrive.settle.circuits import turn, turn_to
-from redrive.sinks import Message, received
+from redrive.settle.circuits import make_circuit_update, update_circuit
+from redrive.sinks import Message, read_message
 from redrive.store import open_store
-from redrive.store.circuits import CircuitCase, CircuitTurn
+from redrive.store.circuits import CircuitCase, CircuitUpdate
 from redrive.store.filters import OutboxFilter
-from redrive.store.list_query import page_by_page
+from redrive.store.list_query import iterate_pages
 from redrive.store.port import Store
 from redrive.testing.clock import VirtualClock
 from redrive.testing.faulty_store import Plan, no_faults
-from redrive.testing.injection import name_of
-from redrive.testing.simulation import World
+from redrive.testing.injection import registered_name
+from redrive.testing.simulation import Simulation
 from redrive.worker.worker import Worker
-
-__all__ = ["Engine", "RunReport", "engine"]
-
 
 # -- A run that came to its end under a test's eyes ------------------------------------------------------
 
@@ -86,8 +83,8 @@ class RunReport:
 # -- A whole engine in a test: store, worker and chores, with time that stands still until it is mov -----
 
 
-_LONGEST_RUN = 366 * 86_400 * MICROS
-_MOST_JUMPS = 50_000
+_MAX_RUN_TIME = 366 * 86_400 * MICROS
+_MAX_JUMPS = 50_000
 
 
 @asynccontextmanager
@@ -118,7 +115,7 @@ async def engine(
         store = open_store(store or "sqlite:///:memory:", clock)
     elif clock is None:
         raise ConfigurationError("an engine on a store of your own needs the clock it was made with: clock=")
-    world = World(app, store, clock, plan=plan, patience=seconds(patience, "patience"))
+    world = Simulation(app, store, clock, plan=plan, patience=parse_duration(patience, "patience"))
     await world.open()
     try:
         yield Engine(app, world)
@@ -131,7 +128,7 @@ async def engine(
 class Engine:
     """An app at work in a test. Make one with `async with engine(app) as e`."""
 
-    def __init__(self, app: Redrive, world: World) -> None:
+    def __init__(self, app: Redrive, world: Simulation) -> None:
         self.app = app
         self.store = world.store
         self.clock = world.clock
@@ -140,7 +137,7 @@ class Engine:
     @property
     def worker(self) -> Worker:
         """The worker that is alive now."""
-        return self._world.life.worker
+        return self._world.simulated_worker.worker
 
     # -- time ------------------------------------------------------------------------------------------
 
@@ -160,7 +157,7 @@ class Engine:
     async def advance(self, duration: Duration) -> None:
         """Let time pass: to each moment at which something is due, in order, settling at each."""
         await self._world.calm()
-        await self._world.walk(self.clock.now() + micros(seconds(duration, "advance")))
+        await self._world.walk(self.clock.now() + to_micros(parse_duration(duration, "advance")))
 
     # -- runs ------------------------------------------------------------------------------------------
 
@@ -175,29 +172,29 @@ class Engine:
         """Let time pass until a run has ended, and tell how it went."""
         began, looked_again = self.clock.now(), False
         await self.settle()
-        for _ in range(_MOST_JUMPS):
-            if await handle.status() in FINAL:
+        for _ in range(_MAX_JUMPS):
+            if await handle.status() in FINAL_RUN_STATUSES:
                 return await self._report(handle)
-            moment = await self._world.next_moment()
-            if moment is not None and moment - began <= _LONGEST_RUN:
+            moment = await self._world.next_due_at()
+            if moment is not None and moment - began <= _MAX_RUN_TIME:
                 looked_again = False
-                await self._world.jump(moment)
+                await self._world.jump_to(moment)
             elif not looked_again:
                 looked_again = True
-                await self._world.look_again()
+                await self._world.poll_again()
             else:
                 break
-        raise TimeoutError(await self._why_unfinished(handle, began))
+        raise TimeoutError(await self._explain_unfinished(handle, began))
 
     async def handlers(self, run: RunReport | RunHandle[Any] | str) -> list[RunReport]:
         """The runs that handle the failure of a run, in the order they were started, once they have ended."""
         id = run if isinstance(run, str) else run.id
         await self.settle()
-        return [await self.finish(self.app.handle(each)) for each in await handled_by(self.store, id)]
+        return [await self.finish(self.app.handle(each)) for each in await find_failure_handler_runs(self.store, id)]
 
     async def finish_all(self) -> None:
         """Let time pass until every run has ended. Not ended after a year is an error."""
-        until = self.clock.now() + _LONGEST_RUN
+        until = self.clock.now() + _MAX_RUN_TIME
         while unfinished := await self._world.unfinished():
             if self.clock.now() > until:
                 raise TimeoutError(
@@ -218,9 +215,9 @@ class Engine:
             letter = None
         return RunReport(described=await handle.describe(), letter=letter, error=error, value=value)
 
-    async def _why_unfinished(self, handle: RunHandle[Any], began: int) -> str:
+    async def _explain_unfinished(self, handle: RunHandle[Any], began: int) -> str:
         run = await handle.describe()
-        waited = words((self.clock.now() - began) / MICROS)
+        waited = format_duration((self.clock.now() - began) / MICROS)
         latest = next((step for step in reversed(run.steps) if step.ended_at is None), None)
         where = "" if latest is None else f", in {latest.name!r} ({latest.status}, attempt {latest.attempt})"
         next_at = "nothing will ever wake it" if run.next_at is None else f"it is due at {run.next_at}"
@@ -238,7 +235,7 @@ class Engine:
 
         Calls that a fault replaced do not count; repeats after a crash do.
         """
-        name = name_of(step, "step")
+        name = registered_name(step, "step")
         if name not in self.app.registered_steps:
             known = ", ".join(sorted(self.app.registered_steps)) or "none"
             raise ConfigurationError(f"no step is called {name!r}; registered are: {known}")
@@ -254,8 +251,8 @@ class Engine:
         Whether any sink wants them does not matter; subscribers get theirs when time settles.
         """
         where = OutboxFilter(topic=topic, run_id=run)
-        rows = page_by_page(lambda cursor: self.store.messages(where, limit=500, cursor=cursor))
-        return [received(row) async for row in rows][::-1]
+        rows = iterate_pages(lambda cursor: self.store.messages(where, limit=500, cursor=cursor))
+        return [read_message(row) async for row in rows][::-1]
 
     async def compensations(self, run: RunReport | RunHandle[Any] | str) -> list[str]:
         """What of a run was undone so far, in the order in which that happened: the names of the steps."""
@@ -282,7 +279,7 @@ class Engine:
         stay open is opened with `app.circuits.open`. `key` is its name, or `workflow/step`.
         """
         code = find_circuit(self.app.registered_steps, key)
-        row, _ = await turn(self.store, (tenant, key), lambda case: _made(case, code, state))
+        row, _ = await update_circuit(self.store, (tenant, key), lambda case: _make_circuit_update(case, code, state))
         self.worker.circuits.learn(row)
         await self.settle()
 
@@ -304,16 +301,16 @@ class Engine:
         await self._world.settle()
 
 
-def _made(case: CircuitCase, code: Circuit, state: str) -> CircuitTurn:
+def _make_circuit_update(case: CircuitCase, code: Circuit, state: str) -> CircuitUpdate:
     """A circuit as a test wants it, with the settings of the code."""
     now = case.row.state
     match state:
         case "open":
-            wanted = opened(now, rules_of(code), case.now)
+            wanted = open_circuit(now, build_rules(code), case.now)
         case "half_open":
             wanted = CircuitState(status=CircuitStatus.HALF_OPEN, generation=now.generation + 1)
         case "closed":
-            wanted = close(now)
+            wanted = close_circuit(now)
         case _:
             raise ConfigurationError(f"a circuit is 'open', 'half_open' or 'closed', not {state!r}")
-    return turn_to(case, wanted, settings=json.dumps(code.to_json()), why="a test said so")
+    return make_circuit_update(case, wanted, settings=json.dumps(code.to_json()), why="a test said so")

@@ -21,33 +21,16 @@ from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 from redrive.clock import Clock, SystemClock
 from redrive.errors import StoreUnavailable
-from redrive.store.account_records import Accounts
-from redrive.store.notifications import Notices
-from redrive.store.port import LeaseLine, Store, Transaction
-from redrive.store.schedules import Schedules
-from redrive.store.settings import Views
-from redrive.store.workers import Beat
-
-__all__ = [
-    "FAIL",
-    "LOSE",
-    "Call",
-    "Fault",
-    "FaultyStore",
-    "Plan",
-    "crash_after",
-    "crash_before",
-    "delay",
-    "either",
-    "inject_faults",
-    "no_faults",
-    "nth",
-]
+from redrive.store.account_records import AccountStore
+from redrive.store.notifications import NotificationStore
+from redrive.store.port import LeaseConnection, Store, Transaction
+from redrive.store.settings import SavedViewStore, ScheduleStore
+from redrive.store.workers import HeartbeatReply
 
 Result = TypeVar("Result")
 
 
-class _Kind(Enum):
+class _FaultKind(Enum):
     FAIL = auto()
     LOSE = auto()
     DELAY = auto()
@@ -59,31 +42,31 @@ class _Kind(Enum):
 class Fault:
     """What happens to a call."""
 
-    kind: _Kind
+    kind: _FaultKind
     seconds: float = 0.0
     error: BaseException | None = None
 
 
-FAIL = Fault(_Kind.FAIL)
+FAIL = Fault(_FaultKind.FAIL)
 """StoreUnavailable, and nothing was done."""
 
-LOSE = Fault(_Kind.LOSE)
+LOSE = Fault(_FaultKind.LOSE)
 """StoreUnavailable, but everything was done: only the reply is lost."""
 
 
 def delay(seconds: float) -> Fault:
     """The call is made that much later."""
-    return Fault(_Kind.DELAY, seconds=seconds)
+    return Fault(_FaultKind.DELAY, seconds=seconds)
 
 
 def crash_before(error: BaseException) -> Fault:
     """The process dies before the call: `error` is raised, now and by every later call."""
-    return Fault(_Kind.CRASH_BEFORE, error=error)
+    return Fault(_FaultKind.CRASH_BEFORE, error=error)
 
 
 def crash_after(error: BaseException) -> Fault:
     """The process dies after the call, before it hears the reply."""
-    return Fault(_Kind.CRASH_AFTER, error=error)
+    return Fault(_FaultKind.CRASH_AFTER, error=error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +101,7 @@ def either(*plans: Plan) -> Plan:
     return lambda call: next((fault for plan in plans if (fault := plan(call)) is not None), None)
 
 
-class _Gate:
+class _FaultGate:
     """Counts calls, asks the plan, and remembers whether the caller is dead."""
 
     def __init__(self, plan: Plan, clock: Clock) -> None:
@@ -129,42 +112,42 @@ class _Gate:
         self._counts: Counter[str] = Counter()
 
     async def call(self, name: str, work: Callable[[], Awaitable[Result]]) -> Result:
-        fault = self._before(name)
-        if fault is not None and fault.kind is _Kind.DELAY:
+        fault = self._check_before(name)
+        if fault is not None and fault.kind is _FaultKind.DELAY:
             await self._clock.sleep(fault.seconds)
         result = await work()
-        self._after(name, fault)
+        self._check_after(name, fault)
         return result
 
-    def call_now(self, name: str, work: Callable[[], Result]) -> Result:
-        fault = self._before(name)
-        if fault is not None and fault.kind is _Kind.DELAY:
+    def call_sync(self, name: str, work: Callable[[], Result]) -> Result:
+        fault = self._check_before(name)
+        if fault is not None and fault.kind is _FaultKind.DELAY:
             time.sleep(fault.seconds)
         result = work()
-        self._after(name, fault)
+        self._check_after(name, fault)
         return result
 
-    def _before(self, name: str) -> Fault | None:
+    def _check_before(self, name: str) -> Fault | None:
         if self.dead is not None:
             raise self.dead
         self.calls.append(name)
         self._counts[name] += 1
         fault = self.plan(Call(name, len(self.calls), self._counts[name]))
-        if fault is not None and fault.kind is _Kind.FAIL:
+        if fault is not None and fault.kind is _FaultKind.FAIL:
             raise StoreUnavailable(f"{name} failed on purpose; nothing was done")
-        if fault is not None and fault.kind is _Kind.CRASH_BEFORE:
-            self._die(fault)
+        if fault is not None and fault.kind is _FaultKind.CRASH_BEFORE:
+            self._crash(fault)
         return fault
 
-    def _after(self, name: str, fault: Fault | None) -> None:
+    def _check_after(self, name: str, fault: Fault | None) -> None:
         if self.dead is not None:  # it died elsewhere while this call was under way
             raise self.dead
-        if fault is not None and fault.kind is _Kind.LOSE:
+        if fault is not None and fault.kind is _FaultKind.LOSE:
             raise StoreUnavailable(f"the reply of {name} was lost on purpose; everything was done")
-        if fault is not None and fault.kind is _Kind.CRASH_AFTER:
-            self._die(fault)
+        if fault is not None and fault.kind is _FaultKind.CRASH_AFTER:
+            self._crash(fault)
 
-    def _die(self, fault: Fault) -> None:
+    def _crash(self, fault: Fault) -> None:
         self.dead = fault.error or SystemExit("crashed on purpose")
         raise self.dead
 
@@ -185,17 +168,22 @@ class FaultyStore(Store, Protocol):
 
 def inject_faults(inner: Store, plan: Plan = no_faults, *, clock: Clock | None = None) -> FaultyStore:
     """Wrap a store so that its calls fail as planned."""
-    return cast(FaultyStore, _Proxy(inner, _Gate(plan, clock or SystemClock()), Store))
+    return cast(FaultyStore, _Proxy(inner, _FaultGate(plan, clock or SystemClock()), Store))
 
 
-_GROUPS = {"accounts": Accounts, "notices": Notices, "schedules": Schedules, "views": Views}
-_FREE = frozenset({"close", "changed"})  # calls that a plan neither counts nor fails
+_PORT_GROUPS = {
+    "accounts": AccountStore,
+    "notices": NotificationStore,
+    "schedules": ScheduleStore,
+    "views": SavedViewStore,
+}
+_UNCOUNTED_CALLS = frozenset({"close", "changed"})  # calls that a plan neither counts nor fails
 
 
 class _Proxy:
     """The store, or one of its groups of calls, whose calls are named with the group in front."""
 
-    def __init__(self, inner: Any, gate: _Gate, port: type[Any], group: str = "") -> None:
+    def __init__(self, inner: Any, gate: _FaultGate, port: type[Any], group: str = "") -> None:
         self._inner = inner
         self._gate = gate
         self._port = port
@@ -219,9 +207,9 @@ class _Proxy:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._inner, name)
-        if not self._group and name in _GROUPS:
-            return _Proxy(found, self._gate, _GROUPS[name], f"{name}.")
-        if name in _FREE or not iscoroutinefunction(getattr(self._port, name, None)):
+        if not self._group and name in _PORT_GROUPS:
+            return _Proxy(found, self._gate, _PORT_GROUPS[name], f"{name}.")
+        if name in _UNCOUNTED_CALLS or not iscoroutinefunction(getattr(self._port, name, None)):
             return found
 
         def call(*args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
@@ -229,11 +217,11 @@ class _Proxy:
 
         return call
 
-    def confined(self, tenant: str, workflows: Collection[str] | None = None) -> _Proxy:
-        return _Proxy(self._inner.confined(tenant, workflows), self._gate, Store)
+    def tenant_view(self, tenant: str, workflows: Collection[str] | None = None) -> _Proxy:
+        return _Proxy(self._inner.tenant_view(tenant, workflows), self._gate, Store)
 
-    def lease_line(self) -> LeaseLine:
-        return _FaultyLease(self._inner.lease_line(), self._gate)
+    def lease_connection(self) -> LeaseConnection:
+        return _FaultyLease(self._inner.lease_connection(), self._gate)
 
     def transaction(self, limit: float) -> Transaction:
         return _FaultyTransaction(self._inner.transaction(limit), self._gate)
@@ -242,12 +230,12 @@ class _Proxy:
 class _FaultyLease:
     """A lease whose beats are calls named `lease.beat`."""
 
-    def __init__(self, inner: LeaseLine, gate: _Gate) -> None:
+    def __init__(self, inner: LeaseConnection, gate: _FaultGate) -> None:
         self._inner = inner
         self._gate = gate
 
-    def beat(self, worker: int, heartbeats: Mapping[tuple[int, int], str | None]) -> Beat:
-        return self._gate.call_now("lease.beat", lambda: self._inner.beat(worker, heartbeats))
+    def beat(self, worker: int, heartbeats: Mapping[tuple[int, int], str | None]) -> HeartbeatReply:
+        return self._gate.call_sync("lease.beat", lambda: self._inner.beat(worker, heartbeats))
 
     def close(self) -> None:
         self._inner.close()
@@ -256,7 +244,7 @@ class _FaultyLease:
 class _FaultyTransaction:
     """A transaction whose calls are named `transaction.execute` and so on. A death undoes it."""
 
-    def __init__(self, inner: Transaction, gate: _Gate) -> None:
+    def __init__(self, inner: Transaction, gate: _FaultGate) -> None:
         self._inner = inner
         self._gate = gate
 

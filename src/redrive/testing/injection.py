@@ -29,21 +29,6 @@ from redrive.errors import ConfigurationError, RunDetached
 from redrive.testing.clock import VirtualClock
 from redrive.worker.attempt import Attempt
 
-__all__ = [
-    "Bodies",
-    "Calls",
-    "Crash",
-    "Fault",
-    "Faults",
-    "Hang",
-    "Http",
-    "Injected",
-    "Ok",
-    "faults",
-    "injected",
-]
-
-
 # -- Making steps fail on purpose ------------------------------------------------------------------------
 
 
@@ -84,18 +69,18 @@ class Http(Exception):
             self.headers["Retry-After"] = str(retry_after)
 
 
-Fault: TypeAlias = "type[BaseException] | BaseException | type[Hang] | type[Ok] | Hang | Ok | None"
+StepFault: TypeAlias = "type[BaseException] | BaseException | type[Hang] | type[Ok] | Hang | Ok | None"
 """What may stand in `fail=[...]`."""
 
 _MESSAGE: Final = "injected by redrive.testing.injection"
-_active: list[faults] = []
+_active_contexts: list[faults] = []
 
 
 @dataclass(frozen=True, slots=True)
-class Injected:
+class InjectedFault:
     """The fault that one call meets. `after`: the real function is called first, and its result lost."""
 
-    fault: Fault
+    fault: StepFault
     after: bool
 
     @property
@@ -108,7 +93,7 @@ class Injected:
         """The exception to raise; None if the call hangs or the worker dies."""
         if self.kills or self.fault is Hang or isinstance(self.fault, Hang):
             return None
-        return self.fault if isinstance(self.fault, BaseException) else _made(self.fault)
+        return self.fault if isinstance(self.fault, BaseException) else _make_error(self.fault)
 
 
 class faults:
@@ -125,7 +110,7 @@ class faults:
     def __init__(
         self,
         step: Any,
-        fail: Iterable[Fault],
+        fail: Iterable[StepFault],
         *,
         workflow: Any = None,
         at: Literal["before", "after"] | None = None,
@@ -133,26 +118,26 @@ class faults:
     ) -> None:
         if at not in (None, "before", "after"):
             raise ConfigurationError(f'at is "before" or "after" the real function, not {at!r}')
-        self.step = name_of(step, "step")
-        self.workflow = None if workflow is None else name_of(workflow, "workflow")
-        self.left: list[Fault] = [_checked(fault) for fault in fail]
-        self.fired: list[Fault] = []
+        self.step = registered_name(step, "step")
+        self.workflow = None if workflow is None else registered_name(workflow, "workflow")
+        self.left: list[StepFault] = [_check_fault(fault) for fault in fail]
+        self.fired: list[StepFault] = []
         self.calls = 0
         self._after = at == "after"
         self._strict = strict
 
     def __enter__(self) -> faults:
-        _active.append(self)
+        _active_contexts.append(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _active.remove(self)
+        _active_contexts.remove(self)
         if kind is None and self._strict and self.left:
-            raise AssertionError(self._unused())
+            raise AssertionError(self._describe_unused())
 
-    def take(self, step: str, workflow: str) -> Injected | None:
+    def take(self, step: str, workflow: str) -> InjectedFault | None:
         """The fault for a call that begins now, if it is meant."""
         if step != self.step or self.workflow not in (None, workflow):
             return None
@@ -161,24 +146,22 @@ class faults:
             return None
         fault = self.left.pop(0)
         self.fired.append(fault)
-        return Injected(fault, self._after)
+        return InjectedFault(fault, self._after)
 
-    def _unused(self) -> str:
-        names = ", ".join(_name(fault) for fault in self.left)
+    def _describe_unused(self) -> str:
+        names = ", ".join(_fault_name(fault) for fault in self.left)
         total = len(self.left) + len(self.fired)
         where = f"step {self.step!r}" + (f" of workflow {self.workflow!r}" if self.workflow else "")
-        times = {0: "was never called", 1: "was called once"}.get(
-            self.calls, f"was called {self.calls} times"
-        )
+        times = {0: "was never called", 1: "was called once"}.get(self.calls, f"was called {self.calls} times")
         return (
             f"{len(self.left)} of {total} faults never happened: {names}. Meanwhile {where} {times}; "
             "let time pass (e.advance) until it is called again, or take the faults out"
         )
 
 
-def injected(step: str, workflow: str) -> Injected | None:
+def next_fault(step: str, workflow: str) -> InjectedFault | None:
     """What the call of a step that begins now meets; None lets it through."""
-    for context in reversed(_active):
+    for context in reversed(_active_contexts):
         found = context.take(step, workflow)
         if found is not None:
             through = found.fault is None or found.fault is Ok or isinstance(found.fault, Ok)
@@ -186,7 +169,7 @@ def injected(step: str, workflow: str) -> Injected | None:
     return None
 
 
-def name_of(thing: Any, kind: str) -> str:
+def registered_name(thing: Any, kind: str) -> str:
     """The name of a registered step or workflow, given by name or as the function itself."""
     name = thing if isinstance(thing, str) else getattr(thing, "name", None)
     if not isinstance(name, str):
@@ -194,19 +177,19 @@ def name_of(thing: Any, kind: str) -> str:
     return name
 
 
-def _checked(fault: Fault) -> Fault:
+def _check_fault(fault: StepFault) -> StepFault:
     if fault is None or fault in (Hang, Ok) or isinstance(fault, Hang | Ok | BaseException):
         return fault
     if isinstance(fault, type) and issubclass(fault, BaseException):
         if fault is not Crash:
-            _made(fault)
+            _make_error(fault)
         return fault
     raise ConfigurationError(
         f"{fault!r} is no fault: give an exception class or instance, Http(...), Crash, Hang or Ok"
     )
 
 
-def _made(kind: Any) -> BaseException:
+def _make_error(kind: Any) -> BaseException:
     try:
         error: BaseException = kind(_MESSAGE)
     except TypeError:
@@ -216,27 +199,27 @@ def _made(kind: Any) -> BaseException:
     return error
 
 
-def _name(fault: Fault) -> str:
+def _fault_name(fault: StepFault) -> str:
     return fault.__name__ if isinstance(fault, type) else repr(fault)
 
 
 # -- What stands around the body of every step in a test: it counts calls and lets faults strike ---------
 
 
-Calls = Counter[tuple[str, str, str]]
+CallCounts = Counter[tuple[str, str, str]]
 """How often bodies were really called, by run, step and journal key."""
 
-Faults = Callable[[str, str], Injected | None]
+FaultSource = Callable[[str, str], InjectedFault | None]
 """What the call of a step of a workflow meets that begins now, by their names."""
 
 
-class Bodies:
+class StepBodies:
     """The bodies of the steps that one worker executes.
 
     `killed` is True once a fault was the death of the worker.
     """
 
-    def __init__(self, app: Redrive, clock: VirtualClock, calls: Calls, faults: Faults) -> None:
+    def __init__(self, app: Redrive, clock: VirtualClock, calls: CallCounts, faults: FaultSource) -> None:
         self._begun: dict[Attempt, asyncio.Task[Any] | None] = {}
         self._stopped: set[Attempt] = set()
         self.killed = False
@@ -269,16 +252,16 @@ class Bodies:
         """The worker is gone: let go of threads that hang."""
         self._over.set()
 
-    async def _call(self, attempt: Attempt, fault: Injected | None, call: Callable[[], Any]) -> Any:
+    async def _call(self, attempt: Attempt, fault: InjectedFault | None, call: Callable[[], Any]) -> Any:
         if fault is not None and not fault.after:
-            await self._strike(attempt, fault)
-        self._count(attempt)
+            await self._apply_fault(attempt, fault)
+        self._count_call(attempt)
         value = await call()
         if fault is not None:
-            await self._strike(attempt, fault)
+            await self._apply_fault(attempt, fault)
         return value
 
-    async def _strike(self, attempt: Attempt, fault: Injected) -> None:
+    async def _apply_fault(self, attempt: Attempt, fault: InjectedFault) -> None:
         if fault.error is not None:
             raise fault.error
         if fault.after and not fault.kills and self._steps[attempt.step].options.transactional:
@@ -286,30 +269,30 @@ class Bodies:
                 f"step {attempt.step!r} is transactional: were it to hang after its statements, nobody could "
                 'use the store in memory; use at="before"'
             )
-        self._stop(attempt, fault)
+        self._stop_attempt(attempt, fault)
         await self._loop.create_future()
 
-    def _call_in_thread(self, attempt: Attempt, fault: Injected | None, call: Callable[[], Any]) -> Any:
+    def _call_in_thread(self, attempt: Attempt, fault: InjectedFault | None, call: Callable[[], Any]) -> Any:
         if fault is not None and not fault.after:
-            self._strike_thread(attempt, fault)
-        self._count(attempt)
+            self._apply_fault_in_thread(attempt, fault)
+        self._count_call(attempt)
         value = call()
         if fault is not None:
-            self._strike_thread(attempt, fault)
+            self._apply_fault_in_thread(attempt, fault)
         return value
 
-    def _strike_thread(self, attempt: Attempt, fault: Injected) -> None:
+    def _apply_fault_in_thread(self, attempt: Attempt, fault: InjectedFault) -> None:
         """A thread cannot be ended: one that hangs does so until its worker is gone."""
         if fault.error is not None:
             raise fault.error
-        self._loop.call_soon_threadsafe(self._stop, attempt, fault)
+        self._loop.call_soon_threadsafe(self._stop_attempt, attempt, fault)
         self._over.wait()
         raise RunDetached
 
-    def _stop(self, attempt: Attempt, fault: Injected) -> None:
+    def _stop_attempt(self, attempt: Attempt, fault: InjectedFault) -> None:
         if not attempt.over and not attempt.execution.dead:
             self._stopped.add(attempt)
             self.killed = self.killed or fault.kills
 
-    def _count(self, attempt: Attempt) -> None:
+    def _count_call(self, attempt: Attempt) -> None:
         self._calls[attempt.run_id, attempt.step, attempt.place.key] += 1

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from redrive.testing.driver import Engine
 
-__all__ = ["pytest_addoption", "redrive_engine"]
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Let the seed of all engines be chosen for one session."""

@@ -13,37 +13,34 @@ from typing import Any, cast
 
 from redrive.app import Redrive
 from redrive.app.runtime import Runtime
-from redrive.chores import Folder, Relay
+from redrive.chores import GroupAggregator, Relay
 from redrive.clock import MICROS
-from redrive.core.outbox import Carrier
-from redrive.core.states import EXECUTED, FINAL, StepStatus
-from redrive.core.transitions import Answer, EntryWrite, Transition
+from redrive.core.outbox import SinkLease
+from redrive.core.states import EXECUTED_KINDS, FINAL_RUN_STATUSES, StepStatus
+from redrive.core.transitions import EntryWrite, Transition, TransitionResult
 from redrive.errors import StoreError
 from redrive.store.port import Store
-from redrive.store.workers import Claim, Claims
+from redrive.store.workers import ClaimRequest, ClaimResult
 from redrive.testing.clock import VirtualClock
 from redrive.testing.faulty_store import Plan, crash_before, inject_faults
-from redrive.testing.injection import Bodies, Crash
+from redrive.testing.injection import Crash, StepBodies
 from redrive.worker.attempt import Attempt
 from redrive.worker.execution import Execution
 from redrive.worker.lease import Lease
 from redrive.worker.worker import Worker
 
-__all__ = ["Doing", "Life", "Witness", "describe", "doings"]
-
-
 # -- What still goes on in a worker: how a test that moves time knows that everything waits for it -------
 
 
 @dataclass(frozen=True, slots=True)
-class Doing:
+class Activity:
     """Something that goes on. `perhaps`: it may as well be waiting for something that waits for time."""
 
     what: str
-    perhaps: bool = False
+    may_be_waiting: bool = False
 
 
-def doings(worker: Worker, clock: VirtualClock, executing: Collection[Attempt]) -> Iterator[Doing]:
+def list_activities(worker: Worker, clock: VirtualClock, executing: Collection[Attempt]) -> Iterator[Activity]:
     """All that goes on in a worker without time being moved; `executing` are the attempts under way."""
     committer, claiming = worker.services[0], worker.services[-1]
     for service in worker.services:
@@ -51,45 +48,47 @@ def doings(worker: Worker, clock: VirtualClock, executing: Collection[Attempt]) 
             continue
         if service is committer:
             if not worker.committer.idle:
-                yield Doing("outcomes are being recorded")
+                yield Activity("outcomes are being recorded")
         elif service is claiming:
             if worker.is_claiming:
-                yield Doing("runs are being claimed")
+                yield Activity("runs are being claimed")
         elif not clock.waits(committer):  # for which it waits, if that waits for the store
-            yield Doing("the worker is putting things in order")
+            yield Activity("the worker is putting things in order")
     if any(not task.done() and not clock.waits(task) for task in worker.circuits.tasks):
-        yield Doing("a circuit is being weighed")
+        yield Activity("a circuit is being weighed")
     if worker.circuits.asking:
-        yield Doing("the store is asked for a permit", perhaps=True)  # or does not answer for a while
+        yield Activity("the store is asked for a permit", may_be_waiting=True)  # or does not answer for a while
     for execution in worker.executions:
-        if not (execution.settling and clock.waits(committer)):
-            yield from _in_run(execution, clock)
+        if not (execution.is_settling and clock.waits(committer)):
+            yield from _list_run_activities(execution, clock)
     for attempt in executing:
-        yield Doing(
-            f"step {attempt.step!r} (attempt {attempt.attempt}) of {_name(attempt.execution)} executes"
+        yield Activity(
+            f"step {attempt.step!r} (attempt {attempt.attempt}) of {_describe_run(attempt.execution)} executes"
         )
 
 
-def _name(execution: Execution) -> str:
+def _describe_run(execution: Execution) -> str:
     return f"run {execution.claimed.public_id} of workflow {execution.claimed.workflow!r}"
 
 
-def _in_run(execution: Execution, clock: VirtualClock) -> Iterator[Doing]:
+def _list_run_activities(execution: Execution, clock: VirtualClock) -> Iterator[Activity]:
     if execution.order.is_checking:
-        yield Doing(f"{_name(execution)} executes")
+        yield Activity(f"{_describe_run(execution)} executes")
     if execution.waits.asleep or execution.ending or execution.dead:
         return
     if execution.requests.is_starting:
-        yield Doing(f"{_name(execution)} starts another run")
+        yield Activity(f"{_describe_run(execution)} starts another run")
     for task, branch in execution.order.branches.items():
         if task.done() or branch.busy or clock.waits(task):
             continue
         if _is_runnable(task) and not branch.threaded:
-            yield Doing(f"{_name(execution)} executes")
+            yield Activity(f"{_describe_run(execution)} executes")
         elif not branch.live_children:
             # It may wait for another branch (a lock, a queue) that waits for time, or for the real world.
             waits_for_time = bool(execution.open_steps())
-            yield Doing(f"{_name(execution)} waits for something that is no step", perhaps=waits_for_time)
+            yield Activity(
+                f"{_describe_run(execution)} waits for something that is no step", may_be_waiting=waits_for_time
+            )
 
 
 def _is_runnable(task: asyncio.Future[object]) -> bool:
@@ -100,57 +99,53 @@ def _is_runnable(task: asyncio.Future[object]) -> bool:
 # -- What a worker is about to record, in words: so that a failing test can say where it went wrong ------
 
 
-class Witness:
+class StoreObserver:
     """Stands in front of a store: what is the latest `apply` about, and which claims brought nothing?"""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._claims = 0
         self.about = ""
-        self.barren_claims: set[int] = set()
+        self.empty_claims: set[int] = set()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
     async def apply(
-        self,
-        transitions: Sequence[Transition],
-        *,
-        worker: int | None = None,
-        carriers: Sequence[Carrier] = (),
-    ) -> list[Answer]:
+        self, transitions: Sequence[Transition], *, worker: int | None = None, carriers: Sequence[SinkLease] = ()
+    ) -> list[TransitionResult]:
         """Write them, knowing what they are."""
-        self.about = describe(transitions)
+        self.about = describe_transitions(transitions)
         return await self._store.apply(transitions, worker=worker, carriers=carriers)
 
-    async def claim(self, claim: Claim) -> Claims:
+    async def claim(self, claim: ClaimRequest) -> ClaimResult:
         """Claim, and note whether that brought anything."""
         self._claims += 1
         number = self._claims
         claims = await self._store.claim(claim)
         if not claims.runs:
-            self.barren_claims.add(number)
+            self.empty_claims.add(number)
         return claims
 
 
-def describe(transitions: Sequence[Transition]) -> str:
+def describe_transitions(transitions: Sequence[Transition]) -> str:
     """What these transitions record, the first few of them."""
-    said = dict.fromkeys(words for transition in transitions for words in _words(transition))
+    said = dict.fromkeys(words for transition in transitions for words in _describe_transition(transition))
     return " and ".join(list(said)[:3])
 
 
-def _words(transition: Transition) -> list[str]:
+def _describe_transition(transition: Transition) -> list[str]:
     change = transition.change
-    if change is not None and change.status in FINAL:
+    if change is not None and change.status in FINAL_RUN_STATUSES:
         return [f"the run ended as {change.status}"]
-    said = [_entry_words(entry) for entry in transition.entries]
+    said = [_describe_entry(entry) for entry in transition.entries]
     if change is not None and change.release:
         said.append("the run was put down")
     return said or ["the run's state changed"]
 
 
-def _entry_words(entry: EntryWrite) -> str:
-    what = f"step {entry.name!r}" if entry.kind in EXECUTED else f"{entry.name!r}"
+def _describe_entry(entry: EntryWrite) -> str:
+    what = f"step {entry.name!r}" if entry.kind in EXECUTED_KINDS else f"{entry.name!r}"
     match entry.status:
         case StepStatus.RUNNING:
             return f"{what} began"
@@ -166,47 +161,40 @@ def _entry_words(entry: EntryWrite) -> str:
 
 
 _PURGE_EVERY = 3600 * MICROS
-_LAST_TURNS = 20  # of the loop, between a deadly fault in a step and death
+_LAST_LOOP_CYCLES = 20  # of the loop, between a deadly fault in a step and death
 
 
-class Life:
+class SimulatedWorker:
     """A worker and its chores, which do nothing by themselves: no thread, no loop, no polling."""
 
     worker: Worker
 
     def __init__(
-        self,
-        app: Redrive,
-        store: Store,
-        clock: VirtualClock,
-        plan: Plan,
-        bodies: Bodies,
-        *,
-        schedules: bool = True,
+        self, app: Redrive, store: Store, clock: VirtualClock, plan: Plan, bodies: StepBodies, *, schedules: bool = True
     ) -> None:
         self.bodies = bodies
         self._heard = self._reaped = True
         self._lost: Lease | None = None
         self._clock = clock
         self._line = inject_faults(store, plan, clock=clock)
-        self.witness = Witness(self._line)
-        self._folder = Folder(self._line)
+        self.witness = StoreObserver(self._line)
+        self._folder = GroupAggregator(self._line)
         self._purged_at = clock.now()
         self._schedules = schedules
         self._chores: asyncio.Task[None] | None = None
-        self._last_turns = _LAST_TURNS
+        self._last_turns = _LAST_LOOP_CYCLES
 
     async def begin(self, runtime: Runtime) -> None:
         """Start the worker. Raises Crash if it dies at once."""
         store = cast(Store, self.witness)
         self._runtime = runtime
         self._reaper = runtime.new_reaper(self._line)
-        self._set_worker = runtime.new_set_worker(store)
-        self._releaser = runtime.new_releaser(store)
+        self._set_worker = runtime.new_bulk_worker(store)
+        self._releaser = runtime.new_circuit_updater(store)
         self._scheduler = runtime.new_scheduler(self._line) if self._schedules else None
-        self._notifying = runtime.new_notifying(store)
+        self._notifying = runtime.new_notification_chore(store)
         self._purger = runtime.new_purger(self._line)
-        self.worker = await runtime.work(automatic=False, store=store, around_step=self.bodies.around)
+        self.worker = await runtime.work(automatic=False, store=store, wrap_step=self.bodies.around)
 
     async def kill(self) -> None:
         """End it as SIGKILL would."""
@@ -228,21 +216,21 @@ class Life:
         return self._line.dead or self._last_turns <= 0
 
     @property
-    def is_behind(self) -> bool:
+    def has_pending_work(self) -> bool:
         """True if the next heartbeat or the next chores, a second from now, will have something to do."""
         return not (self._heard and self._reaped)
 
-    def doings(self) -> Iterator[Doing]:
+    def doings(self) -> Iterator[Activity]:
         """What goes on in it although time stands still."""
-        yield from doings(self.worker, self._clock, self.bodies.executing())
+        yield from list_activities(self.worker, self._clock, self.bodies.executing())
         if self.bodies.killed:
-            yield Doing("the worker is dying")
+            yield Activity("the worker is dying")
         if self._chores is not None and not self._chores.done() and not self._clock.waits(self._chores):
-            yield Doing("chores are being done")
-        if not all(self._rests(relay) for relay in self._runtime.relays):
-            yield Doing("messages are being delivered")
+            yield Activity("chores are being done")
+        if not all(self._is_relay_idle(relay) for relay in self._runtime.relays):
+            yield Activity("messages are being delivered")
 
-    def _rests(self, relay: Relay) -> bool:
+    def _is_relay_idle(self, relay: Relay) -> bool:
         """True if a relay has nothing to do before time is moved."""
         return relay.is_idle or (bool(relay.tasks) and all(self._clock.waits(task) for task in relay.tasks))
 
@@ -261,7 +249,7 @@ class Life:
         if lease is self._lost or lease.is_over:
             return  # the worker enlists anew, and will have another; or it retires
         try:
-            beat = lease.beat_once()
+            beat = lease.renew_once()
         except Crash:
             return  # it shows in `is_dead`
         self._heard = beat is not None
@@ -272,10 +260,10 @@ class Life:
         # The worker gives back what it does not know after it heard of it twice.
         self._heard = beat.held <= {run.claimed.id for run in self.worker.executions}
         self.worker.wakeup.notify()  # and look for work, which polling does in production
-        self._runtime.ring_all()
+        self._runtime.wake_all_relays()
 
     @property
-    def next_set(self) -> int | None:
+    def next_bulk_at(self) -> int | None:
         """When a decision on many letters may go on that waits for its rate."""
         return self._set_worker.next_at
 

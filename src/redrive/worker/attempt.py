@@ -15,23 +15,21 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from redrive.clock import Timer, resume_started
 from redrive.core.idempotency import flow_key, message_id
-from redrive.core.outbox import check_key, check_topic
+from redrive.core.outbox import check_message_key, check_topic
 from redrive.core.payload import check_size, encode_any
 from redrive.core.transitions import MessageWrite
-from redrive.duration import words
+from redrive.duration import format_duration
 from redrive.errors import InputError, MisusedStep
-from redrive.observability.tracing import here
-from redrive.worker.branches import Branch, current
+from redrive.observability.tracing import current_traceparent
+from redrive.worker.branches import Branch, current_scope
 
 if TYPE_CHECKING:
-    from redrive.core.outcomes import Place
+    from redrive.core.outcomes import EntryRef
     from redrive.core.run_options import StepOptions
     from redrive.worker.definitions import Step
     from redrive.worker.execution import Execution
 
-__all__ = ["Attempt", "Drafts", "Published", "Threads", "Unfinished", "begin", "new_message"]
-
-MOST_MESSAGES = 1_000
+MAX_MESSAGES = 1_000
 """Messages that one attempt of a step may publish: they travel in one commit."""
 
 _LOCK = threading.Lock()
@@ -49,22 +47,22 @@ class Attempt:
         "branch",
         "due",
         "execution",
-        "has_news",
+        "has_heartbeat",
         "over",
         "place",
         "step",
     )
 
     def __init__(
-        self, execution: Execution, branch: Branch, step: str, place: Place, attempt: int, began: float
+        self, execution: Execution, branch: Branch, step: str, place: EntryRef, attempt: int, began: float
     ) -> None:
         self.execution = execution
         self.branch = branch
         self.over = False
-        self.has_news = False
+        self.has_heartbeat = False
         self.due: float | None = None
         self._details: str | None = None
-        self._drafts: Drafts | None = None
+        self._drafts: MessageDrafts | None = None
         self._heard: float | None = None
         self.step = step
         self.place = place
@@ -97,19 +95,19 @@ class Attempt:
         """Show that the step is alive, with details for those who watch. May be called from any thread."""
         self._details = None if details is None else json.dumps(details)[:4000]
         self._heard = self.execution.clock.monotonic()
-        self.has_news = True
+        self.has_heartbeat = True
 
-    def publish(self, topic: str, payload: Any, key: str | None = None) -> Published:
+    def publish(self, topic: str, payload: Any, key: str | None = None) -> MessageId:
         """Publish a message if this attempt succeeds. May be called from any thread."""
         drafts = self._drafts or self._new_drafts()
         if self.over:
             drafts.close()
         return drafts.add(self.execution, self.place.index, topic, payload, key)
 
-    def _new_drafts(self) -> Drafts:
+    def _new_drafts(self) -> MessageDrafts:
         with _LOCK:
             if self._drafts is None:
-                self._drafts = Drafts()
+                self._drafts = MessageDrafts()
             return self._drafts
 
     def messages(self) -> tuple[MessageWrite, ...]:
@@ -117,18 +115,18 @@ class Attempt:
         return () if self._drafts is None else self._drafts.close()
 
     @property
-    def last_sign(self) -> float:
+    def last_heartbeat_at(self) -> float:
         """When the step last showed that it is alive, on the clock's monotonic scale."""
         return self.began if self._heard is None else self._heard
 
     def news(self) -> str | None:
         """The latest heartbeat's details. From then on the step has no news until its next heartbeat."""
-        self.has_news = False
+        self.has_heartbeat = False
         details, self._details = self._details, None
         return details
 
 
-class _TimeLimit:
+class _AttemptTimeLimit:
     """Cancels the attempt's task when the step takes too long or falls silent."""
 
     __slots__ = ("_attempt", "_clock", "_expired", "_limits", "_pending", "_task", "_timer")
@@ -147,7 +145,7 @@ class _TimeLimit:
         try:
             return await work
         except asyncio.CancelledError:
-            if self._absorbs():
+            if self._absorb_cancellation():
                 raise TimeoutError(self._expired) from None
             raise
         finally:
@@ -159,12 +157,12 @@ class _TimeLimit:
         now = self._clock.monotonic()
         left = self._attempt.began + timeout - now
         if left <= 0:
-            self._expire(f"did not finish within {words(timeout)}")
+            self._expire(f"did not finish within {format_duration(timeout)}")
             return
         if silence is not None:
-            quiet_for = now - self._attempt.last_sign
+            quiet_for = now - self._attempt.last_heartbeat_at
             if quiet_for >= silence:
-                self._expire(f"sent no heartbeat for {words(silence)}")
+                self._expire(f"sent no heartbeat for {format_duration(silence)}")
                 return
             left = min(left, silence - quiet_for)
         self._timer = self._clock.call_later(left, self.arm)
@@ -178,9 +176,9 @@ class _TimeLimit:
         """The body is over. A cancellation that it swallowed must not stay with the workflow's task."""
         if self._timer is not None:
             self._timer.cancel()
-        self._absorbs()
+        self._absorb_cancellation()
 
-    def _absorbs(self) -> bool:
+    def _absorb_cancellation(self) -> bool:
         """True if a cancellation that arrived was this limit's own and nobody else's."""
         if self._task is None or not self._pending:
             return False
@@ -188,7 +186,7 @@ class _TimeLimit:
         return self._task.uncancel() == 0
 
 
-class Unfinished:
+class UnfinishedBody:
     """A body that has not ended, and what it takes to see it to its end."""
 
     __slots__ = ("_attempt", "_work")
@@ -199,25 +197,23 @@ class Unfinished:
 
     async def finish(self) -> Any:
         """Go on to its end, within its limits. Raises TimeoutError when they pass."""
-        token = current.set(self._attempt)
+        token = current_scope.set(self._attempt)
         try:
             return await self._work
         finally:
             self._attempt.over = True
-            current.reset(token)
+            current_scope.reset(token)
 
 
-def begin(
-    attempt: Attempt, step: Step[Any, Any], call: Callable[[], Any], on_start: Callable[[], None]
-) -> Any:
+def start_body(attempt: Attempt, step: Step[Any, Any], call: Callable[[], Any], on_start: Callable[[], None]) -> Any:
     """Call the body: what it returned, or `Unfinished` if it waits for something.
 
     `on_start` is called when the body really begins, which in a thread may be later than now. A body that
     is over before it waits for anything costs no timer, and nobody needs to hear that it began.
     """
     if not step.is_async:
-        return Unfinished(attempt, _in_thread(attempt, step, call, on_start))
-    token = current.set(attempt)
+        return UnfinishedBody(attempt, _run_in_thread(attempt, step, call, on_start))
+    token = current_scope.set(attempt)
     attempt.due = attempt.began + step.options.timeout
     over = True
     try:
@@ -228,23 +224,23 @@ def begin(
         return returned.value
     finally:
         attempt.over = over
-        current.reset(token)
-    return Unfinished(attempt, _on_the_loop(attempt, step, body, waits_for, on_start))
+        current_scope.reset(token)
+    return UnfinishedBody(attempt, _run_on_loop(attempt, step, body, waits_for, on_start))
 
 
-async def _on_the_loop(
+async def _run_on_loop(
     attempt: Attempt, step: Step[Any, Any], body: Any, waits_for: Any, on_start: Callable[[], None]
 ) -> Any:
     on_start()
-    limit = _TimeLimit(attempt, step.options)
+    limit = _AttemptTimeLimit(attempt, step.options)
     limit.arm()
     return await limit.around(resume_started(body, waits_for))
 
 
-async def _in_thread(
+async def _run_in_thread(
     attempt: Attempt, step: Step[Any, Any], call: Callable[[], Any], on_start: Callable[[], None]
 ) -> Any:
-    limit = _TimeLimit(attempt, step.options)
+    limit = _AttemptTimeLimit(attempt, step.options)
 
     def begins() -> None:
         """A step that waited for a free thread is timed from when it got one."""
@@ -260,7 +256,7 @@ async def _in_thread(
 # -- messages --------------------------------------------------------------------------------------------
 
 
-class Published(str):
+class MessageId(str):
     """The id of a message. Awaiting it returns the same id."""
 
     __slots__ = ()
@@ -274,7 +270,7 @@ def new_message(
     execution: Execution, index: int, number: int, topic: str, payload: Any, key: str | None
 ) -> MessageWrite:
     """Return the message as it is stored. Raises InputError if its topic, key or payload cannot be."""
-    topic, key = check_topic(topic), check_key(key)
+    topic, key = check_topic(topic), check_message_key(key)
     text = encode_any(payload)
     check_size(text, execution.worker.max_payload, f"the payload of a message on {topic!r}")
     return MessageWrite(
@@ -284,11 +280,11 @@ def new_message(
         run_id=execution.claimed.public_id,
         correlation_id=execution.correlation_id,
         key=key,
-        trace=here() or execution.view.options.trace,
+        trace=current_traceparent() or execution.view.options.trace,
     )
 
 
-class Drafts:
+class MessageDrafts:
     """The messages that one attempt of a step has published so far, from any thread."""
 
     __slots__ = ("_closed", "_messages")
@@ -297,7 +293,7 @@ class Drafts:
         self._messages: list[MessageWrite] = []
         self._closed = False
 
-    def add(self, execution: Execution, index: int, topic: str, payload: Any, key: str | None) -> Published:
+    def add(self, execution: Execution, index: int, topic: str, payload: Any, key: str | None) -> MessageId:
         """Keep another message. Raises MisusedStep if the attempt is over."""
         with _LOCK:
             number = len(self._messages)
@@ -306,13 +302,11 @@ class Drafts:
                     f"a message on {topic!r} was published after its attempt was over, so that nothing will "
                     "commit it; wait in the step for what it begins"
                 )
-            if number == MOST_MESSAGES:
-                raise InputError(
-                    f"a step publishes {MOST_MESSAGES:,} messages at most; spread them over several steps"
-                )
+            if number == MAX_MESSAGES:
+                raise InputError(f"a step publishes {MAX_MESSAGES:,} messages at most; spread them over several steps")
             message = new_message(execution, index, number, topic, payload, key)
             self._messages.append(message)
-        return Published(message.public_id)
+        return MessageId(message.public_id)
 
     def close(self) -> tuple[MessageWrite, ...]:
         """Return all messages, and accept no more."""
@@ -324,7 +318,7 @@ class Drafts:
 # -- threads ---------------------------------------------------------------------------------------------
 
 
-class Threads:
+class ThreadPools:
     """Threads in which a function runs with the context of its caller.
 
     Workflow functions have threads apart from those of steps: they block while their steps run, so with
@@ -351,14 +345,14 @@ class Threads:
 
         def work() -> Any:
             loop.call_soon_threadsafe(on_start)
-            return context.run(_called, call)
+            return context.run(_call_safely, call)
 
         return await self._run(self._steps, work)
 
     async def run_workflow(self, call: Callable[[], Any]) -> Any:
         """Run a workflow function."""
         context = contextvars.copy_context()
-        return await self._run(self._workflows, lambda: context.run(_called, call))
+        return await self._run(self._workflows, lambda: context.run(_call_safely, call))
 
     async def _run(self, pool: Executor, work: Callable[[], Any]) -> Any:
         future = pool.submit(work)
@@ -376,7 +370,7 @@ class Threads:
         self._workflows.shutdown(wait=False, cancel_futures=True)
 
 
-def _called(call: Callable[[], Any]) -> Any:
+def _call_safely(call: Callable[[], Any]) -> Any:
     """Call the function; a StopIteration, which no future can carry, becomes an error as in a coroutine."""
     try:
         return call()

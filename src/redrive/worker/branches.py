@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from redrive.worker.attempt import Attempt
     from redrive.worker.execution import Execution
 
-__all__ = ["Branch", "Outside", "current", "install_task_factory", "outside"]
-
 _ASYNCIO_FOLDER = asyncio.__file__.rpartition("/")[0] or asyncio.__file__.rpartition("\\")[0]
 _WRAPPERS = frozenset({"wait_for", "shield"})
 _Coro: TypeAlias = "Coroutine[Any, Any, Any] | Generator[Any, None, Any]"
@@ -66,23 +64,23 @@ class Branch:
         self._counts: dict[str, int] = {}
         self._path: str | None = "" if parent is None else None
         if parent is not None and numbered:
-            self._path = parent.number_child()
+            self._path = parent.next_child_path()
 
     @property
     def path(self) -> str:
         """The position of this branch in the run; a wrapper's task is numbered when this is first read."""
         if self._path is None:
             assert self._parent is not None
-            self._path = self._parent.number_child()
+            self._path = self._parent.next_child_path()
         return self._path
 
-    def go_in(self) -> None:
+    def enter_call(self) -> None:
         """Begin an engine call."""
         self.busy += 1
         if self.task is not None:
             self._cancelled_before = self.task.cancelling()
 
-    def come_out(self) -> None:
+    def leave_call(self) -> None:
         """End an engine call."""
         self.busy -= 1
 
@@ -103,7 +101,7 @@ class Branch:
             yield branch
             branch = branch._parent
 
-    def number_child(self) -> str:
+    def next_child_path(self) -> str:
         """Return the path of the next branch under this one."""
         number = self._children
         self._children += 1
@@ -116,13 +114,13 @@ class Branch:
         return count
 
 
-class Outside:
+class NoEngine:
     """Marks workflow functions that are called directly, without an engine (as unit tests do)."""
 
 
-outside = Outside()
+NO_ENGINE = NoEngine()
 
-current: contextvars.ContextVar[Branch | Attempt | Outside | None] = contextvars.ContextVar(
+current_scope: contextvars.ContextVar[Branch | Attempt | NoEngine | None] = contextvars.ContextVar(
     "redrive_current", default=None
 )
 """The branch or attempt that the running code belongs to, if any."""
@@ -134,14 +132,14 @@ def install_task_factory(loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
     A task factory that is in place is called in turn.
     """
     factory = loop.get_task_factory()
-    if not isinstance(factory, _Branching):
-        factory = _Branching(factory)
+    if not isinstance(factory, _BranchTaskFactory):
+        factory = _BranchTaskFactory(factory)
         loop.set_task_factory(factory)
     factory.users += 1
     return functools.partial(factory.leave, loop)
 
 
-class _Branching:
+class _BranchTaskFactory:
     """The task factory: one for all the workers on a loop."""
 
     def __init__(self, before: Any) -> None:
@@ -156,21 +154,21 @@ class _Branching:
 
     def __call__(self, loop: asyncio.AbstractEventLoop, coro: _Coro, **options: Any) -> asyncio.Future[Any]:
         context: contextvars.Context | None = options.get("context")
-        parent = current.get() if context is None else context.get(current)
-        if not isinstance(parent, Branch) or coro in _being_made:
-            return self._make(loop, coro, options)
-        child = Branch(parent.execution, parent, numbered=not _wrapped(sys._getframe(1)))
+        parent = current_scope.get() if context is None else context.get(current_scope)
+        if not isinstance(parent, Branch) or coro in _coros_in_creation:
+            return self._create_task(loop, coro, options)
+        child = Branch(parent.execution, parent, numbered=not _is_wrapper_task(sys._getframe(1)))
         options["context"] = contextvars.copy_context() if context is None else context.copy()
-        options["context"].run(current.set, child)
-        _being_made.add(coro)
+        options["context"].run(current_scope.set, child)
+        _coros_in_creation.add(coro)
         try:
-            task = self._make(loop, coro, options)
+            task = self._create_task(loop, coro, options)
         finally:
-            _being_made.discard(coro)
+            _coros_in_creation.discard(coro)
         parent.execution.adopt(task, child, parent)
         return task
 
-    def _make(
+    def _create_task(
         self, loop: asyncio.AbstractEventLoop, coro: _Coro, options: dict[str, Any]
     ) -> asyncio.Future[Any]:
         if self._before is not None:
@@ -179,11 +177,11 @@ class _Branching:
         return asyncio.Task(coro, loop=loop, **options)
 
 
-_being_made: set[_Coro] = set()
+_coros_in_creation: set[_Coro] = set()
 """Coroutines that have been counted, while a user's factory that is chained in between may ask again."""
 
 
-def _wrapped(frame: FrameType | None) -> bool:
+def _is_wrapper_task(frame: FrameType | None) -> bool:
     """True if asyncio itself creates the task in order to wrap what it was given."""
     while frame is not None and frame.f_code.co_filename.startswith(_ASYNCIO_FOLDER):
         if frame.f_code.co_name in _WRAPPERS:

@@ -22,29 +22,35 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from redrive.clock import MICROS, Clock, Timer
-from redrive.core.audit import reason_by
-from redrive.core.circuit import Admission, Admitted, CircuitState, CircuitStatus, in_force, rules_of, wave
-from redrive.core.outcomes import Outcome, Parked, Place
+from redrive.core.audit import read_reason
+from redrive.core.circuit import (
+    Admission,
+    AdmittedCall,
+    CircuitState,
+    CircuitStatus,
+    build_rules,
+    release_size,
+    resolve_circuit,
+)
+from redrive.core.outcomes import EntryRef, Outcome, StepParked
 from redrive.errors import RunDetached, StoreError
 from redrive.records import replace
-from redrive.settle.circuits import turn, weighed
+from redrive.settle.circuits import after_marks, update_circuit
 from redrive.settle.settler import Settled, Settler
-from redrive.store.circuits import Ask, CircuitPlace, CircuitRow, Permit
+from redrive.store.circuits import CircuitKey, CircuitRow, Permit, PermitRequest
 from redrive.store.port import Store
-from redrive.store.session import until_answered
+from redrive.store.session import repeat_until_answered
 
 if TYPE_CHECKING:
     from redrive.worker.definitions import Step
     from redrive.worker.execution import Execution
 
-__all__ = ["Circuits", "CircuitGate", "CircuitSettler"]
-
 log = logging.getLogger("redrive.worker")
 
-_REFRESH = 0.5  # how long to trust what is in memory, in seconds: half of what is promised
-_FRESH = 0.01  # how long what was just read counts as new
-_MARGIN = 5 * MICROS  # changes may become visible this much later than they say they were made
-_WAVE = 1.0  # seconds between two waves of branches that wait in memory
+_REFRESH_INTERVAL = 0.5  # how long to trust what is in memory, in seconds: half of what is promised
+_FRESH_FOR = 0.01  # how long what was just read counts as new
+_VISIBILITY_MARGIN = 5 * MICROS  # changes may become visible this much later than they say they were made
+_WAVE_INTERVAL = 1.0  # seconds between two waves of branches that wait in memory
 
 
 class Circuits:
@@ -55,17 +61,17 @@ class Circuits:
         self.asking = 0
         self._store = store
         self._clock = clock
-        self._rows: dict[CircuitPlace, CircuitRow] = {}
-        self._evaluating: dict[CircuitPlace, asyncio.Task[None]] = {}
-        self._again: set[CircuitPlace] = set()
-        self._queues: dict[CircuitPlace, _Queue] = {}
+        self._rows: dict[CircuitKey, CircuitRow] = {}
+        self._evaluating: dict[CircuitKey, asyncio.Task[None]] = {}
+        self._again: set[CircuitKey] = set()
+        self._queues: dict[CircuitKey, _WaitQueue] = {}
         self._since = 0
         self._refreshed_at = -math.inf
         self._refreshing: asyncio.Task[None] | None = None
 
     # -- calls -----------------------------------------------------------------------------------------
 
-    def generation_if_closed(self, place: CircuitPlace) -> int | None:
+    def generation_if_closed(self, place: CircuitKey) -> int | None:
         """Return the generation under which a call may go out; None if the circuit may not be closed."""
         if place in self._evaluating:
             return None
@@ -74,7 +80,7 @@ class Circuits:
             return 0
         return row.generation if row.status is CircuitStatus.CLOSED else None
 
-    def admit_now(self, step: Step[Any, Any], tenant: str, workflow: str) -> Admitted | None:
+    def admit_now(self, step: Step[Any, Any], tenant: str, workflow: str) -> AdmittedCall | None:
         """Return the admission of a call that may go out at once; None if the circuit may not be closed."""
         fresh = step.fresh(workflow)
         generation = self.generation_if_closed((tenant, fresh.key))
@@ -82,7 +88,7 @@ class Circuits:
             return None if generation is None else fresh
         return replace(fresh, generation=generation)
 
-    async def request_permit(self, ask: Ask) -> Permit | None:
+    async def request_permit(self, ask: PermitRequest) -> Permit | None:
         """Ask whether to call a dependency that may be out of order; None: look again whether it is."""
         place = (ask.tenant, ask.key)
         evaluating = self._evaluating.get(place)
@@ -92,17 +98,17 @@ class Circuits:
         row = self._rows.get(place)
         if row is not None and row.is_open:
             return Permit(admission=Admission.STAY_OUT, row=row)
-        permit = await self._permit(ask)
+        permit = await self._ask_store(ask)
         self.learn(permit.row)
         if permit.stale:
             self.evaluate(place, ask.settings)
             return None
         return permit
 
-    async def _permit(self, ask: Ask) -> Permit:
+    async def _ask_store(self, ask: PermitRequest) -> Permit:
         self.asking += 1
         try:
-            return await until_answered(lambda: self._store.permit(ask), self._clock)
+            return await repeat_until_answered(lambda: self._store.permit(ask), self._clock)
         finally:
             self.asking -= 1
 
@@ -114,21 +120,19 @@ class Circuits:
 
     # -- weighing --------------------------------------------------------------------------------------
 
-    def evaluate(self, place: CircuitPlace, settings: str) -> None:
+    def evaluate(self, place: CircuitKey, settings: str) -> None:
         """Begin to evaluate a circuit; it admits no call before that is done."""
         if place in self._evaluating:
             self._again.add(place)
         else:
-            self._evaluating[place] = asyncio.create_task(
-                self._evaluate(place, settings), name="redrive circuit"
-            )
+            self._evaluating[place] = asyncio.create_task(self._evaluate(place, settings), name="redrive circuit")
 
-    async def _evaluate(self, place: CircuitPlace, settings: str) -> None:
+    async def _evaluate(self, place: CircuitKey, settings: str) -> None:
         try:
             while True:
                 self._again.discard(place)
-                row, _ = await until_answered(
-                    lambda: turn(self._store, place, lambda case: weighed(case, settings)), self._clock
+                row, _ = await repeat_until_answered(
+                    lambda: update_circuit(self._store, place, lambda case: after_marks(case, settings)), self._clock
                 )
                 if place not in self._again:
                     break
@@ -150,28 +154,28 @@ class Circuits:
             return
         self._rows[row.place] = row
         if known is None or known.generation != row.generation:
-            why = None if row.why is None else reason_by(row.changed_by, row.why)
+            why = None if row.why is None else read_reason(row.changed_by, row.why)
             log.warning("circuit %r of tenant %r is %s: %s", row.key, row.tenant, row.status.value, why)
             if row.place in self._queues:
                 self._queues[row.place].on_change(row)
 
     async def refresh(self) -> None:
         """Read what changed since the last time."""
-        rows = await self._store.circuits_since(self._since)
+        rows = await self._store.circuits_changed_since(self._since)
         for row in rows:
             self.learn(row)
-        self._since = max([self._since, *(row.changed_at - _MARGIN for row in rows)])
+        self._since = max([self._since, *(row.changed_at - _VISIBILITY_MARGIN for row in rows)])
 
     async def poll(self) -> None:
         """Refresh regularly, for as long as the task lives."""
         while True:
-            await self._clock.sleep(_REFRESH)
+            await self._clock.sleep(_REFRESH_INTERVAL)
             await self.refresh_if_stale()
 
     async def refresh_if_stale(self) -> None:
         """Refresh, unless that was done a moment ago; a store that does not answer is asked later."""
         now = self._clock.monotonic()
-        if now - self._refreshed_at < _FRESH:
+        if now - self._refreshed_at < _FRESH_FOR:
             return
         try:
             await self.refresh()
@@ -183,16 +187,14 @@ class Circuits:
         """Refresh while the caller does something else. The task is never a branch of a calling run."""
         if self._refreshing is None or self._refreshing.done():
             loop, empty = asyncio.get_running_loop(), contextvars.Context()
-            self._refreshing = loop.create_task(
-                self.refresh_if_stale(), name="redrive circuits", context=empty
-            )
+            self._refreshing = loop.create_task(self.refresh_if_stale(), name="redrive circuits", context=empty)
         return self._refreshing
 
     # -- waiting in memory -----------------------------------------------------------------------------
 
-    async def wait(self, place: CircuitPlace) -> None:
+    async def wait(self, place: CircuitKey) -> None:
         """Wait until one more waiting branch may try: few at first, more with every second."""
-        queue = self._queues.setdefault(place, _Queue(self._clock))
+        queue = self._queues.setdefault(place, _WaitQueue(self._clock))
         try:
             await queue.wait(self._rows.get(place))
         finally:
@@ -213,7 +215,7 @@ class Circuits:
             await asyncio.wait(tasks)
 
 
-class _Queue:
+class _WaitQueue:
     """Branches of runs that wait for one circuit in memory, because something else goes on in their runs."""
 
     def __init__(self, clock: Clock) -> None:
@@ -249,7 +251,7 @@ class _Queue:
         self._timer = None
         if self._row is None:
             return
-        count, self._state = wave(self._state, rules_of(self._row.in_force), 0)
+        count, self._state = release_size(self._state, build_rules(self._row.in_force), 0)
         for _ in range(min(count, len(self._waiting))):
             passed = self._waiting.popleft()
             if not passed.done():
@@ -258,7 +260,7 @@ class _Queue:
 
     def _schedule_wave(self) -> None:
         if self._waiting and self._timer is None and self._state.status is not CircuitStatus.OPEN:
-            self._timer = self._clock.call_later(_WAVE, self._release_wave)
+            self._timer = self._clock.call_later(_WAVE_INTERVAL, self._release_wave)
 
     def close(self) -> None:
         """No wave follows."""
@@ -289,7 +291,7 @@ class CircuitGate:
     __slots__ = ("_ask", "_execution", "_input", "_on_record", "_place", "_step", "parked")
 
     def __init__(
-        self, execution: Execution, step: Step[Any, Any], place: Place, input: str, *, parked: bool
+        self, execution: Execution, step: Step[Any, Any], place: EntryRef, input: str, *, parked: bool
     ) -> None:
         claimed = execution.claimed
         self._execution = execution
@@ -298,7 +300,7 @@ class CircuitGate:
         self._input = input
         self._on_record = False
         self.parked = parked
-        self._ask = Ask(
+        self._ask = PermitRequest(
             tenant=claimed.tenant,
             key=step.fresh(claimed.workflow).key,
             settings=step.circuit_text,
@@ -312,31 +314,31 @@ class CircuitGate:
         """The circuit's key."""
         return self._ask.key
 
-    async def admit(self, made: int) -> Admitted | None:
+    async def admit(self, made: int) -> AdmittedCall | None:
         """Wait until the step may be called; None if it is to fail instead. `made` counts its attempts."""
         circuits = self._execution.worker.circuits
         while True:
-            permit = await self._permit()
-            generation = circuits.generation_if_closed(self._where)
+            permit = await self._request_permit()
+            generation = circuits.generation_if_closed(self._circuit_key)
             if generation is not None:
-                return self._admitted(generation, probe=False)
+                return self._make_admitted(generation, probe=False)
             if permit is None or permit.admission is Admission.CALL:
                 continue  # memory has a newer state now
             if permit.admission is Admission.PROBE:
-                return self._admitted(permit.row.generation, probe=True)
-            if in_force(self._ask.settings, permit.row.override).on_open == "fail":
+                return self._make_admitted(permit.row.generation, probe=True)
+            if resolve_circuit(self._ask.settings, permit.row.override).on_open == "fail":
                 return None
             await self._park(made)
 
     @property
-    def _where(self) -> CircuitPlace:
+    def _circuit_key(self) -> CircuitKey:
         return self._ask.tenant, self._ask.key
 
-    def _admitted(self, generation: int, *, probe: bool) -> Admitted:
+    def _make_admitted(self, generation: int, *, probe: bool) -> AdmittedCall:
         self.parked = False
-        return Admitted(self._ask.key, self._ask.settings, generation, probe)
+        return AdmittedCall(self._ask.key, self._ask.settings, generation, probe)
 
-    async def _permit(self) -> Permit | None:
+    async def _request_permit(self) -> Permit | None:
         """Ask for a permit; the run is not parked meanwhile, and continues only if it may."""
         execution = self._execution
         with execution.waits.keep_awake():
@@ -349,16 +351,16 @@ class CircuitGate:
         execution = self._execution
         idle = execution.is_only_branch()
         if idle or not self._on_record:
-            await self._record(made, idle)
+            await self._record_parked(made, idle)
         with execution.waits.count(self._place, made, math.inf, self._ask.key):
             execution.order.recheck()
-            await execution.worker.circuits.wait(self._where)
+            await execution.worker.circuits.wait(self._circuit_key)
         await execution.ready()
 
-    async def _record(self, made: int, idle: bool) -> None:
+    async def _record_parked(self, made: int, idle: bool) -> None:
         execution = self._execution
         settled = await execution.settle(
-            Parked(
+            StepParked(
                 run=execution.view,
                 place=self._place,
                 made=made,

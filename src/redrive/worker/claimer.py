@@ -18,22 +18,20 @@ from typing import TYPE_CHECKING
 from redrive.clock import MICROS, Clock
 from redrive.errors import StoreError
 from redrive.records import replace
-from redrive.store.workers import Claim, Claims
+from redrive.store.workers import ClaimRequest, ClaimResult
 
 if TYPE_CHECKING:
     from redrive.core.transitions import NewRun
-    from redrive.store.records import Started
+    from redrive.store.records import StartResult
     from redrive.store.workers import Lane
     from redrive.worker.execution import Execution
     from redrive.worker.waits import Waits
     from redrive.worker.worker import Worker
 
-__all__ = ["Claimer", "HeldRuns", "Reservation", "Wakeup"]
-
 log = logging.getLogger("redrive.worker")
 
-_PAUSE = 1.0  # how long to leave a store alone that fails to give out work
-_UNWIND = 1.0  # how long code of a detached run may take to unwind before it is left alone
+_STORE_RETRY_PAUSE = 1.0  # how long to leave a store alone that fails to give out work
+_UNWIND_TIMEOUT = 1.0  # how long code of a detached run may take to unwind before it is left alone
 
 
 class Wakeup:
@@ -70,7 +68,7 @@ class Wakeup:
                 also()
             except StoreError as error:
                 log.debug("cannot listen for changes, polling instead: %s", error)
-                await self._clock.sleep(_PAUSE)
+                await self._clock.sleep(_STORE_RETRY_PAUSE)
 
 
 class HeldRuns:
@@ -127,7 +125,7 @@ class HeldRuns:
         task.add_done_callback(lambda task: self._on_task_done(execution, task))
 
     def _on_task_done(self, execution: Execution, task: asyncio.Task[None]) -> None:
-        self._forget(execution)
+        self._remove(execution)
         self._tasks.pop(execution, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("unexpected error while executing run %s", execution.claimed.public_id, exc_info=error)
@@ -135,19 +133,17 @@ class HeldRuns:
 
     def detach(self, execution: Execution) -> None:
         """Forget a run that is no longer this worker's, and watch that its code unwinds."""
-        self._forget(execution)
+        self._remove(execution)
         task = self._tasks.get(execution)
         if task is not None and not task.done():
-            self._clock.call_later(_UNWIND, lambda: self._check_unwound(task))
+            self._clock.call_later(_UNWIND_TIMEOUT, lambda: self._check_unwound(task))
 
     def _check_unwound(self, task: asyncio.Task[None]) -> None:
         if not task.done():
             self.abandoned += 1
-            log.warning(
-                "task %r did not stop within %g s after its run was released", task.get_name(), _UNWIND
-            )
+            log.warning("task %r did not stop within %g s after its run was released", task.get_name(), _UNWIND_TIMEOUT)
 
-    def _forget(self, execution: Execution) -> None:
+    def _remove(self, execution: Execution) -> None:
         if self.by_id.get(execution.claimed.id) is execution:
             self.release(execution)
             self._wakeup.notify()  # a detached run may be due again at any time
@@ -188,26 +184,26 @@ class Claimer:
         """True while runs may be on their way here."""
         return self._asking or self.reserved > 0
 
-    async def claim(self, room: int) -> Claims:
+    async def claim(self, room: int) -> ClaimResult:
         """Claim up to so many runs. An unhealthy lease or a store that fails brings none."""
         worker, before = self._worker, self._after
         if not room or not worker.lease.healthy():
             self._more_due = True
-            return Claims(runs=[], now=worker.store.now(), next_in=None, after=before)
-        claims = await self._ask(room)
+            return ClaimResult(runs=[], now=worker.store.now(), next_in=None, after=before)
+        claims = await self._claim_from_store(room)
         self._more_due = len(claims.runs) >= room or self._after != before
         return claims
 
-    def pause_after(self, claims: Claims) -> float:
+    def pause_after(self, claims: ClaimResult) -> float:
         """Return how many seconds to wait for the next claim, at most."""
         poll = self._worker.settings.poll
         if claims.runs and self._more_due and self._worker.room:
             return 0.0
         return poll if claims.next_in is None else min(poll, max(claims.next_in, 1) / MICROS)
 
-    async def _ask(self, capacity: int) -> Claims:
+    async def _claim_from_store(self, capacity: int) -> ClaimResult:
         worker = self._worker
-        claim = Claim(
+        claim = ClaimRequest(
             worker=worker.id,
             workflows=tuple(worker.workflows),
             capacity=capacity,
@@ -226,8 +222,8 @@ class Claimer:
             self._asking = False
             worker.check_drained()
             log.warning("no work can be claimed at the moment: %s", error)
-            await worker.clock.sleep(min(_PAUSE, worker.settings.lease / 10))
-            return Claims(runs=[], now=worker.store.now(), next_in=0, after=self._after)
+            await worker.clock.sleep(min(_STORE_RETRY_PAUSE, worker.settings.lease / 10))
+            return ClaimResult(runs=[], now=worker.store.now(), next_in=0, after=self._after)
         finally:
             self.under_way = self._asking = False
         self._after = claims.after
@@ -241,7 +237,7 @@ class Claimer:
 
     # -- reservations ---------------------------------------------------------------------------------
 
-    def has_time_for(self, runs: Sequence[NewRun]) -> bool:
+    def can_accept(self, runs: Sequence[NewRun]) -> bool:
         """Return True if the worker could begin these at once, before no run that is due already."""
         worker = self._worker
         return (
@@ -257,7 +253,7 @@ class Claimer:
         self._arrived.set()
         self._worker.check_drained()
 
-    async def all_arrived(self) -> None:
+    async def wait_arrived(self) -> None:
         """Wait until no slot is reserved."""
         while self.reserved:
             self._arrived.clear()
@@ -281,7 +277,7 @@ class Reservation:
         self._count = count
         self._refresh: asyncio.Task[None] | None = None
         self.worker_id = worker_id
-        self.started: Sequence[Started] = ()
+        self.started: Sequence[StartResult] = ()
 
     async def __aenter__(self) -> Reservation:
         worker = self._worker

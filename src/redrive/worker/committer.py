@@ -15,14 +15,12 @@ import asyncio
 from collections import deque
 
 from redrive.core.outcomes import Outcome
-from redrive.settle.settler import Settled, Settler, not_kept, settle_apart
+from redrive.settle.settler import Settled, Settler, make_refused, settle_bisecting
 
-__all__ = ["Committer", "Mark"]
-
-BATCH = 256  # larger batches are slower, not faster: see docs/internals
+MAX_BATCH = 256  # larger batches are slower, not faster: see docs/internals
 
 
-class Mark:
+class QueuedOutcome:
     """An outcome in the queue."""
 
     __slots__ = ("answer", "outcome")
@@ -43,7 +41,7 @@ class Committer:
 
     def __init__(self, settler: Settler) -> None:
         self._settler = settler
-        self._queue: deque[Mark] = deque()
+        self._queue: deque[QueuedOutcome] = deque()
         self._wake: asyncio.Event = asyncio.Event()
         self._idle: asyncio.Event = asyncio.Event()
         self._idle.set()
@@ -53,16 +51,16 @@ class Committer:
     def submit(self, outcome: Outcome) -> asyncio.Future[Settled]:
         """Queue an outcome; the future gets what was decided, once that is durable."""
         answer: asyncio.Future[Settled] = asyncio.get_running_loop().create_future()
-        self._enqueue(Mark(outcome, answer))
+        self._enqueue(QueuedOutcome(outcome, answer))
         return answer
 
-    def post(self, outcome: Outcome) -> Mark:
+    def post(self, outcome: Outcome) -> QueuedOutcome:
         """Queue an outcome without an answer. It is sent before anything that is queued later."""
-        mark = Mark(outcome, None)
+        mark = QueuedOutcome(outcome, None)
         self._enqueue(mark)
         return mark
 
-    def _enqueue(self, mark: Mark) -> None:
+    def _enqueue(self, mark: QueuedOutcome) -> None:
         if not self._queue:
             self._wake.set()
             self._idle.clear()
@@ -77,7 +75,7 @@ class Committer:
         """Drop what was not sent: the worker was declared dead, so it would not be kept."""
         for mark in self._queue:
             if mark.outcome is not None:
-                _answer(mark, not_kept(mark.outcome))
+                _set_answer(mark, make_refused(mark.outcome))
             mark.outcome = None
 
     async def flush(self) -> None:
@@ -90,35 +88,33 @@ class Committer:
             await self._wake.wait()
             self._wake.clear()
             while self._queue:
-                await self._commit(self._take())
+                await self._commit(self._next_batch())
                 if not self._queue:
-                    await asyncio.sleep(
-                        0
-                    )  # callers that just got their answers may have the next outcome ready
+                    await asyncio.sleep(0)  # callers that just got their answers may have the next outcome ready
             self._idle.set()
 
-    def _take(self) -> list[Mark]:
+    def _next_batch(self) -> list[QueuedOutcome]:
         queue = self._queue
-        batch: list[Mark] = []
-        while queue and len(batch) < BATCH:
+        batch: list[QueuedOutcome] = []
+        while queue and len(batch) < MAX_BATCH:
             mark = queue.popleft()
             if mark.outcome is not None:
                 batch.append(mark)
         return batch
 
-    async def _commit(self, batch: list[Mark]) -> None:
+    async def _commit(self, batch: list[QueuedOutcome]) -> None:
         if not batch:
             return
         outcomes = [mark.outcome for mark in batch if mark.outcome is not None]
         for mark in batch:
             mark.outcome = None  # from here on it can no longer be withdrawn
-        settled = await settle_apart(self._settler, outcomes)
+        settled = await settle_bisecting(self._settler, outcomes)
         self.batches += 1
         self.outcomes += len(batch)
         for mark, answer in zip(batch, settled, strict=True):
-            _answer(mark, answer)
+            _set_answer(mark, answer)
 
 
-def _answer(mark: Mark, answer: Settled) -> None:
+def _set_answer(mark: QueuedOutcome, answer: Settled) -> None:
     if mark.answer is not None and not mark.answer.done():
         mark.answer.set_result(answer)

@@ -11,26 +11,12 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from redrive.clock import SystemClock
-from redrive.duration import Duration, moment, seconds
+from redrive.duration import Duration, parse_duration, to_datetime
 from redrive.errors import MisusedStep
-from redrive.observability.logs import about_run
-from redrive.worker.attempt import Attempt, Published
-from redrive.worker.branches import Branch, current
+from redrive.observability.logs import describe_run
+from redrive.worker.attempt import Attempt, MessageId
+from redrive.worker.branches import Branch, current_scope
 from redrive.worker.execution import Execution
-
-__all__ = [
-    "RunInfo",
-    "StepInfo",
-    "log_context",
-    "now",
-    "publish",
-    "random",
-    "run_info",
-    "sleep",
-    "step_info",
-    "timeout",
-    "uuid",
-]
 
 
 class StepInfo(Protocol):
@@ -49,7 +35,7 @@ class StepInfo(Protocol):
     @property
     def correlation_id(self) -> str: ...
     def heartbeat(self, details: Any = None) -> None: ...
-    def publish(self, topic: str, payload: Any, key: str | None = None) -> Published: ...
+    def publish(self, topic: str, payload: Any, key: str | None = None) -> MessageId: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +51,7 @@ class RunInfo:
 
 def step_info() -> StepInfo:
     """The attempt this code runs in: its number, its idempotency key, and `heartbeat()`."""
-    here = current.get()
+    here = current_scope.get()
     if isinstance(here, Attempt):
         return here
     raise MisusedStep("step_info() is for the body of a step that an engine runs")
@@ -73,7 +59,7 @@ def step_info() -> StepInfo:
 
 def run_info() -> RunInfo:
     """The run this code belongs to, in workflow code and in steps."""
-    here = current.get()
+    here = current_scope.get()
     if not isinstance(here, Branch | Attempt):
         raise MisusedStep("run_info() is for code that an engine runs")
     execution: Execution = here.execution
@@ -91,8 +77,8 @@ def sleep(duration: Duration) -> Awaitable[None]:
 
     In a `def` workflow the call itself blocks. Outside a run it is an ordinary sleep.
     """
-    wait = seconds(duration, "sleep")
-    branch = _branch("redrive.sleep")
+    wait = parse_duration(duration, "sleep")
+    branch = _current_branch("redrive.sleep")
     if branch is None:
         return asyncio.sleep(wait)
     call: Any = branch.execution.requests.sleep(branch, wait)
@@ -100,18 +86,18 @@ def sleep(duration: Duration) -> Awaitable[None]:
     return blocked
 
 
-def publish(topic: str, payload: Any, key: str | None = None) -> Published:
+def publish(topic: str, payload: Any, key: str | None = None) -> MessageId:
     """Publish a message to every sink that wants its topic; returns the message's id.
 
     In workflow code it is recorded: a resumed run does not publish it again. In a step it is committed with
     the step's success, and dropped if the attempt fails. Messages with equal keys arrive in order. Awaiting
     the call is allowed and changes nothing.
     """
-    here = current.get()
+    here = current_scope.get()
     if isinstance(here, Attempt):
         return here.publish(topic, payload, key)
     if isinstance(here, Branch):
-        return Published(here.execution.requests.publish(here, topic, payload, key))
+        return MessageId(here.execution.requests.publish(here, topic, payload, key))
     raise MisusedStep(
         "redrive.publish() is for workflows and steps that an engine runs: a message is committed with what "
         "it announces. In a thread of a step's own, call publish() of what step_info() returned in the step"
@@ -120,17 +106,17 @@ def publish(topic: str, payload: Any, key: str | None = None) -> Published:
 
 def now() -> datetime:
     """The current time (UTC), recorded: a resumed run sees the same."""
-    branch = _branch("redrive.now")
+    branch = _current_branch("redrive.now")
     if branch is None:
-        return moment(SystemClock().now())
+        return to_datetime(SystemClock().now())
     execution = branch.execution
     micros: int = execution.requests.record(branch, "redrive.now", execution.worker.store.now)
-    return moment(micros)
+    return to_datetime(micros)
 
 
 def uuid() -> uuid_module.UUID:
     """A random UUID, recorded: a resumed run gets the same."""
-    branch = _branch("redrive.uuid")
+    branch = _current_branch("redrive.uuid")
     if branch is None:
         return uuid_module.uuid4()
     requests = branch.execution.requests
@@ -139,7 +125,7 @@ def uuid() -> uuid_module.UUID:
 
 def random() -> float:
     """A random number in [0, 1), recorded: a resumed run gets the same."""
-    branch = _branch("redrive.random")
+    branch = _current_branch("redrive.random")
     if branch is None:
         return SystemClock().draw()
     return float(branch.execution.requests.record(branch, "redrive.random", branch.execution.clock.draw))
@@ -153,12 +139,12 @@ class timeout:
     """
 
     def __init__(self, duration: Duration) -> None:
-        self._seconds = seconds(duration, "timeout")
+        self._seconds = parse_duration(duration, "timeout")
         self._limit: Any = None
         self._plain: asyncio.Timeout | None = None
 
     async def __aenter__(self) -> None:
-        branch = _branch("redrive.timeout")
+        branch = _current_branch("redrive.timeout")
         if branch is None:
             self._plain = asyncio.timeout(self._seconds)
             await self._plain.__aenter__()
@@ -175,9 +161,9 @@ class timeout:
             raise TimeoutError(f"the time limit of {self._seconds:g} s passed") from error
 
 
-def _branch(what: str) -> Branch | None:
+def _current_branch(what: str) -> Branch | None:
     """Return the branch that calls; None outside a run."""
-    here = current.get()
+    here = current_scope.get()
     if isinstance(here, Attempt):
         raise MisusedStep(
             f"{what} is for workflow code, and step {here.step!r} called it; "
@@ -188,9 +174,9 @@ def _branch(what: str) -> Branch | None:
 
 def log_context() -> dict[str, Any]:
     """Return the run, step and attempt that the caller belongs to, as far as there are any."""
-    here = current.get()
+    here = current_scope.get()
     execution = getattr(here, "execution", None)
     if execution is None:
         return {}
-    about = about_run(execution.view)
+    about = describe_run(execution.view)
     return {**about, "step": here.step, "attempt": here.attempt} if isinstance(here, Attempt) else about

@@ -17,9 +17,9 @@ import msgspec
 
 from redrive.actions import Action
 from redrive.clock import MICROS
-from redrive.core.circuit import Admitted, circuit_key
-from redrive.core.failure_reason import Ending, LetterCode, Stage, code_for
-from redrive.core.outcomes import Ended, Escaped, Outcome
+from redrive.core.circuit import AdmittedCall, circuit_key
+from redrive.core.failure_reason import FailureReason, LetterCode, Stage, choose_letter_code
+from redrive.core.outcomes import Outcome, WorkflowFailed, WorkflowReturned
 from redrive.core.payload import Signature, check_size
 from redrive.core.run_options import StepOptions
 from redrive.duration import Duration
@@ -37,20 +37,18 @@ from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
 from redrive.store.encryption.keyring import Unreadable
 from redrive.worker.attempt import Attempt
-from redrive.worker.branches import Branch, current, outside
+from redrive.worker.branches import NO_ENGINE, Branch, current_scope
 
 if TYPE_CHECKING:
     from redrive.worker.execution import Execution
 
-__all__ = ["Step", "TooManyEntries", "Undo", "WorkflowDefinition", "call_function"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_OF_UNDO = ("uncertain", "name", "retry", "timeout")
+_COMPENSATE_OPTIONS = ("uncertain", "name", "retry", "timeout")
 
 
-class Undo(msgspec.Struct, frozen=True, kw_only=True):
+class Compensation(msgspec.Struct, frozen=True, kw_only=True):
     """The step that undoes another. `uncertain`: also if it is unknown whether that one happened."""
 
     step: Step[Any, Any]
@@ -78,27 +76,27 @@ class Step(Generic[P, R]):
         self.circuit_text = "" if options.circuit is None else json.dumps(options.circuit.to_json())
         self.limit = int(options.limit * MICROS)
         self.action = action
-        self.undo: Undo | None = None
-        self.cancel: Undo | None = None
+        self.undo: Compensation | None = None
+        self.cancel: Compensation | None = None
         self.confirm: Step[Any, Any] | None = None
         self._registrar = registrar
-        self.its_input = f"the input of step {name!r}"
-        self.its_result = f"the result of step {name!r}"
+        self.input_label = f"the input of step {name!r}"
+        self.result_label = f"the result of step {name!r}"
         self.signature = signature
         self.is_async = inspect.iscoroutinefunction(fn)
-        self._passed: tuple[Admitted | None, str] = (None, self.options_text)
-        self._fresh: dict[str, Admitted] = {}
+        self._passed: tuple[AdmittedCall | None, str] = (None, self.options_text)
+        self._fresh: dict[str, AdmittedCall] = {}
 
-    def fresh(self, workflow: str) -> Admitted:
+    def fresh(self, workflow: str) -> AdmittedCall:
         """Return the admission of a call while the step's circuit never changed."""
         found = self._fresh.get(workflow)
         if found is None:
             assert self.options.circuit is not None
             key = circuit_key(self.options.circuit, workflow, self.name)
-            found = self._fresh[workflow] = Admitted(key, self.circuit_text)
+            found = self._fresh[workflow] = AdmittedCall(key, self.circuit_text)
         return found
 
-    def snapshot(self, admitted: Admitted | None) -> str:
+    def snapshot(self, admitted: AdmittedCall | None) -> str:
         """Return the options that go with a begin mark, with how its circuit admitted the attempt."""
         if admitted is None or not admitted.generation:
             return self.options_text
@@ -108,7 +106,7 @@ class Step(Generic[P, R]):
         return self._passed[1]
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        here = current.get()
+        here = current_scope.get()
         if here is None:
             return self.fn(*args, **kwargs)
         if isinstance(here, Branch):
@@ -119,7 +117,7 @@ class Step(Generic[P, R]):
                 f"step {self.name!r} was called inside the body of step {here.step!r}; "
                 f"call it from the workflow function, or call {self.name}.fn to make it part of {here.step!r}"
             )
-        if here is outside and not self.is_async:
+        if here is NO_ENGINE and not self.is_async:
             return asyncio.to_thread(self.fn, *args, **kwargs)  # type: ignore[return-value]
         return self.fn(*args, **kwargs)
 
@@ -144,8 +142,8 @@ class Step(Generic[P, R]):
         registrar = self._registrar
         if registrar is None:
             raise RegistrationError(f"{self.name!r} was registered to undo another step; nothing undoes it")
-        if unknown := ", ".join(sorted(options.keys() - set(_OF_UNDO))):
-            raise RegistrationError(f"compensate has no option {unknown}; it has {', '.join(_OF_UNDO)}")
+        if unknown := ", ".join(sorted(options.keys() - set(_COMPENSATE_OPTIONS))):
+            raise RegistrationError(f"compensate has no option {unknown}; it has {', '.join(_COMPENSATE_OPTIONS)}")
         names = sys._getframe(1).f_locals
         if fn is not None:
             return registrar(self, fn, names, **options)
@@ -181,8 +179,8 @@ async def call_function(execution: Execution, workflow: WorkflowDefinition, root
     try:
         args, kwargs = workflow.signature.decode(execution.claimed.input)
     except PayloadError as error:
-        return _bad_input(execution, error)
-    token = current.set(root)
+        return _make_bad_input_outcome(execution, error)
+    token = current_scope.set(root)
     try:
         if workflow.is_async:
             value = await workflow.fn(*args, **kwargs)
@@ -199,35 +197,35 @@ async def call_function(execution: Execution, workflow: WorkflowDefinition, root
     except asyncio.CancelledError as error:
         if execution.dead or execution.worker.is_being_cancelled:
             raise
-        _forget_cancellation()  # workflow code cancelled its own task: that is a failure like another
-        return _escaped(execution, error)
+        _clear_cancellation()  # workflow code cancelled its own task: that is a failure like another
+        return _make_exception_outcome(execution, error)
     except BaseException as error:
-        return _escaped(execution, error)
+        return _make_exception_outcome(execution, error)
     finally:
-        current.reset(token)
-    return _returned(execution, workflow, value)
+        current_scope.reset(token)
+    return _make_result_outcome(execution, workflow, value)
 
 
-def _returned(execution: Execution, workflow: WorkflowDefinition, value: Any) -> Outcome:
+def _make_result_outcome(execution: Execution, workflow: WorkflowDefinition, value: Any) -> Outcome:
     try:
         text = workflow.signature.encode_result(value)
         check_size(text, execution.worker.max_payload, f"the result of workflow {workflow.name!r}")
     except (PayloadError, PayloadTooLarge) as error:
-        return _escaped(execution, error, stage=Stage.OUTPUT)
-    return Ended(run=execution.view, output=text)
+        return _make_exception_outcome(execution, error, stage=Stage.OUTPUT)
+    return WorkflowReturned(run=execution.view, output=text)
 
 
-def _bad_input(execution: Execution, error: PayloadError) -> Escaped:
+def _make_bad_input_outcome(execution: Execution, error: PayloadError) -> WorkflowFailed:
     claimed = execution.claimed
     unreadable = claimed.input if isinstance(claimed.input, Unreadable) else None
     why = Reason(ReasonCode.TEXT, text=unreadable.why) if unreadable else Reason.of_error(error)
-    ending = Ending(
+    ending = FailureReason(
         failure=execution.capture(error),
         code=_bad_input_code(claimed.input),
         reason=Reason(ReasonCode.WORKFLOW_INPUT_UNUSABLE, workflow=claimed.workflow, why=why),
         stage=Stage.INPUT,
     )
-    return Escaped(run=execution.view, ending=ending)
+    return WorkflowFailed(run=execution.view, ending=ending)
 
 
 def _bad_input_code(text: str) -> LetterCode:
@@ -240,12 +238,12 @@ def _bad_input_code(text: str) -> LetterCode:
     return LetterCode.VALIDATION_FAILED
 
 
-def _escaped(execution: Execution, error: BaseException, *, stage: Stage = Stage.EXEC) -> Escaped:
+def _make_exception_outcome(execution: Execution, error: BaseException, *, stage: Stage = Stage.EXEC) -> WorkflowFailed:
     """Return the outcome of an exception that left the function: a step's failure, or the function's own."""
     for failed in _step_failures(error):
-        if (known := execution.requests.failure_of(failed.key)) is not None:
+        if (known := execution.requests.find_failure(failed.key)) is not None:
             ending, place, attempt = known
-            return Escaped(run=execution.view, ending=ending, place=place, attempt=attempt)
+            return WorkflowFailed(run=execution.view, ending=ending, place=place, attempt=attempt)
     failure = execution.capture(error)
     match error:
         case TooManyEntries() | PayloadTooLarge():
@@ -253,7 +251,7 @@ def _escaped(execution: Execution, error: BaseException, *, stage: Stage = Stage
         case PayloadError():
             code = LetterCode.VALIDATION_FAILED
         case _:
-            code = code_for(failure, exhausted=False)
+            code = choose_letter_code(failure, exhausted=False)
             code = code if code is LetterCode.VALIDATION_FAILED else LetterCode.NON_RETRYABLE
     reason = Reason(
         ReasonCode.WORKFLOW_RAISED,
@@ -261,7 +259,9 @@ def _escaped(execution: Execution, error: BaseException, *, stage: Stage = Stage
         error_type=failure.short_type,
         message=failure.message,
     )
-    return Escaped(run=execution.view, ending=Ending(failure=failure, code=code, reason=reason, stage=stage))
+    return WorkflowFailed(
+        run=execution.view, ending=FailureReason(failure=failure, code=code, reason=reason, stage=stage)
+    )
 
 
 def _step_failures(error: BaseException) -> Iterator[StepFailed]:
@@ -275,7 +275,7 @@ def _step_failures(error: BaseException) -> Iterator[StepFailed]:
             found.extend(reversed(one.exceptions))
 
 
-def _forget_cancellation() -> None:
+def _clear_cancellation() -> None:
     task = asyncio.current_task()
     while task is not None and task.cancelling():
         task.uncancel()

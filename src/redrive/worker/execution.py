@@ -28,43 +28,41 @@ from typing import TYPE_CHECKING, Any
 
 from redrive.clock import MICROS, Timer
 from redrive.core.failure import Failure
-from redrive.core.failure import capture as capture_failure
+from redrive.core.failure import capture_failure as capture_failure
 from redrive.core.failure_reason import Stage
 from redrive.core.journal import Journal, generation_of_call
 from redrive.core.outcomes import (
-    Ended,
-    Escaped,
-    Expired,
-    OpenStep,
+    DeadlinePassed,
+    EntryRef,
+    OpenEntry,
     Outcome,
-    Place,
-    Released,
+    RunReleased,
+    WorkflowFailed,
+    WorkflowReturned,
 )
-from redrive.core.states import FINAL
+from redrive.core.states import FINAL_RUN_STATUSES
 from redrive.core.transitions import RunWrite
 from redrive.errors import RunDetached
 from redrive.reasons import Reason
 from redrive.records import replace
-from redrive.settle.settler import options_of, view_of_claimed
+from redrive.settle.settler import make_claimed_run_view, parse_run_options
 from redrive.worker.attempt import Attempt
-from redrive.worker.branches import Branch, current
+from redrive.worker.branches import Branch, current_scope
 from redrive.worker.definitions import call_function
-from redrive.worker.requests import DETACHED, Requests
+from redrive.worker.requests import DETACHED_REQUESTS, Requests
 from redrive.worker.result_order import ResultOrder
-from redrive.worker.rollback import confirm_all, roll_back
+from redrive.worker.rollback import confirm_and_end, roll_back
 from redrive.worker.waits import Waits
 
 if TYPE_CHECKING:
     from redrive.settle.settler import Settled
-    from redrive.store.workers import Claimed
+    from redrive.store.workers import ClaimedRun
     from redrive.worker.definitions import WorkflowDefinition
     from redrive.worker.worker import Worker
 
-__all__ = ["Execution"]
-
 log = logging.getLogger("redrive.worker")
 
-_UNWIND = 1.0  # how long branches of a run that ended may take to notice
+_UNWIND_TIMEOUT = 1.0  # how long branches of a run that ended may take to notice
 
 
 class Execution:
@@ -77,11 +75,11 @@ class Execution:
     def __init__(
         self,
         worker: Worker,
-        claimed: Claimed,
+        claimed: ClaimedRun,
         workflow: WorkflowDefinition,
         *,
         claimed_at: int,
-        ended: Ended | None = None,
+        ended: WorkflowReturned | None = None,
     ) -> None:
         self.worker = worker
         self.claimed = claimed
@@ -90,15 +88,13 @@ class Execution:
         self.clock = worker.clock
         self.correlation_id = claimed.correlation_id or claimed.public_id
         self.dead = self.draining = self.ending = False
-        self.view = view_of_claimed(claimed, options_of(claimed.options), worker.version)
+        self.view = make_claimed_run_view(claimed, parse_run_options(claimed.options), worker.version)
         self._ended = ended
         self._follows = ended is not None or self.view.undoing
         self.journal = Journal(() if self._follows else claimed.journal)
         self._loop = loop = asyncio.get_running_loop()
         self.waits = Waits(self.clock, worker.held)
-        self.order = ResultOrder(
-            loop, self.journal, on_quiet=self._on_all_blocked, on_diverged=self._on_diverged
-        )
+        self.order = ResultOrder(loop, self.journal, on_quiet=self._on_all_blocked, on_diverged=self._on_diverged)
         self.requests = Requests(self)
         self.open: dict[int, Attempt] = {}
         self._in_flight = 0
@@ -111,10 +107,10 @@ class Execution:
 
     def launch(self) -> asyncio.Task[None]:
         """Begin executing; the task ends when the run ended or was detached."""
-        self._task = self._loop.create_task(self._drive(), name=f"redrive run {self.claimed.public_id}")
+        self._task = self._loop.create_task(self._execute(), name=f"redrive run {self.claimed.public_id}")
         return self._task
 
-    async def _drive(self) -> None:
+    async def _execute(self) -> None:
         if self.dead:  # detached before its task had its first turn
             return
         me = asyncio.current_task()
@@ -127,17 +123,17 @@ class Execution:
         span = None if tracing is None else tracing.executing(self.view, self.claimed_at)
         try:
             if self._ended is not None:
-                await confirm_all(self, root, self._ended)
+                await confirm_and_end(self, root, self._ended)
             elif self._follows:
                 await roll_back(self, root)
-            elif self.claimed.deadline is not None and not self.left_until(self.claimed.deadline):
+            elif self.claimed.deadline is not None and not self.seconds_until(self.claimed.deadline):
                 await self._expire()
             else:
                 outcome = await call_function(self, self.workflow, root)
                 if not self.dead:
                     self.ending = True
                     await self._close_branches(me)
-                    await self._finish(outcome)
+                    await self._settle_end(outcome)
         except RunDetached:
             pass  # the run belongs to another worker by now, or waits in the store
         except asyncio.CancelledError:
@@ -157,9 +153,9 @@ class Execution:
         """
         if not (self._helpers or self.order.branches):
             self._task = None
-            self.requests = DETACHED
+            self.requests = DETACHED_REQUESTS
 
-    def _rolls_back(self, outcome: Escaped) -> bool:
+    def _should_roll_back(self, outcome: WorkflowFailed) -> bool:
         """Return True if what the function did is to be undone: by its options or reservations, and no pivot.
 
         A replay of one step alone ends as it began, and so does a run whose function was never called.
@@ -168,18 +164,18 @@ class Execution:
         called = outcome.ending.stage is not Stage.INPUT and self.claimed.sole_step is None
         return wanted and called and not self.requests.pivoted
 
-    async def _finish(self, outcome: Outcome) -> None:
+    async def _settle_end(self, outcome: Outcome) -> None:
         if self.requests.single_step.cut_off:
             outcome = self.requests.single_step.outcome()
-        if self._difference is None and isinstance(outcome, Ended) and self.journal.forgotten():
+        if self._difference is None and isinstance(outcome, WorkflowReturned) and self.journal.list_unrequested():
             self._difference = self.journal.difference(())
         if self._difference is not None:
-            outcome = await self.worker.code_changed(self.claimed, self.view, self._difference)
+            outcome = await self.worker.handle_code_change(self.claimed, self.view, self._difference)
         else:
             self.requests.send_held_back()
-        if isinstance(outcome, Escaped):
-            outcome = replace(outcome, rolls_back=self._rolls_back(outcome))
-        elif isinstance(outcome, Ended) and self.requests.reserved:
+        if isinstance(outcome, WorkflowFailed):
+            outcome = replace(outcome, rolls_back=self._should_roll_back(outcome))
+        elif isinstance(outcome, WorkflowReturned) and self.requests.reserved:
             self.dead = True  # tasks of the function that are left send nothing more
             self.worker.confirm(self, outcome)
             return
@@ -190,7 +186,7 @@ class Execution:
     def _arm_deadline(self) -> Timer | None:
         if self.claimed.deadline is None or self._follows:
             return None
-        return self.clock.call_later(self.left_until(self.claimed.deadline), self._on_deadline)
+        return self.clock.call_later(self.seconds_until(self.claimed.deadline), self._on_deadline)
 
     def _on_deadline(self) -> None:
         if self.is_live:
@@ -198,17 +194,17 @@ class Execution:
 
     async def _expire(self) -> None:
         with suppress(RunDetached):
-            await self.settle(Expired(run=self.view, open=self.open_steps()))
+            await self.settle(DeadlinePassed(run=self.view, open=self.open_steps()))
             self.detach()  # the worker that claims the run next undoes what it did
 
     def _on_diverged(self, wanted: list[str]) -> None:
         """End the function and settle that its code asks for something else than is recorded."""
         self._difference = self.journal.difference(wanted)
         self.order.close()
-        self.spawn(self._give_up(self._difference))
+        self.spawn(self._settle_divergence(self._difference))
 
-    async def _give_up(self, difference: Reason) -> None:
-        outcome = await self.worker.code_changed(self.claimed, self.view, difference)
+    async def _settle_divergence(self, difference: Reason) -> None:
+        outcome = await self.worker.handle_code_change(self.claimed, self.view, difference)
         with suppress(RunDetached):
             await self.settle(outcome)
             self.detach()
@@ -218,7 +214,7 @@ class Execution:
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Start a task of the engine on behalf of this run, which is no branch of it."""
         context = contextvars.copy_context()
-        context.run(current.set, None)
+        context.run(current_scope.set, None)
         task = self._loop.create_task(work, context=context)
         self._helpers.add(task)
         task.add_done_callback(self._helpers.discard)
@@ -227,10 +223,10 @@ class Execution:
     def call_from_thread(self, call: Coroutine[Any, Any, Any]) -> Any:
         """Make an engine call from a thread of workflow code, which blocks until it is answered."""
         context = contextvars.copy_context()
-        context.run(current.set, None)
-        return context.run(asyncio.run_coroutine_threadsafe, self._for_thread(call), self._loop).result()
+        context.run(current_scope.set, None)
+        return context.run(asyncio.run_coroutine_threadsafe, self._await_for_thread(call), self._loop).result()
 
-    async def _for_thread(self, call: Coroutine[Any, Any, Any]) -> Any:
+    async def _await_for_thread(self, call: Coroutine[Any, Any, Any]) -> Any:
         task = asyncio.current_task()
         assert task is not None
         self._helpers.add(task)  # detaching the run must reach it, or the thread would block forever
@@ -261,7 +257,7 @@ class Execution:
             for task in others:
                 if branches[task] not in executing:
                     task.cancel()
-            limit = None if executing else _UNWIND
+            limit = None if executing else _UNWIND_TIMEOUT
             ended, _ = await asyncio.wait(others, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
             if not ended and not executing:
                 log.warning("run %s: %d tasks ignore that it ended", self.claimed.public_id, len(others))
@@ -273,7 +269,7 @@ class Execution:
         """Return True if a wait of the calling branch is a wait of the whole run."""
         return self.order.has_one_branch and not self._in_flight and not self.waits
 
-    def left_until(self, wake_at: int | None) -> float:
+    def seconds_until(self, wake_at: int | None) -> float:
         """Return the seconds until a time of the store's clock."""
         return max(0.0, ((wake_at or 0) - self.worker.store.now()) / MICROS)
 
@@ -310,7 +306,7 @@ class Execution:
         """Wait until the run is detached."""
         await self._loop.create_future()
 
-    async def wait(self, place: Place, attempt: int, seconds: float, change: RunWrite | None) -> None:
+    async def wait(self, place: EntryRef, attempt: int, seconds: float, change: RunWrite | None) -> None:
         """Let an entry wait in memory, unless what was decided releases the run."""
         if change is not None and change.release:
             self.detach()
@@ -331,9 +327,9 @@ class Execution:
             self.spawn(single_step.stop())
         elif self.waits.may_park and self.is_live and not self.busy:
             self.waits.begin_parking()
-            self.spawn(self._park())
+            self.spawn(self._record_waiting())
 
-    async def _park(self) -> None:
+    async def _record_waiting(self) -> None:
         try:
             settled = await self.settle(self.waits.outcome(self.view, self.worker.hold()))
         except RunDetached:
@@ -364,7 +360,7 @@ class Execution:
             if done is not None:
                 self._recording.pop(done, None)
 
-    async def recorded_before(self, done: int) -> None:
+    async def wait_recorded_before(self, done: int) -> None:
         """Wait until no result with a lower number is on its way: a resumed run will see that one first."""
         if lower := [answer for number, answer in self._recording.items() if number < done]:
             await asyncio.wait(lower)
@@ -375,7 +371,7 @@ class Execution:
         if settled.kept:
             if settled.transition.clears_suspicion:
                 self._clear_suspicion()
-            if change is None or change.status not in FINAL or self.ending:
+            if change is None or change.status not in FINAL_RUN_STATUSES or self.ending:
                 return settled
             self.worker.on_ended(self.claimed, settled)
         else:
@@ -414,7 +410,7 @@ class Execution:
 
     async def give_back(self, delay: int) -> None:
         """Release the run for any worker to claim after `delay` microseconds."""
-        await self.settle(Released(run=self.view, open=self.open_steps(), delay=delay))
+        await self.settle(RunReleased(run=self.view, open=self.open_steps(), delay=delay))
         self.detach()
 
     def drain(self) -> None:
@@ -434,20 +430,20 @@ class Execution:
         return bool(self.open) or self._in_flight > 0 or self.requests.is_starting
 
     @property
-    def settling(self) -> bool:
+    def is_settling(self) -> bool:
         """True while an answer is awaited, which will tell whether the run is still this worker's."""
         return self._in_flight > 0
 
-    def release(self) -> Released:
+    def release(self) -> RunReleased:
         """Return the outcome of giving the run back as it is."""
         delay = 0.0 if self.open or self.waits.is_kept_awake else self.waits.first_due_in()
-        return Released(run=self.view, open=self.open_steps(), delay=int(delay * MICROS))
+        return RunReleased(run=self.view, open=self.open_steps(), delay=int(delay * MICROS))
 
-    def open_steps(self) -> tuple[OpenStep, ...]:
+    def open_steps(self) -> tuple[OpenEntry, ...]:
         """Return the entries that have not ended: attempts under way, and waits."""
         now = self.clock.monotonic()
         executing = (
-            OpenStep(place=a.place, attempt=a.attempt, began_ago=int((now - a.began) * MICROS))
+            OpenEntry(place=a.place, attempt=a.attempt, began_ago=int((now - a.began) * MICROS))
             for a in self.open.values()
             if not a.over  # an attempt that is over is being recorded already
         )
@@ -456,4 +452,4 @@ class Execution:
     def heartbeats(self) -> dict[tuple[int, int], str | None]:
         """Return the signs of life that steps sent since the last time."""
         attempts = list(self.open.values())  # copied: the loop adds and removes attempts meanwhile
-        return {(self.claimed.id, a.place.index): a.news() for a in attempts if a.has_news}
+        return {(self.claimed.id, a.place.index): a.news() for a in attempts if a.has_heartbeat}

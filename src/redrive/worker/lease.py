@@ -14,23 +14,21 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 from redrive.clock import Clock
-from redrive.core.outcomes import Released
-from redrive.settle.settler import view_anyway
-from redrive.store.port import LeaseLine
-from redrive.store.session import until_answered
-from redrive.store.workers import Beat
+from redrive.core.outcomes import RunReleased
+from redrive.settle.settler import make_lenient_run_view
+from redrive.store.port import LeaseConnection
+from redrive.store.session import repeat_until_answered
+from redrive.store.workers import HeartbeatReply
 
 if TYPE_CHECKING:
     from redrive.worker.worker import Worker
-
-__all__ = ["HeldRunsReport", "Lease", "interval_of"]
 
 log = logging.getLogger("redrive.worker")
 
 Heartbeats: TypeAlias = "Mapping[tuple[int, int], str | None]"
 
 
-def interval_of(lease: float) -> float:
+def renewal_interval(lease: float) -> float:
     """Return how often to renew a lease: several beats may be missed, and cancellations are known soon."""
     return min(1.0, lease / 6)
 
@@ -40,19 +38,19 @@ class Lease:
 
     def __init__(
         self,
-        line: LeaseLine,
+        line: LeaseConnection,
         clock: Clock,
         worker: int,
         lease: float,
         *,
         heartbeats: Callable[[], Heartbeats],
-        on_beat: Callable[[Beat], None],
+        on_beat: Callable[[HeartbeatReply], None],
         overdue: Callable[[], bool] = lambda: False,
     ) -> None:
         self._line = line
         self._clock = clock
         self._worker = worker
-        self._interval = interval_of(lease)
+        self._interval = renewal_interval(lease)
         self._good_for = lease - max(lease / 4, min(1.0, lease / 2))
         self._heartbeats = heartbeats
         self._on_beat = on_beat
@@ -77,7 +75,7 @@ class Lease:
 
     def start(self) -> None:
         """Renew the lease from a thread until `stop`."""
-        self._thread = threading.Thread(target=self._renew, name="redrive-lease", daemon=True)
+        self._thread = threading.Thread(target=self._renew_loop, name="redrive-lease", daemon=True)
         self._thread.start()
 
     async def stop(self) -> None:
@@ -87,7 +85,7 @@ class Lease:
             await asyncio.to_thread(self._thread.join)
         self._line.close()
 
-    def beat_once(self) -> Beat | None:
+    def renew_once(self) -> HeartbeatReply | None:
         """Renew the lease now; None if the store did not answer."""
         asked_at = self._clock.monotonic()
         try:
@@ -103,15 +101,15 @@ class Lease:
             self._lost = True
         return beat
 
-    def _renew(self) -> None:
+    def _renew_loop(self) -> None:
         while not self._lost and not self._stop.wait(self._interval):
-            if self._hangs():
+            if self._is_loop_blocked():
                 continue
-            beat = self.beat_once()
+            beat = self.renew_once()
             if beat is not None:
-                self._forward(beat)
+                self._forward_answer(beat)
 
-    def _hangs(self) -> bool:
+    def _is_loop_blocked(self) -> bool:
         """Return True if the loop is blocked for longer than the step that blocks it may take.
 
         All runs of this worker are stuck then. Not renewing the lease lets other workers claim them.
@@ -119,19 +117,17 @@ class Lease:
         deaf_for = self._clock.monotonic() - self._heard_at
         hung = deaf_for > 2 * self._interval and self._overdue()
         if hung and not self._hung:
-            log.error(
-                "the event loop is blocked by a step past its time limit: the lease is not renewed any more"
-            )
+            log.error("the event loop is blocked by a step past its time limit: the lease is not renewed any more")
         self._hung = hung
         return hung
 
-    def _forward(self, beat: Beat) -> None:
+    def _forward_answer(self, beat: HeartbeatReply) -> None:
         try:
             self._loop.call_soon_threadsafe(self._on_answer, beat)
         except RuntimeError:
             log.debug("the event loop is closed, so a heartbeat's answer is dropped")
 
-    def _on_answer(self, beat: Beat) -> None:
+    def _on_answer(self, beat: HeartbeatReply) -> None:
         self._heard_at = self._clock.monotonic()
         self._on_beat(beat)
 
@@ -160,19 +156,19 @@ class HeldRunsReport:
         attempts = [attempt for execution in worker.held.all for attempt in list(execution.open.values())]
         return any(attempt.due is not None and attempt.due < late for attempt in attempts)
 
-    def handle_answer(self, beat: Beat) -> None:
+    def handle_answer(self, beat: HeartbeatReply) -> None:
         """Detach runs that were taken away, and give back runs that this worker does not know."""
         held = self._worker.held.by_id
         for run in self._reported - beat.held:
             execution = held.get(run)
-            if execution is None or execution.dead or execution.settling or execution.claimed_at > beat.now:
+            if execution is None or execution.dead or execution.is_settling or execution.claimed_at > beat.now:
                 continue  # it has left, will learn it from its next answer, or was claimed after the report
             log.warning("run %s was taken from this worker", execution.claimed.public_id)
-            self._worker.count_lost(1)
+            self._worker.count_lost_runs(1)
             execution.detach()
-        self._find_strays(beat.held - self._reported - held.keys())
+        self._release_strays(beat.held - self._reported - held.keys())
 
-    def _find_strays(self, unknown: frozenset[int]) -> None:
+    def _release_strays(self, unknown: frozenset[int]) -> None:
         """Give back runs that the store counts as this worker's, twice in a row, and it does not know."""
         worker = self._worker
         if worker.claimer.under_way or worker.claimer.reserved or worker.is_stopping:
@@ -180,12 +176,12 @@ class HeldRunsReport:
         strays = unknown & self._strays
         self._strays = unknown
         if strays:
-            worker.spawn(self._give_back(strays))
+            worker.spawn(self._release_runs(strays))
 
-    async def _give_back(self, strays: frozenset[int]) -> None:
+    async def _release_runs(self, strays: frozenset[int]) -> None:
         """Release runs whose claim was written although its answer was lost."""
         worker, me = self._worker, self._worker.id
-        for held in await until_answered(lambda: worker.store.held(me), worker.clock):
+        for held in await repeat_until_answered(lambda: worker.store.held(me), worker.clock):
             if me == worker.id and held.run.id in strays and held.run.id not in worker.held.by_id:
-                await worker.committer.submit(Released(run=view_anyway(held.run)))
+                await worker.committer.submit(RunReleased(run=make_lenient_run_view(held.run)))
         worker.wakeup.notify()

@@ -21,16 +21,25 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from redrive.clock import MICROS
-from redrive.core.failure_reason import Ending, step_failed
+from redrive.core.failure_reason import FailureReason, build_step_failed
 from redrive.core.idempotency import message_id
 from redrive.core.journal import MAX_ENTRIES, EntryRow, entry_key, entry_name
 from redrive.core.outbox import check_topic
-from redrive.core.outcomes import Escaped, Interrupted, Noted, Outcome, Place, Slept, Stopped, Woke
+from redrive.core.outcomes import (
+    EntryCancelled,
+    EntryRef,
+    Outcome,
+    SleepEnded,
+    SleepStarted,
+    StepReplayEnded,
+    ValueRecorded,
+    WorkflowFailed,
+)
 from redrive.core.payload import check_size
 from redrive.core.states import EntryKind, StepStatus
 from redrive.errors import RunDetached, StepFailed
 from redrive.worker.attempt import new_message
-from redrive.worker.branches import Branch, current
+from redrive.worker.branches import Branch, current_scope
 from redrive.worker.definitions import TooManyEntries
 from redrive.worker.step_call import StepCall
 from redrive.worker.waits import TimeLimit
@@ -40,10 +49,7 @@ if TYPE_CHECKING:
     from redrive.worker.definitions import Step
     from redrive.worker.execution import Execution
 
-__all__ = ["DETACHED", "Requests"]
-
-
-FailedStep = tuple[Ending, Place, int]
+FailedStep = tuple[FailureReason, EntryRef, int]
 """How a step failed for good, where it stands in the journal, and how many attempts were made."""
 
 
@@ -72,7 +78,7 @@ class Requests:
         self._journal = execution.journal
         self._order = execution.order
         self._failed: dict[str, FailedStep] = {}
-        self._held_back: list[Noted] = []
+        self._held_back: list[ValueRecorded] = []
         self._unsaved: asyncio.Future[Settled] | None = None  # the answer to the latest that was sent
         self._starting = 0
         self.reserved = False
@@ -81,29 +87,27 @@ class Requests:
 
     # -- what code waits for --------------------------------------------------------------------------
 
-    async def step(
-        self, branch: Branch, step: Step[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    async def step(self, branch: Branch, step: Step[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a step: from the record, or for real until it succeeds or fails for good."""
         execution = self._execution
-        branch = self._awaiting(branch)
-        place, entry = self._place(branch, EntryKind.STEP, step.name)
-        branch.go_in()
+        branch = self._find_awaiting_branch(branch)
+        place, entry = self._find_entry(branch, EntryKind.STEP, step.name)
+        branch.enter_call()
         try:
             if step.cancel is not None:
                 self.reserved = True
             if entry is not None:
                 if entry.done is not None:
                     await self._order.pass_result(entry.done, entry.key)
-                    return self._recorded(step, place, entry)
+                    return self._read_recorded_result(step, place, entry)
                 if entry.status is StepStatus.CANCELLED:
                     await execution.wait_forever()
             if execution.claimed.sole_step is not None:
-                await self.single_step.keep_out(place)
+                await self.single_step.block_other_steps(place)
             if self._journal.turn is not None:
-                await self._let_begin(place, entry)
+                await self._wait_to_begin(place, entry)
             text = step.signature.encode(args, kwargs)
-            check_size(text, execution.worker.max_payload, step.its_input)
+            check_size(text, execution.worker.max_payload, step.input_label)
             value = await StepCall(execution, branch, step, place, text).run(entry, args, kwargs)
             if step.options.pivot:
                 self.pivoted = True
@@ -113,39 +117,39 @@ class Requests:
                 raise RunDetached from None
             raise
         finally:
-            branch.come_out()
+            branch.leave_call()
 
-    def _recorded(self, step: Step[Any, Any], place: Place, entry: EntryRow) -> Any:
+    def _read_recorded_result(self, step: Step[Any, Any], place: EntryRef, entry: EntryRow) -> Any:
         if entry.status in (StepStatus.SUCCESS, StepStatus.SKIPPED):
             self.pivoted = self.pivoted or step.options.pivot
             return step.signature.decode_result(entry.output or "null")
-        raise self.step_failed(Ending.from_json(entry.failure or ""), place, entry.attempt)
+        raise self.step_failed(FailureReason.from_json(entry.failure or ""), place, entry.attempt)
 
-    def step_failed(self, ending: Ending, place: Place, attempt: int) -> StepFailed:
+    def step_failed(self, ending: FailureReason, place: EntryRef, attempt: int) -> StepFailed:
         """Remember how a step failed for good, and return what its caller sees."""
         self._failed[place.key] = (ending, place, attempt)
-        return step_failed(ending, key=place.key)
+        return build_step_failed(ending, key=place.key)
 
-    def failure_of(self, key: str) -> FailedStep | None:
+    def find_failure(self, key: str) -> FailedStep | None:
         """Return how the step with this key failed; None if it did not."""
         return self._failed.get(key)
 
-    async def _let_begin(self, place: Place, entry: EntryRow | None) -> None:
+    async def _wait_to_begin(self, place: EntryRef, entry: EntryRow | None) -> None:
         """Wait until a step may begin or resume. One that is cancelled before it resumes is recorded."""
         execution = self._execution
         try:
             await self._order.begin(place.key)
         except asyncio.CancelledError:
             if entry is not None and not execution.dead:
-                await execution.settle(Interrupted(run=execution.view, place=place, attempt=entry.attempt))
+                await execution.settle(EntryCancelled(run=execution.view, place=place, attempt=entry.attempt))
             raise
 
     async def sleep(self, branch: Branch, seconds: float) -> None:
         """Wait durably."""
         execution = self._execution
-        branch = self._awaiting(branch)
-        place, entry = self._place(branch, EntryKind.SLEEP, "redrive.sleep")
-        with self._inside(branch):
+        branch = self._find_awaiting_branch(branch)
+        place, entry = self._find_entry(branch, EntryKind.SLEEP, "redrive.sleep")
+        with self._mark_blocked(branch):
             try:
                 if entry is not None and entry.done is not None:
                     await self._order.pass_result(entry.done, entry.key)
@@ -157,28 +161,28 @@ class Requests:
                 recorded = entry is not None and entry.status is not StepStatus.RUNNING
                 if not execution.dead and not recorded and not execution.worker.is_being_cancelled:
                     resumes = execution.waits.wake_up()
-                    await execution.settle(Interrupted(run=execution.view, place=place, resumes=resumes))
+                    await execution.settle(EntryCancelled(run=execution.view, place=place, resumes=resumes))
                 raise
 
-    async def _sleep_live(self, place: Place, entry: EntryRow | None, seconds: float) -> None:
+    async def _sleep_live(self, place: EntryRef, entry: EntryRow | None, seconds: float) -> None:
         execution = self._execution
-        await self._begin_live(place)
+        await self._wait_until_live(place)
         if entry is None:
             idle, hold = execution.is_only_branch(), execution.worker.hold()
             settled = await execution.settle(
-                Slept(run=execution.view, place=place, delay=int(seconds * MICROS), idle=idle, hold=hold)
+                SleepStarted(run=execution.view, place=place, delay=int(seconds * MICROS), idle=idle, hold=hold)
             )
             await execution.wait(place, 1, seconds, settled.transition.change)
         else:
-            await execution.wait(place, 1, execution.left_until(entry.wake_at), None)
-        done = self._journal.new_done()
+            await execution.wait(place, 1, execution.seconds_until(entry.wake_at), None)
+        done = self._journal.new_done_number()
         resumes = execution.waits.wake_up()
-        await execution.settle(Woke(run=execution.view, place=place, done=done, resumes=resumes))
+        await execution.settle(SleepEnded(run=execution.view, place=place, done=done, resumes=resumes))
         await self._order.pass_result(done, place.key)
 
-    async def _begin_live(self, place: Place) -> None:
+    async def _wait_until_live(self, place: EntryRef) -> None:
         """Wait until something that is not on record may begin."""
-        await self.single_step.keep_out(place)
+        await self.single_step.block_other_steps(place)
         if self._journal.turn is not None:
             await self._order.begin(place.key)
         await self._execution.ready()
@@ -186,39 +190,39 @@ class Requests:
     def limit(self, branch: Branch, seconds: float) -> TimeLimit:
         """Begin a durable time limit for the block of code that the current task enters."""
         execution = self._execution
-        place, entry = self._place(branch, EntryKind.TIMER, "redrive.timeout")
+        place, entry = self._find_entry(branch, EntryKind.TIMER, "redrive.timeout")
         task = asyncio.current_task()
         assert task is not None
         limit = TimeLimit(execution, place, task)
         if entry is None:
             delay = int(seconds * MICROS)
             execution.worker.committer.post(
-                Slept(run=execution.view, place=place, delay=delay, idle=False, hold=0)
+                SleepStarted(run=execution.view, place=place, delay=delay, idle=False, hold=0)
             )
             limit.watch(seconds)
         elif entry.done is not None:
-            limit.was_reached(entry.done)
+            limit.fire_recorded(entry.done)
         elif entry.status is StepStatus.RUNNING:
-            limit.watch(execution.left_until(entry.wake_at))
+            limit.watch(execution.seconds_until(entry.wake_at))
         return limit
 
     async def start(self, branch: Branch, name: str, start: Callable[[str], Coroutine[Any, Any, str]]) -> str:
         """Start another run, once: `start` is given a key that stays the same when resumed."""
         execution = self._execution
-        branch = self._awaiting(branch)
-        place, entry = self._place(branch, EntryKind.START, f"redrive.start {name}")
-        with self._inside(branch):
+        branch = self._find_awaiting_branch(branch)
+        place, entry = self._find_entry(branch, EntryKind.START, f"redrive.start {name}")
+        with self._mark_blocked(branch):
             if entry is not None and entry.done is not None and entry.output is not None:
                 await self._order.pass_result(entry.done, entry.key)
                 return str(json.loads(entry.output))
-            await self._begin_live(place)
+            await self._wait_until_live(place)
             self._starting += 1
             try:
                 started = await start(self._start_key(place))
             finally:
                 self._starting -= 1
-            done, output = self._journal.new_done(), json.dumps(started)
-            await execution.settle(Noted(run=execution.view, place=place, output=output, done=done))
+            done, output = self._journal.new_done_number(), json.dumps(started)
+            await execution.settle(ValueRecorded(run=execution.view, place=place, output=output, done=done))
             await self._order.pass_result(done, place.key)
             return started
 
@@ -227,7 +231,7 @@ class Requests:
         """True while the store is being asked to start another run."""
         return self._starting > 0
 
-    def _start_key(self, place: Place) -> str:
+    def _start_key(self, place: EntryRef) -> str:
         """Return a key that is the same for all replays of a run, like the idempotency keys of its steps."""
         claimed = self._execution.claimed
         generation = self._execution.generation_of(place.key)
@@ -235,9 +239,9 @@ class Requests:
         return f"{key}:{generation}" if generation else key
 
     @contextmanager
-    def _inside(self, branch: Branch) -> Iterator[None]:
+    def _mark_blocked(self, branch: Branch) -> Iterator[None]:
         """Mark the branch as blocked by the engine; if the run is over here, its code unwinds."""
-        branch.go_in()
+        branch.enter_call()
         try:
             yield
         except asyncio.CancelledError:
@@ -245,14 +249,14 @@ class Requests:
                 raise RunDetached from None
             raise
         finally:
-            branch.come_out()
+            branch.leave_call()
 
-    def _awaiting(self, branch: Branch) -> Branch:
+    def _find_awaiting_branch(self, branch: Branch) -> Branch:
         """Return the branch that awaits a call, which need not have made it: see `gather(a(), b())`."""
-        here = current.get()
+        here = current_scope.get()
         return here if isinstance(here, Branch) and here.execution is self._execution else branch
 
-    def _place(self, branch: Branch, kind: EntryKind, name: str) -> tuple[Place, EntryRow | None]:
+    def _find_entry(self, branch: Branch, kind: EntryKind, name: str) -> tuple[EntryRef, EntryRow | None]:
         """Return where a call stands in the journal, and what is recorded there."""
         execution, journal = self._execution, self._journal
         if execution.dead or execution.ending:
@@ -260,48 +264,48 @@ class Requests:
         key = entry_key(branch.path, name, branch.count(name))
         entry = journal.ask(key)
         if entry is not None:
-            return Place(entry.index, key, kind, name), entry
+            return EntryRef(entry.index, key, kind, name), entry
         if journal.next_index - journal.set_aside >= MAX_ENTRIES:
             raise TooManyEntries(
                 f"run {execution.claimed.public_id} recorded {MAX_ENTRIES:,} entries, the most a run may "
                 "have; split the work over several runs"
             )
-        return Place(journal.new_index(), key, kind, name), None
+        return EntryRef(journal.new_index(), key, kind, name), None
 
     # -- what code does not wait for --------------------------------------------------------------------
 
     def record(self, branch: Branch, name: str, make: Callable[[], Any]) -> Any:
         """Return a value that is made once and recorded."""
         if branch.threaded:
-            return self._execution.call_from_thread(_later(lambda: self._record(branch, name, make)))
+            return self._execution.call_from_thread(_call_on_loop(lambda: self._record(branch, name, make)))
         return self._record(branch, name, make)
 
     def _record(self, branch: Branch, name: str, make: Callable[[], Any]) -> Any:
         execution = self._execution
-        place, entry = self._place(branch, EntryKind.NOTE, name)
+        place, entry = self._find_entry(branch, EntryKind.NOTE, name)
         if entry is not None and entry.output is not None:
             return json.loads(entry.output)
         value = make()
-        self._send(Noted(run=execution.view, place=place, output=json.dumps(value)))
+        self._send(ValueRecorded(run=execution.view, place=place, output=json.dumps(value)))
         return value
 
     def publish(self, branch: Branch, topic: str, payload: Any, key: str | None) -> str:
         """Publish a message, once: a resumed run finds it in the journal."""
         if branch.threaded:
-            call = _later(lambda: self._publish(branch, topic, payload, key))
+            call = _call_on_loop(lambda: self._publish(branch, topic, payload, key))
             return str(self._execution.call_from_thread(call))
         return self._publish(branch, topic, payload, key)
 
     def _publish(self, branch: Branch, topic: str, payload: Any, key: str | None) -> str:
         execution = self._execution
         name = f"redrive.publish {check_topic(topic)}"
-        place, entry = self._place(branch, EntryKind.PUBLISH, name)
+        place, entry = self._find_entry(branch, EntryKind.PUBLISH, name)
         if entry is not None:
             return message_id(execution.claimed.public_id, place.index, 0)
         self.single_step.refuse_message()
         message = new_message(execution, place.index, 0, topic, payload, key)
         output = json.dumps(message.public_id)
-        self._held_back.append(Noted(run=execution.view, place=place, output=output, messages=(message,)))
+        self._held_back.append(ValueRecorded(run=execution.view, place=place, output=output, messages=(message,)))
         self.send_if_caught_up()
         return message.public_id
 
@@ -316,7 +320,7 @@ class Requests:
             self._send(message)
         self._held_back.clear()
 
-    def _send(self, noted: Noted) -> None:
+    def _send(self, noted: ValueRecorded) -> None:
         self._unsaved = self._execution.worker.committer.submit(noted)
 
     @property
@@ -336,7 +340,7 @@ class Requests:
             self._execution.check(await unsaved)
 
 
-async def _later(call: Callable[[], Any]) -> Any:
+async def _call_on_loop(call: Callable[[], Any]) -> Any:
     """Make a call on the loop."""
     return call()
 
@@ -355,7 +359,7 @@ class SingleStepReplay:
         self._kept_out = 0  # calls that were not let begin
         self.cut_off = False
 
-    async def keep_out(self, place: Place) -> None:
+    async def block_other_steps(self, place: EntryRef) -> None:
         """Let no call begin but that of the one step; the run stops when only other calls are left."""
         execution = self._execution
         if execution.claimed.sole_step in (None, place.key):
@@ -374,11 +378,7 @@ class SingleStepReplay:
     def is_over(self) -> bool:
         """True if all that is left to do is kept out."""
         execution = self._execution
-        return (
-            self._kept_out > 0
-            and not execution.busy
-            and not execution.waits.includes(execution.claimed.sole_step)
-        )
+        return self._kept_out > 0 and not execution.busy and not execution.waits.includes(execution.claimed.sole_step)
 
     async def stop(self) -> None:
         """End the run where it is."""
@@ -390,16 +390,16 @@ class SingleStepReplay:
         run, sole_step = self._execution.view, self._execution.claimed.sole_step or ""
         failed = self._failed.get(sole_step)
         if failed is None:
-            return Stopped(run=run, step=entry_name(sole_step))
+            return StepReplayEnded(run=run, step=entry_name(sole_step))
         ending, place, attempt = failed
-        return Escaped(run=run, ending=ending, place=place, attempt=attempt)
+        return WorkflowFailed(run=run, ending=ending, place=place, attempt=attempt)
 
 
-class _Detached:
+class _DetachedRequests:
     """The requests of an execution that is over: code that still runs in a thread unwinds when it calls."""
 
     def __getattr__(self, name: str) -> NoReturn:
         raise RunDetached
 
 
-DETACHED = cast("Requests", _Detached())
+DETACHED_REQUESTS = cast("Requests", _DetachedRequests())

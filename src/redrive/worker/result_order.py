@@ -21,10 +21,8 @@ from typing import Any
 from redrive.core.journal import Journal
 from redrive.worker.branches import Branch
 
-__all__ = ["ResultOrder"]
-
-_PAUSE = 0.002  # how long to leave alone a branch that is being cancelled or waits for something of its own
-_CALM_TURNS = 4  # turns of the loop without an event: a result may travel through futures to its branch
+_RECHECK_PAUSE = 0.002  # how long to leave alone a branch that is being cancelled or waits for something of its own
+_QUIET_LOOP_CYCLES = 4  # turns of the loop without an event: a result may travel through futures to its branch
 _MAX_CHECKS = 5000  # how often to look again whether a branch that might still ask for the next result does
 
 
@@ -35,7 +33,7 @@ class _BranchState(Enum):
     QUIET = auto()
 
 
-def _ignore(*_: object) -> None:
+def _do_nothing(*_: object) -> None:
     """Do nothing: the run of a result order is over."""
 
 
@@ -99,7 +97,7 @@ class ResultOrder:
         """Forget the function's task and the callbacks, so that no circle of references is left."""
         self.close()
         self.branches.pop(root, None)
-        self._on_quiet = self._on_diverged = _ignore
+        self._on_quiet = self._on_diverged = _do_nothing
 
     @property
     def is_checking(self) -> bool:
@@ -130,7 +128,7 @@ class ResultOrder:
             return True
         if turn != key:
             return False
-        self._journal.hand_out(key)
+        self._journal.mark_delivered(key)
         return True
 
     async def pass_result(self, done: int, key: str) -> None:
@@ -168,11 +166,9 @@ class ResultOrder:
         state = self._branch_state()
         if state is _BranchState.RUNNABLE:
             self.recheck()
-        elif state is _BranchState.LEAVING or (
-            state is _BranchState.FOREIGN and self._journal.turn is not None
-        ):
-            self._loop.call_later(_PAUSE, self.recheck)
-        elif self._calm < _CALM_TURNS:
+        elif state is _BranchState.LEAVING or (state is _BranchState.FOREIGN and self._journal.turn is not None):
+            self._loop.call_later(_RECHECK_PAUSE, self.recheck)
+        elif self._calm < _QUIET_LOOP_CYCLES:
             self._calm += 1
             self._check_soon()
         else:
@@ -219,18 +215,18 @@ class ResultOrder:
                 self._checks = 0
                 self._results.remove(item)
                 heapq.heapify(self._results)
-                self._journal.hand_out(turn)
+                self._journal.mark_delivered(turn)
                 item[2].set_result(None)
                 self.recheck()
                 return
-        if self._journal.need_not_be_asked(turn):
+        if self._journal.is_optional(turn):
             self._checks = 0
-            self._journal.hand_out(turn)
+            self._journal.mark_delivered(turn)
             self.recheck()
             return
         if self._checks < _MAX_CHECKS and not all(branch.busy for branch in self.branches.values()):
             self._checks += 1  # one of them waits for something of its own, beside its children
-            self._loop.call_later(_PAUSE, self.recheck)
+            self._loop.call_later(_RECHECK_PAUSE, self.recheck)
             return
         waiting = [key for key, passed in self._begins if not passed.done()]
         self._on_diverged(waiting or [key for _, key, _ in self._results])

@@ -9,13 +9,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from redrive.clock import MICROS
-from redrive.core.circuit import Admitted
+from redrive.core.circuit import AdmittedCall
 from redrive.core.classify import Category
 from redrive.core.decide import decide
-from redrive.core.decide_step import circuit_open
+from redrive.core.decide_step import build_circuit_failure
 from redrive.core.failure import Failure
-from redrive.core.failure_reason import Ending, LetterCode, Stage
-from redrive.core.outcomes import Began, Interrupted, Outcome, Place, Raised, Returned
+from redrive.core.failure_reason import FailureReason, LetterCode, Stage
+from redrive.core.outcomes import AttemptFailed, AttemptStarted, AttemptSucceeded, EntryCancelled, EntryRef, Outcome
 from redrive.core.payload import check_size
 from redrive.core.run_options import DEFAULT_RETRY
 from redrive.core.states import StepStatus
@@ -23,9 +23,9 @@ from redrive.core.transitions import AttemptEnd, EntryWrite
 from redrive.errors import PayloadError, PayloadTooLarge, RunDetached, StoreError, StoreUnavailable
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
-from redrive.settle.settler import Settled, parked_for
-from redrive.store.session import until_answered
-from redrive.worker.attempt import Attempt, Unfinished, begin
+from redrive.settle.settler import Settled, sum_parked_time
+from redrive.store.session import repeat_until_answered
+from redrive.worker.attempt import Attempt, UnfinishedBody, start_body
 from redrive.worker.circuits import CircuitGate
 
 if TYPE_CHECKING:
@@ -33,13 +33,11 @@ if TYPE_CHECKING:
     from redrive.observability.tracing import Tracing
     from redrive.store.port import Transaction
     from redrive.worker.branches import Branch
-    from redrive.worker.committer import Mark
+    from redrive.worker.committer import QueuedOutcome
     from redrive.worker.definitions import Step
     from redrive.worker.execution import Execution
 
-__all__ = ["StepCall", "Tx"]
-
-_STORE_PAUSE = MICROS  # how long a transactional step leaves a store alone that did not answer
+_STORE_RETRY_PAUSE = MICROS  # how long a transactional step leaves a store alone that did not answer
 
 
 class Tx:
@@ -87,9 +85,7 @@ class StepCall:
         "_step",
     )
 
-    def __init__(
-        self, execution: Execution, branch: Branch, step: Step[Any, Any], place: Place, input: str
-    ) -> None:
+    def __init__(self, execution: Execution, branch: Branch, step: Step[Any, Any], place: EntryRef, input: str) -> None:
         self._execution = execution
         self._branch = branch
         self._step = step
@@ -99,10 +95,10 @@ class StepCall:
         self._begun = 0  # the last attempt whose body was called, or may have been
         self._first = execution.clock.monotonic()
         self._current: Attempt | None = None
-        self._mark: Mark | None = None
+        self._mark: QueuedOutcome | None = None
         self._resumes = False
         self._cut_short = False
-        self._admitted: Admitted | None = None
+        self._admitted: AdmittedCall | None = None
         self._gate: CircuitGate | None = None
         self._resumed_at: int | None = None  # when, if it may have waited for its circuit before
 
@@ -117,8 +113,8 @@ class StepCall:
                     await execution.ready()
                 refused = None
                 if self._step.options.circuit is not None and not self._circuit_allows():
-                    refused = await self._at_circuit(entry)
-                value, settled = refused or await self._try(args, kwargs)
+                    refused = await self._wait_for_circuit(entry)
+                value, settled = refused or await self._run_attempt(args, kwargs)
                 self._admitted = None
                 written = settled.transition.entries[0]
                 if written.status is not StepStatus.RETRYING:
@@ -129,7 +125,7 @@ class StepCall:
                 self._attempt += 1
         except asyncio.CancelledError:
             if not execution.dead and not execution.worker.is_being_cancelled:
-                await self._interrupted()
+                await self._record_interruption()
             raise
         if execution.ending or execution.draining:
             await execution.ready()  # the function sees nothing more of this run, here
@@ -142,7 +138,7 @@ class StepCall:
         """Return the settled result to the workflow function, or raise how the step failed."""
         if written.status is StepStatus.SUCCESS:
             return value
-        ending = Ending.from_json(written.failure or "")
+        ending = FailureReason.from_json(written.failure or "")
         raise self._execution.requests.step_failed(ending, self._place, self._attempt)
 
     async def _resume(self, entry: EntryRow) -> None:
@@ -156,14 +152,14 @@ class StepCall:
         self._cut_short = entry.status is StepStatus.RUNNING
         if entry.status in (StepStatus.RETRYING, StepStatus.PENDING):
             self._attempt += 1  # the number of those that were made
-            wait = execution.left_until(entry.wake_at)
+            wait = execution.seconds_until(entry.wake_at)
             if wait > 0:
                 await execution.wait(self._place, self._attempt, wait, None)
 
-    async def _may_have_happened(self) -> Settled:
+    async def _settle_lost_attempt(self) -> Settled:
         why = Reason(ReasonCode.STEP_CUT_SHORT, step=self._step.name)
         failure = Failure.of(Category.UNKNOWN, str(why), error_type="redrive.MayHaveHappened")
-        outcome = self._raised(failure, AttemptEnd.LOST, LetterCode.INFRASTRUCTURE_FAILURE, Stage.EXEC)
+        outcome = self._make_raised_outcome(failure, AttemptEnd.LOST, LetterCode.INFRASTRUCTURE_FAILURE, Stage.EXEC)
         return await self._execution.settle(replace(outcome, why=why))
 
     def _circuit_allows(self) -> bool:
@@ -173,7 +169,7 @@ class StepCall:
         self._admitted = circuits.admit_now(self._step, claimed.tenant, claimed.workflow)
         return self._admitted is not None
 
-    async def _at_circuit(self, entry: EntryRow | None) -> tuple[None, Settled] | None:
+    async def _wait_for_circuit(self, entry: EntryRow | None) -> tuple[None, Settled] | None:
         """Wait for the circuit of the step's dependency; return what to record if the step is not called."""
         if self._cut_short and self._step.options.at_most_once:
             return None
@@ -186,20 +182,20 @@ class StepCall:
         if self._admitted is not None:
             return None
         began = self._execution.clock.monotonic()
-        self._current = Attempt(
-            self._execution, self._branch, self._step.name, self._place, self._attempt, began
-        )
+        self._current = Attempt(self._execution, self._branch, self._step.name, self._place, self._attempt, began)
         self._resumes = self._execution.waits.wake_up()
         why = Reason(ReasonCode.CIRCUIT_OPEN, circuit=self._gate.key)
-        outcome = self._raised(circuit_open(why), AttemptEnd.FAILED, LetterCode.DEPENDENCY_UNAVAILABLE)
+        outcome = self._make_raised_outcome(
+            build_circuit_failure(why), AttemptEnd.FAILED, LetterCode.DEPENDENCY_UNAVAILABLE
+        )
         return None, await self._execution.settle(replace(outcome, why=why))
 
     # -- one try ------------------------------------------------------------------------------------
 
-    async def _try(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Settled]:
+    async def _run_attempt(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Settled]:
         execution, step, place = self._execution, self._step, self._place
         if self._cut_short and step.options.at_most_once:
-            return None, await self._may_have_happened()
+            return None, await self._settle_lost_attempt()
         began = execution.clock.monotonic()
         attempt = Attempt(execution, self._branch, step.name, place, self._attempt, began)
         self._current = execution.open[place.index] = attempt
@@ -207,16 +203,16 @@ class StepCall:
         self._resumes = execution.waits.wake_up()
         try:
             if step.options.transactional:
-                return await self._try_transaction(attempt, args, kwargs)
+                return await self._run_transaction(attempt, args, kwargs)
             if step.options.at_most_once:
-                await self._begin_durably()
-            value, outcome = await self._call(attempt, functools.partial(step.fn, *args, **kwargs))
+                await self._record_begin()
+            value, outcome = await self._call_body(attempt, functools.partial(step.fn, *args, **kwargs))
             return value, await execution.settle(outcome)
         finally:
             execution.open.pop(place.index, None)
 
-    def _began(self) -> Began:
-        return Began(
+    def _make_began_outcome(self) -> AttemptStarted:
+        return AttemptStarted(
             run=self._execution.view,
             place=self._place,
             attempt=self._attempt,
@@ -226,31 +222,31 @@ class StepCall:
             resumes=self._resumes,
         )
 
-    async def _begin_durably(self) -> None:
+    async def _record_begin(self) -> None:
         """Wait until it is recorded that the step is called, because it must not be called twice."""
         self._begun = self._attempt
-        await self._execution.settle(self._began())
+        await self._execution.settle(self._make_began_outcome())
         self._resumes = False
 
-    def _mark_begin(self) -> None:
+    def _post_begin(self) -> None:
         """Send that the body begins, without waiting for that to be recorded."""
         self._begun = self._attempt
         if not self._step.options.at_most_once:
-            self._mark = self._execution.worker.committer.post(self._began())
+            self._mark = self._execution.worker.committer.post(self._make_began_outcome())
 
-    async def _call(self, attempt: Attempt, call: Callable[[], Any]) -> tuple[Any, Outcome]:
+    async def _call_body(self, attempt: Attempt, call: Callable[[], Any]) -> tuple[Any, Outcome]:
         """Call the body; return its value, and the outcome of the attempt."""
         execution, worker = self._execution, self._execution.worker
         task = self._branch.running_task
         cancelled_before = 0 if task is None else task.cancelling()
         try:
-            if worker.around_step is not None:
-                call = worker.around_step(attempt, call)
+            if worker.wrap_step is not None:
+                call = worker.wrap_step(attempt, call)
             if worker.tracing is not None:
-                value = await self._traced(worker.tracing, attempt, call)
+                value = await self._call_traced(worker.tracing, attempt, call)
             else:
-                value = begin(attempt, self._step, call, self._mark_begin)
-                if type(value) is Unfinished:
+                value = start_body(attempt, self._step, call, self._post_begin)
+                if type(value) is UnfinishedBody:
                     value = await value.finish()
         except (RunDetached, KeyboardInterrupt):
             raise
@@ -261,51 +257,51 @@ class StepCall:
                 execution.dead or task is None or task.cancelling() > cancelled_before
             ):
                 raise  # the step was cancelled; otherwise something that its body awaits was
-            self._withdraw_mark()
-            return None, await self._failed(error)
-        self._withdraw_mark()
-        return self._returned(attempt, value)
+            self._withdraw_begin()
+            return None, await self._make_failure_outcome(error)
+        self._withdraw_begin()
+        return self._make_result_outcome(attempt, value)
 
-    async def _failed(self, error: BaseException) -> Raised:
+    async def _make_failure_outcome(self, error: BaseException) -> AttemptFailed:
         end = AttemptEnd.TIMED_OUT if isinstance(error, TimeoutError) else AttemptEnd.FAILED
-        await self._leave_out_parking()
-        return self._raised(self._execution.capture(error), end)
+        await self._subtract_parked_time()
+        return self._make_raised_outcome(self._execution.capture(error), end)
 
-    async def _traced(self, tracing: Tracing, attempt: Attempt, call: Callable[[], Any]) -> Any:
+    async def _call_traced(self, tracing: Tracing, attempt: Attempt, call: Callable[[], Any]) -> Any:
         with tracing.attempt(self._execution.view, self._step.name, self._attempt):
-            value = begin(attempt, self._step, call, self._mark_begin)
-            return await value.finish() if type(value) is Unfinished else value
+            value = start_body(attempt, self._step, call, self._post_begin)
+            return await value.finish() if type(value) is UnfinishedBody else value
 
-    async def _leave_out_parking(self) -> None:
+    async def _subtract_parked_time(self) -> None:
         """Do not count the time that the step waited for its circuit before it was resumed here."""
         resumed_at, self._resumed_at = self._resumed_at, None
         if resumed_at is not None:
             execution = self._execution
-            rows = await until_answered(
+            rows = await repeat_until_answered(
                 lambda: execution.worker.store.attempts(execution.claimed.id), execution.clock
             )
-            self._first += parked_for(rows, self._place.index, resumed_at) / MICROS
+            self._first += sum_parked_time(rows, self._place.index, resumed_at) / MICROS
 
-    def _withdraw_mark(self) -> None:
+    def _withdraw_begin(self) -> None:
         """Take back the begin mark of an attempt that is over, if it was not sent yet."""
         if self._mark is not None and not self._mark.withdraw():
             self._resumes = False
 
-    def _returned(self, attempt: Attempt, value: Any) -> tuple[Any, Outcome]:
+    def _make_result_outcome(self, attempt: Attempt, value: Any) -> tuple[Any, Outcome]:
         signature = self._step.signature
         try:
             text = signature.encode_result(value)
-            check_size(text, self._execution.worker.max_payload, self._step.its_result)
+            check_size(text, self._execution.worker.max_payload, self._step.result_label)
         except PayloadTooLarge as error:
-            return None, self._unusable(error, LetterCode.POLICY_VIOLATION)
+            return None, self._make_unusable_outcome(error, LetterCode.POLICY_VIOLATION)
         except PayloadError as error:
-            return None, self._unusable(error, LetterCode.VALIDATION_FAILED)
-        outcome = Returned(
+            return None, self._make_unusable_outcome(error, LetterCode.VALIDATION_FAILED)
+        outcome = AttemptSucceeded(
             run=self._execution.view,
             place=self._place,
             attempt=self._attempt,
-            began_ago=self._ago(attempt.began),
-            done=self._execution.journal.new_done(),
+            began_ago=self._micros_since(attempt.began),
+            done=self._execution.journal.new_done_number(),
             input=self._input,
             output=text,
             resumes=self._resumes,
@@ -314,21 +310,21 @@ class StepCall:
         )
         return signature.roundtrip_result(value, text), outcome
 
-    def _unusable(self, error: Exception, cause: LetterCode) -> Raised:
-        outcome = self._raised(self._execution.capture(error), AttemptEnd.FAILED, cause, Stage.OUTPUT)
+    def _make_unusable_outcome(self, error: Exception, cause: LetterCode) -> AttemptFailed:
+        outcome = self._make_raised_outcome(self._execution.capture(error), AttemptEnd.FAILED, cause, Stage.OUTPUT)
         return replace(outcome, why=Reason.of_error(error))
 
-    def _raised(
+    def _make_raised_outcome(
         self, failure: Failure, end: AttemptEnd, cause: LetterCode | None = None, stage: Stage = Stage.EXEC
-    ) -> Raised:
+    ) -> AttemptFailed:
         execution = self._execution
-        return Raised(
+        return AttemptFailed(
             run=execution.view,
             place=self._place,
             attempt=self._attempt,
-            began_ago=self._began_ago(),
-            first_ago=self._ago(self._first),
-            done=execution.journal.new_done(),
+            began_ago=self._attempt_age(),
+            first_ago=self._micros_since(self._first),
+            done=execution.journal.new_done_number(),
             input=self._input,
             failure=failure,
             step=self._step.options,
@@ -342,30 +338,30 @@ class StepCall:
             admitted=self._admitted,
         )
 
-    async def _interrupted(self) -> None:
+    async def _record_interruption(self) -> None:
         """Record that workflow code cancelled the step, whatever else is cancelled meanwhile.
 
         An attempt that was about to begin does not count: it certainly did not happen.
         """
-        outcome = Interrupted(
+        outcome = EntryCancelled(
             run=self._execution.view,
             place=self._place,
             attempt=self._begun,
-            began_ago=self._began_ago(),
+            began_ago=self._attempt_age(),
             resumes=self._execution.waits.wake_up(),
             admitted=self._admitted,
         )
         await self._execution.settle(outcome)
 
-    def _began_ago(self) -> int:
-        return self._ago(self._first if self._current is None else self._current.began)
+    def _attempt_age(self) -> int:
+        return self._micros_since(self._first if self._current is None else self._current.began)
 
-    def _ago(self, since: float) -> int:
+    def _micros_since(self, since: float) -> int:
         return int((self._execution.clock.monotonic() - since) * MICROS)
 
     # -- transactional steps ------------------------------------------------------------------------
 
-    async def _try_transaction(
+    async def _run_transaction(
         self, attempt: Attempt, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, Settled]:
         """Commit the user's statements and the step's record together, on a separate connection."""
@@ -373,22 +369,22 @@ class StepCall:
         transaction = execution.worker.transaction()
         try:
             call = functools.partial(self._step.fn, Tx(transaction), *args, **kwargs)
-            value, outcome = await self._call(attempt, call)
-            if isinstance(outcome, Returned):
+            value, outcome = await self._call_body(attempt, call)
+            if isinstance(outcome, AttemptSucceeded):
                 committed = await self._commit(transaction, outcome)
                 if isinstance(committed, Settled):
                     return value, committed
                 outcome = committed
         except StoreUnavailable:
             # The journal says whether it was committed; the worker that claims the run next reads it.
-            await _undo(transaction)  # first: its lock would keep all others from writing
-            await execution.give_back(_STORE_PAUSE)
+            await _roll_back(transaction)  # first: its lock would keep all others from writing
+            await execution.give_back(_STORE_RETRY_PAUSE)
             raise RunDetached from None
         finally:
-            await _undo(transaction)
+            await _roll_back(transaction)
         return value, await execution.settle(outcome)
 
-    async def _commit(self, transaction: Transaction, outcome: Returned) -> Settled | Raised:
+    async def _commit(self, transaction: Transaction, outcome: AttemptSucceeded) -> Settled | AttemptFailed:
         """Commit the attempt; return its outcome instead if the database refuses."""
         execution = self._execution
         if execution.dead:
@@ -403,11 +399,11 @@ class StepCall:
             except StoreUnavailable:
                 raise
             except Exception as error:  # time ran out, or a constraint that is checked last does not hold
-                return await self._failed(error)
+                return await self._make_failure_outcome(error)
             execution.worker.settler.heard([outcome], [transition], [answer], began)
             if transition.messages:
                 execution.worker.on_published()
-            await execution.recorded_before(outcome.done)
+            await execution.wait_recorded_before(outcome.done)
         finally:
             execution.order.recorded(outcome.done)
         settled = Settled(answer.kept, answer.now, transition)
@@ -415,7 +411,7 @@ class StepCall:
         return execution.check(settled)
 
 
-async def _undo(transaction: Transaction) -> None:
+async def _roll_back(transaction: Transaction) -> None:
     """Roll back what was not committed. If even that fails, the connection is lost, which does the same."""
     with suppress(StoreError):
         await transaction.rollback()

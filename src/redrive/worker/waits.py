@@ -15,25 +15,21 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from redrive.clock import MICROS, Clock
-from redrive.core.outcomes import Interrupted, OpenStep, Place, RunView, Woke
-from redrive.core.outcomes import Waits as RunWaits
+from redrive.core.outcomes import EntryCancelled, EntryRef, OpenEntry, RunView, SleepEnded
+from redrive.core.outcomes import RunIdle as RunWaits
 from redrive.errors import RunDetached
 
 if TYPE_CHECKING:
     from redrive.worker.claimer import HeldRuns
     from redrive.worker.execution import Execution
 
-__all__ = ["TimeLimit", "Waits"]
-
-_LOOK_AGAIN = (
-    30.0  # a run is parked on one circuit; if it waits for several, it looks at the others this often
-)
+_RECHECK_INTERVAL = 30.0  # a run is parked on one circuit; if it waits for several, it looks at the others this often
 
 
-class _Wait(msgspec.Struct, frozen=True, gc=False):
+class _WaitingEntry(msgspec.Struct, frozen=True, gc=False):
     """An entry that waits: for its time (a sleep, a retry, a time limit), or for a circuit."""
 
-    place: Place
+    place: EntryRef
     attempt: int
     due: float
     circuit: str | None = None
@@ -50,7 +46,7 @@ class Waits:
     def __init__(self, clock: Clock, held: HeldRuns) -> None:
         self._clock = clock
         self._held = held
-        self._waits: dict[str, _Wait] = {}
+        self._waits: dict[str, _WaitingEntry] = {}
         self._awake = 0
         self._parking: asyncio.Future[None] | None = None
         self.asleep = False
@@ -65,9 +61,9 @@ class Waits:
         return key in self._waits
 
     @contextmanager
-    def count(self, place: Place, attempt: int, seconds: float, circuit: str | None = None) -> Iterator[None]:
+    def count(self, place: EntryRef, attempt: int, seconds: float, circuit: str | None = None) -> Iterator[None]:
         """Count an entry as waiting, for its time or for a circuit."""
-        self._waits[place.key] = _Wait(place, attempt, self._clock.monotonic() + seconds, circuit)
+        self._waits[place.key] = _WaitingEntry(place, attempt, self._clock.monotonic() + seconds, circuit)
         try:
             yield
         finally:
@@ -79,10 +75,10 @@ class Waits:
         times = (wait.due for wait in self._waits.values() if wait.circuit is None)
         return max(0.0, min(times, default=now) - now)
 
-    def open_steps(self) -> tuple[OpenStep, ...]:
+    def open_steps(self) -> tuple[OpenEntry, ...]:
         """Return the entries that wait, for outcomes that concern the whole run."""
         return tuple(
-            OpenStep(place=wait.place, attempt=wait.attempt, executing=False) for wait in self._waits.values()
+            OpenEntry(place=wait.place, attempt=wait.attempt, executing=False) for wait in self._waits.values()
         )
 
     # -- the run as a whole ---------------------------------------------------------------------------
@@ -132,7 +128,7 @@ class Waits:
         timed = any(wait.circuit is None for wait in self._waits.values())
         seconds = self.first_due_in() if timed else math.inf
         if len(circuits) > 1:
-            seconds = min(seconds, _LOOK_AGAIN)
+            seconds = min(seconds, _RECHECK_INTERVAL)
         return RunWaits(
             run=run,
             delay=None if seconds == math.inf else int(seconds * MICROS),
@@ -164,7 +160,7 @@ class TimeLimit:
     resumed run is interrupted at the same place again.
     """
 
-    def __init__(self, execution: Execution, place: Place, task: asyncio.Task[object]) -> None:
+    def __init__(self, execution: Execution, place: EntryRef, task: asyncio.Task[object]) -> None:
         self._execution = execution
         self._place = place
         self._task = task
@@ -178,13 +174,13 @@ class TimeLimit:
         self._recorded = False
         # Counted as waiting from now on: the block may wait for something else before the loop turns.
         self._waiting.enter_context(self._execution.waits.count(self._place, 1, seconds))
-        self._begin(self._wait(seconds))
+        self._start_task(self._wait(seconds))
 
-    def was_reached(self, done: int) -> None:
+    def fire_recorded(self, done: int) -> None:
         """Fire again in turn, because the journal says that the limit was reached."""
-        self._begin(self._fire(done))
+        self._start_task(self._fire(done))
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
         self._execution.order.add_limit()
         self._watch = self._execution.spawn(work)
 
@@ -195,10 +191,10 @@ class TimeLimit:
             self._waiting.close()
             await execution.order.begin(self._place.key)
             await execution.ready()
-            done = execution.journal.new_done()
+            done = execution.journal.new_done_number()
             self._recorded = True
             resumes = execution.waits.wake_up()
-            await execution.settle(Woke(run=execution.view, place=self._place, done=done, resumes=resumes))
+            await execution.settle(SleepEnded(run=execution.view, place=self._place, done=done, resumes=resumes))
             await self._fire(done)
         except RunDetached:
             return
@@ -217,7 +213,7 @@ class TimeLimit:
         self._waiting.close()
         if not self._recorded and not execution.dead:
             execution.worker.committer.post(
-                Interrupted(run=execution.view, place=self._place, resumes=execution.waits.wake_up())
+                EntryCancelled(run=execution.view, place=self._place, resumes=execution.waits.wake_up())
             )
         if not self._fired:
             return False

@@ -18,29 +18,36 @@ import msgspec
 
 from redrive.clock import MICROS, Clock
 from redrive.core.classify import Rule
-from redrive.core.failure import capture
-from redrive.core.failure_reason import Ending, LetterCode, Stage
-from redrive.core.outcomes import Diverged, Ended, Escaped, Outcome, Released, RunView, Wait
-from redrive.core.states import FINAL, RunStatus
+from redrive.core.failure import capture_failure
+from redrive.core.failure_reason import FailureReason, LetterCode, Stage
+from redrive.core.outcomes import (
+    CodeDiverged,
+    CodeWait,
+    Outcome,
+    RunReleased,
+    RunView,
+    WorkflowFailed,
+    WorkflowReturned,
+)
+from redrive.core.states import FINAL_RUN_STATUSES, RunStatus
 from redrive.core.transitions import NewRun
 from redrive.errors import StoreError
-from redrive.observability.counters import Ear, Tally
+from redrive.observability.counters import Counters, SettleListener
 from redrive.observability.tracing import Tracing
 from redrive.reasons import Reason, ReasonCode
 from redrive.settle.settler import (
     LocalSettler,
-    Outgoing,
+    MessageForwarder,
     Settled,
     Settler,
-    options_of,
-    readable_options,
-    view_of_claimed,
+    make_claimed_run_view,
+    parse_run_options,
+    parse_run_options_or_default,
 )
 from redrive.store.port import Store, Transaction
-from redrive.store.session import until_answered
-from redrive.store.workers import Beat, Catalogue, Claimed, NewWorker, living
-from redrive.worker.actions import ActionRunner
-from redrive.worker.attempt import Attempt, Threads
+from redrive.store.session import repeat_until_answered
+from redrive.store.workers import Catalogue, ClaimedRun, HeartbeatReply, NewWorker, live_workers
+from redrive.worker.attempt import Attempt, ThreadPools
 from redrive.worker.branches import install_task_factory
 from redrive.worker.circuits import Circuits, CircuitSettler
 from redrive.worker.claimer import Claimer, HeldRuns, Reservation, Wakeup
@@ -48,14 +55,13 @@ from redrive.worker.committer import Committer
 from redrive.worker.definitions import Step, WorkflowDefinition
 from redrive.worker.execution import Execution
 from redrive.worker.lease import HeldRunsReport, Lease
-
-__all__ = ["Worker", "WorkerSettings"]
+from redrive.worker.rollback import ActionRunner
 
 log = logging.getLogger("redrive.worker")
 
-_LAST_WAIT = 10.0  # how long a worker that stops waits for a store that does not answer
-_UNWIND = 1.0  # how long a worker that is killed waits for its tasks
-_HELD_PER_SLOT = 10  # runs that wait in memory, for each run that may execute
+_STOP_TIMEOUT = 10.0  # how long a worker that stops waits for a store that does not answer
+_UNWIND_TIMEOUT = 1.0  # how long a worker that is killed waits for its tasks
+_HELD_RUNS_PER_SLOT = 10  # runs that wait in memory, for each run that may execute
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -87,12 +93,12 @@ class Worker:
         actions: ActionRunner | None = None,
         rules: Sequence[Rule] = (),
         has_circuits: bool = False,
-        on_ended: Callable[[Claimed, Settled], None] | None = None,
+        on_ended: Callable[[ClaimedRun, Settled], None] | None = None,
         on_published: Callable[[], None] = lambda: None,
-        outgoing: Outgoing | None = None,
-        around_step: Callable[[Attempt, Callable[[], Any]], Callable[[], Any]] | None = None,
-        ears: Sequence[Ear] = (),
-        tally: Tally | None = None,
+        outgoing: MessageForwarder | None = None,
+        wrap_step: Callable[[Attempt, Callable[[], Any]], Callable[[], Any]] | None = None,
+        ears: Sequence[SettleListener] = (),
+        tally: Counters | None = None,
         tracing: Tracing | None = None,
     ) -> None:
         self.store = store
@@ -103,7 +109,7 @@ class Worker:
         self.rules = rules
         self.wakeup = Wakeup(clock)
         self.id = 0
-        self.threads: Threads
+        self.threads: ThreadPools
         self.committer: Committer
         self.lease: Lease
         self.steps = steps
@@ -112,7 +118,7 @@ class Worker:
         self._catalogue = catalogue
         self._on_ended = on_ended
         self.on_published = on_published
-        self.around_step = around_step
+        self.wrap_step = wrap_step
         self.settler = LocalSettler(store, clock, ears=ears, outgoing=outgoing)
         self.tally = tally
         self.tracing = tracing
@@ -135,13 +141,13 @@ class Worker:
         self._stopping = False
         self._drained = asyncio.Event()
         size = self.settings.concurrency
-        self.threads = Threads(steps=size, workflows=size * (1 + _HELD_PER_SLOT))
+        self.threads = ThreadPools(steps=size, workflows=size * (1 + _HELD_RUNS_PER_SLOT))
         self.committer = Committer(self._new_settler())
         self._undo_factory = install_task_factory(asyncio.get_running_loop())
         try:
             await self._enlist()
             if self.circuits.wanted:
-                await until_answered(self.circuits.refresh, self.clock)
+                await repeat_until_answered(self.circuits.refresh, self.clock)
         except BaseException:
             self.threads.close()
             self._undo_factory()
@@ -152,9 +158,9 @@ class Worker:
             self._services.append(asyncio.create_task(listening, name="redrive wakeup"))
         if automatic and self.circuits.wanted:
             self._services.append(asyncio.create_task(self.circuits.poll(), name="redrive circuits"))
-        self._claiming = asyncio.create_task(self._run(), name="redrive claims")
+        self._claiming = asyncio.create_task(self._claim_loop(), name="redrive claims")
 
-    async def _run(self) -> None:
+    async def _claim_loop(self) -> None:
         """Claim runs and execute them, for as long as the task lives."""
         while True:
             claims = await self.claimer.claim(self.room)
@@ -173,10 +179,10 @@ class Worker:
             workflows=tuple(self.workflows),
             lease=int(self.settings.lease * MICROS),
         )
-        self.id = await until_answered(lambda: self.store.enlist(worker, self._catalogue), self.clock)
+        self.id = await repeat_until_answered(lambda: self.store.enlist(worker, self._catalogue), self.clock)
         self.settler.worker = self.id
         self.lease = Lease(
-            self.store.lease_line(),
+            self.store.lease_connection(),
             self.clock,
             self.id,
             self.settings.lease,
@@ -192,14 +198,14 @@ class Worker:
         self._stopping = True
         for execution in self.executions:
             execution.drain()
-        await self._drain(self.settings.grace if grace is None else grace)
-        await self._end(self._claiming)
+        await self._wait_drained(self.settings.grace if grace is None else grace)
+        await self._cancel_task(self._claiming)
         with suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_WAIT):
-                await self.claimer.all_arrived()  # or they would wait for the end of a lease
+            async with asyncio.timeout(_STOP_TIMEOUT):
+                await self.claimer.wait_arrived()  # or they would wait for the end of a lease
         await self._release_all()
         for service in self._services:
-            await self._end(service)
+            await self._cancel_task(service)
         await self.circuits.close()
         await self.lease.stop()
         await self._retire()
@@ -218,7 +224,7 @@ class Worker:
             execution.detach()
         for task in tasks:
             task.cancel()
-        ended, _ = await asyncio.wait(tasks, timeout=_UNWIND)
+        ended, _ = await asyncio.wait(tasks, timeout=_UNWIND_TIMEOUT)
         for task in ended:
             if not task.cancelled():
                 task.exception()  # asyncio would warn that it was never looked at
@@ -227,7 +233,7 @@ class Worker:
         self.threads.close()
         self._undo_factory()
 
-    async def _drain(self, grace: float) -> None:
+    async def _wait_drained(self, grace: float) -> None:
         """Wait until no step is in flight and no run on its way here, or the grace period is over."""
         over = self.clock.call_later(grace, self._drained.set)
         self.check_drained()
@@ -244,26 +250,21 @@ class Worker:
             self.committer.post(execution.release())
             execution.detach()
         flushing = asyncio.create_task(self.committer.flush())
-        await asyncio.wait([flushing], timeout=_LAST_WAIT)
+        await asyncio.wait([flushing], timeout=_STOP_TIMEOUT)
         if not flushing.done():
             flushing.cancel()
-            log.warning(
-                "the store did not answer; other workers claim the runs held here when the lease expires"
-            )
+            log.warning("the store did not answer; other workers claim the runs held here when the lease expires")
 
     async def _retire(self) -> None:
         try:
             await self.store.retire(self.id)
         except StoreError as error:
             log.warning(
-                "could not deregister worker %d, its lease will expire in %g s: %s",
-                self.id,
-                self.settings.lease,
-                error,
+                "could not deregister worker %d, its lease will expire in %g s: %s", self.id, self.settings.lease, error
             )
 
     @staticmethod
-    async def _end(task: asyncio.Task[None] | None) -> None:
+    async def _cancel_task(task: asyncio.Task[None] | None) -> None:
         if task is not None and not task.done():
             task.cancel()
             await asyncio.wait([task])
@@ -278,29 +279,29 @@ class Worker:
 
     def reserve(self, runs: Sequence[NewRun]) -> Reservation:
         """Reserve slots for runs that are about to be started, if this worker has time for them."""
-        has_time = self._automatic and self.claimer.has_time_for(runs)
+        has_time = self._automatic and self.claimer.can_accept(runs)
         return Reservation(self, len(runs), self.id if has_time else None)
 
-    def take(self, runs: Iterable[Claimed], now: int) -> None:
+    def take(self, runs: Iterable[ClaimedRun], now: int) -> None:
         """Begin with runs that are this worker's from now on, or release them if it stops."""
         for claimed in runs:
             try:
-                self._begin(claimed, now)
+                self._begin_run(claimed, now)
             except Exception as error:
-                self.committer.post(_unreadable(claimed, error))
+                self.committer.post(_make_unreadable_outcome(claimed, error))
         self.check_drained()
 
-    def _begin(self, claimed: Claimed, now: int) -> None:
+    def _begin_run(self, claimed: ClaimedRun, now: int) -> None:
         if self._stopping:
-            view = view_of_claimed(claimed, options_of(claimed.options), self.version)
-            self.committer.post(Released(run=view))
+            view = make_claimed_run_view(claimed, parse_run_options(claimed.options), self.version)
+            self.committer.post(RunReleased(run=view))
             return
         self.held.begin(Execution(self, claimed, self.workflows[claimed.workflow], claimed_at=now))
 
-    def confirm(self, before: Execution, ended: Ended) -> None:
+    def confirm(self, before: Execution, ended: WorkflowReturned) -> None:
         """Confirm what a run reserved, now that its function has returned."""
         after = Execution(self, before.claimed, before.workflow, claimed_at=before.claimed_at, ended=ended)
-        after.journal.number_behind(before.journal)
+        after.journal.continue_numbers(before.journal)
         if self._stopping:
             after.drain()
         self.held.begin(after)
@@ -343,17 +344,17 @@ class Worker:
 
     def hold(self) -> int:
         """Return how long a wait to keep in memory, in microseconds: 0 when many runs wait already."""
-        crowded = self.held.at_rest >= self.settings.concurrency * _HELD_PER_SLOT
+        crowded = self.held.at_rest >= self.settings.concurrency * _HELD_RUNS_PER_SLOT
         return 0 if crowded or self._stopping else int(self.settings.hold * MICROS)
 
     def transaction(self) -> Transaction:
         """Return a transaction for a transactional step, well within the lease."""
         return self.store.transaction(min(self.settings.transaction_limit, self.settings.lease / 3))
 
-    def on_ended(self, claimed: Claimed, settled: Settled) -> None:
+    def on_ended(self, claimed: ClaimedRun, settled: Settled) -> None:
         """Handle that a run ended or was released; inform callers in this process that wait for it."""
         change, execution = settled.transition.change, self.held.by_id.get(claimed.id)
-        if execution is not None and change is not None and change.status in FINAL:
+        if execution is not None and change is not None and change.status in FINAL_RUN_STATUSES:
             self.held.release(execution)
             self.claimer.on_slot_free()
             if claimed.deaths or settled.transition.starts:
@@ -361,23 +362,23 @@ class Worker:
         if self._on_ended is not None:
             self._on_ended(claimed, settled)
 
-    async def code_changed(self, claimed: Claimed, view: RunView, difference: Reason) -> Outcome:
+    async def handle_code_change(self, claimed: ClaimedRun, view: RunView, difference: Reason) -> Outcome:
         """Decide whether to release a run for a worker that has its code, or to give up."""
         log.warning("run %s: %s", claimed.public_id, difference)
         if claimed.version == self.version:
-            return Diverged(run=view, difference=difference, wait=Wait.NO_MORE)
-        workers = await until_answered(self.store.workers, self.clock)
-        is_known = any(each.version == claimed.version for each in living(workers, self.store.now()))
+            return CodeDiverged(run=view, difference=difference, wait=CodeWait.NO_MORE)
+        workers = await repeat_until_answered(self.store.workers, self.clock)
+        is_known = any(each.version == claimed.version for each in live_workers(workers, self.store.now()))
         since = claimed.diverged_at
         waited = 0.0 if since is None else (self.store.now() - since) / MICROS
         if not is_known and waited >= self.settings.code_wait:
-            return Diverged(run=view, difference=difference, wait=Wait.NO_MORE)
+            return CodeDiverged(run=view, difference=difference, wait=CodeWait.NO_MORE)
         pause = min(5.0, max(0.1, self.settings.code_wait / 10))
-        return Diverged(run=view, difference=difference, wait=Wait.FOR_CODE, delay=int(pause * MICROS))
+        return CodeDiverged(run=view, difference=difference, wait=CodeWait.FOR_CODE, delay=int(pause * MICROS))
 
     # -- heartbeats -----------------------------------------------------------------------------------
 
-    def on_heartbeat(self, beat: Beat) -> None:
+    def on_heartbeat(self, beat: HeartbeatReply) -> None:
         """Handle a heartbeat's answer."""
         if beat.alive:
             self.report.handle_answer(beat)
@@ -388,7 +389,7 @@ class Worker:
         """Run a task until it is done, or the worker ends."""
         self._services.append(asyncio.get_running_loop().create_task(work))
 
-    def count_lost(self, runs: int, *, lease: bool = False) -> None:
+    def count_lost_runs(self, runs: int, *, lease: bool = False) -> None:
         """Count runs that were taken from this worker, and a lease."""
         if self.tally is not None:
             self.tally.runs_lost += runs
@@ -397,7 +398,7 @@ class Worker:
     async def _enlist_again(self) -> None:
         """Detach all runs and begin again under another id: the store declared this worker dead."""
         log.warning("worker %d was declared dead; it detaches its runs and enlists again", self.id)
-        self.count_lost(len(self.held.by_id), lease=True)
+        self.count_lost_runs(len(self.held.by_id), lease=True)
         for execution in self.executions:
             execution.detach()
         self.committer.forget()
@@ -407,7 +408,7 @@ class Worker:
         self.wakeup.notify()
 
 
-def _unreadable(claimed: Claimed, error: Exception) -> Escaped:
+def _make_unreadable_outcome(claimed: ClaimedRun, error: Exception) -> WorkflowFailed:
     """Return the outcome of a run that cannot even be begun: a letter."""
     log.error("run %s cannot be executed", claimed.public_id, exc_info=error)
     view = RunView(
@@ -417,7 +418,7 @@ def _unreadable(claimed: Claimed, error: Exception) -> Escaped:
         workflow=claimed.workflow,
         fence=claimed.fence,
         input=claimed.input,
-        options=readable_options(claimed.options),
+        options=parse_run_options_or_default(claimed.options),
         correlation_id=claimed.correlation_id,
         started_at=claimed.started_at,
         handler_for=claimed.handler_for,
@@ -425,6 +426,6 @@ def _unreadable(claimed: Claimed, error: Exception) -> Escaped:
     )
     reason = Reason(ReasonCode.RUN_UNREADABLE, why=Reason.of_error(error))
     code = LetterCode.INFRASTRUCTURE_FAILURE
-    return Escaped(
-        run=view, ending=Ending(failure=capture(error), code=code, reason=reason, stage=Stage.INPUT)
+    return WorkflowFailed(
+        run=view, ending=FailureReason(failure=capture_failure(error), code=code, reason=reason, stage=Stage.INPUT)
     )

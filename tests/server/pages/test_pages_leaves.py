@@ -5,17 +5,14 @@ from __future__ import annotations
 import pytest
 
 from redrive.reasons import Reason, ReasonCode
-from redrive.server.pages.replay_form import faults_of, filled, leaves
-from redrive.server.pages.translations import MOST, Begun, beginning, fields, pretty
+from redrive.server.pages.replay_form import fill_fields, list_form_fields, split_faults
+from redrive.server.pages.translations import MAX_SHOWN, JsonExcerpt, excerpt_json, format_json, list_labelled_texts
 
-ORDER = {
-    "order": {"id": 7, "paid": True, "lines": [1, 2], "note": None, "to": {"street": "Main"}},
-    "copies": 1.5,
-}
+ORDER = {"order": {"id": 7, "paid": True, "lines": [1, 2], "note": None, "to": {"street": "Main"}}, "copies": 1.5}
 
 
 def test_every_plain_value_has_a_field_however_deep() -> None:
-    found = leaves(ORDER)
+    found = list_form_fields(ORDER)
     assert found is not None
     assert [(leaf.name, leaf.kind, leaf.text) for leaf in found] == [
         ("order.id", "number", "7"),
@@ -25,24 +22,18 @@ def test_every_plain_value_has_a_field_however_deep() -> None:
         ("order.to.street", "text", "Main"),
         ("copies", "number", "1.5"),
     ]
-    assert filled(ORDER, found, {leaf.name: leaf.text for leaf in found}) == ORDER
+    assert fill_fields(ORDER, found, {leaf.name: leaf.text for leaf in found}) == ORDER
 
 
 def test_what_is_typed_keeps_its_type_or_stays_text_for_the_check_to_name() -> None:
-    found = leaves(ORDER)
+    found = list_form_fields(ORDER)
     assert found is not None
-    typed = {
-        "order.id": "x",
-        "order.lines": "[3]",
-        "order.note": "5",
-        "order.to.street": "12",
-        "order.paid": "false",
-    }
-    assert filled(ORDER, found, typed) == {
+    typed = {"order.id": "x", "order.lines": "[3]", "order.note": "5", "order.to.street": "12", "order.paid": "false"}
+    assert fill_fields(ORDER, found, typed) == {
         "order": {"id": "x", "paid": False, "lines": [3], "note": 5, "to": {"street": "12"}},
         "copies": 1.5,
     }
-    assert filled(ORDER, found, {"order.lines": "3", "copies": "[1]"})["order"]["lines"] == "3"
+    assert fill_fields(ORDER, found, {"order.lines": "3", "copies": "[1]"})["order"]["lines"] == "3"
     assert ORDER["copies"] == 1.5
 
 
@@ -60,7 +51,7 @@ def test_what_is_typed_keeps_its_type_or_stays_text_for_the_check_to_name() -> N
     ],
 )
 def test_what_no_form_should_hold_is_left_to_json(value: object) -> None:
-    assert leaves(value) is None
+    assert list_form_fields(value) is None
 
 
 def test_faults_are_told_by_place() -> None:
@@ -72,8 +63,8 @@ def test_faults_are_told_by_place() -> None:
         Reason(ReasonCode.FAULT, path=None, why=other),
     )
     refusal = Reason(ReasonCode.FAULTS, faults=faults, more=None)
-    assert faults_of(refusal) == ({"order.id": number, "order.to": text}, [other])
-    assert faults_of(number) == ({}, [number])
+    assert split_faults(refusal) == ({"order.id": number, "order.to": text}, [other])
+    assert split_faults(number) == ({}, [number])
 
 
 class Unwritten:
@@ -85,7 +76,7 @@ class Unwritten:
 
 def test_of_a_large_payload_only_the_beginning_is_written() -> None:
     small = {"name": "Zo\u00eb", "tags": [1, None, True]}
-    assert beginning(small) == Begun(pretty(small), cut=False)
-    large = {"papers": "x" * MOST, "rest": "y"}
-    assert beginning({**large, "more": Unwritten()}) == Begun(pretty(large)[:MOST], cut=True)
-    assert fields({"items": [Unwritten()] * MOST}) is None
+    assert excerpt_json(small) == JsonExcerpt(format_json(small), cut=False)
+    large = {"papers": "x" * MAX_SHOWN, "rest": "y"}
+    assert excerpt_json({**large, "more": Unwritten()}) == JsonExcerpt(format_json(large)[:MAX_SHOWN], cut=True)
+    assert list_labelled_texts({"items": [Unwritten()] * MAX_SHOWN}) is None

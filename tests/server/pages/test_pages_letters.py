@@ -21,9 +21,9 @@ from redrive.desk.bulk import DryRunOfMany
 from redrive.reasons import ReasonCode
 from redrive.records import replace
 from redrive.server.auth.admin import NewToken
-from redrive.server.pages.bulk import Effect, effects_of
-from redrive.server.pages.letters import Standing, standing
-from redrive.server.pages.replay_form import Leaf, filled, leaves
+from redrive.server.pages.bulk import EffectCount, count_effects
+from redrive.server.pages.letters import OutcomeDisplay, describe_outcome
+from redrive.server.pages.replay_form import FormField, fill_fields, list_form_fields
 from redrive.testing import engine
 
 HOSTILE = "</pre><script>alert(1)</script>=cmd|' /C calc'!A0 مرحبا"
@@ -52,9 +52,7 @@ async def fill(url: str, world: World) -> None:
             await fulfil.start("A-17", 400, "k3y-s3cr3t", tenant=tenant, correlation_id="order-17")
             for tenant in ("acme", "initech")
         ]
-        closed, again, failing, healed = [
-            await fulfil.start(f"B-{n}", 1000, "k3y", tenant="initech") for n in range(4)
-        ]
+        closed, again, failing, healed = [await fulfil.start(f"B-{n}", 1000, "k3y", tenant="initech") for n in range(4)]
         nasty = await fulfil.start(HOSTILE, 1000, "x" * 300_000, tenant="acme", correlation_id=HOSTILE)
         other = await fulfil.start("G-1", 1000, tenant="globex")
         for run in [*runs, wrong, mended, closed, again, failing, healed, nasty, other]:
@@ -62,9 +60,7 @@ async def fill(url: str, world: World) -> None:
                 await asyncio.sleep(0.02)
         await app.dlq.replay(f"dl-{healed.id}", patch={"amount": 1}, by="ann")
         await healed.result(timeout="30s")
-        world.ids = {
-            "acme": {"wrong": f"dl-{wrong.id}", "nasty": f"dl-{nasty.id}", "any": f"dl-{runs[0].id}"}
-        }
+        world.ids = {"acme": {"wrong": f"dl-{wrong.id}", "nasty": f"dl-{nasty.id}", "any": f"dl-{runs[0].id}"}}
         world.ids["globex"] = {"any": f"dl-{other.id}"}
         world.ids["initech"] = {
             "mended": f"dl-{mended.id}",
@@ -111,9 +107,7 @@ def test_causes_lead_to_letters_and_filters_are_in_the_address(shop: World) -> N
         newer = re.search(r'rel="prev" href="/app([^"]+)"', rest)
         assert newer
         assert rows(client.get(newer[1].replace("&amp;", "&")).text) == rows(few)
-        assert rows(client.get("/admin/dlq", params={"index": "order:A-17"}).text) == [
-            shop.ids["acme"]["wrong"]
-        ]
+        assert rows(client.get("/admin/dlq", params={"index": "order:A-17"}).text) == [shop.ids["acme"]["wrong"]]
         assert "Nothing matches" in client.get("/admin/dlq", params={"workflow": "nothing"}).text
         assert rows(client.get("/admin/dlq", params={"status": "RESOLVED"}).text) == []
         assert client.get("/admin/dlq", params={"since": "yesterday-ish"}).status_code == 422
@@ -217,9 +211,7 @@ def test_what_was_typed_stays_when_the_input_is_edited_in_the_other_form(shop: W
         assert 'value="48"' in page.text
         lines = typed.replace("B-0", "B-0\\nB-1")
         page = client.post(f"{path}?as=json", data={**sent, "input": lines})
-        assert (page.status_code, ">B-0\nB-1</textarea>" in page.text) == (200, True), (
-            "more than one line fits"
-        )
+        assert (page.status_code, ">B-0\nB-1</textarea>" in page.text) == (200, True), "more than one line fits"
         turned = json.dumps(dict(reversed(json.loads(typed).items())))
         assert client.post(f"{path}?as=json", data={**sent, "input": turned}).status_code == 200
         back = client.post(f"{path}?as=json", data={**sent, "mode": "STEP_ONLY"})
@@ -259,17 +251,15 @@ def test_a_way_that_keeps_the_input_refuses_a_change_of_it(shop: World, mode: st
             assert 'name="seen"' not in refused.text
         assert KEPT in client.post(f"{path}?as=json", data={**as_json, "do": "check"}).text
         many = {"ids": shop.ids["acme"]["any"], "action": "REPLAY", "mode": mode, "output": '"paid"'}
-        patched = client.post(
-            "/admin/bulk-replays/new", data={**many, "input": '{"amount": 4}', "do": "check"}
-        )
+        patched = client.post("/admin/bulk-replays/new", data={**many, "input": '{"amount": 4}', "do": "check"})
         assert (patched.status_code, KEPT in patched.text) == (422, True)
 
 
 def test_an_input_that_only_a_browser_wrote_otherwise_is_no_change() -> None:
     shown = {"note": "\r\none\r\ntwo\rthree", "amount": 1}
     same = {"note": "one\ntwo\nthree", "amount": "1"}
-    assert filled(shown, leaves(shown) or [], same) == shown
-    note = Leaf(("note",), "one\rtwo")
+    assert fill_fields(shown, list_form_fields(shown) or [], same) == shown
+    note = FormField(("note",), "one\rtwo")
     assert not note.is_one_line(note.text), "a field of one line would lose what parts them"
     assert [note.takes(text) for text in ("one\rtwo", "one\ntwo", "a\rb", "\na", "a\0", "\ud800")] == [
         *(True, True),
@@ -299,9 +289,7 @@ def test_an_input_is_an_object(shop: World, typed: str) -> None:
         assert (page.status_code, "an object from name to value" in page.text) == (422, True)
         many = client.post("/admin/bulk-replays/new", data={"ids": ids, "action": "REPLAY", **form})
         blank = not typed.strip()
-        assert (many.status_code, "an object from name" in many.text) == (
-            (200, False) if blank else (422, True)
-        )
+        assert (many.status_code, "an object from name" in many.text) == ((200, False) if blank else (422, True))
 
 
 @pytest.mark.parametrize(
@@ -313,9 +301,7 @@ def test_an_input_is_an_object(shop: World, typed: str) -> None:
         ("COMPLETE", "payment 7", "output", "A text needs quotes, such as &#34;payment 7&#34;"),
     ],
 )
-def test_what_a_way_lacks_is_named_at_its_field(
-    shop: World, mode: str, output: str, place: str, words: str
-) -> None:
+def test_what_a_way_lacks_is_named_at_its_field(shop: World, mode: str, output: str, place: str, words: str) -> None:
     path = f"/admin/dlq/{shop.ids['acme']['any']}/replay"
     with of_role(shop, "ADMIN") as client:
         assert client.get(path, params={"mode": mode}).status_code == 200, "it was not asked for yet"
@@ -383,7 +369,7 @@ async def test_a_closed_letter_says_how_its_work_stands() -> None:
     async with engine(app) as e:
         await e.run(order)
         letter = await app.dlq.get((await app.dlq.list()).items[0].id)
-    assert standing(letter) is None
+    assert describe_outcome(letter) is None
     closed = replace(letter, status=LetterStatus.RESOLVED, closed_by="redrive", closed_at=letter.failed_at)
     ways = {
         ReasonCode.REPLAY_SUCCEEDED: ("succeeded. Nothing is left", False),
@@ -392,15 +378,15 @@ async def test_a_closed_letter_says_how_its_work_stands() -> None:
         ReasonCode.RUN_CANCELLED: ("cancelled before it ended", False),
     }
     for resolution, (words, retries) in ways.items():
-        found = standing(replace(closed, resolution_code=resolution))
+        found = describe_outcome(replace(closed, resolution_code=resolution))
         assert found is not None
         assert (words in (found.sentence or ""), found.retries) == (True, retries), resolution
     expired = replace(closed, status=LetterStatus.EXPIRED, resolution=None)
-    found = standing(expired)
+    found = describe_outcome(expired)
     assert found is not None
     assert (found.retries, "Its work was not done" in (found.sentence or "")) == (True, True)
-    assert standing(replace(closed, closed_by="ann", resolution="paid")) == Standing(retries=True)
-    assert standing(replace(closed, closed_by="ann", purged=True)) == Standing(retries=False)
+    assert describe_outcome(replace(closed, closed_by="ann", resolution="paid")) == OutcomeDisplay(retries=True)
+    assert describe_outcome(replace(closed, closed_by="ann", purged=True)) == OutcomeDisplay(retries=False)
 
 
 def test_hostile_content_is_text_and_large_content_is_folded(shop: World) -> None:
@@ -423,9 +409,7 @@ def test_many_are_replayed_after_a_look_and_at_most_once(shop: World) -> None:
         assert "Replay 1 dead letter" in plan
         assert "Done again" in plan
         form = {"action": "REPLAY", "mode": "FROM_FAILED", "reason": "the bank is back", **picked}
-        patched = client.post(
-            "/admin/bulk-replays/new", data={**form, "input": '{"amount": 5}', "do": "begin"}
-        ).text
+        patched = client.post("/admin/bulk-replays/new", data={**form, "input": '{"amount": 5}', "do": "begin"}).text
         assert "Nothing was done yet" in patched
         assert "<ins>5</ins>" in patched
         seen = re.search(r'name="seen" value="([^"]+)"', plan)
@@ -507,7 +491,7 @@ async def test_one_example_does_not_hide_what_another_does_to_the_outside_world(
         plan = await app.dlq.replay_many([each.id for each in letters], dry_run=True, by="ann")
     assert isinstance(plan, DryRunOfMany)
     assert plan.sample[0].effects == ()
-    assert effects_of(plan) == [Effect(step="charge", effect="charges a card", count=2)]
+    assert count_effects(plan) == [EffectCount(step="charge", effect="charges a card", count=2)]
 
 
 def test_a_filter_is_saved_opened_shared_and_removed(shop: World) -> None:
@@ -529,9 +513,7 @@ def test_a_filter_is_saved_opened_shared_and_removed(shop: World) -> None:
         assert "code=timeout&amp;workflow=a%26b&amp;view=items" in opened
         assert "slow" not in viewer.get("/admin/dlq").text
         assert viewer.post("/views/share", data=form).status_code == 403
-        assert (
-            staff.post("/views/share", data={**form, "name": "night shift", "once": "s"}).status_code == 303
-        )
+        assert staff.post("/views/share", data={**form, "name": "night shift", "once": "s"}).status_code == 303
         assert "night shift" in viewer.get("/admin/dlq").text
         assert "Remove a view" not in viewer.get("/admin/dlq").text
         with of_role(shop, "ADMIN", tenant="globex") as other:
@@ -543,9 +525,7 @@ def test_a_filter_is_saved_opened_shared_and_removed(shop: World) -> None:
             assert (refused.status_code, "Nothing was changed" in refused.text) == (422, True), wrong
         polish = staff.post("/views", data={**form, "once": "pl", "query": ""}, headers=in_polish)
         assert "filtr widoku jest pusty" in polish.text
-        assert (
-            staff.post("/views/unshare", data={"list": "letters", "name": "night shift"}).status_code == 303
-        )
+        assert staff.post("/views/unshare", data={"list": "letters", "name": "night shift"}).status_code == 303
         assert staff.post("/views/remove", data={"list": "letters", "name": "<i>slow"}).status_code == 303
         assert "Saved views" not in staff.get("/admin/dlq").text
 

@@ -8,8 +8,8 @@ from typing import Any
 from pages_kit import browser, of_role
 from server_kit import World
 
-from redrive.core.roles import GRANTS, Permission, Role
-from redrive.server.pages.site import ROUTES
+from redrive.core.roles import ROLE_PERMISSIONS, Permission, Role
+from redrive.server.pages.site import PAGE_ROUTES
 
 PLACE = re.compile(r"\{[^}]+\}")
 ONCE = re.compile(r'name="once" value="[^"]+"|nonce="[^"]+"|\d+ ms')
@@ -19,7 +19,7 @@ OPEN = {"/login", "/logout", "/look", "/static/{name}"}
 def taken() -> list[tuple[str, str, list[str]]]:
     """Every page with its method and its permissions."""
     found: list[tuple[str, str, list[str]]] = []
-    for router in ROUTES:
+    for router in PAGE_ROUTES:
         for route in router.routes:
             each: Any = route
             if each.path not in OPEN:
@@ -42,7 +42,7 @@ def test_pages_are_for_those_who_have_signed_in_and_may(each_site: World) -> Non
         with of_role(site, role.value) as client:
             for method, path, named in taken():
                 answer = client.request(method, path.replace("{id}", "dl-x").replace("{way}", "x"))
-                may = {Permission(each) for each in named} <= GRANTS[role]
+                may = {Permission(each) for each in named} <= ROLE_PERMISSIONS[role]
                 assert (answer.status_code != 403) is may, (role, method, path, answer.status_code)
                 assert answer.status_code != 500, (role, method, path)
 
@@ -61,14 +61,11 @@ def test_another_tenant_s_ids_are_ids_of_nothing(each_site: World) -> None:
                     continue  # names, which may be the same for both
                 unknown = known[:-1] + ("0" if known[-1] != "0" else "1")
                 answers = [
-                    client.request(
-                        method, PLACE.sub(each, path), data={"reason": "x"} if method == "POST" else None
-                    )
+                    client.request(method, PLACE.sub(each, path), data={"reason": "x"} if method == "POST" else None)
                     for each in (known, unknown)
                 ]
                 told = [
-                    (each.status_code, same(each.text, id))
-                    for each, id in zip(answers, (known, unknown), strict=True)
+                    (each.status_code, same(each.text, id)) for each, id in zip(answers, (known, unknown), strict=True)
                 ]
                 assert told[0] == told[1], (method, path, known)
                 assert method != "GET" or told[0][0] in (303, 404), (path, known, told[0][0])

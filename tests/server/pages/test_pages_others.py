@@ -12,10 +12,10 @@ import pytest
 from pages_kit import Looked, of_role, once
 from server_kit import World, opened
 
-from redrive.core.audit import Event
-from redrive.server.pages.activity import KINDS
+from redrive.core.audit import AuditEvent
+from redrive.server.pages.activity import EVENT_KINDS
 from redrive.server.pages.display import ROLES
-from redrive.store.schedules import NewSchedule
+from redrive.store.settings import NewSchedule
 from redrive.store.workers import Catalogue, NewWorker
 
 LISTS = ("/runs", "/circuits", "/policies", "/workflows", "/workers", "/audit", "/health", "/notifications")
@@ -79,9 +79,7 @@ def test_nothing_of_another_tenant_is_found(site: World) -> None:
     with of_role(site, "ADMIN") as client:
         assert client.get(f"/runs/{other['run']}").status_code == 404
         assert client.get(f"/runs/{other['run']}/again").status_code == 404
-        assert (
-            client.post(f"/members/{other['user']}", data={"once": "x1", "role": "VIEWER"}).status_code == 404
-        )
+        assert client.post(f"/members/{other['user']}", data={"once": "x1", "role": "VIEWER"}).status_code == 404
         assert client.post(f"/keys/{other['token']}/revoke", data={"once": "x2"}).status_code == 404
         assert other["run"] not in client.get("/runs").text
         assert "globex" not in client.get("/audit?format=json").text
@@ -171,9 +169,7 @@ def test_somebody_is_invited_once_and_a_key_is_shown_once(site: World) -> None:
         assert secret[1] not in client.get("/members").text
         assert site.bearer(secret[1]).get("/me").json()["role"] == "STAFF"
         page = client.get("/members").text
-        (revoke,) = re.findall(
-            r'action="/app(/keys/[^"]+/revoke)"[^>]*>(?:(?!</form>).)*Revoke till', page, re.S
-        )
+        (revoke,) = re.findall(r'action="/app(/keys/[^"]+/revoke)"[^>]*>(?:(?!</form>).)*Revoke till', page, re.S)
         assert client.post(revoke, data={"once": "k1"}).status_code == 303
         assert site.bearer(secret[1]).get("/me").status_code == 401
 
@@ -283,7 +279,7 @@ def test_what_cannot_be_done_leads_back_to_what_it_is_about(site: World) -> None
 
 
 def test_the_log_can_be_narrowed_to_every_kind_of_event() -> None:
-    assert {f"{event.split('.')[0]}." for event in Event} == set(KINDS)
+    assert {f"{event.split('.')[0]}." for event in AuditEvent} == set(EVENT_KINDS)
 
 
 def test_polish_readers_read_polish(site: World) -> None:

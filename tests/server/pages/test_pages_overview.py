@@ -21,7 +21,5 @@ def test_the_first_page_says_what_waits_and_that_nobody_works(site: World) -> No
         assert 'href="/app/admin/dlq?fingerprint=' in page
         assert page.count('<rect class="lower"') == 60
     with of_role(site, "OWNER", headers={"Accept-Language": "pl"}) as owner:
-        assert re.search(
-            rf"{2 * open_letters} nieudan\w+ spraw\w* czeka", Looked(owner.get("/?tenant=*").text).text
-        )
+        assert re.search(rf"{2 * open_letters} nieudan\w+ spraw\w* czeka", Looked(owner.get("/?tenant=*").text).text)
         assert "redrive demo" in Looked(owner.get("/?tenant=nobody").text).text

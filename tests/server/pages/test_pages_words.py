@@ -12,7 +12,7 @@ import pytest
 from jinja2 import Environment, nodes
 
 import redrive.server.pages as pages
-from redrive.server.pages.translations import Words, best_language, catalogue
+from redrive.server.pages.translations import Translator, choose_language, load_catalogue
 
 HERE = Path(pages.__file__).parent
 FIELD = re.compile(r"{(\w+)}")
@@ -40,12 +40,12 @@ USED = sorted({*of_templates(), *of_code()})
 
 
 def test_every_text_has_its_polish_sentence() -> None:
-    known = catalogue("pl")
+    known = load_catalogue("pl")
     assert not [f"{file}: {text}" for file, text in USED if text not in known]
 
 
 def test_no_sentence_is_left_that_nothing_says() -> None:
-    assert sorted(set(catalogue("pl")) - {text for _, text in USED}) == []
+    assert sorted(set(load_catalogue("pl")) - {text for _, text in USED}) == []
 
 
 def test_one_text_has_one_sentence() -> None:
@@ -56,14 +56,14 @@ def test_one_text_has_one_sentence() -> None:
 
 
 def test_sentences_hold_the_same_values_and_no_markup() -> None:
-    for text, said in catalogue("pl").items():
+    for text, said in load_catalogue("pl").items():
         assert set(FIELD.findall(text)) == set(FIELD.findall(said)), text
         assert not set('<>&"') & set(text + said), text
         assert (text.count("|"), said.count("|")) in ((0, 0), (1, 2)), text
 
 
 def test_values_are_no_markup_and_numbers_have_forms() -> None:
-    say = Words("pl")
+    say = Translator("pl")
     assert [str(say("{n} character|{n} characters", n=n)) for n in (1, 3, 5, 13, 22)] == [
         "1 znak",
         "3 znaki",
@@ -71,8 +71,8 @@ def test_values_are_no_markup_and_numbers_have_forms() -> None:
         "13 znaków",
         "22 znaki",
     ]
-    assert str(Words("en")("Copy {what}", what="<b>")) == "Copy &lt;b&gt;"
-    assert str(Words("en")("<b>{what}</b>")) == "&lt;b&gt;{what}&lt;/b&gt;"
+    assert str(Translator("en")("Copy {what}", what="<b>")) == "Copy &lt;b&gt;"
+    assert str(Translator("en")("<b>{what}</b>")) == "&lt;b&gt;{what}&lt;/b&gt;"
 
 
 @pytest.mark.parametrize(
@@ -87,4 +87,4 @@ def test_values_are_no_markup_and_numbers_have_forms() -> None:
     ],
 )
 def test_the_language_is_chosen_or_accepted(chosen: str | None, accepted: str, language: str) -> None:
-    assert best_language(chosen, accepted) == language
+    assert choose_language(chosen, accepted) == language

@@ -8,15 +8,15 @@ from store_kit import DAY, SECOND, Kit, entry, failed_try, noted, writes
 from redrive.core.roles import Role
 from redrive.records import replace
 from redrive.store.account_records import (
-    AnswerRow,
     MemberRow,
-    NewAnswer,
+    RequestClaim,
+    ResponseRow,
     SessionRow,
     TenantRow,
     TokenKind,
     TokenRow,
     UserRow,
-    lapse_of,
+    token_invalid_reason,
 )
 from redrive.store.filters import AuditFilter, LetterFilter, RunFilter
 
@@ -55,15 +55,13 @@ async def test_a_tenant_is_registered_once_disabled_and_enabled(kit: Kit) -> Non
 
 async def test_a_person_is_added_once_and_found_by_id_and_address(kit: Kit) -> None:
     accounts = kit.store.accounts
-    ann = person(
-        "u1", "ann@example.org", member("u1", "acme"), member("u1", "globex", Role.VIEWER, payloads=True)
-    )
+    ann = person("u1", "ann@example.org", member("u1", "acme"), member("u1", "globex", Role.VIEWER, payloads=True))
     assert await accounts.add_user(ann, noted("user.created", tenant="acme"))
     assert not await accounts.add_user(person("u2"), noted("user.created", tenant="acme"))
     found = await accounts.user("u1")
     assert found == replace(ann, created_at=kit.clock.now())
-    assert await accounts.users_at("ann@example.org") == [found]
-    assert await accounts.users_at("Ann@example.org") == []
+    assert await accounts.users_by_email("ann@example.org") == [found]
+    assert await accounts.users_by_email("Ann@example.org") == []
     assert await accounts.user("u2") is None
     assert await events(kit) == ["user.created"]
 
@@ -74,7 +72,7 @@ async def test_an_address_has_one_account_in_each_home(kit: Kit) -> None:
         new = replace(person(id, "ann@example.org", member(id, home)), home=home)
         assert await accounts.add_user(new, noted())
         assert not await accounts.add_user(replace(new, id=f"{id}-2", members=()), noted())
-    assert [(row.id, row.home) for row in await accounts.users_at("ann@example.org")] == [
+    assert [(row.id, row.home) for row in await accounts.users_by_email("ann@example.org")] == [
         ("u1", "acme"),
         ("u2", "globex"),
         ("u3", ""),
@@ -111,9 +109,7 @@ async def test_a_person_is_changed_and_a_membership_too(kit: Kit) -> None:
 
 async def test_a_token_is_kept_with_its_hash_and_listed_without(kit: Kit) -> None:
     accounts = kit.store.accounts
-    one = token(
-        hash="h", workflows=("fulfil", 'a"b'), payloads=True, user="u1", maker_user="u2", maker_token="t0"
-    )
+    one = token(hash="h", workflows=("fulfil", 'a"b'), payloads=True, user="u1", maker_user="u2", maker_token="t0")
     await accounts.put_token(one, DAY, noted())
     await accounts.put_token(token("t2", "globex"), None, noted())
     expected = replace(one, created_at=kit.clock.now(), expires_at=kit.clock.now() + DAY)
@@ -187,10 +183,10 @@ async def test_a_token_works_while_its_maker_could_create_it(
     accounts = kit.store.accounts
     await accounts.add_user(person("u1", "ann@example.org", maker), noted())
     made = token(maker_user="u1", **gives)
-    assert (await lapse_of(accounts, made, kit.clock.now()) is None) is works
+    assert (await token_invalid_reason(accounts, made, kit.clock.now()) is None) is works
     await accounts.change_user(replace(person(), disabled_at=1), noted())
-    assert await lapse_of(accounts, made, kit.clock.now()) == "ann@example.org, who created it, is disabled"
-    assert "erased" in str(await lapse_of(accounts, replace(made, maker_user="u9"), kit.clock.now()))
+    assert await token_invalid_reason(accounts, made, kit.clock.now()) == "ann@example.org, who created it, is disabled"
+    assert "erased" in str(await token_invalid_reason(accounts, replace(made, maker_user="u9"), kit.clock.now()))
 
 
 async def test_a_token_ends_with_the_token_that_created_it(kit: Kit) -> None:
@@ -202,7 +198,7 @@ async def test_a_token_ends_with_the_token_that_created_it(kit: Kit) -> None:
     async def works(id: str) -> bool:
         row = await accounts.token(id)
         assert row is not None
-        return await lapse_of(accounts, row, kit.clock.now()) is None
+        return await token_invalid_reason(accounts, row, kit.clock.now()) is None
 
     assert [await works(f"t{number}") for number in (0, 1, 7, 8, 9)] == [True, True, True, False, False]
     await accounts.revoke_token("t3", None, noted())
@@ -214,52 +210,52 @@ async def test_a_token_ends_with_the_token_that_created_it(kit: Kit) -> None:
 # -- answers -------------------------------------------------------------------------------------------
 
 
-def asked(key: str = "k", digest: str = "d", tenant: str = "acme") -> NewAnswer:
-    return NewAnswer(tenant=tenant, key=key, digest=digest, patience=60 * SECOND, keeps=DAY)
+def asked(key: str = "k", digest: str = "d", tenant: str = "acme") -> RequestClaim:
+    return RequestClaim(tenant=tenant, key=key, digest=digest, patience=60 * SECOND, keeps=DAY)
 
 
 async def test_a_request_is_carried_out_by_one_and_the_others_get_its_answer(kit: Kit) -> None:
     accounts = kit.store.accounts
-    assert isinstance(await accounts.claim_answer(asked()), int)
-    under_way = AnswerRow(tenant="acme", key="k", digest="d", status=None, body=None)
-    assert await accounts.claim_answer(asked()) == under_way
+    assert isinstance(await accounts.claim_request(asked()), int)
+    under_way = ResponseRow(tenant="acme", key="k", digest="d", status=None, body=None)
+    assert await accounts.claim_request(asked()) == under_way
     done = replace(under_way, status=200, body='{"pin": "1234"}')
-    await accounts.keep_answer(done)
-    assert await accounts.claim_answer(asked()) == done
-    assert await accounts.claim_answer(asked(digest="other")) == done
-    assert isinstance(await accounts.claim_answer(asked(tenant="globex")), int)
+    await accounts.save_response(done)
+    assert await accounts.claim_request(asked()) == done
+    assert await accounts.claim_request(asked(digest="other")) == done
+    assert isinstance(await accounts.claim_request(asked(tenant="globex")), int)
     kit.clock.move(DAY)
-    assert isinstance(await accounts.claim_answer(asked(digest="other")), int)
+    assert isinstance(await accounts.claim_request(asked(digest="other")), int)
 
 
 async def test_a_request_that_was_given_up_is_taken_over_by_the_same_and_no_other(kit: Kit) -> None:
     accounts = kit.store.accounts
-    first = await accounts.claim_answer(asked())
+    first = await accounts.claim_request(asked())
     assert isinstance(first, int)
     kit.clock.move(61 * SECOND)
-    assert isinstance(await accounts.claim_answer(asked(digest="other")), AnswerRow)
-    assert await accounts.claim_answer(asked()) == first, "when it was begun first"
-    assert isinstance(await accounts.claim_answer(asked()), AnswerRow)
+    assert isinstance(await accounts.claim_request(asked(digest="other")), ResponseRow)
+    assert await accounts.claim_request(asked()) == first, "when it was begun first"
+    assert isinstance(await accounts.claim_request(asked()), ResponseRow)
 
 
 async def test_a_request_that_came_to_nothing_is_forgotten(kit: Kit) -> None:
     accounts = kit.store.accounts
-    assert isinstance(await accounts.claim_answer(asked()), int)
-    await accounts.drop_answer("acme", "k")
-    assert isinstance(await accounts.claim_answer(asked(digest="other")), int)
+    assert isinstance(await accounts.claim_request(asked()), int)
+    await accounts.drop_request("acme", "k")
+    assert isinstance(await accounts.claim_request(asked(digest="other")), int)
 
 
 async def test_the_answers_of_a_tenant_are_counted_with_their_size(kit: Kit) -> None:
     accounts = kit.store.accounts
-    assert await accounts.answer_usage("acme") == (0, 0)
+    assert await accounts.response_usage("acme") == (0, 0)
     for key in ("a", "b"):
-        assert isinstance(await accounts.claim_answer(asked(key)), int)
-    row = AnswerRow(tenant="acme", key="a", digest="d", status=200, body="x" * 1000)
-    await accounts.keep_answer(row)
-    count, size = await accounts.answer_usage("acme")
+        assert isinstance(await accounts.claim_request(asked(key)), int)
+    row = ResponseRow(tenant="acme", key="a", digest="d", status=200, body="x" * 1000)
+    await accounts.save_response(row)
+    count, size = await accounts.response_usage("acme")
     assert count == 2
     assert size >= 1000
-    assert await accounts.answer_usage("globex") == (0, 0)
+    assert await accounts.response_usage("globex") == (0, 0)
 
 
 # -- erasing -------------------------------------------------------------------------------------------
@@ -276,12 +272,10 @@ async def everything_of(kit: Kit, tenant: str) -> None:
     await kit.store.fold(100)
     accounts = kit.store.accounts
     await accounts.put_tenant(TenantRow(tenant=tenant), noted("tenant.created", tenant=tenant))
-    await accounts.add_user(
-        person(f"u-{tenant}", f"{tenant}@example.org", member(f"u-{tenant}", tenant)), noted()
-    )
+    await accounts.add_user(person(f"u-{tenant}", f"{tenant}@example.org", member(f"u-{tenant}", tenant)), noted())
     await accounts.put_token(token(f"t-{tenant}", tenant), None, noted(tenant=tenant))
     await accounts.put_session(SessionRow(hash=f"s-{tenant}", tenant=tenant, user=f"u-{tenant}"), DAY)
-    assert isinstance(await accounts.claim_answer(asked(tenant=tenant)), int)
+    assert isinstance(await accounts.claim_request(asked(tenant=tenant)), int)
 
 
 async def erase(kit: Kit, tenant: str) -> int:
@@ -303,12 +297,12 @@ async def test_erasing_a_tenant_leaves_nothing_of_it_and_all_of_the_others(kit: 
     assert (await store.audit(AuditFilter(tenant="acme"), limit=9, cursor=None)).items == []
     accounts = store.accounts
     assert [row.tenant for row in await accounts.tenants()] == ["globex"]
-    assert await accounts.users_at("acme@example.org") == []
+    assert await accounts.users_by_email("acme@example.org") == []
     assert await accounts.token("t-acme") is await accounts.session("s-acme") is None
-    assert isinstance(await accounts.claim_answer(asked(tenant="acme")), int)
+    assert isinstance(await accounts.claim_request(asked(tenant="acme")), int)
     assert await kit.everything(theirs) == before
     assert await accounts.token("t-globex") is not None
-    assert len(await accounts.users_at("globex@example.org")) == 1
+    assert len(await accounts.users_by_email("globex@example.org")) == 1
     assert await accounts.session("s-globex") is not None
 
 

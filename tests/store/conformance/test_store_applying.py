@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from store_kit import DAY, SECOND, Kit, becomes, buried, entry, failed_try, letter, writes
 
-from redrive.core.states import FINAL, EntryKind, LetterStatus, RunStatus, StepStatus
+from redrive.core.states import FINAL_RUN_STATUSES, EntryKind, LetterStatus, RunStatus, StepStatus
 from redrive.core.transitions import AttemptEnd, EntryWrite, RunWrite, Transition
 from redrive.errors import DataRefused
 
@@ -57,7 +57,7 @@ async def test_a_worker_that_is_not_alive_writes_nothing(kit: Kit, ending: str) 
     worker, run = await kit.held()
     if ending == "dead":
         kit.clock.move(DAY)
-        await kit.store.bury()
+        await kit.store.expire_workers()
     elif ending == "retired":
         await kit.store.retire(worker)
     before = await kit.everything(run)
@@ -69,7 +69,7 @@ async def test_a_worker_that_is_not_alive_writes_nothing(kit: Kit, ending: str) 
 async def test_a_zombie_is_refused_after_its_run_was_taken_and_finished_by_another(kit: Kit) -> None:
     zombie, run = await kit.held()
     kit.clock.move(DAY)
-    (dead,) = await kit.store.bury()
+    (dead,) = await kit.store.expire_workers()
     assert dead.id == zombie
     (held,) = await kit.store.held(zombie)
     await kit.store.apply([becomes(held.run, RunStatus.PENDING, wake_in=0, take=True, deaths=1)])
@@ -119,7 +119,7 @@ async def test_two_reapers_at_once_make_one_recovery(kit: Kit) -> None:
 
     async def reap(store) -> list[bool]:
         kept = []
-        for dead in await store.bury():
+        for dead in await store.expire_workers():
             for held in await store.held(dead.id):
                 lost = becomes(held.run, RunStatus.PENDING, wake_in=0, take=True, deaths=held.run.deaths + 1)
                 kept += [answer.kept for answer in await store.apply([lost])]
@@ -150,10 +150,7 @@ async def test_every_kind_of_write_twice_is_the_same_as_once(kit: Kit) -> None:
     batches = [
         [writes(run, entry(0, RUNNING, limit_in=SECOND, input="i", options='{"a":1}'))],
         [writes(run, entry(0, RETRYING, wake_in=SECOND), attempts=(failed_try(0, 1, failure="f"),))],
-        [
-            writes(run, entry(0, RUNNING, attempt=2)),
-            writes(run, entry(0, SUCCESS, attempt=2, output="o", done=0)),
-        ],
+        [writes(run, entry(0, RUNNING, attempt=2)), writes(run, entry(0, SUCCESS, attempt=2, output="o", done=0))],
         [writes(run, entry(1, StepStatus.FAILED, failure="f", done=1), clears_suspicion=True)],
         [becomes(run, RunStatus.SLEEPING, wake_in=SECOND, release=False, parked_on="c", diverged=True)],
         [becomes(run, RunStatus.RUNNING, release=False, parked_on="", diverged=False)],
@@ -168,10 +165,7 @@ async def test_every_kind_of_write_twice_is_the_same_as_once(kit: Kit) -> None:
 
 async def test_a_late_repeat_keeps_the_times_of_the_first(kit: Kit) -> None:
     worker, run = await kit.held()
-    batch = [
-        writes(run, entry(0, began_ago=5, output="o", done=0), attempts=(failed_try(),)),
-        buried(run),
-    ]
+    batch = [writes(run, entry(0, began_ago=5, output="o", done=0), attempts=(failed_try(),)), buried(run)]
     await kit.store.apply(batch, worker=worker)
     found, (step,), (attempt,), _ = await kit.everything(run)
     kit.clock.move(SECOND)
@@ -207,13 +201,7 @@ async def test_an_entry_is_recorded_with_its_times(kit: Kit) -> None:
     )
     await kit.store.apply([writes(run, write)], worker=worker)
     (row,) = await kit.store.journal(run.id)
-    assert (row.key, row.kind, row.name, row.status, row.attempt) == (
-        ".sleep.0",
-        EntryKind.SLEEP,
-        "sleep",
-        RUNNING,
-        1,
-    )
+    assert (row.key, row.kind, row.name, row.status, row.attempt) == (".sleep.0", EntryKind.SLEEP, "sleep", RUNNING, 1)
     assert (row.first_at, row.began_at, row.ended_at) == (now - 7, now - 7, None)
     assert (row.wake_at, row.limit_at) == (now + 9 * SECOND, now + 5 * SECOND)
     assert (row.input, row.output, row.failure, row.options) == ("in", None, None, None)
@@ -307,10 +295,7 @@ async def test_a_begin_and_its_end_in_one_batch_end_up_in_order(kit: Kit) -> Non
     worker, run = await kit.held()
     batch = []
     for index in range(125):
-        batch += [
-            writes(run, entry(index, RUNNING, input="i")),
-            writes(run, entry(index, output="o", done=index)),
-        ]
+        batch += [writes(run, entry(index, RUNNING, input="i")), writes(run, entry(index, output="o", done=index))]
     answers = await kit.store.apply(batch, worker=worker)
     assert all(answer.kept for answer in answers)
     rows = await kit.store.journal(run.id)
@@ -359,7 +344,7 @@ async def test_a_lost_try_and_its_repeat_are_both_recorded(kit: Kit) -> None:
 # -- the run itself ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("status", sorted(FINAL))
+@pytest.mark.parametrize("status", sorted(FINAL_RUN_STATUSES))
 async def test_an_ended_run_is_held_by_nobody_and_due_never(kit: Kit, status: RunStatus) -> None:
     worker, run = await kit.held()
     kit.clock.move(SECOND)
@@ -376,11 +361,7 @@ async def test_a_held_wait_stays_with_its_worker(kit: Kit) -> None:
     worker, run = await kit.held()
     await kit.store.apply([becomes(run, RunStatus.SLEEPING, wake_in=SECOND, release=False)], worker=worker)
     found = await kit.look(run)
-    assert (found.status, found.worker, found.available_at) == (
-        RunStatus.SLEEPING,
-        worker,
-        kit.clock.now() + SECOND,
-    )
+    assert (found.status, found.worker, found.available_at) == (RunStatus.SLEEPING, worker, kit.clock.now() + SECOND)
     kit.clock.move(2 * SECOND)
     assert (await kit.claim(await kit.worker())).runs == []
     await kit.store.apply([becomes(run, RunStatus.RUNNING, release=False)], worker=worker)
@@ -479,9 +460,7 @@ async def test_a_second_letter_of_a_run_is_the_first_one_again(kit: Kit) -> None
     await kit.store.apply([becomes(run, RunStatus.PENDING, wake_in=0, take=True)])
     (again,) = (await kit.claim(worker)).runs
     kit.clock.move(SECOND)
-    await kit.fail(
-        worker, again, public_id="another", reason="now for another reason", step=None, failure='"new"'
-    )
+    await kit.fail(worker, again, public_id="another", reason="now for another reason", step=None, failure='"new"')
     found = await kit.letter(run)
     assert (found.id, found.public_id, found.created_at) == (first.id, first.public_id, first.created_at)
     assert (found.reason, found.step, found.status) == ("now for another reason", None, LetterStatus.OPEN)
@@ -519,9 +498,7 @@ async def test_letters_of_other_tenants_are_not_there(kit: Kit) -> None:
 
 
 @pytest.mark.parametrize("now", [SUCCESS, RETRYING, StepStatus.CANCELLED])
-async def test_a_decision_about_an_attempt_is_refused_once_the_attempt_is_over(
-    kit: Kit, now: StepStatus
-) -> None:
+async def test_a_decision_about_an_attempt_is_refused_once_the_attempt_is_over(kit: Kit, now: StepStatus) -> None:
     worker, run = await kit.held()
     await kit.store.apply([writes(run, entry(status=RUNNING))], worker=worker)
     await kit.store.apply([writes(run, entry(status=now))], worker=worker)
@@ -556,12 +533,7 @@ async def test_closing_a_run_cancels_what_is_open_in_it_and_nothing_else(kit: Ki
     ended = RunWrite(status=RunStatus.CANCELLED, take=True)
     await kit.store.apply([writes(run, change=ended, closes=True)])
     journal = await kit.store.journal(run.id)
-    assert [row.status for row in journal] == [
-        SUCCESS,
-        StepStatus.CANCELLED,
-        StepStatus.CANCELLED,
-        StepStatus.FAILED,
-    ]
+    assert [row.status for row in journal] == [SUCCESS, StepStatus.CANCELLED, StepStatus.CANCELLED, StepStatus.FAILED]
     assert all(row.ended_at is not None and row.limit_at is None for row in journal)
 
 

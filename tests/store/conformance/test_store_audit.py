@@ -12,7 +12,7 @@ from store_kit import DAY, HOUR, SECOND, Kit, becomes, buried, noted, writes
 from redrive.core.states import RunStatus
 from redrive.errors import InputError
 from redrive.store.filters import AuditFilter
-from redrive.store.records import AuditRow, PolicyRow, Purge
+from redrive.store.records import AuditRow, PolicyRow, PurgeRequest
 
 POLICY = PolicyRow(tenant="", workflow="", step="", policy="{}", updated_at=0, updated_by="ann")
 
@@ -92,7 +92,7 @@ async def test_a_transition_s_lines_are_written_with_it_or_not_at_all(kit: Kit) 
 async def test_lines_of_a_worker_that_was_declared_dead_are_not_written(kit: Kit) -> None:
     worker, run = await kit.held()
     kit.clock.move(HOUR)
-    await kit.store.bury()
+    await kit.store.expire_workers()
     (answer,) = await kit.store.apply([writes(run, audit=(noted(),))], worker=worker)
     assert not answer.kept
     assert await audited(kit) == []
@@ -157,11 +157,7 @@ async def test_each_filter_of_the_audit_log_filters(kit: Kit) -> None:
 async def test_a_trailing_dot_means_every_event_of_the_kind(kit: Kit) -> None:
     events = ["dlq.created", "dlq.retry", "dlqs.other", "dlq", "error.recorded", "dlq.skipped"]
     await kit.store.note([noted(event) for event in events])
-    assert [line.event for line in await audited(kit, event="dlq.")] == [
-        "dlq.created",
-        "dlq.retry",
-        "dlq.skipped",
-    ]
+    assert [line.event for line in await audited(kit, event="dlq.")] == ["dlq.created", "dlq.retry", "dlq.skipped"]
     assert [line.event for line in await audited(kit, event="dlq")] == ["dlq"]
     assert [line.event for line in await audited(kit, event="error.")] == ["error.recorded"]
 
@@ -230,7 +226,7 @@ async def test_a_line_outlives_the_run_and_the_letter_it_is_about(kit: Kit) -> N
     _, run = await failed(kit)
     await kit.store.apply([closes(run)])
     kit.clock.move(100 * DAY)
-    await kit.store.purge(Purge(runs=DAY, letters=DAY, workers=DAY, limit=100))
+    await kit.store.purge(PurgeRequest(runs=DAY, letters=DAY, workers=DAY, limit=100))
     assert await kit.store.run(run.public_id) is None
     assert [line.event for line in await audited(kit, subject=run.public_id)] == ["dlq.resolved"]
 
@@ -239,8 +235,6 @@ async def test_a_failure_and_its_lines_are_one_commit(kit: Kit) -> None:
     worker, run = await kit.held()
     ended = buried(run)
     line = noted("dlq.created", by="redrive", subject=run.public_id, letter=f"dl-{run.public_id}")
-    await kit.store.apply(
-        [writes(run, change=ended.change, letter=ended.letter, audit=(line,))], worker=worker
-    )
+    await kit.store.apply([writes(run, change=ended.change, letter=ended.letter, audit=(line,))], worker=worker)
     (found,) = await audited(kit, letter=f"dl-{run.public_id}")
     assert (found.at, found.subject) == ((await kit.letter(run)).created_at, run.public_id)

@@ -5,19 +5,19 @@ from __future__ import annotations
 from outbox_kit import DELIVERED, LEASE, PENDING, SKIPPED, Outbox, mark, say, sink
 from store_kit import DAY, Kit, entry, noted, writes
 
-from redrive.core.outbox import BORN, Arrived, Bundle, Carrier, DeliveryMark
+from redrive.core.outbox import INITIAL_FENCE, Bundle, DeliveredBundle, DeliveryResult, SinkLease
 from redrive.core.states import DeliveryStatus
-from redrive.core.transitions import Answer, MessageWrite
+from redrive.core.transitions import MessageWrite, TransitionResult
 from redrive.records import replace
-from redrive.store.outbox_records import DeliveryChoice, DeliveryDecision
-from redrive.store.records import Purge
+from redrive.store.outbox_records import DeliveryAction, DeliveryDecision
+from redrive.store.records import PurgeRequest
 
-S = Carrier("s", LEASE)
+S = SinkLease("s", LEASE)
 
 
 async def commit(
-    outbox: Outbox, *messages: MessageWrite, index: int = 0, carriers: tuple[Carrier, ...] = (S,)
-) -> Answer:
+    outbox: Outbox, *messages: MessageWrite, index: int = 0, carriers: tuple[SinkLease, ...] = (S,)
+) -> TransitionResult:
     """Commit messages with a step, and take along what the carriers may have."""
     transition = writes(outbox.run, entry(index, done=index), messages=messages)
     (answer,) = await outbox.kit.store.apply([transition], worker=outbox.worker, carriers=carriers)
@@ -25,18 +25,18 @@ async def commit(
     return answer
 
 
-def arrived(answer: Answer) -> Arrived:
+def arrived(answer: TransitionResult) -> DeliveredBundle:
     """All messages of the one bundle that a commit made."""
     places = [place for place in answer.bundled if place is not None]
     assert len({bundle.id for _, bundle in places}) == 1
-    return Arrived(places[0][1].id, tuple(id for id, _ in places))
+    return DeliveredBundle(places[0][1].id, tuple(id for id, _ in places))
 
 
-def became(answer: Answer, number: int, status: DeliveryStatus = DELIVERED, **more: object) -> DeliveryMark:
+def became(answer: TransitionResult, number: int, status: DeliveryStatus = DELIVERED, **more: object) -> DeliveryResult:
     place = answer.bundled[number]
     assert place is not None
-    given = {"message": place[0], "tenant": "default", "fence": BORN, "status": status, "attempt": 1}
-    return DeliveryMark(**{**given, "bundle": place[1].id, **more})  # type: ignore[arg-type]
+    given = {"message": place[0], "tenant": "default", "fence": INITIAL_FENCE, "status": status, "attempt": 1}
+    return DeliveryResult(**{**given, "bundle": place[1].id, **more})  # type: ignore[arg-type]
 
 
 async def statuses(outbox: Outbox, *names: str) -> list[str]:
@@ -60,7 +60,7 @@ async def test_what_a_carrier_takes_along_is_its_own_and_noted_as_a_whole(kit: K
     (lag,) = (await kit.store.figures()).sinks
     assert (lag.pending, lag.due_since) == (2, kit.clock.now())
 
-    await kit.store.note_deliveries("s", [], arrived=[arrived(answer)])
+    await kit.store.record_deliveries("s", [], arrived=[arrived(answer)])
     (delivery,) = (await outbox.message("m2")).deliveries
     assert (delivery.status, delivery.attempt, delivery.finished_at) == (DELIVERED, 1, kit.clock.now())
     assert await outbox.listed(status="DELIVERED") == await outbox.listed(sink="s") == ["m2", "m1"]
@@ -70,13 +70,11 @@ async def test_what_a_carrier_takes_along_is_its_own_and_noted_as_a_whole(kit: K
     assert await outbox.claimed() == []
 
 
-async def test_messages_without_a_key_are_bundled_by_topic_for_the_sinks_that_want_them(
-    kit: Kit,
-) -> None:
+async def test_messages_without_a_key_are_bundled_by_topic_for_the_sinks_that_want_them(kit: Kit) -> None:
     outbox = await Outbox.open(kit, sink("s", "a.*"), sink("t", "a.*", "b"), sink("u", "b"))
     answer = await commit(
         outbox, say("m1", "a.x"), say("m2", "b"), say("m3", "a.x", key="k"), say("m4", "a.y"),
-        say("m5", "a.x"), say("m6", "nobody"), carriers=(S, Carrier("t", LEASE)),
+        say("m5", "a.x"), say("m6", "nobody"), carriers=(S, SinkLease("t", LEASE)),
     )  # fmt: skip
     places = dict(zip(("m1", "m2", "m3", "m4", "m5", "m6"), answer.bundled, strict=True))
     ids = {name: (await outbox.message(name)).id for name in places}
@@ -101,9 +99,9 @@ async def test_a_bundle_whose_lease_has_passed_is_anybodys(kit: Kit) -> None:
     other = await kit.beside()
     claims = await outbox.claim(store=other)
     assert [(each.message.public_id, each.fence, each.deaths) for each in claims.items] == [
-        ("m1", BORN + 1, 1), ("m2", BORN + 1, 1),
+        ("m1", INITIAL_FENCE + 1, 1), ("m2", INITIAL_FENCE + 1, 1),
     ]  # fmt: skip
-    await kit.store.note_deliveries("s", [], arrived=[arrived(answer)])  # too late: they are another's
+    await kit.store.record_deliveries("s", [], arrived=[arrived(answer)])  # too late: they are another's
     assert await statuses(outbox, "m1", "m2") == ["PENDING", "PENDING"]
     await outbox.note(mark(claims.items[0]))
     assert await statuses(outbox, "m1", "m2") == ["DELIVERED", "PENDING"]
@@ -154,11 +152,11 @@ async def test_a_decision_about_one_message_leaves_the_others_of_its_bundle_wher
     outbox = await Outbox.open(kit)
     answer = await commit(outbox, say("m1"), say("m2"))
     skip = DeliveryDecision(
-        message="m1", choice=DeliveryChoice.SKIP, audit=noted("outbox.skipped", subject="m1", token="t")
+        message="m1", choice=DeliveryAction.SKIP, audit=noted("outbox.skipped", subject="m1", token="t")
     )
     assert await kit.store.decide_deliveries(skip) == 1
     assert await outbox.claimed() == []
-    await kit.store.note_deliveries("s", [], arrived=[arrived(answer)])
+    await kit.store.record_deliveries("s", [], arrived=[arrived(answer)])
     assert await statuses(outbox, "m1", "m2") == ["SKIPPED", "DELIVERED"]
     assert await kit.store.decide_deliveries(skip) == 0
 
@@ -167,18 +165,18 @@ async def test_a_sink_that_is_removed_takes_its_bundles_along(kit: Kit) -> None:
     outbox = await Outbox.open(kit)
     answer = await commit(outbox, say("m1"))
     assert await kit.store.remove_sink("s", noted("sink.removed", subject="s", token="t"))
-    await kit.store.note_deliveries("s", [], arrived=[arrived(answer)])
+    await kit.store.record_deliveries("s", [], arrived=[arrived(answer)])
     assert [await outbox.status("m1")] == [SKIPPED]
 
 
 async def test_messages_are_kept_until_their_bundle_is_over_and_so_is_the_bundle(kit: Kit) -> None:
-    purge = Purge(runs=DAY, letters=DAY, workers=DAY, limit=500, messages=DAY)
+    purge = PurgeRequest(runs=DAY, letters=DAY, workers=DAY, limit=500, messages=DAY)
     outbox = await Outbox.open(kit)
     answer = await commit(outbox, say("m1"), say("m2"))
     kit.clock.move(2 * DAY)
     await kit.store.purge(purge)
     assert await outbox.listed() == ["m2", "m1"]
-    await kit.store.note_deliveries("s", [], arrived=[arrived(answer)])
+    await kit.store.record_deliveries("s", [], arrived=[arrived(answer)])
     await kit.store.purge(purge)
     assert await outbox.listed() == ["m2", "m1"]
     kit.clock.move(2 * DAY)

@@ -10,18 +10,14 @@ from redrive.core.idempotency import job_key
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
 from redrive.core.transitions import RunWrite
 from redrive.store.filters import AuditFilter, LetterFilter, RunFilter
-from redrive.store.records import Purge
+from redrive.store.records import PurgeRequest
 
-KEEP = Purge(runs=7 * DAY, letters=30 * DAY, workers=DAY, limit=1000)
+KEEP = PurgeRequest(runs=7 * DAY, letters=30 * DAY, workers=DAY, limit=1000)
 
 
 async def test_a_step_past_its_limit_hangs_after_the_margin(kit: Kit) -> None:
     worker, run = await kit.held()
-    steps = [
-        entry(0, done=0),
-        entry(1, StepStatus.RUNNING, limit_in=5 * SECOND),
-        entry(2, StepStatus.RUNNING),
-    ]
+    steps = [entry(0, done=0), entry(1, StepStatus.RUNNING, limit_in=5 * SECOND), entry(2, StepStatus.RUNNING)]
     await kit.store.apply([writes(run, *steps)], worker=worker)
     kit.clock.move(6 * SECOND)
     assert await kit.store.hung(SECOND, 10) == []
@@ -65,13 +61,7 @@ async def test_the_longest_hanging_come_first_up_to_the_limit(kit: Kit) -> None:
     runs = (await kit.claim(worker)).runs
     for run, limit in zip(runs, (3, 1, 2), strict=True):
         await kit.store.apply(
-            [
-                writes(
-                    run,
-                    entry(0, StepStatus.RUNNING, limit_in=limit),
-                    entry(1, StepStatus.RUNNING, limit_in=9),
-                )
-            ]
+            [writes(run, entry(0, StepStatus.RUNNING, limit_in=limit), entry(1, StepStatus.RUNNING, limit_in=9))]
         )
     kit.clock.move(SECOND)
     held = await kit.store.hung(0, 2)
@@ -105,10 +95,7 @@ async def test_an_overdue_run_comes_with_its_holder_and_open_entries(kit: Kit) -
 async def finished(kit: Kit, **more) -> tuple:
     worker, run = await kit.held(**more)
     ending = writes(
-        run,
-        entry(0, output="o"),
-        attempts=(failed_try(),),
-        change=RunWrite(status=RunStatus.SUCCESS, output="1"),
+        run, entry(0, output="o"), attempts=(failed_try(),), change=RunWrite(status=RunStatus.SUCCESS, output="1")
     )
     await kit.store.apply([ending], worker=worker)
     return worker, run
@@ -117,9 +104,9 @@ async def finished(kit: Kit, **more) -> tuple:
 async def test_finished_runs_go_with_all_that_belongs_to_them(kit: Kit) -> None:
     _, run = await finished(kit)
     kit.clock.move(7 * DAY - 1)
-    assert await kit.store.purge(Purge(runs=7 * DAY, letters=DAY, workers=900 * DAY, limit=10)) == 0
+    assert await kit.store.purge(PurgeRequest(runs=7 * DAY, letters=DAY, workers=900 * DAY, limit=10)) == 0
     kit.clock.move(1)
-    assert await kit.store.purge(Purge(runs=7 * DAY, letters=DAY, workers=900 * DAY, limit=10)) == 1
+    assert await kit.store.purge(PurgeRequest(runs=7 * DAY, letters=DAY, workers=900 * DAY, limit=10)) == 1
     assert await kit.everything(run) == (None, [], [], None)
     assert await kit.store.purge(KEEP) <= 1  # the worker, at most
 
@@ -154,7 +141,7 @@ async def test_a_timed_out_run_s_open_letter_keeps_it_too(kit: Kit) -> None:
 
 async def expire(kit: Kit) -> None:
     """What the purging chore does before it purges."""
-    late = await kit.store.expiring(100)
+    late = await kit.store.runs_with_expired_letters(100)
     assert late
     await kit.store.apply([closes(run, LetterStatus.EXPIRED) for run in late])
 
@@ -171,7 +158,7 @@ async def test_a_purge_leaves_a_letter_that_has_expired_to_whoever_closes_it(kit
     found = await kit.letter(run)
     assert (found.status, found.closed_at) == (LetterStatus.EXPIRED, kit.clock.now())
     assert (await kit.look(run)).status is RunStatus.FAILED
-    assert await kit.store.expiring(100) == []
+    assert await kit.store.runs_with_expired_letters(100) == []
 
 
 async def test_a_letter_outlives_its_purged_run_with_what_it_copied(kit: Kit) -> None:
@@ -213,7 +200,7 @@ async def test_a_purge_is_bounded(kit: Kit) -> None:
     runs = (await kit.claim(worker, capacity=25)).runs
     await kit.store.apply([becomes(run, RunStatus.SUCCESS) for run in runs], worker=worker)
     kit.clock.move(8 * DAY)
-    purge = Purge(runs=7 * DAY, letters=DAY, workers=900 * DAY, limit=10)
+    purge = PurgeRequest(runs=7 * DAY, letters=DAY, workers=900 * DAY, limit=10)
     assert [await kit.store.purge(purge) for _ in range(4)] == [10, 10, 5, 0]
     assert (await kit.store.runs(RunFilter(), limit=50, cursor=None)).items == []
 
@@ -227,8 +214,8 @@ async def ended(kit: Kit, count: int, workflow: str = "w", **more) -> list[str]:
     return ids
 
 
-def only(keep: int | None, limit: int = 100, **keeps: int) -> Purge:
-    return Purge(runs=900 * DAY, letters=900 * DAY, workers=900 * DAY, limit=limit, keep=keep, keeps=keeps)
+def only(keep: int | None, limit: int = 100, **keeps: int) -> PurgeRequest:
+    return PurgeRequest(runs=900 * DAY, letters=900 * DAY, workers=900 * DAY, limit=limit, keep=keep, keeps=keeps)
 
 
 async def left(kit: Kit, workflow: str) -> list[str]:
@@ -268,7 +255,7 @@ async def test_what_ended_long_ago_goes_whatever_its_workflow_is_called(kit: Kit
         await ended(kit, 2, name)
     kit.clock.move(8 * DAY)
     await ended(kit, 1, "b")
-    week = Purge(runs=7 * DAY, letters=DAY, workers=900 * DAY, limit=4)
+    week = PurgeRequest(runs=7 * DAY, letters=DAY, workers=900 * DAY, limit=4)
     assert [await kit.store.purge(week) for _ in range(3)] == [4, 2, 0]
     assert [len(await left(kit, name)) for name in ("a", "b", "c")] == [0, 1, 0]
 
@@ -299,7 +286,7 @@ async def test_a_purged_letter_can_be_gone_before_its_run(kit: Kit) -> None:
     kit.clock.move(SECOND)
     await expire(kit)
     kit.clock.move(SECOND)
-    await kit.store.purge(Purge(runs=900 * DAY, letters=SECOND, workers=DAY, limit=10))
+    await kit.store.purge(PurgeRequest(runs=900 * DAY, letters=SECOND, workers=DAY, limit=10))
     assert (await kit.store.letters(LetterFilter(), limit=10, cursor=None)).items == []
     assert (await kit.look(run)).status is RunStatus.FAILED
 
@@ -309,7 +296,7 @@ async def test_the_audit_log_is_kept_a_year_and_removed_in_portions(kit: Kit) ->
         await kit.store.note([noted(subject=str(n))])
         kit.clock.move(DAY)
     kit.clock.move(360 * DAY)  # the first line is a year old to the microsecond
-    small = Purge(runs=DAY, letters=DAY, workers=DAY, limit=2)
+    small = PurgeRequest(runs=DAY, letters=DAY, workers=DAY, limit=2)
     assert await kit.store.purge(small) == 1
     kit.clock.move(3 * DAY)
     assert [await kit.store.purge(small) for _ in range(3)] == [2, 1, 0]
@@ -320,5 +307,5 @@ async def test_the_audit_log_is_kept_a_year_and_removed_in_portions(kit: Kit) ->
 async def test_how_long_the_audit_log_is_kept_can_be_said(kit: Kit) -> None:
     await kit.store.note([noted()])
     kit.clock.move(DAY)
-    assert await kit.store.purge(Purge(runs=DAY, letters=DAY, workers=DAY, limit=9, audit=DAY + 1)) == 0
-    assert await kit.store.purge(Purge(runs=DAY, letters=DAY, workers=DAY, limit=9, audit=DAY)) == 1
+    assert await kit.store.purge(PurgeRequest(runs=DAY, letters=DAY, workers=DAY, limit=9, audit=DAY + 1)) == 0
+    assert await kit.store.purge(PurgeRequest(runs=DAY, letters=DAY, workers=DAY, limit=9, audit=DAY)) == 1

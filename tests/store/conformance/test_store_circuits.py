@@ -10,24 +10,24 @@ from store_kit import DAY, SECOND, Kit, becomes, entry, noted, writes
 
 from redrive.core.circuit import Admission, CircuitState, CircuitStatus
 from redrive.core.states import RunStatus, StepStatus
-from redrive.core.transitions import CircuitMark, RunWrite
+from redrive.core.transitions import CircuitSampleWrite, RunWrite
 from redrive.records import replace
-from redrive.store.circuits import Ask, CircuitTurn
+from redrive.store.circuits import CircuitUpdate, PermitRequest
 from redrive.store.filters import AuditFilter, CircuitFilter
-from redrive.store.records import Purge
-from redrive.store.workers import Claimed
+from redrive.store.records import PurgeRequest
+from redrive.store.workers import ClaimedRun
 
 SETTINGS = '{"name": "payments"}'
 HALF_OPEN = CircuitState(status=CircuitStatus.HALF_OPEN, generation=2)
 CLOSED = CircuitState(status=CircuitStatus.CLOSED, generation=3)
 
 
-def mark(good: bool | None = False, **more: Any) -> CircuitMark:
+def mark(good: bool | None = False, **more: Any) -> CircuitSampleWrite:
     given = {"key": "payments", "settings": SETTINGS, "generation": 0, "index": 0, "attempt": 1}
-    return CircuitMark(**{**given, "good": good, "category": "timeout", **more})
+    return CircuitSampleWrite(**{**given, "good": good, "category": "timeout", **more})
 
 
-def turned(state: CircuitState, *, version: int = 0, **more: Any) -> CircuitTurn:
+def turned(state: CircuitState, *, version: int = 0, **more: Any) -> CircuitUpdate:
     given: dict[str, Any] = {
         "tenant": "default",
         "key": "payments",
@@ -40,18 +40,11 @@ def turned(state: CircuitState, *, version: int = 0, **more: Any) -> CircuitTurn
         "by": "ann",
         "changed": True,
     }
-    return CircuitTurn(**{**given, **more})
+    return CircuitUpdate(**{**given, **more})
 
 
-def ask(run: Claimed, index: int = 0) -> Ask:
-    return Ask(
-        tenant=run.tenant,
-        key="payments",
-        settings=SETTINGS,
-        run=run.id,
-        fence=run.fence,
-        index=index,
-    )
+def ask(run: ClaimedRun, index: int = 0) -> PermitRequest:
+    return PermitRequest(tenant=run.tenant, key="payments", settings=SETTINGS, run=run.id, fence=run.fence, index=index)
 
 
 async def park(kit: Kit, count: int, *, key: str = "payments", tenant: str = "default") -> list[str]:
@@ -91,7 +84,7 @@ async def test_nothing_is_marked_by_a_worker_that_lost_the_run(kit: Kit) -> None
 
 async def test_marks_of_another_generation_tenant_or_circuit_are_not_seen(kit: Kit) -> None:
     worker, run = await kit.held()
-    await kit.store.turn_circuit(turned(CLOSED))
+    await kit.store.update_circuit(turned(CLOSED))
     marks = (
         mark(generation=2),
         mark(index=1, generation=3),
@@ -107,11 +100,11 @@ async def test_marks_of_another_generation_tenant_or_circuit_are_not_seen(kit: K
 async def test_of_many_who_turn_it_at_once_one_does(kit: Kit) -> None:
     others = [await kit.beside() for _ in range(3)]
     opened = turned(CircuitState(status=CircuitStatus.OPEN, generation=1, until=60 * SECOND))
-    answers = await asyncio.gather(*[store.turn_circuit(opened) for store in [kit.store, *others]])
+    answers = await asyncio.gather(*[store.update_circuit(opened) for store in [kit.store, *others]])
     assert sorted(answer.kept for answer in answers) == [False, False, False, True]
     row = (await kit.store.circuit("default", "payments")).row
     assert (row.status, row.generation, row.version, row.until) == ("OPEN", 1, 1, 60 * SECOND)
-    again = [store.turn_circuit(turned(HALF_OPEN, version=1)) for store in [kit.store, *others]]
+    again = [store.update_circuit(turned(HALF_OPEN, version=1)) for store in [kit.store, *others]]
     assert sum(answer.kept for answer in await asyncio.gather(*again)) == 1
     assert (await kit.store.circuit("default", "payments")).row.version == 2
 
@@ -119,15 +112,13 @@ async def test_of_many_who_turn_it_at_once_one_does(kit: Kit) -> None:
 async def test_a_turn_is_noted_in_the_audit_log_if_it_was_kept(kit: Kit) -> None:
     line = noted("circuit.opened", subject="payments", token="t1")
     opened = turned(CircuitState(status=CircuitStatus.OPEN, generation=1), audit=(line,))
-    assert (await kit.store.turn_circuit(opened)).kept
-    assert not (await kit.store.turn_circuit(replace(opened, audit=(replace(line, token="t2"),)))).kept
+    assert (await kit.store.update_circuit(opened)).kept
+    assert not (await kit.store.update_circuit(replace(opened, audit=(replace(line, token="t2"),)))).kept
     page = await kit.store.audit(AuditFilter(event="circuit."), limit=5, cursor=None)
-    assert [(each.event, each.by, each.subject) for each in page.items] == [
-        ("circuit.opened", "ann", "payments")
-    ]
+    assert [(each.event, each.by, each.subject) for each in page.items] == [("circuit.opened", "ann", "payments")]
 
 
-async def held(kit: Kit, count: int) -> tuple[int, list[Claimed]]:
+async def held(kit: Kit, count: int) -> tuple[int, list[ClaimedRun]]:
     await kit.start(count)
     worker = await kit.worker()
     return worker, (await kit.claim(worker, capacity=count)).runs
@@ -135,7 +126,7 @@ async def held(kit: Kit, count: int) -> tuple[int, list[Claimed]]:
 
 async def test_as_many_permits_as_there_are_probes_are_given(kit: Kit) -> None:
     _, runs = await held(kit, 6)
-    await kit.store.turn_circuit(turned(HALF_OPEN))
+    await kit.store.update_circuit(turned(HALF_OPEN))
     stores = [kit.store, await kit.beside(), await kit.beside()]
     asked = [stores[number % 3].permit(ask(run)) for number, run in enumerate(runs)]
     given = [permit.admission for permit in await asyncio.gather(*asked)]
@@ -147,7 +138,7 @@ async def test_as_many_permits_as_there_are_probes_are_given(kit: Kit) -> None:
 
 async def test_a_permit_comes_back_when_its_fence_ends(kit: Kit) -> None:
     _, runs = await held(kit, 4)
-    await kit.store.turn_circuit(turned(HALF_OPEN))
+    await kit.store.update_circuit(turned(HALF_OPEN))
     for run in runs[:3]:
         assert (await kit.store.permit(ask(run))).admission is Admission.PROBE
     assert (await kit.store.permit(ask(runs[3]))).admission is Admission.STAY_OUT
@@ -159,7 +150,7 @@ async def test_a_permit_comes_back_when_its_fence_ends(kit: Kit) -> None:
 
 async def test_a_probe_that_says_nothing_only_gives_its_permit_back(kit: Kit) -> None:
     worker, runs = await held(kit, 2)
-    await kit.store.turn_circuit(turned(HALF_OPEN, override='{"probes": 1}'))
+    await kit.store.update_circuit(turned(HALF_OPEN, override='{"probes": 1}'))
     assert (await kit.store.permit(ask(runs[0]))).admission is Admission.PROBE
     assert (await kit.store.permit(ask(runs[1]))).admission is Admission.STAY_OUT
     nothing = mark(None, generation=2, probe=True)
@@ -171,7 +162,7 @@ async def test_a_probe_that_says_nothing_only_gives_its_permit_back(kit: Kit) ->
 @pytest.mark.parametrize("good", [True, False])
 async def test_a_probe_that_ended_makes_room_for_nobody_before_it_was_weighed(kit: Kit, good: bool) -> None:
     worker, runs = await held(kit, 2)
-    await kit.store.turn_circuit(turned(HALF_OPEN, override='{"probes": 1}'))
+    await kit.store.update_circuit(turned(HALF_OPEN, override='{"probes": 1}'))
     await kit.store.permit(ask(runs[0]))
     await kit.store.apply([writes(runs[0], marks=(mark(good, generation=2, probe=True),))], worker=worker)
     permit = await kit.store.permit(ask(runs[1]))
@@ -180,7 +171,7 @@ async def test_a_probe_that_ended_makes_room_for_nobody_before_it_was_weighed(ki
 
 async def test_two_branches_of_a_run_need_a_permit_each(kit: Kit) -> None:
     _, runs = await held(kit, 1)
-    await kit.store.turn_circuit(turned(HALF_OPEN, override='{"probes": 1}'))
+    await kit.store.update_circuit(turned(HALF_OPEN, override='{"probes": 1}'))
     assert (await kit.store.permit(ask(runs[0], 0))).admission is Admission.PROBE
     assert (await kit.store.permit(ask(runs[0], 1))).admission is Admission.STAY_OUT
 
@@ -188,14 +179,14 @@ async def test_two_branches_of_a_run_need_a_permit_each(kit: Kit) -> None:
 async def test_a_closed_circuit_lets_everybody_through_and_an_open_one_nobody(kit: Kit) -> None:
     _, runs = await held(kit, 1)
     assert (await kit.store.permit(ask(runs[0]))).admission is Admission.CALL
-    await kit.store.turn_circuit(turned(CircuitState(status=CircuitStatus.OPEN, generation=1)))
+    await kit.store.update_circuit(turned(CircuitState(status=CircuitStatus.OPEN, generation=1)))
     assert (await kit.store.permit(ask(runs[0]))).admission is Admission.STAY_OUT
 
 
 async def test_parked_runs_go_on_in_the_order_they_came(kit: Kit) -> None:
     ids = await park(kit, 5)
     theirs = await park(kit, 2, tenant="acme")
-    released = await kit.store.turn_circuit(turned(CLOSED, releases=3))
+    released = await kit.store.update_circuit(turned(CLOSED, releases=3))
     assert (released.kept, released.released) == (True, 3)
     claims = await kit.claim(await kit.worker(), capacity=10)
     assert [run.public_id for run in claims.runs] == ids[:3]
@@ -211,7 +202,7 @@ async def test_a_claim_ends_the_parking(kit: Kit) -> None:
     kit.clock.move(5 * SECOND)
     assert len((await kit.claim(worker)).runs) == 1
     assert (await kit.look(run)).parked_on is None
-    assert (await kit.store.turn_circuit(turned(CLOSED, releases=5))).released == 0
+    assert (await kit.store.update_circuit(turned(CLOSED, releases=5))).released == 0
 
 
 async def test_what_ended_is_not_let_go(kit: Kit) -> None:
@@ -220,21 +211,21 @@ async def test_what_ended_is_not_let_go(kit: Kit) -> None:
     await kit.store.apply([writes(run, change=change)], worker=worker)
     now = await kit.look(run)
     await kit.store.apply([writes(now, change=RunWrite(status=RunStatus.CANCELLED, take=True))])
-    assert (await kit.store.turn_circuit(turned(CLOSED, releases=5))).released == 0
+    assert (await kit.store.update_circuit(turned(CLOSED, releases=5))).released == 0
 
 
 async def test_what_is_due_is_found(kit: Kit) -> None:
     assert await kit.store.circuits_due(0) == []
     now = kit.clock.now()
     opened = CircuitState(status=CircuitStatus.OPEN, generation=1, until=now + SECOND)
-    await kit.store.turn_circuit(turned(opened))
-    await kit.store.turn_circuit(turned(replace(opened, until=None), key="by hand"))
+    await kit.store.update_circuit(turned(opened))
+    await kit.store.update_circuit(turned(replace(opened, until=None), key="by hand"))
     await park(kit, 2)
     assert await kit.store.circuits_due(0) == []
     kit.clock.move(SECOND)
     assert await kit.store.circuits_due(0) == [("default", "payments")]
     later = turned(HALF_OPEN, version=1, next_wave_at=now + 3 * SECOND)
-    await kit.store.turn_circuit(later)
+    await kit.store.update_circuit(later)
     assert await kit.store.circuits_due(0) == []
     kit.clock.move(2 * SECOND)
     assert await kit.store.circuits_due(0) == [("default", "payments")]
@@ -255,16 +246,16 @@ async def test_what_was_marked_lately_is_due(kit: Kit) -> None:
 async def test_workers_learn_what_was_changed_since_they_looked(kit: Kit) -> None:
     worker, run = await kit.held()
     await kit.store.apply([writes(run, marks=(mark(key="quiet"),))], worker=worker)
-    await kit.store.turn_circuit(turned(CircuitState(status=CircuitStatus.OPEN, generation=1)))
+    await kit.store.update_circuit(turned(CircuitState(status=CircuitStatus.OPEN, generation=1)))
     at = kit.clock.now()
-    assert [row.key for row in await kit.store.circuits_since(0)] == ["payments"]
+    assert [row.key for row in await kit.store.circuits_changed_since(0)] == ["payments"]
     kit.clock.move(SECOND)
-    assert await kit.store.circuits_since(at + 1) == []
+    assert await kit.store.circuits_changed_since(at + 1) == []
     wave = turned(HALF_OPEN, version=1, changed=False)
-    await kit.store.turn_circuit(wave)
-    assert await kit.store.circuits_since(at + 1) == []
-    await kit.store.turn_circuit(turned(CLOSED, version=2))
-    (row,) = await kit.store.circuits_since(at + 1)
+    await kit.store.update_circuit(wave)
+    assert await kit.store.circuits_changed_since(at + 1) == []
+    await kit.store.update_circuit(turned(CLOSED, version=2))
+    (row,) = await kit.store.circuits_changed_since(at + 1)
     assert (row.status, row.generation, row.version, row.changed_at) == ("CLOSED", 3, 3, at + SECOND)
 
 
@@ -272,7 +263,7 @@ async def test_circuits_are_listed_page_by_page(kit: Kit) -> None:
     for number in range(5):
         state = CircuitState(status=CircuitStatus.OPEN if number % 2 else CircuitStatus.CLOSED, generation=1)
         tenant = "acme" if number == 4 else "default"
-        await kit.store.turn_circuit(turned(state, key=f"c{number}", tenant=tenant))
+        await kit.store.update_circuit(turned(state, key=f"c{number}", tenant=tenant))
     await park(kit, 3, key="c1")
     first = await kit.store.circuits(CircuitFilter(), limit=3, cursor=None)
     assert [row.key for row in first.items] == ["c4", "c3", "c2"]
@@ -286,12 +277,12 @@ async def test_circuits_are_listed_page_by_page(kit: Kit) -> None:
 
 async def test_marks_and_permits_are_kept_for_as_long_as_they_can_matter(kit: Kit) -> None:
     worker, runs = await held(kit, 2)
-    await kit.store.turn_circuit(turned(HALF_OPEN))
+    await kit.store.update_circuit(turned(HALF_OPEN))
     for run in runs:
         await kit.store.permit(ask(run))
     await kit.store.apply([writes(runs[0], marks=(mark(generation=2),))], worker=worker)
     await kit.store.apply([becomes(runs[0], RunStatus.PENDING, wake_in=0, take=True)], worker=worker)
-    keep = Purge(runs=9 * DAY, letters=9 * DAY, workers=9 * DAY, limit=100)
+    keep = PurgeRequest(runs=9 * DAY, letters=9 * DAY, workers=9 * DAY, limit=100)
     kit.clock.move(DAY - 1)
     assert await kit.store.purge(keep) == 0
     kit.clock.move(1)

@@ -12,13 +12,11 @@ from store_kit import SECOND, Kit, becomes, entry, failed_try, noted, writes
 from redrive.core.states import RunStatus, StepStatus
 from redrive.core.transitions import AttemptEnd, RunWrite
 from redrive.records import replace
-from redrive.store.workers import Claims, Lane
+from redrive.store.workers import ClaimResult, Lane
 
 
 async def test_a_claimed_run_is_running_and_brings_what_it_takes(kit: Kit) -> None:
-    (public_id,) = await kit.start(
-        input='{"n":1}', options='{"o":1}', correlation_id="c", timeout=60 * SECOND
-    )
+    (public_id,) = await kit.start(input='{"n":1}', options='{"o":1}', correlation_id="c", timeout=60 * SECOND)
     worker = await kit.worker(version="v7")
     kit.clock.move(SECOND)
     claims = await kit.claim(worker)
@@ -136,15 +134,9 @@ async def test_the_version_that_began_the_run_stays(kit: Kit) -> None:
 async def test_the_journal_comes_with_a_run_that_has_one(kit: Kit) -> None:
     worker, run = await kit.held()
     entries = [entry(n, done=2 - n, output=f"{n}", input="i") for n in range(3)]
-    await kit.store.apply(
-        [writes(run, *entries, change=RunWrite(status=RunStatus.PENDING, wake_in=0))], worker=worker
-    )
+    await kit.store.apply([writes(run, *entries, change=RunWrite(status=RunStatus.PENDING, wake_in=0))], worker=worker)
     (again,) = (await kit.claim(worker)).runs
-    assert [(row.index, row.done, row.output) for row in again.journal] == [
-        (0, 2, "0"),
-        (1, 1, "1"),
-        (2, 0, "2"),
-    ]
+    assert [(row.index, row.done, row.output) for row in again.journal] == [(0, 2, "0"), (1, 1, "1"), (2, 0, "2")]
     assert list(again.journal) == await kit.store.journal(run.id)
 
 
@@ -182,8 +174,8 @@ async def test_next_is_at_once_when_more_is_due_than_was_taken(kit: Kit) -> None
 # -- fairness ------------------------------------------------------------------------------------------
 
 
-async def drain(kit: Kit, worker: int, capacity: int, rounds: int, *workflows: str) -> list[Claims]:
-    claims: list[Claims] = []
+async def drain(kit: Kit, worker: int, capacity: int, rounds: int, *workflows: str) -> list[ClaimResult]:
+    claims: list[ClaimResult] = []
     after: Lane | None = None
     for _ in range(rounds):
         claims.append(await kit.claim(worker, *workflows, capacity=capacity, after=after))
@@ -247,9 +239,7 @@ async def test_the_walk_goes_on_behind_more_lanes_than_one_claim_visits(kit: Kit
     assert [len(each.runs) for each in claims] == [0, 0, 1]
 
 
-@pytest.mark.parametrize(
-    "after", [Lane("zzz", "q", 0, "w"), Lane("", "", 0, ""), Lane("default", "default", 0, "w")]
-)
+@pytest.mark.parametrize("after", [Lane("zzz", "q", 0, "w"), Lane("", "", 0, ""), Lane("default", "default", 0, "w")])
 async def test_any_place_is_a_place_to_go_on_from(kit: Kit, after: Lane) -> None:
     await kit.start(3)
     worker = await kit.worker()

@@ -11,36 +11,29 @@ from outbox_kit import Outbox, say, sink
 from store_kit import DAY, Kit, becomes, entry, failed_try, letter, noted, writes
 
 from redrive.core.circuit import CircuitState, CircuitStatus
-from redrive.core.outbox import Carrier
+from redrive.core.outbox import SinkLease
 from redrive.core.schedule import Rate
 from redrive.core.states import RunStatus
 from redrive.core.transitions import Transition
 from redrive.errors import InputError, NotAllowed
 from redrive.records import replace
-from redrive.store.bulk import NewSet, SetChange, SetVerb
-from redrive.store.circuits import CircuitTurn
-from redrive.store.filters import (
-    AuditFilter,
-    CircuitFilter,
-    GroupFilter,
-    LetterFilter,
-    OutboxFilter,
-    RunFilter,
-)
-from redrive.store.outbox_records import DeliveryChoice, DeliveryDecision
-from redrive.store.port import People
+from redrive.store.bulk import BulkChange, BulkVerb, NewBulk
+from redrive.store.circuits import CircuitUpdate
+from redrive.store.filters import AuditFilter, CircuitFilter, GroupFilter, LetterFilter, OutboxFilter, RunFilter
+from redrive.store.outbox_records import DeliveryAction, DeliveryDecision
+from redrive.store.port import DeskStore
 from redrive.store.records import PolicyRow, RunRow, Triage
 
 HALF_OPEN = CircuitState(status=CircuitStatus.HALF_OPEN, generation=2)
 CLOSED = CircuitState(status=CircuitStatus.CLOSED, generation=3)
 
-STOP, FASTER = SetChange(SetVerb.STOP), SetChange(SetVerb.RATE, Rate(9, "s"))
+STOP, FASTER = BulkChange(BulkVerb.STOP), BulkChange(BulkVerb.RATE, Rate(9, "s"))
 
 
-def turned(state: CircuitState, *, tenant: str, version: int = 0, **more: Any) -> CircuitTurn:
+def turned(state: CircuitState, *, tenant: str, version: int = 0, **more: Any) -> CircuitUpdate:
     given: dict[str, Any] = {"key": "payments", "next_wave_at": 0, "settings": "{}", "override": None}
     given |= {"why": "because", "by": "ann", "changed": True}
-    return CircuitTurn(tenant=tenant, version=version, state=state, **{**given, **more})
+    return CircuitUpdate(tenant=tenant, version=version, state=state, **{**given, **more})
 
 
 async def two_tenants(kit: Kit) -> tuple[RunRow, RunRow]:
@@ -53,8 +46,8 @@ async def two_tenants(kit: Kit) -> tuple[RunRow, RunRow]:
         await kit.fail(worker, run)
         policy = PolicyRow(tenant=tenant, workflow="", step="s", policy="{}", updated_at=0, updated_by="x")
         await kit.store.set_policy(policy, noted("policy.set", tenant=tenant))
-        new = NewSet(public_id=f"set-{tenant}", tenant=tenant, action="RESOLVE", by="ann", letters=("dl-x",))
-        await kit.store.begin_set(new, noted("dlq.set_started", tenant=tenant))
+        new = NewBulk(public_id=f"set-{tenant}", tenant=tenant, action="RESOLVE", by="ann", letters=("dl-x",))
+        await kit.store.create_bulk(new, noted("dlq.set_started", tenant=tenant))
         await kit.store.retire(worker)
         runs.append(await kit.look(run))
     await kit.store.fold(100)
@@ -65,7 +58,7 @@ async def two_tenants(kit: Kit) -> tuple[RunRow, RunRow]:
 
 async def test_a_view_shows_its_tenant_s_rows_as_they_are(kit: Kit) -> None:
     mine, _ = await two_tenants(kit)
-    seen, store = kit.store.confined("a"), kit.store
+    seen, store = kit.store.tenant_view("a"), kit.store
     assert await seen.run(mine.public_id) == await store.run(mine.public_id)
     assert await seen.runs_by_id([mine.public_id]) == await store.runs_by_id([mine.public_id])
     assert await seen.journal(mine.id) == await store.journal(mine.id) != []
@@ -75,7 +68,7 @@ async def test_a_view_shows_its_tenant_s_rows_as_they_are(kit: Kit) -> None:
     assert letter == await store.letter_of(mine.id) == await seen.letter(letter.public_id)
     assert await seen.cases([letter.public_id]) == await store.cases([letter.public_id]) != []
     assert [row.tenant for row in await seen.policies()] == ["", "a"]
-    assert (await seen.set_of("set-a")) == await store.set_of("set-a") is not None
+    assert (await seen.bulk_by_id("set-a")) == await store.bulk_by_id("set-a") is not None
     assert await seen.count_letters(LetterFilter()) == 1
     assert await seen.known(["w"]) == await store.known(["w"]) != []
     assert [item.name for item in await seen.workflows()] == ["w"]
@@ -83,7 +76,7 @@ async def test_a_view_shows_its_tenant_s_rows_as_they_are(kit: Kit) -> None:
 
 async def test_every_list_of_a_view_holds_its_tenant_s_rows_only(kit: Kit) -> None:
     await two_tenants(kit)
-    seen = kit.store.confined("a")
+    seen = kit.store.tenant_view("a")
     pages: list[Any] = [
         await seen.runs(RunFilter(), limit=10, cursor=None),
         await seen.letters(LetterFilter(), limit=10, cursor=None),
@@ -95,7 +88,7 @@ async def test_every_list_of_a_view_holds_its_tenant_s_rows_only(kit: Kit) -> No
 
 async def test_another_tenant_s_rows_do_not_exist(kit: Kit) -> None:
     _, theirs = await two_tenants(kit)
-    seen = kit.store.confined("a")
+    seen = kit.store.tenant_view("a")
     name = theirs.public_id
     assert await seen.run(name) is await seen.run(name, tenant="b") is None
     assert await seen.runs_by_id([name]) == []
@@ -103,8 +96,8 @@ async def test_another_tenant_s_rows_do_not_exist(kit: Kit) -> None:
     assert await seen.letter(f"dl-{name}") is await seen.letter(f"dl-{name}", tenant="b") is None
     assert await seen.letter_of(theirs.id) is None
     assert await seen.cases([name, f"dl-{name}"]) == []
-    assert await seen.set_of("set-b") is None
-    foreign = await kit.store.set_of("set-b")
+    assert await seen.bulk_by_id("set-b") is None
+    foreign = await kit.store.bulk_by_id("set-b")
     assert foreign is not None
     assert (await seen.set_items(foreign, None, limit=9, cursor=None)).items == []
     assert (await seen.runs(RunFilter(tenant="b"), limit=10, cursor=None)).items == []
@@ -115,7 +108,7 @@ async def test_another_tenant_s_rows_do_not_exist(kit: Kit) -> None:
     assert await seen.count_letters(LetterFilter(tenant="b")) == 0
 
 
-Change = Callable[[People, RunRow], Awaitable[object]]
+Change = Callable[[DeskStore, RunRow], Awaitable[object]]
 
 FOREIGN: dict[str, Change] = {
     "start": lambda seen, run: seen.start([_new(run)]),
@@ -125,8 +118,8 @@ FOREIGN: dict[str, Change] = {
     "set_policy": lambda seen, run: seen.set_policy(_policy("b"), noted(tenant="a")),
     "set_policy of all": lambda seen, run: seen.set_policy(_policy(""), noted(tenant="a")),
     "delete_policy": lambda seen, run: seen.delete_policy("b", "", "s", noted(tenant="a")),
-    "begin_set": lambda seen, run: seen.begin_set(_set("b"), noted(tenant="b")),
-    "begin_set for all": lambda seen, run: seen.begin_set(_set(""), noted(tenant="a")),
+    "create_bulk": lambda seen, run: seen.create_bulk(_set("b"), noted(tenant="b")),
+    "begin_set for all": lambda seen, run: seen.create_bulk(_set(""), noted(tenant="a")),
     "triage": lambda seen, run: seen.triage(Triage(letter=f"dl-{run.public_id}", audit=noted(tenant="b"))),
 }
 
@@ -145,8 +138,8 @@ def _policy(tenant: str) -> PolicyRow:
     return PolicyRow(tenant=tenant, workflow="", step="t", policy="{}", updated_at=0, updated_by="x")
 
 
-def _set(tenant: str) -> NewSet:
-    return NewSet(public_id="set-x", tenant=tenant, action="RESOLVE", by="ann", letters=("dl-x",))
+def _set(tenant: str) -> NewBulk:
+    return NewBulk(public_id="set-x", tenant=tenant, action="RESOLVE", by="ann", letters=("dl-x",))
 
 
 @pytest.mark.parametrize("change", FOREIGN)
@@ -154,45 +147,43 @@ async def test_nothing_of_another_tenant_is_written(kit: Kit, change: str) -> No
     _, theirs = await two_tenants(kit)
     before = await kit.everything(theirs), await kit.store.policies()
     with pytest.raises(NotAllowed):
-        await FOREIGN[change](kit.store.confined("a"), theirs)
+        await FOREIGN[change](kit.store.tenant_view("a"), theirs)
     assert (await kit.everything(theirs), await kit.store.policies()) == before
 
 
 async def test_another_tenant_s_letters_and_sets_are_not_there_to_be_changed(kit: Kit) -> None:
     _, theirs = await two_tenants(kit)
-    seen = kit.store.confined("a")
+    seen = kit.store.tenant_view("a")
     note = Triage(letter=f"dl-{theirs.public_id}", owner="eve", audit=noted(tenant="a"))
     assert not await seen.triage(note)
-    assert not await seen.change_set("set-b", STOP, noted(tenant="a"))
+    assert not await seen.change_bulk("set-b", STOP, noted(tenant="a"))
     assert (await kit.letter(theirs)).owner is None
-    found = await kit.store.set_of("set-b")
+    found = await kit.store.bulk_by_id("set-b")
     assert found is not None
     assert found.status == "RUNNING"
 
 
 async def test_a_view_does_for_its_tenant_what_the_store_does(kit: Kit) -> None:
     mine, _ = await two_tenants(kit)
-    seen = kit.store.confined("a")
+    seen = kit.store.tenant_view("a")
     (case,) = await seen.cases([mine.public_id])
     (answer,) = await seen.apply([reopens(case.run)])
     assert answer.kept
-    started = await seen.start(
-        [kit.new(tenant="a", index=(("f", "v"),), key="x", key_hash="h", key_keeps=DAY)]
-    )
+    started = await seen.start([kit.new(tenant="a", index=(("f", "v"),), key="x", key_hash="h", key_keeps=DAY)])
     assert started[0].new
     assert await seen.triage(Triage(letter=f"dl-{mine.public_id}", owner="ann", audit=noted(tenant="a")))
     await seen.note([noted("dlq.revealed", tenant="a")])
     await seen.set_policy(_policy("a"), noted("policy.set", tenant="a"))
     assert await seen.delete_policy("a", "", "t", noted("policy.deleted", tenant="a"))
-    new = NewSet(public_id="set-n", tenant="a", action="RESOLVE", by="ann", where=LetterFilter())
-    await seen.begin_set(new, noted("dlq.set_started", tenant="a"))
-    for change in (SetChange(SetVerb.PAUSE), SetChange(SetVerb.RESUME), FASTER, STOP):
-        assert await seen.change_set("set-n", change, noted("dlq.set_changed", tenant="a"))
+    new = NewBulk(public_id="set-n", tenant="a", action="RESOLVE", by="ann", where=LetterFilter())
+    await seen.create_bulk(new, noted("dlq.set_started", tenant="a"))
+    for change in (BulkChange(BulkVerb.PAUSE), BulkChange(BulkVerb.RESUME), FASTER, STOP):
+        assert await seen.change_bulk("set-n", change, noted("dlq.set_changed", tenant="a"))
     row = await kit.look(mine)
     assert (row.status, (await kit.letter(mine)).owner) == (RunStatus.PENDING, "ann")
     found = (await kit.store.runs(RunFilter(index={"f": "v"}), limit=9, cursor=None)).items
     assert [run.public_id for run in found] == [started[0].public_id]
-    set_row = await kit.store.set_of("set-n")
+    set_row = await kit.store.bulk_by_id("set-n")
     assert set_row is not None
     assert '"tenant": "a"' in (set_row.wanted or "")
 
@@ -200,8 +191,8 @@ async def test_a_view_does_for_its_tenant_what_the_store_does(kit: Kit) -> None:
 async def test_a_view_writes_about_runs_that_it_has_shown(kit: Kit) -> None:
     mine, _ = await two_tenants(kit)
     with pytest.raises(NotAllowed):
-        await kit.store.confined("a").apply([reopens(mine)])
-    seen = kit.store.confined("a")
+        await kit.store.tenant_view("a").apply([reopens(mine)])
+    seen = kit.store.tenant_view("a")
     assert await seen.run(mine.public_id) is not None
     assert (await seen.apply([reopens(mine)]))[0].kept
 
@@ -209,17 +200,17 @@ async def test_a_view_writes_about_runs_that_it_has_shown(kit: Kit) -> None:
 async def test_circuits_are_seen_and_turned_by_their_own_tenant(kit: Kit) -> None:
     for tenant in ("a", "b"):
         turn = turned(CLOSED, tenant=tenant, audit=(noted("circuit.closed", tenant=tenant),))
-        assert (await kit.store.confined(tenant).turn_circuit(turn)).kept
-    seen = kit.store.confined("a")
+        assert (await kit.store.tenant_view(tenant).update_circuit(turn)).kept
+    seen = kit.store.tenant_view("a")
     assert [row.tenant for row in (await seen.circuits(CircuitFilter(), limit=9, cursor=None)).items] == ["a"]
     assert (await seen.circuits(CircuitFilter(tenant="b"), limit=9, cursor=None)).items == []
     assert (await seen.circuit("a", "payments")).row.generation == 3
     with pytest.raises(NotAllowed):
         await seen.circuit("b", "payments")
     with pytest.raises(NotAllowed):
-        await seen.turn_circuit(turned(HALF_OPEN, tenant="b", version=1))
+        await seen.update_circuit(turned(HALF_OPEN, tenant="b", version=1))
     with pytest.raises(NotAllowed):
-        await kit.store.confined("a", ["w"]).turn_circuit(turned(HALF_OPEN, tenant="a", version=1))
+        await kit.store.tenant_view("a", ["w"]).update_circuit(turned(HALF_OPEN, tenant="a", version=1))
     assert (await kit.store.circuit("b", "payments")).row.generation == 3
 
 
@@ -228,8 +219,8 @@ async def test_messages_are_seen_and_decided_on_by_their_own_tenant(kit: Kit) ->
     assert await outbox.publish(say("m1", "orders.paid", key="k"))
     (tenant,) = {row.tenant for row in (await kit.store.messages(OutboxFilter(), limit=9, cursor=None)).items}
     line = noted("outbox.skipped", tenant=tenant)
-    skip = DeliveryDecision(message="m1", choice=DeliveryChoice.SKIP, sink=None, audit=line)
-    other = kit.store.confined("somebody else")
+    skip = DeliveryDecision(message="m1", choice=DeliveryAction.SKIP, sink=None, audit=line)
+    other = kit.store.tenant_view("somebody else")
     assert await other.message("m1") is await other.message("m1", tenant=tenant) is None
     assert (await other.messages(OutboxFilter(), limit=9, cursor=None)).items == []
     assert await other.blocked_keys(limit=9) == []
@@ -237,23 +228,21 @@ async def test_messages_are_seen_and_decided_on_by_their_own_tenant(kit: Kit) ->
     assert await other.decide_deliveries(foreign) == 0
     with pytest.raises(NotAllowed):
         await other.decide_deliveries(skip)
-    own = kit.store.confined(tenant)
+    own = kit.store.tenant_view(tenant)
     assert await own.message("m1") == await kit.store.message("m1")
     assert await own.decide_deliveries(skip) == 1
 
 
 async def test_a_message_of_a_bundle_is_decided_on_by_its_own_tenant(kit: Kit) -> None:
     outbox = await Outbox.open(kit, sink("s", "*"))
-    wrote = writes(
-        outbox.run, entry(0, done=0), messages=(say("m1", "orders.paid"), say("m2", "orders.paid"))
-    )
-    (answer,) = await kit.store.apply([wrote], worker=outbox.worker, carriers=[Carrier("s", DAY)])
+    wrote = writes(outbox.run, entry(0, done=0), messages=(say("m1", "orders.paid"), say("m2", "orders.paid")))
+    (answer,) = await kit.store.apply([wrote], worker=outbox.worker, carriers=[SinkLease("s", DAY)])
     assert answer.bundled
     tenant = outbox.run.tenant
     skip = DeliveryDecision(
-        message="m1", choice=DeliveryChoice.SKIP, sink=None, audit=noted("outbox.skipped", tenant=tenant)
+        message="m1", choice=DeliveryAction.SKIP, sink=None, audit=noted("outbox.skipped", tenant=tenant)
     )
-    assert await kit.store.confined(tenant).decide_deliveries(skip) == 1
+    assert await kit.store.tenant_view(tenant).decide_deliveries(skip) == 1
 
 
 # -- workflows -----------------------------------------------------------------------------------------
@@ -263,7 +252,7 @@ async def test_a_view_of_one_workflow_knows_no_other(kit: Kit) -> None:
     (mine,) = await kit.start(1, tenant="a", workflow="w")
     (other,) = await kit.start(1, tenant="a", workflow="x")
     await kit.worker("w", "x")
-    seen = kit.store.confined("a", ["w"])
+    seen = kit.store.tenant_view("a", ["w"])
     assert await seen.run(mine) is not None
     assert await seen.run(other) is None
     assert await seen.runs_by_id([other]) == await seen.cases([other]) == []
@@ -277,30 +266,30 @@ async def test_a_view_of_one_workflow_knows_no_other(kit: Kit) -> None:
     with pytest.raises(NotAllowed):
         await seen.set_policy(_policy("a"), noted(tenant="a"))
     with pytest.raises(NotAllowed):
-        await seen.begin_set(_set("a"), noted(tenant="a"))
+        await seen.create_bulk(_set("a"), noted(tenant="a"))
 
 
 async def test_a_view_of_one_workflow_has_the_sets_that_were_begun_for_it(kit: Kit) -> None:
     await two_tenants(kit)
-    whole, seen = kit.store.confined("a"), kit.store.confined("a", ["w"])
+    whole, seen = kit.store.tenant_view("a"), kit.store.tenant_view("a", ["w"])
     for name, workflow in (("set-w", "w"), ("set-x", "x"), ("set-all", None)):
         where = LetterFilter(workflow=workflow)
-        new = NewSet(public_id=name, tenant="a", action="RESOLVE", by="ann", where=where)
-        await whole.begin_set(new, noted("dlq.set_started", tenant="a"))
+        new = NewBulk(public_id=name, tenant="a", action="RESOLVE", by="ann", where=where)
+        await whole.create_bulk(new, noted("dlq.set_started", tenant="a"))
     for name in ("set-a", "set-x", "set-all"):
-        row = await whole.set_of(name)
+        row = await whole.bulk_by_id(name)
         assert row is not None
-        assert await seen.set_of(name) is None, name
+        assert await seen.bulk_by_id(name) is None, name
         assert (await seen.set_items(row, None, limit=9, cursor=None)).items == []
-        assert await seen.set_endings(row) == {}
-        assert not await seen.change_set(name, STOP, noted(tenant="a"))
-        assert await whole.set_of(name) == row
-    assert await seen.change_set("set-w", STOP, noted("dlq.set_stopped", tenant="a"))
+        assert await seen.bulk_run_counts(row) == {}
+        assert not await seen.change_bulk(name, STOP, noted(tenant="a"))
+        assert await whole.bulk_by_id(name) == row
+    assert await seen.change_bulk("set-w", STOP, noted("dlq.set_stopped", tenant="a"))
 
 
 async def test_a_view_of_several_workflows_asks_which_one_is_meant(kit: Kit) -> None:
     await kit.start(1, tenant="a", workflow="x")
-    seen = kit.store.confined("a", ["w", "x"])
+    seen = kit.store.tenant_view("a", ["w", "x"])
     with pytest.raises(InputError, match="name one of them: w, x"):
         await seen.runs(RunFilter(), limit=9, cursor=None)
     assert len((await seen.runs(RunFilter(workflow="x"), limit=9, cursor=None)).items) == 1
@@ -309,7 +298,7 @@ async def test_a_view_of_several_workflows_asks_which_one_is_meant(kit: Kit) -> 
 async def test_a_view_s_first_page_is_full_however_many_newer_rows_others_have(kit: Kit) -> None:
     mine = (await kit.start(25, tenant="a"))[::-1]
     await kit.store.start([kit.new(tenant="b") for _ in range(500)])
-    seen = kit.store.confined("a")
+    seen = kit.store.tenant_view("a")
     page = await seen.runs(RunFilter(), limit=20, cursor=None)
     rest = await seen.runs(RunFilter(), limit=20, cursor=page.next)
     assert [row.public_id for row in [*page.items, *rest.items]] == mine

@@ -14,14 +14,7 @@ from redrive.core.states import StepStatus
 from redrive.core.transitions import Transition
 from redrive.errors import DataRefused, InputError, StoreUnavailable
 from redrive.records import replace
-from redrive.store.filters import (
-    AuditFilter,
-    CircuitFilter,
-    GroupFilter,
-    LetterFilter,
-    OutboxFilter,
-    RunFilter,
-)
+from redrive.store.filters import AuditFilter, CircuitFilter, GroupFilter, LetterFilter, OutboxFilter, RunFilter
 from redrive.store.records import PolicyRow, RunRow, Triage
 
 ODD = [
@@ -99,9 +92,7 @@ async def test_a_line_is_found_by_any_name(kit: Kit, name: str) -> None:
 
 
 @pytest.mark.parametrize("odd", ["a\0b", "\ud800"])
-async def test_a_filter_that_no_row_can_meet_is_refused_by_name_before_anybody_is_asked(
-    kit: Kit, odd: str
-) -> None:
+async def test_a_filter_that_no_row_can_meet_is_refused_by_name_before_anybody_is_asked(kit: Kit, odd: str) -> None:
     """A line may hold a NUL; nobody can be asked for one: PostgreSQL takes none, SQLite stops at it."""
     await kit.store.note([noted(by="a\0b", subject="a\0b"), noted(by="a")])
     assert {line.by for line in await audited(kit)} == {"a\0b", "a"}
@@ -160,13 +151,9 @@ async def test_a_decision_that_cannot_be_stored_refuses_its_batch_and_nothing_el
 
 
 @pytest.mark.parametrize(
-    "new",
-    [{"public_id": "a\0b"}, {"tenant": "\0"}, {"workflow": "\0"}, {"queue": "\0"}, {"input": None}],
-    ids=str,
+    "new", [{"public_id": "a\0b"}, {"tenant": "\0"}, {"workflow": "\0"}, {"queue": "\0"}, {"input": None}], ids=str
 )
-async def test_a_new_run_that_could_never_run_is_refused_with_its_decision(
-    kit: Kit, new: dict[str, str]
-) -> None:
+async def test_a_new_run_that_could_never_run_is_refused_with_its_decision(kit: Kit, new: dict[str, str]) -> None:
     _, run = await failed(kit)
     before = await state_of(kit, run)
     with pytest.raises(DataRefused):

@@ -7,10 +7,10 @@ from outbox_kit import DEAD, PENDING, Outbox, sink
 from store_kit import SECOND, Kit, becomes, noted, writes
 
 from redrive.core.circuit import CircuitState, CircuitStatus
-from redrive.core.decide_run import AHEAD
-from redrive.core.outbox import DeliveryMark
+from redrive.core.decide_run import ROLLBACK_HEAD_START
+from redrive.core.outbox import DeliveryResult
 from redrive.core.states import LetterStatus, RunStatus
-from redrive.store.circuits import CircuitTurn
+from redrive.store.circuits import CircuitUpdate
 from redrive.store.stats import CircuitCount, SinkLag
 
 MINUTE = 60 * SECOND
@@ -42,7 +42,9 @@ async def test_due_runs_are_counted_and_those_overdue_by_a_minute(kit: Kit) -> N
 
 async def test_a_rollback_that_was_moved_ahead_is_not_overdue(kit: Kit) -> None:
     worker, run = await kit.held()
-    await kit.store.apply([becomes(run, RunStatus.COMPENSATING, wake_in=-AHEAD, take=True)], worker=worker)
+    await kit.store.apply(
+        [becomes(run, RunStatus.COMPENSATING, wake_in=-ROLLBACK_HEAD_START, take=True)], worker=worker
+    )
     at = kit.clock.now()
     found = await kit.store.figures()
     assert (found.due, found.overdue, found.due_since) == ({"w": 1}, {}, at)
@@ -84,7 +86,7 @@ async def test_suspects_parked_runs_and_workers_are_counted(kit: Kit) -> None:
 async def test_circuits_that_are_not_closed_are_counted_by_name(kit: Kit) -> None:
     for tenant in ("a", "b"):
         case = await kit.store.circuit(tenant, "payments")
-        turn = CircuitTurn(
+        turn = CircuitUpdate(
             tenant=tenant,
             key="payments",
             version=case.row.version,
@@ -96,7 +98,7 @@ async def test_circuits_that_are_not_closed_are_counted_by_name(kit: Kit) -> Non
             by="engine",
             changed=True,
         )
-        assert (await kit.store.turn_circuit(turn)).kept
+        assert (await kit.store.update_circuit(turn)).kept
     assert (await kit.store.figures()).circuits == (CircuitCount("payments", CircuitStatus.OPEN, 2),)
 
 
@@ -106,10 +108,10 @@ async def test_the_outbox_says_how_late_each_sink_is(kit: Kit) -> None:
     await outbox.say("m1", "m2", "m3")
     kit.clock.move(SECOND)
     slow, dead, *_ = (await outbox.claim("slow")).items
-    later = DeliveryMark(
+    later = DeliveryResult(
         message=slow.message.id, tenant="default", fence=slow.fence, status=PENDING, attempt=1, wake_in=MINUTE
     )
-    gone = DeliveryMark(message=dead.message.id, tenant="default", fence=dead.fence, status=DEAD, attempt=1)
-    await kit.store.note_deliveries("slow", [later, gone])
+    gone = DeliveryResult(message=dead.message.id, tenant="default", fence=dead.fence, status=DEAD, attempt=1)
+    await kit.store.record_deliveries("slow", [later, gone])
     found = await kit.store.figures()
     assert found.sinks == (SinkLag("quick", 3, 0, at), SinkLag("slow", 2, 1, at))

@@ -24,9 +24,9 @@ async def test_letters_are_counted_by_each_value_as_far_as_asked(kit: Kit) -> No
     assert everything.by["owner"] == {}
     few = await kit.store.facets(LetterFilter(), most=4)
     assert (few.counted, few.by["workflow"]) == (4, {"v": 3, "w": 1})
-    own = await kit.store.confined("other").facets(LetterFilter(status="OPEN"), most=100)
+    own = await kit.store.tenant_view("other").facets(LetterFilter(status="OPEN"), most=100)
     assert (own.counted, own.by["workflow"]) == (1, {"w": 1})
-    assert (await kit.store.confined("other").facets(LetterFilter(tenant="default"), most=9)).counted == 0
+    assert (await kit.store.tenant_view("other").facets(LetterFilter(tenant="default"), most=9)).counted == 0
     assert (await kit.store.facets(LetterFilter(status="RESOLVED"), most=9)).counted == 0
 
 
@@ -35,12 +35,12 @@ async def test_runs_are_glanced_at_from_either_end(kit: Kit) -> None:
     kit.clock.move(2 * HOUR)
     await kit.start(1)
     await failures(kit, 1, "v", tenant="other")
-    newest = await kit.store.glances(RunFilter(), most=2)
+    newest = await kit.store.run_summaries(RunFilter(), most=2)
     assert [run.status for run in newest] == [RunStatus.DLQ_PENDING, RunStatus.PENDING]
-    waiting = await kit.store.glances(RunFilter(status="PENDING"), most=9, oldest=True)
+    waiting = await kit.store.run_summaries(RunFilter(status="PENDING"), most=9, oldest=True)
     assert [run.available_at for run in waiting] == sorted(run.available_at or 0 for run in waiting)
     assert len(waiting) == 3
-    lately = await kit.store.glances(RunFilter(since=kit.clock.now() - HOUR), most=9)
+    lately = await kit.store.run_summaries(RunFilter(since=kit.clock.now() - HOUR), most=9)
     assert len(lately) == 2
-    assert len(await kit.store.confined("other").glances(RunFilter(), most=9)) == 1
-    assert await kit.store.confined("other").glances(RunFilter(tenant="default"), most=9) == []
+    assert len(await kit.store.tenant_view("other").run_summaries(RunFilter(), most=9)) == 1
+    assert await kit.store.tenant_view("other").run_summaries(RunFilter(tenant="default"), most=9) == []

@@ -9,16 +9,16 @@ import pytest
 from store_kit import DAY, HOUR, SECOND, Kit, becomes, buried
 
 from redrive.core.states import LetterStatus, RunStatus
-from redrive.core.transitions import LetterMove, RunWrite, Transition
+from redrive.core.transitions import LetterStatusWrite, RunWrite, Transition
 from redrive.errors import InputError
 from redrive.store.filters import GroupFilter
-from redrive.store.records import GroupPage, GroupRow, Purge, RunRow
-from redrive.store.workers import Claimed
+from redrive.store.records import GroupPage, GroupRow, PurgeRequest, RunRow
+from redrive.store.workers import ClaimedRun
 
 ALL = GroupFilter(status=None)
 
 
-async def letters(kit: Kit, count: int, *, tenant: str = "default", **more: Any) -> list[Claimed]:
+async def letters(kit: Kit, count: int, *, tenant: str = "default", **more: Any) -> list[ClaimedRun]:
     """Runs that ended in letters of one kind."""
     await kit.start(count, tenant=tenant)
     worker = await kit.worker()
@@ -42,11 +42,11 @@ async def only(kit: Kit) -> GroupRow:
 def moved(run: RunRow, status: LetterStatus, ended: RunStatus = RunStatus.FAILED) -> Transition:
     """A decision about a letter."""
     change = RunWrite(status=ended, take=True, wake_in=0 if ended is RunStatus.PENDING else None)
-    move = LetterMove(letter=f"dl-{run.public_id}", status=status, by="ann", resolution="seen to")
+    move = LetterStatusWrite(letter=f"dl-{run.public_id}", status=status, by="ann", resolution="seen to")
     return Transition(run=run.id, tenant=run.tenant, fence=run.fence, change=change, move=move)
 
 
-async def decide(kit: Kit, run: Claimed, status: LetterStatus, ended: RunStatus = RunStatus.FAILED) -> None:
+async def decide(kit: Kit, run: ClaimedRun, status: LetterStatus, ended: RunStatus = RunStatus.FAILED) -> None:
     (answer,) = await kit.store.apply([moved(await kit.look(run), status, ended)])
     assert answer.kept
 
@@ -153,7 +153,7 @@ async def test_a_group_without_letters_goes(kit: Kit) -> None:
     for run in runs:
         await decide(kit, run, LetterStatus.RESOLVED)
     assert (await only(kit)).total == 2
-    await kit.store.purge(Purge(runs=DAY, letters=0, workers=900 * DAY, limit=100))
+    await kit.store.purge(PurgeRequest(runs=DAY, letters=0, workers=900 * DAY, limit=100))
     assert (await listed(kit)).items == []
     await letters(kit, 1)
     assert (await only(kit)).trend == (*[0] * 23, 1)
@@ -165,7 +165,7 @@ async def test_a_sample_that_was_purged_is_replaced(kit: Kit) -> None:
     assert (await only(kit)).reason == "the newer one"
     await decide(kit, gone, LetterStatus.RESOLVED)
     kit.clock.move(20 * DAY)
-    await kit.store.purge(Purge(runs=DAY, letters=DAY, workers=900 * DAY, limit=100))
+    await kit.store.purge(PurgeRequest(runs=DAY, letters=DAY, workers=900 * DAY, limit=100))
     group = await only(kit)
     assert (group.letter, group.reason, group.total) == (f"dl-{kept.public_id}", "the older one", 1)
 

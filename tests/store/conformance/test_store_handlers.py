@@ -10,27 +10,27 @@ from letter_kit import restarts
 from store_kit import LEASE, SECOND, Kit, becomes, buried
 
 from redrive.chores.reap import Reaper
-from redrive.core.run_options import Handler, OnFailure, RunOptions
+from redrive.core.run_options import FailureHandler, OnFailure, RunOptions
 from redrive.core.states import RunStatus
 from redrive.core.transitions import NewRun, Transition
 from redrive.records import replace
 from redrive.store.filters import RunFilter
 from redrive.store.records import RunRow
-from redrive.store.workers import Claimed
+from redrive.store.workers import ClaimedRun
 
 
-def handles(kit: Kit, run: Claimed | RunRow, **more: object) -> NewRun:
+def handles(kit: Kit, run: ClaimedRun | RunRow, **more: object) -> NewRun:
     """A run that handles the failure of another."""
     given = {"parent": run.public_id, "handler_for": run.public_id, "input": '{"event":{}}', **more}
     return kit.new(workflow="h", **given)
 
 
-def fails(run: Claimed, *handlers: NewRun) -> Transition:
+def fails(run: ClaimedRun, *handlers: NewRun) -> Transition:
     """The failure of a run that starts handlers."""
     return replace(buried(run), starts=handlers)
 
 
-async def handlers_of(kit: Kit, run: Claimed | RunRow) -> list[str]:
+async def handlers_of(kit: Kit, run: ClaimedRun | RunRow) -> list[str]:
     page = await kit.store.runs(RunFilter(handler_for=run.public_id), limit=10, cursor=None)
     return [row.public_id for row in page.items]
 
@@ -117,7 +117,7 @@ async def test_a_handler_that_is_replayed_in_full_is_marked_as_well(kit: Kit) ->
 async def test_a_process_without_the_code_starts_them_with_a_poisonous_run(kit: Kit) -> None:
     """The reaper knows what the run carries, and nothing else."""
     rules = OnFailure(
-        handlers=(Handler(workflow="h", parameter="event", options=RunOptions().to_json(), timeout=9),),
+        handlers=(FailureHandler(workflow="h", parameter="event", options=RunOptions().to_json(), timeout=9),),
         limit=10_000,
     )
     options = RunOptions(max_crashes=1, on_failure=rules).to_json()
@@ -139,7 +139,7 @@ async def test_a_process_without_the_code_starts_them_with_a_poisonous_run(kit: 
 
 async def test_two_reapers_start_them_once(kit: Kit) -> None:
     rules = OnFailure(
-        handlers=(Handler(workflow="h", parameter="event", options=RunOptions().to_json()),), limit=10_000
+        handlers=(FailureHandler(workflow="h", parameter="event", options=RunOptions().to_json()),), limit=10_000
     )
     _, run = await kit.held(options=RunOptions(max_crashes=1, on_failure=rules).to_json())
     kit.clock.move(LEASE + 1)

@@ -8,12 +8,12 @@ import pytest
 from store_kit import DAY, Kit, becomes, buried
 
 from redrive.core.states import LetterStatus, RunStatus
-from redrive.core.transitions import AuditWrite, LetterMove, NewRun, Reopening, RunWrite, Transition
+from redrive.core.transitions import AuditWrite, LetterStatusWrite, NewRun, ReopenWrite, RunWrite, Transition
 from redrive.errors import InputError
-from redrive.store.bulk import NewSet
+from redrive.store.bulk import NewBulk
 from redrive.store.filters import LetterFilter, RunFilter
-from redrive.store.records import Purge
-from redrive.store.workers import Claimed
+from redrive.store.records import PurgeRequest
+from redrive.store.workers import ClaimedRun
 
 ORDER = (("order_id", "42"), ("customer.email", "ann@example.org"))
 
@@ -28,7 +28,7 @@ async def letters(kit: Kit, **index: Any) -> list[str]:
     return [letter.run_id for letter in page.items]
 
 
-async def failed(kit: Kit, **more: Any) -> Claimed:
+async def failed(kit: Kit, **more: Any) -> ClaimedRun:
     worker, run = await kit.held(**more)
     await kit.store.apply([buried(run)], worker=worker)
     return run
@@ -78,11 +78,9 @@ async def test_a_letter_is_found_by_the_fields_of_its_run(kit: Kit) -> None:
 async def test_a_set_takes_letters_by_their_fields(kit: Kit) -> None:
     run = await failed(kit, index=ORDER)
     await failed(kit)
-    new = NewSet(
-        public_id="s", tenant="", action="IGNORE", by="ann", where=LetterFilter(index={"order_id": 42})
-    )
-    await kit.store.begin_set(new, AuditWrite(event="e", tenant="", by="ann", subject="s", token="t"))
-    row = await kit.store.claim_set(DAY)
+    new = NewBulk(public_id="s", tenant="", action="IGNORE", by="ann", where=LetterFilter(index={"order_id": 42}))
+    await kit.store.create_bulk(new, AuditWrite(event="e", tenant="", by="ann", subject="s", token="t"))
+    row = await kit.store.claim_bulk(DAY)
     assert row is not None
     items = await kit.store.advance(row, (), limit=10, lease=DAY)
     assert items is not None
@@ -91,7 +89,7 @@ async def test_a_set_takes_letters_by_their_fields(kit: Kit) -> None:
 
 async def test_an_edited_input_is_found_by_its_new_fields_only(kit: Kit) -> None:
     run = await kit.look(await failed(kit, index=ORDER))
-    reopening = Reopening(letter=f"dl-{run.public_id}", input="{}", index=(("order_id", "7"),))
+    reopening = ReopenWrite(letter=f"dl-{run.public_id}", input="{}", index=(("order_id", "7"),))
     change = RunWrite(status=RunStatus.PENDING, wake_in=0, take=True)
     edit = Transition(run=run.id, tenant=run.tenant, fence=run.fence, change=change, reopens=reopening)
     late = Transition(run=run.id, tenant=run.tenant, fence=run.fence + 7, change=change, reopens=reopening)
@@ -105,7 +103,7 @@ async def test_an_edited_input_is_found_by_its_new_fields_only(kit: Kit) -> None
 async def test_a_reopening_that_says_nothing_of_it_leaves_it_alone(kit: Kit) -> None:
     run = await kit.look(await failed(kit, index=ORDER))
     change = RunWrite(status=RunStatus.PENDING, wake_in=0, take=True)
-    reopening = Reopening(letter=f"dl-{run.public_id}")
+    reopening = ReopenWrite(letter=f"dl-{run.public_id}")
     again = Transition(run=run.id, tenant=run.tenant, fence=run.fence, change=change, reopens=reopening)
     assert (await kit.store.apply([again]))[0].kept
     assert await found(kit, order_id="42") == [run.public_id]
@@ -114,11 +112,9 @@ async def test_a_reopening_that_says_nothing_of_it_leaves_it_alone(kit: Kit) -> 
 async def test_a_run_that_a_decision_starts_is_found_too(kit: Kit) -> None:
     run = await kit.look(await failed(kit, index=ORDER))
     new: NewRun = kit.new(index=(("order_id", "7"),), letter=f"dl-{run.public_id}")
-    move = LetterMove(letter=f"dl-{run.public_id}", status=LetterStatus.REPLAYING, run=new.public_id)
+    move = LetterStatusWrite(letter=f"dl-{run.public_id}", status=LetterStatus.REPLAYING, run=new.public_id)
     change = RunWrite(status=RunStatus.FAILED, take=True)
-    start = Transition(
-        run=run.id, tenant=run.tenant, fence=run.fence, change=change, starts=(new,), move=move
-    )
+    start = Transition(run=run.id, tenant=run.tenant, fence=run.fence, change=change, starts=(new,), move=move)
     late = Transition(run=run.id, tenant=run.tenant, fence=run.fence + 7, change=change, starts=(new,))
     assert not (await kit.store.apply([late]))[0].kept
     assert await found(kit, order_id="7") == []
@@ -131,17 +127,17 @@ async def test_what_a_purged_run_was_found_by_is_gone(kit: Kit) -> None:
     worker, run = await kit.held(index=ORDER, key="k", key_hash="h", key_keeps=900 * DAY)
     await kit.store.apply([becomes(run, RunStatus.SUCCESS, output="1")], worker=worker)
     kit.clock.move(10 * DAY)
-    await kit.store.purge(Purge(runs=DAY, letters=DAY, workers=900 * DAY, limit=100))
+    await kit.store.purge(PurgeRequest(runs=DAY, letters=DAY, workers=900 * DAY, limit=100))
     assert await kit.store.run(run.public_id) is not None
     assert await found(kit, order_id="42") == []
 
 
 @pytest.mark.parametrize("value", ["żółć", "a'b\"c", "x" * 5000, "a\nb", "null\0", "", "sha256:x", "%"])
 async def test_every_text_is_found_as_it_is(kit: Kit, value: str) -> None:
-    from redrive.core.new_run import index_text
+    from redrive.core.new_run import format_index_value
 
-    (run,) = await kit.start(index=(("field", index_text(value)),))
-    await kit.start(index=(("field", index_text(value + "x")),))
+    (run,) = await kit.start(index=(("field", format_index_value(value)),))
+    await kit.start(index=(("field", format_index_value(value + "x")),))
     assert await found(kit, field=value) == [run]
 
 

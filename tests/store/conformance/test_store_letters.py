@@ -8,10 +8,10 @@ from store_kit import DAY, SECOND, Kit, buried, noted, writes
 
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.records import replace
-from redrive.store.records import Purge, Triage
-from redrive.store.workers import Claimed
+from redrive.store.records import PurgeRequest, Triage
+from redrive.store.workers import ClaimedRun
 
-PURGE = Purge(runs=DAY, letters=DAY, workers=900 * DAY, limit=100)
+PURGE = PurgeRequest(runs=DAY, letters=DAY, workers=900 * DAY, limit=100)
 OPEN, REPLAYING, RESOLVED = LetterStatus.OPEN, LetterStatus.REPLAYING, LetterStatus.RESOLVED
 IGNORED, EXPIRED = LetterStatus.IGNORED, LetterStatus.EXPIRED
 
@@ -46,9 +46,7 @@ async def test_a_failed_replay_reopens_its_letter_and_counts_once(kit: Kit) -> N
 
 async def test_what_people_noted_outlives_a_replay(kit: Kit) -> None:
     worker, run = await failed(kit)
-    assert await kit.store.triage(
-        Triage(letter=letter_of(run), owner="bob", tags=("bank", "slow"), audit=noted())
-    )
+    assert await kit.store.triage(Triage(letter=letter_of(run), owner="bob", tags=("bank", "slow"), audit=noted()))
     again = await replayed(kit, worker, run)
     await kit.store.apply([fails_again(again)], worker=worker)
     found = await kit.letter(run)
@@ -113,7 +111,7 @@ async def test_a_letter_is_closed_once(kit: Kit) -> None:
 # -- handed to another run -----------------------------------------------------------------------------------
 
 
-async def handed_over(kit: Kit) -> tuple[int, Claimed, Claimed]:
+async def handed_over(kit: Kit) -> tuple[int, ClaimedRun, ClaimedRun]:
     """A run, the one that took its place and its letter, and the worker that holds that."""
     worker, run = await failed(kit)
     new = kit.new(root=run.public_id)
@@ -189,11 +187,11 @@ async def test_letters_that_nobody_decided_on_expire_the_oldest_first(kit: Kit, 
         await kit.fail(worker, run, expires_in=days * DAY)
         expected.append(run.public_id)
     kit.clock.move(DAY - 1)
-    assert await kit.store.expiring(limit) == []
+    assert await kit.store.runs_with_expired_letters(limit) == []
     kit.clock.move(1)
-    assert [run.public_id for run in await kit.store.expiring(limit)] == [expected[1]]
+    assert [run.public_id for run in await kit.store.runs_with_expired_letters(limit)] == [expected[1]]
     kit.clock.move(2 * DAY)
-    found = await kit.store.expiring(limit)
+    found = await kit.store.runs_with_expired_letters(limit)
     assert [run.public_id for run in found] == [expected[1], expected[2], expected[0]][:limit]
     assert {(run.status, run.input) for run in found} == {(RunStatus.DLQ_PENDING, '{"order":1}')}
 
@@ -208,14 +206,14 @@ async def test_a_letter_that_somebody_decided_on_does_not_expire(kit: Kit, statu
     else:
         await kit.store.apply([closes(run, status)])
     kit.clock.move(DAY)
-    assert await kit.store.expiring(10) == []
+    assert await kit.store.runs_with_expired_letters(10) == []
 
 
 async def test_a_letter_that_went_over_expires_with_the_run_that_has_it(kit: Kit) -> None:
     worker, old, new = await handed_over(kit)
     await kit.store.apply([fails_again(new, expires_in=SECOND)], worker=worker)
     kit.clock.move(SECOND)
-    (found,) = await kit.store.expiring(10)
+    (found,) = await kit.store.runs_with_expired_letters(10)
     assert (found.public_id, found.letter) == (new.public_id, f"dl-{old.public_id}")
 
 

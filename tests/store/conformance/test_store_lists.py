@@ -14,7 +14,7 @@ from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transitions import AuditWrite
 from redrive.errors import InputError
 from redrive.reasons import Reason, ReasonCode
-from redrive.store.bulk import NewSet
+from redrive.store.bulk import NewBulk
 from redrive.store.filters import AuditFilter, LetterFilter, RunFilter
 from redrive.store.records import Page
 
@@ -96,9 +96,7 @@ async def test_beyond_either_end_the_way_back_is_offered(kit: Kit) -> None:
     assert len(newer.items) == 1
     back = await kit.store.runs(RunFilter(tenant="nobody"), limit=3, cursor=found.prev)
     assert (back.items, back.prev) == ([], None)
-    assert [
-        run.public_id for run in (await kit.store.runs(RunFilter(), limit=3, cursor=back.next)).items
-    ] == ids[:3]
+    assert [run.public_id for run in (await kit.store.runs(RunFilter(), limit=3, cursor=back.next)).items] == ids[:3]
 
 
 @pytest.mark.parametrize("limit", [0, -1, True, "5", 2.5, None])
@@ -114,9 +112,7 @@ async def test_a_page_has_at_most_500_rows(kit: Kit) -> None:
     assert page.next is not None
 
 
-@pytest.mark.parametrize(
-    "cursor", ["", "x", "PDU", "Pw", "é", "PDk5OTk5OTk5OTk5OTk5OTk5OTk5OTk", "PA==", "PC01", "\0"]
-)
+@pytest.mark.parametrize("cursor", ["", "x", "PDU", "Pw", "é", "PDk5OTk5OTk5OTk5OTk5OTk5OTk5OTk", "PA==", "PC01", "\0"])
 async def test_a_cursor_that_no_page_gave_is_refused(kit: Kit, cursor: str) -> None:
     if cursor == "PDU":  # "<5", as a page would give it
         await kit.store.runs(RunFilter(), limit=5, cursor=cursor)
@@ -277,8 +273,8 @@ async def test_each_filter_of_letters_filters(kit: Kit) -> None:
 @pytest.fixture
 def little(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages look through three rows at a time, and more than one run is many."""
-    monkeypatch.setattr("redrive.store.list_query.SCANNED", 3)
-    monkeypatch.setattr("redrive.store.list_query.FEW", 1)
+    monkeypatch.setattr("redrive.store.list_query.MAX_SCANNED", 3)
+    monkeypatch.setattr("redrive.store.list_query.POPULAR_ABOVE", 1)
 
 
 async def scattered(kit: Kit) -> list[str]:
@@ -322,14 +318,14 @@ async def test_a_full_page_says_no_more_than_it_found(kit: Kit) -> None:
 @pytest.mark.usefixtures("little")
 async def test_a_set_looks_through_all_letters_a_few_at_a_time(kit: Kit) -> None:
     wanted = await scattered(kit)
-    new = NewSet(public_id="s", tenant="", action="IGNORE", by="ann", where=LetterFilter(code="timeout"))
-    await kit.store.begin_set(new, AuditWrite(event="e", tenant="", by="ann", subject="s", token="t"))
-    row = await kit.store.claim_set(DAY)
+    new = NewBulk(public_id="s", tenant="", action="IGNORE", by="ann", where=LetterFilter(code="timeout"))
+    await kit.store.create_bulk(new, AuditWrite(event="e", tenant="", by="ann", subject="s", token="t"))
+    row = await kit.store.claim_bulk(DAY)
     assert row is not None
     found: list[str] = []
     while (items := await kit.store.advance(row, (), limit=10, lease=DAY)) is not None:
         found = [item.letter for item in items]
-        if len(found) == len(wanted) and (await kit.store.set_of("s")).listed:
+        if len(found) == len(wanted) and (await kit.store.bulk_by_id("s")).listed:
             break
     assert found == wanted[::-1]
 

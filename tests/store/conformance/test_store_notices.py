@@ -12,14 +12,14 @@ from redrive.errors import NotAllowed
 from redrive.records import replace
 from redrive.store.filters import AuditFilter, OutboxFilter
 from redrive.store.notifications import (
-    LaneCase,
+    DueLane,
+    LaneNotification,
     NewNotice,
     NewNotification,
     NotificationFilter,
     RuleRow,
-    Telling,
 )
-from redrive.store.records import Purge
+from redrive.store.records import PurgeRequest
 
 ALL = NotificationFilter()
 SET, DELETED = noted("notify.set"), noted("notify.deleted")
@@ -29,7 +29,7 @@ def fact(name: str, lane: str = "a", tenant: str = "default") -> NewNotice:
     return NewNotice(public_id=name, tenant=tenant, lane=lane, notice=f'"{name}"')
 
 
-def telling(case: LaneCase, name: str = "n", **more: Any) -> Telling:
+def telling(case: DueLane, name: str = "n", **more: Any) -> LaneNotification:
     new = NewNotification(
         public_id=f"{name}-{case.tenant}-{case.lane}-{case.last}",
         tenant=case.tenant,
@@ -39,10 +39,10 @@ def telling(case: LaneCase, name: str = "n", **more: Any) -> Telling:
         in_app=more.pop("in_app", True),
         content='"told"',
     )
-    return Telling(case=case, every=HOUR, notification=new, **more)
+    return LaneNotification(case=case, every=HOUR, notification=new, **more)
 
 
-async def due(kit: Kit) -> list[LaneCase]:
+async def due(kit: Kit) -> list[DueLane]:
     return await kit.store.notices.due(limit=10, newest=2)
 
 
@@ -139,14 +139,13 @@ async def test_a_tenants_user_has_its_own_inbox_and_rules_and_makes_no_notificat
     for tenant in ("acme", "umbrella"):
         await kit.store.notices.add([fact(f"f-{tenant}", tenant=tenant)])
         await kit.store.notices.set_rule(
-            RuleRow(tenant=tenant, workflow="w", rule="{}", updated_at=0, updated_by="ann"),
-            noted("notify.set"),
+            RuleRow(tenant=tenant, workflow="w", rule="{}", updated_at=0, updated_by="ann"), noted("notify.set")
         )
     await kit.store.notices.set_rule(
         RuleRow(tenant="", workflow="", rule="{}", updated_at=0, updated_by="ann"), noted("notify.set")
     )
     assert await tell_all(kit) == 2
-    acme, some = kit.store.confined("acme").notices, kit.store.confined("acme", ["v"]).notices
+    acme, some = kit.store.tenant_view("acme").notices, kit.store.tenant_view("acme", ["v"]).notices
     assert [row.tenant for row in (await acme.inbox(ALL, "ann", limit=9, cursor=None)).items] == ["acme"]
     theirs = NotificationFilter(tenant="umbrella")
     assert (await acme.inbox(theirs, "ann", limit=9, cursor=None)).items == []
@@ -176,14 +175,8 @@ async def test_what_was_told_long_ago_is_removed(kit: Kit) -> None:
     await notices.add([fact("waits", lane="b"), fact("new", lane="c")])
     await kit.by_hand("DELETE FROM redrive.notice_lanes WHERE lane = 'c'")
     everything = 100 * DAY
-    kept = Purge(
-        runs=everything,
-        letters=30 * DAY,
-        messages=DAY,
-        workers=everything,
-        audit=everything,
-        keep=None,
-        limit=100,
+    kept = PurgeRequest(
+        runs=everything, letters=30 * DAY, messages=DAY, workers=everything, audit=everything, keep=None, limit=100
     )
     assert await kit.store.purge(kept) == 2, "the fact that was told, and its lane"
     assert await inbox(kit) == [("w", True)]

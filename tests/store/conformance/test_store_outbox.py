@@ -14,13 +14,13 @@ from redrive.core.outbox import Suspects
 from redrive.records import replace
 from redrive.store import outbox as store_outbox
 from redrive.store.filters import AuditFilter, OutboxFilter
-from redrive.store.outbox_records import DeliveryChoice, DeliveryDecision
-from redrive.store.records import Purge
+from redrive.store.outbox_records import DeliveryAction, DeliveryDecision
+from redrive.store.records import PurgeRequest
 
-PURGE = Purge(runs=DAY, letters=DAY, workers=DAY, limit=500, messages=DAY)
+PURGE = PurgeRequest(runs=DAY, letters=DAY, workers=DAY, limit=500, messages=DAY)
 
 
-def decision(message: str, choice: DeliveryChoice, sink: str | None = None) -> DeliveryDecision:
+def decision(message: str, choice: DeliveryAction, sink: str | None = None) -> DeliveryDecision:
     line = noted("outbox.retried", subject=message, token=f"{message}-{choice}-{sink}")
     return DeliveryDecision(message=message, choice=choice, sink=sink, audit=line)
 
@@ -138,7 +138,7 @@ async def test_what_nobody_noted_is_a_suspect_that_is_claimed_alone(kit: Kit) ->
 
 
 async def test_large_messages_come_in_small_numbers(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_outbox, "MOST_BYTES", 20_000)
+    monkeypatch.setattr(store_outbox, "MAX_CLAIM_BYTES", 20_000)
     limit_size, read = store_outbox._limit_size, []
 
     def limited(rows: list[Any], limit: int) -> Any:
@@ -265,10 +265,9 @@ async def test_nothing_waits_behind_what_is_over_already(kit: Kit) -> None:
     outbox = await Outbox.open(kit)
     await outbox.say("a1", "a2", key="a")
     a1, a2 = (await outbox.claim()).items
-    await kit.store.decide_deliveries(decision("a1", DeliveryChoice.SKIP))
+    await kit.store.decide_deliveries(decision("a1", DeliveryAction.SKIP))
     await outbox.note(
-        mark(a1, PENDING, attempt=1, wake_in=SECOND),
-        mark(a2, PENDING, behind=a1.message.id, tried=False),
+        mark(a1, PENDING, attempt=1, wake_in=SECOND), mark(a2, PENDING, behind=a1.message.id, tried=False)
     )
     assert await outbox.status("a1") is SKIPPED
     assert await outbox.claimed() == ["a2"]
@@ -320,7 +319,7 @@ async def test_retrying_a_dead_message_begins_anew_and_lets_its_key_follow(kit: 
     await outbox.note(mark((await outbox.claim()).items[0], DEAD, attempt=3))
     await outbox.say("a2", key="a")
     assert await outbox.claimed() == []
-    assert await kit.store.decide_deliveries(decision("a1", DeliveryChoice.RETRY)) == 1
+    assert await kit.store.decide_deliveries(decision("a1", DeliveryAction.RETRY)) == 1
     (again,) = (await outbox.claim()).items
     assert (again.message.public_id, again.attempt) == ("a1", 0)
     await outbox.note(mark(again))
@@ -333,7 +332,7 @@ async def test_skipping_a_dead_message_lets_its_key_go_on(kit: Kit) -> None:
     await outbox.note(mark((await outbox.claim()).items[0], DEAD))
     await outbox.say("a2", "a3", key="a")
     assert await outbox.claimed() == []
-    assert await kit.store.decide_deliveries(decision("a1", DeliveryChoice.SKIP, "s")) == 1
+    assert await kit.store.decide_deliveries(decision("a1", DeliveryAction.SKIP, "s")) == 1
     assert await outbox.status("a1") is SKIPPED
     assert await outbox.claimed() == ["a2", "a3"]
     assert await kit.store.blocked_keys(limit=10) == []
@@ -343,11 +342,11 @@ async def test_a_decision_sent_again_changes_nothing_and_is_noted_once(kit: Kit)
     outbox = await Outbox.open(kit, sink("s"), sink("t"))
     await outbox.say("m1")
     await outbox.note(mark((await outbox.claim()).items[0], DEAD))
-    assert await kit.store.decide_deliveries(decision("m1", DeliveryChoice.RETRY)) == 1
-    assert await kit.store.decide_deliveries(decision("m1", DeliveryChoice.RETRY)) == 0
-    assert await kit.store.decide_deliveries(decision("m1", DeliveryChoice.SKIP)) == 2
-    assert await kit.store.decide_deliveries(decision("m1", DeliveryChoice.SKIP)) == 0
-    assert await kit.store.decide_deliveries(decision("none", DeliveryChoice.SKIP)) == 0
+    assert await kit.store.decide_deliveries(decision("m1", DeliveryAction.RETRY)) == 1
+    assert await kit.store.decide_deliveries(decision("m1", DeliveryAction.RETRY)) == 0
+    assert await kit.store.decide_deliveries(decision("m1", DeliveryAction.SKIP)) == 2
+    assert await kit.store.decide_deliveries(decision("m1", DeliveryAction.SKIP)) == 0
+    assert await kit.store.decide_deliveries(decision("none", DeliveryAction.SKIP)) == 0
     page = await kit.store.audit(AuditFilter(subject="m1"), limit=10, cursor=None)
     assert len(page.items) == 2
 
@@ -430,9 +429,7 @@ async def test_delivered_messages_go_when_their_time_is_over_and_others_stay(kit
     await outbox.say("done", "dead", "waits")
     await outbox.publish(say("half", "late.one"), say("nobody", "orders.x"))
     claims = {each.message.public_id: each for each in (await outbox.claim()).items}
-    await outbox.note(
-        *(mark(claims[name]) for name in ("done", "half", "nobody")), mark(claims["dead"], DEAD)
-    )
+    await outbox.note(*(mark(claims[name]) for name in ("done", "half", "nobody")), mark(claims["dead"], DEAD))
     await kit.store.purge(PURGE)
     assert len(await outbox.listed()) == 5
     kit.clock.move(DAY)

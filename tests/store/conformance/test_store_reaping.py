@@ -9,13 +9,13 @@ import pytest
 from store_kit import HOUR, LEASE, SECOND, Kit, entry, writes
 
 from redrive.chores.reap import Reaper
-from redrive.core.outbox import Carrier
+from redrive.core.outbox import SinkLease
 from redrive.core.run_options import RunOptions, StepOptions
 from redrive.core.states import RunStatus, StepStatus
-from redrive.core.transitions import Answer, Transition
+from redrive.core.transitions import Transition, TransitionResult
 from redrive.errors import DataRefused, StoreUnavailable
 from redrive.store.port import Store
-from redrive.store.workers import Claimed
+from redrive.store.workers import ClaimedRun
 from redrive.testing.faulty_store import FAIL, LOSE, Fault, inject_faults, nth
 
 RUN, STEP, SLOW = RunOptions().to_json(), StepOptions().to_json(), StepOptions(timeout=3600).to_json()
@@ -33,12 +33,8 @@ class Refusing:
         return getattr(self._inner, name)
 
     async def apply(
-        self,
-        transitions: Sequence[Transition],
-        *,
-        worker: int | None = None,
-        carriers: Sequence[Carrier] = (),
-    ) -> list[Answer]:
+        self, transitions: Sequence[Transition], *, worker: int | None = None, carriers: Sequence[SinkLease] = ()
+    ) -> list[TransitionResult]:
         if any(each.run == self.bad for each in transitions):
             raise DataRefused("the store refused a row: on purpose")
         return await self._inner.apply(transitions, worker=worker, carriers=carriers)
@@ -52,7 +48,7 @@ async def under_way(
     lease: int = LEASE,
     workflow: str = "w",
     **more: int,
-) -> list[Claimed]:
+) -> list[ClaimedRun]:
     """A worker that holds a run for each of these options; a step of each is under way if there are any."""
     for each in options:
         await kit.start(options=each, workflow=workflow, **more)
@@ -67,7 +63,7 @@ async def under_way(
     return sorted(runs, key=lambda run: run.id)
 
 
-async def ends(kit: Kit, run: Claimed) -> list[str]:
+async def ends(kit: Kit, run: ClaimedRun) -> list[str]:
     """How the attempts of a run ended."""
     return [str(row.end) for row in await kit.store.attempts(run.id)]
 
@@ -80,9 +76,7 @@ REFUSED = {  # what is wrong with the runs, when it shows, and what becomes of t
 
 
 @pytest.mark.parametrize("which", REFUSED)
-async def test_a_run_that_is_refused_holds_up_no_other(
-    kit: Kit, which: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_run_that_is_refused_holds_up_no_other(kit: Kit, which: str, caplog: pytest.LogCaptureFixture) -> None:
     more, later, good = REFUSED[which]
     runs = await under_way(kit, options=[RUN] * 3, step=[STEP] * 3 if which == "hung" else [SLOW] * 3, **more)
     kit.clock.move(later)
@@ -96,9 +90,7 @@ async def test_a_run_that_is_refused_holds_up_no_other(
     assert await Reaper(cast(Store, store), kit.clock).run_once() == 1  # nothing of it was lost
 
 
-async def test_a_run_that_cannot_be_read_holds_up_no_other(
-    kit: Kit, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_run_that_cannot_be_read_holds_up_no_other(kit: Kit, caplog: pytest.LogCaptureFixture) -> None:
     """The unreadable one is due like the others; the worker that claims it writes its letter."""
     runs = await under_way(kit, options=[RUN, UNREADABLE, RUN])
     kit.clock.move(LEASE + 1)
@@ -116,9 +108,7 @@ async def test_a_run_that_cannot_be_read_passes_its_deadline(kit: Kit) -> None:
     assert (await kit.letter(runs[1])).code == "timeout"
 
 
-async def test_a_step_that_cannot_be_read_is_taken_from_its_worker(
-    kit: Kit, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_step_that_cannot_be_read_is_taken_from_its_worker(kit: Kit, caplog: pytest.LogCaptureFixture) -> None:
     runs = await under_way(kit, options=[RUN, RUN, UNREADABLE], step=[STEP, UNREADABLE, STEP])
     kit.clock.move(5 * SECOND)
     assert await Reaper(kit.store, kit.clock).run_once() == 3
@@ -128,7 +118,7 @@ async def test_a_step_that_cannot_be_read_is_taken_from_its_worker(
     assert any(runs[1].public_id in message and "charge" in message for message in caplog.messages)
 
 
-async def everything_at_once(kit: Kit, name: str) -> tuple[Claimed, Claimed, Claimed]:
+async def everything_at_once(kit: Kit, name: str) -> tuple[ClaimedRun, ClaimedRun, ClaimedRun]:
     """A run of a dead worker, one that hangs and one that is overdue in the hands of a living one."""
     (orphan,) = await under_way(kit, workflow=name, step=[STEP], lease=SECOND)
     (hung,) = await under_way(kit, workflow=name, step=[STEP], lease=HOUR)
@@ -142,7 +132,7 @@ async def test_whatever_call_of_the_reaper_goes_wrong_the_next_round_makes_good(
     counted = inject_faults(kit.store)
     assert await Reaper(counted, kit.clock).run_once() == 3
     calls = list(counted.calls)
-    assert {"bury", "held", "hung", "overdue", "apply"} <= set(calls)
+    assert {"expire_workers", "held", "hung", "overdue", "apply"} <= set(calls)
     for number in range(1, len(calls) + 1):
         for fault in (FAIL, LOSE):
             await goes_wrong(kit, number, fault)

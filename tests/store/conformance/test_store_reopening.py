@@ -3,17 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from letter_kit import (
-    answers,
-    audited,
-    case_of,
-    failed,
-    fails_again,
-    reopens,
-    replayed,
-    restarts,
-    state_of,
-)
+from letter_kit import answers, audited, case_of, failed, fails_again, reopens, replayed, restarts, state_of
 from store_kit import DAY, HOUR, SECOND, Kit, buried, entry, noted, writes
 
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
@@ -237,9 +227,7 @@ async def test_a_new_run_starts_with_all_that_was_said_about_it(kit: Kit) -> Non
 
 
 @pytest.mark.parametrize(("timeout", "deadline", "soonest"), [(HOUR, DAY, HOUR), (DAY, HOUR, HOUR)])
-async def test_the_sooner_of_timeout_and_deadline_holds(
-    kit: Kit, timeout: int, deadline: int, soonest: int
-) -> None:
+async def test_the_sooner_of_timeout_and_deadline_holds(kit: Kit, timeout: int, deadline: int, soonest: int) -> None:
     _, run = await failed(kit)
     now = kit.clock.now()
     new = kit.new(timeout=timeout, deadline=now + deadline)
@@ -314,8 +302,7 @@ async def test_a_batch_of_replays_and_ordinary_transitions_is_written_each_for_i
     assert kept == [True, True, True, False, True, True, True]
     assert [row.index for row in await kit.store.journal(plain.id)] == [0, 1]
     found = {
-        each.public_id: await case_of(kit, each.public_id)
-        for each in (reopened, restarted, late, answered, failing)
+        each.public_id: await case_of(kit, each.public_id) for each in (reopened, restarted, late, answered, failing)
     }
     assert found[reopened.public_id].run.input == '{"n":2}'
     assert [row.superseded for row in found[reopened.public_id].journal] == [0, 1, 0, 1]

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from letter_kit import (
-    answers,
-    audited,
-    case_of,
-    failed,
-    fails_again,
-    letter_of,
-    reopens,
-    replay,
-    replayed,
-    restarts,
-)
+from letter_kit import answers, audited, case_of, failed, fails_again, letter_of, reopens, replay, replayed, restarts
 from store_kit import SECOND, Kit, becomes, catalogue, noted
 
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.records import field_names, replace
 from redrive.store.filters import LetterFilter
 from redrive.store.records import ReplayRow, Triage
-from redrive.store.workers import CatalogueItem, KnownItem, NewWorker
+from redrive.store.workers import CatalogueItem, CatalogueRow, NewWorker
 
 
 async def test_a_decision_is_remembered_as_it_was_made(kit: Kit) -> None:
@@ -86,9 +75,7 @@ async def test_the_end_of_a_replay_under_an_old_fence_is_no_end(kit: Kit) -> Non
     worker, run = await failed(kit)
     again = await replayed(kit, worker, run)
     before = await case_of(kit, run.public_id)
-    assert not (await kit.store.apply([replace(answers(again), fence=again.fence - 1)], worker=worker))[
-        0
-    ].kept
+    assert not (await kit.store.apply([replace(answers(again), fence=again.fence - 1)], worker=worker))[0].kept
     assert await case_of(kit, run.public_id) == before
     assert await audited(kit, event="dlq.replay_succeeded") == []
 
@@ -215,7 +202,7 @@ async def test_a_name_is_known_as_the_newest_code_that_has_it_registered_it(kit:
         "gone": ("z", "1"),
         "charge": ("a", "2"),
     }
-    assert found["step", "charge"] == KnownItem(
+    assert found["step", "charge"] == CatalogueRow(
         kind="step", name="charge", version="a", options="{}", schema_in="2", schema_out="out"
     )
     assert await kit.store.known([]) == []

@@ -7,7 +7,7 @@ from letter_kit import case_of, failed, letter_of, moved, replay
 from store_kit import HOUR, SECOND, Kit, becomes, entry, letter, writes
 
 from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
-from redrive.core.transitions import Reopening, RunWrite
+from redrive.core.transitions import ReopenWrite, RunWrite
 from redrive.records import replace
 
 ENDS = [RunStatus.COMPENSATED, RunStatus.TIMED_OUT, RunStatus.CANCELLED, RunStatus.DLQ_PENDING]
@@ -20,11 +20,7 @@ async def test_what_a_run_will_end_as_comes_with_every_claim(kit: Kit, ends_as: 
     back = becomes(run, RunStatus.COMPENSATING, wake_in=-HOUR, take=True, failure="{}", ends_as=ends_as)
     assert (await kit.store.apply([back], worker=worker))[0].kept
     row = await kit.look(run)
-    assert (row.status, row.available_at, row.failure) == (
-        RunStatus.COMPENSATING,
-        kit.clock.now() - HOUR,
-        "{}",
-    )
+    assert (row.status, row.available_at, row.failure) == (RunStatus.COMPENSATING, kit.clock.now() - HOUR, "{}")
     (claimed,) = (await kit.claim(worker)).runs
     assert (claimed.ends_as, claimed.status) == (ends_as, RunStatus.COMPENSATING)
     waits = becomes(claimed, RunStatus.COMPENSATING, wake_in=SECOND, take=True)
@@ -57,8 +53,7 @@ async def test_a_run_that_is_rolled_back_is_not_overdue(kit: Kit) -> None:
     kit.clock.move(2 * HOUR)
     assert len(await kit.store.overdue(0, 10)) == 1
     await kit.store.apply(
-        [becomes(run, RunStatus.COMPENSATING, wake_in=0, take=True, ends_as=RunStatus.TIMED_OUT)],
-        worker=worker,
+        [becomes(run, RunStatus.COMPENSATING, wake_in=0, take=True, ends_as=RunStatus.TIMED_OUT)], worker=worker
     )
     assert await kit.store.overdue(0, 10) == []
 
@@ -83,11 +78,7 @@ async def test_a_letter_is_written_and_closed_by_one_transition(kit: Kit) -> Non
     )
     assert (await kit.store.apply([ends], worker=worker))[0].kept
     found = await kit.letter(run)
-    assert (found.status, found.resolution, found.closed_by) == (
-        LetterStatus.RESOLVED,
-        "rolled_back",
-        "redrive",
-    )
+    assert (found.status, found.resolution, found.closed_by) == (LetterStatus.RESOLVED, "rolled_back", "redrive")
     assert found.closed_at == kit.clock.now()
     assert (await kit.look(run)).status is RunStatus.COMPENSATED
 
@@ -96,10 +87,8 @@ async def test_a_decision_to_roll_back_is_kept_like_every_other(kit: Kit) -> Non
     _, run = await failed(kit)
     back = writes(
         run,
-        change=RunWrite(
-            status=RunStatus.COMPENSATING, wake_in=0, take=True, deaths=0, ends_as=RunStatus.COMPENSATED
-        ),
-        reopens=Reopening(letter=letter_of(run)),
+        change=RunWrite(status=RunStatus.COMPENSATING, wake_in=0, take=True, deaths=0, ends_as=RunStatus.COMPENSATED),
+        reopens=ReopenWrite(letter=letter_of(run)),
         move=moved(run, LetterStatus.REPLAYING),
         replay=replay(run, mode="ROLLBACK"),
     )
@@ -113,9 +102,7 @@ async def test_a_decision_to_roll_back_is_kept_like_every_other(kit: Kit) -> Non
 
 async def test_a_planned_compensation_stays_open_until_it_is_done_or_skipped(kit: Kit) -> None:
     worker, run = await kit.held()
-    planned = [
-        replace(entry(n, StepStatus.PENDING, attempt=0, input="{}"), kind=EntryKind.UNDO) for n in range(3)
-    ]
+    planned = [replace(entry(n, StepStatus.PENDING, attempt=0, input="{}"), kind=EntryKind.UNDO) for n in range(3)]
     listed = replace(entry(3, StepStatus.SKIPPED, attempt=0), kind=EntryKind.UNDO)
     await kit.store.apply([writes(run, *planned, listed)], worker=worker)
     rows = await kit.store.journal(run.id)

@@ -8,7 +8,7 @@ from store_kit import HOUR, LEASE, SECOND, Kit, noted
 from redrive.errors import NotAllowed
 from redrive.records import replace
 from redrive.store.filters import AuditFilter
-from redrive.store.schedules import NewSchedule, ScheduleMark, ScheduleRow
+from redrive.store.settings import NewSchedule, ScheduleProgress, ScheduleRow
 
 DAILY = NewSchedule(tenant="default", workflow="w", name="daily", expression="0 6 * * *", zone="UTC")
 PLACE = DAILY.place
@@ -35,8 +35,8 @@ async def test_a_schedule_begins_when_it_is_first_seen(kit: Kit) -> None:
 async def test_it_moves_on_once_and_only_forwards(kit: Kit) -> None:
     worker, now = await kit.worker(), kit.clock.now()
     await kit.store.schedules.keep([DAILY, OTHERS], worker=worker)
-    first = ScheduleMark(schedule=DAILY, at=now + HOUR, run="r1")
-    other = ScheduleMark(schedule=OTHERS, at=now + HOUR, run=None)
+    first = ScheduleProgress(schedule=DAILY, at=now + HOUR, run="r1")
+    other = ScheduleProgress(schedule=OTHERS, at=now + HOUR, run=None)
     assert await kit.store.schedules.mark([other, first]) == [True, True]
     assert await kit.store.schedules.mark([first, other]) == [False, False]
     assert await kit.store.schedules.mark([replace(first, at=now + 1, run="r0")]) == [False]
@@ -53,7 +53,7 @@ async def test_another_expression_is_in_force_when_the_keeper_is_gone(kit: Kit) 
     await kit.store.retire(old)
     changed = await keep(kit, new, LATER)
     assert (changed.expression, changed.passed) == (LATER.expression, began + SECOND)
-    stale = ScheduleMark(schedule=DAILY, at=began + HOUR, run="r1")
+    stale = ScheduleProgress(schedule=DAILY, at=began + HOUR, run="r1")
     assert await kit.store.schedules.mark([stale]) == [False]
     assert (await keep(kit, old)).expression == LATER.expression
 
@@ -81,10 +81,7 @@ async def test_a_pause_is_noted_once_and_what_came_meanwhile_is_over(kit: Kit) -
     row = await keep(kit, worker)
     assert (row.paused_at, row.paused_by, row.passed) == (None, None, kit.clock.now())
     page = await kit.store.audit(AuditFilter(), limit=10, cursor=None)
-    assert [(line.event, line.by) for line in page.items] == [
-        ("schedule.resumed", "ann"),
-        ("schedule.paused", "ann"),
-    ]
+    assert [(line.event, line.by) for line in page.items] == [("schedule.resumed", "ann"), ("schedule.paused", "ann")]
 
 
 async def test_only_what_nobody_alive_keeps_is_removed(kit: Kit) -> None:
@@ -100,17 +97,15 @@ async def test_a_view_shows_and_changes_the_schedules_of_its_tenant_and_workflow
     worker = await kit.worker()
     second = replace(DAILY, workflow="v")
     await kit.store.schedules.keep([DAILY, OTHERS, second], worker=worker)
-    view = kit.store.confined("default").schedules
+    view = kit.store.tenant_view("default").schedules
     assert [(row.place, row.kept) for row in await view.known()] == [(second.place, True), (PLACE, True)]
     assert await view.known(tenant="other") == []
-    assert [row.place for row in await kit.store.confined("default", ["v"]).schedules.known()] == [
-        second.place
-    ]
+    assert [row.place for row in await kit.store.tenant_view("default", ["v"]).schedules.known()] == [second.place]
     assert await view.pause(PLACE, noted("schedule.paused"))
     assert await view.resume(PLACE, noted("schedule.resumed"))
     assert not await view.remove(PLACE, noted("schedule.removed"))
     for wrong in (OTHERS.place, PLACE):
-        narrow = kit.store.confined("default", ["v"]).schedules
+        narrow = kit.store.tenant_view("default", ["v"]).schedules
         with pytest.raises(NotAllowed):
             await narrow.pause(wrong, noted("schedule.paused"))
     with pytest.raises(NotAllowed):

@@ -13,29 +13,29 @@ from redrive.core.states import RunStatus
 from redrive.core.transitions import AuditWrite
 from redrive.errors import InputError
 from redrive.store.bulk import (
-    ItemMark,
-    NewSet,
-    SetChange,
-    SetItemRow,
+    BulkChange,
+    BulkItemResult,
+    BulkItemRow,
+    BulkRow,
+    BulkVerb,
+    NewBulk,
     SetItemStatus,
-    SetRow,
     SetStatus,
-    SetVerb,
 )
 from redrive.store.filters import AuditFilter, LetterFilter
-from redrive.store.records import Purge
-from redrive.store.workers import Claimed
+from redrive.store.records import PurgeRequest
+from redrive.store.workers import ClaimedRun
 
 LEASE = 15 * SECOND
 DONE, FAILED = SetItemStatus.DONE, SetItemStatus.FAILED
-STOP, PAUSE, RESUME = (SetChange(verb) for verb in (SetVerb.STOP, SetVerb.PAUSE, SetVerb.RESUME))
+STOP, PAUSE, RESUME = (BulkChange(verb) for verb in (BulkVerb.STOP, BulkVerb.PAUSE, BulkVerb.RESUME))
 
 
 def line(event: str = "dlq.set_started", by: str = "ann", token: str = "t1") -> AuditWrite:
     return AuditWrite(event=event, tenant="", by=by, subject="set1", after='{"action":"REPLAY"}', token=token)
 
 
-def new(public_id: str = "set1", **more: Any) -> NewSet:
+def new(public_id: str = "set1", **more: Any) -> NewBulk:
     given: dict[str, Any] = {
         "public_id": public_id,
         "tenant": "",
@@ -44,29 +44,29 @@ def new(public_id: str = "set1", **more: Any) -> NewSet:
         "reason": "the bank is back",
         "request": '{"mode":"FROM_FAILED"}',
     }
-    return NewSet(**{**given, **more})
+    return NewBulk(**{**given, **more})
 
 
-async def begun(kit: Kit, **more: Any) -> SetRow:
+async def begun(kit: Kit, **more: Any) -> BulkRow:
     """A set that somebody has just begun."""
     wanted = new(**more)
-    await kit.store.begin_set(wanted, line(token=f"t-{wanted.public_id}"))
+    await kit.store.create_bulk(wanted, line(token=f"t-{wanted.public_id}"))
     return await known(kit, wanted.public_id)
 
 
-async def known(kit: Kit, public_id: str = "set1") -> SetRow:
-    found = await kit.store.set_of(public_id)
+async def known(kit: Kit, public_id: str = "set1") -> BulkRow:
+    found = await kit.store.bulk_by_id(public_id)
     assert found is not None
     return found
 
 
-async def claimed(kit: Kit) -> SetRow:
-    found = await kit.store.claim_set(LEASE)
+async def claimed(kit: Kit) -> BulkRow:
+    found = await kit.store.claim_bulk(LEASE)
     assert found is not None
     return found
 
 
-async def letters(kit: Kit, count: int, *, tenant: str = "default", **more: Any) -> list[Claimed]:
+async def letters(kit: Kit, count: int, *, tenant: str = "default", **more: Any) -> list[ClaimedRun]:
     """Runs that ended in letters of one kind."""
     await kit.start(count, tenant=tenant)
     worker = await kit.worker()
@@ -76,12 +76,12 @@ async def letters(kit: Kit, count: int, *, tenant: str = "default", **more: Any)
 
 
 async def advance(
-    kit: Kit, row: SetRow, marks: tuple[ItemMark, ...] = (), limit: int = 100
-) -> list[SetItemRow] | None:
+    kit: Kit, row: BulkRow, marks: tuple[BulkItemResult, ...] = (), limit: int = 100
+) -> list[BulkItemRow] | None:
     return await kit.store.advance(row, marks, limit=limit, lease=LEASE)
 
 
-def ids(runs: list[Claimed]) -> list[str]:
+def ids(runs: list[ClaimedRun]) -> list[str]:
     return [f"dl-{run.public_id}" for run in runs]
 
 
@@ -128,7 +128,7 @@ async def test_letters_that_are_named_are_taken_as_they_are(kit: Kit) -> None:
 async def test_a_set_that_is_begun_twice_is_one_set(kit: Kit) -> None:
     runs = await letters(kit, 1)
     for _ in range(2):
-        await kit.store.begin_set(new(letters=tuple(ids(runs))), line())
+        await kit.store.create_bulk(new(letters=tuple(ids(runs))), line())
     assert (await known(kit)).total == 1
     log = await kit.store.audit(AuditFilter(subject="set1"), limit=10, cursor=None)
     assert [(each.event, each.by, each.after) for each in log.items] == [
@@ -144,8 +144,8 @@ async def test_marks_are_counted_once_and_the_next_letters_come(kit: Kit) -> Non
     assert first is not None
     assert len(first) == 2
     marks = (
-        ItemMark(id=first[0].id, status=DONE, run_id="run"),
-        ItemMark(id=first[1].id, status=FAILED, error="it does not fit"),
+        BulkItemResult(id=first[0].id, status=DONE, run_id="run"),
+        BulkItemResult(id=first[1].id, status=FAILED, error="it does not fit"),
     )
     for _ in range(2):  # the reply was lost
         second = await advance(kit, row, marks, limit=2)
@@ -170,10 +170,10 @@ async def test_a_set_whose_letters_are_all_marked_is_done(kit: Kit) -> None:
     items = await advance(kit, row)
     assert items is not None
     kit.clock.move(SECOND)
-    assert await advance(kit, row, (ItemMark(id=items[0].id, status=DONE),)) is None
+    assert await advance(kit, row, (BulkItemResult(id=items[0].id, status=DONE),)) is None
     now = await known(kit)
     assert (now.status, now.done, now.ended_at) == (SetStatus.DONE, 1, kit.clock.now())
-    assert await kit.store.claim_set(LEASE) is None
+    assert await kit.store.claim_bulk(LEASE) is None
 
 
 async def test_a_set_of_nothing_is_done_at_once(kit: Kit) -> None:
@@ -186,10 +186,10 @@ async def test_one_node_at_a_time_works_on_a_set(kit: Kit) -> None:
     await letters(kit, 1)
     await begun(kit, where=LetterFilter())
     nodes = [kit.store, await kit.beside(), await kit.beside()]
-    taken = [row for row in await asyncio.gather(*(node.claim_set(LEASE) for node in nodes)) if row]
+    taken = [row for row in await asyncio.gather(*(node.claim_bulk(LEASE) for node in nodes)) if row]
     assert len(taken) == 1
     kit.clock.move(LEASE - 1)
-    assert await kit.store.claim_set(LEASE) is None
+    assert await kit.store.claim_bulk(LEASE) is None
     kit.clock.move(1)
     other = await claimed(kit)
     assert other.fence == taken[0].fence + 1
@@ -207,7 +207,7 @@ async def test_what_was_decided_is_noted_even_by_a_node_that_lost_the_set(kit: K
     assert items is not None
     kit.clock.move(LEASE)
     quick = await claimed(kit)
-    assert await advance(kit, slow, (ItemMark(id=items[0].id, status=DONE),)) is None
+    assert await advance(kit, slow, (BulkItemResult(id=items[0].id, status=DONE),)) is None
     left = await advance(kit, quick)
     assert left is not None
     assert [item.id for item in left] != [items[0].id]
@@ -221,7 +221,7 @@ async def test_each_advance_renews_the_lease_and_none_gives_it_up(kit: Kit) -> N
     kit.clock.move(LEASE - 1)
     await advance(kit, row, limit=1)
     kit.clock.move(LEASE - 1)
-    assert await kit.store.claim_set(LEASE) is None
+    assert await kit.store.claim_bulk(LEASE) is None
     assert await kit.store.advance(row, (), limit=0, lease=0) == []
     assert (await claimed(kit)).id == row.id
 
@@ -246,23 +246,15 @@ async def test_a_stopped_set_hands_out_nothing_more_but_takes_marks(kit: Kit) ->
     row = await claimed(kit)
     items = await advance(kit, row, limit=1)
     assert items is not None
-    assert await kit.store.change_set("set1", STOP, line("dlq.set_stopped", by="bob", token="t2"))
-    assert await advance(kit, row, (ItemMark(id=items[0].id, status=DONE),)) is None
+    assert await kit.store.change_bulk("set1", STOP, line("dlq.set_stopped", by="bob", token="t2"))
+    assert await advance(kit, row, (BulkItemResult(id=items[0].id, status=DONE),)) is None
     now = await known(kit)
-    assert (now.status, now.closed_by, now.done, now.ended_at) == (
-        SetStatus.STOPPED,
-        "bob",
-        1,
-        kit.clock.now(),
-    )
+    assert (now.status, now.closed_by, now.done, now.ended_at) == (SetStatus.STOPPED, "bob", 1, kit.clock.now())
     kit.clock.move(DAY)
-    assert await kit.store.claim_set(LEASE) is None
-    assert not await kit.store.change_set("set1", STOP, line("dlq.set_stopped", token="t3"))
+    assert await kit.store.claim_bulk(LEASE) is None
+    assert not await kit.store.change_bulk("set1", STOP, line("dlq.set_stopped", token="t3"))
     log = await kit.store.audit(AuditFilter(subject="set1"), limit=10, cursor=None)
-    assert [(each.event, each.by) for each in log.items] == [
-        ("dlq.set_stopped", "bob"),
-        ("dlq.set_started", "ann"),
-    ]
+    assert [(each.event, each.by) for each in log.items] == [("dlq.set_stopped", "bob"), ("dlq.set_started", "ann")]
 
 
 async def test_a_paused_set_is_nobodys_until_it_is_resumed(kit: Kit) -> None:
@@ -271,16 +263,16 @@ async def test_a_paused_set_is_nobodys_until_it_is_resumed(kit: Kit) -> None:
     row = await claimed(kit)
     items = await advance(kit, row, limit=1)
     assert items is not None
-    assert await kit.store.change_set("set1", PAUSE, line("dlq.set_paused", by="bob", token="t2"))
-    assert not await kit.store.change_set("set1", PAUSE, line("dlq.set_paused", by="cid", token="t3"))
-    assert await advance(kit, row, (ItemMark(id=items[0].id, status=DONE),)) is None
+    assert await kit.store.change_bulk("set1", PAUSE, line("dlq.set_paused", by="bob", token="t2"))
+    assert not await kit.store.change_bulk("set1", PAUSE, line("dlq.set_paused", by="cid", token="t3"))
+    assert await advance(kit, row, (BulkItemResult(id=items[0].id, status=DONE),)) is None
     now = await known(kit)
     assert (now.status, now.done, now.ended_at) == (SetStatus.PAUSED, 1, None)
     assert (now.paused_by, now.paused_at) == ("bob", kit.clock.now())
     kit.clock.move(DAY)
-    assert await kit.store.claim_set(LEASE) is None
-    assert await kit.store.change_set("set1", RESUME, line("dlq.set_resumed", by="bob", token="t4"))
-    assert not await kit.store.change_set("set1", RESUME, line("dlq.set_resumed", token="t5"))
+    assert await kit.store.claim_bulk(LEASE) is None
+    assert await kit.store.change_bulk("set1", RESUME, line("dlq.set_resumed", by="bob", token="t4"))
+    assert not await kit.store.change_bulk("set1", RESUME, line("dlq.set_resumed", token="t5"))
     other = await claimed(kit)
     assert (other.fence, other.status, other.paused_by) == (row.fence + 1, SetStatus.RUNNING, None)
     left = await advance(kit, other)
@@ -297,19 +289,19 @@ async def test_a_set_that_is_resumed_at_once_goes_on_at_once(kit: Kit) -> None:
     row = await claimed(kit)
     await advance(kit, row, limit=1)
     for number, change in enumerate((PAUSE, RESUME)):
-        assert await kit.store.change_set("set1", change, line("e", token=f"t{number}"))
+        assert await kit.store.change_bulk("set1", change, line("e", token=f"t{number}"))
     assert (await claimed(kit)).id == row.id
     assert await advance(kit, row) is None
 
 
 async def test_a_paused_set_can_be_stopped_and_one_that_is_over_is_left_alone(kit: Kit) -> None:
     await begun(kit, letters=("l1",))
-    await kit.store.change_set("set1", PAUSE, line("dlq.set_paused", token="t2"))
-    assert await kit.store.change_set("set1", STOP, line("dlq.set_stopped", by="bob", token="t3"))
+    await kit.store.change_bulk("set1", PAUSE, line("dlq.set_paused", token="t2"))
+    assert await kit.store.change_bulk("set1", STOP, line("dlq.set_stopped", by="bob", token="t3"))
     now = await known(kit)
     assert (now.status, now.paused_at, now.closed_by) == (SetStatus.STOPPED, None, "bob")
-    for number, change in enumerate((PAUSE, RESUME, SetChange(SetVerb.RATE, Rate(5, "s")))):
-        assert not await kit.store.change_set("set1", change, line("e", token=f"n{number}"))
+    for number, change in enumerate((PAUSE, RESUME, BulkChange(BulkVerb.RATE, Rate(5, "s")))):
+        assert not await kit.store.change_bulk("set1", change, line("e", token=f"n{number}"))
     assert (await known(kit)).rate is None
 
 
@@ -320,11 +312,11 @@ async def test_a_set_waits_for_its_rate_paused_or_not(kit: Kit) -> None:
     row = await claimed(kit)
     assert row.rate == Rate(1, "m")
     await advance(kit, row, limit=1)
-    await kit.store.change_set("set1", PAUSE, line("dlq.set_paused", token="t2"))
+    await kit.store.change_bulk("set1", PAUSE, line("dlq.set_paused", token="t2"))
     assert await kit.store.advance(row, (), limit=1, lease=60 * SECOND) is None
-    await kit.store.change_set("set1", RESUME, line("dlq.set_resumed", token="t3"))
+    await kit.store.change_bulk("set1", RESUME, line("dlq.set_resumed", token="t3"))
     kit.clock.move(60 * SECOND - 1)
-    assert await kit.store.claim_set(LEASE) is None
+    assert await kit.store.claim_bulk(LEASE) is None
     kit.clock.move(1)
     assert (await claimed(kit)).id == row.id
 
@@ -334,35 +326,35 @@ async def test_another_rate_takes_the_set_from_whoever_has_it_and_shortens_its_w
     await begun(kit, where=LetterFilter(), rate=Rate(1, "h"))
     row = await claimed(kit)
     await kit.store.advance(row, (), limit=1, lease=3600 * SECOND)
-    faster = SetChange(SetVerb.RATE, Rate(2, "s"))
-    assert await kit.store.change_set("set1", faster, line("dlq.set_rated", by="bob", token="t2"))
-    assert not await kit.store.change_set("set1", faster, line("dlq.set_rated", token="t3"))
+    faster = BulkChange(BulkVerb.RATE, Rate(2, "s"))
+    assert await kit.store.change_bulk("set1", faster, line("dlq.set_rated", by="bob", token="t2"))
+    assert not await kit.store.change_bulk("set1", faster, line("dlq.set_rated", token="t3"))
     assert await kit.store.advance(row, (), limit=1, lease=3600 * SECOND) is None
     kit.clock.move(SECOND // 2 - 1)
-    assert await kit.store.claim_set(LEASE) is None
+    assert await kit.store.claim_bulk(LEASE) is None
     kit.clock.move(1)
     assert (await claimed(kit)).rate == Rate(2, "s")
-    assert await kit.store.change_set("set1", SetChange(SetVerb.RATE), line("dlq.set_rated", token="t4"))
+    assert await kit.store.change_bulk("set1", BulkChange(BulkVerb.RATE), line("dlq.set_rated", token="t4"))
     assert (await claimed(kit)).rate is None
 
 
 async def test_a_set_that_does_not_exist_is_not_stopped(kit: Kit) -> None:
-    assert not await kit.store.change_set("set1", STOP, line())
-    assert await kit.store.set_of("set1") is None
+    assert not await kit.store.change_bulk("set1", STOP, line())
+    assert await kit.store.bulk_by_id("set1") is None
 
 
 async def test_a_set_larger_than_one_listing_is_listed_whole_and_each_letter_once(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redrive.store.bulk.GATHERED", 4)
+    monkeypatch.setattr("redrive.store.bulk.LISTING_BATCH", 4)
     runs = await letters(kit, 10)
     await begun(kit, where=LetterFilter())
     row = await claimed(kit)
     seen: list[str] = []
-    marks: tuple[ItemMark, ...] = ()
+    marks: tuple[BulkItemResult, ...] = ()
     while (items := await advance(kit, row, marks, limit=3)) is not None:
         seen += [item.letter for item in items]
-        marks = tuple(ItemMark(id=item.id, status=DONE) for item in items)
+        marks = tuple(BulkItemResult(id=item.id, status=DONE) for item in items)
     assert seen == ids(runs)
     now = await known(kit)
     assert (now.total, now.done, now.status) == (10, 10, SetStatus.DONE)
@@ -392,7 +384,7 @@ async def test_text_is_searched_unless_it_is_sealed(kit: Kit) -> None:
     where = LetterFilter(text="100%")
     if kit.kind == "sqlite-sealed":
         with pytest.raises(InputError, match="cannot be searched by text"):
-            await kit.store.begin_set(new(where=where), line())
+            await kit.store.create_bulk(new(where=where), line())
         return
     await begun(kit, where=where)
     items = await advance(kit, await claimed(kit))
@@ -403,13 +395,13 @@ async def test_text_is_searched_unless_it_is_sealed(kit: Kit) -> None:
 async def test_old_sets_go_with_their_letters(kit: Kit) -> None:
     row = await begun(kit, letters=("l1", "l2", "l3"))
     await begun(kit, public_id="set2", letters=("l1",))
-    await kit.store.change_set("set1", STOP, line("dlq.set_stopped", token="t2"))
+    await kit.store.change_bulk("set1", STOP, line("dlq.set_stopped", token="t2"))
     kit.clock.move(30 * DAY - 1)
-    purge = Purge(runs=DAY, letters=30 * DAY, workers=900 * DAY, limit=2, audit=900 * DAY)
+    purge = PurgeRequest(runs=DAY, letters=30 * DAY, workers=900 * DAY, limit=2, audit=900 * DAY)
     assert await kit.store.purge(purge) == 0
     kit.clock.move(1)
     assert [await kit.store.purge(purge) for _ in range(3)] == [2, 2, 0]
-    assert await kit.store.set_of("set1") is None
+    assert await kit.store.bulk_by_id("set1") is None
     assert (await kit.store.set_items(row, None, limit=10, cursor=None)).items == []
     assert (await known(kit, "set2")).total == 1
 
@@ -419,9 +411,7 @@ async def test_old_sets_go_with_their_letters(kit: Kit) -> None:
 
 async def test_sets_are_listed_by_pages_the_newest_first(kit: Kit) -> None:
     for number in range(1, 6):
-        await begun(
-            kit, public_id=f"set{number}", tenant="acme" if number % 2 else "other", letters=("dl-x",)
-        )
+        await begun(kit, public_id=f"set{number}", tenant="acme" if number % 2 else "other", letters=("dl-x",))
     first = await kit.store.sets(None, limit=2, cursor=None)
     assert [row.public_id for row in first.items] == ["set5", "set4"]
     second = await kit.store.sets(None, limit=2, cursor=first.next)
@@ -442,9 +432,9 @@ async def test_a_set_knows_how_its_runs_stand(kit: Kit) -> None:
     row = await claimed(kit)
     items = await advance(kit, row)
     assert items is not None
-    assert await kit.store.set_endings(row) == {}
-    marks = [ItemMark(id=item.id, status=DONE, run_id=item.letter[3:]) for item in items[:3]]
-    await advance(kit, row, (*marks, ItemMark(id=items[3].id, status=FAILED, error="no")))
+    assert await kit.store.bulk_run_counts(row) == {}
+    marks = [BulkItemResult(id=item.id, status=DONE, run_id=item.letter[3:]) for item in items[:3]]
+    await advance(kit, row, (*marks, BulkItemResult(id=items[3].id, status=FAILED, error="no")))
     await kit.by_hand("UPDATE redrive.runs SET status = 'SUCCESS' WHERE id = ?", runs[0].id)
-    endings = await kit.store.set_endings(row)
+    endings = await kit.store.bulk_run_counts(row)
     assert endings == {RunStatus.SUCCESS: 1, RunStatus.DLQ_PENDING: 2}

@@ -11,9 +11,7 @@ from redrive.records import replace
 from redrive.store.filters import AuditFilter
 from redrive.store.records import PolicyRow
 
-DEFAULT = PolicyRow(
-    tenant="", workflow="", step="", policy='{"max_retries":1}', updated_at=0, updated_by="ann"
-)
+DEFAULT = PolicyRow(tenant="", workflow="", step="", policy='{"max_retries":1}', updated_at=0, updated_by="ann")
 
 SET, DELETED = noted("policy.set"), noted("policy.deleted")
 
@@ -85,7 +83,7 @@ async def test_every_process_of_a_store_has_the_same_key_for_a_tenant(kit: Kit) 
 
 
 async def test_a_view_has_the_key_of_its_own_tenant_only(kit: Kit) -> None:
-    view = kit.store.confined("acme")
+    view = kit.store.tenant_view("acme")
     assert view.fingerprint_key("acme") == kit.store.fingerprint_key("acme")
     with pytest.raises(NotAllowed):
         view.fingerprint_key("globex")

@@ -12,15 +12,13 @@ from redrive.core.states import RunStatus
 from redrive.core.transitions import RunWrite
 from redrive.errors import DataRefused
 from redrive.store.filters import RunFilter
-from redrive.store.records import Purge
+from redrive.store.records import PurgeRequest
 
 KEY = job_key("default", "w", "order-1")
 
 
 async def test_a_started_run_is_pending_and_due_at_once(kit: Kit) -> None:
-    (public_id,) = await kit.start(
-        input='{"n":1}', options='{"o":2}', correlation_id="c", priority=3, parent="p"
-    )
+    (public_id,) = await kit.start(input='{"n":1}', options='{"o":2}', correlation_id="c", priority=3, parent="p")
     run = await kit.store.run(public_id)
     assert run is not None
     assert (run.status, run.fence, run.worker) == (RunStatus.PENDING, 0, None)
@@ -125,11 +123,7 @@ async def test_within_one_call_the_first_of_a_key_wins(kit: Kit) -> None:
         ]
     )
     assert len({answer.public_id for answer in answers}) == 1
-    assert [(answer.new, answer.clash) for answer in answers] == [
-        (True, False),
-        (False, False),
-        (False, True),
-    ]
+    assert [(answer.new, answer.clash) for answer in answers] == [(True, False), (False, False), (False, True)]
 
 
 async def test_an_expired_key_is_free_again(kit: Kit) -> None:
@@ -147,14 +141,14 @@ async def test_a_key_holds_beyond_its_time_while_its_run_goes_on(kit: Kit) -> No
     """A run that sleeps for months is no other run for it, nor is its key gone when it fails in the end."""
     (first,) = await kit.store.start([kit.new(key=KEY, key_hash="h", key_keeps=DAY, delay=90 * DAY)])
     kit.clock.move(60 * DAY)
-    await kit.store.purge(Purge(runs=DAY, letters=DAY, workers=DAY, limit=100))
+    await kit.store.purge(PurgeRequest(runs=DAY, letters=DAY, workers=DAY, limit=100))
     (second,) = await kit.store.start([kit.new(key=KEY, key_hash="h", key_keeps=DAY)])
     (other,) = await kit.store.start([kit.new(key=KEY, key_hash="other", key_keeps=DAY)])
     assert (second.public_id, second.new, second.clash) == (first.public_id, False, False)
     assert (other.public_id, other.new, other.clash) == (first.public_id, False, True)
     kit.clock.move(30 * DAY)
     await _end(kit)
-    await kit.store.purge(Purge(runs=DAY, letters=DAY, workers=DAY, limit=100))
+    await kit.store.purge(PurgeRequest(runs=DAY, letters=DAY, workers=DAY, limit=100))
     (third,) = await kit.store.start([kit.new(key=KEY, key_hash="other", key_keeps=DAY)])
     assert third.new
 
@@ -196,7 +190,7 @@ async def test_the_result_outlives_the_purge_as_long_as_its_key(kit: Kit) -> Non
     (run,) = (await kit.claim(worker)).runs
     done = RunWrite(status=RunStatus.SUCCESS, output='{"r":1}')
     await kit.store.apply([writes(run, change=done)], worker=worker)
-    week = Purge(runs=7 * DAY, letters=30 * DAY, workers=DAY, limit=100)
+    week = PurgeRequest(runs=7 * DAY, letters=30 * DAY, workers=DAY, limit=100)
     kit.clock.move(8 * DAY)
     await kit.store.purge(week)
     assert await kit.store.purge(week) == 0
@@ -215,7 +209,7 @@ async def test_a_key_outlives_its_time_while_a_letter_could_replay_its_run(kit: 
     (run,) = (await kit.claim(worker)).runs
     await kit.fail(worker, run)
     kit.clock.move(2 * DAY)
-    await kit.store.purge(Purge(runs=DAY, letters=DAY, workers=DAY, limit=100))
+    await kit.store.purge(PurgeRequest(runs=DAY, letters=DAY, workers=DAY, limit=100))
     found = await kit.store.runs(RunFilter(idempotency_key="order-1"), limit=10, cursor=None)
     assert [each.public_id for each in found.items] == [public_id]
 

@@ -8,12 +8,12 @@ from store_kit import DAY, HOUR, LEASE, SECOND, Kit, becomes, entry, noted, writ
 from redrive.core.idempotency import job_key
 from redrive.core.states import RunStatus
 from redrive.records import replace
-from redrive.store.workers import Claimed
+from redrive.store.workers import ClaimedRun
 
 KEY = job_key("default", "w", "order-1")
 
 
-async def taken(kit: Kit, worker: int, **more: object) -> Claimed | None:
+async def taken(kit: Kit, worker: int, **more: object) -> ClaimedRun | None:
     """Start a run under a worker's name."""
     (started,) = await kit.store.start([kit.new(**more)], worker=worker)
     assert started.new
@@ -52,7 +52,7 @@ async def test_if_its_worker_dies_it_is_found_with_the_rest(kit: Kit) -> None:
     run = await taken(kit, worker)
     assert run is not None
     kit.clock.move(LEASE + 5 * SECOND)
-    assert [each.id for each in await kit.store.bury()] == [worker]
+    assert [each.id for each in await kit.store.expire_workers()] == [worker]
     (held,) = await kit.store.held(worker)
     assert held.run.id == run.id
     (late,) = await kit.store.apply([writes(run, entry(0))], worker=worker)
@@ -76,7 +76,7 @@ async def test_a_worker_that_is_not_alive_takes_nothing(kit: Kit, state: str) ->
         await kit.store.retire(worker)
     elif state == "dead":
         kit.clock.move(LEASE + 5 * SECOND)
-        await kit.store.bury()
+        await kit.store.expire_workers()
     assert await taken(kit, worker) is None
     assert len((await kit.claim(await kit.worker())).runs) == 1
 

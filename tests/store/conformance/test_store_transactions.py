@@ -57,7 +57,7 @@ async def test_nothing_stays_of_a_step_whose_run_is_lost(with_table: Kit, reason
         await kit.store.apply([becomes(run, RunStatus.PENDING, wake_in=0, take=True)])
     else:
         kit.clock.move(DAY)
-        await kit.store.bury()
+        await kit.store.expire_workers()
     tx = kit.store.transaction(5.0)
     await tx.execute("INSERT INTO accounts VALUES ('ann', 10)")
     answer = await tx.commit(worker, writes(run, entry(0)))
@@ -135,9 +135,7 @@ async def test_errors_of_the_user_s_statements_are_the_user_s(with_table: Kit) -
         ";;COMMIT",
     ],
 )
-async def test_statements_that_would_break_the_transaction_are_refused(
-    with_table: Kit, statement: str
-) -> None:
+async def test_statements_that_would_break_the_transaction_are_refused(with_table: Kit, statement: str) -> None:
     kit = with_table
     tx = kit.store.transaction(5.0)
     await tx.execute("INSERT INTO accounts VALUES ('ann', 10)")

@@ -13,30 +13,21 @@ from redrive.chores.maintenance import Purger
 from redrive.chores.reap import Reaper
 from redrive.core.classify import Category
 from redrive.core.failure import Failure
-from redrive.core.failure_reason import Ending, LetterCode
-from redrive.core.outcomes import Escaped
+from redrive.core.failure_reason import FailureReason, LetterCode
+from redrive.core.outcomes import WorkflowFailed
 from redrive.core.run_options import RunOptions
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
 from redrive.core.transitions import AttemptEnd
 from redrive.reasons import Reason, ReasonCode
 from redrive.settings import Settings
-from redrive.settle.settler import LocalSettler, view_of
+from redrive.settle.settler import LocalSettler, make_run_view
 from redrive.store.filters import LetterFilter
-from redrive.store.workers import Claimed
-from redrive.testing.faulty_store import (
-    FAIL,
-    LOSE,
-    Fault,
-    FaultyStore,
-    crash_after,
-    crash_before,
-    inject_faults,
-    nth,
-)
+from redrive.store.workers import ClaimedRun
+from redrive.testing.faulty_store import FAIL, LOSE, Fault, FaultyStore, crash_after, crash_before, inject_faults, nth
 
 OPTIONS = RunOptions().to_json()
 BROKEN = Failure.of(Category.SERVER_ERROR, "the bank is down", error_type="shop.BankDown")
-ENDING = Ending(failure=BROKEN, code=LetterCode.NON_RETRYABLE, reason=Reason(ReasonCode.RUN_ENDING))
+ENDING = FailureReason(failure=BROKEN, code=LetterCode.NON_RETRYABLE, reason=Reason(ReasonCode.RUN_ENDING))
 
 
 THEIRS = """
@@ -53,16 +44,14 @@ class Killed(BaseException):
     """What a killed process raises nowhere but here."""
 
 
-async def fails(kit: Kit, store: FaultyStore, worker: int, run: Claimed) -> None:
+async def fails(kit: Kit, store: FaultyStore, worker: int, run: ClaimedRun) -> None:
     """The worker sees the run fail and settles that."""
-    view = view_of(await kit.look(run))
-    await LocalSettler(store, kit.clock, worker).settle([Escaped(run=view, ending=ENDING)])
+    view = make_run_view(await kit.look(run))
+    await LocalSettler(store, kit.clock, worker).settle([WorkflowFailed(run=view, ending=ENDING)])
 
 
 @pytest.mark.parametrize(
-    "fault",
-    [FAIL, LOSE, crash_before(Killed()), crash_after(Killed())],
-    ids=["fail", "lose", "before", "after"],
+    "fault", [FAIL, LOSE, crash_before(Killed()), crash_after(Killed())], ids=["fail", "lose", "before", "after"]
 )
 async def test_wherever_its_worker_dies_a_failed_run_has_one_letter(kit: Kit, fault: Fault) -> None:
     """A8: the end, the letter and the lines about them are one call, and whoever repeats it adds nothing."""
@@ -124,11 +113,7 @@ async def test_a_letter_that_nobody_decided_on_expires_once(kit: Kit) -> None:
     purgers = [Purger(store, kit.clock, Settings()) for store in (kit.store, await kit.beside())]
     await asyncio.gather(*(purger.run_once() for purger in purgers))
     found = await kit.letter(run)
-    assert (found.status, found.closed_at, found.closed_by) == (
-        LetterStatus.EXPIRED,
-        kit.clock.now(),
-        "redrive",
-    )
+    assert (found.status, found.closed_at, found.closed_by) == (LetterStatus.EXPIRED, kit.clock.now(), "redrive")
     assert (await kit.look(run)).status is RunStatus.FAILED
     assert len(await audited(kit, event="dlq.expired")) == 1
 

@@ -10,9 +10,7 @@ from redrive.records import replace
 from redrive.store.filters import AuditFilter
 from redrive.store.settings import NewView
 
-MINE = NewView(
-    tenant="acme", list="letters", owner="ann", name="late", query="code=timeout&text=4711", by="ann"
-)
+MINE = NewView(tenant="acme", list="letters", owner="ann", name="late", query="code=timeout&text=4711", by="ann")
 SHARED = replace(MINE, owner="", name="ours")
 THEIRS = replace(MINE, tenant="globex", name="theirs")
 
@@ -61,7 +59,7 @@ async def test_what_is_shared_is_noted_and_removed_once(kit: Kit) -> None:
 
 async def test_a_tenant_s_user_has_no_other_tenant_s_views(kit: Kit) -> None:
     await put(kit, MINE, SHARED, THEIRS)
-    seen = kit.store.confined("acme").views
+    seen = kit.store.tenant_view("acme").views
     assert [row.name for row in await seen.known("acme", "ann")] == ["late", "ours"]
     assert await seen.known("globex", "ann") == await seen.known("globex", None) == []
     assert [row.owner for row in await seen.known("acme", None)] == ["ann", ""]
@@ -76,7 +74,7 @@ async def test_a_tenant_s_user_has_no_other_tenant_s_views(kit: Kit) -> None:
     assert await seen.remove(SHARED.place, noted(tenant="acme"))
     assert await names(kit, "acme", "ann") == [("letters", "late"), ("letters", "new")]
     assert await names(kit, "globex", "ann") == [("letters", "theirs")]
-    some = kit.store.confined("acme", {"w"}).views
+    some = kit.store.tenant_view("acme", {"w"}).views
     assert await some.known("acme", "ann") == []
     with pytest.raises(NotAllowed, match="some workflows"):
         await some.put(MINE, most=9, audit=None)

@@ -9,13 +9,13 @@ from store_kit import LEASE, SECOND, Kit, becomes, catalogue, entry, writes
 from redrive.core.run_options import StepOptions
 from redrive.core.states import RunStatus, StepStatus
 from redrive.store.port import Store
-from redrive.store.records import Purge
+from redrive.store.records import PurgeRequest
 from redrive.store.workers import NewWorker
 
 
 async def beat(store: Store, worker: int, signs: dict | None = None):
     """One heartbeat, from a thread as in life."""
-    line = store.lease_line()
+    line = store.lease_connection()
     try:
         return await asyncio.to_thread(line.beat, worker, signs or {})
     finally:
@@ -59,16 +59,16 @@ async def test_a_live_worker_is_never_robbed(kit: Kit) -> None:
     for _ in range(5):
         kit.clock.move(LEASE - 1)
         assert (await beat(kit.store, worker)).alive
-        assert await kit.store.bury() == []
+        assert await kit.store.expire_workers() == []
     kit.clock.move(LEASE)
-    assert await kit.store.bury() == []  # not a moment too early
+    assert await kit.store.expire_workers() == []  # not a moment too early
     assert (await kit.look(run)).worker == worker
 
 
 async def test_a_worker_past_its_lease_is_dead_for_good(kit: Kit) -> None:
     worker, run = await kit.held()
     kit.clock.move(LEASE + 1)
-    (dead,) = await kit.store.bury()
+    (dead,) = await kit.store.expire_workers()
     assert (dead.id, dead.state) == (worker, "DEAD")
     answer = await beat(kit.store, worker)
     assert (answer.alive, answer.held) == (False, frozenset({run.id}))
@@ -80,22 +80,22 @@ async def test_a_late_worker_that_nobody_buried_lives_on(kit: Kit) -> None:
     worker, _ = await kit.held()
     kit.clock.move(2 * LEASE)
     assert (await beat(kit.store, worker)).alive
-    assert await kit.store.bury() == []
+    assert await kit.store.expire_workers() == []
 
 
 async def test_a_dead_worker_is_reported_until_it_holds_nothing(kit: Kit) -> None:
     worker, run = await kit.held()
     kit.clock.move(LEASE + 1)
     for _ in range(2):
-        assert [row.id for row in await kit.store.bury()] == [worker]
+        assert [row.id for row in await kit.store.expire_workers()] == [worker]
     await kit.store.apply([becomes(run, RunStatus.PENDING, wake_in=0, take=True)])
-    assert await kit.store.bury() == []
+    assert await kit.store.expire_workers() == []
 
 
 async def test_what_a_retired_worker_left_behind_is_an_orphan_at_once(kit: Kit) -> None:
     worker, _ = await kit.held()
     await kit.store.retire(worker)
-    (left,) = await kit.store.bury()
+    (left,) = await kit.store.expire_workers()
     assert (left.id, left.state) == (worker, "STOPPED")
     assert not (await beat(kit.store, worker)).alive
 
@@ -103,7 +103,7 @@ async def test_what_a_retired_worker_left_behind_is_an_orphan_at_once(kit: Kit) 
 async def test_a_dead_worker_cannot_retire_in_good_order(kit: Kit) -> None:
     worker, _ = await kit.held()
     kit.clock.move(LEASE + 1)
-    await kit.store.bury()
+    await kit.store.expire_workers()
     await kit.store.retire(worker)
     (row,) = await kit.store.workers()
     assert row.state == "DEAD"
@@ -111,19 +111,12 @@ async def test_a_dead_worker_cannot_retire_in_good_order(kit: Kit) -> None:
 
 async def test_held_runs_come_with_their_open_entries(kit: Kit) -> None:
     worker, run = await kit.held()
-    steps = [
-        entry(0, done=0),
-        entry(1, StepStatus.RUNNING, input="i"),
-        entry(2, StepStatus.RETRYING, wake_in=5),
-    ]
+    steps = [entry(0, done=0), entry(1, StepStatus.RUNNING, input="i"), entry(2, StepStatus.RETRYING, wake_in=5)]
     await kit.store.apply([writes(run, *steps)], worker=worker)
     (held,) = await kit.store.held(worker)
     assert (held.run.public_id, held.worker) == (run.public_id, worker)
     assert (held.run.input, held.run.options) == (run.input, run.options)
-    assert [(row.index, row.status) for row in held.open] == [
-        (1, StepStatus.RUNNING),
-        (2, StepStatus.RETRYING),
-    ]
+    assert [(row.index, row.status) for row in held.open] == [(1, StepStatus.RUNNING), (2, StepStatus.RETRYING)]
     assert await kit.store.held(worker + 1) == []
 
 
@@ -207,7 +200,7 @@ async def test_ended_workers_are_forgotten_after_their_time(kit: Kit) -> None:
     live = await kit.worker()
     await kit.store.retire(idle)
     await kit.store.retire(holder)
-    purge = Purge(runs=SECOND, letters=SECOND, workers=SECOND, limit=100)
+    purge = PurgeRequest(runs=SECOND, letters=SECOND, workers=SECOND, limit=100)
     kit.clock.move(LEASE)
     await beat(kit.store, live)
     assert await kit.store.purge(purge) == 0

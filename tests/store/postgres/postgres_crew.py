@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "crash"))
 from ledger import Ledger, Line
 
 from redrive import Redrive, RetryPolicy, step_info
-from redrive.cli.worker_process import run
+from redrive.cli.worker_process import run_worker
 
 __all__ = ["CREDITS", "LEASE", "build"]
 
@@ -68,4 +68,4 @@ def build(url: str, folder: Path, who: str = "test", **settings: Any) -> Redrive
 
 if __name__ == "__main__":
     url, folder, who = sys.argv[1:]
-    run(build(url, Path(folder), who))
+    run_worker(build(url, Path(folder), who))

@@ -15,21 +15,21 @@ from store_kit import HandClock, Kit
 
 from redrive.clock import Clock
 from redrive.store.postgres import PostgresStore
-from redrive.store.postgres.connection import Address, DatabaseClock, Line, connect, locate, session
-from redrive.store.postgres.session import PostgresDatabase
-from redrive.store.postgres.sql import in_schema
+from redrive.store.postgres.connection import Address, Connection, DatabaseClock, connect, engine_settings, parse_url
+from redrive.store.postgres.sql import replace_schema
+from redrive.store.postgres.store import PostgresDatabase
 
 
 class OneLine:
     """One connection in the place of a pool."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: Connection) -> None:
         self._line = line
 
-    async def run(self, work: Callable[[Line], Awaitable[Any]]) -> Any:
+    async def run(self, work: Callable[[Connection], Awaitable[Any]]) -> Any:
         return await work(self._line)
 
-    async def picture(self, work: Callable[[Line], Awaitable[Any]]) -> Any:
+    async def picture(self, work: Callable[[Connection], Awaitable[Any]]) -> Any:
         async with self._line.picture():
             return await work(self._line)
 
@@ -48,7 +48,7 @@ class Bench:
     @classmethod
     def around(cls, store: PostgresStore, clock: HandClock, url: str) -> Bench:
         kit = Kit(store=store, clock=clock, beside=lambda: None, shared=True, kind="postgres")
-        return cls(kit, store, clock, url, locate(url), [store])
+        return cls(kit, store, clock, url, parse_url(url), [store])
 
     async def beside(self, clock: Clock | None = None, **more: str) -> PostgresStore:
         """The same data through another store, as another process would have it."""
@@ -63,16 +63,16 @@ class Bench:
             await store.close()
 
     @asynccontextmanager
-    async def line(self) -> AsyncIterator[Line]:
+    async def line(self) -> AsyncIterator[Connection]:
         """A connection set up as the engine's own are, whose transactions the test begins and ends."""
-        settings = session(5.0)
+        settings = engine_settings(5.0)
         con = await connect(self.address, settings)
         try:
-            yield Line(con, self.address, settings)
+            yield Connection(con, self.address, settings)
         finally:
             con.terminate()
 
-    def on(self, line: Line) -> PostgresStore:
+    def on(self, line: Connection) -> PostgresStore:
         """The store with the calls of its shared modules on this connection."""
         view = copy(self.store)
         view.database = PostgresDatabase(OneLine(line), self.time, self.store.database.codec)
@@ -86,7 +86,7 @@ class Bench:
         """Run a statement as the superuser; `redrive.` stands for the schema."""
         con = await asyncpg.connect(self.address.url)
         try:
-            return [dict(row) for row in await con.fetch(in_schema(statement, self.address.schema), *params)]
+            return [dict(row) for row in await con.fetch(replace_schema(statement, self.address.schema), *params)]
         finally:
             await con.close()
 
@@ -95,8 +95,7 @@ class Bench:
 
         async def somebody() -> bool:
             rows = await self.sql(
-                "SELECT 1 FROM pg_stat_activity "
-                "WHERE datname = current_database() AND wait_event_type = 'Lock'"
+                "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
             )
             return bool(rows)
 

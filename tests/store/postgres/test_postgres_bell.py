@@ -126,7 +126,5 @@ async def test_without_a_bell_polling_finds_everything(bench: Bench) -> None:
     assert len((await bench.kit.claim(worker)).runs) == 1
     assert not hearing.done()
     hearing.cancel()
-    rows = await bench.sql(
-        "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND datname = current_database()"
-    )
+    rows = await bench.sql("SELECT 1 FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND datname = current_database()")
     assert len(rows) <= 1  # the store beside it may listen, this one does not

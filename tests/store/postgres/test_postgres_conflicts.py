@@ -17,7 +17,7 @@ from store_kit import HandClock, becomes, entry, writes
 from redrive.core.states import RunStatus
 from redrive.store.postgres import PostgresStore
 from redrive.store.postgres import apply as applying
-from redrive.store.postgres.connection import locate
+from redrive.store.postgres.connection import parse_url
 
 # -- connections ---------------------------------------------------------------------------------------
 
@@ -33,8 +33,7 @@ async def test_connections_ended_again_and_again(server: Cluster) -> None:
             await works.until(RUNS * STEPS * part // 10)
             ended += len(
                 await con.fetch(
-                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-                    "WHERE application_name = 'redrive'"
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'redrive'"
                 )
             )
         await con.close()
@@ -161,7 +160,7 @@ async def test_behind_a_pooler_too_the_fence_is_read_as_it_is_now() -> None:
     name = cluster.POSTGRES[0]
     async with cluster.fresh(name, pooled=True) as url:
         database = await cluster.database_of(cluster.shared(name).url)
-        direct = f"{database}?schema={locate(url).schema}"
+        direct = f"{database}?schema={parse_url(url).schema}"
         clock = HandClock()
         owner = PostgresStore(direct, clock)
         await owner.open()
@@ -186,9 +185,7 @@ async def test_behind_a_pooler_too_the_fence_is_read_as_it_is_now() -> None:
 
 async def prefer(bench: Bench, isolation: str) -> None:
     """Give the database a default, and end the connections that do not know it yet."""
-    await bench.sql(
-        f"ALTER DATABASE {database_name(bench)} SET default_transaction_isolation = '{isolation}'"
-    )
+    await bench.sql(f"ALTER DATABASE {database_name(bench)} SET default_transaction_isolation = '{isolation}'")
     await bench.sql(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
         "WHERE datname = current_database() AND pid <> pg_backend_pid()"

@@ -7,7 +7,7 @@ from postgres_kit import Bench
 from test_postgres_plans import bench as bench
 from test_postgres_plans import plan, scans, statements
 
-from redrive.store.postgres.sql import prepare
+from redrive.store.postgres.sql import number_parameters
 from redrive.store.session import Statements
 
 SETS = Statements("sets.sql").texts("postgres")
@@ -21,7 +21,7 @@ STATEMENTS = {
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 # One end of an index, in order as far as the limit goes; or among the few sets that are not done.
 FRONT = {
-    "take_feed", "oldest_fed", "anything_fed", "keep_set", "end_set", "stop_set", "pause_set", "rate_set",
+    "take_feed_rows", "oldest_feed_time", "has_feed_rows", "renew_bulk", "finish_bulk", "stop_set", "pause_set", "rate_set",
     "highest_letter",
 }  # fmt: skip
 
@@ -38,13 +38,13 @@ async def test_no_statement_walks_through_a_table(bench: Bench, name: str) -> No
 @pytest.mark.parametrize(
     ("name", "index"),
     [
-        ("take_feed", "letter_feed_pkey: "),
-        ("other_sample", "letters_by_fingerprint: fingerprint = g.fingerprint"),
-        ("old_hours", "group_hours_old: hour < "),
-        ("claim_set", "sets_running: lease_until <= "),
-        ("mark_item", "set_items_pkey: set_id = n.set_id AND number = n.number"),
+        ("take_feed_rows", "letter_feed_pkey: "),
+        ("replace_sample", "letters_by_fingerprint: fingerprint = g.fingerprint"),
+        ("delete_old_hours", "group_hours_old: hour < "),
+        ("claim_bulk", "sets_running: lease_until <= "),
+        ("record_results", "set_items_pkey: set_id = n.set_id AND number = n.number"),
         ("pending", "set_items_by_status: set_id = $1 AND status = "),
-        ("old_sets", "sets_ended: ended_at"),
+        ("delete_old_sets", "sets_ended: ended_at"),
         ("put_index", "runs_public_id_key: public_id = "),
         ("drop_index", "run_index_of_run: run = ANY"),
     ],
@@ -68,7 +68,7 @@ async def test_each_uses_the_index_made_for_it(bench: Bench, name: str, index: s
 async def test_pages_of_groups_come_in_order(bench: Bench, names: list[str], index: str, order: str) -> None:
     wanted = " AND ".join(GROUPS[f"groups.{name}"] for name in names)
     async with bench.line() as line:
-        lines = await plan(line, prepare(GROUPS["groups"].format(conditions=wanted, order=order)))
+        lines = await plan(line, number_parameters(GROUPS["groups"].format(conditions=wanted, order=order)))
     assert [each for each in scans(lines) if each.startswith(index)], lines
     assert [each for each in scans(lines) if each.startswith("group_hours_pkey: tenant = g.tenant")], lines
     assert not [each for each in lines if "Sort" in each], lines
@@ -78,6 +78,6 @@ async def test_pages_of_groups_come_in_order(bench: Bench, names: list[str], ind
 async def test_pages_of_a_set_come_in_order(bench: Bench, status: str) -> None:
     wanted = f"{SETS[f'items.{status}']} AND {SETS['items.below']}"
     async with bench.line() as line:
-        lines = await plan(line, prepare(SETS["items"].format(conditions=wanted, order="DESC")))
+        lines = await plan(line, number_parameters(SETS["items"].format(conditions=wanted, order="DESC")))
     assert [each for each in scans(lines) if "set_id = " in each and "number < " in each], lines
     assert not [each for each in lines if "Sort" in each], lines

@@ -20,7 +20,7 @@ import pytest
 from postgres_crew import LEASE
 from postgres_storm import Death, Storm
 
-from redrive.store.postgres.store import AFTER_OUTAGE
+from redrive.store.postgres.store import OUTAGE_GRACE
 
 Outputs = dict[tuple[str, str], str]
 
@@ -72,8 +72,7 @@ async def no_entry_is_older_than_a_loss(storm: Storm) -> None:
 
 async def recorded(storm: Storm) -> Outputs:
     rows = await storm.rows(
-        "SELECT r.public_id, e.name, e.output "
-        "FROM redrive.entries AS e JOIN redrive.runs AS r ON r.id = e.run"
+        "SELECT r.public_id, e.name, e.output FROM redrive.entries AS e JOIN redrive.runs AS r ON r.id = e.run"
     )
     return {(row["public_id"], row["name"]): json.loads(row["output"]) for row in rows}
 
@@ -127,7 +126,7 @@ class Takeover:
     @property
     def late(self) -> bool:
         """True past the lease and two seconds; after an outage nobody is declared dead for a while longer."""
-        return max(self.lost, self.anew) > LEASE + 2.0 + (AFTER_OUTAGE if self.outage else 0.0)
+        return max(self.lost, self.anew) > LEASE + 2.0 + (OUTAGE_GRACE if self.outage else 0.0)
 
 
 async def takeovers(storm: Storm, death: Death) -> list[Takeover]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from postgres_kit import Bench
 
 from redrive.core.states import LetterStatus, RunStatus
-from redrive.core.transitions import LetterMove, RunWrite, Transition
-from redrive.store.records import Purge
+from redrive.core.transitions import LetterStatusWrite, RunWrite, Transition
+from redrive.store.records import PurgeRequest
 
 
 async def test_a_group_that_came_and_went_in_the_wrong_order_is_gone(bench: Bench) -> None:
@@ -19,10 +19,10 @@ async def test_a_group_that_came_and_went_in_the_wrong_order_is_gone(bench: Benc
         tenant=run.tenant,
         fence=held.fence,
         change=RunWrite(status=RunStatus.FAILED, take=True),
-        move=LetterMove(letter=f"dl-{run.public_id}", status=LetterStatus.RESOLVED, by="ann"),
+        move=LetterStatusWrite(letter=f"dl-{run.public_id}", status=LetterStatus.RESOLVED, by="ann"),
     )
     assert (await kit.store.apply([closing]))[0].kept
-    await kit.store.purge(Purge(runs=0, letters=0, workers=10**15, limit=10))
+    await kit.store.purge(PurgeRequest(runs=0, letters=0, workers=10**15, limit=10))
     await bench.sql("UPDATE redrive.letter_feed SET id = 1000 WHERE total = 1")
     changes = 0
     while folded := await kit.store.fold(1):

@@ -14,8 +14,8 @@ from redrive.core.states import RunStatus, StepStatus
 from redrive.errors import DataRefused, StoreUnavailable
 from redrive.store.filters import RunFilter
 from redrive.store.postgres import pool as lines
-from redrive.store.postgres.pool import ENGINE
-from redrive.store.records import Purge
+from redrive.store.postgres.pool import ENGINE_ROLE
+from redrive.store.records import PurgeRequest
 
 pytestmark = pytest.mark.parametrize("ready_url", cluster.ENOUGH, indirect=True)
 OURS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'redrive'"
@@ -41,7 +41,7 @@ async def test_the_connection_that_opened_a_store_goes_on_to_serve_it(ready_url:
         await bench.kit.held()
         async with bench.store._lines.line() as line:
             assert line.con.get_server_pid() == opener["pid"]
-            assert await line.con.fetchval("SELECT current_user") == ENGINE
+            assert await line.con.fetchval("SELECT current_user") == ENGINE_ROLE
 
 
 async def test_a_connection_that_was_ended_while_idle_is_replaced(bench: Bench) -> None:
@@ -71,16 +71,16 @@ async def test_a_call_whose_connection_is_ended_in_the_middle_may_be_repeated(be
     assert answer.kept
 
 
-@pytest.mark.parametrize("call", ["start", "runs", "bury", "enlist", "claim", "purge"])
+@pytest.mark.parametrize("call", ["start", "runs", "expire_workers", "enlist", "claim", "purge"])
 async def test_every_kind_of_call_recovers(bench: Bench, call: str) -> None:
     worker = await bench.kit.worker()
     calls = {
         "start": bench.kit.start,
         "runs": lambda: bench.store.runs(RunFilter(), limit=5, cursor=None),
-        "bury": bench.store.bury,
+        "expire_workers": bench.store.expire_workers,
         "enlist": bench.kit.worker,
         "claim": lambda: bench.kit.claim(worker),
-        "purge": lambda: bench.store.purge(Purge(runs=1, letters=1, workers=1, limit=1)),
+        "purge": lambda: bench.store.purge(PurgeRequest(runs=1, letters=1, workers=1, limit=1)),
     }
     await calls[call]()
     assert await end_all(bench) > 0
@@ -89,7 +89,7 @@ async def test_every_kind_of_call_recovers(bench: Bench, call: str) -> None:
 
 async def test_the_heartbeat_recovers_by_itself(bench: Bench) -> None:
     worker = await bench.kit.worker()
-    line = bench.store.lease_line()
+    line = bench.store.lease_connection()
     assert (await asyncio.to_thread(line.beat, worker, {})).alive
     await end_all(bench)
     bench.clock.move(SECOND)
@@ -101,18 +101,18 @@ async def test_the_heartbeat_recovers_by_itself(bench: Bench) -> None:
 
 async def test_a_heartbeat_line_may_be_used_on_the_loop_s_own_thread_and_closed_twice(bench: Bench) -> None:
     worker = await bench.kit.worker()
-    line = bench.store.lease_line()
+    line = bench.store.lease_connection()
     assert line.beat(worker, {}).alive
     line.close()
     line.close()
-    bench.store.lease_line().close()  # never used
+    bench.store.lease_connection().close()  # never used
 
 
 async def test_callers_wait_for_a_connection_in_turn_and_only_so_long(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = await bench.beside(pool_size="2")
-    monkeypatch.setattr(lines, "TURN", 0.05)
+    monkeypatch.setattr(lines, "ACQUIRE_TIMEOUT", 0.05)
     async with store._lines.line(), store._lines.line():
         with pytest.raises(StoreUnavailable, match=r"all 2 connections .* pool_size"):
             await store.paused()
@@ -131,7 +131,7 @@ async def test_heartbeats_do_not_starve_when_every_connection_is_busy(bench: Ben
     """The lease has a connection of its own: steps that use up all others cannot cost it."""
     store = await bench.beside(pool_size="2")
     worker = await bench.kit.worker()
-    line = store.lease_line()
+    line = store.lease_connection()
     async with store._lines.line(), store._lines.line():
         assert (await asyncio.to_thread(line.beat, worker, {})).alive
     await asyncio.to_thread(line.close)
@@ -161,9 +161,7 @@ async def test_a_refused_row_costs_no_connection(bench: Bench) -> None:
         with pytest.raises(DataRefused):
             await bench.store.apply([writes(run, entry(0, output=bad))], worker=worker)
     with pytest.raises(DataRefused):
-        await bench.store.apply(
-            [writes(run, entry(0, StepStatus.RUNNING, limit_in=2**63 - 1))], worker=worker
-        )
+        await bench.store.apply([writes(run, entry(0, StepStatus.RUNNING, limit_in=2**63 - 1))], worker=worker)
     async with bench.store._lines.line() as line:
         assert line.con.get_server_pid() == before
 

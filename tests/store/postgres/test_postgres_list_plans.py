@@ -17,13 +17,13 @@ from postgres_kit import Bench
 from session_kit import postgres_calls
 from test_postgres_plans import plan, scans
 
-from redrive.store.bulk import NewSet, conditions_of, letter_scan_sql, stored
+from redrive.store.bulk import NewBulk, filter_json, letter_scan_sql, next_letter_conditions
 from redrive.store.filters import AuditFilter, LetterFilter, OutboxFilter, RunFilter
 from redrive.store.lists import choose_scan
-from redrive.store.postgres.connection import Line
-from redrive.store.postgres.pool import acting_for
+from redrive.store.postgres.connection import Connection
+from redrive.store.postgres.pool import tenant_transaction
 from redrive.store.postgres.session import PostgresSession
-from redrive.store.postgres.sql import Statement, prepare
+from redrive.store.postgres.sql import NumberedStatement, number_parameters
 from redrive.store.store import SqlStore
 
 LISTS: dict[type[Any], Callable[..., Any]] = {
@@ -39,20 +39,20 @@ AS_THEY_ARE = {"pkey", "runs_succeeded", "letters_tagged"}
 FEW = {"runs_held", "idempotency_given", "run_index", "messages_public_id", "deliveries_dead"}
 
 
-class Explaining(Line):
+class Explaining(Connection):
     """A connection that keeps the plan of every statement that reads a list."""
 
     __slots__ = ("plans",)
 
-    async def rows(self, statement: Statement, **values: Any) -> list[Any]:
+    async def rows(self, statement: NumberedStatement, **values: Any) -> list[Any]:
         await self._keep(statement)
         return await super().rows(statement, **values)
 
-    async def row(self, statement: Statement, **values: Any) -> Any:
+    async def row(self, statement: NumberedStatement, **values: Any) -> Any:
         await self._keep(statement)
         return await super().row(statement, **values)
 
-    async def _keep(self, statement: Statement) -> None:
+    async def _keep(self, statement: NumberedStatement) -> None:
         if LISTED.search(statement.text):
             self.plans.append(await plan(self, statement))
 
@@ -72,7 +72,7 @@ async def explaining(bench: Bench, tenant: str | None) -> AsyncIterator[Explaini
         if tenant is None:
             yield line
         else:
-            async with acting_for(line, tenant):
+            async with tenant_transaction(line, tenant):
                 yield line
 
 
@@ -112,9 +112,7 @@ def is_good(lines: list[str], indexes: set[str], place: str | None) -> bool:
     as_they_are = bool(indexes & AS_THEY_ARE) and place is None
     aimless = [each for each in found if each.endswith(": ") and not each.startswith(tuple(FEW))]
     in_order = not any("Sort" in each for each in lines) or bool(indexes & FEW)
-    return (
-        named and (not aimless or as_they_are) and in_order and not any("Seq Scan" in each for each in lines)
-    )
+    return named and (not aimless or as_they_are) and in_order and not any("Seq Scan" in each for each in lines)
 
 
 async def _pages_begin_at_their_cursor(bench: Bench) -> None:
@@ -135,13 +133,13 @@ async def _sets_are_listed_in_order(bench: Bench) -> None:
         (LetterFilter(tenant="a"), "letters_of_tenant_by_status"),
         (LetterFilter(tenant="b", fingerprint="f"), "letters_of_tenant_by_status"),
     ):
-        new = NewSet(public_id="s", tenant="a", action="REPLAY", by="ann", where=where, request="{}")
-        values = conditions_of(stored(new) or "", above=0, upto=ROWS)
+        new = NewBulk(public_id="s", tenant="a", action="REPLAY", by="ann", where=where, request="{}")
+        values = next_letter_conditions(filter_json(new) or "", above=0, upto=ROWS)
         async with bench.line() as line:
             session = PostgresSession(line, bench.time)
             async with session.index_order():
                 scan = await choose_scan(session, "letters", values, newest_first=False)
-                text = letter_scan_sql(session, "gather", scan.path, values, newest_first=False)
-                lines = await plan(line, prepare(text))
+                text = letter_scan_sql(session, "list_next_letters", scan.path, values, newest_first=False)
+                lines = await plan(line, number_parameters(text))
         assert [each.partition(":")[0] for each in scans(lines)] == [index], lines
         assert not [each for each in lines if "Sort" in each or "Seq Scan" in each], lines

@@ -20,8 +20,8 @@ from redrive.errors import StoreUnavailable
 from redrive.store.postgres import apply as applying
 from redrive.store.postgres import lease
 from redrive.store.postgres.session import PostgresSession
-from redrive.store.postgres.sql import in_schema
-from redrive.store.records import Purge
+from redrive.store.postgres.sql import replace_schema
+from redrive.store.records import PurgeRequest
 from redrive.store.workers import NewWorker
 
 pytestmark = pytest.mark.parametrize("ready_url", cluster.ENOUGH, indirect=True)
@@ -68,9 +68,7 @@ async def test_a_zombie_s_commit_cannot_come_after_the_heir_read_the_journal(ben
         lost = becomes(run, RunStatus.PENDING, wake_in=0, take=True)
         taking = asyncio.create_task(bench.store.apply([lost]))
         await bench.waits()
-        assert (
-            await bench.kit.claim(heir)
-        ).runs == []  # it is not the heir's while the zombie can still commit
+        assert (await bench.kit.claim(heir)).runs == []  # it is not the heir's while the zombie can still commit
     assert (await taking)[0].kept
     (again,) = (await bench.kit.claim(heir)).runs
     assert [row.output for row in again.journal] == ["late"]
@@ -81,9 +79,9 @@ async def test_nobody_is_declared_dead_in_the_middle_of_a_write(bench: Bench) ->
     bench.clock.move(DAY)
     async with bench.line() as line, line.transaction():
         await applying.apply(line, bench.time, [writes(run, entry(0))], worker)
-        assert await bench.store.bury() == []  # it does not wait either: the next round will do
+        assert await bench.store.expire_workers() == []  # it does not wait either: the next round will do
         assert [row.state for row in await bench.store.workers()] == ["LIVE"]
-    assert [row.id for row in await bench.store.bury()] == [worker]
+    assert [row.id for row in await bench.store.expire_workers()] == [worker]
 
 
 @pytest.mark.parametrize("beside", [{}, {"statement_cache_size": "0"}], ids=["plain", "as behind a pooler"])
@@ -99,7 +97,7 @@ async def test_a_worker_that_stands_still_in_the_middle_of_a_write_is_cut_off(
         await applying.apply(line, bench.time, [writes(run, entry(0))], worker)
 
         async def buried() -> bool:
-            return [row.id for row in await reaper.bury()] == [worker]
+            return [row.id for row in await reaper.expire_workers()] == [worker]
 
         await eventually(buried)
     assert await bench.store.journal(run.id) == []
@@ -110,7 +108,7 @@ async def test_a_write_waits_for_a_burial_in_the_middle_and_is_refused(bench: Be
     worker, run = await bench.kit.held()
     bench.clock.move(DAY)
     async with bench.line() as line, line.transaction():
-        graves, writing = await lease.bury(PostgresSession(line, bench.time), certain=True)
+        graves, writing = await lease.expire_workers(PostgresSession(line, bench.time), certain=True)
         assert ([row.id for row in graves], writing) == ([worker], [])
         late = asyncio.create_task(bench.store.apply([writes(run, entry(0))], worker=worker))
         await bench.waits()
@@ -159,7 +157,7 @@ async def test_who_cannot_have_the_lock_in_time_is_told_to_come_back(bench: Benc
 async def test_a_heartbeat_gets_through_while_the_worker_writes(bench: Bench) -> None:
     """However busy a worker is: its lease does not depend on a pause between its writes."""
     worker, run = await bench.kit.held()
-    beating = bench.store.lease_line()
+    beating = bench.store.lease_connection()
     async with bench.line() as line, line.transaction():
         await applying.apply(line, bench.time, [writes(run, entry(0, RUNNING))], worker)
         bench.clock.move(SECOND)
@@ -196,7 +194,7 @@ async def test_a_purge_passes_over_rows_that_somebody_has_locked(bench: Bench) -
     runs = (await bench.kit.claim(worker)).runs
     await bench.store.apply([becomes(run, RunStatus.SUCCESS, take=True) for run in runs], worker=worker)
     bench.clock.move(8 * DAY)
-    purge = Purge(runs=7 * DAY, letters=DAY, workers=900 * DAY, limit=10)
+    purge = PurgeRequest(runs=7 * DAY, letters=DAY, workers=900 * DAY, limit=10)
     async with bench.line() as line, line.transaction():
         await line.script(f"SELECT 1 FROM redrive.runs WHERE id = {runs[0].id} FOR UPDATE")
         assert await bench.store.purge(purge) == 1
@@ -228,9 +226,7 @@ async def test_equal_keys_in_any_order_do_not_deadlock(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_workers_reapers_heartbeats_people_and_purges_at_once_do_not_deadlock(
-    bench: Bench, seed: int
-) -> None:
+async def test_workers_reapers_heartbeats_people_and_purges_at_once_do_not_deadlock(bench: Bench, seed: int) -> None:
     """None of them fails, and the database never has to choose a victim."""
     rng = random.Random(seed)
     stores = [bench.store, await bench.beside(), await bench.beside()]
@@ -243,11 +239,9 @@ async def test_workers_reapers_heartbeats_people_and_purges_at_once_do_not_deadl
         worker = await store.enlist(
             NewWorker(name="w", version="v", workflows=("w",), lease=LEASE), catalogue("v", "w")
         )
-        line = store.lease_line()
+        line = store.lease_connection()
         for n in range(rounds):
-            claim = await type(kit).claim(
-                type(kit)(store, bench.clock, kit.beside, True), worker, capacity=12
-            )
+            claim = await type(kit).claim(type(kit)(store, bench.clock, kit.beside, True), worker, capacity=12)
             runs = rng.sample(claim.runs, len(claim.runs))
             marks = [writes(run, entry(n % 3, RUNNING, limit_in=1)) for run in runs]
             beats = {(run.id, n % 3): None for run in runs}
@@ -264,11 +258,11 @@ async def test_workers_reapers_heartbeats_people_and_purges_at_once_do_not_deadl
     async def meddle(store) -> None:
         for _ in range(rounds):
             bench.clock.move(SECOND)
-            await store.bury()
+            await store.expire_workers()
             hung = await store.hung(0, 50)
             taken = [becomes(held.run, RunStatus.SLEEPING, wake_in=0, take=True) for held in hung]
             await store.apply(rng.sample(taken, len(taken)))
-            await store.purge(Purge(runs=0, letters=0, workers=DAY, limit=20))
+            await store.purge(PurgeRequest(runs=0, letters=0, workers=DAY, limit=20))
             await bench.kit.start(2)
 
     await asyncio.gather(*(work(store) for store in stores), *(meddle(store) for store in stores[:2]))
@@ -283,7 +277,7 @@ async def test_the_database_s_own_deadlock_is_a_call_to_repeat(bench: Bench) -> 
     await bench.store.apply([writes(one, entry(0, RUNNING)), writes(two, entry(0, RUNNING))], worker=worker)
 
     batch = [writes(one, entry(0)), writes(two, entry(0))]
-    update = in_schema("UPDATE redrive.entries SET name = name WHERE run = $1", bench.address.schema)
+    update = replace_schema("UPDATE redrive.entries SET name = name WHERE run = $1", bench.address.schema)
     con = await asyncpg.connect(bench.address.url, server_settings={"deadlock_timeout": "20s"})
     async with con.transaction():
         await con.execute(update, two.id)

@@ -18,21 +18,19 @@ from redrive.clock import SystemClock
 from redrive.errors import ConfigurationError, StoreError, StoreUnavailable
 from redrive.store import open_store
 from redrive.store.postgres import PostgresStore, migrate
-from redrive.store.postgres.connection import locate
+from redrive.store.postgres.connection import parse_url
 
 # -- URLs ----------------------------------------------------------------------------------------------
 
 
 def test_what_is_not_ours_goes_to_the_driver() -> None:
-    address = locate(
-        "postgres://u:p@h1:1,h2:2/db?sslmode=require&schema=shop&target_session_attrs=read-write"
-    )
+    address = parse_url("postgres://u:p@h1:1,h2:2/db?sslmode=require&schema=shop&target_session_attrs=read-write")
     assert address.url == "postgresql://u:p@h1:1,h2:2/db?sslmode=require&target_session_attrs=read-write"
     assert (address.schema, address.pool_size, address.pooled) == ("shop", 10, False)
 
 
 def test_a_url_is_shown_without_its_password() -> None:
-    address = locate("postgresql://user:s%40cret@db.example:5432/shop?password=hidden")
+    address = parse_url("postgresql://user:s%40cret@db.example:5432/shop?password=hidden")
     assert address.where == "PostgreSQL at db.example:5432/shop"
 
 
@@ -47,24 +45,23 @@ def test_a_url_is_shown_without_its_password() -> None:
     ],
 )
 def test_the_bell_needs_a_direct_connection(query: str, bell: str | None) -> None:
-    address = locate(f"postgresql://u@pool:6432/db{query}")
+    address = parse_url(f"postgresql://u@pool:6432/db{query}")
     assert address.bell == bell
     assert address.pooled == ("cache_size=0" in query)
 
 
 @pytest.mark.parametrize(
-    "query",
-    ["schema=Shop", "schema=a-b", "schema=", "schema=1a", "pool_size=1", "pool_size=x", "schema=" + "a" * 60],
+    "query", ["schema=Shop", "schema=a-b", "schema=", "schema=1a", "pool_size=1", "pool_size=x", "schema=" + "a" * 60]
 )
 def test_a_senseless_parameter_is_refused(query: str) -> None:
     with pytest.raises(ConfigurationError, match=query.partition("=")[0]):
-        locate(f"postgresql://host/db?{query}")
+        parse_url(f"postgresql://host/db?{query}")
 
 
 def test_a_driver_in_the_scheme_is_no_obstacle() -> None:
-    assert locate("postgresql+asyncpg://h/db").url == "postgresql://h/db"
+    assert parse_url("postgresql+asyncpg://h/db").url == "postgresql://h/db"
     with pytest.raises(ConfigurationError, match="postgresql://"):
-        locate("mysql://h/db")
+        parse_url("mysql://h/db")
 
 
 def test_without_the_driver_its_installation_is_named() -> None:
@@ -173,9 +170,7 @@ async def test_a_whole_engine_works_behind_a_pooler(mode: str, caplog: pytest.Lo
 # -- a store's life ------------------------------------------------------------------------------------
 
 
-async def test_a_direct_connection_is_not_taken_for_a_pooler(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_direct_connection_is_not_taken_for_a_pooler(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     await bench.beside()
     assert "pooler" not in caplog.text
 

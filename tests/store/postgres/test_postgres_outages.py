@@ -40,9 +40,7 @@ async def restart(server: Cluster, seconds: float = 0.0) -> None:
     await asyncio.to_thread(server.start)
 
 
-async def test_a_server_that_crashes_and_comes_back(
-    server: Cluster, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_server_that_crashes_and_comes_back(server: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     await asyncio.to_thread(server.start)
     works = Works(server.url())
     async with works.app:
@@ -91,9 +89,7 @@ async def test_a_stop_in_good_order_is_an_outage_like_any_other(server: Cluster)
         await check(works, handles, server.url())
 
 
-async def test_clients_start_runs_in_the_middle_of_an_outage(
-    server: Cluster, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_clients_start_runs_in_the_middle_of_an_outage(server: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     await asyncio.to_thread(server.start)
     works = Works(server.url())
     async with works.app:
@@ -101,9 +97,7 @@ async def test_clients_start_runs_in_the_middle_of_an_outage(
         await first.result()
         await asyncio.to_thread(server.stop, "immediate")
         async with complaints(caplog):
-            starting = [
-                asyncio.create_task(works.walk.start(run, idempotency_key=f"k{run}")) for run in range(1, 40)
-            ]
+            starting = [asyncio.create_task(works.walk.start(run, idempotency_key=f"k{run}")) for run in range(1, 40)]
         assert not any(task.done() for task in starting)
         await asyncio.to_thread(server.start)
         await check(works, [first, *await asyncio.gather(*starting)], server.url())
@@ -128,10 +122,7 @@ async def test_a_worker_that_starts_before_its_database_waits_for_it(
 @pytest.mark.parametrize("name", cluster.ENOUGH)
 async def test_another_server_takes_over(name: str) -> None:
     """Two servers in the URL; the first one dies, the second one, which had everything, takes its place."""
-    with (
-        cluster.private(name, wal_level="replica", hot_standby="on") as first,
-        cluster.folder_for_server() as folder,
-    ):
+    with cluster.private(name, wal_level="replica", hot_standby="on") as first, cluster.folder_for_server() as folder:
         await asyncio.to_thread(first.start)
         second = await asyncio.to_thread(first.copy_to, folder)
         await asyncio.to_thread(second.start)

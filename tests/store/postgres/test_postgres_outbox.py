@@ -11,11 +11,11 @@ import pytest
 from outbox_kit import LEASE, Outbox, mark, say, sink
 from store_kit import HandClock, Kit, entry, writes
 
-from redrive.core.outbox import Carrier
+from redrive.core.outbox import SinkLease
 from redrive.core.transitions import AuditWrite
 from redrive.store import open_store
-from redrive.store.outbox_records import DeliveryChoice, DeliveryDecision
-from redrive.store.postgres.connection import locate
+from redrive.store.outbox_records import DeliveryAction, DeliveryDecision
+from redrive.store.postgres.connection import parse_url
 
 pytestmark = pytest.mark.parametrize("ready_url", cluster.ENOUGH, indirect=True)
 
@@ -65,10 +65,7 @@ async def test_two_writers_whose_commits_are_reversed_lose_nothing(two: Any, rea
 
 
 async def _until_waiting(con: asyncpg.Connection, processes: int = 1) -> None:
-    waiting = (
-        "SELECT count(*) FROM pg_stat_activity "
-        "WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    )
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     async with asyncio.timeout(20):
         while await con.fetchval(waiting) < processes:  # noqa: ASYNC110 - a lock rings no bell
             await asyncio.sleep(0.01)
@@ -93,7 +90,7 @@ async def test_nodes_that_claim_note_and_decide_at_once_keep_every_key_in_order(
             await asyncio.sleep(0.001 * (turn % 3))
             got.extend(each.message.public_id for each in claims.items)
             under_way.difference_update(keys)  # type: ignore[arg-type]
-            await store.note_deliveries("s", [mark(each) for each in claims.items])
+            await store.record_deliveries("s", [mark(each) for each in claims.items])
             if len(got) + len(skipped) >= 280 and not claims.items:
                 return
 
@@ -102,7 +99,7 @@ async def test_nodes_that_claim_note_and_decide_at_once_keep_every_key_in_order(
     async def person() -> None:
         for name in names[40:280:40]:
             audit = AuditWrite(event="outbox.skipped", tenant="default", by="ann", subject=name, token=name)
-            wish = DeliveryDecision(message=name, choice=DeliveryChoice.SKIP, audit=audit)
+            wish = DeliveryDecision(message=name, choice=DeliveryAction.SKIP, audit=audit)
             skipped.extend([name] * await other.decide_deliveries(wish))
 
     await asyncio.gather(
@@ -125,9 +122,7 @@ async def test_what_is_committed_late_is_found_though_there_is_plenty_to_do(two:
     await outbox.publish(say("late"))
     earlier = kit.clock.now() - 60_000_000
     await kit.by_hand(
-        "UPDATE redrive.deliveries SET available_at = ? "
-        "WHERE message = (SELECT max(id) FROM redrive.messages)",
-        earlier,
+        "UPDATE redrive.deliveries SET available_at = ? WHERE message = (SELECT max(id) FROM redrive.messages)", earlier
     )
     seen: list[str] = []
     for _ in range(25):
@@ -137,18 +132,16 @@ async def test_what_is_committed_late_is_found_though_there_is_plenty_to_do(two:
     assert kit.store.delivery_floors.since("s") > 0, "claims begin at the oldest row every time"
 
 
-async def test_two_relays_that_unfold_one_expired_bundle_deliver_each_message_once(
-    two: Any, ready_url: str
-) -> None:
+async def test_two_relays_that_unfold_one_expired_bundle_deliver_each_message_once(two: Any, ready_url: str) -> None:
     kit, other = two
     outbox = await Outbox.open(kit, sink())
     written = writes(outbox.run, entry(0, done=0), messages=(say("m1"), say("m2")))
-    await kit.store.apply([written], worker=outbox.worker, carriers=[Carrier("s", LEASE)])
+    await kit.store.apply([written], worker=outbox.worker, carriers=[SinkLease("s", LEASE)])
     kit.clock.move(2 * LEASE)
     gate = await asyncpg.connect(ready_url.partition("?")[0])
     held = gate.transaction()
     await held.start()
-    await gate.execute(f"SELECT 1 FROM {locate(ready_url).schema}.bundles FOR UPDATE")
+    await gate.execute(f"SELECT 1 FROM {parse_url(ready_url).schema}.bundles FOR UPDATE")
     claims = [asyncio.create_task(outbox.claim(store=store)) for store in (kit.store, other)]
     await _until_waiting(gate, 2)  # both have found the bundle
     await held.rollback()

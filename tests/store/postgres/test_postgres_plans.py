@@ -14,22 +14,29 @@ import pytest
 import pytest_asyncio
 from postgres_kit import Bench, opened
 
-from redrive.store.postgres.connection import Line
-from redrive.store.postgres.sql import Statement, in_schema, prepare
+from redrive.store.postgres.connection import Connection
+from redrive.store.postgres.sql import NumberedStatement, number_parameters, replace_schema
 from redrive.store.session import Statements
 
 FILES = ("starts", "claims", "workers", "runs", "letters", "catalogue", "recovery", "settings")
 
 
-def statements(file: str) -> dict[str, Statement]:
+def statements(file: str) -> dict[str, NumberedStatement]:
     """The statements of a file as PostgreSQL takes them, shared ones too."""
-    return {name: prepare(text) for name, text in Statements(f"{file}.sql").texts("postgres").items()}
+    return {name: number_parameters(text) for name, text in Statements(f"{file}.sql").texts("postgres").items()}
 
 
 STATEMENTS = {name: statement for file in FILES for name, statement in statements(file).items()}
 SMALL = {"workers"}  # a row for each worker of the last day
-WHOLE = {"all_workers", "policies", "paused", "old_workers", "bury", "graves"}  # of a small table
-BOUNDED = {"old_audit"}  # walks along the oldest rows, as many as it may remove and not more
+WHOLE = {
+    "all_workers",
+    "policies",
+    "paused",
+    "delete_old_workers",
+    "expire_workers",
+    "dead_workers_with_runs",
+}  # of a small table
+BOUNDED = {"delete_old_audit"}  # walks along the oldest rows, as many as it may remove and not more
 
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -46,13 +53,13 @@ async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
         yield bench
 
 
-async def plan(line: Line, statement: Statement) -> list[str]:
+async def plan(line: Connection, statement: NumberedStatement) -> list[str]:
     """The lines of a statement's generic plan, without costs.
 
     The server shows all of a recursion only after it ran.
     """
     how = "ANALYZE, TIMING OFF, SUMMARY OFF" if "RECURSIVE" in statement.text else "ANALYZE OFF"
-    text = in_schema(statement.text, line._schema)
+    text = replace_schema(statement.text, line._schema)
     await line.con.execute(f"PREPARE asked AS {text}")
     nothing = f"({', '.join(['NULL'] * len(statement.names))})" if statement.names else ""
     rows = await line.con.fetch(f"EXPLAIN ({how}, COSTS OFF) EXECUTE asked{nothing}")
@@ -66,9 +73,7 @@ def scans(lines: list[str]) -> list[str]:
     for place, line in enumerate(lines):
         if name := re.search(r"Scan (?:Backward )?using (\w+)", line):
             after = lines[place + 1] if place + 1 < len(lines) else ""
-            condition = (
-                re.sub(r"[()]", "", after.removeprefix("Index Cond: ")) if "Index Cond" in after else ""
-            )
+            condition = re.sub(r"[()]", "", after.removeprefix("Index Cond: ")) if "Index Cond" in after else ""
             found.append(f"{name[1]}: {condition}")
     return found
 
@@ -89,21 +94,21 @@ async def test_no_statement_walks_through_a_table(bench: Bench, name: str) -> No
     ("name", "index"),
     [
         ("lanes", "runs_due: ROWtenant, queue, rank, workflow > ROW"),
-        ("look", "runs_due: ROWtenant, queue, rank, workflow > ROW"),
+        ("find_due_lanes", "runs_due: ROWtenant, queue, rank, workflow > ROW"),
         (
-            "look",
+            "find_due_lanes",
             "runs_due: tenant = lanes.tenant AND queue = lanes.queue AND rank = lanes.rank AND workflow =",
         ),
-        ("look", "runs_suspect_of: workflow = n.name"),
+        ("find_due_lanes", "runs_suspect_of: workflow = n.name"),
         ("take", "runs_pkey: id = w_1.id"),
         ("journals", "entries_of_run: run = ANY"),
         ("beat", "runs_held: worker = "),
         ("beat", "runs_pkey: id = s.run"),
         ("beat", "entries_of_run: run = signs.run AND idx = signs.idx"),
-        ("hung", "entries_limited: limit_at < "),
-        ("hung", "runs_pkey: id = e.run"),
+        ("stuck_runs", "entries_limited: limit_at < "),
+        ("stuck_runs", "runs_pkey: id = e.run"),
         ("overdue", "runs_deadline: deadline < "),
-        ("graves", "runs_held: worker = w.id"),
+        ("dead_workers_with_runs", "runs_held: worker = w.id"),
         ("held", "runs_held: worker = "),
         ("ended_workflows", "runs_finished: workflow > ''"),
         ("ended_workflows", "runs_finished: workflow > names"),
@@ -115,14 +120,11 @@ async def test_no_statement_walks_through_a_table(bench: Bench, name: str) -> No
         ("surplus_runs", "idempotency_of_run: run = "),
         ("old_keys", "idempotency_expiring: expires_at <= "),
         ("old_keys", "letters_public_id_key: public_id = "),
-        ("expiring", "letters_expiring: expires_at <= "),
+        ("runs_with_expired_letters", "letters_expiring: expires_at <= "),
         ("drop_replays", "replays_pkey: letter = ANY"),
-        ("old_letters", "letters_closed: closed_at"),
+        ("delete_old_letters", "letters_closed: closed_at"),
         ("run", "runs_public_id_key: public_id = "),
-        (
-            "due_in_lane",
-            "runs_due: tenant = $1 AND queue = $2 AND rank = $3 AND workflow = $4 AND available_at",
-        ),
+        ("due_in_lane", "runs_due: tenant = $1 AND queue = $2 AND rank = $3 AND workflow = $4 AND available_at"),
     ],
 )
 async def test_each_uses_the_index_made_for_it(bench: Bench, name: str, index: str) -> None:
@@ -132,10 +134,10 @@ async def test_each_uses_the_index_made_for_it(bench: Bench, name: str, index: s
 
 
 RELAYED = (
-    "due_deliveries", "next_delivery", "first_others", "ahead", "hold", "wait_behind",
-    "take_deliveries", "unfinished", "mark_delivered", "mark_delivery", "release", "not_over", "redeliver",
+    "due_deliveries", "next_delivery", "earlier_unfinished", "ahead", "lock_unfinished", "wait_behind",
+    "take_deliveries", "unfinished", "mark_delivered", "mark_delivery", "release", "unfinished_deliveries", "retry_delivery",
     "skip",
-    "deliveries_of", "blocked_keys", "expired_bundles", "bundle_of", "finish_bundles", "unfold",
+    "deliveries_of", "blocked_keys", "expired_bundles", "bundle_of", "finish_bundles", "split_bundle",
     "drop_bundles",
 )  # fmt: skip
 
@@ -168,9 +170,9 @@ async def test_the_relay_finds_deliveries_and_messages_by_index(bench: Bench, na
             ],
         ),
         ("lock_circuit", ["circuits_tenant_key_key: tenant = "]),
-        ("turn_circuit", ["circuits_tenant_key_key: tenant = "]),
+        ("update_circuit", ["circuits_tenant_key_key: tenant = "]),
         ("release_parked", ["runs_parked: tenant = ", "runs_pkey: id = ANY"]),
-        ("asker", ["probes_pkey: tenant = ", "runs_pkey: id = "]),
+        ("permit_state", ["probes_pkey: tenant = ", "runs_pkey: id = "]),
         (
             "circuits_due",
             [
@@ -180,14 +182,12 @@ async def test_the_relay_finds_deliveries_and_messages_by_index(bench: Bench, na
                 "circuit_marks_recent: at >= ",
             ],
         ),
-        ("circuits_since", ["circuits_changed: changed_at >= "]),
-        ("old_marks", ["circuit_marks_recent: at <= ", "circuit_marks_pkey: run = "]),
-        ("old_probes", ["probes_old: at <= ", "runs_pkey: id = p.run", "probes_pkey: tenant = "]),
+        ("circuits_changed_since", ["circuits_changed: changed_at >= "]),
+        ("delete_old_marks", ["circuit_marks_recent: at <= ", "circuit_marks_pkey: run = "]),
+        ("delete_old_probes", ["probes_old: at <= ", "runs_pkey: id = p.run", "probes_pkey: tenant = "]),
     ],
 )
-async def test_circuits_and_who_waits_for_them_are_found_by_index(
-    bench: Bench, name: str, indexes: list[str]
-) -> None:
+async def test_circuits_and_who_waits_for_them_are_found_by_index(bench: Bench, name: str, indexes: list[str]) -> None:
     async with bench.line() as line:
         lines = await plan(line, statements("circuits")[name])
     found = scans(lines)
@@ -203,13 +203,10 @@ async def test_circuits_and_who_waits_for_them_are_found_by_index(
     [
         ("open_letters", ["groups_open: ", "letter_feed_pkey: "]),
         ("oldest_letter", ["letters_by_status: status = 'OPEN'"]),
-        (
-            "due_by_lane",
-            ["runs_due: tenant = lane.tenant AND queue = lane.queue AND rank = lane.rank"],
-        ),
+        ("due_by_lane", ["runs_due: tenant = lane.tenant AND queue = lane.queue AND rank = lane.rank"]),
         ("suspects", ["runs_suspect: ", "runs_held: "]),
         ("parked", ["runs_parked: "]),
-        ("lags", ["deliveries_due: sink = ", "deliveries_behind: sink = "]),
+        ("sink_lags", ["deliveries_due: sink = ", "deliveries_behind: sink = "]),
     ],
 )
 async def test_figures_are_counted_along_an_index(bench: Bench, name: str, indexes: list[str]) -> None:

@@ -16,7 +16,7 @@ from redrive.core.run_options import RunOptions, StepOptions
 from redrive.core.states import RunStatus, StepStatus
 from redrive.errors import StoreUnavailable
 from redrive.settle.settler import Settled, Settler
-from redrive.store.workers import Claimed
+from redrive.store.workers import ClaimedRun
 
 pytestmark = pytest.mark.parametrize("ready_url", cluster.ENOUGH, indirect=True)
 COUNT = 30
@@ -46,7 +46,7 @@ async def reapers(bench: Bench) -> list[Reaper]:
     return found
 
 
-async def under_way(bench: Bench, **more: int) -> tuple[int, list[Claimed]]:
+async def under_way(bench: Bench, **more: int) -> tuple[int, list[ClaimedRun]]:
     """A worker with many runs in hand, a step of each under way."""
     await bench.kit.start(COUNT, options=RUN, **more)
     worker = await bench.kit.worker()
@@ -62,7 +62,7 @@ async def reap(reapers: list[Reaper]) -> int:
         return sum(await asyncio.gather(*(reaper.run_once() for reaper in reapers)))
 
 
-async def endings(bench: Bench, run: Claimed) -> list[str]:
+async def endings(bench: Bench, run: ClaimedRun) -> list[str]:
     return [str(attempt.end) for attempt in await bench.store.attempts(run.id)]
 
 
@@ -71,7 +71,7 @@ async def test_the_runs_of_a_dead_worker_are_recovered_once(
 ) -> None:
     _, runs = await under_way(bench)
     bench.clock.move(DAY)
-    assert len(await bench.store.bury()) == 1  # now all of them find the dead, and what it held
+    assert len(await bench.store.expire_workers()) == 1  # now all of them find the dead, and what it held
     assert await reap(reapers) == COUNT
     assert await reap(reapers) == 0
     for run in runs:
@@ -115,20 +115,20 @@ async def test_a_node_that_has_just_come_declares_nobody_dead(bench: Bench) -> N
     """Everybody may have waited for this server, as after a failover: who lives beats within a second."""
     worker = await dead_by_its_lease(bench)
     new = await bench.beside()
-    assert await new.bury() == []
+    assert await new.expire_workers() == []
     bench.clock.move(2 * SECOND)
-    assert [each.id for each in await new.bury()] == [worker]
+    assert [each.id for each in await new.expire_workers()] == [worker]
 
 
 async def test_who_lives_is_not_declared_dead_by_a_node_that_has_just_come(bench: Bench) -> None:
     worker = await dead_by_its_lease(bench)
     new = await bench.beside()
-    assert await new.bury() == []
-    line = bench.store.lease_line()
+    assert await new.expire_workers() == []
+    line = bench.store.lease_connection()
     assert (await asyncio.to_thread(line.beat, worker, {})).alive
     await asyncio.to_thread(line.close)
     bench.clock.move(2 * SECOND)
-    assert await new.bury() == []
+    assert await new.expire_workers() == []
 
 
 async def test_a_node_whose_idle_connections_were_cut_declares_nobody_dead(bench: Bench) -> None:
@@ -142,20 +142,20 @@ async def test_a_node_whose_idle_connections_were_cut_declares_nobody_dead(bench
         "WHERE datname = current_database() AND pid <> pg_backend_pid()"
     )
     await eventually(all_cut)
-    assert await bench.store.bury() == []
+    assert await bench.store.expire_workers() == []
     bench.clock.move(2 * SECOND)
-    assert [each.id for each in await bench.store.bury()] == [worker]
+    assert [each.id for each in await bench.store.expire_workers()] == [worker]
 
 
 async def test_a_node_whose_beats_fail_declares_nobody_dead(bench: Bench) -> None:
     worker = await dead_by_its_lease(bench)
-    line = bench.store.lease_line()
+    line = bench.store.lease_connection()
     await asyncio.to_thread(line.beat, 0, {})
     line._line.con.terminate()
     line._patience = 0.0  # no server is so quick
     with pytest.raises(StoreUnavailable):
         await asyncio.to_thread(line.beat, 0, {})
     await asyncio.to_thread(line.close)
-    assert await bench.store.bury() == []
+    assert await bench.store.expire_workers() == []
     bench.clock.move(2 * SECOND)
-    assert [each.id for each in await bench.store.bury()] == [worker]
+    assert [each.id for each in await bench.store.expire_workers()] == [worker]

@@ -19,23 +19,15 @@ from tenant_keys import without_tenant
 from redrive.core.roles import Role
 from redrive.core.states import RunStatus
 from redrive.errors import SchemaMismatch, StoreError
-from redrive.store.account_records import (
-    MemberRow,
-    NewAnswer,
-    SessionRow,
-    TenantRow,
-    TokenKind,
-    TokenRow,
-    UserRow,
-)
+from redrive.store.account_records import MemberRow, RequestClaim, SessionRow, TenantRow, TokenKind, TokenRow, UserRow
 from redrive.store.filters import AuditFilter, LetterFilter, RunFilter
-from redrive.store.port import People
+from redrive.store.port import DeskStore
 from redrive.store.postgres import PostgresStore
-from redrive.store.postgres.connection import Line
-from redrive.store.postgres.pool import acting_for, prove_confined
-from redrive.store.postgres.sql import in_schema
+from redrive.store.postgres.connection import Connection
+from redrive.store.postgres.pool import check_tenant_isolation, tenant_transaction
+from redrive.store.postgres.sql import replace_schema
 from redrive.store.records import PolicyRow, Triage
-from redrive.store.statements import load
+from redrive.store.sql_files import load_statements
 
 FILLERS = {"text": "$1", "boolean": "false", "text[]": "'{}'"}  # anything else is a number
 
@@ -122,7 +114,7 @@ async def credentials_of(bench: Bench, tenant: str) -> None:
     token = {"kind": TokenKind.KEY, "role": Role.STAFF, "name": "ci", "created_by": "ann"}
     await accounts.put_token(TokenRow(id=f"t-{tenant}", tenant=tenant, **token), None, line)
     await accounts.put_session(SessionRow(hash=f"s-{tenant}", tenant=tenant, user=member.user), DAY)
-    await accounts.claim_answer(NewAnswer(tenant=tenant, key="k", digest="d", patience=DAY, keeps=DAY))
+    await accounts.claim_request(RequestClaim(tenant=tenant, key="k", digest="d", patience=DAY, keeps=DAY))
 
 
 async def test_a_tenant_sees_the_people_it_knows(bench: Bench) -> None:
@@ -193,7 +185,7 @@ async def test_without_the_predicate_no_foreign_row_is_found(bench: Bench) -> No
         con = await asyncpg.connect(url.partition("?")[0])
         try:
             for table in tables:
-                query = in_schema(f"SELECT DISTINCT tenant FROM redrive.{table}", bench.address.schema)
+                query = replace_schema(f"SELECT DISTINCT tenant FROM redrive.{table}", bench.address.schema)
                 assert await con.fetch(query) == [], table  # no tenant named: nothing exists
                 for tenant in ("a", "b"):
                     async with con.transaction():
@@ -238,7 +230,7 @@ async def test_the_owner_of_the_tables_sees_no_rows_either(bench: Bench) -> None
     ],
 )
 async def test_a_tenant_s_user_may_not_do_everything(bench: Bench, statement: str) -> None:
-    async with bench.line() as line, acting_for(line, "a"):
+    async with bench.line() as line, tenant_transaction(line, "a"):
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
             await line.script(statement)
 
@@ -257,7 +249,7 @@ async def test_a_tenant_s_user_may_not_do_everything(bench: Bench, statement: st
 )
 async def test_a_tenant_s_user_writes_nothing_for_another(bench: Bench, statement: str) -> None:
     await two_tenants(bench)
-    async with bench.line() as line, acting_for(line, "a"):
+    async with bench.line() as line, tenant_transaction(line, "a"):
         with pytest.raises(asyncpg.InsufficientPrivilegeError, match="row-level security"):
             await line.script(statement)
 
@@ -265,9 +257,9 @@ async def test_a_tenant_s_user_writes_nothing_for_another(bench: Bench, statemen
 @pytest.mark.parametrize("table", ["runs", "letters", "entries", "policies"])
 async def test_a_change_that_forgets_its_tenant_changes_no_other_s_rows(bench: Bench, table: str) -> None:
     await two_tenants(bench)
-    async with bench.line() as line, acting_for(line, "a"):
+    async with bench.line() as line, tenant_transaction(line, "a"):
         changed = await line.con.fetch(
-            in_schema(f"UPDATE redrive.{table} SET tenant = tenant RETURNING tenant", bench.address.schema)
+            replace_schema(f"UPDATE redrive.{table} SET tenant = tenant RETURNING tenant", bench.address.schema)
         )
     assert {row["tenant"] for row in changed} == {"a"}
 
@@ -301,7 +293,7 @@ async def test_a_connection_never_keeps_a_tenant(bench: Bench) -> None:
     await two_tenants(bench)
     store = await bench.beside(pool_size="2")
 
-    async def seen(people: People) -> set[str]:
+    async def seen(people: DeskStore) -> set[str]:
         return {run.tenant for run in (await people.runs(RunFilter(), limit=10, cursor=None)).items}
 
     for tenant in ("a", "b", "a"):
@@ -322,9 +314,7 @@ async def test_the_engine_may_not_touch_the_record_of_migrations(bench: Bench) -
 
 
 @pytest.mark.parametrize("statement", ["UPDATE redrive.audit SET by = 'nobody'", "TRUNCATE redrive.audit"])
-async def test_the_engine_adds_to_the_audit_log_and_changes_nothing_in_it(
-    bench: Bench, statement: str
-) -> None:
+async def test_the_engine_adds_to_the_audit_log_and_changes_nothing_in_it(bench: Bench, statement: str) -> None:
     await bench.store.note([noted()])
     async with bench.line() as line:
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
@@ -345,7 +335,7 @@ async def test_nobody_was_given_the_right_to_change_the_audit_log(bench: Bench) 
 @pytest.mark.parametrize("tenant", ["", "a' OR '1'='1", "*", "%", "A"])
 async def test_no_name_of_a_tenant_opens_another_s_rows(bench: Bench, tenant: str) -> None:
     await two_tenants(bench)
-    page = await bench.store.confined(tenant).runs(RunFilter(), limit=10, cursor=None)
+    page = await bench.store.tenant_view(tenant).runs(RunFilter(), limit=10, cursor=None)
     assert page.items == []
 
 
@@ -358,10 +348,7 @@ async def test_no_name_of_a_tenant_opens_another_s_rows(bench: Bench, tenant: st
         ("ALTER TABLE redrive.letters NO FORCE ROW LEVEL SECURITY", "table letters lacks forced"),
         ("ALTER TABLE redrive.inputs DISABLE ROW LEVEL SECURITY", "table inputs lacks forced"),
         ("CREATE TABLE redrive.extras (tenant text)", "table extras lacks forced"),
-        (
-            "CREATE POLICY hole ON redrive.runs TO PUBLIC USING (true)",
-            "one tenant sees another's rows in runs",
-        ),
+        ("CREATE POLICY hole ON redrive.runs TO PUBLIC USING (true)", "one tenant sees another's rows in runs"),
     ],
 )
 async def test_a_database_that_does_not_keep_tenants_apart_is_refused(
@@ -378,21 +365,18 @@ async def test_a_database_that_does_not_keep_tenants_apart_is_refused(
     [
         ("ALTER ROLE redrive_app BYPASSRLS", "role redrive_app bypasses row level security"),
         ("ALTER ROLE redrive_engine SUPERUSER", "role redrive_engine is a superuser"),
-        (
-            "GRANT postgres TO redrive_app",
-            "role redrive_app is the owner of a table, or a member of its owner",
-        ),
+        ("GRANT postgres TO redrive_app", "role redrive_app is the owner of a table, or a member of its owner"),
     ],
 )
 async def test_a_role_that_is_too_strong_is_refused(bench: Bench, change: str, complaint: str) -> None:
     con = await asyncpg.connect(bench.address.url)
-    line = Line(con, bench.address, {})
+    line = Connection(con, bench.address, {})
     tried = con.transaction()  # roles belong to the whole server: nobody else may see this one
     await tried.start()
     try:
         await con.execute(change)
         with pytest.raises(StoreError, match=complaint):
-            await prove_confined(line, bench.address)
+            await check_tenant_isolation(line, bench.address)
     finally:
         await tried.rollback()
         await con.close()
@@ -412,12 +396,10 @@ async def test_a_role_that_owns_the_tables_is_refused(bench: Bench) -> None:
 # -- logins of every kind ------------------------------------------------------------------------------
 
 
-async def test_a_login_inherits_nothing_from_the_engine(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_login_inherits_nothing_from_the_engine(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     """What a transactional step sends as the login must not see the rows of all tenants."""
     await two_tenants(bench)
-    query = in_schema("SELECT count(*) FROM redrive.runs", bench.address.schema)
+    query = replace_schema("SELECT count(*) FROM redrive.runs", bench.address.schema)
     async with as_login(bench, "redrive_login") as url:
         con = await asyncpg.connect(url.partition("?")[0])
         try:
@@ -448,8 +430,8 @@ async def test_a_plain_login_that_is_a_member_does_everything_the_engine_does(
         other = Bench.around(store, bench.clock, url)
         worker, run = await other.kit.held(tenant="a")
         await other.kit.fail(worker, run)
-        assert len((await store.confined("a").letters(LetterFilter(), limit=5, cursor=None)).items) == 1
-        line = store.lease_line()
+        assert len((await store.tenant_view("a").letters(LetterFilter(), limit=5, cursor=None)).items) == 1
+        line = store.lease_connection()
         assert line.beat(worker, {}).alive
         line.close()
         await store.close()
@@ -459,9 +441,9 @@ async def test_a_login_without_the_app_role_works_and_reads_for_nobody(bench: Be
     async with as_login(bench, "redrive_engine") as url:
         store = PostgresStore(url, bench.clock)
         await store.open()
-        await store.bury()
+        await store.expire_workers()
         with pytest.raises(StoreError, match="GRANT redrive_login"):
-            await store.confined("a").runs(RunFilter(), limit=5, cursor=None)
+            await store.tenant_view("a").runs(RunFilter(), limit=5, cursor=None)
         await store.close()
 
 
@@ -508,7 +490,7 @@ def test_no_statement_names_a_table_without_its_schema() -> None:
     assert "|audit" in tables
     bare = re.compile(rf"\b(?:FROM|JOIN|INTO|UPDATE)\s+(?:{tables})\b", re.IGNORECASE)
     for file in files(package).joinpath("statements").iterdir():
-        for name, text in load(package, file.name).items():
+        for name, text in load_statements(package, file.name).items():
             assert bare.findall(text) == [], f"{file.name}: {name}"
 
 

@@ -10,11 +10,11 @@ from store_kit import HandClock, Kit, entry, writes
 
 from redrive.errors import SchemaMismatch, StoreError, StoreUnavailable
 from redrive.store.filters import RunFilter
-from redrive.store.migrate import Migration, known
 from redrive.store.postgres import PostgresStore, migrate, schema
+from redrive.store.sql_files import Migration, load_migrations
 
 PACKAGE = "redrive.store.postgres"
-FIRST = [f"{each.version:04d}_{each.name}" for each in known(PACKAGE)]
+FIRST = [f"{each.version:04d}_{each.name}" for each in load_migrations(PACKAGE)]
 NEXT = len(FIRST) + 1
 MORE = f"{NEXT:04d}_more"
 
@@ -22,7 +22,7 @@ MORE = f"{NEXT:04d}_more"
 def newer(monkeypatch: pytest.MonkeyPatch, text: str, oldest: int = 1) -> None:
     """Let this code know one migration more."""
     more = Migration(version=NEXT, name="more", text=text, oldest_code=oldest)
-    monkeypatch.setattr(schema, "known", lambda package: [*known(package), more])
+    monkeypatch.setattr(schema, "load_migrations", lambda package: [*load_migrations(package), more])
 
 
 ADD = "ALTER TABLE redrive.runs ADD COLUMN colour text NOT NULL DEFAULT 'grey';"
@@ -43,9 +43,7 @@ async def test_several_that_open_an_empty_database_at_once_set_it_up_once(postgr
         await store.close()
 
 
-async def test_an_empty_database_is_set_up_in_one_piece(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_empty_database_is_set_up_in_one_piece(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever opens it meanwhile must not find a schema that lacks its later migrations."""
     newer(monkeypatch, "SELECT 1/0;")
     with pytest.raises(StoreError):
@@ -84,9 +82,7 @@ async def test_an_older_schema_waits_for_a_person(bench: Bench, monkeypatch: pyt
     await store.close()
 
 
-async def test_work_goes_on_before_during_and_after_a_migration(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_work_goes_on_before_during_and_after_a_migration(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """An expanding migration beside a worker with the older code, on connections with prepared statements."""
     worker, run = await bench.kit.held()
     stop = asyncio.Event()
@@ -119,7 +115,7 @@ async def test_a_migration_waits_for_locks_only_so_long_and_leaves_nothing_half_
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     newer(monkeypatch, "CREATE TABLE redrive.half (id integer);" + ADD)
-    monkeypatch.setattr(schema, "LOCK", "50ms")
+    monkeypatch.setattr(schema, "LOCK_TIMEOUT", "50ms")
     async with bench.line() as line, line.transaction():
         await line.script("SELECT * FROM redrive.runs")
         with pytest.raises(StoreUnavailable, match="lock"):
@@ -128,9 +124,7 @@ async def test_a_migration_waits_for_locks_only_so_long_and_leaves_nothing_half_
     assert await migrate(bench.url) == [MORE]
 
 
-async def test_a_migration_that_fails_is_undone_as_a_whole(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_migration_that_fails_is_undone_as_a_whole(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     newer(monkeypatch, "CREATE TABLE redrive.half (id integer); SELECT 1/0;")
     with pytest.raises(StoreError):
         await migrate(bench.url)

@@ -9,7 +9,7 @@ from session_kit import postgres_calls
 from store_kit import SECOND, buried
 
 from redrive.core.transitions import AuditWrite
-from redrive.store.bulk import NewSet
+from redrive.store.bulk import NewBulk
 from redrive.store.filters import GroupFilter
 
 LEASE = 15 * SECOND
@@ -24,12 +24,12 @@ async def letters(bench: Bench, count: int, tenants: int = 1) -> None:
 
 
 async def test_a_set_that_somebody_is_taking_is_passed_over(bench: Bench) -> None:
-    new = NewSet(public_id="s", tenant="", action="IGNORE", by="ann", letters=("l",))
-    await bench.store.begin_set(new, AuditWrite(event="e", tenant="", by="ann", subject="s", token="t"))
+    new = NewBulk(public_id="s", tenant="", action="IGNORE", by="ann", letters=("l",))
+    await bench.store.create_bulk(new, AuditWrite(event="e", tenant="", by="ann", subject="s", token="t"))
     async with bench.line() as line, line.transaction():
-        assert await postgres_calls(line, bench.time).claim_set(LEASE) is not None
-        assert await bench.store.claim_set(LEASE) is None
-    assert await bench.store.claim_set(LEASE) is None
+        assert await postgres_calls(line, bench.time).claim_bulk(LEASE) is not None
+        assert await bench.store.claim_bulk(LEASE) is None
+    assert await bench.store.claim_bulk(LEASE) is None
 
 
 async def test_nodes_that_fold_at_once_take_different_changes_and_add_them_up(bench: Bench) -> None:

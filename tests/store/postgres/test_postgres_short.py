@@ -7,22 +7,22 @@ from postgres_kit import Bench
 
 from redrive.core.decide import decide
 from redrive.core.journal import EntryRow
-from redrive.core.outcomes import Ended, Outcome, Place, Returned
+from redrive.core.outcomes import AttemptSucceeded, EntryRef, Outcome, WorkflowReturned
 from redrive.core.run_options import DEFAULT_RETRY, RunOptions
 from redrive.core.states import EntryKind, StepStatus
-from redrive.core.transitions import CircuitMark, Transition
+from redrive.core.transitions import CircuitSampleWrite, Transition
 from redrive.records import replace
-from redrive.settle.settler import view_of_claimed
-from redrive.store.postgres.fast_path import settle_one, start_one
-from redrive.store.workers import Claimed
+from redrive.settle.settler import make_claimed_run_view
+from redrive.store.postgres.fast_path import apply_single, start_single
+from redrive.store.workers import ClaimedRun
 
 
-def decided(run: Claimed, kind: str) -> Transition:
-    view = view_of_claimed(run, RunOptions(), "v1")
-    outcome: Outcome = Ended(run=view, output="1")
+def decided(run: ClaimedRun, kind: str) -> Transition:
+    view = make_claimed_run_view(run, RunOptions(), "v1")
+    outcome: Outcome = WorkflowReturned(run=view, output="1")
     if kind == "a step":
-        place = Place(0, "pay", EntryKind.STEP, "pay")
-        outcome = Returned(run=view, place=place, attempt=1, began_ago=5, done=0, input="[1]", output="2")
+        place = EntryRef(0, "pay", EntryKind.STEP, "pay")
+        outcome = AttemptSucceeded(run=view, place=place, attempt=1, began_ago=5, done=0, input="[1]", output="2")
     return decide(outcome, DEFAULT_RETRY, 0.0, 0)
 
 
@@ -30,7 +30,7 @@ def decided(run: Claimed, kind: str) -> Transition:
 async def test_a_step_that_returned_and_a_run_that_did_go_the_short_way(bench: Bench, kind: str) -> None:
     worker, run = await bench.kit.held()
     async with bench.line() as line:
-        answer = await settle_one(line, bench.time, decided(run, kind), worker)
+        answer = await apply_single(line, bench.time, decided(run, kind), worker)
     assert answer is not None
     assert answer.kept
     journal: list[EntryRow] = await bench.store.journal(run.id)
@@ -40,17 +40,15 @@ async def test_a_step_that_returned_and_a_run_that_did_go_the_short_way(bench: B
 
 async def test_a_run_without_a_key_starts_the_short_way(bench: Bench) -> None:
     async with bench.line() as line:
-        assert await start_one(line, bench.time, bench.kit.new(), None) is not None
-        assert await start_one(line, bench.time, bench.kit.new(key="k", key_hash="h"), None) is None
+        assert await start_single(line, bench.time, bench.kit.new(), None) is not None
+        assert await start_single(line, bench.time, bench.kit.new(key="k", key_hash="h"), None) is None
 
 
 @pytest.mark.parametrize("kind", ["a step", "an end"])
-async def test_what_says_more_goes_the_long_way_and_is_not_written_on_the_short_one(
-    bench: Bench, kind: str
-) -> None:
+async def test_what_says_more_goes_the_long_way_and_is_not_written_on_the_short_one(bench: Bench, kind: str) -> None:
     worker, run = await bench.kit.held()
     plain = decided(run, kind)
-    mark = CircuitMark(key="bank", generation=0, index=0, attempt=1, settings="{}", good=True, category=None)
+    mark = CircuitSampleWrite(key="bank", generation=0, index=0, attempt=1, settings="{}", good=True, category=None)
     more = [replace(plain, version="v2"), replace(plain, marks=(mark,)), replace(plain, closes=True)]
     if plain.change is not None:
         more.append(replace(plain, change=replace(plain.change, release=False)))
@@ -61,6 +59,6 @@ async def test_what_says_more_goes_the_long_way_and_is_not_written_on_the_short_
         more.append(replace(plain, entries=(replace(entry, status=StepStatus.RUNNING),)))
     async with bench.line() as line:
         for each in more:
-            assert await settle_one(line, bench.time, each, worker) is None
+            assert await apply_single(line, bench.time, each, worker) is None
     assert await bench.store.journal(run.id) == []
     assert (await bench.kit.look(run)).finished_at is None

@@ -22,16 +22,16 @@ from redrive.store.postgres import apply as applying
 from redrive.store.postgres import lease
 from redrive.store.postgres import runs as claims
 from redrive.store.postgres import runs as starts
-from redrive.store.postgres.connection import Line
+from redrive.store.postgres.connection import Connection
 from redrive.store.postgres.session import PostgresSession
-from redrive.store.records import Purge
+from redrive.store.records import PurgeRequest
 from redrive.store.store import SqlStore
-from redrive.store.workers import Claim
+from redrive.store.workers import ClaimRequest
 
 MOST = 1500
 """Rows and index entries that one call may read; the busiest have 300 runs to look at."""
 
-Call: TypeAlias = "Callable[[Line], Awaitable[Any]]"
+Call: TypeAlias = "Callable[[Connection], Awaitable[Any]]"
 
 FILL = """
 INSERT INTO redrive.workers (name, version, state, workflows, lease, started_at, beat_at, lease_until)
@@ -76,13 +76,7 @@ async def bench(postgres_url: str) -> AsyncIterator[Bench]:
 
 async def fill(bench: Bench, *, finished: int, due: int, held: int) -> None:
     """A store with a past. Nobody analyses its tables."""
-    sizes = {
-        "finished": finished,
-        "due": due,
-        "held": held,
-        "letters": finished // 20,
-        "now": bench.clock.now(),
-    }
+    sizes = {"finished": finished, "due": due, "held": held, "letters": finished // 20, "now": bench.clock.now()}
     for table in ("runs", "inputs", "results", "entries", "letters", "idempotency"):
         await bench.sql(f"ALTER TABLE redrive.{table} SET (autovacuum_enabled = off)")
     for statement in FILL.split(";\n")[:-1]:
@@ -101,9 +95,7 @@ async def rows_read(bench: Bench, work: Call) -> int:
         (row,) = await bench.sql(count, bench.address.schema)
         return SimpleNamespace(**row)
 
-    await bench.sql(
-        "INSERT INTO redrive.versions (version, first_seen_at) VALUES ('x', 0) ON CONFLICT DO NOTHING"
-    )
+    await bench.sql("INSERT INTO redrive.versions (version, first_seen_at) VALUES ('x', 0) ON CONFLICT DO NOTHING")
     before = await counted()
     async with bench.line() as line:
         await work(line)
@@ -120,7 +112,7 @@ async def rows_read(bench: Bench, work: Call) -> int:
 async def the_calls_of_a_day(bench: Bench) -> dict[str, Call]:
     """Every kind of call."""
     worker, run = await bench.kit.worker(), (await bench.store.held(1))[0].run
-    everybody = Claim(worker=worker, workflows=("w",), capacity=50, suspect=True)
+    everybody = ClaimRequest(worker=worker, workflows=("w",), capacity=50, suspect=True)
     idle, unsuspicious = replace(everybody, workflows=("nothing",)), replace(everybody, suspect=False)
     mark = writes(run, entry(5, StepStatus.RUNNING, limit_in=SECOND))
     taken = becomes(run, RunStatus.SLEEPING, wake_in=0, take=True)
@@ -131,7 +123,7 @@ async def the_calls_of_a_day(bench: Bench) -> dict[str, Call]:
         "claim 50 and no suspect": lambda line: claims.claim(line, bench.time, unsuspicious),
         "idle claim": lambda line: claims.claim(line, bench.time, idle),
         "apply": lambda line: applying.apply(line, bench.time, [mark], 1),
-        "beat of a worker with 300 runs": lambda line: lease.beat(
+        "beat of a worker with 300 runs": lambda line: lease.renew_lease(
             PostgresSession(line, bench.time), 1, beats
         ),
         "take": lambda line: applying.apply(line, bench.time, [taken], None),
@@ -143,12 +135,12 @@ async def the_calls_of_a_day(bench: Bench) -> dict[str, Call]:
 
 def reaping(bench: Bench) -> dict[str, Call]:
     """What chores ask again and again, with and without something to do."""
-    nothing = Purge(runs=10**15, letters=10**15, workers=10**15, limit=100)
+    nothing = PurgeRequest(runs=10**15, letters=10**15, workers=10**15, limit=100)
     a_day = replace(nothing, runs=DAY)
     return {
-        "bury": lambda line: lease.bury(PostgresSession(line, bench.time), certain=True),
+        "expire_workers": lambda line: lease.expire_workers(PostgresSession(line, bench.time), certain=True),
         "runs of a worker with 300": lambda line: bench.on(line).held(1),
-        "hung": lambda line: bench.on(line).hung(0, 100),
+        "stuck_runs": lambda line: bench.on(line).hung(0, 100),
         "overdue": lambda line: bench.on(line).overdue(0, 100),
         "purge of nothing": lambda line: bench.on(line).purge(nothing),
         "purge of 100 runs": lambda line: bench.on(line).purge(a_day),
@@ -169,7 +161,7 @@ def looking(bench: Bench, public_id: str, run: int) -> dict[str, Call]:
     letters = [LetterFilter(), LetterFilter(tenant="tenant3"), LetterFilter(fingerprint="f")]
     letters += [LetterFilter(status=status) for status in LetterStatus]
 
-    def calls(line: Line) -> SqlStore:
+    def calls(line: Connection) -> SqlStore:
         return postgres_calls(line, bench.time)
 
     return {
@@ -178,10 +170,7 @@ def looking(bench: Bench, public_id: str, run: int) -> dict[str, Call]:
         "attempts": lambda line: calls(line).attempts(run),
         "letter": lambda line: calls(line).letter("letter7"),
         "letter of a run": lambda line: calls(line).letter_of(run),
-        **{
-            f"runs {said(one)}": lambda line, one=one: calls(line).runs(one, limit=20, cursor=None)
-            for one in filters
-        },
+        **{f"runs {said(one)}": lambda line, one=one: calls(line).runs(one, limit=20, cursor=None) for one in filters},
         **{
             f"letters {said(one)}": lambda line, one=one: calls(line).letters(one, limit=20, cursor=None)
             for one in letters
@@ -191,16 +180,13 @@ def looking(bench: Bench, public_id: str, run: int) -> dict[str, Call]:
 
 def said(where: RunFilter | LetterFilter) -> str:
     """What a filter says."""
-    return (
-        ", ".join(f"{n}={value}" for n in where.__slots__ if (value := getattr(where, n)) is not None)
-        or "all"
-    )
+    return ", ".join(f"{n}={value}" for n in where.__slots__ if (value := getattr(where, n)) is not None) or "all"
 
 
 def timed(call: Call, took: list[float]) -> Call:
     """The call, with its first time noted: no plan was made and nothing was read on its connection before."""
 
-    async def work(line: Line) -> None:
+    async def work(line: Connection) -> None:
         began = time.perf_counter()
         await call(line)
         took.append(time.perf_counter() - began)

@@ -160,9 +160,7 @@ async def test_what_a_step_sets_does_not_outlive_it(bench: Bench) -> None:
     worker, run = await bench.kit.held()
     for n in range(5):
         tx = bench.store.transaction(5.0)
-        assert await tx.fetchrow("SELECT current_setting('search_path') AS path") == {
-            "path": '"$user", public'
-        }
+        assert await tx.fetchrow("SELECT current_setting('search_path') AS path") == {"path": '"$user", public'}
         await tx.execute("SET search_path = pg_catalog")
         await tx.execute("CREATE TEMPORARY TABLE scratch (id integer)" if n == 0 else "SELECT 1")
         assert (await tx.commit(worker, writes(run, entry(n)))).kept
@@ -171,9 +169,7 @@ async def test_what_a_step_sets_does_not_outlive_it(bench: Bench) -> None:
 async def test_a_step_asks_for_the_isolation_it_needs_in_vain(bench: Bench) -> None:
     """The fence must be read as it is when the record is written, which only READ COMMITTED does."""
     await bench.sql(
-        "ALTER DATABASE "
-        + bench.address.url.rpartition("/")[2]
-        + " SET default_transaction_isolation = 'serializable'"
+        "ALTER DATABASE " + bench.address.url.rpartition("/")[2] + " SET default_transaction_isolation = 'serializable'"
     )
     try:
         store = await bench.beside()
@@ -191,8 +187,7 @@ async def test_a_step_asks_for_the_isolation_it_needs_in_vain(bench: Bench) -> N
 async def test_nobody_claims_to_know_what_became_of_a_commit_that_takes_too_long(accounts: Bench) -> None:
     """The server may have committed: to say that it was undone would have the step done twice."""
     await accounts.sql(
-        "CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS "
-        "$$ BEGIN PERFORM pg_sleep(2); RETURN NULL; END $$"
+        "CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(2); RETURN NULL; END $$"
     )
     await accounts.sql(
         "CREATE CONSTRAINT TRIGGER slow AFTER UPDATE ON accounts DEFERRABLE INITIALLY DEFERRED "

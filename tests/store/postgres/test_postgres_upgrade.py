@@ -12,11 +12,11 @@ from postgres_kit import Bench
 from store_kit import HandClock
 
 from redrive.errors import SchemaMismatch
-from redrive.store.migrate import known
 from redrive.store.postgres import PostgresStore, migrate, schema
-from redrive.store.postgres.pool import prove_confined
+from redrive.store.postgres.pool import check_tenant_isolation
+from redrive.store.sql_files import load_migrations
 
-SHIPPED = known("redrive.store.postgres")
+SHIPPED = load_migrations("redrive.store.postgres")
 RELEASES = upgrade_kit.releases("postgres")
 
 
@@ -28,7 +28,7 @@ async def old(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     await before.store.open()
     await upgrade_kit.work(before.kit)
     await before.close()
-    monkeypatch.setattr(schema, "known", lambda package: [*SHIPPED, *RELEASES])
+    monkeypatch.setattr(schema, "load_migrations", lambda package: [*SHIPPED, *RELEASES])
     bench = Bench.around(PostgresStore(postgres_url, clock), clock, postgres_url)
     yield bench
     await bench.close()
@@ -37,7 +37,7 @@ async def old(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 async def test_what_was_there_goes_on_after_the_upgrade(old: Bench) -> None:
     with pytest.raises(SchemaMismatch, match="redrive migrate"):
         await old.store.open()
-    assert await migrate(old.url) == schema.names(RELEASES)
+    assert await migrate(old.url) == schema.migration_names(RELEASES)
     await old.store.open()
     assert await old.sql("SELECT DISTINCT colour FROM redrive.runs") == [{"colour": "grey"}]
     await upgrade_kit.goes_on(old.kit)
@@ -45,7 +45,7 @@ async def test_what_was_there_goes_on_after_the_upgrade(old: Bench) -> None:
 
 async def test_upgrades_started_at_once_apply_each_migration_once(old: Bench) -> None:
     done = await asyncio.gather(*(migrate(old.url) for _ in range(4)))
-    assert sorted(name for names in done for name in names) == schema.names(RELEASES)
+    assert sorted(name for names in done for name in names) == schema.migration_names(RELEASES)
     await old.store.open()
 
 
@@ -101,4 +101,4 @@ FROM pg_proc p WHERE p.pronamespace = (SELECT oid FROM here)
 async def test_an_upgraded_database_keeps_tenants_apart(old: Bench) -> None:
     await migrate(old.url)
     async with old.line() as line:
-        await prove_confined(line, old.address)
+        await check_tenant_isolation(line, old.address)

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from redrive.store.migrate import known
 from redrive.store.session import Statements
+from redrive.store.sql_files import load_migrations
 from redrive.store.sqlite import schema
 
 PACKAGE = "redrive.store.sqlite"
@@ -22,14 +22,14 @@ STATEMENTS = {
     if "." not in name and "{" not in text
 }
 # In order of their key, as far as the limit goes: a queue that is taken from its front.
-QUEUES = {"take_feed", "oldest_fed", "anything_fed"}
+QUEUES = {"take_feed_rows", "oldest_feed_time", "has_feed_rows"}
 
 
 @pytest.fixture(scope="module")
 def con() -> Iterator[sqlite3.Connection]:
     con = sqlite3.connect(":memory:", isolation_level=None)
-    for migration in known(PACKAGE):
-        for statement in schema.split(migration.text):
+    for migration in load_migrations(PACKAGE):
+        for statement in schema.split_statements(migration.text):
             con.execute(statement)
     yield con
     con.close()
@@ -54,12 +54,12 @@ def test_no_statement_walks_through_a_table(con: sqlite3.Connection, name: str) 
 @pytest.mark.parametrize(
     ("name", "index"),
     [
-        ("other_sample", "letters_by_fingerprint (fingerprint=?)"),
-        ("old_hours", "group_hours_old (hour<?)"),
-        ("claim_set", "sets_running (lease_until<?)"),
-        ("mark_item", "set_items_by_status (set_id=? AND status=? AND number=?)"),
+        ("replace_sample", "letters_by_fingerprint (fingerprint=?)"),
+        ("delete_old_hours", "group_hours_old (hour<?)"),
+        ("claim_bulk", "sets_running (lease_until<?)"),
+        ("record_results", "set_items_by_status (set_id=? AND status=? AND number=?)"),
         ("pending", "set_items_by_status (set_id=? AND status=?)"),
-        ("old_sets", "sets_ended (ended_at>? AND ended_at<?)"),
+        ("delete_old_sets", "sets_ended (ended_at>? AND ended_at<?)"),
         ("drop_index", "run_index_of_run (run=?)"),
     ],
 )
@@ -79,9 +79,7 @@ def test_each_uses_the_index_made_for_it(con: sqlite3.Connection, name: str, ind
         (["any", "tenant"], "groups_of_tenant (tenant=?)"),
     ],
 )
-def test_pages_of_groups_come_in_order(
-    con: sqlite3.Connection, names: list[str], index: str, order: str
-) -> None:
+def test_pages_of_groups_come_in_order(con: sqlite3.Connection, names: list[str], index: str, order: str) -> None:
     wanted = " AND ".join(GROUPS[f"groups.{name}"] for name in names)
     steps = plan(con, GROUPS["groups"].format(conditions=wanted, order=order))
     assert any(index in step for step in steps), steps

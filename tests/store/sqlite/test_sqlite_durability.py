@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from letter_kit import failed, reopens
 from store_kit import HOUR, Kit, noted
 
-from redrive.store.bulk import ItemMark, NewSet, SetItemStatus
+from redrive.store.bulk import BulkItemResult, NewBulk, SetItemStatus
 
 
 async def waits_for_the_disk(kit: Kit, work: Callable[[], Awaitable[object]]) -> bool:
@@ -45,12 +45,12 @@ async def test_what_a_set_would_do_again_reaches_the_disk_with_the_next_commit(o
     """The marks of a set; the next commit that waits for the disk brings them there."""
     store = on_file.store
     await failed(on_file)
-    new = NewSet(public_id="s", tenant="", action="REPLAY", by="ann", letters=("dl-x",))
-    assert await waits_for_the_disk(on_file, lambda: store.begin_set(new, noted("dlq.set_created")))
-    claimed = await store.claim_set(lease=HOUR)
+    new = NewBulk(public_id="s", tenant="", action="REPLAY", by="ann", letters=("dl-x",))
+    assert await waits_for_the_disk(on_file, lambda: store.create_bulk(new, noted("dlq.set_created")))
+    claimed = await store.claim_bulk(lease=HOUR)
     assert claimed is not None
     items = await store.advance(claimed, [], limit=5, lease=HOUR)
-    marks = [ItemMark(id=item.id, status=SetItemStatus.DONE) for item in items or ()]
+    marks = [BulkItemResult(id=item.id, status=SetItemStatus.DONE) for item in items or ()]
     assert not await waits_for_the_disk(on_file, lambda: store.advance(claimed, marks, limit=5, lease=HOUR))
 
 

@@ -19,7 +19,7 @@ from redrive.errors import StoreError, StoreUnavailable
 from redrive.store import open_store
 from redrive.store.filters import RunFilter
 from redrive.store.sqlite import connection
-from redrive.store.sqlite.connection import Turn
+from redrive.store.sqlite.connection import FairLock
 
 
 async def count(kit: Kit) -> int:
@@ -44,9 +44,7 @@ async def test_what_waited_for_its_turn_counts_its_time_from_there(on_file: Kit,
     worker, run = await on_file.held()
     rude = sqlite3.connect(tmp_path / "redrive.db", isolation_level=None, check_same_thread=False)
     rude.execute("BEGIN IMMEDIATE")
-    begins = writes(
-        run, entry(status=StepStatus.RUNNING, limit_in=3 * SECOND, options=StepOptions().to_json())
-    )
+    begins = writes(run, entry(status=StepStatus.RUNNING, limit_in=3 * SECOND, options=StepOptions().to_json()))
     waiting = asyncio.create_task(on_file.store.apply([begins], worker=worker))
     await asyncio.sleep(0.05)
     on_file.clock.move(5 * SECOND)
@@ -58,9 +56,7 @@ async def test_what_waited_for_its_turn_counts_its_time_from_there(on_file: Kit,
     assert (row.began_at, row.limit_at) == (on_file.clock.now(), on_file.clock.now() + 3 * SECOND)
 
 
-async def test_a_relay_with_nothing_to_claim_does_not_wait_for_the_write_lock(
-    on_file: Kit, tmp_path: Path
-) -> None:
+async def test_a_relay_with_nothing_to_claim_does_not_wait_for_the_write_lock(on_file: Kit, tmp_path: Path) -> None:
     outbox = await Outbox.open(on_file)
     rude = sqlite3.connect(tmp_path / "redrive.db", isolation_level=None)
     rude.execute("BEGIN IMMEDIATE")
@@ -68,9 +64,7 @@ async def test_a_relay_with_nothing_to_claim_does_not_wait_for_the_write_lock(
     rude.close()
 
 
-async def test_a_claim_that_waited_for_the_write_lock_has_its_whole_lease(
-    on_file: Kit, tmp_path: Path
-) -> None:
+async def test_a_claim_that_waited_for_the_write_lock_has_its_whole_lease(on_file: Kit, tmp_path: Path) -> None:
     outbox = await Outbox.open(on_file)
     await outbox.say("m1")
     rude = sqlite3.connect(tmp_path / "redrive.db", isolation_level=None, check_same_thread=False)
@@ -257,7 +251,7 @@ async def test_a_transaction_without_a_connection_is_in_nobody_s_way(
         raise StoreUnavailable("no more connections")
 
     with monkeypatch.context() as patch:
-        patch.setattr("redrive.store.sqlite.threads.Line.open", broken)
+        patch.setattr("redrive.store.sqlite.threads.ConnectionThread.open", broken)
         with pytest.raises(StoreUnavailable, match="no more"):
             await on_file.store.transaction(5.0).execute("CREATE TABLE mine (a)")
     tx = on_file.store.transaction(5.0)
@@ -268,7 +262,7 @@ async def test_a_transaction_without_a_connection_is_in_nobody_s_way(
 async def test_a_row_of_transactions_does_not_keep_the_committer_or_the_lease_out(on_file: Kit) -> None:
     """Writers of one process queue up, so each waits for those before it and no longer."""
     worker, _ = await on_file.held()
-    line = on_file.store.lease_line()
+    line = on_file.store.lease_connection()
     stop = False
 
     async def busy() -> None:
@@ -292,13 +286,13 @@ async def test_a_row_of_transactions_does_not_keep_the_committer_or_the_lease_ou
 
 
 def test_a_turn_is_handed_over_in_order() -> None:
-    turn, order = Turn(), []
+    turn, order = FairLock(), []
     assert turn.take(0)
 
     def wait(n: int) -> None:
         assert turn.take(5)
         order.append(n)
-        turn.give()
+        turn.release()
 
     threads = []
     for n in range(5):
@@ -306,7 +300,7 @@ def test_a_turn_is_handed_over_in_order() -> None:
         threads[-1].start()
         while len(turn._waiting) <= n:
             time.sleep(0.001)
-    turn.give()
+    turn.release()
     for thread in threads:
         thread.join()
     assert order == [0, 1, 2, 3, 4]
@@ -314,8 +308,8 @@ def test_a_turn_is_handed_over_in_order() -> None:
 
 
 def test_who_waits_too_long_leaves_the_queue() -> None:
-    turn = Turn()
+    turn = FairLock()
     assert turn.take(0)
     assert not turn.take(0.01)
-    turn.give()
+    turn.release()
     assert turn.take(0)

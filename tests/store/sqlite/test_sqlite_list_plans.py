@@ -11,10 +11,10 @@ import pytest
 from list_cases import ASKED, FILL, NO_TEXTS, PLACES, ROWS, allowed, cursor
 from session_kit import run_inline, sqlite_calls, sqlite_session
 
-from redrive.store.bulk import NewSet, conditions_of, letter_scan_sql, stored
+from redrive.store.bulk import NewBulk, filter_json, letter_scan_sql, next_letter_conditions
 from redrive.store.filters import AuditFilter, LetterFilter, OutboxFilter, RunFilter
 from redrive.store.lists import choose_scan
-from redrive.store.migrate import known
+from redrive.store.sql_files import load_migrations
 from redrive.store.sqlite import schema
 from redrive.store.store import SqlStore
 
@@ -24,9 +24,7 @@ LISTS: dict[type[Any], Callable[..., Any]] = {
     AuditFilter: SqlStore.audit,
     OutboxFilter: SqlStore.messages,
 }
-NUMBERS = (
-    f"(WITH RECURSIVE s (n) AS (VALUES (1) UNION ALL SELECT n + 1 FROM s WHERE n < {ROWS}) SELECT n FROM s)"
-)
+NUMBERS = f"(WITH RECURSIVE s (n) AS (VALUES (1) UNION ALL SELECT n + 1 FROM s WHERE n < {ROWS}) SELECT n FROM s)"
 NAMES = {
     "pkey": "",
     "run_index": "x USING PRIMARY KEY (field=? AND value=?",
@@ -39,8 +37,8 @@ FEW = {"runs_held", "idempotency_given", "run_index", "messages_public_id", "del
 @pytest.fixture(scope="module")
 def con() -> Iterator[sqlite3.Connection]:
     con = sqlite3.connect(":memory:", isolation_level=None)
-    for migration in known("redrive.store.sqlite"):
-        for statement in schema.split(migration.text):
+    for migration in load_migrations("redrive.store.sqlite"):
+        for statement in schema.split_statements(migration.text):
             con.execute(statement)
     for statement in FILL:
         con.execute(statement.format(numbers=NUMBERS, **NO_TEXTS).replace("redrive.", ""))
@@ -92,9 +90,7 @@ def is_good(steps: list[str], indexes: set[str], place: str | None) -> bool:
 def test_a_page_behind_a_cursor_does_not_come_past_what_is_newer(con: sqlite3.Connection) -> None:
     """A tenant's letters in all states, of which most have none: the planner would go along the ids."""
     for steps in plans(con, lambda: listed(con, LetterFilter(tenant="a"), cursor("<200"))):
-        assert any(
-            "letters_of_tenant_by_status (tenant=? AND status=? AND id<?)" in step for step in steps
-        ), steps
+        assert any("letters_of_tenant_by_status (tenant=? AND status=? AND id<?)" in step for step in steps), steps
 
 
 @pytest.mark.parametrize(
@@ -105,14 +101,12 @@ def test_a_page_behind_a_cursor_does_not_come_past_what_is_newer(con: sqlite3.Co
         (LetterFilter(tenant="b", fingerprint="f"), "letters_of_tenant_by_status (tenant=? AND status=?"),
     ],
 )
-def test_a_set_is_listed_in_order_of_an_index(
-    con: sqlite3.Connection, where: LetterFilter, index: str
-) -> None:
-    new = NewSet(public_id="s", tenant="a", action="REPLAY", by="ann", where=where, request="{}")
-    values = conditions_of(stored(new) or "", above=0, upto=ROWS)
+def test_a_set_is_listed_in_order_of_an_index(con: sqlite3.Connection, where: LetterFilter, index: str) -> None:
+    new = NewBulk(public_id="s", tenant="a", action="REPLAY", by="ann", where=where, request="{}")
+    values = next_letter_conditions(filter_json(new) or "", above=0, upto=ROWS)
     session = sqlite_session(con)
     scan = run_inline(choose_scan(session, "letters", values, newest_first=False))
-    statement = letter_scan_sql(session, "gather", scan.path, values, newest_first=False)
+    statement = letter_scan_sql(session, "list_next_letters", scan.path, values, newest_first=False)
     given = {**values, "set": 1, "set_tenant": "a", "most": 10}
     steps = [row[3] for row in con.execute(f"EXPLAIN QUERY PLAN {statement}", given)]
     assert any(index in step for step in steps), steps

@@ -9,10 +9,7 @@ import pytest
 from redrive.store.sqlite.connection import write_many
 
 PUT = "INSERT INTO things (id, name) VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET name = excluded.name"
-RENAME = (
-    "WITH new (name, id) AS (VALUES (?, ?)) "
-    "UPDATE things SET name = new.name FROM new WHERE things.id = new.id"
-)
+RENAME = "WITH new (name, id) AS (VALUES (?, ?)) UPDATE things SET name = new.name FROM new WHERE things.id = new.id"
 
 
 @pytest.fixture

@@ -15,19 +15,16 @@ from tenant_keys import without_tenant
 from redrive.errors import SchemaMismatch, StoreError
 from redrive.records import replace
 from redrive.store import open_store
-from redrive.store.migrate import Migration, known
+from redrive.store.sql_files import Migration, load_migrations
 from redrive.store.sqlite import schema
-from redrive.store.sqlite.connection import connect, locate
+from redrive.store.sqlite.connection import connect, parse_url
 
-SHIPPED = known("redrive.store.sqlite")
+SHIPPED = load_migrations("redrive.store.sqlite")
 RELEASES = upgrade_kit.releases("sqlite")
 NEWEST = SHIPPED[-1].version
 NEXT = Migration(version=NEWEST + 1, name="next", text="CREATE TABLE next (a);", oldest_code=1)
 BROKEN = Migration(
-    version=NEWEST + 2,
-    name="broken",
-    text="CREATE TABLE broken (a);\nCREATE TABLE broken (a);",
-    oldest_code=1,
+    version=NEWEST + 2, name="broken", text="CREATE TABLE broken (a);\nCREATE TABLE broken (a);", oldest_code=1
 )
 
 
@@ -36,7 +33,7 @@ def ships(monkeypatch: pytest.MonkeyPatch):
     """Decide which migrations this code ships."""
 
     def set_to(*migrations: Migration) -> None:
-        monkeypatch.setattr(schema, "known", lambda package: list(migrations))
+        monkeypatch.setattr(schema, "load_migrations", lambda package: list(migrations))
 
     return set_to
 
@@ -49,9 +46,9 @@ async def opened(tmp_path: Path, clock: HandClock, **how) -> Kit:
 
 def set_up(folder: Path, clock: HandClock) -> None:
     """Bring a file's schema to what this code ships, as a process of an older release did."""
-    address = locate(f"sqlite:///{folder}/redrive.db")
+    address = parse_url(f"sqlite:///{folder}/redrive.db")
     with closing(connect(address)) as con:
-        schema.prepare(con, address, clock.now(), migrate=True)
+        schema.prepare_schema(con, address, clock.now(), migrate=True)
 
 
 def rows(tmp_path: Path, statement: str) -> list[tuple]:
@@ -214,9 +211,7 @@ async def test_unless_one_has_a_name_we_need(tmp_path: Path, clock: HandClock, s
     assert rows(tmp_path, "SELECT count(*) FROM sqlite_master WHERE name LIKE 'redrive%'") == [(0,)]
 
 
-async def test_many_stores_that_open_an_empty_file_at_once_all_succeed(
-    tmp_path: Path, clock: HandClock
-) -> None:
+async def test_many_stores_that_open_an_empty_file_at_once_all_succeed(tmp_path: Path, clock: HandClock) -> None:
     kits = await asyncio.gather(*(opened(tmp_path, clock) for _ in range(8)))
     for kit in kits:
         await kit.start()
@@ -238,7 +233,7 @@ async def test_many_stores_that_open_an_older_file_at_once_upgrade_it_once(tmp_p
 
 def test_statements_are_split_where_they_end() -> None:
     script = "-- a\nCREATE TABLE a (\n  b TEXT DEFAULT ';' -- c;\n);\n\nCREATE INDEX i ON a (b);\n"
-    assert [statement.split()[:3] for statement in schema.split(script)] == [
+    assert [statement.split()[:3] for statement in schema.split_statements(script)] == [
         ["CREATE", "TABLE", "a"],
         ["CREATE", "INDEX", "i"],
     ]
@@ -246,8 +241,8 @@ def test_statements_are_split_where_they_end() -> None:
 
 def test_every_key_of_a_tenant_s_table_carries_the_tenant_or_says_why_not() -> None:
     con = sqlite3.connect(":memory:", isolation_level=None)
-    for migration in known("redrive.store.sqlite"):
-        for statement in schema.split(migration.text):
+    for migration in load_migrations("redrive.store.sqlite"):
+        for statement in schema.split_statements(migration.text):
             con.execute(statement)
     keys: set[tuple[str, tuple[str, ...]]] = set()
     for (table,) in con.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():

@@ -16,7 +16,7 @@ from redrive.errors import ConfigurationError, StoreError, StoreUnavailable
 from redrive.store import open_store
 from redrive.store.filters import RunFilter
 from redrive.store.sqlite import SqliteStore, connection
-from redrive.store.sqlite.connection import Address, locate
+from redrive.store.sqlite.connection import Address, parse_url
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ from redrive.store.sqlite.connection import Address, locate
     ],
 )
 def test_a_url_or_a_path_names_a_file(url: str, path: str) -> None:
-    assert locate(url) == Address(path)
+    assert parse_url(url) == Address(path)
 
 
 @pytest.mark.parametrize(
@@ -160,13 +160,13 @@ async def test_an_idle_claim_takes_no_lock(on_file: Kit, tmp_path: Path) -> None
     rude = sqlite3.connect(tmp_path / "redrive.db", isolation_level=None)
     rude.execute("BEGIN IMMEDIATE")
     assert (await on_file.claim(worker)).runs == []  # who wants the lock is told that the file is busy
-    assert await on_file.store.bury() == []
+    assert await on_file.store.expire_workers() == []
     rude.close()
 
 
 async def test_a_heartbeat_waits_no_longer_than_a_third_of_its_lease(on_file: Kit, tmp_path: Path) -> None:
     worker = await on_file.worker(lease=300_000)
-    line = on_file.store.lease_line()
+    line = on_file.store.lease_connection()
     assert line.beat(worker, {}).alive
     rude = sqlite3.connect(tmp_path / "redrive.db", isolation_level=None)
     rude.execute("BEGIN IMMEDIATE")
@@ -203,13 +203,13 @@ async def test_the_bell_rings_when_another_process_commits_and_not_when_this_one
     bell = on_file.store._bell
     other = open_store(f"sqlite:///{tmp_path}/redrive.db", clock)
     await other.open()
-    assert not await bell._others_wrote()
+    assert not await bell._check_other_writers()
     await on_file.start()
-    assert not await bell._others_wrote()
+    assert not await bell._check_other_writers()
     await Kit(other, clock, lambda: None, True).start()
     await on_file.start()
-    assert await bell._others_wrote()
-    assert not await bell._others_wrote()
+    assert await bell._check_other_writers()
+    assert not await bell._check_other_writers()
     await Kit(other, clock, lambda: None, True).start()
     await asyncio.wait_for(on_file.store.changed(), 30)
     await other.close()
@@ -224,9 +224,9 @@ async def test_a_connection_that_is_busy_writing_is_not_asked_for_a_while(
     await Kit(other, clock, lambda: None, True).start()
     writing = asyncio.ensure_future(on_file.store._lines.visit(lambda con: done.wait(30)))
     await asyncio.sleep(0)
-    assert not await asyncio.wait_for(bell._others_wrote(), 10)  # it did not wait behind what is written
+    assert not await asyncio.wait_for(bell._check_other_writers(), 10)  # it did not wait behind what is written
     clock.move(SECOND)
-    asking = asyncio.ensure_future(bell._others_wrote())
+    asking = asyncio.ensure_future(bell._check_other_writers())
     done.set()
     assert await asyncio.wait_for(asking, 30)
     await writing

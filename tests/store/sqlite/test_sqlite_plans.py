@@ -11,8 +11,8 @@ from session_kit import run_inline, sqlite_calls
 
 from redrive.core.transitions import AuditWrite
 from redrive.store.filters import AuditFilter
-from redrive.store.migrate import known
 from redrive.store.session import Statements
+from redrive.store.sql_files import load_migrations
 from redrive.store.sqlite import apply as writes
 from redrive.store.sqlite import schema
 
@@ -23,7 +23,7 @@ FILES = (
     "starts", "writes", "claims", "workers", "runs", "letters", "catalogue", "recovery", "settings",
 )  # fmt: skip
 
-BOUNDED = {"old_audit"}  # walks along the oldest rows, as many as it may remove and not more
+BOUNDED = {"delete_old_audit"}  # walks along the oldest rows, as many as it may remove and not more
 
 
 def statements(file: str) -> Mapping[str, str]:
@@ -44,8 +44,8 @@ class Anything(dict[str, int]):
 @pytest.fixture(scope="module")
 def con() -> Iterator[sqlite3.Connection]:
     con = sqlite3.connect(":memory:", isolation_level=None)
-    for migration in known(PACKAGE):
-        for statement in schema.split(migration.text):
+    for migration in load_migrations(PACKAGE):
+        for statement in schema.split_statements(migration.text):
             con.execute(statement)
     yield con
     con.close()
@@ -76,17 +76,13 @@ def test_no_statement_walks_through_a_large_table(con: sqlite3.Connection, file:
         ("claims", "lanes", "runs_due (tenant=? AND queue=? AND rank>?)"),
         ("claims", "lanes", "runs_due (tenant=? AND queue>?)"),
         ("claims", "lanes", "runs_due (tenant>?)"),
-        (
-            "claims",
-            "candidates",
-            "runs_due (tenant=? AND queue=? AND rank=? AND workflow=? AND available_at>?",
-        ),
+        ("claims", "candidates", "runs_due (tenant=? AND queue=? AND rank=? AND workflow=? AND available_at>?"),
         ("claims", "next_due", "runs_due (tenant=? AND queue=? AND rank=? AND workflow=?"),
         ("claims", "next_suspect", "runs_suspect_of (workflow=?"),
         ("claims", "journals", "entries_of_run (run=?)"),
         ("workers", "held_ids", "runs_held (worker=?)"),
-        ("workers", "step_beat", "entries_of_run (run=? AND idx=?)"),
-        ("recovery", "hung", "entries_limited (limit_at>? AND limit_at<?)"),
+        ("workers", "record_step_heartbeat", "entries_of_run (run=? AND idx=?)"),
+        ("recovery", "stuck_runs", "entries_limited (limit_at>? AND limit_at<?)"),
         ("recovery", "overdue", "runs_deadline (deadline>? AND deadline<?)"),
         ("recovery", "ended_workflows", "runs_finished (workflow>?)"),
         ("recovery", "old_runs", "runs_finished (workflow=? AND finished_at>? AND finished_at<?)"),
@@ -95,12 +91,12 @@ def test_no_statement_walks_through_a_large_table(con: sqlite3.Connection, file:
         ("recovery", "surplus_runs", "r USING INDEX runs_finished (workflow=? AND finished_at>? AND finish"),
         ("recovery", "surplus_runs", "sqlite_autoindex_letters_2 (run=?)"),
         ("recovery", "old_keys", "idempotency_expiring (expires_at<?)"),
-        ("recovery", "expiring", "letters_expiring (expires_at<?)"),
+        ("recovery", "runs_with_expired_letters", "letters_expiring (expires_at<?)"),
         ("writes", "supersede", "entries_of_run (run=? AND idx=?)"),
         ("writes", "loosen", "entries_of_run (run=? AND idx=?)"),
         ("writes", "move_letter", "sqlite_autoindex_letters_1 (public_id=?)"),
-        ("writes", "follow_run", "sqlite_autoindex_runs_1 (public_id=?)"),
-        ("writes", "follow_run", "sqlite_autoindex_letters_1 (public_id=?)"),
+        ("writes", "move_letter_to_run", "sqlite_autoindex_runs_1 (public_id=?)"),
+        ("writes", "move_letter_to_run", "sqlite_autoindex_letters_1 (public_id=?)"),
         ("writes", "reopen_run", "INTEGER PRIMARY KEY (rowid=?)"),
         ("writes", "end_replay", "PRIMARY KEY (letter=?)"),
         ("writes", "put_replay", "PRIMARY KEY (letter=?)"),
@@ -109,9 +105,9 @@ def test_no_statement_walks_through_a_large_table(con: sqlite3.Connection, file:
         ("letters", "letters_of_runs", "sqlite_autoindex_letters_2 (run=?)"),
         ("letters", "replays", "PRIMARY KEY (letter=?)"),
         ("letters", "triage", "sqlite_autoindex_letters_1 (public_id=?)"),
-        ("recovery", "old_replays", "PRIMARY KEY (letter=?)"),
-        ("recovery", "old_audit", "INTEGER PRIMARY KEY"),
-        ("recovery", "old_letters", "letters_closed (closed_at>? AND closed_at<?)"),
+        ("recovery", "delete_old_replays", "PRIMARY KEY (letter=?)"),
+        ("recovery", "delete_old_audit", "INTEGER PRIMARY KEY"),
+        ("recovery", "delete_old_letters", "letters_closed (closed_at>? AND closed_at<?)"),
     ],
 )
 def test_each_uses_the_index_made_for_it(con: sqlite3.Connection, file: str, name: str, index: str) -> None:
@@ -132,10 +128,10 @@ def test_each_uses_the_index_made_for_it(con: sqlite3.Connection, file: str, nam
                 "circuit_marks_weighed (tenant=? AND key=? AND generation=? AND good=?)",
             ],
         ),
-        ("turn_circuit", ["sqlite_autoindex_circuits_1 (tenant=? AND key=?)"]),
+        ("update_circuit", ["sqlite_autoindex_circuits_1 (tenant=? AND key=?)"]),
         ("release_parked", ["runs_parked (tenant=? AND parked_on=?)", "INTEGER PRIMARY KEY (rowid=?)"]),
         (
-            "asker",
+            "permit_state",
             ["PRIMARY KEY (tenant=? AND key=? AND generation=? AND run=?", "INTEGER PRIMARY KEY (rowid=?)"],
         ),
         (
@@ -147,9 +143,9 @@ def test_each_uses_the_index_made_for_it(con: sqlite3.Connection, file: str, nam
                 "circuit_marks_recent (at>?)",
             ],
         ),
-        ("circuits_since", ["circuits_changed (changed_at>?)"]),
-        ("old_marks", ["circuit_marks_recent (at<?)"]),
-        ("old_probes", ["probes_old (at<?)"]),
+        ("circuits_changed_since", ["circuits_changed (changed_at>?)"]),
+        ("delete_old_marks", ["circuit_marks_recent (at<?)"]),
+        ("delete_old_probes", ["probes_old (at<?)"]),
     ],
 )
 def test_circuits_and_who_waits_for_them_are_found_by_index(
@@ -174,54 +170,47 @@ def test_circuits_and_who_waits_for_them_are_found_by_index(
         ("due_by_lane", ["SEARCH runs USING INDEX runs_due (tenant=? AND queue=? AND rank=? AND workflow=?"]),
         ("suspects", ["USING INDEX runs_suspect", "USING INDEX runs_held"]),
         ("parked", ["USING INDEX runs_parked"]),
-        (
-            "lags",
-            ["deliveries_due (sink=? AND available_at>?", "deliveries_behind (sink=?", "deliveries_dead"],
-        ),
+        ("sink_lags", ["deliveries_due (sink=? AND available_at>?", "deliveries_behind (sink=?", "deliveries_dead"]),
     ],
 )
 def test_figures_are_counted_along_an_index(con: sqlite3.Connection, name: str, steps: list[str]) -> None:
     """They walk, but along rows that wait, and stop at a limit: never through a whole table."""
     found = plan(con, statements("figures")[name])
     assert all(any(step in line for line in found) for step in steps), found
-    assert not [
-        line for line in found if re.fullmatch(r"SCAN (runs|letters|deliveries|messages|r|l|d|m)", line)
-    ]
+    assert not [line for line in found if re.fullmatch(r"SCAN (runs|letters|deliveries|messages|r|l|d|m)", line)]
 
 
 @pytest.mark.parametrize(
     ("name", "steps"),
     [
         (
-            "any_due",
+            "has_due_deliveries",
             ["deliveries_due (sink=? AND available_at>? AND available_at<?)", "bundles_open (sink=?"],
         ),
         ("due_deliveries", ["deliveries_due (sink=? AND available_at>? AND available_at<?)"]),
         ("next_delivery", ["deliveries_due (sink=? AND available_at>?)", "bundles_open (sink=?)"]),
-        ("first_others", ["deliveries_in_order (sink=? AND tenant=? AND key=? AND message<?)"]),
+        ("earlier_unfinished", ["deliveries_in_order (sink=? AND tenant=? AND key=? AND message<?)"]),
         ("ahead", ["deliveries_in_order (sink=? AND tenant=? AND key=? AND message<?)"]),
-        ("hold", ["PRIMARY KEY (message=? AND sink=?)"]),
+        ("lock_unfinished", ["PRIMARY KEY (message=? AND sink=?)"]),
         ("wait_behind", ["PRIMARY KEY (message=? AND sink=?)"]),
         ("take_deliveries", ["PRIMARY KEY (message=? AND sink=?)"]),
         ("unfinished", ["PRIMARY KEY (message=? AND sink=?)"]),
         ("mark_delivered", ["PRIMARY KEY (message=? AND sink=?)"]),
         ("mark_delivery", ["PRIMARY KEY (message=? AND sink=?)"]),
         ("release", ["deliveries_behind (sink=? AND behind=?)"]),
-        ("not_over", ["PRIMARY KEY (message=?)", "sqlite_autoindex_messages_1 (public_id=?)"]),
-        ("redeliver", ["PRIMARY KEY (message=? AND sink=?)"]),
+        ("unfinished_deliveries", ["PRIMARY KEY (message=?)", "sqlite_autoindex_messages_1 (public_id=?)"]),
+        ("retry_delivery", ["PRIMARY KEY (message=? AND sink=?)"]),
         ("skip", ["PRIMARY KEY (message=? AND sink=?)"]),
         ("deliveries_of", ["PRIMARY KEY (message=?)", "PRIMARY KEY (id=?)"]),
         ("blocked_keys", ["deliveries_in_order (sink=? AND tenant=? AND key=? AND message>?)"]),
         ("expired_bundles", ["bundles_open (sink=? AND lease_until<?)"]),
         ("bundle_of", ["sqlite_autoindex_messages_1 (public_id=?)"]),
         ("finish_bundles", ["PRIMARY KEY (id=? AND sink=?)"]),
-        ("unfold", ["b USING PRIMARY KEY (id=?)", "m USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"]),
+        ("split_bundle", ["b USING PRIMARY KEY (id=?)", "m USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"]),
         ("drop_bundles", ["PRIMARY KEY (id=?)"]),
     ],
 )
-def test_the_relay_finds_deliveries_and_messages_by_index(
-    con: sqlite3.Connection, name: str, steps: list[str]
-) -> None:
+def test_the_relay_finds_deliveries_and_messages_by_index(con: sqlite3.Connection, name: str, steps: list[str]) -> None:
     found = plan(con, statements("outbox")[name])
     assert [step for step in steps if not any(step in line for line in found)] == [], found
     # Dead deliveries and open bundles are few, and what a subquery or a list gave may be walked through.
@@ -232,7 +221,7 @@ def test_the_relay_finds_deliveries_and_messages_by_index(
 def test_a_time_long_ago_is_not_looked_for_row_by_row(con: sqlite3.Connection) -> None:
     line = AuditWrite(event="e", tenant="t", by="ann", subject="s")
     for hour in range(20):
-        writes.note(con, hour * 3_600_000_000, [line] * 500)
+        writes.write_audit(con, hour * 3_600_000_000, [line] * 500)
     ticks: list[int] = []
     con.set_progress_handler(lambda: ticks.append(1), 100)
     try:

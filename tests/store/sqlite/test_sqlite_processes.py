@@ -20,7 +20,7 @@ from redrive.core.states import RunStatus
 from redrive.core.transitions import RunWrite
 from redrive.store import open_store
 from redrive.store.filters import RunFilter
-from redrive.store.migrate import known
+from redrive.store.sql_files import load_migrations
 
 PRELUDE = """
 import asyncio, json, sys, time
@@ -83,7 +83,7 @@ print(1)
     con = sqlite3.connect(tmp_path / "redrive.db")
     assert con.execute("SELECT count(*) FROM runs").fetchone() == (4,)
     applied = [version for (version,) in con.execute("SELECT version FROM redrive_schema ORDER BY 1")]
-    assert applied == [each.version for each in known("redrive.store.sqlite")]
+    assert applied == [each.version for each in load_migrations("redrive.store.sqlite")]
     con.close()
 
 
@@ -176,7 +176,7 @@ await store.close()
     store = open_store(url, clock)
     await store.open()
     await asyncio.sleep(0.15)
-    assert [row.id for row in await store.bury()] == [zombie]
+    assert [row.id for row in await store.expire_workers()] == [zombie]
     (held,) = await store.held(zombie)
     kit = Kit(store, HandClock(), lambda: None, True)
     taken = writes(held.run, change=RunWrite(status=RunStatus.PENDING, wake_in=0, take=True, deaths=1))

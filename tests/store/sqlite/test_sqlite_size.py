@@ -11,7 +11,7 @@ from store_kit import DAY, SECOND, HandClock, Kit, becomes, entry, writes
 from redrive.core.states import RunStatus
 from redrive.store import open_store
 from redrive.store.filters import LetterFilter, RunFilter
-from redrive.store.records import Purge
+from redrive.store.records import PurgeRequest
 
 FINISHED, DUE, BATCH = 1_000_000, 100_000, 10_000
 
@@ -65,12 +65,8 @@ async def test_a_full_store_is_as_quick_as_an_empty_one(tmp_path: Path, clock: H
 
     runs = (await measure("claim 100", claim)).runs
     await measure("idle claim", lambda: kit.claim(worker, "other"))
-    await measure(
-        "apply 100 entries", lambda: kit.store.apply([writes(run, entry(0)) for run in runs], worker=worker)
-    )
-    await measure(
-        "finish 100", lambda: kit.store.apply([becomes(r, RunStatus.SUCCESS) for r in runs], worker=worker)
-    )
+    await measure("apply 100 entries", lambda: kit.store.apply([writes(run, entry(0)) for run in runs], worker=worker))
+    await measure("finish 100", lambda: kit.store.apply([becomes(r, RunStatus.SUCCESS) for r in runs], worker=worker))
     await measure("start 100", lambda: kit.start(100))
     for where in (
         RunFilter(),
@@ -84,15 +80,13 @@ async def test_a_full_store_is_as_quick_as_an_empty_one(tmp_path: Path, clock: H
     ):
         said = {name: value for name in where.__slots__ if (value := getattr(where, name)) is not None}
         await measure(f"list {said}", lambda where=where: kit.store.runs(where, limit=50, cursor=None))
-    await measure(
-        "list letters", lambda: kit.store.letters(LetterFilter(status="OPEN"), limit=50, cursor=None)
-    )
-    for chore in ("bury", "paused"):
+    await measure("list letters", lambda: kit.store.letters(LetterFilter(status="OPEN"), limit=50, cursor=None))
+    for chore in ("expire_workers", "paused"):
         await measure(chore, getattr(kit.store, chore))
-    await measure("hung", lambda: kit.store.hung(0, 100))
+    await measure("stuck_runs", lambda: kit.store.hung(0, 100))
     await measure("overdue", lambda: kit.store.overdue(0, 100))
     await measure("unclaimable", lambda: kit.store.unclaimable([]))
-    purge = Purge(runs=7 * DAY, letters=DAY, workers=DAY, limit=1000)
+    purge = PurgeRequest(runs=7 * DAY, letters=DAY, workers=DAY, limit=1000)
     await measure("purge nothing", lambda: kit.store.purge(purge))
     clock.move(8 * DAY)
     await measure("purge 1000 runs", lambda: kit.store.purge(purge))

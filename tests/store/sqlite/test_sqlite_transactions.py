@@ -33,9 +33,7 @@ async def balances(kit: Kit) -> dict[str, int]:
 @pytest.mark.parametrize(
     "statement", ["PRAGMA journal_mode = DELETE", "-- just\n  /* a */ ATTACH 'x' AS y", ";;DETACH y"]
 )
-async def test_statements_that_would_break_the_transaction_are_refused(
-    with_table: Kit, statement: str
-) -> None:
+async def test_statements_that_would_break_the_transaction_are_refused(with_table: Kit, statement: str) -> None:
     tx = with_table.store.transaction(5.0)
     with pytest.raises(InputError, match="transactional step"):
         await tx.execute(statement)

@@ -50,14 +50,14 @@ def demo(seconds: float | None, keep: bool, folder: str | None, port: int | None
     from redrive.errors import RedriveError
 
     try:
-        from redrive.cli.demo.view import show
+        from redrive.cli.demo.view import run_demo
 
         if folder is not None or keep:
             place = Path(folder or tempfile.mkdtemp(prefix="redrive-demo-")).resolve()
             place.mkdir(parents=True, exist_ok=True)
-            show(place, seconds=seconds, keep=True, port=port)
+            run_demo(place, seconds=seconds, keep=True, port=port)
         else:
             with tempfile.TemporaryDirectory(prefix="redrive-demo-") as passing:
-                show(Path(passing).resolve(), seconds=seconds, keep=False, port=port)
+                run_demo(Path(passing).resolve(), seconds=seconds, keep=False, port=port)
     except RedriveError as error:
         raise click.ClickException(str(error)) from error

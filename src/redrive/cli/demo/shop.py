@@ -24,9 +24,6 @@ from redrive.cli.demo import services as outside
 from redrive.core.roles import Role
 from redrive.errors import Conflict
 
-__all__ = ["MARKET", "PASSWORD", "PEOPLE", "Person", "SHOP", "let_in"]
-
-
 # -- Who works with the demo: two tenants, and somebody of each role -------------------------------------
 
 
@@ -36,7 +33,7 @@ PASSWORD = "redrive-demo"  # nosec B105 - it is printed, and opens nothing but t
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Person:
+class DemoUser:
     """Somebody who may sign in, and what for."""
 
     email: str
@@ -45,26 +42,24 @@ class Person:
     payloads: bool = False
 
 
-PEOPLE = (
-    Person(email="owner@shop.example", role=Role.OWNER, payloads=True),
-    Person(email="accounts@shop.example", role=Role.ADMIN, payloads=True),
-    Person(email="counter@shop.example", role=Role.STAFF),
-    Person(email="visitor@market.example", role=Role.VIEWER, tenant=MARKET),
+USERS = (
+    DemoUser(email="owner@shop.example", role=Role.OWNER, payloads=True),
+    DemoUser(email="accounts@shop.example", role=Role.ADMIN, payloads=True),
+    DemoUser(email="counter@shop.example", role=Role.STAFF),
+    DemoUser(email="visitor@market.example", role=Role.VIEWER, tenant=MARKET),
 )
 
 
-async def let_in(app: Redrive) -> None:
+async def create_users(app: Redrive) -> None:
     """Make both tenants and everybody known, where they are not yet. Needs the extra `auth`."""
-    from redrive.server.auth.admin import Access, operator
+    from redrive.server.auth.admin import AccountAdmin, make_operator
     from redrive.server.contract import NewUser
 
-    access = Access(app.runtime.store.accounts, app.runtime.clock, operator("demo"))
+    access = AccountAdmin(app.runtime.store.accounts, app.runtime.clock, make_operator("demo"))
     for tenant in (SHOP, MARKET):
         await access.create_tenant(tenant)
-    for each in PEOPLE:
-        new = NewUser(
-            email=each.email, tenant=each.tenant, role=each.role, password=PASSWORD, payloads=each.payloads
-        )
+    for each in USERS:
+        new = NewUser(email=each.email, tenant=each.tenant, role=each.role, password=PASSWORD, payloads=each.payloads)
         try:
             await access.create_user(new)
         except Conflict:
@@ -80,7 +75,7 @@ app = Redrive(
     lease="3s", chores="500ms", grace="2s", retention="1h", dlq_retention="1h", idempotency_retention="1h",
     audit_retention="6h",
 )  # fmt: skip
-SOON = RetryPolicy(max_retries=3, base_delay="1s", jitter=0.2)
+SHORT_RETRY = RetryPolicy(max_retries=3, base_delay="1s", jitter=0.2)
 
 
 @dataclass(frozen=True)
@@ -102,13 +97,13 @@ async def release(reservation: str) -> None:
     await outside.release(reservation)
 
 
-@app.step(retry=SOON, timeout="1s", effect="charges the card")
+@app.step(retry=SHORT_RETRY, timeout="1s", effect="charges the card")
 async def charge(order: Order) -> str:
     # The same key however often this step is tried, so that the bank charges once.
     return await outside.charge(order.card, order.price, key=step_info().idempotency_key)
 
 
-@app.step(retry=SOON, effect="sends a parcel")
+@app.step(retry=SHORT_RETRY, effect="sends a parcel")
 async def ship(order: Order) -> str:
     return await outside.ship(order.product, order.address)
 
@@ -118,7 +113,7 @@ async def book(order: Order) -> int:
     return await outside.book(order.product, order.price, key=step_info().idempotency_key)
 
 
-@app.step(retry=SOON, effect="sends a mail")
+@app.step(retry=SHORT_RETRY, effect="sends a mail")
 async def mail(to: str, subject: str) -> None:
     await outside.mail(to, subject, key=step_info().idempotency_key)
 
@@ -133,28 +128,28 @@ async def free_workshop(order: Order, result: str) -> None:
     await outside.release(result)
 
 
-@app.step(retry=SOON, timeout="1s", effect="takes a deposit from the card")
+@app.step(retry=SHORT_RETRY, timeout="1s", effect="takes a deposit from the card")
 async def take_deposit(order: Order) -> str:
     return await outside.charge(order.card, order.price / 2, key=step_info().idempotency_key)
 
 
-@take_deposit.compensate(retry=SOON)
+@take_deposit.compensate(retry=SHORT_RETRY)
 async def return_deposit(order: Order, result: str) -> None:
     await outside.give_back(order.card)
 
 
-@app.step(retry=SOON, effect="orders wood")
+@app.step(retry=SHORT_RETRY, effect="orders wood")
 async def order_wood(order: Order) -> str:
     return await outside.order_wood(order.product)
 
 
 # After three failures within half a minute nobody calls for 4 s; then one call may try whether it works.
-PROVIDER = Circuit("standing-payments", failures=3, window="30s", open_for="4s", probes=1)
+PROVIDER_CIRCUIT = Circuit("standing-payments", failures=3, window="30s", open_for="4s", probes=1)
 
 
 @app.step(
     retry=RetryPolicy(max_retries=8, base_delay="1s", factor=1.5),
-    circuit=PROVIDER,
+    circuit=PROVIDER_CIRCUIT,
     effect="collects the yearly fee",
 )
 async def collect(member: str) -> str:
@@ -166,7 +161,7 @@ def read_catalogue(path: str) -> int:
     return outside.read_catalogue(path, key=step_info().idempotency_key)  # a plain `def` runs in a thread
 
 
-@app.step(retry=SOON)
+@app.step(retry=SHORT_RETRY)
 async def count_shelves() -> int:
     return await outside.count_shelves()
 

@@ -6,13 +6,11 @@ from typing import Any
 
 import click
 
-from redrive.cli.dlq.replay import WAIT, reworked
-from redrive.cli.messages import Misused, hint
-from redrive.cli.options import Change, changing
-from redrive.cli.output import Output, shown
-from redrive.cli.place import Place, at_a_place
-
-__all__ = ["edit"]
+from redrive.cli.dlq.replay import WAIT_OPTION, replay_options
+from redrive.cli.messages import UsageError, hint
+from redrive.cli.options import ChangeOptions, change_options
+from redrive.cli.output import Output, output_options
+from redrive.cli.place import Target, target_options
 
 
 @click.command()
@@ -23,20 +21,20 @@ __all__ = ["edit"]
     help="Where to begin, as for replay.  [default: from_failed]",
 )
 @click.option("--from-step", metavar="STEP", help="Begin at this step, by number or name; implies its mode.")
-@reworked
-@WAIT
-@changing
-@shown
-@at_a_place
+@replay_options
+@WAIT_OPTION
+@change_options
+@output_options
+@target_options
 def edit(
     id: str,
     mode: str | None,
     from_step: str | None,
     wait: bool,
     options: dict[str, Any],
-    change: Change,
+    change: ChangeOptions,
     output: Output,
-    place: Place,
+    place: Target,
 ) -> None:
     """Correct a letter's input in your editor ($VISUAL or $EDITOR), and run it again with it.
 
@@ -49,14 +47,14 @@ def edit(
       redrive dlq edit dl-01k9x7
       EDITOR=nano redrive dlq edit dl-01k9x7 --mode full
     """
-    from redrive.cli.dlq.decision import Asked
-    from redrive.cli.dlq.editor import edit_and_decide
+    from redrive.cli.dlq.decision import DecisionOptions
+    from redrive.cli.dlq.editor import edit_and_replay
 
-    if not (change.yes or change.dry_run or change.somebody_watches):
-        raise Misused(
+    if not (change.yes or change.dry_run or change.is_interactive):
+        raise UsageError(
             "edit needs a terminal to ask you on. In a script: --yes, with a program as $EDITOR, or "
             f"`{hint('dlq', 'replay', id, '--patch', 'JSON')}`"
         )
     chosen = mode or ("from_step" if from_step else "from_failed")
     how = {"mode": chosen, "from_step": from_step, "by": change.by, **options}
-    edit_and_decide(place, id, how, Asked(change=change, output=output, wait=wait))
+    edit_and_replay(place, id, how, DecisionOptions(change=change, output=output, wait=wait))

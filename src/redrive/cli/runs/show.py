@@ -6,20 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from redrive.cli.options import MOMENT
-from redrive.cli.output import Column, Output, echo, shown, told_tenant
-from redrive.cli.pager import Listing, Pages, paged
-from redrive.cli.place import Place, ask, at_a_place
+from redrive.cli.options import TIME_TYPE
+from redrive.cli.output import Column, Output, display_tenant, echo, output_options
+from redrive.cli.pager import Listing, PageOptions, page_options
+from redrive.cli.place import Target, run_on, target_options
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.desk.models import Run
     from redrive.store.records import Page
 
-__all__ = ["list_", "show", "watch", "why"]
-
-
-STATUSES = (
+STATUS_NAMES = (
     "PENDING", "RUNNING", "SLEEPING", "COMPENSATING", "SUCCESS", "PARTIAL", "FAILED", "DLQ_PENDING",
     "TIMED_OUT", "CANCELLED", "COMPENSATED",
 )  # fmt: skip
@@ -30,7 +27,7 @@ STATUSES = (
 @click.option(
     "--status",
     multiple=True,
-    type=click.Choice(STATUSES, case_sensitive=False),
+    type=click.Choice(STATUS_NAMES, case_sensitive=False),
     help="Only runs that stand here; may be repeated.",
 )
 @click.option("--tenant", metavar="NAME", help="Only runs of this tenant.  [default: all]")
@@ -40,16 +37,15 @@ STATUSES = (
     "--index",
     multiple=True,
     metavar="FIELD=VALUE",
-    help="Only runs with this value in a field that their workflow declared with index=[...]; may be "
-    "repeated.",
+    help="Only runs with this value in a field that their workflow declared with index=[...]; may be repeated.",
 )
 @click.option("--handler-for", metavar="RUN", help="Only runs that handle the failure of this run.")
-@click.option("--since", type=MOMENT, metavar="TIME", help="Created at or after: 2h (ago), or an ISO time.")
-@click.option("--until", type=MOMENT, metavar="TIME", help="Created before.")
-@paged
-@shown
-@at_a_place
-def list_(place: Place, output: Output, pages: Pages, **filters: Any) -> None:
+@click.option("--since", type=TIME_TYPE, metavar="TIME", help="Created at or after: 2h (ago), or an ISO time.")
+@click.option("--until", type=TIME_TYPE, metavar="TIME", help="Created before.")
+@page_options
+@output_options
+@target_options
+def list_(place: Target, output: Output, pages: PageOptions, **filters: Any) -> None:
     """List runs, newest first.
 
     \b
@@ -59,16 +55,16 @@ def list_(place: Place, output: Output, pages: Pages, **filters: Any) -> None:
       redrive runs list --index customer.email=ann@example.org
       redrive runs list -q --workflow fulfil | redrive runs cancel -
     """
-    from redrive.cli.dlq.arguments import index_values
-    from redrive.cli.options import find_run
+    from redrive.cli.dlq.arguments import parse_index_values
+    from redrive.cli.options import find_run_id
     from redrive.store.filters import RunFilter
 
-    filters["index"] = index_values(filters["index"], "--index")
+    filters["index"] = parse_index_values(filters["index"], "--index")
     filters["status"] = list(filters["status"]) or None
 
     async def fetch(app: Redrive, limit: int, cursor: str | None) -> Page[Run]:
         if filters["handler_for"] is not None:
-            filters["handler_for"] = await find_run(app, filters["handler_for"])
+            filters["handler_for"] = await find_run_id(app, filters["handler_for"])
         return await app.runs.list(RunFilter(**filters), limit=limit, cursor=cursor)
 
     columns: list[Column[Run]] = [
@@ -77,22 +73,19 @@ def list_(place: Place, output: Output, pages: Pages, **filters: Any) -> None:
         Column("STATUS", lambda run: run.status.value),
         Column("CREATED", lambda run: run.created_at),
         Column("CORRELATION", lambda run: run.correlation_id),
-        Column("TENANT", lambda run: told_tenant(run.tenant)),
+        Column("TENANT", lambda run: display_tenant(run.tenant)),
     ]
     listing: Listing[Run] = Listing(
-        fetch=fetch,
-        columns=columns,
-        id=lambda run: run.id,
-        empty=f"No such run. Start one: {_starting()}",
+        fetch=fetch, columns=columns, id=lambda run: run.id, empty=f"No such run. Start one: {_start_hint()}"
     )
     pages.show(place, listing, output)
 
 
 @click.command()
 @click.argument("id", metavar="RUN")
-@shown
-@at_a_place
-def show(id: str, place: Place, output: Output) -> None:
+@output_options
+@target_options
+def show(id: str, place: Target, output: Output) -> None:
     """Show one run: its steps and attempts as a timeline, its input, its result.
 
     RUN is an id, or a beginning of one that fits no other.
@@ -102,22 +95,22 @@ def show(id: str, place: Place, output: Output) -> None:
       redrive runs show 01k9x7
       redrive runs show 01k9x7 --json
     """
-    run = ask(place, lambda app: _find(app, id))
+    run = run_on(place, lambda app: _load_run(app, id))
     if output.json:
         output.object(run)
     elif output.quiet:
         echo(run.id)
     else:
-        from redrive.cli.runs.explain import story
+        from redrive.cli.runs.explain import render_run
 
-        echo("\n".join(story(run)))
+        echo("\n".join(render_run(run)))
 
 
 @click.command()
 @click.argument("id", metavar="RUN")
-@shown
-@at_a_place
-def why(id: str, place: Place, output: Output) -> None:
+@output_options
+@target_options
+def why(id: str, place: Target, output: Output) -> None:
     """Say in plain words why a run is where it is, and what to do next.
 
     \b
@@ -126,31 +119,29 @@ def why(id: str, place: Place, output: Output) -> None:
     """
     import sys
 
-    from redrive.cli.output import clean, folded
-    from redrive.cli.runs.explain import sentences
+    from redrive.cli.output import escape_line, fold_text
+    from redrive.cli.runs.explain import explain_run
 
     async def explain(app: Redrive) -> tuple[Run, list[str]]:
-        run = await _find(app, id)
-        return run, sentences(run, await app.runs.around(run.id))
+        run = await _load_run(app, id)
+        return run, explain_run(run, await app.runs.around(run.id))
 
-    run, said = ask(place, explain)
+    run, said = run_on(place, explain)
     if output.json:
         output.object({"id": run.id, "status": run.status, "why": said})
     elif output.quiet:
         echo(run.id)
     else:
-        echo(f"Run {run.id} of {clean(run.workflow)} is {run.status}.")
+        echo(f"Run {run.id} of {escape_line(run.workflow)} is {run.status}.")
         for sentence in said:
-            echo(folded(clean(sentence), sys.stdout))
+            echo(fold_text(escape_line(sentence), sys.stdout))
 
 
 @click.command()
 @click.argument("id", metavar="RUN")
-@click.option(
-    "--json", "json_", is_flag=True, help="Print JSON, in a shape that stays, when the run has ended."
-)
-@at_a_place
-def watch(id: str, place: Place, json_: bool) -> None:
+@click.option("--json", "json_", is_flag=True, help="Print JSON, in a shape that stays, when the run has ended.")
+@target_options
+def watch(id: str, place: Target, json_: bool) -> None:
     """Follow a run until it ends. Ctrl-C leaves the run going.
 
     Exit code 0 if it succeeds, 1 if it ends otherwise, 130 if you stop watching.
@@ -160,19 +151,19 @@ def watch(id: str, place: Place, json_: bool) -> None:
       redrive runs watch 01k9x7
       redrive runs start fulfil -q --app shop:app | xargs redrive runs watch
     """
-    from redrive.cli.runs.follow import follow
+    from redrive.cli.runs.follow import follow_run
 
-    follow(place, id, Output(json=json_))
+    follow_run(place, id, Output(json=json_))
 
 
-def _starting() -> str:
+def _start_hint() -> str:
     from redrive.cli.messages import app_name, hint
 
     words = hint("runs", "start", "NAME", "--input", "'{...}'")
     return words if "--app" in words else f"{words} --app {app_name()}"
 
 
-async def _find(app: Redrive, id: str) -> Run:
-    from redrive.cli.options import find_run
+async def _load_run(app: Redrive, id: str) -> Run:
+    from redrive.cli.options import find_run_id
 
-    return await app.runs.get(await find_run(app, id))
+    return await app.runs.get(await find_run_id(app, id))

@@ -9,9 +9,16 @@ from typing import Any, final
 from pydantic import BaseModel, ValidationError
 from pydantic_core import CoreSchema, SchemaSerializer, SchemaValidator
 
-from redrive.core.payload.errors import Path, holds_surrogates, misfit, refused, unstorable, unwritable
-from redrive.core.payload.plain import typed_text
-from redrive.core.payload.types import CONFIG, split, union_classes
+from redrive.core.payload.errors import (
+    Path,
+    build_misfit_error,
+    build_payload_error,
+    build_unwritable_error,
+    find_unstorable,
+    has_surrogates,
+)
+from redrive.core.payload.plain import dump_typed
+from redrive.core.payload.types import CORE_CONFIG, find_union_classes, split_definitions
 from redrive.errors import PayloadError, PayloadTooLarge
 from redrive.reasons import Reason, ReasonCode
 
@@ -27,11 +34,11 @@ class Codec:
     def __init__(self, schema: CoreSchema, root: Path = ()) -> None:
         # Prebuilt serializers of models would bring back the configuration that the schema corrects.
         self._schema = schema
-        self._serializer = SchemaSerializer(schema, CONFIG, _use_prebuilt=False)
-        self._validator = SchemaValidator(schema, CONFIG, _use_prebuilt=False)
+        self._serializer = SchemaSerializer(schema, CORE_CONFIG, _use_prebuilt=False)
+        self._validator = SchemaValidator(schema, CORE_CONFIG, _use_prebuilt=False)
         self._to_json = self._serializer.to_json
         self._validate_json = self._validator.validate_json
-        self._unions = union_classes(schema)  # type: ignore[arg-type]
+        self._unions = find_union_classes(schema)  # type: ignore[arg-type]
         self._root = root
 
     def encode(self, value: Any) -> str:
@@ -40,18 +47,18 @@ class Codec:
             raw = self._to_json(value, warnings="error", round_trip=True, by_alias=False)
         except Exception as error:  # serializers of user types raise what they like
             if "surrogates not allowed" not in str(error):
-                raise self._unwritable(value) from error
+                raise self._explain_unwritable(value) from error
             return self._encode_carefully(value)
         text = raw.decode()
         # In keys a lone surrogate is no error but three replacement characters.
-        if not raw.isascii() and "\ufffd\ufffd\ufffd" in text and holds_surrogates(value):
+        if not raw.isascii() and "\ufffd\ufffd\ufffd" in text and has_surrogates(value):
             return self._encode_carefully(value)
         try:
             back = self._validate_json(text, by_alias=True, by_name=True)
         except Exception:
             back = self._read_back(text, value)
         if self._unions:
-            self._refuse_swaps(value, back, self._root)
+            self._refuse_union_swaps(value, back, self._root)
         return text
 
     def decode(self, text: str) -> Any:
@@ -60,62 +67,62 @@ class Codec:
             return self._validate_json(text, by_alias=True, by_name=True)
         except ValidationError as error:
             if r"\u" not in text or error.errors()[0]["type"] != "json_invalid":
-                raise misfit(error, text, self._root) from None
+                raise build_misfit_error(error, text, self._root) from None
             return self._read_carefully(text, error)
         except Exception as error:
             why = Reason(ReasonCode.NOT_READABLE_BACK, error_type=type(error).__name__, message=str(error))
-            raise refused(self._root, why) from error
+            raise build_payload_error(self._root, why) from error
 
     def _read_back(self, text: str, value: Any) -> Any:
         try:
             return self.decode(text)
         except PayloadError as error:
-            raise unstorable(value, self._root) or error from None
+            raise find_unstorable(value, self._root) or error from None
 
     def _encode_carefully(self, value: Any) -> str:
         """The way that minds lone surrogates. It is longer, so it proves that nothing was changed."""
         text = self._write_carefully(value)
         back = self._read_back(text, value)
         if self._write_carefully(back) != text:
-            raise refused(self._root, Reason(ReasonCode.CHANGED_BY_READING))
-        self._refuse_swaps(value, back, self._root)
+            raise build_payload_error(self._root, Reason(ReasonCode.CHANGED_BY_READING))
+        self._refuse_union_swaps(value, back, self._root)
         return text
 
     def _write_carefully(self, value: Any) -> str:
         try:
             tree = self._serializer.to_python(value, warnings="error", round_trip=True, by_alias=False)
-            return typed_text(tree)
+            return dump_typed(tree)
         except Exception as error:
-            raise self._unwritable(value) from error
+            raise self._explain_unwritable(value) from error
 
-    def _unwritable(self, value: Any) -> PayloadError:
-        return unwritable(value, *split(self._schema), self._root)
+    def _explain_unwritable(self, value: Any) -> PayloadError:
+        return build_unwritable_error(value, *split_definitions(self._schema), self._root)
 
     def _read_carefully(self, text: str, error: ValidationError) -> Any:
         """pydantic's parser refuses lone surrogates; Python's does not."""
         try:
             tree = json.loads(text)
         except (ValueError, RecursionError):
-            raise misfit(error, text, self._root) from None
+            raise build_misfit_error(error, text, self._root) from None
         try:
             return self._validator.validate_python(tree, by_alias=True, by_name=True)
         except ValidationError as misfits:
-            raise misfit(misfits, text, self._root) from None
+            raise build_misfit_error(misfits, text, self._root) from None
 
-    def _refuse_swaps(self, value: Any, back: Any, path: Path) -> None:
+    def _refuse_union_swaps(self, value: Any, back: Any, path: Path) -> None:
         """Refuse a value that came back as another member of its union."""
         kind, other = type(value), type(back)
         if kind is not other:
             swapped = kind in self._unions and other in self._unions and not issubclass(kind, other)
             if swapped and value != back:
                 names = kind.__qualname__, other.__qualname__
-                raise refused(path, Reason(ReasonCode.UNION_AMBIGUOUS, type=names[0], other=names[1]))
+                raise build_payload_error(path, Reason(ReasonCode.UNION_AMBIGUOUS, type=names[0], other=names[1]))
             return
-        for part, left, right in _pairs(value, back):
-            self._refuse_swaps(left, right, (*path, part))
+        for part, left, right in _pair_children(value, back):
+            self._refuse_union_swaps(left, right, (*path, part))
 
 
-def _pairs(value: Any, back: Any) -> list[tuple[str | int, Any, Any]]:
+def _pair_children(value: Any, back: Any) -> list[tuple[str | int, Any, Any]]:
     if isinstance(value, dict):
         return [(str(key), item, back.get(key)) for key, item in value.items()]
     if isinstance(value, list | tuple):
@@ -140,11 +147,11 @@ def check_size(text: str, limit: int, what: str | Reason) -> None:
         return
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > limit:
-        sizes = _human(size), _human(limit)
+        sizes = _format_size(size), _format_size(limit)
         raise PayloadTooLarge(Reason(ReasonCode.PAYLOAD_TOO_LARGE, what=what, size=sizes[0], limit=sizes[1]))
 
 
-def _human(size: int) -> str:
+def _format_size(size: int) -> str:
     for unit, name in _UNITS:
         if size >= unit:
             return f"{size / unit:.1f} {name} ({size:,} bytes)"

@@ -13,25 +13,25 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, PydanticSerializationError, SchemaSerializer, to_json
 
-from redrive.core.payload.plain import MAX_DEPTH, joins, lone_surrogates, read
-from redrive.core.payload.types import CONFIG, Node, joined
+from redrive.core.payload.plain import MAX_DEPTH, has_lone_surrogates, has_surrogate_pair, load_json
+from redrive.core.payload.types import CORE_CONFIG, SchemaNode, join_definitions
 from redrive.errors import PayloadError
 from redrive.reasons import Reason, ReasonCode
 
 Path = tuple[str | int, ...]
 _EXPECTED = re.compile(r"Expected `([^`]+)`")
 _TOO_DEEP = Reason(ReasonCode.NESTED_TOO_DEEP, most=MAX_DEPTH)
-_NAMED = 5  # an error names this many places
-_PIECES = (list, tuple, set, frozenset)
+_MAX_NAMED_PATHS = 5  # an error names this many places
+_CONTAINERS = (list, tuple, set, frozenset)
 
 
-def refused(path: Path, why: Reason) -> PayloadError:
+def build_payload_error(path: Path, why: Reason) -> PayloadError:
     """The error for one place."""
-    place = path_text(path)
+    place = format_path(path)
     return PayloadError(Reason(ReasonCode.FAULT, path=place or None, why=why), path=place)
 
 
-def path_text(path: Path) -> str:
+def format_path(path: Path) -> str:
     """`("order", "lines", 2)` as `order.lines[2]`."""
     text = ""
     for part in path:
@@ -44,33 +44,36 @@ def path_text(path: Path) -> str:
     return text
 
 
-def misfit(error: ValidationError, text: str, root: Path) -> PayloadError:
+def build_misfit_error(error: ValidationError, text: str, root: Path) -> PayloadError:
     """The error for JSON that does not fit its annotation: it names every place, up to five."""
     problems = error.errors(include_url=False, include_context=False, include_input=False)
     if problems[0]["type"] == "json_invalid":
-        return PayloadError(_invalid_json(_message(problems[0])))
-    data = read(text)
-    named = [refused(root + _place(each, data), _rule(each)) for each in problems[:_NAMED]]
+        return PayloadError(_explain_invalid_json(_lower_message(problems[0])))
+    data = load_json(text)
+    named = [
+        build_payload_error(root + _locate_problem(each, data), _rule_reason(each))
+        for each in problems[:_MAX_NAMED_PATHS]
+    ]
     if len(problems) == 1:
         return named[0]
     faults = tuple(Reason.of_error(each) for each in named)
-    more = len(problems) - _NAMED if len(problems) > _NAMED else None
+    more = len(problems) - _MAX_NAMED_PATHS if len(problems) > _MAX_NAMED_PATHS else None
     return PayloadError(Reason(ReasonCode.FAULTS, faults=faults, more=more), path=named[0].path)
 
 
-def _rule(problem: ErrorDetails) -> Reason:
-    return Reason(ReasonCode.PYDANTIC_RULE, rule=problem["type"], message=_message(problem))
+def _rule_reason(problem: ErrorDetails) -> Reason:
+    return Reason(ReasonCode.PYDANTIC_RULE, rule=problem["type"], message=_lower_message(problem))
 
 
-def _message(problem: ErrorDetails) -> str:
+def _lower_message(problem: ErrorDetails) -> str:
     return problem["msg"][:1].lower() + problem["msg"][1:]
 
 
-def _place(problem: ErrorDetails, data: Any) -> Path:
+def _locate_problem(problem: ErrorDetails, data: Any) -> Path:
     return _real_path(problem["loc"], data, missing=problem["type"].startswith("missing"))
 
 
-def _invalid_json(message: str) -> Reason:
+def _explain_invalid_json(message: str) -> Reason:
     if "recursion limit" in message:
         return _TOO_DEEP
     if "number out of range" in message:
@@ -91,13 +94,15 @@ def _real_path(loc: tuple[str | int, ...], data: Any, *, missing: bool) -> Path:
     return path
 
 
-def unwritable(value: Any, node: Node, definitions: list[Node], root: Path) -> PayloadError:
+def build_unwritable_error(value: Any, node: SchemaNode, definitions: list[SchemaNode], root: Path) -> PayloadError:
     """The error for a Python value that its schema could not write."""
-    found = unstorable(value, root) or _mismatch(value, node, _Known(definitions), root)
-    return found or refused(root, Reason(ReasonCode.NOT_STORABLE_AS_ANNOTATED, type=type(value).__qualname__))
+    found = find_unstorable(value, root) or _find_mismatch(value, node, _SchemaDefinitions(definitions), root)
+    return found or build_payload_error(
+        root, Reason(ReasonCode.NOT_STORABLE_AS_ANNOTATED, type=type(value).__qualname__)
+    )
 
 
-def unstorable(value: Any, root: Path) -> PayloadError | None:
+def find_unstorable(value: Any, root: Path) -> PayloadError | None:
     """What no annotation can make storable: code, handles, circles and bottomless nesting."""
     parents: list[int] = []
     levels = [iter([(root, value)])]  # a stack of our own: the value may be deeper than Python's
@@ -107,33 +112,33 @@ def unstorable(value: Any, root: Path) -> PayloadError | None:
             levels.pop()
             parents = parents[:-1]
         elif id(each) in parents:
-            return refused(path, Reason(ReasonCode.REFERS_TO_ITSELF))
+            return build_payload_error(path, Reason(ReasonCode.REFERS_TO_ITSELF))
         elif len(parents) > MAX_DEPTH:
-            return refused(path[:3], _TOO_DEEP)
-        elif (pieces := _pieces(each)) is not None:
+            return build_payload_error(path[:3], _TOO_DEEP)
+        elif (pieces := _children(each)) is not None:
             parents.append(id(each))
             levels.append(iter([((*path, part), piece) for part, piece in pieces]))
-        elif (why := _why_unstorable(each)) is not None:
-            return refused(path, why)
+        elif (why := _explain_unstorable(each)) is not None:
+            return build_payload_error(path, why)
     return None
 
 
-def holds_surrogates(value: Any) -> bool:
+def has_surrogates(value: Any) -> bool:
     """True if a text or key somewhere in the value, which has no circles, is not valid Unicode."""
     left = [value]
     while left:
         each = left.pop()
-        if isinstance(each, str) and lone_surrogates(each):
+        if isinstance(each, str) and has_lone_surrogates(each):
             return True
-        for part, piece in _pieces(each) or ():
+        for part, piece in _children(each) or ():
             left += (part, piece)
     return False
 
 
-def _pieces(value: Any) -> Iterable[tuple[str | int, Any]] | None:
+def _children(value: Any) -> Iterable[tuple[str | int, Any]] | None:
     if isinstance(value, dict):
         return [(key if isinstance(key, str) else str(key), item) for key, item in value.items()]
-    if isinstance(value, _PIECES):
+    if isinstance(value, _CONTAINERS):
         return enumerate(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return [(f.name, getattr(value, f.name, None)) for f in dataclasses.fields(value)]
@@ -142,9 +147,9 @@ def _pieces(value: Any) -> Iterable[tuple[str | int, Any]] | None:
     return None
 
 
-def _why_unstorable(value: Any) -> Reason | None:
+def _explain_unstorable(value: Any) -> Reason | None:
     if isinstance(value, str):
-        return Reason(ReasonCode.SURROGATES_JOIN) if joins(value) else None
+        return Reason(ReasonCode.SURROGATES_JOIN) if has_surrogate_pair(value) else None
     if isinstance(value, bytes | float):
         return None
     try:
@@ -152,13 +157,13 @@ def _why_unstorable(value: Any) -> Reason | None:
     except PydanticSerializationError:
         storable = False
     if not storable:
-        return Reason(ReasonCode.NOT_STORABLE, kind=_kind(value))
+        return Reason(ReasonCode.NOT_STORABLE, kind=_describe_kind(value))
     if isinstance(value, int) and value.bit_length() > 14_000:
         return Reason(ReasonCode.INTEGER_TOO_LONG)
     return None
 
 
-def _kind(value: Any) -> str:
+def _describe_kind(value: Any) -> str:
     match value:
         case type():
             return "a class"
@@ -175,15 +180,15 @@ def _kind(value: Any) -> str:
     return f"a {type(value).__qualname__}"
 
 
-class _Known:
+class _SchemaDefinitions:
     """The definitions of a schema, by reference."""
 
-    def __init__(self, definitions: list[Node]) -> None:
+    def __init__(self, definitions: list[SchemaNode]) -> None:
         self.definitions = definitions
         self.by_ref = {definition["ref"]: definition for definition in definitions}
         self.serializers: dict[int, SchemaSerializer] = {}
 
-    def resolve(self, node: Node) -> Node:
+    def resolve(self, node: SchemaNode) -> SchemaNode:
         """The node that says something: past references, defaults, validators and optional values."""
         while True:
             match node:
@@ -196,11 +201,11 @@ class _Known:
                 case _:
                     return node
 
-    def write_error(self, value: Any, node: Node) -> str | None:
+    def write_error(self, value: Any, node: SchemaNode) -> str | None:
         """Why this node alone cannot write the value, if it cannot."""
         serializer = self.serializers.get(id(node))
         if serializer is None:
-            serializer = SchemaSerializer(joined(node, self.definitions), CONFIG, _use_prebuilt=False)
+            serializer = SchemaSerializer(join_definitions(node, self.definitions), CORE_CONFIG, _use_prebuilt=False)
             self.serializers[id(node)] = serializer
         try:
             serializer.to_json(value, warnings="error", round_trip=True)
@@ -210,14 +215,14 @@ class _Known:
         return None
 
 
-def _mismatch(value: Any, node: Node, known: _Known, path: Path) -> PayloadError | None:
+def _find_mismatch(value: Any, node: SchemaNode, known: _SchemaDefinitions, path: Path) -> PayloadError | None:
     """The innermost place whose Python type the schema refuses."""
     found = None
     error = known.write_error(value, node)
     while error is not None:
-        found = refused(path, _why_mismatched(value, error))
+        found = build_payload_error(path, _explain_mismatch(value, error))
         error = None
-        for part, piece, kind in _typed_pieces(value, known.resolve(node), known):
+        for part, piece, kind in _typed_children(value, known.resolve(node), known):
             error = known.write_error(piece, kind)
             if error is not None:
                 value, node, path = piece, kind, (*path, part)
@@ -225,34 +230,34 @@ def _mismatch(value: Any, node: Node, known: _Known, path: Path) -> PayloadError
     return found
 
 
-def _typed_pieces(value: Any, node: Node, known: _Known) -> Iterator[tuple[str | int, Any, Node]]:
+def _typed_children(
+    value: Any, node: SchemaNode, known: _SchemaDefinitions
+) -> Iterator[tuple[str | int, Any, SchemaNode]]:
     match node:
         case {"type": "model" | "dataclass", "cls": cls, "schema": inner}:
             if isinstance(value, cls):
-                yield from _typed_pieces(value, known.resolve(inner), known)
+                yield from _typed_children(value, known.resolve(inner), known)
         case {"type": "typed-dict" | "model-fields", "fields": fields}:
-            pieces = dict(_pieces(value) or ())
+            pieces = dict(_children(value) or ())
             yield from ((name, pieces[name], f["schema"]) for name, f in fields.items() if name in pieces)
         case {"type": "dataclass-args", "fields": fields}:
-            pieces = dict(_pieces(value) or ())
+            pieces = dict(_children(value) or ())
             yield from ((f["name"], pieces[f["name"]], f["schema"]) for f in fields if f["name"] in pieces)
         case {"type": "named-tuple", "fields": fields} if isinstance(value, tuple):
             pairs = zip(value, fields, strict=False)
             yield from ((index, item, f["schema"]) for index, (item, f) in enumerate(pairs))
         case {"type": "dict", "values_schema": values} if isinstance(value, dict):
             yield from ((str(key), item, values) for key, item in value.items())
-        case {"type": "list" | "set" | "frozenset", "items_schema": items} if isinstance(value, _PIECES):
+        case {"type": "list" | "set" | "frozenset", "items_schema": items} if isinstance(value, _CONTAINERS):
             yield from ((index, item, items) for index, item in enumerate(value))
         case {"type": "tuple", "items_schema": items} if isinstance(value, tuple):
             each = items * len(value) if "variadic_item_index" in node else items
-            yield from (
-                (index, item, kind) for index, (item, kind) in enumerate(zip(value, each, strict=False))
-            )
-        case {"type": "any"} if _pieces(value) is not None:
-            yield from ((part, item, node) for part, item in _pieces(value) or ())
+            yield from ((index, item, kind) for index, (item, kind) in enumerate(zip(value, each, strict=False)))
+        case {"type": "any"} if _children(value) is not None:
+            yield from ((part, item, node) for part, item in _children(value) or ())
 
 
-def _why_mismatched(value: Any, error: str) -> Reason:
+def _explain_mismatch(value: Any, error: str) -> Reason:
     found = type(value).__qualname__
     if isinstance(value, float) and not math.isfinite(value):
         return Reason(ReasonCode.NO_JSON_FORM, value=str(value))

@@ -22,13 +22,13 @@ Writer = Callable[[Any], str | None]
 """Writes a scalar, or gives None if it needs the careful way."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
+_SURROGATE_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 _INT_LIMIT = 1 << 4096  # far below the 4,300 digits that Python and the parser refuse
 _INFINITY = float("inf")
 
 
 def _write_str(value: str) -> str | None:
-    return encode_basestring(value) if value.isascii() or not lone_surrogates(value) else None
+    return encode_basestring(value) if value.isascii() or not has_lone_surrogates(value) else None
 
 
 def _write_int(value: int) -> str | None:
@@ -39,7 +39,7 @@ def _write_float(value: float) -> str | None:
     return repr(value) if -_INFINITY < value < _INFINITY else None
 
 
-SCALARS: Mapping[type, Writer] = {
+SCALAR_WRITERS: Mapping[type, Writer] = {
     type(None): lambda _: "null",
     bool: lambda value: "true" if value else "false",
     int: _write_int,
@@ -48,15 +48,15 @@ SCALARS: Mapping[type, Writer] = {
 }
 
 
-def undecided(value: Any) -> None:
+def decline_write(value: Any) -> None:
     """The writer for types that have no short way."""
 
 
 def write_any(value: Any) -> str | None:
     """Plain JSON for any value, proved to be readable."""
     try:
-        text = any_text(value)
-        read(text)
+        text = dump_json(value)
+        load_json(text)
     except Exception:  # the longer way explains it
         return None
     return text
@@ -66,46 +66,46 @@ def _write_text_keyed(value: dict[Any, Any]) -> str | None:
     return write_any(value) if all(type(key) is str for key in value) else None
 
 
-def writers(hint: Any) -> tuple[Mapping[type, Writer], Writer]:
+def find_writers(hint: Any) -> tuple[Mapping[type, Writer], Writer]:
     """Short ways to write values of exactly these types under this hint, and of all other types."""
     if hint is Any:
-        return SCALARS, write_any
+        return SCALAR_WRITERS, write_any
     union = typing.get_origin(hint) in {typing.Union, types.UnionType}
     short: dict[type, Writer] = {}
     for member in typing.get_args(hint) if union else (hint,):
         container = next((write for known, write in _CONTAINERS if known == member), None)
         if container is not None:
             short[typing.get_origin(member) or member] = container
-        elif isinstance(member, type) and member in SCALARS:
-            short[member] = SCALARS[member]
+        elif isinstance(member, type) and member in SCALAR_WRITERS:
+            short[member] = SCALAR_WRITERS[member]
         else:  # a string may be one of several members then
-            return {}, undecided
-    return short, undecided
+            return {}, decline_write
+    return short, decline_write
 
 
-def any_text(value: Any) -> str:
+def dump_json(value: Any) -> str:
     """Compact JSON for a value of any kind. Raises ValueError, TypeError or RecursionError if it has none."""
     try:
         text = _encode(value)
     except TypeError:  # perhaps only a key that JSON lacks
-        text = _encode(_plain_tree(value))
+        text = _encode(_simplify_tree(value))
     return text if text.isascii() else _escape_surrogates(text)
 
 
-def typed_text(tree: Any) -> str:
+def dump_typed(tree: Any) -> str:
     """Compact JSON for what a schema already took apart: the way that minds lone surrogates."""
-    return _escape_surrogates(_encode(_plain_tree(tree, inf_nan=True)))
+    return _escape_surrogates(_encode(_simplify_tree(tree, inf_nan=True)))
 
 
-def any_tree(value: Any) -> Any:
+def to_plain_json(value: Any) -> Any:
     """The plain JSON value that `any_text` would be read back as."""
     kind = type(value)
-    if kind in SCALARS and (kind is not float or -_INFINITY < value < _INFINITY):
+    if kind in SCALAR_WRITERS and (kind is not float or -_INFINITY < value < _INFINITY):
         return value
-    return read(any_text(value))
+    return load_json(dump_json(value))
 
 
-def read(text: str) -> Any:
+def load_json(text: str) -> Any:
     """Parse JSON, lone surrogates included. Raises ValueError or RecursionError."""
     try:
         return from_json(text, allow_inf_nan=False)
@@ -117,32 +117,32 @@ def read(text: str) -> Any:
 
 def _escape_surrogates(text: str) -> str:
     """The same JSON text with every lone surrogate as an escape, so that it is valid UTF-8."""
-    if not lone_surrogates(text):
+    if not has_lone_surrogates(text):
         return text
-    if joins(text):
+    if has_surrogate_pair(text):
         raise ValueError("two surrogates would become one character")
     return _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
-def lone_surrogates(text: str) -> bool:
+def has_lone_surrogates(text: str) -> bool:
     """True if the text is not valid Unicode."""
     return _SURROGATE.search(text) is not None
 
 
-def joins(text: str) -> bool:
+def has_surrogate_pair(text: str) -> bool:
     """True if two surrogates follow each other that JSON would read as one character."""
-    return _PAIR.search(text) is not None
+    return _SURROGATE_PAIR.search(text) is not None
 
 
-def sorted_set(values: Any) -> list[Any]:
+def sort_set(values: Any) -> list[Any]:
     """The members in an order that does not depend on hash seeds."""
-    return sorted(values, key=any_text)
+    return sorted(values, key=dump_json)
 
 
-def _plain_object(value: Any) -> Any:
+def _simplify_object(value: Any) -> Any:
     """One step from an object that JSON lacks towards one that it has."""
     if isinstance(value, set | frozenset):
-        return sorted_set(value)
+        return sort_set(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, BaseModel):
@@ -152,18 +152,18 @@ def _plain_object(value: Any) -> Any:
     return to_jsonable_python(value, bytes_mode="base64", inf_nan_mode="strings")
 
 
-def _plain_tree(value: Any, depth: int = 0, *, inf_nan: bool = False) -> Any:
+def _simplify_tree(value: Any, depth: int = 0, *, inf_nan: bool = False) -> Any:
     if depth > MAX_DEPTH:
         raise ValueError("nested too deeply")
     if isinstance(value, dict):
-        return {_text_key(key): _plain_tree(item, depth + 1, inf_nan=inf_nan) for key, item in value.items()}
+        return {_text_key(key): _simplify_tree(item, depth + 1, inf_nan=inf_nan) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain_tree(item, depth + 1, inf_nan=inf_nan) for item in value]
+        return [_simplify_tree(item, depth + 1, inf_nan=inf_nan) for item in value]
     if value is None or isinstance(value, str | int):
         return value
     if isinstance(value, float):
         return json.dumps(value) if inf_nan and not math.isfinite(value) else value
-    return _plain_tree(_plain_object(value), depth + 1, inf_nan=inf_nan)
+    return _simplify_tree(_simplify_object(value), depth + 1, inf_nan=inf_nan)
 
 
 def _text_key(key: Any) -> str:
@@ -174,11 +174,11 @@ def _text_key(key: Any) -> str:
 
 
 # What JSONEncoder.encode makes anew for every call. No markers: the recursion limit ends a circle.
-_chunks = c_make_encoder(None, _plain_object, encode_basestring, None, ":", ",", False, False, False)
+_encode_chunks = c_make_encoder(None, _simplify_object, encode_basestring, None, ":", ",", False, False, False)
 
 
 def _encode(value: Any) -> str:
-    return "".join(_chunks(value, 0))
+    return "".join(_encode_chunks(value, 0))
 
 
 # Pairs, as a hint need not be hashable.

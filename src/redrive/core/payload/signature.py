@@ -22,8 +22,14 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 from pydantic_core import CoreSchema
 
 from redrive.core.payload.codec import Codec
-from redrive.core.payload.plain import SCALARS, Writer, write_any, writers
-from redrive.core.payload.types import adapted, box, has_plain_values, joined, split
+from redrive.core.payload.plain import SCALAR_WRITERS, Writer, find_writers, write_any
+from redrive.core.payload.types import (
+    build_adapter,
+    correct_schema,
+    has_plain_values,
+    join_definitions,
+    split_definitions,
+)
 from redrive.errors import PayloadError, RegistrationError
 
 # -- What a function's signature says: its parameters, and what their annotations mean -------------------
@@ -33,7 +39,7 @@ REQUIRED = inspect.Parameter.empty
 """The default of a parameter that has none."""
 
 # Python 3.14 evaluates annotations when they are asked for, and would raise for a name defined later.
-_LATER: dict[str, Any] = (
+_FORWARDREF_OPTIONS: dict[str, Any] = (
     {"annotation_format": importlib.import_module("annotationlib").Format.FORWARDREF}
     if sys.version_info >= (3, 14)
     else {}
@@ -49,7 +55,7 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
     keyword_only: bool
 
 
-class NotYet(Exception):
+class UnresolvedName(Exception):
     """A name in an annotation is not defined (yet)."""
 
     def __init__(self, where: str, name: str) -> None:
@@ -58,23 +64,23 @@ class NotYet(Exception):
         self.name = name
 
 
-def name_of(fn: Callable[..., Any]) -> str:
+def function_name(fn: Callable[..., Any]) -> str:
     """What messages call the function."""
     qualname: str = getattr(fn, "__qualname__", type(fn).__qualname__)
     return qualname.rpartition("<locals>.")[2]
 
 
-def where(name: str) -> str:
+def describe_parameter(name: str) -> str:
     """What messages call a parameter, or the result."""
     return "the result" if name == "return" else f"parameter {name!r}"
 
 
 def read_signature(fn: Callable[..., Any]) -> inspect.Signature:
     """The function's signature, with names that are not defined yet left for later."""
-    return inspect.signature(fn, **_LATER)
+    return inspect.signature(fn, **_FORWARDREF_OPTIONS)
 
 
-def storable_parameters(
+def read_parameters(
     fn: Callable[..., Any], signature: inspect.Signature, reserved: frozenset[str]
 ) -> tuple[Parameter, ...]:
     """The parameters, or a RegistrationError for one that an input object cannot hold."""
@@ -82,13 +88,12 @@ def storable_parameters(
         if each.kind in {each.VAR_POSITIONAL, each.VAR_KEYWORD}:
             stars = "*" if each.kind is each.VAR_POSITIONAL else "**"
             raise RegistrationError(
-                f"{name_of(fn)}(): parameter '{stars}{each.name}' cannot be stored: input is an object from "
+                f"{function_name(fn)}(): parameter '{stars}{each.name}' cannot be stored: input is an object from "
                 "parameter name to value. Name each parameter, or take one list or dict"
             )
         if each.name in reserved:
             raise RegistrationError(
-                f"{name_of(fn)}(): parameter {each.name!r} has the name of an option of start(). "
-                "Rename the parameter"
+                f"{function_name(fn)}(): parameter {each.name!r} has the name of an option of start(). Rename the parameter"
             )
     return tuple(
         Parameter(
@@ -101,29 +106,27 @@ def storable_parameters(
     )
 
 
-def namespace(fn: Callable[..., Any], names: Mapping[str, Any]) -> dict[str, Any]:
+def collect_namespace(fn: Callable[..., Any], names: Mapping[str, Any]) -> dict[str, Any]:
     """What names mean where the function was written."""
     inner = inspect.unwrap(fn)
     found = {**getattr(inner, "__globals__", {}), **names}
     code = getattr(inner, "__code__", None)
-    for name, cell in zip(
-        code.co_freevars if code else (), getattr(inner, "__closure__", None) or (), strict=True
-    ):
+    for name, cell in zip(code.co_freevars if code else (), getattr(inner, "__closure__", None) or (), strict=True):
         with contextlib.suppress(ValueError):  # not assigned yet
             found[name] = cell.cell_contents
     return found
 
 
-def resolve(fn: Callable[..., Any], name: str, annotation: Any, names: Mapping[str, Any]) -> Any:
+def resolve_annotation(fn: Callable[..., Any], name: str, annotation: Any, names: Mapping[str, Any]) -> Any:
     """What an annotation means; Any if there is none. Raises NotYet or RegistrationError."""
     holder = types.SimpleNamespace(__annotations__={name: annotation})
     try:
         hint = typing.get_type_hints(holder, dict(names), include_extras=True)[name]
     except NameError as error:
-        raise NotYet(where(name), str(error.name)) from None
+        raise UnresolvedName(describe_parameter(name), str(error.name)) from None
     except Exception as error:
         raise RegistrationError(
-            f"{name_of(fn)}(): the annotation of {where(name)} cannot be understood: {error}"
+            f"{function_name(fn)}(): the annotation of {describe_parameter(name)} cannot be understood: {error}"
         ) from error
     return Any if hint in (REQUIRED, typing.NoReturn, typing.Never) else hint
 
@@ -134,7 +137,7 @@ def resolve(fn: Callable[..., Any], name: str, annotation: Any, names: Mapping[s
 _RETURN = "return"
 
 
-class _Plan(msgspec.Struct, frozen=True, kw_only=True):
+class _CallPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that needs resolved annotations."""
 
     input: Codec
@@ -156,19 +159,15 @@ class Signature:
     __slots__ = ("_fn", "_names", "_parameters", "_plan", "_positional", "_returns", "_schemas", "name")
 
     def __init__(
-        self,
-        fn: Callable[..., Any],
-        parameters: tuple[Parameter, ...],
-        returns: Any,
-        names: Mapping[str, Any],
+        self, fn: Callable[..., Any], parameters: tuple[Parameter, ...], returns: Any, names: Mapping[str, Any]
     ) -> None:
-        self.name = name_of(fn)
+        self.name = function_name(fn)
         self._fn = fn
         self._returns = returns
         self._parameters = parameters
         self._positional = sum(not parameter.keyword_only for parameter in parameters)
         self._names = names
-        self._plan: _Plan | None = None
+        self._plan: _CallPlan | None = None
         self._schemas: tuple[str, str] | None = None
 
     @classmethod
@@ -189,10 +188,10 @@ class Signature:
         read = read_signature(fn)
         if skip_first:
             read = read.replace(parameters=list(read.parameters.values())[1:])
-        parameters = storable_parameters(fn, read, reserved)
+        parameters = read_parameters(fn, read, reserved)
         signature = cls(fn, parameters, read.return_annotation, dict(names or {}))
-        with contextlib.suppress(NotYet):
-            signature._plan = signature._build()
+        with contextlib.suppress(UnresolvedName):
+            signature._plan = signature._build_plan()
         return signature
 
     @property
@@ -209,8 +208,8 @@ class Signature:
         """Resolve what `of` could not. Raises RegistrationError if a name is still unknown."""
         if self._plan is None:
             try:
-                self._plan = self._build()
-            except NotYet as missing:
+                self._plan = self._build_plan()
+            except UnresolvedName as missing:
                 raise RegistrationError(
                     f"{self.name}(): the annotation of {missing.where} refers to {missing.name!r}, which is "
                     "not defined. Define or import it at module level, and not only under TYPE_CHECKING"
@@ -218,9 +217,9 @@ class Signature:
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """A call as the JSON text of an object from parameter name to value, defaults included."""
-        plan = self._plan or self._prepared()
+        plan = self._plan or self._require_plan()
         if kwargs or len(args) != len(self._parameters) or len(args) != self._positional:
-            args = self._bind(args, kwargs)
+            args = self._bind_arguments(args, kwargs)
         text = "{"
         for (prefix, short, other), value in zip(plan.fields, args, strict=True):
             written = short.get(type(value), other)(value)
@@ -231,7 +230,7 @@ class Signature:
 
     def decode(self, text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Positional and keyword arguments, typed, ready for the call."""
-        plan = self._plan or self._prepared()
+        plan = self._plan or self._require_plan()
         values = plan.input.decode(text)
         positional, keywords = [], {}
         for parameter in self._parameters:
@@ -244,33 +243,33 @@ class Signature:
 
     def encode_result(self, value: Any) -> str:
         """A result as JSON text, by the return annotation."""
-        plan = self._plan or self._prepared()
+        plan = self._plan or self._require_plan()
         short, other = plan.result
         written = short.get(type(value), other)(value)
         return plan.output.encode(value) if written is None else written
 
     def decode_result(self, text: str) -> Any:
         """The typed result."""
-        return (self._plan or self._prepared()).output.decode(text)
+        return (self._plan or self._require_plan()).output.decode(text)
 
     def roundtrip_result(self, value: Any, text: str) -> Any:
         """What live workflow code gets, so that it sees what resumed code will see."""
-        plan = self._plan or self._prepared()
+        plan = self._plan or self._require_plan()
         return value if type(value) in plan.immutable else plan.output.decode(text)
 
     def schema_in(self) -> dict[str, Any]:
         """The JSON Schema of the input object; {} if a type has none."""
-        schema = _json_schema((self._plan or self._prepared()).input_adapter, "validation")
+        schema = _json_schema((self._plan or self._require_plan()).input_adapter, "validation")
         if schema:
             schema["additionalProperties"] = False
             for parameter in self._parameters:
-                if type(parameter.default) in SCALARS:
+                if type(parameter.default) in SCALAR_WRITERS:
                     schema["properties"][parameter.name]["default"] = parameter.default
         return schema
 
     def schema_out(self) -> dict[str, Any]:
         """The JSON Schema of the result; {} if its type has none."""
-        schema = _json_schema((self._plan or self._prepared()).output_adapter, "serialization")
+        schema = _json_schema((self._plan or self._require_plan()).output_adapter, "serialization")
         shared = {"$defs": schema["$defs"]} if "$defs" in schema else {}
         return {**schema["properties"][_RETURN], **shared} if schema else {}
 
@@ -280,29 +279,23 @@ class Signature:
             self._schemas = json.dumps(self.schema_in()), json.dumps(self.schema_out())
         return self._schemas
 
-    def _prepared(self) -> _Plan:
+    def _require_plan(self) -> _CallPlan:
         self.prepare()
-        return typing.cast("_Plan", self._plan)
+        return typing.cast("_CallPlan", self._plan)
 
-    def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+    def _bind_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
         """One value per parameter, in order."""
         if len(args) > self._positional:
-            raise PayloadError(
-                f"{self.name}() takes {self._positional} positional arguments, {len(args)} were given"
-            )
+            raise PayloadError(f"{self.name}() takes {self._positional} positional arguments, {len(args)} were given")
         left = dict(kwargs)
         values = list(args)
         for parameter in self._parameters[: len(args)]:
             if parameter.name in left:
-                raise PayloadError(
-                    f"{self.name}() got argument {parameter.name!r} twice", path=parameter.name
-                )
+                raise PayloadError(f"{self.name}() got argument {parameter.name!r} twice", path=parameter.name)
         for parameter in self._parameters[len(args) :]:
             value = left.pop(parameter.name, parameter.default)
             if value is REQUIRED:
-                raise PayloadError(
-                    f"{self.name}() is missing argument {parameter.name!r}", path=parameter.name
-                )
+                raise PayloadError(f"{self.name}() is missing argument {parameter.name!r}", path=parameter.name)
             values.append(value)
         if left:
             known = ", ".join(parameter.name for parameter in self._parameters) or "none"
@@ -310,66 +303,65 @@ class Signature:
             raise PayloadError(f"{self.name}() has no parameter {extra!r}; it takes: {known}", path=extra)
         return tuple(values)
 
-    def _build(self) -> _Plan:
-        names = namespace(self._fn, self._names)
-        hints = {each.name: self._hint(each, names) for each in self._parameters}
-        returns = resolve(self._fn, _RETURN, self._returns, names)
+    def _build_plan(self) -> _CallPlan:
+        names = collect_namespace(self._fn, self._names)
+        hints = {each.name: self._resolve_hint(each, names) for each in self._parameters}
+        returns = resolve_annotation(self._fn, _RETURN, self._returns, names)
         required = {each.name for each in self._parameters if each.default is REQUIRED}
         marked = {
-            name: hint if name in required else typing_extensions.NotRequired[hint]
-            for name, hint in hints.items()
+            name: hint if name in required else typing_extensions.NotRequired[hint] for name, hint in hints.items()
         }
-        input_adapter = self._adapter(marked, names)
-        output_adapter = self._adapter({_RETURN: returns}, names)
-        return _Plan(
-            input=Codec(_closed(adapted(input_adapter))),
-            output=Codec(_unboxed(adapted(output_adapter)), ("result",)),
+        input_adapter = self._build_adapter(marked, names)
+        output_adapter = self._build_adapter({_RETURN: returns}, names)
+        return _CallPlan(
+            input=Codec(_forbid_extra_fields(correct_schema(input_adapter))),
+            output=Codec(_result_schema(correct_schema(output_adapter)), ("result",)),
             input_adapter=input_adapter,
             output_adapter=output_adapter,
             names=tuple(hints),
             fields=tuple(
-                (("," if position else "") + f'"{name}":', *writers(hint))
+                (("," if position else "") + f'"{name}":', *find_writers(hint))
                 for position, (name, hint) in enumerate(hints.items())
             ),
-            result=writers(returns),
-            immutable=frozenset(writers(returns)[0].keys() & SCALARS.keys()),
+            result=find_writers(returns),
+            immutable=frozenset(find_writers(returns)[0].keys() & SCALAR_WRITERS.keys()),
         )
 
-    def _hint(self, parameter: Parameter, names: Mapping[str, Any]) -> Any:
-        hint = resolve(self._fn, parameter.name, parameter.annotation, names)
+    def _resolve_hint(self, parameter: Parameter, names: Mapping[str, Any]) -> Any:
+        hint = resolve_annotation(self._fn, parameter.name, parameter.annotation, names)
         return hint if parameter.default is not None else typing.Optional[hint]  # noqa: UP045
 
-    def _adapter(self, hints: Mapping[str, Any], names: Mapping[str, Any]) -> TypeAdapter[Any]:
+    def _build_adapter(self, hints: Mapping[str, Any], names: Mapping[str, Any]) -> TypeAdapter[Any]:
         try:
-            return box(self.name, hints, names)
+            return build_adapter(self.name, hints, names)
         except Exception as error:
-            problems = (self._problem(name, hint, names) for name, hint in hints.items())
+            problems = (self._find_problem(name, hint, names) for name, hint in hints.items())
             raise next(filter(None, problems), error) from error
 
-    def _problem(self, name: str, hint: Any, names: Mapping[str, Any]) -> Exception | None:
+    def _find_problem(self, name: str, hint: Any, names: Mapping[str, Any]) -> Exception | None:
         try:
-            box(self.name, {name: hint}, names)
+            build_adapter(self.name, {name: hint}, names)
         except PydanticUndefinedAnnotation as error:
-            return NotYet(where(name), str(error.name))
+            return UnresolvedName(describe_parameter(name), str(error.name))
         except Exception as error:
             return RegistrationError(
-                f"{self.name}(): {where(name)} cannot be stored as JSON: {_first_line(error)}"
+                f"{self.name}(): {describe_parameter(name)} cannot be stored as JSON: {_first_line(error)}"
             )
         return None
 
 
-def _closed(schema: CoreSchema) -> CoreSchema:
+def _forbid_extra_fields(schema: CoreSchema) -> CoreSchema:
     """The input object takes no other fields than the parameters: a misspelt one must not be ignored."""
-    node, definitions = split(schema)
-    return joined({**node, "extra_behavior": "forbid"}, definitions)
+    node, definitions = split_definitions(schema)
+    return join_definitions({**node, "extra_behavior": "forbid"}, definitions)
 
 
-def _unboxed(schema: CoreSchema) -> CoreSchema:
-    node, definitions = split(schema)
-    return joined(node["fields"][_RETURN]["schema"], definitions)
+def _result_schema(schema: CoreSchema) -> CoreSchema:
+    node, definitions = split_definitions(schema)
+    return join_definitions(node["fields"][_RETURN]["schema"], definitions)
 
 
-class _AsWritten(GenerateJsonSchema):
+class _WrittenSchemaGenerator(GenerateJsonSchema):
     """Describes enums as they are written: sums of flags, and the names of members whose values are no JSON.
 
     pydantic offers no other way to say that than deriving from its generator.
@@ -388,7 +380,7 @@ class _AsWritten(GenerateJsonSchema):
 
 def _json_schema(adapter: TypeAdapter[Any], mode: Literal["validation", "serialization"]) -> dict[str, Any]:
     try:
-        return adapter.json_schema(by_alias=False, mode=mode, schema_generator=_AsWritten)
+        return adapter.json_schema(by_alias=False, mode=mode, schema_generator=_WrittenSchemaGenerator)
     except PydanticInvalidForJsonSchema:
         return {}
 
@@ -405,11 +397,11 @@ def _takes(payload: Any) -> None:
     """Stands for whoever takes a payload, so that what is wrong with one is said as for any parameter."""
 
 
-_BEFORE = len('{"payload":')
+_PREFIX_LENGTH = len('{"payload":')
 
 
 @cache
-def _signature() -> Signature:
+def _payload_signature() -> Signature:
     # Not when this is imported: it takes longer than importing, and nearly every value is plain.
     return Signature.of(_takes)
 
@@ -417,4 +409,4 @@ def _signature() -> Signature:
 def encode_any(payload: Any) -> str:
     """Compact JSON for a value of any kind, or a PayloadError that names the place in it."""
     text = write_any(payload)
-    return _signature().encode((payload,), {})[_BEFORE:-1] if text is None else text
+    return _payload_signature().encode((payload,), {})[_PREFIX_LENGTH:-1] if text is None else text

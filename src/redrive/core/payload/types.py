@@ -21,35 +21,35 @@ import typing_extensions
 from pydantic import ConfigDict, GetCoreSchemaHandler, TypeAdapter
 from pydantic_core import CoreConfig, CoreSchema, SchemaError, core_schema
 
-from redrive.core.payload.plain import any_tree, sorted_set
+from redrive.core.payload.plain import sort_set, to_plain_json
 
 # -- `typing.TypedDict` before Python 3.12: pydantic refuses it, so its classes are taught to stand  -----
 
 
-_HOOK = "__get_pydantic_core_schema__"
+_SCHEMA_HOOK = "__get_pydantic_core_schema__"
 _STAND_IN = "__redrive_stand_in__"
-_MARKS = {typing_extensions.Required, typing_extensions.NotRequired}
-typed_dict: Any = typing_extensions.TypedDict
+_REQUIRED_MARKERS = {typing_extensions.Required, typing_extensions.NotRequired}
+make_typed_dict: Any = typing_extensions.TypedDict
 """Makes a class from a name and hints; typed as Any, as neither is known before run time."""
 
 
-def teach_typed_dicts(hint: Any, seen: set[int] | None = None) -> None:
+def adapt_typed_dicts(hint: Any, seen: set[int] | None = None) -> None:
     """Make every TypedDict within the hint readable for pydantic."""
     seen = set() if seen is None else seen
     if sys.version_info >= (3, 12) or id(hint) in seen:
         return
     seen.add(id(hint))
-    for each in (*typing.get_args(hint), *_fields(typing.get_origin(hint) or hint)):
-        teach_typed_dicts(each, seen)
+    for each in (*typing.get_args(hint), *_nested_hints(typing.get_origin(hint) or hint)):
+        adapt_typed_dicts(each, seen)
 
 
-def _fields(target: Any) -> list[Any]:
+def _nested_hints(target: Any) -> list[Any]:
     """The hints inside a class that has typed fields."""
     if not isinstance(target, type):
         return []
     is_dict = typing.is_typeddict(target)
-    if is_dict and type(target).__module__ == "typing" and _HOOK not in vars(target):
-        setattr(target, _HOOK, classmethod(_schema))
+    if is_dict and type(target).__module__ == "typing" and _SCHEMA_HOOK not in vars(target):
+        setattr(target, _SCHEMA_HOOK, classmethod(_stand_in_schema))
     if not (is_dict or dataclasses.is_dataclass(target) or hasattr(target, "_fields")):
         return []
     try:
@@ -58,26 +58,26 @@ def _fields(target: Any) -> list[Any]:
         return []
 
 
-def _schema(cls: type, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-    return handler.generate_schema(_stand_in(cls))
+def _stand_in_schema(cls: type, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    return handler.generate_schema(_get_stand_in(cls))
 
 
-def _stand_in(cls: Any) -> Any:
+def _get_stand_in(cls: Any) -> Any:
     """The equal class. Made once, so that a class that contains itself is recognised."""
     if _STAND_IN not in vars(cls):
-        made = typed_dict(cls.__name__, {name: _field(cls, name, hint) for name, hint in _hints(cls)})
+        made = make_typed_dict(cls.__name__, {name: _mark_field(cls, name, hint) for name, hint in _class_hints(cls)})
         made.__module__, made.__qualname__ = cls.__module__, cls.__qualname__
         setattr(cls, _STAND_IN, made)
     return vars(cls)[_STAND_IN]
 
 
-def _hints(cls: type) -> list[tuple[str, Any]]:
+def _class_hints(cls: type) -> list[tuple[str, Any]]:
     return list(typing.get_type_hints(cls, include_extras=True).items())
 
 
-def _field(cls: Any, name: str, hint: Any) -> Any:
+def _mark_field(cls: Any, name: str, hint: Any) -> Any:
     """The field with its mark. The class's own key sets miss marks in annotations written as text."""
-    if typing.get_origin(hint) in _MARKS:
+    if typing.get_origin(hint) in _REQUIRED_MARKERS:
         return hint
     mark: Any = typing_extensions.Required if name in cls.__required_keys__ else typing_extensions.NotRequired
     return mark[hint]
@@ -86,25 +86,21 @@ def _field(cls: Any, name: str, hint: Any) -> Any:
 # -- From annotations to a pydantic-core schema that writes every value exactly --------------------------
 
 
-Node = dict[str, Any]
-_WRITING: CoreConfig = {
+SchemaNode = dict[str, Any]
+_SERIALIZATION_CONFIG: CoreConfig = {
     "ser_json_bytes": "base64",
     "val_json_bytes": "base64",
     "ser_json_inf_nan": "strings",
 }
-CONFIG: CoreConfig = {**_WRITING, "allow_inf_nan": True}
+CORE_CONFIG: CoreConfig = {**_SERIALIZATION_CONFIG, "allow_inf_nan": True}
 """For the top of a schema. Users' models get the way of writing only, so they refuse what they always did."""
 
 _BOX_CONFIG = ConfigDict(
-    ser_json_bytes="base64",
-    val_json_bytes="base64",
-    ser_json_inf_nan="strings",
-    allow_inf_nan=True,
-    defer_build=True,
+    ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="strings", allow_inf_nan=True, defer_build=True
 )
-_CONFIGURED = frozenset({"model", "dataclass", "typed-dict"})
-_OPAQUE = frozenset({"metadata", "default", "expected", "members", "config", "custom_error_context"})
-_MAPPINGS = frozenset({"fields", "choices"})
+_CONFIGURABLE_TYPES = frozenset({"model", "dataclass", "typed-dict"})
+_SKIPPED_KEYS = frozenset({"metadata", "default", "expected", "members", "config", "custom_error_context"})
+_MAPPING_KEYS = frozenset({"fields", "choices"})
 _SCALARS = (str, int, float, bool, type(None))
 _LEAF_CLASSES: Mapping[str, type] = {
     "str": str,
@@ -121,124 +117,118 @@ _LEAF_CLASSES: Mapping[str, type] = {
 }
 
 
-def box(title: str, hints: Mapping[str, Any], names: Mapping[str, Any]) -> TypeAdapter[Any]:
+def build_adapter(title: str, hints: Mapping[str, Any], names: Mapping[str, Any]) -> TypeAdapter[Any]:
     """An adapter for an object with these fields, whose configuration reaches plain dataclasses too.
 
     `names` resolves what the hints' own classes refer to. Raises pydantic's errors.
     """
     for hint in hints.values():
-        teach_typed_dicts(hint)
+        adapt_typed_dicts(hint)
     try:
-        adapter = _adapter(title, hints, names, _BOX_CONFIG)
-    except (
-        SchemaError
-    ):  # decimals with a number of digits cannot be infinite, whatever is allowed around them
-        adapter = _adapter(title, hints, names, {**_BOX_CONFIG, "allow_inf_nan": False})
+        adapter = _create_adapter(title, hints, names, _BOX_CONFIG)
+    except SchemaError:  # decimals with a number of digits cannot be infinite, whatever is allowed around them
+        adapter = _create_adapter(title, hints, names, {**_BOX_CONFIG, "allow_inf_nan": False})
     for node in _walk(adapter.core_schema):
         _refuse_secret(node)
     return adapter
 
 
-def _adapter(
+def _create_adapter(
     title: str, hints: Mapping[str, Any], names: Mapping[str, Any], config: ConfigDict
 ) -> TypeAdapter[Any]:
-    boxed = typed_dict(title, dict(hints))
+    boxed = make_typed_dict(title, dict(hints))
     boxed.__pydantic_config__ = config
     adapter: TypeAdapter[Any] = TypeAdapter(boxed)
     adapter.rebuild(force=True, raise_errors=True, _types_namespace=dict(names))
     return adapter
 
 
-def adapted(adapter: TypeAdapter[Any]) -> CoreSchema:
+def correct_schema(adapter: TypeAdapter[Any]) -> CoreSchema:
     """The adapter's schema, corrected so that what it writes is exact and does not depend on hash seeds."""
-    return cast("CoreSchema", _correct(cast("Node", adapter.core_schema)))
+    return cast("CoreSchema", _correct_node(cast("SchemaNode", adapter.core_schema)))
 
 
-def split(schema: CoreSchema) -> tuple[Node, list[Node]]:
+def split_definitions(schema: CoreSchema) -> tuple[SchemaNode, list[SchemaNode]]:
     """A schema's own node and the definitions that its references mean."""
-    node = cast("Node", schema)
+    node = cast("SchemaNode", schema)
     if node["type"] == "definitions":
         return node["schema"], node["definitions"]
     return node, []
 
 
-def joined(node: Node, definitions: list[Node]) -> CoreSchema:
+def join_definitions(node: SchemaNode, definitions: list[SchemaNode]) -> CoreSchema:
     """The opposite of `split`."""
     if not definitions:
         return cast("CoreSchema", node)
     return core_schema.definitions_schema(cast("CoreSchema", node), cast("list[CoreSchema]", definitions))
 
 
-def union_classes(node: Node) -> frozenset[type]:
+def find_union_classes(node: SchemaNode) -> frozenset[type]:
     """Every class that stands beside others in a union somewhere in this schema."""
     nodes = list(_walk(node))
     by_ref = {each["ref"]: each for each in nodes if "ref" in each}
     unions = [each for each in nodes if each.get("type") == "union"]
-    choices = [
-        choice[0] if isinstance(choice, tuple) else choice for each in unions for choice in each["choices"]
-    ]
+    choices = [choice[0] if isinstance(choice, tuple) else choice for each in unions for choice in each["choices"]]
     meant = [by_ref.get(choice.get("schema_ref"), choice) for choice in choices]
     kinds = [each.get("cls") or _LEAF_CLASSES.get(each["type"]) for each in meant]
     return frozenset(kind for kind in kinds if kind is not None)
 
 
-def _refuse_secret(node: Node) -> None:
+def _refuse_secret(node: SchemaNode) -> None:
     write = node.get("serialization", {}).get("function")
-    if getattr(write, "__module__", "") == "pydantic.types" and write.__name__.startswith(
-        "_serialize_secret"
-    ):
+    if getattr(write, "__module__", "") == "pydantic.types" and write.__name__.startswith("_serialize_secret"):
         raise TypeError(
             "pydantic's secret types write asterisks instead of their value. "
             "Pass a reference to the secret, or declare it as str and name it in REDRIVE_REDACT"
         )
 
 
-def _children(node: Node) -> Iterator[tuple[str, Any]]:
-    return ((key, child) for key, child in node.items() if key not in _OPAQUE)
+def _children(node: SchemaNode) -> Iterator[tuple[str, Any]]:
+    return ((key, child) for key, child in node.items() if key not in _SKIPPED_KEYS)
 
 
-def _walk(node: Any) -> Iterator[Node]:
+def _walk(node: Any) -> Iterator[SchemaNode]:
     if isinstance(node, list | tuple):
         for each in node:
             yield from _walk(each)
     elif isinstance(node, dict):
         yield node
         for key, child in _children(node):
-            yield from _walk(list(child.values()) if key in _MAPPINGS and isinstance(child, dict) else child)
+            yield from _walk(list(child.values()) if key in _MAPPING_KEYS and isinstance(child, dict) else child)
 
 
-def _correct(node: Any) -> Any:
+def _correct_node(node: Any) -> Any:
     if isinstance(node, list):
-        return [_correct(each) for each in node]
+        return [_correct_node(each) for each in node]
     if isinstance(node, tuple):
-        return tuple(_correct(each) for each in node)
+        return tuple(_correct_node(each) for each in node)
     if not isinstance(node, dict):
         return node
     copy = dict(node)
     for key, child in _children(node):
-        if key in _MAPPINGS and isinstance(child, dict):
-            copy[key] = {name: _correct(each) for name, each in child.items()}
+        if key in _MAPPING_KEYS and isinstance(child, dict):
+            copy[key] = {name: _correct_node(each) for name, each in child.items()}
         else:
-            copy[key] = _correct(child)
+            copy[key] = _correct_node(child)
     kind = copy.get("type")
-    if kind in _CONFIGURED:
-        copy["config"] = {**_WRITING, **copy.get("config", {})}
+    if kind in _CONFIGURABLE_TYPES:
+        copy["config"] = {**_SERIALIZATION_CONFIG, **copy.get("config", {})}
     correction = _CORRECTIONS.get(kind) if isinstance(kind, str) else None
     return copy if correction is None or "serialization" in copy else correction(copy)
 
 
-def _exact_any(node: Node) -> Node:
-    return {**node, "serialization": core_schema.plain_serializer_function_ser_schema(any_tree)}
+def _exact_any(node: SchemaNode) -> SchemaNode:
+    return {**node, "serialization": core_schema.plain_serializer_function_ser_schema(to_plain_json)}
 
 
-def _exact_set(node: Node) -> Node:
+def _exact_set(node: SchemaNode) -> SchemaNode:
     def write(value: Any, handler: Callable[[Any], Any]) -> Any:
-        return sorted_set(handler(value)) if isinstance(value, set | frozenset) else handler(value)
+        return sort_set(handler(value)) if isinstance(value, set | frozenset) else handler(value)
 
     return {**node, "serialization": core_schema.wrap_serializer_function_ser_schema(write)}
 
 
-def _exact_datetime(node: Node) -> Node:
+def _exact_datetime(node: SchemaNode) -> SchemaNode:
     def write(value: Any, handler: Callable[[Any], Any]) -> Any:
         if isinstance(value, datetime) and value.tzinfo is not None and value.tzinfo is not UTC:
             offset = value.utcoffset()
@@ -249,7 +239,7 @@ def _exact_datetime(node: Node) -> Node:
     return {**node, "serialization": core_schema.wrap_serializer_function_ser_schema(write)}
 
 
-def _exact_time(node: Node) -> Node:
+def _exact_time(node: SchemaNode) -> SchemaNode:
     def write(value: Any, handler: Callable[[Any], Any]) -> Any:
         if isinstance(value, time) and (value.utcoffset() or timedelta()) % timedelta(minutes=1):
             raise ValueError("a time's offset must be whole minutes")
@@ -258,18 +248,16 @@ def _exact_time(node: Node) -> Node:
     return {**node, "serialization": core_schema.wrap_serializer_function_ser_schema(write)}
 
 
-def _exact_iterable(node: Node) -> Node:
+def _exact_iterable(node: SchemaNode) -> SchemaNode:
     def write(value: Any, handler: Callable[[Any], Any]) -> Any:
         return handler(list(value))
 
     kept = {key: child for key, child in node.items() if key in {"items_schema", "ref", "metadata"}}
-    ser = core_schema.wrap_serializer_function_ser_schema(
-        write, schema=cast("CoreSchema", {"type": "list", **kept})
-    )
+    ser = core_schema.wrap_serializer_function_ser_schema(write, schema=cast("CoreSchema", {"type": "list", **kept}))
     return {"type": "list", **kept, "serialization": ser}
 
 
-def _exact_decimal(node: Node) -> Node:
+def _exact_decimal(node: SchemaNode) -> SchemaNode:
     return {**node, "allow_inf_nan": False} if {"max_digits", "decimal_places"} & node.keys() else node
 
 
@@ -278,7 +266,7 @@ def has_plain_values(members: Sequence[Enum]) -> bool:
     return all(isinstance(member.value, _SCALARS) for member in members)
 
 
-def _exact_enum(node: Node) -> Node:
+def _exact_enum(node: SchemaNode) -> SchemaNode:
     members: list[Enum] = node["members"]
     if has_plain_values(members):
         return node
@@ -291,14 +279,14 @@ def _exact_enum(node: Node) -> Node:
     }
 
 
-def _exact_field(node: Node) -> Node:
+def _exact_field(node: SchemaNode) -> SchemaNode:
     """Read back fields that `__init__` does not take, as they may have been changed since."""
     if node["schema"]["type"] != "default":
         return node
     return {key: child for key, child in node.items() if key != "init"}
 
 
-_CORRECTIONS: Mapping[str, Callable[[Node], Node]] = {
+_CORRECTIONS: Mapping[str, Callable[[SchemaNode], SchemaNode]] = {
     "any": _exact_any,
     "set": _exact_set,
     "frozenset": _exact_set,

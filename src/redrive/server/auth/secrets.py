@@ -26,36 +26,17 @@ from joserfc.errors import JoseError
 from joserfc.jwk import OctKey
 
 from redrive.errors import ConfigurationError, InputError, NotSignedIn
-from redrive.settings import LEAST_SECRET
+from redrive.settings import MIN_SECRET_BYTES
 from redrive.store.account_records import TokenRow
-
-__all__ = [
-    "Key",
-    "agrees",
-    "check_password",
-    "hash_of",
-    "hashed",
-    "is_busy",
-    "is_password",
-    "is_secret",
-    "looks_signed",
-    "new_code",
-    "new_key",
-    "new_secret",
-    "read_key",
-    "read_token",
-    "sign_token",
-]
-
 
 # -- Random secrets: API keys, sessions, codes. Only their hashes are stored, and compared in consta -----
 
 
-_KEY = re.compile(r"rdk_([0-9a-z]{26})_([A-Za-z0-9_-]{43})", re.ASCII)
-_LETTERS = "ABCDEFGHJKMNPQRSTVWXYZ23456789"
+_API_KEY_PATTERN = re.compile(r"rdk_([0-9a-z]{26})_([A-Za-z0-9_-]{43})", re.ASCII)
+_CODE_ALPHABET = "ABCDEFGHJKMNPQRSTVWXYZ23456789"
 
 
-class Key(msgspec.Struct, frozen=True, gc=False):
+class ApiKey(msgspec.Struct, frozen=True, gc=False):
     """An API key taken apart."""
 
     id: str
@@ -67,68 +48,68 @@ def new_secret() -> str:
     return secrets.token_urlsafe(32)
 
 
-def new_key(id: str) -> tuple[str, str]:
+def new_api_key(id: str) -> tuple[str, str]:
     """An API key for a token's row: what its owner is shown once, and what is stored."""
     secret = new_secret()
-    return f"rdk_{id}_{secret}", hash_of(secret)
+    return f"rdk_{id}_{secret}", hash_secret(secret)
 
 
 def new_code() -> str:
     """A code to be typed once: 120 random bits in groups of letters that are not mistaken for others."""
-    letters = [secrets.choice(_LETTERS) for _ in range(25)]
+    letters = [secrets.choice(_CODE_ALPHABET) for _ in range(25)]
     return "-".join("".join(letters[start : start + 5]) for start in range(0, 25, 5))
 
 
-def read_key(text: str) -> Key | None:
+def parse_api_key(text: str) -> ApiKey | None:
     """The parts of an API key; None if it is none."""
-    found = _KEY.fullmatch(text)
-    return None if found is None else Key(found[1], found[2])
+    found = _API_KEY_PATTERN.fullmatch(text)
+    return None if found is None else ApiKey(found[1], found[2])
 
 
-def hash_of(secret: str) -> str:
+def hash_secret(secret: str) -> str:
     """What is stored of a secret."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def is_secret(stored: str, secret: str) -> bool:
+def matches_secret(stored: str, secret: str) -> bool:
     """True if the secret is the one that was stored; takes the same time whichever way it differs."""
-    return hmac.compare_digest(stored, hash_of(secret))
+    return hmac.compare_digest(stored, hash_secret(secret))
 
 
 # -- Passwords, hashed with argon2 -----------------------------------------------------------------------
 
 
-LEAST, MOST = 10, 1024
-THREADS, WAITING = 2, 64
+MIN_PASSWORD_LENGTH, MAX_PASSWORD_LENGTH = 10, 1024
+HASHING_THREADS, MAX_WAITING = 2, 64
 _hasher = PasswordHasher()
-_threads = ThreadPoolExecutor(THREADS, thread_name_prefix="redrive-password")
+_threads = ThreadPoolExecutor(HASHING_THREADS, thread_name_prefix="redrive-password")
 _waiting = 0
 T = TypeVar("T")
 
 
 def check_password(password: str) -> str:
     """The password, if it is one that may be chosen."""
-    if not isinstance(password, str) or not LEAST <= len(password) <= MOST:
-        raise InputError(f"a password has {LEAST} to {MOST:,} characters")
+    if not isinstance(password, str) or not MIN_PASSWORD_LENGTH <= len(password) <= MAX_PASSWORD_LENGTH:
+        raise InputError(f"a password has {MIN_PASSWORD_LENGTH} to {MAX_PASSWORD_LENGTH:,} characters")
     return password
 
 
-async def hashed(password: str) -> str:
+async def hash_password(password: str) -> str:
     """What is stored of a password."""
-    return await _in_thread(_hasher.hash, check_password(password).encode("utf-8", "surrogatepass"))
+    return await _run_in_thread(_hasher.hash, check_password(password).encode("utf-8", "surrogatepass"))
 
 
-async def is_password(stored: str | None, password: str) -> bool:
+async def matches_password(stored: str | None, password: str) -> bool:
     """True if it is the one that was stored. Takes as long when there is nothing to compare with."""
-    return await _in_thread(_verify, stored, password)
+    return await _run_in_thread(_verify_password, stored, password)
 
 
-def is_busy() -> bool:
+def is_hashing_busy() -> bool:
     """Return True if so many calls wait for a thread that no more should be made."""
-    return _waiting >= THREADS + WAITING
+    return _waiting >= HASHING_THREADS + MAX_WAITING
 
 
-async def _in_thread(call: Callable[..., T], *arguments: Any) -> T:
+async def _run_in_thread(call: Callable[..., T], *arguments: Any) -> T:
     global _waiting
     _waiting += 1
     try:
@@ -137,7 +118,7 @@ async def _in_thread(call: Callable[..., T], *arguments: Any) -> T:
         _waiting -= 1
 
 
-def _verify(stored: str | None, password: str) -> bool:
+def _verify_password(stored: str | None, password: str) -> bool:
     try:
         _hasher.verify(stored or _decoy_hash(), password.encode("utf-8", "surrogatepass"))
     except (VerificationError, InvalidHashError):
@@ -155,56 +136,51 @@ def _decoy_hash() -> str:
 
 
 ALGORITHM = "HS256"
-NAME = "redrive"
+ISSUER = "redrive"
 
 
 def sign_token(row: TokenRow, expires_at: int, secret: str) -> str:
     """A token that says what its row says, until a time in seconds since 1970."""
-    claims = {"iss": NAME, "aud": NAME, "jti": row.id, "exp": expires_at, **_said(row)}
-    return jwt.encode({"alg": ALGORITHM}, claims, _key(secret), algorithms=[ALGORITHM])
+    claims = {"iss": ISSUER, "aud": ISSUER, "jti": row.id, "exp": expires_at, **_make_claims(row)}
+    return jwt.encode({"alg": ALGORITHM}, claims, _make_signing_key(secret), algorithms=[ALGORITHM])
 
 
-def read_token(text: str, secret: str, now: int) -> dict[str, Any]:
+def decode_token(text: str, secret: str, now: int) -> dict[str, Any]:
     """The claims of a token that was signed here for us and has not expired."""
     wanted = jwt.JWTClaimsRegistry(
         now=now,
         leeway=0,
-        iss={"essential": True, "value": NAME},
-        aud={"essential": True, "value": NAME},
+        iss={"essential": True, "value": ISSUER},
+        aud={"essential": True, "value": ISSUER},
         exp={"essential": True},
         jti={"essential": True},
     )
     try:
-        claims = jwt.decode(text, _key(secret), algorithms=[ALGORITHM]).claims
+        claims = jwt.decode(text, _make_signing_key(secret), algorithms=[ALGORITHM]).claims
         wanted.validate(claims)
     except (JoseError, ValueError, TypeError):
         raise NotSignedIn("the token is not one of ours, or it has expired") from None
     return claims
 
 
-def agrees(claims: Mapping[str, Any], row: TokenRow) -> bool:
+def claims_match_token(claims: Mapping[str, Any], row: TokenRow) -> bool:
     """True if the claims say what the row says, and nothing beyond it."""
-    return all(claims.get(name) == value for name, value in _said(row).items())
+    return all(claims.get(name) == value for name, value in _make_claims(row).items())
 
 
-def looks_signed(text: str) -> bool:
+def looks_like_jwt(text: str) -> bool:
     """True for what has the three parts of a signed token."""
     return text.count(".") == 2
 
 
-def _said(row: TokenRow) -> dict[str, Any]:
-    return {
-        "tenant": row.tenant,
-        "role": row.role.value,
-        "workflows": list(row.workflows),
-        "payloads": row.payloads,
-    }
+def _make_claims(row: TokenRow) -> dict[str, Any]:
+    return {"tenant": row.tenant, "role": row.role.value, "workflows": list(row.workflows), "payloads": row.payloads}
 
 
-def _key(secret: str) -> OctKey:
-    if len(secret.encode()) < LEAST_SECRET:
+def _make_signing_key(secret: str) -> OctKey:
+    if len(secret.encode()) < MIN_SECRET_BYTES:
         raise ConfigurationError(
-            f"signed tokens need REDRIVE_SECRET_KEY, of at least {LEAST_SECRET} bytes: "
+            f"signed tokens need REDRIVE_SECRET_KEY, of at least {MIN_SECRET_BYTES} bytes: "
             "`openssl rand -base64 48` makes one"
         )
     return OctKey.import_key(secret.encode())

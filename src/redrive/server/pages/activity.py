@@ -7,27 +7,32 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import Response
 
-from redrive.core.idempotency import run_of
-from redrive.core.notify_rules import EVENTS
+from redrive.core.idempotency import run_id_of_letter
+from redrive.core.notify_rules import NOTIFY_EVENTS
 from redrive.core.roles import Permission
 from redrive.desk.notifications import InboxItem, StoredRule
-from redrive.desk.saved_views import FIELDS, ListName
+from redrive.desk.saved_views import FILTER_FIELDS, ListName
 from redrive.errors import InputError, NotFound
-from redrive.server.pages.forms import Form, Sent, pages, to
-from redrive.server.pages.lists import FORMATS, RANGES, all_of, chosen, saved, sheet, since_of
-from redrive.server.pages.render import View, show, view_of
+from redrive.server.pages.forms import Form, SentForm, make_page_router, redirect_to
+from redrive.server.pages.lists import (
+    FILE_FORMATS,
+    TIME_RANGES,
+    export_rows,
+    fetch_all,
+    list_saved_views,
+    parse_since,
+    read_query,
+)
+from redrive.server.pages.render import PageView, make_view, render_page
 from redrive.server.pages.translations import N
-from redrive.server.request import Asked, Asking, needs
+from redrive.server.request import Context, RequestContext, requires
 from redrive.store.filters import AuditFilter
-
-__all__ = ["KINDS", "TOLD", "audit_routes", "notifications_routes"]
-
 
 # -- The audit log: who did what, and what the engine decided --------------------------------------------
 
 
-audit_routes = pages()
-KINDS = {
+audit_routes = make_page_router()
+EVENT_KINDS = {
     "dlq.": N("dead letters"),
     "error.": N("failures and retries"),
     "run.": N("runs"),
@@ -47,7 +52,7 @@ KINDS = {
 }
 """The kinds of events, by what their names begin with."""
 
-_ACCOUNTS = frozenset({"user.", "token."})
+_ACCOUNT_KINDS = frozenset({"user.", "token."})
 _COLUMNS = {
     "at": lambda line: line.at,
     "event": lambda line: line.event,
@@ -62,45 +67,47 @@ _COLUMNS = {
 }
 
 
-@audit_routes.get("/audit", **needs(Permission.LOOK))
-async def list_audit(request: Request, asked: Asked) -> Response:
+@audit_routes.get("/audit", **requires(Permission.LOOK))
+async def list_audit(request: Request, asked: Context) -> Response:
     """A page of the log, newest first, or all that match as a file."""
-    view = view_of(request)
-    query = chosen(request, *FIELDS[ListName.AUDIT])
+    view = make_view(request)
+    query = read_query(request, *FILTER_FIELDS[ListName.AUDIT])
     concerning = query.get("subject")
-    about_letter = concerning is not None and run_of(concerning) != concerning
+    about_letter = concerning is not None and run_id_of_letter(concerning) != concerning
     where = AuditFilter(
         event=query.get("event"),
         by=query.get("by"),
         subject=None if about_letter else concerning,
         letter=concerning if about_letter else None,
-        since=since_of(query.get("since"), view.now),
+        since=parse_since(query.get("since"), view.now),
         accounts=asked.principal.may(Permission.MANAGE_PEOPLE),
     )
     desk, language = asked.desk.audit, view.lang
     kind = request.query_params.get("format")
-    if kind in FORMATS:
-        rows = await all_of(lambda n, cursor: desk.list(where, limit=n, cursor=cursor, language=language))
-        return sheet("audit", kind, _COLUMNS, rows)
+    if kind in FILE_FORMATS:
+        rows = await fetch_all(lambda n, cursor: desk.list(where, limit=n, cursor=cursor, language=language))
+        return export_rows("audit", kind, _COLUMNS, rows)
     cursor = request.query_params.get("cursor")
     found = await desk.list(where, limit=50, cursor=cursor, language=language)
-    return await show(
+    return await render_page(
         request,
         "audit.html",
         found=found,
         query=query,
-        views=await saved(asked, ListName.AUDIT),
+        views=await list_saved_views(asked, ListName.AUDIT),
         first=cursor is None,
-        kinds=KINDS if where.accounts else {kind: KINDS[kind] for kind in KINDS if kind not in _ACCOUNTS},
-        ranges=RANGES,
+        kinds=EVENT_KINDS
+        if where.accounts
+        else {kind: EVENT_KINDS[kind] for kind in EVENT_KINDS if kind not in _ACCOUNT_KINDS},
+        ranges=TIME_RANGES,
     )
 
 
 # -- Notifications: the inbox of whoever looks, and the stored rules about who is told of what -----------
 
 
-notifications_routes = pages()
-TOLD = {
+notifications_routes = make_page_router()
+EVENT_DESCRIPTIONS = {
     "first_failure": N("a step failed for the first time"),
     "retries_exhausted": N("a step was tried as often as it may be"),
     "dead_letter": N("a run became a dead letter"),
@@ -110,46 +117,46 @@ TOLD = {
 """What people are told of, in words."""
 
 
-@notifications_routes.get("/notifications", **needs(Permission.LOOK))
-async def inbox(request: Request, asked: Asked) -> Response:
+@notifications_routes.get("/notifications", **requires(Permission.LOOK))
+async def show_inbox(request: Request, asked: Context) -> Response:
     """What whoever looks was told, newest first."""
-    return await _page(request, asked, None, Form(()))
+    return await _render_inbox(request, asked, None, Form(()))
 
 
-@notifications_routes.post("/notifications/read", **needs(Permission.LOOK))
-async def read(request: Request, asked: Asked, sent: Sent) -> Response:
+@notifications_routes.post("/notifications/read", **requires(Permission.LOOK))
+async def mark_read(request: Request, asked: Context, sent: SentForm) -> Response:
     """Note that these were read, or all there are."""
     await asked.desk.notifications.mark_read(sent.all("id") or None, reader=asked.by)
-    return to(view_of(request).url("/notifications"))
+    return redirect_to(make_view(request).url("/notifications"))
 
 
-@notifications_routes.post("/notifications/rules", **needs(Permission.SET_POLICIES))
-async def set_rule(request: Request, asked: Asked, sent: Sent) -> Response:
+@notifications_routes.post("/notifications/rules", **requires(Permission.SET_POLICIES))
+async def set_rule(request: Request, asked: Context, sent: SentForm) -> Response:
     """Store who is told of what, in place of what the code says."""
     try:
         await asked.desk.notifications.set_rule(
-            _rule(sent), workflow=sent.maybe("workflow"), tenant=asked.one_tenant, by=asked.by
+            _read_rule(sent), workflow=sent.maybe("workflow"), tenant=asked.one_tenant, by=asked.by
         )
     except InputError as error:
-        return await _page(request, asked, str(error), sent)
-    return to(view_of(request).url("/notifications") + "#rules-title")
+        return await _render_inbox(request, asked, str(error), sent)
+    return redirect_to(make_view(request).url("/notifications") + "#rules-title")
 
 
-@notifications_routes.post("/notifications/rules/remove", **needs(Permission.SET_POLICIES))
-async def remove_rule(request: Request, asked: Asked, sent: Sent) -> Response:
+@notifications_routes.post("/notifications/rules/remove", **requires(Permission.SET_POLICIES))
+async def remove_rule(request: Request, asked: Context, sent: SentForm) -> Response:
     """Go back to what the code says."""
     place = {"workflow": sent.maybe("workflow"), "tenant": asked.one_tenant}
     if not await asked.desk.notifications.delete_rule(**place, by=asked.by):
         raise NotFound("no rule is stored for this place")
-    return to(view_of(request).url("/notifications") + "#rules-title")
+    return redirect_to(make_view(request).url("/notifications") + "#rules-title")
 
 
-async def _page(request: Request, asked: Asking, wrong: str | None, sent: Form) -> Response:
-    desk, query = asked.desk.notifications, chosen(request, "unread", "workflow")
+async def _render_inbox(request: Request, asked: RequestContext, wrong: str | None, sent: Form) -> Response:
+    desk, query = asked.desk.notifications, read_query(request, "unread", "workflow")
     cursor = request.query_params.get("cursor")
     where: dict[str, Any] = {"workflow": query.get("workflow"), "unread": "unread" in query}
-    view = view_of(request)
-    return await show(
+    view = make_view(request)
+    return await render_page(
         request,
         "notifications.html",
         status=422 if wrong else 200,
@@ -160,19 +167,19 @@ async def _page(request: Request, asked: Asking, wrong: str | None, sent: Form) 
         rules=await desk.rules(),
         mine=lambda rule: _is_mine(asked, rule),
         workflows=[item.name for item in await asked.view.workflows()],
-        events=EVENTS,
-        told=TOLD,
-        leads=lambda item: _leads(view, item),
+        events=NOTIFY_EVENTS,
+        told=EVENT_DESCRIPTIONS,
+        leads=lambda item: _find_link(view, item),
         wrong=wrong,
         typed=sent,
     )
 
 
-def _is_mine(asked: Asking, rule: StoredRule) -> bool:
+def _is_mine(asked: RequestContext, rule: StoredRule) -> bool:
     return rule.tenant == asked.one_tenant
 
 
-def _leads(view: View, item: InboxItem) -> str | None:
+def _find_link(view: PageView, item: InboxItem) -> str | None:
     """The page that a notification is about."""
     about = item.notification
     if about.letter:
@@ -182,7 +189,7 @@ def _leads(view: View, item: InboxItem) -> str | None:
     return view.url(f"/runs/{about.run_id}") if about.run_id else None
 
 
-def _rule(sent: Form) -> dict[str, Any]:
+def _read_rule(sent: Form) -> dict[str, Any]:
     """The rule that a form describes, as people write it in code."""
     rule: dict[str, Any] = {"on": sent.all("on"), "app": bool(sent.get("app"))}
     for kind in ("email", "slack", "teams"):

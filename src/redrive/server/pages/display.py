@@ -10,40 +10,14 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from redrive.core.states import EXECUTED, EntryKind
+from redrive.core.states import EXECUTED_KINDS, EntryKind
 from redrive.desk.models import AttemptRecord, StepRecord
-from redrive.server.pages.translations import N, Words
-
-__all__ = [
-    "Bar",
-    "CODES",
-    "Column",
-    "FILTERS",
-    "KINDS",
-    "Label",
-    "MODES",
-    "RATES",
-    "ROLES",
-    "Row",
-    "STAGES",
-    "STATES",
-    "Tick",
-    "UNITS",
-    "WHY",
-    "Waterfall",
-    "columns",
-    "distance",
-    "span",
-    "sparkline",
-    "state",
-    "waterfall",
-]
-
+from redrive.server.pages.translations import N, Translator
 
 # -- Words for states, codes, modes and lengths of time: what a person reads in place of a constant ------
 
 
-class Label(msgspec.Struct, frozen=True, gc=False):
+class StateLabel(msgspec.Struct, frozen=True, gc=False):
     """A state in words, its tone and its icon."""
 
     text: str
@@ -52,42 +26,37 @@ class Label(msgspec.Struct, frozen=True, gc=False):
 
 
 STATES = {
-    "PENDING": Label(N("Waiting"), "wait", "clock"),
-    "RUNNING": Label(N("Running"), "work", "play"),
-    "SLEEPING": Label(N("Sleeping"), "wait", "moon"),
-    "COMPENSATING": Label(N("Rolling back"), "work", "undo"),
-    "SUCCESS": Label(N("Succeeded"), "good", "check"),
-    "PARTIAL": Label(N("Partly done"), "warn", "half"),
-    "FAILED": Label(N("Failed"), "bad", "cross"),
-    "DLQ_PENDING": Label(N("Dead letter"), "bad", "letter"),
-    "TIMED_OUT": Label(N("Timed out"), "bad", "clock"),
-    "CANCELLED": Label(N("Cancelled"), "off", "ban"),
-    "COMPENSATED": Label(N("Rolled back"), "off", "undo"),
-    "RETRYING": Label(N("Retrying"), "warn", "again"),
-    "DLQ": Label(N("Dead letter"), "bad", "letter"),
-    "SKIPPED": Label(N("Skipped"), "off", "skip"),
-    "OPEN": Label(N("Open"), "bad", "alert"),
-    "REPLAYING": Label(N("Being replayed"), "work", "again"),
-    "RESOLVED": Label(N("Resolved"), "good", "check"),
-    "IGNORED": Label(N("Ignored"), "off", "ban"),
-    "EXPIRED": Label(N("Expired"), "off", "clock"),
-    "DELIVERED": Label(N("Delivered"), "good", "check"),
-    "DEAD": Label(N("Not delivered"), "bad", "cross"),
-    "CLOSED": Label(N("Closed"), "good", "check"),
-    "HALF_OPEN": Label(N("Letting probes through"), "warn", "half"),
-    "DONE": Label(N("Done"), "good", "check"),
-    "STOPPED": Label(N("Stopped"), "off", "ban"),
-    "PAUSED": Label(N("Paused"), "wait", "pause"),
-    "LOST": Label(N("Worker lost"), "warn", "cross"),
-    "RELEASED": Label(N("Given back"), "off", "undo"),
-    "PARKED": Label(N("Held back"), "wait", "pause"),
+    "PENDING": StateLabel(N("Waiting"), "wait", "clock"),
+    "RUNNING": StateLabel(N("Running"), "work", "play"),
+    "SLEEPING": StateLabel(N("Sleeping"), "wait", "moon"),
+    "COMPENSATING": StateLabel(N("Rolling back"), "work", "undo"),
+    "SUCCESS": StateLabel(N("Succeeded"), "good", "check"),
+    "PARTIAL": StateLabel(N("Partly done"), "warn", "half"),
+    "FAILED": StateLabel(N("Failed"), "bad", "cross"),
+    "DLQ_PENDING": StateLabel(N("Dead letter"), "bad", "letter"),
+    "TIMED_OUT": StateLabel(N("Timed out"), "bad", "clock"),
+    "CANCELLED": StateLabel(N("Cancelled"), "off", "ban"),
+    "COMPENSATED": StateLabel(N("Rolled back"), "off", "undo"),
+    "RETRYING": StateLabel(N("Retrying"), "warn", "again"),
+    "DLQ": StateLabel(N("Dead letter"), "bad", "letter"),
+    "SKIPPED": StateLabel(N("Skipped"), "off", "skip"),
+    "OPEN": StateLabel(N("Open"), "bad", "alert"),
+    "REPLAYING": StateLabel(N("Being replayed"), "work", "again"),
+    "RESOLVED": StateLabel(N("Resolved"), "good", "check"),
+    "IGNORED": StateLabel(N("Ignored"), "off", "ban"),
+    "EXPIRED": StateLabel(N("Expired"), "off", "clock"),
+    "DELIVERED": StateLabel(N("Delivered"), "good", "check"),
+    "DEAD": StateLabel(N("Not delivered"), "bad", "cross"),
+    "CLOSED": StateLabel(N("Closed"), "good", "check"),
+    "HALF_OPEN": StateLabel(N("Letting probes through"), "warn", "half"),
+    "DONE": StateLabel(N("Done"), "good", "check"),
+    "STOPPED": StateLabel(N("Stopped"), "off", "ban"),
+    "PAUSED": StateLabel(N("Paused"), "wait", "pause"),
+    "LOST": StateLabel(N("Worker lost"), "warn", "cross"),
+    "RELEASED": StateLabel(N("Given back"), "off", "undo"),
+    "PARKED": StateLabel(N("Held back"), "wait", "pause"),
 }
-ROLES = {
-    "OWNER": N("Owner"),
-    "ADMIN": N("Administrator"),
-    "STAFF": N("Staff"),
-    "VIEWER": N("Viewer"),
-}
+ROLES = {"OWNER": N("Owner"), "ADMIN": N("Administrator"), "STAFF": N("Staff"), "VIEWER": N("Viewer")}
 STAGES = {
     "input": N("reading the input"),
     "fetch": N("loading the code"),
@@ -106,7 +75,7 @@ CODES = {
     "dependency_unavailable": N("service down"),
     "non_retryable": N("will not mend by itself"),
 }
-WHY = {
+CODE_EXPLANATIONS = {
     "compensation_failed": N("Undoing what was done failed as well."),
     "infrastructure_failure": N("Workers died with it, or the store under it failed."),
     "parse_error": N("Its input cannot be read."),
@@ -130,10 +99,7 @@ MODES: dict[str, tuple[str, str]] = {
         N("Do the failed step alone"),
         N("Only that step is done again. The rest waits for another decision."),
     ),
-    "FULL": (
-        N("Begin anew"),
-        N("A new run does everything from the first step. The old one stays as it is."),
-    ),
+    "FULL": (N("Begin anew"), N("A new run does everything from the first step. The old one stays as it is.")),
     "SKIP": (
         N("Leave the step out"),
         N("You say what the failed step should have given, and the run goes on without doing it."),
@@ -160,11 +126,7 @@ FILTERS = {
 }
 """What a list of letters is narrowed by, for people."""
 
-RATES = {
-    "s": N("at most {n} a second"),
-    "m": N("at most {n} a minute"),
-    "h": N("at most {n} an hour"),
-}
+RATES = {"s": N("at most {n} a second"), "m": N("at most {n} a minute"), "h": N("at most {n} an hour")}
 """How many dead letters may be decided on, by the unit of a rate."""
 
 UNITS = {"s": N("a second"), "m": N("a minute"), "h": N("an hour")}
@@ -177,15 +139,15 @@ KINDS = {
 }
 """What a run keeps beside the steps of its author."""
 
-_UNITS = ((86_400, N("{n} d")), (3_600, N("{n} h")), (60, N("{n} min")), (1, N("{n} s")))
+_TIME_UNITS = ((86_400, N("{n} d")), (3_600, N("{n} h")), (60, N("{n} min")), (1, N("{n} s")))
 
 
-def state(name: str) -> Label:
+def find_state_label(name: str) -> StateLabel:
     """What a state is called; one that nobody thought of keeps its name."""
-    return STATES.get(str(name), Label(str(name), "off", "dot"))
+    return STATES.get(str(name), StateLabel(str(name), "off", "dot"))
 
 
-def span(t: Words, seconds: float | None) -> str:
+def format_span(t: Translator, seconds: float | None) -> str:
     """A length of time in its two largest units."""
     if seconds is None:
         return "–"
@@ -194,7 +156,7 @@ def span(t: Words, seconds: float | None) -> str:
     if seconds < 10:
         return t("{n} s", n=f"{seconds:.1f}".rstrip("0").rstrip("."))
     left, parts = round(seconds), []
-    for size, text in _UNITS:
+    for size, text in _TIME_UNITS:
         count, left = divmod(left, size)
         if count:
             parts.append(t(text, n=count))
@@ -203,31 +165,29 @@ def span(t: Words, seconds: float | None) -> str:
     return " ".join(parts[:2])
 
 
-def distance(t: Words, seconds: float) -> str:
+def format_relative_time(t: Translator, seconds: float) -> str:
     """How long ago something was, roughly; negative is yet to come."""
     size = abs(seconds)
     if size < 5:
         return t("now")
-    amount = next(t(text, n=int(size // unit)) for unit, text in _UNITS if size >= unit)
+    amount = next(t(text, n=int(size // unit)) for unit, text in _TIME_UNITS if size >= unit)
     return t("{span} ago", span=amount) if seconds > 0 else t("in {span}", span=amount)
 
 
 # -- Charts as figures: where each line and bar goes. The templates draw them as SVG, in attributes  -----
 
 
-WIDE = 1000.0
-_THINNEST = 4.0
-_STEPS = (0.001, 0.01, 0.1, 1, 5, 15, 60, 300, 900, 3_600, 21_600, 86_400, 604_800, 2_592_000)
+CHART_WIDTH = 1000.0
+_MIN_BAR_WIDTH = 4.0
+_TICK_SIZES = (0.001, 0.01, 0.1, 1, 5, 15, 60, 300, 900, 3_600, 21_600, 86_400, 604_800, 2_592_000)
 
 
-def sparkline(values: Sequence[float], *, width: float = 120, height: float = 28) -> str:
+def plot_sparkline(values: Sequence[float], *, width: float = 120, height: float = 28) -> str:
     """The points of a line through these values."""
     highest = max(values, default=0) or 1
     gap = width / max(1, len(values) - 1)
     pairs = enumerate(values)
-    return " ".join(
-        f"{at * gap:.1f},{height - 2 - (height - 4) * value / highest:.1f}" for at, value in pairs
-    )
+    return " ".join(f"{at * gap:.1f},{height - 2 - (height - 4) * value / highest:.1f}" for at, value in pairs)
 
 
 class Column(msgspec.Struct, frozen=True, gc=False):
@@ -243,10 +203,10 @@ class Column(msgspec.Struct, frozen=True, gc=False):
     upper: int
 
 
-def columns(lower: Sequence[int], upper: Sequence[int], *, height: float = 100) -> list[Column]:
+def plot_columns(lower: Sequence[int], upper: Sequence[int], *, height: float = 100) -> list[Column]:
     """Columns of two parts each, side by side."""
     highest = max((a + b for a, b in zip(lower, upper, strict=True)), default=0) or 1
-    gap = WIDE / max(1, len(lower))
+    gap = CHART_WIDTH / max(1, len(lower))
     found = []
     for at, (below, above) in enumerate(zip(lower, upper, strict=True)):
         tall, on_top = height * below / highest, height * above / highest
@@ -277,7 +237,7 @@ class Bar(msgspec.Struct, frozen=True, gc=False):
     attempt: int | None = None
 
 
-class Row(msgspec.Struct, frozen=True):
+class WaterfallRow(msgspec.Struct, frozen=True):
     """One entry of the journal with all its tries."""
 
     step: StepRecord
@@ -295,7 +255,7 @@ class Tick(msgspec.Struct, frozen=True, gc=False):
 class Waterfall(msgspec.Struct, frozen=True):
     """All entries against one scale. `queued`: the time before the first of them."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[WaterfallRow, ...]
     ticks: tuple[Tick, ...]
     queued: Bar | None
     seconds: float
@@ -307,11 +267,11 @@ class _Scale(msgspec.Struct, frozen=True):
 
     def bar(self, since: datetime, until: datetime, tone: str, text: str, **more: object) -> Bar:
         x = self._x(since)
-        width = max(_THINNEST, self._x(until) - x)
+        width = max(_MIN_BAR_WIDTH, self._x(until) - x)
         waiting = bool(more.get("waiting"))
         attempt = more.get("attempt")
         return Bar(
-            x=min(x, WIDE - width),
+            x=min(x, CHART_WIDTH - width),
             width=width,
             tone=tone,
             waiting=waiting,
@@ -322,52 +282,50 @@ class _Scale(msgspec.Struct, frozen=True):
 
     def _x(self, at: datetime) -> float:
         share = (at - self.begin).total_seconds() / self.seconds
-        return WIDE * min(1.0, max(0.0, share))
+        return CHART_WIDTH * min(1.0, max(0.0, share))
 
 
-def waterfall(steps: Sequence[StepRecord], *, begin: datetime | None = None, now: datetime) -> Waterfall:
+def plot_waterfall(steps: Sequence[StepRecord], *, begin: datetime | None = None, now: datetime) -> Waterfall:
     """The entries of a run against time. What has not ended goes on until now."""
     first = min((step.began_at for step in steps), default=begin or now)
     start = min(begin or first, first)
-    end = max([_end(step, now) for step in steps], default=now)
+    end = max([_find_end(step, now) for step in steps], default=now)
     scale = _Scale(start, max((end - start).total_seconds(), 0.001))
-    rows = tuple(_row(step, scale, now) for step in steps)
+    rows = tuple(_plot_row(step, scale, now) for step in steps)
     waited = (first - start).total_seconds()
     queued = scale.bar(start, first, "off", "", waiting=True) if waited > scale.seconds / 100 else None
-    return Waterfall(rows=rows, ticks=_ticks(scale.seconds), queued=queued, seconds=scale.seconds)
+    return Waterfall(rows=rows, ticks=_plot_ticks(scale.seconds), queued=queued, seconds=scale.seconds)
 
 
-def _end(step: StepRecord, now: datetime) -> datetime:
+def _find_end(step: StepRecord, now: datetime) -> datetime:
     last = max((each.ended_at or now for each in step.attempts), default=step.began_at)
-    return max(step.ended_at or (last if step.kind in EXECUTED else now), last)
+    return max(step.ended_at or (last if step.kind in EXECUTED_KINDS else now), last)
 
 
-def _row(step: StepRecord, scale: _Scale, now: datetime) -> Row:
+def _plot_row(step: StepRecord, scale: _Scale, now: datetime) -> WaterfallRow:
     tries = sorted(step.attempts, key=lambda each: each.began_at)
     bars: list[Bar] = []
     for before, each in zip([None, *tries], tries, strict=False):
         if before is not None and before.ended_at is not None and each.began_at > before.ended_at:
             bars.append(scale.bar(before.ended_at, each.began_at, "off", "", waiting=True))
-        bars.append(_try(each, scale, now))
-    if not tries and step.kind not in EXECUTED:
+        bars.append(_plot_attempt(each, scale, now))
+    if not tries and step.kind not in EXECUTED_KINDS:
         bars.append(scale.bar(step.began_at, step.ended_at or now, "off", step.name, waiting=True))
     elif not tries or step.status in ("RUNNING", "RETRYING", "PENDING"):
         since = max((each.ended_at or now for each in tries), default=step.began_at)
-        tone = state(step.status).tone
+        tone = find_state_label(step.status).tone
         waiting = step.status != "RUNNING"
         bars.append(scale.bar(since, step.ended_at or now, tone, "", waiting=waiting))
     took = None if step.ended_at is None else (step.ended_at - step.began_at).total_seconds()
-    return Row(step=step, bars=tuple(bars), seconds=took)
+    return WaterfallRow(step=step, bars=tuple(bars), seconds=took)
 
 
-def _try(each: AttemptRecord, scale: _Scale, now: datetime) -> Bar:
-    tone = state(each.status).tone
+def _plot_attempt(each: AttemptRecord, scale: _Scale, now: datetime) -> Bar:
+    tone = find_state_label(each.status).tone
     return scale.bar(each.began_at, each.ended_at or now, tone, each.decision, attempt=each.attempt)
 
 
-def _ticks(seconds: float) -> tuple[Tick, ...]:
-    size = next((each for each in _STEPS if seconds / each <= 6), timedelta(days=365).total_seconds())
+def _plot_ticks(seconds: float) -> tuple[Tick, ...]:
+    size = next((each for each in _TICK_SIZES if seconds / each <= 6), timedelta(days=365).total_seconds())
     count = int(seconds / size)
-    return tuple(
-        Tick(WIDE * number * size / seconds, number * size) for number in range(1, min(count, 8) + 1)
-    )
+    return tuple(Tick(CHART_WIDTH * number * size / seconds, number * size) for number in range(1, min(count, 8) + 1))

@@ -10,49 +10,46 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import RedirectResponse, Response
 
 from redrive.errors import InputError
-from redrive.server.body import INLINE, Shape, measure, off_loop, parse_form
-from redrive.server.idempotency import FORMS, OnceRoute
-from redrive.server.request import Asking, find_out, note_entry
-
-__all__ = ["CHECK", "DO", "Entries", "Form", "ONCE", "Sent", "enter", "form_of", "pages", "to"]
-
+from redrive.server.body import INLINE_BYTES, JsonLimits, find_json_excess, parse_form, run_off_loop
+from redrive.server.idempotency import FORM_KEY_PREFIX, IdempotentRoute
+from redrive.server.request import RequestContext, audit_tenant_entry, authenticate
 
 # -- Who looks at the pages, and into which tenant -------------------------------------------------------
 
 
-_AGAIN = 900.0  # seconds after which looking is noted again
-_MOST = 10_000
+_NOTE_INTERVAL = 900.0  # seconds after which looking is noted again
+_MAX_NOTED = 10_000
 
 
-class Entries:
+class TenantEntryLog:
     """Who was noted lately to look into which tenant."""
 
     def __init__(self) -> None:
         self._noted: OrderedDict[tuple[str, str], float] = OrderedDict()
 
-    async def note(self, asking: Asking, request: Request) -> None:
+    async def note(self, asking: RequestContext, request: Request) -> None:
         """Note an entry, unless one was noted lately and this one changes nothing."""
         who, now = (asking.by, asking.tenant), asking.clock.monotonic()
-        if request.method == "GET" and now - self._noted.get(who, -_AGAIN) < _AGAIN:
+        if request.method == "GET" and now - self._noted.get(who, -_NOTE_INTERVAL) < _NOTE_INTERVAL:
             return
-        await note_entry(asking, request)
+        await audit_tenant_entry(asking, request)
         self._noted[who] = now
         self._noted.move_to_end(who)
-        while len(self._noted) > _MOST:
+        while len(self._noted) > _MAX_NOTED:
             self._noted.popitem(last=False)
 
 
-async def enter(request: Request) -> Asking:
+async def authenticate_page(request: Request) -> RequestContext:
     """Find out who looks at a page, before anything else asks."""
-    entries: Entries = request.app.state.entries
-    return await find_out(request, entries.note)
+    entries: TenantEntryLog = request.app.state.entries
+    return await authenticate(request, entries.note)
 
 
 # -- What a form sends. Each one carries a word of its own: sent twice, it is carried out once -----------
 
 
-ONCE = "once"
-DO, CHECK = "do", "check"
+ONCE_FIELD = "once"
+ACTION_FIELD, CHECK_ACTION = "do", "check"
 
 
 class Form:
@@ -84,33 +81,33 @@ class Form:
         return [name.removeprefix(prefix) for name in found]
 
 
-async def form_of(request: Request) -> Form:
+async def read_form(request: Request) -> Form:
     """What was sent, read once."""
     known: Form | None = getattr(request.state, "form", None)
     if known is None:
         try:
             body = await request.body()
-            fields = await off_loop(len(body), _read, body, request.app.state.service.limits.shape)
+            fields = await run_off_loop(len(body), _parse_fields, body, request.app.state.service.limits.shape)
         except ValueError:
             raise InputError("the form cannot be read; load the page again and send it anew") from None
         known = request.state.form = Form(fields)
     return known
 
 
-def _read(body: bytes, most: Shape) -> list[tuple[str, str]]:
+def _parse_fields(body: bytes, most: JsonLimits) -> list[tuple[str, str]]:
     """Return the fields of a form. A large one may hold JSON, and is measured before that is parsed."""
     fields = [(name, value.replace("\r\n", "\n")) for name, value in parse_form(body)]
     for name, value in fields:
-        if len(value) > INLINE and (wrong := measure(value.encode(), most)) is not None:
+        if len(value) > INLINE_BYTES and (wrong := find_json_excess(value.encode(), most)) is not None:
             raise InputError(f"field {name!r:.60} cannot be read: {wrong}")
     return fields
 
 
-Sent = Annotated[Form, Depends(form_of)]
+SentForm = Annotated[Form, Depends(read_form)]
 """What a page takes to know what was sent."""
 
 
-class PageRoute(OnceRoute):
+class PageRoute(IdempotentRoute):
     """A page whose forms are carried out once each. One that is only to be checked changes nothing.
 
     A browser sends a form again within minutes, so a day is enough to remember it.
@@ -124,23 +121,23 @@ class PageRoute(OnceRoute):
         return "location" in response.headers or "content-location" in response.headers
 
     async def key_of(self, request: Request) -> str | None:
-        sent = await form_of(request)
-        once = None if sent.get(DO) == CHECK else sent.maybe(ONCE)
+        sent = await read_form(request)
+        once = None if sent.get(ACTION_FIELD) == CHECK_ACTION else sent.maybe(ONCE_FIELD)
         if once is not None:
-            await enter(request)  # before anybody else finds out who asks, and notes it each time
-        return None if once is None else f"{FORMS}{once}"
+            await authenticate_page(request)  # before anybody else finds out who asks, and notes it each time
+        return None if once is None else f"{FORM_KEY_PREFIX}{once}"
 
 
-def pages() -> APIRouter:
+def make_page_router() -> APIRouter:
     """Pages for people who have signed in."""
-    return APIRouter(route_class=PageRoute, dependencies=[Depends(_entered)])
+    return APIRouter(route_class=PageRoute, dependencies=[Depends(_require_authentication)])
 
 
-async def _entered(request: Request) -> None:
+async def _require_authentication(request: Request) -> None:
     if getattr(request.state, "asking", None) is None:
-        await enter(request)
+        await authenticate_page(request)
 
 
-def to(url: str) -> RedirectResponse:
+def redirect_to(url: str) -> RedirectResponse:
     """Send the browser on after a change, so that loading the page again repeats nothing."""
     return RedirectResponse(url, 303)

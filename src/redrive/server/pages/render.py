@@ -27,53 +27,31 @@ from markupsafe import Markup, escape
 
 from redrive import errors
 from redrive.clock import MICROS
-from redrive.core.addresses import API, PAGES
-from redrive.core.failure_reason import MENDED_BY_EDIT
+from redrive.core.failure_reason import FIXABLE_BY_EDIT
 from redrive.core.roles import ALL_TENANTS, Permission
 from redrive.desk.preview import DryRun
-from redrive.duration import moment
+from redrive.duration import to_datetime
 from redrive.errors import NotFound, StoreError
 from redrive.reasons import ENGLISH, Reason, ReasonCode, render
 from redrive.reasons.polish import POLISH
-from redrive.server.contract import CODES
+from redrive.server.contract import ERROR_KINDS
 from redrive.server.pages import display as labels
 from redrive.server.pages import display as pictures
 from redrive.server.pages import translations as values
-from redrive.server.pages.translations import LANGUAGES, N, Words, best_language
+from redrive.server.pages.translations import LANGUAGES, N, Translator, choose_language
 from redrive.server.problems import ProblemError
-from redrive.server.request import Asking, is_safe, service_of
-
-__all__ = [
-    "CHOICES",
-    "File",
-    "PLACES",
-    "Place",
-    "TITLES",
-    "View",
-    "cookie_of",
-    "files_routes",
-    "install",
-    "packed",
-    "places",
-    "show",
-    "static",
-    "view_of",
-]
-
+from redrive.server.request import RequestContext, get_service, uses_https
+from redrive.settings import API_PREFIX, PAGES_PREFIX
 
 # -- The files that browsers load beside pages: named after their content, so that they are kept for -----
 
 
-files_routes = APIRouter()
-_MEDIA = {
-    ".css": "text/css; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".svg": "image/svg+xml",
-}
-_KEPT = {"Cache-Control": "public, max-age=31536000, immutable", "Vary": "Accept-Encoding"}
+static_routes = APIRouter()
+_MEDIA_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+_CACHE_HEADERS = {"Cache-Control": "public, max-age=31536000, immutable", "Vary": "Accept-Encoding"}
 
 
-class File(msgspec.Struct, frozen=True, gc=False):
+class StaticFile(msgspec.Struct, frozen=True, gc=False):
     """A file as it is sent."""
 
     name: str
@@ -83,42 +61,42 @@ class File(msgspec.Struct, frozen=True, gc=False):
 
 
 @cache
-def _all() -> dict[str, File]:
+def _load_static_files() -> dict[str, StaticFile]:
     """By the names that pages use, and by those that browsers ask for."""
-    found: dict[str, File] = {}
+    found: dict[str, StaticFile] = {}
     for path in (Path(__file__).parent / "static").iterdir():
         plain = path.read_bytes()
         name = f"{path.stem}.{hashlib.sha256(plain).hexdigest()[:12]}{path.suffix}"
-        file = File(name, _MEDIA[path.suffix], plain, gzip.compress(plain, 9, mtime=0))
+        file = StaticFile(name, _MEDIA_TYPES[path.suffix], plain, gzip.compress(plain, 9, mtime=0))
         found |= {path.name: file, name: file}
     return found
 
 
-def static(name: str) -> str:
+def find_static_name(name: str) -> str:
     """The name to ask for; it changes whenever the content does."""
-    return _all()[name].name
+    return _load_static_files()[name].name
 
 
-def packed(request: Request) -> bool:
+def accepts_gzip(request: Request) -> bool:
     """True if the browser takes compressed answers."""
     return "gzip" in request.headers.get("accept-encoding", "")
 
 
-@files_routes.get("/static/{name}")
-async def send(request: Request, name: str) -> Response:
+@static_routes.get("/static/{name}")
+async def send_static_file(request: Request, name: str) -> Response:
     """One file."""
-    file = _all().get(name)
+    file = _load_static_files().get(name)
     if file is None:
         raise NotFound("there is no such file; load the page again")
-    if packed(request):
-        return Response(file.small, media_type=file.media, headers={**_KEPT, "Content-Encoding": "gzip"})
-    return Response(file.plain, media_type=file.media, headers=_KEPT)
+    if accepts_gzip(request):
+        return Response(file.small, media_type=file.media, headers={**_CACHE_HEADERS, "Content-Encoding": "gzip"})
+    return Response(file.plain, media_type=file.media, headers=_CACHE_HEADERS)
 
 
 # -- Where people can go: one table, in the order in which it is shown -----------------------------------
 
 
-class Place(msgspec.Struct, frozen=True, gc=False):
+class MenuEntry(msgspec.Struct, frozen=True, gc=False):
     """A page of the navigation, and what it takes to go there."""
 
     path: str
@@ -129,25 +107,25 @@ class Place(msgspec.Struct, frozen=True, gc=False):
 
 
 _WATCH, _SET_UP = N("Watch"), N("Set up")
-PLACES = (
-    Place("/", N("Overview"), "pulse", _WATCH),
-    Place("/admin/dlq", N("Dead letters"), "letter", _WATCH),
-    Place("/runs", N("Runs"), "run", _WATCH),
-    Place("/circuits", N("Circuits"), "circuit", _WATCH),
-    Place("/workers", N("Workers"), "worker", _WATCH),
-    Place("/notifications", N("Notifications"), "bell", _WATCH),
-    Place("/workflows", N("Workflows"), "flow", _SET_UP),
-    Place("/policies", N("Policies"), "policy", _SET_UP),
-    Place("/members", N("Members"), "people", _SET_UP, Permission.MANAGE_PEOPLE),
-    Place("/audit", N("Audit"), "log", _SET_UP),
-    Place("/health", N("Health"), "health", _SET_UP),
+MENU = (
+    MenuEntry("/", N("Overview"), "pulse", _WATCH),
+    MenuEntry("/admin/dlq", N("Dead letters"), "letter", _WATCH),
+    MenuEntry("/runs", N("Runs"), "run", _WATCH),
+    MenuEntry("/circuits", N("Circuits"), "circuit", _WATCH),
+    MenuEntry("/workers", N("Workers"), "worker", _WATCH),
+    MenuEntry("/notifications", N("Notifications"), "bell", _WATCH),
+    MenuEntry("/workflows", N("Workflows"), "flow", _SET_UP),
+    MenuEntry("/policies", N("Policies"), "policy", _SET_UP),
+    MenuEntry("/members", N("Members"), "people", _SET_UP, Permission.MANAGE_PEOPLE),
+    MenuEntry("/audit", N("Audit"), "log", _SET_UP),
+    MenuEntry("/health", N("Health"), "health", _SET_UP),
 )
 
 
-def places(may: Callable[[Permission], bool]) -> list[tuple[str, list[Place]]]:
+def list_menu(may: Callable[[Permission], bool]) -> list[tuple[str, list[MenuEntry]]]:
     """The places that somebody may go to, by group."""
-    groups: dict[str, list[Place]] = {}
-    for place in PLACES:
+    groups: dict[str, list[MenuEntry]] = {}
+    for place in MENU:
         if may(place.needs):
             groups.setdefault(place.group, []).append(place)
     return list(groups.items())
@@ -156,19 +134,23 @@ def places(may: Callable[[Permission], bool]) -> list[tuple[str, list[Place]]]:
 # -- Drawing a page: a template, what it shows, and whoever looks at it ----------------------------------
 
 
-CHOICES = {"language": tuple(LANGUAGES), "theme": ("auto", "light", "dark"), "clock": ("local", "utc")}
+PREFERENCES = {"language": tuple(LANGUAGES), "theme": ("auto", "light", "dark"), "clock": ("local", "utc")}
 """What whoever looks may choose. Nobody has to: the browser names a language, else the first is taken."""
 
-MOST_TENANTS = 200
-_LONGEST = 2_000  # characters of a reason
+MAX_TENANTS = 200
+_MAX_REASON_LENGTH = 2_000  # characters of a reason
 _FREE_TEXT = frozenset({ReasonCode.TEXT, ReasonCode.PYDANTIC_RULE})  # what others wrote, in English
-_POLICY = (
+_CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 # A form's Origin is sent only where the policy lets the browser say where it comes from.
-_HEADERS = {"Content-Security-Policy": _POLICY, "Referrer-Policy": "same-origin", "Vary": "Accept-Encoding"}
-_WORTH_IT = 1_000  # bytes from which on a page is sent compressed
+_PAGE_HEADERS = {
+    "Content-Security-Policy": _CONTENT_POLICY,
+    "Referrer-Policy": "same-origin",
+    "Vary": "Accept-Encoding",
+}
+_COMPRESS_FROM = 1_000  # bytes from which on a page is sent compressed
 _environment = Environment(
     loader=FileSystemLoader(Path(__file__).parent / "templates"),
     autoescape=True,
@@ -184,48 +166,48 @@ _environment.globals |= {
     "P": Permission,
     "labels": labels,
     "KINDS": labels.KINDS,
-    "MENDED_BY_EDIT": MENDED_BY_EDIT,
-    "moment": moment,
+    "MENDED_BY_EDIT": FIXABLE_BY_EDIT,
+    "moment": to_datetime,
 }
 
 _environment.filters |= {
-    "beginning": values.beginning,
-    "fields": values.fields,
-    "utc": values.utc,
-    "iso": values.iso,
-    "whole": values.whole,
+    "beginning": values.excerpt_json,
+    "fields": values.list_labelled_texts,
+    "utc": values.format_utc,
+    "iso": values.format_iso,
+    "whole": values.format_number,
 }
 
 
-def cookie_of(choice: str) -> str:
+def make_preference_cookie_name(choice: str) -> str:
     """Where a browser keeps what was chosen."""
     return f"redrive_{choice}"
 
 
-class View:
+class PageView:
     """What every page knows: who looks, in which language, and where things are."""
 
-    def __init__(self, request: Request, asking: Asking | None) -> None:
+    def __init__(self, request: Request, asking: RequestContext | None) -> None:
         self.request = request
         self.asking = asking
-        self.service = service_of(request)
+        self.service = get_service(request)
         self.root: str = request.scope.get("root_path", "")
-        chosen = request.cookies.get(cookie_of("language"))
-        self.t = Words(best_language(chosen, request.headers.get("accept-language", "")))
+        chosen = request.cookies.get(make_preference_cookie_name("language"))
+        self.t = Translator(choose_language(chosen, request.headers.get("accept-language", "")))
         self.lang = self.t.language
-        self.theme = self._chosen("theme")
-        self.clock = self._chosen("clock")
+        self.theme = self._read_preference("theme")
+        self.clock = self._read_preference("clock")
         self.tenants: list[str] = []
 
-    def _chosen(self, what: str) -> str:
-        known = CHOICES[what]
-        chosen = self.request.cookies.get(cookie_of(what))
+    def _read_preference(self, what: str) -> str:
+        known = PREFERENCES[what]
+        chosen = self.request.cookies.get(make_preference_cookie_name(what))
         return chosen if chosen in known else known[0]
 
     # -- who looks -------------------------------------------------------------------------------------
 
     @property
-    def me(self) -> Asking:
+    def me(self) -> RequestContext:
         """Whoever looks; pages of those who have signed in only."""
         assert self.asking is not None
         return self.asking
@@ -251,15 +233,15 @@ class View:
         named = {**(query or {}), **more}
         if self.foreign:
             named.setdefault("tenant", self.me.tenant)
-        pairs = [(name, value) for name, value in _pairs(named) if value not in (None, "")]
+        pairs = [(name, value) for name, value in _expand_pairs(named) if value not in (None, "")]
         asked = f"?{urlencode(pairs)}" if pairs else ""
         return f"{self.root}{quote(path, safe='/:@!$,~')}{asked}"
 
     def api(self, path: str) -> str:
         """An address of the API, for the same tenant."""
-        above = self.root.removesuffix(PAGES)
+        above = self.root.removesuffix(PAGES_PREFIX)
         asked = f"?{urlencode({'tenant': self.me.tenant})}" if self.foreign else ""
-        return f"{above}{API}{path}{asked}"
+        return f"{above}{API_PREFIX}{path}{asked}"
 
     @property
     def here(self) -> str:
@@ -267,13 +249,13 @@ class View:
         asked = self.request.url.query
         return self.request.url.path + (f"?{asked}" if asked else "")
 
-    def in_tenant(self, tenant: str) -> str:
+    def make_tenant_url(self, tenant: str) -> str:
         """The start page, in another tenant."""
         return f"{self.root}/?{urlencode({'tenant': tenant})}"
 
-    def places(self) -> list[tuple[str, list[Place]]]:
+    def places(self) -> list[tuple[str, list[MenuEntry]]]:
         """The navigation, as far as whoever looks may go."""
-        return places(self.may)
+        return list_menu(self.may)
 
     def at(self, path: str) -> bool:
         """True if this page is that place, or lies below it."""
@@ -283,14 +265,14 @@ class View:
     @staticmethod
     def static(name: str) -> str:
         """The name of a file that pages load."""
-        return static(name)
+        return find_static_name(name)
 
     # -- now -------------------------------------------------------------------------------------------
 
     @property
     def now(self) -> datetime:
         """The store's time."""
-        return moment(self.service.app.runtime.store.now())
+        return to_datetime(self.service.app.runtime.store.now())
 
     def once(self) -> str:
         """A word for a form, by which the server knows it when it is sent twice."""
@@ -299,20 +281,18 @@ class View:
     @property
     def safe(self) -> bool:
         """True if cookies are for TLS only."""
-        return is_safe(self.request, self.service)
+        return uses_https(self.request, self.service)
 
     def ago(self, when: datetime) -> str:
         """How long ago something was, or how soon it will be, in words."""
-        return labels.distance(self.t, (self.now - when).total_seconds())
+        return labels.format_relative_time(self.t, (self.now - when).total_seconds())
 
     def said(self, reason: Reason | str | None) -> Markup:
         """Return a reason in the reader's language; free text stays as it is, marked as English."""
         if isinstance(reason, Reason) and reason.code not in _FREE_TEXT:
-            return escape(render(reason, POLISH if self.lang == "pl" else ENGLISH)[:_LONGEST])
-        text = str(reason or "")[:_LONGEST]
-        return (
-            escape(text) if self.lang == "en" else Markup('<span lang="en" dir="auto">{}</span>').format(text)
-        )
+            return escape(render(reason, POLISH if self.lang == "pl" else ENGLISH)[:_MAX_REASON_LENGTH])
+        text = str(reason or "")[:_MAX_REASON_LENGTH]
+        return escape(text) if self.lang == "en" else Markup('<span lang="en" dir="auto">{}</span>').format(text)
 
     def say(self, text: str | None, record: Any, name: str = "reason") -> Markup:
         """Return the reason of a record, such as `reason_code` with `reason_params`, or else its text."""
@@ -327,10 +307,10 @@ class View:
 
     def span(self, seconds: float | None) -> str:
         """A length of time in words."""
-        return labels.span(self.t, seconds)
+        return labels.format_span(self.t, seconds)
 
 
-def _pairs(named: Mapping[str, Any]) -> list[tuple[str, Any]]:
+def _expand_pairs(named: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Names with their values; a list is a name given several times."""
     return [
         (name, each)
@@ -339,27 +319,27 @@ def _pairs(named: Mapping[str, Any]) -> list[tuple[str, Any]]:
     ]
 
 
-def view_of(request: Request) -> View:
+def make_view(request: Request) -> PageView:
     """The view of a request, whoever sends it."""
-    return View(request, getattr(request.state, "asking", None))
+    return PageView(request, getattr(request.state, "asking", None))
 
 
-async def show(request: Request, template: str, *, status: int = 200, **shown: Any) -> Response:
+async def render_page(request: Request, template: str, *, status: int = 200, **shown: Any) -> Response:
     """A page as it is sent."""
-    view = view_of(request)
+    view = make_view(request)
     if view.may(Permission.MANAGE_TENANTS):
         with suppress(StoreError):  # a page that says that the store is away is one all the same
             rows = await view.me.whole.accounts.tenants()
-            view.tenants = [row.tenant for row in rows[:MOST_TENANTS]]
+            view.tenants = [row.tenant for row in rows[:MAX_TENANTS]]
     text = _environment.get_template(template).render(
         page=view, t=view.t, url=view.url, ALL_TENANTS=ALL_TENANTS, MICROS=MICROS, **shown
     )
-    return _answer(request, text, status)
+    return _make_response(request, text, status)
 
 
-def _answer(request: Request, text: str, status: int) -> Response:
-    body, headers = text.encode("utf-8", "replace"), dict(_HEADERS)
-    if len(body) >= _WORTH_IT and packed(request):
+def _make_response(request: Request, text: str, status: int) -> Response:
+    body, headers = text.encode("utf-8", "replace"), dict(_PAGE_HEADERS)
+    if len(body) >= _COMPRESS_FROM and accepts_gzip(request):
         body, headers["Content-Encoding"] = gzip.compress(body, 5, mtime=0), "gzip"
     return HTMLResponse(body, status, headers=headers)
 
@@ -368,7 +348,7 @@ def _answer(request: Request, text: str, status: int) -> Response:
 
 
 log = logging.getLogger("redrive.server")
-TITLES = {
+ERROR_TITLES = {
     403: N("You may not do that"),
     404: N("There is no such thing here"),
     409: N("It has moved on"),
@@ -378,15 +358,15 @@ TITLES = {
     500: N("Something went wrong here"),
     503: N("The store does not answer"),
 }
-_BACK = {
+_BACK_LABELS = {
     "/admin/dlq": N("Back to the dead letter"),
     "/admin/bulk-replays": N("Back to the decision on many"),
     "/runs": N("Back to the run"),
 }
 """Where to go from something that could not be done, by what it was to be done to."""
 
-_ABOUT = re.compile(rf"({'|'.join(_BACK)})/([^/]+)/.+")
-_HELP = {
+_SUBJECT_PATTERN = re.compile(rf"({'|'.join(_BACK_LABELS)})/([^/]+)/.+")
+_ERROR_HELP = {
     403: N("Somebody with a higher role can do it, or give you that role under Members."),
     404: N("It may have been removed, or it belongs to another tenant. Nothing was changed."),
     409: N("Somebody else was faster. Look at what it is now, then decide again."),
@@ -397,20 +377,20 @@ _HELP = {
 }
 
 
-def install(pages: FastAPI) -> None:
+def install_error_pages(pages: FastAPI) -> None:
     """Let every error of these pages be a page."""
-    pages.add_exception_handler(errors.NotSignedIn, _sign_in)
-    pages.add_exception_handler(errors.RedriveError, _known)
-    pages.add_exception_handler(ProblemError, _problem)
-    pages.add_exception_handler(RequestValidationError, _invalid)
+    pages.add_exception_handler(errors.NotSignedIn, _redirect_to_login)
+    pages.add_exception_handler(errors.RedriveError, _show_known_error)
+    pages.add_exception_handler(ProblemError, _show_problem)
+    pages.add_exception_handler(RequestValidationError, _show_validation_error)
     for kind in HTTPException.__mro__[:2]:  # FastAPI's own, and the one of the framework below it
-        pages.add_exception_handler(kind, _plain)
-    pages.add_exception_handler(404, _plain)
-    pages.add_exception_handler(405, _plain)
-    pages.add_exception_handler(Exception, _unknown)
+        pages.add_exception_handler(kind, _show_http_error)
+    pages.add_exception_handler(404, _show_http_error)
+    pages.add_exception_handler(405, _show_http_error)
+    pages.add_exception_handler(Exception, _show_unexpected_error)
 
 
-async def _sign_in(request: Request, error: Exception) -> Response:
+async def _redirect_to_login(request: Request, error: Exception) -> Response:
     """Whoever is not known signs in, and comes back to where they wanted to go."""
     root = request.scope.get("root_path", "")
     wanted = request.url.path + (f"?{request.url.query}" if request.url.query else "")
@@ -418,56 +398,56 @@ async def _sign_in(request: Request, error: Exception) -> Response:
     return RedirectResponse(f"{root}/login" + (f"?{urlencode(back)}" if back else ""), 303)
 
 
-async def _known(request: Request, error: Exception) -> Response:
-    status = next(kind.status for each, kind in CODES.items() if isinstance(error, each))
+async def _show_known_error(request: Request, error: Exception) -> Response:
+    status = next(kind.status for each, kind in ERROR_KINDS.items() if isinstance(error, each))
     if status == 500:
-        return await _unknown(request, error)
+        return await _show_unexpected_error(request, error)
     if status == 503:
         log.warning("the store could not be used: %s", error)
-        return await _page(request, status, "")
+        return await _render_error(request, status, "")
     role = getattr(error, "role", None)
     reason = await request.app.state.redact(Reason.of_error(error))
-    return await _page(request, status, reason, role=role)
+    return await _render_error(request, status, reason, role=role)
 
 
-async def _problem(request: Request, error: Exception) -> Response:
+async def _show_problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, ProblemError)
-    answer = await _page(request, error.status, error.detail)
+    answer = await _render_error(request, error.status, error.detail)
     answer.headers.update(error.headers)
     return answer
 
 
-async def _plain(request: Request, error: Exception) -> Response:
-    return await _page(request, getattr(error, "status_code", 404), "")
+async def _show_http_error(request: Request, error: Exception) -> Response:
+    return await _render_error(request, getattr(error, "status_code", 404), "")
 
 
-async def _invalid(request: Request, error: Exception) -> Response:
+async def _show_validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     in_path = any(each["loc"][:1] == ("path",) for each in error.errors())
-    return await _page(request, 404 if in_path else 422, "")
+    return await _render_error(request, 404 if in_path else 422, "")
 
 
-async def _unknown(request: Request, error: Exception) -> Response:
+async def _show_unexpected_error(request: Request, error: Exception) -> Response:
     log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    return await _page(request, 500, "")
+    return await _render_error(request, 500, "")
 
 
-async def _page(request: Request, status: int, detail: Reason | str, *, role: str | None = None) -> Response:
-    return await show(
+async def _render_error(request: Request, status: int, detail: Reason | str, *, role: str | None = None) -> Response:
+    return await render_page(
         request,
         "fault.html",
         status=status,
         code=status,
-        title=TITLES.get(status, N("The request was refused")),
+        title=ERROR_TITLES.get(status, N("The request was refused")),
         detail=detail,
-        help=_HELP.get(status),
+        help=_ERROR_HELP.get(status),
         role=role,
-        back=_back(request) if status in (409, 422) else None,
+        back=_find_back_link(request) if status in (409, 422) else None,
     )
 
 
-def _back(request: Request) -> tuple[str, str] | None:
+def _find_back_link(request: Request) -> tuple[str, str] | None:
     """The letter, run or set that the address is about, and the words that lead to it."""
     path = unquote(request.url.path).removeprefix(request.scope.get("root_path", ""))
-    found = _ABOUT.fullmatch(path)
-    return None if found is None else (f"{found[1]}/{found[2]}", _BACK[found[1]])
+    found = _SUBJECT_PATTERN.fullmatch(path)
+    return None if found is None else (f"{found[1]}/{found[2]}", _BACK_LABELS[found[1]])

@@ -10,37 +10,23 @@ from typing import Any
 
 import msgspec
 
-from redrive.core.json_edit import read_typed
-from redrive.core.payload.errors import path_text
-from redrive.core.replay import Mode
-from redrive.desk.presenter import aside, length
+from redrive.core.json_edit import parse_typed_json
+from redrive.core.payload.errors import format_path
+from redrive.core.replay import ReplayMode
+from redrive.desk.presenter import in_thread_if_large, measure_size
 from redrive.errors import InputError
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
 from redrive.server.pages.forms import Form
-from redrive.server.routes.common import policy_of
-
-__all__ = [
-    "EDITABLE",
-    "FIELD",
-    "Leaf",
-    "OUTPUTS",
-    "Wish",
-    "faults_of",
-    "filled",
-    "in_fields",
-    "leaves",
-    "read_wish",
-]
-
+from redrive.server.routes.common import parse_policy
 
 # -- An input as a form: its plain values, each with a name of its own, however deep they stand ----------
 
 
-_MOST, _DEEPEST, _LONGEST = 40, 4, 20_000
+_MAX_FIELDS, _MAX_DEPTH, _MAX_TEXT_LENGTH = 40, 4, 20_000
 
 
-class Leaf(msgspec.Struct, frozen=True):
+class FormField(msgspec.Struct, frozen=True):
     """One value with its place. A list is one value, which is typed as JSON."""
 
     path: tuple[str, ...]
@@ -49,7 +35,7 @@ class Leaf(msgspec.Struct, frozen=True):
     @property
     def name(self) -> str:
         """The place as errors name it."""
-        return path_text(self.path)
+        return format_path(self.path)
 
     @property
     def label(self) -> str:
@@ -82,13 +68,13 @@ class Leaf(msgspec.Struct, frozen=True):
     def takes(self, text: str) -> bool:
         """True if a browser sends this back from its field as it is, or it is what was there before."""
         is_whole = "\0" not in text and text.encode(errors="ignore").decode() == text
-        return text == self.text or (is_whole and _as_sent(text) == text)
+        return text == self.text or (is_whole and _normalize_newlines(text) == text)
 
     @property
-    def is_long(self) -> bool:
+    def is_too_long(self) -> bool:
         """True if a form would not do. A list with so many items need not be written down to know it."""
-        crowded = isinstance(self.value, list | dict) and 2 * len(self.value) > _LONGEST
-        return crowded or len(self.text) > _LONGEST
+        crowded = isinstance(self.value, list | dict) and 2 * len(self.value) > _MAX_TEXT_LENGTH
+        return crowded or len(self.text) > _MAX_TEXT_LENGTH
 
     def meant(self, text: str) -> Any:
         """What was typed in its place; what fits no kind stays the text that it is, for the check to name."""
@@ -97,43 +83,43 @@ class Leaf(msgspec.Struct, frozen=True):
         if self.value is None and not text:
             return None
         try:
-            value = read_typed(text).value
+            value = parse_typed_json(text).value
         except InputError:
             return text
         return value if isinstance(value, list | dict) == (self.kind == "json") else text
 
 
-def leaves(value: Any) -> list[Leaf] | None:
+def list_form_fields(value: Any) -> list[FormField] | None:
     """The plain values of an object; None where they are too many, too deep or too long for a form."""
     if not isinstance(value, dict) or not value:
         return None
-    found: list[Leaf] = []
-    for leaf in _below(value, ()):
-        if len(found) == _MOST or len(leaf.path) > _DEEPEST or leaf.is_long:
+    found: list[FormField] = []
+    for leaf in _walk_fields(value, ()):
+        if len(found) == _MAX_FIELDS or len(leaf.path) > _MAX_DEPTH or leaf.is_too_long:
             return None
         found.append(leaf)
     names = {leaf.name for leaf in found}
     return found if len(names) == len(found) else None  # a field called `a.b` beside one `b` in an `a`
 
 
-def _below(value: dict[str, Any], path: tuple[str, ...]) -> Iterator[Leaf]:
+def _walk_fields(value: dict[str, Any], path: tuple[str, ...]) -> Iterator[FormField]:
     for name, inner in value.items():
-        if isinstance(inner, dict) and inner and len(path) < _DEEPEST:
-            yield from _below(inner, (*path, name))
+        if isinstance(inner, dict) and inner and len(path) < _MAX_DEPTH:
+            yield from _walk_fields(inner, (*path, name))
         else:
-            yield Leaf((*path, name), inner)
+            yield FormField((*path, name), inner)
 
 
-def _as_sent(text: str) -> str:
+def _normalize_newlines(text: str) -> str:
     """A text as a browser sends it back: its lines end in one way, and a first one that is empty is lost."""
     return text.replace("\r\n", "\n").replace("\r", "\n").removeprefix("\n")
 
 
-def filled(value: Any, found: list[Leaf], texts: Mapping[str, str]) -> Any:
+def fill_fields(value: Any, found: list[FormField], texts: Mapping[str, str]) -> Any:
     """The object with what was typed in its places; a place of which nothing came stays as it is."""
     made = json.loads(json.dumps(value))
     for leaf in found:
-        if leaf.name in texts and _as_sent(texts[leaf.name]) != _as_sent(leaf.text):
+        if leaf.name in texts and _normalize_newlines(texts[leaf.name]) != _normalize_newlines(leaf.text):
             inner = made
             for part in leaf.path[:-1]:
                 inner = inner[part]
@@ -144,19 +130,19 @@ def filled(value: Any, found: list[Leaf], texts: Mapping[str, str]) -> Any:
 # -- What somebody wants a replay to do, as a form says it, and what is wrong with that, place by pl -----
 
 
-FIELD = "f:"
+FIELD_PREFIX = "f:"
 """What the name of a form's field begins with that is a field of the input."""
 
-OUTPUTS = frozenset({Mode.SKIP, Mode.COMPLETE})
-EDITABLE = frozenset({Mode.FROM_FAILED, Mode.FROM_STEP, Mode.FULL})
-_RESULT, _OBJECT, _POLICY = '"payment 7"', '{"order": 7}', '{"max_retries": 5}'
+OUTPUT_MODES = frozenset({ReplayMode.SKIP, ReplayMode.COMPLETE})
+EDITABLE_MODES = frozenset({ReplayMode.FROM_FAILED, ReplayMode.FROM_STEP, ReplayMode.FULL})
+_RESULT_EXAMPLE, _OBJECT_EXAMPLE, _POLICY_EXAMPLE = '"payment 7"', '{"order": 7}', '{"max_retries": 5}'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class ReplayForm:
     """One replay as it was typed. `input` is None where nobody touched it; `typed` is the text that was."""
 
-    mode: Mode = Mode.FROM_FAILED
+    mode: ReplayMode = ReplayMode.FROM_FAILED
     from_step: int | None = None
     input: Any = None
     output: Any = None
@@ -175,7 +161,7 @@ class Wish:
     @property
     def is_whole(self) -> bool:
         """True if it can be tried: all that its way needs was given, and could be read."""
-        return not self.unread and not _missing(self)
+        return not self.unread and not _find_missing(self)
 
     def options(self) -> dict[str, Any]:
         """What the desk takes."""
@@ -183,7 +169,7 @@ class Wish:
             "from_step": self.from_step,
             "input": self.input,
             "output": self.output,
-            "retry": policy_of(dict(self.retry)) if self.retry is not None else None,
+            "retry": parse_policy(dict(self.retry)) if self.retry is not None else None,
             "new_operation": self.new_operation,
         }
 
@@ -192,86 +178,88 @@ class Wish:
         """Tells this wish from another, so that nobody decides on what they have not seen checked."""
         if not self._digest:
             said = [self.mode.value, self.from_step, self.input, self.output, self.retry, self.new_operation]
-            self._digest.append(hashlib.sha256(_in_order(said).encode()).hexdigest()[:24])
+            self._digest.append(hashlib.sha256(_serialize(said).encode()).hexdigest()[:24])
         return self._digest[0]
 
 
-async def read_wish(sent: Form, shown: Any, *, begun: bool = False) -> Wish:
+async def read_replay_form(sent: Form, shown: Any, *, begun: bool = False) -> ReplayForm:
     """Read a form about an input that was shown like this; a thread reads a large one."""
 
-    def read() -> Wish:
-        wish = _wish_of(sent, shown, begun=begun)
+    def read() -> ReplayForm:
+        wish = _parse_replay_form(sent, shown, begun=begun)
         _ = wish.digest  # computed in the same thread, and remembered
         return wish
 
-    return await aside(read, sent.size + length(shown))
+    return await in_thread_if_large(read, sent.size + measure_size(shown))
 
 
-def _wish_of(sent: Form, shown: Any, *, begun: bool = False) -> Wish:
+def _parse_replay_form(sent: Form, shown: Any, *, begun: bool = False) -> ReplayForm:
     """Read a form about an input that was shown like this; one that is only `begun` may lack something."""
     unread: dict[str, Reason] = {}
-    mode = _mode(sent.get("mode"))
-    input = _input(sent, shown, unread)
-    if mode not in EDITABLE and (input is not None or "input" in unread):
+    mode = _parse_mode(sent.get("mode"))
+    input = _parse_input(sent, shown, unread)
+    if mode not in EDITABLE_MODES and (input is not None or "input" in unread):
         unread["input"] = Reason(ReasonCode.MODE_KEEPS_INPUT)
-    output = _output(sent, unread) if mode in OUTPUTS else None
+    output = _parse_output(sent, unread) if mode in OUTPUT_MODES else None
     start = sent.get("from_step")
-    wish = Wish(
+    wish = ReplayForm(
         mode=mode,
-        from_step=int(start) if mode is Mode.FROM_STEP and start.isdigit() and len(start) < 6 else None,
+        from_step=int(start) if mode is ReplayMode.FROM_STEP and start.isdigit() and len(start) < 6 else None,
         input=input,
         output=output,
-        retry=_retry(sent, unread),
+        retry=_parse_retry(sent, unread),
         new_operation=bool(sent.get("new_operation")),
         reason=sent.maybe("reason"),
         typed=sent.raw("input"),
         typed_output=sent.get("output"),
         typed_retry=sent.get("retry"),
-        given={name: sent.raw(FIELD + name) or "" for name in sent.names(FIELD)},
+        given={name: sent.raw(FIELD_PREFIX + name) or "" for name in sent.names(FIELD_PREFIX)},
         unread=unread,
     )
-    return wish if begun else replace(wish, unread={**_missing(wish), **unread})
+    return wish if begun else replace(wish, unread={**_find_missing(wish), **unread})
 
 
-def in_fields(wish: Wish, shown: Any) -> Wish:
+def convert_to_fields(wish: ReplayForm, shown: Any) -> ReplayForm:
     """The same with its input field by field, where the fields of what was shown can say it."""
     if wish.typed is None or (wish.input is None and "input" in wish.unread):
         return wish
     meant = shown if wish.input is None else wish.input
-    found = leaves(shown) or []
-    given = {leaf.name: leaf.text for leaf in leaves(meant) or []}
+    found = list_form_fields(shown) or []
+    given = {leaf.name: leaf.text for leaf in list_form_fields(meant) or []}
     takes = all(leaf.takes(given.get(leaf.name, leaf.text)) for leaf in found)
-    if not takes or _in_order(filled(shown, found, given)) != _in_order(meant):
+    if not takes or _serialize(fill_fields(shown, found, given)) != _serialize(meant):
         return replace(wish, unread={**wish.unread, "input": Reason(ReasonCode.FORM_LACKS_FIELDS)})
     return replace(wish, typed=None, given=given)
 
 
-def _missing(wish: Wish) -> dict[str, Reason]:
+def _find_missing(wish: ReplayForm) -> dict[str, Reason]:
     """What the way needs that nobody gave, by place."""
-    if wish.mode in OUTPUTS and not wish.typed_output:
-        return {"output": Reason(ReasonCode.OUTPUT_NEEDED, example=_RESULT)}
-    if wish.mode is Mode.FROM_STEP and wish.from_step is None:
+    if wish.mode in OUTPUT_MODES and not wish.typed_output:
+        return {"output": Reason(ReasonCode.OUTPUT_NEEDED, example=_RESULT_EXAMPLE)}
+    if wish.mode is ReplayMode.FROM_STEP and wish.from_step is None:
         return {"from_step": Reason(ReasonCode.STEP_CHOICE_NEEDED)}
     return {}
 
 
-def _mode(named: str) -> Mode:
-    return Mode(named) if named in set(Mode) - {Mode.ROLLBACK} else Mode.FROM_FAILED
+def _parse_mode(named: str) -> ReplayMode:
+    return ReplayMode(named) if named in set(ReplayMode) - {ReplayMode.ROLLBACK} else ReplayMode.FROM_FAILED
 
 
-def _input(sent: Form, shown: Any, unread: dict[str, Reason]) -> Any:
+def _parse_input(sent: Form, shown: Any, unread: dict[str, Reason]) -> Any:
     """The input that is meant; None if it is the one that was shown."""
-    found = leaves(shown) if sent.names(FIELD) else None
+    found = list_form_fields(shown) if sent.names(FIELD_PREFIX) else None
     if found is not None:
-        meant = filled(shown, found, {name: sent.raw(FIELD + name) or "" for name in sent.names(FIELD)})
+        meant = fill_fields(
+            shown, found, {name: sent.raw(FIELD_PREFIX + name) or "" for name in sent.names(FIELD_PREFIX)}
+        )
     elif _has_input(sent, shown):
-        meant = _read(sent, "input", unread)
+        meant = _parse_json_field(sent, "input", unread)
     else:
         return None
-    if "input" in unread or (_is_same(meant, shown) and shown is not None):
+    if "input" in unread or (_is_same_input(meant, shown) and shown is not None):
         return None
     if not isinstance(meant, dict):
-        unread["input"] = Reason(ReasonCode.INPUT_OBJECT_NEEDED, example=_OBJECT)
+        unread["input"] = Reason(ReasonCode.INPUT_OBJECT_NEEDED, example=_OBJECT_EXAMPLE)
         return None
     return meant
 
@@ -281,11 +269,11 @@ def _has_input(sent: Form, shown: Any) -> bool:
     return sent.raw("input") is not None if shown is not None else bool(sent.get("input"))
 
 
-def _is_same(meant: Any, shown: Any) -> bool:
-    return bool(meant == shown) and _in_order(meant, sort=False) == _in_order(shown, sort=False)
+def _is_same_input(meant: Any, shown: Any) -> bool:
+    return bool(meant == shown) and _serialize(meant, sort=False) == _serialize(shown, sort=False)
 
 
-def _in_order(value: Any, *, sort: bool = True) -> str:
+def _serialize(value: Any, *, sort: bool = True) -> str:
     """Return a value as text, whatever the order of names in it.
 
     It is written in pieces: a thread that writes a large one lets others run in between.
@@ -293,34 +281,34 @@ def _in_order(value: Any, *, sort: bool = True) -> str:
     return "".join(json.JSONEncoder(sort_keys=sort).iterencode(value))
 
 
-def _output(sent: Form, unread: dict[str, Reason]) -> Any:
-    given = _read(sent, "output", unread)
+def _parse_output(sent: Form, unread: dict[str, Reason]) -> Any:
+    given = _parse_json_field(sent, "output", unread)
     if why := unread.get("output"):
-        unread["output"] = Reason(ReasonCode.OUTPUT_NOT_JSON, why=why, example=_RESULT)
+        unread["output"] = Reason(ReasonCode.OUTPUT_NOT_JSON, why=why, example=_RESULT_EXAMPLE)
     return given
 
 
-def _retry(sent: Form, unread: dict[str, Reason]) -> Mapping[str, Any] | None:
-    given = _read(sent, "retry", unread)
+def _parse_retry(sent: Form, unread: dict[str, Reason]) -> Mapping[str, Any] | None:
+    given = _parse_json_field(sent, "retry", unread)
     if isinstance(given, dict):
         return given
     if sent.get("retry"):
-        unread.setdefault("retry", Reason(ReasonCode.POLICY_OBJECT_NEEDED, example=_POLICY))
+        unread.setdefault("retry", Reason(ReasonCode.POLICY_OBJECT_NEEDED, example=_POLICY_EXAMPLE))
     return None
 
 
-def _read(sent: Form, name: str, unread: dict[str, Reason]) -> Any:
+def _parse_json_field(sent: Form, name: str, unread: dict[str, Reason]) -> Any:
     text = sent.get(name)
     if not text:
         return None
     try:
-        return read_typed(text).value
+        return parse_typed_json(text).value
     except InputError as error:
         unread[name] = Reason.of_error(error)
         return None
 
 
-def faults_of(refusal: Reason) -> tuple[dict[str, Reason], list[Reason]]:
+def split_faults(refusal: Reason) -> tuple[dict[str, Reason], list[Reason]]:
     """Return what a check found, by the place in the input; and what belongs to no place."""
     if not refusal.faults:
         return {}, [refusal]

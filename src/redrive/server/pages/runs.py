@@ -8,29 +8,34 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from redrive.core.roles import Permission
-from redrive.core.states import EXECUTED, FINAL, RunStatus
+from redrive.core.states import EXECUTED_KINDS, FINAL_RUN_STATUSES, RunStatus
 from redrive.desk.models import Run
 from redrive.desk.saga import Ledger
-from redrive.desk.saved_views import FIELDS, ListName
-from redrive.server.pages.display import waterfall
-from redrive.server.pages.forms import Sent, pages, to
-from redrive.server.pages.lists import FORMATS, RANGES, all_of, chosen, saved, sheet, since_of
-from redrive.server.pages.render import show, view_of
+from redrive.desk.saved_views import FILTER_FIELDS, ListName
+from redrive.server.pages.display import plot_waterfall
+from redrive.server.pages.forms import SentForm, make_page_router, redirect_to
+from redrive.server.pages.lists import (
+    FILE_FORMATS,
+    TIME_RANGES,
+    export_rows,
+    fetch_all,
+    list_saved_views,
+    parse_since,
+    read_query,
+)
+from redrive.server.pages.render import make_view, render_page
 from redrive.server.pages.translations import N
-from redrive.server.request import Asked, needs
+from redrive.server.request import Context, requires
 from redrive.server.routes.common import Id
-from redrive.server.routes.runs import indexed
+from redrive.server.routes.runs import parse_index
 from redrive.store.filters import RunFilter
-
-__all__ = ["can_cancel", "can_retry", "run_routes", "runs_routes"]
-
 
 # -- The list of runs ------------------------------------------------------------------------------------
 
 
-runs_routes = pages()
+runs_routes = make_page_router()
 _S = RunStatus
-KINDS: dict[str, tuple[str, tuple[RunStatus, ...]]] = {
+RUN_KINDS: dict[str, tuple[str, tuple[RunStatus, ...]]] = {
     "": (N("All"), ()),
     "going": (N("Under way"), (_S.PENDING, _S.RUNNING)),
     "waiting": (N("Waiting for something"), (_S.SLEEPING,)),
@@ -57,51 +62,51 @@ _COLUMNS = {
 }
 
 
-@runs_routes.get("/runs", **needs(Permission.LOOK))
-async def list_runs(request: Request, asked: Asked) -> Response:
+@runs_routes.get("/runs", **requires(Permission.LOOK))
+async def list_runs(request: Request, asked: Context) -> Response:
     """A page of runs, newest first, or all that match as a file."""
-    query = chosen(request, *FIELDS[ListName.RUNS])
-    where = _filter(query, view_of(request).now)
+    query = read_query(request, *FILTER_FIELDS[ListName.RUNS])
+    where = _make_filter(query, make_view(request).now)
     kind = request.query_params.get("format")
-    if kind in FORMATS:
-        rows = await all_of(lambda limit, cursor: asked.desk.runs.list(where, limit=limit, cursor=cursor))
-        return sheet("runs", kind, _COLUMNS, rows)
+    if kind in FILE_FORMATS:
+        rows = await fetch_all(lambda limit, cursor: asked.desk.runs.list(where, limit=limit, cursor=cursor))
+        return export_rows("runs", kind, _COLUMNS, rows)
     cursor = request.query_params.get("cursor")
-    return await show(
+    return await render_page(
         request,
         "runs.html",
         found=await asked.desk.runs.list(where, limit=50, cursor=cursor),
         query=query,
-        views=await saved(asked, ListName.RUNS),
+        views=await list_saved_views(asked, ListName.RUNS),
         first=cursor is None,
-        kinds=KINDS,
-        ranges=RANGES,
+        kinds=RUN_KINDS,
+        ranges=TIME_RANGES,
         workflows=[item.name for item in await asked.view.workflows()],
-        took=_took,
+        took=_compute_duration,
     )
 
 
-def _filter(query: dict[str, str], now: Any) -> RunFilter:
+def _make_filter(query: dict[str, str], now: Any) -> RunFilter:
     index = query.get("index")
     return RunFilter(
         workflow=query.get("workflow"),
-        status=_states(query) or None,
+        status=_read_statuses(query) or None,
         correlation_id=query.get("correlation_id"),
         idempotency_key=query.get("idempotency_key"),
         queue=query.get("queue"),
-        index=indexed([index]) if index else None,
-        since=since_of(query.get("since"), now),
+        index=parse_index([index]) if index else None,
+        since=parse_since(query.get("since"), now),
     )
 
 
-def _states(query: dict[str, str]) -> tuple[str, ...]:
+def _read_statuses(query: dict[str, str]) -> tuple[str, ...]:
     """What an address says about states: one of them by its name, or a kind."""
     if "status" in query:
         return (query["status"],)
-    return KINDS.get(query.get("kind", ""), KINDS[""])[1]
+    return RUN_KINDS.get(query.get("kind", ""), RUN_KINDS[""])[1]
 
 
-def _took(run: Run) -> float | None:
+def _compute_duration(run: Run) -> float | None:
     """Seconds from the start of a run to its end."""
     if run.finished_at is None:
         return None
@@ -111,72 +116,72 @@ def _took(run: Run) -> float | None:
 # -- One run: what happened, and what can be done about it -----------------------------------------------
 
 
-run_routes = pages()
-_ENDED_BADLY = frozenset({_S.DLQ_PENDING, _S.TIMED_OUT, _S.FAILED, _S.PARTIAL})
+run_routes = make_page_router()
+_RETRYABLE_STATUSES = frozenset({_S.DLQ_PENDING, _S.TIMED_OUT, _S.FAILED, _S.PARTIAL})
 
 
 def can_cancel(run: Run) -> bool:
     """True if a run still goes on and may be stopped for good."""
-    return run.status not in FINAL and run.status is not _S.COMPENSATING
+    return run.status not in FINAL_RUN_STATUSES and run.status is not _S.COMPENSATING
 
 
 def can_retry(run: Run) -> bool:
     """True if a run ended in a way that may be tried again."""
-    return run.status in _ENDED_BADLY
+    return run.status in _RETRYABLE_STATUSES
 
 
-@run_routes.get("/runs/{id}", **needs(Permission.LOOK))
-async def show_run(request: Request, asked: Asked, id: Id) -> Response:
+@run_routes.get("/runs/{id}", **requires(Permission.LOOK))
+async def show_run(request: Request, asked: Context, id: Id) -> Response:
     """A run with everything that is known about it."""
     run = await asked.desk.runs.get(id)
     ledger = await asked.desk.sagas.get(run.id)
-    own = [step for step in run.steps if step.kind in EXECUTED]
-    return await show(
+    own = [step for step in run.steps if step.kind in EXECUTED_KINDS]
+    return await render_page(
         request,
         "run.html",
         run=run,
         ledger=ledger,
-        fall=waterfall(run.steps, begin=run.created_at, now=view_of(request).now),
+        fall=plot_waterfall(run.steps, begin=run.created_at, now=make_view(request).now),
         steps=own,
-        retrying=_retrying(run),
-        said=_said(run),
+        retrying=_find_retrying_step(run),
+        said=_find_error_message(run),
         can_cancel=can_cancel(run),
         can_retry=can_retry(run),
-        can_resume=_stopped(run, ledger),
-        stopped_at=_stopped_at(ledger),
+        can_resume=_is_rollback_stopped(run, ledger),
+        stopped_at=_find_stopped_step(ledger),
     )
 
 
-def _retrying(run: Run) -> Any:
+def _find_retrying_step(run: Run) -> Any:
     """The step that waits for its next attempt, if one does."""
     waiting = [step for step in run.steps if step.status.value == "RETRYING" and not step.superseded]
-    return waiting[0] if waiting and run.status not in FINAL else None
+    return waiting[0] if waiting and run.status not in FINAL_RUN_STATUSES else None
 
 
-def _said(run: Run) -> str | None:
+def _find_error_message(run: Run) -> str | None:
     """What the error said that stopped it, in the words of whoever wrote the code."""
     tries = [each for step in run.steps if not step.superseded for each in step.attempts if each.message]
     return max(tries, key=lambda each: each.began_at).message if tries else None
 
 
-def _stopped(run: Run, ledger: Ledger) -> bool:
+def _is_rollback_stopped(run: Run, ledger: Ledger) -> bool:
     return run.status is _S.DLQ_PENDING and any(not entry.is_over for entry in ledger.entries)
 
 
-def _stopped_at(ledger: Ledger) -> str | None:
+def _find_stopped_step(ledger: Ledger) -> str | None:
     """The step whose compensation is next to be decided about."""
     return next((entry.step_key for entry in ledger.entries if not entry.is_over), None)
 
 
-@run_routes.post("/runs/{id}/cancel", **needs(Permission.CANCEL))
-async def cancel(request: Request, asked: Asked, id: Id, sent: Sent) -> Response:
+@run_routes.post("/runs/{id}/cancel", **requires(Permission.CANCEL))
+async def cancel_run(request: Request, asked: Context, id: Id, sent: SentForm) -> Response:
     """Stop a run for good."""
     run = await asked.desk.runs.cancel(id, by=asked.by, reason=sent.get("reason"))
-    return to(view_of(request).url(f"/runs/{run.id}"))
+    return redirect_to(make_view(request).url(f"/runs/{run.id}"))
 
 
-@run_routes.post("/runs/{id}/saga/{way}", **needs(Permission.DECIDE))
-async def undo(request: Request, asked: Asked, id: Id, way: str, sent: Sent) -> Response:
+@run_routes.post("/runs/{id}/saga/{way}", **requires(Permission.DECIDE))
+async def decide_rollback(request: Request, asked: Context, id: Id, way: str, sent: SentForm) -> Response:
     """Decide about a rollback: go on with it, leave a compensation out, or say that it was done by hand."""
     ledger = await asked.desk.sagas.get(id)
     reason = sent.maybe("reason")
@@ -187,4 +192,4 @@ async def undo(request: Request, asked: Asked, id: Id, way: str, sent: Sent) -> 
             await ledger.skip(sent.get("step"), by=asked.by, reason=reason)
         case _:
             await ledger.mark_done(sent.get("step"), by=asked.by, reason=reason)
-    return to(view_of(request).url(f"/runs/{id}") + "#ledger")
+    return redirect_to(make_view(request).url(f"/runs/{id}") + "#ledger")

@@ -17,79 +17,61 @@ from markupsafe import Markup, escape
 
 from redrive.reasons import ENGLISH
 from redrive.reasons.polish import POLISH
-from redrive.server.pages.replay_form import leaves
-
-__all__ = [
-    "Begun",
-    "Field",
-    "LANGUAGES",
-    "MOST",
-    "N",
-    "Words",
-    "beginning",
-    "best_language",
-    "catalogue",
-    "fields",
-    "iso",
-    "pretty",
-    "utc",
-    "whole",
-]
-
+from redrive.server.pages.replay_form import list_form_fields
 
 # -- Values as they are written on a page ----------------------------------------------------------------
 
 
-Field = tuple[str, str]
-MOST = 20_000
+LabelledText = tuple[str, str]
+MAX_SHOWN = 20_000
 """Characters of a payload that a page shows."""
 
-_SHORT = 200  # of a list that stands in one cell
+_MAX_CELL_LENGTH = 200  # of a list that stands in one cell
 
 
-def pretty(value: Any) -> str:
+def format_json(value: Any) -> str:
     """JSON for people to read."""
     return json.dumps(value, indent=2, ensure_ascii=False, default=str)
 
 
-class Begun(msgspec.Struct, frozen=True, gc=False):
+class JsonExcerpt(msgspec.Struct, frozen=True, gc=False):
     """JSON for people to read, or its beginning where `cut`."""
 
     text: str
     cut: bool
 
 
-def beginning(value: Any) -> Begun:
+def excerpt_json(value: Any) -> JsonExcerpt:
     """A payload as a page shows it. Of a large one no more is written than is shown."""
     parts: list[str] = []
-    left = MOST
+    left = MAX_SHOWN
     for part in json.JSONEncoder(indent=2, ensure_ascii=False, default=str).iterencode(value):
         parts.append(part[:left])
         left -= len(part)
         if left < 0:
-            return Begun("".join(parts), cut=True)
-    return Begun("".join(parts), cut=False)
+            return JsonExcerpt("".join(parts), cut=True)
+    return JsonExcerpt("".join(parts), cut=False)
 
 
-def fields(value: Any) -> list[Field] | None:
+def list_labelled_texts(value: Any) -> list[LabelledText] | None:
     """The plain values of an object, for a table; None where a table would not do."""
-    found = leaves(value)
-    if found is None or any(leaf.kind == "json" and len(leaf.text) > _SHORT for leaf in found):
+    found = list_form_fields(value)
+    if found is None or any(leaf.kind == "json" and len(leaf.text) > _MAX_CELL_LENGTH for leaf in found):
         return None
     return [(leaf.label, "null" if leaf.value is None else leaf.text) for leaf in found]
 
 
-def utc(when: datetime) -> str:
+def format_utc(when: datetime) -> str:
     """A moment, exactly."""
     return f"{when.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def iso(when: datetime) -> str:
+def format_iso(when: datetime) -> str:
     """A moment for programs."""
     return f"{when.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%f}"[:-3] + "Z"
 
 
-def whole(number: int) -> str:
+def format_number(number: int) -> str:
     """A number with its thousands apart, by a space that does not break."""
     return f"{number:,}".replace(",", "\u202f")
 
@@ -99,7 +81,7 @@ def whole(number: int) -> str:
 
 LANGUAGES = {"en": "English", "pl": "Polski"}
 _TRANSLATED = "pl"  # the language that has every text of ours
-_FORMS = {"en": ENGLISH, "pl": POLISH}
+_LANGUAGE_RULES = {"en": ENGLISH, "pl": POLISH}
 
 
 def N(text: str) -> str:
@@ -108,7 +90,7 @@ def N(text: str) -> str:
 
 
 @cache
-def catalogue(language: str) -> Mapping[str, str]:
+def load_catalogue(language: str) -> Mapping[str, str]:
     """All texts of a language; English needs none."""
     found: dict[str, str] = {}
     for file in sorted((Path(__file__).parent / "words" / language).glob("*.json")):
@@ -116,16 +98,16 @@ def catalogue(language: str) -> Mapping[str, str]:
     return found
 
 
-def best_language(chosen: str | None, accepted: str) -> str:
+def choose_language(chosen: str | None, accepted: str) -> str:
     """What somebody chose, or else the first language of theirs that we have."""
     if chosen in LANGUAGES:
         return chosen
-    wanted = [_weighed(part) for part in accepted.split(",")[:20]]
+    wanted = [_parse_language(part) for part in accepted.split(",")[:20]]
     known = [(weight, language) for weight, language in wanted if language in LANGUAGES]
     return max(known, key=lambda each: each[0], default=(0, "en"))[1]
 
 
-def _weighed(part: str) -> tuple[float, str]:
+def _parse_language(part: str) -> tuple[float, str]:
     name, _, weight = part.strip().partition(";q=")
     try:
         return float(weight or 1), name[:2].lower()
@@ -133,20 +115,20 @@ def _weighed(part: str) -> tuple[float, str]:
         return 0.0, name[:2].lower()
 
 
-class Words:
+class Translator:
     """One reader's language."""
 
     def __init__(self, language: str) -> None:
         self.language = language
-        self._texts = catalogue(language)
+        self._texts = load_catalogue(language)
 
     def __call__(self, text: str, **values: Any) -> Markup:
         """The text in this language, with values put in; what they hold is no markup."""
-        if text not in catalogue(_TRANSLATED):  # not ours, so it may hold anything
+        if text not in load_catalogue(_TRANSLATED):  # not ours, so it may hold anything
             return escape(text)
         said = self._texts.get(text, text)
         if "|" in said:
-            said = said.split("|")[_FORMS[self.language].form(values.get("n", 0))]
+            said = said.split("|")[_LANGUAGE_RULES[self.language].form(values.get("n", 0))]
         # A test sees to it that no text of ours holds markup.
-        shown = {name: whole(value) if type(value) is int else value for name, value in values.items()}
+        shown = {name: format_number(value) if type(value) is int else value for name, value in values.items()}
         return Markup(said).format(**shown) if shown else Markup(said)  # nosec B704

@@ -12,22 +12,25 @@ from fastapi.encoders import jsonable_encoder
 from fastapi.responses import StreamingResponse
 from pydantic import Field
 
-from redrive.core.roles import Permission, Role, role_of
-from redrive.duration import moment
+from redrive.core.roles import Permission, Role, parse_role
+from redrive.duration import to_datetime
 from redrive.errors import Conflict, InputError
 from redrive.server import request as signing
-from redrive.server.auth.admin import Part, code_for, erased, exported, give_part
+from redrive.server.auth.admin import (
+    MembershipChange,
+    change_membership,
+    create_sign_in_code,
+    erase_tenant_data,
+    export_tenant_data,
+)
 from redrive.server.auth.sessions import Login
 from redrive.server.contract import NewToken, NewUser
-from redrive.server.idempotency import SECRET
-from redrive.server.request import Asked, Asking, needs, service_of
-from redrive.server.routes.common import Body, Id, Name, Text, router
+from redrive.server.idempotency import SECRET_EXTENSION
+from redrive.server.request import Context, RequestContext, get_service, requires
+from redrive.server.routes.common import Body, Id, Name, Text, make_router
 from redrive.store.account_records import TenantRow, TokenKind, TokenRow, UserRow
 
-__all__ = ["account_routes"]
-
-
-account_routes = router("people")
+account_routes = make_router("people")
 RoleName = Annotated[str, Field(max_length=20, description="OWNER, ADMIN, STAFF or VIEWER, or an alias.")]
 
 
@@ -56,7 +59,7 @@ class Me(Body):
 async def sign_in(request: Request, response: Response, body: SignIn) -> Me:
     """Sign in with a password or a code; the answer sets a cookie that holds for twelve hours."""
     principal = await signing.sign_in(request, response, Login(**body.model_dump()))
-    return _me(Asking(service_of(request), principal, principal.tenant))
+    return _present_me(RequestContext(get_service(request), principal, principal.tenant))
 
 
 @account_routes.post("/logout", status_code=204, openapi_extra={"x-own-key": True, "x-open": True})
@@ -65,13 +68,13 @@ async def sign_out(request: Request, response: Response) -> None:
     await signing.sign_out(request, response)
 
 
-@account_routes.get("/me", **needs(Permission.LOOK))
-async def show_me(asked: Asked) -> Me:
+@account_routes.get("/me", **requires(Permission.LOOK))
+async def show_me(asked: Context) -> Me:
     """Who is asking."""
-    return _me(asked)
+    return _present_me(asked)
 
 
-def _me(asked: Asking) -> Me:
+def _present_me(asked: RequestContext) -> Me:
     principal = asked.principal
     return Me(
         who=principal.who,
@@ -104,64 +107,64 @@ class Erased(Body):
     rows: int
 
 
-@account_routes.get("/tenants", **needs(Permission.LOOK))
-async def list_tenants(asked: Asked) -> list[Tenant]:
+@account_routes.get("/tenants", **requires(Permission.LOOK))
+async def list_tenants(asked: Context) -> list[Tenant]:
     """All tenants for an owner, one's own for everybody else."""
-    return [_tenant(row) for row in await asked.access.tenants()]
+    return [_present_tenant(row) for row in await asked.access.tenants()]
 
 
-@account_routes.post("/tenants", status_code=201, **needs(Permission.MANAGE_TENANTS))
-async def create_tenant(asked: Asked, body: TenantName) -> Tenant:
+@account_routes.post("/tenants", status_code=201, **requires(Permission.MANAGE_TENANTS))
+async def create_tenant(asked: Context, body: TenantName) -> Tenant:
     """Register a tenant; registering it again changes nothing."""
-    return _tenant(await asked.access.create_tenant(body.name))
+    return _present_tenant(await asked.access.create_tenant(body.name))
 
 
-@account_routes.post("/tenants/{name}/disable", **needs(Permission.MANAGE_TENANTS))
-async def disable_tenant(asked: Asked, name: Name) -> Tenant:
+@account_routes.post("/tenants/{name}/disable", **requires(Permission.MANAGE_TENANTS))
+async def disable_tenant(asked: Context, name: Name) -> Tenant:
     """Let no credential of a tenant hold. Its data stays, and its runs go on."""
     if name == asked.principal.tenant:
         raise Conflict("this is the tenant you belong to: disabling it would lock you out")
-    return _tenant(await asked.access.disable_tenant(name, disabled=True))
+    return _present_tenant(await asked.access.disable_tenant(name, disabled=True))
 
 
-@account_routes.post("/tenants/{name}/enable", **needs(Permission.MANAGE_TENANTS))
-async def enable_tenant(asked: Asked, name: Name) -> Tenant:
+@account_routes.post("/tenants/{name}/enable", **requires(Permission.MANAGE_TENANTS))
+async def enable_tenant(asked: Context, name: Name) -> Tenant:
     """Let the credentials of a tenant hold again."""
-    return _tenant(await asked.access.disable_tenant(name, disabled=False))
+    return _present_tenant(await asked.access.disable_tenant(name, disabled=False))
 
 
-@account_routes.delete("/tenants/{name}", **needs(Permission.MANAGE_TENANTS))
-async def erase_tenant(asked: Asked, name: Name, confirm: Text | None = None) -> Erased:
+@account_routes.delete("/tenants/{name}", **requires(Permission.MANAGE_TENANTS))
+async def erase_tenant(asked: Context, name: Name, confirm: Text | None = None) -> Erased:
     """Remove everything a tenant has. `confirm` must repeat its name."""
     access = asked.access
     await access.tenant(name)
     if confirm != name:
         raise InputError("nothing was erased: repeat the tenant's name in `confirm`")
-    return Erased(rows=await erased(asked.whole, access, name))
+    return Erased(rows=await erase_tenant_data(asked.whole, access, name))
 
 
 @account_routes.get(
     "/tenants/{name}/export",
     response_class=StreamingResponse,
     responses={200: {"content": {"application/x-ndjson": {"schema": {"type": "string"}}}}},
-    **needs(Permission.MANAGE_TENANTS, Permission.SEE_PAYLOADS, **{"x-stream": True}),
+    **requires(Permission.MANAGE_TENANTS, Permission.SEE_PAYLOADS, **{"x-stream": True}),
 )
-async def export_tenant(asked: Asked, name: Name) -> StreamingResponse:
+async def export_tenant(asked: Context, name: Name) -> StreamingResponse:
     """Everything a tenant has, one JSON object on each line, with nothing hidden; noted in its log."""
     await asked.access.tenant(name)
-    things = await exported(asked.whole, asked.access, name)
-    return StreamingResponse(_in_lines(things), media_type="application/x-ndjson")
+    things = await export_tenant_data(asked.whole, asked.access, name)
+    return StreamingResponse(_encode_lines(things), media_type="application/x-ndjson")
 
 
-async def _in_lines(things: AsyncIterator[tuple[str, Any]]) -> AsyncIterator[bytes]:
+async def _encode_lines(things: AsyncIterator[tuple[str, Any]]) -> AsyncIterator[bytes]:
     async for kind, value in things:
         yield json.dumps({"kind": kind, **jsonable_encoder(value)}, ensure_ascii=True).encode() + b"\n"
 
 
-def _tenant(row: TenantRow) -> Tenant:
+def _present_tenant(row: TenantRow) -> Tenant:
     return Tenant(
         name=row.tenant,
-        created_at=moment(row.created_at),
+        created_at=to_datetime(row.created_at),
         created_by=row.created_by,
         disabled=row.disabled_at is not None,
     )
@@ -216,77 +219,77 @@ class Change(Body):
     active: bool | None = None
 
 
-@account_routes.get("/users", **needs(Permission.MANAGE_PEOPLE))
-async def list_users(asked: Asked) -> list[User]:
+@account_routes.get("/users", **requires(Permission.MANAGE_PEOPLE))
+async def list_users(asked: Context) -> list[User]:
     """The people of this tenant."""
-    return [_user(row) for row in await asked.access.users(asked.one_tenant)]
+    return [_present_user(row) for row in await asked.access.users(asked.one_tenant)]
 
 
-@account_routes.post("/users", status_code=201, **needs(Permission.MANAGE_PEOPLE, **{SECRET: True}))
-async def create_user(asked: Asked, body: NewPerson) -> CreatedUser:
+@account_routes.post("/users", status_code=201, **requires(Permission.MANAGE_PEOPLE, **{SECRET_EXTENSION: True}))
+async def create_user(asked: Context, body: NewPerson) -> CreatedUser:
     """Make a person known to this tenant."""
     new = NewUser(
         email=body.email,
         tenant=asked.home,
-        role=role_of(body.role),
+        role=parse_role(body.role),
         password=body.password,
         payloads=body.may_see_payloads,
     )
     row, code = await asked.access.create_user(new)
     shown = await asked.access.user(new.tenant, row.id)
-    return CreatedUser(**_user(shown).model_dump(), code=code)
+    return CreatedUser(**_present_user(shown).model_dump(), code=code)
 
 
-@account_routes.get("/users/{id}", **needs(Permission.MANAGE_PEOPLE))
-async def show_user(asked: Asked, id: Id) -> User:
+@account_routes.get("/users/{id}", **requires(Permission.MANAGE_PEOPLE))
+async def show_user(asked: Context, id: Id) -> User:
     """One of the people of this tenant."""
-    return _user(await asked.access.user(asked.one_tenant, id))
+    return _present_user(await asked.access.user(asked.one_tenant, id))
 
 
-@account_routes.post("/users/{id}/role", **needs(Permission.MANAGE_PEOPLE, **{SECRET: True}))
-async def change_user(asked: Asked, id: Id, body: Change) -> CreatedUser:
+@account_routes.post("/users/{id}/role", **requires(Permission.MANAGE_PEOPLE, **{SECRET_EXTENSION: True}))
+async def change_user(asked: Context, id: Id, body: Change) -> CreatedUser:
     """Change what a person is to this tenant, or let them be nothing to it any more.
 
     For somebody whom another tenant knows already an owner gets a code: their old password holds no longer.
     """
-    tenant, user = asked.home, await _person(asked, id)
-    role = None if body.role is None else role_of(body.role)
-    part = Part(role=role, payloads=body.may_see_payloads, active=body.active)
-    changed, code = await give_part(asked.access, user, tenant, part)
-    return CreatedUser(**_user(changed).model_dump(), code=code)
+    tenant, user = asked.home, await _find_user(asked, id)
+    role = None if body.role is None else parse_role(body.role)
+    part = MembershipChange(role=role, payloads=body.may_see_payloads, active=body.active)
+    changed, code = await change_membership(asked.access, user, tenant, part)
+    return CreatedUser(**_present_user(changed).model_dump(), code=code)
 
 
-async def _person(asked: Asking, id: str) -> UserRow:
+async def _find_user(asked: RequestContext, id: str) -> UserRow:
     """Somebody of this tenant; an owner, who may give a role to people of others, finds those as well."""
     if asked.principal.may(Permission.MANAGE_TENANTS):
         return await asked.access.user(None, id, near=asked.home)
     return await asked.access.user(asked.home, id)
 
 
-@account_routes.post("/users/{id}/code", **needs(Permission.MANAGE_TENANTS, **{SECRET: True}))
-async def make_code(asked: Asked, id: Id) -> Code:
+@account_routes.post("/users/{id}/code", **requires(Permission.MANAGE_TENANTS, **{SECRET_EXTENSION: True}))
+async def make_code(asked: Context, id: Id) -> Code:
     """A code with which a person can sign in once, within a day, and choose a new password."""
-    user, code = await code_for(asked.access, id, asked.tenant)
+    user, code = await create_sign_in_code(asked.access, id, asked.tenant)
     return Code(id=user.id, code=code)
 
 
-@account_routes.post("/users/{id}/disable", **needs(Permission.MANAGE_TENANTS))
-async def disable_user(asked: Asked, id: Id) -> User:
+@account_routes.post("/users/{id}/disable", **requires(Permission.MANAGE_TENANTS))
+async def disable_user(asked: Context, id: Id) -> User:
     """Let a person sign in nowhere; whoever is signed in no longer is."""
-    return _user(await asked.access.disable_user(id, disabled=True))
+    return _present_user(await asked.access.disable_user(id, disabled=True))
 
 
-@account_routes.post("/users/{id}/enable", **needs(Permission.MANAGE_TENANTS))
-async def enable_user(asked: Asked, id: Id) -> User:
+@account_routes.post("/users/{id}/enable", **requires(Permission.MANAGE_TENANTS))
+async def enable_user(asked: Context, id: Id) -> User:
     """Let a person sign in again."""
-    return _user(await asked.access.disable_user(id, disabled=False))
+    return _present_user(await asked.access.disable_user(id, disabled=False))
 
 
-def _user(row: UserRow) -> User:
+def _present_user(row: UserRow) -> User:
     return User(
         id=row.id,
         email=row.email,
-        created_at=moment(row.created_at),
+        created_at=to_datetime(row.created_at),
         disabled=row.disabled_at is not None,
         memberships=[
             Membership(tenant=each.tenant, role=each.role, may_see_payloads=each.payloads, active=each.active)
@@ -328,18 +331,18 @@ class CreatedToken(Token):
     secret: str
 
 
-@account_routes.get("/tokens", **needs(Permission.MANAGE_PEOPLE))
-async def list_tokens(asked: Asked) -> list[Token]:
+@account_routes.get("/tokens", **requires(Permission.MANAGE_PEOPLE))
+async def list_tokens(asked: Context) -> list[Token]:
     """The tokens of this tenant, newest first."""
-    return [_token(row) for row in await asked.access.tokens(asked.one_tenant)]
+    return [_present_token(row) for row in await asked.access.tokens(asked.one_tenant)]
 
 
-@account_routes.post("/tokens", status_code=201, **needs(Permission.MANAGE_PEOPLE, **{SECRET: True}))
-async def create_token(asked: Asked, body: WantedToken) -> CreatedToken:
+@account_routes.post("/tokens", status_code=201, **requires(Permission.MANAGE_PEOPLE, **{SECRET_EXTENSION: True}))
+async def create_token(asked: Context, body: WantedToken) -> CreatedToken:
     """Make a token. Its secret is in this answer and nowhere else."""
     new = NewToken(
         tenant=asked.home,
-        role=role_of(body.role),
+        role=parse_role(body.role),
         name=body.name,
         kind=TokenKind(body.kind),
         workflows=tuple(body.workflows),
@@ -347,22 +350,22 @@ async def create_token(asked: Asked, body: WantedToken) -> CreatedToken:
         lasts=body.lasts,
     )
     made = await asked.access.create_token(new)
-    return CreatedToken(**_token(made.token).model_dump(), secret=made.secret)
+    return CreatedToken(**_present_token(made.token).model_dump(), secret=made.secret)
 
 
-@account_routes.get("/tokens/{id}", **needs(Permission.MANAGE_PEOPLE))
-async def show_token(asked: Asked, id: Id) -> Token:
+@account_routes.get("/tokens/{id}", **requires(Permission.MANAGE_PEOPLE))
+async def show_token(asked: Context, id: Id) -> Token:
     """One token."""
-    return _token(await asked.access.token(asked.one_tenant, id))
+    return _present_token(await asked.access.token(asked.one_tenant, id))
 
 
-@account_routes.post("/tokens/{id}/revoke", **needs(Permission.MANAGE_PEOPLE))
-async def revoke_token(asked: Asked, id: Id) -> Token:
+@account_routes.post("/tokens/{id}/revoke", **requires(Permission.MANAGE_PEOPLE))
+async def revoke_token(asked: Context, id: Id) -> Token:
     """Let a token hold no longer."""
-    return _token(await asked.access.revoke_token(asked.one_tenant, id))
+    return _present_token(await asked.access.revoke_token(asked.one_tenant, id))
 
 
-def _token(row: TokenRow) -> Token:
+def _present_token(row: TokenRow) -> Token:
     return Token(
         id=row.id,
         kind=row.kind,
@@ -371,8 +374,8 @@ def _token(row: TokenRow) -> Token:
         role=row.role,
         may_see_payloads=row.payloads,
         workflows=list(row.workflows),
-        created_at=moment(row.created_at),
+        created_at=to_datetime(row.created_at),
         created_by=row.created_by,
-        expires_at=moment(row.expires_at),
-        revoked_at=moment(row.revoked_at),
+        expires_at=to_datetime(row.expires_at),
+        revoked_at=to_datetime(row.revoked_at),
     )

@@ -11,36 +11,15 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from redrive.core.roles import Permission
-from redrive.duration import seconds
+from redrive.duration import parse_duration
 from redrive.errors import ConfigurationError, InputError, NotAllowed
 from redrive.policy import RetryPolicy
-from redrive.server.idempotency import KEY, OnceRoute
-from redrive.server.request import Asking
-
-__all__ = [
-    "Body",
-    "Cursor",
-    "Id",
-    "Index",
-    "Json",
-    "Key",
-    "Limit",
-    "Name",
-    "Reason",
-    "Since",
-    "Span",
-    "Text",
-    "Until",
-    "policy_of",
-    "router",
-    "searched",
-    "span_of",
-]
-
+from redrive.server.idempotency import KEY_HEADER, IdempotentRoute
+from redrive.server.request import RequestContext
 
 Id = Annotated[str, Path(pattern=r"^[!-~]{1,200}$", description="An id.")]
 Name = Annotated[str, Path(pattern=r"^[^/#\x00-\x1f]{1,255}$", description="A name.")]
-Key = Annotated[str | None, Header(alias=KEY, max_length=255)]
+Key = Annotated[str | None, Header(alias=KEY_HEADER, max_length=255)]
 Limit = Annotated[int, Query(ge=1, le=500, description="How many at most.")]
 Cursor = Annotated[str | None, Query(max_length=200, description="`next` or `prev` of another page.")]
 Since = Annotated[datetime | None, Query(description="At or after this time, with its zone.")]
@@ -51,7 +30,7 @@ Index = Annotated[
 ]
 Span = Annotated[float | str, Field(description="Seconds, or a text such as `10m`.")]
 Text = Annotated[str, Field(min_length=1, max_length=255)]
-_UNKNOWN = 20
+_MAX_UNKNOWN_NAMES = 20
 
 
 class Body(BaseModel):
@@ -63,7 +42,7 @@ class Body(BaseModel):
     @classmethod
     def _check_names(cls, data: Any) -> Any:
         """Refuse many unknown names with one error: one for each costs more than parsing the body."""
-        if isinstance(data, dict) and len(data) > len(cls.model_fields) + _UNKNOWN:
+        if isinstance(data, dict) and len(data) > len(cls.model_fields) + _MAX_UNKNOWN_NAMES:
             raise PydanticCustomError("too_many_names", "too many unknown names")
         return data
 
@@ -74,7 +53,7 @@ class Reason(Body):
     reason: str | None = Field(default=None, max_length=10_000)
 
 
-class Json(JSONResponse):
+class SafeJsonResponse(JSONResponse):
     """JSON that can be sent whatever its texts hold: half a character is written as its number."""
 
     def render(self, content: Any) -> bytes:
@@ -86,12 +65,12 @@ class Json(JSONResponse):
             return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
 
 
-def router(tag: str) -> APIRouter:
+def make_router(tag: str) -> APIRouter:
     """Routes under one heading of the document."""
-    return APIRouter(route_class=OnceRoute, tags=[tag], default_response_class=Json)
+    return APIRouter(route_class=IdempotentRoute, tags=[tag], default_response_class=SafeJsonResponse)
 
 
-def searched(asked: Asking, text: str | None) -> str | None:
+def check_search_text(asked: RequestContext, text: str | None) -> str | None:
     """What is looked for in the texts of errors, for those who may read all of them.
 
     What is hidden there is searched, too: to others, how many letters match would tell it bit by bit.
@@ -104,15 +83,15 @@ def searched(asked: Asking, text: str | None) -> str | None:
     return text
 
 
-def span_of(what: str, given: float | str | None) -> float | None:
+def parse_span(what: str, given: float | str | None) -> float | None:
     """A duration in seconds as it came in a body."""
     try:
-        return None if given is None else seconds(given, what)
+        return None if given is None else parse_duration(given, what)
     except ConfigurationError as error:
         raise InputError(str(error)) from None
 
 
-def policy_of(given: dict[str, Any] | None) -> RetryPolicy | None:
+def parse_policy(given: dict[str, Any] | None) -> RetryPolicy | None:
     """A retry policy as it came in a body."""
     if given is None:
         return None

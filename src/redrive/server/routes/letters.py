@@ -16,7 +16,7 @@ from redrive.desk.models import DeadLetter
 from redrive.desk.presenter import GroupList
 from redrive.desk.preview import DryRun
 from redrive.errors import InputError
-from redrive.server.request import Asked, Asking, needs
+from redrive.server.request import Context, RequestContext, requires
 from redrive.server.routes.common import (
     Body,
     Cursor,
@@ -28,22 +28,19 @@ from redrive.server.routes.common import (
     Since,
     Text,
     Until,
-    policy_of,
-    router,
-    searched,
+    check_search_text,
+    make_router,
+    parse_policy,
 )
-from redrive.server.routes.runs import indexed
+from redrive.server.routes.runs import parse_index
 from redrive.store.bulk import SetItemStatus
 from redrive.store.filters import LetterFilter
 from redrive.store.records import Facets, Page
 
-__all__ = ["Mode", "bulk_routes", "letter_routes"]
-
-
 # -- Dead letters: looking, deciding, noting; one at a time ----------------------------------------------
 
 
-letter_routes = router("dead letters")
+letter_routes = make_router("dead letters")
 Mode = Literal["FROM_FAILED", "STEP_ONLY", "FROM_STEP", "SKIP", "FULL"]
 
 
@@ -91,8 +88,8 @@ class Count(Body):
     total: int
 
 
-def _where(
-    asked: Asked,
+def _make_filter(
+    asked: Context,
     status: Annotated[list[LetterStatus] | None, Query(max_length=20)] = None,
     code: Text | None = None,
     stage: Text | None = None,
@@ -117,62 +114,60 @@ def _where(
         fingerprint=fingerprint,
         owner=owner,
         tag=tag,
-        text=searched(asked, text),
-        index=indexed(index),
+        text=check_search_text(asked, text),
+        index=parse_index(index),
         since=since,
         until=until,
     )
 
 
-Where = Annotated[LetterFilter, Depends(_where)]
+LetterQuery = Annotated[LetterFilter, Depends(_make_filter)]
 """The letters that a query names."""
 
 
-@letter_routes.get("/workflow-dlq", **needs(Permission.LOOK))
+@letter_routes.get("/workflow-dlq", **requires(Permission.LOOK))
 async def list_letters(
-    asked: Asked, where: Where, limit: Limit = 50, cursor: Cursor = None
+    asked: Context, where: LetterQuery, limit: Limit = 50, cursor: Cursor = None
 ) -> Page[DeadLetter]:
     """A page of dead letters, newest first."""
     return await asked.desk.dlq.list(where, limit=limit, cursor=cursor)
 
 
-@letter_routes.get("/workflow-dlq/count", **needs(Permission.LOOK))
-async def count_letters(asked: Asked, where: Where) -> Count:
+@letter_routes.get("/workflow-dlq/count", **requires(Permission.LOOK))
+async def count_letters(asked: Context, where: LetterQuery) -> Count:
     """How many dead letters match."""
     return Count(total=await asked.desk.dlq.count(where))
 
 
-@letter_routes.get("/workflow-dlq/facets", **needs(Permission.LOOK))
-async def show_facets(asked: Asked, where: Where) -> Facets:
+@letter_routes.get("/workflow-dlq/facets", **requires(Permission.LOOK))
+async def show_facets(asked: Context, where: LetterQuery) -> Facets:
     """How the newest 2,000 letters that match are spread over codes, stages, workflows, steps, owners."""
     return await asked.desk.dlq.facets(where)
 
 
-@letter_routes.get("/workflow-dlq/groups", **needs(Permission.LOOK))
+@letter_routes.get("/workflow-dlq/groups", **requires(Permission.LOOK))
 async def list_groups(
-    asked: Asked, status: Literal["OPEN", "ALL"] = "OPEN", limit: Limit = 50, cursor: Cursor = None
+    asked: Context, status: Literal["OPEN", "ALL"] = "OPEN", limit: Limit = 50, cursor: Cursor = None
 ) -> GroupList:
     """A page of failures with one cause each, the one seen last first."""
     wanted = None if status == "ALL" else status
     return await asked.desk.dlq.groups(asked.one_tenant, status=wanted, limit=limit, cursor=cursor)
 
 
-@letter_routes.get("/workflow-dlq/{id}", **needs(Permission.LOOK))
-async def show_letter(asked: Asked, id: Id) -> DeadLetter:
+@letter_routes.get("/workflow-dlq/{id}", **requires(Permission.LOOK))
+async def show_letter(asked: Context, id: Id) -> DeadLetter:
     """One dead letter with its run's steps, every attempt, its replays and its history."""
     return await asked.desk.dlq.get(id)
 
 
-@letter_routes.post("/workflow-dlq/{id}/reveal", **needs(Permission.SEE_PAYLOADS, **{"x-own-key": True}))
-async def reveal_letter(asked: Asked, id: Id) -> DeadLetter:
+@letter_routes.post("/workflow-dlq/{id}/reveal", **requires(Permission.SEE_PAYLOADS, **{"x-own-key": True}))
+async def reveal_letter(asked: Context, id: Id) -> DeadLetter:
     """The same with nothing hidden; the audit log says who looked."""
     return await asked.desk.dlq.get(id, reveal=True, by=asked.by)
 
 
-@letter_routes.post("/workflow-dlq/{id}/replay", **needs(Permission.DECIDE))
-async def replay_letter(
-    asked: Asked, id: Id, body: Decision | None = None, key: Key = None
-) -> Replay | DryRun:
+@letter_routes.post("/workflow-dlq/{id}/replay", **requires(Permission.DECIDE))
+async def replay_letter(asked: Context, id: Id, body: Decision | None = None, key: Key = None) -> Replay | DryRun:
     """Run a dead-lettered run again. The same decision sent again gets the same answer."""
     body = body or Decision()
     return await asked.desk.dlq.replay(
@@ -182,7 +177,7 @@ async def replay_letter(
         input=body.input,
         patch=body.patch,
         output=body.output,
-        retry=policy_of(body.override_retry_policy),
+        retry=parse_policy(body.override_retry_policy),
         new_operation=body.new_operation,
         dry_run=body.dry_run,
         by=asked.by,
@@ -191,46 +186,40 @@ async def replay_letter(
     )
 
 
-@letter_routes.post("/workflow-dlq/{id}/complete", **needs(Permission.DECIDE))
-async def complete_letter(asked: Asked, id: Id, body: Output, key: Key = None) -> Replay | DryRun:
+@letter_routes.post("/workflow-dlq/{id}/complete", **requires(Permission.DECIDE))
+async def complete_letter(asked: Context, id: Id, body: Output, key: Key = None) -> Replay | DryRun:
     """Give the failed step's result by hand, and let the run go on with it."""
     return await asked.desk.dlq.replay(
-        id,
-        "COMPLETE",
-        output=body.output,
-        dry_run=body.dry_run,
-        by=asked.by,
-        reason=body.reason,
-        idempotency_key=key,
+        id, "COMPLETE", output=body.output, dry_run=body.dry_run, by=asked.by, reason=body.reason, idempotency_key=key
     )
 
 
-@letter_routes.post("/workflow-dlq/{id}/resolve", **needs(Permission.DECIDE))
-async def resolve_letter(asked: Asked, id: Id, body: Reason | None = None) -> DeadLetter:
+@letter_routes.post("/workflow-dlq/{id}/resolve", **requires(Permission.DECIDE))
+async def resolve_letter(asked: Context, id: Id, body: Reason | None = None) -> DeadLetter:
     """Close a letter whose cause was dealt with outside."""
     return await asked.desk.dlq.resolve(id, by=asked.by, reason=body.reason if body else None)
 
 
-@letter_routes.post("/workflow-dlq/{id}/ignore", **needs(Permission.DECIDE))
-async def ignore_letter(asked: Asked, id: Id, body: Reason | None = None) -> DeadLetter:
+@letter_routes.post("/workflow-dlq/{id}/ignore", **requires(Permission.DECIDE))
+async def ignore_letter(asked: Context, id: Id, body: Reason | None = None) -> DeadLetter:
     """Close a letter that needs nothing done."""
     return await asked.desk.dlq.ignore(id, by=asked.by, reason=body.reason if body else None)
 
 
-@letter_routes.post("/workflow-dlq/{id}/assign", **needs(Permission.NOTE))
-async def assign_letter(asked: Asked, id: Id, body: Assignment) -> DeadLetter:
+@letter_routes.post("/workflow-dlq/{id}/assign", **requires(Permission.NOTE))
+async def assign_letter(asked: Context, id: Id, body: Assignment) -> DeadLetter:
     """Say who looks after a letter."""
     return await asked.desk.dlq.assign(id, to=body.to, by=asked.by)
 
 
-@letter_routes.post("/workflow-dlq/{id}/comment", **needs(Permission.NOTE))
-async def comment_letter(asked: Asked, id: Id, body: Comment) -> DeadLetter:
+@letter_routes.post("/workflow-dlq/{id}/comment", **requires(Permission.NOTE))
+async def comment_letter(asked: Context, id: Id, body: Comment) -> DeadLetter:
     """Say something about a letter."""
     return await asked.desk.dlq.comment(id, body.text, by=asked.by)
 
 
-@letter_routes.post("/workflow-dlq/{id}/tag", **needs(Permission.NOTE))
-async def tag_letter(asked: Asked, id: Id, body: Tags) -> DeadLetter:
+@letter_routes.post("/workflow-dlq/{id}/tag", **requires(Permission.NOTE))
+async def tag_letter(asked: Context, id: Id, body: Tags) -> DeadLetter:
     """Mark a letter with words."""
     return await asked.desk.dlq.tag(id, body.tags, by=asked.by)
 
@@ -238,7 +227,7 @@ async def tag_letter(asked: Asked, id: Id, body: Tags) -> DeadLetter:
 # -- Decisions on many letters, and how far they are -----------------------------------------------------
 
 
-bulk_routes = router("decisions on many")
+bulk_routes = make_router("decisions on many")
 
 
 class Filter(Body):
@@ -281,13 +270,13 @@ class Many(Reason):
     ids: list[Annotated[str, Field(max_length=200)]] | None = Field(default=None, max_length=10_000)
     rate: RateText | None = None
 
-    def letters(self, asked: Asking) -> LetterFilter | list[str]:
+    def letters(self, asked: RequestContext) -> LetterFilter | list[str]:
         """The letters that are meant."""
         if (self.filter is None) == (self.ids is None):
             raise InputError("give either a filter or ids; an empty filter means all letters that are open")
         if self.filter is None:
             return self.ids or []
-        searched(asked, self.filter.text)
+        check_search_text(asked, self.filter.text)
         return LetterFilter(**self.filter.model_dump())
 
 
@@ -303,8 +292,8 @@ class ReplayMany(Many):
     dry_run: bool = False
 
 
-@bulk_routes.post("/workflow-dlq/replay", status_code=202, **needs(Permission.DECIDE))
-async def replay_letters(asked: Asked, body: ReplayMany) -> LetterSet | DryRunOfMany:
+@bulk_routes.post("/workflow-dlq/replay", status_code=202, **requires(Permission.DECIDE))
+async def replay_letters(asked: Context, body: ReplayMany) -> LetterSet | DryRunOfMany:
     """Replay many letters, each at most once; workers carry it out. `dry_run` counts and checks."""
     return await asked.desk.dlq.replay_many(
         body.letters(asked),
@@ -317,42 +306,42 @@ async def replay_letters(asked: Asked, body: ReplayMany) -> LetterSet | DryRunOf
         from_step=body.from_step_index,
         patch=body.patch,
         output=body.output,
-        retry=policy_of(body.override_retry_policy),
+        retry=parse_policy(body.override_retry_policy),
         new_operation=body.new_operation,
     )
 
 
-@bulk_routes.post("/workflow-dlq/resolve", status_code=202, **needs(Permission.DECIDE))
-async def resolve_letters(asked: Asked, body: Many) -> LetterSet:
+@bulk_routes.post("/workflow-dlq/resolve", status_code=202, **requires(Permission.DECIDE))
+async def resolve_letters(asked: Context, body: Many) -> LetterSet:
     """Resolve many letters."""
     return await asked.desk.dlq.resolve_many(
         body.letters(asked), by=asked.by, reason=body.reason, tenant=asked.one_tenant, rate=body.rate
     )
 
 
-@bulk_routes.post("/workflow-dlq/ignore", status_code=202, **needs(Permission.DECIDE))
-async def ignore_letters(asked: Asked, body: Many) -> LetterSet:
+@bulk_routes.post("/workflow-dlq/ignore", status_code=202, **requires(Permission.DECIDE))
+async def ignore_letters(asked: Context, body: Many) -> LetterSet:
     """Ignore many letters."""
     return await asked.desk.dlq.ignore_many(
         body.letters(asked), by=asked.by, reason=body.reason, tenant=asked.one_tenant, rate=body.rate
     )
 
 
-@bulk_routes.get("/bulk-replays", **needs(Permission.LOOK))
-async def list_sets(asked: Asked, limit: Limit = 50, cursor: Cursor = None) -> Page[LetterSet]:
+@bulk_routes.get("/bulk-replays", **requires(Permission.LOOK))
+async def list_sets(asked: Context, limit: Limit = 50, cursor: Cursor = None) -> Page[LetterSet]:
     """A page of decisions on many letters, the newest first."""
     return await asked.desk.dlq.sets(limit=limit, cursor=cursor)
 
 
-@bulk_routes.get("/bulk-replays/{id}", **needs(Permission.LOOK))
-async def show_set(asked: Asked, id: Id) -> LetterSet:
+@bulk_routes.get("/bulk-replays/{id}", **requires(Permission.LOOK))
+async def show_set(asked: Context, id: Id) -> LetterSet:
     """A decision on many letters and how far it is."""
     return await asked.desk.dlq.set(id)
 
 
-@bulk_routes.get("/bulk-replays/{id}/items", **needs(Permission.LOOK))
+@bulk_routes.get("/bulk-replays/{id}/items", **requires(Permission.LOOK))
 async def list_set_items(
-    asked: Asked,
+    asked: Context,
     id: Id,
     status: Annotated[SetItemStatus | None, Query()] = None,
     limit: Limit = 50,
@@ -362,25 +351,25 @@ async def list_set_items(
     return await asked.desk.dlq.set_items(id, status=status, limit=limit, cursor=cursor)
 
 
-@bulk_routes.post("/bulk-replays/{id}/stop", **needs(Permission.DECIDE))
-async def stop_set(asked: Asked, id: Id) -> LetterSet:
+@bulk_routes.post("/bulk-replays/{id}/stop", **requires(Permission.DECIDE))
+async def stop_set(asked: Context, id: Id) -> LetterSet:
     """Decide on no further letter. What was decided stays so."""
     return await asked.desk.dlq.stop_set(id, by=asked.by)
 
 
-@bulk_routes.post("/bulk-replays/{id}/pause", **needs(Permission.DECIDE))
-async def pause_set(asked: Asked, id: Id) -> LetterSet:
+@bulk_routes.post("/bulk-replays/{id}/pause", **requires(Permission.DECIDE))
+async def pause_set(asked: Context, id: Id) -> LetterSet:
     """Decide on no further letter until it is resumed. What is in hand is finished."""
     return await asked.desk.dlq.pause_set(id, by=asked.by)
 
 
-@bulk_routes.post("/bulk-replays/{id}/resume", **needs(Permission.DECIDE))
-async def resume_set(asked: Asked, id: Id) -> LetterSet:
+@bulk_routes.post("/bulk-replays/{id}/resume", **requires(Permission.DECIDE))
+async def resume_set(asked: Context, id: Id) -> LetterSet:
     """Go on where it was paused."""
     return await asked.desk.dlq.resume_set(id, by=asked.by)
 
 
-@bulk_routes.post("/bulk-replays/{id}/rate", **needs(Permission.DECIDE))
-async def rate_set(asked: Asked, id: Id, body: Pace) -> LetterSet:
+@bulk_routes.post("/bulk-replays/{id}/rate", **requires(Permission.DECIDE))
+async def rate_set(asked: Context, id: Id, body: Pace) -> LetterSet:
     """Let it decide on at most so many letters from now on."""
     return await asked.desk.dlq.rate_set(id, body.rate, by=asked.by)

@@ -12,11 +12,11 @@ from redrive.core.states import RunStatus
 from redrive.desk.decisions import Replay
 from redrive.desk.models import AttemptRecord, Run, StepRecord
 from redrive.desk.preview import DryRun
-from redrive.desk.runs import Surroundings, Wanted
+from redrive.desk.runs import StartRequest, Surroundings
 from redrive.desk.saga import Saga, SagaEntry
 from redrive.errors import InputError, NotFound
 from redrive.records import replace
-from redrive.server.request import Asked, Asking, needs
+from redrive.server.request import Context, RequestContext, requires
 from redrive.server.routes.common import (
     Body,
     Cursor,
@@ -29,21 +29,18 @@ from redrive.server.routes.common import (
     Span,
     Text,
     Until,
-    policy_of,
-    router,
-    span_of,
+    make_router,
+    parse_policy,
+    parse_span,
 )
 from redrive.store.filters import RunFilter
 from redrive.store.records import Page
 
-__all__ = ["indexed", "run_routes", "saga_routes"]
-
-
 # -- Runs: starting, finding, looking, cancelling, retrying ----------------------------------------------
 
 
-run_routes = router("runs")
-_OPTIONS = frozenset({"delay", "deadline", "priority", "queue", "correlation_id"})
+run_routes = make_router("runs")
+_START_OPTIONS = frozenset({"delay", "deadline", "priority", "queue", "correlation_id"})
 
 
 class Event(Body):
@@ -66,19 +63,19 @@ class NewRun(Body):
     retry: dict[str, Any] | None = None
     event: Event | None = None
 
-    def wanted(self, tenant: str, key: str | None) -> Wanted:
+    def wanted(self, tenant: str, key: str | None) -> StartRequest:
         """The run as the desk starts it."""
         options: dict[str, Any] = {"tenant": tenant}
-        for name in self.model_fields_set & _OPTIONS:
+        for name in self.model_fields_set & _START_OPTIONS:
             options[name] = getattr(self, name)
         for name in options.keys() & {"delay", "deadline"}:
-            options[name] = span_of(name, options[name])
+            options[name] = parse_span(name, options[name])
         if self.retry is not None:
-            options["retry"] = policy_of(self.retry)
+            options["retry"] = parse_policy(self.retry)
         if key is not None:
             options["idempotency_key"] = key
         event = None if self.event is None else (self.event.stream, self.event.id)
-        return Wanted(workflow=self.workflow, input=self.input, options=options, event=event)
+        return StartRequest(workflow=self.workflow, input=self.input, options=options, event=event)
 
 
 class KeyedRun(NewRun):
@@ -120,32 +117,30 @@ class Retry(Reason):
     dry_run: bool = False
 
 
-@run_routes.post("/runs", status_code=201, **needs(Permission.START, **{"x-own-key": True}))
-async def start_run(asked: Asked, body: NewRun, key: Key = None) -> Accepted:
+@run_routes.post("/runs", status_code=201, **requires(Permission.START, **{"x-own-key": True}))
+async def start_run(asked: Context, body: NewRun, key: Key = None) -> Accepted:
     """Start a run. The header Idempotency-Key is the run's key: the same key is the same run."""
-    (started,) = await _start(asked, [body.wanted(asked.home, key)])
+    (started,) = await _accept_runs(asked, [body.wanted(asked.home, key)])
     return started
 
 
-@run_routes.post("/runs:batch", status_code=201, **needs(Permission.START))
-async def start_runs(asked: Asked, body: Batch) -> AcceptedBatch:
+@run_routes.post("/runs:batch", status_code=201, **requires(Permission.START))
+async def start_runs(asked: Context, body: Batch) -> AcceptedBatch:
     """Start up to a thousand runs in one commit; one that does not fit lets none be started."""
     tenant = asked.home
-    return AcceptedBatch(
-        runs=await _start(asked, [run.wanted(tenant, run.idempotency_key) for run in body.runs])
-    )
+    return AcceptedBatch(runs=await _accept_runs(asked, [run.wanted(tenant, run.idempotency_key) for run in body.runs]))
 
 
-async def _start(asked: Asking, wanted: list[Wanted]) -> list[Accepted]:
+async def _accept_runs(asked: RequestContext, wanted: list[StartRequest]) -> list[Accepted]:
     started = await asked.desk.starter.start(wanted)
     pairs = zip(wanted, started, strict=True)
     made = Accepted.model_construct  # of what is known to fit
     return [made(id=one.public_id, workflow=each.workflow, new=one.new) for each, one in pairs]
 
 
-@run_routes.get("/runs", **needs(Permission.LOOK))
+@run_routes.get("/runs", **requires(Permission.LOOK))
 async def list_runs(
-    asked: Asked,
+    asked: Context,
     workflow: Text | None = None,
     status: Annotated[list[RunStatus] | None, Query(max_length=20)] = None,
     correlation_id: Text | None = None,
@@ -166,14 +161,14 @@ async def list_runs(
         idempotency_key=idempotency_key,
         queue=queue,
         handler_for=handler_for,
-        index=indexed(index),
+        index=parse_index(index),
         since=since,
         until=until,
     )
     return await asked.desk.runs.list(where, limit=limit, cursor=cursor)
 
 
-def indexed(given: list[str] | None) -> dict[str, str] | None:
+def parse_index(given: list[str] | None) -> dict[str, str] | None:
     """Values to search by, from texts like `customer.email:ann@example.org`."""
     found: dict[str, str] = {}
     for text in given or ():
@@ -184,39 +179,39 @@ def indexed(given: list[str] | None) -> dict[str, str] | None:
     return found or None
 
 
-@run_routes.get("/runs/{id}", **needs(Permission.LOOK))
-async def show_run(asked: Asked, id: Id) -> Run:
+@run_routes.get("/runs/{id}", **requires(Permission.LOOK))
+async def show_run(asked: Context, id: Id) -> Run:
     """One run with its input, result, steps and every attempt."""
     return await asked.desk.runs.get(id)
 
 
-@run_routes.get("/runs/{id}/steps", **needs(Permission.LOOK))
-async def list_steps(asked: Asked, id: Id) -> list[StepRecord]:
+@run_routes.get("/runs/{id}/steps", **requires(Permission.LOOK))
+async def list_steps(asked: Context, id: Id) -> list[StepRecord]:
     """The steps of a run, with every attempt, in order of their first begin."""
     return list((await asked.desk.runs.get(id)).steps)
 
 
-@run_routes.get("/runs/{id}/attempts", **needs(Permission.LOOK))
-async def list_attempts(asked: Asked, id: Id) -> list[AttemptRecord]:
+@run_routes.get("/runs/{id}/attempts", **requires(Permission.LOOK))
+async def list_attempts(asked: Context, id: Id) -> list[AttemptRecord]:
     """All attempts of a run's steps, in order of time."""
     steps = (await asked.desk.runs.get(id)).steps
     return sorted((each for step in steps for each in step.attempts), key=lambda each: each.began_at)
 
 
-@run_routes.get("/runs/{id}/around", **needs(Permission.LOOK))
-async def show_around(asked: Asked, id: Id) -> Surroundings:
+@run_routes.get("/runs/{id}/around", **requires(Permission.LOOK))
+async def show_around(asked: Context, id: Id) -> Surroundings:
     """What else decides how a run goes on: pauses, workers that are alive, the circuit it waits for."""
     return await asked.desk.runs.around(id)
 
 
-@run_routes.post("/runs/{id}/cancel", **needs(Permission.CANCEL))
-async def cancel_run(asked: Asked, id: Id, body: Reason | None = None) -> Run:
+@run_routes.post("/runs/{id}/cancel", **requires(Permission.CANCEL))
+async def cancel_run(asked: Context, id: Id, body: Reason | None = None) -> Run:
     """Cancel a run for good; cancelling it again changes nothing."""
     return await asked.desk.runs.cancel(id, by=asked.by, reason=(body and body.reason) or "")
 
 
-@run_routes.post("/runs/{id}/retry", **needs(Permission.DECIDE))
-async def retry_run(asked: Asked, id: Id, body: Retry | None = None, key: Key = None) -> Replay | DryRun:
+@run_routes.post("/runs/{id}/retry", **requires(Permission.DECIDE))
+async def retry_run(asked: Context, id: Id, body: Retry | None = None, key: Key = None) -> Replay | DryRun:
     """Run a failed or partial run again; `dry_run` says what that would do."""
     body = body or Retry()
     return await asked.desk.runs.retry(
@@ -230,7 +225,7 @@ async def retry_run(asked: Asked, id: Id, body: Retry | None = None, key: Key = 
         input=body.input,
         patch=body.patch,
         output=body.output,
-        retry=policy_of(body.override_retry_policy),
+        retry=parse_policy(body.override_retry_policy),
         new_operation=body.new_operation,
     )
 
@@ -238,8 +233,8 @@ async def retry_run(asked: Asked, id: Id, body: Retry | None = None, key: Key = 
 # -- Rollbacks: beginning one, its ledger, and deciding about a compensation that stopped ----------------
 
 
-saga_routes = router("rollbacks")
-Step = Annotated[str, Path(pattern=r"^[^\x00-\x1f]{1,1000}$", description="A step's name or key.")]
+saga_routes = make_router("rollbacks")
+StepName = Annotated[str, Path(pattern=r"^[^\x00-\x1f]{1,1000}$", description="A step's name or key.")]
 
 
 class Choice(Reason):
@@ -248,8 +243,8 @@ class Choice(Reason):
     dry_run: bool = False
 
 
-@saga_routes.post("/runs/{id}/rollback", **needs(Permission.DECIDE))
-async def roll_back(asked: Asked, id: Id, body: Choice | None = None, key: Key = None) -> Replay | DryRun:
+@saga_routes.post("/runs/{id}/rollback", **requires(Permission.DECIDE))
+async def roll_back(asked: Context, id: Id, body: Choice | None = None, key: Key = None) -> Replay | DryRun:
     """Undo what a failed run did; `dry_run` says what would be undone."""
     body = body or Choice()
     return await asked.desk.runs.rollback(
@@ -257,8 +252,8 @@ async def roll_back(asked: Asked, id: Id, body: Choice | None = None, key: Key =
     )
 
 
-@saga_routes.get("/runs/{id}/saga", **needs(Permission.LOOK))
-async def show_saga(asked: Asked, id: Id) -> Saga:
+@saga_routes.get("/runs/{id}/saga", **requires(Permission.LOOK))
+async def show_saga(asked: Context, id: Id) -> Saga:
     """What of a run is undone, and what is left; one that is not rolled back has no entries."""
     found = await asked.desk.sagas.get(id)
     open_ = asked.principal.may(Permission.SEE_PAYLOADS)
@@ -272,50 +267,44 @@ async def show_saga(asked: Asked, id: Id) -> Saga:
     )
 
 
-@saga_routes.post("/runs/{id}/saga/{step:path}/resume", **needs(Permission.DECIDE))
+@saga_routes.post("/runs/{id}/saga/{step:path}/resume", **requires(Permission.DECIDE))
 async def resume_saga(
-    asked: Asked, id: Id, step: Step, body: Choice | None = None, key: Key = None
+    asked: Context, id: Id, step: StepName, body: Choice | None = None, key: Key = None
 ) -> Replay | DryRun:
     """Go on with a rollback that stopped, at the compensation of this step."""
     entries = (await asked.desk.sagas.get(id)).entries
-    if not any(step in _names(entry) for entry in entries):
+    if not any(step in _list_entry_names(entry) for entry in entries):
         raise NotFound("the rollback of this run has no such step")
     stopped = next((entry for entry in entries if not entry.is_over), None)
-    if stopped is not None and step not in _names(stopped):
+    if stopped is not None and step not in _list_entry_names(stopped):
         raise InputError(f"the compensation that is next is that of step {stopped.step!r}")
-    return await _decide(asked, id, "from_failed", body, key)
+    return await _decide_compensation(asked, id, "from_failed", body, key)
 
 
-def _names(entry: SagaEntry) -> tuple[str, ...]:
+def _list_entry_names(entry: SagaEntry) -> tuple[str, ...]:
     return entry.step, entry.step_key, entry.action
 
 
-@saga_routes.post("/runs/{id}/saga/{step:path}/skip", **needs(Permission.DECIDE))
+@saga_routes.post("/runs/{id}/saga/{step:path}/skip", **requires(Permission.DECIDE))
 async def skip_in_saga(
-    asked: Asked, id: Id, step: Step, body: Choice | None = None, key: Key = None
+    asked: Context, id: Id, step: StepName, body: Choice | None = None, key: Key = None
 ) -> Replay | DryRun:
     """Leave out the compensation of this step, which is next, and go on with the others."""
-    return await _decide(asked, id, "skip_failed", body, key, undo=step)
+    return await _decide_compensation(asked, id, "skip_failed", body, key, undo=step)
 
 
-@saga_routes.post("/runs/{id}/saga/{step:path}/mark-done", **needs(Permission.DECIDE))
+@saga_routes.post("/runs/{id}/saga/{step:path}/mark-done", **requires(Permission.DECIDE))
 async def mark_done_in_saga(
-    asked: Asked, id: Id, step: Step, body: Choice | None = None, key: Key = None
+    asked: Context, id: Id, step: StepName, body: Choice | None = None, key: Key = None
 ) -> Replay | DryRun:
     """Say that this step, which is next, was undone by hand, and go on with the others."""
-    return await _decide(asked, id, "complete", body, key, undo=step)
+    return await _decide_compensation(asked, id, "complete", body, key, undo=step)
 
 
-async def _decide(
-    asked: Asking, id: str, mode: str, body: Choice | None, key: str | None, **options: Any
+async def _decide_compensation(
+    asked: RequestContext, id: str, mode: str, body: Choice | None, key: str | None, **options: Any
 ) -> Replay | DryRun:
     body = body or Choice()
     return await asked.desk.runs.retry(
-        id,
-        mode,
-        dry_run=body.dry_run,
-        by=asked.by,
-        reason=body.reason,
-        idempotency_key=key,
-        **options,
+        id, mode, dry_run=body.dry_run, by=asked.by, reason=body.reason, idempotency_key=key, **options
     )

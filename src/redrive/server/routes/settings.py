@@ -14,18 +14,15 @@ from redrive.desk.models import AuditRecord
 from redrive.desk.saved_views import ListName, SavedView
 from redrive.desk.settings import KnownWorkflow, StoredPolicy, Workflows
 from redrive.errors import InputError, NotFound
-from redrive.server.request import Asked, Asking, desk_of, known, needs
-from redrive.server.routes.common import Body, Cursor, Limit, Name, Since, Text, Until, policy_of, router
+from redrive.server.request import Context, RequestContext, list_known_workflows, make_workflows_desk, requires
+from redrive.server.routes.common import Body, Cursor, Limit, Name, Since, Text, Until, make_router, parse_policy
 from redrive.store.filters import AuditFilter
 from redrive.store.records import Page
-
-__all__ = ["settings_routes", "view_routes"]
-
 
 # -- What people set, and what was done: policies, workflows, the audit log, hints -----------------------
 
 
-settings_routes = router("settings and log")
+settings_routes = make_router("settings and log")
 
 
 class NewPolicy(Body):
@@ -47,23 +44,23 @@ class Policy(Body):
     updated_by: str
 
 
-@settings_routes.get("/policies", **needs(Permission.LOOK))
-async def list_policies(asked: Asked) -> list[Policy]:
+@settings_routes.get("/policies", **requires(Permission.LOOK))
+async def list_policies(asked: Context) -> list[Policy]:
     """The stored retry policies that hold for this tenant."""
-    return [_policy(each) for each in await asked.desk.policies.list()]
+    return [_present_policy(each) for each in await asked.desk.policies.list()]
 
 
-@settings_routes.put("/policies", **needs(Permission.SET_POLICIES))
-async def set_policy(asked: Asked, body: NewPolicy) -> Policy:
+@settings_routes.put("/policies", **requires(Permission.SET_POLICIES))
+async def set_policy(asked: Context, body: NewPolicy) -> Policy:
     """Store a policy, replacing the one for the same place; in force from the next attempt on."""
-    policy = policy_of(body.policy)
+    policy = parse_policy(body.policy)
     assert policy is not None
     place = {"workflow": body.workflow, "step": body.step, "tenant": asked.one_tenant}
-    return _policy(await asked.desk.policies.set(policy, **place, by=asked.by))
+    return _present_policy(await asked.desk.policies.set(policy, **place, by=asked.by))
 
 
-@settings_routes.delete("/policies", status_code=204, **needs(Permission.SET_POLICIES))
-async def delete_policy(asked: Asked, workflow: Text | None = None, step: Text | None = None) -> None:
+@settings_routes.delete("/policies", status_code=204, **requires(Permission.SET_POLICIES))
+async def delete_policy(asked: Context, workflow: Text | None = None, step: Text | None = None) -> None:
     """Remove the policy stored for exactly this place."""
     if not workflow and not step:
         raise InputError("name the workflow, the step, or both, that the policy is for")
@@ -72,7 +69,7 @@ async def delete_policy(asked: Asked, workflow: Text | None = None, step: Text |
         raise NotFound("no policy is stored for this place")
 
 
-def _policy(stored: StoredPolicy) -> Policy:
+def _present_policy(stored: StoredPolicy) -> Policy:
     return Policy(
         workflow=stored.workflow,
         step=stored.step,
@@ -83,37 +80,37 @@ def _policy(stored: StoredPolicy) -> Policy:
     )
 
 
-@settings_routes.get("/workflows", **needs(Permission.LOOK))
-async def list_workflows(asked: Asked) -> list[KnownWorkflow]:
+@settings_routes.get("/workflows", **requires(Permission.LOOK))
+async def list_workflows(asked: Context) -> list[KnownWorkflow]:
     """The workflows that code registered here, whether they are paused, and who can execute them.
 
     How many due runs nobody can take is counted over all tenants for owners; for others, among the hundred of
     their own tenant that have waited longest.
     """
-    return await known(asked)
+    return await list_known_workflows(asked)
 
 
-@settings_routes.post("/workflows/{name}/pause", status_code=204, **needs(Permission.PAUSE))
-async def pause_workflow(asked: Asked, name: Name) -> None:
+@settings_routes.post("/workflows/{name}/pause", status_code=204, **requires(Permission.PAUSE))
+async def pause_workflow(asked: Context, name: Name) -> None:
     """Let no run of a workflow be taken, of any tenant; those under way go on until they wait."""
-    await (await _known(asked, name)).pause(name, by=asked.by)
+    await (await _require_workflow(asked, name)).pause(name, by=asked.by)
 
 
-@settings_routes.post("/workflows/{name}/resume", status_code=204, **needs(Permission.PAUSE))
-async def resume_workflow(asked: Asked, name: Name) -> None:
+@settings_routes.post("/workflows/{name}/resume", status_code=204, **requires(Permission.PAUSE))
+async def resume_workflow(asked: Context, name: Name) -> None:
     """Let its runs be taken again."""
-    await (await _known(asked, name)).resume(name, by=asked.by)
+    await (await _require_workflow(asked, name)).resume(name, by=asked.by)
 
 
-async def _known(asked: Asking, name: str) -> Workflows:
+async def _require_workflow(asked: RequestContext, name: str) -> Workflows:
     if name not in {item.name for item in await asked.view.workflows()}:
         raise NotFound("no code registered a workflow of this name")
-    return desk_of(asked)
+    return make_workflows_desk(asked)
 
 
-@settings_routes.get("/audit", **needs(Permission.LOOK))
+@settings_routes.get("/audit", **requires(Permission.LOOK))
 async def list_audit(
-    asked: Asked,
+    asked: Context,
     event: Text | None = None,
     by: Text | None = None,
     subject: Text | None = None,
@@ -146,9 +143,9 @@ async def list_audit(
     "/events",
     response_class=StreamingResponse,
     responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
-    **needs(Permission.LOOK, **{"x-stream": True}),
+    **requires(Permission.LOOK, **{"x-stream": True}),
 )
-async def listen(asked: Asked) -> StreamingResponse:
+async def listen(asked: Context) -> StreamingResponse:
     """Hints that something changed, as server-sent events: look again when one comes."""
     hub = asked.service.hub
     hub.check(asked.principal.key)
@@ -159,48 +156,44 @@ async def listen(asked: Asked) -> StreamingResponse:
 # -- Saved views: filters of lists under a name, one's own and those that a tenant shares ----------------
 
 
-view_routes = router("saved views")
-Name_views = Annotated[str, Path(pattern=r"^[^/\x00-\x1f]{1,255}$", description="Its name.")]
-Of = Annotated[ListName, Path(alias="list", description="Which list it narrows.")]
+view_routes = make_router("saved views")
+ViewName = Annotated[str, Path(pattern=r"^[^/\x00-\x1f]{1,255}$", description="Its name.")]
+ListPath = Annotated[ListName, Path(alias="list", description="Which list it narrows.")]
 
 
 class Filter(Body):
     """What a list is to be narrowed by."""
 
     query: str = Field(
-        max_length=2000,
-        description="The query of an address of that list.",
-        examples=["code=timeout&since=24h"],
+        max_length=2000, description="The query of an address of that list.", examples=["code=timeout&since=24h"]
     )
 
 
-@view_routes.get("/views", **needs(Permission.LOOK))
-async def list_views(
-    asked: Asked, of: Annotated[ListName | None, Query(alias="list")] = None
-) -> list[SavedView]:
+@view_routes.get("/views", **requires(Permission.LOOK))
+async def list_views(asked: Context, of: Annotated[ListName | None, Query(alias="list")] = None) -> list[SavedView]:
     """One's own views and those that are shared, by list and name."""
     return await asked.desk.views.list(of, reader=asked.by, tenant=asked.tenant)
 
 
-@view_routes.put("/views/{list}/{name}", **needs(Permission.LOOK))
-async def save_view(asked: Asked, of: Of, name: Name_views, body: Filter) -> SavedView:
+@view_routes.put("/views/{list}/{name}", **requires(Permission.LOOK))
+async def save_view(asked: Context, of: ListPath, name: ViewName, body: Filter) -> SavedView:
     """Keep a filter for oneself, in place of the one with that name."""
     return await asked.desk.views.save(of, name, body.query, by=asked.by, tenant=asked.tenant)
 
 
-@view_routes.delete("/views/{list}/{name}", status_code=204, **needs(Permission.LOOK))
-async def remove_view(asked: Asked, of: Of, name: Name_views) -> None:
+@view_routes.delete("/views/{list}/{name}", status_code=204, **requires(Permission.LOOK))
+async def remove_view(asked: Context, of: ListPath, name: ViewName) -> None:
     """Forget a view of one's own."""
     await asked.desk.views.remove(of, name, by=asked.by, tenant=asked.tenant)
 
 
-@view_routes.put("/shared-views/{list}/{name}", **needs(Permission.NOTE))
-async def share_view(asked: Asked, of: Of, name: Name_views, body: Filter) -> SavedView:
+@view_routes.put("/shared-views/{list}/{name}", **requires(Permission.NOTE))
+async def share_view(asked: Context, of: ListPath, name: ViewName, body: Filter) -> SavedView:
     """Keep a filter for everybody in the tenant, in place of the one with that name."""
     return await asked.desk.views.save(of, name, body.query, by=asked.by, tenant=asked.tenant, shared=True)
 
 
-@view_routes.delete("/shared-views/{list}/{name}", status_code=204, **needs(Permission.NOTE))
-async def remove_shared_view(asked: Asked, of: Of, name: Name_views) -> None:
+@view_routes.delete("/shared-views/{list}/{name}", status_code=204, **requires(Permission.NOTE))
+async def remove_shared_view(asked: Context, of: ListPath, name: ViewName) -> None:
     """Forget a view of the tenant."""
     await asked.desk.views.remove(of, name, by=asked.by, tenant=asked.tenant, shared=True)

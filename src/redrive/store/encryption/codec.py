@@ -21,54 +21,54 @@ from typing import Any, TypeVar, cast
 
 from redrive.core.classify import Category
 from redrive.core.failure import Failure
-from redrive.core.failure_reason import Ending, LetterCode, Stage
+from redrive.core.failure_reason import FailureReason, LetterCode, Stage
 from redrive.core.journal import EntryRow
 from redrive.core.json_edit import Change
-from redrive.core.outbox import DeliveryMark
-from redrive.core.retry import Verdict
+from redrive.core.outbox import DeliveryResult
+from redrive.core.retry import RetryDecision
 from redrive.core.transitions import (
-    Answer,
     AttemptWrite,
     AuditWrite,
     EntryWrite,
     LetterWrite,
     MessageWrite,
     NewRun,
-    Reopening,
+    ReopenWrite,
     ReplayWrite,
     RunWrite,
     Transition,
+    TransitionResult,
 )
 from redrive.errors import ConfigurationError, InputError
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
-from redrive.store.account_records import AnswerRow
-from redrive.store.bulk import ItemMark, NewSet, SetItemRow, SetRow
-from redrive.store.circuits import CircuitTurn
-from redrive.store.encryption.keyring import SEALED_ERROR, Keyring, Unreadable, is_sealed, why_sealed
+from redrive.store.account_records import ResponseRow
+from redrive.store.bulk import BulkItemResult, BulkItemRow, BulkRow, NewBulk
+from redrive.store.circuits import CircuitUpdate
+from redrive.store.encryption.keyring import SEALED_ERROR, Keyring, Unreadable, is_sealed, missing_key_message
 from redrive.store.filters import LetterFilter, RunFilter
 from redrive.store.notifications import (
-    LaneCase,
+    DueLane,
+    LaneNotification,
     NewNotice,
     NewNotification,
     NoticeRow,
     NotificationRow,
     RuleRow,
-    Telling,
 )
 from redrive.store.outbox_records import (
     BlockedKey,
+    ClaimedDeliveries,
     ClaimedDelivery,
-    Deliveries,
     DeliveryDecision,
     DeliveryRow,
     MessageRow,
 )
-from redrive.store.port import LeaseLine, Store, Transaction
+from redrive.store.port import LeaseConnection, Store, Transaction
 from redrive.store.records import (
     AttemptRow,
     AuditRow,
-    Case,
+    DecisionCase,
     GroupPage,
     GroupRow,
     HeldRun,
@@ -79,26 +79,24 @@ from redrive.store.records import (
     Triage,
 )
 from redrive.store.settings import NewView, ViewRow
-from redrive.store.workers import Beat, Claimed, Claims
-
-__all__ = ["COVERED", "READ", "WRITTEN", "Codec", "refuse_unreadable"]
+from redrive.store.workers import ClaimedRun, ClaimResult, HeartbeatReply
 
 Value = TypeVar("Value")
 
-WRITTEN: dict[type[Any], tuple[str, ...]] = {
+WRITTEN_PAYLOADS: dict[type[Any], tuple[str, ...]] = {
     NewRun: ("input",),
     EntryWrite: ("input", "output", "failure"),
     AttemptWrite: ("failure", "decision"),
     RunWrite: ("output", "failure"),
     LetterWrite: ("reason", "failure"),
-    Reopening: ("input",),
+    ReopenWrite: ("input",),
     ReplayWrite: ("request", "changes"),
     AuditWrite: ("before", "after"),
-    NewSet: ("request",),
-    ItemMark: ("error",),
+    NewBulk: ("request",),
+    BulkItemResult: ("error",),
     MessageWrite: ("payload",),
-    DeliveryMark: ("error",),
-    AnswerRow: ("body",),
+    DeliveryResult: ("error",),
+    ResponseRow: ("body",),
     NewNotice: ("notice",),
     NewNotification: ("content",),
     RuleRow: ("rule",),
@@ -106,21 +104,21 @@ WRITTEN: dict[type[Any], tuple[str, ...]] = {
 }
 """The payloads of records that are written."""
 
-READ: dict[type[Any], tuple[str, ...]] = {
-    Claimed: ("input",),
+READ_PAYLOADS: dict[type[Any], tuple[str, ...]] = {
+    ClaimedRun: ("input",),
     RunRow: ("input", "output", "failure"),
     EntryRow: ("input", "output", "failure"),
     AttemptRow: ("failure", "decision"),
     LetterRow: ("reason", "failure", "input"),
     GroupRow: ("reason", "failure"),
-    SetRow: ("request",),
-    SetItemRow: ("error",),
+    BulkRow: ("request",),
+    BulkItemRow: ("error",),
     ReplayRow: ("request", "changes"),
     AuditRow: ("before", "after"),
     MessageRow: ("payload",),
     DeliveryRow: ("error",),
     BlockedKey: ("error",),
-    AnswerRow: ("body",),
+    ResponseRow: ("body",),
     NoticeRow: ("notice",),
     NotificationRow: ("content",),
     RuleRow: ("rule",),
@@ -128,7 +126,7 @@ READ: dict[type[Any], tuple[str, ...]] = {
 }
 """The payloads of records that are read."""
 
-COVERED: dict[type[Any], tuple[str, ...]] = {
+HASH_FIELDS: dict[type[Any], tuple[str, ...]] = {
     NewRun: ("key_hash",),
     LetterWrite: ("payload_hash",),
     ReplayWrite: ("digest",),
@@ -137,7 +135,7 @@ COVERED: dict[type[Any], tuple[str, ...]] = {
 }
 """Hashes of payloads: with a plain hash, a guess of the payload could be proved right."""
 
-INDEXED = frozenset({NewRun, Reopening})
+INDEXED_RECORDS = frozenset({NewRun, ReopenWrite})
 """Records with values to search by: those are covered, too."""
 
 WRITTEN_PARTS: dict[type[Any], tuple[str, ...]] = {
@@ -145,9 +143,9 @@ WRITTEN_PARTS: dict[type[Any], tuple[str, ...]] = {
         "entries", "attempts", "change", "letter", "reopens", "starts", "replay", "audit", "messages",
     ),
     Triage: ("audit",),
-    CircuitTurn: ("audit",),
+    CircuitUpdate: ("audit",),
     DeliveryDecision: ("audit",),
-    Telling: ("notification", "messages"),
+    LaneNotification: ("notification", "messages"),
 }  # fmt: skip
 """Fields with further records, of records that are written."""
 
@@ -155,11 +153,11 @@ READ_PARTS: dict[type[Any], tuple[str, ...]] = {
     Page: ("items",),
     GroupPage: ("items",),
     HeldRun: ("run", "open"),
-    Case: ("run", "journal", "replays"),
+    DecisionCase: ("run", "journal", "replays"),
     MessageRow: ("deliveries",),
-    Deliveries: ("items",),
+    ClaimedDeliveries: ("items",),
     ClaimedDelivery: ("message",),
-    LaneCase: ("notices",),
+    DueLane: ("notices",),
 }
 """Fields with further records, of records that are read."""
 
@@ -172,9 +170,7 @@ class Codec:
 
     # -- sealing ---------------------------------------------------------------------------------------
 
-    def seal_call(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    def seal_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
         """Return the arguments of a store call with their payloads sealed."""
         if self.keys is None:
             return args, kwargs
@@ -190,29 +186,27 @@ class Codec:
         if kind is list or kind is tuple:
             return kind([self.seal(each, tenant) for each in value])  # type: ignore[attr-defined, no-any-return]
         if kind is LetterFilter or kind is RunFilter:
-            filtered: Value = self._filter(value, stored=False)
+            filtered: Value = self._seal_filter(value, stored=False)
             return filtered
         tenant = _tenant_of(value, tenant)
         changes = {
-            name: self.seal(part, tenant)
-            for name in WRITTEN_PARTS.get(kind, ())
-            if (part := getattr(value, name))
+            name: self.seal(part, tenant) for name in WRITTEN_PARTS.get(kind, ()) if (part := getattr(value, name))
         }
-        for name in WRITTEN.get(kind, ()):
+        for name in WRITTEN_PAYLOADS.get(kind, ()):
             if (text := getattr(value, name)) is not None:
                 changes[name] = self.keys.seal(text, tenant or "")
-        if kind in WRITTEN:
-            for name in COVERED.get(kind, ()):
+        if kind in WRITTEN_PAYLOADS:
+            for name in HASH_FIELDS.get(kind, ()):
                 if (text := getattr(value, name)) is not None:
-                    changes[name] = self.keys.cover(text, tenant or "")
-        if kind in INDEXED and (index := getattr(value, "index", None)):
+                    changes[name] = self.keys.seal_hash(text, tenant or "")
+        if kind in INDEXED_RECORDS and (index := getattr(value, "index", None)):
             # For no tenant: an owner may search the runs of all tenants.
-            changes["index"] = tuple((field, self.keys.cover(text, "")) for field, text in index)
-        if kind is NewSet and value.where is not None:  # type: ignore[attr-defined]
-            changes["where"] = self._filter(value.where, stored=True)  # type: ignore[attr-defined]
+            changes["index"] = tuple((field, self.keys.seal_hash(text, "")) for field, text in index)
+        if kind is NewBulk and value.where is not None:  # type: ignore[attr-defined]
+            changes["where"] = self._seal_filter(value.where, stored=True)  # type: ignore[attr-defined]
         return replace(value, **changes) if changes else value
 
-    def _filter(self, where: Any, *, stored: bool) -> Any:
+    def _seal_filter(self, where: Any, *, stored: bool) -> Any:
         """Return a filter that finds a value to search by in whichever form it was written.
 
         A filter that is `stored` itself must not show the value in clear, and finds sealed rows only.
@@ -246,7 +240,7 @@ class Codec:
         if kind is list or kind is tuple:
             opened = [self.open(each, tenant) for each in value]  # type: ignore[attr-defined]
             return value if all(map(is_, opened, value)) else kind(opened)  # type: ignore[call-overload]
-        if kind not in READ and kind not in READ_PARTS:
+        if kind not in READ_PAYLOADS and kind not in READ_PARTS:
             return value
         tenant = _tenant_of(value, tenant)
         changes: dict[str, Any] = {}
@@ -254,24 +248,24 @@ class Codec:
             part = getattr(value, name)
             if (opened_part := self.open(part, tenant)) is not part:
                 changes[name] = opened_part
-        for name in READ.get(kind, ()):
+        for name in READ_PAYLOADS.get(kind, ()):
             text = getattr(value, name)
             if text is not None and text.startswith("enc1:"):
-                changes[name] = self._opened(kind, name, text, tenant)
-        for name in COVERED.get(kind, ()):
+                changes[name] = self._open_text(kind, name, text, tenant)
+        for name in HASH_FIELDS.get(kind, ()):
             text = getattr(value, name)
             if text.startswith("det1:") and self.keys is not None:
-                changes[name] = self._uncovered(text, tenant)
+                changes[name] = self._open_hash(text, tenant)
         if kind is EntryRow and (text := value.heartbeat) is not None and text.startswith("enc1:"):  # type: ignore[attr-defined]
-            changes["heartbeat"] = self._opened(kind, "heartbeat", text, "")  # a beat names no tenant
+            changes["heartbeat"] = self._open_text(kind, "heartbeat", text, "")  # a beat names no tenant
         return replace(value, **changes) if changes else value
 
-    def open_claims(self, claims: Claims) -> Claims:
+    def open_claims(self, claims: ClaimResult) -> ClaimResult:
         """Return claimed runs opened. One with an unreadable payload gets a journal that raises."""
         runs = [self.open_claimed(run) for run in claims.runs]
         return claims if all(map(is_, runs, claims.runs)) else replace(claims, runs=runs)
 
-    def open_claimed(self, run: Claimed) -> Claimed:
+    def open_claimed(self, run: ClaimedRun) -> ClaimedRun:
         """Return a claimed run opened; with an unreadable payload, its journal raises when it is read."""
         if not run.journal and not run.input.startswith("enc1:"):
             return run  # nearly every run, and a claim brings many
@@ -283,31 +277,31 @@ class Codec:
             # A failure that was stored in clear is the step's own, whatever it says.
             opened_failure = entry.failure if entry.failure is not stored.failure else None
             if opened_failure and SEALED_ERROR in opened_failure:
-                failure = Ending.from_json(opened_failure).failure
+                failure = FailureReason.from_json(opened_failure).failure
                 whys += [failure.message] if failure.error_type == SEALED_ERROR else []
         return replace(opened, journal=_UnreadableJournal.of(whys[0]) if whys else journal)
 
-    def _opened(self, kind: type[Any], name: str, text: str, tenant: str | None) -> str:
+    def _open_text(self, kind: type[Any], name: str, text: str, tenant: str | None) -> str:
         if not is_sealed(text):
             return text
         try:
             if self.keys is None:
-                raise ConfigurationError(why_sealed(text))
+                raise ConfigurationError(missing_key_message(text))
             return self.keys.open(text, tenant)
         except ConfigurationError as error:
-            stand_in = _STAND_INS.get((kind, name))
+            stand_in = _PLACEHOLDERS.get((kind, name))
             return Unreadable.of(text, str(error)) if stand_in is None else stand_in(str(error))
 
-    def _uncovered(self, text: str, tenant: str | None) -> str:
+    def _open_hash(self, text: str, tenant: str | None) -> str:
         assert self.keys is not None
         try:
-            return self.keys.uncover(text, tenant)
+            return self.keys.open_hash(text, tenant)
         except ConfigurationError:
             return text  # a hash that cannot be compared equals none
 
     # -- what is open for longer than one call -----------------------------------------------------------
 
-    def wrap_lease(self, lease: LeaseLine) -> LeaseLine:
+    def wrap_lease(self, lease: LeaseConnection) -> LeaseConnection:
         """Return a lease that seals what steps say about themselves in heartbeats."""
         return lease if self.keys is None else _SealedLease(lease, self.keys)
 
@@ -359,14 +353,13 @@ class _UnreadableJournal(tuple[EntryRow, ...]):
 class _SealedLease:
     """A lease that seals the heartbeats of steps. A beat names no tenant, so they are sealed for none."""
 
-    def __init__(self, inner: LeaseLine, keys: Keyring) -> None:
+    def __init__(self, inner: LeaseConnection, keys: Keyring) -> None:
         self._inner = inner
         self._keys = keys
 
-    def beat(self, worker: int, heartbeats: Mapping[tuple[int, int], str | None]) -> Beat:
+    def beat(self, worker: int, heartbeats: Mapping[tuple[int, int], str | None]) -> HeartbeatReply:
         sealed = {
-            entry: None if details is None else self._keys.seal(details, "")
-            for entry, details in heartbeats.items()
+            entry: None if details is None else self._keys.seal(details, "") for entry, details in heartbeats.items()
         }
         return self._inner.beat(worker, sealed)
 
@@ -384,39 +377,39 @@ class _SealedTransaction:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    async def commit(self, worker: int, transition: Transition) -> Answer:
+    async def commit(self, worker: int, transition: Transition) -> TransitionResult:
         return await self._inner.commit(worker, self._codec.seal(transition))
 
 
 # -- shown in place of what cannot be opened -----------------------------------------------------------
 
 
-def _reason(why: str) -> Reason:
+def _unreadable_reason(why: str) -> Reason:
     return Reason(ReasonCode.FAILURE_UNREADABLE, why=why)
 
 
-def _failure(why: str) -> Failure:
-    return Failure.of(Category.MISSING_CONFIG, str(_reason(why)), SEALED_ERROR)
+def _unreadable_failure(why: str) -> Failure:
+    return Failure.of(Category.MISSING_CONFIG, str(_unreadable_reason(why)), SEALED_ERROR)
 
 
-def _ending(why: str) -> str:
+def _unreadable_ending(why: str) -> str:
     code = LetterCode.INFRASTRUCTURE_FAILURE
-    return Ending(failure=_failure(why), code=code, reason=_reason(why), stage=Stage.FETCH).to_json()
+    return FailureReason(
+        failure=_unreadable_failure(why), code=code, reason=_unreadable_reason(why), stage=Stage.FETCH
+    ).to_json()
 
 
-_STAND_INS: dict[tuple[type[Any], str], Callable[[str], str]] = {
-    (RunRow, "failure"): _ending,
-    (EntryRow, "failure"): _ending,
-    (LetterRow, "failure"): _ending,
-    (LetterRow, "reason"): lambda why: _reason(why).to_text(),
-    (GroupRow, "reason"): lambda why: _reason(why).to_text(),
-    (GroupRow, "failure"): _ending,
-    (AttemptRow, "failure"): lambda why: json.dumps(_failure(why).to_json()),
-    (AttemptRow, "decision"): lambda why: Verdict(
-        retry=False, why=Reason(ReasonCode.TEXT, text=why)
-    ).to_json(),
-    (DeliveryRow, "error"): lambda why: _failure(why).message,
-    (BlockedKey, "error"): lambda why: _failure(why).message,
-    (SetItemRow, "error"): lambda why: _reason(why).to_text(),
+_PLACEHOLDERS: dict[tuple[type[Any], str], Callable[[str], str]] = {
+    (RunRow, "failure"): _unreadable_ending,
+    (EntryRow, "failure"): _unreadable_ending,
+    (LetterRow, "failure"): _unreadable_ending,
+    (LetterRow, "reason"): lambda why: _unreadable_reason(why).to_text(),
+    (GroupRow, "reason"): lambda why: _unreadable_reason(why).to_text(),
+    (GroupRow, "failure"): _unreadable_ending,
+    (AttemptRow, "failure"): lambda why: json.dumps(_unreadable_failure(why).to_json()),
+    (AttemptRow, "decision"): lambda why: RetryDecision(retry=False, why=Reason(ReasonCode.TEXT, text=why)).to_json(),
+    (DeliveryRow, "error"): lambda why: _unreadable_failure(why).message,
+    (BlockedKey, "error"): lambda why: _unreadable_failure(why).message,
+    (BulkItemRow, "error"): lambda why: _unreadable_reason(why).to_text(),
     (ReplayRow, "changes"): lambda why: json.dumps([Change(path="", kind="changed", after=why).to_json()]),
 }

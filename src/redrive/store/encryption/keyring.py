@@ -20,36 +20,34 @@ import os
 import re
 
 from redrive.errors import ConfigurationError, DataRefused
-from redrive.settings import VARIABLES, key_bytes
+from redrive.settings import ENVIRONMENT_VARIABLES, parse_encryption_keys
 
-__all__ = ["IN_CLEAR", "SEALED_ERROR", "Keyring", "Unreadable", "is_sealed", "key_of", "why_sealed"]
-
-IN_CLEAR = "in clear"
+NO_KEY = "in clear"
 """Stands for the id of a key where there is none."""
 
 SEALED_ERROR = "redrive.Sealed"
 """The type of the error that stands for one which cannot be opened."""
 
-_VARIABLE = VARIABLES["encryption_keys"]
+_VARIABLE = ENVIRONMENT_VARIABLES["encryption_keys"]
 _HEAD = re.compile(r"(?:enc1|det1):([0-9a-f]{8}):")
-_FORMS = frozenset({"enc1:", "det1:"})
+_PREFIXES = frozenset({"enc1:", "det1:"})
 _NONCE = 12
 
 
 def is_sealed(text: str) -> bool:
     """True for a text that looks sealed. What the engine writes in clear never does: it is JSON or words."""
-    return text[:5] in _FORMS and _HEAD.match(text) is not None
+    return text[:5] in _PREFIXES and _HEAD.match(text) is not None
 
 
-def key_of(text: str) -> str:
+def key_id_of(text: str) -> str:
     """The id of the key that a text is sealed with."""
     head = _HEAD.match(text)
-    return IN_CLEAR if head is None else head[1]
+    return NO_KEY if head is None else head[1]
 
 
-def why_sealed(text: str) -> str:
+def missing_key_message(text: str) -> str:
     """What to tell whoever meets a text that this process could not open."""
-    key = key_of(text)
+    key = key_id_of(text)
     return f"it is sealed with key {key}, which {_VARIABLE} does not hold here; add that key and try again"
 
 
@@ -96,11 +94,11 @@ class _Key:
         sealed = binascii.a2b_base64(body, strict_mode=True)
         return self._aes.decrypt(sealed[:_NONCE], sealed[_NONCE:], self._head)
 
-    def cover(self, data: bytes) -> str:
+    def seal_hash(self, data: bytes) -> str:
         covered = self._siv.encrypt(data, None)
         return self.prefix_of_hashes + binascii.b2a_base64(covered, newline=False).decode("ascii")
 
-    def uncover(self, body: str) -> bytes:
+    def open_hash(self, body: str) -> bytes:
         return self._siv.decrypt(binascii.a2b_base64(body, strict_mode=True), None)
 
 
@@ -115,10 +113,10 @@ class Keyring:
     @classmethod
     def parse(cls, text: str) -> Keyring | None:
         """The keys that a setting names; None if it names none."""
-        keys = key_bytes(text)
+        keys = parse_encryption_keys(text)
         return cls(keys) if keys else None
 
-    def in_clear(self) -> Keyring:
+    def read_only(self) -> Keyring:
         """The same keys for reading, with nothing sealed that is written."""
         ring = Keyring([])
         ring._keys = self._keys
@@ -133,7 +131,7 @@ class Keyring:
         """Seal a text. One that is sealed already, since it could not be opened, stays as it is."""
         if self._writes is None or not isinstance(text, str) or is_sealed(text):
             return text  # what is no text at all is for the store to refuse
-        return self._writes.seal(_data(text, tenant))
+        return self._writes.seal(_join_tenant(text, tenant))
 
     def open(self, text: str, tenant: str | None) -> str:
         """The text that was sealed, or written in clear. ConfigurationError if it cannot be had.
@@ -142,23 +140,23 @@ class Keyring:
         """
         if not text.startswith("enc1:") or not is_sealed(text):
             return text
-        return _text(self._opened(text), tenant)
+        return _split_tenant(self._decrypt(text), tenant)
 
-    def cover(self, hash: str, tenant: str) -> str:
+    def seal_hash(self, hash: str, tenant: str) -> str:
         """A hash in a form that tells nothing without the key, and is the same for the same hash."""
         if self._writes is None or not hash or is_sealed(hash):
             return hash
-        return self._writes.cover(_data(hash, tenant))
+        return self._writes.seal_hash(_join_tenant(hash, tenant))
 
     def covers(self, hash: str, tenant: str) -> list[str]:
         """Every form in which a hash may have been written: under any of the keys, or in clear."""
-        return [*(key.cover(_data(hash, tenant)) for key in self._keys.values()), hash]
+        return [*(key.seal_hash(_join_tenant(hash, tenant)) for key in self._keys.values()), hash]
 
-    def uncover(self, covered: str, tenant: str | None) -> str:
+    def open_hash(self, covered: str, tenant: str | None) -> str:
         """The hash that was covered, as `open` does for texts."""
         if not covered.startswith("det1:") or not is_sealed(covered):
             return covered
-        return _text(self._opened(covered), tenant)
+        return _split_tenant(self._decrypt(covered), tenant)
 
     def is_current(self, text: str) -> bool:
         """True if the text is as it would be written now."""
@@ -166,15 +164,15 @@ class Keyring:
             return not is_sealed(text)
         return text.startswith((self._writes.prefix, self._writes.prefix_of_hashes))
 
-    def _opened(self, text: str) -> bytes:
+    def _decrypt(self, text: str) -> bytes:
         form, id, body = text.split(":", 2)
         key = self._keys.get(id)
         if key is None:
-            raise ConfigurationError(why_sealed(text))
+            raise ConfigurationError(missing_key_message(text))
         from cryptography.exceptions import InvalidTag
 
         try:
-            return key.open(body) if form == "enc1" else key.uncover(body)
+            return key.open(body) if form == "enc1" else key.open_hash(body)
         except (InvalidTag, ValueError):
             raise ConfigurationError(
                 f"it is sealed with key {id}, which {_VARIABLE} holds, but it was damaged since: restore it "
@@ -182,14 +180,14 @@ class Keyring:
             ) from None
 
 
-def _data(text: str, tenant: str) -> bytes:
+def _join_tenant(text: str, tenant: str) -> bytes:
     try:
         return f"{tenant}\0{text}".encode()  # no tenant contains a NUL: no store would take it
     except UnicodeEncodeError as error:
         raise DataRefused(f"the store refused a row: {error}") from None
 
 
-def _text(data: bytes, tenant: str | None) -> str:
+def _split_tenant(data: bytes, tenant: str | None) -> str:
     owner, _, text = data.decode().partition("\0")
     if tenant is not None and owner != tenant:
         raise ConfigurationError("it was sealed for another tenant than the one whose row it lies in")

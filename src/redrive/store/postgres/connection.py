@@ -14,44 +14,15 @@ import asyncpg
 import msgspec
 
 from redrive.clock import MICROS, Clock, SystemClock
-from redrive.errors import (
-    ConfigurationError,
-    DataRefused,
-    RedriveError,
-    SchemaMismatch,
-    StoreError,
-    StoreUnavailable,
-)
-from redrive.store.postgres.sql import Statement, in_schema
-
-__all__ = [
-    "Address",
-    "DatabaseClock",
-    "Line",
-    "NOTHING_LOST",
-    "ONCE",
-    "PLANS",
-    "all_stored",
-    "always",
-    "as_given",
-    "as_stored",
-    "connect",
-    "hang_up",
-    "leaves_usable",
-    "locate",
-    "meaning",
-    "put_in_force",
-    "seldom",
-    "session",
-]
-
+from redrive.errors import ConfigurationError, DataRefused, RedriveError, SchemaMismatch, StoreError, StoreUnavailable
+from redrive.store.postgres.sql import NumberedStatement, replace_schema
 
 # -- Where the database is and how to use it: everything that a `postgresql://` URL says -----------------
 
 
 _SCHEMES = ("postgresql", "postgres")
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,50}")
-_OURS = ("schema", "pool_size", "statement_cache_size", "bell")
+_OWN_PARAMETERS = ("schema", "pool_size", "statement_cache_size", "bell")
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -71,30 +42,30 @@ class Address(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     rings: bool = True
 
 
-def locate(url: str) -> Address:
+def parse_url(url: str) -> Address:
     """Read a URL; what it says beyond Redrive's own parameters goes to the driver."""
     parts = urlsplit(url)
     if parts.scheme.partition("+")[0] not in _SCHEMES:
         raise ConfigurationError(
-            f"{_shown(url)} is not a PostgreSQL store: write postgresql://user@host/database"
+            f"{_display_url(url)} is not a PostgreSQL store: write postgresql://user@host/database"
         )
     given = parse_qsl(parts.query, keep_blank_values=True)
-    ours = {name: value for name, value in given if name in _OURS}
-    rest = [(name, value) for name, value in given if name not in _OURS]
+    ours = {name: value for name, value in given if name in _OWN_PARAMETERS}
+    rest = [(name, value) for name, value in given if name not in _OWN_PARAMETERS]
     plain = urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(rest), ""))
-    pooled = _number(ours, "statement_cache_size", 1, least=0) == 0
+    pooled = _parse_number(ours, "statement_cache_size", 1, least=0) == 0
     return Address(
         url=plain,
-        where=_shown(url),
-        schema=_schema(ours.get("schema", "redrive")),
-        pool_size=_number(ours, "pool_size", 10, least=2),
+        where=_display_url(url),
+        schema=_check_schema_name(ours.get("schema", "redrive")),
+        pool_size=_parse_number(ours, "pool_size", 10, least=2),
         pooled=pooled,
-        bell=_bell(ours.get("bell"), plain, pooled),
+        bell=_listen_url(ours.get("bell"), plain, pooled),
         rings=ours.get("bell") != "off",
     )
 
 
-def _schema(name: str) -> str:
+def _check_schema_name(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise ConfigurationError(
             f"schema={name!r}: a schema's name begins with a small letter and goes on with small letters, "
@@ -103,14 +74,14 @@ def _schema(name: str) -> str:
     return name
 
 
-def _number(given: dict[str, str], name: str, default: int, *, least: int) -> int:
+def _parse_number(given: dict[str, str], name: str, default: int, *, least: int) -> int:
     text = given.get(name, str(default))
     if not text.isdigit() or int(text) < least:
         raise ConfigurationError(f"{name}={text!r} in the URL must be a whole number from {least} on")
     return int(text)
 
 
-def _bell(wish: str | None, url: str, pooled: bool) -> str | None:
+def _listen_url(wish: str | None, url: str, pooled: bool) -> str | None:
     """`bell=off`, `bell=on`, or the `host:port` to listen at when the URL leads to a pooler."""
     if wish == "off" or (wish is None and pooled):
         return None
@@ -121,7 +92,7 @@ def _bell(wish: str | None, url: str, pooled: bool) -> str | None:
     return urlunsplit((parts.scheme, f"{login}{at}{wish}", parts.path, parts.query, ""))
 
 
-def _shown(url: str) -> str:
+def _display_url(url: str) -> str:
     """The URL as it may appear in a log: host and database, no password."""
     parts = urlsplit(url)
     hosts = parts.netloc.rpartition("@")[2] or dict(parse_qsl(parts.query)).get("host", "localhost")
@@ -132,15 +103,15 @@ def _shown(url: str) -> str:
 
 
 log = logging.getLogger("redrive.store")
-CONNECT = 10.0
+CONNECT_TIMEOUT = 10.0
 """Seconds until an attempt to connect is given up."""
 
-ANSWER = 30.0
+ANSWER_TIMEOUT = 30.0
 """Seconds until a call that gets no answer is given up, so that a server that vanished is noticed."""
 
 # The engine's statements are made for their indexes. What the planner would do with a table it has no
 # statistics of (a new one, or one that grew a thousandfold in a minute) must not be left to luck.
-PLANS = {
+PLANNER_SETTINGS = {
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
     "enable_hashjoin": "off",
@@ -150,25 +121,25 @@ PLANS = {
 }
 
 
-def session(patience: float) -> dict[str, str]:
+def engine_settings(patience: float) -> dict[str, str]:
     """How the engine's connections are set up; none holds a lock in silence for longer than `patience`."""
     return {
         "role": "redrive_engine",
         "default_transaction_isolation": "read committed",  # each statement must see what was just committed
         "lock_timeout": f"{int(min(patience, 5.0) * 1000)}ms",
         "idle_in_transaction_session_timeout": f"{int(patience * 1000)}ms",
-        "statement_timeout": f"{int(ANSWER * 900)}ms",
-        **PLANS,
+        "statement_timeout": f"{int(ANSWER_TIMEOUT * 900)}ms",
+        **PLANNER_SETTINGS,
     }
 
 
 async def connect(
-    address: Address, settings: Mapping[str, str], *, url: str | None = None, answer: float = ANSWER
+    address: Address, settings: Mapping[str, str], *, url: str | None = None, answer: float = ANSWER_TIMEOUT
 ) -> asyncpg.Connection:
     """Open a connection with these settings in force, unless each transaction has to make them anew."""
     con = await asyncpg.connect(
         url or address.url,
-        timeout=CONNECT,
+        timeout=CONNECT_TIMEOUT,
         command_timeout=answer,
         statement_cache_size=0 if address.pooled else 200,
         max_cached_statement_lifetime=0,
@@ -176,21 +147,21 @@ async def connect(
         server_settings={"application_name": "redrive"},
     )
     try:
-        await put_in_force(con, address, settings)
+        await apply_settings(con, address, settings)
     except BaseException:
         con.terminate()
         raise
     return con
 
 
-async def put_in_force(con: asyncpg.Connection, address: Address, settings: Mapping[str, str]) -> None:
+async def apply_settings(con: asyncpg.Connection, address: Address, settings: Mapping[str, str]) -> None:
     """Make settings hold on a connection that has none, unless each transaction has to make them anew."""
     if settings and not address.pooled:
         # Not as parameters of the connection itself: poolers refuse those they do not know.
         await con.execute("; ".join(f"SET {name} = '{value}'" for name, value in settings.items()))
 
 
-async def hang_up(con: asyncpg.Connection) -> None:
+async def close_connection(con: asyncpg.Connection) -> None:
     """Close a connection in good order if that is possible, and at once if not."""
     try:
         await con.close(timeout=1.0)
@@ -199,7 +170,7 @@ async def hang_up(con: asyncpg.Connection) -> None:
         con.terminate()
 
 
-class Line:
+class Connection:
     """A connection that knows its schema. Behind a pooler every use is one transaction."""
 
     __slots__ = ("_pooled", "_schema", "con", "settings")
@@ -210,31 +181,31 @@ class Line:
         self._pooled = address.pooled
         self.settings = settings
 
-    async def rows(self, statement: Statement, **values: Any) -> list[Any]:
+    async def rows(self, statement: NumberedStatement, **values: Any) -> list[Any]:
         """Run a statement; return its rows."""
-        text = in_schema(statement.text, self._schema)
+        text = replace_schema(statement.text, self._schema)
         found: list[Any] = await self.con.fetch(text, *statement.arguments(values))
         return found
 
-    async def row(self, statement: Statement, **values: Any) -> Any:
+    async def row(self, statement: NumberedStatement, **values: Any) -> Any:
         """Run a statement; return its first row, or None."""
-        text = in_schema(statement.text, self._schema)
+        text = replace_schema(statement.text, self._schema)
         return await self.con.fetchrow(text, *statement.arguments(values))
 
-    async def value(self, statement: Statement, **values: Any) -> Any:
+    async def value(self, statement: NumberedStatement, **values: Any) -> Any:
         """Run a statement; return the first value of its first row, or None."""
         row = await self.row(statement, **values)
         return None if row is None else row[0]
 
-    async def many(self, statement: Statement, batch: Iterable[Mapping[str, Any]]) -> list[Any]:
+    async def many(self, statement: NumberedStatement, batch: Iterable[Mapping[str, Any]]) -> list[Any]:
         """Run a statement for each of these sets of values, sent together; return the rows of all."""
-        text = in_schema(statement.text, self._schema)
+        text = replace_schema(statement.text, self._schema)
         found: list[Any] = await self.con.fetchmany(text, [statement.arguments(each) for each in batch])
         return found
 
     async def script(self, text: str) -> None:
         """Run several statements that take no parameters."""
-        await self.con.execute(in_schema(text, self._schema))
+        await self.con.execute(replace_schema(text, self._schema))
 
     @asynccontextmanager
     async def transaction(self, **settings: str) -> AsyncIterator[None]:
@@ -266,11 +237,11 @@ class Line:
         wanted = {**self.settings, **settings} if self._pooled else settings
         # The isolation is said here: a default that is set in the transaction comes too late for it.
         begin = "BEGIN ISOLATION LEVEL READ COMMITTED"
-        await self.con.execute("; ".join([begin, *(_local(*each) for each in wanted.items())]))
+        await self.con.execute("; ".join([begin, *(_set_local(*each) for each in wanted.items())]))
 
     async def _set(self, settings: Mapping[str, str]) -> None:
         if settings:
-            await self.con.execute("; ".join(_local(*each) for each in settings.items()))
+            await self.con.execute("; ".join(_set_local(*each) for each in settings.items()))
 
     async def forget(self, timeout: float) -> None:
         """Roll back what is under way, and undo what its user set for the session."""
@@ -289,46 +260,46 @@ class Line:
             yield
 
 
-def _local(name: str, value: str) -> str:
+def _set_local(name: str, value: str) -> str:
     return f"SET LOCAL {name} = '{value}'"
 
 
 # -- Text that PostgreSQL can hold: all of Unicode but NUL, which is written as two other characters -----
 
 
-_MARK = "\x1a"  # SUBSTITUTE: the control character made for this
-_OUT = {"\0": f"{_MARK}0", _MARK: f"{_MARK}1"}
-_BACK = {written: letter for letter, written in _OUT.items()}
-_ESCAPES = tuple(json.dumps(letter)[1:-1] for letter in _OUT)
-_LETTER = re.compile(f"[\0{_MARK}]")
-_WRITTEN = re.compile(f"{_MARK}[01]")
+_ESCAPE = "\x1a"  # SUBSTITUTE: the control character made for this
+_ESCAPED = {"\0": f"{_ESCAPE}0", _ESCAPE: f"{_ESCAPE}1"}
+_UNESCAPED = {written: letter for letter, written in _ESCAPED.items()}
+_ESCAPES = tuple(json.dumps(letter)[1:-1] for letter in _ESCAPED)
+_LETTER = re.compile(f"[\0{_ESCAPE}]")
+_WRITTEN = re.compile(f"{_ESCAPE}[01]")
 
 
-def as_stored(text: Any) -> Any:
+def escape_nul(text: Any) -> Any:
     """The text as it is written; what is no text passes."""
-    if type(text) is str and ("\0" in text or _MARK in text):
-        return _LETTER.sub(lambda found: _OUT[found[0]], text)
+    if type(text) is str and ("\0" in text or _ESCAPE in text):
+        return _LETTER.sub(lambda found: _ESCAPED[found[0]], text)
     return text
 
 
-def as_given(row: Sequence[Any], looked_at: Sequence[Any] | None = None) -> Sequence[Any]:
+def unescape_row(row: Sequence[Any], looked_at: Sequence[Any] | None = None) -> Sequence[Any]:
     """The values of a row with their texts as they were given; nearly always the row itself.
 
     Where there are many rows, only those values are looked at that may need it.
     """
     for value in row if looked_at is None else looked_at:
-        if type(value) is str and _MARK in value:
-            return [_given(value) for value in row]
+        if type(value) is str and _ESCAPE in value:
+            return [_unescape(value) for value in row]
     return row
 
 
-def all_stored(told: str) -> bool:
+def needs_no_escape(told: str) -> bool:
     """True if nothing in this JSON needs to be written otherwise, which `json.dumps` makes easy to see."""
     return not any(escape in told for escape in _ESCAPES)
 
 
-def _given(value: Any) -> Any:
-    return _WRITTEN.sub(lambda found: _BACK[found[0]], value) if type(value) is str else value
+def _unescape(value: Any) -> Any:
+    return _WRITTEN.sub(lambda found: _UNESCAPED[found[0]], value) if type(value) is str else value
 
 
 # -- What PostgreSQL's errors mean for the engine: try again, blame a row, or call a person --------------
@@ -337,11 +308,11 @@ def _given(value: Any) -> Any:
 NOTHING_LOST = "nothing is lost, the call is repeated"
 """What follows for the engine, which asks until it is answered."""
 
-ONCE = "try again when it does; nothing was left half done"
+TRY_AGAIN = "try again when it does; nothing was left half done"
 """What follows for a person who asked for something once."""
 
 # By SQLSTATE, the longest beginning that fits.
-_PASSING = {
+_TRANSIENT = {
     "08": "the connection broke",
     "25006": "this server takes no writes, another one may have taken over",
     "25P03": "a transaction was idle for too long",
@@ -354,9 +325,9 @@ _PASSING = {
     "58": "the server met an error of its system",
     "XX000": "the server met an error of its own",
 }
-_DATA = ("22", "23", "54")
-_MISSING = ("42P01", "3F000", "42883", "42703", "42704")
-_PERSON = {
+_DATA_STATES = ("22", "23", "54")
+_MISSING_STATES = ("42P01", "3F000", "42883", "42703", "42704")
+_OPERATOR_ADVICE = {
     "28": "refused the login: check user and password in the URL, and the server's pg_hba.conf",
     "3D000": "has no database of that name: create it, or name another in the URL",
     "42501": "denies this user a right: as an administrator, GRANT redrive_login TO it",
@@ -365,7 +336,7 @@ _PERSON = {
 _LOST_CONNECTION = (OSError, EOFError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 
-def meaning(error: BaseException, where: str, then: str = NOTHING_LOST) -> RedriveError | None:
+def translate_error(error: BaseException, where: str, then: str = NOTHING_LOST) -> RedriveError | None:
     """Translate an error from the driver; None if it is not the database's doing.
 
     `then` says what follows if the same call may work a moment later.
@@ -373,31 +344,31 @@ def meaning(error: BaseException, where: str, then: str = NOTHING_LOST) -> Redri
     if isinstance(error, asyncpg.DataError | UnicodeEncodeError | OverflowError):
         return DataRefused(f"the store refused a row: {error}")
     if isinstance(error, asyncpg.PostgresError):
-        return _by_state(error, where, then)
+        return _translate_sqlstate(error, where, then)
     if isinstance(error, _LOST_CONNECTION):
-        return StoreUnavailable(f"{where} does not answer ({_words(error)}); {then}")
+        return StoreUnavailable(f"{where} does not answer ({_error_text(error)}); {then}")
     return None
 
 
-def _by_state(error: asyncpg.PostgresError, where: str, then: str) -> RedriveError:
+def _translate_sqlstate(error: asyncpg.PostgresError, where: str, then: str) -> RedriveError:
     state = error.sqlstate or ""
     if state in ("08P01", "08004"):
         return StoreError(
-            f"{where} or a pooler before it refuses the connection ({_words(error)}); behind PgBouncer in "
+            f"{where} or a pooler before it refuses the connection ({_error_text(error)}); behind PgBouncer in "
             "transaction mode the URL needs statement_cache_size=0"
         )
-    if why := _find(_PASSING, state):
-        return StoreUnavailable(f"{where}: {why} ({_words(error)}); {then}")
-    if state in _MISSING:
-        return SchemaMismatch(f"{where} lacks what this code needs ({_words(error)}): run `redrive migrate`")
-    if state.startswith(_DATA):
-        return DataRefused(f"the store refused a row: {_words(error)}")
-    if advice := _find(_PERSON, state):
-        return StoreError(f"{where} {advice} ({_words(error)})")
-    return StoreError(f"{where} cannot be used: {_words(error)} [{state}]")
+    if why := _find_by_prefix(_TRANSIENT, state):
+        return StoreUnavailable(f"{where}: {why} ({_error_text(error)}); {then}")
+    if state in _MISSING_STATES:
+        return SchemaMismatch(f"{where} lacks what this code needs ({_error_text(error)}): run `redrive migrate`")
+    if state.startswith(_DATA_STATES):
+        return DataRefused(f"the store refused a row: {_error_text(error)}")
+    if advice := _find_by_prefix(_OPERATOR_ADVICE, state):
+        return StoreError(f"{where} {advice} ({_error_text(error)})")
+    return StoreError(f"{where} cannot be used: {_error_text(error)} [{state}]")
 
 
-def leaves_usable(error: BaseException) -> bool:
+def is_usable_after(error: BaseException) -> bool:
     """True if the connection can be used again after this error, once its transaction is rolled back."""
     if isinstance(error, asyncpg.DataError | UnicodeEncodeError | OverflowError | RedriveError):
         return True
@@ -406,11 +377,11 @@ def leaves_usable(error: BaseException) -> bool:
     return not (error.sqlstate or "").startswith(("08", "25", "57P", "XX", "26"))
 
 
-def _find(table: dict[str, str], state: str) -> str | None:
+def _find_by_prefix(table: dict[str, str], state: str) -> str | None:
     return next((words for start, words in table.items() if state.startswith(start)), None)
 
 
-def _words(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
@@ -453,13 +424,13 @@ class DatabaseClock:
 # -- Columns of a batch as arrays, as short as they can be: the driver is slow with long ones ------------
 
 
-def always(values: Iterable[Any]) -> tuple[Any, ...]:
+def dense_column(values: Iterable[Any]) -> tuple[Any, ...]:
     """A column that has a value in every row."""
     column = tuple(values)
     return column[:1] if column.count(column[0]) == len(column) else column
 
 
-def seldom(values: Iterable[Any]) -> tuple[Any, ...] | None:
+def sparse_column(values: Iterable[Any]) -> tuple[Any, ...] | None:
     """A column that may have no value."""
     column = tuple(values)
     return None if column[0] is None and column.count(None) == len(column) else column

@@ -14,18 +14,15 @@ from typing import Any
 import msgspec
 
 from redrive.core.states import RunStatus
-from redrive.core.transitions import Answer, EntryWrite, NewRun, RunWrite, Transition
-from redrive.store.postgres.connection import DatabaseClock, Line, as_stored
-from redrive.store.postgres.sql import load
-from redrive.store.records import ENDED
+from redrive.core.transitions import EntryWrite, NewRun, RunWrite, Transition, TransitionResult
+from redrive.store.postgres.connection import Connection, DatabaseClock, escape_nul
+from redrive.store.postgres.sql import load_statements
+from redrive.store.records import ENDED_STATUSES
 
-__all__ = ["settle_one", "start_one"]
-
-
-STARTS, WRITES = load("starts.sql"), load("writes.sql")
+STARTS, WRITES = load_statements("starts.sql"), load_statements("writes.sql")
 
 
-def _nothing_but(record: type[Any], *said: str) -> Callable[[Any], bool]:
+def _only_these_fields(record: type[Any], *said: str) -> Callable[[Any], bool]:
     """Tells whether a record says nothing beyond these fields: all others are as they are by default."""
     names, defaults = record.__struct_fields__, record.__struct_defaults__
     default = dict(zip(reversed(names), reversed(defaults), strict=False))  # of the last names
@@ -35,13 +32,13 @@ def _nothing_but(record: type[Any], *said: str) -> Callable[[Any], bool]:
     return lambda given: look(given) == nothing
 
 
-_is_about_entries = _nothing_but(Transition, "run", "tenant", "fence", "entries")
-_is_about_the_run = _nothing_but(Transition, "run", "tenant", "fence", "change")
-_is_plain_entry = _nothing_but(
+_has_only_entries = _only_these_fields(Transition, "run", "tenant", "fence", "entries")
+_has_only_change = _only_these_fields(Transition, "run", "tenant", "fence", "change")
+_is_plain_entry = _only_these_fields(
     EntryWrite, "index", "key", "kind", "name", "status", "attempt", "began_ago", "done", "input", "output"
 )
-_is_plain_end = _nothing_but(RunWrite, "status", "take", "output")
-_is_plain_run = _nothing_but(
+_is_plain_end = _only_these_fields(RunWrite, "status", "take", "output")
+_is_plain_run = _only_these_fields(
     NewRun,
     *("public_id", "tenant", "workflow", "input", "options", "queue", "priority", "delay", "timeout"),
     *("deadline", "version", "correlation_id", "parent"),
@@ -49,28 +46,30 @@ _is_plain_run = _nothing_but(
 )
 
 
-async def settle_one(line: Line, clock: DatabaseClock, transition: Transition, worker: int) -> Answer | None:
+async def apply_single(
+    line: Connection, clock: DatabaseClock, transition: Transition, worker: int
+) -> TransitionResult | None:
     """Write a transition; None if there is no short way for it, and then nothing was written."""
     if transition.entries:
         if not _is_one_ended_entry(transition):
             return None
-        now, kept = await _record(line, clock, transition, worker)
+        now, kept = await _write_entry(line, clock, transition, worker)
     else:
         if not _is_success(transition):
             return None
-        now, kept = await _finish(line, clock, transition, worker)
-    return None if kept is None else Answer(kept, clock.heard(now))
+        now, kept = await _write_success(line, clock, transition, worker)
+    return None if kept is None else TransitionResult(kept, clock.heard(now))
 
 
 def _is_one_ended_entry(transition: Transition) -> bool:
     (entry, *more) = transition.entries
-    return not more and entry.status in ENDED and _is_about_entries(transition) and _is_plain_entry(entry)
+    return not more and entry.status in ENDED_STATUSES and _has_only_entries(transition) and _is_plain_entry(entry)
 
 
-async def _record(line: Line, clock: DatabaseClock, transition: Transition, worker: int) -> Any:
+async def _write_entry(line: Connection, clock: DatabaseClock, transition: Transition, worker: int) -> Any:
     entry = transition.entries[0]
     return await line.row(
-        WRITES["record"],
+        WRITES["write_entry"],
         worker=worker,
         now=clock.given(),
         run=transition.run,
@@ -84,8 +83,8 @@ async def _record(line: Line, clock: DatabaseClock, transition: Transition, work
         attempt=entry.attempt,
         done=entry.done,
         began_ago=entry.began_ago,
-        input=as_stored(entry.input),
-        output=as_stored(entry.output),
+        input=escape_nul(entry.input),
+        output=escape_nul(entry.output),
     )
 
 
@@ -95,16 +94,16 @@ def _is_success(transition: Transition) -> bool:
         change is not None
         and change.status is RunStatus.SUCCESS
         and change.output is not None
-        and _is_about_the_run(transition)
+        and _has_only_change(transition)
         and _is_plain_end(change)
     )
 
 
-async def _finish(line: Line, clock: DatabaseClock, transition: Transition, worker: int) -> Any:
+async def _write_success(line: Connection, clock: DatabaseClock, transition: Transition, worker: int) -> Any:
     change = transition.change
     assert change is not None
     return await line.row(
-        WRITES["finish"],
+        WRITES["write_success"],
         worker=worker,
         now=clock.given(),
         run=transition.run,
@@ -112,16 +111,16 @@ async def _finish(line: Line, clock: DatabaseClock, transition: Transition, work
         tenant=transition.tenant,
         status=change.status._value_,
         take=int(change.take),
-        output=as_stored(change.output),
+        output=escape_nul(change.output),
     )
 
 
-async def start_one(line: Line, clock: DatabaseClock, run: NewRun, worker: int | None) -> Any:
+async def start_single(line: Connection, clock: DatabaseClock, run: NewRun, worker: int | None) -> Any:
     """Accept a run; None if there is no short way for it, and then nothing was written."""
     if not _is_plain_run(run):
         return None
     return await line.row(
-        STARTS["start_one"],
+        STARTS["start_single"],
         now=clock.given(),
         worker=worker,
         public_id=run.public_id,
@@ -133,8 +132,8 @@ async def start_one(line: Line, clock: DatabaseClock, run: NewRun, worker: int |
         timeout=run.timeout,
         deadline=run.deadline,
         version=run.version,
-        correlation_id=as_stored(run.correlation_id),
+        correlation_id=escape_nul(run.correlation_id),
         parent=run.parent,
-        input=as_stored(run.input),
+        input=escape_nul(run.input),
         options=run.options,
     )

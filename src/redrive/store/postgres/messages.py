@@ -7,15 +7,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any
 
-from redrive.core.outbox import Bundle, Carrier
-from redrive.core.states import CLOSED
-from redrive.core.transitions import AuditWrite, LetterMove, NewRun, Reopening, RunWrite, Transition
+from redrive.core.outbox import Bundle, SinkLease
+from redrive.core.states import CLOSED_LETTER_STATUSES
+from redrive.core.transitions import AuditWrite, LetterStatusWrite, NewRun, ReopenWrite, RunWrite, Transition
 from redrive.records import as_dict
-from redrive.store.postgres.connection import DatabaseClock, Line, all_stored, always, as_stored, seldom
-from redrive.store.postgres.sql import load
-
-__all__ = ["NOTHING", "audit_lines", "begin", "bundled", "columns", "grouped", "note", "tell"]
-
+from redrive.store.postgres.connection import (
+    Connection,
+    DatabaseClock,
+    dense_column,
+    escape_nul,
+    needs_no_escape,
+    sparse_column,
+)
+from redrive.store.postgres.sql import load_statements
 
 # -- Messages: the columns they are written as -----------------------------------------------------------
 
@@ -24,11 +28,11 @@ _NAMES = (
     "m_t", "m_public_id", "m_tenant", "m_topic", "m_key", "m_run_id", "m_correlation_id", "m_payload",
     "m_trace",
 )  # fmt: skip
-_ALWAYS = frozenset({"m_tenant", "m_topic"})
+_DENSE = frozenset({"m_tenant", "m_topic"})
 _GROUPED = ("m_group", "g_topic", "c_sink", "c_lease")
 
 
-def columns(transitions: Sequence[Transition]) -> dict[str, Sequence[Any] | None] | None:
+def message_columns(transitions: Sequence[Transition]) -> dict[str, Sequence[Any] | None] | None:
     """The messages of a call as columns, each under the number of its transition; None if there are none."""
     rows = [
         (
@@ -38,7 +42,7 @@ def columns(transitions: Sequence[Transition]) -> dict[str, Sequence[Any] | None
             m.topic,
             m.key,
             m.run_id,
-            None if m.correlation_id == m.run_id else as_stored(m.correlation_id),
+            None if m.correlation_id == m.run_id else escape_nul(m.correlation_id),
             m.payload,
             m.trace,
         )
@@ -48,18 +52,16 @@ def columns(transitions: Sequence[Transition]) -> dict[str, Sequence[Any] | None
     if not rows:
         return None
     return {
-        name: always(column) if name in _ALWAYS else seldom(column)
+        name: dense_column(column) if name in _DENSE else sparse_column(column)
         for name, column in zip(_NAMES, zip(*rows, strict=True), strict=True)
     }
 
 
-NOTHING: dict[str, Sequence[Any] | None] = dict.fromkeys((*_NAMES, *_GROUPED))
+NO_MESSAGES: dict[str, Sequence[Any] | None] = dict.fromkeys((*_NAMES, *_GROUPED))
 """The columns where no transition has a message."""
 
 
-def grouped(
-    transitions: Sequence[Transition], carriers: Sequence[Carrier]
-) -> dict[str, Sequence[Any] | None]:
+def group_columns(transitions: Sequence[Transition], carriers: Sequence[SinkLease]) -> dict[str, Sequence[Any] | None]:
     """The columns that say who takes which messages along: in which group each is, 0 if in none."""
     if not carriers:
         return dict.fromkeys(_GROUPED)
@@ -70,35 +72,32 @@ def grouped(
         for m in each.messages
     ]
     return {
-        "m_group": always(numbers),
+        "m_group": dense_column(numbers),
         "g_topic": [topic for _, topic in groups],
         "c_sink": [each.sink for each in carriers],
         "c_lease": [each.lease for each in carriers],
     }
 
 
-def bundled(
-    transitions: Sequence[Transition],
-    kept: Sequence[bool],
-    groups: Mapping[str, Sequence[Any] | None],
-    said: Any,
+def bundles_by_transition(
+    transitions: Sequence[Transition], kept: Sequence[bool], groups: Mapping[str, Sequence[Any] | None], said: Any
 ) -> list[tuple[tuple[int, Bundle] | None, ...]]:
     """For each transition, which of its messages the carriers have from now on, as `publish_bundled` told."""
     ids, bundles, topics, sinks = said
     if not bundles:
         return [()] * len(transitions)
-    made = _bundles(groups, bundles, list(zip(topics or (), sinks or (), strict=True)))
+    made = _bundles_by_group(groups, bundles, list(zip(topics or (), sinks or (), strict=True)))
     numbers = groups["m_group"] or ()
     number = repeat(numbers[0]) if len(numbers) == 1 else iter(numbers)
     place = iter(ids)
     found: list[tuple[tuple[int, Bundle] | None, ...]] = []
     for each, yes in zip(transitions, kept, strict=True):
         mine = [made[next(number)] for _ in each.messages]
-        found.append(tuple([_place(next(place), bundle) for bundle in mine]) if yes else ())
+        found.append(tuple([_message_bundle(next(place), bundle) for bundle in mine]) if yes else ())
     return found
 
 
-def _bundles(
+def _bundles_by_group(
     groups: Mapping[str, Sequence[Any] | None], bundles: Sequence[int | None], wants: list[tuple[str, str]]
 ) -> list[Bundle | None]:
     """The bundles by the numbers of the groups; 0 is none."""
@@ -111,7 +110,7 @@ def _bundles(
     return found
 
 
-def _place(id: int, bundle: Bundle | None) -> tuple[int, Bundle] | None:
+def _message_bundle(id: int, bundle: Bundle | None) -> tuple[int, Bundle] | None:
     return None if bundle is None else (id, bundle)
 
 
@@ -122,40 +121,40 @@ _Row = dict[str, Any]
 _Write = Callable[[_Row], _Row]
 
 
-def tell(transitions: Sequence[Transition]) -> str | None:
+def rest_json(transitions: Sequence[Transition]) -> str | None:
     """The rows by kind, each under the number of its transition; None if there are none."""
-    told = _told(transitions, _said)
+    told = _collect_rows(transitions, _without_none)
     if not told:
         return None
-    text = _json(told)
-    return text if all_stored(text) else _json(_told(transitions, _stored))
+    text = _to_json(told)
+    return text if needs_no_escape(text) else _to_json(_collect_rows(transitions, _escape_row))
 
 
-def begin(transitions: Sequence[Transition]) -> str | None:
+def starts_json(transitions: Sequence[Transition]) -> str | None:
     """The runs that transitions start, each under the number of its transition; None if there are none."""
-    rows = [{"t": number, **_start(run)} for number, each in enumerate(transitions, 1) for run in each.starts]
-    return _json(rows) if rows else None
+    rows = [{"t": number, **_start_row(run)} for number, each in enumerate(transitions, 1) for run in each.starts]
+    return _to_json(rows) if rows else None
 
 
-def audit_lines(lines: Iterable[AuditWrite]) -> str:
+def audit_json(lines: Iterable[AuditWrite]) -> str:
     """Audit lines that belong to no transition."""
-    return _json({"audit": [{"t": 1, **_stored(as_dict(line))} for line in lines]})
+    return _to_json({"audit": [{"t": 1, **_escape_row(as_dict(line))} for line in lines]})
 
 
-def _told(transitions: Sequence[Transition], write: _Write) -> dict[str, list[_Row]]:
+def _collect_rows(transitions: Sequence[Transition], write: _Write) -> dict[str, list[_Row]]:
     told: dict[str, list[_Row]] = {}
     for number, transition in enumerate(transitions, 1):
-        for kind, row in _rows(transition, write):
+        for kind, row in _rest_rows(transition, write):
             row["t"] = number
             told.setdefault(kind, []).append(row)
     return told
 
 
-def _rows(transition: Transition, write: _Write) -> Iterator[tuple[str, _Row]]:
+def _rest_rows(transition: Transition, write: _Write) -> Iterator[tuple[str, _Row]]:
     if transition.reopens is not None:
-        yield "reopens", write({**_reopening(transition.reopens), **_going_on(transition.change)})
+        yield "reopens", write({**_reopen_row(transition.reopens), **_reopened_change(transition.change)})
     if transition.move is not None:
-        yield "moves", write(_move(transition.move))
+        yield "moves", write(_move_row(transition.move))
     if transition.ends_replay is not None and transition.change is not None:
         yield "ends", {"letter": transition.ends_replay, "outcome": transition.change.status.value}
     if transition.replay is not None:
@@ -166,14 +165,14 @@ def _rows(transition: Transition, write: _Write) -> Iterator[tuple[str, _Row]]:
         yield "audit", write(as_dict(line))
 
 
-def _reopening(reopening: Reopening) -> _Row:
+def _reopen_row(reopening: ReopenWrite) -> _Row:
     row = as_dict(reopening)
     del row["index"]  # which is written by statements of its own
     row["new_operation"] = int(reopening.new_operation)
     return row
 
 
-def _going_on(change: RunWrite | None) -> _Row:
+def _reopened_change(change: RunWrite | None) -> _Row:
     """What a reopened run becomes, said with the rest: so its row is written once, not twice."""
     if change is None:
         return {}
@@ -188,28 +187,28 @@ def _going_on(change: RunWrite | None) -> _Row:
     }
 
 
-def _start(run: NewRun) -> _Row:
+def _start_row(run: NewRun) -> _Row:
     """A run's names stay as they are: one with a NUL in it is refused here as it is by `start`."""
     texts = {name: getattr(run, name) for name in ("input", "options", "correlation_id", "parent")}
     row = as_dict(run)
     del row["index"]
-    return {**row, **_stored(texts), "rank": -run.priority}
+    return {**row, **_escape_row(texts), "rank": -run.priority}
 
 
-def _move(move: LetterMove) -> _Row:
-    return {**as_dict(move), "status": move.status.value, "closed": move.status in CLOSED}
+def _move_row(move: LetterStatusWrite) -> _Row:
+    return {**as_dict(move), "status": move.status.value, "closed": move.status in CLOSED_LETTER_STATUSES}
 
 
-def _said(row: _Row) -> _Row:
+def _without_none(row: _Row) -> _Row:
     """What is not there is not said: it would be read for nothing, a thousand times."""
     return {name: value for name, value in row.items() if value is not None}
 
 
-def _stored(row: _Row) -> _Row:
-    return {name: as_stored(value) for name, value in row.items() if value is not None}
+def _escape_row(row: _Row) -> _Row:
+    return {name: escape_nul(value) for name, value in row.items() if value is not None}
 
 
-def _json(told: dict[str, list[_Row]] | list[_Row]) -> str:
+def _to_json(told: dict[str, list[_Row]] | list[_Row]) -> str:
     # Not escaped: a lone surrogate must be refused here, as everywhere else, not smuggled in as \\ud800.
     return json.dumps(told, ensure_ascii=False)
 
@@ -217,9 +216,9 @@ def _json(told: dict[str, list[_Row]] | list[_Row]) -> str:
 # -- Adding lines to the audit log -----------------------------------------------------------------------
 
 
-WRITES = load("writes.sql")
+WRITES = load_statements("writes.sql")
 
 
-async def note(line: Line, clock: DatabaseClock, lines: Iterable[AuditWrite]) -> None:
+async def write_audit(line: Connection, clock: DatabaseClock, lines: Iterable[AuditWrite]) -> None:
     """Add lines to the audit log."""
-    await line.rows(WRITES["note"], now=clock.given(), told=audit_lines(lines))
+    await line.rows(WRITES["note"], now=clock.given(), told=audit_json(lines))

@@ -19,93 +19,97 @@ from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
 from redrive.core.transitions import NewRun, Transition
 from redrive.records import replace
-from redrive.store.postgres.connection import DatabaseClock, Line, always, as_given, as_stored, seldom
-from redrive.store.postgres.fast_path import start_one
-from redrive.store.postgres.sql import load
-from redrive.store.records import Started, entry_row, given_key, taken_at_start
-from redrive.store.workers import (
-    MOST_LANES,
-    START,
-    Claim,
-    Claimed,
-    Claims,
-    Due,
-    Lane,
-    Look,
-    delay,
-    earlier,
-    end_of_queue,
-    in_turn,
-    place,
-    visit,
+from redrive.store.postgres.connection import (
+    Connection,
+    DatabaseClock,
+    dense_column,
+    escape_nul,
+    sparse_column,
+    unescape_row,
 )
-
-__all__ = ["claim", "drop_index", "journals", "lanes", "put_index", "start"]
-
+from redrive.store.postgres.fast_path import start_single
+from redrive.store.postgres.sql import load_statements
+from redrive.store.records import StartResult, caller_key, claimed_at_start, entry_row
+from redrive.store.workers import (
+    LANE_START,
+    MOST_LANES,
+    ClaimedRun,
+    ClaimRequest,
+    ClaimResult,
+    DueRun,
+    Lane,
+    LaneScan,
+    choose_fairly,
+    earliest_time,
+    lane_key,
+    queue_end,
+    scan_lanes,
+    time_until,
+)
 
 # -- Accepting runs: the run, its input and its idempotency key in one commit and one round trip ---------
 
 
-SQL = load("starts.sql")
-_Bound = dict[tuple[str, str], tuple[str, str, str | None]]  # (tenant, key) -> (public id, hash, maker)
+SQL = load_statements("starts.sql")
+_KeyBindings = dict[tuple[str, str], tuple[str, str, str | None]]  # (tenant, key) -> (public id, hash, maker)
 
 
 async def start(
-    line: Line, clock: DatabaseClock, runs: Sequence[NewRun], worker: int | None = None
-) -> list[Started]:
+    line: Connection, clock: DatabaseClock, runs: Sequence[NewRun], worker: int | None = None
+) -> list[StartResult]:
     """Accept the runs that are new; answer for the others as the first call did."""
     if not runs:
         return []
-    if len(runs) == 1 and (answer := await _only_one(line, clock, runs[0], worker)) is not None:
+    if len(runs) == 1 and (answer := await _start_single(line, clock, runs[0], worker)) is not None:
         return [answer]
     if any(run.index for run in runs):
         async with line.transaction():
-            row = await _accept(line, clock, runs, worker)
+            row = await _insert_runs(line, clock, runs, worker)
             await put_index(line, runs)
     else:
-        row = await _accept(line, clock, runs, worker)
+        row = await _insert_runs(line, clock, runs, worker)
     clock.heard(row["now"])
-    bound = _bound(row) if row["keys"] else {}
-    answers = [_answer(run, bound) for run in runs]
-    return _handed_over(answers, runs, row) if row["taken"] else answers
+    bound = _read_key_bindings(row) if row["keys"] else {}
+    answers = [_start_result(run, bound) for run in runs]
+    return _attach_claims(answers, runs, row) if row["taken"] else answers
 
 
-async def _only_one(line: Line, clock: DatabaseClock, run: NewRun, worker: int | None) -> Started | None:
-    row = await start_one(line, clock, run, worker)
+async def _start_single(line: Connection, clock: DatabaseClock, run: NewRun, worker: int | None) -> StartResult | None:
+    row = await start_single(line, clock, run, worker)
     if row is None:
         return None
     now, version, id, deadline = row
     clock.heard(now)
     if id is None:
-        return Started(run.public_id, new=True)
-    claimed = taken_at_start(run, id, version=version, deadline=deadline, now=now)
-    return Started(run.public_id, new=True, claimed=claimed)
+        return StartResult(run.public_id, new=True)
+    claimed = claimed_at_start(run, id, version=version, deadline=deadline, now=now)
+    return StartResult(run.public_id, new=True, claimed=claimed)
 
 
-async def _accept(line: Line, clock: DatabaseClock, runs: Sequence[NewRun], worker: int | None) -> Any:
-    columns = _columns(_first_of_each(runs))
+async def _insert_runs(line: Connection, clock: DatabaseClock, runs: Sequence[NewRun], worker: int | None) -> Any:
+    columns = _run_columns(_drop_duplicates(runs))
     return await line.row(SQL["start"], now=clock.given(), worker=worker, **columns)
 
 
-def _bound(row: Any) -> _Bound:
+def _read_key_bindings(row: Any) -> _KeyBindings:
     """What each key stands for, now."""
     names = zip(row["tenants"], row["keys"], strict=True)
     return dict(zip(names, zip(row["bound_to"], row["hashes"], row["makers"], strict=True), strict=True))
 
 
-def _handed_over(answers: list[Started], runs: Sequence[NewRun], row: Any) -> list[Started]:
+def _attach_claims(answers: list[StartResult], runs: Sequence[NewRun], row: Any) -> list[StartResult]:
     """The answers, with the runs that the worker has from the beginning."""
     taken = dict(zip(row["taken"], zip(row["ids"], row["deadlines"], strict=True), strict=True))
     version, now = row["version"], row["now"]
     for number, run in enumerate(runs):
         id, deadline = taken.pop(run.public_id, (None, None))
         if id is not None:
-            claimed = taken_at_start(run, id, version=version, deadline=deadline, now=now)
+            claimed = claimed_at_start(run, id, version=version, deadline=deadline, now=now)
             answers[number] = replace(answers[number], claimed=claimed)
     return answers
 
 
-async def put_index(line: Line, runs: Iterable[NewRun], reopened: Iterable[Transition] = ()) -> None:
+async def put_index(line: Connection, runs: Iterable[NewRun], reopened: Iterable[Transition] = ()) -> None:
     """Keep what runs can be searched by, as far as they were accepted, and what others are found by now."""
     rows: list[tuple[str | None, int | None, str, str, str]]
     rows = [(run.public_id, None, run.tenant, *pair) for run in runs for pair in run.index]
@@ -119,12 +123,12 @@ async def put_index(line: Line, runs: Iterable[NewRun], reopened: Iterable[Trans
         await line.rows(SQL["put_index"], **dict(zip(names, zip(*rows, strict=True), strict=True)))
 
 
-async def drop_index(line: Line, runs: Sequence[int]) -> None:
+async def drop_index(line: Connection, runs: Sequence[int]) -> None:
     """Forget what runs could be searched by."""
     await line.rows(SQL["drop_index"], runs=runs)
 
 
-def _first_of_each(runs: Sequence[NewRun]) -> list[NewRun]:
+def _drop_duplicates(runs: Sequence[NewRun]) -> list[NewRun]:
     """One statement writes no row twice: of equal ids and of equal keys only the first is sent."""
     ids: set[str] = set()
     keys: set[tuple[str, str]] = set()
@@ -139,45 +143,45 @@ def _first_of_each(runs: Sequence[NewRun]) -> list[NewRun]:
     return first
 
 
-def _answer(run: NewRun, bound: _Bound) -> Started:
+def _start_result(run: NewRun, bound: _KeyBindings) -> StartResult:
     if run.key is None:
-        return Started(run.public_id, new=True)
+        return StartResult(run.public_id, new=True)
     public_id, hashed, maker = bound.get((run.tenant, run.key), (run.public_id, "", None))
     if public_id == run.public_id:
-        return Started(public_id, new=True)
-    return Started(public_id, new=False, clash=hashed != (run.key_hash or ""), maker=maker)
+        return StartResult(public_id, new=True)
+    return StartResult(public_id, new=False, clash=hashed != (run.key_hash or ""), maker=maker)
 
 
-def _columns(runs: Sequence[NewRun]) -> dict[str, Sequence[Any] | None]:
+def _run_columns(runs: Sequence[NewRun]) -> dict[str, Sequence[Any] | None]:
     return {
         "public_ids": [run.public_id for run in runs],
-        "tenants": always(run.tenant for run in runs),
-        "workflows": always(run.workflow for run in runs),
-        "queues": always(run.queue for run in runs),
-        "ranks": always(-run.priority for run in runs),
-        "delays": always(run.delay for run in runs),
-        "timeouts": seldom(run.timeout for run in runs),
-        "deadlines": seldom(run.deadline for run in runs),
-        "versions": always(run.version for run in runs),
-        "correlation_ids": seldom(as_stored(run.correlation_id) for run in runs),
-        "parents": seldom(run.parent for run in runs),
-        "inputs": [as_stored(run.input) for run in runs],
-        "options": always(run.options for run in runs),
-        "roots": seldom(run.root for run in runs),
-        "replays_of": seldom(run.replay_of for run in runs),
-        "generations": seldom(run.generation or None for run in runs),
-        "letters": seldom(run.letter for run in runs),
-        "handlers_for": seldom(run.handler_for for run in runs),
-        **_keys(runs),
+        "tenants": dense_column(run.tenant for run in runs),
+        "workflows": dense_column(run.workflow for run in runs),
+        "queues": dense_column(run.queue for run in runs),
+        "ranks": dense_column(-run.priority for run in runs),
+        "delays": dense_column(run.delay for run in runs),
+        "timeouts": sparse_column(run.timeout for run in runs),
+        "deadlines": sparse_column(run.deadline for run in runs),
+        "versions": dense_column(run.version for run in runs),
+        "correlation_ids": sparse_column(escape_nul(run.correlation_id) for run in runs),
+        "parents": sparse_column(run.parent for run in runs),
+        "inputs": [escape_nul(run.input) for run in runs],
+        "options": dense_column(run.options for run in runs),
+        "roots": sparse_column(run.root for run in runs),
+        "replays_of": sparse_column(run.replay_of for run in runs),
+        "generations": sparse_column(run.generation or None for run in runs),
+        "letters": sparse_column(run.letter for run in runs),
+        "handlers_for": sparse_column(run.handler_for for run in runs),
+        **_key_columns(runs),
     }
 
 
-def _keys(runs: Sequence[NewRun]) -> dict[str, Sequence[Any] | None]:
+def _key_columns(runs: Sequence[NewRun]) -> dict[str, Sequence[Any] | None]:
     if all(run.key is None for run in runs):
         return dict.fromkeys(("keys", "givens", "hashes", "keeps", "makers"))
     return {
         "keys": [run.key for run in runs],
-        "givens": [run.key and given_key(run.key) for run in runs],
+        "givens": [run.key and caller_key(run.key) for run in runs],
         "hashes": [run.key_hash or "" for run in runs],
         "keeps": [run.key_keeps for run in runs],
         "makers": [run.key_maker for run in runs],
@@ -187,25 +191,25 @@ def _keys(runs: Sequence[NewRun]) -> dict[str, Sequence[Any] | None]:
 # -- Claiming: find lanes with due runs, choose fairly, take under a new fence, bring what it takes  -----
 
 
-SQL_CLAIMS = load("claims.sql")
+CLAIM_SQL = load_statements("claims.sql")
 _payloads = itemgetter(13, 14, 15, 20)  # of `journals`: all that holds what users wrote
 _STATES = {status.value: status for status in RunStatus}
 _Heads = dict[Lane, list[tuple[int, int]]]  # the first runs of a lane: when due, and which
 
 
-async def claim(line: Line, clock: DatabaseClock, claim: Claim) -> Claims:
+async def claim(line: Connection, clock: DatabaseClock, claim: ClaimRequest) -> ClaimResult:
     """Give a worker due runs, each under a fence one higher than before."""
     if not claim.workflows or claim.capacity < 1:
-        return Claims(runs=[], now=clock.now(), next_in=None, after=claim.after)
-    rows = await _look(line, clock, claim)
+        return ClaimResult(runs=[], now=clock.now(), next_in=None, after=claim.after)
+    rows = await _read_due_lanes(line, clock, claim)
     now = clock.heard(rows[0]["now"])
-    found, heads = _read(rows, now, claim)
-    wish = _choose(rows[0], now, claim, found, heads)
+    found, heads = _parse_lanes(rows, now, claim)
+    wish = _choose_runs(rows[0], now, claim, found, heads)
     if not wish.ids:
-        next_at = earlier(_next_due(found.known, heads, set()), rows[0]["suspect_at"])
-        return Claims(runs=[], now=now, next_in=delay(now, next_at), after=found.after)
+        next_at = earliest_time(_next_due(found.known, heads, set()), rows[0]["suspect_at"])
+        return ClaimResult(runs=[], now=now, next_in=time_until(now, next_at), after=found.after)
     taken = await line.rows(
-        SQL_CLAIMS["take"],
+        CLAIM_SQL["take"],
         now=clock.given(),
         worker=claim.worker,
         ids=wish.ids,
@@ -214,25 +218,25 @@ async def claim(line: Line, clock: DatabaseClock, claim: Claim) -> Claims:
     )
     now = clock.heard(taken[0]["now"])
     if taken[0]["claimer"] is None:
-        return Claims(runs=[], now=now, next_in=None, after=claim.after)
+        return ClaimResult(runs=[], now=now, next_in=None, after=claim.after)
     got = [row for row in taken if row["id"] is not None]
     ids = {row["id"] for row in got}
-    next_at = earlier(
+    next_at = earliest_time(
         _next_due(found.known, heads, ids), None if wish.suspect is not None else rows[0]["suspect_at"]
     )
-    return Claims(
-        runs=await _gather(line, got),
+    return ClaimResult(
+        runs=await _read_claimed_runs(line, got),
         now=now,
-        next_in=delay(now, next_at) if len(got) >= min(claim.capacity, len(wish.ids)) else 0,
+        next_in=time_until(now, next_at) if len(got) >= min(claim.capacity, len(wish.ids)) else 0,
         after=wish.end(ids) or found.after,
     )
 
 
-class _Wish(msgspec.Struct, frozen=True, kw_only=True):
+class _RunChoice(msgspec.Struct, frozen=True, kw_only=True):
     """The runs to take, the most wanted first; more than fit, because others may be quicker."""
 
     suspect: int | None
-    due: list[Due]
+    due: list[DueRun]
     free: int
 
     @property
@@ -243,36 +247,36 @@ class _Wish(msgspec.Struct, frozen=True, kw_only=True):
     def end(self, taken: set[int]) -> Lane | None:
         """Where to go on next time, if everything was filled: behind the queue that was served last."""
         served = [due for due in self.due if due.run in taken]
-        return end_of_queue(served[-1]) if served and len(served) == self.free else None
+        return queue_end(served[-1]) if served and len(served) == self.free else None
 
 
-def _choose(row: Any, now: int, claim: Claim, found: Look, heads: _Heads) -> _Wish:
+def _choose_runs(row: Any, now: int, claim: ClaimRequest, found: LaneScan, heads: _Heads) -> _RunChoice:
     suspect = row["suspect"] if row["suspect"] is not None and row["suspect_at"] <= now else None
     free = claim.capacity - (suspect is not None)
-    due = in_turn(_candidates(found.due, heads, now), 2 * free)
-    return _Wish(suspect=suspect, due=due, free=free)
+    due = choose_fairly(_candidates(found.due, heads, now), 2 * free)
+    return _RunChoice(suspect=suspect, due=due, free=free)
 
 
-async def _look(line: Line, clock: DatabaseClock, claim: Claim) -> list[Any]:
-    after = claim.after or START
+async def _read_due_lanes(line: Connection, clock: DatabaseClock, claim: ClaimRequest) -> list[Any]:
+    after = claim.after or LANE_START
     return await line.rows(
-        SQL_CLAIMS["look"],
+        CLAIM_SQL["find_due_lanes"],
         now=clock.given(),
         workflows=claim.workflows,
         tenant=after.tenant,
         queue=after.queue,
         rank=after.rank,
         workflow=after.workflow,
-        wraps=after != START,
+        wraps=after != LANE_START,
         capacity=claim.capacity,
         most=MOST_LANES,
         suspect=claim.suspect,
     )
 
 
-def _read(rows: Sequence[Any], now: int, claim: Claim) -> tuple[Look, _Heads]:
+def _parse_lanes(rows: Sequence[Any], now: int, claim: ClaimRequest) -> tuple[LaneScan, _Heads]:
     """What the look saw, and the first runs of the lanes that have something due."""
-    found = Look(workflows=tuple(rows[0]["names"] or ()), after=claim.after)
+    found = LaneScan(workflows=tuple(rows[0]["names"] or ()), after=claim.after)
     walked: list[tuple[Lane, int]] = []
     heads: _Heads = {}
     for row in rows:
@@ -284,15 +288,15 @@ def _read(rows: Sequence[Any], now: int, claim: Claim) -> tuple[Look, _Heads]:
             heads[lane] = [(row["head"], 0)]
         else:
             heads[lane] = list(zip(row["dues"], row["ids"], strict=True))
-    visit(walked, now, claim, found)
+    scan_lanes(walked, now, claim, found)
     return found, heads
 
 
-def _candidates(lanes: Sequence[Lane], heads: _Heads, now: int) -> Iterator[Due]:
+def _candidates(lanes: Sequence[Lane], heads: _Heads, now: int) -> Iterator[DueRun]:
     for lane in lanes:
         for due_at, run in heads[lane]:
             if due_at <= now:
-                yield Due(lane.tenant, lane.queue, lane.rank, due_at, run)
+                yield DueRun(lane.tenant, lane.queue, lane.rank, due_at, run)
 
 
 def _next_due(known: Sequence[Lane], heads: _Heads, taken: set[int]) -> int | None:
@@ -300,30 +304,30 @@ def _next_due(known: Sequence[Lane], heads: _Heads, taken: set[int]) -> int | No
     next_at: int | None = None
     for lane in known:
         left = (due_at for due_at, run in heads[lane] if run not in taken)
-        next_at = earlier(next_at, next(left, None))
+        next_at = earliest_time(next_at, next(left, None))
     return next_at
 
 
-async def _gather(line: Line, rows: Sequence[Any]) -> list[Claimed]:
-    resumed = await journals(line, [row["id"] for row in rows if row["fence"] > 1])
-    return [_claimed(row, resumed.get(row["id"], ())) for row in rows]
+async def _read_claimed_runs(line: Connection, rows: Sequence[Any]) -> list[ClaimedRun]:
+    resumed = await read_journals(line, [row["id"] for row in rows if row["fence"] > 1])
+    return [_claimed_run(row, resumed.get(row["id"], ())) for row in rows]
 
 
-async def journals(line: Line, runs: Sequence[int]) -> dict[int, tuple[EntryRow, ...]]:
+async def read_journals(line: Connection, runs: Sequence[int]) -> dict[int, tuple[EntryRow, ...]]:
     """The journals of these runs, superseded entries too."""
     if not runs:
         return {}
-    rows = await line.rows(SQL_CLAIMS["journals"], runs=runs)
+    rows = await line.rows(CLAIM_SQL["journals"], runs=runs)
     return {
-        run: tuple(entry_row(as_given(row, _payloads(row))[1:]) for row in group)
+        run: tuple(entry_row(unescape_row(row, _payloads(row))[1:]) for row in group)
         for run, group in groupby(rows, key=itemgetter(0))
     }
 
 
-def _claimed(row: Any, journal: tuple[EntryRow, ...]) -> Claimed:
+def _claimed_run(row: Any, journal: tuple[EntryRow, ...]) -> ClaimedRun:
     """Written out, because claims make many of these."""
-    values = as_given(row)
-    return Claimed(
+    values = unescape_row(row)
+    return ClaimedRun(
         id=values[2],
         public_id=values[3],
         tenant=values[4],
@@ -349,10 +353,8 @@ def _claimed(row: Any, journal: tuple[EntryRow, ...]) -> Claimed:
     )
 
 
-async def lanes(line: Line, after: Lane = START, most: int = MOST_LANES) -> list[tuple[Lane, int]]:
+async def read_lanes(line: Connection, after: Lane = LANE_START, most: int = MOST_LANES) -> list[tuple[Lane, int]]:
     """Each lane behind a place, in order, with the time its first run is due."""
-    tenant, queue, rank, workflow = place(after)
-    rows = await line.rows(
-        SQL_CLAIMS["lanes"], tenant=tenant, queue=queue, rank=rank, workflow=workflow, most=most
-    )
+    tenant, queue, rank, workflow = lane_key(after)
+    rows = await line.rows(CLAIM_SQL["lanes"], tenant=tenant, queue=queue, rank=rank, workflow=workflow, most=most)
     return [(Lane(row[0], row[1], row[2], row[3]), row[4]) for row in rows]

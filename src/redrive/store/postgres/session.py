@@ -9,22 +9,20 @@ from typing import Any, TypeAlias, TypeVar
 from redrive.core.transitions import AuditWrite, Transition
 from redrive.store.encryption.codec import Codec
 from redrive.store.postgres import messages
-from redrive.store.postgres.connection import DatabaseClock, Line, as_given, as_stored
-from redrive.store.postgres.messages import note
-from redrive.store.postgres.pool import AnyLines
-from redrive.store.postgres.sql import load, prepare
+from redrive.store.postgres.connection import Connection, DatabaseClock, escape_nul, unescape_row
+from redrive.store.postgres.messages import write_audit
+from redrive.store.postgres.pool import Pool
+from redrive.store.postgres.sql import load_statements, number_parameters
 from redrive.store.session import Dialect, Session, Statement
-
-__all__ = ["PostgresDatabase", "PostgresSession"]
 
 Result = TypeVar("Result")
 Work: TypeAlias = Callable[[Session], Coroutine[Any, Any, Result]]
 
-LIST_PLANS = {"enable_sort": "off", "random_page_cost": "0", "seq_page_cost": "0"}
+LIST_PLANNER_SETTINGS = {"enable_sort": "off", "random_page_cost": "0", "seq_page_cost": "0"}
 """Settings that hold the planner to rows that come in order, and to the index with the fewest of them."""
 
-_MOMENT = load("chores.sql")["moment"]
-_PUBLISH = load("outbox.sql")["publish"]
+_SERVER_TIME = load_statements("chores.sql")["server_time"]
+_PUBLISH = load_statements("outbox.sql")["publish"]
 
 
 class PostgresSession:
@@ -33,17 +31,17 @@ class PostgresSession:
     dialect: Dialect = "postgres"
     single_writer = False
 
-    def __init__(self, line: Line, clock: DatabaseClock) -> None:
+    def __init__(self, line: Connection, clock: DatabaseClock) -> None:
         self.line = line
         self.clock = clock
 
     async def rows(self, statement: Statement | str, **params: Any) -> list[Any]:
-        prepared = prepare(statement if isinstance(statement, str) else statement.text("postgres"))
-        return [as_given(row) for row in await self.line.rows(prepared, **self._stored(params))]
+        prepared = number_parameters(statement if isinstance(statement, str) else statement.text("postgres"))
+        return [unescape_row(row) for row in await self.line.rows(prepared, **self._stored(params))]
 
     def _stored(self, params: Mapping[str, Any]) -> dict[str, Any]:
         stored = {
-            name: [as_stored(each) for each in value] if isinstance(value, list | tuple) else as_stored(value)
+            name: [escape_nul(each) for each in value] if isinstance(value, list | tuple) else escape_nul(value)
             for name, value in params.items()
         }
         stored.setdefault("now", self.clock.given())
@@ -61,11 +59,11 @@ class PostgresSession:
         batch = [self._stored(params) for params in rows]
         if not batch:
             return []
-        found = await self.line.many(prepare(statement.text("postgres")), batch)
-        return [as_given(row) for row in found]
+        found = await self.line.many(number_parameters(statement.text("postgres")), batch)
+        return [unescape_row(row) for row in found]
 
     async def now(self) -> int:
-        return self.clock.heard(await self.line.value(_MOMENT, now=self.clock.given()))
+        return self.clock.heard(await self.line.value(_SERVER_TIME, now=self.clock.given()))
 
     async def change(self, statement: Statement, audit: AuditWrite | None, **params: Any) -> bool:
         async with self.transaction():
@@ -75,15 +73,15 @@ class PostgresSession:
         return changed
 
     async def note(self, lines: Iterable[AuditWrite]) -> None:
-        await note(self.line, self.clock, lines)
+        await write_audit(self.line, self.clock, lines)
 
     async def publish(self, transitions: Sequence[Transition], now: int) -> None:
-        columns = messages.columns(transitions)
+        columns = messages.message_columns(transitions)
         if columns is not None:
             await self.line.rows(_PUBLISH, **columns, now=now)
 
     def index_order(self) -> AbstractAsyncContextManager[None]:
-        return self.line.transaction(**LIST_PLANS)
+        return self.line.transaction(**LIST_PLANNER_SETTINGS)
 
     def transaction(self) -> AbstractAsyncContextManager[None]:
         return self.line.transaction()
@@ -92,7 +90,7 @@ class PostgresSession:
 class PostgresDatabase:
     """The connections of a PostgreSQL store, or of a view of it for one tenant."""
 
-    def __init__(self, lines: AnyLines, clock: DatabaseClock, codec: Codec) -> None:
+    def __init__(self, lines: Pool, clock: DatabaseClock, codec: Codec) -> None:
         self.codec = codec
         self._lines = lines
         self._clock = clock

@@ -9,16 +9,14 @@ from typing import Any
 
 import msgspec
 
-from redrive.store import statements
-
-__all__ = ["Statement", "in_schema", "load", "prepare"]
+from redrive.store import sql_files
 
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 # `redrive.tenant` is a setting, the same for every schema.
 _SCHEMA = re.compile(r"\bredrive(?=\.(?!tenant\b))|(?<=\bSCHEMA )redrive\b")
 
 
-class Statement(msgspec.Struct, frozen=True, gc=False):
+class NumberedStatement(msgspec.Struct, frozen=True, gc=False):
     """A statement and the names of its parameters, in the order of their numbers."""
 
     text: str
@@ -30,7 +28,7 @@ class Statement(msgspec.Struct, frozen=True, gc=False):
 
 
 @lru_cache(maxsize=4096)
-def prepare(text: str) -> Statement:
+def number_parameters(text: str) -> NumberedStatement:
     """Number the parameters of a statement; a name that comes twice is one parameter."""
     names: dict[str, int] = {}
 
@@ -38,15 +36,15 @@ def prepare(text: str) -> Statement:
         return f"${names.setdefault(found[1], len(names) + 1)}"
 
     numbered = _PARAMETER.sub(number, text)
-    return Statement(numbered, tuple(names))
+    return NumberedStatement(numbered, tuple(names))
 
 
-def load(file: str) -> dict[str, Statement]:
+def load_statements(file: str) -> dict[str, NumberedStatement]:
     """The statements of one of this store's files, by name."""
-    return {name: prepare(text) for name, text in statements.load(__package__, file).items()}
+    return {name: number_parameters(text) for name, text in sql_files.load_statements(__package__, file).items()}
 
 
 @lru_cache(maxsize=4096)
-def in_schema(text: str, schema: str) -> str:
+def replace_schema(text: str, schema: str) -> str:
     """The text for tables that lie in another schema than `redrive`."""
     return text if schema == "redrive" else _SCHEMA.sub(schema, text)

@@ -18,37 +18,34 @@ from typing import Any, TypeVar
 
 import asyncpg
 
-from redrive.core.transitions import Answer, Transition
+from redrive.core.transitions import Transition, TransitionResult
 from redrive.errors import InputError, StoreError, StoreUnavailable
 from redrive.store.postgres import apply as writes
-from redrive.store.postgres.connection import PLANS, DatabaseClock, Line, meaning
-from redrive.store.postgres.pool import ENGINE, Lines
-
-__all__ = ["StepTransaction"]
-
+from redrive.store.postgres.connection import PLANNER_SETTINGS, Connection, DatabaseClock, translate_error
+from redrive.store.postgres.pool import ENGINE_ROLE, ConnectionPool
 
 Result = TypeVar("Result")
 log = logging.getLogger("redrive.store")
 _SPACE = r"(?:\s|;|--[^\n]*(?:\n|$)|/\*.*?\*/)*"
-_WORDS = (
+_REFUSED_WORDS = (
     r"BEGIN|START\s+TRANSACTION|COMMIT|END|ROLLBACK|ABORT|SAVEPOINT|RELEASE|PREPARE\s+TRANSACTION"
     r"|SET\s+(?:LOCAL\s+|SESSION\s+)?(?:TRANSACTION|ROLE|SESSION\s+AUTHORIZATION|SESSION\s+CHARACTERISTICS)"
     r"|RESET|DISCARD|LISTEN|UNLISTEN|VACUUM"
 )
-_REFUSED = re.compile(f"{_SPACE}({_WORDS})\\b", re.IGNORECASE | re.DOTALL)
+_REFUSED = re.compile(f"{_SPACE}({_REFUSED_WORDS})\\b", re.IGNORECASE | re.DOTALL)
 _COUNT = re.compile(r"(\d+)$")
 
 
 class StepTransaction:
     """One transaction on a connection that is its own until it is over."""
 
-    def __init__(self, lines: Lines, clock: DatabaseClock, where: str, limit: float) -> None:
+    def __init__(self, lines: ConnectionPool, clock: DatabaseClock, where: str, limit: float) -> None:
         self._lines = lines
         self._clock = clock
         self._where = where
         self._limit = limit
         self._held = AsyncExitStack()
-        self._line: Line | None = None
+        self._line: Connection | None = None
         self._refusal: Exception | None = None  # what a further call is told
         self._timer: asyncio.TimerHandle | None = None
         self._dirty = False  # something happened since the savepoint
@@ -67,7 +64,7 @@ class StepTransaction:
             count = _COUNT.search(said)
             return int(count[1]) if count else 0
 
-        return await self._statement(statement, work)
+        return await self._run_statement(statement, work)
 
     async def fetch(self, statement: str, *params: Any) -> list[dict[str, Any]]:
         """Run a query; return its rows, each from column name to value."""
@@ -75,24 +72,24 @@ class StepTransaction:
         async def work(con: asyncpg.Connection) -> list[dict[str, Any]]:
             return [dict(row) for row in await con.fetch(statement, *params)]
 
-        return await self._statement(statement, work)
+        return await self._run_statement(statement, work)
 
     async def fetchrow(self, statement: str, *params: Any) -> dict[str, Any] | None:
         """Run a query; return its first row."""
         rows = await self.fetch(statement, *params)
         return rows[0] if rows else None
 
-    async def commit(self, worker: int, transition: Transition) -> Answer:
+    async def commit(self, worker: int, transition: Transition) -> TransitionResult:
         """Record the step and commit; undo everything if the run is no longer this worker's."""
         try:
-            line = await self._begun()
-            async with line.transaction(role=ENGINE, **PLANS):
+            line = await self._begin()
+            async with line.transaction(role=ENGINE_ROLE, **PLANNER_SETTINGS):
                 answer = (await writes.apply(line, self._clock, [transition], worker))[0]
             self._is_sent = True
             await line.con.execute("COMMIT" if answer.kept else "ROLLBACK")
             return answer
         except Exception as raised:
-            raise self._explained(raised) from raised
+            raise self._translate_error(raised) from raised
         finally:
             await self._end()
 
@@ -100,16 +97,14 @@ class StepTransaction:
         """Undo everything. Harmless when it is over already, or never began."""
         await self._end()
 
-    async def _statement(
-        self, statement: str, work: Callable[[asyncpg.Connection], Awaitable[Result]]
-    ) -> Result:
+    async def _run_statement(self, statement: str, work: Callable[[asyncpg.Connection], Awaitable[Result]]) -> Result:
         if refused := _REFUSED.match(statement):
             raise InputError(
                 f"{' '.join(refused[1].upper().split())} cannot be used in a transactional step: its "
                 "transaction begins by itself and is committed together with the step's record"
             )
         try:
-            con = (await self._begun()).con
+            con = (await self._begin()).con
             if self._dirty:
                 await con.execute("RELEASE SAVEPOINT step; SAVEPOINT step")
             self._dirty = True
@@ -120,18 +115,18 @@ class StepTransaction:
 
     async def _recover(self, raised: Exception) -> None:
         """One statement that fails is not all of them: the next may go on, as on SQLite."""
-        error = self._explained(raised)
+        error = self._translate_error(raised)
         if error is not self._refusal and not _is_outage(error, raised) and self._line is not None:
             try:
                 await self._line.con.execute("ROLLBACK TO SAVEPOINT step")
                 return
             except Exception as broken:
-                error, raised = self._explained(broken), broken
+                error, raised = self._translate_error(broken), broken
         self._refusal = self._refusal or error
         await self._end()
         raise error from raised
 
-    async def _begun(self) -> Line:
+    async def _begin(self) -> Connection:
         if self._refusal is not None:
             raise self._refusal
         if self._line is None:
@@ -139,14 +134,14 @@ class StepTransaction:
             limit = f"{int(self._limit * 1000)}ms"
             names = ("statement_timeout", "idle_in_transaction_session_timeout", "lock_timeout")
             local = "; ".join(f"SET LOCAL {name} = '{limit}'" for name in names)
-            self._timer = asyncio.get_running_loop().call_later(self._limit, self._time_is_up)
+            self._timer = asyncio.get_running_loop().call_later(self._limit, self._expire)
             await self._line.con.execute(f"BEGIN ISOLATION LEVEL READ COMMITTED; {local}; SAVEPOINT step")
         return self._line
 
-    def _explained(self, raised: Exception) -> Exception:
-        return self._refusal or meaning(raised, self._where) or raised
+    def _translate_error(self, raised: Exception) -> Exception:
+        return self._refusal or translate_error(raised, self._where) or raised
 
-    def _time_is_up(self) -> None:
+    def _expire(self) -> None:
         if self._is_sent:
             self._refusal = StoreUnavailable(
                 f"{self._where} did not say within {self._limit:g} s whether a transaction was committed"

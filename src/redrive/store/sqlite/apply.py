@@ -8,34 +8,31 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 
 from redrive.clock import MICROS
-from redrive.core.outbox import Carrier
-from redrive.core.states import FINAL
+from redrive.core.outbox import SinkLease
+from redrive.core.states import FINAL_RUN_STATUSES
 from redrive.core.transitions import (
-    Answer,
     AttemptWrite,
     AuditWrite,
-    CircuitMark,
+    CircuitSampleWrite,
     EntryWrite,
     LetterWrite,
     RunWrite,
     Transition,
+    TransitionResult,
 )
-from redrive.store.records import ENDED, limits
+from redrive.store.records import ENDED_STATUSES, attempt_limits
+from redrive.store.sql_files import load_statements
 from redrive.store.sqlite import messages
-from redrive.store.sqlite.connection import Row, Write, widened, write_many
-from redrive.store.sqlite.messages import says_more, tell
-from redrive.store.statements import load
-
-__all__ = ["Batch", "Rows", "audit_row", "note"]
-
+from redrive.store.sqlite.connection import Row, Write, multi_row_statements, write_many
+from redrive.store.sqlite.messages import has_rest, write_rest
 
 # -- Transitions as rows: what each of them writes, gathered by the statement that writes it -------------
 
 
-SQL = load(__package__, "writes.sql")
+SQL = load_statements(__package__, "writes.sql")
 
 
-class Rows:
+class TransitionRows:
     """The rows of a batch, by the statement that writes them."""
 
     def __init__(self, now: int, worker: int | None) -> None:
@@ -79,7 +76,7 @@ class Rows:
         if transition.audit:
             self._audit.extend(audit_row(line, self._now) for line in transition.audit)
 
-    def _add_mark(self, transition: Transition, mark: CircuitMark) -> None:
+    def _add_mark(self, transition: Transition, mark: CircuitSampleWrite) -> None:
         place = (transition.tenant, mark.key)
         self._circuits.append((*place, mark.settings, self._now))
         if mark.good is not None:
@@ -92,12 +89,12 @@ class Rows:
             self._changes.append(_change_row(transition, change, self._now))
         if change.ends_as is not None:
             self._ends.append((change.ends_as._value_, transition.run))
-        if change.output is not None or change.failure is not None or change.status in FINAL:
+        if change.output is not None or change.failure is not None or change.status in FINAL_RUN_STATUSES:
             self._results.append((transition.run, transition.tenant, change.output, change.failure))
 
     def writes(self) -> list[Write]:
         """What writes everything, in the lock order of the architecture."""
-        writes = _changing(self._changes)
+        writes = _run_change_writes(self._changes)
         for name, rows in (
             ("set_end", self._ends),
             ("clear_suspicion", self._cleared),
@@ -107,27 +104,27 @@ class Rows:
             ("close_entries", self._closed),
             ("put_attempt", self._attempts),
             ("put_letter", self._letters),
-            ("put_texts", self._texts),
-            ("know_circuit", self._circuits),
+            ("put_letter_texts", self._texts),
+            ("insert_circuit_if_new", self._circuits),
             ("put_mark", self._marks),
             ("drop_probe", self._probes),
             ("put_audit", self._audit),
         ):
             if rows:
-                writes += widened(SQL[name], rows)
+                writes += multi_row_statements(SQL[name], rows)
         return writes
 
 
-def _changing(changes: Sequence[Row]) -> list[Write]:
+def _run_change_writes(changes: Sequence[Row]) -> list[Write]:
     """Of two changes to the same run the later one stands, so each has a statement of its own."""
     if len({run for *_, run in changes}) == len(changes):
-        return widened(SQL["change_run"], changes)
+        return multi_row_statements(SQL["change_run"], changes)
     return [(SQL["change_run"], changes)]
 
 
 def _entry_row(transition: Transition, entry: EntryWrite, now: int) -> Row:
     began_at = now - entry.began_ago
-    timeout_in, patience, limit_in = limits(entry) if entry.limit_in is not None else (None, None, None)
+    timeout_in, patience, limit_in = attempt_limits(entry) if entry.limit_in is not None else (None, None, None)
     return (
         transition.run,
         entry.index,
@@ -141,7 +138,7 @@ def _entry_row(transition: Transition, entry: EntryWrite, now: int) -> Row:
         entry.done,
         began_at,
         began_at,
-        now if entry.status in ENDED else None,
+        now if entry.status in ENDED_STATUSES else None,
         None if entry.wake_in is None else now + entry.wake_in,
         None if timeout_in is None else now + timeout_in,
         patience,
@@ -166,7 +163,7 @@ def _attempt_row(transition: Transition, attempt: AttemptWrite, now: int, worker
         attempt.category,
         attempt.failure,
         attempt.decision,
-        _after(now, attempt.next_in),
+        _add_delay(now, attempt.next_in),
         worker,
     )
 
@@ -177,10 +174,10 @@ def _change_row(transition: Transition, change: RunWrite, now: int) -> Row:
         deaths = 0
     return (
         change.status._value_,
-        _after(now, change.wake_in),
+        _add_delay(now, change.wake_in),
         change.release,
         change.take,
-        change.status in FINAL,
+        change.status in FINAL_RUN_STATUSES,
         now,
         deaths,
         change.diverged,
@@ -208,7 +205,7 @@ def _letter_row(run: int, letter: LetterWrite, now: int) -> Row:
     )
 
 
-def _mark_row(transition: Transition, mark: CircuitMark, now: int) -> Row:
+def _mark_row(transition: Transition, mark: CircuitSampleWrite, now: int) -> Row:
     return (
         transition.run,
         mark.index,
@@ -238,22 +235,22 @@ def audit_row(line: AuditWrite, now: int) -> Row:
     )
 
 
-def _after(now: int, delay: int | None) -> int | None:
+def _add_delay(now: int, delay: int | None) -> int | None:
     return None if delay is None else now + delay
 
 
 # -- Applying transitions: each is written whole if its fence still holds, and not at all otherwise ------
 
 
-_FRESH = MICROS // 10  # how long to wait for a turn with a plan: what it says of time counts from its making
+_PLAN_LIFETIME = MICROS // 10  # how long to wait for a turn with a plan: what it says of time counts from its making
 
 
-def note(con: sqlite3.Connection, now: int, lines: Iterable[AuditWrite]) -> None:
+def write_audit(con: sqlite3.Connection, now: int, lines: Iterable[AuditWrite]) -> None:
     """Add lines to the audit log."""
     write_many(con, SQL["put_audit"], [audit_row(line, now) for line in lines])
 
 
-class Batch:
+class TransitionBatch:
     """Transitions that are to be applied in one transaction."""
 
     def __init__(
@@ -261,7 +258,7 @@ class Batch:
         clock: Callable[[], int],
         transitions: Sequence[Transition],
         worker: int | None,
-        carriers: Sequence[Carrier] = (),
+        carriers: Sequence[SinkLease] = (),
     ) -> None:
         self._clock = clock
         self._transitions = transitions
@@ -269,33 +266,33 @@ class Batch:
         self._carriers = carriers
         self._presumed = {each.run: each.fence for each in transitions}
         self._conditional = [each for each in transitions if each.only_if is not None]
-        self._plan = _Plan(clock(), worker, transitions, self._presumed)
+        self._plan = _WritePlan(clock(), worker, transitions, self._presumed)
 
-    def apply(self, con: sqlite3.Connection) -> list[Answer]:
+    def apply(self, con: sqlite3.Connection) -> list[TransitionResult]:
         """Write what may be written, and answer for each transition in turn."""
-        fresh = self._clock() - self._plan.now < _FRESH
-        plan = self._plan if fresh and self._all_may(con) else self._plan_anew(con)
+        fresh = self._clock() - self._plan.now < _PLAN_LIFETIME
+        plan = self._plan if fresh and self._all_fences_hold(con) else self._plan_again(con)
         for statement, rows in plan.writes:
             con.executemany(statement, rows)
         if plan.more:
-            self._say(con, plan)
-            tell(con, plan.now, plan.more)
+            self._publish_messages(con, plan)
+            write_rest(con, plan.now, plan.more)
         return plan.answers
 
-    def _all_may(self, con: sqlite3.Connection) -> bool:
+    def _all_fences_hold(self, con: sqlite3.Connection) -> bool:
         """True if every run carries the fence that is presumed, and every attempt in question goes on."""
         presumed = {"fences": json.dumps(self._presumed), "worker": self._worker}
-        (holding,) = con.execute(SQL["fences_hold"], presumed).fetchone()
-        return holding == len(self._presumed) and all(_goes_on(con, each) for each in self._conditional)
+        (holding,) = con.execute(SQL["count_held_fences"], presumed).fetchone()
+        return holding == len(self._presumed) and all(_attempt_is_open(con, each) for each in self._conditional)
 
-    def _plan_anew(self, con: sqlite3.Connection) -> _Plan:
+    def _plan_again(self, con: sqlite3.Connection) -> _WritePlan:
         """The plan for those that may be written, by the fences that the runs carry now."""
         runs = {"runs": json.dumps(list(self._presumed)), "worker": self._worker}
         (fences,) = con.execute(SQL["fences"], runs).fetchone()
-        those = [each if _goes_on(con, each) else None for each in self._transitions]
-        return _Plan(self._clock(), self._worker, those, dict(json.loads(fences)))
+        those = [each if _attempt_is_open(con, each) else None for each in self._transitions]
+        return _WritePlan(self._clock(), self._worker, those, dict(json.loads(fences)))
 
-    def _say(self, con: sqlite3.Connection, plan: _Plan) -> None:
+    def _publish_messages(self, con: sqlite3.Connection, plan: _WritePlan) -> None:
         """Write the messages of what was kept; the answers tell which of them the carriers have."""
         said = [n for n, each in enumerate(self._transitions) if each.messages and plan.answers[n].kept]
         if said:
@@ -303,26 +300,22 @@ class Batch:
             bundled = iter(messages.publish(con, plan.now, kept, self._carriers))
             for n in said:
                 taken = tuple(islice(bundled, len(self._transitions[n].messages)))
-                plan.answers[n] = Answer(True, plan.now, taken)
+                plan.answers[n] = TransitionResult(True, plan.now, taken)
 
 
-class _Plan:
+class _WritePlan:
     """What applying transitions to runs with these fences comes to, now: statements, and an answer for each.
 
     `more`: those that say something beyond runs and journals.
     """
 
     def __init__(
-        self,
-        now: int,
-        worker: int | None,
-        transitions: Sequence[Transition | None],
-        fences: Mapping[int, int],
+        self, now: int, worker: int | None, transitions: Sequence[Transition | None], fences: Mapping[int, int]
     ) -> None:
         self.now = now
-        rows, carried = Rows(now, worker), dict(fences)
-        kept, lost = Answer(True, now), Answer(False, now)
-        self.answers: list[Answer] = []
+        rows, carried = TransitionRows(now, worker), dict(fences)
+        kept, lost = TransitionResult(True, now), TransitionResult(False, now)
+        self.answers: list[TransitionResult] = []
         self.more: list[Transition] = []
         for transition in transitions:
             if transition is None or carried.get(transition.run) != transition.fence:
@@ -333,13 +326,13 @@ class _Plan:
             change = transition.change
             if change is not None and change.take:
                 carried[transition.run] += 1
-            if transition.messages or says_more(transition):
+            if transition.messages or has_rest(transition):
                 self.more.append(transition)
         self.writes = rows.writes()
 
 
-def _goes_on(con: sqlite3.Connection, transition: Transition) -> bool:
+def _attempt_is_open(con: sqlite3.Connection, transition: Transition) -> bool:
     """True if the attempt that a decision is about, where it names one, has not ended meanwhile."""
     if transition.only_if is None:
         return True
-    return con.execute(SQL["under_way"], (transition.run, *transition.only_if)).fetchone() is not None
+    return con.execute(SQL["open_attempt"], (transition.run, *transition.only_if)).fetchone() is not None

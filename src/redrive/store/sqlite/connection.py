@@ -19,43 +19,20 @@ import msgspec
 
 from redrive.errors import ConfigurationError, DataRefused, RedriveError, StoreError, StoreUnavailable
 
-__all__ = [
-    "Address",
-    "BUSY",
-    "MEMORY",
-    "NOTHING_LOST",
-    "Row",
-    "Turn",
-    "Write",
-    "connect",
-    "locate",
-    "meaning",
-    "unhurried",
-    "widened",
-    "write_many",
-    "writing",
-]
-
-
 # -- What SQLite's errors mean for the engine: try again, blame a row, or call a person ------------------
 
 
 NOTHING_LOST = "nothing is lost, the call is repeated"
-_DATA_CODES = {
-    sqlite3.SQLITE_CONSTRAINT,
-    sqlite3.SQLITE_TOOBIG,
-    sqlite3.SQLITE_MISMATCH,
-    sqlite3.SQLITE_RANGE,
-}
+_DATA_CODES = {sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_RANGE}
 _DATA_ERRORS = (sqlite3.IntegrityError, sqlite3.DataError, UnicodeEncodeError, OverflowError)
-_BROKEN = {
+_PERMANENT = {
     sqlite3.SQLITE_NOTADB: "is not an SQLite database; name another file, or restore it from a backup",
     sqlite3.SQLITE_CORRUPT: "is damaged; stop all workers and restore it from a backup (or try `.recover`)",
     sqlite3.SQLITE_READONLY: "cannot be written; give this user write access to the file and its folder",
     sqlite3.SQLITE_PERM: "cannot be used by this user; give it access to the file and its folder",
     sqlite3.SQLITE_AUTH: "cannot be used by this user; give it access to the file and its folder",
 }
-_PASSING = {
+_TRANSIENT = {
     sqlite3.SQLITE_BUSY: "is in use by another process",
     sqlite3.SQLITE_LOCKED: "is in use by another connection",
     sqlite3.SQLITE_FULL: "cannot grow, the disk is full: free some space",
@@ -68,7 +45,7 @@ _PASSING = {
 }
 
 
-def meaning(error: BaseException, file: str) -> RedriveError | None:
+def translate_error(error: BaseException, file: str) -> RedriveError | None:
     """Translate an error from the driver; None if it is not the database's doing."""
     if isinstance(error, _DATA_ERRORS):
         return DataRefused(f"the store refused a row: {error}")
@@ -77,10 +54,10 @@ def meaning(error: BaseException, file: str) -> RedriveError | None:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in _DATA_CODES:
         return DataRefused(f"the store refused a row: {error}")
-    if code in _PASSING:
-        return StoreUnavailable(f"{file} {_PASSING[code]} ({error}); {NOTHING_LOST}")
-    if code in _BROKEN:
-        return StoreError(f"{file} {_BROKEN[code]} ({error})")
+    if code in _TRANSIENT:
+        return StoreUnavailable(f"{file} {_TRANSIENT[code]} ({error}); {NOTHING_LOST}")
+    if code in _PERMANENT:
+        return StoreError(f"{file} {_PERMANENT[code]} ({error})")
     if isinstance(error, sqlite3.InterfaceError | sqlite3.ProgrammingError) and "binding" in str(error):
         return DataRefused(f"the store refused a row: {error}")
     return StoreError(f"{file} cannot be used: {error}")
@@ -90,12 +67,12 @@ def meaning(error: BaseException, file: str) -> RedriveError | None:
 
 
 MEMORY = ":memory:"
-BUSY = 5.0
+BUSY_TIMEOUT = 5.0
 """Seconds a connection waits for another process's write before it says StoreUnavailable."""
 
-_FORMS = "sqlite:///relative.db, sqlite:////absolute/path.db or sqlite:///:memory:"
-_CACHED = 512  # statements kept compiled: there are about 360, and those for many rows in several sizes
-_OLDEST = (3, 35, 5)  # the first that drops a column without harm
+_URL_FORMS = "sqlite:///relative.db, sqlite:////absolute/path.db or sqlite:///:memory:"
+_CACHED_STATEMENTS = 512  # statements kept compiled: there are about 360, and those for many rows in several sizes
+_OLDEST_SQLITE = (3, 35, 5)  # the first that drops a column without harm
 
 
 class Address(msgspec.Struct, frozen=True, gc=False):
@@ -109,7 +86,7 @@ class Address(msgspec.Struct, frozen=True, gc=False):
         return self.path == MEMORY
 
 
-def locate(url: str) -> Address:
+def parse_url(url: str) -> Address:
     """Find the file that a URL or a plain path names."""
     scheme, separator, rest = url.partition("://")
     if not separator:
@@ -117,18 +94,18 @@ def locate(url: str) -> Address:
     elif scheme == "sqlite" and rest.startswith("/") and "?" not in rest and "#" not in rest:
         path = rest[1:]
     else:
-        raise ConfigurationError(f"{url!r} is not an SQLite store: write {_FORMS}")
+        raise ConfigurationError(f"{url!r} is not an SQLite store: write {_URL_FORMS}")
     if not path or path.endswith("/") or "\0" in path:
-        raise ConfigurationError(f"{url!r} names no file: write {_FORMS}")
+        raise ConfigurationError(f"{url!r} names no file: write {_URL_FORMS}")
     return Address(path)
 
 
-def connect(address: Address, *, busy: float = BUSY) -> sqlite3.Connection:
+def connect(address: Address, *, busy: float = BUSY_TIMEOUT) -> sqlite3.Connection:
     """Open a connection that commits only when told, in WAL mode, durable at every commit."""
-    if sqlite3.sqlite_version_info < _OLDEST:
+    if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
         raise StoreError(f"this Python has SQLite {sqlite3.sqlite_version}; Redrive needs 3.35.5 or newer")
     if not address.in_memory:
-        _check_place(Path(address.path))
+        _check_path(Path(address.path))
         _create_private(address.path)
     try:
         con = sqlite3.connect(
@@ -136,15 +113,15 @@ def connect(address: Address, *, busy: float = BUSY) -> sqlite3.Connection:
             timeout=busy,
             isolation_level=None,
             check_same_thread=False,
-            cached_statements=_CACHED,
+            cached_statements=_CACHED_STATEMENTS,
         )
     except sqlite3.Error as error:
-        raise meaning(error, address.path) or error from error
+        raise translate_error(error, address.path) or error from error
     try:
         _set_up(con, address, busy)
     except sqlite3.Error as error:
         con.close()
-        raise meaning(error, address.path) or error from error
+        raise translate_error(error, address.path) or error from error
     except BaseException:
         con.close()
         raise
@@ -152,7 +129,7 @@ def connect(address: Address, *, busy: float = BUSY) -> sqlite3.Connection:
 
 
 @contextmanager
-def writing(con: sqlite3.Connection) -> Iterator[None]:
+def write_transaction(con: sqlite3.Connection) -> Iterator[None]:
     """One write: takes the file's write lock at once, commits at the end, undoes everything on an error.
 
     The lock is taken first because SQLite fails at once, without waiting, when a transaction that
@@ -169,7 +146,7 @@ def writing(con: sqlite3.Connection) -> Iterator[None]:
 
 
 @contextmanager
-def unhurried(con: sqlite3.Connection) -> Iterator[None]:
+def without_fsync(con: sqlite3.Connection) -> Iterator[None]:
     """What is committed in here reaches the disk with the next ordinary commit, and survives a crash before.
 
     For what may be done again after a power cut. It spares a wait for the disk.
@@ -182,7 +159,7 @@ def unhurried(con: sqlite3.Connection) -> Iterator[None]:
 
 
 @contextmanager
-def picture(con: sqlite3.Connection) -> Iterator[None]:
+def read_snapshot(con: sqlite3.Connection) -> Iterator[None]:
     """Everything that is read in here was true at one moment."""
     con.execute("BEGIN")
     try:
@@ -191,13 +168,11 @@ def picture(con: sqlite3.Connection) -> Iterator[None]:
         con.execute("COMMIT")
 
 
-def _check_place(path: Path) -> None:
+def _check_path(path: Path) -> None:
     if path.is_dir():
         raise StoreError(f"{path} is a folder, not a database file")
     if not path.parent.is_dir():
-        raise StoreError(
-            f"there is no folder {path.parent} to keep {path.name} in: create it, or name another"
-        )
+        raise StoreError(f"there is no folder {path.parent} to keep {path.name} in: create it, or name another")
 
 
 def _create_private(path: str) -> None:
@@ -226,11 +201,9 @@ def _use_wal(con: sqlite3.Connection, address: Address, busy: float) -> None:
                 mode = con.execute("PRAGMA journal_mode = WAL").fetchone()[0]
             if mode == "wal":
                 return
-            raise StoreError(
-                f"{address.path} cannot use write-ahead logging (it said {mode!r}): use a local disk"
-            )
+            raise StoreError(f"{address.path} cannot use write-ahead logging (it said {mode!r}): use a local disk")
         except sqlite3.OperationalError as error:
-            if not isinstance(meaning(error, address.path), StoreUnavailable):
+            if not isinstance(translate_error(error, address.path), StoreUnavailable):
                 raise
             last = error
             time.sleep(0.05)
@@ -240,7 +213,7 @@ def _use_wal(con: sqlite3.Connection, address: Address, busy: float) -> None:
 # -- Who in this process may write next ------------------------------------------------------------------
 
 
-class Turn:
+class FairLock:
     """A lock that is handed over in the order in which it was asked for."""
 
     def __init__(self) -> None:
@@ -265,7 +238,7 @@ class Turn:
                 return False
             return True  # it was handed over at the last moment
 
-    def give(self) -> None:
+    def release(self) -> None:
         """Hand the lock to the one who waits longest."""
         with self._mutex:
             if self._waiting:
@@ -281,52 +254,52 @@ Row: TypeAlias = tuple[object, ...]
 Write: TypeAlias = tuple[str, Sequence[Sequence[object]]]
 """A statement, and the rows it is to be run for one after the other."""
 
-_ROW = re.compile(r"VALUES (\([?, ]+\))")
-_BOUND = "?"
-_SLOW: dict[object, str] = {None: "NULL", True: "1", False: "0"}
+_VALUES = re.compile(r"VALUES (\([?, ]+\))")
+_PLACEHOLDER = "?"
+_LITERALS: dict[object, str] = {None: "NULL", True: "1", False: "0"}
 _STEP = 64
-_LARGEST = 256  # rows of one statement: SQLite takes 32,766 values, and no row has 128 of them
+_MOST_ROWS = 256  # rows of one statement: SQLite takes 32,766 values, and no row has 128 of them
 
 
 def write_many(con: sqlite3.Connection, statement: str, rows: Sequence[Row]) -> None:
     """Run a statement for all rows, in their order."""
-    for each in widened(statement, rows):
+    for each in multi_row_statements(statement, rows):
         con.executemany(*each)
 
 
-def widened(statement: str, rows: Sequence[Row]) -> list[Write]:
+def multi_row_statements(statement: str, rows: Sequence[Row]) -> list[Write]:
     """The same in few statements, each for many rows; as it is, if it has no list of values."""
-    if not _ROW.search(statement):
+    if not _VALUES.search(statement):
         return [(statement, rows)]
     writes: list[Write] = []
     done = 0
     while (left := len(rows) - done) > 0:
-        size = _size(left)
-        writes.append(_wide(statement, rows[done : done + size]))
+        size = _chunk_size(left)
+        writes.append(_multi_row_statement(statement, rows[done : done + size]))
         done += size
     return writes
 
 
-def _size(left: int) -> int:
+def _chunk_size(left: int) -> int:
     """How many of the rows that are left to write at once. Few sizes: each is a statement to be compiled."""
-    return min(_LARGEST, left - left % _STEP) or 1 << (left.bit_length() - 1)
+    return min(_MOST_ROWS, left - left % _STEP) or 1 << (left.bit_length() - 1)
 
 
-def _wide(statement: str, rows: Sequence[Row]) -> Write:
+def _multi_row_statement(statement: str, rows: Sequence[Row]) -> Write:
     columns = list(zip(*rows, strict=True))
-    said = tuple([_said(column) for column in columns])
-    bound = [column for column, text in zip(columns, said, strict=True) if text == _BOUND]
-    return _text(statement, said, len(rows)), (list(chain.from_iterable(zip(*bound, strict=True))),)
+    said = tuple([_column_sql(column) for column in columns])
+    bound = [column for column, text in zip(columns, said, strict=True) if text == _PLACEHOLDER]
+    return _multi_row_sql(statement, said, len(rows)), (list(chain.from_iterable(zip(*bound, strict=True))),)
 
 
-def _said(column: tuple[object, ...]) -> str:
+def _column_sql(column: tuple[object, ...]) -> str:
     """What the statement says of a column: its value, if that is the same slow one in every row."""
     first = column[0]
     slow = first is None or first is True or first is False
-    return _SLOW[first] if slow and column.count(first) == len(column) else _BOUND
+    return _LITERALS[first] if slow and column.count(first) == len(column) else _PLACEHOLDER
 
 
 @cache
-def _text(statement: str, said: tuple[str, ...], size: int) -> str:
+def _multi_row_sql(statement: str, said: tuple[str, ...], size: int) -> str:
     row = f"({', '.join(said)})"
-    return _ROW.sub(lambda _: "VALUES " + ", ".join([row] * size), statement)
+    return _VALUES.sub(lambda _: "VALUES " + ", ".join([row] * size), statement)

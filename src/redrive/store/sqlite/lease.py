@@ -8,18 +8,15 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from redrive.clock import MICROS, Clock
 from redrive.store.session import Statements
-from redrive.store.sqlite.connection import Address, Turn, connect, meaning
-from redrive.store.sqlite.threads import Inline, in_turn
-from redrive.store.workers import Beat
-
-__all__ = ["Bell", "FileLease", "MemoryLease", "data_version"]
-
+from redrive.store.sqlite.connection import Address, FairLock, connect, translate_error
+from redrive.store.sqlite.threads import MemoryConnection, run_exclusive
+from redrive.store.workers import HeartbeatReply
 
 # -- Heartbeats on a connection of their own, so that no amount of other work can delay them -------------
 
 
 SQL = Statements("workers.sql").texts("sqlite")
-_Beats = Mapping[tuple[int, int], str | None]
+_Heartbeats = Mapping[tuple[int, int], str | None]
 PATIENCE = 2.0
 """Seconds to wait for the write lock, or a third of a shorter lease: the next beat comes soon enough."""
 
@@ -27,25 +24,25 @@ PATIENCE = 2.0
 class FileLease:
     """The heartbeat line of a worker on a file."""
 
-    def __init__(self, address: Address, turn: Turn, clock: Clock) -> None:
+    def __init__(self, address: Address, turn: FairLock, clock: Clock) -> None:
         self._address = address
         self._turn = turn
         self._clock = clock
         self._con: sqlite3.Connection | None = None
         self._patience = PATIENCE
 
-    def beat(self, worker: int, heartbeats: _Beats) -> Beat:
+    def beat(self, worker: int, heartbeats: _Heartbeats) -> HeartbeatReply:
         """Renew the lease; StoreUnavailable if the file is busy, and the next beat will do."""
         try:
-            return in_turn(
-                self._connected(worker),
+            return run_exclusive(
+                self._connect(worker),
                 self._turn,
                 lambda con: _beat(con, self._clock.now(), worker, heartbeats),
                 self._address.path,
                 self._patience,
             )
         except Exception as error:
-            raise meaning(error, self._address.path) or error from error
+            raise translate_error(error, self._address.path) or error from error
 
     def close(self) -> None:
         """Give the connection back."""
@@ -53,7 +50,7 @@ class FileLease:
             self._con.close()
             self._con = None
 
-    def _connected(self, worker: int) -> sqlite3.Connection:
+    def _connect(self, worker: int) -> sqlite3.Connection:
         """Connects at the first beat, on the thread that beats."""
         if self._con is None:
             self._con = connect(self._address, busy=PATIENCE)
@@ -66,11 +63,11 @@ class FileLease:
 class MemoryLease:
     """The heartbeat line of a worker whose store is in memory: there is one connection only."""
 
-    def __init__(self, lines: Inline, clock: Clock) -> None:
+    def __init__(self, lines: MemoryConnection, clock: Clock) -> None:
         self._lines = lines
         self._clock = clock
 
-    def beat(self, worker: int, heartbeats: _Beats) -> Beat:
+    def beat(self, worker: int, heartbeats: _Heartbeats) -> HeartbeatReply:
         """Renew the lease; StoreUnavailable while a transactional step has the connection."""
         return self._lines.now(
             lambda con: self._lines.locked(
@@ -82,29 +79,29 @@ class MemoryLease:
         """Nothing to give back."""
 
 
-def _beat(con: sqlite3.Connection, now: int, worker: int, heartbeats: _Beats) -> Beat:
+def _beat(con: sqlite3.Connection, now: int, worker: int, heartbeats: _Heartbeats) -> HeartbeatReply:
     """Renew the lease of a live worker and note the signs of life of its steps."""
-    alive = bool(con.execute(SQL["renew"], {"now": now, "worker": worker}).fetchall())
+    alive = bool(con.execute(SQL["renew_lease"], {"now": now, "worker": worker}).fetchall())
     if alive:
         con.executemany(
-            SQL["step_beat"],
+            SQL["record_step_heartbeat"],
             [
                 {"now": now, "worker": worker, "run": run, "idx": index, "details": details}
                 for (run, index), details in sorted(heartbeats.items())
             ],
         )
     held = frozenset(row[0] for row in con.execute(SQL["held_ids"], {"worker": worker}))
-    return Beat(alive=alive, held=held, now=now)
+    return HeartbeatReply(alive=alive, held=held, now=now)
 
 
 # -- Noticing that another process committed something: SQLite counts it in `data_version` ---------------
 
 
-_OFTEN, _SELDOM = 0.001, 0.005
+_SHORTEST_POLL, _LONGEST_POLL = 0.001, 0.005
 """Seconds between two looks: soon after anybody wrote, and when nobody has for some seconds."""
 
-_PATIENCE = 0.05  # seconds for which a writing connection that is busy is not asked
-_SLOWER = 1.002  # each look that finds nothing makes the next one so much later: seconds to the slowest
+_BUSY_PAUSE = 0.05  # seconds for which a writing connection that is busy is not asked
+_POLL_BACKOFF = 1.002  # each look that finds nothing makes the next one so much later: seconds to the slowest
 
 
 def data_version(con: sqlite3.Connection) -> int:
@@ -112,7 +109,7 @@ def data_version(con: sqlite3.Connection) -> int:
     return int(con.execute("PRAGMA data_version").fetchone()[0])
 
 
-class Bell:
+class ChangeNotifier:
     """Tells when others committed. `ask` has the writing connection's count, unless that one is `busy`."""
 
     def __init__(
@@ -126,35 +123,35 @@ class Bell:
         self._con: sqlite3.Connection | None = None
         self._seen = 0  # by this connection
         self._written = 0  # by others, as the writing connection counts
-        self._pause = _OFTEN
+        self._pause = _SHORTEST_POLL
 
     async def open(self) -> None:
         """Connect. A store in memory has nobody to listen to."""
         if not self._address.in_memory:
             self._con = connect(self._address)
-            self._seen, self._written = self._look(), await self._ask()
+            self._seen, self._written = self._read_data_version(), await self._ask()
 
     async def changed(self) -> None:
         """Return when another process has committed since the last time; never, for a store in memory."""
         if self._con is None:
             await asyncio.get_running_loop().create_future()
-        while not await self._others_wrote():
+        while not await self._check_other_writers():
             await self._clock.sleep(self._pause)
 
-    async def _others_wrote(self) -> bool:
+    async def _check_other_writers(self) -> bool:
         now = self._clock.monotonic()
-        if self._busy() and now - self._asked_at < _PATIENCE:
-            self._pause = min(self._pause * 2, _SELDOM)
+        if self._busy() and now - self._asked_at < _BUSY_PAUSE:
+            self._pause = min(self._pause * 2, _LONGEST_POLL)
             return False
-        seen = self._look()
+        seen = self._read_data_version()
         if seen == self._seen:
-            self._pause = min(self._pause * _SLOWER, _SELDOM)
+            self._pause = min(self._pause * _POLL_BACKOFF, _LONGEST_POLL)
             return False
-        self._seen, self._asked_at, self._pause = seen, now, _OFTEN
+        self._seen, self._asked_at, self._pause = seen, now, _SHORTEST_POLL
         before, self._written = self._written, await self._ask()
         return self._written != before
 
-    def _look(self) -> int:
+    def _read_data_version(self) -> int:
         """A hint only, so that an error is no reason to raise."""
         try:
             return 0 if self._con is None else data_version(self._con)

@@ -7,27 +7,24 @@ import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from redrive.core.outbox import Bundle, Carrier
-from redrive.core.states import CLOSED, DeliveryStatus
-from redrive.core.transitions import LetterMove, MessageWrite, Reopening, ReplayWrite, RunWrite, Transition
+from redrive.core.outbox import Bundle, SinkLease
+from redrive.core.states import CLOSED_LETTER_STATUSES, DeliveryStatus
+from redrive.core.transitions import LetterStatusWrite, MessageWrite, ReopenWrite, ReplayWrite, RunWrite, Transition
 from redrive.records import as_dict
+from redrive.store.sql_files import load_statements
 from redrive.store.sqlite import runs as starts
 from redrive.store.sqlite.connection import write_many
-from redrive.store.statements import load
-
-__all__ = ["publish", "says_more", "tell"]
-
 
 # -- Messages: writing them with the transitions they belong to ------------------------------------------
 
 
-SQL = load(__package__, "outbox.sql")
-_Said = tuple[int, str, MessageWrite, Bundle | None]
+SQL = load_statements(__package__, "outbox.sql")
+_NumberedMessage = tuple[int, str, MessageWrite, Bundle | None]
 """A message with its number, its tenant, and the bundle it is in."""
 
 
 def publish(
-    con: sqlite3.Connection, now: int, transitions: Iterable[Transition], carriers: Sequence[Carrier] = ()
+    con: sqlite3.Connection, now: int, transitions: Iterable[Transition], carriers: Sequence[SinkLease] = ()
 ) -> list[tuple[int, Bundle] | None]:
     """Write the messages of transitions that were kept, and how they go to each sink that wants them.
 
@@ -36,8 +33,8 @@ def publish(
     (last,) = con.execute(SQL["last_message"]).fetchone()
     said = [(each.tenant, m) for each in transitions for m in each.messages]
     wants = {topic: _sinks_for(con, topic) for topic in {m.topic for _, m in said}}
-    rows = _bundled(said, last + 1, wants, [each.sink for each in carriers])
-    new = _put(con, now, rows)
+    rows = _assign_bundles(said, last + 1, wants, [each.sink for each in carriers])
+    new = _insert_messages(con, now, rows)
     until = {each.sink: now + each.lease for each in carriers}
     write_many(con, SQL["put_bundle"], _bundle_rows(new, until))
     others = [
@@ -48,7 +45,7 @@ def publish(
     ]
     write_many(con, SQL["put_delivery"], others)
     if len(new) < len(rows):
-        con.execute(SQL["no_bundle"], {"messages": json.dumps([m.public_id for _, m in said])})
+        con.execute(SQL["clear_bundles"], {"messages": json.dumps([m.public_id for _, m in said])})
         return []
     return [None if bundle is None else (id, bundle) for id, _, _, bundle in rows]
 
@@ -57,7 +54,7 @@ def _sinks_for(con: sqlite3.Connection, topic: str) -> list[str]:
     return [name for (name,) in con.execute(SQL["sinks_for"], {"topic": topic})]
 
 
-def _put(con: sqlite3.Connection, now: int, rows: list[_Said]) -> list[_Said]:
+def _insert_messages(con: sqlite3.Connection, now: int, rows: list[_NumberedMessage]) -> list[_NumberedMessage]:
     """Write messages; return those that were not there yet."""
     before = con.total_changes
     write_many(
@@ -76,13 +73,13 @@ def _put(con: sqlite3.Connection, now: int, rows: list[_Said]) -> list[_Said]:
     return [row for row in rows if row[0] in there]
 
 
-def _bundled(
+def _assign_bundles(
     said: Sequence[tuple[str, MessageWrite]], first: int, wants: Mapping[str, list[str]], carriers: list[str]
-) -> list[_Said]:
+) -> list[_NumberedMessage]:
     """Messages with their numbers. A bundle has the number of its first message."""
     carried = {topic: tuple(sink for sink in sinks if sink in carriers) for topic, sinks in wants.items()}
     bundles: dict[tuple[str, str], Bundle] = {}
-    rows: list[_Said] = []
+    rows: list[_NumberedMessage] = []
     for id, (tenant, m) in enumerate(said, first):
         bundle = None
         if m.key is None and carried[m.topic]:
@@ -95,7 +92,7 @@ def _bundled(
     return rows
 
 
-def _bundle_rows(rows: Sequence[_Said], until: Mapping[str, int]) -> list[tuple[object, ...]]:
+def _bundle_rows(rows: Sequence[_NumberedMessage], until: Mapping[str, int]) -> list[tuple[object, ...]]:
     found: dict[int, tuple[str, Bundle, list[int]]] = {}
     for id, tenant, _, bundle in rows:
         if bundle is not None:
@@ -110,60 +107,60 @@ def _bundle_rows(rows: Sequence[_Said], until: Mapping[str, int]) -> list[tuple[
 # -- What transitions say beyond runs and journals: runs that are reopened, letters that move, repla -----
 
 
-SQL_TELLING = load(__package__, "writes.sql")
+WRITE_SQL = load_statements(__package__, "writes.sql")
 _Row = dict[str, Any]
 
 
-def says_more(transition: Transition) -> bool:
+def has_rest(transition: Transition) -> bool:
     """True if there is anything to tell."""
     return bool(
-        transition.move
-        or transition.ends_replay
-        or transition.replay
-        or transition.reopens
-        or transition.starts
+        transition.move or transition.ends_replay or transition.replay or transition.reopens or transition.starts
     )
 
 
-def tell(con: sqlite3.Connection, now: int, transitions: Sequence[Transition]) -> None:
+def write_rest(con: sqlite3.Connection, now: int, transitions: Sequence[Transition]) -> None:
     """Write it kind by kind, as the PostgreSQL store does."""
-    _reopen(con, now, [each for each in transitions if each.reopens])
+    _reopen_runs(con, now, [each for each in transitions if each.reopens])
     if begun := [run for each in transitions for run in each.starts]:
         starts.start(con, now, begun)
     moves = [each.move for each in transitions if each.move]
-    con.executemany(SQL_TELLING["follow_run"], [{"letter": m.letter, "run": m.run} for m in moves if m.run])
-    _write(con, "move_letter", [(_move(move, now), move.letter) for move in moves])
-    _write(con, "end_replay", [_end(each, now) for each in transitions if each.ends_replay and each.change])
-    _write(con, "put_replay", [_replay(each, each.replay, now) for each in transitions if each.replay])
+    con.executemany(WRITE_SQL["move_letter_to_run"], [{"letter": m.letter, "run": m.run} for m in moves if m.run])
+    _write_grouped(con, "move_letter", [(_move_values(move, now), move.letter) for move in moves])
+    _write_grouped(
+        con, "end_replay", [_end_values(each, now) for each in transitions if each.ends_replay and each.change]
+    )
+    _write_grouped(con, "put_replay", [_replay_values(each, each.replay, now) for each in transitions if each.replay])
 
 
-def _write(con: sqlite3.Connection, statement: str, rows: Iterable[tuple[_Row, Any]]) -> None:
+def _write_grouped(con: sqlite3.Connection, statement: str, rows: Iterable[tuple[_Row, Any]]) -> None:
     """Run a statement once for all rows about which it says the same; `these` is what they differ in."""
     alike: dict[tuple[tuple[str, Any], ...], list[Any]] = {}
     for said, this in rows:
         alike.setdefault(tuple(said.items()), []).append(this)
     for values, these in alike.items():
-        con.execute(SQL_TELLING[statement], {**dict(values), "these": json.dumps(these)})
+        con.execute(WRITE_SQL[statement], {**dict(values), "these": json.dumps(these)})
 
 
-def _reopen(con: sqlite3.Connection, now: int, transitions: Sequence[Transition]) -> None:
+def _reopen_runs(con: sqlite3.Connection, now: int, transitions: Sequence[Transition]) -> None:
     pairs = [(each, each.reopens) for each in transitions if each.reopens]
-    _write(con, "reopen_run", [(_going_on(r, each.change, now), [each.run, r.letter]) for each, r in pairs])
+    _write_grouped(
+        con, "reopen_run", [(_reopened_values(r, each.change, now), [each.run, r.letter]) for each, r in pairs]
+    )
     edited = [
         {"run": each.run, "input": r.input, "options": r.options}
         for each, r in pairs
         if r.input is not None or r.options is not None
     ]
-    con.executemany(SQL_TELLING["edit_input"], edited)
-    _write(con, "supersede", [(_indexes(r.supersedes), each.run) for each, r in pairs if r.supersedes])
-    _write(con, "loosen", [(_indexes(r.loosens), each.run) for each, r in pairs if r.loosens])
+    con.executemany(WRITE_SQL["edit_input"], edited)
+    _write_grouped(con, "supersede", [(_index_values(r.supersedes), each.run) for each, r in pairs if r.supersedes])
+    _write_grouped(con, "loosen", [(_index_values(r.loosens), each.run) for each, r in pairs if r.loosens])
     for each, r in pairs:
         if r.index is not None:
             starts.drop_index(con, [each.run])
             starts.put_index(con, each.run, each.tenant, r.index)
 
 
-def _going_on(reopening: Reopening, change: RunWrite | None, now: int) -> _Row:
+def _reopened_values(reopening: ReopenWrite, change: RunWrite | None, now: int) -> _Row:
     """What a reopened run becomes, with all else that is said about it: so its row is written once."""
     return {
         "status": None if change is None else change.status._value_,
@@ -179,26 +176,26 @@ def _going_on(reopening: Reopening, change: RunWrite | None, now: int) -> _Row:
     }
 
 
-def _indexes(indexes: Sequence[int]) -> _Row:
+def _index_values(indexes: Sequence[int]) -> _Row:
     return {"indexes": json.dumps(indexes)}
 
 
-def _move(move: LetterMove, now: int) -> _Row:
+def _move_values(move: LetterStatusWrite, now: int) -> _Row:
     return {
         "status": move.status._value_,
-        "closed": move.status in CLOSED,
+        "closed": move.status in CLOSED_LETTER_STATUSES,
         "by": move.by,
         "resolution": move.resolution,
         "now": now,
     }
 
 
-def _end(transition: Transition, now: int) -> tuple[_Row, str | None]:
+def _end_values(transition: Transition, now: int) -> tuple[_Row, str | None]:
     assert transition.change is not None
     return {"outcome": transition.change.status.value, "now": now}, transition.ends_replay
 
 
-def _replay(transition: Transition, replay: ReplayWrite, now: int) -> tuple[_Row, list[str]]:
+def _replay_values(transition: Transition, replay: ReplayWrite, now: int) -> tuple[_Row, list[str]]:
     row = as_dict(replay)
     this = [row.pop("letter"), row.pop("run_id")]
     return {**row, "tenant": transition.tenant, "now": now}, this

@@ -15,38 +15,35 @@ from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
 from redrive.core.transitions import NewRun
 from redrive.errors import DataRefused
-from redrive.store.records import Started, entry_row, given_key, taken_at_start
+from redrive.store.records import StartResult, caller_key, claimed_at_start, entry_row
+from redrive.store.sql_files import load_statements
 from redrive.store.sqlite.connection import write_many
-from redrive.store.statements import load
 from redrive.store.workers import (
+    LANE_START,
     MOST_LANES,
-    START,
-    Claim,
-    Claimed,
-    Claims,
-    Due,
+    ClaimedRun,
+    ClaimRequest,
+    ClaimResult,
+    DueRun,
     Lane,
-    Look,
-    delay,
-    earlier,
-    end_of_queue,
-    in_turn,
-    place,
-    visit,
+    LaneScan,
+    choose_fairly,
+    earliest_time,
+    lane_key,
+    queue_end,
+    scan_lanes,
+    time_until,
 )
-
-__all__ = ["drop_index", "journals", "lanes", "look", "nothing", "put_index", "start", "take"]
-
 
 # -- Accepting runs: the run, its input and its idempotency key in one commit ----------------------------
 
 
-SQL = load(__package__, "starts.sql")
+SQL = load_statements(__package__, "starts.sql")
 # (tenant, key) -> (public id, hash, maker)
-_Bound = dict[tuple[str, str], tuple[str, str | None, str | None]]
+_KeyBindings = dict[tuple[str, str], tuple[str, str | None, str | None]]
 
 
-class _Taker(msgspec.Struct, frozen=True):
+class _StartingWorker(msgspec.Struct, frozen=True):
     """A live worker that takes what it may of the runs that are accepted."""
 
     id: int
@@ -57,36 +54,34 @@ class _Taker(msgspec.Struct, frozen=True):
         return run.delay <= 0 and run.workflow not in self.paused
 
 
-def start(
-    con: sqlite3.Connection, now: int, runs: Sequence[NewRun], worker: int | None = None
-) -> list[Started]:
+def start(con: sqlite3.Connection, now: int, runs: Sequence[NewRun], worker: int | None = None) -> list[StartResult]:
     """Accept the runs that are new; answer for the others as the first call did."""
     _refuse_nul(runs)
-    known = _known_ids(con, runs)
-    bound = _known_keys(con, now, runs)
+    known = _read_existing_ids(con, runs)
+    bound = _read_existing_keys(con, now, runs)
     accepted: list[NewRun] = []
-    answers = [_judge(run, known, bound, accepted) for run in runs]
-    taker = None if worker is None else _taker(con, worker)
-    first = _insert(con, now, accepted, taker)
-    return answers if taker is None else _handed_over(answers, accepted, first, taker, now)
+    answers = [_accept_run(run, known, bound, accepted) for run in runs]
+    taker = None if worker is None else _read_starting_worker(con, worker)
+    first = _insert_runs(con, now, accepted, taker)
+    return answers if taker is None else _attach_claims(answers, accepted, first, taker, now)
 
 
-def _taker(con: sqlite3.Connection, worker: int) -> _Taker | None:
-    found = con.execute(SQL["taker"], (worker,)).fetchone()
-    return None if found is None else _Taker(worker, found[0], frozenset(json.loads(found[1])))
+def _read_starting_worker(con: sqlite3.Connection, worker: int) -> _StartingWorker | None:
+    found = con.execute(SQL["starting_worker"], (worker,)).fetchone()
+    return None if found is None else _StartingWorker(worker, found[0], frozenset(json.loads(found[1])))
 
 
-def _handed_over(
-    answers: list[Started], accepted: Sequence[NewRun], first: int, taker: _Taker, now: int
-) -> list[Started]:
+def _attach_claims(
+    answers: list[StartResult], accepted: Sequence[NewRun], first: int, taker: _StartingWorker, now: int
+) -> list[StartResult]:
     """The answers, with the runs that the worker has from the beginning."""
     claimed = {
-        run.public_id: taken_at_start(run, id, version=taker.version, deadline=_deadline(run, now), now=now)
+        run.public_id: claimed_at_start(run, id, version=taker.version, deadline=_run_deadline(run, now), now=now)
         for id, run in enumerate(accepted, first)
         if taker.takes(run)
     }
     return [
-        Started(each.public_id, new=True, claimed=claimed.pop(each.public_id, None)) if each.new else each
+        StartResult(each.public_id, new=True, claimed=claimed.pop(each.public_id, None)) if each.new else each
         for each in answers
     ]
 
@@ -99,46 +94,44 @@ def _refuse_nul(runs: Sequence[NewRun]) -> None:
                 raise DataRefused(f"the store refused a run: {name!r} contains a NUL character")
 
 
-def _judge(run: NewRun, known: set[str], bound: _Bound, accepted: list[NewRun]) -> Started:
+def _accept_run(run: NewRun, known: set[str], bound: _KeyBindings, accepted: list[NewRun]) -> StartResult:
     if run.public_id in known:
-        return Started(run.public_id, new=True)
+        return StartResult(run.public_id, new=True)
     if run.key is not None:
         mine = (run.public_id, run.key_hash or "", run.key_maker)
         public_id, hashed, maker = bound.setdefault((run.tenant, run.key), mine)
         if public_id != run.public_id:
-            return Started(public_id, new=False, clash=hashed != (run.key_hash or ""), maker=maker)
+            return StartResult(public_id, new=False, clash=hashed != (run.key_hash or ""), maker=maker)
     known.add(run.public_id)
     accepted.append(run)
-    return Started(run.public_id, new=True)
+    return StartResult(run.public_id, new=True)
 
 
-def _known_ids(con: sqlite3.Connection, runs: Sequence[NewRun]) -> set[str]:
-    wanted = _json([run.public_id for run in runs])
-    return {row[0] for row in con.execute(SQL["known_ids"], (wanted,))}
+def _read_existing_ids(con: sqlite3.Connection, runs: Sequence[NewRun]) -> set[str]:
+    wanted = _to_json([run.public_id for run in runs])
+    return {row[0] for row in con.execute(SQL["existing_ids"], (wanted,))}
 
 
-def _known_keys(con: sqlite3.Connection, now: int, runs: Sequence[NewRun]) -> _Bound:
+def _read_existing_keys(con: sqlite3.Connection, now: int, runs: Sequence[NewRun]) -> _KeyBindings:
     wanted = [(run.tenant, run.key) for run in runs if run.key is not None]
     if not wanted:
         return {}
-    rows = con.execute(SQL["known_keys"], (_json(wanted), now))
+    rows = con.execute(SQL["existing_keys"], (_to_json(wanted), now))
     return {(tenant, key): (public_id, hashed, maker) for tenant, key, public_id, hashed, maker in rows}
 
 
-def _insert(con: sqlite3.Connection, now: int, runs: Sequence[NewRun], taker: _Taker | None) -> int:
+def _insert_runs(con: sqlite3.Connection, now: int, runs: Sequence[NewRun], taker: _StartingWorker | None) -> int:
     """Ids are given here, under the write lock, so that every table is filled by one statement."""
     first: int = con.execute(SQL["last_id"]).fetchone()[0] + 1
     write_many(con, SQL["insert_run"], [_run_row(id, run, now, taker) for id, run in enumerate(runs, first)])
     write_many(
-        con,
-        SQL["insert_input"],
-        [(id, run.tenant, run.input, run.options) for id, run in enumerate(runs, first)],
+        con, SQL["insert_input"], [(id, run.tenant, run.input, run.options) for id, run in enumerate(runs, first)]
     )
     keys = [
         (
             run.tenant,
             run.key,
-            given_key(run.key),
+            caller_key(run.key),
             id,
             run.public_id,
             run.key_hash or "",
@@ -167,7 +160,7 @@ def drop_index(con: sqlite3.Connection, runs: Sequence[int]) -> None:
     con.execute(SQL["drop_index"], {"runs": json.dumps(runs)})
 
 
-def _run_row(id: int, run: NewRun, now: int, taker: _Taker | None) -> tuple[object, ...]:
+def _run_row(id: int, run: NewRun, now: int, taker: _StartingWorker | None) -> tuple[object, ...]:
     takes = taker is not None and taker.takes(run)
     return (
         id,
@@ -181,7 +174,7 @@ def _run_row(id: int, run: NewRun, now: int, taker: _Taker | None) -> tuple[obje
         taker.id if takes and taker else None,
         1 if takes else 0,
         now if takes else None,
-        _deadline(run, now),
+        _run_deadline(run, now),
         run.timeout,
         taker.version if takes and taker else run.version,
         now,
@@ -195,13 +188,13 @@ def _run_row(id: int, run: NewRun, now: int, taker: _Taker | None) -> tuple[obje
     )
 
 
-def _deadline(run: NewRun, now: int) -> int | None:
+def _run_deadline(run: NewRun, now: int) -> int | None:
     if run.timeout is None:
         return run.deadline
     return now + run.timeout if run.deadline is None else min(run.deadline, now + run.timeout)
 
 
-def _json(values: Iterable[object]) -> str:
+def _to_json(values: Iterable[object]) -> str:
     # Not escaped: a lone surrogate must be refused here, as everywhere else, not smuggled in as \ud800.
     return json.dumps(list(values), ensure_ascii=False)
 
@@ -209,66 +202,66 @@ def _json(values: Iterable[object]) -> str:
 # -- Claiming: find lanes with due runs, choose fairly, take under a new fence, bring what it takes  -----
 
 
-SQL_CLAIMS = load(__package__, "claims.sql")
+CLAIM_SQL = load_statements(__package__, "claims.sql")
 _STATES = {status.value: status for status in RunStatus}
 
 
-def look(con: sqlite3.Connection, now: int, claim: Claim) -> Look:
+def find_lanes(con: sqlite3.Connection, now: int, claim: ClaimRequest) -> LaneScan:
     """Find the lanes to claim from. Takes no lock."""
-    found = Look(workflows=_unpaused(con, claim.workflows), after=claim.after)
+    found = LaneScan(workflows=_active_workflows(con, claim.workflows), after=claim.after)
     if not found.workflows or claim.capacity < 1:
         return found
-    visit(_around(con, claim.after or START), now, claim, found)
+    scan_lanes(_lanes_from(con, claim.after or LANE_START), now, claim, found)
     if claim.suspect:
-        found.next_at = earlier(found.next_at, _suspect(con, found.workflows)[1])
+        found.next_at = earliest_time(found.next_at, _read_next_suspect(con, found.workflows)[1])
     return found
 
 
-def take(con: sqlite3.Connection, now: int, claim: Claim, found: Look) -> Claims:
+def claim_runs(con: sqlite3.Connection, now: int, claim: ClaimRequest, found: LaneScan) -> ClaimResult:
     """Take due runs of the lanes that were found, if the worker is alive. The caller holds the write lock."""
-    worker = con.execute(SQL_CLAIMS["claimer"], (claim.worker,)).fetchone()
+    worker = con.execute(CLAIM_SQL["worker_version"], (claim.worker,)).fetchone()
     if worker is None:
-        return nothing(now, claim.after)
-    suspect, suspect_at = _suspect(con, found.workflows) if claim.suspect else (None, None)
+        return empty_claim(now, claim.after)
+    suspect, suspect_at = _read_next_suspect(con, found.workflows) if claim.suspect else (None, None)
     ids = [suspect] if suspect is not None and suspect_at is not None and suspect_at <= now else []
     free = claim.capacity - len(ids)
-    chosen = in_turn(_candidates(con, now, found.due, free), free)
+    chosen = choose_fairly(_candidates(con, now, found.due, free), free)
     next_suspect_at = None if ids else suspect_at
     ids = sorted(ids + [due.run for due in chosen])
-    _mark(con, now, claim.worker, worker[0], ids)
+    _take_runs(con, now, claim.worker, worker[0], ids)
     filled = len(chosen) == free and chosen
-    return Claims(
-        runs=_gather(con, ids),
+    return ClaimResult(
+        runs=_read_claimed_runs(con, ids),
         now=now,
-        next_in=delay(now, earlier(_next_due(con, found.known), next_suspect_at)),
-        after=end_of_queue(chosen[-1]) if filled else found.after,
+        next_in=time_until(now, earliest_time(_next_due(con, found.known), next_suspect_at)),
+        after=queue_end(chosen[-1]) if filled else found.after,
     )
 
 
-def nothing(now: int, after: Lane | None, next_at: int | None = None) -> Claims:
+def empty_claim(now: int, after: Lane | None, next_at: int | None = None) -> ClaimResult:
     """The answer when there is nothing to take."""
-    return Claims(runs=[], now=now, next_in=delay(now, next_at), after=after)
+    return ClaimResult(runs=[], now=now, next_in=time_until(now, next_at), after=after)
 
 
-def _unpaused(con: sqlite3.Connection, workflows: Sequence[str]) -> tuple[str, ...]:
-    paused = {row[0] for row in con.execute(SQL_CLAIMS["paused_names"])}
+def _active_workflows(con: sqlite3.Connection, workflows: Sequence[str]) -> tuple[str, ...]:
+    paused = {row[0] for row in con.execute(CLAIM_SQL["paused_names"])}
     return tuple(name for name in workflows if name not in paused)
 
 
-def _around(con: sqlite3.Connection, start: Lane) -> Iterator[tuple[Lane, int]]:
+def _lanes_from(con: sqlite3.Connection, start: Lane) -> Iterator[tuple[Lane, int]]:
     """Every lane with the time its first run is due: those behind the start, then the others."""
-    yield from lanes(con, start)
-    if start != START:
-        for lane, head in lanes(con):
-            if place(lane) > place(start):
+    yield from read_lanes(con, start)
+    if start != LANE_START:
+        for lane, head in read_lanes(con):
+            if lane_key(lane) > lane_key(start):
                 return
             yield lane, head
 
 
-def lanes(con: sqlite3.Connection, after: Lane = START, most: int = MOST_LANES) -> Iterator[tuple[Lane, int]]:
+def read_lanes(con: sqlite3.Connection, after: Lane = LANE_START, most: int = MOST_LANES) -> Iterator[tuple[Lane, int]]:
     """Each lane behind a place, in order, with the time its first run is due."""
     start = {"tenant": after.tenant, "queue": after.queue, "rank": after.rank, "workflow": after.workflow}
-    cursor = con.execute(SQL_CLAIMS["lanes"], {**start, "most": most})
+    cursor = con.execute(CLAIM_SQL["lanes"], {**start, "most": most})
     try:
         for tenant, queue, rank, workflow, head in cursor:
             yield Lane(tenant, queue, rank, workflow), head
@@ -276,52 +269,50 @@ def lanes(con: sqlite3.Connection, after: Lane = START, most: int = MOST_LANES) 
         cursor.close()  # an unfinished query would keep its snapshot, and with it the write-ahead log, alive
 
 
-def _suspect(con: sqlite3.Connection, workflows: Sequence[str]) -> tuple[int, int] | tuple[None, None]:
-    row = con.execute(SQL_CLAIMS["next_suspect"], (json.dumps(workflows, ensure_ascii=False),)).fetchone()
+def _read_next_suspect(con: sqlite3.Connection, workflows: Sequence[str]) -> tuple[int, int] | tuple[None, None]:
+    row = con.execute(CLAIM_SQL["next_suspect"], (json.dumps(workflows, ensure_ascii=False),)).fetchone()
     return row or (None, None)
 
 
-def _candidates(con: sqlite3.Connection, now: int, lanes: Sequence[Lane], free: int) -> Iterator[Due]:
+def _candidates(con: sqlite3.Connection, now: int, lanes: Sequence[Lane], free: int) -> Iterator[DueRun]:
     """Due runs to choose from: as many of each lane as could be needed if the other queues had one each."""
     queues = len({(lane.tenant, lane.queue) for lane in lanes})
     if free < 1 or not queues:
         return
     wanted = {"lanes": _json_lanes(lanes), "now": now, "most": max(1, free - queues + 1)}
-    for number, runs in con.execute(SQL_CLAIMS["candidates"], wanted):
+    for number, runs in con.execute(CLAIM_SQL["candidates"], wanted):
         lane = lanes[number]
         for due_at, run in json.loads(runs):
-            yield Due(lane.tenant, lane.queue, lane.rank, due_at, run)
+            yield DueRun(lane.tenant, lane.queue, lane.rank, due_at, run)
 
 
-def _mark(con: sqlite3.Connection, now: int, worker: int, version: str, ids: list[int]) -> None:
-    con.execute(
-        SQL_CLAIMS["take"], {"worker": worker, "now": now, "version": version, "ids": json.dumps(ids)}
-    )
+def _take_runs(con: sqlite3.Connection, now: int, worker: int, version: str, ids: list[int]) -> None:
+    con.execute(CLAIM_SQL["take"], {"worker": worker, "now": now, "version": version, "ids": json.dumps(ids)})
 
 
 def _next_due(con: sqlite3.Connection, lanes: Sequence[Lane]) -> int | None:
-    at: int | None = con.execute(SQL_CLAIMS["next_due"], {"lanes": _json_lanes(lanes)}).fetchone()[0]
+    at: int | None = con.execute(CLAIM_SQL["next_due"], {"lanes": _json_lanes(lanes)}).fetchone()[0]
     return at
 
 
-def _gather(con: sqlite3.Connection, ids: Sequence[int]) -> list[Claimed]:
-    rows = con.execute(SQL_CLAIMS["taken"], (json.dumps(ids),)).fetchall()
-    recorded = journals(con, [row[1] for row in rows if row[5] > 1])
-    return [_claimed(row, recorded.get(row[1], ())) for row in rows]
+def _read_claimed_runs(con: sqlite3.Connection, ids: Sequence[int]) -> list[ClaimedRun]:
+    rows = con.execute(CLAIM_SQL["claimed_runs"], (json.dumps(ids),)).fetchall()
+    recorded = read_journals(con, [row[1] for row in rows if row[5] > 1])
+    return [_claimed_run(row, recorded.get(row[1], ())) for row in rows]
 
 
-def journals(con: sqlite3.Connection, ids: Sequence[int]) -> dict[int, tuple[EntryRow, ...]]:
+def read_journals(con: sqlite3.Connection, ids: Sequence[int]) -> dict[int, tuple[EntryRow, ...]]:
     """The journals of these runs, superseded entries too."""
     if not ids:
         return {}
-    rows = con.execute(SQL_CLAIMS["journals"], (json.dumps(ids),)).fetchall()
+    rows = con.execute(CLAIM_SQL["journals"], (json.dumps(ids),)).fetchall()
     return {run: tuple([entry_row(row) for row in group]) for run, group in groupby(rows, key=itemgetter(-1))}
 
 
-def _claimed(row: tuple[Any, ...], journal: tuple[EntryRow, ...]) -> Claimed:
+def _claimed_run(row: tuple[Any, ...], journal: tuple[EntryRow, ...]) -> ClaimedRun:
     """Columns are in the order of the record's fields, which ends with these two."""
-    return Claimed(*row[1:], _STATES[row[0]], journal)  # type: ignore[call-arg]  # mypy lets the first star take all
+    return ClaimedRun(*row[1:], _STATES[row[0]], journal)  # type: ignore[call-arg]  # mypy lets the first star take all
 
 
 def _json_lanes(lanes: Sequence[Lane]) -> str:
-    return json.dumps([place(lane) for lane in lanes], ensure_ascii=False)
+    return json.dumps([lane_key(lane) for lane in lanes], ensure_ascii=False)

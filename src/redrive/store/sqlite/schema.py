@@ -11,57 +11,60 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from redrive.errors import SchemaMismatch, StoreError
-from redrive.store.migrate import Applied, Migration, known, outstanding
-from redrive.store.sqlite.connection import Address, connect, writing
-from redrive.store.statements import load
+from redrive.store.sql_files import (
+    AppliedMigration,
+    Migration,
+    load_migrations,
+    load_statements,
+    outstanding_migrations,
+)
+from redrive.store.sqlite.connection import Address, connect, write_transaction
 
-__all__ = ["applied", "is_set_up", "prepare"]
-
-SQL = load(__package__, "schema.sql")
+SQL = load_statements(__package__, "schema.sql")
 
 _PATIENCE = 60_000  # milliseconds
 
-_copying = threading.Lock()
+_template_lock = threading.Lock()
 
 
-def prepare(con: sqlite3.Connection, address: Address, now: int, *, migrate: bool) -> None:
+def prepare_schema(con: sqlite3.Connection, address: Address, now: int, *, migrate: bool) -> None:
     """Make sure that this code may use the file's schema. Takes no lock if nothing is to be done."""
-    ours = known(__package__)
-    if not outstanding(applied(con), ours):
+    ours = load_migrations(__package__)
+    if not outstanding_migrations(applied_migrations(con), ours):
         return
     if not migrate:
         raise SchemaMismatch(f"the schema of {address.path} is not up to date: run `redrive migrate`")
     if address.in_memory:
-        with _copying:
-            _pattern(address, tuple(ours)).backup(con)
+        with _template_lock:
+            _memory_template(address, tuple(ours)).backup(con)
     else:
-        _bring_up_to_date(con, address, ours, now)
+        _apply_migrations(con, address, ours, now)
 
 
 @functools.cache
-def _pattern(address: Address, ours: tuple[Migration, ...]) -> sqlite3.Connection:
+def _memory_template(address: Address, ours: tuple[Migration, ...]) -> sqlite3.Connection:
     """A database in memory as it is when it is set up, to be copied: tests open hundreds of them."""
     con = connect(address)
     atexit.register(con.close)
-    _bring_up_to_date(con, address, ours, 0)
+    _apply_migrations(con, address, ours, 0)
     return con
 
 
-def _bring_up_to_date(con: sqlite3.Connection, address: Address, ours: Sequence[Migration], now: int) -> None:
+def _apply_migrations(con: sqlite3.Connection, address: Address, ours: Sequence[Migration], now: int) -> None:
     """Apply what is outstanding.
 
     Each migration is a transaction of its own, except in an empty file, which is set up by one.
     """
-    with _patient(con):
-        while _goes_on(con, address, ours, now):
+    with _longer_busy_timeout(con):
+        while _apply_next(con, address, ours, now):
             pass
 
 
-def _goes_on(con: sqlite3.Connection, address: Address, ours: Sequence[Migration], now: int) -> bool:
+def _apply_next(con: sqlite3.Connection, address: Address, ours: Sequence[Migration], now: int) -> bool:
     """Apply what comes next; False if nothing does, or another process was quicker."""
-    with writing(con):
-        found = applied(con)
-        pending = outstanding(found, ours)
+    with write_transaction(con):
+        found = applied_migrations(con)
+        pending = outstanding_migrations(found, ours)
         if not pending:
             return False
         if found:
@@ -75,7 +78,7 @@ def _goes_on(con: sqlite3.Connection, address: Address, ours: Sequence[Migration
 
 
 @contextmanager
-def _patient(con: sqlite3.Connection) -> Iterator[None]:
+def _longer_busy_timeout(con: sqlite3.Connection) -> Iterator[None]:
     """Wait longer than for an ordinary write: another process may be bringing a large file up to date."""
     (before,) = con.execute("PRAGMA busy_timeout").fetchone()
     con.execute(f"PRAGMA busy_timeout = {max(before, _PATIENCE)}")
@@ -85,17 +88,17 @@ def _patient(con: sqlite3.Connection) -> Iterator[None]:
         con.execute(f"PRAGMA busy_timeout = {before}")
 
 
-def applied(con: sqlite3.Connection) -> list[Applied]:
+def applied_migrations(con: sqlite3.Connection) -> list[AppliedMigration]:
     """The migrations that a file has had; none if it has no schema of ours."""
     if not con.execute(SQL["has_schema"]).fetchone()[0]:
         return []
     rows = con.execute(SQL["applied"]).fetchall()
     return [
-        Applied(version=version, checksum=checksum, oldest_code=oldest) for version, checksum, oldest in rows
+        AppliedMigration(version=version, checksum=checksum, oldest_code=oldest) for version, checksum, oldest in rows
     ]
 
 
-def is_set_up(address: Address) -> bool:
+def has_schema(address: Address) -> bool:
     """True if the file has a schema of ours, of whatever age. Nothing is made or changed by the look.
 
     Also if that cannot be told: whoever opens the store is told what is wrong with it.
@@ -120,11 +123,10 @@ def _refuse_beside_workers(con: sqlite3.Connection, address: Address, now: int) 
 
 
 def _migrate(con: sqlite3.Connection, migration: Migration, now: int) -> None:
-    for statement in split(migration.text):
+    for statement in split_statements(migration.text):
         con.execute(statement)
     con.execute(
-        SQL["note_applied"],
-        (migration.version, migration.name, migration.checksum, migration.oldest_code, now),
+        SQL["record_migration"], (migration.version, migration.name, migration.checksum, migration.oldest_code, now)
     )
 
 
@@ -132,26 +134,26 @@ def _refuse_taken_names(
     con: sqlite3.Connection, address: Address, done: Sequence[Migration], pending: Sequence[Migration]
 ) -> None:
     """Tables of the user's own are welcome beside ours, unless one has a name that we need."""
-    there = {row[0].lower() for row in con.execute(SQL["taken_names"])}
-    if clash := sorted((there - _names(done)) & _names(pending)):
+    there = {row[0].lower() for row in con.execute(SQL["existing_names"])}
+    if clash := sorted((there - _created_names(done)) & _created_names(pending)):
         raise StoreError(
             f"{address.path} has a table or index called {clash[0]!r} that is not Redrive's: "
             "give Redrive a file of its own"
         )
 
 
-def _names(migrations: Sequence[Migration]) -> set[str]:
+def _created_names(migrations: Sequence[Migration]) -> set[str]:
     """What these create."""
-    return {_created(words.split()) for migration in migrations for words in split(migration.text)}
+    return {_created_name(words.split()) for migration in migrations for words in split_statements(migration.text)}
 
 
-def _created(words: Sequence[str]) -> str:
+def _created_name(words: Sequence[str]) -> str:
     """The name in `CREATE TABLE name (...` or `CREATE UNIQUE INDEX name ON ...`."""
     meant = [word for word in words if word.upper() not in {"CREATE", "TABLE", "UNIQUE", "INDEX"}]
     return meant[0].lower() if meant else ""
 
 
-def split(text: str) -> Iterator[str]:
+def split_statements(text: str) -> Iterator[str]:
     """The single statements of a script, without its comments."""
     statement = ""
     for line in text.splitlines():

@@ -11,12 +11,10 @@ from typing import Any, TypeAlias, TypeVar
 from redrive.core.transitions import AuditWrite, Transition
 from redrive.store.encryption.codec import Codec
 from redrive.store.session import Dialect, Session, Statement, run_inline
-from redrive.store.sqlite.apply import note
-from redrive.store.sqlite.connection import picture, unhurried
+from redrive.store.sqlite.apply import write_audit
+from redrive.store.sqlite.connection import read_snapshot, without_fsync
 from redrive.store.sqlite.messages import publish
-from redrive.store.sqlite.threads import Inline, Threaded, exclusive
-
-__all__ = ["SqliteDatabase", "SqliteSession"]
+from redrive.store.sqlite.threads import FileConnections, MemoryConnection, exclusive_transaction
 
 Result = TypeVar("Result")
 Work: TypeAlias = Callable[[Session], Coroutine[Any, Any, Result]]
@@ -28,14 +26,14 @@ class SqliteSession:
     dialect: Dialect = "sqlite"
     single_writer = True
 
-    def __init__(self, con: sqlite3.Connection, clock: Callable[[], int], lock: Lock) -> None:
+    def __init__(self, con: sqlite3.Connection, clock: Callable[[], int], lock: WriteLock) -> None:
         self._con = con
         self._clock = clock
         self._lock = lock
 
     async def rows(self, statement: Statement | str, **params: Any) -> list[Any]:
         text = statement if isinstance(statement, str) else statement.text("sqlite")
-        bound = {name: _bound(value) for name, value in params.items()}
+        bound = {name: _to_sqlite_value(value) for name, value in params.items()}
         bound.setdefault("now", self._clock())
         return self._con.execute(text, bound).fetchall()
 
@@ -61,7 +59,7 @@ class SqliteSession:
         return changed
 
     async def note(self, lines: Iterable[AuditWrite]) -> None:
-        note(self._con, self._clock(), lines)
+        write_audit(self._con, self._clock(), lines)
 
     async def publish(self, transitions: Sequence[Transition], now: int) -> None:
         publish(self._con, now, transitions)
@@ -78,11 +76,11 @@ class SqliteSession:
                 yield
 
 
-Lock: TypeAlias = Callable[[sqlite3.Connection], AbstractContextManager[None]]
+WriteLock: TypeAlias = Callable[[sqlite3.Connection], AbstractContextManager[None]]
 """Begins a write transaction on a connection, after the other writers of this process."""
 
 
-def _bound(value: Any) -> Any:
+def _to_sqlite_value(value: Any) -> Any:
     """Return a parameter as SQLite takes it: a list as JSON, for `json_each`."""
     return json.dumps(list(value), ensure_ascii=False) if isinstance(value, list | tuple) else value
 
@@ -90,21 +88,21 @@ def _bound(value: Any) -> Any:
 class SqliteDatabase:
     """The connections of a SQLite store."""
 
-    def __init__(self, lines: Threaded | Inline, clock: Callable[[], int], codec: Codec) -> None:
+    def __init__(self, lines: FileConnections | MemoryConnection, clock: Callable[[], int], codec: Codec) -> None:
         self.codec = codec
         self._lines = lines
         self._clock = clock
 
     async def read(self, work: Work[Result], *, snapshot: bool) -> Result:
         def run(con: sqlite3.Connection) -> Result:
-            with picture(con) if snapshot else nullcontext():
+            with read_snapshot(con) if snapshot else nullcontext():
                 return run_inline(work(self._session(con)))
 
         return await self._lines.read(run)
 
     async def write(self, work: Work[Result], *, durable: bool, begin: bool) -> Result:
         def run(con: sqlite3.Connection) -> Result:
-            with nullcontext() if durable else unhurried(con), self._begin(con) if begin else nullcontext():
+            with nullcontext() if durable else without_fsync(con), self._begin(con) if begin else nullcontext():
                 return run_inline(work(self._session(con)))
 
         return await self._lines.visit(run)
@@ -113,4 +111,4 @@ class SqliteDatabase:
         return SqliteSession(con, self._clock, self._begin)
 
     def _begin(self, con: sqlite3.Connection) -> AbstractContextManager[None]:
-        return exclusive(con, self._lines.turn, self._lines.file)
+        return exclusive_transaction(con, self._lines.turn, self._lines.file)

@@ -17,26 +17,31 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from redrive.clock import Clock, Timer
 from redrive.errors import StoreError, StoreUnavailable
-from redrive.store.sqlite.connection import BUSY, NOTHING_LOST, Address, Turn, connect, meaning, writing
-
-__all__ = ["Inline", "Line", "Result", "Runner", "Threaded", "Work", "exclusive", "in_turn", "tell"]
-
+from redrive.store.sqlite.connection import (
+    BUSY_TIMEOUT,
+    NOTHING_LOST,
+    Address,
+    FairLock,
+    connect,
+    translate_error,
+    write_transaction,
+)
 
 # -- One connection and the thread it lives in: a call hops there as a whole and its answer hops bac -----
 
 
 Result = TypeVar("Result")
 Work: TypeAlias = Callable[[sqlite3.Connection], Result]
-_Call = tuple[Work[Any], asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
+_AwaitedCall = tuple[Work[Any], asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
 
 
-class Line:
+class ConnectionThread:
     """Runs closures on its connection, in the order in which they came."""
 
     def __init__(self, address: Address, name: str) -> None:
         self._address = address
         self._name = name
-        self._jobs: queue.SimpleQueue[_Call | Work[Any] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[_AwaitedCall | Work[Any] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
         self._closed = False
@@ -46,14 +51,12 @@ class Line:
         """Connect and start the thread; raises if the store cannot be used."""
         con = connect(self._address)
         # A daemon, because a process must be able to end while a statement still waits for a lock.
-        self._thread = threading.Thread(
-            target=self._work, args=(con,), name=f"redrive-{self._name}", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run_jobs, args=(con,), name=f"redrive-{self._name}", daemon=True)
         self._thread.start()
 
     async def run(self, work: Work[Result]) -> Result:
         """Run the closure and wait for its result; errors of the database come back translated."""
-        self._check()
+        self._check_open()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
         self._jobs.put((work, loop, future))
@@ -82,33 +85,29 @@ class Line:
 
         def end(con: sqlite3.Connection) -> None:
             con.close()
-            _deliver(loop, ended, None, None)
+            _set_result(loop, ended, None, None)
 
         self._jobs.put(end)
         self._jobs.put(None)
-        await asyncio.wait([ended], timeout=2 * BUSY)
+        await asyncio.wait([ended], timeout=2 * BUSY_TIMEOUT)
 
-    def _check(self) -> None:
+    def _check_open(self) -> None:
         if self._closed or self._thread is None:
             raise StoreError("the store is closed")
         if os.getpid() != self._pid:
             raise StoreError("the store was opened before this process was forked: open it in the child")
 
-    def _work(self, con: sqlite3.Connection) -> None:
+    def _run_jobs(self, con: sqlite3.Connection) -> None:
         while (job := self._jobs.get()) is not None:
             if isinstance(job, tuple):
-                self._answer(con, *job)
+                self._run_job(con, *job)
             else:
                 with suppress(Exception):  # clean-up: nobody waits, and the thread must live on
                     job(con)
             del job  # or what it refers to would live until the next one comes
 
-    def _answer(
-        self,
-        con: sqlite3.Connection,
-        work: Work[Any],
-        loop: asyncio.AbstractEventLoop,
-        future: asyncio.Future[Any],
+    def _run_job(
+        self, con: sqlite3.Connection, work: Work[Any], loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any]
     ) -> None:
         if future.cancelled():
             return
@@ -117,21 +116,21 @@ class Line:
                 raise StoreUnavailable("the store was closed before the call began")
             result = work(con)
         except BaseException as raised:
-            error = meaning(raised, self._address.path) or raised
+            error = translate_error(raised, self._address.path) or raised
             if error is not raised:
                 error.__cause__ = raised
-            _deliver(loop, future, None, error)
+            _set_result(loop, future, None, error)
         else:
-            _deliver(loop, future, result, None)
+            _set_result(loop, future, result, None)
 
 
-def tell(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
+def call_on_loop(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
     """Have the callback called on a loop, from any thread."""
     with suppress(RuntimeError):  # raised if the loop has ended: then nobody is left to tell
         loop.call_soon_threadsafe(callback)
 
 
-def _deliver(
+def _set_result(
     loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any], result: Any, error: BaseException | None
 ) -> None:
     def settle() -> None:
@@ -142,13 +141,13 @@ def _deliver(
         else:
             future.set_result(result)
 
-    tell(loop, settle)
+    call_on_loop(loop, settle)
 
 
 # -- Where SQLite calls run ------------------------------------------------------------------------------
 
 
-class Runner(Protocol):
+class ReservedConnection(Protocol):
     """A connection that its user has reserved."""
 
     async def run(self, work: Work[Result]) -> Result:
@@ -159,33 +158,37 @@ class Runner(Protocol):
 
 
 @contextmanager
-def exclusive(con: sqlite3.Connection, turn: Turn, file: str, wait: float = BUSY) -> Iterator[None]:
+def exclusive_transaction(
+    con: sqlite3.Connection, turn: FairLock, file: str, wait: float = BUSY_TIMEOUT
+) -> Iterator[None]:
     """Hold a write transaction, after the other writers of this process."""
     if not turn.take(wait):
         raise StoreUnavailable(f"{file} is busy with another transaction of this process; {NOTHING_LOST}")
     try:
-        with writing(con):
+        with write_transaction(con):
             yield
     finally:
-        turn.give()
+        turn.release()
 
 
-def in_turn(con: sqlite3.Connection, turn: Turn, work: Work[Result], file: str, wait: float = BUSY) -> Result:
+def run_exclusive(
+    con: sqlite3.Connection, turn: FairLock, work: Work[Result], file: str, wait: float = BUSY_TIMEOUT
+) -> Result:
     """Run the closure in a write transaction, after the other writers of this process."""
-    with exclusive(con, turn, file, wait):
+    with exclusive_transaction(con, turn, file, wait):
         return work(con)
 
 
-class Threaded:
+class FileConnections:
     """Threads for a file: reading never waits for writing, and neither blocks the loop."""
 
     def __init__(self, address: Address) -> None:
         self.file = address.path
-        self.turn = Turn()
+        self.turn = FairLock()
         self._address = address
-        self._writer = Line(address, "writer")
-        self._reader = Line(address, "reader")
-        self._private = Line(address, "transactions")
+        self._writer = ConnectionThread(address, "writer")
+        self._reader = ConnectionThread(address, "reader")
+        self._private = ConnectionThread(address, "transactions")
         self._private_is_open = False
         self._lock = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -218,11 +221,11 @@ class Threaded:
         """True while the writing connection is in use."""
         return self._writer.busy
 
-    def locked(self, con: sqlite3.Connection, work: Work[Result], wait: float = BUSY) -> Result:
+    def locked(self, con: sqlite3.Connection, work: Work[Result], wait: float = BUSY_TIMEOUT) -> Result:
         """Within `visit`: run a closure in one transaction that holds the write lock."""
-        return in_turn(con, self.turn, work, self.file, wait)
+        return run_exclusive(con, self.turn, work, self.file, wait)
 
-    async def reserve(self) -> Runner:
+    async def reserve(self) -> ReservedConnection:
         """Wait for the connection of transactional steps. One is enough: only one can write at a time."""
         await self._lock.acquire()
         try:
@@ -250,15 +253,15 @@ class Threaded:
         """End a transaction from outside, on the connection's thread, then tell its loop."""
         self._private.post(end)
         if self._loop is not None:
-            tell(self._loop, released)
+            call_on_loop(self._loop, released)
 
 
-class Inline:
+class MemoryConnection:
     """One connection for everything, used on the caller's thread; a lock keeps transactions apart."""
 
     def __init__(self, address: Address) -> None:
         self.file = address.path
-        self.turn = Turn()
+        self.turn = FairLock()
         self._address = address
         self._con: sqlite3.Connection | None = None
         self._lock = asyncio.Lock()
@@ -292,11 +295,11 @@ class Inline:
         """True while the connection is in use."""
         return self._lock.locked()
 
-    def locked(self, con: sqlite3.Connection, work: Work[Result], wait: float = BUSY) -> Result:
+    def locked(self, con: sqlite3.Connection, work: Work[Result], wait: float = BUSY_TIMEOUT) -> Result:
         """Within `visit`: run a closure in one transaction."""
-        return in_turn(con, self.turn, work, self.file, wait)
+        return run_exclusive(con, self.turn, work, self.file, wait)
 
-    async def reserve(self) -> Runner:
+    async def reserve(self) -> ReservedConnection:
         """Have the connection for oneself until `release`."""
         await self._lock.acquire()
         return self
@@ -330,7 +333,7 @@ class Inline:
         try:
             return work(self._con)
         except Exception as raised:
-            error = meaning(raised, self.file)
+            error = translate_error(raised, self.file)
             if error is None:
                 raise
             raise error from raised

@@ -16,31 +16,27 @@ from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 from redrive.clock import Clock, Timer
-from redrive.core.transitions import Answer, Transition
+from redrive.core.transitions import Transition, TransitionResult
 from redrive.errors import InputError, StoreError, StoreUnavailable
 from redrive.store.sqlite import apply as writes
-from redrive.store.sqlite.connection import BUSY, NOTHING_LOST, meaning
-from redrive.store.sqlite.threads import Inline, Runner, Threaded, Work
-
-__all__ = ["StepTransaction"]
-
+from redrive.store.sqlite.connection import BUSY_TIMEOUT, NOTHING_LOST, translate_error
+from redrive.store.sqlite.threads import FileConnections, MemoryConnection, ReservedConnection, Work
 
 Result = TypeVar("Result")
 _SPACE = r"(?:\s|;|--[^\n]*(?:\n|$)|/\*.*?\*/)*"
 _REFUSED = re.compile(
-    _SPACE + r"(BEGIN|COMMIT|END|ROLLBACK|SAVEPOINT|RELEASE|PRAGMA|ATTACH|DETACH|VACUUM)\b",
-    re.IGNORECASE | re.DOTALL,
+    _SPACE + r"(BEGIN|COMMIT|END|ROLLBACK|SAVEPOINT|RELEASE|PRAGMA|ATTACH|DETACH|VACUUM)\b", re.IGNORECASE | re.DOTALL
 )
 
 
 class StepTransaction:
     """One transaction on a connection that is its own until it is over."""
 
-    def __init__(self, lines: Threaded | Inline, clock: Clock, limit: float) -> None:
+    def __init__(self, lines: FileConnections | MemoryConnection, clock: Clock, limit: float) -> None:
         self._lines = lines
         self._clock = clock
         self._limit = limit
-        self._runner: Runner | None = None
+        self._runner: ReservedConnection | None = None
         self._refusal: Exception | None = None  # what a further call is told
         self._open = False  # changed on the connection's thread only
         self._guard = threading.Lock()  # between the end of the transaction and the end of its time
@@ -48,7 +44,7 @@ class StepTransaction:
 
     async def execute(self, statement: str, *params: Any) -> int:
         """Run a statement; return the number of rows it changed."""
-        return await self._statement(statement, lambda con: max(0, con.execute(statement, params).rowcount))
+        return await self._run_statement(statement, lambda con: max(0, con.execute(statement, params).rowcount))
 
     async def fetch(self, statement: str, *params: Any) -> list[dict[str, Any]]:
         """Run a query; return its rows, each from column name to value."""
@@ -58,14 +54,14 @@ class StepTransaction:
             names = [column[0] for column in cursor.description or ()]
             return [dict(zip(names, row, strict=True)) for row in cursor]
 
-        return await self._statement(statement, rows)
+        return await self._run_statement(statement, rows)
 
     async def fetchrow(self, statement: str, *params: Any) -> dict[str, Any] | None:
         """Run a query; return its first row."""
         rows = await self.fetch(statement, *params)
         return rows[0] if rows else None
 
-    async def commit(self, worker: int, transition: Transition) -> Answer:
+    async def commit(self, worker: int, transition: Transition) -> TransitionResult:
         """Record the step and commit; undo everything if the run is no longer this worker's."""
         try:
             runner = await self._reserve()
@@ -85,19 +81,19 @@ class StepTransaction:
 
     # -- on the loop ---------------------------------------------------------------------------------
 
-    async def _statement(self, statement: str, work: Work[Result]) -> Result:
+    async def _run_statement(self, statement: str, work: Work[Result]) -> Result:
         if refused := _REFUSED.match(statement):
             raise InputError(
                 f"{refused[1].upper()} cannot be used in a transactional step: its transaction begins by "
                 "itself and is committed together with the step's record"
             )
         runner = await self._reserve()
-        result, error = await runner.run(lambda con: self._attempt(con, work))
+        result, error = await runner.run(lambda con: self._run_on_thread(con, work))
         if error is not None:
             raise error
         return cast(Result, result)
 
-    async def _reserve(self) -> Runner:
+    async def _reserve(self) -> ReservedConnection:
         if self._refusal is not None:
             raise self._refusal
         if self._runner is None:
@@ -113,13 +109,13 @@ class StepTransaction:
 
     # -- on the connection's thread ------------------------------------------------------------------
 
-    def _attempt(self, con: sqlite3.Connection, work: Work[Result]) -> tuple[Result | None, Exception | None]:
+    def _run_on_thread(self, con: sqlite3.Connection, work: Work[Result]) -> tuple[Result | None, Exception | None]:
         """Run a statement of the user's. Its errors are the user's too, and handed over as they are."""
         self._begin(con)
         try:
             return work(con), None
         except Exception as error:
-            if self._refusal is None and isinstance(meaning(error, self._lines.file), StoreUnavailable):
+            if self._refusal is None and isinstance(translate_error(error, self._lines.file), StoreUnavailable):
                 raise
             return None, self._refusal or error
         finally:
@@ -134,20 +130,20 @@ class StepTransaction:
             raise self._refusal
         if self._open:
             return
-        if not self._lines.turn.take(BUSY):
+        if not self._lines.turn.take(BUSY_TIMEOUT):
             raise StoreUnavailable(f"{self._lines.file} is busy with other writes; {NOTHING_LOST}")
         try:
             con.execute("BEGIN IMMEDIATE")
         except BaseException:
-            self._lines.turn.give()
+            self._lines.turn.release()
             raise
         self._open = True
-        self._timer = self._lines.after(self._limit, self._clock, lambda: self._time_is_up(con))
+        self._timer = self._lines.after(self._limit, self._clock, lambda: self._expire(con))
 
-    def _commit(self, con: sqlite3.Connection, worker: int, transition: Transition) -> Answer:
+    def _commit(self, con: sqlite3.Connection, worker: int, transition: Transition) -> TransitionResult:
         self._begin(con)
         try:
-            (answer,) = writes.Batch(self._clock.now, [transition], worker).apply(con)
+            (answer,) = writes.TransitionBatch(self._clock.now, [transition], worker).apply(con)
             if answer.kept:
                 con.execute("COMMIT")
             return answer
@@ -168,11 +164,11 @@ class StepTransaction:
             if con.in_transaction:
                 con.execute("ROLLBACK")
         finally:
-            self._lines.turn.give()
+            self._lines.turn.release()
 
     # -- when time is up, on a thread of its own (or on the loop, for a store in memory) ---------------
 
-    def _time_is_up(self, con: sqlite3.Connection) -> None:
+    def _expire(self, con: sqlite3.Connection) -> None:
         with self._guard:
             if not self._open:
                 return

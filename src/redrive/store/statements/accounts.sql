@@ -18,7 +18,7 @@ RETURNING 1;
 -- One account.
 SELECT id, email, home, password, created_at, disabled_at FROM redrive.access_users WHERE id = :id;
 
--- name: users_at
+-- name: users_by_email
 -- The accounts with an address.
 SELECT id, email, home, password, created_at, disabled_at FROM redrive.access_users WHERE email = :email ORDER BY id;
 
@@ -96,7 +96,7 @@ VALUES (:hash, :tenant, :user, :now,
         :now + CAST(:lasts AS bigint))
 ON CONFLICT (hash) DO NOTHING;
 
--- name: old_sessions
+-- name: delete_old_sessions
 -- Sign-ins that have expired.
 DELETE FROM redrive.access_sessions WHERE expires_at <= :now;
 
@@ -104,7 +104,7 @@ DELETE FROM redrive.access_sessions WHERE expires_at <= :now;
 -- End one sign-in, or all of a person.
 DELETE FROM redrive.access_sessions WHERE hash = CAST(:hash AS text) OR user_id = CAST(:user AS text);
 
--- name: put_answer
+-- name: claim_request
 -- Begin a request; one that was given up may be begun again. Gives when it was begun first.
 INSERT INTO redrive.access_answers AS a (tenant, key, digest, begun_at, expires_at)
 VALUES (:tenant, :key, :digest, :now,
@@ -117,24 +117,24 @@ RETURNING expires_at - CAST(:keeps AS bigint);
 -- A request that was begun, and its answer.
 SELECT tenant, key, digest, status, body FROM redrive.access_answers WHERE tenant = :tenant AND key = :key;
 
--- name: drop_answer
+-- name: drop_request
 -- Forget a request that came to nothing.
 DELETE FROM redrive.access_answers WHERE tenant = :tenant AND key = :key AND status IS NULL;
 
--- name: answer_usage
+-- name: response_usage
 -- How many answers a tenant has, and how large they are together.
 SELECT count(*), COALESCE(sum(size), 0) FROM redrive.access_answers WHERE tenant = :tenant;
 
--- name: old_answers
+-- name: delete_old_answers
 -- Answers that were kept long enough.
 DELETE FROM redrive.access_answers
 WHERE tenant = :tenant AND expires_at <= :now;
 
--- name: some_runs
+-- name: runs_to_erase
 -- Runs of a tenant that is erased, a few at a time.
 SELECT id FROM redrive.runs WHERE tenant = :tenant ORDER BY id LIMIT CAST(:most AS bigint);
 
--- name: erase_of_runs
+-- name: erase_run_rows
 -- Remove what belongs to runs from a table.
 DELETE FROM redrive.{table} WHERE tenant = :tenant AND run = ANY (CAST(:runs AS bigint[])) RETURNING 1;
 
@@ -142,11 +142,11 @@ DELETE FROM redrive.{table} WHERE tenant = :tenant AND run = ANY (CAST(:runs AS 
 -- Remove runs.
 DELETE FROM redrive.runs WHERE tenant = :tenant AND id = ANY (CAST(:runs AS bigint[])) RETURNING 1;
 
--- name: erase_rows
+-- name: erase_tenant_rows
 -- Remove what else a tenant has in a table.
 DELETE FROM redrive.{table} WHERE tenant = :tenant RETURNING 1;
 
--- name: erase_strangers
+-- name: erase_users_without_tenant
 -- Remove people whom no tenant knows any more.
 DELETE FROM redrive.access_users AS u
 WHERE NOT EXISTS (SELECT 1 FROM redrive.access_members AS m WHERE m.user_id = u.id);

@@ -29,7 +29,7 @@ LEFT JOIN redrive.circuits AS c ON c.tenant = w.tenant AND c.key = w.key;
 -- Let no other transaction ask for a permit, or change the circuit, before this one ends.
 SELECT id FROM redrive.circuits WHERE tenant = :tenant AND key = :key FOR UPDATE;
 
--- name: new_circuit
+-- name: insert_circuit
 -- The row of a circuit that has none yet, unless another node was quicker.
 INSERT INTO redrive.circuits (tenant, key, status, generation, version, until, wave, next_wave_at, settings, override,
                               why, changed_by, changed_at)
@@ -38,7 +38,7 @@ VALUES (:tenant, :key, :status, :generation, CAST(:version AS integer) + 1, :unt
 ON CONFLICT (tenant, key) DO NOTHING
 RETURNING id;
 
--- name: turn_circuit
+-- name: update_circuit
 -- Change a circuit that still has the version it was read with.
 UPDATE redrive.circuits SET
     status = :status,
@@ -66,7 +66,7 @@ WHERE id = ANY (ARRAY(
     ORDER BY r.id LIMIT CAST(:releases AS bigint) FOR UPDATE SKIP LOCKED))
 RETURNING id;
 
--- name: asker
+-- name: permit_state
 -- Whether the run that asks has a permit of this generation, and whether it is still held under its fence.
 SELECT EXISTS (SELECT 1 FROM redrive.probes AS p
                WHERE p.tenant = :tenant AND p.key = :key AND p.generation = :generation AND p.run = CAST(:run AS bigint)
@@ -109,7 +109,7 @@ FROM waits /* CROSS */ JOIN redrive.runs AS r ON r.id = waits.id
 LEFT JOIN redrive.circuits AS c ON c.tenant = r.tenant AND c.key = r.parked_on COLLATE "C"
 WHERE c.id IS NULL OR (c.status <> 'OPEN' AND c.next_wave_at <= :now);
 
--- name: circuits_since
+-- name: circuits_changed_since
 -- Circuits whose status ever changed, and that were changed since a time.
 SELECT c.id, c.tenant, c.key, c.status, c.generation, c.version, c.until, c.wave, c.next_wave_at, c.settings,
        c.override, c.why, c.changed_by, c.changed_at
@@ -144,14 +144,14 @@ c.id < :below;
 -- Circuits with a higher id.
 c.id > :above;
 
--- name: old_marks
+-- name: delete_old_marks
 -- Marks that no window reaches back to.
 DELETE FROM redrive.circuit_marks WHERE (run, idx, attempt, fence) IN (
     SELECT m.run, m.idx, m.attempt, m.fence FROM redrive.circuit_marks AS m /* INDEXED BY circuit_marks_recent */
     WHERE m.at <= CAST(:before AS bigint) ORDER BY m.at LIMIT CAST(:most AS bigint))
 RETURNING run;
 
--- name: old_probes
+-- name: delete_old_probes
 -- Permits whose runs are no longer held under the fence they were given to.
 DELETE FROM redrive.probes WHERE (tenant, key, generation, run, fence, idx) IN (
     SELECT p.tenant, p.key, p.generation, p.run, p.fence, p.idx FROM redrive.probes AS p /* INDEXED BY probes_old */

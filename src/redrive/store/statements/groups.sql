@@ -1,10 +1,10 @@
 -- Failure groups: adding the feed to them, and listing them.
 
--- name: anything_fed
+-- name: has_feed_rows
 -- Whether there is anything to fold; read without a lock.
 SELECT EXISTS (SELECT 1 FROM redrive.letter_feed);
 
--- name: take_feed
+-- name: take_feed_rows
 -- The next rows of the feed. The node that deletes them adds them up; other nodes take those behind.
 DELETE FROM redrive.letter_feed WHERE id = ANY (ARRAY(
     SELECT f.id FROM redrive.letter_feed AS f ORDER BY f.id LIMIT CAST(:most AS bigint) FOR UPDATE SKIP LOCKED))
@@ -30,7 +30,7 @@ RETURNING tenant, fingerprint, open, total;
 INSERT INTO redrive.group_hours AS h (tenant, fingerprint, hour, seen) VALUES (:tenant, :fingerprint, :hour, :seen)
 ON CONFLICT (tenant, fingerprint, hour) DO UPDATE SET seen = h.seen + excluded.seen;
 
--- name: other_sample
+-- name: replace_sample
 -- Take another letter as the sample of a group, if the old one has left it.
 UPDATE redrive.groups AS g SET sample = (
     SELECT l.public_id FROM redrive.letters AS l
@@ -45,7 +45,7 @@ DELETE FROM redrive.groups WHERE tenant = :tenant AND fingerprint = :fingerprint
 -- The hours of a group that is gone.
 DELETE FROM redrive.group_hours WHERE tenant = :tenant AND fingerprint = :fingerprint;
 
--- name: old_hours
+-- name: delete_old_hours
 -- Hours that no trend looks back to.
 WITH old AS MATERIALIZED (
     SELECT h.tenant, h.fingerprint, h.hour FROM redrive.group_hours AS h WHERE h.hour < CAST(:before AS bigint)
@@ -78,6 +78,6 @@ g.place < :below;
 -- Groups last seen after a place.
 g.place > :above;
 
--- name: oldest_fed
+-- name: oldest_feed_time
 -- The time of the oldest failure that is not folded yet.
 SELECT f.at FROM redrive.letter_feed AS f WHERE f.at IS NOT NULL ORDER BY f.id LIMIT 1;

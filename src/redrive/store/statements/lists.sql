@@ -8,7 +8,7 @@ SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fen
        r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.handler_for, r.timeout
 FROM redrive.runs AS r {hint} WHERE {conditions} ORDER BY {order} LIMIT CAST(:most AS bigint);
 
--- name: runs.glances
+-- name: runs.summaries
 -- The same rows as a page of runs, with little about each.
 SELECT r.id, r.status, r.created_at, r.available_at
 FROM redrive.runs AS r {hint} WHERE {conditions} ORDER BY {order} LIMIT CAST(:most AS bigint);
@@ -82,7 +82,7 @@ SELECT created_at FROM redrive.runs WHERE id >= CAST(:id AS bigint) ORDER BY id 
 -- The newest id.
 SELECT COALESCE(max(id), 0) FROM redrive.runs;
 
--- name: having
+-- name: count_index_matches
 -- How many runs have one of these values in a field to search by, as far as that matters.
 SELECT count(*) FROM (
     SELECT 1 FROM redrive.run_index AS x WHERE x.field = :index_0_field

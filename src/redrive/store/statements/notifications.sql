@@ -27,12 +27,12 @@ SELECT id, tenant, created_at, notice FROM redrive.notices
 WHERE tenant = :tenant AND lane = :lane AND told_at IS NULL AND id <= CAST(:last AS bigint)
 ORDER BY id DESC LIMIT CAST(:newest AS bigint);
 
--- name: turn_lane
+-- name: reschedule_lane
 -- Set when a lane is due next, unless another process changed the lane first.
 UPDATE redrive.notice_lanes SET version = version + 1, next_at = :next_at
 WHERE tenant = :tenant AND lane = :lane AND version = :version RETURNING version;
 
--- name: mark_told
+-- name: mark_sent
 -- Mark the notices of a lane as sent.
 UPDATE redrive.notices SET told_at = :now
 WHERE tenant = :tenant AND lane = :lane AND told_at IS NULL AND id <= CAST(:last AS bigint) RETURNING id;
@@ -106,7 +106,7 @@ ON CONFLICT (tenant, workflow) DO UPDATE SET
 -- Remove a rule.
 DELETE FROM redrive.notify_rules WHERE tenant = :tenant AND workflow = :workflow RETURNING tenant;
 
--- name: old_notices
+-- name: delete_old_notices
 -- Remove notices that were sent before a time.
 DELETE FROM redrive.notices WHERE id = ANY (ARRAY(
     SELECT id FROM redrive.notices WHERE told_at IS NOT NULL AND told_at <= CAST(:before AS bigint)
@@ -118,7 +118,7 @@ INSERT INTO redrive.notice_lanes (tenant, lane)
 SELECT DISTINCT tenant, lane FROM redrive.notices WHERE told_at IS NULL
 ON CONFLICT (tenant, lane) DO NOTHING;
 
--- name: old_lanes
+-- name: delete_old_lanes
 -- Remove lanes in which nothing happened since a time.
 DELETE FROM redrive.notice_lanes WHERE (tenant, lane) IN (
     SELECT l.tenant, l.lane FROM redrive.notice_lanes AS l
@@ -127,12 +127,12 @@ DELETE FROM redrive.notice_lanes WHERE (tenant, lane) IN (
         WHERE n.tenant = l.tenant AND n.lane = l.lane AND n.told_at IS NULL OFFSET 0)
     LIMIT CAST(:most AS bigint) FOR UPDATE SKIP LOCKED) RETURNING lane;
 
--- name: old_notifications
+-- name: delete_old_notifications
 -- Remove notifications from before a time.
 DELETE FROM redrive.notifications WHERE id = ANY (ARRAY(
     SELECT id FROM redrive.notifications WHERE created_at <= CAST(:before AS bigint)
     ORDER BY created_at LIMIT CAST(:most AS bigint) FOR UPDATE SKIP LOCKED)) RETURNING id;
 
--- name: old_reads
+-- name: delete_old_reads
 -- Remove the reads of notifications that were removed.
 DELETE FROM redrive.notification_reads WHERE notification = ANY (CAST(:notifications AS bigint[]));

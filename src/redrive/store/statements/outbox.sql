@@ -36,7 +36,7 @@ FROM redrive.sinks AS s ORDER BY s.name;
 -- Remove a sink.
 DELETE FROM redrive.sinks WHERE name = :name RETURNING name;
 
--- name: skip_all
+-- name: skip_sink_deliveries
 -- Give up all unfinished deliveries to a sink that was removed.
 UPDATE redrive.deliveries AS d SET
     status = 'SKIPPED', available_at = NULL, behind = NULL, finished_at = :now, lease_until = 0, fence = d.fence + 1
@@ -75,7 +75,7 @@ SELECT min(next.time) FROM (
     SELECT min(b.lease_until) FROM redrive.bundles AS b /* INDEXED BY bundles_open */
     WHERE b.sink = :sink AND b.finished_at IS NULL) AS next;
 
--- name: first_others
+-- name: earlier_unfinished
 -- For each of some keys, the first unfinished message before a place that is not among the due ones.
 SELECT w.tenant, w.key, (
     SELECT d.message FROM redrive.deliveries AS d /* INDEXED BY deliveries_in_order */
@@ -93,7 +93,7 @@ SELECT w.tenant, w.key, (
     ORDER BY d.message DESC LIMIT 1)
 FROM unnest(CAST(:tenants AS text[]), CAST(:keys AS text[]), CAST(:places AS bigint[])) AS w (tenant, key, place);
 
--- name: hold
+-- name: lock_unfinished
 -- Lock those of some messages whose delivery is unfinished; skip those that another transaction changes.
 SELECT d.message FROM redrive.deliveries AS d
 WHERE d.sink = :sink AND d.message = ANY (CAST(:messages AS bigint[])) AND d.finished_at IS NULL
@@ -130,14 +130,14 @@ WHERE d.message = :message AND d.sink = :sink AND d.fence = :fence AND d.status 
 UPDATE redrive.deliveries AS d SET behind = NULL, available_at = :now
 WHERE d.sink = :sink AND d.behind IS NOT NULL AND d.behind = ANY (CAST(:messages AS bigint[]));
 
--- name: not_over
+-- name: unfinished_deliveries
 -- The unfinished deliveries of a message, locked for a user's decision.
 SELECT d.message, d.sink, d.status, d.available_at FROM redrive.deliveries AS d
 WHERE d.message = (SELECT m.id FROM redrive.messages AS m WHERE m.public_id = :message)
   AND (CAST(:sink AS text) IS NULL OR d.sink = :sink) AND d.finished_at IS NULL
 ORDER BY d.sink FOR NO KEY UPDATE;
 
--- name: redeliver
+-- name: retry_delivery
 -- Make a delivery due at once with all its attempts; one that waits behind another keeps waiting.
 UPDATE redrive.deliveries AS d SET
     status = 'PENDING', attempt = 0, available_at = CASE WHEN d.behind IS NULL THEN :now END,
@@ -167,7 +167,7 @@ ORDER BY d.message LIMIT CAST(:most AS bigint);
 SELECT m.id, m.public_id, m.tenant, m.topic, m.key, m.payload, m.run_id, m.correlation_id, m.created_at, m.trace
 FROM redrive.messages AS m WHERE m.public_id = :message AND (CAST(:tenant AS text) IS NULL OR m.tenant = :tenant);
 
--- name: old_messages
+-- name: delete_old_messages
 -- Remove messages whose deliveries were all finished before a time.
 DELETE FROM redrive.messages WHERE id = ANY (ARRAY(
     SELECT m.id FROM redrive.messages AS m
@@ -180,11 +180,11 @@ DELETE FROM redrive.messages WHERE id = ANY (ARRAY(
     ORDER BY m.id LIMIT CAST(:most AS bigint) FOR UPDATE SKIP LOCKED))
 RETURNING id;
 
--- name: old_deliveries
+-- name: delete_old_deliveries
 -- Remove the deliveries of messages that were removed.
 DELETE FROM redrive.deliveries WHERE message = ANY (CAST(:messages AS bigint[]));
 
--- name: old_bundles
+-- name: delete_old_bundles
 -- Remove finished bundles of which no message is left.
 DELETE FROM redrive.bundles WHERE (id, sink) IN (
     SELECT b.id, b.sink FROM redrive.bundles AS b

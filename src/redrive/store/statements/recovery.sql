@@ -2,7 +2,7 @@
 -- Several nodes do this at once: rows that one of them has locked are left to it by the others.
 -- OFFSET 0 keeps PostgreSQL's planner from looking for a row by another index than the one that is meant.
 
--- name: graves
+-- name: dead_workers_with_runs
 -- Dead or stopped workers that still hold runs.
 SELECT w.id, w.name, w.version, w.state, w.workflows, w.started_at, w.beat_at, w.lease_until FROM redrive.workers AS w
 WHERE w.state <> 'LIVE' AND EXISTS (SELECT 1 FROM redrive.runs AS r WHERE r.worker = w.id LIMIT 1 OFFSET 0)
@@ -17,7 +17,7 @@ FROM redrive.runs AS r LEFT JOIN redrive.inputs AS i ON i.run = r.id
 WHERE r.worker = CAST(:worker AS bigint)
 ORDER BY r.id;
 
--- name: hung
+-- name: stuck_runs
 -- Runs in whose present claim an attempt passed its limit.
 WITH late AS MATERIALIZED (
     SELECT e.run, MIN(e.limit_at) AS since FROM redrive.entries AS e /* INDEXED BY entries_limited */
@@ -50,7 +50,7 @@ FROM redrive.entries
 WHERE run = ANY (CAST(:runs AS bigint[])) AND ended_at IS NULL AND superseded = 0
 ORDER BY run, idx;
 
--- name: expiring
+-- name: runs_with_expired_letters
 -- Runs with open letters that were not decided on in time.
 SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fence, r.worker, r.available_at,
        r.deadline, r.deaths, r.version, r.created_at, r.started_at, r.finished_at, r.correlation_id, r.parent,
@@ -59,7 +59,7 @@ FROM redrive.letters AS l /* INDEXED BY letters_expiring */
 /* CROSS */ JOIN redrive.runs AS r ON r.id = l.run LEFT JOIN redrive.inputs AS i ON i.run = r.id
 WHERE l.status = 'OPEN' AND l.expires_at <= :now ORDER BY l.expires_at LIMIT CAST(:most AS bigint);
 
--- name: old_letters
+-- name: delete_old_letters
 -- Letters that were closed long enough ago.
 DELETE FROM redrive.letters WHERE id = ANY (ARRAY(
     SELECT l.id FROM redrive.letters AS l /* INDEXED BY letters_closed */
@@ -67,7 +67,7 @@ DELETE FROM redrive.letters WHERE id = ANY (ARRAY(
     ORDER BY l.closed_at LIMIT CAST(:most AS bigint) FOR UPDATE SKIP LOCKED))
 RETURNING public_id;
 
--- name: old_replays
+-- name: delete_old_replays
 -- The lineage of letters that are gone.
 DELETE FROM redrive.replays WHERE letter = ANY (CAST(:letters AS text[]));
 
@@ -130,11 +130,11 @@ ORDER BY k.expires_at LIMIT CAST(:most AS bigint) FOR UPDATE OF k SKIP LOCKED;
 -- An expired key.
 DELETE FROM redrive.idempotency WHERE tenant = :tenant AND key = :key AND expires_at <= :now;
 
--- name: purged_before
+-- name: purged_runs
 -- Those of these runs of which only the state and the result are left.
 SELECT id FROM redrive.runs WHERE id = ANY (CAST(:runs AS bigint[])) AND purged_at IS NOT NULL;
 
--- name: old_workers
+-- name: delete_old_workers
 -- Workers that ended long ago and hold nothing.
 DELETE FROM redrive.workers WHERE id = ANY (ARRAY(
     SELECT w.id FROM redrive.workers AS w
@@ -143,7 +143,7 @@ DELETE FROM redrive.workers WHERE id = ANY (ARRAY(
     ORDER BY w.id LIMIT CAST(:most AS bigint) FOR UPDATE SKIP LOCKED))
 RETURNING id;
 
--- name: old_audit
+-- name: delete_old_audit
 -- Lines of the audit log that were kept long enough. They are in order of time, so the oldest ones are enough to read.
 DELETE FROM redrive.audit WHERE id = ANY (ARRAY(
     SELECT oldest.id FROM (SELECT a.id, a.at FROM redrive.audit AS a ORDER BY a.id LIMIT CAST(:most AS bigint)) AS oldest

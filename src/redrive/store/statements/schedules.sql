@@ -1,6 +1,6 @@
 -- Schedules: keeping them, marking how far they are, pausing and removing them.
 
--- name: keep_schedule
+-- name: claim_schedule
 -- Take a schedule that no live worker keeps; with another expression than before it begins anew.
 INSERT INTO redrive.schedules AS s (tenant, workflow, name, expression, zone, passed, keeper)
 VALUES (:tenant, :workflow, :name, :expression, :zone, :now, :worker)
@@ -12,14 +12,14 @@ WHERE s.keeper <> excluded.keeper AND NOT EXISTS (
     SELECT 1 FROM redrive.workers AS w
     WHERE w.id = s.keeper AND w.state = 'LIVE' AND w.lease_until > :now);
 
--- name: kept_schedule
+-- name: schedule_by_key
 -- One schedule as it stands.
 SELECT s.tenant, s.workflow, s.name, s.expression, s.zone, s.passed, s.last_at, s.last_run, s.paused_at, s.paused_by,
        EXISTS (SELECT 1 FROM redrive.workers AS w
                WHERE w.id = s.keeper AND w.state = 'LIVE' AND w.lease_until > :now)
 FROM redrive.schedules AS s WHERE s.tenant = :tenant AND s.workflow = :workflow AND s.name = :name;
 
--- name: mark_schedule
+-- name: record_schedule_progress
 -- Move a schedule on, unless it is so far already, or has another expression by now.
 UPDATE redrive.schedules SET passed = :at,
     last_at = CASE WHEN CAST(:run AS text) IS NULL THEN last_at ELSE CAST(:at AS bigint) END,

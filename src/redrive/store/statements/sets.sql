@@ -4,7 +4,7 @@
 -- The newest letter; later ones do not belong to a set that begins now.
 SELECT COALESCE(max(id), 0) FROM redrive.letters;
 
--- name: put_set
+-- name: insert_bulk
 -- Begin a set; one that is sent again is there already.
 INSERT INTO redrive.sets (public_id, tenant, action, status, by, reason, request, wanted, upto, reached, listed, total,
                           created_at, lease_until, rate)
@@ -13,11 +13,11 @@ VALUES (:public_id, :tenant, :action, 'RUNNING', :by, :reason, :request, :wanted
 ON CONFLICT (public_id) DO NOTHING
 RETURNING id;
 
--- name: any_set
+-- name: has_claimable_bulk
 -- Whether there is a set to work on, which is neither paused nor somebody's: a look that takes no lock.
 SELECT EXISTS (SELECT 1 FROM redrive.sets WHERE status = 'RUNNING' AND paused_at IS NULL AND lease_until <= CAST(:now AS bigint));
 
--- name: claim_set
+-- name: claim_bulk
 -- Take the set that has waited longest, for a while.
 UPDATE redrive.sets SET fence = fence + 1, lease_until = CAST(:now AS bigint) + CAST(:lease AS bigint)
 WHERE id = (SELECT id FROM redrive.sets WHERE status = 'RUNNING' AND paused_at IS NULL AND lease_until <= CAST(:now AS bigint)
@@ -25,24 +25,24 @@ WHERE id = (SELECT id FROM redrive.sets WHERE status = 'RUNNING' AND paused_at I
 RETURNING id, public_id, tenant, action, status, by, reason, request, wanted, listed, total, done, failed, created_at,
           ended_at, closed_by, fence, rate, paused_at, paused_by;
 
--- name: count_marked
+-- name: add_result_counts
 -- Add what was marked to the set's counts.
 UPDATE redrive.sets SET done = done + CAST(:done AS bigint), failed = failed + CAST(:failed AS bigint) WHERE id = :set;
 
--- name: keep_set
+-- name: renew_bulk
 -- Go on with a set, unless it was stopped or taken over. Of one that is paused the lease says when it may go on.
 UPDATE redrive.sets SET lease_until = CAST(:now AS bigint) + CAST(:lease AS bigint)
 WHERE id = :set AND fence = :fence AND status = 'RUNNING'
 RETURNING wanted, upto, reached, listed, paused_at IS NOT NULL;
 
--- name: gather
+-- name: list_next_letters
 -- List the next letters of a set; the conditions are filled in.
 INSERT INTO redrive.set_items (set_id, number, tenant, letter, status)
 SELECT CAST(:set AS bigint), l.id, CAST(:set_tenant AS text), l.public_id, 'PENDING' FROM redrive.letters AS l {hint}
 WHERE {conditions} ORDER BY {order} LIMIT CAST(:most AS bigint)
 RETURNING number;
 
--- name: note_gathered
+-- name: record_listing
 -- How far a set is listed.
 UPDATE redrive.sets SET total = total + CAST(:count AS bigint), reached = :reached, listed = :listed WHERE id = :set;
 
@@ -51,7 +51,7 @@ UPDATE redrive.sets SET total = total + CAST(:count AS bigint), reached = :reach
 SELECT number, letter FROM redrive.set_items /* INDEXED BY set_items_by_status */
 WHERE set_id = :set AND status = 'PENDING' ORDER BY number LIMIT CAST(:most AS bigint);
 
--- name: end_set
+-- name: finish_bulk
 -- All letters of the set were decided on.
 UPDATE redrive.sets SET status = 'DONE', ended_at = :now WHERE id = :set AND status = 'RUNNING';
 
@@ -80,7 +80,7 @@ UPDATE redrive.sets SET rate = :rate, fence = fence + 1, lease_until = CASE WHEN
 WHERE public_id = :set AND status = 'RUNNING' AND rate IS DISTINCT FROM CAST(:rate AS text)
 RETURNING id;
 
--- name: set_by_id
+-- name: bulk_by_id
 -- A set.
 SELECT id, public_id, tenant, action, status, by, reason, request, wanted, listed, total, done, failed, created_at,
        ended_at, closed_by, fence, rate, paused_at, paused_by
@@ -108,7 +108,7 @@ s.id < :below;
 -- Sets behind a place.
 s.id > :above;
 
--- name: set_endings
+-- name: bulk_run_counts
 -- How the runs stand that the replays of a set let go on or started.
 SELECT r.status, count(*) FROM redrive.set_items AS i JOIN redrive.runs AS r ON r.public_id = i.run_id
 WHERE i.set_id = :set AND i.status = 'DONE' GROUP BY r.status;

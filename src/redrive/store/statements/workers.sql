@@ -6,7 +6,7 @@ INSERT INTO redrive.workers (name, version, state, workflows, lease, started_at,
 VALUES (:name, :version, 'LIVE', :workflows, CAST(:lease AS bigint), :now, :now, :now + CAST(:lease AS bigint))
 RETURNING id;
 
--- name: see_version
+-- name: insert_version
 -- Remember when a version of the user's code was first seen.
 INSERT INTO redrive.versions (version, first_seen_at)
 SELECT CAST(:version AS text), :now

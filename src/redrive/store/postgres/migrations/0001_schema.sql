@@ -804,7 +804,7 @@ BEGIN
                              SELECT r.fence FROM redrive.runs AS r WHERE r.id = want.run), false) AS yes
                   FROM unnest(apply.runs, fences) WITH ORDINALITY AS want (run, fence, t)) AS held;
 
-    -- under_way
+    -- open_attempt
     IF rare IS NOT NULL THEN
         SELECT array_agg(k.yes AND (c.t IS NULL OR EXISTS (
                    SELECT 1 FROM redrive.entries AS e
@@ -1072,7 +1072,7 @@ BEGIN
     END IF;
 
     IF part.moves IS NOT NULL THEN
-        -- move_letter, follow_run
+        -- move_letter, move_letter_to_run
         FOR these IN
             SELECT n.status, n.closed, n.by AS who, n.resolution, n.run AS new_run, array_agg(n.letter) AS letters
             FROM json_to_recordset(part.moves) AS n (
@@ -1170,7 +1170,7 @@ BEGIN
         RETURN;
     END IF;
 
-    -- know_circuit
+    -- insert_circuit_if_new
     INSERT INTO redrive.circuits (tenant, key, status, generation, version, wave, next_wave_at, settings, changed_at)
     SELECT DISTINCT ON (n.tenant COLLATE "C", n.key COLLATE "C")
            n.tenant, n.key, 'CLOSED', 0, 1, 0, 0, n.settings, mark_circuits.now
@@ -1254,7 +1254,7 @@ BEGIN
     )
     SELECT array_agg(n.id ORDER BY n.id) INTO ids FROM new AS n;
     SELECT count(*) INTO wanted FROM unnest(m_t) AS t WHERE kept[t];
-    -- no_bundle: a repeat, because a reply was lost, and with it what was given to the carriers
+    -- clear_bundles: a repeat, because a reply was lost, and with it what was given to the carriers
     IF wanted > COALESCE(cardinality(ids), 0) THEN
         UPDATE redrive.bundles AS b SET lease_until = 0
         WHERE b.finished_at IS NULL AND b.id = ANY (ARRAY(

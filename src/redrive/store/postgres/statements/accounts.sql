@@ -1,11 +1,11 @@
 -- Accounts, where PostgreSQL needs its own form.
 
--- name: keep_answer
+-- name: save_response
 -- Remember the answer to a request.
 UPDATE redrive.access_answers SET status = :status, body = :body, size = octet_length(CAST(:body AS text))
 WHERE tenant = :tenant AND key = :key AND status IS NULL;
 
--- name: tables_of_tenants
+-- name: tables_with_tenant
 -- Our tables with a tenant in them, and whether their rows belong to runs.
 SELECT c.relname AS name,
        EXISTS (SELECT 1 FROM pg_catalog.pg_attribute AS r

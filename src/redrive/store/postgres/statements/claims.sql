@@ -16,7 +16,7 @@ WITH RECURSIVE walk (tenant, queue, rank, workflow, head, n) AS (
 )
 SELECT tenant, queue, rank, workflow, head FROM walk WHERE n > 0 ORDER BY n;
 
--- name: look
+-- name: find_due_lanes
 -- Everything a claim needs to choose, without a lock: the lanes behind the cursor and, once around, those before it,
 -- until enough queues have something due; the first runs of those that have, and as many again to share between them,
 -- should other workers be quicker; the first suspect; what is paused.

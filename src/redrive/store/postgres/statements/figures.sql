@@ -1,6 +1,6 @@
 -- How much waits in a store, where the databases differ.
 
--- name: lags
+-- name: sink_lags
 -- What waits for each sink, and since when the first delivery waits that could have gone.
 SELECT s.name,
        (SELECT COUNT(*) FROM (SELECT 1 FROM redrive.deliveries AS d

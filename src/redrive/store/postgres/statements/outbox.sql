@@ -29,7 +29,7 @@ SELECT id, public_id, tenant, topic, key, payload, run_id, correlation_id, creat
        suspect, available_at
 FROM weighed WHERE before < CAST(:bytes AS bigint);
 
--- name: unfold
+-- name: split_bundle
 -- Add a delivery of each message of some bundles, as if it had been claimed at its commit. The bundles are locked: another
 -- relay that unfolds them waits, and finds them gone.
 WITH opened AS (

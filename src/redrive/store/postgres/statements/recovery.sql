@@ -2,7 +2,7 @@
 -- Several nodes do this at once: rows that one of them has locked are left to it by the others.
 -- OFFSET 0 keeps the planner from looking for a row by another index than the one that is meant.
 
--- name: bury
+-- name: expire_workers
 -- Declare workers dead whose lease has run out, except those in the middle of a write: they are tried again later.
 -- A server that has just started declares none: they could not renew their leases while it was down.
 WITH expired AS MATERIALIZED (
@@ -15,12 +15,12 @@ UPDATE redrive.workers AS w SET state = 'DEAD'
 FROM expired WHERE w.id = expired.id AND pg_try_advisory_xact_lock(redrive.gate(expired.id))
 RETURNING w.id;
 
--- name: expired
+-- name: expired_workers
 -- Workers whose lease has run out, each with its gate; read without a lock.
 SELECT id, redrive.gate(id) AS gate FROM redrive.workers
 WHERE state = 'LIVE' AND lease_until < COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp()));
 
--- name: cut_off
+-- name: end_idle_connections
 -- End the connections that have held one of these gates in silence for a second. A client that stands still, or whose
 -- machine is gone, between two messages of one statement is waited for without a limit: no timeout covers that.
 SELECT a.pid, pg_terminate_backend(a.pid) AS ended

@@ -18,18 +18,18 @@ CREATE TABLE redrive.redrive_schema (
 -- The migrations applied so far.
 SELECT version, checksum, oldest_code FROM redrive.redrive_schema ORDER BY version;
 
--- name: note_applied
+-- name: record_migration
 -- Remember a migration.
 INSERT INTO redrive.redrive_schema (version, name, checksum, oldest_code, applied_at)
 VALUES (:version, :name, :checksum, :oldest_code,
         COALESCE(CAST(:now AS bigint), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS bigint)));
 
--- name: taken_names
+-- name: existing_names
 -- Tables that were in the schema before Redrive, to say which one is in the way.
 SELECT c.relname FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
 WHERE n.nspname = :schema ORDER BY c.relname;
 
--- name: one_at_a_time
+-- name: lock_migrations
 -- Wait until nobody else migrates this schema; ends with the transaction.
 SELECT pg_advisory_xact_lock(hashtextextended('redrive migrate ' || :schema, 0));
 
@@ -38,13 +38,13 @@ SELECT pg_advisory_xact_lock(hashtextextended('redrive migrate ' || :schema, 0))
 SELECT w.name FROM unnest(ARRAY['redrive_engine', 'redrive_app', 'redrive_login']) AS w (name)
 WHERE NOT EXISTS (SELECT 1 FROM pg_catalog.pg_roles AS r WHERE r.rolname = w.name);
 
--- name: me
+-- name: current_user
 -- Who is connected, and what this user may do.
 SELECT r.rolname AS name, r.rolsuper AS is_super, r.rolsuper OR r.rolcreaterole AS may_create_roles,
        has_database_privilege(session_user, current_database(), 'CREATE') AS may_create_schemas
 FROM pg_catalog.pg_roles AS r WHERE r.rolname = session_user;
 
--- name: not_member_of
+-- name: roles_not_granted
 -- Those of the two roles that this user cannot act as. From version 16 on, a member may lack the right to SET ROLE.
 SELECT w.name FROM unnest(ARRAY['redrive_engine', 'redrive_app']) AS w (name)
 WHERE NOT EXISTS (
@@ -58,7 +58,7 @@ SELECT EXISTS (
     WHERE r.rolname = 'redrive_engine' AND m.rolname = session_user AND NOT m.rolsuper
       AND pg_has_role(m.oid, r.oid, 'USAGE'));
 
--- name: backend
+-- name: backend_pid
 -- The server's process behind this connection; a pooler announces itself by naming another one.
 SELECT pg_backend_pid();
 
@@ -71,7 +71,7 @@ WHERE n.nspname = :schema AND c.relkind IN ('r', 'p')
               WHERE a.attrelid = c.oid AND a.attname = 'tenant' AND NOT a.attisdropped)
 ORDER BY c.relname;
 
--- name: strong_roles
+-- name: excess_role_rights
 -- Why our roles would see more than they should: as superusers, past row security, or as the owner of the tables.
 SELECT r.rolname AS name,
        CASE WHEN r.rolsuper THEN 'is a superuser'
@@ -84,7 +84,7 @@ WHERE r.rolname IN ('redrive_engine', 'redrive_app')
       WHERE n.nspname = :schema AND c.relkind IN ('r', 'p') AND pg_has_role(r.oid, c.relowner, 'MEMBER')))
 ORDER BY r.rolname;
 
--- name: strong_login
+-- name: excess_login_rights
 -- What this login may do beyond acting as our roles. A superuser may do everything, so that is all to be said.
 SELECT CASE WHEN r.rolsuper THEN 'is a superuser'
             WHEN r.rolbypassrls THEN 'bypasses row level security'
@@ -95,7 +95,7 @@ WHERE r.rolname = session_user
       SELECT 1 FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
       WHERE n.nspname = :schema AND c.relkind IN ('r', 'p') AND pg_has_role(r.oid, c.relowner, 'MEMBER')));
 
--- name: probe
+-- name: insert_probe_run
 -- A run that is written, looked for under another tenant's name, and rolled back.
 INSERT INTO redrive.runs (public_id, tenant, workflow, queue, rank, status, available_at, created_at)
 VALUES ('redrive probe ' || CAST(:tenant AS text), CAST(:tenant AS text), '', '', 0, 'PENDING', 0, 0);

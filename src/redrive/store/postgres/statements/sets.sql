@@ -1,12 +1,12 @@
 -- Sets of letters, where PostgreSQL needs its own form.
 
--- name: put_item
+-- name: insert_items
 -- The letters of a set, by the ids that were given.
 INSERT INTO redrive.set_items (set_id, number, tenant, letter, status)
 SELECT CAST(:set AS bigint), n.number, :tenant, n.letter, 'PENDING'
 FROM unnest(CAST(:letters AS text[])) WITH ORDINALITY AS n (letter, number);
 
--- name: mark_item
+-- name: record_results
 -- What became of the decision on letters; said a second time, it changes nothing. The set is named beside each number,
 -- and those that are pending are told by having no time, or the planner would look through all of them.
 UPDATE redrive.set_items AS i SET status = n.status, run_id = n.run_id, error = n.error, at = CAST(:now AS bigint)
@@ -16,7 +16,7 @@ FROM (SELECT CAST(:set AS bigint) AS set_id, m.number, m.status, m.run_id, m.err
 WHERE i.set_id = n.set_id AND i.number = n.number AND i.at IS NULL
 RETURNING i.status;
 
--- name: old_items
+-- name: delete_old_items
 -- Letters of sets that ended long enough ago.
 DELETE FROM redrive.set_items AS d USING (
     SELECT i.set_id, i.number
@@ -26,7 +26,7 @@ DELETE FROM redrive.set_items AS d USING (
 WHERE d.set_id = o.set_id AND d.number = o.number
 RETURNING d.number;
 
--- name: old_sets
+-- name: delete_old_sets
 -- Sets that ended long enough ago, once their letters are gone.
 DELETE FROM redrive.sets WHERE id = ANY (ARRAY(
     SELECT s.id FROM redrive.sets AS s WHERE s.ended_at IS NOT NULL AND s.ended_at <= CAST(:before AS bigint)

@@ -16,7 +16,7 @@ ON CONFLICT (field, value, run) DO NOTHING;
 -- Runs that can be searched by this no longer.
 DELETE FROM redrive.run_index WHERE run = ANY (CAST(:runs AS bigint[]));
 
--- name: start_one
+-- name: start_single
 -- The short way for one run without a key.
 WITH clock AS (
     SELECT COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())) AS now

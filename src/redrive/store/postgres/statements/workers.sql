@@ -11,7 +11,7 @@ WHERE w.id = CAST(:worker AS bigint) AND w.state = 'LIVE';
 -- patience, and returns what the worker holds. One statement, so that a beat takes one answer of the server.
 WITH clock AS (
     SELECT COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())) AS now
-), renew AS (
+), renew_lease AS (
     UPDATE redrive.workers AS w SET beat_at = clock.now, lease_until = clock.now + w.lease
     FROM clock WHERE w.id = CAST(:worker AS bigint) AND w.state = 'LIVE'
     RETURNING w.id
@@ -20,15 +20,15 @@ WITH clock AS (
         AS s (run, idx, details)
     WHERE (SELECT r.worker FROM redrive.runs AS r WHERE r.id = s.run) = CAST(:worker AS bigint)
     ORDER BY s.run, s.idx
-), step_beat AS (
+), record_step_heartbeat AS (
     UPDATE redrive.entries AS e SET
         heartbeat_at = clock.now,
         heartbeat = COALESCE(signs.details, e.heartbeat),
         limit_at = CASE WHEN e.patience IS NULL THEN e.limit_at
                         ELSE LEAST(clock.now + e.patience, e.timeout_at) END
-    FROM signs, clock, renew
+    FROM signs, clock, renew_lease
     WHERE e.run = signs.run AND e.idx = signs.idx AND e.status = 'RUNNING'
 ), held_ids AS (
     SELECT r.id FROM redrive.runs AS r WHERE r.worker = CAST(:worker AS bigint)
 )
-SELECT clock.now, EXISTS (SELECT 1 FROM renew) AS alive, ARRAY(SELECT id FROM held_ids) AS held FROM clock;
+SELECT clock.now, EXISTS (SELECT 1 FROM renew_lease) AS alive, ARRAY(SELECT id FROM held_ids) AS held FROM clock;

@@ -1,9 +1,9 @@
 -- Applying transitions. What a batch writes is in the function `apply` of the schema, part by part under the names
--- that the SQLite store uses: fences, under_way, change_run, clear_suspicion, set_version, put_result,
+-- that the SQLite store uses: fences, open_attempt, change_run, clear_suspicion, set_version, put_result,
 -- put_entry, close_entries, put_attempt, put_letter. The rest is in `begin_runs`, which does what `start` does, and in
 -- `decide_on_letters`: reopen_run, edit_input, supersede, loosen, move_letter, end_replay, put_replay, put_audit;
--- and in `mark_circuits`: know_circuit, put_mark, drop_probe; messages in
--- `publish_bundled`: last_message, messages_between, sinks_for, put_message, put_bundle, put_delivery, no_bundle.
+-- and in `mark_circuits`: insert_circuit_if_new, put_mark, drop_probe; messages in
+-- `publish_bundled`: last_message, messages_between, sinks_for, put_message, put_bundle, put_delivery, clear_bundles.
 
 -- name: apply
 -- Write a batch of transitions, each only if its fence still holds.
@@ -15,17 +15,17 @@ SELECT now, kept FROM redrive.apply(
     :e_wake_in, :e_timeout_in, :e_patience, :e_limit_in, :e_input, :e_output, :e_failure, :e_options,
     CAST(:rare AS json));
 
--- name: record
+-- name: write_entry
 -- The short way for one new entry of a run that is still its worker's; NULL if it is not as simple as that.
 SELECT now, kept FROM redrive.record(
     :worker, :now, :run, :fence, :tenant, :idx, :key, :kind, :name, :status, :attempt, :done, :began_ago, :input,
     :output);
 
--- name: finish
+-- name: write_success
 -- The short way for a run that ended well and is still its worker's.
 SELECT now, kept FROM redrive.finish(:worker, :now, :run, :fence, :tenant, :status, :take, :output);
 
--- name: apply_and_tell
+-- name: apply_with_rest
 -- The same, where transitions say more: the rest is written by functions that hear what was kept. Runs are begun
 -- before anything is said about letters, which may be handed over to them.
 SELECT applied.now, applied.kept,

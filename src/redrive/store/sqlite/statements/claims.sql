@@ -1,6 +1,6 @@
 -- Claiming due runs. A lane is one (tenant, queue, rank, workflow); see store/workers.py.
 
--- name: claimer
+-- name: worker_version
 -- The version of a worker that may claim.
 SELECT version FROM workers WHERE id = ? AND state = 'LIVE';
 
@@ -84,7 +84,7 @@ UPDATE runs SET
     version = CASE fence WHEN 0 THEN :version ELSE version END
 WHERE id IN (SELECT value FROM json_each(:ids));
 
--- name: taken
+-- name: claimed_runs
 -- Everything it takes to execute these runs, in order of their ids.
 SELECT runs.status, runs.id, runs.public_id, runs.tenant, runs.workflow, runs.fence, runs.version, inputs.input,
        inputs.options, runs.deadline, runs.deaths, runs.correlation_id, runs.root, runs.generation,

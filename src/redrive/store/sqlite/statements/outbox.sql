@@ -29,14 +29,14 @@ INSERT INTO bundles (id, sink, tenant, first, last, size, lease_until) VALUES (?
 -- A delivery of a message that is new.
 INSERT INTO deliveries (message, sink, tenant, key, status, available_at) VALUES (?, ?, ?, ?, ?, ?);
 
--- name: no_bundle
+-- name: clear_bundles
 -- A repeat, because a reply was lost, and with it what was given to the carriers: it is anybody's.
 UPDATE bundles SET lease_until = 0
 WHERE finished_at IS NULL AND id IN (
     SELECT m.bundle FROM json_each(:messages) AS w CROSS JOIN messages AS m ON m.public_id = w.value
     WHERE m.bundle IS NOT NULL);
 
--- name: any_due
+-- name: has_due_deliveries
 -- A row if a claim would find something.
 SELECT 1 WHERE EXISTS (
     SELECT 1 FROM deliveries INDEXED BY deliveries_due
@@ -45,7 +45,7 @@ OR EXISTS (
     SELECT 1 FROM bundles INDEXED BY bundles_open
     WHERE sink = :sink AND finished_at IS NULL AND lease_until <= :now);
 
--- name: unfold
+-- name: split_bundle
 -- Add a delivery of each message of some bundles, as if it had been claimed at its commit.
 INSERT INTO deliveries (message, sink, tenant, status, fence, available_at, lease_until)
 SELECT m.id, b.sink, m.tenant, 'PENDING', :fence, m.created_at, b.lease_until

@@ -1,10 +1,10 @@
 -- Recovery and purging, where SQLite and PostgreSQL differ: dead workers, and runs that were kept long enough.
 
--- name: bury
+-- name: expire_workers
 -- Declare workers dead whose lease has run out.
 UPDATE workers SET state = 'DEAD' WHERE state = 'LIVE' AND lease_until < :now;
 
--- name: expired
+-- name: expired_workers
 -- Workers whose lease has run out; read without a lock.
 SELECT id FROM workers WHERE state = 'LIVE' AND lease_until < :now;
 

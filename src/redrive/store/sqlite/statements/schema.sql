@@ -18,7 +18,7 @@ CREATE TABLE redrive_schema (
 -- The migrations applied so far.
 SELECT version, checksum, oldest_code FROM redrive_schema ORDER BY version;
 
--- name: note_applied
+-- name: record_migration
 -- Remember a migration.
 INSERT INTO redrive_schema (version, name, checksum, oldest_code, applied_at) VALUES (?, ?, ?, ?, ?);
 
@@ -26,6 +26,6 @@ INSERT INTO redrive_schema (version, name, checksum, oldest_code, applied_at) VA
 -- Workers that may be using the schema right now.
 SELECT name FROM workers WHERE state = 'LIVE' AND lease_until >= ? ORDER BY id;
 
--- name: taken_names
+-- name: existing_names
 -- Tables that were in the file before Redrive, to say which one is in the way.
 SELECT name FROM sqlite_master WHERE type IN ('table', 'index', 'view') ORDER BY name;

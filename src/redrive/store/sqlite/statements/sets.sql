@@ -1,11 +1,11 @@
 -- Sets of letters, where SQLite needs its own form.
 
--- name: put_item
+-- name: insert_items
 -- The letters of a set, by the ids that were given.
 INSERT INTO set_items (set_id, number, tenant, letter, status)
 SELECT :set, key + 1, :tenant, value, 'PENDING' FROM json_each(:letters);
 
--- name: mark_item
+-- name: record_results
 -- The results of decisions on letters; a repeat changes nothing. The set is named with each mark: named once, all its
 -- letters would be walked through to find each of these.
 UPDATE set_items SET status = this.status, run_id = this.run_id, error = this.error, at = :now
@@ -16,7 +16,7 @@ FROM (SELECT json_extract(value, '$[0]') AS set_id, json_extract(value, '$[1]') 
 WHERE set_items.set_id = this.set_id AND set_items.number = this.number AND set_items.status = 'PENDING'
 RETURNING status;
 
--- name: old_items
+-- name: delete_old_items
 -- Letters of sets that ended long enough ago.
 DELETE FROM set_items WHERE (set_id, number) IN (
     SELECT i.set_id, i.number
@@ -24,7 +24,7 @@ DELETE FROM set_items WHERE (set_id, number) IN (
     CROSS JOIN set_items AS i ON i.set_id = s.id LIMIT :most)
 RETURNING number;
 
--- name: old_sets
+-- name: delete_old_sets
 -- Sets that ended long enough ago, once their letters are gone.
 DELETE FROM sets WHERE id IN (
     SELECT s.id FROM sets AS s WHERE s.ended_at IS NOT NULL AND s.ended_at <= :before

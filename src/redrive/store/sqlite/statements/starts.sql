@@ -1,10 +1,10 @@
 -- Accepting runs.
 
--- name: known_ids
+-- name: existing_ids
 -- Which of these runs were accepted before: their caller never got the answer and asks again.
 SELECT public_id FROM runs WHERE public_id IN (SELECT value FROM json_each(?));
 
--- name: known_keys
+-- name: existing_keys
 -- What these idempotency keys stand for. A key whose time is over stands for nothing, unless its run goes on, or has
 -- a letter that could run it again.
 SELECT k.tenant, k.key, k.run_id, k.hash, k.maker
@@ -19,7 +19,7 @@ WHERE k.expires_at > ?
 -- The highest run id ever given; ids are never used twice, not even after a purge.
 SELECT COALESCE(max(seq), 0) FROM sqlite_sequence WHERE name = 'runs';
 
--- name: taker
+-- name: starting_worker
 -- The version of a worker that may take what is accepted, and which workflows are paused.
 SELECT version, (SELECT json_group_array(workflow) FROM pauses) FROM workers WHERE id = ? AND state = 'LIVE';
 

@@ -4,7 +4,7 @@
 -- A worker that ends; what it still holds is an orphan at once.
 UPDATE workers SET state = 'STOPPED' WHERE id = :worker AND state = 'LIVE';
 
--- name: renew
+-- name: renew_lease
 -- A heartbeat keeps a live worker alive; a dead one stays dead.
 UPDATE workers SET beat_at = :now, lease_until = :now + lease WHERE id = :worker AND state = 'LIVE' RETURNING id;
 
@@ -12,7 +12,7 @@ UPDATE workers SET beat_at = :now, lease_until = :now + lease WHERE id = :worker
 -- The runs that a worker holds.
 SELECT id FROM runs WHERE worker = :worker;
 
--- name: step_beat
+-- name: record_step_heartbeat
 -- A sign of life from a step, as long as its run is this worker's; it moves the end of the step's patience.
 UPDATE entries SET
     heartbeat_at = :now,

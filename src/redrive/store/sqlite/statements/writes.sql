@@ -6,7 +6,7 @@ SELECT json_group_array(json_array(id, fence)) FROM runs
 WHERE id IN (SELECT value FROM json_each(:runs))
   AND (:worker IS NULL OR EXISTS (SELECT 1 FROM workers WHERE id = :worker AND state = 'LIVE'));
 
--- name: fences_hold
+-- name: count_held_fences
 -- How many of these runs carry the fences that are named with them, for whoever may still write.
 SELECT count(*) FROM json_each(:fences) AS named CROSS JOIN runs ON runs.id = CAST(named.key AS INTEGER)
 WHERE runs.fence = named.value
@@ -70,7 +70,7 @@ UPDATE runs SET ends_as = ? WHERE id = ?;
 UPDATE entries SET status = 'CANCELLED', ended_at = ?, wake_at = NULL, limit_at = NULL
 WHERE run = ? AND ended_at IS NULL AND superseded = 0;
 
--- name: under_way
+-- name: open_attempt
 -- Whether this attempt still goes on.
 SELECT 1 FROM entries WHERE run = ? AND idx = ? AND attempt = ? AND status = 'RUNNING';
 
@@ -104,7 +104,7 @@ ON CONFLICT (tenant, run) DO UPDATE SET
     version = excluded.version, failed_at = excluded.failed_at, expires_at = excluded.expires_at,
     closed_at = NULL, closed_by = NULL, resolution = NULL;
 
--- name: put_texts
+-- name: put_letter_texts
 -- What the letter of a run tells, with copies of what a purge of the run would take away.
 INSERT INTO letter_texts (letter, tenant, failure, input, options)
 SELECT l.id, l.tenant, ?, COALESCE(inputs.input, ''), COALESCE(inputs.options, '')
@@ -121,7 +121,7 @@ UPDATE letters SET
     resolution = :resolution
 WHERE public_id IN (SELECT value FROM json_each(:these)) AND closed_at IS NULL;
 
--- name: follow_run
+-- name: move_letter_to_run
 -- A letter goes over to the run that was started in place of its own.
 UPDATE letters SET run = (SELECT id FROM runs WHERE public_id = :run), run_id = :run
 WHERE public_id = :letter AND closed_at IS NULL;
@@ -172,7 +172,7 @@ FROM (SELECT json_extract(value, '$[0]') AS letter, json_extract(value, '$[1]') 
 UPDATE replays SET ended_at = :now, outcome = :outcome
 WHERE letter IN (SELECT value FROM json_each(:these)) AND ended_at IS NULL;
 
--- name: know_circuit
+-- name: insert_circuit_if_new
 -- The first time that something is marked down about a circuit.
 INSERT INTO circuits (tenant, key, status, generation, version, wave, next_wave_at, settings, changed_at)
 VALUES (?, ?, 'CLOSED', 0, 1, 0, 0, ?, ?)

@@ -1,11 +1,10 @@
-"""Numbered, append-only schema changes, and the rules for who may use which schema.
+"""SQL lives in `.sql` files, not in Python. This reads them.
 
-Each file `NNNN_words.sql` raises the schema by one version, in one transaction. The store's schema
-table remembers, per version, when it was applied, a checksum of the file, and the oldest code that
-may run on it. "Code" is counted in schema versions too: the newest one it knows. So a process
+A file holds statements like this one, each with a name and one line that says what it is for:
 
-* with older code than the schema goes on working as long as the schema says so;
-* with newer code brings the schema up to date, if nobody else is at work on it.
+    -- name: run_by_id
+    -- The run a caller asks for by its public id.
+    SELECT ... FROM runs WHERE public_id = ?;
 """
 
 from __future__ import annotations
@@ -13,17 +12,37 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 
 import msgspec
 
 from redrive.errors import ConfigurationError, SchemaMismatch
 
-__all__ = ["Applied", "Migration", "known", "outstanding"]
+_STATEMENT_HEAD = re.compile(r"^-- name: (\S+)[ ]*\n", re.MULTILINE)
 
-_NAME = re.compile(r"^(\d{4})_(\w+)\.sql$")
-_OLDEST = re.compile(r"^-- oldest code: (\d+)[ ]*$", re.MULTILINE)
+
+def load_statements(package: str, file: str) -> Mapping[str, str]:
+    """Read the statements of one file in a package's `statements` folder, by name."""
+    return parse_statements(files(package).joinpath("statements", file).read_text("utf-8"), file)
+
+
+def parse_statements(text: str, source: str) -> Mapping[str, str]:
+    """Split a file into its named statements. A statement without a line of purpose is refused."""
+    parts = _STATEMENT_HEAD.split(text)
+    found: dict[str, str] = {}
+    for name, body in zip(parts[1::2], parts[2::2], strict=True):
+        purpose, _, statement = body.partition("\n")
+        if not purpose.startswith("-- "):
+            raise ConfigurationError(f"{source}: statement {name!r} needs one line that says what it is for")
+        if name in found:
+            raise ConfigurationError(f"{source}: two statements are called {name!r}")
+        found[name] = statement.strip().removesuffix(";")
+    return found
+
+
+_MIGRATION_NAME = re.compile(r"^(\d{4})_(\w+)\.sql$")
+_OLDEST_CODE = re.compile(r"^-- oldest code: (\d+)[ ]*$", re.MULTILINE)
 
 
 class Migration(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -40,7 +59,7 @@ class Migration(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return _checksum(self.text)
 
 
-class Applied(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class AppliedMigration(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One schema change, as the store remembers it."""
 
     version: int
@@ -53,29 +72,27 @@ def _checksum(text: str) -> str:
     return hashlib.sha256(text.replace("\r\n", "\n").encode()).hexdigest()
 
 
-def known(package: str) -> list[Migration]:
+def load_migrations(package: str) -> list[Migration]:
     """The migrations in a package's `migrations` folder, in order, without a gap. They are read once."""
-    return list(_known(package))
+    return list(_read_migrations(package))
 
 
 @functools.cache
-def _known(package: str) -> tuple[Migration, ...]:
+def _read_migrations(package: str) -> tuple[Migration, ...]:
     found = [
-        read(item.name, item.read_text("utf-8"))
+        parse_migration(item.name, item.read_text("utf-8"))
         for item in files(package).joinpath("migrations").iterdir()
         if item.name.endswith(".sql")
     ]
     found.sort(key=lambda migration: migration.version)
     if [migration.version for migration in found] != list(range(1, len(found) + 1)):
-        raise ConfigurationError(
-            f"the migrations of {package} are not numbered 0001, 0002, ... without a gap"
-        )
+        raise ConfigurationError(f"the migrations of {package} are not numbered 0001, 0002, ... without a gap")
     return tuple(found)
 
 
-def read(file: str, text: str) -> Migration:
+def parse_migration(file: str, text: str) -> Migration:
     """Make a migration of a file's name and text."""
-    name, oldest = _NAME.match(file), _OLDEST.search(text)
+    name, oldest = _MIGRATION_NAME.match(file), _OLDEST_CODE.search(text)
     if name is None or oldest is None:
         raise ConfigurationError(
             f"migration {file!r} must be called like 0001_words.sql and contain a line '-- oldest code: N'"
@@ -83,7 +100,7 @@ def read(file: str, text: str) -> Migration:
     return Migration(version=int(name[1]), name=name[2], text=text, oldest_code=int(oldest[1]))
 
 
-def outstanding(applied: Sequence[Applied], ours: Sequence[Migration]) -> list[Migration]:
+def outstanding_migrations(applied: Sequence[AppliedMigration], ours: Sequence[Migration]) -> list[Migration]:
     """What is still to be applied. Raises SchemaMismatch if this code cannot use the schema at all."""
     for done, migration in zip(applied, ours, strict=False):
         if done.checksum != migration.checksum:
