@@ -284,7 +284,9 @@ async def test_the_reaper_marks_a_hung_attempt_under_the_generation_that_let_it_
         assert row is not None
         (entry,) = await e.store.journal(row.id)
         assert StepOptions.from_json(entry.options or "").generation == 2
-        outcome = await Reaper(e.store, e.clock, margin=-3600)._make_timeout_outcome(HeldRun(run=row, worker=1, open=(entry,)))
+        outcome = await Reaper(e.store, e.clock, margin=-3600)._make_timeout_outcome(
+            HeldRun(run=row, worker=1, open=(entry,))
+        )
         assert isinstance(outcome, AttemptFailed)
         assert outcome.admitted is not None
         assert (outcome.admitted.key, outcome.admitted.generation) == ("payments", 2)

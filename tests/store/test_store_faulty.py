@@ -49,7 +49,16 @@ async def test_without_a_plan_it_is_the_store_itself(kit: Kit) -> None:
 
 
 async def test_every_call_of_the_port_can_fail(kit: Kit) -> None:
-    free = {"now", "fingerprint_key", "close", "changed", "tenant_view", "lease_connection", "transaction", "in_process"}
+    free = {
+        "now",
+        "fingerprint_key",
+        "close",
+        "changed",
+        "tenant_view",
+        "lease_connection",
+        "transaction",
+        "in_process",
+    }
     groups = {
         "accounts": AccountStore,
         "notices": NotificationStore,
