@@ -532,14 +532,14 @@ def test_the_version_covers_every_function_and_its_name_but_not_their_order() ->
 CONSOLE = """
 import sys
 sys.path[:0] = {path!r}
-from redrive.app.catalogue import code_version
+from redrive.app.catalogue import hash_functions
 
 def f(order):
     if order.kind in {{"paid", "sent", "lost", "open", "held"}}:
         return [one for one in order.lines]
     return sorted(order, key=lambda line: line.price)
 
-print(code_version([("step f", f)]))
+print(hash_functions([("step f", f)]))
 """
 
 

@@ -41,13 +41,13 @@ def set_trap(where: str) -> None:
         Relay.ring = die  # type: ignore[method-assign]
     if where == "told":
         told: set[str] = set()
-        make = Digest._digest
+        make = Digest._make_digest
 
         def telling(self: Digest, case: DueLane) -> LaneNotification | None:
             told.add(case.lane)
             return make(self, case)
 
-        Digest._digest = telling  # type: ignore[method-assign]
+        Digest._make_digest = telling  # type: ignore[method-assign]
         Runtime.wake_all_relays = lambda self: die() if len(told) == COUNT else None  # type: ignore[method-assign]
 
 

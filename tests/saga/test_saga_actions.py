@@ -229,6 +229,6 @@ async def test_a_message_is_filled_in_and_published_with_the_record() -> None:
 
 async def test_the_client_lets_go_of_its_connections_with_the_worker() -> None:
     acting = ActionRunner({}, ())
-    assert acting._http() is acting._http()
+    assert acting._get_client() is acting._get_client()
     await acting.close()
     await acting.close()

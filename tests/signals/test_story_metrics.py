@@ -223,7 +223,7 @@ def test_what_was_refused_is_counted_as_refused_and_nothing_else() -> None:
 def test_names_from_users_are_bounded() -> None:
     tally = Counters()
     for number in range(MAX_STEPS + 50):
-        tally._step("w", EntryRef(0, "k", EntryKind.STEP, f"step {number}")).succeeded += 1
+        tally._find_step("w", EntryRef(0, "k", EntryKind.STEP, f"step {number}")).succeeded += 1
     assert len(tally.steps) == MAX_STEPS + 1
     assert tally.steps[OTHER_LABEL, EntryKind.STEP, OTHER_LABEL].succeeded == 50
 
