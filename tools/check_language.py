@@ -20,13 +20,15 @@ TEXT_FILES = (".html", ".js", ".sql", ".json", ".txt")
 
 BANNED = re.compile(
     r"\b(nobody|somebody|whoever|anybody|everybody|is no|goes on|of its own|what became of|in words|for ever"
-    r"|mend(?:s|ed|ing)?|told of|tells? of|hand(?:s|ed|ing)? over|put(?:s|ting)? down|bur(?:y|ies|ied)|lets? go|letting go)\b",
+    r"|mend(?:s|ed|ing)?|told of|tells? of|hand(?:s|ed|ing)? over|put(?:s|ting)? down|bur(?:y|ies|ied)|lets? go"
+    r"|letting go)\b",
     re.IGNORECASE,
 )
 EXCUSE = re.compile(r"language: \w+")
 QUESTIONS = {"what", "which", "who", "whose", "whom", "how", "whether", "why", "where", "when"}
 PRONOUNS = {"it", "its", "they", "them", "this", "that", "these", "those", "he", "she", "one"}
-NOT_IMPERATIVE = QUESTIONS | PRONOUNS | {"the", "a", "an", "no", "all", "every", "each", "with", "without", "by", "as", "of"}
+ARTICLES = {"the", "a", "an", "no", "all", "every", "each", "with", "without", "by", "as", "of"}
+NOT_IMPERATIVE = QUESTIONS | PRONOUNS | ARTICLES
 
 
 def main(arguments: list[str]) -> int:

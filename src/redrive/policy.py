@@ -282,7 +282,8 @@ def _check_error_name(what: str, value: ErrorName) -> str:
         return str(value)
     raise ConfigurationError(
         f"{what} holds {value!r}, which is neither a category nor the qualified name of an exception"
-        f"{_suggest_names(value, [*map(str, Category), *_list_builtin_errors()])}. Categories are {', '.join(Category)}."
+        f"{_suggest_names(value, [*map(str, Category), *_list_builtin_errors()])}. "
+        f"Categories are {', '.join(Category)}."
     )
 
 

@@ -77,7 +77,8 @@ def test_every_statement_is_used(store: str) -> None:
 
 # What one call of a function or one round trip does on PostgreSQL, where SQLite has several statements.
 TOGETHER = {
-    "start": {"existing_ids", "existing_keys", "last_id", "insert_run", "insert_input", "insert_key", "starting_worker"},
+    "start": {"existing_ids", "existing_keys", "last_id", "insert_run", "insert_input", "insert_key",
+              "starting_worker"},
     "apply": {
         "fences", "open_attempt", "change_run", "clear_suspicion", "set_version", "put_result",
         "put_entry", "close_entries", "put_attempt", "put_letter",
@@ -98,8 +99,10 @@ TOGETHER = {
 }  # fmt: skip
 # What only PostgreSQL has: roles, locks where SQLite has one writer, a clock that is its own.
 ONLY_POSTGRES = {
-    "lock_migrations", "missing_roles", "current_user", "backend_pid", "roles_not_granted", "tenant_tables", "excess_role_rights",
-    "excess_login_rights", "insert_probe_run", "foreign_rows", "server_time", "end_idle_connections", "publish", "inherits_engine",
+    "lock_migrations", "missing_roles", "current_user", "backend_pid", "roles_not_granted", "tenant_tables",
+    "excess_role_rights",
+    "excess_login_rights", "insert_probe_run", "foreign_rows", "server_time", "end_idle_connections", "publish",
+    "inherits_engine",
 }  # fmt: skip
 # SQLite migrates beside nobody; on PostgreSQL a person decides when. There, one look at the fences serves
 # everybody, and what a letter tells is in its row.

@@ -21,7 +21,8 @@ STATEMENTS = {
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 # One end of an index, in order as far as the limit goes; or among the few sets that are not done.
 FRONT = {
-    "take_feed_rows", "oldest_feed_time", "has_feed_rows", "renew_bulk", "finish_bulk", "stop_set", "pause_set", "rate_set",
+    "take_feed_rows", "oldest_feed_time", "has_feed_rows", "renew_bulk", "finish_bulk", "stop_set", "pause_set",
+    "rate_set",
     "highest_letter",
 }  # fmt: skip
 

@@ -135,7 +135,8 @@ async def test_each_uses_the_index_made_for_it(bench: Bench, name: str, index: s
 
 RELAYED = (
     "due_deliveries", "next_delivery", "earlier_unfinished", "ahead", "lock_unfinished", "wait_behind",
-    "take_deliveries", "unfinished", "mark_delivered", "mark_delivery", "release", "unfinished_deliveries", "retry_delivery",
+    "take_deliveries", "unfinished", "mark_delivered", "mark_delivery", "release", "unfinished_deliveries",
+    "retry_delivery",
     "skip",
     "deliveries_of", "blocked_keys", "expired_bundles", "bundle_of", "finish_bundles", "split_bundle",
     "drop_bundles",

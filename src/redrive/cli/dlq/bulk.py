@@ -193,7 +193,8 @@ def _change_bulk(place: Target, id: str, turn: _BulkChange, change: ChangeOption
     async def work(app: Redrive) -> LetterSet:
         one = await _load_bulk(app, id)
         change.confirm(
-            f"{turn.verb.capitalize()} set {one.id} ({_ACTION_VERBS[one.action]}, {_format_remaining(one)} letters to go)"
+            f"{turn.verb.capitalize()} set {one.id} "
+            f"({_ACTION_VERBS[one.action]}, {_format_remaining(one)} letters to go)"
         )
         return one if change.dry_run else await turn.make(app, one.id)
 

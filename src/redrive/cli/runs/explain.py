@@ -41,7 +41,8 @@ def explain_run(run: Run, around: Surroundings) -> list[str]:
             said = [f"It was cancelled at {_format_time(run.finished_at)}{_format_error_suffix(run)}."]
         case RunStatus.COMPENSATED:
             said = [
-                f"It failed, and what it had done was undone, at {_format_time(run.finished_at)}{_format_error_suffix(run)}.",
+                f"It failed, and what it had done was undone, at {_format_time(run.finished_at)}"
+                f"{_format_error_suffix(run)}.",
                 *_explain_uncertain_steps(run),
             ]
         case RunStatus.PARTIAL:
@@ -119,7 +120,8 @@ def _explain_running(run: Run, around: Surroundings) -> list[str]:
     under_way = [step for step in run.steps if step.status is StepStatus.RUNNING]
     said = [
         f"A worker executes step {step.name!r}, attempt {step.attempt}, begun "
-        f"{format_duration(max(0.0, (around.now - step.began_at).total_seconds()))} ago. {_describe_last_attempt(step)}".rstrip()
+        f"{format_duration(max(0.0, (around.now - step.began_at).total_seconds()))} ago. "
+        f"{_describe_last_attempt(step)}".rstrip()
         for step in under_way
     ]
     waits = [step for step in run.steps if step.status is StepStatus.RETRYING]
@@ -164,7 +166,8 @@ def _explain_uncertain_steps(run: Run) -> list[str]:
 def _explain_failed(run: Run) -> list[str]:
     if run.code == LetterCode.COMPENSATION_FAILED:
         return [
-            f"It was being rolled back, and that stopped at {_format_time(run.finished_at)}{_format_error_suffix(run)}.",
+            f"It was being rolled back, and that stopped at {_format_time(run.finished_at)}"
+            f"{_format_error_suffix(run)}.",
             f"What is undone and what is not: {hint('saga', 'show', run.id)}",
             f"When the cause is mended, go on: {hint('saga', 'resume', run.id)}",
         ]
@@ -257,7 +260,8 @@ def _render_step(step: StepRecord, scale: _TimeScale) -> Iterator[str]:
     took = (step.ended_at or max(scale.now, step.began_at)) - step.began_at
     colour = "bright_black" if step.superseded else _SIGN_COLOURS[mark]
     bar = style_text(_render_bar(step, scale), fg=colour)
-    yield f"  {style_text(mark, fg=colour)} {name:<{scale.name}} {bar} {format_duration(took.total_seconds()):>{_DURATION_WIDTH}}"
+    duration = format_duration(took.total_seconds())
+    yield f"  {style_text(mark, fg=colour)} {name:<{scale.name}} {bar} {duration:>{_DURATION_WIDTH}}"
     if step.kind is EntryKind.SLEEP and step.status is not StepStatus.SUCCESS and step.next_at:
         yield from _wrap_note(f"waits until {step.next_at:%Y-%m-%d %H:%M:%S} UTC", scale)
     if len(step.attempts) > 1 or step.status is not StepStatus.SUCCESS or step.by_hand:

@@ -93,7 +93,8 @@ def read_parameters(
             )
         if each.name in reserved:
             raise RegistrationError(
-                f"{function_name(fn)}(): parameter {each.name!r} has the name of an option of start(). Rename the parameter"
+                f"{function_name(fn)}(): parameter {each.name!r} has the name of an option of start(). "
+                f"Rename the parameter"
             )
     return tuple(
         Parameter(

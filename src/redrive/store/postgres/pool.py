@@ -231,7 +231,8 @@ async def create_roles(line: Connection, address: Address) -> None:
 def _role_advice(address: Address, name: str) -> str:
     return (
         f"{address.where} needs roles that user {name!r} may not create or use. As an administrator: "
-        f"CREATE ROLE {ENGINE_ROLE} NOLOGIN; CREATE ROLE {APP_ROLE} NOLOGIN; CREATE ROLE {LOGIN_ROLE} NOLOGIN NOINHERIT; "
+        f"CREATE ROLE {ENGINE_ROLE} NOLOGIN; CREATE ROLE {APP_ROLE} NOLOGIN; "
+        f"CREATE ROLE {LOGIN_ROLE} NOLOGIN NOINHERIT; "
         f"GRANT {ENGINE_ROLE}, {APP_ROLE} TO {LOGIN_ROLE}; GRANT {LOGIN_ROLE} TO {name}; "
         "then run `redrive migrate` again"
     )
