@@ -1,4 +1,4 @@
-"""The pictures of the terminal in docs/triage.md are what the terminal shows.
+"""The pictures of the terminal in docs/guides/triage.md are what the terminal shows.
 
 Each block that begins with `$ redrive` is typed on a terminal, in the order of the page, in a small shop
 with a worker. An answer that the page shows behind a question is given. Ids, times and the widths of bars
@@ -18,7 +18,7 @@ import pytest
 from console import PATIENCE, Terminal, piped
 from dlq_kit import Shop, play, working
 
-PAGE = Path(__file__).parents[2] / "docs/triage.md"
+PAGE = Path(__file__).parents[2] / "docs/guides/triage.md"
 DOWN, WRONG = "01k9x7ha3vq4d2m8t6c5b0ne1w", "01k9x7j5rr0c9f3z7wt2e8sd4m"
 SHOP = """
 from dataclasses import dataclass

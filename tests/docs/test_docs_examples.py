@@ -93,6 +93,6 @@ def test_blocks_that_are_not_run_are_few_and_say_why() -> None:
         ("tutorial.md", "it installs packages"),
         ("deployment.md", "it needs a database server and names of your own"),
         ("deployment.md", "it needs a server, and a token of it"),
-        ("operations-runbook.md", "there is no installation here to examine"),
+        ("runbook.md", "there is no installation here to examine"),
         ("schedules.md", "it needs a worker beside it"),
     }

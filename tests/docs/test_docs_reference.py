@@ -104,26 +104,26 @@ def check_call(known: dict[str, click.Command], words: list[str], where: str) ->
 
 
 def test_every_name_of_the_testing_kit_is_explained() -> None:
-    text = read(ROOT / "docs/testing.md")
+    text = read(ROOT / "docs/guides/testing.md")
     assert [name for name in redrive.testing.__all__ if f"`{name}" not in text] == []
 
 
 @pytest.mark.parametrize("category", Category)
 def test_the_table_of_categories_tells_what_is_retried(category: Category) -> None:
-    row = re.search(rf"^\| `{category}` \|.*\| (\w+) \|$", read(ROOT / "docs/how-retries-decide.md"), re.MULTILINE)
+    row = re.search(rf"^\| `{category}` \|.*\| (\w+) \|$", read(ROOT / "docs/concepts/how-retries-decide.md"), re.MULTILINE)
     assert row is not None
     assert row[1] == ("yes" if category in RETRYABLE_CATEGORIES else "no")
 
 
 def test_every_code_of_a_dead_letter_is_explained() -> None:
-    text = read(ROOT / "docs/how-retries-decide.md")
+    text = read(ROOT / "docs/concepts/how-retries-decide.md")
     assert [code for code in LetterCode if f"| `{code}` |" not in text] == []
 
 
 def test_the_table_of_roles_is_the_one_in_force() -> None:
     """Drawn in the documentation, kept in `core`: equal, cell by cell."""
     order = (Role.VIEWER, Role.STAFF, Role.ADMIN, Role.OWNER)
-    rows = re.findall(r"^\| ([a-z ]+) \|[^|]*\|(.*)\|$", read(ROOT / "docs/authentication.md"), re.MULTILINE)
+    rows = re.findall(r"^\| ([a-z ]+) \|[^|]*\|(.*)\|$", read(ROOT / "docs/operations/authentication.md"), re.MULTILINE)
     drawn = {name: [cell.strip() == "yes" for cell in cells.split("|")] for name, cells in rows}
     assert drawn == {each.value: [each in ROLE_PERMISSIONS[role] for role in order] for each in Permission}
 
@@ -186,5 +186,5 @@ def _exists(name: str) -> bool:
 
 
 def test_the_hardening_checklist_is_what_the_doctor_checks() -> None:
-    page = read(ROOT / "docs/security.md").partition("## Hardening checklist")[2].partition("\n## ")[0]
+    page = read(ROOT / "docs/operations/security.md").partition("## Hardening checklist")[2].partition("\n## ")[0]
     assert re.findall(r"^\| `(\w+)` \| (.*) \|$", page, re.MULTILINE) == list(CHECKLIST.items())

@@ -16,7 +16,7 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, env=environment, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert (tmp_path / "howto/payments.html").exists()
+    assert (tmp_path / "guides/payments.html").exists()
     generated = (tmp_path / "reference/docstrings.html").read_text(encoding="utf-8")
     assert "Register a function as a step" in generated
 
@@ -30,6 +30,6 @@ def test_every_page_has_a_place_in_the_site() -> None:
 
 
 def test_every_word_of_the_vocabulary_is_in_the_glossary_in_order() -> None:
-    words = re.findall(r"^\| \*\*([\w ]+)\*\* \|", read(ROOT / "docs/glossary.md"), re.MULTILINE)
+    words = re.findall(r"^\| \*\*([\w ]+)\*\* \|", read(ROOT / "docs/concepts/glossary.md"), re.MULTILINE)
     assert words == sorted(words)
     assert {"workflow", "step", "run", "attempt", "journal", "fence", "failure", "dead letter", "replay"} <= set(words)

@@ -19,7 +19,7 @@ from server_kit import PATIENCE, World, populate
 from redrive.cli import main
 from redrive.server.process import bind_socket
 
-GUIDE = Path(__file__).parents[2] / "docs/api.md"
+GUIDE = Path(__file__).parents[2] / "docs/guides/api.md"
 
 
 @pytest.fixture(scope="module")

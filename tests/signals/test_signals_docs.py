@@ -14,7 +14,7 @@ from redrive.observability.metrics import METRICS
 
 DOCS = Path(__file__).parents[2] / "docs"
 RULES: list[dict[str, Any]] = [
-    rule for group in yaml.safe_load((DOCS / "alerts.yml").read_text("utf-8"))["groups"] for rule in group["rules"]
+    rule for group in yaml.safe_load((DOCS / "operations/alerts.yml").read_text("utf-8"))["groups"] for rule in group["rules"]
 ]
 ALERTS = [rule for rule in RULES if "alert" in rule]
 
@@ -29,19 +29,19 @@ def anchors(text: str) -> set[str]:
 
 
 def test_the_page_names_every_metric_and_no_other() -> None:
-    rows = dict(re.findall(r"^\| `(workflow_\w+)` \| [^|]*\| (.*) \|$", page("observability.md"), re.MULTILINE))
+    rows = dict(re.findall(r"^\| `(workflow_\w+)` \| [^|]*\| (.*) \|$", page("operations/observability.md"), re.MULTILINE))
     assert rows == METRICS
 
 
 def test_the_runbook_says_what_to_do_when_a_metric_moves() -> None:
-    told = re.findall(r"^\| `(workflow_\w+)` \| .+ \|$", page("operations-runbook.md"), re.MULTILINE)
+    told = re.findall(r"^\| `(workflow_\w+)` \| .+ \|$", page("operations/runbook.md"), re.MULTILINE)
     assert sorted(told) == sorted(METRICS)
 
 
 def test_the_runbook_knows_every_code_and_the_page_every_field() -> None:
-    runbook = page("operations-runbook.md")
+    runbook = page("operations/runbook.md")
     assert [code for code in LetterCode if f"| `{code}` |" not in runbook] == []
-    logs = page("observability.md").partition("## Logs")[2]
+    logs = page("operations/observability.md").partition("## Logs")[2]
     assert [field for field in RUN_FIELDS if f"`{field}`" not in logs] == []
 
 
@@ -56,10 +56,10 @@ def test_alert_rules_ask_for_metrics_that_exist() -> None:
 
 
 def test_every_alert_leads_to_its_part_of_the_runbook() -> None:
-    known = anchors(page("operations-runbook.md"))
+    known = anchors(page("operations/runbook.md"))
     assert len({rule["alert"] for rule in ALERTS}) == len(ALERTS) >= 10
     for rule in ALERTS:
         name, _, anchor = rule["annotations"]["runbook"].partition("#")
-        assert (name, anchor in known) == ("operations-runbook.md", True), rule["alert"]
+        assert (name, anchor in known) == ("runbook.md", True), rule["alert"]
         assert rule["annotations"]["summary"]
         assert rule["labels"]["severity"] in ("page", "ticket")

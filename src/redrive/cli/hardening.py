@@ -1,4 +1,4 @@
-"""The hardening checklist of docs/security.md, as far as `redrive doctor` can check it on this machine."""
+"""The hardening checklist of docs/operations/security.md, as far as `redrive doctor` can check it on this machine."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CHECKLIST = {
     "payloads": "The users and tokens that may see payloads are the ones you expect.",
     "audit": "The audit log is kept for 90 days or longer.",
 }
-"""Each check by the name of its finding. docs/security.md has the same table."""
+"""Each check by the name of its finding. docs/operations/security.md has the same table."""
 
 _VERIFIED_TLS_MODES = frozenset({"verify-ca", "verify-full"})
 _MIN_DISTINCT_CHARACTERS = 12
