@@ -90,6 +90,7 @@ def test_blocks_that_are_not_run_are_few_and_say_why() -> None:
     assert marks == {
         ("README.md", "the first makes an environment and runs until Ctrl-C, the second runs these tests"),
         ("README.md", "the tests have an environment of their own"),
+        ("quickstart.md", "it installs packages"),
         ("tutorial.md", "it installs packages"),
         ("deployment.md", "it needs a database server and names of your own"),
         ("deployment.md", "it needs a server, and a token of it"),
