@@ -9,7 +9,7 @@ import click
 
 from redrive.cli.messages import FAILED
 from redrive.cli.output import Output, echo, escape_line, fold_text, output_options, style_text
-from redrive.cli.place import Target, target_options
+from redrive.cli.target import Target, target_options
 
 if TYPE_CHECKING:
     from redrive.cli.doctor_checks import Finding

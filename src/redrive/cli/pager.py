@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from redrive.cli.output import Column, Output, is_stdout_closed
-from redrive.cli.place import Target, run_on
+from redrive.cli.target import Target, run_on
 
 if TYPE_CHECKING:
     from redrive.app import Redrive

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from redrive.cli.messages import report_errors
-from redrive.cli.place import Target, target_options
+from redrive.cli.target import Target, target_options
 
 if TYPE_CHECKING:
     from redrive.app import Redrive

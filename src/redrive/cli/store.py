@@ -9,7 +9,7 @@ import click
 from redrive.cli.messages import CommandFailed, report_errors
 from redrive.cli.options import name_or_current_user
 from redrive.cli.output import Output, echo, echo_err, output_options
-from redrive.cli.place import Target, run_on, target_options
+from redrive.cli.target import Target, run_on, target_options
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
