@@ -148,7 +148,7 @@ def test_the_doctor_is_content_with_an_empty_store(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'new.db'}"
     missing = piped("doctor", "--url", url)
     assert missing.exit_code == 1
-    assert "there is no file" in missing.output
+    assert "does not exist" in missing.output
     assert not (tmp_path / "new.db").exists()
     assert piped("migrate", "--url", url).exit_code == 0
     assert piped("doctor", "--url", url).exit_code == 0
@@ -256,7 +256,7 @@ def test_init_overwrites_nothing(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("mine", encoding="utf-8")
     result = piped("init", str(tmp_path))
     assert result.exit_code == 4
-    assert "exists already, so nothing was written" in result.stderr
+    assert "exists, so nothing was written" in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
 
 

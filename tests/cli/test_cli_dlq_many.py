@@ -193,7 +193,7 @@ def test_an_unknown_set_says_where_to_look(shop: Shop) -> None:
     for command in (["show"], ["stop"], ["show", "--wait"]):
         result = piped("dlq", "sets", *command, "01m7gtc6tf9mkk1pvk7wg972gw")
         assert result.exit_code == 3
-        assert "`redrive dlq sets list` lists the newest" in result.stderr
+        assert "`redrive dlq sets list` shows them" in result.stderr
 
 
 def test_a_person_is_asked_with_the_number(shop: Shop, terminal: Callable[..., Terminal]) -> None:

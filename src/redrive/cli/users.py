@@ -159,7 +159,11 @@ async def enable(accounts: LocalAccounts, id: str) -> UserRow:
     return await accounts.disable_user(id, disabled=False)
 
 
-@account_command(users, "USER", lambda code, output: output.done(code, {"code": code}, code))
+def _print_code(code: str, output: Output) -> None:
+    output.done(code, {"code": code}, code)
+
+
+@account_command(users, "USER", _print_code)
 async def code(accounts: LocalAccounts, id: str) -> str:
     """Print a code with which USER can sign in once and choose a new password.
 

@@ -188,8 +188,8 @@ class _WorkerSupervisor:
 
     async def supervise(self, processes: int) -> int:
         loop = asyncio.get_running_loop()
-        for number in _STOP_SIGNALS:
-            loop.add_signal_handler(number, self._forward_signal, number)
+        for signal_number in _STOP_SIGNALS:
+            loop.add_signal_handler(signal_number, self._forward_signal, signal_number)
         _print_supervisor_status(f"keeping {processes} worker processes alive")
         async with asyncio.TaskGroup() as group:
             for number in range(1, processes + 1):
