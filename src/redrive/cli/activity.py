@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from redrive.cli.messages import NOT_FOUND, CommandFailed, hint, program_name, report_usage_errors
-from redrive.cli.options import TIME_TYPE, ChangeOptions, find_run_id, name_or_current_user, parse_json_text, read_ids
+from redrive.cli.options import (
+    ChangeOptions,
+    find_run_id,
+    name_or_current_user,
+    parse_json_text,
+    read_ids,
+    time_options,
+)
 from redrive.cli.output import (
     Column,
     Output,
@@ -24,7 +31,7 @@ from redrive.cli.output import (
     on_terminal,
     output_options,
 )
-from redrive.cli.pager import Listing, PageOptions, page_options
+from redrive.cli.pager import CURSOR_OPTION, LIMIT_OPTION, Listing, PageOptions, page_options
 from redrive.cli.target import ChangeResult, Target, change_command, run_on, target_options
 
 if TYPE_CHECKING:
@@ -64,8 +71,7 @@ def _audit_filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--run", "subject", metavar="RUN", help="Only entries about this run.")
     @click.option("--letter", metavar="LETTER", help="Only entries about this dead letter.")
     @click.option("--tenant", metavar="NAME", help="Only entries of this tenant.  [default: all]")
-    @click.option("--since", type=TIME_TYPE, metavar="TIME", help="At or after: 2h (ago), or an ISO time.")
-    @click.option("--until", type=TIME_TYPE, metavar="TIME", help="Before.")
+    @time_options
     @click.option(
         "--lang", type=click.Choice(("en", "pl")), default="en", show_default=True, help="Language of the labels."
     )
@@ -198,8 +204,8 @@ def notifications() -> None:
 @_WORKFLOW_OPTION
 @_TENANT_OPTION
 @_READER_OPTION
-@click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True, help="How many.")
-@click.option("--cursor", metavar="CURSOR", help="Continue where the last page ended.")
+@LIMIT_OPTION
+@CURSOR_OPTION
 @output_options
 @target_options
 def list_notifications(reader: str | None, output: Output, place: Target, **options: Any) -> None:
@@ -241,7 +247,7 @@ def show(id: str, reader: str | None, output: Output, place: Target) -> None:
 
 
 @notifications.command()
-@click.argument("ids", nargs=-1, metavar="NOTIFICATION...")
+@click.argument("ids", nargs=-1, metavar="[NOTIFICATION]...")
 @_TENANT_OPTION
 @_READER_OPTION
 @output_options
@@ -292,11 +298,13 @@ def _parse_rule(_: click.Context, __: click.Parameter, text: str) -> Any:
     return rule
 
 
-@notifications.command("set", short_help="Store who is notified, for a workflow or for all.")
-@click.argument("rule", metavar="RULE", callback=_parse_rule)
-@_WORKFLOW_OPTION
-@_TENANT_OPTION
-@change_command
+@change_command(
+    notifications,
+    click.argument("rule", metavar="RULE", callback=_parse_rule),
+    _WORKFLOW_OPTION,
+    _TENANT_OPTION,
+    short_help="Store who is notified, for a workflow or for all.",
+)
 async def set_(
     app: Redrive, rule: Any, workflow: str | None, tenant: str | None, change: ChangeOptions
 ) -> ChangeResult:
@@ -318,10 +326,7 @@ async def set_(
     return _format_rule_id(tenant, workflow), rule, f"{verb} the rule for {scope}"
 
 
-@notifications.command()
-@_WORKFLOW_OPTION
-@_TENANT_OPTION
-@change_command
+@change_command(notifications, _WORKFLOW_OPTION, _TENANT_OPTION)
 async def unset(app: Redrive, workflow: str | None, tenant: str | None, change: ChangeOptions) -> ChangeResult:
     """Remove a stored rule; a more general rule, or the rule of the code, applies again.
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from redrive.cli.messages import NOT_FOUND, circuit_hint
-from redrive.cli.options import ChangeOptions, parse_field, suggest_names
+from redrive.cli.options import REASON_OPTION, ChangeOptions, parse_field, suggest_names
 from redrive.cli.output import Column, Output, echo_err, escape_line, output_options
+from redrive.cli.pager import CURSOR_OPTION
 from redrive.cli.target import ChangeResult, Target, change_command, home_tenant, run_on, target_options
 from redrive.core.roles import DEFAULT_TENANT
 
@@ -39,7 +39,7 @@ def circuits() -> None:
 @click.option("--tenant", metavar="NAME", help="Only circuits of this tenant.  [default: all]")
 @click.option("--status", type=_STATUS_CHOICE, help="Only circuits with this status.")
 @click.option("--limit", default=50, show_default=True, metavar="N", help="How many.")
-@click.option("--cursor", metavar="CURSOR", help="Continue where the last page ended.")
+@CURSOR_OPTION
 @output_options
 @target_options
 def list_(
@@ -104,17 +104,8 @@ def show(key: str, tenant: str | None, place: Target, output: Output) -> None:
     output.record(found.key, found, "\n".join(map(escape_line, lines)))
 
 
-def _status_command(work: Callable[..., Any]) -> Callable[..., Any]:
-    """Make `redrive circuits VERB CIRCUIT` of a coroutine that changes the status of a circuit."""
-    for option in (
-        change_command,
-        click.option("--reason", metavar="TEXT", help="Why, for the audit log."),
-        _TENANT_OPTION,
-        click.argument("key", metavar="CIRCUIT"),
-        circuits.command(work.__name__.rstrip("_")),
-    ):
-        work = option(work)
-    return work
+_KEY_ARGUMENT = click.argument("key", metavar="CIRCUIT")
+_status_command = change_command(circuits, _KEY_ARGUMENT, _TENANT_OPTION, REASON_OPTION)
 
 
 @_status_command
@@ -178,12 +169,14 @@ def _parse_settings(context: click.Context, _: click.Parameter, fields: tuple[st
     return settings
 
 
-@circuits.command("set", short_help="Change settings of a circuit, without a deploy.")
-@click.argument("key", metavar="CIRCUIT")
-@click.argument("settings", nargs=-1, metavar="FIELD=VALUE...", callback=_parse_settings)
-@click.option("--unset", is_flag=True, is_eager=True, help="Use the settings of the code again.")
-@_TENANT_OPTION
-@change_command
+@change_command(
+    circuits,
+    _KEY_ARGUMENT,
+    click.argument("settings", nargs=-1, metavar="[FIELD=VALUE]...", callback=_parse_settings),
+    click.option("--unset", is_flag=True, is_eager=True, help="Use the settings of the code again."),
+    _TENANT_OPTION,
+    short_help="Change settings of a circuit, without a deploy.",
+)
 async def set_(
     app: Redrive, key: str, settings: dict[str, Any], unset: bool, tenant: str | None, change: ChangeOptions
 ) -> ChangeResult:

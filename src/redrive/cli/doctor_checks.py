@@ -100,11 +100,9 @@ async def _check_open_store(store: Store, url: str, path: Path | None) -> AsyncI
         yield ok("roles", "a transaction of one tenant sees no other: proved just now")
     skew = abs(store.now() - SystemClock().now())
     if skew > _MAX_CLOCK_SKEW:
-        yield note(
-            "clock",
-            f"this machine's clock and the database's differ by {format_duration(skew / MICROS)}",
-            "Redrive uses the database's clock, so nothing breaks; set up time synchronisation all the same",
-        )
+        text = f"this machine's clock and the database's differ by {format_duration(skew / MICROS)}"
+        advice = "Redrive uses the database's clock, so nothing breaks; set up time synchronisation all the same"
+        yield note("clock", text, advice)
     else:
         yield ok("clock", "agrees with the store's")
     figures = await store.figures()
@@ -171,11 +169,9 @@ async def _check_runs(store: Store, figures: StoreStats, live: list[WorkerRow]) 
     ids = list(dict.fromkeys(held.run.public_id for held in [*overdue, *hung]))
     if ids:
         # A live worker ends such runs within seconds, so they show that there is none.
-        yield wrong(
-            "stuck",
-            f"{len(ids)} run{'s' * (len(ids) != 1)} past a deadline or hanging in a step, such as {ids[0]}",
-            f"a live worker ends these; look at one: {hint('runs', 'why', ids[0])}",
-        )
+        text = f"{len(ids)} run{'s' * (len(ids) != 1)} past a deadline or hanging in a step, such as {ids[0]}"
+        advice = f"a live worker ends these; look at one: {hint('runs', 'why', ids[0])}"
+        yield wrong("stuck", text, advice)
     else:
         yield ok("stuck", "no run is past its deadline or hangs in a step")
     late = sum(figures.overdue.values())
@@ -186,11 +182,9 @@ async def _check_runs(store: Store, figures: StoreStats, live: list[WorkerRow]) 
     else:
         yield ok("late", "no due run has waited for more than a minute")
     if figures.suspects:
-        yield note(
-            "suspects",
-            f"{figures.suspects} unfinished run{'s' * (figures.suspects != 1)} whose worker died with it",
-            "find the cause in the log of the worker or of the kernel: memory is the usual one",
-        )
+        text = f"{figures.suspects} unfinished run{'s' * (figures.suspects != 1)} whose worker died with it"
+        advice = "find the cause in the log of the worker or of the kernel: memory is the usual one"
+        yield note("suspects", text, advice)
     else:
         yield ok("suspects", "no unfinished run has seen its worker die")
 
@@ -200,11 +194,9 @@ def _check_outbox(figures: StoreStats) -> Iterator[Finding]:
     for each in figures.sinks:
         late = 0 if each.due_since is None else figures.now - each.due_since
         if late > _LATE_AFTER:
-            yield wrong(
-                "outbox",
-                f"{each.pending:,} messages wait for {each.sink!r}, the first for {format_duration(late / MICROS)}",
-                f"run a worker whose app has this sink, and look at its errors: {hint('outbox', 'list')}",
-            )
+            text = f"{each.pending:,} messages wait for {each.sink!r}, the first for {format_duration(late / MICROS)}"
+            advice = f"run a worker whose app has this sink, and look at its errors: {hint('outbox', 'list')}"
+            yield wrong("outbox", text, advice)
         if each.dead:
             text = f"{each.dead:,} messages to {each.sink!r} wait for a person"
             yield note("outbox", text, hint("outbox", "blocked"))
@@ -256,11 +248,8 @@ async def _check_tokens(store: Store) -> AsyncIterator[Finding]:
         and (reason := await token_invalid_reason(store.accounts, row, store.now())) is not None
     ]
     for row, reason in lapsed[:_MAX_NAMED]:
-        yield note(
-            "tokens",
-            f"{row.id} ({row.name!r} of tenant {row.tenant!r}) does not work: {reason}",
-            f"create a new one, and then: {hint('tokens', 'revoke', row.id)}",
-        )
+        advice = f"create a new one, and then: {hint('tokens', 'revoke', row.id)}"
+        yield note("tokens", f"{row.id} ({row.name!r} of tenant {row.tenant!r}) does not work: {reason}", advice)
     if len(lapsed) > _MAX_NAMED:
         yield note("tokens", f"{len(lapsed) - _MAX_NAMED} more do not work", hint("tokens", "list"))
 

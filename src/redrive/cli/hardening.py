@@ -89,19 +89,13 @@ async def check_hardening(app: Redrive) -> list[Finding]:
 def check_address(url: str) -> Finding:
     """Check the address at which users and programs reach the server."""
     if not url:
-        return note(
-            "https",
-            "no base URL is set: a server for other machines needs one",
-            f"put a proxy with TLS in front, and set {ENVIRONMENT_VARIABLES['base_url']} to its https address",
-        )
+        advice = f"put a proxy with TLS in front, and set {ENVIRONMENT_VARIABLES['base_url']} to its https address"
+        return note("https", "no base URL is set: a server for other machines needs one", advice)
     parts = urlsplit(url)
     if parts.scheme == "https" or _is_local(parts.hostname):
         return ok("https", f"{url} is https, or on this machine")
-    return wrong(
-        "https",
-        f"{url} is not https: passwords and tokens can be read on the network",
-        "put a proxy with TLS in front, and use its https address",
-    )
+    advice = "put a proxy with TLS in front, and use its https address"
+    return wrong("https", f"{url} is not https: passwords and tokens can be read on the network", advice)
 
 
 def _is_local(host: str | None) -> bool:
@@ -129,17 +123,11 @@ def _check_secret(settings: Settings, tokens: list[TokenRow]) -> Finding:
 def _check_keys(settings: Settings) -> Finding:
     name = ENVIRONMENT_VARIABLES["encryption_keys"]
     if not settings.encryption_keys.strip():
-        return note(
-            "keys",
-            "payloads are stored in clear: no encryption key is set",
-            f"set {name}; `openssl rand -base64 32` makes a key",
-        )
+        advice = f"set {name}; `openssl rand -base64 32` makes a key"
+        return note("keys", "payloads are stored in clear: no encryption key is set", advice)
     if settings.encryption_keys.partition(",")[0].strip() == NO_ENCRYPTION:
-        return note(
-            "keys",
-            f"new payloads are stored in clear: {name} begins with {NO_ENCRYPTION!r}",
-            f"remove {NO_ENCRYPTION!r} when every process has the keys, and then: {hint('reencrypt')}",
-        )
+        advice = f"remove {NO_ENCRYPTION!r} when every process has the keys, and then: {hint('reencrypt')}"
+        return note("keys", f"new payloads are stored in clear: {name} begins with {NO_ENCRYPTION!r}", advice)
     return ok("keys", "payloads are encrypted")
 
 
@@ -187,11 +175,8 @@ def _check_database_tls(url: str) -> Finding:
     mode = query.get("sslmode", [os.environ.get("PGSSLMODE", "prefer")])[-1]
     if _is_local(host) or mode in _VERIFIED_TLS_MODES:
         return ok("tls", "the certificate is checked, or the database is on this machine")
-    return note(
-        "tls",
-        f"sslmode={mode} does not prove that {host} is the database",
-        "add sslmode=verify-full to the URL, and sslrootcert if no public authority signed the certificate",
-    )
+    advice = "add sslmode=verify-full to the URL, and sslrootcert if no public authority signed the certificate"
+    return note("tls", f"sslmode={mode} does not prove that {host} is the database", advice)
 
 
 def _check_smtp(url: str) -> Finding:
@@ -201,11 +186,8 @@ def _check_smtp(url: str) -> Finding:
     starttls = parse_qs(parts.query).get("starttls", ["always" if parts.password else "auto"])[-1]
     if starttls == "always":
         return ok("smtp", "TLS is required")
-    return note(
-        "smtp",
-        f"mail to {parts.hostname} may be sent in clear (starttls={starttls})",
-        f"write smtps://, or ?starttls=always, in {ENVIRONMENT_VARIABLES['smtp_url']}",
-    )
+    advice = f"write smtps://, or ?starttls=always, in {ENVIRONMENT_VARIABLES['smtp_url']}"
+    return note("smtp", f"mail to {parts.hostname} may be sent in clear (starttls={starttls})", advice)
 
 
 def _check_proxies(settings: Settings) -> Iterator[Finding]:
@@ -215,11 +197,8 @@ def _check_proxies(settings: Settings) -> Iterator[Finding]:
         if each.prefixlen < _MIN_PREFIX_LENGTH[each.version]
     ]
     for network in wide:
-        yield wrong(
-            "proxies",
-            f"{network} is trusted: every client in it can claim any client address",
-            f"name the addresses of your proxies in {ENVIRONMENT_VARIABLES['trusted_proxies']}",
-        )
+        advice = f"name the addresses of your proxies in {ENVIRONMENT_VARIABLES['trusted_proxies']}"
+        yield wrong("proxies", f"{network} is trusted: every client in it can claim any client address", advice)
     if not wide:
         yield ok("proxies", settings.trusted_proxies or "none is trusted")
 
@@ -228,21 +207,15 @@ def _check_metrics(settings: Settings) -> Finding:
     at = parse_metrics_address(settings.metrics)
     if at is None or _is_local(at[0]) or settings.metrics_token:
         return ok("metrics", "a token, this machine, or no metrics of workers at all")
-    return note(
-        "metrics",
-        f"workers serve metrics on {at[0]}:{at[1]} without a token",
-        f"set {ENVIRONMENT_VARIABLES['metrics_token']}, or listen on 127.0.0.1",
-    )
+    advice = f"set {ENVIRONMENT_VARIABLES['metrics_token']}, or listen on 127.0.0.1"
+    return note("metrics", f"workers serve metrics on {at[0]}:{at[1]} without a token", advice)
 
 
 def _check_expiry(tokens: list[TokenRow]) -> Iterator[Finding]:
     endless = [row for row in tokens if row.expires_at is None]
     for row in endless[:_MAX_NAMED]:
-        yield note(
-            "expiry",
-            f"{row.id} ({row.name!r}, {row.role} of {row.tenant!r}) never expires",
-            f"create one with --lasts, and then: {hint('tokens', 'revoke', row.id)}",
-        )
+        advice = f"create one with --lasts, and then: {hint('tokens', 'revoke', row.id)}"
+        yield note("expiry", f"{row.id} ({row.name!r}, {row.role} of {row.tenant!r}) never expires", advice)
     if len(endless) > _MAX_NAMED:
         yield note("expiry", f"{len(endless) - _MAX_NAMED} more never expire", hint("tokens", "list"))
     if not endless:
@@ -269,8 +242,5 @@ def _check_audit(settings: Settings) -> Finding:
     days = settings.audit_retention / 86_400
     if days >= _MIN_AUDIT_DAYS:
         return ok("audit", f"kept for {days:g} days")
-    return note(
-        "audit",
-        f"the audit log is kept for {days:g} days only",
-        f"set {ENVIRONMENT_VARIABLES['audit_retention']} to 90d or longer",
-    )
+    advice = f"set {ENVIRONMENT_VARIABLES['audit_retention']} to 90d or longer"
+    return note("audit", f"the audit log is kept for {days:g} days only", advice)

@@ -250,6 +250,14 @@ class _DurationType(click.ParamType[str]):
 
 TIME_TYPE = _TimeType()
 DURATION_TYPE = _DurationType()
+REASON_OPTION = click.option("--reason", metavar="TEXT", help="Why, for the audit log.")
+
+
+def time_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options `--since` and `--until`."""
+    until = click.option("--until", type=TIME_TYPE, metavar="TIME", help="Before.")
+    since = click.option("--since", type=TIME_TYPE, metavar="TIME", help="At or after: 2h (ago), or an ISO time.")
+    return since(until(command))
 
 
 def read_input(text: str | None) -> str:

@@ -9,15 +9,17 @@ import click
 
 from redrive.cli.messages import NOT_FOUND, REFUSED, CommandFailed, hint
 from redrive.cli.options import (
-    TIME_TYPE,
+    REASON_OPTION,
     ChangeOptions,
     change_options,
     exit_if_failed,
     find_run_id,
     for_each_id,
     read_ids,
+    time_options,
 )
 from redrive.cli.output import Column, Output, display_tenant, escape_line, json_text, output_options
+from redrive.cli.pager import CURSOR_OPTION, LIMIT_OPTION
 from redrive.cli.target import ChangeResult, Target, change_command, run_on, target_options
 
 if TYPE_CHECKING:
@@ -52,10 +54,9 @@ def outbox() -> None:
     help="Only messages that have a delivery with this status.",
 )
 @click.option("--tenant", metavar="NAME", help="Only messages of this tenant.  [default: all]")
-@click.option("--since", type=TIME_TYPE, metavar="TIME", help="At or after: 2h (ago), or an ISO time.")
-@click.option("--until", type=TIME_TYPE, metavar="TIME", help="Before.")
-@click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True, help="How many.")
-@click.option("--cursor", metavar="CURSOR", help="Continue where the last page ended.")
+@time_options
+@LIMIT_OPTION
+@CURSOR_OPTION
 @output_options
 @target_options
 def list_(run: str | None, limit: int, cursor: str | None, output: Output, place: Target, **filters: Any) -> None:
@@ -123,7 +124,7 @@ def show(id: str, output: Output, place: Target) -> None:
 
 @outbox.command()
 @click.option("--tenant", metavar="NAME", help="Only keys of this tenant.  [default: all]")
-@click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True, help="How many.")
+@LIMIT_OPTION
 @output_options
 @target_options
 def blocked(tenant: str | None, limit: int, output: Output, place: Target) -> None:
@@ -174,7 +175,7 @@ def _message_command(command: Callable[..., None]) -> Callable[..., Any]:
         target_options,
         output_options,
         change_options,
-        click.option("--reason", metavar="TEXT", help="Why, for the audit log."),
+        REASON_OPTION,
         click.option("--sink", metavar="NAME", help="Only the delivery to this sink.  [default: all]"),
         click.argument("ids", metavar="MESSAGE...", nargs=-1, required=True),
         outbox.command(command.__name__),
@@ -232,10 +233,7 @@ def _change_messages(
     run_on(place, work)
 
 
-@outbox.command()
-@click.argument("name", metavar="SINK")
-@click.option("--reason", metavar="TEXT", help="Why, for the audit log.")
-@change_command
+@change_command(outbox, click.argument("name", metavar="SINK"), REASON_OPTION)
 async def forget(app: Redrive, name: str, reason: str | None, change: ChangeOptions) -> ChangeResult:
     """Forget a sink that no app has any more, and skip the messages that wait for it.
 

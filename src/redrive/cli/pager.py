@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Item_co = TypeVar("Item_co", covariant=True)
 _MAX_PAGE_SIZE = 500
+LIMIT_OPTION = click.option(
+    "--limit", type=click.IntRange(1, _MAX_PAGE_SIZE), default=50, metavar="N", show_default=True, help="How many."
+)
+CURSOR_OPTION = click.option("--cursor", metavar="CURSOR", help="Continue where the last page ended.")
 
 
 class PageLike(Protocol[Item_co]):
@@ -91,10 +95,8 @@ class PageOptions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 def page_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command `--limit`, `--cursor` and `--all`; it receives them as `pages`."""
 
-    @click.option(
-        "--limit", type=click.IntRange(1, _MAX_PAGE_SIZE), default=50, show_default=True, help="How many at a time."
-    )
-    @click.option("--cursor", metavar="CURSOR", help="Continue where the last page ended.")
+    @LIMIT_OPTION
+    @CURSOR_OPTION
     @click.option("--all", "everything", is_flag=True, help="List all pages.")
     @functools.wraps(command)
     def with_pages(*args: Any, limit: int, cursor: str | None, everything: bool, **others: Any) -> Any:

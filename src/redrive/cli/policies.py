@@ -101,10 +101,12 @@ def _parse_policy(_: click.Context, __: click.Parameter, fields: tuple[str, ...]
         return RetryPolicy.from_json(dict(map(parse_field, fields)))
 
 
-@policies.command("set", short_help="Store a policy, or replace a stored one.")
-@click.argument("policy", nargs=-1, required=True, metavar="FIELD=VALUE...", callback=_parse_policy)
-@_scope_options
-@change_command
+@change_command(
+    policies,
+    click.argument("policy", nargs=-1, required=True, metavar="FIELD=VALUE...", callback=_parse_policy),
+    _scope_options,
+    short_help="Store a policy, or replace a stored one.",
+)
 async def set_(app: Redrive, policy: RetryPolicy, scope: dict[str, str | None], change: ChangeOptions) -> ChangeResult:
     """Store a policy; it replaces the one that is stored for the same workflow, step and tenant.
 
@@ -131,9 +133,7 @@ async def set_(app: Redrive, policy: RetryPolicy, scope: dict[str, str | None], 
     return _format_scope_id(scope), policy.to_json() if stored is None else stored, text
 
 
-@policies.command()
-@_scope_options
-@change_command
+@change_command(policies, _scope_options)
 async def delete(app: Redrive, scope: dict[str, str | None], change: ChangeOptions) -> ChangeResult:
     """Remove a stored policy; steps use their own again.
 
@@ -223,9 +223,10 @@ def list_workflows(place: Target, output: Output) -> None:
     output.list(found, columns, id=lambda one: one.name, empty=empty)
 
 
-@workflows.command()
-@click.argument("name", metavar="WORKFLOW")
-@change_command
+_workflow_command = change_command(workflows, click.argument("name", metavar="WORKFLOW"))
+
+
+@_workflow_command
 async def pause(app: Redrive, name: str, change: ChangeOptions) -> ChangeResult:
     """Stop workers from taking runs of WORKFLOW. Runs in progress continue until they wait; new runs are accepted.
 
@@ -242,9 +243,7 @@ async def pause(app: Redrive, name: str, change: ChangeOptions) -> ChangeResult:
     return name, {"name": name, "paused": not change.dry_run}, text
 
 
-@workflows.command()
-@click.argument("name", metavar="WORKFLOW")
-@change_command
+@_workflow_command
 async def resume(app: Redrive, name: str, change: ChangeOptions) -> ChangeResult:
     """Let workers take runs of WORKFLOW again.
 

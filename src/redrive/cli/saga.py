@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from redrive.cli.messages import hint
-from redrive.cli.options import ChangeOptions, find_run_id
+from redrive.cli.options import REASON_OPTION, ChangeOptions, find_run_id
 from redrive.cli.output import Column, Output, echo_err, on_terminal, output_options
 from redrive.cli.target import ChangeResult, Target, change_command, run_on, target_options
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.desk.saga import Ledger, SagaEntry
 
-_REASON_OPTION = click.option("--reason", metavar="TEXT", help="Why, for the audit log.")
+_RUN_ARGUMENT = click.argument("id", metavar="RUN")
 _DECISION_TEXTS = {
     "from_failed": ("Continue the rollback of run {}", "the rollback of run {} continues"),
     "skip_failed": ("Skip this compensation of run {}", "skipped; the rollback of run {} continues"),
@@ -37,7 +37,7 @@ def saga() -> None:
 
 
 @saga.command()
-@click.argument("id", metavar="RUN")
+@_RUN_ARGUMENT
 @output_options
 @target_options
 def show(id: str, place: Target, output: Output) -> None:
@@ -84,10 +84,7 @@ def show(id: str, place: Target, output: Output) -> None:
             echo_err(f"It is unknown whether {entry.step!r} took effect: check, and undo it by hand if it did.")
 
 
-@saga.command()
-@click.argument("id", metavar="RUN")
-@_REASON_OPTION
-@change_command
+@change_command(saga, _RUN_ARGUMENT, REASON_OPTION)
 async def resume(app: Redrive, **arguments: Any) -> ChangeResult:
     """Continue a rollback that stopped, at the compensation that failed.
 
@@ -99,11 +96,7 @@ async def resume(app: Redrive, **arguments: Any) -> ChangeResult:
     return await _decide_rollback(app, "from_failed", **arguments)
 
 
-@saga.command()
-@click.argument("id", metavar="RUN")
-@click.argument("step")
-@_REASON_OPTION
-@change_command
+@change_command(saga, _RUN_ARGUMENT, click.argument("step"), REASON_OPTION)
 async def skip(app: Redrive, **arguments: Any) -> ChangeResult:
     """Skip the compensation of STEP, which is next, and continue with the others.
 
@@ -114,11 +107,12 @@ async def skip(app: Redrive, **arguments: Any) -> ChangeResult:
     return await _decide_rollback(app, "skip_failed", **arguments)
 
 
-@saga.command()
-@click.argument("id", metavar="RUN")
-@click.argument("step")
-@click.option("--reason", metavar="TEXT", help="What was done, for the audit log.")
-@change_command
+@change_command(
+    saga,
+    _RUN_ARGUMENT,
+    click.argument("step"),
+    click.option("--reason", metavar="TEXT", help="What was done, for the audit log."),
+)
 async def done(app: Redrive, **arguments: Any) -> ChangeResult:
     """Record that STEP, which is next, was undone by hand, and continue with the others.
 

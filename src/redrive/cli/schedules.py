@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from redrive.cli.messages import hint
-from redrive.cli.options import ChangeOptions
+from redrive.cli.options import REASON_OPTION, ChangeOptions
 from redrive.cli.output import Column, Output, display_tenant, output_options
 from redrive.cli.target import ChangeResult, Target, change_command, run_on, target_options
 from redrive.core.roles import DEFAULT_TENANT
@@ -67,20 +66,13 @@ def list_(tenant: str | None, place: Target, output: Output) -> None:
     output.list(found, columns, id=lambda one: f"{one.workflow}/{one.name}", empty=empty)
 
 
-def _schedule_command(work: Callable[..., Any]) -> Callable[..., Any]:
-    """Make `redrive schedules VERB WORKFLOW [NAME]` of a coroutine that changes a schedule."""
-    for option in (
-        change_command,
-        click.option("--reason", metavar="TEXT", help="Why, for the audit log."),
-        click.option(
-            "--tenant", metavar="NAME", default=DEFAULT_TENANT, show_default=True, help="Tenant of the schedule."
-        ),
-        click.argument("name", default="default"),
-        click.argument("workflow"),
-        schedules.command(work.__name__),
-    ):
-        work = option(work)
-    return work
+_schedule_command = change_command(
+    schedules,
+    click.argument("workflow"),
+    click.argument("name", default="default"),
+    click.option("--tenant", metavar="NAME", default=DEFAULT_TENANT, show_default=True, help="Tenant of the schedule."),
+    REASON_OPTION,
+)
 
 
 @_schedule_command

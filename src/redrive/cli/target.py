@@ -82,21 +82,28 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_target
 
 
-def change_command(work: Callable[..., Awaitable[ChangeResult]]) -> Callable[..., None]:
-    """Make a command of a coroutine that changes something through an open app.
+def change_command(
+    group: click.Group, *options: Callable[..., Any], **attributes: Any
+) -> Callable[[Callable[..., Awaitable[ChangeResult]]], click.Command]:
+    """Return a decorator that makes a command of a coroutine which changes something through an open app.
 
-    The command opens the target, calls `work(app, change=..., **arguments)` and prints the result. It gets the
-    options of `change_options`, `output_options` and `target_options`.
+    The command has the name of the coroutine. It opens the target, calls `work(app, change=..., **arguments)` and
+    prints the result. Besides `options`, it has those of `change_options`, `output_options` and `target_options`.
     """
 
-    @change_options
-    @output_options
-    @target_options
-    @functools.wraps(work)
-    def command(*, place: Target, output: Output, **arguments: Any) -> None:
-        output.done(*run_on(place, lambda app: work(app, **arguments)))
+    def decorate(work: Callable[..., Awaitable[ChangeResult]]) -> click.Command:
+        @change_options
+        @output_options
+        @target_options
+        @functools.wraps(work)
+        def command(*, place: Target, output: Output, **arguments: Any) -> None:
+            output.done(*run_on(place, lambda app: work(app, **arguments)))
 
-    return command
+        for option in reversed(options):
+            command = option(command)
+        return group.command(work.__name__.rstrip("_"), **attributes)(command)
+
+    return decorate
 
 
 def run_on(place: Target, work: Callable[[Redrive], Awaitable[T]]) -> T:
