@@ -8,7 +8,7 @@ import click
 
 from redrive.cli.messages import CONFLICT, CommandFailed, list_path_commands, report_errors
 from redrive.cli.output import echo
-from redrive.cli.server import DEFAULT_HOST, DEFAULT_PORT
+from redrive.cli.server import HOST_OPTION, PORT_OPTION
 from redrive.cli.target import load_app
 from redrive.cli.worker import override_settings
 
@@ -32,17 +32,8 @@ PROJECT_FILES = {
     metavar="URL",
     help="The store to work on.  [default: the app's own, else $REDRIVE_URL, else sqlite:///redrive.db]",
 )
-@click.option(
-    "--host", default=DEFAULT_HOST, metavar="ADDRESS", show_default=True, help="Address of the dashboard and the API."
-)
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=DEFAULT_PORT,
-    metavar="N",
-    show_default=True,
-    help="Port of the dashboard and the API; 0 takes a free one.",
-)
+@HOST_OPTION
+@PORT_OPTION
 @click.option("--no-server", is_flag=True, help="Do not serve the dashboard and the API.")
 def dev(target: str, concurrency: int | None, url: str | None, host: str, port: int, no_server: bool) -> None:
     """Run the workflows of APP in MODULE, and print every event of every run.

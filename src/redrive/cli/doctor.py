@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 import click
 
 from redrive.cli.messages import FAILED, report_errors
 from redrive.cli.output import Output, echo, escape_line, fold_text, output_options, style_text
 from redrive.cli.target import Target, target_options
-
-if TYPE_CHECKING:
-    from redrive.cli.doctor_checks import Finding
 
 _LEVEL_SIGNS = {"ok": ("✓", "green"), "note": ("!", "yellow"), "wrong": ("✗", "red")}
 
@@ -31,8 +27,23 @@ def doctor(place: Target, output: Output) -> None:
       redrive doctor
       redrive doctor --json --url postgresql://shop@db/shop
     """
+    import asyncio
+
+    from redrive.cli.doctor_checks import check_notifications, check_server, check_store
+
     with report_errors():
-        findings = _collect_findings(place)
+        server = place.server()
+        if server is not None:
+            findings = asyncio.run(check_server(server))
+        else:
+            app = place.app()
+            findings = asyncio.run(check_store(app.settings.url))
+            if not any(each.level == "wrong" and each.check in ("store", "schema") for each in findings):
+                from redrive.cli.hardening import check_hardening
+
+                # These checks open the store themselves: an app with an invalid setting cannot be opened.
+                findings += asyncio.run(check_hardening(app))
+                findings += asyncio.run(check_notifications(app))
     failed = any(finding.level == "wrong" for finding in findings)
     if output.json:
         output.object({"ok": not failed, "findings": findings})
@@ -47,22 +58,3 @@ def doctor(place: Target, output: Output) -> None:
                 echo(fold_text(f"    {escape_line(finding.advice)}", sys.stdout))
     if failed:
         raise click.exceptions.Exit(FAILED)
-
-
-def _collect_findings(place: Target) -> list[Finding]:
-    import asyncio
-
-    from redrive.cli.doctor_checks import check_notifications, check_server, check_store
-
-    server = place.server()
-    if server is not None:
-        return asyncio.run(check_server(server))
-    app = place.app()
-    findings = asyncio.run(check_store(app.settings.url))
-    if any(each.level == "wrong" and each.check in ("store", "schema") for each in findings):
-        return findings
-    from redrive.cli.hardening import check_hardening
-
-    # These checks open the store themselves: an app with an invalid setting cannot be opened.
-    hardening = asyncio.run(check_hardening(app))
-    return [*findings, *hardening, *asyncio.run(check_notifications(app))]

@@ -70,7 +70,12 @@ def wrong(check: str, text: str, advice: str) -> Finding:
 
 async def check_store(url: str) -> list[Finding]:
     """Return all findings about a store. If it cannot be opened, that is the last one."""
-    where, path = Redactor().text(url), _locate_store_file(url)
+    where, path = Redactor().text(url), None
+    if url.startswith("sqlite:"):
+        from redrive.store.sqlite.connection import parse_url
+
+        address = parse_url(url)
+        path = None if address.in_memory else Path(address.path)
     if path is not None and not path.exists():
         advice = f"name the store with --url, $REDRIVE_URL or --app, or create it: {hint('migrate')}"
         return [wrong("store", f"file {path} does not exist", advice)]
@@ -252,15 +257,6 @@ async def _check_tokens(store: Store) -> AsyncIterator[Finding]:
         yield note("tokens", f"{row.id} ({row.name!r} of tenant {row.tenant!r}) does not work: {reason}", advice)
     if len(lapsed) > _MAX_NAMED:
         yield note("tokens", f"{len(lapsed) - _MAX_NAMED} more do not work", hint("tokens", "list"))
-
-
-def _locate_store_file(url: str) -> Path | None:
-    if not url.startswith("sqlite:"):
-        return None
-    from redrive.store.sqlite.connection import parse_url
-
-    address = parse_url(url)
-    return None if address.in_memory else Path(address.path)
 
 
 async def check_server(server: Remote) -> list[Finding]:

@@ -61,11 +61,7 @@ async def check_hardening(app: Redrive) -> list[Finding]:
     try:
         now, users = store.now(), await store.accounts.users(None)
         tokens = [
-            row
-            for row in await store.accounts.tokens(None)
-            if row.kind is not TokenKind.CODE
-            and row.revoked_at is None
-            and (row.expires_at is None or row.expires_at > now)
+            row for row in await store.accounts.tokens(None) if row.kind is not TokenKind.CODE and not row.is_over(now)
         ]
     finally:
         await store.close()

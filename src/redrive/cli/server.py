@@ -19,18 +19,22 @@ if TYPE_CHECKING:
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8700
 DEFAULT_OWNER = "owner@localhost"
-
-
-@click.command(short_help="Serve the dashboard and the HTTP API.")
-@click.option("--host", default=DEFAULT_HOST, metavar="ADDRESS", show_default=True, help="The address to listen on.")
-@click.option(
+HOST_OPTION = click.option(
+    "--host", default=DEFAULT_HOST, metavar="ADDRESS", show_default=True, help="Address of the dashboard and the API."
+)
+PORT_OPTION = click.option(
     "--port",
     type=click.IntRange(0, 65535),
     default=DEFAULT_PORT,
     metavar="N",
     show_default=True,
-    help="The port; 0 takes a free one.",
+    help="Port of the dashboard and the API; 0 takes a free one.",
 )
+
+
+@click.command(short_help="Serve the dashboard and the HTTP API.")
+@HOST_OPTION
+@PORT_OPTION
 @click.option(
     "--owner",
     default=DEFAULT_OWNER,
