@@ -183,7 +183,7 @@ def _format_value(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, dict):
-        return ", ".join(f"{name} {_format_value(one)}" for name, one in value.items()) or "none"
+        return ", ".join(f"{name} {_format_value(one) or 'none'}" for name, one in value.items()) or "none"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

@@ -187,11 +187,13 @@ async def _check_runs(store: Store, figures: StoreStats, live: list[WorkerRow]) 
     else:
         yield ok("late", "no due run has waited for more than a minute")
     if figures.suspects:
-        text = f"{figures.suspects} unfinished run{'s' * (figures.suspects != 1)} whose worker died with it"
+        runs = "run whose worker died while executing it"
+        if figures.suspects > 1:
+            runs = "runs whose worker died while executing them"
         advice = "find the cause in the log of the worker or of the kernel: memory is the usual one"
-        yield note("suspects", text, advice)
+        yield note("suspects", f"{figures.suspects} unfinished {runs}", advice)
     else:
-        yield ok("suspects", "no unfinished run has seen its worker die")
+        yield ok("suspects", "no unfinished run has lost its worker")
 
 
 def _check_outbox(figures: StoreStats) -> Iterator[Finding]:

@@ -133,7 +133,7 @@ def _check_redaction(settings: Settings) -> Finding:
     except ConfigurationError as error:
         advice = f"correct {ENVIRONMENT_VARIABLES['redact']}: no process starts with it"
         return wrong("redaction", str(error), advice)
-    return ok("redaction", "the setting can be read" if settings.redact else "as built in")
+    return ok("redaction", "the setting can be read" if settings.redact else "the built-in names only")
 
 
 def _check_file_mode(url: str) -> Finding:
@@ -178,7 +178,7 @@ def _check_database_tls(url: str) -> Finding:
 def _check_smtp(url: str) -> Finding:
     parts = urlsplit(url)
     if not url or parts.scheme == "smtps" or _is_local(parts.hostname):
-        return ok("smtp", "TLS, this machine, or no mail at all")
+        return ok("smtp", "TLS, or on this machine" if url else "not used")
     starttls = parse_qs(parts.query).get("starttls", ["always" if parts.password else "auto"])[-1]
     if starttls == "always":
         return ok("smtp", "TLS is required")
@@ -202,7 +202,9 @@ def _check_proxies(settings: Settings) -> Iterator[Finding]:
 def _check_metrics(settings: Settings) -> Finding:
     at = parse_metrics_address(settings.metrics)
     if at is None or _is_local(at[0]) or settings.metrics_token:
-        return ok("metrics", "a token, this machine, or no metrics of workers at all")
+        return ok(
+            "metrics", "not served by workers" if at is None else "a token is needed, or they stay on this machine"
+        )
     advice = f"set {ENVIRONMENT_VARIABLES['metrics_token']}, or listen on 127.0.0.1"
     return note("metrics", f"workers serve metrics on {at[0]}:{at[1]} without a token", advice)
 
