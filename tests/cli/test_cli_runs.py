@@ -231,11 +231,7 @@ def test_start_reads_a_file_and_many_lines(toys: Toys, monkeypatch: pytest.Monke
     [
         (["make", "--input", "{}"], 5, "toy: is missing\n  it takes toy, count"),
         (["make", "--input", '{"toi": "a"}'], 5, "toi: is not a parameter; did you mean 'toy'?\n  it"),
-        (
-            ["make", "--input", '{"a": 1, "b": 1, "c": 1, "d": 1, "e": 1}'],
-            5,
-            "e: is not a parameter\n  and 1 more",
-        ),
+        (["make", "--input", '{"a": 1, "b": 1, "c": 1, "d": 1, "e": 1}'], 5, "e: is not a parameter\n  and 1 more"),
         (["make", "--input", '{"toy": 7, "count": "x"}'], 5, "toy: input should be a valid string"),
         (["make", "--toy", "duck"], 2, "go into --input: '{\"toy\": ...}'"),
         (["make", "--inptu", "{}"], 2, "Did you mean"),
