@@ -291,7 +291,7 @@ def test_reencrypt_says_what_it_could_not_open(tmp_path: Path, monkeypatch: pyte
     asyncio.run(one_more())
     done = reencrypt(tmp_path, monkeypatch, NEW)
     assert done.exit_code == 1
-    assert f"texts sealed with key {id_of(OLD)} could not be opened" in done.output
+    assert f"texts encrypted with key {id_of(OLD)} could not be read" in done.output
 
 
 async def test_reencrypt_beside_a_working_app_costs_no_run_anything(

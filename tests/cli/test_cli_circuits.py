@@ -62,7 +62,7 @@ def test_opening_closing_and_resetting(parked: str) -> None:
     assert closed.exit_code == 0
     assert "closed circuit 'payments': it is CLOSED, 1 run waits for it" in closed.output
     assert json.loads(piped("circuits", "open", "payments", "--json").output)["status"] == "OPEN"
-    assert "until somebody closes it" in piped("circuits", "show", "payments").output
+    assert "until a user closes it" in piped("circuits", "show", "payments").output
     assert piped("circuits", "reset", "payments", "-q").output == "payments\n"
     audit = piped("audit", "list", "--event", "circuit.").output
     for words in ("A circuit was closed", "A circuit was opened", "A circuit was reset", "ann", "it is back"):
@@ -90,7 +90,7 @@ def test_a_dry_run_changes_nothing(parked: str) -> None:
 def test_a_name_that_nobody_has_heard_of_is_asked_about(parked: str) -> None:
     refused = piped("circuits", "open", "paymnts")
     assert refused.exit_code == 3
-    assert "nobody has heard of a circuit 'paymnts'" in refused.output
+    assert "circuit 'paymnts' of tenant 'default' is unknown; did you mean 'payments'?" in refused.output
     assert "payments" in refused.output
     assert piped("circuits", "open", "post", "--yes").exit_code == 0
     assert piped("circuits", "close", "unheard-of").exit_code == 3

@@ -148,7 +148,7 @@ def test_the_doctor_is_content_with_an_empty_store(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'new.db'}"
     missing = piped("doctor", "--url", url)
     assert missing.exit_code == 1
-    assert "there is no file" in missing.output
+    assert "does not exist" in missing.output
     assert not (tmp_path / "new.db").exists()
     assert piped("migrate", "--url", url).exit_code == 0
     assert piped("doctor", "--url", url).exit_code == 0
@@ -191,7 +191,7 @@ def test_looking_does_not_make_a_store(command: list[str], tmp_path: Path, monke
     monkeypatch.delenv("REDRIVE_URL", raising=False)
     result = piped(*command)
     assert result.exit_code == 3
-    assert "there is no store at sqlite:///redrive.db: name it with --url, $REDRIVE_URL or --app" in result.stderr
+    assert "no store exists at sqlite:///redrive.db: name it with --url, $REDRIVE_URL or --app" in result.stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -203,7 +203,7 @@ def test_looking_makes_no_store_of_a_file_that_is_none(tmp_path: Path) -> None:
     before = books.read_bytes()
     for file in (books, empty):
         result = piped("dlq", "list", "--url", f"sqlite:///{file}")
-        assert (result.exit_code, "there is no store at" in result.stderr) == (3, True), result.output
+        assert (result.exit_code, "no store exists at" in result.stderr) == (3, True), result.output
     assert (books.read_bytes(), empty.read_bytes()) == (before, b"")
 
 
@@ -256,7 +256,7 @@ def test_init_overwrites_nothing(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("mine", encoding="utf-8")
     result = piped("init", str(tmp_path))
     assert result.exit_code == 4
-    assert "exists already, so nothing was written" in result.stderr
+    assert "exists, so nothing was written" in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
 
 

@@ -138,7 +138,7 @@ def test_ids_come_from_standard_input(shop: Shop) -> None:
 def test_one_that_cannot_be_found_does_not_keep_the_others_from_it(shop: Shop) -> None:
     result = piped("dlq", "replay", "dl-nonsense", shop.down)
     assert (result.exit_code, shop.letter(shop.down).status) == (3, "REPLAYING")
-    assert "there is no dead letter 'dl-nonsense'; `redrive dlq list` shows them" in result.stderr
+    assert "dead letter 'dl-nonsense' was not found: `redrive dlq list` lists the newest" in result.stderr
 
 
 # -- by hand -------------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ def test_a_result_that_does_not_fit_is_refused(shop: Shop) -> None:
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
-        (["--input", "nonsense"], 2, "--input is no JSON"),
+        (["--input", "nonsense"], 2, "--input is not valid JSON"),
         (["--patch", "[1]"], 2, "--patch must be an object"),
         (["--patch", "@nowhere.json"], 2, "@nowhere.json: No such file"),
         (["--output", "hello"], 2, "needs quotes of its own: '\"hello\"'"),
@@ -206,7 +206,7 @@ def test_another_decision_while_one_runs_is_a_conflict(shop: Shop) -> None:
 def test_a_beginning_that_fits_two_is_refused(shop: Shop) -> None:
     common = "".join(a for a, b in zip(shop.down, shop.wrong, strict=True) if a == b)[:6]
     result = piped("dlq", "replay", f"dl-{common}")
-    assert (result.exit_code, "fits 2 dead letters" in result.stderr) == (5, True), result.stderr
+    assert (result.exit_code, "is the beginning of 2 dead letters" in result.stderr) == (5, True), result.stderr
 
 
 # -- on a terminal -------------------------------------------------------------------------------------

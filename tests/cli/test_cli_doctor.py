@@ -71,7 +71,7 @@ async def test_the_doctor_finds_late_runs_and_suspects_and_no_rollback_that_goes
         assert all(answer.kept for answer in await store.apply(written, worker=worker))
     found = by_check(await check_store(url))
     assert found["late"].text.startswith("1 due run late, the oldest by 5 m")
-    assert found["suspects"].text == "1 unfinished run whose worker died with it"
+    assert found["suspects"].text == "1 unfinished run whose worker died while executing it"
     assert found["roles"].level == "ok"
 
 

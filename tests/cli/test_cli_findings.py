@@ -295,7 +295,7 @@ def test_sets_are_listed_found_by_a_beginning_and_say_how_their_runs_ended(shop:
     assert "how          from where it failed" in page.stdout
     assert json.loads(piped("dlq", "sets", "show", id, "--json").stdout)["failed_again"] == 1
     missing = piped("dlq", "sets", "show", "zzz")
-    assert (missing.exit_code, "`redrive dlq sets list` shows them" in missing.stderr) == (3, True)
+    assert (missing.exit_code, "`redrive dlq sets list` lists the newest" in missing.stderr) == (3, True)
 
 
 def test_a_dry_run_of_what_was_decided_says_by_whom(shop: Shop) -> None:

@@ -64,9 +64,9 @@ def test_a_worker_is_named_with_the_app_that_was_named(elsewhere: Toys) -> None:
 def test_the_doctor_and_errors_carry_it_on_as_well(elsewhere: Toys) -> None:
     assert "    redrive dlq list --app toys:app\n" in piped("doctor", "--app", "toys:app").output
     missing = piped("runs", "show", "zzzz", "--app", "toys:app")
-    assert "`redrive runs list --app toys:app` shows the newest" in missing.stderr
+    assert "`redrive runs list --app toys:app` lists the newest" in missing.stderr
     nobody = piped("workflows", "pause", "mak", "--app", "toys:app")
-    assert "(`redrive workflows list --app toys:app` shows all)" in nobody.stderr
+    assert "(`redrive workflows list --app toys:app` lists all)" in nobody.stderr
 
 
 def test_a_password_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +124,7 @@ def test_a_prefix_that_fits_nothing_is_said_before_anybody_is_asked(
 ) -> None:
     shown = terminal("runs", "cancel", "zzzz")
     assert shown.end() == 3
-    assert "there is no run 'zzzz'" in shown.text
+    assert "run 'zzzz' was not found" in shown.text
     assert "[y/N]" not in shown.text
 
 
@@ -150,9 +150,9 @@ def test_nobody_is_asked_about_what_is_not_there(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--step", "pain"], "there is no step 'pain' in the newest 50 runs; did you mean 'paint'?"),
-        (["--step", "pain", "--app", "toys:app"], "there is no step 'pain' in the app; did you mean 'paint'?"),
-        (["--workflow", "mak"], "nobody has registered a workflow 'mak'; did you mean 'make'?"),
+        (["--step", "pain"], "step 'pain' was not found in the newest 50 runs; did you mean 'paint'?"),
+        (["--step", "pain", "--app", "toys:app"], "step 'pain' was not found in the app; did you mean 'paint'?"),
+        (["--workflow", "mak"], "workflow 'mak' is not registered; did you mean 'make'?"),
     ],
 )
 def test_a_policy_for_what_nobody_knows_needs_a_yes(toys: Toys, arguments: list[str], words: str) -> None:

@@ -44,7 +44,7 @@ def test_what_could_not_be_opened_is_not_called_done(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("REDRIVE_ENCRYPTION_KEYS", NEW)
     result = piped("reencrypt")
     assert result.exit_code == 1
-    assert f"sealed with key {id_of(OLD)} could not be opened" in " ".join(result.stderr.split())
+    assert f"encrypted with key {id_of(OLD)} could not be read" in " ".join(result.stderr.split())
     assert f"rows rewritten, some of the others are not with key {id_of(NEW)} yet\n" in result.stdout
     assert "no other needs it" not in result.stdout
 

@@ -127,7 +127,7 @@ def test_an_id_may_be_cut_as_long_as_it_fits_one_run(toys: Toys) -> None:
     assert piped("runs", "show", "-q", f"dl-{toys.wet[:unique]}".upper().replace("DL-", "dl-")).exit_code == 0
     ambiguous = piped("runs", "show", toys.wet[:5])
     assert ambiguous.exit_code == 5
-    assert "fits 6 runs; give more of one of them" in ambiguous.stderr
+    assert "is the beginning of 6 runs: give more of the id" in ambiguous.stderr
 
 
 def all_ids(toys: Toys) -> list[str]:
@@ -230,22 +230,18 @@ def test_start_reads_a_file_and_many_lines(toys: Toys, monkeypatch: pytest.Monke
     ("arguments", "code", "words"),
     [
         (["make", "--input", "{}"], 5, "toy: is missing\n  it takes toy, count"),
-        (["make", "--input", '{"toi": "a"}'], 5, "toi: there is no such parameter; did you mean 'toy'?\n  it"),
-        (
-            ["make", "--input", '{"a": 1, "b": 1, "c": 1, "d": 1, "e": 1}'],
-            5,
-            "e: there is no such parameter\n  and 1 more",
-        ),
+        (["make", "--input", '{"toi": "a"}'], 5, "toi: is not a parameter; did you mean 'toy'?\n  it"),
+        (["make", "--input", '{"a": 1, "b": 1, "c": 1, "d": 1, "e": 1}'], 5, "e: is not a parameter\n  and 1 more"),
         (["make", "--input", '{"toy": 7, "count": "x"}'], 5, "toy: input should be a valid string"),
         (["make", "--toy", "duck"], 2, "go into --input: '{\"toy\": ...}'"),
         (["make", "--inptu", "{}"], 2, "Did you mean"),
         (["make", "--input", '{"toy": "a", "colour": 3}'], 5, "colour"),
-        (["make", "--input", "{toy}"], 2, "--input is no JSON"),
+        (["make", "--input", "{toy}"], 2, "--input is not valid JSON"),
         (["make", "--input", '["a"]'], 2, "must be an object from parameter name to value"),
         (["make", "--input", "@nowhere.json"], 2, "No such file"),
         (["make", "--many", "-", "--input", "{}"], 2, "--many excludes"),
         (["mke", "--input", "{}"], 3, "did you mean 'make'?"),
-        (["make", "--input", '{"toy": "a"}', "--delay", "soon"], 2, "'soon' is no duration: give 90 (seconds)"),
+        (["make", "--input", '{"toy": "a"}', "--delay", "soon"], 2, "'soon' is not a duration: give 90 (seconds)"),
     ],
 )
 def test_what_cannot_be_started_is_refused_with_the_reason(

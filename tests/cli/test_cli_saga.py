@@ -153,7 +153,7 @@ def test_a_rollback_that_stopped_is_tried_resumed_and_ends(trips: Trips) -> None
     assert "Nothing was changed." in tried.stdout
     (trips.folder / "bank-is-down").unlink()
     resumed = piped("saga", "resume", trips.stuck, "--by", "ada")
-    assert (resumed.exit_code, resumed.stdout) == (0, f"the rollback of run {trips.stuck} goes on\n")
+    assert (resumed.exit_code, resumed.stdout) == (0, f"the rollback of run {trips.stuck} continues\n")
     trips.work()
     assert json.loads(piped("runs", "show", trips.stuck, "--json").stdout)["status"] == "COMPENSATED"
     assert "what it had done was undone" in piped("runs", "why", trips.stuck).stdout

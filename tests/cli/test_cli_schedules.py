@@ -43,7 +43,7 @@ async def test_schedules_are_listed_paused_resumed_and_forgotten(
 
         assert "would pause report/default" in (await asked("pause", "report", "--dry-run")).output
         paused = await asked("pause", "report", "--by", "ann", "--reason", "books are closed")
-        assert "paused report/default; to go on: redrive schedules resume report default" in paused.output
+        assert "paused report/default; to resume it: redrive schedules resume report default" in paused.output
         assert "paused by ann" in (await asked("list")).output
         refused = await asked("forget", "report")
         assert (refused.exit_code, "a live worker has schedule 'default'" in refused.output) == (4, True)

@@ -124,7 +124,7 @@ def test_a_signal_lets_the_step_in_flight_end_and_gives_back_the_rest(
     with working(folder, "jobs:app") as worker:
         run_id = asyncio.run(start_and_wait_for_step(jobs, "gentle"))
         worker.signal(number)
-        worker.wait_for("stopping: steps in flight have 10 m to end")
+        worker.wait_for("stopping: running steps have 10 m to end")
         (folder / "go").touch()
         worker.wait_for("stopped; nothing is lost")
         assert worker.wait() == 0
@@ -145,7 +145,7 @@ def test_a_second_signal_stops_at_once_and_costs_no_attempt(folder: Path, jobs: 
     with working(folder, "jobs:app") as worker:
         run_id = asyncio.run(start_and_wait_for_step(jobs, workflow))
         worker.signal()
-        worker.wait_for("stopping: steps in flight")
+        worker.wait_for("stopping: running steps")
         worker.signal()
         worker.wait_for("stopping at once")
         assert worker.wait() == 0  # although the step would go on for ever

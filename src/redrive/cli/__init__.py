@@ -1,15 +1,14 @@
 """The `redrive` command. `redrive.cli.messages` has the exit codes.
 
-This module and the commands' own modules import nothing but click, so that `redrive --help` answers
-at once; what a command needs it imports when it is called.
+This module and the modules of the commands import click and a few light modules only, so that `redrive --help`
+answers at once. A command imports the rest when it is called.
 
-begin      demo, init, dev     run    worker (serve, supervise), server, migrate, reencrypt, doctor (health)
-commands   runs, dlq, saga, outbox, notifications, audit, policies, circuits, workflows, schedules
-shell      completion
-access     users, tenants, tokens (access: on the store itself)
-shared     place: which store    output: tables, JSON, ids    ids: prefixes, standard input    paging
-           change: dry runs, asking first     target: module:app     exits: errors and exit codes
-           hints: commands to type next       folding: lines that fit    inputs, example: of workflows
+start      demo, init, dev
+run        worker (worker_process), server, store: migrate, reencrypt
+work       runs, dlq, saga, outbox, circuits, policies: policies, workflows; schedules; activity: audit, notifications
+access     accounts: tenants, tokens; users
+check      doctor (doctor_checks, hardening)
+shared     target: --url and --app; options; pager; output: tables, JSON, ids; messages: errors, exit codes, hints
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import click
 from redrive.cli.accounts import tenants, tokens
 from redrive.cli.activity import audit, notifications
 from redrive.cli.circuits import circuits
-from redrive.cli.completion import completion
 from redrive.cli.demo import demo
 from redrive.cli.dev import dev, init
 from redrive.cli.dlq import dlq
@@ -39,8 +37,8 @@ __all__ = ["main"]
 _EXAMPLES = """\b
 Examples:
   redrive demo                    watch a small shop fail and recover
-  redrive init shop               write a small project to begin from
-  redrive dev shop:app            run its workflows and see what happens
+  redrive init shop               write a small project to start from
+  redrive dev shop:app            run its workflows and print every event
   redrive runs list               find runs; then runs show, runs why
 
 \b
@@ -54,28 +52,29 @@ def main() -> None:
     """Durable workflows whose speciality is failure."""
 
 
-for command in (
-    demo,
-    init,
-    dev,
-    worker,
-    server,
-    migrate,
-    reencrypt,
-    runs,
-    dlq,
-    saga,
-    outbox,
-    notifications,
-    audit,
-    policies,
-    circuits,
-    workflows,
-    schedules,
-    users,
-    tenants,
-    tokens,
-    doctor,
-    completion,
-):
+@click.command(short_help="Print the completion script for your shell.")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Print the script that lets SHELL complete redrive's commands and options.
+
+    \b
+    Examples:
+      redrive completion bash >> ~/.bashrc
+      redrive completion zsh >> ~/.zshrc
+      redrive completion fish > ~/.config/fish/completions/redrive.fish
+    """
+    from click.shell_completion import BashComplete, FishComplete, ZshComplete
+
+    kind = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}[shell]
+    script = kind(context.find_root().command, {}, "redrive", "_REDRIVE_COMPLETE")
+    click.echo(script.source_template % script.source_vars())
+
+
+_COMMANDS: tuple[click.Command, ...] = (
+    *(demo, init, dev, worker, server, migrate, reencrypt),
+    *(runs, dlq, saga, outbox, notifications, audit, policies, circuits, workflows, schedules),
+    *(users, tenants, tokens, doctor, completion),
+)
+for command in _COMMANDS:
     main.add_command(command)

@@ -1,7 +1,8 @@
-"""`redrive tenants`: the organisations that share a store."""
+"""`redrive tenants` and `redrive tokens`, and the accounts of a store or a server that they manage."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -10,8 +11,8 @@ import click
 from redrive.cli.messages import report_errors
 from redrive.cli.options import DURATION_TYPE, ChangeOptions, change_options, current_user
 from redrive.cli.output import Column, Output, as_json, echo, echo_err, json_text, output_options
-from redrive.cli.place import Target, default_tenant, target_options
 from redrive.cli.server import require_extras
+from redrive.cli.target import Target, default_tenant, target_options
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -20,21 +21,21 @@ if TYPE_CHECKING:
     from redrive.server.contract import IssuedToken, NewToken, NewUser
     from redrive.store.account_records import TenantRow, TokenRow, UserRow
 
-# -- Working on tenants, people and tokens: on the store itself, past all roles, or on a server with -----
-
-
 T = TypeVar("T")
 ROLE_CHOICE = click.Choice(["OWNER", "ADMIN", "STAFF", "VIEWER", "SUPER_ADMIN", "ORG_ADMIN"], case_sensitive=False)
 
 
-def manage_accounts(place: Target, work: Callable[[LocalAccounts], Awaitable[T]], by: str | None = None) -> T:
-    """Open the store, which is made if there is none, and work on it as whoever is at the keyboard.
+TENANT_OPTION = click.option("--tenant", metavar="NAME", help="The tenant.  [default: default, or the token's]")
 
-    Where the place is a server, the work is done there, with what the token allows.
+
+def manage_accounts(place: Target, work: Callable[[LocalAccounts], Awaitable[T]], by: str | None = None) -> T:
+    """Do the work on the accounts of a store or a server. A store that does not exist is created.
+
+    On a store every change is allowed; on a server the rights of the token apply.
     """
     import asyncio
 
-    async def opened() -> T:
+    async def open_and_work() -> T:
         remote = place.server()
         if remote is not None:
             async with remote.client():
@@ -44,19 +45,39 @@ def manage_accounts(place: Target, work: Callable[[LocalAccounts], Awaitable[T]]
             return await work(LocalAccounts(app, by or current_user()))
 
     with report_errors(), require_extras():
-        return asyncio.run(opened())
+        return asyncio.run(open_and_work())
 
 
-async def ensure_tenant(people: LocalAccounts, tenant: str) -> str:
-    """The tenant, registered now if it was not."""
-    if tenant not in {row.tenant for row in await people.tenants()}:
-        await people.create_tenant(tenant)
+def account_command(
+    group: click.Group, metavar: str, show: Callable[[T, Output], None], name: str | None = None
+) -> Callable[[Callable[[LocalAccounts, str], Awaitable[T]]], click.Command]:
+    """Return a decorator that makes a command of a coroutine about one tenant, user or token.
+
+    The command calls it with the accounts and the argument, and prints the result with `show`.
+    """
+
+    def decorate(call: Callable[[LocalAccounts, str], Awaitable[T]]) -> click.Command:
+        @click.argument("id", metavar=metavar)
+        @output_options
+        @target_options
+        @functools.wraps(call)
+        def command(*, id: str, place: Target, output: Output) -> None:
+            show(manage_accounts(place, lambda accounts: call(accounts, id)), output)
+
+        return group.command(name or call.__name__)(command)
+
+    return decorate
+
+
+async def ensure_tenant(accounts: LocalAccounts, tenant: str) -> None:
+    """Register the tenant if it is new."""
+    if tenant not in {row.tenant for row in await accounts.tenants()}:
+        await accounts.create_tenant(tenant)
         echo_err(f"tenant {tenant!r} is new: registered")
-    return tenant
 
 
 class LocalAccounts:
-    """What an operator does about tenants, people and tokens of an open store."""
+    """Tenants, users and tokens of an open store, as an operator changes them."""
 
     def __init__(self, app: Redrive, by: str) -> None:
         from redrive.server.auth.admin import AccountAdmin, make_operator
@@ -64,8 +85,6 @@ class LocalAccounts:
         self._store = app.runtime.store
         clock, secret = app.runtime.clock, app.settings.secret_key
         self._access: AccountAdmin = AccountAdmin(self._store.accounts, clock, make_operator(by), secret)
-
-    # -- tenants ---------------------------------------------------------------------------------------
 
     async def tenants(self) -> list[TenantRow]:
         return await self._access.tenants()
@@ -89,8 +108,6 @@ class LocalAccounts:
 
         async for kind, value in await export_tenant_data(self._store, self._access, name):
             yield {"kind": kind, **as_json(value)}
-
-    # -- people ----------------------------------------------------------------------------------------
 
     async def users(self, tenant: str | None) -> list[UserRow]:
         return await self._access.users(tenant)
@@ -118,8 +135,6 @@ class LocalAccounts:
 
         return (await create_sign_in_code(self._access, id))[1]
 
-    # -- tokens ----------------------------------------------------------------------------------------
-
     async def tokens(self, tenant: str | None) -> list[TokenRow]:
         return await self._access.tokens(tenant)
 
@@ -133,9 +148,6 @@ class LocalAccounts:
         return await self._access.revoke_token(None, id)
 
 
-# -- `redrive tenants`: the organisations that share a store ---------------------------------------------
-
-
 @click.group(short_help="Manage the tenants that share a store.")
 def tenants() -> None:
     """Manage the tenants that share a store: register, disable, export, erase.
@@ -146,134 +158,6 @@ def tenants() -> None:
       redrive tenants export acme > acme.jsonl
       redrive tenants erase acme --yes
     """
-
-
-@tenants.command()
-@click.argument("name")
-@output_options
-@target_options
-def create(name: str, place: Target, output: Output) -> None:
-    """Register tenant NAME, so that people and tokens can belong to it.
-
-    \b
-    Examples:
-      redrive tenants create acme
-    """
-    _print_tenant(manage_accounts(place, lambda people: people.create_tenant(name)), output)
-
-
-@tenants.command("list")
-@output_options
-@target_options
-def list_(place: Target, output: Output) -> None:
-    """List the registered tenants.
-
-    \b
-    Examples:
-      redrive tenants list
-    """
-    rows = manage_accounts(place, lambda people: people.tenants())
-    columns: list[Column[dict[str, object]]] = [
-        Column("NAME", lambda one: one["name"]),
-        Column("SINCE", lambda one: one["created_at"]),
-        Column("BY", lambda one: one["created_by"]),
-        Column("DISABLED", lambda one: "yes" if one["disabled"] else None),
-    ]
-    output.list(
-        [_tenant_fields(row) for row in rows],
-        columns,
-        id=lambda one: str(one["name"]),
-        empty="No tenant is registered.",
-    )
-
-
-@tenants.command()
-@click.argument("name")
-@output_options
-@target_options
-def show(name: str, place: Target, output: Output) -> None:
-    """Show tenant NAME.
-
-    \b
-    Examples:
-      redrive tenants show acme
-    """
-    _print_tenant(manage_accounts(place, lambda people: people.tenant(name)), output)
-
-
-@tenants.command()
-@click.argument("name")
-@output_options
-@target_options
-def disable(name: str, place: Target, output: Output) -> None:
-    """Let no credential of tenant NAME hold. Its data stays, and its runs go on.
-
-    \b
-    Examples:
-      redrive tenants disable acme
-    """
-    _print_tenant(manage_accounts(place, lambda people: people.disable_tenant(name, disabled=True)), output)
-
-
-@tenants.command()
-@click.argument("name")
-@output_options
-@target_options
-def enable(name: str, place: Target, output: Output) -> None:
-    """Let the credentials of tenant NAME hold again.
-
-    \b
-    Examples:
-      redrive tenants enable acme
-    """
-    _print_tenant(manage_accounts(place, lambda people: people.disable_tenant(name, disabled=False)), output)
-
-
-@tenants.command()
-@click.argument("name")
-@target_options
-def export(name: str, place: Target) -> None:
-    """Print everything tenant NAME has, one JSON object on each line, with nothing hidden.
-
-    \b
-    Examples:
-      redrive tenants export acme > acme.jsonl
-    """
-
-    async def work(people: LocalAccounts) -> None:
-        async for one in people.export_tenant(name):
-            echo(json_text(one))
-        for account in await people.users(name):
-            echo(json_text({"kind": "user", "id": account.id, "email": account.email}))
-
-    manage_accounts(place, work)
-
-
-@tenants.command()
-@click.argument("name")
-@change_options
-@output_options
-@target_options
-def erase(name: str, change: ChangeOptions, place: Target, output: Output) -> None:
-    """Remove everything tenant NAME has: runs, letters, log, people, tokens. It cannot be undone.
-
-    Asks on a terminal; elsewhere --yes is needed.
-
-    \b
-    Examples:
-      redrive tenants erase acme --yes
-    """
-    change.require_yes(f"nothing was erased: say --yes to erase {name!r} without being asked")
-    change.confirm(f"Erase everything of tenant {name!r}, for good")
-
-    async def work(people: LocalAccounts) -> int:
-        return 0 if change.dry_run else await people.erase_tenant(name)
-
-    rows = manage_accounts(place, work, by=change.by)
-    if change.dry_run:
-        echo_err(f"would erase tenant {name!r}; nothing was changed")
-    else:
-        output.done(name, {"name": name, "rows": rows}, f"erased tenant {name!r}: {rows} rows")
 
 
 def _tenant_fields(row: TenantRow) -> dict[str, object]:
@@ -292,12 +176,124 @@ def _print_tenant(row: TenantRow, output: Output) -> None:
     output.done(row.tenant, _tenant_fields(row), f"{row.tenant}: {state}")
 
 
-# -- `redrive tokens`: keys and signed tokens for programs -----------------------------------------------
+_tenant_command = account_command(tenants, "NAME", _print_tenant)
+
+
+@_tenant_command
+async def create(accounts: LocalAccounts, name: str) -> TenantRow:
+    """Register tenant NAME, so that it can have users and tokens.
+
+    \b
+    Examples:
+      redrive tenants create acme
+    """
+    return await accounts.create_tenant(name)
+
+
+@tenants.command("list")
+@output_options
+@target_options
+def list_(place: Target, output: Output) -> None:
+    """List the registered tenants.
+
+    \b
+    Examples:
+      redrive tenants list
+    """
+    rows = manage_accounts(place, lambda accounts: accounts.tenants())
+    columns: list[Column[dict[str, object]]] = [
+        Column("NAME", lambda one: one["name"]),
+        Column("SINCE", lambda one: one["created_at"]),
+        Column("BY", lambda one: one["created_by"]),
+        Column("DISABLED", lambda one: "yes" if one["disabled"] else None),
+    ]
+    empty = "No tenant is registered."
+    output.list([_tenant_fields(row) for row in rows], columns, id=lambda one: str(one["name"]), empty=empty)
+
+
+@_tenant_command
+async def show(accounts: LocalAccounts, name: str) -> TenantRow:
+    """Show tenant NAME.
+
+    \b
+    Examples:
+      redrive tenants show acme
+    """
+    return await accounts.tenant(name)
+
+
+@_tenant_command
+async def disable(accounts: LocalAccounts, name: str) -> TenantRow:
+    """Refuse all users and tokens of tenant NAME. Its data stays, and its runs continue.
+
+    \b
+    Examples:
+      redrive tenants disable acme
+    """
+    return await accounts.disable_tenant(name, disabled=True)
+
+
+@_tenant_command
+async def enable(accounts: LocalAccounts, name: str) -> TenantRow:
+    """Accept the users and tokens of tenant NAME again.
+
+    \b
+    Examples:
+      redrive tenants enable acme
+    """
+    return await accounts.disable_tenant(name, disabled=False)
+
+
+@tenants.command()
+@click.argument("name")
+@target_options
+def export(name: str, place: Target) -> None:
+    """Print all data of tenant NAME, one JSON object on each line. Nothing is redacted.
+
+    \b
+    Examples:
+      redrive tenants export acme > acme.jsonl
+    """
+
+    async def print_data(accounts: LocalAccounts) -> None:
+        async for record in accounts.export_tenant(name):
+            echo(json_text(record))
+        for user in await accounts.users(name):
+            echo(json_text({"kind": "user", "id": user.id, "email": user.email}))
+
+    manage_accounts(place, print_data)
+
+
+@tenants.command()
+@click.argument("name")
+@change_options
+@output_options
+@target_options
+def erase(name: str, change: ChangeOptions, place: Target, output: Output) -> None:
+    """Remove all data of tenant NAME: runs, dead letters, audit log, members, tokens. It cannot be undone.
+
+    Asks on a terminal; a script needs --yes.
+
+    \b
+    Examples:
+      redrive tenants erase acme --yes
+    """
+    change.require_yes(f"nothing was erased: add --yes to erase {name!r} without a question")
+    change.confirm(f"Erase all data of tenant {name!r} permanently")
+
+    async def erase_data(accounts: LocalAccounts) -> int:
+        return 0 if change.dry_run else await accounts.erase_tenant(name)
+
+    rows = manage_accounts(place, erase_data, by=change.by)
+    if change.dry_run:
+        echo_err(f"would erase tenant {name!r}; nothing was changed")
+    else:
+        output.done(name, {"name": name, "rows": rows}, f"erased tenant {name!r}: {rows} rows")
 
 
 @click.group()
 def tokens() -> None:
-    """Manage tokens, with which programs use the server.
+    """Manage the tokens with which programs use the server.
 
     \b
     Examples:
@@ -308,55 +304,54 @@ def tokens() -> None:
 
 
 @tokens.command("create")
-@click.option("--tenant", metavar="NAME", help="The tenant.  [default: default, or the token's]")
-@click.option("--role", type=ROLE_CHOICE, required=True, help="What it allows.")
+@TENANT_OPTION
+@click.option("--role", type=ROLE_CHOICE, required=True, help="Role of the token.")
 @click.option("--workflow", "workflows", multiple=True, metavar="NAME", help="Only this workflow; may be repeated.")
 @click.option(
     "--kind", type=click.Choice(["key", "jwt"]), default="key", show_default=True, help="A key, or a signed token."
 )
-@click.option("--name", default="unnamed", metavar="TEXT", show_default=True, help="What it is for.")
-@click.option("--lasts", type=DURATION_TYPE, metavar="TIME", help="How long it holds.  [default: a jwt 30d]")
-@click.option("--payloads", is_flag=True, help="It may see hidden payloads.")
+@click.option("--name", default="unnamed", metavar="TEXT", show_default=True, help="What the token is for.")
+@click.option("--lasts", type=DURATION_TYPE, metavar="TIME", help="How long it is valid.  [default: a jwt 30d]")
+@click.option("--payloads", is_flag=True, help="The token may see payloads without redaction.")
 @output_options
 @target_options
-def create_token(place: Target, output: Output, tenant: str | None, **wanted: Any) -> None:
-    """Make a token and print its secret, which is shown now and never again.
+def create_token(place: Target, output: Output, tenant: str | None, **options: Any) -> None:
+    """Create a token and print its secret, which is not shown again.
 
     \b
     Examples:
       redrive tokens create --tenant acme --role VIEWER --name grafana
       redrive tokens create --tenant acme --role STAFF --workflow fulfil --kind jwt --lasts 1h
     """
+    tenant_name = tenant or default_tenant(place)
 
-    whose = tenant or default_tenant(place)
-
-    async def work(people: LocalAccounts) -> IssuedToken:
+    async def create(accounts: LocalAccounts) -> IssuedToken:
         from redrive.core.roles import parse_role
         from redrive.duration import parse_duration
         from redrive.server.contract import NewToken
         from redrive.store.account_records import TokenKind
 
-        await ensure_tenant(people, whose)
-        lasts = wanted["lasts"]
+        await ensure_tenant(accounts, tenant_name)
+        lasts = options["lasts"]
         new = NewToken(
-            tenant=whose,
-            role=parse_role(wanted["role"]),
-            name=wanted["name"],
-            kind=TokenKind(wanted["kind"]),
-            workflows=wanted["workflows"],
-            payloads=wanted["payloads"],
+            tenant=tenant_name,
+            role=parse_role(options["role"]),
+            name=options["name"],
+            kind=TokenKind(options["kind"]),
+            workflows=options["workflows"],
+            payloads=options["payloads"],
             lasts=None if lasts is None else int(parse_duration(lasts, "--lasts")),
         )
-        return await people.create_token(new)
+        return await accounts.create_token(new)
 
-    made = manage_accounts(place, work)
+    issued = manage_accounts(place, create)
     if output.json:
-        output.object({**_token_fields(made.token), "secret": made.secret})
+        output.object({**_token_fields(issued.token), "secret": issued.secret})
     elif output.quiet:
-        click.echo(made.token.id)
+        click.echo(issued.token.id)
     else:
-        echo_err(f"token {made.token.id} ({made.token.role} of {made.token.tenant}); its secret, shown once:")
-        click.echo(made.secret)
+        echo_err(f"token {issued.token.id} ({issued.token.role} of {issued.token.tenant}); its secret, shown once:")
+        click.echo(issued.secret)
 
 
 @tokens.command("list")
@@ -364,13 +359,13 @@ def create_token(place: Target, output: Output, tenant: str | None, **wanted: An
 @output_options
 @target_options
 def list_tokens(tenant: str | None, place: Target, output: Output) -> None:
-    """List tokens, newest first. Their secrets are kept nowhere.
+    """List tokens, newest first. Their secrets are not stored.
 
     \b
     Examples:
       redrive tokens list --tenant acme
     """
-    rows = manage_accounts(place, lambda people: people.tokens(tenant))
+    rows = manage_accounts(place, lambda accounts: accounts.tokens(tenant))
     columns: list[Column[dict[str, Any]]] = [
         Column("ID", lambda one: one["id"]),
         Column("NAME", lambda one: one["name"]),
@@ -381,37 +376,7 @@ def list_tokens(tenant: str | None, place: Target, output: Output) -> None:
         Column("EXPIRES", lambda one: one["expires_at"]),
         Column("REVOKED", lambda one: one["revoked_at"]),
     ]
-    output.list(
-        [_token_fields(row) for row in rows], columns, id=lambda one: str(one["id"]), empty="There is no token."
-    )
-
-
-@tokens.command("show")
-@click.argument("id", metavar="TOKEN")
-@output_options
-@target_options
-def show_token(id: str, place: Target, output: Output) -> None:
-    """Show one token, without its secret.
-
-    \b
-    Examples:
-      redrive tokens show 01k9x7y2m4n6p8q0r2s4t6v8w0
-    """
-    _print_token(manage_accounts(place, lambda people: people.token(id)), output)
-
-
-@tokens.command()
-@click.argument("id", metavar="TOKEN")
-@output_options
-@target_options
-def revoke(id: str, place: Target, output: Output) -> None:
-    """Let TOKEN hold no longer, from its next use on.
-
-    \b
-    Examples:
-      redrive tokens revoke 01k9x7y2m4n6p8q0r2s4t6v8w0
-    """
-    _print_token(manage_accounts(place, lambda people: people.revoke_token(id)), output)
+    output.list([_token_fields(row) for row in rows], columns, id=lambda one: one["id"], empty="There are no tokens.")
 
 
 def _token_fields(row: TokenRow) -> dict[str, Any]:
@@ -435,3 +400,25 @@ def _token_fields(row: TokenRow) -> dict[str, Any]:
 def _print_token(row: TokenRow, output: Output) -> None:
     state = "revoked" if row.revoked_at is not None else "in force"
     output.done(row.id, _token_fields(row), f"{row.id} ({row.name}): {row.role} of {row.tenant}, {state}")
+
+
+@account_command(tokens, "TOKEN", _print_token, "show")
+async def show_token(accounts: LocalAccounts, id: str) -> TokenRow:
+    """Show one token, without its secret.
+
+    \b
+    Examples:
+      redrive tokens show 01k9x7y2m4n6p8q0r2s4t6v8w0
+    """
+    return await accounts.token(id)
+
+
+@account_command(tokens, "TOKEN", _print_token)
+async def revoke(accounts: LocalAccounts, id: str) -> TokenRow:
+    """Revoke TOKEN: it is refused from its next use on.
+
+    \b
+    Examples:
+      redrive tokens revoke 01k9x7y2m4n6p8q0r2s4t6v8w0
+    """
+    return await accounts.revoke_token(id)

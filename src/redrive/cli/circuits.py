@@ -1,17 +1,16 @@
-"""`redrive circuits`: dependencies that are not called at the moment, and a person's say in that."""
+"""`redrive circuits`: list the circuits of dependencies, open and close them."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from redrive.cli.messages import NOT_FOUND, CommandFailed, circuit_hint
-from redrive.cli.options import ChangeOptions, change_options
-from redrive.cli.output import Column, Output, echo, echo_err, escape_line, output_options
-from redrive.cli.place import Target, default_tenant, run_on, target_options
+from redrive.cli.messages import NOT_FOUND, circuit_hint
+from redrive.cli.options import REASON_OPTION, ChangeOptions, parse_field, suggest_names
+from redrive.cli.output import Column, Output, echo_err, escape_line, output_options
+from redrive.cli.pager import CURSOR_OPTION
+from redrive.cli.target import ChangeResult, Target, change_command, home_tenant, run_on, target_options
 from redrive.core.roles import DEFAULT_TENANT
 
 if TYPE_CHECKING:
@@ -19,11 +18,12 @@ if TYPE_CHECKING:
     from redrive.desk.circuits import CircuitRecord
 
 _STATUS_CHOICE = click.Choice(["CLOSED", "OPEN", "HALF_OPEN"], case_sensitive=False)
+_TENANT_OPTION = click.option("--tenant", metavar="NAME", help="The tenant.  [default: default, or the token's]")
 
 
-@click.group(short_help="See which dependencies are not called; open, close.")
+@click.group(short_help="List circuits; open and close them.")
 def circuits() -> None:
-    """See which dependencies are not called at the moment; open and close their circuits.
+    """List circuits; open one to stop the calls to a dependency, close it to allow them again.
 
     A circuit is named by its name, or by WORKFLOW/STEP if it has none. Each tenant has its own.
 
@@ -35,44 +35,17 @@ def circuits() -> None:
     """
 
 
-def _tenant_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command on a place the option that says whose circuit is meant."""
-
-    @click.option("--tenant", metavar="NAME", help="Whose circuit is meant.  [default: default, or the token's]")
-    @functools.wraps(command)
-    def with_tenant(*args: Any, tenant: str | None, place: Target, **others: Any) -> Any:
-        return command(*args, tenant=tenant or default_tenant(place), place=place, **others)
-
-    return with_tenant
-
-
-def _state_change_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What opening, closing and resetting have in common."""
-
-    @click.argument("key", metavar="CIRCUIT")
-    @target_options
-    @_tenant_option
-    @click.option("--reason", metavar="TEXT", help="Why, for the record.")
-    @change_options
-    @output_options
-    @functools.wraps(command)
-    def turning(*args: Any, **others: Any) -> Any:
-        return command(*args, **others)
-
-    return turning
-
-
 @circuits.command("list")
-@click.option("--tenant", metavar="NAME", help="Circuits of one tenant.  [default: all]")
-@click.option("--status", type=_STATUS_CHOICE, help="Circuits that stand at one thing.")
-@click.option("--limit", default=50, show_default=True, metavar="N", help="The most to show.")
-@click.option("--cursor", metavar="CURSOR", help="Where to go on, as the page before said.")
+@click.option("--tenant", metavar="NAME", help="Only circuits of this tenant.  [default: all]")
+@click.option("--status", type=_STATUS_CHOICE, help="Only circuits with this status.")
+@click.option("--limit", default=50, show_default=True, metavar="N", help="How many.")
+@CURSOR_OPTION
 @output_options
 @target_options
 def list_(
     tenant: str | None, status: str | None, limit: int, cursor: str | None, place: Target, output: Output
 ) -> None:
-    """List circuits that something ever happened to, and how many runs wait for each.
+    """List the circuits that have recorded a failure or a change, with the number of waiting runs.
 
     \b
     Examples:
@@ -92,111 +65,122 @@ def list_(
         Column("CHANGED", lambda one: one.changed_at),
         Column("WHY", lambda one: one.why, sentence=True),
     ]
-    output.list(
-        page.items,
-        columns,
-        id=lambda one: one.key,
-        empty="No call behind a circuit has failed yet: all of them are closed.",
-        next=page.next,
-        prev=page.prev,
-    )
+    empty = "All circuits are closed: no call behind a circuit has failed yet."
+    output.list(page.items, columns, id=lambda one: one.key, empty=empty, next=page.next, prev=page.prev)
 
 
 @circuits.command()
 @click.argument("key", metavar="CIRCUIT")
-@target_options
-@_tenant_option
+@_TENANT_OPTION
 @output_options
-def show(key: str, tenant: str, place: Target, output: Output) -> None:
-    """Show one circuit: how it stands and since when, who waits, and its settings.
+@target_options
+def show(key: str, tenant: str | None, place: Target, output: Output) -> None:
+    """Show one circuit: its status, the time and reason of the last change, the waiting runs, its settings.
 
     \b
     Examples:
       redrive circuits show payments
     """
-    found = run_on(place, lambda app: app.circuits.get(key, tenant=tenant))
-    if output.json:
-        output.object(found)
-    elif output.quiet:
-        echo(escape_line(found.key))
-    else:
-        for line in _render_circuit(found):
-            echo(escape_line(line))
+
+    async def load(app: Redrive) -> CircuitRecord:
+        return await app.circuits.get(key, tenant=tenant or await home_tenant(app))
+
+    found = run_on(place, load)
+    by = f" by {found.changed_by}" if found.changed_by and found.changed_by != "redrive" else ""
+    lines = [
+        f"Circuit {found.key} of tenant {found.tenant} is {found.status}, {_describe_waiting_runs(found)}.",
+        f"Changed {found.changed_at:%Y-%m-%d %H:%M:%S} UTC{by}{f': {found.why}' if found.why else ''}.",
+    ]
+    if found.until is not None:
+        lines.append(f"It lets probes through at {found.until:%Y-%m-%d %H:%M:%S} UTC.")
+    elif found.status == "OPEN":
+        lines.append(f"It stays open until a user closes it: {circuit_hint('close', found.key, found.tenant)}")
+    if found.settings is not None:
+        lines += [
+            f"  {name}={value}{'  (set by hand)' if name in (found.override or {}) else ''}"
+            for name, value in found.settings.to_json().items()
+            if name != "name"
+        ]
+    output.record(found.key, found, "\n".join(map(escape_line, lines)))
 
 
-@circuits.command(name="open")
-@_state_change_options
-def open_(key: str, tenant: str, reason: str | None, change: ChangeOptions, place: Target, output: Output) -> None:
-    """Let no call through until somebody closes it. Runs wait, or fail if the circuit says so.
+_KEY_ARGUMENT = click.argument("key", metavar="CIRCUIT")
+_status_command = change_command(circuits, _KEY_ARGUMENT, _TENANT_OPTION, REASON_OPTION)
+
+
+@_status_command
+async def open_(app: Redrive, **arguments: Any) -> ChangeResult:
+    """Stop all calls behind the circuit until a user closes it. Runs wait, or fail if its settings say so.
 
     \b
     Examples:
       redrive circuits open payments --reason "the bank asked us to stop"
     """
-
-    async def work(app: Redrive) -> CircuitRecord | None:
-        await _warn_if_unknown(app, key, tenant, change)
-        change.confirm(f"Open circuit {key!r} of tenant {tenant!r}: nothing calls it until it is closed")
-        if change.dry_run:
-            return None
-        return await app.circuits.open(key, tenant=tenant, by=change.by, reason=reason)
-
-    way = f"to go on: {circuit_hint('close', key, tenant)}"
-    _print_result("open", "opened", _describe_circuit(key, tenant), run_on(place, work), output, way)
+    return await _change_status(app, "open", "opened", **arguments)
 
 
-@circuits.command()
-@_state_change_options
-def close(key: str, tenant: str, reason: str | None, change: ChangeOptions, place: Target, output: Output) -> None:
-    """Let calls through at once. Runs that wait go on in growing waves: 10, 100, then 1,000 a second.
+@_status_command
+async def close(app: Redrive, **arguments: Any) -> ChangeResult:
+    """Allow calls at once. Waiting runs continue in growing waves: 10, 100, then 1,000 a second.
 
     \b
     Examples:
       redrive circuits close payments
     """
-
-    async def work(app: Redrive) -> CircuitRecord | None:
-        found = await app.circuits.get(key, tenant=tenant)
-        change.confirm(f"Close circuit {key!r} of tenant {tenant!r}: {_describe_waiting_runs(found)}")
-        if change.dry_run:
-            return None
-        return await app.circuits.close(key, tenant=tenant, by=change.by, reason=reason)
-
-    _print_result("close", "closed", _describe_circuit(key, tenant), run_on(place, work), output)
+    return await _change_status(app, "close", "closed", **arguments)
 
 
-@circuits.command()
-@_state_change_options
-def reset(key: str, tenant: str, reason: str | None, change: ChangeOptions, place: Target, output: Output) -> None:
-    """Close it, forget its failures, and go back to the settings that the code has.
+@_status_command
+async def reset(app: Redrive, **arguments: Any) -> ChangeResult:
+    """Close the circuit, forget its failures, and use the settings of the code again.
 
     \b
     Examples:
       redrive circuits reset payments
     """
-
-    async def work(app: Redrive) -> CircuitRecord | None:
-        found = await app.circuits.get(key, tenant=tenant)
-        change.confirm(f"Reset circuit {key!r} of tenant {tenant!r}: {_describe_waiting_runs(found)}")
-        if change.dry_run:
-            return None
-        return await app.circuits.reset(key, tenant=tenant, by=change.by, reason=reason)
-
-    _print_result("reset", "reset", _describe_circuit(key, tenant), run_on(place, work), output)
+    return await _change_status(app, "reset", "reset", **arguments)
 
 
-@circuits.command("set", short_help="Set some of a circuit's settings, without a deploy.")
-@click.argument("key", metavar="CIRCUIT")
-@click.argument("fields", nargs=-1, metavar="FIELD=VALUE...")
-@click.option("--unset", is_flag=True, help="Go back to the settings that the code has.")
-@target_options
-@_tenant_option
-@change_options
-@output_options
-def set_(
-    key: str, fields: tuple[str, ...], unset: bool, tenant: str, change: ChangeOptions, place: Target, output: Output
-) -> None:
-    """Set some of a circuit's settings, without a deploy. Those not named stay as they are.
+async def _change_status(
+    app: Redrive, verb: str, done: str, *, key: str, tenant: str | None, reason: str | None, change: ChangeOptions
+) -> ChangeResult:
+    tenant = tenant or await home_tenant(app)
+    if verb == "open":
+        await _warn_if_unknown(app, key, tenant, change)
+        effect, advice = "no step calls it until it is closed", f"to close it: {circuit_hint('close', key, tenant)}"
+    else:
+        effect, advice = _describe_waiting_runs(await app.circuits.get(key, tenant=tenant)), ""
+    change.confirm(f"{verb.capitalize()} circuit {key!r} of tenant {tenant!r}: {effect}")
+    if change.dry_run:
+        return _describe_result(verb, done, key, tenant, None)
+    found = await getattr(app.circuits, verb)(key, tenant=tenant, by=change.by, reason=reason)
+    return _describe_result(verb, done, key, tenant, found, advice)
+
+
+def _parse_settings(context: click.Context, _: click.Parameter, fields: tuple[str, ...]) -> dict[str, Any]:
+    from redrive.cli.messages import report_usage_errors
+    from redrive.policy import Circuit
+
+    if bool(fields) == context.params["unset"]:
+        raise click.UsageError("name what to set, as in failures=20, or give --unset alone")
+    settings = dict(map(parse_field, fields))
+    with report_usage_errors():
+        Circuit.from_json(settings)
+    return settings
+
+
+@change_command(
+    circuits,
+    _KEY_ARGUMENT,
+    click.argument("settings", nargs=-1, metavar="[FIELD=VALUE]...", callback=_parse_settings),
+    click.option("--unset", is_flag=True, is_eager=True, help="Use the settings of the code again."),
+    _TENANT_OPTION,
+    short_help="Change settings of a circuit, without a deploy.",
+)
+async def set_(
+    app: Redrive, key: str, settings: dict[str, Any], unset: bool, tenant: str | None, change: ChangeOptions
+) -> ChangeResult:
+    """Change settings of a circuit, without a deploy. Fields that are not named stay as they are.
 
     The fields are failures, window, open_for, probes and on_open.
 
@@ -205,66 +189,36 @@ def set_(
       redrive circuits set payments failures=20 window=2m
       redrive circuits set payments --unset
     """
-    from redrive.cli.options import parse_field
-    from redrive.policy import Circuit
-
-    if bool(fields) == unset:
-        raise click.UsageError("say what to set, as in failures=20; or --unset, and nothing else")
-    settings = dict(map(parse_field, fields))
-    if fields:
-        from redrive.cli.messages import report_usage_errors
-
-        with report_usage_errors():
-            Circuit.from_json(settings)
-
-    async def work(app: Redrive) -> CircuitRecord | None:
-        await _warn_if_unknown(app, key, tenant, change)
-        if change.dry_run:
-            return None
-        if unset:
-            return await app.circuits.unset(key, tenant=tenant, by=change.by)
-        return await app.circuits.set(key, tenant=tenant, by=change.by, **settings)
-
-    more = "in force from the next call or failure on"
-    _print_result("set", "set", _describe_circuit(key, tenant), run_on(place, work), output, more)
+    tenant = tenant or await home_tenant(app)
+    await _warn_if_unknown(app, key, tenant, change)
+    found = None
+    if unset and not change.dry_run:
+        found = await app.circuits.unset(key, tenant=tenant, by=change.by)
+    elif not change.dry_run:
+        found = await app.circuits.set(key, tenant=tenant, by=change.by, **settings)
+    return _describe_result("set", "set", key, tenant, found, "in force from the next call or failure on")
 
 
-def _describe_circuit(key: str, tenant: str) -> tuple[str, str]:
-    """A circuit's key, and how it is called: with its tenant, if there is more than one."""
-    return key, f"circuit {key!r}{'' if tenant == DEFAULT_TENANT else f' of tenant {tenant!r}'}"
-
-
-def _print_result(
-    verb: str, done: str, named: tuple[str, str], found: CircuitRecord | None, output: Output, more: str = ""
-) -> None:
-    key, name = named
+def _describe_result(
+    verb: str, done: str, key: str, tenant: str, found: CircuitRecord | None, more: str = ""
+) -> ChangeResult:
+    name = f"circuit {key!r}{'' if tenant == DEFAULT_TENANT else f' of tenant {tenant!r}'}"
     if found is None:
-        output.done(key, {"key": key, "dry_run": True}, f"would {verb} {name}")
-    else:
-        text = f"{done} {name}: it is {found.status}, {_describe_waiting_runs(found)}"
-        output.done(key, found, f"{text}; {more}" if more else text)
+        return key, {"key": key, "dry_run": True}, f"would {verb} {name}"
+    text = f"{done} {name}: it is {found.status}, {_describe_waiting_runs(found)}"
+    return key, found, f"{text}; {more}" if more else text
 
 
 async def _warn_if_unknown(app: Redrive, key: str, tenant: str, change: ChangeOptions) -> None:
-    """Ask a person about a key that nobody has heard of; a script must have said that it means it."""
-    doubt = await _describe_unknown_circuit(app, key, tenant)
-    if doubt is None:
-        return
-    echo_err(f"Warning: {doubt}")
-    if not (change.yes or change.dry_run or change.is_interactive):
-        raise CommandFailed("nothing was changed: correct the name, or add --yes if it is yet to come", NOT_FOUND)
-
-
-async def _describe_unknown_circuit(app: Redrive, key: str, tenant: str) -> str | None:
+    """Warn of a circuit that neither the store nor the code has; a script must have given `--yes`."""
     from redrive.app.compensation import circuit_names
-    from redrive.cli.options import suggest_names
     from redrive.store.filters import CircuitFilter
 
     page = await app.circuits.list(CircuitFilter(tenant=tenant), limit=500)
     known = {one.key for one in page.items} | set(circuit_names(app.registered_steps))
-    if key in known:
-        return None
-    return f"nobody has heard of a circuit {key!r} of tenant {tenant!r}{suggest_names(key, sorted(known))}"
+    if key not in known:
+        echo_err(f"Warning: circuit {key!r} of tenant {tenant!r} is unknown{suggest_names(key, sorted(known))}")
+        change.require_yes("nothing was changed: correct the name, or add --yes to use a new one", NOT_FOUND)
 
 
 def _describe_waiting_runs(found: CircuitRecord) -> str:
@@ -275,22 +229,3 @@ def _describe_waiting_runs(found: CircuitRecord) -> str:
             return "1 run waits for it"
         case many:
             return f"{many:,} runs wait for it"
-
-
-def _render_circuit(found: CircuitRecord) -> list[str]:
-    by = f" by {found.changed_by}" if found.changed_by and found.changed_by != "redrive" else ""
-    said = [
-        f"Circuit {found.key} of tenant {found.tenant} is {found.status}, {_describe_waiting_runs(found)}.",
-        f"Changed {found.changed_at:%Y-%m-%d %H:%M:%S} UTC{by}{f': {found.why}' if found.why else ''}.",
-    ]
-    if found.until is not None:
-        said.append(f"It lets probes through at {found.until:%Y-%m-%d %H:%M:%S} UTC.")
-    elif found.status == "OPEN":
-        said.append(f"It stays open until somebody closes it: {circuit_hint('close', found.key, found.tenant)}")
-    if found.settings is not None:
-        said += [
-            f"  {name}={value}{'  (set by hand)' if name in (found.override or {}) else ''}"
-            for name, value in found.settings.to_json().items()
-            if name != "name"
-        ]
-    return said

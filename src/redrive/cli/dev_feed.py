@@ -1,37 +1,47 @@
-"""What is happening to the runs of a store, read from it as any program could."""
+"""Events of the runs of a store, for `redrive dev` and the demonstration."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import shlex
 import sys
 from collections import Counter, deque
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 
-from redrive.app import Redrive
-from redrive.cli.example import make_example_input
+from redrive.app import Redrive, Workflow
 from redrive.cli.messages import hint
 from redrive.cli.output import echo, escape_line, fold_text, style_text
 from redrive.cli.worker_process import StopController
 from redrive.clock import SystemClock
 from redrive.core.states import FINAL_RUN_STATUSES, EntryKind, LetterStatus, RunStatus
-from redrive.desk.models import AttemptRecord, DeadLetter, Run, StepRecord
+from redrive.desk.models import DeadLetter, Run, StepRecord
 from redrive.duration import to_datetime
 from redrive.errors import ConfigurationError, NotFound, StoreError
 from redrive.store.filters import LetterFilter, RunFilter
 
-# -- What is happening to the runs of a store, read from it as any program could -------------------------
-
-
 _WAITING_STATUSES = frozenset({RunStatus.DLQ_PENDING, RunStatus.TIMED_OUT})
 _MAX_LETTERS = 500
 _UNKNOWN_TIME = datetime.min.replace(tzinfo=UTC)
+_POLL_INTERVAL = 0.3
+_LEVEL_COLOURS = {"good": "green", "waiting": "yellow", "bad": "red"}
+_MAX_EXAMPLE_DEPTH = 4  # types may contain themselves
+_EXAMPLES_BY_TYPE = {"string": "text", "integer": 1, "number": 1.5, "boolean": True, "array": [], "null": None}
+_EXAMPLES_BY_FORMAT = {
+    "date-time": "2026-01-31T12:00:00Z",
+    "date": "2026-01-31",
+    "time": "12:00:00",
+    "duration": "PT1H",
+    "uuid": "00000000-0000-4000-8000-000000000000",
+}
 
 
 class FeedEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened to a run, in words. `mood`: good, waiting or bad."""
+    """Event of a run. `level` is good, waiting or bad."""
 
     at: datetime
     run: str
@@ -41,9 +51,9 @@ class FeedEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventFeed:
-    """Follows every run from start to end; `events` holds what was decided on the way, newest last.
+    """Decisions about the runs of a store, read by polling. `events` holds the latest, newest last.
 
-    With `endings`, a run's success is told as well.
+    With `endings`, the success of a run is an event as well.
     """
 
     def __init__(self, app: Redrive, *, keeps: int = 50, endings: bool = False) -> None:
@@ -55,39 +65,35 @@ class EventFeed:
         self.fresh: list[FeedEvent] = []
         self._app = app
         self._known: dict[str, RunStatus] = {}
-        self._told: set[tuple[str, int, int, str]] = set()
+        self._seen: set[tuple[str, int, int, str]] = set()
         self._decided: set[str] = set()
 
     @property
     def runs(self) -> int:
-        """How many runs there are."""
+        """Number of runs."""
         return len(self._known)
 
     async def refresh(self) -> None:
-        """Look again; `fresh` holds what happened since the last time."""
-        for run_id in await self._find_new_runs():
-            self._known[run_id] = RunStatus.PENDING
+        """Read the store again; `fresh` holds the events since the last time."""
+        await self._find_new_runs()
         await self._read_letters()
         found: list[FeedEvent] = []
         for run_id, status in list(self._known.items()):
-            if status not in FINAL_RUN_STATUSES:
-                found += await self._refresh_run(run_id)
+            if status in FINAL_RUN_STATUSES:
+                continue
+            try:
+                run = await self._app.runs.get(run_id)
+            except NotFound:  # it was purged meanwhile
+                del self._known[run_id]
+                continue
+            self._known[run_id] = run.status
+            found += self._collect_events(run)
         self.statuses = Counter(self._known.values())
         self.fresh = sorted(found, key=lambda event: event.at)
         self.events.extend(self.fresh)
 
-    async def _refresh_run(self, run_id: str) -> list[FeedEvent]:
-        """What is new about one run; one that was removed by now is forgotten."""
-        try:
-            run = await self._app.runs.get(run_id)
-        except NotFound:
-            del self._known[run_id]
-            return []
-        self._known[run_id] = run.status
-        return self._collect_events(run)
-
-    async def _find_new_runs(self) -> list[str]:
-        """Runs not seen before, oldest first."""
+    async def _find_new_runs(self) -> None:
+        """Add the runs that are not known yet, oldest first."""
         new: list[str] = []
         cursor: str | None = None
         while True:
@@ -95,11 +101,13 @@ class EventFeed:
             unknown = [run.id for run in page.items if run.id not in self._known]
             new += unknown
             cursor = page.next
+            # Lists are newest first, so all runs behind a known one are known.
             if cursor is None or len(unknown) < len(page.items):
-                return new[::-1]
+                break
+        self._known.update((run_id, RunStatus.PENDING) for run_id in reversed(new))
 
     async def _read_letters(self) -> None:
-        """What waits for a person; a run whose letter no longer does is followed again."""
+        """Read the open letters. Follow a run again when its letter was closed."""
         page = await self._app.dlq.list(LetterFilter(status=LetterStatus.OPEN), limit=_MAX_LETTERS)
         self.letters, self.open_letters = page.items[:20], len(page.items)
         waiting = {letter.run_id for letter in page.items}
@@ -112,103 +120,90 @@ class EventFeed:
     def _collect_events(self, run: Run) -> list[FeedEvent]:
         name = run.correlation_id or run.id
         events: list[FeedEvent] = []
+
+        def add(step: str, at: datetime | None, text: str, level: str) -> None:
+            events.append(FeedEvent(at=at or _UNKNOWN_TIME, run=name, step=step, text=text, level=level))
+
         for step in run.steps:
             if step.kind is EntryKind.SLEEP and self._is_new(run, step, 0, "sleep"):
-                events.append(_make_event(name, "sleep", step.began_at, _describe_sleep(step), "waiting"))
+                until = f", until {step.next_at:%H:%M:%S}" if step.next_at else ""
+                add("sleep", step.began_at, f"waits, at no cost{until}", "waiting")
             for number, attempt in enumerate(step.attempts):
-                told_before = not self._is_new(run, step, number, attempt.status)
-                first_success = attempt.attempt == 1 and attempt.status == "SUCCESS" and number == 0
-                if not told_before and not first_success:
-                    at = attempt.ended_at or attempt.began_at
-                    events.append(_make_event(name, step.name, at, attempt.decision, _attempt_level(attempt)))
-        if run.status in FINAL_RUN_STATUSES and run.status is not RunStatus.SUCCESS:
-            at = run.finished_at or _UNKNOWN_TIME
-            events.append(_make_event(name, run.workflow, at, _describe_end(run), "bad"))
-        elif run.status is RunStatus.SUCCESS and self._endings:
-            events.append(_make_event(name, run.workflow, run.finished_at or _UNKNOWN_TIME, "SUCCESS", "good"))
+                is_new = self._is_new(run, step, number, attempt.status)
+                succeeded = attempt.status == "SUCCESS"
+                if is_new and not (succeeded and attempt.attempt == 1 and number == 0):
+                    waits = attempt.next_at is not None or attempt.category is None
+                    level = "good" if succeeded else "waiting" if waits else "bad"
+                    add(step.name, attempt.ended_at or attempt.began_at, attempt.decision, level)
+        if run.status is RunStatus.SUCCESS:
+            if self._endings:
+                add(run.workflow, run.finished_at, "SUCCESS", "good")
+        elif run.status in FINAL_RUN_STATUSES:
+            text = f"{run.status}, a dead letter: {run.code}" if run.letter_id else f"{run.status}: {run.error}"
+            add(run.workflow, run.finished_at, text, "bad")
         return events
 
     def _is_new(self, run: Run, step: StepRecord, number: int, what: str) -> bool:
-        mark = (run.id, step.index, number, what)
-        if mark in self._told:
-            return False
-        self._told.add(mark)
-        return True
-
-
-def _make_event(run: str, step: str, at: datetime, text: str, level: str) -> FeedEvent:
-    return FeedEvent(at=at, run=run, step=step, text=text, level=level)
-
-
-def _describe_end(run: Run) -> str:
-    return f"{run.status}, a dead letter: {run.code}" if run.letter_id else f"{run.status}: {run.error}"
-
-
-def _describe_sleep(step: StepRecord) -> str:
-    return "waits, at no cost" + (f", until {step.next_at:%H:%M:%S}" if step.next_at else "")
-
-
-def _attempt_level(attempt: AttemptRecord) -> str:
-    if attempt.status == "SUCCESS":
-        return "good"
-    return "waiting" if attempt.next_at is not None or attempt.category is None else "bad"
-
-
-# -- Lines that tell what happens while a worker works in this process -----------------------------------
-
-
-_POLL_INTERVAL = 0.3
-_LEVEL_COLOURS = {"good": "green", "waiting": "yellow", "bad": "red"}
+        key = (run.id, step.index, number, what)
+        is_new = key not in self._seen
+        self._seen.add(key)
+        return is_new
 
 
 class EventPrinter:
-    """Tells each decision and each ending once, as it happens."""
+    """Prints each decision and each end of a run once, while a worker runs in this process."""
 
     def __init__(self, app: Redrive) -> None:
         self._app = app
         self._task: asyncio.Task[None] | None = None
 
     def begin(self, stop: StopController) -> None:
-        """Tell until the worker stops; called on its loop."""
+        """Print events until the worker stops; called on its loop."""
         self._task = asyncio.create_task(self._print_events(stop))
 
     async def _print_events(self, stop: StopController) -> None:
-        while stop.worker is None:  # noqa: ASYNC110 - the worker sets it, and knows of no listeners
+        while stop.worker is None:  # noqa: ASYNC110 - the worker sets it, and notifies no listeners
             await asyncio.sleep(_POLL_INTERVAL / 10)
-        news = EventFeed(self._app, endings=True)
+        feed = EventFeed(self._app, endings=True)
         begun = to_datetime(SystemClock().now())
-        echo("\n".join(_list_start_commands(self._app)))
-        while not stop.asked.is_set():
+        name, workflow = next(iter(self._app.registered_workflows.items()))
+        start = hint("runs", "start", name, "--input", shlex.quote(make_example_input(workflow)))
+        echo(f"start a run, from this folder in another terminal:\n    {start}")
+        echo(f"look at it:\n    {hint('runs', 'list')}")
+        while not stop.requested.is_set():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stop.asked.wait(), _POLL_INTERVAL)
-            await self._refresh_feed(news)
-            for event in news.fresh:
-                if event.at >= begun:  # what happened before is no news
-                    _print_event(event)
-
-    async def _refresh_feed(self, news: EventFeed) -> None:
-        """A store that is busy, or closed already, is looked at another time."""
-        news.fresh = []
-        with contextlib.suppress(StoreError, ConfigurationError):
-            await news.refresh()
-
-
-def _list_start_commands(app: Redrive) -> list[str]:
-    """How to start a run of the first workflow, and how to look at it."""
-    import shlex
-
-    name, workflow = next(iter(app.registered_workflows.items()))
-    start = hint("runs", "start", name, "--input", shlex.quote(make_example_input(workflow)))
-    return [
-        "start a run, from this folder in another terminal:",
-        f"    {start}",
-        "look at it:",
-        f"    {hint('runs', 'list')}",
-    ]
+                await asyncio.wait_for(stop.requested.wait(), _POLL_INTERVAL)
+            feed.fresh = []
+            with contextlib.suppress(StoreError, ConfigurationError):  # the store is busy, or closed already
+                await feed.refresh()
+            for event in feed.fresh:
+                if event.at < begun:
+                    continue
+                head = f"{event.at:%H:%M:%S} {escape_line(f'{event.run} {event.step}')}"
+                line = fold_text(f"{head}  {escape_line(event.text)}", sys.stdout, deeper=" " * 9)
+                text = style_text(line[len(head) :], fg=_LEVEL_COLOURS[event.level])
+                echo(f"{head[:9]}{style_text(head[9:], bold=True)}{text}")
 
 
-def _print_event(event: FeedEvent) -> None:
-    time, name = f"{event.at:%H:%M:%S}", escape_line(f"{event.run} {event.step}")
-    line = fold_text(f"{time} {name}  {escape_line(event.text)}", sys.stdout, deeper=" " * 9)
-    text = line[len(f"{time} {name}") :]
-    echo(f"{time} {style_text(name, bold=True)}{style_text(text, fg=_LEVEL_COLOURS[event.level])}")
+def make_example_input(workflow: Workflow[Any, Any, Any]) -> str:
+    """Return an input with a value for each required parameter; {} if the types have no schema."""
+    schema = workflow.signature.schema_in()
+    return json.dumps(_example_value(schema, schema.get("$defs", {})), ensure_ascii=False)
+
+
+def _example_value(schema: dict[str, Any], named: dict[str, Any], depth: int = 0) -> Any:
+    if depth > _MAX_EXAMPLE_DEPTH:
+        return None
+    match schema:
+        case {"default": value} | {"const": value} | {"enum": [value, *_]}:
+            return value
+        case {"$ref": name}:
+            return _example_value(named.get(name.rpartition("/")[2], {}), named, depth + 1)
+        case {"anyOf": [first, *_]} | {"oneOf": [first, *_]} | {"allOf": [first, *_]}:
+            return _example_value(first, named, depth + 1)
+        case {"format": name} if name in _EXAMPLES_BY_FORMAT:
+            return _EXAMPLES_BY_FORMAT[name]
+        case {"type": name} if name in _EXAMPLES_BY_TYPE:
+            return _EXAMPLES_BY_TYPE[name]
+    known = schema.get("properties", {})
+    return {name: _example_value(known[name], named, depth + 1) for name in schema.get("required", []) if name in known}

@@ -1,11 +1,13 @@
-"""What `redrive doctor` looks at. Each check gives a finding: in order, worth a note, or wrong."""
+"""Checks of `redrive doctor`: store, workers and runs, a server, mail and webhooks. `hardening` has the others."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import shutil
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -13,27 +15,37 @@ from redrive.cli.messages import circuit_hint, hint, rewrite_hints, schedule_hin
 from redrive.clock import MICROS, SystemClock
 from redrive.core.audit import read_reason
 from redrive.core.circuit import CircuitStatus
+from redrive.core.notify_rules import NotifyRule, NotifyTarget
 from redrive.core.redact import Redactor
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.desk.settings import KnownSchedule, load_schedules
 from redrive.duration import format_duration, to_datetime
-from redrive.errors import RedriveError, SchemaMismatch
+from redrive.errors import NotAllowed, NotSignedIn, RedriveError, SchemaMismatch, StoreError
 from redrive.store import TENANTS_EXPOSED, open_store
 from redrive.store.account_records import TokenKind, token_invalid_reason
+from redrive.store.encryption.keyring import Unreadable
 from redrive.store.filters import CircuitFilter, LetterFilter, RunFilter
 from redrive.store.port import Store
 from redrive.store.stats import StoreStats
 from redrive.store.workers import WorkerRow, live_workers
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
+    from redrive.remote.place import Remote
 
 _LATE_AFTER = 60 * MICROS
 _MAX_CLOCK_SKEW = 2 * MICROS
 _MIN_FREE_BYTES = 1 << 30
 _MAX_ROWS_READ = 500
 _MAX_NAMED = 5
+_CONNECT_TIMEOUT = 10.0
+_MAX_HOSTS = 20  # webhook hosts that are tried
+_OPEN_CIRCUITS = (CircuitStatus.OPEN, CircuitStatus.HALF_OPEN)
+_OPEN_LETTERS = LetterFilter(status=LetterStatus.OPEN)
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What one check found, and what to do about it."""
+    """Result of one check, and advice if it is not ok."""
 
     check: str
     level: Literal["ok", "note", "wrong"]
@@ -41,213 +53,200 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     advice: str | None = None
 
 
+def ok(check: str, text: str) -> Finding:
+    """Return a finding that everything is in order."""
+    return Finding(check=check, level="ok", text=text)
+
+
+def note(check: str, text: str, advice: str) -> Finding:
+    """Return a finding that may be intended."""
+    return Finding(check=check, level="note", text=text, advice=advice)
+
+
+def wrong(check: str, text: str, advice: str) -> Finding:
+    """Return a finding that makes the doctor fail."""
+    return Finding(check=check, level="wrong", text=text, advice=advice)
+
+
 async def check_store(url: str) -> list[Finding]:
-    """All findings about a store; if it cannot be opened, that is the last one."""
-    where = Redactor().text(url)
-    if (missing := _check_file_exists(url)) is not None:
-        return [missing]
+    """Return all findings about a store. If it cannot be opened, that is the last one."""
+    where, path = Redactor().text(url), None
+    if url.startswith("sqlite:"):
+        from redrive.store.sqlite.connection import parse_url
+
+        address = parse_url(url)
+        path = None if address.in_memory else Path(address.path)
+    if path is not None and not path.exists():
+        advice = f"name the store with --url, $REDRIVE_URL or --app, or create it: {hint('migrate')}"
+        return [wrong("store", f"file {path} does not exist", advice)]
     store = open_store(url, SystemClock())
     try:
         await store.open(migrate=False)
     except SchemaMismatch as error:
-        return [_ok("store", f"{where} answers"), _wrong("schema", rewrite_hints(str(error)), hint("migrate"))]
+        return [ok("store", f"{where} answers"), wrong("schema", rewrite_hints(str(error)), hint("migrate"))]
     except RedriveError as error:
         if TENANTS_EXPOSED in str(error):
-            advice = "undo what was changed about the roles and tables it names; see the page on PostgreSQL"
-            return [_ok("store", f"{where} answers"), _wrong("roles", str(error), advice)]
-        return [
-            _wrong(
-                "store",
-                str(error).partition("; nothing is lost")[0],
-                "see that it runs and that the URL is right (--url, $REDRIVE_URL)",
-            )
-        ]
+            advice = "undo the change of the roles and tables that it names; see the page on PostgreSQL"
+            return [ok("store", f"{where} answers"), wrong("roles", str(error), advice)]
+        advice = "check that it runs and that the URL is right (--url, $REDRIVE_URL)"
+        return [wrong("store", str(error).partition("; nothing is lost")[0], advice)]
     try:
-        found = [_ok("store", f"{where} answers"), _ok("schema", "up to date")]
-        return found + [finding async for finding in _run_checks(store, url)]
+        found = [ok("store", f"{where} answers"), ok("schema", "up to date")]
+        return found + [finding async for finding in _check_open_store(store, url, path)]
     finally:
         await store.close()
 
 
-def _check_file_exists(url: str) -> Finding | None:
-    path = _locate_store_file(url)
-    if path is None or path.exists():
-        return None
-    return _wrong(
-        "store",
-        f"there is no file {path}",
-        f"name the store with --url, $REDRIVE_URL or --app; or make it: {hint('migrate')}",
-    )
-
-
-async def _run_checks(store: Store, url: str) -> AsyncIterator[Finding]:
-    yield _check_roles(url)
-    yield _check_clock(store)
+async def _check_open_store(store: Store, url: str, path: Path | None) -> AsyncIterator[Finding]:
+    if url.startswith("sqlite:"):
+        yield ok("roles", "SQLite has none: every user who can read the file can read all tenants")
+    else:
+        # Opening a PostgreSQL store fails unless this holds.
+        yield ok("roles", "a transaction of one tenant sees no other: proved just now")
+    skew = abs(store.now() - SystemClock().now())
+    if skew > _MAX_CLOCK_SKEW:
+        text = f"this machine's clock and the database's differ by {format_duration(skew / MICROS)}"
+        advice = "Redrive uses the database's clock, so nothing breaks; set up time synchronisation all the same"
+        yield note("clock", text, advice)
+    else:
+        yield ok("clock", "agrees with the store's")
     figures = await store.figures()
     live = live_workers(await store.workers(), store.now())
-    yield await _check_workers(store, live)
-    async for finding in _check_claims(store):
+    async for finding in _check_workers(store, live):
         yield finding
-    yield await _check_stuck_runs(store)
-    yield _check_late_runs(figures, live)
-    yield _check_suspects(figures)
-    for finding in _check_outbox(figures):
+    async for finding in _check_runs(store, figures, live):
         yield finding
-    for finding in check_schedules(await load_schedules(store)):
+    for finding in (*_check_outbox(figures), *check_schedules(await load_schedules(store))):
         yield finding
     async for finding in _check_circuits(store):
         yield finding
-    yield await _check_letters(store)
+    page = await store.letters(_OPEN_LETTERS, limit=_MAX_ROWS_READ, cursor=None)
+    if page.items:
+        count = f"{len(page.items)}{'+' if page.next else ''}"
+        oldest = to_datetime(min(letter.failed_at for letter in page.items))
+        text = f"{count} wait{'s' * (count == '1')} for a person, since {oldest:%Y-%m-%d %H:%M} UTC"
+        yield note("letters", text, hint("dlq", "list"))
+    else:
+        yield ok("letters", "no dead letter waits for a person")
     async for finding in _check_tokens(store):
         yield finding
-    yield _check_disk(url)
+    yield _check_disk(path)
 
 
-def _check_roles(url: str) -> Finding:
-    """PostgreSQL proves it whenever a store is opened, and refuses otherwise."""
-    if url.startswith("sqlite:"):
-        return _ok("roles", "SQLite has none: whoever reads the file reads all tenants")
-    return _ok("roles", "a transaction of one tenant sees no other: proved just now")
+def _check_disk(path: Path | None) -> Finding:
+    if path is None:
+        return ok("disk", "not checked: it belongs to the database server")
+    free = shutil.disk_usage(path.resolve().parent).free
+    text = f"{free / (1 << 30):.1f} GiB free beside {path}"
+    if free > _MIN_FREE_BYTES:
+        return ok("disk", text)
+    return wrong("disk", text, "free some space: a full disk stops all runs")
 
 
-def _check_clock(store: Store) -> Finding:
-    apart = abs(store.now() - SystemClock().now())
-    if apart > _MAX_CLOCK_SKEW:
-        return _note(
-            "clock",
-            f"this machine's clock and the database's are {format_duration(apart / MICROS)} apart",
-            "the database's clock decides, so nothing breaks; set up time synchronisation all the same",
-        )
-    return _ok("clock", "agrees with the store's")
-
-
-async def _check_workers(store: Store, live: list[WorkerRow]) -> Finding:
+async def _check_workers(store: Store, live: list[WorkerRow]) -> AsyncIterator[Finding]:
     if live:
-        names = ", ".join(row.name for row in live[:5])
-        return _ok("workers", f"{len(live)} alive: {names}{' …' if len(live) > 5 else ''}")
-    unfinished = RunFilter(status=[RunStatus.PENDING, RunStatus.RUNNING, RunStatus.SLEEPING])
-    waiting = (await store.runs(unfinished, limit=1, cursor=None)).items
-    if not waiting:
-        return _note("workers", "none is alive; no run waits for one", worker_hint())
-    return _wrong("workers", "none is alive, and runs wait for one", f"start one: {worker_hint()}")
-
-
-async def _check_claims(store: Store) -> AsyncIterator[Finding]:
+        names = ", ".join(row.name for row in live[:_MAX_NAMED])
+        yield ok("workers", f"{len(live)} alive: {names}{' …' if len(live) > _MAX_NAMED else ''}")
+    else:
+        unfinished = RunFilter(status=[RunStatus.PENDING, RunStatus.RUNNING, RunStatus.SLEEPING])
+        if (await store.runs(unfinished, limit=1, cursor=None)).items:
+            yield wrong("workers", "none is alive, and runs wait for one", f"start one: {worker_hint()}")
+        else:
+            yield note("workers", "none is alive; no run waits for one", worker_hint())
     for workflow, count in (await store.unclaimable(())).items():
-        yield _wrong(
-            "claims",
-            f"{count} due run{'s' * (count != 1)} of {workflow!r}: no live worker has it registered",
-            f"start a worker whose app has this workflow: {worker_hint()}",
-        )
+        yield _unclaimable(workflow, count)
     for workflow, by in (await store.paused()).items():
-        yield _note("paused", f"{workflow!r}, by {by}", f"to go on: {hint('workflows', 'resume', workflow)}")
+        yield _paused(workflow, by)
 
 
-async def _check_stuck_runs(store: Store) -> Finding:
-    """Chores end these within seconds wherever a worker lives, so what is left shows that none does."""
+def _unclaimable(workflow: str, count: int) -> Finding:
+    text = f"{count} due run{'s' * (count != 1)} of {workflow!r}: no live worker has it registered"
+    return wrong("claims", text, f"start a worker whose app has this workflow: {worker_hint()}")
+
+
+def _paused(workflow: str, by: str) -> Finding:
+    return note("paused", f"{workflow!r}, by {by}", f"to resume it: {hint('workflows', 'resume', workflow)}")
+
+
+async def _check_runs(store: Store, figures: StoreStats, live: list[WorkerRow]) -> AsyncIterator[Finding]:
     overdue = await store.overdue(_LATE_AFTER, _MAX_ROWS_READ)
     hung = await store.hung(_LATE_AFTER, _MAX_ROWS_READ)
     ids = list(dict.fromkeys(held.run.public_id for held in [*overdue, *hung]))
-    if not ids:
-        return _ok("stuck", "no run is past its deadline or hangs in a step")
-    return _wrong(
-        "stuck",
-        f"{len(ids)} run{'s' * (len(ids) != 1)} past a deadline or hanging in a step, such as {ids[0]}",
-        f"a live worker clears these; look at one: {hint('runs', 'why', ids[0])}",
-    )
-
-
-def _check_late_runs(figures: StoreStats, live: list[WorkerRow]) -> Finding:
-    count = sum(figures.overdue.values())
-    if not count or figures.due_since is None:
-        return _ok("late", "no due run has waited for more than a minute")
-    oldest = format_duration((figures.now - figures.due_since) / MICROS)
-    advice = "add workers, or raise WORKER_CONCURRENCY" if live else f"start a worker: {worker_hint()}"
-    return _wrong("late", f"{count} due run{'s' * (count != 1)} late, the oldest by {oldest}", advice)
-
-
-def _check_suspects(figures: StoreStats) -> Finding:
-    """Each is tried alone from now on; whoever kills workers again and again ends as a letter."""
-    count = figures.suspects
-    if not count:
-        return _ok("suspects", "no unfinished run has seen its worker die")
-    return _note(
-        "suspects",
-        f"{count} unfinished run{'s' * (count != 1)} whose worker died with it",
-        "see in the worker's log, or the kernel's, what ended it: memory is the usual cause",
-    )
+    if ids:
+        # A live worker ends such runs within seconds, so they show that there is none.
+        text = f"{len(ids)} run{'s' * (len(ids) != 1)} past a deadline or hanging in a step, such as {ids[0]}"
+        advice = f"a live worker ends these; look at one: {hint('runs', 'why', ids[0])}"
+        yield wrong("stuck", text, advice)
+    else:
+        yield ok("stuck", "no run is past its deadline or hangs in a step")
+    late = sum(figures.overdue.values())
+    if late and figures.due_since is not None:
+        oldest = format_duration((figures.now - figures.due_since) / MICROS)
+        advice = "add workers, or raise WORKER_CONCURRENCY" if live else f"start a worker: {worker_hint()}"
+        yield wrong("late", f"{late} due run{'s' * (late != 1)} late, the oldest by {oldest}", advice)
+    else:
+        yield ok("late", "no due run has waited for more than a minute")
+    if figures.suspects:
+        runs = "run whose worker died while executing it"
+        if figures.suspects > 1:
+            runs = "runs whose worker died while executing them"
+        advice = "find the cause in the log of the worker or of the kernel: memory is the usual one"
+        yield note("suspects", f"{figures.suspects} unfinished {runs}", advice)
+    else:
+        yield ok("suspects", "no unfinished run has lost its worker")
 
 
 def _check_outbox(figures: StoreStats) -> Iterator[Finding]:
-    """Sinks that nothing arrives at. Where there is no sink, there is nothing to say."""
+    """Yield findings about sinks that get no messages; nothing if there are no sinks."""
     for each in figures.sinks:
         late = 0 if each.due_since is None else figures.now - each.due_since
         if late > _LATE_AFTER:
-            yield _wrong(
-                "outbox",
-                f"{each.pending:,} messages wait for {each.sink!r}, the first for {format_duration(late / MICROS)}",
-                f"run a worker whose app has this sink, and see how it answers: {hint('outbox', 'list')}",
-            )
+            text = f"{each.pending:,} messages wait for {each.sink!r}, the first for {format_duration(late / MICROS)}"
+            advice = f"run a worker whose app has this sink, and look at its errors: {hint('outbox', 'list')}"
+            yield wrong("outbox", text, advice)
         if each.dead:
-            yield _note(
-                "outbox", f"{each.dead:,} messages to {each.sink!r} wait for a person", hint("outbox", "blocked")
-            )
+            text = f"{each.dead:,} messages to {each.sink!r} wait for a person"
+            yield note("outbox", text, hint("outbox", "blocked"))
     if figures.sinks and not any(each.dead or each.due_since is not None for each in figures.sinks):
-        yield _ok("outbox", "everything that was due is delivered")
+        yield ok("outbox", "all due messages are delivered")
 
 
 def check_schedules(known: Sequence[KnownSchedule]) -> Iterator[Finding]:
-    """Schedules whose time passed and nothing was started. Where there is none, there is nothing to say."""
+    """Yield findings about schedules that missed their time; nothing if there are no schedules."""
     late = [one for one in known if one.late_since is not None]
-    yield from map(_describe_late_schedule, late[:_MAX_NAMED])
+    for one in late[:_MAX_NAMED]:
+        what = f"{one.name!r} of {one.workflow!r} (tenant {one.tenant!r}) was due {one.late_since:%Y-%m-%d %H:%M %Z}"
+        if one.live:
+            advice = "look for its error in the log of the workers that have it"
+            yield wrong("schedules", f"{what}, and its worker did not start it", advice)
+        else:
+            forget = schedule_hint("forget", one.workflow, one.name, one.tenant)
+            advice = f"start a worker whose app has it: {worker_hint()}; if no code has it any more: {forget}"
+            yield wrong("schedules", f"{what}, and no live worker has it", advice)
     if len(late) > _MAX_NAMED:
-        yield _wrong("schedules", f"{len(late) - _MAX_NAMED} more are late", hint("schedules", "list"))
+        yield wrong("schedules", f"{len(late) - _MAX_NAMED} more are late", hint("schedules", "list"))
     if known and not late:
-        yield _ok("schedules", f"{len(known)}, none of them late")
-
-
-def _describe_late_schedule(one: KnownSchedule) -> Finding:
-    what = f"{one.name!r} of {one.workflow!r} (tenant {one.tenant!r}) was due {one.late_since:%Y-%m-%d %H:%M %Z}"
-    if one.live:
-        advice = "see in the log of the workers that have it what keeps them from that"
-        return _wrong("schedules", f"{what}, and its worker did not start it", advice)
-    forget = schedule_hint("forget", one.workflow, one.name, one.tenant)
-    advice = f"start a worker whose app has it: {worker_hint()}; if no code has it any more: {forget}"
-    return _wrong("schedules", f"{what}, and no live worker has it", advice)
+        yield ok("schedules", f"{len(known)}, none of them late")
 
 
 async def _check_circuits(store: Store) -> AsyncIterator[Finding]:
-    """Dependencies that are not called. Most of the time there is none."""
     found = [
         row
-        for status in (CircuitStatus.OPEN, CircuitStatus.HALF_OPEN)
+        for status in _OPEN_CIRCUITS
         for row in (await store.circuits(CircuitFilter(status=status), limit=_MAX_NAMED, cursor=None)).items
     ]
     for row in found:
         since = format_duration(max(0, store.now() - row.changed_at) / MICROS)
         waiting = f"{row.parked:,} run{'s' * (row.parked != 1)} parked"
         why = None if row.why is None else read_reason(row.changed_by, row.why)
-        yield _note(
-            "circuits",
-            f"{row.key!r} of tenant {row.tenant!r} is {row.status} since {since}, {waiting}: {why}",
-            circuit_hint("show", row.key, row.tenant),
-        )
+        text = f"{row.key!r} of tenant {row.tenant!r} is {row.status} since {since}, {waiting}: {why}"
+        yield note("circuits", text, circuit_hint("show", row.key, row.tenant))
     if not found:
-        yield _ok("circuits", "all closed")
-
-
-async def _check_letters(store: Store) -> Finding:
-    page = await store.letters(LetterFilter(status=LetterStatus.OPEN), limit=_MAX_ROWS_READ, cursor=None)
-    if not page.items:
-        return _ok("letters", "no dead letter waits for a person")
-    count = f"{len(page.items)}{'+' if page.next else ''}"
-    oldest = to_datetime(min(letter.failed_at for letter in page.items))
-    text = f"{count} wait{'s' * (count == '1')} for a person, since {oldest:%Y-%m-%d %H:%M} UTC"
-    return _note("letters", text, hint("dlq", "list"))
+        yield ok("circuits", "all closed")
 
 
 async def _check_tokens(store: Store) -> AsyncIterator[Finding]:
-    """Report tokens that stopped working because of their maker; where there is none, nothing."""
+    """Yield tokens that stopped working because of the user who created them."""
     lapsed = [
         (row, reason)
         for row in await store.accounts.tokens(None)
@@ -256,42 +255,121 @@ async def _check_tokens(store: Store) -> AsyncIterator[Finding]:
         and (reason := await token_invalid_reason(store.accounts, row, store.now())) is not None
     ]
     for row, reason in lapsed[:_MAX_NAMED]:
-        yield _note(
-            "tokens",
-            f"{row.id} ({row.name!r} of tenant {row.tenant!r}) does not work: {reason}",
-            f"create a new one, and then: {hint('tokens', 'revoke', row.id)}",
-        )
+        advice = f"create a new one, and then: {hint('tokens', 'revoke', row.id)}"
+        yield note("tokens", f"{row.id} ({row.name!r} of tenant {row.tenant!r}) does not work: {reason}", advice)
     if len(lapsed) > _MAX_NAMED:
-        yield _note("tokens", f"{len(lapsed) - _MAX_NAMED} more do not work", hint("tokens", "list"))
+        yield note("tokens", f"{len(lapsed) - _MAX_NAMED} more do not work", hint("tokens", "list"))
 
 
-def _check_disk(url: str) -> Finding:
-    path = _locate_store_file(url)
-    if path is None:
-        return _ok("disk", "is the database server's affair")
-    free = shutil.disk_usage(path.resolve().parent).free
-    text = f"{free / (1 << 30):.1f} GiB free beside {path}"
-    return (
-        _ok("disk", text) if free > _MIN_FREE_BYTES else _wrong("disk", text, "make room: a full disk stops all runs")
-    )
+async def check_server(server: Remote) -> list[Finding]:
+    """Return all findings about a server. If it cannot be used, that is the last one."""
+    found: list[Finding] = []
+    async with server.client():
+        try:
+            found += [finding async for finding in _check_reachable_server(server)]
+        except NotSignedIn as error:
+            found.append(wrong("token", str(error), "put a valid token into REDRIVE_TOKEN"))
+        except StoreError as error:
+            text = str(error).partition("; nothing is lost")[0]
+            advice = "check that it runs, that its database runs, and that the URL is right"
+            found.append(wrong("server", text, advice))
+    return found
 
 
-def _locate_store_file(url: str) -> Path | None:
-    if not url.startswith("sqlite:"):
+async def _check_reachable_server(server: Remote) -> AsyncIterator[Finding]:
+    from redrive.cli.hardening import check_address
+
+    me = await server.me()
+    yield ok("server", f"{server.address} answers")
+    yield check_address(server.address)
+    yield ok("token", f"{me['who']}, {me['role']} of {me['tenant']}")
+    workflows = await server.workflows.list()
+    if served := [one.name for one in workflows if one.workers]:
+        yield ok("workers", f"live ones have {', '.join(served)}")
+    else:
+        yield note("workers", "none is alive", f"start one: {worker_hint()}")
+    for one in workflows:
+        if one.unclaimable:
+            yield _unclaimable(one.name, one.unclaimable)
+        if one.paused_by is not None:
+            yield _paused(one.name, one.paused_by)
+    for finding in check_schedules(await server.schedules.list()):
+        yield finding
+    try:
+        pages = [
+            await server.circuits.list(CircuitFilter(status=status), limit=_MAX_NAMED) for status in _OPEN_CIRCUITS
+        ]
+    except NotAllowed:
+        pass  # a token for single workflows may not see circuits
+    else:
+        circuits = [one for page in pages for one in page.items]
+        for each in circuits:
+            text = f"{each.key!r} of tenant {each.tenant!r} is {each.status}, {each.parked:,} parked: {each.why}"
+            yield note("circuits", text, circuit_hint("show", each.key, each.tenant))
+        if not circuits:
+            yield ok("circuits", "all closed")
+    count = await server.dlq.count(_OPEN_LETTERS)
+    if count:
+        yield note("letters", f"{count:,} wait{'s' * (count == 1)} for a person", hint("dlq", "list"))
+    else:
+        yield ok("letters", "no dead letter waits for a person")
+
+
+async def check_notifications(app: Redrive) -> list[Finding]:
+    """Try the mail server and the webhooks of an app and of its stored rules, without sending anything."""
+    from redrive.app.runtime import make_store
+
+    rules = [each.own_options.notify for each in app.registered_workflows.values()]
+    in_code = [target for rule in rules if rule is not None for target in rule.targets]
+    targets = [*(target for target in in_code if target.kind == "email"), *app.channels.all()]
+    store = make_store(app.settings, SystemClock())
+    await store.open(migrate=False)
+    try:
+        for row in await store.notices.rules():
+            if not isinstance(row.rule, Unreadable):
+                targets += NotifyRule.from_json(json.loads(row.rule)).targets
+        return [*await _check_mail(app, targets), *await _check_webhooks(app, targets)]
+    finally:
+        await store.close()
+
+
+async def _check_mail(app: Redrive, targets: Sequence[NotifyTarget]) -> list[Finding]:
+    from redrive.notify.senders import MailServer
+
+    recipients = sorted({target.to for target in targets if target.kind == "email"})
+    if not app.settings.smtp_url and not recipients:
+        return []
+    try:
+        server = MailServer.read(app.settings.smtp_url, app.settings.smtp_from)
+        await server.check_connection(_CONNECT_TIMEOUT)
+    except (RedriveError, OSError, TimeoutError) as error:
+        effect = f", so {recipients[0]} gets no mail" if recipients else ""
+        advice = "check $REDRIVE_SMTP_URL where the workers run; waiting mails are sent when it is right"
+        return [wrong("mail", f"{str(error) or type(error).__name__}{effect}", advice)]
+    return [ok("mail", f"{server.host}:{server.port} takes mails")]
+
+
+async def _check_webhooks(app: Redrive, targets: Sequence[NotifyTarget]) -> list[Finding]:
+    """Connect once to each host that notifications and sinks call."""
+    from redrive.http.ssrf import check_url, resolve_url
+
+    urls = [target.to for target in targets if target.kind in ("slack", "teams", "webhook")]
+    urls += [url for each in app.registered_sinks.values() if (url := getattr(each.sink, "url", None))]
+    by_origin: dict[str, str] = {}
+    for url in urls:
+        by_origin.setdefault(check_url(url, app.channels.allowed).origin, url)
+
+    async def try_connect(origin: str, url: str) -> Finding | None:
+        try:
+            async with asyncio.timeout(_CONNECT_TIMEOUT):
+                target = await resolve_url(url, app.channels.allowed)
+                _, writer = await asyncio.open_connection(target.addresses[0], target.url.port)
+                writer.close()
+        except (RedriveError, OSError, TimeoutError) as error:
+            text = f"{origin} cannot be reached: {str(error) or type(error).__name__}"
+            return wrong("webhooks", text, "check the URL; waiting messages are retried automatically")
         return None
-    from redrive.store.sqlite.connection import parse_url
 
-    address = parse_url(url)
-    return None if address.in_memory else Path(address.path)
-
-
-def _ok(check: str, text: str) -> Finding:
-    return Finding(check=check, level="ok", text=text)
-
-
-def _note(check: str, text: str, advice: str) -> Finding:
-    return Finding(check=check, level="note", text=text, advice=advice)
-
-
-def _wrong(check: str, text: str, advice: str) -> Finding:
-    return Finding(check=check, level="wrong", text=text, advice=advice)
+    tried = list(by_origin.items())[:_MAX_HOSTS]
+    found = [each for each in await asyncio.gather(*(try_connect(*one) for one in tried)) if each is not None]
+    return found or ([ok("webhooks", f"{len(tried)} can be reached")] if tried else [])

@@ -1,8 +1,7 @@
-"""Commands to type next, written so that they work where they are read.
+"""Exit codes, errors that end a command, and hints: commands for the user to type next.
 
-A hint names the program in a way that the reader's shell understands, and carries on the `--app` and
-`--url` that the present command was given. What came from the environment is there for the next
-command as well, so it is left out.
+A hint names the program so that the user's shell finds it, and repeats the `--app` and `--url` of the present
+command. Values from the environment are not repeated: the next command reads them as well.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from redrive.core.redact import escape_controls
 if TYPE_CHECKING:
     from redrive.errors import RedriveError
 
-# -- How a command ends: the exit codes, and errors that become a message and one of them ----------------
-
-
 FAILED = 1
 USAGE = 2
 NOT_FOUND = 3
 CONFLICT = 4
 REFUSED = 5
 INTERRUPTED = 130
+
+_QUOTED_COMMAND = re.compile(r"`redrive ([^`]+)`")
+_APP_PLACEHOLDER = "module:app"
 
 
 class CommandFailed(click.ClickException):
@@ -44,25 +43,26 @@ class CommandFailed(click.ClickException):
         self.exit_code = code  # type: ignore[misc]  # click reads it from the instance
 
     def format_message(self) -> str:
-        """The message as it is shown, after the word `Error:`."""
+        """Return the message that click prints after `Error:`."""
         return _format_error(self.message)
 
 
 class UsageError(click.UsageError):
-    """Ends a command that was called wrongly, with advice."""
+    """Ends a command that was called wrongly, with exit code 2."""
 
     def format_message(self) -> str:
-        """The message as it is shown, after the word `Error:`."""
+        """Return the message that click prints after `Error:`."""
         return _format_error(self.message)
 
 
 def _format_error(message: str) -> str:
     shown = escape_controls(message, lines=True)
+    # Fold with the prefix that click adds, so that the first line has the right width.
     return fold_text(f"Error: {shown}", sys.stderr).removeprefix("Error: ")
 
 
 def exit_code_for(error: RedriveError) -> int:
-    """The exit code that tells a script what kind of error this is."""
+    """Return the exit code for an error of Redrive."""
     from redrive.errors import Conflict, InputError, NotAllowed, NotFound, NotSignedIn, UnknownWorkflow
 
     match error:
@@ -78,22 +78,22 @@ def exit_code_for(error: RedriveError) -> int:
 
 @contextmanager
 def report_errors() -> Iterator[None]:
-    """Turn Redrive's errors, which say what to do, into the end of the command."""
-    from redrive.cli.messages import rewrite_hints
+    """End the command with a message and an exit code if Redrive raises one of its errors."""
     from redrive.errors import RedriveError, StoreUnavailable
 
     try:
         yield
     except StoreUnavailable as error:
-        what, _, _ = str(error).partition("; nothing is lost")  # a worker asks again, a command does not
-        raise CommandFailed(f"{what}: see that it runs, and that the URL is right (--url, $REDRIVE_URL)") from error
+        # The rest of the message is about workers, which try again. A command does not.
+        what, _, _ = str(error).partition("; nothing is lost")
+        raise CommandFailed(f"{what}: check that it runs and that the URL is right (--url, $REDRIVE_URL)") from error
     except RedriveError as error:
         raise CommandFailed(rewrite_hints(str(error)), exit_code_for(error)) from error
 
 
 @contextmanager
 def report_usage_errors() -> Iterator[None]:
-    """The same around values from the command line: a wrong one means that the command was called wrongly."""
+    """End the command with exit code 2 if a value from the command line is invalid."""
     from redrive.errors import ConfigurationError
 
     try:
@@ -102,25 +102,18 @@ def report_usage_errors() -> Iterator[None]:
         raise CommandFailed(str(error), USAGE) from error
 
 
-# -- Commands to type next, written so that they work where they are read --------------------------------
-
-
-_QUOTED_COMMAND = re.compile(r"`redrive ([^`]+)`")
-_APP_PLACEHOLDER = "module:app"
-
-
 def hint(*words: str) -> str:
-    """`redrive WORDS`, for the store and the app that this command is about."""
-    return " ".join([program_name(), *words, *_target_arguments()])
+    """Return `redrive WORDS` for the store and the app of this command."""
+    return " ".join([program_name(), *words, *_repeat_option("target"), *_repeat_option("url")])
 
 
 def circuit_hint(verb: str, key: str, tenant: str) -> str:
-    """`redrive circuits VERB` for this tenant's circuit and no other's."""
+    """Return `redrive circuits VERB` for a circuit of a tenant."""
     return hint("circuits", verb, shlex.quote(key), *_tenant_arguments(tenant))
 
 
 def schedule_hint(verb: str, workflow: str, name: str, tenant: str) -> str:
-    """`redrive schedules VERB` for this tenant's schedule and no other's."""
+    """Return `redrive schedules VERB` for a schedule of a tenant."""
     return hint("schedules", verb, shlex.quote(workflow), shlex.quote(name), *_tenant_arguments(tenant))
 
 
@@ -131,27 +124,23 @@ def _tenant_arguments(tenant: str) -> list[str]:
 
 
 def worker_hint() -> str:
-    """The command that starts a worker; `module:app` stands for an app that nobody has named."""
+    """Return the command that starts a worker, with `module:app` if no app was named."""
     return " ".join([program_name(), "worker", app_name(), *_repeat_option("url")])
 
 
 def app_name() -> str:
-    """The app this command is about, as `module:app`."""
+    """Return the app of this command as `module:app`."""
     context = click.get_current_context(silent=True)
     return (context.params.get("target") if context else None) or _APP_PLACEHOLDER
 
 
 def rewrite_hints(text: str) -> str:
-    """A message of the engine, which knows nothing of command lines, with its `redrive ...` as hints."""
+    """Turn each `redrive ...` in a message of the engine into a hint for this command line."""
     return _QUOTED_COMMAND.sub(lambda found: f"`{hint(found[1])}`", text)
 
 
-def _target_arguments() -> list[str]:
-    return [*_repeat_option("target"), *_repeat_option("url")]
-
-
 def _repeat_option(name: str) -> list[str]:
-    """An option as it was given on the command line; a password in a URL is not repeated."""
+    """Return an option as the user typed it, without a password in a URL."""
     from click.core import ParameterSource
 
     context = click.get_current_context(silent=True)
@@ -166,19 +155,21 @@ def _repeat_option(name: str) -> list[str]:
 
 
 def program_name() -> str:
-    """What to type for `redrive`: its name if it was found by its name, else where it is."""
+    """Return what to type for `redrive`: the name if the shell finds it, else the path."""
     called = Path(sys.argv[0])
     if called.name.removesuffix(".exe") == "redrive":
         found = shutil.which("redrive")
-        return "redrive" if found and _is_same_file(Path(found), called) else sys.argv[0]
-    script = Path(sys.executable).with_name("redrive")  # called as `python -m redrive`, which is longer
+        is_found = found and os.path.exists(found) and called.exists() and os.path.samefile(found, called)
+        return "redrive" if is_found else sys.argv[0]
+    # Called as `python -m redrive`; the script beside Python is shorter to type.
+    script, here = Path(sys.executable).with_name("redrive"), Path.cwd()
     if not script.exists():
         return f"{shlex.quote(sys.executable)} -m redrive"
-    return shlex.quote(_shorten_path(script))
+    return shlex.quote(str(script.relative_to(here) if script.is_relative_to(here) else script))
 
 
 def list_path_commands() -> list[str]:
-    """What to type first in a new terminal, wherever that is, so that `redrive` alone is enough."""
+    """Return the commands that make `redrive` available in a new terminal."""
     if program_name() == "redrive":
         return []
     folder = Path(sys.executable).parent
@@ -186,13 +177,3 @@ def list_path_commands() -> list[str]:
     if activate.exists():
         return [f". {shlex.quote(str(activate))}"]
     return [f'export PATH={shlex.quote(str(folder))}:"$PATH"']
-
-
-def _is_same_file(one: Path, other: Path) -> bool:
-    return one.exists() and other.exists() and os.path.samefile(one, other)
-
-
-def _shorten_path(path: Path) -> str:
-    """A path as seen from the current folder, if it lies in there."""
-    here = Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

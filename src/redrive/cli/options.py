@@ -1,4 +1,4 @@
-"""Inputs given on the command line, and the workflow they are for."""
+"""Options and arguments that commands share: changes, ids, times and inputs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import json
 import signal
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -23,11 +23,16 @@ from redrive.cli.output import echo_err, escape_line
 if TYPE_CHECKING:
     from redrive.app import Redrive, Workflow
 
-# -- Changing things: who did it, whether it is only tried, and whether to ask first ---------------------
+_LETTER_PREFIX = "dl-"
+_ID_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+_ID_LENGTH = 26
+_MAX_RUNS_READ = 10_000  # runs that are searched for the prefix of an id
+_MAX_CLOCK_DRIFT = timedelta(hours=1)  # between the process that made an id and the store
+_MAX_PROBLEMS = 5  # reported problems of one input
 
 
 class ChangeOptions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How a change is to be made."""
+    """Options of a command that changes something."""
 
     by: str
     dry_run: bool
@@ -35,11 +40,11 @@ class ChangeOptions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def is_interactive(self) -> bool:
-        """True if there is a person to ask."""
+        """True if the user can be asked: standard input and standard error are terminals."""
         return sys.stdin.isatty() and sys.stderr.isatty()
 
     def confirm(self, what: str) -> None:
-        """Ask a person; a script that has no terminal is never asked."""
+        """Ask the user to confirm. A script without a terminal is not asked."""
         if self.yes or self.dry_run or not self.is_interactive:
             return
         with interruptible_prompt():
@@ -47,18 +52,18 @@ class ChangeOptions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         if not agreed:
             raise CommandFailed("nothing was changed", REFUSED)
 
-    def require_yes(self, otherwise: str, code: int = REFUSED) -> None:
-        """End the command where nobody can be asked and nobody said `--yes`."""
+    def require_yes(self, message: str, code: int = REFUSED) -> None:
+        """End the command if the user cannot be asked and `--yes` was not given."""
         if not (self.yes or self.dry_run or self.is_interactive):
-            raise CommandFailed(otherwise, code)
+            raise CommandFailed(message, code)
 
 
 def change_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command `--dry-run`, `--yes` and `--by`; it receives them as `change`."""
 
-    @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
-    @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-    @click.option("--by", metavar="NAME", help="Who does it, for the record.  [default: your user name]")
+    @click.option("--dry-run", is_flag=True, help="Print what would be done, and change nothing.")
+    @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+    @click.option("--by", metavar="NAME", help="Your name in the audit log.  [default: your user name]")
     @functools.wraps(command)
     def with_change(*args: Any, dry_run: bool, yes: bool, by: str | None, **others: Any) -> Any:
         change = ChangeOptions(by=name_or_current_user(by, "--by"), dry_run=dry_run, yes=yes)
@@ -69,7 +74,8 @@ def change_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def interruptible_prompt() -> Iterator[None]:
-    """Let one Ctrl-C end a question; while an event loop runs, Python keeps the first one for the loop."""
+    """Let the first Ctrl-C end a prompt."""
+    # While an event loop runs, asyncio's handler takes the first Ctrl-C and the prompt would not notice it.
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or before is None:
         yield
@@ -82,19 +88,16 @@ def interruptible_prompt() -> Iterator[None]:
 
 
 def name_or_current_user(name: str | None, option: str) -> str:
-    """Whom an option names, and whoever is at the keyboard where it was left out.
-
-    An empty name is refused: it is what a script gives whose variable is not set.
-    """
+    """Return the name that an option gives, else the current user."""
     if name is None:
         return current_user()
-    if not name.strip():
-        raise UsageError(f"{option} is empty: give a name, or leave {option} out to mean yourself")
+    if not name.strip():  # a script whose variable is not set passes an empty name
+        raise UsageError(f"{option} is empty: give a name, or leave {option} out to use your user name")
     return name
 
 
 def current_user() -> str:
-    """Who is at the keyboard, for what is recorded."""
+    """Return the name of the operating system's user, for the audit log."""
     import getpass
 
     try:
@@ -103,13 +106,8 @@ def current_user() -> str:
         return "unknown"
 
 
-async def for_each_id_or_exit(ids: Sequence[str], act: Callable[[str], Awaitable[None]]) -> None:
-    """Do the same to each; one that fails does not keep the others from it. Ends with the worst exit code."""
-    exit_if_failed(await for_each_id(ids, act))
-
-
 async def for_each_id(ids: Sequence[str], act: Callable[[str], Awaitable[None]]) -> int:
-    """The same, and goes on after it: returns the worst exit code, 0 if all went well."""
+    """Call `act` with each id, also after one has failed. Return the highest exit code."""
     from redrive.errors import RedriveError
 
     worst = 0
@@ -126,58 +124,49 @@ async def for_each_id(ids: Sequence[str], act: Callable[[str], Awaitable[None]])
 
 
 def exit_if_failed(code: int) -> None:
-    """End the command here, unless all went well."""
+    """End the command unless the exit code is 0."""
     if code:
         raise click.exceptions.Exit(code)
 
 
-# -- Ids as people give them: whole, by a prefix that fits one thing only, or from standard input --------
-
-
-_LETTER_PREFIX = "dl-"
-_ID_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
-_ID_LENGTH = 26
-_MAX_RUNS_READ = 10_000  # how many things are looked through for a prefix
-_MAX_CLOCK_DRIFT = timedelta(hours=1)  # between the clock of whoever made an id and the store's
-
-
 def read_ids(words: Sequence[str]) -> list[str]:
-    """The ids on the command line; `-` stands for those on standard input, the first word of each line."""
+    """Return the ids of the command line. `-` reads them from standard input, the first word of each line."""
     found: list[str] = []
     for word in words:
         if word != "-":
             found.append(word)
             continue
         if sys.stdin.isatty():
-            raise click.UsageError("- reads ids from standard input, which is a terminal: pipe them in")
+            raise click.UsageError("- reads ids from standard input, which is a terminal: pipe ids in")
         found += (line.split()[0] for line in sys.stdin if line.strip())
     return list(dict.fromkeys(found))
 
 
 async def find_run_id(app: Redrive, text: str) -> str:
-    """The id of the run that is meant; a dead letter's id means its run."""
+    """Return the id of the run that a prefix names. The id of a dead letter names its run."""
     text = text.removeprefix(_LETTER_PREFIX)
     if len(text) >= _ID_LENGTH:
         return text
-    found = await _find_runs_by_prefix(app, text)
-    if not found:
-        raise CommandFailed(f"there is no run {text!r}; `{hint('runs', 'list')}` shows the newest", NOT_FOUND)
-    return _require_single(text, found, "runs")
+    return _require_single(text, await _find_runs_by_prefix(app, text), "run", "runs", "list")
 
 
 async def find_letter_id(app: Redrive, text: str) -> str:
-    """The id of the dead letter that is meant; a run's id means its letter."""
-    run = text.removeprefix(_LETTER_PREFIX)
-    if len(run) >= _ID_LENGTH:
+    """Return the id of the dead letter that a prefix names. The id of a run names its letter."""
+    from redrive.errors import NotFound
+
+    prefix = text.removeprefix(_LETTER_PREFIX)
+    if len(prefix) >= _ID_LENGTH:
         return text
-    found = [letter for id in await _find_runs_by_prefix(app, run) if (letter := await _find_letter_of_run(app, id))]
-    if not found:
-        raise CommandFailed(f"there is no dead letter {text!r}; `{hint('dlq', 'list')}` shows them", NOT_FOUND)
-    return _require_single(text, list(dict.fromkeys(found)), "dead letters")
+    found: list[str] = []
+    for run_id in await _find_runs_by_prefix(app, prefix):
+        with suppress(NotFound):
+            # A letter that was written for this run may have moved to a later run, so ask instead of adding dl-.
+            found.append((await app.dlq.get(run_id)).id)
+    return _require_single(text, list(dict.fromkeys(found)), "dead letter", "dlq", "list")
 
 
 async def find_bulk_id(app: Redrive, text: str) -> str:
-    """The id of the set that is meant."""
+    """Return the id of the set that a prefix names."""
     from redrive.store.list_query import iterate_pages
 
     prefix = text.lower()
@@ -185,35 +174,28 @@ async def find_bulk_id(app: Redrive, text: str) -> str:
         return prefix
     sets = iterate_pages(lambda cursor: app.dlq.sets(limit=500, cursor=cursor))
     found = [one.id async for one in sets if one.id.startswith(prefix)] if prefix else []
+    return _require_single(text, found, "set", "dlq", "sets", "list")
+
+
+def _require_single(text: str, found: list[str], kind: str, *list_command: str) -> str:
     if not found:
-        raise CommandFailed(f"there is no set {text!r}; `{hint('dlq', 'sets', 'list')}` shows them", NOT_FOUND)
-    return _require_single(text, found, "sets")
-
-
-async def _find_letter_of_run(app: Redrive, run_id: str) -> str | None:
-    """The letter of a run, also one that was written for it and is about a later run by now."""
-    from redrive.errors import NotFound
-
-    try:
-        return (await app.dlq.get(run_id)).id
-    except NotFound:
-        return None
-
-
-def _require_single(text: str, found: list[str], what: str) -> str:
+        raise CommandFailed(f"{kind} {text!r} was not found: `{hint(*list_command)}` lists the newest", NOT_FOUND)
     if len(found) > 1:
         listed = "\n".join(f"  {id}" for id in found[:5])
-        raise CommandFailed(f"{text!r} fits {len(found)} {what}; give more of one of them:\n{listed}", REFUSED)
+        raise CommandFailed(
+            f"{text!r} is the beginning of {len(found)} {kind}s: give more of the id\n{listed}", REFUSED
+        )
     return found[0]
 
 
 async def _find_runs_by_prefix(app: Redrive, prefix: str) -> list[str]:
-    """Runs whose ids begin so. An id begins with its time, so the prefix says where to look."""
+    """Return the ids of the runs that begin with a prefix."""
     from redrive.store.filters import RunFilter
 
     prefix = prefix.lower()
     if not prefix or any(letter not in _ID_ALPHABET for letter in prefix):
         return []
+    # An id begins with the time at which it was made, so the prefix limits the search.
     since, until = _prefix_time(prefix, "0", -_MAX_CLOCK_DRIFT), _prefix_time(prefix, "z", _MAX_CLOCK_DRIFT)
     where = RunFilter(since=since, until=until)
     found: list[str] = []
@@ -225,27 +207,22 @@ async def _find_runs_by_prefix(app: Redrive, prefix: str) -> list[str]:
         if cursor is None:
             return found
         if seen >= _MAX_RUNS_READ:
-            raise CommandFailed(f"{prefix!r} is too short among so many runs; give more of the id", REFUSED)
+            raise CommandFailed(f"{prefix!r} is too short for so many runs: give more of the id", REFUSED)
 
 
 def _prefix_time(prefix: str, rest: str, drift: timedelta) -> datetime:
-    """The first or the last moment at which an id with this prefix can have been made."""
+    """Return the time of the id that has this prefix and is filled up with `rest`."""
     value = 0
     for letter in prefix.ljust(_ID_LENGTH, rest):
         value = value << 5 | _ID_ALPHABET.index(letter)
-    milliseconds = min(value >> 80, 4_000_000_000_000)
+    milliseconds = min(value >> 80, 4_000_000_000_000)  # datetime cannot represent every time of an id
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds) + drift
-
-
-# -- Times as people give them: moments (`2h` ago, or an ISO 8601 time) and spans (`10m`) ----------------
 
 
 class _TimeType(click.ParamType["datetime"]):
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        from datetime import datetime
-
         from redrive.clock import SystemClock
         from redrive.duration import parse_past_time, to_datetime
 
@@ -253,7 +230,7 @@ class _TimeType(click.ParamType["datetime"]):
             return value
         found = parse_past_time(value, to_datetime(SystemClock().now()))
         if found is None:
-            self.fail(f"{value!r} is no time: give 2h (ago), 2026-03-01 or 2026-03-01T14:00:00Z", param, ctx)
+            self.fail(f"{value!r} is not a time: give 2h (ago), 2026-03-01 or 2026-03-01T14:00:00Z", param, ctx)
         return found
 
 
@@ -267,37 +244,39 @@ class _DurationType(click.ParamType[str]):
         try:
             parse_duration(value)
         except ConfigurationError:
-            self.fail(f"{value!r} is no duration: give 90 (seconds), 30s, 5m, 1h30m or 2d", param, ctx)
+            self.fail(f"{value!r} is not a duration: give 90 (seconds), 30s, 5m, 1h30m or 2d", param, ctx)
         return str(value)
 
 
 TIME_TYPE = _TimeType()
 DURATION_TYPE = _DurationType()
+REASON_OPTION = click.option("--reason", metavar="TEXT", help="Why, for the audit log.")
 
 
-# -- Inputs given on the command line, and the workflow they are for -------------------------------------
-
-
-_MAX_PROBLEMS = 5  # problems of one input
+def time_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options `--since` and `--until`."""
+    until = click.option("--until", type=TIME_TYPE, metavar="TIME", help="Before.")
+    since = click.option("--since", type=TIME_TYPE, metavar="TIME", help="At or after: 2h (ago), or an ISO time.")
+    return since(until(command))
 
 
 def read_input(text: str | None) -> str:
-    """The input as JSON text: an object; none given means no parameters; `@file` is the file's content."""
+    """Return the value of `--input` as the text of a JSON object. `@file` reads a file, None is `{}`."""
     return "{}" if text is None else _require_object(read_text_or_file(text, "--input"), "--input")
 
 
 def read_input_lines(file: TextIO) -> Iterator[str]:
-    """The inputs of a file with one on each line; empty lines are passed over."""
+    """Yield the JSON objects of a file that has one on each line; skip empty lines."""
     try:
         for number, line in enumerate(file, 1):
             if line.strip():
                 yield _require_object(line, f"line {number} of {file.name}")
     except UnicodeDecodeError as error:
-        raise UsageError(f"{file.name} is not UTF-8 text; nothing was started") from error
+        raise UsageError(f"{file.name} is not UTF-8 text: nothing was started") from error
 
 
 def read_text_or_file(text: str, option: str) -> str:
-    """A value as it was given; `@file` is the file's content."""
+    """Return a value from the command line. `@file` returns the content of the file."""
     if not text.startswith("@"):
         return text
     try:
@@ -309,21 +288,21 @@ def read_text_or_file(text: str, option: str) -> str:
 
 
 def parse_json_text(text: str, what: str, advice: str = "") -> Any:
-    """The JSON value that somebody typed."""
+    """Return the JSON value that the user typed."""
     from redrive.core.json_edit import parse_typed_json
     from redrive.errors import InputError
 
     try:
         return parse_typed_json(text).value
     except InputError as error:
-        raise UsageError(f"{what} is no JSON that can be used: {error}{advice}") from error
+        raise UsageError(f"{what} is not valid JSON: {error}{advice}") from error
 
 
 def parse_field(text: str, option: str = "") -> tuple[str, Any]:
-    """FIELD=VALUE as a pair; a value that is no JSON is a text."""
+    """Return FIELD=VALUE as a pair. A value that is not JSON is text."""
     name, equals, value = text.partition("=")
     if not equals:
-        raise UsageError(f"{option}{text!r} is no FIELD=VALUE; write {option}max_retries=5")
+        raise UsageError(f"{option}{text!r} is not FIELD=VALUE: write {option}max_retries=5")
     try:
         return name, json.loads(value)
     except (ValueError, RecursionError):
@@ -331,57 +310,45 @@ def parse_field(text: str, option: str = "") -> tuple[str, Any]:
 
 
 def decode_arguments(workflow: Workflow[Any, Any, Any], text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What the workflow is called with, or an error that says everything that is wrong with the names."""
+    """Return the arguments for a workflow, or end the command with every wrong or missing name."""
     from redrive.errors import PayloadError
 
     try:
         return workflow.signature.decode(text)
     except PayloadError as error:
-        known = _list_parameters(workflow)
-        problems = _find_name_problems(json.loads(text), known)
+        schema, given = workflow.signature.schema_in(), json.loads(text)
+        known, required = list(schema.get("properties", {})), schema.get("required", [])
+        missing = [name for name in known if name not in given]
+        unknown = [name for name in given if known and name not in known]
+        # A missing name that looks like an unknown one is a typing error and is reported once.
+        misspelt = {other for name in unknown for other in difflib.get_close_matches(name, missing, n=1)}
+        problems = [
+            *(f"{name}: is not a parameter{suggest_names(name, missing)}" for name in unknown),
+            *(f"{name}: is missing" for name in missing if name in required and name not in misspelt),
+        ]
         if not problems:
             raise
         more = [f"and {len(problems) - _MAX_PROBLEMS} more"] if len(problems) > _MAX_PROBLEMS else []
         lines = [*problems[:_MAX_PROBLEMS], *more, f"it takes {', '.join(known) or 'no parameters'}"]
-        raise PayloadError(
-            "\n  ".join([f"the input does not fit {workflow.name!r}:", *lines]), path=error.path
-        ) from error
-
-
-def _list_parameters(workflow: Workflow[Any, Any, Any]) -> dict[str, bool]:
-    """Every parameter's name, and whether it is needed; nothing if the types have no schema."""
-    schema = workflow.signature.schema_in()
-    needed = schema.get("required", [])
-    return {name: name in needed for name in schema.get("properties", {})}
-
-
-def _find_name_problems(given: dict[str, Any], known: dict[str, bool]) -> list[str]:
-    """Names that the workflow does not take, then those it lacks and that no typing error explains."""
-    left = [name for name in known if name not in given]
-    unknown = [name for name in given if known and name not in known]
-    meant = {other for name in unknown for other in difflib.get_close_matches(name, left, n=1)}
-    return [
-        *(f"{name}: there is no such parameter{suggest_names(name, left)}" for name in unknown),
-        *(f"{name}: is missing" for name in left if known[name] and name not in meant),
-    ]
+        message = "\n  ".join([f"the input does not fit {workflow.name!r}:", *lines])
+        raise CommandFailed(message, REFUSED) from error
 
 
 def require_workflow(app: Redrive, name: str) -> Workflow[Any, Any, Any]:
-    """The workflow of that name, or an error that names those that are like it."""
-    from redrive.errors import UnknownWorkflow
-
+    """Return the workflow with a name, or end the command and suggest similar names."""
     found = app.registered_workflows.get(name)
     if found is None:
         names = sorted(app.registered_workflows)
-        raise UnknownWorkflow(
-            f"no workflow is called {name!r}; registered are: {', '.join(names)}{suggest_names(name, names)}"
+        raise CommandFailed(
+            f"workflow {name!r} is not registered: the app has {', '.join(names)}{suggest_names(name, names)}",
+            NOT_FOUND,
         )
     return found
 
 
-def suggest_names(name: str, known: list[str]) -> str:
-    """`; did you mean ...?` with the names most like this one, or nothing."""
-    found = difflib.get_close_matches(name, known, n=3)
+def suggest_names(name: str, known: Iterable[str]) -> str:
+    """Return `; did you mean ...?` with the most similar names, or nothing."""
+    found = difflib.get_close_matches(name, list(known), n=3)
     return f"; did you mean {' or '.join(map(repr, found))}?" if found else ""
 
 

@@ -1,4 +1,4 @@
-"""`redrive outbox`: messages, where they got to, and deciding about those that did not arrive."""
+"""`redrive outbox`: list messages and their deliveries, retry and skip those that were not delivered."""
 
 from __future__ import annotations
 
@@ -8,20 +8,31 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from redrive.cli.messages import NOT_FOUND, REFUSED, CommandFailed, hint
-from redrive.cli.options import TIME_TYPE, ChangeOptions, change_options, find_run_id, for_each_id_or_exit, read_ids
-from redrive.cli.output import Column, Output, display_tenant, echo, escape_line, json_text, output_options
-from redrive.cli.place import Target, run_on, target_options
+from redrive.cli.options import (
+    REASON_OPTION,
+    ChangeOptions,
+    change_options,
+    exit_if_failed,
+    find_run_id,
+    for_each_id,
+    read_ids,
+    time_options,
+)
+from redrive.cli.output import Column, Output, display_tenant, escape_line, json_text, output_options
+from redrive.cli.pager import CURSOR_OPTION, LIMIT_OPTION
+from redrive.cli.target import ChangeResult, Target, change_command, run_on, target_options
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
-    from redrive.desk.outbox import Blocked, Delivery, OutboxMessage, SinkStatus
+    from redrive.desk.outbox import Blocked, OutboxMessage, SinkStatus
+    from redrive.store.records import Page
 
 _STATUSES = ("PENDING", "DELIVERED", "DEAD", "SKIPPED")
 
 
-@click.group(short_help="See messages; retry and skip those that did not arrive.")
+@click.group(short_help="List messages; retry and skip those that were not delivered.")
 def outbox() -> None:
-    """See which messages were published and where they got to. Decide about those that did not arrive.
+    """List published messages and their deliveries. Retry or skip those that were not delivered.
 
     \b
     Examples:
@@ -33,21 +44,22 @@ def outbox() -> None:
 
 
 @outbox.command("list")
-@click.option("--topic", metavar="TOPIC", help="Only this topic; orders.* means all that begin so.")
+@click.option("--topic", metavar="TOPIC", help="Only this topic; orders.* means all that begin with orders.")
 @click.option("--key", metavar="KEY", help="Only messages with this key.")
 @click.option("--run", metavar="RUN", help="Only messages of this run.")
-@click.option("--sink", metavar="NAME", help="Only messages that go to this sink.")
+@click.option("--sink", metavar="NAME", help="Only messages for this sink.")
 @click.option(
-    "--status", type=click.Choice(_STATUSES, case_sensitive=False), help="Only with a delivery that stands so."
+    "--status",
+    type=click.Choice(_STATUSES, case_sensitive=False),
+    help="Only messages that have a delivery with this status.",
 )
 @click.option("--tenant", metavar="NAME", help="Only messages of this tenant.  [default: all]")
-@click.option("--since", type=TIME_TYPE, metavar="TIME", help="At or after: 2h (ago), or an ISO time.")
-@click.option("--until", type=TIME_TYPE, metavar="TIME", help="Before.")
-@click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True, help="How many.")
-@click.option("--cursor", metavar="CURSOR", help="Go on where the last page ended.")
+@time_options
+@LIMIT_OPTION
+@CURSOR_OPTION
 @output_options
 @target_options
-def list_(limit: int, cursor: str | None, output: Output, place: Target, **filters: Any) -> None:
+def list_(run: str | None, limit: int, cursor: str | None, output: Output, place: Target, **filters: Any) -> None:
     """List messages, newest first.
 
     \b
@@ -55,31 +67,23 @@ def list_(limit: int, cursor: str | None, output: Output, place: Target, **filte
       redrive outbox list --topic "orders.*" --since 1h
       redrive outbox list --status DEAD --sink billing
     """
+    from redrive.store.filters import OutboxFilter
 
-    async def work(app: Redrive) -> Any:
-        from redrive.store.filters import OutboxFilter
+    async def fetch(app: Redrive) -> Page[OutboxMessage]:
+        where = OutboxFilter(run_id=await find_run_id(app, run) if run else None, **filters)
+        return await app.outbox.list(where, limit=limit, cursor=cursor)
 
-        run = filters.pop("run")
-        filters["run_id"] = await find_run_id(app, run) if run else None
-        return await app.outbox.list(OutboxFilter(**filters), limit=limit, cursor=cursor)
-
-    page = run_on(place, work)
     columns: list[Column[OutboxMessage]] = [
         Column("ID", lambda one: one.id),
         Column("PUBLISHED", lambda one: one.created_at),
         Column("TOPIC", lambda one: one.topic),
         Column("KEY", lambda one: one.key),
-        Column("DELIVERIES", lambda one: ", ".join(_describe_delivery(each) for each in one.deliveries)),
+        Column("DELIVERIES", _describe_deliveries),
         Column("TENANT", lambda one: display_tenant(one.tenant)),
     ]
-    output.list(
-        page.items,
-        columns,
-        id=lambda one: one.id,
-        empty="No message of this kind is in the outbox.",
-        next=page.next,
-        prev=page.prev,
-    )
+    page = run_on(place, fetch)
+    empty = "No message matches."
+    output.list(page.items, columns, id=lambda one: one.id, empty=empty, next=page.next, prev=page.prev)
 
 
 @outbox.command()
@@ -87,32 +91,44 @@ def list_(limit: int, cursor: str | None, output: Output, place: Target, **filte
 @output_options
 @target_options
 def show(id: str, output: Output, place: Target) -> None:
-    """Show a message: what it says, and where it got to. Hidden fields stay hidden.
+    """Show a message: its payload, and its delivery to each sink. Redacted fields stay redacted.
 
     \b
     Examples:
       redrive outbox show msg-01k9x7qk3v8d2m5n6p7r8s9t0a-3-0
     """
 
-    async def work(app: Redrive) -> Any:
+    async def load(app: Redrive) -> OutboxMessage:
         return await app.outbox.get(await _find_message_id(app, id))
 
-    message = run_on(place, work)
-    if output.json:
-        output.object(message)
-    elif output.quiet:
-        echo(message.id)
-    else:
-        _print_message(message)
+    message = run_on(place, load)
+    facts = {
+        "topic": message.topic,
+        "key": message.key,
+        "tenant": message.tenant,
+        "run": message.run_id,
+        "published": message.created_at.isoformat(timespec="seconds"),
+    }
+    lines = [f"{message.id}\n"]
+    lines += [f"{name:10} {escape_line(value)}" for name, value in facts.items() if value is not None]
+    lines.append(json_text(message.payload, indent=2))
+    for one in message.deliveries:
+        line = f"\n{escape_line(one.sink)}: {one.status.lower()}, {one.attempt} tried"
+        if one.behind is not None:
+            line += f", waits behind {one.behind}"
+        elif one.next_at is not None:
+            line += f", next at {one.next_at.isoformat(timespec='seconds')}"
+        lines.append(line + (f"\n    {escape_line(one.error)}" if one.error else ""))
+    output.record(message.id, message, "\n".join(lines))
 
 
 @outbox.command()
 @click.option("--tenant", metavar="NAME", help="Only keys of this tenant.  [default: all]")
-@click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True, help="How many.")
+@LIMIT_OPTION
 @output_options
 @target_options
 def blocked(tenant: str | None, limit: int, output: Output, place: Target) -> None:
-    """List keys whose messages wait behind one that did not arrive.
+    """List keys whose messages wait behind one that was not delivered.
 
     \b
     Examples:
@@ -126,19 +142,15 @@ def blocked(tenant: str | None, limit: int, output: Output, place: Target) -> No
         Column("ERROR", lambda one: one.error),
         Column("TENANT", lambda one: display_tenant(one.tenant)),
     ]
-    output.list(
-        run_on(place, lambda app: app.outbox.blocked(tenant=tenant, limit=limit)),
-        columns,
-        id=lambda one: one.message_id,
-        empty="No key is blocked.",
-    )
+    found = run_on(place, lambda app: app.outbox.blocked(tenant=tenant, limit=limit))
+    output.list(found, columns, id=lambda one: one.message_id, empty="No key is blocked.")
 
 
 @outbox.command()
 @output_options
 @target_options
 def sinks(output: Output, place: Target) -> None:
-    """List the sinks that messages go to, and how many messages wait for each.
+    """List the sinks, and how many messages wait for each.
 
     \b
     Examples:
@@ -152,102 +164,90 @@ def sinks(output: Output, place: Target) -> None:
         Column("DEAD", lambda one: one.dead),
         Column("LAST SEEN", lambda one: one.seen_at),
     ]
-    output.list(
-        run_on(place, lambda app: app.sinks.list()),
-        columns,
-        id=lambda one: one.name,
-        empty="No worker whose app has sinks was started yet.",
-    )
+    found = run_on(place, lambda app: app.sinks.list())
+    empty = "No sink is known: no worker whose app has sinks was started yet."
+    output.list(found, columns, id=lambda one: one.name, empty=empty)
 
 
-def _decision_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def _message_command(command: Callable[..., None]) -> Callable[..., Any]:
+    """Make `redrive outbox VERB MESSAGE...` of a function that changes messages."""
     for option in (
         target_options,
         output_options,
         change_options,
-        click.option("--reason", metavar="TEXT", help="Why, for the record."),
-        click.option("--sink", metavar="NAME", help="At this sink only.  [default: all]"),
+        REASON_OPTION,
+        click.option("--sink", metavar="NAME", help="Only the delivery to this sink.  [default: all]"),
         click.argument("ids", metavar="MESSAGE...", nargs=-1, required=True),
+        outbox.command(command.__name__),
     ):
         command = option(command)
     return command
 
 
-@outbox.command()
-@_decision_options
-def retry(ids: tuple[str, ...], **how: Any) -> None:
-    """Send messages again that are dead or wait for their time. `-` reads ids from standard input.
+@_message_command
+def retry(**arguments: Any) -> None:
+    """Deliver messages now that are dead or wait for their next attempt. `-` reads ids from standard input.
 
     \b
     Examples:
       redrive outbox retry msg-01k9x7qk3v8d2m5n6p7r8s9t0a-3-0 --sink billing
     """
-    _apply_decision("retry", "sent again", ids, **how)
+    _change_messages("retry", "sent again", **arguments)
 
 
-@outbox.command()
-@_decision_options
-def skip(ids: tuple[str, ...], **how: Any) -> None:
-    """Give up on messages; those behind them go on. `-` reads ids from standard input.
+@_message_command
+def skip(**arguments: Any) -> None:
+    """Give up on messages; the messages behind them are delivered. `-` reads ids from standard input.
 
     \b
     Examples:
       redrive outbox skip msg-01k9x7qk3v8d2m5n6p7r8s9t0a-3-0 --reason "told them by phone"
     """
-    _apply_decision("skip", "skipped", ids, **how)
+    _change_messages("skip", "skipped", **arguments)
 
 
-def _apply_decision(
+def _change_messages(
     verb: str,
     done: str,
-    ids: tuple[str, ...],
     *,
+    ids: tuple[str, ...],
     sink: str | None,
     reason: str | None,
     change: ChangeOptions,
     output: Output,
     place: Target,
 ) -> None:
-    wanted = read_ids(ids)
-    change.confirm(f"{verb} {len(wanted)} message{'' if len(wanted) == 1 else 's'}")
+    names = read_ids(ids)
+    change.confirm(f"{verb.capitalize()} {len(names)} message{'' if len(names) == 1 else 's'}")
 
     async def work(app: Redrive) -> None:
-        async def one(text: str) -> None:
-            id = await _find_message_id(app, text)
+        async def change_message(name: str) -> None:
+            id = await _find_message_id(app, name)
             act = getattr(app.outbox, verb)
             message = await act(id, sink=sink, by=change.by, reason=reason, dry_run=change.dry_run)
-            told = f"would {verb}" if change.dry_run else done
-            output.done(id, message, f"{told} {id}: {_describe_deliveries(message)}")
+            result = f"would {verb}" if change.dry_run else done
+            output.done(id, message, f"{result} {id}: {_describe_deliveries(message) or 'no sink'}")
 
-        await for_each_id_or_exit(wanted, one)
+        exit_if_failed(await for_each_id(names, change_message))
 
     run_on(place, work)
 
 
-@outbox.command()
-@click.argument("name", metavar="SINK")
-@click.option("--reason", metavar="TEXT", help="Why, for the record.")
-@change_options
-@output_options
-@target_options
-def forget(name: str, reason: str | None, change: ChangeOptions, output: Output, place: Target) -> None:
+@change_command(outbox, click.argument("name", metavar="SINK"), REASON_OPTION)
+async def forget(app: Redrive, name: str, reason: str | None, change: ChangeOptions) -> ChangeResult:
     """Forget a sink that no app has any more, and skip the messages that wait for it.
 
     \b
     Examples:
       redrive outbox forget billing --reason "the old billing system is gone"
     """
-    change.confirm(f"forget sink {name} and skip what waits for it")
-
-    async def work(app: Redrive) -> None:
-        await app.sinks.remove(name, by=change.by, reason=reason, dry_run=change.dry_run)
-
-    run_on(place, work)
-    output.done(name, {"sink": name}, f"{'would forget' if change.dry_run else 'forgot'} {name}")
+    change.confirm(f"Forget sink {name} and skip the messages that wait for it")
+    await app.sinks.remove(name, by=change.by, reason=reason, dry_run=change.dry_run)
+    return name, {"sink": name}, f"{'would forget' if change.dry_run else 'forgot'} {name}"
 
 
 async def _find_message_id(app: Redrive, text: str) -> str:
-    """The id of the message that is meant; a run's id, or its beginning, means its only message."""
+    """Return the id of a message. The id of a run, or its beginning, names the only message of the run."""
     if text.startswith("msg-"):
         return text
     from redrive.store.filters import OutboxFilter
@@ -257,40 +257,10 @@ async def _find_message_id(app: Redrive, text: str) -> str:
     if not found:
         raise CommandFailed(f"run {run} has no message in the outbox", NOT_FOUND)
     if len(found) > 1:
-        seen = hint("outbox", "list", "--run", run)
-        raise CommandFailed(f"run {run} published several messages; `{seen}` shows them", REFUSED)
+        listing = hint("outbox", "list", "--run", run)
+        raise CommandFailed(f"run {run} has several messages: give the id of one; `{listing}` lists them", REFUSED)
     return found[0]
 
 
-def _describe_delivery(delivery: Delivery) -> str:
-    return f"{delivery.sink} {delivery.status.lower()}"
-
-
 def _describe_deliveries(message: OutboxMessage) -> str:
-    return ", ".join(_describe_delivery(each) for each in message.deliveries) or "no sink"
-
-
-def _print_message(message: OutboxMessage) -> None:
-    echo(f"{message.id}\n")
-    facts = {
-        "topic": message.topic,
-        "key": message.key,
-        "tenant": message.tenant,
-        "run": message.run_id,
-        "published": message.created_at.isoformat(timespec="seconds"),
-    }
-    for name, value in facts.items():
-        if value is not None:
-            echo(f"{name:10} {escape_line(value)}")
-    echo(json_text(message.payload, indent=2))
-    for one in message.deliveries:
-        echo(f"\n{escape_line(one.sink)}: {one.status.lower()}, {one.attempt} tried{_describe_wait(one)}")
-
-
-def _describe_wait(one: Delivery) -> str:
-    said = ""
-    if one.behind is not None:
-        said += f", waits behind {one.behind}"
-    elif one.next_at is not None:
-        said += f", next at {one.next_at.isoformat(timespec='seconds')}"
-    return said + (f"\n    {escape_line(one.error)}" if one.error else "")
+    return ", ".join(f"{each.sink} {each.status.lower()}" for each in message.deliveries)

@@ -1,10 +1,10 @@
-"""How results are shown: tables for people, tab-separated lines for pipes, JSON for programs, ids alone.
+"""Output of commands: tables for people, tab-separated lines for pipes, JSON for programs, or ids alone.
 
-On a terminal a table has a heading and times read "3 m ago"; piped, there is one line per thing
-without a heading, and times are ISO 8601.
+On a terminal a table has a heading and times read "3 m ago". In a pipe each item is one line without a heading,
+and times are ISO 8601.
 
-All that is printed passes `echo`: no sign that a terminal would obey goes through, whoever wrote it, and a
-reader that goes away (`| head -1`) ends the printing, not the work.
+Commands print with `echo`. It escapes control characters, which stored text may contain. If the reader of the
+pipe exits (`| head -1`), printing ends and the work continues.
 """
 
 from __future__ import annotations
@@ -29,50 +29,16 @@ from redrive.core.redact import escape_controls
 from redrive.core.roles import DEFAULT_TENANT
 from redrive.records import as_dict, is_record
 
-# -- Lines that end between words where a person reads them, and stay whole where a program does ---------
-
-
-_MIN_TEXT_WIDTH = 40
-_NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"  # a space to the eye, no place to fold for textwrap
-_COMMAND_PATTERN = re.compile(r"(?<=: )\S*redrive .*$|`[^`]*`")
-
-
-def fold_text(text: str, stream: TextIO, *, deeper: str = "") -> str:
-    """The text as the stream is to have it; folded lines go on below their first word, `deeper` to the right.
-
-    A command at the end of a line or in backquotes is never folded, so that it can be copied.
-    """
-    if not stream.isatty():
-        return text
-    width = max(_MIN_TEXT_WIDTH, shutil.get_terminal_size().columns)
-    return "\n".join(_fold_line(line, width, deeper) for line in text.split("\n"))
-
-
-def _fold_line(line: str, width: int, deeper: str) -> str:
-    indent = " " * (len(line) - len(line.lstrip(" ")))
-    whole = _COMMAND_PATTERN.sub(lambda found: found[0].replace(" ", _NO_BREAK_SPACE), line.strip(" "))
-    filled = textwrap.fill(
-        whole,
-        width,
-        initial_indent=indent,
-        subsequent_indent=indent + deeper,
-        break_long_words=False,
-        break_on_hyphens=False,
-        replace_whitespace=False,
-    )
-    return filled.replace(_NO_BREAK_SPACE, " ")
-
-
-# -- How results are shown: tables for people, tab-separated lines for pipes, JSON for programs, ids -----
-
-
 Item = TypeVar("Item")
-# `styled` marks the styles of this program. A stored text cannot know the mark, so `echo` escapes its styles:
-# one of them could hide the rest of a line.
+_MIN_TEXT_WIDTH = 40
+_NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"  # textwrap does not break a line there
+_COMMAND_PATTERN = re.compile(r"(?<=: )\S*redrive .*$|`[^`]*`")
+# `style_text` marks the styles of this program with a random token. Stored text cannot contain the token, so `echo`
+# escapes the styles in it: one of them could hide the rest of a line.
 _STYLE_TOKEN = secrets.token_hex(8)
 _STYLE_PATTERN = re.compile(f"\\\\u001b{_STYLE_TOKEN}(\\[[0-9;]*m)")
-_CLOSED_STREAMS: list[TextIO] = []  # streams that nobody reads any more
-_MIN_COLUMN_WIDTH = 8  # a column narrower than this says nothing
+_CLOSED_STREAMS: list[TextIO] = []  # streams whose reader has exited
+_MIN_COLUMN_WIDTH = 8  # a narrower column cannot be read
 _STATUS_COLOURS = {
     "SUCCESS": "green",
     "RUNNING": "cyan",
@@ -87,11 +53,35 @@ _STATUS_COLOURS = {
 }
 
 
-class Column(msgspec.Struct, Generic[Item], frozen=True):
-    """One column of a table: its title, and how its value is found.
+def fold_text(text: str, stream: TextIO, *, deeper: str = "") -> str:
+    """Fold lines that are wider than the terminal; continued lines are indented by `deeper` as well.
 
-    A `sentence` stands in lines of its own below the others where it would be cut short. Of a column that
-    must be cut, `ends` keeps the end of what it says.
+    A command at the end of a line or in backquotes is not folded, so that it can be copied.
+    """
+    if not stream.isatty():
+        return text
+    width = max(_MIN_TEXT_WIDTH, shutil.get_terminal_size().columns)
+    folded: list[str] = []
+    for line in text.split("\n"):
+        indent = " " * (len(line) - len(line.lstrip(" ")))
+        filled = textwrap.fill(
+            _COMMAND_PATTERN.sub(lambda found: found[0].replace(" ", _NO_BREAK_SPACE), line.strip(" ")),
+            width,
+            initial_indent=indent,
+            subsequent_indent=indent + deeper,
+            break_long_words=False,
+            break_on_hyphens=False,
+            replace_whitespace=False,
+        )
+        folded.append(filled.replace(_NO_BREAK_SPACE, " "))
+    return "\n".join(folded)
+
+
+class Column(msgspec.Struct, Generic[Item], frozen=True):
+    """Title and value of a table column.
+
+    A `sentence` that does not fit beside the other columns is printed below them. A column with `ends` is cut at
+    the front.
     """
 
     title: str
@@ -101,7 +91,7 @@ class Column(msgspec.Struct, Generic[Item], frozen=True):
 
 
 class Output(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What the caller wants to see."""
+    """Output format that the user chose."""
 
     json: bool = False
     quiet: bool = False
@@ -117,7 +107,7 @@ class Output(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         prev: str | None = None,
         **also: Any,
     ) -> None:
-        """Show a page of things; `empty` says, on a terminal, what to do when there are none."""
+        """Print a page of items; on a terminal, `empty` is printed if there are none."""
         if self.json:
             self.object({"items": [as_json(item) for item in items], "next": next, "prev": prev, **also})
             return
@@ -126,106 +116,119 @@ class Output(msgspec.Struct, frozen=True, kw_only=True, gc=False):
                 echo(id(item))
         elif not on_terminal():
             for item in items:
-                echo("\t".join(_format_piped_cell(column.value(item)) for column in columns))
+                echo("\t".join(_format_cell(column.value(item), piped=True) for column in columns))
         elif not items:
             echo(empty)
         else:
             _print_table(items, columns)
         if next is not None:
-            echo_err(f"There are more. --all lists everything; this goes on behind the last one: --cursor {next}")
+            context = click.get_current_context(silent=True)
+            has_all = context is not None and any(each.name == "everything" for each in context.command.params)
+            echo_err(f"There are more. {'--all lists everything; ' if has_all else ''}the next page: --cursor {next}")
 
     def object(self, value: Any) -> None:
-        """Show one thing as JSON."""
+        """Print one value as JSON."""
         echo(json_text(value, indent=2))
 
+    def record(self, id: str, value: Any, text: str) -> None:
+        """Print one record: as JSON, its id, or `text`."""
+        echo(json_text(value, indent=2) if self.json else escape_line(id) if self.quiet else text)
+
     def done(self, id: str, value: Any, text: str) -> None:
-        """Say what was done to one thing, in the way that was asked for."""
-        if self.json:
-            echo(json_text(value))
-        elif self.quiet:
-            echo(id)
-        else:
-            echo(text)
+        """Print the result of a change: as one line of JSON, the id, or `text`."""
+        echo(json_text(value) if self.json else id if self.quiet else text)
 
 
 def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options `--json` and `--quiet`; it receives them as `output`."""
 
-    @click.option("--json", "json_", is_flag=True, help="Print JSON, in a shape that stays.")
+    @click.option("--json", "json_", is_flag=True, help="Print JSON; its fields do not change.")
     @click.option("-q", "--quiet", is_flag=True, help="Print ids and nothing else.")
     @functools.wraps(command)
     def with_output(*args: Any, json_: bool, quiet: bool, **others: Any) -> Any:
         if json_ and quiet:
-            raise click.UsageError("--json and --quiet exclude each other")
+            raise click.UsageError("--json and --quiet cannot be combined: choose one")
         return command(*args, output=Output(json=json_, quiet=quiet), **others)
 
     return with_output
 
 
 def echo_err(text: str) -> None:
-    """A word to whoever watches, kept out of what programs read."""
+    """Print a message for the user on standard error, so that programs do not read it."""
     echo(fold_text(text, sys.stderr), err=True)
 
 
 def echo(text: str, *, err: bool = False) -> None:
-    """Print, safe for a terminal. When nobody reads any more nothing is printed, and the work goes on."""
+    """Print text with control characters escaped. If the reader has exited, print nothing and return."""
     try:
         click.echo(make_printable(text), err=err)
     except BrokenPipeError:
-        _silence_stream(sys.stderr if err else sys.stdout)
+        stream = sys.stderr if err else sys.stdout
+        _CLOSED_STREAMS.append(stream)
+        # Python flushes the stream at exit, which would raise BrokenPipeError again.
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, stream.fileno())
+        os.close(devnull)
 
 
 def make_printable(text: str) -> str:
-    """Return a text as a terminal can show it: with the styles that `styled` made, all else escaped."""
+    """Escape everything that a terminal would obey, except the styles that `style_text` made."""
     return _STYLE_PATTERN.sub("\x1b\\1", escape_controls(text, lines=True))
 
 
 def is_stdout_closed() -> bool:
-    """True once whoever read standard output has gone away."""
+    """Return True if the reader of standard output has exited."""
     return sys.stdout in _CLOSED_STREAMS
 
 
-def _silence_stream(stream: TextIO) -> None:
-    _CLOSED_STREAMS.append(stream)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)
-
-
 def display_tenant(tenant: str) -> str | None:
-    """A tenant as it is listed; people who have one only need not read its name."""
+    """Return a tenant as lists show it: on a terminal, the default tenant is left out."""
     return None if tenant == DEFAULT_TENANT and on_terminal() else tenant
 
 
 def on_terminal() -> bool:
-    """True if a person reads standard output."""
+    """Return True if standard output is a terminal."""
     return sys.stdout.isatty()
 
 
 def use_colour() -> bool:
-    """True if colours are wanted: on a terminal, unless NO_COLOR or a dumb terminal says no."""
+    """Return True on a terminal, unless NO_COLOR is set or TERM is dumb."""
     return on_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def style_text(text: str, **style: Any) -> str:
-    """Return the text in a style where colours are wanted; `echo` or `printable` complete it."""
+    """Return the text in a style if colours are on; print it with `echo` or through `make_printable`."""
     return click.style(text, **style).replace("\x1b[", f"\x1b{_STYLE_TOKEN}[") if use_colour() else text
 
 
 def escape_line(text: str) -> str:
-    """Return a text from a store as one line that a terminal can show: a message may contain anything."""
+    """Return stored text as one line without control characters."""
     return escape_controls(text)
 
 
 def _print_table(items: Sequence[Item], columns: Sequence[Column[Item]]) -> None:
-    """Columns from the left for as long as they fit; those without a value are left out."""
+    """Print the columns that have values, from the left, as many as fit the terminal."""
     room = shutil.get_terminal_size().columns
-    filled = [cells for cells in (_format_column(column, items) for column in columns) if cells.has_values]
-    beside = [cells for cells in filled if not cells.column.sentence]
-    below = [cells for cells in filled if cells.column.sentence]
-    if _total_width(filled) <= room:
-        beside, below = filled, []
-    fitting = _fit_columns(beside, room)
+    all_cells = [
+        _ColumnCells(column, [column.title, *(_format_cell(column.value(item), piped=False) for item in items)])
+        for column in columns
+    ]
+    filled = [cells for cells in all_cells if cells.has_values]
+    beside, below = filled, []
+    if sum(cells.width + 2 for cells in filled) - 2 > room:
+        beside = [cells for cells in filled if not cells.column.sentence]
+        below = [cells for cells in filled if cells.column.sentence]
+    fitting: list[list[str]] = []
+    left = room
+    for cells in beside:
+        width = cells.width
+        if fitting and width > left:
+            # The last column that fits is cut; the columns after it are dropped.
+            if left < _MIN_COLUMN_WIDTH:
+                break
+            width = left
+        fitting.append(cells.fit_to_width(width))
+        left -= width + 2
     for number, line in enumerate(zip(*fitting, strict=True)):
         styles = [{"bold": True} if number == 0 else {"fg": _STATUS_COLOURS.get(cell.strip())} for cell in line]
         parts = (style_text(cell, **style) for cell, style in zip(line, styles, strict=True))
@@ -237,7 +240,7 @@ def _print_table(items: Sequence[Item], columns: Sequence[Column[Item]]) -> None
 
 
 class _ColumnCells(msgspec.Struct, frozen=True):
-    """A column with its title and all its cells as texts."""
+    """Column with its title and cells as text."""
 
     column: Column[Any]
     texts: list[str]
@@ -251,32 +254,10 @@ class _ColumnCells(msgspec.Struct, frozen=True):
         return max(map(len, self.texts))
 
     def fit_to_width(self, width: int) -> list[str]:
-        """Its texts, each as wide as this; of those that are cut the title keeps its beginning."""
+        """Return the title and the cells, padded or cut to the width."""
         title, *texts = self.texts
         cut = [_truncate(title, width, ends=False), *(_truncate(text, width, ends=self.column.ends) for text in texts)]
         return [text.ljust(width) for text in cut]
-
-
-def _format_column(column: Column[Item], items: Sequence[Item]) -> _ColumnCells:
-    return _ColumnCells(column, [column.title, *(_format_cell(column.value(item)) for item in items)])
-
-
-def _total_width(columns: Sequence[_ColumnCells]) -> int:
-    return sum(cells.width + 2 for cells in columns) - 2
-
-
-def _fit_columns(columns: Sequence[_ColumnCells], room: int) -> list[list[str]]:
-    """Columns as wide as their widest cell; the last one that still has some room is cut."""
-    fitting: list[list[str]] = []
-    for cells in columns:
-        width = cells.width
-        if fitting and width > room:
-            if room < _MIN_COLUMN_WIDTH:
-                break
-            width = room
-        fitting.append(cells.fit_to_width(width))
-        room -= width + 2
-    return fitting
 
 
 def _truncate(text: str, width: int, *, ends: bool) -> str:
@@ -286,7 +267,7 @@ def _truncate(text: str, width: int, *, ends: bool) -> str:
 
 
 def as_json(value: Any) -> Any:
-    """A value as JSON has it: records as objects, times as ISO 8601 in UTC, tuples as lists."""
+    """Convert a value to plain JSON: records to objects, times to ISO 8601 in UTC, tuples to lists."""
     match value:
         case datetime():
             return value.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
@@ -303,30 +284,21 @@ def as_json(value: Any) -> Any:
 
 
 def json_text(value: Any, *, indent: int | None = None) -> str:
-    """A value as JSON text that a terminal shows as it stands: what it would obey is escaped."""
+    """Return a value as JSON text with control characters escaped."""
     return escape_controls(json.dumps(as_json(value), indent=indent, ensure_ascii=False), lines=True)
 
 
-def _format_piped_cell(value: Any) -> str:
-    """One cell of a line: no tab, no line end, nothing relative."""
-    if value is None:
-        return ""
-    if isinstance(value, datetime):
-        return str(as_json(value))
-    return escape_line(" ".join(str(value).split()))
-
-
-def _format_cell(value: Any) -> str:
-    """One cell of a table, for people."""
+def _format_cell(value: Any, *, piped: bool) -> str:
+    """Return a cell as one line: with ISO times in a pipe, with relative times in a table."""
     if value is None or value == "":
-        return "-"
+        return "" if piped else "-"
     if isinstance(value, datetime):
-        return format_age(value)
+        return str(as_json(value)) if piped else format_age(value)
     return escape_line(" ".join(str(value).split()))
 
 
 def format_age(moment: datetime) -> str:
-    """How long ago, or in how long, in the larger unit."""
+    """Return the time from now in its two largest units, such as "3 m 20 s ago" or "in 2 h"."""
     from redrive.clock import MICROS, SystemClock
     from redrive.duration import format_duration
 

@@ -1,4 +1,4 @@
-"""Lists that may be longer than a page: their options, and showing one page or all of them."""
+"""Lists that are read page by page: their options, and printing one page or all."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from redrive.cli.output import Column, Output, is_stdout_closed
-from redrive.cli.place import Target, run_on
+from redrive.cli.target import Target, run_on
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -18,10 +18,14 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Item_co = TypeVar("Item_co", covariant=True)
 _MAX_PAGE_SIZE = 500
+LIMIT_OPTION = click.option(
+    "--limit", type=click.IntRange(1, _MAX_PAGE_SIZE), default=50, metavar="N", show_default=True, help="How many."
+)
+CURSOR_OPTION = click.option("--cursor", metavar="CURSOR", help="Continue where the last page ended.")
 
 
 class PageLike(Protocol[Item_co]):
-    """A page of something, with cursors to its neighbours."""
+    """Page of items, with cursors to the next and the previous page."""
 
     @property
     def items(self) -> Sequence[Item_co]: ...
@@ -32,9 +36,9 @@ class PageLike(Protocol[Item_co]):
 
 
 class Listing(msgspec.Struct, Generic[Item], frozen=True, kw_only=True):
-    """What a list shows of its things; `empty` says, on a terminal, what to do when there are none.
+    """Source, columns and ids of a list; on a terminal, `empty` is printed if it has no items.
 
-    `also` names what else its pages tell, for JSON.
+    `also` names further fields of a page for `--json`.
     """
 
     fetch: Callable[[Redrive, int, str | None], Awaitable[PageLike[Item]]]
@@ -44,7 +48,7 @@ class Listing(msgspec.Struct, Generic[Item], frozen=True, kw_only=True):
     also: tuple[str, ...] = ()
 
     def show(self, page: PageLike[Item], items: Sequence[Item], output: Output, *, alone: bool) -> None:
-        """Show these things of a page, which has neighbours if it is shown alone."""
+        """Print items of a page; its cursors are printed if it is shown alone."""
         output.list(
             items,
             self.columns,
@@ -57,45 +61,43 @@ class Listing(msgspec.Struct, Generic[Item], frozen=True, kw_only=True):
 
 
 class PageOptions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Which part of a list is wanted."""
+    """Part of a list that the user chose."""
 
     limit: int
     cursor: str | None
     everything: bool
 
     def show(self, place: Target, listing: Listing[Item], output: Output) -> PageLike[Item]:
-        """Show it; returns the last page that was shown."""
+        """Print the part of the list, and return its last page."""
+
+        async def show_all(app: Redrive) -> PageLike[Item]:
+            collected: list[Item] = []  # with --json, all pages are printed as one object
+            page = await listing.fetch(app, _MAX_PAGE_SIZE, self.cursor)
+            while True:
+                if output.json:
+                    collected += page.items
+                else:
+                    listing.show(page, page.items, output, alone=False)
+                if page.next is None or is_stdout_closed():
+                    break
+                page = await listing.fetch(app, _MAX_PAGE_SIZE, page.next)
+            if output.json:
+                listing.show(page, collected, output, alone=False)
+            return page
+
         if self.everything:
-            return run_on(place, lambda app: self._show_all(app, listing, output))
+            return run_on(place, show_all)
         page = run_on(place, lambda app: listing.fetch(app, self.limit, self.cursor))
         listing.show(page, page.items, output, alone=True)
-        return page
-
-    async def _show_all(self, app: Redrive, listing: Listing[Item], output: Output) -> PageLike[Item]:
-        """A page at a time; one JSON object holds them all."""
-        collected: list[Item] = []
-        page = await listing.fetch(app, _MAX_PAGE_SIZE, self.cursor)
-        while True:
-            if output.json:
-                collected += page.items
-            else:
-                listing.show(page, page.items, output, alone=False)
-            if page.next is None or is_stdout_closed():
-                break
-            page = await listing.fetch(app, _MAX_PAGE_SIZE, page.next)
-        if output.json:
-            listing.show(page, collected, output, alone=False)
         return page
 
 
 def page_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command `--limit`, `--cursor` and `--all`; it receives them as `pages`."""
 
-    @click.option(
-        "--limit", type=click.IntRange(1, _MAX_PAGE_SIZE), default=50, show_default=True, help="How many at a time."
-    )
-    @click.option("--cursor", metavar="CURSOR", help="Go on where the last page ended.")
-    @click.option("--all", "everything", is_flag=True, help="List everything, a page after the other.")
+    @LIMIT_OPTION
+    @CURSOR_OPTION
+    @click.option("--all", "everything", is_flag=True, help="List all pages.")
     @functools.wraps(command)
     def with_pages(*args: Any, limit: int, cursor: str | None, everything: bool, **others: Any) -> Any:
         return command(*args, pages=PageOptions(limit=limit, cursor=cursor, everything=everything), **others)

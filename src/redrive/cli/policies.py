@@ -1,4 +1,4 @@
-"""`redrive policies`: stored retry policies, in force from the next attempt on."""
+"""`redrive policies` and `redrive workflows`: stored retry policies, and pausing workflows."""
 
 from __future__ import annotations
 
@@ -10,25 +10,23 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from redrive.cli.messages import NOT_FOUND, CommandFailed, hint, program_name, worker_hint
-from redrive.cli.options import ChangeOptions, change_options, parse_field
-from redrive.cli.output import Column, Output, echo, echo_err, output_options
-from redrive.cli.place import Target, run_on, target_options
+from redrive.cli.options import ChangeOptions, parse_field, suggest_names
+from redrive.cli.output import Column, Output, echo_err, output_options
+from redrive.cli.target import ChangeResult, Target, change_command, run_on, target_options
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.desk.settings import KnownWorkflow, StoredPolicy
+    from redrive.policy import RetryPolicy
 
-__all__ = ["parse_field", "policies", "workflows"]
-
-
-# -- `redrive policies`: stored retry policies, in force from the next attempt on ------------------------
+_MAX_RUNS_READ = 50  # newest runs whose workflows and steps count as known
 
 
 @click.group()
 def policies() -> None:
     """Change how steps are retried, without a deploy.
 
-    A stored policy is for a step, for all steps of a workflow, or for a step of a workflow; for one
+    A stored policy applies to a step, to all steps of a workflow, or to a step of a workflow; for one
     tenant or for all. It is in force from the next attempt on.
 
     \b
@@ -40,15 +38,15 @@ def policies() -> None:
 
 
 def _scope_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What the policy is for; the command receives it as `scope`."""
+    """Give a command the options that choose the steps of a policy; it receives them as `scope`."""
 
-    @click.option("--workflow", metavar="NAME", help="The workflow whose steps are meant.")
-    @click.option("--step", metavar="NAME", help="The step that is meant.")
-    @click.option("--tenant", metavar="NAME", help="The tenant whose runs are meant.  [default: all]")
+    @click.option("--workflow", metavar="NAME", help="The workflow whose steps the policy applies to.")
+    @click.option("--step", metavar="NAME", help="The step that the policy applies to.")
+    @click.option("--tenant", metavar="NAME", help="The tenant that the policy applies to.  [default: all]")
     @functools.wraps(command)
     def with_scope(*args: Any, workflow: str | None, step: str | None, tenant: str | None, **others: Any) -> Any:
         if not workflow and not step:
-            raise click.UsageError("say what the policy is for: --workflow, --step, or both")
+            raise click.UsageError("name what the policy applies to: --workflow, --step, or both")
         scope = {"workflow": workflow, "step": step, "tenant": tenant}
         return command(*args, scope=scope, **others)
 
@@ -65,7 +63,6 @@ def list_(place: Target, output: Output) -> None:
     Examples:
       redrive policies list
     """
-    stored = run_on(place, lambda app: app.policies.list())
     columns: list[Column[StoredPolicy]] = [
         Column("WORKFLOW", lambda one: one.workflow),
         Column("STEP", lambda one: one.step),
@@ -74,12 +71,9 @@ def list_(place: Target, output: Output) -> None:
         Column("SET BY", lambda one: one.updated_by),
         Column("SET", lambda one: one.updated_at),
     ]
-    output.list(
-        stored,
-        columns,
-        id=_format_policy_id,
-        empty=f"No policy is stored: steps follow their own. To store one: {program_name()} policies set --help",
-    )
+    stored = run_on(place, lambda app: app.policies.list())
+    empty = f"No policy is stored: steps use their own. To store one: {program_name()} policies set --help"
+    output.list(stored, columns, id=_format_policy_id, empty=empty)
 
 
 @policies.command()
@@ -87,106 +81,101 @@ def list_(place: Target, output: Output) -> None:
 @output_options
 @target_options
 def get(scope: dict[str, str | None], place: Target, output: Output) -> None:
-    """Show the policy that is stored for exactly this.
+    """Show the policy that is stored for exactly this workflow, step and tenant.
 
     \b
     Examples:
       redrive policies get --step charge
     """
-    stored = run_on(place, lambda app: app.policies.get(**scope))
-    if stored is None:
-        raise _missing_policy_error(scope)
-    if output.json:
-        output.object(stored)
-    elif output.quiet:
-        echo(_format_policy_id(stored))
-    else:
-        for name, value in stored.policy.to_json().items():
-            echo(f"{name}={value if isinstance(value, str) else json.dumps(value)}")
+    stored = run_on(place, lambda app: _load_policy(app, scope))
+    fields = stored.policy.to_json().items()
+    lines = [f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in fields]
+    output.record(_format_policy_id(stored), stored, "\n".join(lines))
 
 
-@policies.command("set", short_help="Store a policy, replacing the one for the same.")
-@click.argument("fields", nargs=-1, required=True, metavar="FIELD=VALUE...")
-@_scope_options
-@change_options
-@output_options
-@target_options
-def set_(
-    fields: tuple[str, ...], scope: dict[str, str | None], change: ChangeOptions, place: Target, output: Output
-) -> None:
-    """Store a policy, replacing the one for the same. Fields left out have their defaults.
+def _parse_policy(_: click.Context, __: click.Parameter, fields: tuple[str, ...]) -> RetryPolicy:
+    from redrive.cli.messages import report_usage_errors
+    from redrive.policy import RetryPolicy
+
+    with report_usage_errors():
+        return RetryPolicy.from_json(dict(map(parse_field, fields)))
+
+
+@change_command(
+    policies,
+    click.argument("policy", nargs=-1, required=True, metavar="FIELD=VALUE...", callback=_parse_policy),
+    _scope_options,
+    short_help="Store a policy, or replace a stored one.",
+)
+async def set_(app: Redrive, policy: RetryPolicy, scope: dict[str, str | None], change: ChangeOptions) -> ChangeResult:
+    """Store a policy; it replaces the one that is stored for the same workflow, step and tenant.
 
     The fields are those of RetryPolicy: max_retries, base_delay, factor, max_delay, jitter, cap,
-    max_elapsed, retry_on, never_retry_on, delays.
+    max_elapsed, retry_on, never_retry_on, delays. Fields that are left out have their defaults.
 
-    A step or a workflow that nobody has heard of may be a typing error: you are asked, and a script
-    says --yes. With --app the code is asked, else the workers and the newest runs.
+    An unknown step or workflow may be a typing error: you are asked, and a script needs --yes. Names are
+    looked up in the code with --app, else in the registered workers and the newest runs.
 
     \b
     Examples:
       redrive policies set --step charge max_retries=8 base_delay=2s max_delay=5m
       redrive policies set --workflow fulfil delays='["20s", "5m", "30m"]'
     """
-    from redrive.cli.messages import report_usage_errors
-    from redrive.policy import RetryPolicy
-
-    with report_usage_errors():
-        policy = RetryPolicy.from_json(dict(map(parse_field, fields)))
-
-    async def work(app: Redrive) -> StoredPolicy | None:
-        from redrive.cli.scope import unknown_names
-
-        _confirm_unknown_names(await unknown_names(app, scope), scope, change)
-        return None if change.dry_run else await app.policies.set(policy, **scope, by=change.by)
-
-    stored = run_on(place, work)
-    value = policy.to_json() if stored is None else stored
+    warnings = await _find_unknown_names(app, scope)
+    for warning in warnings:
+        echo_err(f"Warning: {warning}")
+    if warnings:
+        change.require_yes("nothing was stored: correct the name, or add --yes to use a new one", NOT_FOUND)
+    change.confirm(f"Store this policy for {_describe_scope(scope)}{' all the same' if warnings else ''}")
+    stored = None if change.dry_run else await app.policies.set(policy, **scope, by=change.by)
     verb = "would store" if change.dry_run else "stored"
-    output.done(
-        _format_scope_id(scope),
-        value,
-        f"{verb} a policy for {_describe_scope(scope)}: in force from the next attempt on",
-    )
+    text = f"{verb} a policy for {_describe_scope(scope)}: in force from the next attempt on"
+    return _format_scope_id(scope), policy.to_json() if stored is None else stored, text
 
 
-@policies.command()
-@_scope_options
-@change_options
-@output_options
-@target_options
-def delete(scope: dict[str, str | None], change: ChangeOptions, place: Target, output: Output) -> None:
-    """Remove a stored policy; steps follow their own again.
+@change_command(policies, _scope_options)
+async def delete(app: Redrive, scope: dict[str, str | None], change: ChangeOptions) -> ChangeResult:
+    """Remove a stored policy; steps use their own again.
 
     \b
     Examples:
       redrive policies delete --step charge
     """
-
-    async def work(app: Redrive) -> None:
-        if await app.policies.get(**scope) is None:
-            raise _missing_policy_error(scope)
-        change.confirm(f"Remove the policy for {_describe_scope(scope)}")
-        if not change.dry_run:
-            await app.policies.delete(**scope, by=change.by)
-
-    run_on(place, work)
+    await _load_policy(app, scope)
+    change.confirm(f"Remove the policy for {_describe_scope(scope)}")
+    if not change.dry_run:
+        await app.policies.delete(**scope, by=change.by)
     verb = "would remove" if change.dry_run else "removed"
-    output.done(_format_scope_id(scope), scope, f"{verb} the policy for {_describe_scope(scope)}")
+    return _format_scope_id(scope), scope, f"{verb} the policy for {_describe_scope(scope)}"
 
 
-def _confirm_unknown_names(doubts: list[str], scope: dict[str, str | None], change: ChangeOptions) -> None:
-    """Ask a person; a script must have said that it means a name that nobody knows."""
-    for doubt in doubts:
-        echo_err(f"Warning: {doubt}")
-    if doubts:
-        change.require_yes("nothing was stored: correct the name, or add --yes if it will come", NOT_FOUND)
-    change.confirm(f"Store this policy for {_describe_scope(scope)}{' all the same' if doubts else ''}")
+async def _load_policy(app: Redrive, scope: dict[str, str | None]) -> StoredPolicy:
+    stored = await app.policies.get(**scope)
+    if stored is None:
+        advice = f"`{hint('policies', 'list')}` lists all"
+        raise CommandFailed(f"no policy is stored for {_describe_scope(scope)}: {advice}", NOT_FOUND)
+    return stored
 
 
-def _missing_policy_error(scope: dict[str, str | None]) -> CommandFailed:
-    return CommandFailed(
-        f"no policy is stored for {_describe_scope(scope)}; `{hint('policies', 'list')}` shows all", NOT_FOUND
-    )
+async def _find_unknown_names(app: Redrive, scope: dict[str, str | None]) -> list[str]:
+    """Return a warning for each name that neither the code, a worker nor a recent run has."""
+    from redrive.store.filters import RunFilter
+
+    workflow, step = scope["workflow"], scope["step"]
+    newest = (await app.runs.list(RunFilter(), limit=_MAX_RUNS_READ)).items
+    warnings: list[str] = []
+    if workflow:
+        known = {one.name for one in await app.workflows.list()} | {run.workflow for run in newest}
+        if workflow not in known:
+            warnings.append(f"workflow {workflow!r} is not registered{suggest_names(workflow, sorted(known))}")
+    if step:
+        steps, where = set(app.registered_steps), "the app"
+        if not steps:
+            runs = [await app.runs.get(run.id) for run in newest]
+            steps, where = {each.name for run in runs for each in run.steps}, f"the newest {_MAX_RUNS_READ} runs"
+        if step not in steps:
+            warnings.append(f"step {step!r} was not found in {where}{suggest_names(step, sorted(steps))}")
+    return warnings
 
 
 def _format_policy_id(stored: StoredPolicy) -> str:
@@ -201,12 +190,9 @@ def _describe_scope(scope: dict[str, str | None]) -> str:
     return ", ".join(f"{kind} {name!r}" for kind, name in scope.items() if name)
 
 
-# -- `redrive workflows`: which there are, and pausing them ----------------------------------------------
-
-
 @click.group(short_help="List workflows; pause and resume them.")
 def workflows() -> None:
-    """List workflows; pause one to stop the bleeding, resume it later.
+    """List workflows; pause one while its failures are investigated, resume it later.
 
     \b
     Examples:
@@ -232,77 +218,55 @@ def list_workflows(place: Target, output: Output) -> None:
         Column("PAUSED BY", lambda one: one.paused_by),
         Column("UNCLAIMABLE", lambda one: one.unclaimable or None),
     ]
-    output.list(
-        run_on(place, lambda app: app.workflows.list()),
-        columns,
-        id=lambda one: one.name,
-        empty=f"No worker has registered a workflow yet. Start one: {worker_hint()}",
-    )
+    found = run_on(place, lambda app: app.workflows.list())
+    empty = f"No worker has registered a workflow yet. Start one: {worker_hint()}"
+    output.list(found, columns, id=lambda one: one.name, empty=empty)
 
 
-@workflows.command()
-@click.argument("name", metavar="WORKFLOW")
-@change_options
-@output_options
-@target_options
-def pause(name: str, change: ChangeOptions, place: Target, output: Output) -> None:
-    """Let nobody take runs of WORKFLOW. Those under way go on until they wait; new ones are accepted.
+_workflow_command = change_command(workflows, click.argument("name", metavar="WORKFLOW"))
+
+
+@_workflow_command
+async def pause(app: Redrive, name: str, change: ChangeOptions) -> ChangeResult:
+    """Stop workers from taking runs of WORKFLOW. Runs in progress continue until they wait; new runs are accepted.
 
     \b
     Examples:
       redrive workflows pause fulfil
     """
-
-    async def work(app: Redrive) -> None:
-        await _require_known_workflow(app, name)
-        change.confirm(f"Pause workflow {name!r}: its runs wait until it is resumed")
-        if not change.dry_run:
-            await app.workflows.pause(name, by=change.by)
-
-    run_on(place, work)
+    await _require_known_workflow(app, name)
+    change.confirm(f"Pause workflow {name!r}: its runs wait until it is resumed")
+    if not change.dry_run:
+        await app.workflows.pause(name, by=change.by)
     verb = "would pause" if change.dry_run else "paused"
-    output.done(
-        name,
-        {"name": name, "paused": not change.dry_run},
-        f"{verb} {name}; to go on: {hint('workflows', 'resume', name)}",
-    )
+    text = f"{verb} {name}; to resume it: {hint('workflows', 'resume', name)}"
+    return name, {"name": name, "paused": not change.dry_run}, text
 
 
-@workflows.command()
-@click.argument("name", metavar="WORKFLOW")
-@change_options
-@output_options
-@target_options
-def resume(name: str, change: ChangeOptions, place: Target, output: Output) -> None:
-    """Let runs of WORKFLOW be taken again.
+@_workflow_command
+async def resume(app: Redrive, name: str, change: ChangeOptions) -> ChangeResult:
+    """Let workers take runs of WORKFLOW again.
 
     \b
     Examples:
       redrive workflows resume fulfil
     """
-
-    async def work(app: Redrive) -> bool:
-        await _require_known_workflow(app, name)
-        was_paused = name in await app.workflows.paused()
-        if not change.dry_run:
-            await app.workflows.resume(name, by=change.by)
-        return was_paused
-
-    was_paused = run_on(place, work)
+    await _require_known_workflow(app, name)
+    was_paused = name in await app.workflows.paused()
+    if not change.dry_run:
+        await app.workflows.resume(name, by=change.by)
     verb = "would resume" if change.dry_run else "resumed"
     text = f"{verb} {name}" if was_paused else f"{name} was not paused"
-    output.done(name, {"name": name, "paused": was_paused and change.dry_run}, text)
+    return name, {"name": name, "paused": was_paused and change.dry_run}, text
 
 
 async def _require_known_workflow(app: Redrive, name: str) -> None:
-    from redrive.cli.options import suggest_names
-    from redrive.errors import UnknownWorkflow
     from redrive.store.filters import RunFilter
 
     known = [one.name for one in await app.workflows.list()]
-    if name in known or (await app.runs.list(RunFilter(workflow=name), limit=1)).items:
-        return
-    raise UnknownWorkflow(
-        f"no worker has registered a workflow {name!r}, and there is no run of it "
-        f"(`redrive workflows list` shows all){suggest_names(name, known)}"
-    )
+    if name not in known and not (await app.runs.list(RunFilter(workflow=name), limit=1)).items:
+        raise CommandFailed(
+            f"workflow {name!r} is unknown: no worker has registered it and it has no runs "
+            f"(`{hint('workflows', 'list')}` lists all){suggest_names(name, known)}",
+            NOT_FOUND,
+        )

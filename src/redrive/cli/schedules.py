@@ -1,27 +1,27 @@
-"""`redrive schedules`: when workflows are started by themselves, and pausing that."""
+"""`redrive schedules`: list the schedules of workflows, pause and resume them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from redrive.cli.messages import hint
-from redrive.cli.options import ChangeOptions, change_options
+from redrive.cli.options import REASON_OPTION, ChangeOptions
 from redrive.cli.output import Column, Output, display_tenant, output_options
-from redrive.cli.place import Target, run_on, target_options
+from redrive.cli.target import ChangeResult, Target, change_command, run_on, target_options
 from redrive.core.roles import DEFAULT_TENANT
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.desk.settings import KnownSchedule
 
+_TIME_FORMAT = "%a %d %b %H:%M"
+
 
 @click.group(short_help="List schedules; pause and resume them.")
 def schedules() -> None:
-    """List schedules; pause one, resume it later. They are made in code, on their workflows.
+    """List schedules; pause one, resume it later. Schedules are defined in the code of their workflows.
 
     \b
     Examples:
@@ -32,124 +32,105 @@ def schedules() -> None:
 
 
 @schedules.command("list")
-@click.option("--tenant", metavar="NAME", help="Of this tenant only.  [default: all]")
+@click.option("--tenant", metavar="NAME", help="Only schedules of this tenant.  [default: all]")
 @output_options
 @target_options
 def list_(tenant: str | None, place: Target, output: Output) -> None:
-    """List schedules with their next times, as clocks in their zones show them.
+    """List schedules with their next times. Times are in the time zone of the schedule.
 
     \b
     Examples:
       redrive schedules list
       redrive schedules list --tenant acme --json
     """
+
+    def format_next(one: KnownSchedule) -> str:
+        if one.paused_by is not None:
+            return f"paused by {one.paused_by}"
+        if one.live:
+            return ", ".join(f"{at:{_TIME_FORMAT}}" for at in one.next)
+        return "no live worker has it" + (f", late since {one.late_since:{_TIME_FORMAT}}" if one.late_since else "")
+
     columns: list[Column[KnownSchedule]] = [
         Column("WORKFLOW", lambda one: one.workflow),
         Column("NAME", lambda one: one.name),
         Column("CRON", lambda one: one.cron),
         Column("ZONE", lambda one: one.timezone),
-        Column("NEXT", _format_next_times),
+        Column("NEXT", format_next),
         Column("LAST RUN", lambda one: one.last_run),
         Column("STATUS", lambda one: one.last_status),
         Column("TENANT", lambda one: display_tenant(one.tenant)),
     ]
-    output.list(
-        run_on(place, lambda app: app.schedules.list(tenant=tenant)),
-        columns,
-        id=lambda one: f"{one.workflow}/{one.name}",
-        empty="No worker whose workflows have schedules was started yet.",
-    )
+    found = run_on(place, lambda app: app.schedules.list(tenant=tenant))
+    empty = "No schedule is known: no worker whose workflows have schedules was started yet."
+    output.list(found, columns, id=lambda one: f"{one.workflow}/{one.name}", empty=empty)
 
 
-def _format_next_times(one: KnownSchedule) -> str:
-    """Its next times, or why there are none."""
-    if one.paused_by is not None:
-        return f"paused by {one.paused_by}"
-    if not one.live:
-        return "no live worker has it" + (f", late since {_format_time(one.late_since)}" if one.late_since else "")
-    return ", ".join(map(_format_time, one.next))
+_schedule_command = change_command(
+    schedules,
+    click.argument("workflow"),
+    click.argument("name", default="default"),
+    click.option("--tenant", metavar="NAME", default=DEFAULT_TENANT, show_default=True, help="Tenant of the schedule."),
+    REASON_OPTION,
+)
 
 
-def _format_time(at: datetime) -> str:
-    return f"{at:%a %d %b %H:%M}"
-
-
-def _decision_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in (
-        target_options,
-        output_options,
-        change_options,
-        click.option("--reason", metavar="TEXT", help="Why, for the record."),
-        click.option("--tenant", metavar="NAME", default=DEFAULT_TENANT, show_default=True, help="Whose it is."),
-        click.argument("name", default="default"),
-        click.argument("workflow"),
-    ):
-        command = option(command)
-    return command
-
-
-@schedules.command()
-@_decision_options
-def pause(**what: Any) -> None:
-    """Start nothing for a schedule of WORKFLOW until it is resumed. NAME tells which, if it has several.
+@_schedule_command
+async def pause(app: Redrive, **arguments: Any) -> ChangeResult:
+    """Start no runs for a schedule of WORKFLOW until it is resumed. Give NAME if the workflow has several.
 
     \b
     Examples:
       redrive schedules pause report
       redrive schedules pause report month-end --tenant acme --reason "books are closed"
     """
-    _apply_decision("pause", ("paused", "was paused before"), **what)
+    return await _change_schedule(app, "pause", "paused", "was paused before", **arguments)
 
 
-@schedules.command()
-@_decision_options
-def resume(**what: Any) -> None:
-    """Go on with a schedule's next time; those that came meanwhile are not made up for.
+@_schedule_command
+async def resume(app: Redrive, **arguments: Any) -> ChangeResult:
+    """Start runs again from the schedule's next time on. Times that passed meanwhile are skipped.
 
     \b
     Examples:
       redrive schedules resume report
     """
-    _apply_decision("resume", ("resumed", "was not paused"), **what)
+    return await _change_schedule(app, "resume", "resumed", "was not paused", **arguments)
 
 
-@schedules.command()
-@_decision_options
-def forget(**what: Any) -> None:
-    """Forget a schedule that is in no code any more.
+@_schedule_command
+async def forget(app: Redrive, **arguments: Any) -> ChangeResult:
+    """Forget a schedule that no code has any more.
 
     \b
     Examples:
       redrive schedules forget report old-one
     """
-    _apply_decision("remove", ("forgot", ""), **what)
+    return await _change_schedule(app, "remove", "forgot", "", **arguments)
 
 
-def _apply_decision(
+async def _change_schedule(
+    app: Redrive,
     verb: str,
-    done: tuple[str, str],
+    done: str,
+    unchanged: str,
     *,
     workflow: str,
     name: str,
     tenant: str,
     reason: str | None,
     change: ChangeOptions,
-    output: Output,
-    place: Target,
-) -> None:
-    what = f"{workflow}/{name}"
-    change.confirm(f"{verb} schedule {what} of tenant {tenant}")
-
-    async def work(app: Redrive) -> bool | None:
-        act = getattr(app.schedules, verb)
-        found: bool | None = await act(
-            workflow, name, tenant=tenant, by=change.by, reason=reason, dry_run=change.dry_run
-        )
-        return found
-
-    changed = run_on(place, work) is not False
-    told = f"would {verb} {what}" if change.dry_run else f"{done[0]} {what}"
-    text = told if changed else f"{what} {done[1]}"
-    if verb == "pause" and changed and not change.dry_run:
-        text += f"; to go on: {hint('schedules', 'resume', workflow, name)}"
-    output.done(what, {"workflow": workflow, "name": name, "tenant": tenant, "changed": changed}, text)
+) -> ChangeResult:
+    id = f"{workflow}/{name}"
+    change.confirm(f"{verb.capitalize()} schedule {id} of tenant {tenant}")
+    act = getattr(app.schedules, verb)
+    result = await act(workflow, name, tenant=tenant, by=change.by, reason=reason, dry_run=change.dry_run)
+    if result is False:  # only pause and resume report that nothing changed
+        text = f"{id} {unchanged}"
+    elif change.dry_run:
+        text = f"would {verb} {id}"
+    else:
+        text = f"{done} {id}"
+        if verb == "pause":
+            text += f"; to resume it: {hint('schedules', 'resume', workflow, name)}"
+    return id, {"workflow": workflow, "name": name, "tenant": tenant, "changed": result is not False}, text

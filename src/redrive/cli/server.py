@@ -1,7 +1,9 @@
-"""`redrive server`: the HTTP API, until told to stop."""
+"""`redrive server`: serve the dashboard and the HTTP API."""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -9,31 +11,36 @@ from typing import TYPE_CHECKING
 import click
 
 from redrive.cli.messages import report_errors
-from redrive.cli.place import Target, target_options
+from redrive.cli.output import fold_text
+from redrive.cli.target import Target, target_options
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8700
 DEFAULT_OWNER = "owner@localhost"
-
-
-@click.command(short_help="Serve the dashboard and the HTTP API.")
-@click.option("--host", default=DEFAULT_HOST, metavar="ADDRESS", show_default=True, help="The address to listen on.")
-@click.option(
+HOST_OPTION = click.option(
+    "--host", default=DEFAULT_HOST, metavar="ADDRESS", show_default=True, help="Address of the dashboard and the API."
+)
+PORT_OPTION = click.option(
     "--port",
     type=click.IntRange(0, 65535),
     default=DEFAULT_PORT,
     metavar="N",
     show_default=True,
-    help="The port; 0 takes a free one.",
+    help="Port of the dashboard and the API; 0 takes a free one.",
 )
+
+
+@click.command(short_help="Serve the dashboard and the HTTP API.")
+@HOST_OPTION
+@PORT_OPTION
 @click.option(
     "--owner",
     default=DEFAULT_OWNER,
     metavar="EMAIL",
     show_default=True,
-    help="Who the first owner is, where nobody is known yet.",
+    help="The first owner, if there are no users yet.",
 )
 @click.option(
     "--rate",
@@ -47,9 +54,9 @@ DEFAULT_OWNER = "owner@localhost"
 def server(host: str, port: int, owner: str, rate: int, place: Target) -> None:
     """Serve the dashboard and the HTTP API until stopped.
 
-    The first start makes an owner and prints a code to sign in with once. SIGTERM or Ctrl-C stops it in
-    good order: open streams end, requests under way have 10 s. Runs are executed by workers; this
-    process needs none of their code.
+    The first start creates an owner and prints a code to sign in with once. SIGTERM or Ctrl-C stops the
+    server: open streams end, requests in progress have 10 s. Workers execute the runs; this process needs
+    none of their code.
 
     \b
     Examples:
@@ -58,24 +65,20 @@ def server(host: str, port: int, owner: str, rate: int, place: Target) -> None:
     """
     import asyncio
 
-    with report_errors():
-        app = place.app()
-        _configure_logs(app)
-        with require_extras():
-            asyncio.run(_serve_until_stopped(app, host, port, owner, rate))
-
-
-def _configure_logs(app: Redrive) -> None:
     from redrive.core.redact import Redactor
     from redrive.observability.logs import configure_logging
     from redrive.worker.context import log_context
 
-    configure_logging(app.settings.log, log_context, Redactor.parse(app.settings.redact))
+    with report_errors():
+        app = place.app()
+        configure_logging(app.settings.log, log_context, Redactor.parse(app.settings.redact))
+        with require_extras():
+            asyncio.run(_serve_until_stopped(app, host, port, owner, rate))
 
 
 @contextmanager
 def require_extras() -> Iterator[None]:
-    """Say which extra is missing, where one is."""
+    """Name the extra to install if one of its packages is missing."""
     from redrive.errors import ConfigurationError
 
     try:
@@ -83,7 +86,7 @@ def require_extras() -> Iterator[None]:
     except ModuleNotFoundError as error:
         if error.name not in ("fastapi", "jinja2", "markupsafe", "uvicorn", "argon2", "joserfc"):
             raise
-        raise ConfigurationError(f'this needs {error.name}: pip install "redrive[web,auth]"') from None
+        raise ConfigurationError(f'{error.name} is not installed: pip install "redrive[web,auth]"') from None
 
 
 async def _serve_until_stopped(app: Redrive, host: str, port: int, owner: str, rate: int) -> None:
@@ -107,20 +110,14 @@ async def _serve_until_stopped(app: Redrive, host: str, port: int, owner: str, r
 
 
 async def ensure_first_owner(app: Redrive, owner: str) -> None:
-    """Make the first owner, if nobody is known, and print how to come in."""
+    """Create the first owner if there are no users, and print a code to sign in with."""
     from redrive.server.auth.admin import create_first_owner
 
-    runtime = app.runtime
-    code = await create_first_owner(runtime.store, runtime.clock, owner)
+    code = await create_first_owner(app.runtime.store, app.runtime.clock, owner)
     if code is not None:
         _print_status(f"first start: {owner} is the owner. Sign in once with this code, within a day:")
         click.echo(f"    {code}")
 
 
 def _print_status(text: str) -> None:
-    import os
-    import sys
-
-    from redrive.cli.output import fold_text
-
     print(fold_text(f"redrive server {os.getpid()}: {text}", sys.stdout, deeper="  "), flush=True)

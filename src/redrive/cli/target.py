@@ -1,55 +1,213 @@
-"""Finding the app that `module:app` names, or saying what is wrong with it."""
+"""Target of a command: the store or the server of `--url`, and the app of `--app module:app`."""
 
 from __future__ import annotations
 
-import difflib
+import functools
 import importlib
 import os
 import sys
-import sysconfig
-import traceback
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import click
+import msgspec
 
-from redrive.cli.messages import CommandFailed, UsageError
+from redrive.cli.messages import NOT_FOUND, CommandFailed, UsageError, hint, report_errors
+from redrive.cli.options import change_options, suggest_names
+from redrive.cli.output import Output, output_options
+from redrive.core.roles import DEFAULT_TENANT
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
+    from redrive.remote.place import Remote
+
+T = TypeVar("T")
+ChangeResult: TypeAlias = tuple[str, Any, str]
+"""Result of a change as `Output.done` prints it: the id, the value for JSON, and a line for people."""
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Store or server, named by its URL or by an app; the environment provides what is left out."""
+
+    url: str | None
+    target: str | None
+
+    def server(self) -> Remote | None:
+        """Return the server; None if the target is a store."""
+        app = None if self.target is None else self.app()
+        url = app.settings.url if app else self.url or os.environ.get("REDRIVE_URL", "")
+        if not url.startswith(("http://", "https://")):
+            return None
+        from redrive.remote.place import Remote
+
+        with report_errors():
+            return Remote(url, steps=app.registered_steps if app else None)
+
+    def app(self) -> Redrive:
+        """Return the app that was named, else an app without workflows for the URL."""
+        from dataclasses import replace
+
+        from redrive.app import Redrive
+
+        if self.target is None:
+            return Redrive(self.url)
+        app = load_app(self.target)
+        if self.url is not None:
+            app.settings = replace(app.settings, url=self.url)
+        return app
+
+
+def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options `--url` and `--app`; it receives them as `place`."""
+
+    @click.option(
+        "--url",
+        metavar="URL",
+        help="The store, or a server as https://host with its token in $REDRIVE_TOKEN.  "
+        "[default: the app's if --app names one, else $REDRIVE_URL, else sqlite:///redrive.db]",
+    )
+    @click.option(
+        "--app",
+        "target",
+        metavar="MODULE:APP",
+        envvar="REDRIVE_APP",
+        help="The app whose store and workflows are used.  [default: $REDRIVE_APP]",
+    )
+    @functools.wraps(command)
+    def with_target(*args: Any, url: str | None, target: str | None, **others: Any) -> Any:
+        return command(*args, place=Target(url=url, target=target), **others)
+
+    return with_target
+
+
+def change_command(
+    group: click.Group, *options: Callable[..., Any], **attributes: Any
+) -> Callable[[Callable[..., Awaitable[ChangeResult]]], click.Command]:
+    """Return a decorator that makes a command of a coroutine which changes something through an open app.
+
+    The command has the name of the coroutine. It opens the target, calls `work(app, change=..., **arguments)` and
+    prints the result. Besides `options`, it has those of `change_options`, `output_options` and `target_options`.
+    """
+
+    def decorate(work: Callable[..., Awaitable[ChangeResult]]) -> click.Command:
+        @change_options
+        @output_options
+        @target_options
+        @functools.wraps(work)
+        def command(*, place: Target, output: Output, **arguments: Any) -> None:
+            output.done(*run_on(place, lambda app: work(app, **arguments)))
+
+        for option in reversed(options):
+            command = option(command)
+        return group.command(work.__name__.rstrip("_"), **attributes)(command)
+
+    return decorate
+
+
+def run_on(place: Target, work: Callable[[Redrive], Awaitable[T]]) -> T:
+    """Open the target without a worker, do the work and close it. A store that does not exist is not created.
+
+    If the target is a server, `work` gets a client that has the same calls as the app.
+    """
+    import asyncio
+
+    async def open_and_work() -> T:
+        remote = place.server()
+        if remote is not None:
+            async with remote.client():
+                return await work(cast("Redrive", remote))
+        app = place.app()
+        await _require_store(app.settings.url)
+        async with app.client():
+            return await work(app)
+
+    with report_errors():
+        return asyncio.run(open_and_work())
+
+
+async def home_tenant(app: Redrive) -> str:
+    """Return the tenant to use if the user named none: the token's on a server, else `default`."""
+    home = getattr(app, "home", None)  # only the client of a server has it
+    return str(await home()) if home else DEFAULT_TENANT
+
+
+def default_tenant(place: Target) -> str:
+    """Return the same tenant as `home_tenant`, without opening a store that may not exist yet."""
+    return DEFAULT_TENANT if place.server() is None else run_on(place, home_tenant)
+
+
+async def _require_store(url: str) -> None:
+    """Fail at once if the store does not exist or is down. A worker would create it, or wait for it."""
+    from redrive.clock import SystemClock
+    from redrive.store import open_store
+
+    if not url.startswith("sqlite:"):
+        store = open_store(url, SystemClock())
+        try:
+            await store.open(migrate=False)
+        finally:
+            await store.close()
+        return
+    from redrive.store.sqlite.connection import parse_url
+    from redrive.store.sqlite.schema import has_schema
+
+    address = parse_url(url)
+    # Opening a file that is not a store would turn it into an empty one.
+    if not address.in_memory and not has_schema(address):
+        raise CommandFailed(
+            f"no store exists at {url}: name it with --url, $REDRIVE_URL or --app module:app, or create it with "
+            f"`{hint('migrate')}`. A worker creates it when it starts",
+            NOT_FOUND,
+        )
 
 
 def load_app(target: str) -> Redrive:
-    """Import the module and return its app. Modules in the current folder are found, too.
+    """Import the module of `module:app` and return its app. The current folder is on the path as well.
 
     UsageError: the name is wrong. ClickException: the name is right, but the app cannot be used.
     """
+    from redrive.app import Redrive
+
     module_name, attribute = _parse_app_name(target)
     module = _import_module(module_name)
-    value = _get_attribute(module, attribute)
-    return _require_app(module, attribute, value)
+    apps = [name for name, value in vars(module).items() if isinstance(value, Redrive)]
+    advice = f"; the module has the app{'s' * (len(apps) > 1)} {', '.join(map(repr, apps))}" if apps else ""
+    value: Any = module
+    for name in attribute.split("."):
+        try:
+            value = getattr(value, name)
+        except AttributeError:
+            advice = advice or suggest_names(name, [known for known in vars(module) if known[0] != "_"])
+            raise UsageError(f"module {module_name!r} has no {attribute!r}{advice}") from None
+    if not isinstance(value, Redrive):
+        if callable(value) and not advice:
+            advice = f". If it makes one, call it in the module and name the result: app = {attribute}()"
+        kind = type(value).__name__
+        article = "an" if kind[0] in "aeiou" else "a"
+        raise UsageError(f"{module_name}:{attribute} is {article} {kind}, not a Redrive app{advice}")
+    if not value.registered_workflows:
+        raise CommandFailed(
+            f"{module_name}:{attribute} has no workflows to run: decorate a function with @app.workflow, and import "
+            "the modules that do so in this module"
+        )
+    return value
 
 
 def _parse_app_name(target: str) -> tuple[str, str]:
     module, colon, attribute = target.partition(":")
+    advice = None
     if module.endswith(".py") or "/" in module or "\\" in module:
         dotted = ".".join(Path(module).with_suffix("").parts)
-        raise _app_name_error(target, f"a module is named with dots and without .py: {dotted}:{attribute or 'app'}")
-    if not colon or not attribute:
-        raise _app_name_error(target, f"name the app inside the module as well: {module or 'module'}:app")
-    parts = [*module.split("."), *attribute.split(".")]
-    if not all(part.isidentifier() for part in parts):
-        raise _app_name_error(target, "write module:app, such as shop:app or company.shop:app")
+        advice = f"a module is named with dots and without .py: {dotted}:{attribute or 'app'}"
+    elif not colon or not attribute:
+        advice = f"name the app inside the module as well: {module or 'module'}:app"
+    elif not all(part.isidentifier() for part in [*module.split("."), *attribute.split(".")]):
+        advice = "write module:app, such as shop:app or company.shop:app"
+    if advice is not None:
+        raise UsageError(f"{target!r} does not name an app: {advice}")
     return module, attribute
-
-
-def _app_name_error(target: str, advice: str) -> UsageError:
-    return UsageError(f"{target!r} does not name an app: {advice}")
-
-
-# -- the module ----------------------------------------------------------------------------------------
 
 
 def _import_module(name: str) -> ModuleType:
@@ -59,101 +217,38 @@ def _import_module(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise _import_failure(name, error) from error
-        raise UsageError(_describe_missing_module(error.name, name)) from error
+        missing = error.name
+        if missing is None or not f"{name}.".startswith(f"{missing}."):
+            raise _import_failure(name, error) from error  # the module exists and imports one that does not
+        package, _, last = missing.rpartition(".")
+        folders = sys.modules[package].__path__ if package in sys.modules else [here]
+        siblings: list[str] = []
+        for folder in map(Path, folders):
+            siblings += (path.stem for path in folder.glob("*.py") if path.stem.isidentifier())
+            siblings += (path.parent.name for path in folder.glob("*/__init__.py"))
+        where = package or f"the current folder ({here}) and on Python's path"
+        full_name = "" if missing == name else f" (looking for {name!r})"
+        advice = suggest_names(last, siblings)
+        raise UsageError(f"module {missing!r} was not found in {where}{advice}{full_name}") from error
     except (Exception, SystemExit) as error:
         raise _import_failure(name, error) from error
 
 
-def _describe_missing_module(missing: str, name: str) -> str:
-    parent, _, last = missing.rpartition(".")
-    where = parent or f"the current folder ({os.getcwd()}) and on Python's path"
-    return f"there is no module {missing!r} in {where}{_suggest_names(last, _list_sibling_modules(parent))}" + (
-        "" if missing == name else f" (looking for {name!r})"
-    )
-
-
-def _list_sibling_modules(package: str) -> list[str]:
-    """The modules beside the one that was not found."""
-    folders = sys.modules[package].__path__ if package in sys.modules else [os.getcwd()]
-    found: list[str] = []
-    for folder in map(Path, folders):
-        found += (path.stem for path in folder.glob("*.py") if path.stem.isidentifier())
-        found += (path.parent.name for path in folder.glob("*/__init__.py"))
-    return found
-
-
 def _import_failure(name: str, error: BaseException) -> click.ClickException:
-    """The app's own error, at the last place in its own code."""
+    """Return the error of the user's module with the innermost line of the user's code."""
+    import sysconfig
+    import traceback
+
+    paths = sysconfig.get_paths()
+    folders = [paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"], str(Path(__file__).parents[1])]
+    foreign = tuple(os.path.realpath(folder) + os.sep for folder in folders)
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith("<") and not os.path.realpath(frame.filename).startswith(foreign)
+    ]
     lines = [f"module {name!r} could not be imported:"]
-    frame = _find_app_frame(error)
-    if frame is not None and not isinstance(error, SyntaxError):
-        lines += traceback.format_list([frame])[0].rstrip().splitlines()
+    if frames and not isinstance(error, SyntaxError):  # a SyntaxError names its line itself
+        lines += traceback.format_list(frames[-1:])[0].rstrip().splitlines()
     lines += "".join(traceback.format_exception_only(error)).rstrip().splitlines()
     return click.ClickException("\n".join(lines))
-
-
-def _find_app_frame(error: BaseException) -> traceback.FrameSummary | None:
-    """The innermost frame that belongs neither to Python, to an installed package, nor to Redrive."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return next((frame for frame in reversed(frames) if _is_app_file(frame.filename)), None)
-
-
-def _is_app_file(filename: str) -> bool:
-    if filename.startswith("<"):
-        return False
-    paths = sysconfig.get_paths()
-    foreign = [paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"]]
-    foreign.append(str(Path(__file__).parents[1]))
-    return not os.path.realpath(filename).startswith(tuple(os.path.realpath(path) + os.sep for path in foreign))
-
-
-# -- the app in it -------------------------------------------------------------------------------------
-
-
-def _get_attribute(module: ModuleType, path: str) -> Any:
-    value: Any = module
-    for name in path.split("."):
-        try:
-            value = getattr(value, name)
-        except AttributeError:
-            hint = _suggest_apps(module) or _suggest_names(name, [known for known in vars(module) if known[0] != "_"])
-            raise UsageError(f"module {module.__name__!r} has no {path!r}{hint}") from None
-    return value
-
-
-def _require_app(module: ModuleType, attribute: str, value: Any) -> Redrive:
-    from redrive.app import Redrive
-
-    name = f"{module.__name__}:{attribute}"
-    if not isinstance(value, Redrive):
-        hint = _suggest_apps(module)
-        if callable(value) and not hint:
-            hint = f". If it makes one, call it in the module and name the result: app = {attribute}()"
-        raise UsageError(f"{name} is no Redrive, but {_describe_type(value)}{hint}")
-    if not value.registered_workflows:
-        raise CommandFailed(
-            f"{name} has no workflows, so there is nothing to run: decorate a function with @app.workflow, "
-            "and see to it that this module imports the modules that do"
-        )
-    return value
-
-
-def _describe_type(value: Any) -> str:
-    kind = type(value).__name__
-    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
-
-
-def _suggest_apps(module: ModuleType) -> str:
-    from redrive.app import Redrive
-
-    names = [name for name, value in vars(module).items() if isinstance(value, Redrive)]
-    if not names:
-        return ""
-    return f"; the module has the app{'s' * (len(names) > 1)} {', '.join(map(repr, names))}"
-
-
-def _suggest_names(name: str, known: Iterable[str]) -> str:
-    found = difflib.get_close_matches(name, list(known), n=3)
-    return f"; did you mean {' or '.join(map(repr, found))}?" if found else ""

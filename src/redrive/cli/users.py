@@ -1,4 +1,4 @@
-"""`redrive users`: who may sign in, and what they are to a tenant."""
+"""`redrive users`: the users who may sign in, and their roles."""
 
 from __future__ import annotations
 
@@ -6,9 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from redrive.cli.accounts import ROLE_CHOICE, LocalAccounts, ensure_tenant, manage_accounts
+from redrive.cli.accounts import (
+    ROLE_CHOICE,
+    TENANT_OPTION,
+    LocalAccounts,
+    account_command,
+    ensure_tenant,
+    manage_accounts,
+)
 from redrive.cli.output import Column, Output, output_options
-from redrive.cli.place import Target, default_tenant, target_options
+from redrive.cli.target import Target, default_tenant, target_options
 
 if TYPE_CHECKING:
     from redrive.store.account_records import UserRow
@@ -16,7 +23,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def users() -> None:
-    """Manage the people who may sign in to the server.
+    """Manage the users who may sign in to the server.
 
     \b
     Examples:
@@ -28,16 +35,16 @@ def users() -> None:
 
 @users.command()
 @click.argument("email")
-@click.option("--tenant", metavar="NAME", help="The tenant.  [default: default, or the token's]")
-@click.option("--role", type=ROLE_CHOICE, required=True, help="What they are to it.")
-@click.option("--password", metavar="TEXT", help="Their password; - asks for it.  [default: a code]")
-@click.option("--payloads", is_flag=True, help="They may see hidden payloads.")
+@TENANT_OPTION
+@click.option("--role", type=ROLE_CHOICE, required=True, help="Role in the tenant.")
+@click.option("--password", metavar="TEXT", help="Password of the user; - prompts for it.  [default: a sign-in code]")
+@click.option("--payloads", is_flag=True, help="The user may see payloads without redaction.")
 @output_options
 @target_options
 def create(
     email: str, tenant: str | None, role: str, password: str | None, payloads: bool, place: Target, output: Output
 ) -> None:
-    """Let EMAIL sign in. Without a password a code is printed that holds once, for a day.
+    """Create a user who may sign in as EMAIL. Without a password, a code is printed that works once, for a day.
 
     \b
     Examples:
@@ -46,35 +53,34 @@ def create(
     """
     if password == "-":
         password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    tenant_name = tenant or default_tenant(place)
 
-    whose = tenant or default_tenant(place)
-
-    async def work(people: LocalAccounts) -> None:
+    async def create_user(accounts: LocalAccounts) -> None:
         from redrive.core.roles import parse_role
         from redrive.server.contract import NewUser
 
-        await ensure_tenant(people, whose)
-        new = NewUser(email=email, tenant=whose, role=parse_role(role), password=password, payloads=payloads)
-        row, code = await people.create_user(new)
-        about = {"id": row.id, "email": row.email, "tenant": whose, "role": new.role.value, "code": code}
-        text = f"{row.email} is {new.role} of {whose}" + (f"; code to sign in once: {code}" if code else "")
-        output.done(row.id, about, text)
+        await ensure_tenant(accounts, tenant_name)
+        new = NewUser(email=email, tenant=tenant_name, role=parse_role(role), password=password, payloads=payloads)
+        row, code = await accounts.create_user(new)
+        fields = {"id": row.id, "email": row.email, "tenant": tenant_name, "role": new.role.value, "code": code}
+        text = f"{row.email} is {new.role} of {tenant_name}" + (f"; code to sign in once: {code}" if code else "")
+        output.done(row.id, fields, text)
 
-    manage_accounts(place, work)
+    manage_accounts(place, create_user)
 
 
 @users.command("list")
-@click.option("--tenant", metavar="NAME", help="Only the people of this tenant.  [default: all]")
+@click.option("--tenant", metavar="NAME", help="Only users of this tenant.  [default: all]")
 @output_options
 @target_options
 def list_(tenant: str | None, place: Target, output: Output) -> None:
-    """List who may sign in.
+    """List the users who may sign in.
 
     \b
     Examples:
       redrive users list --tenant acme
     """
-    rows = manage_accounts(place, lambda people: people.users(tenant))
+    rows = manage_accounts(place, lambda accounts: accounts.users(tenant))
     roles = {row.id: _format_roles(row) for row in rows}
     columns: list[Column[dict[str, Any]]] = [
         Column("EMAIL", lambda one: one["email"]),
@@ -82,91 +88,90 @@ def list_(tenant: str | None, place: Target, output: Output) -> None:
         Column("DISABLED", lambda one: "yes" if one["disabled"] else None),
         Column("ID", lambda one: one["id"]),
     ]
-    output.list([_user_fields(row) for row in rows], columns, id=lambda one: one["id"], empty="Nobody is known.")
+    output.list([_user_fields(row) for row in rows], columns, id=lambda one: one["id"], empty="There are no users.")
 
 
-@users.command()
-@click.argument("email", metavar="USER")
-@output_options
-@target_options
-def show(email: str, place: Target, output: Output) -> None:
-    """Show one person, by address or id.
+def _print_user(row: UserRow, output: Output, code: str | None = None) -> None:
+    text = f"{row.email}: {_format_roles(row)}{'; disabled' if row.disabled_at is not None else ''}"
+    if code is None:
+        output.done(row.id, _user_fields(row), text)
+    else:
+        fields = {**_user_fields(row), "code": code}
+        output.done(row.id, fields, f"{text}; the old password no longer works, code to sign in once: {code}")
+
+
+_user_command = account_command(users, "USER", _print_user)
+
+
+@_user_command
+async def show(accounts: LocalAccounts, id: str) -> UserRow:
+    """Show one user, by email address or id.
 
     \b
     Examples:
       redrive users show ann@example.org
     """
-    row = manage_accounts(place, lambda people: people.user(email))
-    _print_user(row, output)
+    return await accounts.user(id)
 
 
 @users.command()
 @click.argument("email", metavar="USER")
 @click.argument("role", type=ROLE_CHOICE, metavar="ROLE")
-@click.option("--tenant", metavar="NAME", help="The tenant.  [default: default, or the token's]")
-@click.option("--payloads/--no-payloads", default=None, help="Whether they may see hidden payloads.")
+@TENANT_OPTION
+@click.option("--payloads/--no-payloads", default=None, help="Whether the user may see payloads without redaction.")
 @output_options
 @target_options
 def role(email: str, role: str, tenant: str | None, payloads: bool | None, place: Target, output: Output) -> None:
-    """Make USER ROLE of a tenant, whether they were anything to it or not.
+    """Give USER a ROLE in a tenant. A user who is not a member becomes one.
 
     \b
     Examples:
       redrive users role ann@example.org STAFF --tenant acme --payloads
     """
+    from redrive.core.roles import parse_role
 
-    whose = tenant or default_tenant(place)
-
-    async def work(people: LocalAccounts) -> tuple[UserRow, str | None]:
-        from redrive.core.roles import parse_role
-
-        return await people.give_role(email, whose, parse_role(role), payloads=payloads)
-
-    row, code = manage_accounts(place, work)
+    tenant_name = tenant or default_tenant(place)
+    row, code = manage_accounts(
+        place, lambda accounts: accounts.give_role(email, tenant_name, parse_role(role), payloads=payloads)
+    )
     _print_user(row, output, code)
 
 
-@users.command()
-@click.argument("email", metavar="USER")
-@output_options
-@target_options
-def disable(email: str, place: Target, output: Output) -> None:
-    """Let USER sign in nowhere, and end what they are signed in to.
+@_user_command
+async def disable(accounts: LocalAccounts, id: str) -> UserRow:
+    """Stop USER from signing in, and end the sessions of USER.
 
     \b
     Examples:
       redrive users disable ann@example.org
     """
-    _print_user(manage_accounts(place, lambda people: people.disable_user(email, disabled=True)), output)
+    return await accounts.disable_user(id, disabled=True)
 
 
-@users.command()
-@click.argument("email", metavar="USER")
-@output_options
-@target_options
-def enable(email: str, place: Target, output: Output) -> None:
+@_user_command
+async def enable(accounts: LocalAccounts, id: str) -> UserRow:
     """Let USER sign in again.
 
     \b
     Examples:
       redrive users enable ann@example.org
     """
-    _print_user(manage_accounts(place, lambda people: people.disable_user(email, disabled=False)), output)
+    return await accounts.disable_user(id, disabled=False)
 
 
-@users.command()
-@click.argument("email", metavar="USER")
-@output_options
-@target_options
-def code(email: str, place: Target, output: Output) -> None:
+def _print_code(code: str, output: Output) -> None:
+    output.done(code, {"code": code}, code)
+
+
+@account_command(users, "USER", _print_code)
+async def code(accounts: LocalAccounts, id: str) -> str:
     """Print a code with which USER can sign in once and choose a new password.
 
     \b
     Examples:
       redrive users code ann@example.org
     """
-    made = manage_accounts(place, lambda people: people.code(email))
-    output.done(made, {"code": made}, made)
+    return await accounts.code(id)
 
 
 def _format_roles(row: UserRow) -> str:
@@ -186,13 +191,3 @@ def _user_fields(row: UserRow) -> dict[str, Any]:
             for each in row.members
         ],
     }
-
-
-def _print_user(row: UserRow, output: Output, code: str | None = None) -> None:
-    state = "; disabled" if row.disabled_at is not None else ""
-    text = f"{row.email}: {_format_roles(row)}{state}"
-    if code is None:
-        output.done(row.id, _user_fields(row), text)
-    else:
-        told = f"{text}; their password holds no longer, code to sign in once: {code}"
-        output.done(row.id, {**_user_fields(row), "code": code}, told)

@@ -1,12 +1,14 @@
-"""`redrive worker`: run the workflows of an app until told to stop."""
+"""`redrive worker`: run the workflows of an app."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from redrive.cli.messages import report_errors
+from redrive.cli.target import load_app
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -31,12 +33,12 @@ if TYPE_CHECKING:
     type=click.IntRange(min=1),
     default=1,
     metavar="N",
-    help="Worker processes to keep alive; one that dies is started again.  [default: 1]",
+    help="Worker processes to run; one that dies is started again.  [default: 1]",
 )
 @click.option(
     "--metrics",
     metavar="[ADDRESS:]PORT",
-    help="Where Prometheus finds metrics; more processes take the next ports.  [default: $REDRIVE_METRICS]",
+    help="Where to serve metrics for Prometheus; more processes take the next ports.  [default: $REDRIVE_METRICS]",
 )
 @click.option("--tied", is_flag=True, hidden=True, help="Stop when standard input closes.")
 def worker(
@@ -44,9 +46,9 @@ def worker(
 ) -> None:
     """Run the workflows of APP in MODULE until stopped.
 
-    SIGTERM or Ctrl-C stops it in good order: steps in flight may end within the grace period
-    (REDRIVE_GRACE, 30 s), everything else is given back for another worker. A second one cuts the grace
-    period short. Neither costs a run an attempt.
+    SIGTERM or Ctrl-C stops the worker: running steps may end within the grace period (REDRIVE_GRACE,
+    30 s), all other runs are released for another worker. A second signal ends the grace period at once.
+    Neither costs a run an attempt.
 
     \b
     Examples:
@@ -54,8 +56,7 @@ def worker(
       redrive worker company.shop:app --concurrency 20
       redrive worker shop:app --processes 4 --metrics 9464
     """
-    from redrive.cli.target import load_app
-    from redrive.cli.worker_process import run_worker, stop_with_parent, tune_interpreter
+    from redrive.cli.worker_process import run_worker, stop_with_parent, supervise_workers, tune_interpreter
 
     with report_errors():
         app = load_app(target)
@@ -64,25 +65,19 @@ def worker(
             tune_interpreter()
             run_worker(app, also=stop_with_parent if tied else None)
             return
-        from redrive.cli.worker_process import supervise_workers
-
-        command, place = _worker_arguments(target, concurrency, url), app.settings.metrics
-        code = supervise_workers(lambda number: [*command, *_metrics_arguments(place, number)], processes)
+        if url is not None:
+            # The URL may hold a password, which other users could read in the arguments of a process.
+            os.environ["REDRIVE_WORKER_URL"] = url
+        command = ["worker", target, "--tied"]
+        if concurrency is not None:
+            command += ["--concurrency", str(concurrency)]
+        metrics = app.settings.metrics
+        code = supervise_workers(lambda number: [*command, *_metrics_arguments(metrics, number)], processes)
     raise click.exceptions.Exit(code)
 
 
-def _worker_arguments(target: str, concurrency: int | None, url: str | None) -> list[str]:
-    """The arguments of one worker process. The URL may hold a password, so it goes another way."""
-    import os
-
-    if url is not None:
-        os.environ["REDRIVE_WORKER_URL"] = url
-    more = [] if concurrency is None else ["--concurrency", str(concurrency)]
-    return ["worker", target, "--tied", *more]
-
-
 def _metrics_arguments(metrics: str, number: int) -> list[str]:
-    """Where the worker process with this number tells its metrics: each needs a port of its own."""
+    """Return the `--metrics` option of a worker process. Each process has another port."""
     from redrive.settings import parse_metrics_address
 
     address = parse_metrics_address(metrics)
@@ -93,12 +88,8 @@ def _metrics_arguments(metrics: str, number: int) -> list[str]:
 
 
 def override_settings(app: Redrive, concurrency: int | None, url: str | None, metrics: str | None = None) -> None:
-    """Let the command line overrule what the app says."""
+    """Replace settings of the app by those of the command line."""
     from dataclasses import replace
 
-    if concurrency is not None:
-        app.settings = replace(app.settings, concurrency=concurrency)
-    if url is not None:
-        app.settings = replace(app.settings, url=url)
-    if metrics is not None:
-        app.settings = replace(app.settings, metrics=metrics)
+    given: dict[str, Any] = {"concurrency": concurrency, "url": url, "metrics": metrics}
+    app.settings = replace(app.settings, **{name: value for name, value in given.items() if value is not None})

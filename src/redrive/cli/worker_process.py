@@ -1,8 +1,9 @@
-"""A worker process from its first line of output to its last."""
+"""Worker processes: starting and stopping one, supervising several, and the API beside a worker."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
@@ -27,19 +28,21 @@ from redrive.worker.context import log_context
 if TYPE_CHECKING:
     from redrive.worker.worker import Worker
 
-# -- How a process that only works sets itself up. Inside another program that is the program's busi -----
-
-
 T = TypeVar("T")
-_SWITCH_INTERVAL = 0.0005  # seconds that a thread may keep the others waiting; Python's own choice is ten times that
+_SWITCH_INTERVAL = 0.0005  # seconds that a thread may keep the others waiting; a tenth of Python's default
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SHORT_LIFETIME = 5.0  # after a shorter life, the next one is expected to be short as well
+_RESTART_DELAYS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds before the next start, by number of short lives
+_MAX_FAILED_STARTS = 3  # processes in a row that end with an error shortly after their start
+_POLL_INTERVAL = 0.03
 
 
 def tune_interpreter() -> None:
-    """Collect garbage seldom, and let threads take turns often.
+    """Collect garbage seldom, and let threads switch often.
 
-    A busy worker makes and drops many small records, hardly any of which is ever part of a circle: to leave
-    alone what was loaded and to look less often is 14 % less time per step. The thread that writes to SQLite
-    asks for its turn between two statements, and the loop gives none away by itself: 8 % less time per step.
+    A busy worker creates many small records, and few of them are part of a reference cycle. Freezing the loaded
+    objects and collecting less often takes 14 % off the time per step. The thread that writes to SQLite needs the
+    interpreter between two statements, and the event loop does not release it: switching often takes off 8 %.
     """
     gc.collect()
     gc.freeze()
@@ -48,56 +51,54 @@ def tune_interpreter() -> None:
 
 
 def run_event_loop(main: Coroutine[Any, Any, T]) -> T:
-    """`asyncio.run`, on uvloop where that is installed: 8 % less time per step."""
-    with asyncio.Runner(loop_factory=_fastest_loop_factory()) as runner:
+    """Run a coroutine as `asyncio.run` does, on uvloop if it is installed: 8 % less time per step."""
+    factory: Callable[[], asyncio.AbstractEventLoop] | None = None
+    with contextlib.suppress(ImportError):
+        import uvloop
+
+        factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
         return runner.run(main)
 
 
-def _fastest_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
-
-
-# -- A worker process from its first line of output to its last ------------------------------------------
-
-
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
 def run_worker(app: Redrive, also: Callable[[StopController], None] | None = None) -> None:
-    """Work until a signal comes; returns when everything was ended or given back.
+    """Run a worker until a signal stops it. Return when all its runs have ended or were released.
 
-    `also` is given the means to stop the worker for other reasons.
+    `also` is called with the controller that can stop the worker for other reasons.
     """
     configure_logging(app.settings.log, log_context, Redactor.parse(app.settings.redact))
+
+    async def run_until_stopped() -> None:
+        stop = StopController()
+        stop.listen()
+        if also is not None:
+            also(stop)
+        async with app:
+            worker = stop.worker = app.runtime.worker
+            assert worker is not None
+            print_worker_status(describe_worker(app))
+            if app.runtime.endpoint is not None:
+                print_worker_status(f"metrics: {app.runtime.endpoint.address}")
+            await stop.requested.wait()
+        print_worker_status("stopped; nothing is lost")
+        stuck = worker.threads.stuck
+        if stuck or (stop.hurried and threading.active_count() > 1):
+            # Python would wait for threads whose steps were released, and cannot end them. The process can.
+            if stuck:
+                print_worker_status(f"left {stuck} thread{'s' * (stuck > 1)} behind that did not end in time")
+            logging.shutdown()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)
+
     try:
-        run_event_loop(_run_until_stopped(app, also))
+        run_event_loop(run_until_stopped())
     except asyncio.CancelledError:
         print_worker_status("stopped before it began")
 
 
-async def _run_until_stopped(app: Redrive, also: Callable[[StopController], None] | None) -> None:
-    stop = StopController()
-    stop.listen()
-    if also is not None:
-        also(stop)
-    async with app:
-        worker = app.runtime.worker
-        assert worker is not None
-        stop.worker = worker
-        print_worker_status(describe_worker(app))
-        if app.runtime.endpoint is not None:
-            print_worker_status(f"metrics: {app.runtime.endpoint.address}")
-        await stop.asked.wait()
-    print_worker_status("stopped; nothing is lost")
-    _exit_past_stuck_threads(worker, hurried=stop.hurried)
-
-
 def describe_worker(app: Redrive) -> str:
-    """What a worker of this app does, in one line."""
+    """Return one line about the workflows, the store and the limits of a worker."""
     names = list(app.registered_workflows)
     listed = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
     return (
@@ -107,94 +108,73 @@ def describe_worker(app: Redrive) -> str:
 
 
 def print_worker_status(text: str) -> None:
-    """One line for whoever started the worker."""
+    """Print one line about the worker on standard output."""
     print(fold_text(f"redrive worker {os.getpid()}: {text}", sys.stdout, deeper="  "), flush=True)
 
 
 class StopController:
-    """Turns signals into stopping: the first in good order, the second at once, the third by force.
+    """Stops a worker on signals: the first after the grace period, the second at once, the third by force.
 
-    Until there is a worker, the first one ends the opening of the app.
+    Before the worker runs, the first signal cancels the opening of the app.
     """
 
     def __init__(self) -> None:
-        self.asked = asyncio.Event()
+        self.requested = asyncio.Event()
         self.hurried = False
         self.worker: Worker | None = None
         self._task: asyncio.Task[object] | None = None
 
     def listen(self) -> None:
-        """Hear signals from now on; called from the task that serves."""
+        """Handle signals from now on; called from the task that runs the worker."""
         loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         for number in _STOP_SIGNALS:
             try:
-                loop.add_signal_handler(number, self.ask)
+                loop.add_signal_handler(number, self.request)
             except NotImplementedError:  # Windows
-                signal.signal(number, lambda *_: loop.call_soon_threadsafe(self.ask))
+                signal.signal(number, lambda *_: loop.call_soon_threadsafe(self.request))
 
-    def ask(self) -> None:
-        """Stop; asked again, stop sooner."""
+    def request(self) -> None:
+        """Stop the worker; a second request stops it at once."""
         if self.worker is None:
             self._restore_default_handlers()
             assert self._task is not None
             self._task.cancel()
-        elif not self.asked.is_set():
+        elif not self.requested.is_set():
             grace = format_duration(self.worker.settings.grace)
-            print_worker_status(f"stopping: steps in flight have {grace} to end (again to stop at once)")
-            self.asked.set()
+            print_worker_status(f"stopping: running steps have {grace} to end (again to stop at once)")
+            self.requested.set()
         else:
-            print_worker_status("stopping at once: steps in flight are given back")
+            print_worker_status("stopping at once: running steps are released")
             self.hurried = True
             self._restore_default_handlers()
             self.worker.stop_now()
 
     def _restore_default_handlers(self) -> None:
-        """Another signal does what it does to any process."""
         for number in _STOP_SIGNALS:
             signal.signal(number, signal.SIG_DFL)
 
 
 def stop_with_parent(stop: StopController) -> None:
-    """Stop when standard input closes: whoever started this process is gone then, however it went."""
+    """Stop when standard input closes: the process that started this one has ended then."""
     loop = asyncio.get_running_loop()
-    threading.Thread(target=_stop_when_stdin_closes, args=(loop, stop), daemon=True).start()
 
+    def wait_for_close() -> None:
+        while os.read(0, 1):
+            pass
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(stop.request)
 
-def _stop_when_stdin_closes(loop: asyncio.AbstractEventLoop, stop: StopController) -> None:
-    while os.read(0, 1):
-        pass
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(stop.ask)
-
-
-def _exit_past_stuck_threads(worker: Worker, *, hurried: bool) -> None:
-    """Do not wait for threads whose steps were given back: Python cannot end them, only the process can."""
-    busy = worker.threads.stuck
-    if not busy and not (hurried and threading.active_count() > 1):
-        return
-    if busy:
-        print_worker_status(f"left {busy} thread{'s' * (busy > 1)} behind that did not end in time")
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
-
-
-# -- Several worker processes: started, started again when they die, stopped together --------------------
-
-
-_SHORT_LIFETIME = 5.0  # a life shorter than this is a sign that the next one will be short, too
-_RESTART_DELAYS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds before the next start after that many short lives
-_MAX_FAILED_STARTS = 3  # this many processes in a row that end by themselves with an error before any has worked
+    threading.Thread(target=wait_for_close, daemon=True).start()
 
 
 def supervise_workers(arguments: Callable[[int], list[str]], processes: int) -> int:
-    """Keep so many `redrive` processes alive until a signal comes; `arguments` are those of each, from 1 on.
+    """Keep a number of worker processes alive until a signal comes, and return the exit code.
 
-    Returns the exit code: 0 if all stopped in good order, else that of the one that did not.
+    `arguments` returns those of the process with a number, which begins at 1. The exit code is 0 if all processes
+    stopped on request, else that of the one that did not.
     """
-    return asyncio.run(_WorkerSupervisor(arguments).keep(processes))
+    return asyncio.run(_WorkerSupervisor(arguments).supervise(processes))
 
 
 class _WorkerSupervisor:
@@ -203,106 +183,83 @@ class _WorkerSupervisor:
         self._alive: dict[int, asyncio.subprocess.Process] = {}
         self._stopping = asyncio.Event()
         self._clock = SystemClock()
-        self._failures = 0
+        self._failed_starts = 0
         self._code = 0
 
-    async def keep(self, processes: int) -> int:
+    async def supervise(self, processes: int) -> int:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._forward_signal, number)
+        for signal_number in _STOP_SIGNALS:
+            loop.add_signal_handler(signal_number, self._forward_signal, signal_number)
         _print_supervisor_status(f"keeping {processes} worker processes alive")
         async with asyncio.TaskGroup() as group:
-            for place in range(1, processes + 1):
-                group.create_task(self._keep_alive(place))
+            for number in range(1, processes + 1):
+                group.create_task(self._keep_alive(number))
         _print_supervisor_status("all worker processes have stopped")
         return self._code
 
-    def _forward_signal(self, number: signal.Signals) -> None:
-        """Stop each process in good order, at the second signal at once; nobody is started again."""
+    def _forward_signal(self, signal_number: signal.Signals) -> None:
+        """Stop each process, at the second signal at once, and start none again."""
         again = self._stopping.is_set()
         self._stopping.set()
         for process in list(self._alive.values()):
             if process.returncode is None:
-                process.send_signal(number) if again else _stop_process(process)
+                process.send_signal(signal_number) if again else _stop_process(process)
 
-    async def _keep_alive(self, place: int) -> None:
+    async def _keep_alive(self, number: int) -> None:
         short_lives = 0
         while not self._stopping.is_set():
             begun = self._clock.monotonic()
-            code = await self._run_process(place)
-            lived = self._clock.monotonic() - begun
+            code = await self._run_process(number)
+            was_short = self._clock.monotonic() - begun < _SHORT_LIFETIME
             if self._stopping.is_set():
-                self._code = self._code or _to_exit_code(code)
+                self._code = self._code or (code if code >= 0 else 128 - code)
                 return
-            short_lives = 0 if lived >= _SHORT_LIFETIME else short_lives + 1
-            if self._should_give_up(code, lived):
+            short_lives = short_lives + 1 if was_short else 0
+            self._failed_starts = self._failed_starts + 1 if code in (1, 2) and was_short else 0
+            if self._failed_starts >= _MAX_FAILED_STARTS:
+                # The app or its settings are wrong, which another start does not change.
+                _print_supervisor_status(
+                    f"{self._failed_starts} worker processes in a row failed at their start; giving up"
+                )
+                self._code = code
+                self._forward_signal(signal.SIGTERM)
                 return
             pause = _RESTART_DELAYS[min(short_lives, len(_RESTART_DELAYS) - 1)]
-            _print_supervisor_status(
-                f"worker {place} ended with {_describe_exit(code)}; it is started again in {pause:g} s"
-            )
-            await self._wait_before_restart(pause)
+            how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+            _print_supervisor_status(f"worker {number} ended with {how}; it is started again in {pause:g} s")
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), pause)
 
-    def _should_give_up(self, code: int, lived: float) -> bool:
-        """Something is wrong that another start does not mend: stop instead of trying for ever."""
-        self._failures = self._failures + 1 if code in (1, 2) and lived < _SHORT_LIFETIME else 0
-        if self._failures < _MAX_FAILED_STARTS:
-            return False
-        _print_supervisor_status(f"{self._failures} worker processes in a row failed at their start; giving up")
-        self._code = code
-        self._forward_signal(signal.SIGTERM)
-        return True
-
-    async def _run_process(self, place: int) -> int:
+    async def _run_process(self, number: int) -> int:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             "redrive",
-            *self._arguments(place),
-            stdin=asyncio.subprocess.PIPE,  # closes when this process is gone, which stops the worker
-            start_new_session=True,  # Ctrl-C comes here, and is passed on once
+            *self._arguments(number),
+            stdin=asyncio.subprocess.PIPE,  # closes when this process ends, which stops the worker
+            start_new_session=True,  # Ctrl-C reaches this process only, which forwards it once
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )
-        self._alive[place] = process
-        if self._stopping.is_set():  # a signal came while it was being started
+        self._alive[number] = process
+        if self._stopping.is_set():  # a signal came while the process was being started
             _stop_process(process)
         code = await process.wait()
         _stop_process(process)
         return code
 
-    async def _wait_before_restart(self, pause: float) -> None:
-        try:
-            await asyncio.wait_for(self._stopping.wait(), pause)
-        except TimeoutError:
-            return
-
 
 def _stop_process(process: asyncio.subprocess.Process) -> None:
-    """Stop a worker as a first signal would, also one that has not begun to listen for signals."""
+    """Close the input of a worker, which stops it even before it handles signals."""
     if process.stdin is not None:
         process.stdin.close()
-
-
-def _to_exit_code(code: int) -> int:
-    return code if code >= 0 else 128 - code
-
-
-def _describe_exit(code: int) -> str:
-    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
 
 
 def _print_supervisor_status(text: str) -> None:
     print(f"redrive {os.getpid()}: {text}", flush=True)
 
 
-# -- The API beside a worker, in one process, for as long as the worker works ----------------------------
-
-
-_POLL_INTERVAL = 0.03
-
-
 class ApiBesideWorker:
-    """Serves the API until the worker stops. What keeps it from that is said, and the worker goes on."""
+    """Serves the dashboard and the API until the worker stops. If it cannot, the worker runs without them."""
 
     def __init__(self, app: Redrive, host: str, port: int) -> None:
         self._app = app
@@ -311,11 +268,11 @@ class ApiBesideWorker:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self, stop: StopController) -> None:
-        """Serve from when the worker works; called on its loop."""
+        """Serve as soon as the worker runs; called on its loop."""
         self._task = asyncio.create_task(self._serve(stop))
 
     async def _serve(self, stop: StopController) -> None:
-        while stop.worker is None:  # noqa: ASYNC110 - the worker sets it, and knows of no listeners
+        while stop.worker is None:  # noqa: ASYNC110 - the worker sets it, and notifies no listeners
             await asyncio.sleep(_POLL_INTERVAL)
         try:
             with require_extras():
@@ -323,11 +280,9 @@ class ApiBesideWorker:
 
                 with bind_socket(self._host, self._port) as socket:
                     await ensure_first_owner(self._app, DEFAULT_OWNER)
-                    await Server(self._app, socket).serve(stop.asked, _print_addresses)
+                    await Server(self._app, socket).serve(
+                        stop.requested,
+                        lambda address: click.echo(f"the dashboard: {address}/\nthe API: {address}/api/docs"),
+                    )
         except RedriveError as error:
             click.echo(f"the API is not served: {error}")
-
-
-def _print_addresses(address: str) -> None:
-    click.echo(f"the dashboard: {address}/")
-    click.echo(f"the API: {address}/api/docs")

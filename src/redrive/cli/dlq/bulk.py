@@ -14,7 +14,7 @@ from redrive.cli.messages import FAILED, INTERRUPTED, NOT_FOUND, CommandFailed, 
 from redrive.cli.options import ChangeOptions, change_options
 from redrive.cli.output import Column, Output, as_json, echo_err, escape_line, format_age, on_terminal, output_options
 from redrive.cli.pager import Listing, PageOptions, page_options
-from redrive.cli.place import Target, run_on, target_options
+from redrive.cli.target import Target, run_on, target_options
 
 if TYPE_CHECKING:
     from redrive.app import Redrive

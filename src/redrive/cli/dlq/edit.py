@@ -10,7 +10,7 @@ from redrive.cli.dlq.replay import WAIT_OPTION, replay_options
 from redrive.cli.messages import UsageError, hint
 from redrive.cli.options import ChangeOptions, change_options
 from redrive.cli.output import Output, output_options
-from redrive.cli.place import Target, target_options
+from redrive.cli.target import Target, target_options
 
 
 @click.command()

@@ -20,7 +20,7 @@ from redrive.cli.dlq.decision import DecisionOptions, ReplayDecision, run_decisi
 from redrive.cli.dlq.replay import make_replay_decision
 from redrive.cli.messages import FAILED, INTERRUPTED, REFUSED, CommandFailed, hint
 from redrive.cli.output import as_json, echo_err
-from redrive.cli.place import Target, run_on
+from redrive.cli.target import Target, run_on
 from redrive.core.json_edit import parse_typed_json
 from redrive.core.redact import MASK
 from redrive.desk.decisions import Replay

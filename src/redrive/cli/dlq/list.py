@@ -13,7 +13,7 @@ from redrive.cli.messages import UsageError
 from redrive.cli.options import TIME_TYPE
 from redrive.cli.output import Column, Output, echo, on_terminal, output_options
 from redrive.cli.pager import Listing, PageOptions, page_options
-from redrive.cli.place import Target, run_on, target_options
+from redrive.cli.target import Target, run_on, target_options
 
 if TYPE_CHECKING:
     from redrive.app import Redrive

@@ -14,7 +14,7 @@ from redrive.cli.dlq.decision import DecisionOptions, render_plan
 from redrive.cli.messages import CONFLICT, NOT_FOUND, REFUSED, CommandFailed, hint, rewrite_hints, worker_hint
 from redrive.cli.options import find_letter_id, interruptible_prompt
 from redrive.cli.output import echo_err, escape_line, on_terminal
-from redrive.cli.place import Target, run_on
+from redrive.cli.target import Target, run_on
 from redrive.core.states import LetterStatus
 from redrive.desk.bulk import DryRunOfMany, LetterSet
 from redrive.desk.models import DeadLetter, LetterOutcome, find_letter_outcome

@@ -13,7 +13,7 @@ from redrive.cli.dlq.list import selection_options
 from redrive.cli.messages import UsageError
 from redrive.cli.options import ChangeOptions, change_options
 from redrive.cli.output import Output, output_options
-from redrive.cli.place import Target, target_options
+from redrive.cli.target import Target, target_options
 
 if TYPE_CHECKING:
     from redrive.app import Redrive

@@ -13,7 +13,7 @@ from redrive.cli.messages import UsageError, hint
 from redrive.cli.options import ChangeOptions, change_options, exit_if_failed, for_each_id
 from redrive.cli.output import Column, Output, display_tenant, echo, format_age, on_terminal, output_options
 from redrive.cli.pager import Listing, PageOptions, page_options
-from redrive.cli.place import Target, run_on, target_options
+from redrive.cli.target import Target, run_on, target_options
 
 if TYPE_CHECKING:
     from redrive.app import Redrive

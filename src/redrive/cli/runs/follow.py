@@ -13,8 +13,8 @@ from redrive.app import Redrive
 from redrive.cli.messages import INTERRUPTED, NOT_FOUND, CommandFailed, hint
 from redrive.cli.options import find_run_id
 from redrive.cli.output import Output, echo, echo_err, escape_line, make_printable, on_terminal, use_colour
-from redrive.cli.place import Target, run_on
 from redrive.cli.runs.explain import render_run
+from redrive.cli.target import Target, run_on
 from redrive.core.states import FINAL_RUN_STATUSES, RunStatus
 from redrive.desk.models import Run
 from redrive.errors import NotFound

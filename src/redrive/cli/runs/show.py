@@ -9,7 +9,7 @@ import click
 from redrive.cli.options import TIME_TYPE
 from redrive.cli.output import Column, Output, display_tenant, echo, output_options
 from redrive.cli.pager import Listing, PageOptions, page_options
-from redrive.cli.place import Target, run_on, target_options
+from redrive.cli.target import Target, run_on, target_options
 
 if TYPE_CHECKING:
     from redrive.app import Redrive

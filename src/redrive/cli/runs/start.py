@@ -14,7 +14,7 @@ from redrive.cli.dlq.replay import WAIT_OPTION, input_edit_options, replay_optio
 from redrive.cli.messages import hint
 from redrive.cli.options import DURATION_TYPE, ChangeOptions, change_options, exit_if_failed, for_each_id
 from redrive.cli.output import Output, echo_err, on_terminal, output_options
-from redrive.cli.place import Target, run_on, target_options
+from redrive.cli.target import Target, run_on, target_options
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
