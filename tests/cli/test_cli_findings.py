@@ -14,7 +14,7 @@ import pytest
 from console import PATIENCE, Terminal, piped
 from dlq_kit import Shop, working
 
-from redrive.cli.dlq.editor import locate_faults
+from redrive.cli.dlq.edit import locate_faults
 from redrive.cli.output import echo, escape_line, json_text, style_text
 from redrive.reasons import Reason, ReasonCode
 

@@ -149,7 +149,7 @@ def export(filters: dict[str, Any], lang: str, form: str, place: Target) -> None
 
 async def _build_filter(app: Redrive, filters: dict[str, Any]) -> AuditFilter:
     """The filter, with ids that were given by a beginning made whole."""
-    from redrive.cli.dlq.lookup import load_letter
+    from redrive.cli.dlq.arguments import load_letter
     from redrive.cli.options import find_run_id
     from redrive.store.filters import AuditFilter
 

@@ -2,25 +2,46 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
-from redrive.cli.dlq.replay import WAIT_OPTION, replay_options
-from redrive.cli.messages import UsageError, hint
+from redrive.cli.dlq.replay import WAIT_OPTION, make_replay_decision, replay_options
+from redrive.cli.messages import CONFLICT, FAILED, INTERRUPTED, REFUSED, CommandFailed, UsageError, hint
 from redrive.cli.options import ChangeOptions, change_options
-from redrive.cli.output import Output, output_options
-from redrive.cli.place import Target, target_options
+from redrive.cli.output import Output, as_json, echo_err, output_options
+from redrive.cli.place import Target, run_on, target_options
+from redrive.core.redact import MASK
+from redrive.errors import InputError, UnknownWorkflow
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
+    from redrive.reasons import Reason
+
+_LAST_SEGMENT = re.compile(r"(?:\.[^.\[\]]+|\[[^\]]*\])$")
+_INSTRUCTIONS = (
+    "The input of {letter} of workflow {workflow}, as JSON. Correct it, save, and close the editor.",
+    "Lines that begin with # are ignored. Without a change, nothing happens.",
+    "{mask} hides a value: leave it to keep the value, or type a new one.",
+)
+_DECIDED_EXIT_CODES = frozenset({FAILED, INTERRUPTED})  # exit codes of a decision that was made
 
 
-@click.command()
+@click.command(short_help="Correct a letter's input in your editor and replay it.")
 @click.argument("id", metavar="LETTER")
 @click.option(
     "--mode",
     type=click.Choice(("from_failed", "from_step", "full"), case_sensitive=False),
-    help="Where to begin, as for replay.  [default: from_failed]",
+    help="Where to start, as for replay.  [default: from_failed]",
 )
-@click.option("--from-step", metavar="STEP", help="Begin at this step, by number or name; implies its mode.")
+@click.option("--from-step", metavar="STEP", help="Start at this step, by number or name; implies --mode from_step.")
 @replay_options
 @WAIT_OPTION
 @change_options
@@ -38,23 +59,218 @@ def edit(
 ) -> None:
     """Correct a letter's input in your editor ($VISUAL or $EDITOR), and run it again with it.
 
-    The new input is checked; a mistake opens the editor again and says what is wrong. Then you see what
-    changes and what would happen, and are asked. Steps that succeeded keep the results that they gave for
-    the original input: begin earlier (--from-step, --mode full) if these depend on what you correct.
+    The new input is checked. If it is invalid, the editor opens again and names the mistake. Then you see
+    the changes and the plan, and are asked to confirm. Finished steps keep their results, which they
+    computed from the original input. If these depend on your correction, start earlier (--from-step,
+    --mode full).
 
     \b
     Examples:
       redrive dlq edit dl-01k9x7
       EDITOR=nano redrive dlq edit dl-01k9x7 --mode full
     """
-    from redrive.cli.dlq.decision import DecisionOptions
-    from redrive.cli.dlq.editor import edit_and_replay
+    from redrive.cli.dlq.decision import DecisionOptions, run_decision
 
     if not (change.yes or change.dry_run or change.is_interactive):
         raise UsageError(
             "edit needs a terminal to ask you on. In a script: --yes, with a program as $EDITOR, or "
             f"`{hint('dlq', 'replay', id, '--patch', 'JSON')}`"
         )
-    chosen = mode or ("from_step" if from_step else "from_failed")
-    how = {"mode": chosen, "from_step": from_step, "by": change.by, **options}
-    edit_and_replay(place, id, how, DecisionOptions(change=change, output=output, wait=wait))
+    call = {"mode": mode or ("from_step" if from_step else "from_failed"), "from_step": from_step, "by": change.by}
+    call |= options
+    subject = run_on(place, lambda app: _load_input(app, id, call))
+    with _open_draft(subject) as draft:
+        edited = _edit_until_valid(place, draft, subject, call, ask_again=change.is_interactive)
+        if edited is None:
+            echo_err("The input is unchanged, so nothing was done.")
+        else:
+            decision = make_replay_decision(**call, input=edited)
+            run_decision(place, [subject.letter], decision, DecisionOptions(change=change, output=output, wait=wait))
+
+
+class _EditableInput(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The input of a letter, as the user may see it."""
+
+    letter: str
+    workflow: str
+    text: str
+
+    def make_remarks(self, mistake: _InputMistake | None) -> list[str]:
+        """Return the lines above the input in the editor; a mistake takes one more line."""
+        lines = [line.format(letter=self.letter, workflow=self.workflow, mask=MASK) for line in _INSTRUCTIONS]
+        return lines if mistake is None else [f"MISTAKE: {mistake.describe(below=len(lines) + 1)}", *lines]
+
+
+class _InputMistake(msgspec.Struct, frozen=True):
+    """A mistake in an edited text; `reason` is None if the text is not even JSON."""
+
+    text: str
+    reason: Reason | None = None
+
+    def describe(self, *, below: int = 0) -> str:
+        """Describe the mistake with its line numbers, for a file with `below` more lines above the text."""
+        from redrive.core.json_edit import parse_typed_json
+
+        try:
+            lines = parse_typed_json(self.text, below=below).lines
+        except InputError as error:
+            return f"the text is not usable JSON: {error}"
+        return "" if self.reason is None else " ".join(locate_faults(self.reason, lines).split())
+
+
+async def _load_input(app: Redrive, id: str, call: dict[str, Any]) -> _EditableInput:
+    """Load the input to edit; refuse a letter that cannot be replayed before the user edits it."""
+    from redrive.desk.decisions import Replay
+
+    decision = make_replay_decision(**call)
+    subject = await decision.find(app, id)
+    plan = await decision.make(app, subject, True)
+    if isinstance(plan, Replay):
+        raise CommandFailed(f"{subject.id} was decided before, by {plan.by}: see its run {plan.run_id}", CONFLICT)
+    run = await app.runs.get(plan.run_id)
+    text = json.dumps(as_json(run.input), indent=2, ensure_ascii=False)
+    return _EditableInput(letter=subject.id, workflow=subject.workflow, text=text)
+
+
+@contextmanager
+def _open_draft(subject: _EditableInput) -> Iterator[InputDraft]:
+    """Open a draft; keep its file if the user typed something and no decision was made."""
+    patch = hint("dlq", "replay", subject.letter, "--patch", "JSON")
+    draft = InputDraft(subject.text, alternative=f"change fields with `{patch}`")
+    keep = True
+    try:
+        yield draft
+        keep = False
+    except click.exceptions.Exit as error:
+        keep = error.exit_code not in _DECIDED_EXIT_CODES
+        raise
+    finally:
+        kept = draft.close(keep=keep)
+        if kept is not None:
+            again = hint("dlq", "replay", subject.letter, "--input", f"@{kept}")
+            echo_err(f"Your text is kept in {kept}. When it is right: {again}")
+
+
+def _edit_until_valid(
+    place: Target, draft: InputDraft, subject: _EditableInput, call: dict[str, Any], *, ask_again: bool
+) -> dict[str, Any] | None:
+    """Return the new input once it is valid, or None if it is the old one. `ask_again` reopens the editor."""
+    mistake: _InputMistake | None = None
+    while draft.edit(subject.make_remarks(mistake)):
+        value, mistake = _parse_input(draft.text)
+        if mistake is None:
+            differs, mistake = _check_input(place, draft.text, value, subject.letter, call)
+            if mistake is None:
+                return value if differs else None
+        if not ask_again:
+            raise CommandFailed(mistake.describe(), REFUSED)
+    if mistake is not None:
+        raise CommandFailed(f"nothing was changed, as the input is still invalid: {mistake.describe()}", REFUSED)
+    return None
+
+
+def _parse_input(text: str) -> tuple[dict[str, Any], _InputMistake | None]:
+    from redrive.core.json_edit import parse_typed_json
+    from redrive.reasons import Reason, ReasonCode, quote
+
+    try:
+        value = parse_typed_json(text).value
+    except InputError:
+        return {}, _InputMistake(text)
+    if not isinstance(value, dict):
+        return {}, _InputMistake(text, Reason(ReasonCode.OBJECT_NEEDED, field="the input", given=quote(value)))
+    return value, None
+
+
+def _check_input(
+    place: Target, text: str, value: dict[str, Any], letter: str, call: dict[str, Any]
+) -> tuple[bool, _InputMistake | None]:
+    """Return True if the new input differs from the old one, and its mistake if it has one."""
+    from redrive.reasons import Reason
+
+    decision = make_replay_decision(**call, input=value)
+
+    async def check(app: Redrive) -> tuple[bool, _InputMistake | None]:
+        try:
+            plan = await decision.make(app, await decision.find(app, letter), True)
+        except UnknownWorkflow:
+            raise  # another edit would not help
+        except InputError as error:
+            return False, _InputMistake(text, Reason.of_error(error))
+        return bool(plan.changes), None
+
+    return run_on(place, check)
+
+
+def locate_faults(mistake: Reason, lines: Mapping[str, int]) -> str:
+    """Return the sentence for a mistake, with the line of each place that it names."""
+    from redrive.reasons import Reason
+
+    def locate(place: str, why: Reason) -> str:
+        if not place:
+            return str(why)
+        path = place
+        while path and path not in lines:  # a missing field has no line, but the object around it has
+            shorter = _LAST_SEGMENT.sub("", path)
+            path = shorter if shorter != path else ""
+        return f"line {lines.get(path, 1)}, {place}: {why}"
+
+    if not mistake.faults:
+        return str(mistake)
+    faults = tuple(locate(place, why) for place, why in mistake.faults)
+    return str(Reason(mistake.code, **{**mistake.params, "faults": faults}))
+
+
+class InputDraft:
+    """A file in the user's editor: remarks, which begin with #, and below them the text."""
+
+    def __init__(self, text: str, *, alternative: str) -> None:
+        """`alternative`: advice for the case that no editor works."""
+        import tempfile
+
+        self.text = text
+        self._alternative = alternative
+        handle, name = tempfile.mkstemp(prefix="redrive-", suffix=".json")
+        os.close(handle)
+        self._path = Path(name)
+        self._original = text
+
+    def edit(self, remarks: Sequence[str]) -> bool:
+        """Open the editor; return False if the text did not change."""
+        head = "".join(f"# {line}\n" for line in remarks)
+        self._path.write_text(f"{head}{self.text}\n", encoding="utf-8")
+        try:
+            click.edit(filename=str(self._path))
+        except click.ClickException as error:
+            raise CommandFailed(
+                f"{error.message}. Nothing was changed. Name another editor in $EDITOR, or {self._alternative}"
+            ) from error
+        try:
+            data = self._path.read_bytes()
+        except OSError as error:
+            reason = f"the editor left no file to read ({error.strerror})"
+            raise CommandFailed(f"{reason}: nothing was changed; name another editor in $EDITOR", REFUSED) from None
+        try:
+            saved = data.decode("utf-8-sig").replace("\r\n", "\n")
+        except UnicodeDecodeError as error:
+            line = data[: error.start].count(b"\n") + 1
+            raise CommandFailed(f"line {line} is not UTF-8 text: have your editor save as UTF-8", REFUSED) from None
+        before = self.text
+        self.text = "\n".join(line for line in saved.split("\n") if not line.lstrip().startswith("#")).strip()
+        return self.text != before
+
+    def close(self, *, keep: bool) -> Path | None:
+        """Remove the file, or keep the typed text without the remarks, if the user typed any."""
+        unreadable = False
+        try:
+            self._path.read_bytes().decode("utf-8-sig")
+        except UnicodeDecodeError:
+            unreadable = True  # the editor saved it in another encoding: keep it as it is
+        except OSError:
+            pass
+        if not keep or (self.text == self._original and not unreadable):
+            self._path.unlink(missing_ok=True)
+            return None
+        if not unreadable:
+            self._path.write_text(f"{self.text}\n", encoding="utf-8")
+        return self._path
