@@ -115,7 +115,7 @@ async def generate_traffic(first: int) -> None:
 
 
 class WorkerProcess:
-    """One worker process at a time, started again whenever it crashes. Its output goes to `worker.log`."""
+    """A worker process that is started again whenever it crashes. Its output goes to `worker.log`."""
 
     def __init__(self, folder: Path, url: str) -> None:
         self.log = folder / "worker.log"
@@ -318,7 +318,7 @@ async def describe_letter(app: Redrive, letter: DeadLetter) -> list[str]:
 def summarize_demo(feed: EventFeed, worker: WorkerProcess) -> list[str]:
     """Return the counts at the end of the demo."""
     return [
-        f"{feed.runs} runs: {_format_counts(feed)}.",
+        f"{feed.runs} runs: {_format_counts(feed)}." if feed.runs else "No runs were started.",
         f"The worker {_describe_crashes(worker.crashes)}; no run was lost.",
     ]
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from redrive.cli.dlq.arguments import parse_rate_option
+from redrive.cli.dlq.arguments import decision_options, parse_rate_option
 from redrive.cli.messages import FAILED, INTERRUPTED, NOT_FOUND, REFUSED, CommandFailed, hint, worker_hint
-from redrive.cli.options import ChangeOptions, change_options, find_bulk_id, interruptible_prompt
+from redrive.cli.options import ChangeOptions, find_bulk_id, interruptible_prompt
 from redrive.cli.output import Column, Output, as_json, echo_err, escape_line, format_age, on_terminal, output_options
 from redrive.cli.pager import Listing, PageOptions, page_options
 from redrive.cli.place import Target, run_on, target_options
@@ -30,6 +30,12 @@ _MAX_REFUSALS = 5
 _TYPED_CONFIRMATION_FROM = 100  # from here on the user types the number instead of answering yes
 _ACTION_TEXTS = {"REPLAY": "runs again", "RESOLVE": "resolves", "IGNORE": "ignores"}
 _ACTION_VERBS = {"REPLAY": "run again", "RESOLVE": "resolve", "IGNORE": "ignore"}
+_CHANGE_VERBS = {
+    "stop": ("stop", "stopped"),
+    "pause": ("pause", "paused"),
+    "resume": ("resume", "resumed"),
+    "rate": ("change the rate of", "changed the rate of"),
+}
 
 
 @click.group(short_help="Follow and control bulk decisions.")
@@ -129,9 +135,7 @@ def show(id: str, refused: bool, pages: PageOptions, wait: bool, output: Output,
 
 @sets.command()
 @click.argument("id", metavar="SET")
-@change_options
-@output_options
-@target_options
+@decision_options
 def stop(id: str, change: ChangeOptions, output: Output, place: Target) -> None:
     """Stop a set for good. Letters that are processed stay so.
 
@@ -139,14 +143,12 @@ def stop(id: str, change: ChangeOptions, output: Output, place: Target) -> None:
     Examples:
       redrive dlq sets stop 01k9x7
     """
-    _change_bulk(place, id, "stop", "stopped", lambda app, id: app.dlq.stop_set(id, by=change.by), change, output)
+    _change_bulk(place, id, "stop", change, output)
 
 
 @sets.command()
 @click.argument("id", metavar="SET")
-@change_options
-@output_options
-@target_options
+@decision_options
 def pause(id: str, change: ChangeOptions, output: Output, place: Target) -> None:
     """Pause a set until `dlq sets resume`. Letters in progress are finished.
 
@@ -156,14 +158,12 @@ def pause(id: str, change: ChangeOptions, output: Output, place: Target) -> None
     Examples:
       redrive dlq sets pause 01k9x7
     """
-    _change_bulk(place, id, "pause", "paused", lambda app, id: app.dlq.pause_set(id, by=change.by), change, output)
+    _change_bulk(place, id, "pause", change, output)
 
 
 @sets.command()
 @click.argument("id", metavar="SET")
-@change_options
-@output_options
-@target_options
+@decision_options
 def resume(id: str, change: ChangeOptions, output: Output, place: Target) -> None:
     """Resume a paused set where it stopped.
 
@@ -171,15 +171,13 @@ def resume(id: str, change: ChangeOptions, output: Output, place: Target) -> Non
     Examples:
       redrive dlq sets resume 01k9x7
     """
-    _change_bulk(place, id, "resume", "resumed", lambda app, id: app.dlq.resume_set(id, by=change.by), change, output)
+    _change_bulk(place, id, "resume", change, output)
 
 
 @sets.command()
 @click.argument("id", metavar="SET")
 @click.argument("rate", metavar="RATE")
-@change_options
-@output_options
-@target_options
+@decision_options
 def rate(id: str, rate: str, change: ChangeOptions, output: Output, place: Target) -> None:
     """Change how many letters a set processes in a given time.
 
@@ -193,26 +191,23 @@ def rate(id: str, rate: str, change: ChangeOptions, output: Output, place: Targe
     """
     limit = None if rate.lower() == "none" else parse_rate_option(rate)
 
-    async def change_rate(app: Redrive, id: str) -> LetterSet:
-        return await app.dlq.rate_set(id, limit, by=change.by)
-
-    _change_bulk(place, id, "change the rate of", "changed the rate of", change_rate, change, output)
+    _change_bulk(place, id, "rate", change, output, limit)
 
 
 def _change_bulk(
-    place: Target,
-    id: str,
-    verb: str,
-    past: str,
-    make: Callable[[Redrive, str], Awaitable[LetterSet]],
-    change: ChangeOptions,
-    output: Output,
+    place: Target, id: str, action: str, change: ChangeOptions, output: Output, *arguments: str | None
 ) -> None:
+    """Call `app.dlq.<action>_set` on a set, after a question."""
+    verb, past = _CHANGE_VERBS[action]
+
     async def work(app: Redrive) -> LetterSet:
         bulk = await _load_bulk(app, id)
         remaining = f"{_format_remaining(bulk)} letters left"
         change.confirm(f"{verb.capitalize()} set {bulk.id} ({_ACTION_VERBS[bulk.action]}, {remaining})")
-        return bulk if change.dry_run else await make(app, bulk.id)
+        if change.dry_run:
+            return bulk
+        changed: LetterSet = await getattr(app.dlq, f"{action}_set")(bulk.id, *arguments, by=change.by)
+        return changed
 
     bulk = run_on(place, work)
     of_total = f" of {bulk.total:,}" if bulk.listed else ""

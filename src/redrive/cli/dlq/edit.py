@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from redrive.cli.dlq.arguments import decision_options
 from redrive.cli.dlq.replay import WAIT_OPTION, make_replay_decision, replay_options
 from redrive.cli.messages import CONFLICT, FAILED, INTERRUPTED, REFUSED, CommandFailed, UsageError, hint
-from redrive.cli.options import ChangeOptions, change_options
-from redrive.cli.output import Output, as_json, echo_err, output_options
-from redrive.cli.place import Target, run_on, target_options
+from redrive.cli.options import ChangeOptions
+from redrive.cli.output import Output, as_json, echo_err
+from redrive.cli.place import Target, run_on
 from redrive.core.redact import MASK
 from redrive.errors import InputError, UnknownWorkflow
 
@@ -44,9 +45,7 @@ _DECIDED_EXIT_CODES = frozenset({FAILED, INTERRUPTED})  # exit codes of a decisi
 @click.option("--from-step", metavar="STEP", help="Start at this step, by number or name; implies --mode from_step.")
 @replay_options
 @WAIT_OPTION
-@change_options
-@output_options
-@target_options
+@decision_options
 def edit(
     id: str,
     mode: str | None,
@@ -76,8 +75,8 @@ def edit(
             "edit needs a terminal to ask you on. In a script: --yes, with a program as $EDITOR, or "
             f"`{hint('dlq', 'replay', id, '--patch', 'JSON')}`"
         )
-    call = {"mode": mode or ("from_step" if from_step else "from_failed"), "from_step": from_step, "by": change.by}
-    call |= options
+    mode = mode or ("from_step" if from_step else "from_failed")
+    call: dict[str, Any] = {"mode": mode, "from_step": from_step, "by": change.by, **options}
     subject = run_on(place, lambda app: _load_input(app, id, call))
     with _open_draft(subject) as draft:
         edited = _edit_until_valid(place, draft, subject, call, ask_again=change.is_interactive)
@@ -157,11 +156,9 @@ def _edit_until_valid(
     """Return the new input once it is valid, or None if it is the old one. `ask_again` reopens the editor."""
     mistake: _InputMistake | None = None
     while draft.edit(subject.make_remarks(mistake)):
-        value, mistake = _parse_input(draft.text)
+        value, mistake = _check_text(place, draft.text, subject.letter, call)
         if mistake is None:
-            differs, mistake = _check_input(place, draft.text, value, subject.letter, call)
-            if mistake is None:
-                return value if differs else None
+            return value
         if not ask_again:
             raise CommandFailed(mistake.describe(), REFUSED)
     if mistake is not None:
@@ -169,35 +166,29 @@ def _edit_until_valid(
     return None
 
 
-def _parse_input(text: str) -> tuple[dict[str, Any], _InputMistake | None]:
+def _check_text(
+    place: Target, text: str, letter: str, call: dict[str, Any]
+) -> tuple[dict[str, Any] | None, _InputMistake | None]:
+    """Return the edited input, None if it equals the old one, and its mistake if it has one."""
     from redrive.core.json_edit import parse_typed_json
     from redrive.reasons import Reason, ReasonCode, quote
 
     try:
         value = parse_typed_json(text).value
     except InputError:
-        return {}, _InputMistake(text)
+        return None, _InputMistake(text)
     if not isinstance(value, dict):
-        return {}, _InputMistake(text, Reason(ReasonCode.OBJECT_NEEDED, field="the input", given=quote(value)))
-    return value, None
-
-
-def _check_input(
-    place: Target, text: str, value: dict[str, Any], letter: str, call: dict[str, Any]
-) -> tuple[bool, _InputMistake | None]:
-    """Return True if the new input differs from the old one, and its mistake if it has one."""
-    from redrive.reasons import Reason
-
+        return None, _InputMistake(text, Reason(ReasonCode.OBJECT_NEEDED, field="the input", given=quote(value)))
     decision = make_replay_decision(**call, input=value)
 
-    async def check(app: Redrive) -> tuple[bool, _InputMistake | None]:
+    async def check(app: Redrive) -> tuple[dict[str, Any] | None, _InputMistake | None]:
         try:
             plan = await decision.make(app, await decision.find(app, letter), True)
         except UnknownWorkflow:
             raise  # another edit would not help
         except InputError as error:
-            return False, _InputMistake(text, Reason.of_error(error))
-        return bool(plan.changes), None
+            return None, _InputMistake(text, Reason.of_error(error))
+        return value if plan.changes else None, None
 
     return run_on(place, check)
 

@@ -152,27 +152,27 @@ async def _load_view_filter(app: Redrive, name: str, tenant: str | None) -> dict
 
 
 def _make_columns() -> list[Column[DeadLetter]]:
-    id: Column[DeadLetter] = Column("ID", lambda letter: letter.id)
-    workflow: Column[DeadLetter] = Column("WORKFLOW", lambda letter: letter.workflow)
-    step: Column[DeadLetter] = Column("STEP", lambda letter: letter.step)
-    about: Column[DeadLetter] = Column("ABOUT", _describe_subject)
-    failed: Column[DeadLetter] = Column("FAILED", lambda letter: letter.failed_at)
-    owner: Column[DeadLetter] = Column("OWNER", lambda letter: letter.owner)
-    tags: Column[DeadLetter] = Column("TAGS", lambda letter: " ".join(letter.tags))
-    code: Column[DeadLetter] = Column("CODE", lambda letter: letter.code)
-    if on_terminal():
-        # Nearly all letters in a list are open, so that the table names other states only.
-        status: Column[DeadLetter] = Column(
-            "STATUS", lambda letter: None if letter.status.value == "OPEN" else letter.status.value
-        )
-        reason: Column[DeadLetter] = Column(
-            "REASON", lambda letter: join_error_and_reason(_format_message(letter), letter.reason), sentence=True
-        )
-        return [id, workflow, step, about, status, failed, owner, tags, code, reason]
+    values: dict[str, Callable[[DeadLetter], Any]] = {
+        "ID": lambda letter: letter.id,
+        "WORKFLOW": lambda letter: letter.workflow,
+        "STEP": lambda letter: letter.step,
+        "CODE": lambda letter: letter.code,
+        "FAILED": lambda letter: letter.failed_at,
+        "REASON": lambda letter: letter.reason,
+        "MESSAGE": _format_message,
+        "OWNER": lambda letter: letter.owner,
+        "TAGS": lambda letter: " ".join(letter.tags),
+        "ABOUT": _describe_subject,
+        "STATUS": lambda letter: letter.status.value,
+    }
     # Programs find a column by its position: append new ones at the end.
-    reason = Column("REASON", lambda letter: letter.reason)
-    status = Column("STATUS", lambda letter: letter.status.value)
-    return [id, workflow, step, code, failed, reason, Column("MESSAGE", _format_message), owner, tags, about, status]
+    titles = list(values)
+    if on_terminal():
+        titles = ["ID", "WORKFLOW", "STEP", "ABOUT", "STATUS", "FAILED", "OWNER", "TAGS", "CODE", "REASON"]
+        # Nearly all letters in a list are open: the table names other states only.
+        values["STATUS"] = lambda letter: None if letter.status.value == "OPEN" else letter.status.value
+        values["REASON"] = lambda letter: join_error_and_reason(_format_message(letter), letter.reason)
+    return [Column(title, values[title], sentence=title == "REASON") for title in titles]
 
 
 def _describe_subject(letter: DeadLetter) -> str:

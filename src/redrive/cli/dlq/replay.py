@@ -10,6 +10,7 @@ import click
 
 from redrive.cli.dlq.arguments import (
     act_on_letter,
+    decision_options,
     describe_letters,
     load_letter,
     parse_json_object,
@@ -20,9 +21,9 @@ from redrive.cli.dlq.arguments import (
 from redrive.cli.dlq.bulk import BulkDecision, run_bulk_decision
 from redrive.cli.dlq.list import selection_options
 from redrive.cli.messages import REFUSED, CommandFailed, UsageError
-from redrive.cli.options import ChangeOptions, change_options
-from redrive.cli.output import Output, output_options
-from redrive.cli.place import Target, target_options
+from redrive.cli.options import ChangeOptions
+from redrive.cli.output import Output
+from redrive.cli.place import Target
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -102,9 +103,7 @@ def input_edit_options(command: Callable[..., Any]) -> Callable[..., Any]:
     help="Wait for the end of the runs; exit code 1 if one fails. With --all: wait until every letter is "
     "processed, but not for the runs; exit code 1 if some were refused or the set was stopped.",
 )
-@change_options
-@output_options
-@target_options
+@decision_options
 def replay(
     ids: tuple[str, ...],
     where: LetterFilter | None,
@@ -172,9 +171,7 @@ def replay(
 @click.option("--output", "result", required=True, metavar="JSON", help="The step's result; @FILE reads a file.")
 @click.option("--reason", metavar="TEXT", help="The reason, for the audit log.")
 @WAIT_OPTION
-@change_options
-@output_options
-@target_options
+@decision_options
 def complete(
     id: str, result: str, reason: str | None, wait: bool, change: ChangeOptions, output: Output, place: Target
 ) -> None:

@@ -6,13 +6,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import click
-import msgspec
 
-from redrive.cli.dlq.arguments import act_on_letter, describe_letters, load_letter
+from redrive.cli.dlq.arguments import act_on_letter, decision_options, describe_letters, load_letter
 from redrive.cli.dlq.bulk import BulkDecision, run_bulk_decision
 from redrive.cli.dlq.list import join_error_and_reason, selection_options
 from redrive.cli.messages import CONFLICT, CommandFailed, UsageError, hint
-from redrive.cli.options import ChangeOptions, change_options, exit_if_failed, for_each_id, read_ids
+from redrive.cli.options import ChangeOptions, exit_if_failed, for_each_id, read_ids
 from redrive.cli.output import Column, Output, display_tenant, echo, format_age, on_terminal, output_options
 from redrive.cli.pager import Listing, PageOptions, page_options
 from redrive.cli.place import Target, run_on, target_options
@@ -31,23 +30,11 @@ _WAIT_OPTION = click.option(
 )
 
 
-class LetterChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A change of letters: its verb and past tense, its call, and whether it closes them."""
-
-    verb: str
-    past: str
-    make: Callable[[Redrive, str], Awaitable[DeadLetter]]
-    closes: bool = False
-    details: str = ""
-
-
 @click.command()
 @click.argument("ids", nargs=-1, required=True, metavar="LETTER...")
 @click.option("--to", metavar="NAME", help="The new owner.  [default: you]")
 @click.option("--nobody", is_flag=True, help="Leave the letters unassigned.")  # language: the option's name
-@change_options
-@output_options
-@target_options
+@decision_options
 def assign(
     ids: tuple[str, ...], to: str | None, nobody: bool, change: ChangeOptions, output: Output, place: Target
 ) -> None:
@@ -65,21 +52,18 @@ def assign(
             "--to is empty: give a name, leave --to out to take it yourself, or give --nobody"  # language: the option
         )
     owner = None if nobody else change.by if to is None else to
-    note = LetterChange(
-        verb="assign" if owner else "unassign",
-        past="assigned" if owner else "unassigned",
-        make=lambda app, id: app.dlq.assign(id, to=owner, by=change.by),
-        details=f" to {owner}" if owner else "",
-    )
-    change_letters(place, ids, note, change, output)
+    verb, details = ("assign", f" to {owner}") if owner else ("unassign", "")
+
+    def make(app: Redrive, id: str) -> Awaitable[DeadLetter]:
+        return app.dlq.assign(id, to=owner, by=change.by)
+
+    _change_letters(place, ids, change, output, make, verb=verb, past=f"{verb}ed", details=details)
 
 
 @click.command()
 @click.argument("id", metavar="LETTER")
 @click.argument("text", metavar="TEXT")
-@change_options
-@output_options
-@target_options
+@decision_options
 def comment(id: str, text: str, change: ChangeOptions, output: Output, place: Target) -> None:
     """Add a comment to a letter.
 
@@ -87,19 +71,18 @@ def comment(id: str, text: str, change: ChangeOptions, output: Output, place: Ta
     Examples:
       redrive dlq comment dl-01k9x7 "asked the bank, they answer tomorrow"
     """
-    note = LetterChange(
-        verb="comment on", past="commented on", make=lambda app, id: app.dlq.comment(id, text, by=change.by)
-    )
-    change_letters(place, [id], note, change, output)
+
+    def make(app: Redrive, id: str) -> Awaitable[DeadLetter]:
+        return app.dlq.comment(id, text, by=change.by)
+
+    _change_letters(place, [id], change, output, make, verb="comment on", past="commented on")
 
 
 @click.command()
 @click.argument("id", metavar="LETTER")
 @click.argument("tags", nargs=-1, metavar="[TAG]...")
 @click.option("--none", is_flag=True, help="Remove all tags.")
-@change_options
-@output_options
-@target_options
+@decision_options
 def tag(id: str, tags: tuple[str, ...], none: bool, change: ChangeOptions, output: Output, place: Target) -> None:
     """Replace the tags of a letter. `-` as LETTER reads ids from standard input.
 
@@ -110,19 +93,27 @@ def tag(id: str, tags: tuple[str, ...], none: bool, change: ChangeOptions, outpu
     """
     if bool(tags) == none:
         raise UsageError("give the new tags of the letter, or --none to remove them")
-    note = LetterChange(
-        verb="tag",
-        past="tagged",
-        make=lambda app, id: app.dlq.tag(id, tags, by=change.by),
-        details=f": {' '.join(tags) or 'no tags'}",
-    )
-    change_letters(place, [id], note, change, output)
+
+    def make(app: Redrive, id: str) -> Awaitable[DeadLetter]:
+        return app.dlq.tag(id, tags, by=change.by)
+
+    details = f": {' '.join(tags) or 'no tags'}"
+    _change_letters(place, [id], change, output, make, verb="tag", past="tagged", details=details)
 
 
-def change_letters(
-    place: Target, ids: Sequence[str], note: LetterChange, change: ChangeOptions, output: Output
+def _change_letters(
+    place: Target,
+    ids: Sequence[str],
+    change: ChangeOptions,
+    output: Output,
+    make: Callable[[Redrive, str], Awaitable[DeadLetter]],
+    *,
+    verb: str,
+    past: str,
+    details: str = "",
+    closes: bool = False,
 ) -> None:
-    """Change each letter; an error of one does not stop the others."""
+    """Change each letter; an error of one does not stop the others. A change that closes letters is confirmed."""
     from redrive.core.states import LetterStatus
 
     found: dict[str, DeadLetter] = {}
@@ -134,18 +125,16 @@ def change_letters(
     async def apply(app: Redrive, id: str) -> None:
         letter = found[id]
         if change.dry_run:
-            if note.closes and letter.status is not LetterStatus.OPEN:
+            if closes and letter.status is not LetterStatus.OPEN:
                 raise CommandFailed(f"{id} is {letter.status} already, so it cannot be closed", CONFLICT)
-            output.done(id, letter, f"would {note.verb} {id}{note.details}")
+            output.done(id, letter, f"would {verb} {id}{details}")
             return
-        output.done(id, await act_on_letter(letter, lambda: note.make(app, id)), f"{note.past} {id}{note.details}")
+        output.done(id, await act_on_letter(letter, lambda: make(app, id)), f"{past} {id}{details}")
 
     async def work(app: Redrive) -> int:
         missing = await for_each_id(read_ids(ids), lambda id: find(app, id))
-        if note.closes and any(letter.status is LetterStatus.OPEN for letter in found.values()):
-            change.confirm(
-                f"{note.verb.capitalize()} {describe_letters(list(found.values()))} without running it again"
-            )
+        if closes and any(letter.status is LetterStatus.OPEN for letter in found.values()):
+            change.confirm(f"{verb.capitalize()} {describe_letters(list(found.values()))} without running it again")
         return max(missing, await for_each_id(list(found), lambda id: apply(app, id)))
 
     exit_if_failed(run_on(place, work))
@@ -155,9 +144,7 @@ def change_letters(
 @selection_options
 @click.option("--reason", metavar="TEXT", help="How it was resolved, for the audit log.")
 @_WAIT_OPTION
-@change_options
-@output_options
-@target_options
+@decision_options
 def resolve(ids: tuple[str, ...], where: LetterFilter | None, place: Target, **options: Any) -> None:
     """Mark letters as resolved. `-` reads ids from standard input.
 
@@ -176,9 +163,7 @@ def resolve(ids: tuple[str, ...], where: LetterFilter | None, place: Target, **o
 @selection_options
 @click.option("--reason", metavar="TEXT", help="Why nothing needs to be done, for the audit log.")
 @_WAIT_OPTION
-@change_options
-@output_options
-@target_options
+@decision_options
 def ignore(ids: tuple[str, ...], where: LetterFilter | None, place: Target, **options: Any) -> None:
     """Close letters that need no action. `-` reads ids from standard input.
 
@@ -208,10 +193,12 @@ def _close_letters(
 
     record = {"by": change.by, "reason": reason}
     if where is None:
-        note = LetterChange(
-            verb=verb, past=f"{verb}d", make=lambda app, id: getattr(app.dlq, verb)(id, **record), closes=True
-        )
-        change_letters(place, ids, note, change, output)
+
+        def make(app: Redrive, id: str) -> Awaitable[DeadLetter]:
+            closed: Awaitable[DeadLetter] = getattr(app.dlq, verb)(id, **record)
+            return closed
+
+        _change_letters(place, ids, change, output, make, verb=verb, past=f"{verb}d", closes=True)
         return
     bulk = BulkDecision(verb=verb, begin=lambda app: getattr(app.dlq, f"{verb}_many")(where, rate=rate, **record))
     run_bulk_decision(place, where, bulk, DecisionOptions(change=change, output=output, wait=wait))

@@ -203,14 +203,14 @@ def _open_display(output: Output) -> Iterator[Callable[[Run], None]]:
         yield lambda run: None
         return
     if not on_terminal():
-        yield _LineDisplay()
+        yield _make_line_display()
         return
     try:
         from rich.console import Console
         from rich.live import Live
         from rich.text import Text
     except ModuleNotFoundError:
-        yield _LineDisplay()
+        yield _make_line_display()
         return
     from redrive.cli.runs.explain import render_run
 
@@ -223,24 +223,24 @@ def _open_display(output: Output) -> Iterator[Callable[[Run], None]]:
         yield draw
 
 
-class _LineDisplay:
-    """Prints each event of a run once."""
+def _make_line_display() -> Callable[[Run], None]:
+    """Make a display that prints each event of a run once."""
+    printed: set[str] = set()
 
-    def __init__(self) -> None:
-        self._printed: set[str] = set()
+    def print_once(event: str, text: str) -> None:
+        if event not in printed:
+            printed.add(event)
+            echo(escape_line(text))
 
-    def __call__(self, run: Run) -> None:
+    def display(run: Run) -> None:
         for step in run.steps:
             for number, attempt in enumerate(step.attempts):
-                self._print_once(f"{step.index}.{number}.{attempt.status}", f"{step.name}: {attempt.decision}")
+                print_once(f"{step.index}.{number}.{attempt.status}", f"{step.name}: {attempt.decision}")
             if not step.attempts:
-                self._print_once(f"{step.index}.{step.status}", f"{step.name}: {step.status.lower()}")
-        self._print_once(run.status, f"run {run.id} is {run.status}" + (f": {run.error}" if run.error else ""))
+                print_once(f"{step.index}.{step.status}", f"{step.name}: {step.status.lower()}")
+        print_once(run.status, f"run {run.id} is {run.status}" + (f": {run.error}" if run.error else ""))
 
-    def _print_once(self, event: str, text: str) -> None:
-        if event not in self._printed:
-            self._printed.add(event)
-            echo(escape_line(text))
+    return display
 
 
 async def _load_run(app: Redrive, id: str) -> Run:

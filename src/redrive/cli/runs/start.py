@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar, cast
 
 import click
 
-from redrive.cli.dlq.arguments import parse_json_value, parse_step_outputs
+from redrive.cli.dlq.arguments import decision_options, parse_json_value, parse_step_outputs
 from redrive.cli.dlq.replay import WAIT_OPTION, input_edit_options, replay_options
 from redrive.cli.messages import NOT_FOUND, CommandFailed, hint
 from redrive.cli.options import (
     DURATION_TYPE,
     ChangeOptions,
-    change_options,
     decode_arguments,
     exit_if_failed,
     find_run_id,
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from redrive.desk.preview import DryRun
     from redrive.remote.place import Remote
 
+T = TypeVar("T")
 _BATCH_SIZE = 500
 
 
@@ -97,10 +98,11 @@ def start(name: str, text: str | None, many: TextIO | None, place: Target, outpu
         raise click.UsageError("--event and --stream belong together: give the id of the event and its stream")
     if options["event"] is not None and options["idempotency_key"] is not None:
         raise click.UsageError("--event excludes --key: an event is its own key")
-    dry_run = options.pop("dry_run")
+    given = {key: value for key, value in options.items() if value is not None}
+    dry_run, event = given.pop("dry_run"), (given.pop("stream", ""), given.pop("event", ""))
     inputs = [read_input(text)] if many is None else list(read_input_lines(many))
     begin = _start_on_server if on_server else _start_locally
-    ids = run_on(place, lambda app: begin(app, name, inputs, dry_run=dry_run, options=options))
+    ids = run_on(place, lambda app: begin(app, name, inputs, event, given, dry_run))
     for id in ids:
         output.done(id, {"id": id, "workflow": name}, id)
     if dry_run:
@@ -110,7 +112,7 @@ def start(name: str, text: str | None, many: TextIO | None, place: Target, outpu
 
 
 async def _start_on_server(
-    app: Redrive, name: str, inputs: list[str], *, dry_run: bool, options: dict[str, Any]
+    app: Redrive, name: str, inputs: list[str], event: tuple[str, str], options: dict[str, Any], dry_run: bool
 ) -> list[str]:
     """Start a run for each input; as a dry run, check the inputs against the schema on the server."""
     from redrive.core.json_schema import find_faults
@@ -119,10 +121,8 @@ async def _start_on_server(
     from redrive.errors import InputError
     from redrive.reasons import Reason, ReasonCode
 
-    given = {key: value for key, value in options.items() if value is not None}
-    event = (given.pop("stream", ""), given.pop("event", ""))
     requests = [
-        StartRequest(workflow=name, input=json.loads(text), options=given, event=event if any(event) else None)
+        StartRequest(workflow=name, input=json.loads(text), options=options, event=event if any(event) else None)
         for text in inputs
     ]
     if dry_run:
@@ -135,54 +135,44 @@ async def _start_on_server(
                 raise InputError(make_invalid_reason(subject, [fault.reason for fault in faults]))
         return []
     ids: list[str] = []
-    with _progress_bar("starting", len(requests)) as bar:
-        for begin in range(0, len(requests), _BATCH_SIZE):
-            started = await cast("Remote", app).starter.start(requests[begin : begin + _BATCH_SIZE])
-            ids += (run.public_id for run in started)
-            bar.update(len(started))
+    for batch in _in_batches("starting", requests):
+        ids += (run.public_id for run in await cast("Remote", app).starter.start(batch))
     return ids
 
 
 async def _start_locally(
-    app: Redrive, name: str, inputs: list[str], *, dry_run: bool, options: dict[str, Any]
+    app: Redrive, name: str, inputs: list[str], event: tuple[str, str], options: dict[str, Any], dry_run: bool
 ) -> list[str]:
     from redrive.app import Start
 
     workflow = require_workflow(app, name)
-    given = {key: value for key, value in options.items() if value is not None}
-    event = (given.pop("stream", ""), given.pop("event", ""))
     starts: list[Start] = []
-    # The bar moves once for each batch: to move it for each input would cost more than the check.
-    with _progress_bar("checking", len(inputs)) as bar:
-        for begin in range(0, len(inputs), _BATCH_SIZE):
-            batch = inputs[begin : begin + _BATCH_SIZE]
-            starts += (Start(*decode_arguments(workflow, text), given) for text in batch)
-            bar.update(len(batch))
+    for texts in _in_batches("checking", inputs):
+        starts += (Start(*decode_arguments(workflow, text), options) for text in texts)
     if dry_run:
         return []
     if any(event):
-        return [(await workflow.receive(event, *each.args, **each.kwargs, **given)).id for each in starts]
+        return [(await workflow.receive(event, *each.args, **each.kwargs, **options)).id for each in starts]
     ids: list[str] = []
-    with _progress_bar("starting", len(starts)) as bar:
-        for begin in range(0, len(starts), _BATCH_SIZE):
-            handles = await workflow.start_many(starts[begin : begin + _BATCH_SIZE])
-            ids += (handle.id for handle in handles)
-            bar.update(len(handles))
+    for batch in _in_batches("starting", starts):
+        ids += (handle.id for handle in await workflow.start_many(batch))
     return ids
 
 
-def _progress_bar(label: str, length: int) -> Any:
-    """Make a progress bar, visible on a terminal and for many inputs only."""
-    hidden = length < 2 * _BATCH_SIZE or not sys.stderr.isatty()
-    return click.progressbar(length=length, label=label, file=sys.stderr, hidden=hidden)
+def _in_batches(label: str, items: list[T]) -> Iterator[list[T]]:
+    """Yield the items in batches, with a progress bar on a terminal if there are many."""
+    hidden = len(items) < 2 * _BATCH_SIZE or not sys.stderr.isatty()
+    with click.progressbar(length=len(items), label=label, file=sys.stderr, hidden=hidden) as bar:
+        for begin in range(0, len(items), _BATCH_SIZE):
+            batch = items[begin : begin + _BATCH_SIZE]
+            yield batch
+            bar.update(len(batch))
 
 
 @click.command()
 @click.argument("ids", nargs=-1, required=True, metavar="RUN...")
 @click.option("--reason", default="", metavar="TEXT", help="The reason, for the audit log.")
-@change_options
-@output_options
-@target_options
+@decision_options
 def cancel(ids: tuple[str, ...], reason: str, change: ChangeOptions, place: Target, output: Output) -> None:
     """Cancel runs for good. `-` reads ids from standard input.
 
@@ -240,9 +230,7 @@ def cancel(ids: tuple[str, ...], reason: str, change: ChangeOptions, place: Targ
 @click.option("--output", "result", metavar="JSON", help="With skip_failed: the result to use for the failed step.")
 @replay_options
 @WAIT_OPTION
-@change_options
-@output_options
-@target_options
+@decision_options
 def retry(
     ids: tuple[str, ...],
     mode: str,
@@ -289,9 +277,7 @@ def retry(
 @click.command()
 @click.argument("id", metavar="RUN")
 @click.option("--reason", metavar="TEXT", help="The reason, for the audit log.")
-@change_options
-@output_options
-@target_options
+@decision_options
 def rollback(id: str, reason: str | None, change: ChangeOptions, place: Target, output: Output) -> None:
     """Roll back a failed RUN by the compensations of its steps. `saga show` follows it.
 
