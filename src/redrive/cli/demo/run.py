@@ -14,11 +14,10 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -34,6 +33,9 @@ from redrive.cli.worker_process import run_worker, stop_with_parent
 from redrive.core.states import RunStatus
 from redrive.desk.models import DeadLetter
 from redrive.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from redrive.cli.demo.view import ScreenView
 
 _FIRST_INTERVAL, _LATER_INTERVAL = 0.8, 2.0  # seconds between two runs: in the first round, and after it
 _FIRST_ORDER = 1001
@@ -234,13 +236,6 @@ class Dashboard:
             return bind_socket(DEFAULT_HOST, 0)
 
 
-class DemoView(AbstractContextManager["DemoView"], Protocol):
-    """A view of the state of the shop."""
-
-    def show(self, feed: EventFeed, worker: WorkerProcess, elapsed: float) -> None:
-        """Show the state `elapsed` seconds after the start."""
-
-
 class PlainView:
     """The demo as lines of text, for pipes, logs and terminals without rich: events, and counts now and then."""
 
@@ -272,7 +267,7 @@ class PlainView:
             print(f"-- {elapsed:.0f} s: {_format_counts(feed)}; {crashes}", flush=True)
 
 
-def _make_view(url: str, dashboard_lines: Sequence[str] = ()) -> DemoView:
+def _make_view(url: str, dashboard_lines: Sequence[str] = ()) -> PlainView | ScreenView:
     """Make a view of the whole terminal if there is one and rich is installed, otherwise lines."""
     if sys.stdout.isatty():
         with contextlib.suppress(ModuleNotFoundError):
@@ -359,7 +354,9 @@ async def _open_shop(folder: Path, seconds: float | None, port: int | None) -> l
         return lines
 
 
-async def _watch_shop(feed: EventFeed, worker: WorkerProcess, view: DemoView, over: asyncio.Event) -> None:
+async def _watch_shop(
+    feed: EventFeed, worker: WorkerProcess, view: PlainView | ScreenView, over: asyncio.Event
+) -> None:
     loop = asyncio.get_running_loop()
     started = loop.time()
     newest = (await app.runs.list(limit=1)).items

@@ -30,12 +30,7 @@ _MAX_REFUSALS = 5
 _TYPED_CONFIRMATION_FROM = 100  # from here on the user types the number instead of answering yes
 _ACTION_TEXTS = {"REPLAY": "runs again", "RESOLVE": "resolves", "IGNORE": "ignores"}
 _ACTION_VERBS = {"REPLAY": "run again", "RESOLVE": "resolve", "IGNORE": "ignore"}
-_CHANGE_VERBS = {
-    "stop": ("stop", "stopped"),
-    "pause": ("pause", "paused"),
-    "resume": ("resume", "resumed"),
-    "rate": ("change the rate of", "changed the rate of"),
-}
+_PAST_TENSES = {"stop": "stopped", "pause": "paused", "resume": "resumed", "change the rate of": "changed the rate of"}
 
 
 @click.group(short_help="Follow and control bulk decisions.")
@@ -133,45 +128,19 @@ def show(id: str, refused: bool, pages: PageOptions, wait: bool, output: Output,
     pages.show(place, listing, output)
 
 
-@sets.command()
-@click.argument("id", metavar="SET")
-@decision_options
-def stop(id: str, change: ChangeOptions, output: Output, place: Target) -> None:
-    """Stop a set for good. Letters that are processed stay so.
-
-    \b
-    Examples:
-      redrive dlq sets stop 01k9x7
-    """
-    _change_bulk(place, id, "stop", change, output)
+def _add_change_command(action: str, help: str) -> None:
+    @sets.command(action, help=f"{help}\n\n\b\nExamples:\n  redrive dlq sets {action} 01k9x7")
+    @click.argument("id", metavar="SET")
+    @decision_options
+    def command(id: str, change: ChangeOptions, output: Output, place: Target) -> None:
+        _change_bulk(place, id, action, action, change, output)
 
 
-@sets.command()
-@click.argument("id", metavar="SET")
-@decision_options
-def pause(id: str, change: ChangeOptions, output: Output, place: Target) -> None:
-    """Pause a set until `dlq sets resume`. Letters in progress are finished.
-
-    A restart of the workers does not resume it.
-
-    \b
-    Examples:
-      redrive dlq sets pause 01k9x7
-    """
-    _change_bulk(place, id, "pause", change, output)
-
-
-@sets.command()
-@click.argument("id", metavar="SET")
-@decision_options
-def resume(id: str, change: ChangeOptions, output: Output, place: Target) -> None:
-    """Resume a paused set where it stopped.
-
-    \b
-    Examples:
-      redrive dlq sets resume 01k9x7
-    """
-    _change_bulk(place, id, "resume", change, output)
+_add_change_command("stop", "Stop a set for good. Letters that are processed stay so.")
+_add_change_command(
+    "pause", "Pause a set until `dlq sets resume`, also over restarts. Letters in progress are finished."
+)
+_add_change_command("resume", "Resume a paused set where it stopped.")
 
 
 @sets.command()
@@ -191,14 +160,13 @@ def rate(id: str, rate: str, change: ChangeOptions, output: Output, place: Targe
     """
     limit = None if rate.lower() == "none" else parse_rate_option(rate)
 
-    _change_bulk(place, id, "rate", change, output, limit)
+    _change_bulk(place, id, "rate", "change the rate of", change, output, limit)
 
 
 def _change_bulk(
-    place: Target, id: str, action: str, change: ChangeOptions, output: Output, *arguments: str | None
+    place: Target, id: str, action: str, verb: str, change: ChangeOptions, output: Output, *arguments: str | None
 ) -> None:
     """Call `app.dlq.<action>_set` on a set, after a question."""
-    verb, past = _CHANGE_VERBS[action]
 
     async def work(app: Redrive) -> LetterSet:
         bulk = await _load_bulk(app, id)
@@ -211,7 +179,7 @@ def _change_bulk(
 
     bulk = run_on(place, work)
     of_total = f" of {bulk.total:,}" if bulk.listed else ""
-    done = f"{'would ' + verb if change.dry_run else past} set {bulk.id}"
+    done = f"{'would ' + verb if change.dry_run else _PAST_TENSES[verb]} set {bulk.id}"
     output.done(bulk.id, _bulk_as_json(bulk), f"{done} after {bulk.done + bulk.failed:,}{of_total} letters")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,27 +77,13 @@ def edit(
         )
     mode = mode or ("from_step" if from_step else "from_failed")
     call: dict[str, Any] = {"mode": mode, "from_step": from_step, "by": change.by, **options}
-    subject = run_on(place, lambda app: _load_input(app, id, call))
-    with _open_draft(subject) as draft:
-        edited = _edit_until_valid(place, draft, subject, call, ask_again=change.is_interactive)
+    with _open_draft(run_on(place, lambda app: _load_input(app, id, call))) as draft:
+        edited = _edit_until_valid(place, draft, call, ask_again=change.is_interactive)
         if edited is None:
             echo_err("The input is unchanged, so nothing was done.")
         else:
             decision = make_replay_decision(**call, input=edited)
-            run_decision(place, [subject.letter], decision, DecisionOptions(change=change, output=output, wait=wait))
-
-
-class _EditableInput(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The input of a letter, as the user may see it."""
-
-    letter: str
-    workflow: str
-    text: str
-
-    def make_remarks(self, mistake: _InputMistake | None) -> list[str]:
-        """Return the lines above the input in the editor; a mistake takes one more line."""
-        lines = [line.format(letter=self.letter, workflow=self.workflow, mask=MASK) for line in _INSTRUCTIONS]
-        return lines if mistake is None else [f"MISTAKE: {mistake.describe(below=len(lines) + 1)}", *lines]
+            run_decision(place, [draft.letter], decision, DecisionOptions(change=change, output=output, wait=wait))
 
 
 class _InputMistake(msgspec.Struct, frozen=True):
@@ -117,7 +103,7 @@ class _InputMistake(msgspec.Struct, frozen=True):
         return "" if self.reason is None else " ".join(locate_faults(self.reason, lines).split())
 
 
-async def _load_input(app: Redrive, id: str, call: dict[str, Any]) -> _EditableInput:
+async def _load_input(app: Redrive, id: str, call: dict[str, Any]) -> InputDraft:
     """Load the input to edit; refuse a letter that cannot be replayed before the user edits it."""
     from redrive.desk.decisions import Replay
 
@@ -128,14 +114,12 @@ async def _load_input(app: Redrive, id: str, call: dict[str, Any]) -> _EditableI
         raise CommandFailed(f"{subject.id} was decided before, by {plan.by}: see its run {plan.run_id}", CONFLICT)
     run = await app.runs.get(plan.run_id)
     text = json.dumps(as_json(run.input), indent=2, ensure_ascii=False)
-    return _EditableInput(letter=subject.id, workflow=subject.workflow, text=text)
+    return InputDraft(subject.id, subject.workflow, text)
 
 
 @contextmanager
-def _open_draft(subject: _EditableInput) -> Iterator[InputDraft]:
-    """Open a draft; keep its file if the user typed something and no decision was made."""
-    patch = hint("dlq", "replay", subject.letter, "--patch", "JSON")
-    draft = InputDraft(subject.text, alternative=f"change fields with `{patch}`")
+def _open_draft(draft: InputDraft) -> Iterator[InputDraft]:
+    """Keep the file of a draft if the user typed something and no decision was made."""
     keep = True
     try:
         yield draft
@@ -146,17 +130,17 @@ def _open_draft(subject: _EditableInput) -> Iterator[InputDraft]:
     finally:
         kept = draft.close(keep=keep)
         if kept is not None:
-            again = hint("dlq", "replay", subject.letter, "--input", f"@{kept}")
+            again = hint("dlq", "replay", draft.letter, "--input", f"@{kept}")
             echo_err(f"Your text is kept in {kept}. When it is right: {again}")
 
 
 def _edit_until_valid(
-    place: Target, draft: InputDraft, subject: _EditableInput, call: dict[str, Any], *, ask_again: bool
+    place: Target, draft: InputDraft, call: dict[str, Any], *, ask_again: bool
 ) -> dict[str, Any] | None:
     """Return the new input once it is valid, or None if it is the old one. `ask_again` reopens the editor."""
     mistake: _InputMistake | None = None
-    while draft.edit(subject.make_remarks(mistake)):
-        value, mistake = _check_text(place, draft.text, subject.letter, call)
+    while draft.edit(mistake):
+        value, mistake = _check_text(place, draft.text, draft.letter, call)
         if mistake is None:
             return value
         if not ask_again:
@@ -213,29 +197,32 @@ def locate_faults(mistake: Reason, lines: Mapping[str, int]) -> str:
 
 
 class InputDraft:
-    """A file in the user's editor: remarks, which begin with #, and below them the text."""
+    """The input of a letter in the user's editor: remarks, which begin with #, and below them the JSON text."""
 
-    def __init__(self, text: str, *, alternative: str) -> None:
-        """`alternative`: advice for the case that no editor works."""
+    def __init__(self, letter: str, workflow: str, text: str) -> None:
         import tempfile
 
+        self.letter = letter
         self.text = text
-        self._alternative = alternative
+        self._remarks = [line.format(letter=letter, workflow=workflow, mask=MASK) for line in _INSTRUCTIONS]
         handle, name = tempfile.mkstemp(prefix="redrive-", suffix=".json")
         os.close(handle)
         self._path = Path(name)
         self._original = text
 
-    def edit(self, remarks: Sequence[str]) -> bool:
-        """Open the editor; return False if the text did not change."""
-        head = "".join(f"# {line}\n" for line in remarks)
+    def edit(self, mistake: _InputMistake | None) -> bool:
+        """Open the editor, with the mistake above the text; return False if the text did not change."""
+        lines = self._remarks
+        if mistake is not None:
+            lines = [f"MISTAKE: {mistake.describe(below=len(lines) + 1)}", *lines]
+        head = "".join(f"# {line}\n" for line in lines)
         self._path.write_text(f"{head}{self.text}\n", encoding="utf-8")
         try:
             click.edit(filename=str(self._path))
         except click.ClickException as error:
-            raise CommandFailed(
-                f"{error.message}. Nothing was changed. Name another editor in $EDITOR, or {self._alternative}"
-            ) from error
+            patch = hint("dlq", "replay", self.letter, "--patch", "JSON")
+            advice = f"Name another editor in $EDITOR, or change fields with `{patch}`"
+            raise CommandFailed(f"{error.message}. Nothing was changed. {advice}") from error
         try:
             data = self._path.read_bytes()
         except OSError as error:

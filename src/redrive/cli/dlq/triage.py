@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import click
 
@@ -23,11 +23,6 @@ if TYPE_CHECKING:
     from redrive.store.filters import LetterFilter
 
 _BAR_CHARACTERS = "▁▂▃▄▅▆▇█"
-_WAIT_OPTION = click.option(
-    "--wait",
-    is_flag=True,
-    help="With --all: wait until every letter is processed; exit code 1 if some were refused or the set was stopped.",
-)
 
 
 @click.command()
@@ -140,12 +135,47 @@ def _change_letters(
     exit_if_failed(run_on(place, work))
 
 
-@click.command()
-@selection_options
-@click.option("--reason", metavar="TEXT", help="How it was resolved, for the audit log.")
-@_WAIT_OPTION
-@decision_options
-def resolve(ids: tuple[str, ...], where: LetterFilter | None, place: Target, **options: Any) -> None:
+def _make_close_command(verb: str, help: str, reason_help: str) -> click.Command:
+    """Make a command that closes letters without running them again."""
+
+    @click.command(verb, help=help)
+    @selection_options
+    @click.option("--reason", metavar="TEXT", help=reason_help)
+    @click.option(
+        "--wait",
+        is_flag=True,
+        help="With --all: wait until every letter is processed; exit code 1 if some were refused or the set was stopped.",
+    )
+    @decision_options
+    def close(
+        ids: tuple[str, ...],
+        where: LetterFilter | None,
+        rate: str | None,
+        reason: str | None,
+        wait: bool,
+        change: ChangeOptions,
+        output: Output,
+        place: Target,
+    ) -> None:
+        from redrive.cli.dlq.decision import DecisionOptions
+
+        record = {"by": change.by, "reason": reason}
+        if where is None:
+
+            def make(app: Redrive, id: str) -> Awaitable[DeadLetter]:
+                closed: Awaitable[DeadLetter] = getattr(app.dlq, verb)(id, **record)
+                return closed
+
+            _change_letters(place, ids, change, output, make, verb=verb, past=f"{verb}d", closes=True)
+            return
+        bulk = BulkDecision(verb=verb, begin=lambda app: getattr(app.dlq, f"{verb}_many")(where, rate=rate, **record))
+        run_bulk_decision(place, where, bulk, DecisionOptions(change=change, output=output, wait=wait))
+
+    return close
+
+
+resolve = _make_close_command(
+    "resolve",
     """Mark letters as resolved. `-` reads ids from standard input.
 
     For failures that were handled elsewhere. Nothing runs again, and the run stays failed. --all takes all
@@ -155,16 +185,11 @@ def resolve(ids: tuple[str, ...], where: LetterFilter | None, place: Target, **o
     Examples:
       redrive dlq resolve dl-01k9x7 --reason "refunded by hand"
       redrive dlq resolve --all --tag refunded --reason "refunded by hand"
-    """
-    _close_letters("resolve", place, ids, where, **options)
-
-
-@click.command()
-@selection_options
-@click.option("--reason", metavar="TEXT", help="Why nothing needs to be done, for the audit log.")
-@_WAIT_OPTION
-@decision_options
-def ignore(ids: tuple[str, ...], where: LetterFilter | None, place: Target, **options: Any) -> None:
+    """,
+    "How it was resolved, for the audit log.",
+)
+ignore = _make_close_command(
+    "ignore",
     """Close letters that need no action. `-` reads ids from standard input.
 
     Nothing runs again, and the run stays failed. --all takes all open letters that match a filter.
@@ -173,35 +198,9 @@ def ignore(ids: tuple[str, ...], where: LetterFilter | None, place: Target, **op
     Examples:
       redrive dlq ignore dl-01k9x7 --reason "a test order"
       redrive dlq ignore --all --tenant sandbox --reason "test orders"
-    """
-    _close_letters("ignore", place, ids, where, **options)
-
-
-def _close_letters(
-    verb: str,
-    place: Target,
-    ids: Sequence[str],
-    where: LetterFilter | None,
-    *,
-    reason: str | None,
-    wait: bool,
-    rate: str | None,
-    change: ChangeOptions,
-    output: Output,
-) -> None:
-    from redrive.cli.dlq.decision import DecisionOptions
-
-    record = {"by": change.by, "reason": reason}
-    if where is None:
-
-        def make(app: Redrive, id: str) -> Awaitable[DeadLetter]:
-            closed: Awaitable[DeadLetter] = getattr(app.dlq, verb)(id, **record)
-            return closed
-
-        _change_letters(place, ids, change, output, make, verb=verb, past=f"{verb}d", closes=True)
-        return
-    bulk = BulkDecision(verb=verb, begin=lambda app: getattr(app.dlq, f"{verb}_many")(where, rate=rate, **record))
-    run_bulk_decision(place, where, bulk, DecisionOptions(change=change, output=output, wait=wait))
+    """,
+    "Why nothing needs to be done, for the audit log.",
+)
 
 
 @click.command(short_help="List failures by their cause.")

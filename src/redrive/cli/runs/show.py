@@ -12,19 +12,7 @@ import click
 from redrive.cli.dlq.arguments import parse_index_values
 from redrive.cli.messages import INTERRUPTED, app_name, hint
 from redrive.cli.options import TIME_TYPE, find_run_id
-from redrive.cli.output import (
-    Column,
-    Output,
-    display_tenant,
-    echo,
-    echo_err,
-    escape_line,
-    fold_text,
-    make_printable,
-    on_terminal,
-    output_options,
-    use_colour,
-)
+from redrive.cli.output import Column, Output, display_tenant, echo, echo_err, escape_line, on_terminal, output_options
 from redrive.cli.pager import Listing, PageOptions, page_options
 from redrive.cli.place import Target, run_on, target_options
 
@@ -136,6 +124,7 @@ def why(id: str, place: Target, output: Output) -> None:
     Examples:
       redrive runs why 01k9x7
     """
+    from redrive.cli.output import fold_text
     from redrive.cli.runs.explain import explain_run
 
     async def explain(app: Redrive) -> tuple[Run, list[str]]:
@@ -212,6 +201,7 @@ def _open_display(output: Output) -> Iterator[Callable[[Run], None]]:
     except ModuleNotFoundError:
         yield _make_line_display()
         return
+    from redrive.cli.output import make_printable, use_colour
     from redrive.cli.runs.explain import render_run
 
     console = Console(no_color=not use_colour(), highlight=False)
