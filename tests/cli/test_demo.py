@@ -114,7 +114,7 @@ def test_a_run_survives_its_worker_and_what_the_demo_says_after_ctrl_c_can_be_ty
         output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, output
     assert "and was started again; no run was lost." in output
-    assert f"Everything is kept in {folder.resolve()}" in output
+    assert f"The store is kept in {folder.resolve()}" in output
     assert len(workers(folder)) >= 2
     assert [pid for pid in workers(folder) if is_alive(pid)] == []
     type_what_it_says(output, tmp_path)

@@ -94,13 +94,7 @@ SCENARIOS: dict[str, Scenario] = {
 }
 """All scenarios by name. Each is started with an id."""
 
-_ORDINARY_SCENARIOS = (
-    "goes well",
-    "booked at the second try",
-    "waits until the provider is back",
-    "waits",
-    "goes well",
-)
+_ORDINARY_NAMES = ("goes well", "booked at the second try", "waits until the provider is back", "waits", "goes well")
 
 
 async def generate_traffic(first: int) -> None:
@@ -108,7 +102,7 @@ async def generate_traffic(first: int) -> None:
 
     Every third run belongs to the market hall, so that both tenants soon have every scenario.
     """
-    ordinary = itertools.cycle(_ORDINARY_SCENARIOS)
+    ordinary = itertools.cycle(_ORDINARY_NAMES)
     script = [name for scenario in SCENARIOS for name in (scenario, next(ordinary))]
     for count in itertools.count():
         number, name = first + count, script[count % len(script)]
@@ -344,7 +338,7 @@ async def _open_shop(folder: Path, seconds: float | None, port: int | None) -> l
         feed = EventFeed(app)
         await feed.refresh()
         async with Dashboard(app, port) as dashboard, WorkerProcess(folder, url) as worker:
-            await _watch_shop(feed, worker, _make_view(url, dashboard.lines), over)
+            await _watch(feed, worker, _make_view(url, dashboard.lines), over)
             dashboard.check()
         await feed.refresh()
         lines = summarize_demo(feed, worker)
@@ -354,9 +348,7 @@ async def _open_shop(folder: Path, seconds: float | None, port: int | None) -> l
         return lines
 
 
-async def _watch_shop(
-    feed: EventFeed, worker: WorkerProcess, view: PlainView | ScreenView, over: asyncio.Event
-) -> None:
+async def _watch(feed: EventFeed, worker: WorkerProcess, view: PlainView | ScreenView, over: asyncio.Event) -> None:
     loop = asyncio.get_running_loop()
     started = loop.time()
     newest = (await app.runs.list(limit=1)).items

@@ -138,7 +138,7 @@ def _add_change_command(action: str, help: str) -> None:
 
 _add_change_command("stop", "Stop a set for good. Letters that are processed stay so.")
 _add_change_command(
-    "pause", "Pause a set until `dlq sets resume`, also over restarts. Letters in progress are finished."
+    "pause", "Pause a set until `dlq sets resume`, over restarts too. Letters in progress are finished."
 )
 _add_change_command("resume", "Resume a paused set where it stopped.")
 

@@ -229,19 +229,19 @@ def _list_next_commands(letter: DeadLetter) -> list[tuple[str, tuple[str, ...]]]
     outcome = advise_on_outcome(letter)
     if outcome is not None:
         return [(outcome.purpose, outcome.command)] if outcome.command else []
-    resolve = ("mark as resolved", ("dlq", "resolve", id, "--reason", "TEXT"))
+    resolve = ("resolve", ("dlq", "resolve", id, "--reason", "TEXT"))
     if letter.code == LetterCode.COMPENSATION_FAILED:
         return [
-            ("see the rollback", ("saga", "show", run)),
-            ("resume it", ("saga", "resume", run)),
-            ("skip a step of it", ("saga", "skip", run, "STEP")),
-            ("mark a step as done", ("saga", "done", run, "STEP")),
+            ("see rollback", ("saga", "show", run)),
+            ("resume", ("saga", "resume", run)),
+            ("skip a step", ("saga", "skip", run, "STEP")),
+            ("mark as done", ("saga", "done", run, "STEP")),
             resolve,
         ]
-    replays = [("run it again", ("dlq", "replay", id)), ("correct the input", ("dlq", "edit", id))]
+    replays = [("run it again", ("dlq", "replay", id)), ("correct it", ("dlq", "edit", id))]
     if letter.code in FIXABLE_BY_EDIT:
         replays.reverse()
-    complete = ("enter the result", ("dlq", "complete", id, "--output", "JSON"))
+    complete = ("enter result", ("dlq", "complete", id, "--output", "JSON"))
     return [
         *replays,
         ("preview", ("dlq", "replay", id, "--dry-run")),

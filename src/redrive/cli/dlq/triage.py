@@ -144,7 +144,7 @@ def _make_close_command(verb: str, help: str, reason_help: str) -> click.Command
     @click.option(
         "--wait",
         is_flag=True,
-        help="With --all: wait until every letter is processed; exit code 1 if some were refused or the set was stopped.",
+        help="With --all: wait until all letters are processed; exit code 1 if some were refused or it was stopped.",
     )
     @decision_options
     def close(
