@@ -168,7 +168,7 @@ def test_a_set_is_shown_and_stopped(shop: Shop) -> None:
     page = piped("dlq", "sets", "show", id).stdout
     assert page.startswith(f"set {id} runs again ")
     assert ", by kim\n" in page
-    assert "0 or more" in page, "no worker has listed its letters yet"
+    assert "remaining    not counted yet" in page, "no worker has listed its letters yet"
     assert json.loads(piped("dlq", "sets", "show", id, "--json").stdout)["status"] == "RUNNING"
     for verb, status in (("pause", "PAUSED"), ("resume", "RUNNING")):
         assert piped("dlq", "sets", verb, id, "--by", "lee", "--dry-run").stdout.startswith(f"would {verb} ")

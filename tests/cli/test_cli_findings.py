@@ -292,7 +292,7 @@ def test_sets_are_listed_found_by_a_beginning_and_say_how_their_runs_ended(shop:
     page = piped("dlq", "sets", "show", id[:20])
     assert page.exit_code == 0
     assert "runs         1 succeeded, 1 failed again" in page.stdout
-    assert "how          from where it failed" in page.stdout
+    assert "mode         from where it failed" in page.stdout
     assert json.loads(piped("dlq", "sets", "show", id, "--json").stdout)["failed_again"] == 1
     missing = piped("dlq", "sets", "show", "zzz")
     assert (missing.exit_code, "`redrive dlq sets list` shows them" in missing.stderr) == (3, True)

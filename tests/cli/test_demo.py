@@ -143,6 +143,19 @@ def test_it_stops_by_itself_and_leaves_nothing_behind(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_it_runs_without_rich(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['rich'] = None; from redrive.cli import main; main(['demo', '--seconds', '0.5'])"
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert (result.returncode, "redrive dlq list" in result.stdout) == (0, True), result.stderr
+
+
 async def test_a_worker_that_cannot_start_is_an_error_with_its_log(tmp_path: Path) -> None:
     async with asyncio.timeout(PATIENCE), WorkerProcess(tmp_path, "mysql://nowhere") as crew:
         with pytest.raises(click.ClickException, match=r"(?s)ended with code 1; its log is .*mysql"):

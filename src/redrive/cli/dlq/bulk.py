@@ -170,8 +170,8 @@ def _change_bulk(
 
     async def work(app: Redrive) -> LetterSet:
         bulk = await _load_bulk(app, id)
-        remaining = f"{_format_remaining(bulk)} letters left"
-        change.confirm(f"{verb.capitalize()} set {bulk.id} ({_ACTION_VERBS[bulk.action]}, {remaining})")
+        details = f"{_ACTION_VERBS[bulk.action]}, remaining letters: {_format_remaining(bulk)}"
+        change.confirm(f"{verb.capitalize()} set {bulk.id} ({details})")
         if change.dry_run:
             return bulk
         changed: LetterSet = await getattr(app.dlq, f"{action}_set")(bulk.id, *arguments, by=change.by)
@@ -184,7 +184,9 @@ def _change_bulk(
 
 
 def _format_remaining(bulk: LetterSet) -> str:
-    # While workers still list the letters of the set, their number is a minimum.
+    # Workers list the letters of a set after its start. Until they have finished, the number is a minimum.
+    if not bulk.listed and not bulk.pending:
+        return "not counted yet"
     return f"{bulk.pending:,}{'' if bulk.listed else ' or more'}"
 
 

@@ -193,8 +193,8 @@ def cancel(ids: tuple[str, ...], reason: str, change: ChangeOptions, place: Targ
         async def cancel_run(id: str) -> None:
             if change.dry_run:
                 run = found[id]
-                ended = ": too late, it has ended" if run.status in FINAL_RUN_STATUSES else ""
-                output.done(id, run, f"would cancel {id}, which is {run.status}{ended}")
+                verb = "cannot cancel an ended run:" if run.status in FINAL_RUN_STATUSES else "would cancel"
+                output.done(id, run, f"{verb} {id}, which is {run.status}")
                 return
             output.done(id, await app.runs.cancel(id, by=change.by, reason=reason), f"cancelled {id}")
 
