@@ -287,7 +287,7 @@ def test_a_dry_cancel_cancels_nothing(toys: Toys) -> None:
     result = piped("runs", "cancel", toys.sleeping, toys.good, "--dry-run")
     assert result.exit_code == 0
     assert f"would cancel {toys.sleeping}, which is SLEEPING" in result.output
-    assert "too late, it has ended" in result.output
+    assert f"cannot cancel an ended run: {toys.good}, which is SUCCESS" in result.output
     assert look(toys, toys.sleeping).status == "SLEEPING"
 
 
