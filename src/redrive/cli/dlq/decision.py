@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 import click
@@ -224,7 +224,11 @@ def render_plan(plan: DryRun) -> list[str]:
             *_render_section("Already done, not run again:", [_describe_reused(step) for step in plan.reused]),
             *_render_section("Runs again:", [*repeated, only_step if plan.mode == ReplayMode.STEP_ONLY else plan.then]),
         ]
-    lines += _render_section("Check first:", [*_list_warnings(plan)])
+    warnings = [escape_line(warning).replace("new_operation", "--new-operation") for warning in plan.warnings]
+    if plan.newest_version is not None:
+        warnings += (f"the newest code has no step {escape_line(name)!r} any more" for name in plan.unregistered)
+    warnings += (f"circuit {escape_line(key)!r} is open: the run waits until it closes" for key in plan.open_circuits)
+    lines += _render_section("Check first:", warnings)
     return [fold_text(line, sys.stdout, deeper="  ") for line in lines]
 
 
@@ -240,15 +244,6 @@ def _describe_reused(step: PlannedStep) -> str:
     if step.status is not StepStatus.SUCCESS:
         return f"{_name_step(step)}, which is {step.status}"
     return f"{_name_step(step)} returned {_format_value(step.output)}"
-
-
-def _list_warnings(plan: DryRun) -> Iterator[str]:
-    yield from (escape_line(warning).replace("new_operation", "--new-operation") for warning in plan.warnings)
-    if plan.newest_version is not None:
-        for name in plan.unregistered:
-            yield f"the newest code has no step {escape_line(name)!r} any more"
-    for circuit in plan.open_circuits:
-        yield f"circuit {escape_line(circuit)!r} is open: the run waits until it closes"
 
 
 def render_changes(changes: Sequence[JsonChange]) -> list[str]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,7 +76,7 @@ def edit(
         )
     mode = mode or ("from_step" if from_step else "from_failed")
     call: dict[str, Any] = {"mode": mode, "from_step": from_step, "by": change.by, **options}
-    with _open_draft(run_on(place, lambda app: _load_input(app, id, call))) as draft:
+    with run_on(place, lambda app: _load_input(app, id, call)) as draft:
         edited = _edit_until_valid(place, draft, call, ask_again=change.is_interactive)
         if edited is None:
             echo_err("The input is unchanged, so nothing was done.")
@@ -115,23 +114,6 @@ async def _load_input(app: Redrive, id: str, call: dict[str, Any]) -> InputDraft
     run = await app.runs.get(plan.run_id)
     text = json.dumps(as_json(run.input), indent=2, ensure_ascii=False)
     return InputDraft(subject.id, subject.workflow, text)
-
-
-@contextmanager
-def _open_draft(draft: InputDraft) -> Iterator[InputDraft]:
-    """Keep the file of a draft if the user typed something and no decision was made."""
-    keep = True
-    try:
-        yield draft
-        keep = False
-    except click.exceptions.Exit as error:
-        keep = error.exit_code not in _DECIDED_EXIT_CODES
-        raise
-    finally:
-        kept = draft.close(keep=keep)
-        if kept is not None:
-            again = hint("dlq", "replay", draft.letter, "--input", f"@{kept}")
-            echo_err(f"Your text is kept in {kept}. When it is right: {again}")
 
 
 def _edit_until_valid(
@@ -237,18 +219,23 @@ class InputDraft:
         self.text = "\n".join(line for line in saved.split("\n") if not line.lstrip().startswith("#")).strip()
         return self.text != before
 
-    def close(self, *, keep: bool) -> Path | None:
-        """Remove the file, or keep the typed text without the remarks, if the user typed any."""
-        unreadable = False
+    def __enter__(self) -> InputDraft:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Remove the file; keep the text if the user typed any and no decision was made."""
+        is_decided = isinstance(error, click.exceptions.Exit) and error.exit_code in _DECIDED_EXIT_CODES
+        is_readable = True
         try:
             self._path.read_bytes().decode("utf-8-sig")
         except UnicodeDecodeError:
-            unreadable = True  # the editor saved it in another encoding: keep it as it is
+            is_readable = False  # the editor saved it in another encoding: keep it as it is
         except OSError:
             pass
-        if not keep or (self.text == self._original and not unreadable):
+        if error is None or is_decided or (self.text == self._original and is_readable):
             self._path.unlink(missing_ok=True)
-            return None
-        if not unreadable:
+            return
+        if is_readable:
             self._path.write_text(f"{self.text}\n", encoding="utf-8")
-        return self._path
+        again = hint("dlq", "replay", self.letter, "--input", f"@{self._path}")
+        echo_err(f"Your text is kept in {self._path}. When it is right: {again}")

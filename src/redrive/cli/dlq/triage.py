@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, cast
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -48,11 +49,7 @@ def assign(
         )
     owner = None if nobody else change.by if to is None else to
     verb, details = ("assign", f" to {owner}") if owner else ("unassign", "")
-
-    def make(app: Redrive, id: str) -> Awaitable[DeadLetter]:
-        return app.dlq.assign(id, to=owner, by=change.by)
-
-    _change_letters(place, ids, change, output, make, verb=verb, past=f"{verb}ed", details=details)
+    _change_letters(place, ids, change, output, "assign", {"to": owner}, verb=verb, past=f"{verb}ed", details=details)
 
 
 @click.command()
@@ -66,11 +63,7 @@ def comment(id: str, text: str, change: ChangeOptions, output: Output, place: Ta
     Examples:
       redrive dlq comment dl-01k9x7 "asked the bank, they answer tomorrow"
     """
-
-    def make(app: Redrive, id: str) -> Awaitable[DeadLetter]:
-        return app.dlq.comment(id, text, by=change.by)
-
-    _change_letters(place, [id], change, output, make, verb="comment on", past="commented on")
+    _change_letters(place, [id], change, output, "comment", {"text": text}, verb="comment on", past="commented on")
 
 
 @click.command()
@@ -88,12 +81,8 @@ def tag(id: str, tags: tuple[str, ...], none: bool, change: ChangeOptions, outpu
     """
     if bool(tags) == none:
         raise UsageError("give the new tags of the letter, or --none to remove them")
-
-    def make(app: Redrive, id: str) -> Awaitable[DeadLetter]:
-        return app.dlq.tag(id, tags, by=change.by)
-
     details = f": {' '.join(tags) or 'no tags'}"
-    _change_letters(place, [id], change, output, make, verb="tag", past="tagged", details=details)
+    _change_letters(place, [id], change, output, "tag", {"tags": tags}, verb="tag", past="tagged", details=details)
 
 
 def _change_letters(
@@ -101,14 +90,18 @@ def _change_letters(
     ids: Sequence[str],
     change: ChangeOptions,
     output: Output,
-    make: Callable[[Redrive, str], Awaitable[DeadLetter]],
+    method: str,
+    arguments: dict[str, Any],
     *,
     verb: str,
     past: str,
     details: str = "",
     closes: bool = False,
 ) -> None:
-    """Change each letter; an error of one does not stop the others. A change that closes letters is confirmed."""
+    """Call a method of `app.dlq` on each letter; an error of one does not stop the others.
+
+    `closes`: the change closes the letters, so the user confirms it.
+    """
     from redrive.core.states import LetterStatus
 
     found: dict[str, DeadLetter] = {}
@@ -124,7 +117,8 @@ def _change_letters(
                 raise CommandFailed(f"{id} is {letter.status} already, so it cannot be closed", CONFLICT)
             output.done(id, letter, f"would {verb} {id}{details}")
             return
-        output.done(id, await act_on_letter(letter, lambda: make(app, id)), f"{past} {id}{details}")
+        call = functools.partial(getattr(app.dlq, method), id, by=change.by, **arguments)
+        output.done(id, await act_on_letter(letter, call), f"{past} {id}{details}")
 
     async def work(app: Redrive) -> int:
         missing = await for_each_id(read_ids(ids), lambda id: find(app, id))
@@ -159,16 +153,12 @@ def _make_close_command(verb: str, help: str, reason_help: str) -> click.Command
     ) -> None:
         from redrive.cli.dlq.decision import DecisionOptions
 
-        record = {"by": change.by, "reason": reason}
         if where is None:
-
-            def make(app: Redrive, id: str) -> Awaitable[DeadLetter]:
-                closed: Awaitable[DeadLetter] = getattr(app.dlq, verb)(id, **record)
-                return closed
-
-            _change_letters(place, ids, change, output, make, verb=verb, past=f"{verb}d", closes=True)
+            record = {"reason": reason}
+            _change_letters(place, ids, change, output, verb, record, verb=verb, past=f"{verb}d", closes=True)
             return
-        bulk = BulkDecision(verb=verb, begin=lambda app: getattr(app.dlq, f"{verb}_many")(where, rate=rate, **record))
+        call = {"rate": rate, "by": change.by, "reason": reason}
+        bulk = BulkDecision(verb=verb, begin=lambda app: getattr(app.dlq, f"{verb}_many")(where, **call))
         run_bulk_decision(place, where, bulk, DecisionOptions(change=change, output=output, wait=wait))
 
     return close

@@ -136,7 +136,8 @@ def _explain_running(run: Run, around: Surroundings) -> list[str]:
             age = format_duration(max(0.0, (around.now - step.began_at).total_seconds()))
             text = f"A worker executes step {step.name!r}, attempt {step.attempt}, started {age} ago."
             sentences.append(f"{text} {_describe_last_attempt(step)}".rstrip())
-    sentences += [_describe_retry(f"Step {step.name!r}", step) for step in run.steps if _is_retrying(step)]
+    retrying = [step for step in run.steps if step.status is StepStatus.RETRYING]
+    sentences += [_describe_retry(f"Step {step.name!r}", step) for step in retrying]
     if not sentences:
         sentences.append("A worker executes the code of the workflow, between two steps.")
     if not around.workers:
@@ -150,7 +151,7 @@ def _explain_rollback(run: Run, around: Surroundings) -> list[str]:
     error = f": {run.error}" if run.error else ""
     sentences = [f"The run is being rolled back{error}. {done} of {len(undone)} compensations are done."]
     task = next((step for step in undone if step.status is StepStatus.RUNNING), None)
-    retrying = [step for step in undone if _is_retrying(step)]
+    retrying = [step for step in undone if step.status is StepStatus.RETRYING]
     if task is not None and run.next_at is None and isinstance(task.output, str):
         sentences.append(f"The rollback needs a manual step: {task.output}")
         sentences.append(f"When it is done: {hint('saga', 'done', run.id, task.key.rpartition('/')[0])}")
@@ -191,10 +192,6 @@ def _describe_last_attempt(step: StepRecord) -> str:
 
 def _describe_retry(name: str, step: StepRecord) -> str:
     return f"{name} waits for its next attempt. {_describe_last_attempt(step)}".rstrip()
-
-
-def _is_retrying(step: StepRecord) -> bool:
-    return step.status is StepStatus.RETRYING
 
 
 def _format_time(moment: datetime | None) -> str:
