@@ -72,6 +72,7 @@ def _make_scenario(workflow: Workflow[..., Any, Any], subject: str | None = None
     return start
 
 
+# All scenarios by name. Each is started with an id.
 SCENARIOS: dict[str, Scenario] = {
     "goes well": _make_scenario(fulfil),
     "retried until the line holds": _make_scenario(fulfil, card="flaky"),
@@ -92,8 +93,6 @@ SCENARIOS: dict[str, Scenario] = {
     "not answered in time": _make_scenario(shop.ask_supplier, "lamp"),
     "kills its workers": _make_scenario(import_catalogue, "poison.csv"),
 }
-"""All scenarios by name. Each is started with an id."""
-
 _ORDINARY_NAMES = ("goes well", "booked at the second try", "waits until the provider is back", "waits", "goes well")
 
 
