@@ -108,7 +108,7 @@ def test_settings_are_set_and_unset(parked: str) -> None:
 
 def test_why_a_run_is_parked_is_told(parked: str) -> None:
     output = piped("runs", "why", parked).output
-    for words in ("It is parked: circuit 'payments' is open", "5 failures within 1 m", "1 run waits for it"):
+    for words in ("The run is parked: circuit 'payments' is open", "5 failures within 1 m", "1 run waits for it"):
         assert words in " ".join(output.split())
     shown = piped("runs", "show", parked).output
     assert "parked on    circuit 'payments'" in shown

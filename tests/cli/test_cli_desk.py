@@ -64,7 +64,7 @@ def test_letters_on_a_terminal_show_whole_ids(toys: Toys, terminal: Callable[...
     assert piped("dlq", "ignore", *piped("dlq", "list", "-q").stdout.split()).exit_code == 0
     none = terminal("dlq", "list")
     none.end()
-    assert "nothing waits for a person" in none.text
+    assert "No open dead letters. All clear." in none.text
 
 
 # -- policies ------------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ def test_a_dry_run_shows_the_difference_and_does_nothing(shop: Shop, monkeypatch
 
 @pytest.mark.parametrize(
     ("edit", "words"),
-    [("8->x", "this is no JSON"), ('"number": 8->"number": "x"', "order.number"), ("country->land", "order.country")],
+    [("8->x", "not usable JSON"), ('"number": 8->"number": "x"', "order.number"), ("country->land", "order.country")],
 )
 def test_a_mistake_in_a_script_ends_it(shop: Shop, monkeypatch: pytest.MonkeyPatch, edit: str, words: str) -> None:
     monkeypatch.setenv("EDITOR", editor(edit))
@@ -121,7 +121,7 @@ def test_a_mistake_opens_the_editor_again_with_the_message(shop: Shop, terminal:
 def test_leaving_a_mistake_as_it_is_gives_up(shop: Shop, terminal: Callable[..., Terminal]) -> None:
     editing = terminal("dlq", "edit", shop.wrong, EDITOR=editor("country->land", "nothing->"), VISUAL="")
     assert editing.end() == 5
-    assert "nothing was changed, as the input still has this mistake" in " ".join(editing.text.split())
+    assert "nothing was changed, as the input is still invalid" in " ".join(editing.text.split())
     assert shop.letter(shop.wrong).status == "OPEN"
 
 

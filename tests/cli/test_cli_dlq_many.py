@@ -101,13 +101,13 @@ def test_a_dry_run_says_how_many_letters_it_tried(shop: Shop, monkeypatch: pytes
     monkeypatch.setattr("redrive.desk.bulk.PREVIEW_LIMIT", 1)
     result = piped("dlq", "replay", "--all", "--dry-run")
     first = result.stdout.splitlines()[0]
-    assert first == "would run again 1 of the first 1 of 2 dead letters; the others were not tried"
+    assert first == "would run again 1 of the first 1 of 2 dead letters; the others were not checked"
 
 
 def test_the_help_tells_what_waiting_means_for_one_and_for_many(shop: Shop) -> None:
     told = " ".join(piped("dlq", "replay", "--help").stdout.split())
-    assert "until the runs of the named letters have ended; exit code 1 if one did not end well" in told
-    assert "With --all: wait until every letter was decided on, however its run ends" in told
+    assert "Wait for the end of the runs; exit code 1 if one fails." in told
+    assert "With --all: wait until every letter is processed, but not for the runs" in told
 
 
 @pytest.mark.parametrize(("verb", "status"), [("resolve", "RESOLVED"), ("ignore", "IGNORED")])
@@ -146,9 +146,9 @@ def test_nothing_that_matches_means_nothing_done(shop: Shop) -> None:
         (["--code", "timeout"], "give --all and a filter"),
         (["dl-1", "--all"], "but not both"),
         (["dl-1", "--code", "timeout"], "but not both"),
-        (["--all", "--input", "{}"], "--patch changes fields of many"),
-        (["--all", "--from-step", "charge"], "takes a step's number"),
-        (["--all", "--key", "k"], "--key is for letters that are named"),
+        (["--all", "--input", "{}"], "use --patch for several"),
+        (["--all", "--from-step", "charge"], "takes the number of a step"),
+        (["--all", "--key", "k"], "--key is for letters named by id"),
         (["--all", "--rate", "fast"], "such as 50/s"),
         (["dl-1", "--rate", "5/s"], "--rate is for many letters"),
     ],
@@ -164,11 +164,11 @@ def test_a_choice_that_is_not_clear_is_refused(shop: Shop, options: list[str], w
 def test_a_set_is_shown_and_stopped(shop: Shop) -> None:
     begun = piped("dlq", "replay", "--all", "-q", "--by", "kim")  # no worker is there to carry it out
     id = begun.stdout.strip()
-    assert "No worker is alive" in begun.stderr
+    assert "No worker is running" in begun.stderr
     page = piped("dlq", "sets", "show", id).stdout
     assert page.startswith(f"set {id} runs again ")
     assert ", by kim\n" in page
-    assert "0 or more" in page, "no worker has listed its letters yet"
+    assert "remaining    not counted yet" in page, "no worker has listed its letters yet"
     assert json.loads(piped("dlq", "sets", "show", id, "--json").stdout)["status"] == "RUNNING"
     for verb, status in (("pause", "PAUSED"), ("resume", "RUNNING")):
         assert piped("dlq", "sets", verb, id, "--by", "lee", "--dry-run").stdout.startswith(f"would {verb} ")
@@ -211,15 +211,15 @@ def test_a_large_number_is_typed(shop: Shop, terminal: Callable[..., Terminal]) 
         until(lambda: not piped("runs", "list", "-q", "--status", "PENDING", "--status", "RUNNING").output)
     unasked = piped("dlq", "ignore", "--all")
     assert unasked.exit_code == 5
-    assert "say --yes to ignore 102 dead letters without being asked" in unasked.stderr
+    assert "give --yes to ignore 102 dead letters without a question" in unasked.stderr
     assert piped("dlq", "ignore", "--all", "--dry-run").exit_code == 0
     assert piped("dlq", "sets", "list", "-q").stdout == ""
     asking = terminal("dlq", "ignore", "--all")
-    asking.wait_for("Type 102 to go on")
+    asking.wait_for("Type 102 to continue")
     asking.type("y\n")
     assert asking.end() == 5
     agreed = terminal("dlq", "ignore", "--all")
-    agreed.wait_for("Type 102 to go on")
+    agreed.wait_for("Type 102 to continue")
     agreed.type("102\n")
     assert agreed.end() == 0
     assert "To follow it: redrive dlq sets show " in agreed.text
@@ -227,7 +227,7 @@ def test_a_large_number_is_typed(shop: Shop, terminal: Callable[..., Terminal]) 
 
 def test_ctrl_c_leaves_the_set_going(shop: Shop, terminal: Callable[..., Terminal]) -> None:
     waiting = terminal("dlq", "ignore", "--all", "--yes", "--wait")
-    waiting.wait_for("decided")
+    waiting.wait_for("processed")
     waiting.process.send_signal(signal.SIGINT)
     assert waiting.end() == 130
-    assert "The set goes on." in waiting.text
+    assert "The set continues." in waiting.text

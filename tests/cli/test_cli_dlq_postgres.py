@@ -43,7 +43,7 @@ async def test_the_desk_works_on_postgresql_as_on_sqlite(
     assert edited.exit_code == 0, edited.output
     assert shop.calls() == ["charge tok-7", "book", "book"]
     page = (await call("dlq", "show", shop.wrong)).stdout
-    assert "kim: said: a typing error" in page
+    assert "kim: commented: a typing error" in page
     assert '~ order.country: "PO" becomes "PL"' in page
     assert (await call("dlq", "list", "-q", "--status", "resolved", "--tag", "vat")).stdout.split() == [
         f"dl-{shop.wrong}"

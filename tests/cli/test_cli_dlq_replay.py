@@ -17,16 +17,16 @@ def test_a_dry_run_says_it_in_sentences_and_changes_nothing(shop: Shop) -> None:
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines() == [
         f"dl-{shop.wrong} would run again, from where it failed.",
-        "  What changes in the input:",
+        "  Changes of the input:",
         '    ~ order.country: "PO" becomes "PL"',
-        "  Reused as recorded, not run again:",
-        '    reserve (step 0) gave "R-8"',
-        '    charge (step 1) gave "payment 8"',
+        "  Already done, not run again:",
+        '    reserve (step 0) returned "R-8"',
+        '    charge (step 1) returned "payment 8"',
         "  Runs again:",
         "    book (step 2), which writes to the books",
         f"      idempotency key idem_flow:default:{shop.wrong}:/book#0:0",
         "    and whatever follows",
-        "  Know this before:",
+        "  Check first:",
         "    results that are reused were computed from the original input",
         "    book is called with the idempotency key of the original input: a service that has seen the key "
         "may answer as it did then; --new-operation sends a new key",
@@ -38,11 +38,11 @@ def test_a_dry_run_says_it_in_sentences_and_changes_nothing(shop: Shop) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--mode", "step_only"], "and nothing else: if more would follow, the run ends as PARTIAL"),
+        (["--mode", "step_only"], "and nothing else: if more steps would follow, the run ends as PARTIAL"),
         (["--mode", "FULL"], "from the beginning, as a new run."),
         (["--from-step", "charge"], "charge (step 1), which charges the card"),
         (["--from-step", "0"], "reserve (step 0)\n"),
-        (["--output", '"by telephone"'], "Taken as given, not run:\n    book"),
+        (["--output", '"by telephone"'], "Result given, not run:\n    book"),
         (["--new-operation"], "new idempotency keys"),
         (["--from-step", "charge"], "charge succeeded before and acts on the outside world again"),
     ],
@@ -81,7 +81,7 @@ def test_waiting_for_one_that_fails_again_ends_with_1(shop: Shop) -> None:
     assert result.exit_code == 1
     ended = {one["letter_id"]: one["ended"] for one in map(json.loads, result.stdout.splitlines())}
     assert ended == {f"dl-{shop.wrong}": "DLQ_PENDING", f"dl-{shop.down}": "SUCCESS"}
-    assert f"To understand it: redrive dlq show dl-{shop.wrong}" in result.stderr
+    assert f"To see why: redrive dlq show dl-{shop.wrong}" in result.stderr
 
 
 def test_a_decision_that_was_made_before_is_not_said_to_run_again(shop: Shop) -> None:
@@ -98,7 +98,7 @@ def test_a_single_step_that_succeeds_is_what_was_asked_for(shop: Shop) -> None:
     with working(shop):
         result = piped("dlq", "replay", shop.down, "--mode", "step_only", "--wait")
         assert result.exit_code == 0, result.output
-        assert result.stdout.endswith(f"dl-{shop.down} succeeded; more would follow\n")
+        assert result.stdout.endswith(f"dl-{shop.down} succeeded; more steps would follow\n")
         rest = piped("runs", "retry", shop.down, "--wait")
     assert (rest.exit_code, shop.calls()) == (0, ["charge tok-7", "book"]), rest.output
 
@@ -166,19 +166,19 @@ def test_a_result_that_does_not_fit_is_refused(shop: Shop) -> None:
     ("options", "code", "words"),
     [
         (["--input", "nonsense"], 2, "--input is not valid JSON"),
-        (["--patch", "[1]"], 2, "--patch must be an object"),
+        (["--patch", "[1]"], 2, "--patch must be a JSON object"),
         (["--patch", "@nowhere.json"], 2, "@nowhere.json: No such file"),
-        (["--output", "hello"], 2, "needs quotes of its own: '\"hello\"'"),
+        (["--output", "hello"], 2, "needs its own quotes: '\"hello\"'"),
         (["--input", "{}", "--patch", "{}"], 2, "exclude each other"),
-        (["--input", "{}", "dl-other"], 2, "--patch changes fields of many"),
+        (["--input", "{}", "dl-other"], 2, "use --patch for several"),
         (["--retry", "max_retrys=1"], 2, "did you mean 'max_retries'"),
         (["--retry", "five"], 2, "write --retry max_retries=5"),
         (["--from-step", "9"], 5, "the recorded steps are 0 reserve, 1 charge"),
-        (["--from-step", "bake"], 5, "no step 'bake' is recorded"),
+        (["--from-step", "bake"], 5, "step 'bake' is not recorded"),
         (["--patch", '{"order": {"number": "x"}}'], 5, "order.number"),
         (["--mode", "step_only", "--patch", "{}"], 5, "STEP_ONLY keeps the input"),
-        (["--mode", "SKIP"], 2, "--mode skip takes --output"),
-        (["--mode", "from_step"], 2, "--mode from_step takes --from-step"),
+        (["--mode", "SKIP"], 2, "--mode skip needs --output"),
+        (["--mode", "from_step"], 2, "--mode from_step needs --from-step"),
     ],
 )
 def test_what_makes_no_sense_is_refused_and_changes_nothing(
@@ -193,7 +193,7 @@ def test_a_closed_letter_says_where_to_go_on(shop: Shop) -> None:
     assert piped("dlq", "resolve", shop.down).exit_code == 0
     result = piped("dlq", "replay", shop.down)
     assert result.exit_code == 4
-    assert f"To run it again all the same: redrive runs retry {shop.down}" in result.stderr
+    assert f"To run it anyway: redrive runs retry {shop.down}" in result.stderr
 
 
 def test_another_decision_while_one_runs_is_a_conflict(shop: Shop) -> None:
@@ -224,7 +224,7 @@ def test_a_person_sees_the_plan_and_is_asked(shop: Shop, terminal: Callable[...,
     agreed.type("y\n")
     assert (agreed.end(), shop.letter(shop.down).status) == (0, "REPLAYING")
     assert f"To follow it: redrive runs watch {shop.down}" in agreed.text
-    assert "No live worker has workflow 'sell'" in agreed.text
+    assert "No running worker has workflow 'sell'" in agreed.text
 
 
 def test_the_number_of_many_is_named(shop: Shop, terminal: Callable[..., Terminal]) -> None:
@@ -251,8 +251,8 @@ def test_what_was_decided_before_is_not_asked(shop: Shop, terminal: Callable[...
 
 def test_ctrl_c_while_waiting_leaves_it_going(shop: Shop, terminal: Callable[..., Terminal]) -> None:
     waiting = terminal("dlq", "replay", shop.down, "--wait", "--yes")
-    waiting.wait_for("No live worker has workflow 'sell'")
+    waiting.wait_for("No running worker has workflow 'sell'")
     waiting.process.send_signal(signal.SIGINT)
     assert waiting.end() == 130
-    assert f"It goes on. To follow it: redrive runs watch {shop.down}" in waiting.text
+    assert f"The run continues. To follow it: redrive runs watch {shop.down}" in waiting.text
     assert shop.letter(shop.down).status == "REPLAYING"

@@ -29,22 +29,22 @@ def test_the_page_says_what_happened_why_and_what_to_do(shop: Shop) -> None:
     assert head[0] == f"dead letter dl-{shop.down}  sell  OPEN"
     what, why, stands = head[1].splitlines()
     assert what.endswith("step 'charge' of 'sell' failed, after 2 attempts: the bank does not \\u001b[31manswer")
-    assert why == "  It is here because it was tried as often as it may be, and failed each time."
-    assert stands == "  It waits for a person."
-    assert section(page, "what the steps gave") == ['  0 reserve: "R-7"', "  1 charge: failed, no result"]
-    assert '        "card_token": "••••••"' in section(page, "the input")
-    assert section(page, "what was done about it")[0].endswith("redrive: A dead letter was created")
-    assert section(page, "what you can do now")[:3] == [
+    assert why == "  All attempts failed."
+    assert stands == "  It needs a decision."
+    assert section(page, "step results") == ['  0 reserve: "R-7"', "  1 charge: failed, no result"]
+    assert '        "card_token": "••••••"' in section(page, "input")
+    assert section(page, "activity")[0].endswith("redrive: A dead letter was created")
+    assert section(page, "next commands")[:3] == [
         f"  run it again: redrive dlq replay dl-{shop.down}",
         f"  correct it:   redrive dlq edit dl-{shop.down}",
-        f"  look first:   redrive dlq replay dl-{shop.down} --dry-run",
+        f"  preview:      redrive dlq replay dl-{shop.down} --dry-run",
     ]
 
 
 def test_an_error_in_the_data_is_corrected_first(shop: Shop) -> None:
     page = piped("dlq", "show", shop.wrong).output
-    assert "the error is of a kind that trying again does not mend" in page
-    assert section(page, "what you can do now")[0] == f"  correct it:   redrive dlq edit dl-{shop.wrong}"
+    assert "Retrying does not help with this error." in page
+    assert section(page, "next commands")[0] == f"  correct it:   redrive dlq edit dl-{shop.wrong}"
 
 
 def test_the_page_tells_what_was_done_in_order(shop: Shop) -> None:
@@ -55,69 +55,64 @@ def test_the_page_tells_what_was_done_in_order(shop: Shop) -> None:
         patch = ["--patch", '{"order": {"country": "XX"}}', "--reason", "a guess"]
         assert piped("dlq", "replay", shop.wrong, *patch, "--by", "kim", "--wait").exit_code == 1
     page = piped("dlq", "show", shop.wrong).output
-    assert "It was run again once since, and failed again. It waits for a person." in page
+    assert "It was run again once and failed again. It needs a decision." in page
     assert "  owner        kim\n  tags         vat urgent\n" in page
-    assert [line[19:] for line in section(page, "what was done about it")[1:4]] == [
+    assert [line[19:] for line in section(page, "activity")[1:4]] == [
         "lee: assigned it to kim",
-        "kim: said: asked the customer",
+        "kim: commented: asked the customer",
         "kim: tagged it: vat, urgent",
     ]
-    assert section(page, "what was done about it")[4].endswith(
-        "kim: ran it again, from where it failed: failed again (a guess)"
-    )
-    assert len(section(page, "what was done about it")) == 6
-    assert section(page, "what was done about it")[5] == '      ~ order.country: "PO" becomes "XX"'
-    assert "  2 book, set aside by a replay: failed, no result" in section(page, "what the steps gave")
+    assert section(page, "activity")[4].endswith("kim: ran it again, from where it failed: failed again (a guess)")
+    assert len(section(page, "activity")) == 6
+    assert section(page, "activity")[5] == '      ~ order.country: "PO" becomes "XX"'
+    assert "  2 book, replaced by a replay: failed, no result" in section(page, "step results")
 
 
 def test_a_letter_that_was_closed_says_so(shop: Shop) -> None:
     assert piped("dlq", "resolve", shop.down, "--by", "kim", "--reason", "refunded").exit_code == 0
     page = piped("dlq", "show", shop.down).output
     assert "It was closed as RESOLVED by kim: refunded. Nothing is left to do." in page
-    assert section(page, "what you can do now") == [f"  run anyway:   redrive runs retry {shop.down}"]
+    assert section(page, "next commands") == [f"  run it anyway: redrive runs retry {shop.down}"]
 
 
 def test_a_letter_that_is_running_again_says_where(shop: Shop) -> None:
     assert piped("dlq", "replay", shop.down).exit_code == 0
     page = piped("dlq", "show", shop.down).output
     assert f"It is running again, as run {shop.down}." in page
-    assert section(page, "what you can do now") == [f"  follow it:    redrive runs watch {shop.down}"]
+    assert section(page, "next commands") == [f"  follow it: redrive runs watch {shop.down}"]
 
 
 def test_a_letter_whose_replay_succeeded_leads_to_its_run(shop: Shop) -> None:
     with working(shop):
         assert piped("dlq", "replay", shop.down, "--wait").exit_code == 0
     page = piped("dlq", "show", shop.down).output
-    assert section(page, "what was done about it")[1].endswith("from where it failed: it succeeded")
-    assert section(page, "what you can do now") == [f"  how it ended: redrive runs show {shop.down}"]
+    assert section(page, "activity")[1].endswith("from where it failed: it succeeded")
+    assert section(page, "next commands") == [f"  see how it ended: redrive runs show {shop.down}"]
 
 
 def test_a_letter_whose_step_alone_was_replayed_says_that_more_would_follow(shop: Shop) -> None:
     with working(shop):
         assert piped("dlq", "replay", shop.down, "--mode", "step_only", "--wait").exit_code == 0
         page = piped("dlq", "show", shop.down).output
-        assert "That step succeeded, and more would follow: the run is not finished." in page
+        assert "Its failed step alone was run again and succeeded. The run is not finished." in page
         assert "Nothing is left to do" not in page
-        assert section(page, "what you can do now") == [f"  go on with it: redrive runs retry {shop.down}"]
+        assert section(page, "next commands") == [f"  continue it: redrive runs retry {shop.down}"]
         refused = piped("dlq", "ignore", shop.down)
-        assert f"To go on with it: redrive runs retry {shop.down}" in refused.stderr
+        assert f"To continue it: redrive runs retry {shop.down}" in refused.stderr
         assert piped("runs", "retry", shop.down, "--wait").exit_code == 0
     page = piped("dlq", "show", shop.down).output
-    assert "It was run again since, and that went well. Nothing is left to do." in page
-    assert section(page, "what you can do now") == [f"  how it ended: redrive runs show {shop.down}"]
+    assert "It was run again and succeeded. Nothing is left to do." in page
+    assert section(page, "next commands") == [f"  see how it ended: redrive runs show {shop.down}"]
 
 
 def test_a_letter_whose_replay_was_cancelled_says_that_its_work_was_not_done(shop: Shop) -> None:
     assert piped("dlq", "replay", shop.down).exit_code == 0
     assert piped("runs", "cancel", shop.down).exit_code == 0
     page = piped("dlq", "show", shop.down).output
-    assert "It was run again since, and was cancelled before it ended. Its work was not done" in page
+    assert "It was run again and cancelled before it ended. Its work was not done" in page
     assert "Nothing is left to do" not in page
-    assert any(
-        line.endswith("from where it failed: it was cancelled before it ended")
-        for line in section(page, "what was done about it")
-    )
-    assert section(page, "what you can do now") == [f"  how it ended: redrive runs show {shop.down}"]
+    assert any(line.endswith("from where it failed: it was cancelled") for line in section(page, "activity"))
+    assert section(page, "next commands") == [f"  see how it ended: redrive runs show {shop.down}"]
 
 
 def expire(shop: Shop) -> None:
@@ -136,28 +131,28 @@ def test_a_letter_that_expired_says_that_its_work_was_not_done(shop: Shop) -> No
     expire(shop)
     assert shop.letter(shop.down).status == "EXPIRED"
     page = piped("dlq", "show", shop.down).output
-    assert "Nobody decided about it in time, so it expired. Its work was not done." in page
+    assert "It expired without a decision. Its work was not done." in page
     assert "Nothing is left to do" not in page
-    assert section(page, "what you can do now") == [f"  run it again: redrive runs retry {shop.down}"]
+    assert section(page, "next commands") == [f"  run it again: redrive runs retry {shop.down}"]
     with working(shop):
         assert piped("runs", "retry", shop.down, "--wait").exit_code == 0
-    assert "and that went well. Nothing is left to do." in piped("dlq", "show", shop.down).output
+    assert "and succeeded. Nothing is left to do." in piped("dlq", "show", shop.down).output
 
 
 def test_a_letter_that_expired_and_whose_run_is_gone_offers_no_command(shop: Shop) -> None:
     expire(shop)
     page = "\n".join(render_letter(replace(shop.letter(shop.down), purged=True)))
-    assert "Its work was not done. Its run was removed since, so it cannot run again." in page
-    assert "what you can do now" not in page
+    assert "Its work was not done. Its run was purged, so it cannot run again." in page
+    assert "next commands" not in page
 
 
 @pytest.mark.parametrize(
     ("resolution", "words"),
     [
-        (ReasonCode.REPLAY_SUCCEEDED, "that went well. Nothing is left to do."),
-        (ReasonCode.STEP_REPLAY_SUCCEEDED, "more would follow: the run is not finished."),
+        (ReasonCode.REPLAY_SUCCEEDED, "and succeeded. Nothing is left to do."),
+        (ReasonCode.STEP_REPLAY_SUCCEEDED, "succeeded. The run is not finished."),
         (ReasonCode.RUN_CANCELLED, "Its work was not done"),
-        (ReasonCode.ROLLED_BACK, "What its run had done was undone. Nothing is left to do."),
+        (ReasonCode.ROLLED_BACK, "Its run was rolled back. Nothing is left to do."),
     ],
 )
 def test_a_letter_that_the_engine_closed_says_how_even_without_its_replays(
@@ -194,7 +189,7 @@ def test_hidden_values_are_shown_on_demand_and_the_log_says_who_looked(shop: Sho
 def test_no_line_of_the_page_is_wider_than_the_terminal(shop: Shop, terminal: Callable[..., Terminal]) -> None:
     page = terminal("dlq", "show", shop.down)
     assert page.end() == 0
-    prose = page.text.split("for a developer")[0] + page.text.split("what you can do now")[1]
+    prose = page.text.split("for developers")[0] + page.text.split("next commands")[1]
     assert max(map(len, prose.splitlines())) <= 80
 
 

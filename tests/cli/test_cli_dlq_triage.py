@@ -42,7 +42,7 @@ def test_one_that_fails_does_not_keep_the_others_from_it(shop: Shop) -> None:
 def test_a_person_is_asked_before_a_letter_is_closed(shop: Shop, terminal: Callable[..., Terminal]) -> None:
     asking = terminal("dlq", "resolve", shop.down)
     asking.wait_for("[y/N]")
-    assert f"Resolve dead letter dl-{shop.down} (sell, step charge): it will not run again?" in " ".join(
+    assert f"Resolve dead letter dl-{shop.down} (sell, step charge) without running it again?" in " ".join(
         asking.text.split()
     )
     asking.type("n\n")
@@ -61,7 +61,7 @@ def test_a_letter_has_an_owner_you_if_nobody_is_named(shop: Shop) -> None:
     assert piped("dlq", "assign", shop.down, "--to", "lee", "--dry-run").exit_code == 0
     assert shop.letter(shop.down).owner == "kim"
     assert json.loads(piped("dlq", "assign", shop.down, "--to", "lee", "--json").stdout)["owner"] == "lee"
-    assert piped("dlq", "assign", shop.down, "--nobody").stdout == f"assigned dl-{shop.down} to nobody\n"
+    assert piped("dlq", "assign", shop.down, "--nobody").stdout == f"unassigned dl-{shop.down}\n"
     assert shop.letter(shop.down).owner is None
     assert piped("dlq", "assign", shop.down, "--nobody", "--to", "kim").exit_code == 2
 

@@ -14,7 +14,7 @@ import pytest
 from console import PATIENCE, Terminal, piped
 from dlq_kit import Shop, working
 
-from redrive.cli.dlq.editor import locate_faults
+from redrive.cli.dlq.edit import locate_faults
 from redrive.cli.output import echo, escape_line, json_text, style_text
 from redrive.reasons import Reason, ReasonCode
 
@@ -30,7 +30,7 @@ def script(text: str) -> str:
 
 def kept(stderr: str) -> Path:
     """The file that is said to hold what was typed."""
-    found = re.search(r"What you typed is kept in (\S+\.json)\. When it is right: redrive dlq replay", stderr)
+    found = re.search(r"Your text is kept in (\S+\.json)\. When it is right: redrive dlq replay", stderr)
     assert found, stderr
     return Path(found[1])
 
@@ -291,8 +291,8 @@ def test_sets_are_listed_found_by_a_beginning_and_say_how_their_runs_ended(shop:
     )  # fmt: skip
     page = piped("dlq", "sets", "show", id[:20])
     assert page.exit_code == 0
-    assert "its runs     1 succeeded, 1 failed again" in page.stdout
-    assert "how          from where it failed" in page.stdout
+    assert "runs         1 succeeded, 1 failed again" in page.stdout
+    assert "mode         from where it failed" in page.stdout
     assert json.loads(piped("dlq", "sets", "show", id, "--json").stdout)["failed_again"] == 1
     missing = piped("dlq", "sets", "show", "zzz")
     assert (missing.exit_code, "`redrive dlq sets list` lists the newest" in missing.stderr) == (3, True)

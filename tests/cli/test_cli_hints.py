@@ -44,7 +44,7 @@ def test_each_hint_on_the_way_to_a_letter_works_when_it_is_typed(elsewhere: Toys
     shown = piped("runs", "show", elsewhere.wet, "--app", "toys:app").output
     why = piped(*shlex.split(last_line(shown).partition("redrive ")[2]))
     assert why.exit_code == 0
-    (line,) = [line for line in why.output.splitlines() if "Its dead letter has everything: " in line]
+    (line,) = [line for line in why.output.splitlines() if "Its dead letter has the details: " in line]
     letter = piped(*shlex.split(line.partition("redrive ")[2]))
     assert letter.exit_code == 0
     (line,) = [line for line in letter.output.splitlines() if "the whole run: " in line]

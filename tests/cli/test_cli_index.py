@@ -65,8 +65,8 @@ def test_letters_are_decided_on_by_their_fields(runs: dict[str, str], verb: str)
 @pytest.mark.parametrize(
     ("pairs", "words"),
     [
-        (["number"], "is no FIELD=VALUE; write --index customer.email=ann@example.org"),
-        (["=7"], "is no FIELD=VALUE"),
+        (["number"], "is not FIELD=VALUE: write --index customer.email=ann@example.org"),
+        (["=7"], "is not FIELD=VALUE"),
         (["number=7", "number=8"], "--index gives 'number' twice"),
     ],
 )

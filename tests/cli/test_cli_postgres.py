@@ -28,7 +28,7 @@ async def test_the_commands_work_on_postgresql_as_on_sqlite(toys: Toys, a_postgr
     run_id = started.stdout.strip()
     assert (await call("runs", "list", "-q")).stdout == f"{run_id}\n"
     assert (await call("runs", "show", "-q", run_id[:12])).stdout == f"{run_id}\n"
-    assert "No worker is alive" in (await call("runs", "why", run_id)).stdout
+    assert "No worker is running" in (await call("runs", "why", run_id)).stdout
     assert "1 due run of 'make'" in (await call("doctor")).stdout
     assert (await call("workflows", "pause", "make")).exit_code == 0
     assert (await call("policies", "set", "--step", "paint", "max_retries=1", "--app", "toys:app")).exit_code == 0

@@ -28,7 +28,7 @@ def test_a_run_whose_letter_is_closed_is_retried_all_the_same(shop: Shop) -> Non
 
 def test_a_dry_run_says_it_and_does_nothing(shop: Shop) -> None:
     result = piped("runs", "retry", shop.down, "--dry-run", "--skip-step", 'charge="by hand"')
-    assert "  Taken as given, not run:\n    charge\n" in result.stdout
+    assert "  Result given, not run:\n    charge\n" in result.stdout
     assert result.stdout.endswith("Nothing was changed.\n")
     assert shop.letter(shop.down).status == "OPEN"
 
@@ -68,13 +68,13 @@ def test_many_are_retried_with_one_patch(shop: Shop) -> None:
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
-        (["--skip-step", "charge"], 2, "is no NAME=JSON"),
-        (["--skip-step", "charge=hello"], 2, "needs quotes of its own: '\"hello\"'"),
+        (["--skip-step", "charge"], 2, "is not NAME=JSON"),
+        (["--skip-step", "charge=hello"], 2, "needs its own quotes: '\"hello\"'"),
         (["--skip-step", "bake=1"], 3, "'bake'"),
         (["--skip-step", "charge=7"], 5, "the output of step 'charge' does not fit"),
         (["--mode", "full", "--skip-step", 'charge="x"'], 5, "skip_steps"),
         (["--input", "{}", "--patch", "{}"], 2, "exclude each other"),
-        (["--input", "{}", "-"], 2, "--patch changes fields of many"),
+        (["--input", "{}", "-"], 2, "use --patch for several"),
         (["--input", "{}"], 5, "order"),
     ],
 )

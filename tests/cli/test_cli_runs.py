@@ -150,14 +150,14 @@ def test_why_tells_each_story(toys: Toys) -> None:
     def why(id: str) -> str:
         return piped("runs", "why", id).output
 
-    assert "It succeeded at" in why(toys.good)
+    assert "The run succeeded at" in why(toys.good)
     assert "step 'paint' failed once" in why(toys.broken)
     assert f"redrive dlq show dl-{toys.broken}" in why(toys.broken)
-    assert "It sleeps until" in why(toys.sleeping)
-    assert "No worker is alive. Start one: redrive worker module:app" in why(toys.sleeping)
-    assert "It waits to try step 'post' again at" in why(toys.waiting)
+    assert "The run sleeps until" in why(toys.sleeping)
+    assert "No worker is running. Start one: redrive worker module:app" in why(toys.sleeping)
+    assert "The run retries step 'post' at" in why(toys.waiting)
     assert "attempt 1 of 4, " in why(toys.waiting)
-    assert "It was started with a delay and begins at" in why(toys.later)
+    assert "The run was started with a delay and begins at" in why(toys.later)
 
 
 def test_why_names_whoever_paused_it(toys: Toys) -> None:
@@ -170,7 +170,7 @@ def test_why_names_whoever_paused_it(toys: Toys) -> None:
 def test_why_as_json(toys: Toys) -> None:
     said = json.loads(piped("runs", "why", toys.good, "--json").output)
     assert said["status"] == "SUCCESS"
-    assert "There is nothing to do." in said["why"][0]
+    assert "Nothing is left to do." in said["why"][0]
 
 
 # -- watch ---------------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ def test_ctrl_c_leaves_the_run_going(toys: Toys, terminal: Callable[..., Termina
     watching.wait_for("waits until")
     watching.process.send_signal(signal.SIGINT)
     assert watching.end() == 130
-    assert f"The run goes on. To watch it again:\nredrive runs watch {toys.sleeping}\n" in watching.text
+    assert f"The run continues. To watch it again:\nredrive runs watch {toys.sleeping}\n" in watching.text
     assert look(toys, toys.sleeping).status == "SLEEPING"
 
 
@@ -233,7 +233,7 @@ def test_start_reads_a_file_and_many_lines(toys: Toys, monkeypatch: pytest.Monke
         (["make", "--input", '{"toi": "a"}'], 5, "toi: is not a parameter; did you mean 'toy'?\n  it"),
         (["make", "--input", '{"a": 1, "b": 1, "c": 1, "d": 1, "e": 1}'], 5, "e: is not a parameter\n  and 1 more"),
         (["make", "--input", '{"toy": 7, "count": "x"}'], 5, "toy: input should be a valid string"),
-        (["make", "--toy", "duck"], 2, "go into --input: '{\"toy\": ...}'"),
+        (["make", "--toy", "duck"], 2, "belong in --input: '{\"toy\": ...}'"),
         (["make", "--inptu", "{}"], 2, "Did you mean"),
         (["make", "--input", '{"toy": "a", "colour": 3}'], 5, "colour"),
         (["make", "--input", "{toy}"], 2, "--input is not valid JSON"),
@@ -283,7 +283,7 @@ def test_a_dry_cancel_cancels_nothing(toys: Toys) -> None:
     result = piped("runs", "cancel", toys.sleeping, toys.good, "--dry-run")
     assert result.exit_code == 0
     assert f"would cancel {toys.sleeping}, which is SLEEPING" in result.output
-    assert "too late, it has ended" in result.output
+    assert f"cannot cancel an ended run: {toys.good}, which is SUCCESS" in result.output
     assert look(toys, toys.sleeping).status == "SLEEPING"
 
 

@@ -148,7 +148,7 @@ def test_on_a_terminal_it_says_how_far_it_is_and_what_to_do_next(trips: Trips) -
 
 def test_a_rollback_that_stopped_is_tried_resumed_and_ends(trips: Trips) -> None:
     tried = piped("saga", "resume", trips.stuck, "--dry-run")
-    assert "would be resumed at the compensation that failed" in tried.stdout
+    assert "would resume at the failed compensation" in tried.stdout
     assert "Undone, in this order:\n    refund" in tried.stdout
     assert "Nothing was changed." in tried.stdout
     (trips.folder / "bank-is-down").unlink()
@@ -156,8 +156,8 @@ def test_a_rollback_that_stopped_is_tried_resumed_and_ends(trips: Trips) -> None
     assert (resumed.exit_code, resumed.stdout) == (0, f"the rollback of run {trips.stuck} continues\n")
     trips.work()
     assert json.loads(piped("runs", "show", trips.stuck, "--json").stdout)["status"] == "COMPENSATED"
-    assert "what it had done was undone" in piped("runs", "why", trips.stuck).stdout
-    assert "What its run had done was undone." in piped("dlq", "show", trips.stuck).stdout
+    assert "The run failed and was rolled back" in piped("runs", "why", trips.stuck).stdout
+    assert "Its run was rolled back." in piped("dlq", "show", trips.stuck).stdout
     assert "A rollback was resumed" in piped("audit", "list", "--by", "ada").stdout
 
 
@@ -177,7 +177,7 @@ def test_a_task_for_a_person_is_skipped_or_done(trips: Trips, verb: str, status:
 def test_a_failed_run_is_rolled_back_on_request(trips: Trips) -> None:
     (trips.folder / "bank-is-down").unlink()
     tried = piped("runs", "rollback", trips.plain, "--dry-run")
-    assert f"The rollback of run {trips.plain} would be begun." in tried.stdout
+    assert f"The rollback of run {trips.plain} would start." in tried.stdout
     begun = piped("runs", "rollback", trips.plain, "--by", "ada", "--reason", "x")
     assert (begun.exit_code, begun.stdout) == (0, f"run {trips.plain} is being rolled back\n")
     trips.work()
@@ -187,14 +187,14 @@ def test_a_failed_run_is_rolled_back_on_request(trips: Trips) -> None:
 
 def test_why_and_show_know_about_rollbacks(trips: Trips) -> None:
     waiting = piped("runs", "why", trips.waiting).stdout
-    assert "What it did is being undone" in waiting
-    assert "It waits for a person: Call the carrier and stop parcel P-7" in waiting
+    assert "The run is being rolled back" in waiting
+    assert "The rollback needs a manual step: Call the carrier and stop parcel P-7" in waiting
     assert f"saga done {trips.waiting} /ship#0" in waiting
     stuck = piped("runs", "why", trips.stuck).stdout
-    assert "It was being rolled back, and that stopped" in stuck
+    assert "The rollback of the run failed" in stuck
     assert f"saga resume {trips.stuck}" in stuck
     letter = piped("dlq", "show", trips.stuck).stdout
-    assert "undoing what was done failed as well" in letter
+    assert "The rollback failed." in letter
     assert f"saga skip {trips.stuck} STEP" in letter
     shown = piped("runs", "show", trips.stuck).stdout
     assert "↩ refund" in shown

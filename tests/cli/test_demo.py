@@ -114,7 +114,7 @@ def test_a_run_survives_its_worker_and_what_the_demo_says_after_ctrl_c_can_be_ty
         output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, output
     assert "and was started again; no run was lost." in output
-    assert f"Everything is kept in {folder.resolve()}" in output
+    assert f"The store is kept in {folder.resolve()}" in output
     assert len(workers(folder)) >= 2
     assert [pid for pid in workers(folder) if is_alive(pid)] == []
     type_what_it_says(output, tmp_path)
@@ -141,6 +141,19 @@ def test_it_stops_by_itself_and_leaves_nothing_behind(tmp_path: Path) -> None:
     assert re.search(r"http://127\.0\.0\.1:\d+  sign in as owner@shop\.example", result.stdout)
     assert result.stdout.endswith("The store is removed; --keep keeps it.\n")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_it_runs_without_rich(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['rich'] = None; from redrive.cli import main; main(['demo', '--seconds', '0.5'])"
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert (result.returncode, "redrive dlq list" in result.stdout) == (0, True), result.stderr
 
 
 async def test_a_worker_that_cannot_start_is_an_error_with_its_log(tmp_path: Path) -> None:

@@ -8,10 +8,17 @@ import pytest
 from rich.console import Console
 
 from redrive.cli.demo import services as outside
-from redrive.cli.demo import view as show
-from redrive.cli.demo.run import SCENARIOS, WorkerProcess, _make_order
+from redrive.cli.demo.run import (
+    SCENARIOS,
+    PlainView,
+    WorkerProcess,
+    _make_view,
+    describe_letter,
+    make_order,
+    summarize_demo,
+)
 from redrive.cli.demo.shop import USERS, app, charge, create_users, fulfil
-from redrive.cli.demo.view import PlainView, ScreenView, describe_letter, summarize_demo
+from redrive.cli.demo.view import ScreenView
 from redrive.cli.dev_feed import EventFeed
 from redrive.records import replace
 from redrive.store.filters import RunFilter
@@ -120,7 +127,7 @@ async def test_a_declined_card_gives_the_goods_back() -> None:
 async def test_a_bank_that_does_not_answer_is_asked_again() -> None:
     async with engine(app) as e:
         with faults(step=charge, fail=[Hang]):
-            run = await e.run(fulfil, _make_order("order-1"))
+            run = await e.run(fulfil, make_order("order-1"))
     assert run.status == "SUCCESS"
     assert "timed out" in run.step("charge").attempts[0].decision
 
@@ -167,14 +174,14 @@ async def test_the_screen_fits_the_terminal(tmp_path: Path, width: int, height: 
     console = Console(width=width, height=height, force_terminal=True, color_system=None, record=True)
     crew = WorkerProcess(tmp_path, URL)
     crew.crashes, crew.pid = 12, 1234567
-    console.print(ScreenView(URL, DOORS, console).picture(await told(), crew, 61.5))
+    console.print(ScreenView(URL, DOORS, console).render(await told(), crew, 61.5))
     lines = console.export_text().splitlines()
     assert len(lines) <= height
     assert max(map(len, lines)) <= width
     text = "\n".join(lines)
     assert "1:01  worker 1234567, crashed 12 x" in lines[0]
     assert "9 SUCCESS  4 DLQ_PENDING  1 TIMED_OUT  1 COMPENSATED" in text
-    assert "5 dead letters wait for a person" in text
+    assert "5 dead letters need a decision" in text
     assert "order-1010 timeout the run passed its deadline" in text
     assert f"export REDRIVE_URL={URL}" in text
     assert DOORS[0] in text
@@ -182,7 +189,7 @@ async def test_the_screen_fits_the_terminal(tmp_path: Path, width: int, height: 
 
 def test_the_screen_of_an_empty_shop(tmp_path: Path) -> None:
     console = Console(width=80, height=24, force_terminal=True, color_system=None, record=True)
-    console.print(ScreenView(URL, DOORS, console).picture(EventFeed(app), WorkerProcess(tmp_path, URL), 0.0))
+    console.print(ScreenView(URL, DOORS, console).render(EventFeed(app), WorkerProcess(tmp_path, URL), 0.0))
     text = console.export_text()
     assert "the worker is being started" in text
     assert "none yet" in text
@@ -221,4 +228,4 @@ def test_the_view_is_the_best_there_is(
     if not installed:
         monkeypatch.delitem(sys.modules, "redrive.cli.demo.view")
         monkeypatch.setitem(sys.modules, "rich.console", None)  # importing it fails as if it were not there
-    assert type(show._make_view(URL)) is view
+    assert type(_make_view(URL)) is view

@@ -36,7 +36,9 @@ from shell import Shell
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "examples/README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-LOOKED_UP = {ROOT / "docs" / name for name in ("reference/cli.md", "operations/postgresql.md", "internals/performance.md")}
+LOOKED_UP = {
+    ROOT / "docs" / name for name in ("reference/cli.md", "operations/postgresql.md", "internals/performance.md")
+}
 
 _FENCE = re.compile(
     r"^(?:<!-- not run: (?P<reason>.*?) -->\n)?"

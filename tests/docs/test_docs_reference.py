@@ -110,7 +110,9 @@ def test_every_name_of_the_testing_kit_is_explained() -> None:
 
 @pytest.mark.parametrize("category", Category)
 def test_the_table_of_categories_tells_what_is_retried(category: Category) -> None:
-    row = re.search(rf"^\| `{category}` \|.*\| (\w+) \|$", read(ROOT / "docs/concepts/how-retries-decide.md"), re.MULTILINE)
+    row = re.search(
+        rf"^\| `{category}` \|.*\| (\w+) \|$", read(ROOT / "docs/concepts/how-retries-decide.md"), re.MULTILINE
+    )
     assert row is not None
     assert row[1] == ("yes" if category in RETRYABLE_CATEGORIES else "no")
 

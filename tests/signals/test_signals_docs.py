@@ -14,7 +14,9 @@ from redrive.observability.metrics import METRICS
 
 DOCS = Path(__file__).parents[2] / "docs"
 RULES: list[dict[str, Any]] = [
-    rule for group in yaml.safe_load((DOCS / "operations/alerts.yml").read_text("utf-8"))["groups"] for rule in group["rules"]
+    rule
+    for group in yaml.safe_load((DOCS / "operations/alerts.yml").read_text("utf-8"))["groups"]
+    for rule in group["rules"]
 ]
 ALERTS = [rule for rule in RULES if "alert" in rule]
 
@@ -29,7 +31,9 @@ def anchors(text: str) -> set[str]:
 
 
 def test_the_page_names_every_metric_and_no_other() -> None:
-    rows = dict(re.findall(r"^\| `(workflow_\w+)` \| [^|]*\| (.*) \|$", page("operations/observability.md"), re.MULTILINE))
+    rows = dict(
+        re.findall(r"^\| `(workflow_\w+)` \| [^|]*\| (.*) \|$", page("operations/observability.md"), re.MULTILINE)
+    )
     assert rows == METRICS
 
 

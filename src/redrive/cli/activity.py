@@ -159,7 +159,7 @@ def export(filters: dict[str, Any], lang: str, form: str, place: Target) -> None
 
 async def _build_filter(app: Redrive, filters: dict[str, Any]) -> AuditFilter:
     """Return the filter, with prefixes of ids replaced by whole ids."""
-    from redrive.cli.dlq.lookup import load_letter
+    from redrive.cli.dlq.arguments import load_letter
     from redrive.store.filters import AuditFilter
 
     whole = dict(filters)

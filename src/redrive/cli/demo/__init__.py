@@ -1,10 +1,8 @@
-"""`redrive demo`: a small shop whose workflows fail in every interesting way, and recover.
+"""`redrive demo`: a sample shop with typical failures, and how it recovers.
 
-show      the demo from beginning to end
-traffic   starts runs            crew    keeps a worker process alive (staff is that process)
-dashboard serves it in a browser         people    who may sign in there
-screen, plain, words    show what happens, read by redrive.cli.dev_feed
-shop      the workflows          outside    the services they call, which fail
+run       the demo itself: starts runs, keeps a worker process alive, serves the dashboard
+view      a live view of the whole terminal, fed by redrive.cli.dev_feed
+shop      the workflows          services    the services they call, which fail
 """
 
 from __future__ import annotations
@@ -14,29 +12,29 @@ import click
 __all__ = ["demo"]
 
 
-@click.command(short_help="Watch a small shop fail and recover.")
-@click.option("--seconds", type=click.FloatRange(min=0), metavar="N", help="Stop by itself after N seconds.")
-@click.option("--keep", is_flag=True, help="Keep the store when the demo ends, and say where it is.")
+@click.command(short_help="Watch a sample shop fail and recover.")
+@click.option("--seconds", type=click.FloatRange(min=0), metavar="N", help="Stop after N seconds.")
+@click.option("--keep", is_flag=True, help="Keep the store when the demo ends, and print its path.")
 @click.option(
     "--dir",
     "folder",
     type=click.Path(file_okay=False),
     metavar="FOLDER",
-    help="Keep the store here. A folder of an earlier demo goes on where that one stopped.",
+    help="Keep the store here. The folder of an earlier demo is continued.",
 )
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
     metavar="N",
-    help="The dashboard's port; 0: a free one.  [default: 8700, or a free one where that is taken]",
+    help="The dashboard's port; 0: a free one.  [default: 8700, or a free one if that is taken]",
 )
 def demo(seconds: float | None, keep: bool, folder: str | None, port: int | None) -> None:
-    """Watch a small shop fail in every interesting way, and recover.
+    """Watch a sample shop with typical failures, and how it recovers.
 
-    Work keeps arriving; a worker in a process of its own executes it. Calls to the bank break off, are
-    told to come back later, take too long or are refused; some kill the worker, which is started again.
-    The dashboard shows it in a browser, to four people with different rights. Nothing but this machine
-    is used. Ctrl-C ends it.
+    New orders keep arriving, and a worker process executes them. Calls to the bank lose their connection,
+    are rate limited, time out or are refused. Some kill the worker, which is started again. The dashboard
+    shows it in a browser, to four users with different roles. The demo uses nothing outside this machine.
+    Ctrl-C ends it.
 
     \b
     Examples:
@@ -50,14 +48,14 @@ def demo(seconds: float | None, keep: bool, folder: str | None, port: int | None
     from redrive.errors import RedriveError
 
     try:
-        from redrive.cli.demo.view import run_demo
+        from redrive.cli.demo.run import run_demo
 
         if folder is not None or keep:
-            place = Path(folder or tempfile.mkdtemp(prefix="redrive-demo-")).resolve()
-            place.mkdir(parents=True, exist_ok=True)
-            run_demo(place, seconds=seconds, keep=True, port=port)
+            path = Path(folder or tempfile.mkdtemp(prefix="redrive-demo-")).resolve()
+            path.mkdir(parents=True, exist_ok=True)
+            run_demo(path, seconds=seconds, keep=True, port=port)
         else:
-            with tempfile.TemporaryDirectory(prefix="redrive-demo-") as passing:
-                run_demo(Path(passing).resolve(), seconds=seconds, keep=False, port=port)
+            with tempfile.TemporaryDirectory(prefix="redrive-demo-") as name:
+                run_demo(Path(name).resolve(), seconds=seconds, keep=False, port=port)
     except RedriveError as error:
         raise click.ClickException(str(error)) from error

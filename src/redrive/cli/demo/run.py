@@ -1,131 +1,116 @@
-"""Work that keeps arriving at the shop."""
+"""The demo from start to end: orders arrive, a worker process executes them, a view shows them.
+
+As a program, this module is the worker process of the demo.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
+import shlex
+import signal
 import socket
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from redrive.app import Redrive, RunHandle, Workflow
+from redrive.cli.demo import shop
 from redrive.cli.demo.services import CRASH_EXIT_CODE
-from redrive.cli.demo.shop import (
-    MARKET,
-    PASSWORD,
-    SHOP,
-    USERS,
-    Order,
-    app,
-    ask_supplier,
-    create_users,
-    fulfil,
-    import_catalogue,
-    invoice,
-    make_to_measure,
-    remind,
-    renew,
-)
+from redrive.cli.demo.shop import MARKET, SHOP, app, fulfil, import_catalogue, invoice, make_to_measure, remind, renew
+from redrive.cli.dev_feed import EventFeed
+from redrive.cli.messages import list_path_commands
+from redrive.cli.output import fold_text
 from redrive.cli.server import DEFAULT_HOST, DEFAULT_PORT, require_extras
 from redrive.cli.worker_process import run_worker, stop_with_parent
+from redrive.core.states import RunStatus
+from redrive.desk.models import DeadLetter
 from redrive.errors import ConfigurationError
 
-# -- Work that keeps arriving at the shop ----------------------------------------------------------------
+if TYPE_CHECKING:
+    from redrive.cli.demo.view import ScreenView
 
-
-_FIRST_INTERVAL, _LATER_INTERVAL = 0.8, 2.0  # seconds between two runs: in the first round, and from then on
+_FIRST_INTERVAL, _LATER_INTERVAL = 0.8, 2.0  # seconds between two runs: in the first round, and after it
+_FIRST_ORDER = 1001
+_POLL_INTERVAL = 0.25
+_COUNTS_INTERVAL = 5.0  # seconds between two lines of figures
+_RESTART_DELAY = 0.5
+_STOP_TIMEOUT = 6.0  # for a worker that was asked to stop
+_COMMANDS = (  # with True if a small screen shows it as well
+    ("redrive dlq list                # failures that need a decision", True),
+    ("redrive dlq show ID             # what happened, and the next commands", True),
+    ("redrive dlq replay ID --dry-run # what would run again; then without --dry-run", True),
+    ("redrive dlq edit ID             # correct the input and run it again", False),
+    ("redrive dlq resolve ID          # close it without running it again", False),
+    ("redrive dlq groups              # failures by their cause", False),
+    ("redrive schedules list          # scheduled runs, and when the next one starts", False),
+    ("redrive runs list               # then: redrive runs show ID, runs why ID", True),
+)
 Scenario = Callable[..., Coroutine[Any, Any, RunHandle[Any]]]
 
 
-def _make_order(id: str, **other: str) -> Order:
-    fields = {"product": "teapot", "card": "fine", "address": "12 Mill Lane"} | other
-    return Order(id=id, price=Decimal("19.90"), **fields)
+def make_order(id: str, **fields: str) -> shop.Order:
+    """Make an order that succeeds, unless a field makes it fail."""
+    fields = {"product": "teapot", "card": "fine", "address": "12 Mill Lane"} | fields
+    return shop.Order(id=id, price=Decimal("19.90"), **fields)
 
 
-def _make_scenario(workflow: Workflow[..., Any, Any], about: str) -> Scenario:
-    """A story about something that has a name."""
+def _make_scenario(workflow: Workflow[..., Any, Any], subject: str | None = None, **fields: str) -> Scenario:
+    """Make a scenario that starts the workflow with a subject, or with an order that has these fields."""
 
-    def story(id: str, tenant: str = SHOP) -> Coroutine[Any, Any, RunHandle[Any]]:
-        return workflow.start(about, idempotency_key=id, correlation_id=id, tenant=tenant)
+    def start(id: str, tenant: str = SHOP) -> Coroutine[Any, Any, RunHandle[Any]]:
+        argument = subject or make_order(id, **fields)
+        return workflow.start(argument, idempotency_key=id, correlation_id=id, tenant=tenant)
 
-    return story
-
-
-def _make_order_scenario(workflow: Workflow[..., Any, Any], **fields: str) -> Scenario:
-    """A story about an order."""
-
-    def story(id: str, tenant: str = SHOP) -> Coroutine[Any, Any, RunHandle[Any]]:
-        order = _make_order(id, **fields)
-        return workflow.start(order, idempotency_key=id, correlation_id=id, tenant=tenant)
-
-    return story
+    return start
 
 
+# All scenarios by name. Each is started with an id.
 SCENARIOS: dict[str, Scenario] = {
-    "goes well": _make_order_scenario(fulfil),
-    "retried until the line holds": _make_order_scenario(fulfil, card="flaky"),
-    "wrong input": _make_order_scenario(fulfil, address="nowhere"),
-    "told to come back later": _make_order_scenario(fulfil, card="busy"),
+    "goes well": _make_scenario(fulfil),
+    "retried until the line holds": _make_scenario(fulfil, card="flaky"),
+    "wrong input": _make_scenario(fulfil, address="nowhere"),
+    "told to come back later": _make_scenario(fulfil, card="busy"),
     "survives the death of its worker": _make_scenario(import_catalogue, "large.csv"),
     "the provider breaks, and comes back": _make_scenario(renew, "last straw"),
     "waits until the provider is back": _make_scenario(renew, "ann"),
-    "rolled back": _make_order_scenario(make_to_measure, product="ebony table"),
-    "timed out, then retried": _make_order_scenario(fulfil, card="slow"),
-    "declined, and the workflow deals with it": _make_order_scenario(fulfil, card="declined"),
-    "retries run out": _make_order_scenario(fulfil, card="down"),
-    "cannot be rolled back": _make_order_scenario(make_to_measure, product="ebony chair", card="frozen"),
-    "booked at the second try": _make_order_scenario(invoice, product="lamp"),
-    "an error in the code": _make_order_scenario(invoice, product="gramophone"),
+    "rolled back": _make_scenario(make_to_measure, product="ebony table"),
+    "timed out, then retried": _make_scenario(fulfil, card="slow"),
+    "declined, and the workflow deals with it": _make_scenario(fulfil, card="declined"),
+    "retries run out": _make_scenario(fulfil, card="down"),
+    "cannot be rolled back": _make_scenario(make_to_measure, product="ebony chair", card="frozen"),
+    "booked at the second try": _make_scenario(invoice, product="lamp"),
+    "an error in the code": _make_scenario(invoice, product="gramophone"),
     "waits": _make_scenario(remind, "jo@example.org"),
     "mail that has to wait": _make_scenario(remind, "jo@busy.example"),
-    "not answered in time": _make_scenario(ask_supplier, "lamp"),
+    "not answered in time": _make_scenario(shop.ask_supplier, "lamp"),
     "kills its workers": _make_scenario(import_catalogue, "poison.csv"),
 }
-"""Everything that can happen, by what it shows. Each is started with an id."""
-
-_ORDINARY_SCENARIOS = (
-    "goes well",
-    "booked at the second try",
-    "waits until the provider is back",
-    "waits",
-    "goes well",
-)
-
-
-def _list_round() -> list[str]:
-    """One round: every story once, with ordinary business between them."""
-    ordinary = itertools.cycle(_ORDINARY_SCENARIOS)
-    return [name for story in SCENARIOS for name in (story, next(ordinary))]
+_ORDINARY_NAMES = ("goes well", "booked at the second try", "waits until the provider is back", "waits", "goes well")
 
 
 async def generate_traffic(first: int) -> None:
-    """Start one run after the other, for as long as the task lives; numbered from `first` on.
+    """Start one run after the other until the task is cancelled; number them from `first`.
 
-    Every third run is the market hall's, so that each tenant has everything before long.
+    Every third run belongs to the market hall, so that both tenants soon have every scenario.
     """
-    script = _list_round()
+    ordinary = itertools.cycle(_ORDINARY_NAMES)
+    script = [name for scenario in SCENARIOS for name in (scenario, next(ordinary))]
     for count in itertools.count():
         number, name = first + count, script[count % len(script)]
         await SCENARIOS[name](f"order-{number}", MARKET if number % 3 == 0 else SHOP)
         await asyncio.sleep(_FIRST_INTERVAL if count < len(script) else _LATER_INTERVAL)
 
 
-# -- Keeping a worker process alive while workflows kill it ----------------------------------------------
-
-
-_RESTART_DELAY = 0.5
-_STOP_TIMEOUT = 6.0  # for a worker that was asked to stop
-
-
 class WorkerProcess:
-    """One worker process at a time, started again whenever it crashes. Its output goes to `worker.log`."""
+    """A worker process that is started again whenever it crashes. Its output goes to `worker.log`."""
 
     def __init__(self, folder: Path, url: str) -> None:
         self.log = folder / "worker.log"
@@ -133,36 +118,34 @@ class WorkerProcess:
         self.crashes = 0
         self._folder = folder
         self._environment = {**os.environ, "REDRIVE_URL": url}
-        self._keeping: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> WorkerProcess:
-        self._keeping = asyncio.create_task(self._keep_alive())
+        self._task = asyncio.create_task(self._keep_alive())
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._keeping is not None
-        self._keeping.cancel()
-        await asyncio.wait([self._keeping])
+    async def __aexit__(self, *_: object) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.wait([self._task])
 
     def check(self) -> None:
-        """Raise what went wrong with the worker, other than the crashes that are part of the show."""
-        if self._keeping is not None and self._keeping.done():
-            self._keeping.result()
+        """Raise the error of the worker, other than the crashes of the scenarios."""
+        if self._task is not None and self._task.done():
+            self._task.result()
 
     async def _keep_alive(self) -> None:
         while True:
             code = await self._run_process()
             if code != CRASH_EXIT_CODE:
-                raise click.ClickException(
-                    f"the demo's worker ended with code {code}; its log is {self.log}:\n{self._read_log_tail()}"
-                )
+                lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+                tail = "\n".join(lines[-15:])
+                raise click.ClickException(f"the demo's worker ended with code {code}; its log is {self.log}:\n{tail}")
             self.crashes += 1
             await asyncio.sleep(_RESTART_DELAY)
 
     async def _run_process(self) -> int:
-        """Start a worker and wait until it ends; when cancelled, end it in good order."""
+        """Start a worker and wait until it ends; when cancelled, stop the worker gracefully."""
         with self.log.open("ab") as log:
             worker = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -180,28 +163,19 @@ class WorkerProcess:
             return await worker.wait()
         finally:
             self.pid = 0
-            await self._stop_process(worker)
-
-    async def _stop_process(self, worker: asyncio.subprocess.Process) -> None:
-        assert worker.stdin is not None
-        worker.stdin.close()
-        try:
-            await asyncio.wait_for(worker.wait(), _STOP_TIMEOUT)
-        except TimeoutError:
-            worker.kill()
-            await worker.wait()
-
-    def _read_log_tail(self) -> str:
-        return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:])
-
-
-# -- The demo's server, beside its view: the dashboard and the API, for as long as the demo goes on ------
+            assert worker.stdin is not None
+            worker.stdin.close()  # the worker stops when its standard input closes
+            try:
+                await asyncio.wait_for(worker.wait(), _STOP_TIMEOUT)
+            except TimeoutError:
+                worker.kill()
+                await worker.wait()
 
 
 class Dashboard:
-    """Serves an open app in this process. Without the extra for it the demo goes on and says so.
+    """The dashboard and the API, served in this process. Without their extras, the demo runs without them.
 
-    Where the usual port is taken, a free one will do; a port that was asked for is insisted on.
+    If the default port is taken, the dashboard takes a free one; a port of the command line must be free.
     """
 
     def __init__(self, app: Redrive, port: int | None) -> None:
@@ -209,35 +183,34 @@ class Dashboard:
         self._app = app
         self._port = port
         self._stop = asyncio.Event()
-        self._serving: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Dashboard:
         try:
             with require_extras():
                 listening = self._bind()
-                await create_users(self._app)
+                await shop.create_users(self._app)
         except ConfigurationError as error:
             if self._port is not None:
                 raise
             self.lines = [f"the dashboard is not served: {error}"]
             return self
-        self._serving = asyncio.create_task(self._serve(listening))
+        self._task = asyncio.create_task(self._serve(listening))
         host, port = listening.getsockname()
-        self.lines = [f"http://{host}:{port}  sign in as {USERS[0].email}, password {PASSWORD}"]
-        self.lines += [f"    or as {each.email}, {each.role} of {each.tenant}" for each in USERS[1:]]
+        owner, *others = shop.USERS
+        self.lines = [f"http://{host}:{port}  sign in as {owner.email}, password {shop.PASSWORD}"]
+        self.lines += [f"    or as {user.email}, {user.role} of {user.tenant}" for user in others]
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._stop.set()
-        if self._serving is not None:
-            await self._serving
+        if self._task is not None:
+            await self._task
 
     def check(self) -> None:
-        """Raise what went wrong with the server."""
-        if self._serving is not None and self._serving.done():
-            self._serving.result()
+        """Raise the error of the server."""
+        if self._task is not None and self._task.done():
+            self._task.result()
 
     async def _serve(self, listening: socket.socket) -> None:
         from redrive.server.process import Server
@@ -256,13 +229,145 @@ class Dashboard:
             return bind_socket(DEFAULT_HOST, 0)
 
 
-# -- The demo's worker process: what `redrive worker redrive.cli.demo.shop:app` does, but tied to th -----
+class PlainView:
+    """The demo as lines of text, for pipes, logs and terminals without rich: events, and counts now and then."""
+
+    def __init__(self, url: str, dashboard_lines: Sequence[str] = ()) -> None:
+        self._url = url
+        self._dashboard_lines = dashboard_lines
+        self._next = _COUNTS_INTERVAL
+
+    def __enter__(self) -> PlainView:
+        print(_wrap_line("A sample shop on SQLite, with a bank that fails. In the browser:"))
+        for line in self._dashboard_lines:
+            print(_wrap_line(f"    {line}"))
+        print(_wrap_line("To look closer, in another terminal:"))
+        for line in list_commands(self._url):
+            print(f"    {line}")
+        sys.stdout.flush()  # a program may read the address from a pipe
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def show(self, feed: EventFeed, worker: WorkerProcess, elapsed: float) -> None:
+        """Print the new events."""
+        for event in feed.fresh:
+            print(_wrap_line(f"{event.at:%H:%M:%S} {event.run} {event.step}: {event.text}"), flush=True)
+        if elapsed >= self._next:
+            self._next = elapsed + _COUNTS_INTERVAL
+            crashes = f"the worker {_describe_crashes(worker.crashes)}"
+            print(f"-- {elapsed:.0f} s: {_format_counts(feed)}; {crashes}", flush=True)
 
 
-def main() -> None:
-    """Work until the demo is gone, or this process is told to stop."""
-    run_worker(app, also=stop_with_parent)
+def _make_view(url: str, dashboard_lines: Sequence[str] = ()) -> PlainView | ScreenView:
+    """Make a view of the whole terminal if there is one and rich is installed, otherwise lines."""
+    if sys.stdout.isatty():
+        with contextlib.suppress(ModuleNotFoundError):
+            from redrive.cli.demo.view import ScreenView
+
+            return ScreenView(url, dashboard_lines)
+    return PlainView(url, dashboard_lines)
+
+
+def _wrap_line(line: str) -> str:
+    return fold_text(line, sys.stdout, deeper="  ")
+
+
+def count_by_status(feed: EventFeed) -> list[tuple[RunStatus, int]]:
+    """Count runs by status, in the order of a run's life."""
+    return [(status, feed.statuses[status]) for status in RunStatus if feed.statuses[status]]
+
+
+def _format_counts(feed: EventFeed) -> str:
+    return ", ".join(f"{count} {status}" for status, count in count_by_status(feed))
+
+
+def _describe_crashes(count: int) -> str:
+    times = "once" if count == 1 else f"{count} times"
+    return f"crashed {times} and was started again" if count else "did not crash"
+
+
+def list_commands(url: str, *, few: bool = False) -> list[str]:
+    """List commands to type in another terminal; `few` of them for a small screen."""
+    commands = [line for line, always in _COMMANDS if always or not few]
+    return [*list_path_commands(), f"export REDRIVE_URL={shlex.quote(url)}", *commands]
+
+
+async def describe_letter(app: Redrive, letter: DeadLetter) -> list[str]:
+    """Describe one dead letter with its attempts."""
+    whole = await app.dlq.get(letter.id)
+    lines = [f"{whole.id}  {whole.workflow} of {whole.correlation_id}", f"  {whole.reason}"]
+    for step in whole.steps:
+        lines += (f"    {step.name}: {attempt.decision}" for attempt in step.attempts)
+    return lines
+
+
+def summarize_demo(feed: EventFeed, worker: WorkerProcess) -> list[str]:
+    """Return the counts at the end of the demo."""
+    return [
+        f"{feed.runs} runs: {_format_counts(feed)}." if feed.runs else "No runs were started.",
+        f"The worker {_describe_crashes(worker.crashes)}; no run was lost.",
+    ]
+
+
+def run_demo(folder: Path, *, seconds: float | None, keep: bool, port: int | None) -> None:
+    """Run the demo in a folder for some seconds or until a signal comes."""
+    url = f"sqlite:///{folder / 'shop.db'}"
+    app.settings = replace(app.settings, url=url)
+    for line in asyncio.run(_open_shop(folder, seconds, port)):
+        print(_wrap_line(line))
+    if keep:
+        print(f"\nThe store is kept in {folder}. To look at it:")
+        print("\n".join(f"  {line}" for line in list_commands(url)))
+    else:
+        print("\nThe store is removed; --keep keeps it.")
+
+
+async def _open_shop(folder: Path, seconds: float | None, port: int | None) -> list[str]:
+    loop, over, url = asyncio.get_running_loop(), asyncio.Event(), app.settings.url
+    for number in (signal.SIGINT, signal.SIGTERM):
+        try:
+            loop.add_signal_handler(number, over.set)
+        except NotImplementedError:  # Windows
+            signal.signal(number, lambda *_: loop.call_soon_threadsafe(over.set))
+    if seconds is not None:
+        loop.call_later(seconds, over.set)
+    async with app.client():
+        feed = EventFeed(app)
+        await feed.refresh()
+        async with Dashboard(app, port) as dashboard, WorkerProcess(folder, url) as worker:
+            await _watch(feed, worker, _make_view(url, dashboard.lines), over)
+            dashboard.check()
+        await feed.refresh()
+        lines = summarize_demo(feed, worker)
+        if feed.letters:
+            example = max(feed.letters, key=lambda letter: letter.attempts)
+            lines += ["", *await describe_letter(app, example)]
+        return lines
+
+
+async def _watch(feed: EventFeed, worker: WorkerProcess, view: PlainView | ScreenView, over: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    newest = (await app.runs.list(limit=1)).items
+    # The folder of an earlier demo has orders already: continue with the number after the last.
+    first = int((newest[0].correlation_id or "").rpartition("-")[2]) + 1 if newest else _FIRST_ORDER
+    traffic = asyncio.create_task(generate_traffic(first))
+    try:
+        with view:
+            while not over.is_set():
+                worker.check()
+                if traffic.done():
+                    traffic.result()
+                await feed.refresh()
+                view.show(feed, worker, loop.time() - started)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(over.wait(), _POLL_INTERVAL)
+    finally:
+        traffic.cancel()
+        await asyncio.wait([traffic])
 
 
 if __name__ == "__main__":
-    main()
+    run_worker(app, also=stop_with_parent)

@@ -1,15 +1,15 @@
-"""The world outside the shop, pretended: services that fail in the ways real ones do.
+"""Simulated services of the shop, which fail in typical ways.
 
-What happens is written on what is asked for, like the test cards of a payment provider, so that each
-order tells one story however often it is told:
+The arguments decide what happens, like the test cards of a payment provider, so that each order always has
+the same result:
 
     card        "fine" | "flaky" | "busy" | "slow" | "declined" | "down"; "frozen" takes no money back
     product     "gramophone" is in no ledger, "ebony table" cannot be made
-    address     "nowhere" is no address; mail to "...@busy.example" has to wait
-    member      "last straw" breaks the provider of standing payments for everybody, for a few calls
+    address     "nowhere" is not an address; mail to "...@busy.example" has to wait
+    member      "last straw" breaks the provider of standing payments for all members, for a few calls
     catalogue   "large.csv" kills the process that reads it once, "poison.csv" each time
 
-Services remember keys in files of the current folder, so that they outlive the workers that call them.
+The services count calls in files of the current folder, so that the counts survive a crash of the worker.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from decimal import Decimal
 from pathlib import Path
 
 CRASH_EXIT_CODE = 70
-"""The exit code of a worker that a catalogue killed."""
+"""Exit code of a worker that a catalogue killed."""
 
 _OUTAGE_FILE = "outage"
-_OUTAGE_CALLS = 6  # calls; the circuit opens at the third, so that two probes find it broken still
-_KEPT_SECONDS = 7200  # seconds
+_OUTAGE_CALLS = 6  # the circuit opens at the third call, so that two probes still fail
+_KEPT_SECONDS = 7200
 
 
 class HttpError(Exception):
-    """What an HTTP client raises; Redrive reads the status and the header, whatever the class is called."""
+    """An error as HTTP clients raise it; Redrive reads the status and the header of any class."""
 
     def __init__(self, status_code: int, message: str, *, retry_after: int | None = None) -> None:
         super().__init__(message)
@@ -39,7 +39,7 @@ class HttpError(Exception):
 
 
 class CardDeclined(HttpError):
-    """The bank says no, and will say no again."""
+    """A refusal of the bank that a retry does not change."""
 
     def __init__(self) -> None:
         super().__init__(402, "the card was declined")
@@ -77,20 +77,23 @@ async def charge(card: str, amount: Decimal, *, key: str) -> str:
 
 
 async def give_back(card: str) -> None:
-    """Return money; an account that is closed takes none."""
+    """Return money; fail for an account that is closed."""
     await _simulate_delay(0.2)
     if card == "frozen":
         raise HttpError(410, "the account was closed: the money cannot be returned")
 
 
 async def collect(member: str) -> str:
-    """A standing payment. Its provider breaks under one member and refuses everybody for some calls."""
+    """Collect a standing payment. One member makes the provider refuse the next calls of all members."""
     await _simulate_delay(0.1)
     outage = _state_folder() / _OUTAGE_FILE
     if member == "last straw" and not outage.exists():
         outage.write_bytes(b"." * _OUTAGE_CALLS)
-    if _consume_outage(outage):
+    left = outage.read_bytes()[1:] if outage.exists() else b""
+    if left:  # each call makes the outage shorter
+        outage.write_bytes(left)
         raise HttpError(503, "the provider of standing payments is down")
+    outage.unlink(missing_ok=True)
     return f"fee-{_short_hash(member)}"
 
 
@@ -104,27 +107,27 @@ async def order_wood(product: str) -> str:
 async def ship(product: str, address: str) -> str:
     await _simulate_delay(0.1)
     if address == "nowhere":
-        raise HttpError(422, f"{address!r} is no address")
+        raise HttpError(422, f"{address!r} is not an address")
     return f"parcel-{_short_hash(product + address)}"
 
 
 async def book(product: str, amount: Decimal, *, key: str) -> int:
     account = {"teapot": 4000, "lamp": 4010, "chair": 4020}[product]
     if _count_calls(key) < 1:
-        raise HttpError(500, "somebody else has the books open")
+        raise HttpError(500, "the books are locked by another user")
     return account
 
 
 async def mail(to: str, subject: str, *, key: str) -> None:
     await _simulate_delay(0.05)
     if to.endswith("@busy.example") and _count_calls(key) < 1:
-        raise HttpError(429, "this mailbox has had enough letters for now", retry_after=4)
+        raise HttpError(429, "this mailbox receives too many messages", retry_after=4)
 
 
 def read_catalogue(path: str, *, key: str) -> int:
     if path == "poison.csv" or (path == "large.csv" and _count_calls(key) == 0):
         time.sleep(0.3)
-        os._exit(CRASH_EXIT_CODE)  # what a fault in a C library or the kernel's memory limit does
+        os._exit(CRASH_EXIT_CODE)  # like a fault in a C library, or the memory limit of the kernel
     return 1200
 
 
@@ -133,32 +136,16 @@ async def _simulate_delay(seconds: float) -> None:
 
 
 def _count_calls(key: str) -> int:
-    """How often this key was here before, whichever process asked."""
+    """Count the earlier calls with this key, of any process."""
     file = _state_folder() / _short_hash(key)
-    if file.name.startswith("0"):  # one key in sixteen
-        _remove_old_files(file.parent)
+    # One key in sixteen removes old files: a demo that runs for days must not fill the disk.
+    for old in file.parent.iterdir() if file.name.startswith("0") else ():
+        if file.parent.stat().st_mtime - old.stat().st_mtime > _KEPT_SECONDS:
+            old.unlink(missing_ok=True)
     with open(file, "ab") as calls:
         before = calls.tell()
         calls.write(b".")
     return before
-
-
-def _consume_outage(outage: Path) -> bool:
-    """True while an outage lasts; each call that asks makes it shorter."""
-    left = outage.read_bytes()[1:] if outage.exists() else b""
-    if left:
-        outage.write_bytes(left)
-    else:
-        outage.unlink(missing_ok=True)
-    return bool(left)
-
-
-def _remove_old_files(folder: Path) -> None:
-    """Keep a demo that runs for days from filling the disk."""
-    newest = folder.stat().st_mtime
-    for file in folder.iterdir():
-        if newest - file.stat().st_mtime > _KEPT_SECONDS:
-            file.unlink(missing_ok=True)
 
 
 def _state_folder() -> Path:

@@ -1,16 +1,16 @@
-"""A small shop: the workflows of `redrive demo`, written as one would write them for real.
+"""A sample shop: the workflows of `redrive demo`, written like those of a real shop.
 
     fulfil            reserve -> charge -> pack (wait) -> ship, or cancel if the card is declined
     invoice           book -> mail
-    make_to_measure   workshop -> deposit -> wood; what was done is undone if the wood cannot be had
+    make_to_measure   workshop -> deposit -> wood; rolled back if the wood cannot be ordered
     renew             collect a fee from a provider that goes down and comes back, behind a circuit
     remind            wait -> mail
-    ask_supplier      wait for an answer, but not for ever
-    import_catalogue  read a file that may take the whole process with it
+    ask_supplier      wait for an answer, with a time limit
+    import_catalogue  read a file that may crash the whole process
     count_stock       every minute, by its schedule
 
-What the steps call is in `redrive.cli.demo.services`: a bank, a stock, a carrier and so on that fail in
-every way such services do. Nothing here knows about that; it is what the retry policies are for.
+The steps call `redrive.cli.demo.services`: a bank, a stock, a carrier and others that fail in typical ways.
+The workflows do not handle these failures: the retry policies do.
 """
 
 from __future__ import annotations
@@ -24,17 +24,14 @@ from redrive.cli.demo import services as outside
 from redrive.core.roles import Role
 from redrive.errors import Conflict
 
-# -- Who works with the demo: two tenants, and somebody of each role -------------------------------------
-
-
 SHOP, MARKET = "corner-shop", "market-hall"
 PASSWORD = "redrive-demo"  # nosec B105 - it is printed, and opens nothing but the demo
-"""Everybody's. The demo listens on this machine only, and what it shows is made up."""
+"""The password of every user. The demo listens on this machine only, and its data is made up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoUser:
-    """Somebody who may sign in, and what for."""
+    """A user of the dashboard, with a role in a tenant."""
 
     email: str
     role: Role
@@ -51,7 +48,7 @@ USERS = (
 
 
 async def create_users(app: Redrive) -> None:
-    """Make both tenants and everybody known, where they are not yet. Needs the extra `auth`."""
+    """Create both tenants and all users, unless they exist. Needs the extra `auth`."""
     from redrive.server.auth.admin import AccountAdmin, make_operator
     from redrive.server.contract import NewUser
 
@@ -63,14 +60,11 @@ async def create_users(app: Redrive) -> None:
         try:
             await access.create_user(new)
         except Conflict:
-            return  # a folder of an earlier demo
+            return  # the folder of an earlier demo has all users
 
 
-# -- A small shop: the workflows of `redrive demo`, written as one would write them for real -------------
-
-
-# A worker counts as dead after 3 s instead of 30, so that you need not wait to see a run recover. What ended
-# an hour ago is removed, so that a demo may run for days.
+# A worker counts as dead after 3 s instead of 30, so that a run recovers while you watch. Runs that ended an
+# hour ago are removed, so that a demo can run for days.
 app = Redrive(
     lease="3s", chores="500ms", grace="2s", retention="1h", dlq_retention="1h", idempotency_retention="1h",
     audit_retention="6h",
@@ -99,7 +93,7 @@ async def release(reservation: str) -> None:
 
 @app.step(retry=SHORT_RETRY, timeout="1s", effect="charges the card")
 async def charge(order: Order) -> str:
-    # The same key however often this step is tried, so that the bank charges once.
+    # Every attempt sends the same key, so that the bank charges once.
     return await outside.charge(order.card, order.price, key=step_info().idempotency_key)
 
 
@@ -143,7 +137,7 @@ async def order_wood(order: Order) -> str:
     return await outside.order_wood(order.product)
 
 
-# After three failures within half a minute nobody calls for 4 s; then one call may try whether it works.
+# After three failures within 30 s all calls are blocked for 4 s; then one call probes the provider.
 PROVIDER_CIRCUIT = Circuit("standing-payments", failures=3, window="30s", open_for="4s", probes=1)
 
 
@@ -166,14 +160,14 @@ async def count_shelves() -> int:
     return await outside.count_shelves()
 
 
-@app.workflow(notify={"on": ["dead_letter"]})  # in the dashboard's inbox; mail and chats could be named, too
+@app.workflow(notify={"on": ["dead_letter"]})  # in the dashboard's inbox; mail and chats are possible, too
 async def fulfil(order: Order) -> str:
     reservation = await reserve(order)
     try:
         payment = await charge(order)
     except StepFailed as failed:
         if not failed.is_a(outside.CardDeclined):
-            raise  # nobody's fault: leave it to a person, in the dead letter queue
+            raise  # the run becomes a dead letter, which needs a decision
         await release(reservation)
         return "cancelled: the card was declined"
     await redrive.sleep("3s")  # packing; a deploy or a crash meanwhile does not matter

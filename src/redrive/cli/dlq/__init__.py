@@ -1,10 +1,10 @@
-"""`redrive dlq`: the desk. Look at dead letters, decide about them, note things on them.
+"""`redrive dlq`: list dead letters, decide about them and annotate them.
 
-look      list, show (story: the page that is read), groups
-decide    replay, complete; edit (editing, editor); through deciding (plan, ask, do), planned, waiting
-close     resolve, ignore        triage    assign, comment, tag
-many      one decision on all letters that match a filter        sets    how far that is
-shared    filters, values: options    finding: letters as people name them
+look      list, show (show renders the page), groups
+decide    replay, complete, edit; decision previews, confirms and applies them
+close     resolve, ignore        annotate    assign, comment, tag
+bulk      one decision on all letters that match a filter, and its progress
+arguments values of options, and letters by their id
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from redrive.cli.dlq.triage import assign, comment, groups, ignore, resolve, tag
 __all__ = ["dlq"]
 
 
-@click.group(short_help="Handle failures that wait for a person.")
+@click.group(short_help="Handle failures that need a decision.")
 def dlq() -> None:
-    """Handle dead letters: failures that wait for a person.
+    """Handle dead letters: failures that need a decision.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`redrive dlq sets`: decisions on many letters, and how far they are."""
+"""Bulk decisions: one decision on all letters that match a filter, and `redrive dlq sets`, which follows them."""
 
 from __future__ import annotations
 
@@ -9,31 +9,36 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from redrive.cli.dlq.arguments import parse_rate_option
-from redrive.cli.messages import FAILED, INTERRUPTED, NOT_FOUND, CommandFailed, hint
-from redrive.cli.options import ChangeOptions, change_options
+from redrive.cli.dlq.arguments import decision_options, parse_rate_option
+from redrive.cli.messages import FAILED, INTERRUPTED, NOT_FOUND, REFUSED, CommandFailed, hint, worker_hint
+from redrive.cli.options import ChangeOptions, find_bulk_id, interruptible_prompt
 from redrive.cli.output import Column, Output, as_json, echo_err, escape_line, format_age, on_terminal, output_options
 from redrive.cli.pager import Listing, PageOptions, page_options
 from redrive.cli.target import Target, run_on, target_options
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
-    from redrive.desk.bulk import LetterSet, SetItem
+    from redrive.cli.dlq.decision import DecisionOptions
+    from redrive.desk.bulk import DryRunOfMany, LetterSet, SetItem
+    from redrive.store.filters import LetterFilter
     from redrive.store.records import Page
 
 _POLL_INTERVAL = 0.3
-_POLL_BACKOFF = 9  # how many times longer than a look takes to leave a set alone: counting a large one takes long
+_POLL_BACKOFF = 9  # pauses are this many times longer than a query: counting a large set takes long
 _MAX_FAILURES_SHOWN = 10
+_MAX_REFUSALS = 5
+_TYPED_CONFIRMATION_FROM = 100  # from here on the user types the number instead of answering yes
 _ACTION_TEXTS = {"REPLAY": "runs again", "RESOLVE": "resolves", "IGNORE": "ignores"}
 _ACTION_VERBS = {"REPLAY": "run again", "RESOLVE": "resolve", "IGNORE": "ignore"}
+_PAST_TENSES = {"stop": "stopped", "pause": "paused", "resume": "resumed", "change the rate of": "changed the rate of"}
 
 
-@click.group(short_help="Follow decisions on many letters.")
+@click.group(short_help="Follow and control bulk decisions.")
 def sets() -> None:
-    """Follow decisions on many letters, pause them, slow them down, stop them.
+    """Follow, pause, slow down and stop bulk decisions.
 
-    `dlq replay`, `resolve` and `ignore` with --all begin a set. Workers carry it out, each letter at most
-    once; it survives crashes.
+    `dlq replay`, `resolve` and `ignore` with --all start a set. Workers process its letters, each at most
+    once. A set continues after a crash or a restart.
 
     \b
     Examples:
@@ -51,7 +56,7 @@ def sets() -> None:
 @output_options
 @target_options
 def list_(tenant: str | None, pages: PageOptions, output: Output, place: Target) -> None:
-    """List decisions on many letters, the newest first.
+    """List sets, newest first.
 
     \b
     Examples:
@@ -59,40 +64,40 @@ def list_(tenant: str | None, pages: PageOptions, output: Output, place: Target)
       redrive dlq sets list --all --json
     """
     columns: list[Column[LetterSet]] = [
-        Column("ID", lambda one: one.id),
-        Column("WHAT", lambda one: _ACTION_VERBS[one.action]),
-        Column("STATUS", lambda one: one.status.value),
-        Column("DONE", lambda one: f"{one.done + one.failed:,} of {one.total:,}"),
-        Column("REFUSED", lambda one: one.failed or None),
-        Column("RATE", lambda one: one.rate),
-        Column("BEGUN", lambda one: one.created_at),
-        Column("BY", lambda one: one.by),
-        Column("REASON", lambda one: one.reason, sentence=True),
+        Column("ID", lambda bulk: bulk.id),
+        Column("WHAT", lambda bulk: _ACTION_VERBS[bulk.action]),
+        Column("STATUS", lambda bulk: bulk.status.value),
+        Column("DONE", lambda bulk: f"{bulk.done + bulk.failed:,} of {bulk.total:,}"),
+        Column("REFUSED", lambda bulk: bulk.failed or None),
+        Column("RATE", lambda bulk: bulk.rate),
+        Column("BEGUN", lambda bulk: bulk.created_at),
+        Column("BY", lambda bulk: bulk.by),
+        Column("REASON", lambda bulk: bulk.reason, sentence=True),
     ]
     listing: Listing[LetterSet] = Listing(
         fetch=lambda app, limit, cursor: app.dlq.sets(limit=limit, cursor=cursor, tenant=tenant),
         columns=columns,
-        id=lambda one: one.id,
-        empty="Nobody decided on many letters at once yet.",
+        id=lambda bulk: bulk.id,
+        empty="No bulk decisions yet.",
     )
     pages.show(place, listing, output)
 
 
 @sets.command()
 @click.argument("id", metavar="SET")
-@click.option("--refused", is_flag=True, help="List the letters on which the decision was refused, and why.")
+@click.option("--refused", is_flag=True, help="List the letters that were refused, and why.")
 @page_options
 @click.option(
     "--wait",
     is_flag=True,
-    help="Wait until every letter was decided on; exit code 1 if some were refused or it was stopped.",
+    help="Wait until every letter is processed; exit code 1 if some were refused or the set was stopped.",
 )
 @output_options
 @target_options
 def show(id: str, refused: bool, pages: PageOptions, wait: bool, output: Output, place: Target) -> None:
-    """Show how far a set is, what was refused, and how the runs stand that it let go on.
+    """Show the progress of a set, its refused letters and its runs.
 
-    SET is an id, or a beginning of one that fits no other.
+    SET is an id or the start of one, if no other id starts like it.
 
     \b
     Examples:
@@ -101,220 +106,14 @@ def show(id: str, refused: bool, pages: PageOptions, wait: bool, output: Output,
     """
     if wait:
         follow_bulk(place, id, output)
-    elif refused:
-        _list_refused(place, id, pages, output)
-    else:
-        one, failures = run_on(place, lambda app: _load_with_failures(app, id))
-        output.done(one.id, _bulk_as_json(one), "\n".join(_render_bulk(one, failures)))
+        return
+    if not refused:
+        _show_bulk(*run_on(place, lambda app: _load_with_failures(app, id)), output)
+        return
 
-
-@sets.command()
-@click.argument("id", metavar="SET")
-@change_options
-@output_options
-@target_options
-def stop(id: str, change: ChangeOptions, output: Output, place: Target) -> None:
-    """Decide on no further letter of a set. What was decided stays so.
-
-    \b
-    Examples:
-      redrive dlq sets stop 01k9x7
-    """
-    turn = _BulkChange("stop", "stopped", lambda app, id: app.dlq.stop_set(id, by=change.by))
-    _change_bulk(place, id, turn, change, output)
-
-
-@sets.command()
-@click.argument("id", metavar="SET")
-@change_options
-@output_options
-@target_options
-def pause(id: str, change: ChangeOptions, output: Output, place: Target) -> None:
-    """Decide on no further letter of a set until it is resumed. What is in hand is finished.
-
-    It stays paused, over restarts too, until `dlq sets resume`.
-
-    \b
-    Examples:
-      redrive dlq sets pause 01k9x7
-    """
-    turn = _BulkChange("pause", "paused", lambda app, id: app.dlq.pause_set(id, by=change.by))
-    _change_bulk(place, id, turn, change, output)
-
-
-@sets.command()
-@click.argument("id", metavar="SET")
-@change_options
-@output_options
-@target_options
-def resume(id: str, change: ChangeOptions, output: Output, place: Target) -> None:
-    """Go on with a set that was paused, where it was.
-
-    \b
-    Examples:
-      redrive dlq sets resume 01k9x7
-    """
-    turn = _BulkChange("resume", "resumed", lambda app, id: app.dlq.resume_set(id, by=change.by))
-    _change_bulk(place, id, turn, change, output)
-
-
-@sets.command()
-@click.argument("id", metavar="SET")
-@click.argument("rate", metavar="RATE")
-@change_options
-@output_options
-@target_options
-def rate(id: str, rate: str, change: ChangeOptions, output: Output, place: Target) -> None:
-    """Let a set decide on at most so many letters from now on, whichever nodes work on it.
-
-    RATE is a whole number per second, minute or hour, such as 50/s, 600/m or 100/h; `none` is no limit.
-
-    \b
-    Examples:
-      redrive dlq sets rate 01k9x7 10/s
-      redrive dlq sets rate 01k9x7 none
-    """
-    wanted = None if rate.lower() == "none" else parse_rate_option(rate)
-    turn = _BulkChange(
-        "give another rate to", "gave another rate to", lambda app, id: app.dlq.rate_set(id, wanted, by=change.by)
-    )
-    _change_bulk(place, id, turn, change, output)
-
-
-class _BulkChange(msgspec.Struct, frozen=True):
-    """A change of a set that goes on: its verb, and how it reads when it is done."""
-
-    verb: str
-    done: str
-    make: Callable[[Redrive, str], Awaitable[LetterSet]]
-
-
-def _change_bulk(place: Target, id: str, turn: _BulkChange, change: ChangeOptions, output: Output) -> None:
-    async def work(app: Redrive) -> LetterSet:
-        one = await _load_bulk(app, id)
-        change.confirm(
-            f"{turn.verb.capitalize()} set {one.id} "
-            f"({_ACTION_VERBS[one.action]}, {_format_remaining(one)} letters to go)"
-        )
-        return one if change.dry_run else await turn.make(app, one.id)
-
-    one = run_on(place, work)
-    verb = f"would {turn.verb}" if change.dry_run else turn.done
-    of = f" of {one.total:,}" if one.listed else ""
-    output.done(one.id, _bulk_as_json(one), f"{verb} set {one.id} after {one.done + one.failed:,}{of} letters")
-
-
-def _format_remaining(one: LetterSet) -> str:
-    """How many letters wait, as far as is known: workers list them on the way."""
-    return f"{one.pending:,}{'' if one.listed else ' or more'}"
-
-
-def describe_bulk(one: LetterSet) -> str:
-    """A set in one line."""
-    which = (
-        f"{one.done:,} of {one.total:,} letter{'s' * (one.total != 1)}" if one.total or one.listed else "its letters"
-    )
-    refused = f", {one.failed:,} refused" if one.failed else ""
-    pace = f", at most {one.rate}" if one.rate and one.ended_at is None else ""
-    return f"set {one.id} {_ACTION_TEXTS[one.action]} {which}{refused}{pace}: {one.status}"
-
-
-def follow_bulk(place: Target, id: str, output: Output) -> None:
-    """Wait until every letter of a set was decided on; 1 if some were refused or it was stopped."""
-    from redrive.store.bulk import SetStatus
-
-    try:
-        one, failures = run_on(place, lambda app: _wait_until_done(app, id, output))
-    except KeyboardInterrupt:
-        echo_err(f"\nThe set goes on. To look at it again: {hint('dlq', 'sets', 'show', id)}")
-        raise click.exceptions.Exit(INTERRUPTED) from None
-    output.done(one.id, _bulk_as_json(one), "\n".join(_render_bulk(one, failures)))
-    if one.failed or one.status is not SetStatus.DONE:
-        raise click.exceptions.Exit(FAILED)
-
-
-async def _wait_until_done(app: Redrive, id: str, output: Output) -> tuple[LetterSet, list[SetItem]]:
-    import asyncio
-
-    clock = asyncio.get_running_loop().time
-    hidden = output.json or output.quiet or not on_terminal()
-    one, pause = await _load_bulk(app, id), _POLL_INTERVAL
-    with click.progressbar(length=max(1, one.total), label="decided", file=sys.stderr, hidden=hidden) as bar:
-        while one.ended_at is None:
-            bar.length = max(1, one.total)
-            bar.label = "decided" if one.paused_at is None else "paused"
-            bar.update(one.done + one.failed - bar.pos)
-            await asyncio.sleep(pause)
-            begun = clock()
-            one = await _load_bulk(app, id)
-            pause = max(_POLL_INTERVAL, _POLL_BACKOFF * (clock() - begun))
-        bar.update(one.done + one.failed - bar.pos)
-    return await _load_with_failures(app, id)
-
-
-async def _load_with_failures(app: Redrive, id: str) -> tuple[LetterSet, list[SetItem]]:
-    one = await _load_bulk(app, id)
-    failures = (await app.dlq.set_items(one.id, status="FAILED", limit=_MAX_FAILURES_SHOWN)).items if one.failed else []
-    return one, failures
-
-
-async def _load_bulk(app: Redrive, id: str) -> LetterSet:
-    from redrive.cli.options import find_bulk_id
-    from redrive.errors import NotFound
-
-    try:
-        return await app.dlq.set(await find_bulk_id(app, id))
-    except NotFound as error:
-        raise CommandFailed(f"{error}; `{hint('dlq', 'sets', 'list')}` shows them", NOT_FOUND) from error
-
-
-def _render_bulk(one: LetterSet, failures: list[SetItem]) -> list[str]:
-    from redrive.cli.dlq.decision import describe_mode
-    from redrive.cli.runs.explain import render_facts
-
-    lines = [
-        describe_bulk(one),
-        *render_facts(
-            begun=f"{one.created_at:%Y-%m-%d %H:%M:%S} UTC, {format_age(one.created_at)}, by {one.by}",
-            reason=one.reason,
-            how=None if one.mode is None else describe_mode(one.mode),
-            to_go=_describe_remaining(one) if one.ended_at is None else None,
-            paused=None if one.paused_at is None else f"{format_age(one.paused_at)}, by {one.paused_by}",
-            ended=None if one.ended_at is None else f"{one.ended_at:%Y-%m-%d %H:%M:%S} UTC",
-            stopped_by=one.stopped_by,
-            because=one.stopped_because,
-            its_runs=_describe_runs(one),
-        ),
-    ]
-    if failures:
-        lines += ["  refused", *(f"    {item.letter_id}: {escape_line(item.error or '')}" for item in failures)]
-        if one.failed > len(failures):
-            lines.append(f"  all of them:  {hint('dlq', 'sets', 'show', one.id, '--refused')}")
-    return lines
-
-
-def _describe_remaining(one: LetterSet) -> str:
-    """How many letters wait, and how long they take at the least."""
-    from redrive.duration import format_duration
-
-    least = one.seconds_left
-    return (
-        _format_remaining(one)
-        if not least
-        else f"{_format_remaining(one)}, which takes {format_duration(least)} or longer"
-    )
-
-
-def _describe_runs(one: LetterSet) -> str | None:
-    """How the runs stand that the set let go on."""
-    counts = {"succeeded": one.succeeded, "failed again": one.failed_again, "still going": one.still_going}
-    return ", ".join(f"{count:,} {how}" for how, count in counts.items() if count) or None
-
-
-def _list_refused(place: Target, id: str, pages: PageOptions, output: Output) -> None:
     async def fetch(app: Redrive, limit: int, cursor: str | None) -> Page[SetItem]:
-        one = await _load_bulk(app, id)
-        return await app.dlq.set_items(one.id, status="FAILED", limit=limit, cursor=cursor)
+        bulk = await _load_bulk(app, id)
+        return await app.dlq.set_items(bulk.id, status="FAILED", limit=limit, cursor=cursor)
 
     listing: Listing[SetItem] = Listing(
         fetch=fetch,
@@ -329,5 +128,228 @@ def _list_refused(place: Target, id: str, pages: PageOptions, output: Output) ->
     pages.show(place, listing, output)
 
 
-def _bulk_as_json(one: LetterSet) -> dict[str, object]:
-    return {**as_json(one), "pending": one.pending}
+def _add_change_command(action: str, help: str) -> None:
+    @sets.command(action, help=f"{help}\n\n\b\nExamples:\n  redrive dlq sets {action} 01k9x7")
+    @click.argument("id", metavar="SET")
+    @decision_options
+    def command(id: str, change: ChangeOptions, output: Output, place: Target) -> None:
+        _change_bulk(place, id, action, action, change, output)
+
+
+_add_change_command("stop", "Stop a set for good. Letters that are processed stay so.")
+_add_change_command(
+    "pause", "Pause a set until `dlq sets resume`, over restarts too. Letters in progress are finished."
+)
+_add_change_command("resume", "Resume a paused set where it stopped.")
+
+
+@sets.command()
+@click.argument("id", metavar="SET")
+@click.argument("rate", metavar="RATE")
+@decision_options
+def rate(id: str, rate: str, change: ChangeOptions, output: Output, place: Target) -> None:
+    """Change how many letters a set processes in a given time.
+
+    RATE is a whole number per second, minute or hour, such as 50/s, 600/m or 100/h. `none` removes the
+    limit. All nodes together keep to it.
+
+    \b
+    Examples:
+      redrive dlq sets rate 01k9x7 10/s
+      redrive dlq sets rate 01k9x7 none
+    """
+    limit = None if rate.lower() == "none" else parse_rate_option(rate)
+
+    _change_bulk(place, id, "rate", "change the rate of", change, output, limit)
+
+
+def _change_bulk(
+    place: Target, id: str, action: str, verb: str, change: ChangeOptions, output: Output, *arguments: str | None
+) -> None:
+    """Call `app.dlq.<action>_set` on a set, after a question."""
+
+    async def work(app: Redrive) -> LetterSet:
+        bulk = await _load_bulk(app, id)
+        details = f"{_ACTION_VERBS[bulk.action]}, remaining letters: {_format_remaining(bulk)}"
+        change.confirm(f"{verb.capitalize()} set {bulk.id} ({details})")
+        if change.dry_run:
+            return bulk
+        changed: LetterSet = await getattr(app.dlq, f"{action}_set")(bulk.id, *arguments, by=change.by)
+        return changed
+
+    bulk = run_on(place, work)
+    of_total = f" of {bulk.total:,}" if bulk.listed else ""
+    done = f"{'would ' + verb if change.dry_run else _PAST_TENSES[verb]} set {bulk.id}"
+    output.done(bulk.id, _bulk_as_json(bulk), f"{done} after {bulk.done + bulk.failed:,}{of_total} letters")
+
+
+def _format_remaining(bulk: LetterSet) -> str:
+    # Workers list the letters of a set after its start. Until they have finished, the number is a minimum.
+    if not bulk.listed and not bulk.pending:
+        return "not counted yet"
+    return f"{bulk.pending:,}{'' if bulk.listed else ' or more'}"
+
+
+def _bulk_as_json(bulk: LetterSet) -> dict[str, object]:
+    return {**as_json(bulk), "pending": bulk.pending}
+
+
+def describe_bulk(bulk: LetterSet) -> str:
+    """Describe a set in one line."""
+    letters = "its letters"
+    if bulk.total or bulk.listed:
+        letters = f"{bulk.done:,} of {bulk.total:,} letter{'s' * (bulk.total != 1)}"
+    refused = f", {bulk.failed:,} refused" if bulk.failed else ""
+    rate = f", at most {bulk.rate}" if bulk.rate and bulk.ended_at is None else ""
+    return f"set {bulk.id} {_ACTION_TEXTS[bulk.action]} {letters}{refused}{rate}: {bulk.status}"
+
+
+def follow_bulk(place: Target, id: str, output: Output) -> None:
+    """Wait until every letter of a set is processed; exit with 1 if some were refused or the set was stopped."""
+    import asyncio
+
+    from redrive.store.bulk import SetStatus
+
+    async def wait(app: Redrive) -> tuple[LetterSet, list[SetItem]]:
+        clock = asyncio.get_running_loop().time
+        hidden = output.json or output.quiet or not on_terminal()
+        bulk, pause = await _load_bulk(app, id), _POLL_INTERVAL
+        with click.progressbar(length=max(1, bulk.total), label="processed", file=sys.stderr, hidden=hidden) as bar:
+            while bulk.ended_at is None:
+                bar.length = max(1, bulk.total)
+                bar.label = "processed" if bulk.paused_at is None else "paused"
+                bar.update(bulk.done + bulk.failed - bar.pos)
+                await asyncio.sleep(pause)
+                started = clock()
+                bulk = await _load_bulk(app, id)
+                pause = max(_POLL_INTERVAL, _POLL_BACKOFF * (clock() - started))
+            bar.update(bulk.done + bulk.failed - bar.pos)
+        return await _load_with_failures(app, id)
+
+    try:
+        bulk, failures = run_on(place, wait)
+    except KeyboardInterrupt:
+        echo_err(f"\nThe set continues. To look at it again: {hint('dlq', 'sets', 'show', id)}")
+        raise click.exceptions.Exit(INTERRUPTED) from None
+    _show_bulk(bulk, failures, output)
+    if bulk.failed or bulk.status is not SetStatus.DONE:
+        raise click.exceptions.Exit(FAILED)
+
+
+async def _load_with_failures(app: Redrive, id: str) -> tuple[LetterSet, list[SetItem]]:
+    bulk = await _load_bulk(app, id)
+    if not bulk.failed:
+        return bulk, []
+    return bulk, (await app.dlq.set_items(bulk.id, status="FAILED", limit=_MAX_FAILURES_SHOWN)).items
+
+
+async def _load_bulk(app: Redrive, id: str) -> LetterSet:
+    from redrive.errors import NotFound
+
+    try:
+        return await app.dlq.set(await find_bulk_id(app, id))
+    except NotFound as error:
+        raise CommandFailed(f"{error}; `{hint('dlq', 'sets', 'list')}` shows them", NOT_FOUND) from error
+
+
+def _show_bulk(bulk: LetterSet, failures: list[SetItem], output: Output) -> None:
+    from redrive.cli.dlq.decision import describe_mode
+    from redrive.cli.runs.explain import render_facts
+    from redrive.duration import format_duration
+
+    at_least = f", at least {format_duration(bulk.seconds_left)}" if bulk.seconds_left else ""
+    runs = {"succeeded": bulk.succeeded, "failed again": bulk.failed_again, "in progress": bulk.still_going}
+    lines = [
+        describe_bulk(bulk),
+        *render_facts(
+            started=f"{bulk.created_at:%Y-%m-%d %H:%M:%S} UTC, {format_age(bulk.created_at)}, by {bulk.by}",
+            reason=bulk.reason,
+            mode=None if bulk.mode is None else describe_mode(bulk.mode),
+            remaining=f"{_format_remaining(bulk)}{at_least}" if bulk.ended_at is None else None,
+            paused=None if bulk.paused_at is None else f"{format_age(bulk.paused_at)}, by {bulk.paused_by}",
+            ended=None if bulk.ended_at is None else f"{bulk.ended_at:%Y-%m-%d %H:%M:%S} UTC",
+            stopped_by=bulk.stopped_by,
+            because=bulk.stopped_because,
+            runs=", ".join(f"{count:,} {state}" for state, count in runs.items() if count) or None,
+        ),
+    ]
+    if failures:
+        lines += ["  refused", *(f"    {item.letter_id}: {escape_line(item.error or '')}" for item in failures)]
+        if bulk.failed > len(failures):
+            lines.append(f"  all of them:  {hint('dlq', 'sets', 'show', bulk.id, '--refused')}")
+    output.done(bulk.id, _bulk_as_json(bulk), "\n".join(lines))
+
+
+class BulkDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """A decision on many letters: its verb, its start, and its preview if it has one."""
+
+    verb: str
+    begin: Callable[[Redrive], Awaitable[LetterSet]]
+    preview: Callable[[Redrive], Awaitable[DryRunOfMany]] | None = None
+
+
+def run_bulk_decision(place: Target, where: LetterFilter, decision: BulkDecision, options: DecisionOptions) -> None:
+    """Start a set, unless it is a dry run or no letter matches; `--wait` follows it."""
+    bulk = run_on(place, lambda app: _start_bulk(app, where, decision, options))
+    if bulk is None:
+        return
+    if options.wait:
+        follow_bulk(place, bulk.id, options.output)
+        return
+    options.output.done(bulk.id, bulk, describe_bulk(bulk))
+    if on_terminal():
+        echo_err(f"To follow it: {hint('dlq', 'sets', 'show', bulk.id)}")
+
+
+async def _start_bulk(
+    app: Redrive, where: LetterFilter, decision: BulkDecision, options: DecisionOptions
+) -> LetterSet | None:
+    from redrive.core.states import LetterStatus
+    from redrive.records import replace
+
+    verb, change = decision.verb, options.change
+    count = await app.dlq.count(replace(where, status=LetterStatus.OPEN))
+    if change.dry_run and decision.preview is not None:
+        plan = await decision.preview(app)
+        options.output.done("", plan, "\n".join([*_render_bulk_plan(plan, verb), "Nothing was changed."]))
+        return None
+    letters = _format_letter_count(count)
+    if change.dry_run or count == 0:
+        text = f"would {verb} {letters}" if count else "no open letter matches, so nothing was done"
+        options.output.done("", {"total": count}, text)
+        return None
+    question = f"{verb.capitalize()} {letters}"
+    if count < _TYPED_CONFIRMATION_FROM or change.yes:
+        change.confirm(question)
+    else:
+        change.require_yes(f"nothing was changed: give --yes to {verb} {letters} without a question")
+        with interruptible_prompt():
+            typed = click.prompt(f"{question}? Type {count} to continue", default="", show_default=False, err=True)
+        if typed.replace(",", "") != str(count):
+            raise CommandFailed("nothing was changed", REFUSED)
+    bulk = await decision.begin(app)
+    if not any(workflow.workers for workflow in await app.workflows.list()):
+        echo_err(f"No worker is running: the set waits for one. To start one: {worker_hint()}")
+    return bulk
+
+
+def _render_bulk_plan(plan: DryRunOfMany, verb: str) -> list[str]:
+    from redrive.cli.dlq.decision import render_plan
+
+    letters = _format_letter_count(plan.total)
+    accepted = f"{plan.checked - len(plan.refused):,} of"
+    if plan.checked < plan.total:
+        letters = f"{accepted} the first {plan.checked:,} of {letters}; the others were not checked"
+    elif plan.refused:
+        letters = f"{accepted} {letters}"
+    lines = [f"would {verb} {letters}"]
+    if plan.refused:
+        lines.append(f"{len(plan.refused):,} would be refused:")
+        lines += (f"  {refusal.letter_id}: {refusal.reason}" for refusal in plan.refused[:_MAX_REFUSALS])
+    if plan.sample:
+        lines += ["one of the others:" if plan.refused else "for example:", *render_plan(plan.sample[0])]
+    return lines
+
+
+def _format_letter_count(count: int) -> str:
+    return f"{count:,} dead letter{'s' * (count != 1)}"

@@ -1,4 +1,4 @@
-"""`redrive dlq replay` and `complete`."""
+"""`redrive dlq replay` and `complete`, and the options that every replay takes."""
 
 from __future__ import annotations
 
@@ -8,42 +8,52 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from redrive.cli.dlq.arguments import parse_json_object, parse_json_value, parse_retry_policy, parse_step_number
+from redrive.cli.dlq.arguments import (
+    act_on_letter,
+    decision_options,
+    describe_letters,
+    load_letter,
+    parse_json_object,
+    parse_json_value,
+    parse_retry_policy,
+    parse_step_number,
+)
+from redrive.cli.dlq.bulk import BulkDecision, run_bulk_decision
 from redrive.cli.dlq.list import selection_options
-from redrive.cli.messages import UsageError
-from redrive.cli.options import ChangeOptions, change_options
-from redrive.cli.output import Output, output_options
-from redrive.cli.target import Target, target_options
+from redrive.cli.messages import REFUSED, CommandFailed, UsageError
+from redrive.cli.options import ChangeOptions
+from redrive.cli.output import Output
+from redrive.cli.target import Target
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
-    from redrive.cli.dlq.decision import DecisionOptions, DecisionSubject, ReplayDecision
+    from redrive.cli.dlq.decision import DecisionSubject, ReplayDecision
     from redrive.desk.bulk import DryRunOfMany
     from redrive.desk.decisions import Replay
     from redrive.desk.models import DeadLetter
     from redrive.desk.preview import DryRun
     from redrive.store.filters import LetterFilter
 
-WAIT_OPTION = click.option("--wait", is_flag=True, help="Wait until it has ended; exit code 1 if it did not end well.")
+WAIT_OPTION = click.option("--wait", is_flag=True, help="Wait for the end of the run; exit code 1 if it fails.")
 _MODES = ("from_failed", "step_only", "from_step", "skip", "full")
 
 
 def replay_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options that every replay takes; it receives them as `options`."""
 
-    @click.option("--reason", metavar="TEXT", help="Why, for the record.")
+    @click.option("--reason", metavar="TEXT", help="The reason, for the audit log.")
     @click.option(
         "--retry",
         multiple=True,
         metavar="FIELD=VALUE",
-        help="Retry by this policy instead, such as max_retries=5; may be repeated.",
+        help="Replace the retry policy, for example max_retries=5; may be repeated.",
     )
     @click.option(
         "--new-operation",
         is_flag=True,
-        help="Give outside services new idempotency keys: they act again, even if they did before.",
+        help="Use new idempotency keys: outside services act again, even if they did before.",
     )
-    @click.option("--key", metavar="KEY", help="The same key is the same decision, whatever happened since.")
+    @click.option("--key", metavar="KEY", help="Idempotency key: the same key is the same decision.")
     @functools.wraps(command)
     def with_options(
         *args: Any, reason: str | None, retry: tuple[str, ...], new_operation: bool, key: str | None, **others: Any
@@ -62,14 +72,14 @@ def replay_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def input_edit_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command on `ids` the options that change an input; it receives them as `edits`."""
 
-    @click.option("--input", metavar="JSON", help="Run with this whole input; @FILE reads a file.")
-    @click.option("--patch", metavar="JSON", help="Change these fields of the input; null removes one.")
+    @click.option("--input", metavar="JSON", help="Replace the whole input; @FILE reads a file.")
+    @click.option("--patch", metavar="JSON", help="Change these fields of the input; null removes a field.")
     @functools.wraps(command)
     def with_edits(*args: Any, ids: tuple[str, ...], input: str | None, patch: str | None, **others: Any) -> Any:
         if input is not None and patch is not None:
-            raise UsageError("--input and --patch exclude each other: the whole input, or the fields that change")
+            raise UsageError("--input and --patch exclude each other: give the whole input, or the changed fields")
         if input is not None and (len(ids) != 1 or "-" in ids):
-            raise UsageError("--input replaces the whole input of one; --patch changes fields of many")
+            raise UsageError("--input replaces the input of a single letter or run: use --patch for several")
         edits = {"input": parse_json_object(input, "--input"), "patch": parse_json_object(patch, "--patch")}
         return command(*args, ids=ids, edits=edits, **others)
 
@@ -81,22 +91,19 @@ def input_edit_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--mode",
     type=click.Choice(_MODES, case_sensitive=False),
-    help="Where to begin; each is explained above.  [default: from_failed]",
+    help="Where to start, as explained above.  [default: from_failed]",
 )
-@click.option("--from-step", metavar="STEP", help="Begin at this step, by number or name; implies its mode.")
+@click.option("--from-step", metavar="STEP", help="Start at this step, by number or name; implies --mode from_step.")
 @input_edit_options
-@click.option("--output", "result", metavar="JSON", help="What the skipped step shall have given; implies skip.")
+@click.option("--output", "result", metavar="JSON", help="The result to use for the skipped step; implies --mode skip.")
 @replay_options
 @click.option(
     "--wait",
     is_flag=True,
-    help="Wait until the runs of the named letters have ended; exit code 1 if one did not end well. With "
-    "--all: wait until every letter was decided on, however its run ends; exit code 1 if some were refused "
-    "or the set was stopped.",
+    help="Wait for the end of the runs; exit code 1 if one fails. With --all: wait until every letter is "
+    "processed, but not for the runs; exit code 1 if some were refused or the set was stopped.",
 )
-@change_options
-@output_options
-@target_options
+@decision_options
 def replay(
     ids: tuple[str, ...],
     where: LetterFilter | None,
@@ -113,15 +120,15 @@ def replay(
 ) -> None:
     """Run dead letters again. `-` reads ids from standard input, --all takes all that match a filter.
 
-    What succeeded before is not done twice: recorded results are reused, and outside services see the
-    same idempotency keys. --dry-run says exactly what would happen.
+    Finished steps are not repeated: their recorded results are reused. Outside services receive the same
+    idempotency keys as before. --dry-run shows the plan and changes nothing.
 
     \b
-    from_failed  go on at the failed step
-    step_only    do the failed step and nothing else
-    from_step    do everything again from a step on
-    skip         take --output for the failed step's result, and go on
-    full         begin anew, as a new run
+    from_failed  resume from the failed step
+    step_only    run only the failed step
+    from_step    run everything again from a given step
+    skip         skip the failed step, with --output as its result
+    full         start over, as a new run
 
     \b
     Examples:
@@ -134,61 +141,44 @@ def replay(
     """
     from redrive.cli.dlq.decision import DecisionOptions, run_decision
 
-    chosen = mode or ("from_step" if from_step else "skip" if result is not None else "from_failed")
-    options |= edits
+    mode = mode or ("from_step" if from_step else "skip" if result is not None else "from_failed")
+    call = {**options, **edits, "by": change.by}
     if result is not None:
-        options["output"] = parse_json_value(result, "--output")
-    if chosen == "skip" and result is None:
-        raise UsageError("--mode skip takes --output: what the step shall have given, as JSON")
-    if chosen == "from_step" and from_step is None:
-        raise UsageError("--mode from_step takes --from-step: the step to begin at, by number or name")
-    asked = DecisionOptions(change=change, output=output, wait=wait)
-    if where is not None:
-        _replay_bulk(place, where, chosen, from_step, {**options, "rate": rate}, asked)
+        call["output"] = parse_json_value(result, "--output")
+    if mode == "skip" and result is None:
+        raise UsageError("--mode skip needs --output: the result to use for the skipped step, as JSON")
+    if mode == "from_step" and from_step is None:
+        raise UsageError("--mode from_step needs --from-step: the number or name of the step to start at")
+    decision_options = DecisionOptions(change=change, output=output, wait=wait)
+    if where is None:
+        run_decision(place, ids, make_replay_decision(mode, from_step=from_step, **call), decision_options)
         return
-    act = make_replay_decision(chosen, from_step=from_step, by=change.by, **options)
-    run_decision(place, ids, act, asked)
-
-
-def _replay_bulk(
-    place: Target,
-    where: LetterFilter,
-    mode: str,
-    from_step: str | None,
-    options: dict[str, Any],
-    asked: DecisionOptions,
-) -> None:
-    from redrive.cli.dlq.lookup import BulkDecision, run_bulk_decision
-
     if from_step is not None and not from_step.isdecimal():
-        raise UsageError("with --all, --from-step takes a step's number: a name may mean another step in each")
-    if options.pop("idempotency_key"):
-        raise UsageError("--key is for letters that are named: a set decides on each letter once anyway")
-    begin = None if from_step is None else parse_step_number(from_step)
-    call = {"mode": mode, "from_step": begin, "by": asked.change.by, **options}
+        raise UsageError("with --all, --from-step takes the number of a step: a name may mean several steps")
+    if call.pop("idempotency_key"):
+        raise UsageError("--key is for letters named by id: a set decides about each letter only once anyway")
+    call |= {"mode": mode, "from_step": None if from_step is None else parse_step_number(from_step), "rate": rate}
 
     async def preview(app: Redrive) -> DryRunOfMany:
         return cast("DryRunOfMany", await app.dlq.replay_many(where, dry_run=True, **call))
 
-    many = BulkDecision(verb="run again", begin=lambda app: app.dlq.replay_many(where, **call), preview=preview)
-    run_bulk_decision(place, where, many, asked)
+    bulk = BulkDecision(verb="run again", begin=lambda app: app.dlq.replay_many(where, **call), preview=preview)
+    run_bulk_decision(place, where, bulk, decision_options)
 
 
-@click.command()
+@click.command(short_help="Give the result of the failed step by hand.")
 @click.argument("id", metavar="LETTER")
 @click.option("--output", "result", required=True, metavar="JSON", help="The step's result; @FILE reads a file.")
-@click.option("--reason", metavar="TEXT", help="Why, for the record.")
+@click.option("--reason", metavar="TEXT", help="The reason, for the audit log.")
 @WAIT_OPTION
-@change_options
-@output_options
-@target_options
+@decision_options
 def complete(
     id: str, result: str, reason: str | None, wait: bool, change: ChangeOptions, output: Output, place: Target
 ) -> None:
-    """Give the failed step's result by hand, and let the run go on with it.
+    """Give the result of the failed step by hand. The run continues with it.
 
-    For work that was done outside: the payment was made by telephone, and this is its number. The result
-    is checked against the step's type.
+    For work that was done elsewhere: the customer paid by telephone, and this is the payment number. The
+    result is checked against the step's type.
 
     \b
     Examples:
@@ -197,14 +187,14 @@ def complete(
     """
     from redrive.cli.dlq.decision import DecisionOptions, run_decision
 
-    act = make_replay_decision("complete", output=parse_json_value(result, "--output"), by=change.by, reason=reason)
-    run_decision(place, [id], act, DecisionOptions(change=change, output=output, wait=wait))
+    value = parse_json_value(result, "--output")
+    decision = make_replay_decision("complete", output=value, by=change.by, reason=reason)
+    run_decision(place, [id], decision, DecisionOptions(change=change, output=output, wait=wait))
 
 
 def make_replay_decision(mode: str, *, from_step: str | None = None, **options: Any) -> ReplayDecision:
-    """The decision to replay letters in this way."""
+    """Make the decision to replay letters in a mode."""
     from redrive.cli.dlq.decision import DecisionSubject, ReplayDecision
-    from redrive.cli.dlq.lookup import act_on_letter, describe_letters, load_letter
     from redrive.core.states import LetterStatus
 
     letters: dict[str, DeadLetter] = {}
@@ -212,36 +202,34 @@ def make_replay_decision(mode: str, *, from_step: str | None = None, **options: 
     async def find(app: Redrive, id: str) -> DecisionSubject:
         letter = await load_letter(app, id)
         letters[letter.id] = letter
-        settled = letter.status is not LetterStatus.OPEN
         return DecisionSubject(
             id=letter.id,
             name=describe_letters([letter]),
             workflow=letter.workflow,
-            settled=settled,
+            settled=letter.status is not LetterStatus.OPEN,
             decisions=len(letter.replays),
         )
 
     async def make(app: Redrive, subject: DecisionSubject, dry_run: bool) -> Replay | DryRun:
         letter = letters[subject.id]
-        begin = None if from_step is None else _find_step_index(letter, from_step)
-        call = functools.partial(app.dlq.replay, letter.id, mode, from_step=begin, dry_run=dry_run, **options)
+        start = None if from_step is None else _find_step_index(letter, from_step)
+        call = functools.partial(app.dlq.replay, letter.id, mode, from_step=start, dry_run=dry_run, **options)
         return await act_on_letter(letter, call)
 
     return ReplayDecision(find=find, make=make)
 
 
 def _find_step_index(letter: DeadLetter, step: str) -> int:
-    """The index of a step that was named by it or by its name."""
+    """Return the index of a step, given as its index or its name."""
     from redrive.core.states import EntryKind
-    from redrive.errors import InputError
 
     if step.isdecimal():
         return parse_step_number(step)
-    steps = [one for one in letter.steps if one.kind is EntryKind.STEP and not one.superseded]
-    found = [one.index for one in steps if one.name == step]
+    steps = [each for each in letter.steps if each.kind is EntryKind.STEP and not each.superseded]
+    found = [each.index for each in steps if each.name == step]
     if len(found) == 1:
         return found[0]
     if found:
-        raise InputError(f"step {step!r} was called {len(found)} times: give its number, one of {found}")
-    known = ", ".join(f"{one.index} {one.name}" for one in steps) or "none"
-    raise InputError(f"no step {step!r} is recorded; the recorded steps are {known}")
+        raise CommandFailed(f"step {step!r} was called {len(found)} times: give its number, one of {found}", REFUSED)
+    known = ", ".join(f"{each.index} {each.name}" for each in steps) or "none"
+    raise CommandFailed(f"step {step!r} is not recorded: the recorded steps are {known}", REFUSED)

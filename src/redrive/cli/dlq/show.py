@@ -1,14 +1,14 @@
-"""One dead letter as a person reads it, who need not be a programmer."""
+"""The page of one dead letter, readable for users who are not programmers."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Iterator
-from datetime import datetime
+
+import msgspec
 
 from redrive.cli.dlq.decision import describe_mode, render_changes
-from redrive.cli.dlq.lookup import advise_on_outcome
 from redrive.cli.messages import hint
 from redrive.cli.output import as_json, escape_line, fold_text, format_age, style_text
 from redrive.cli.runs.explain import render_facts, render_payload, render_timeline, terminal_width
@@ -16,55 +16,106 @@ from redrive.core.audit import REPLAY_EVENTS, AuditEvent
 from redrive.core.failure_reason import FIXABLE_BY_EDIT, LetterCode
 from redrive.core.roles import DEFAULT_TENANT
 from redrive.core.states import CLOSED_LETTER_STATUSES, EXECUTED_KINDS, LetterStatus, StepStatus
-from redrive.desk.models import AuditRecord, DeadLetter, ReplayRecord, StepRecord
+from redrive.desk.models import AuditRecord, DeadLetter, LetterOutcome, StepRecord, find_letter_outcome
 from redrive.policy import RetryPolicy
 
 _CODE_TEXTS = {
-    LetterCode.COMPENSATION_FAILED: "undoing what was done failed as well",
-    LetterCode.INFRASTRUCTURE_FAILURE: "workers died with it, or the store under it failed",
-    LetterCode.PARSE_ERROR: "its input cannot be read",
-    LetterCode.VALIDATION_FAILED: "some of its data is not as it must be; correcting the input may mend it",
-    LetterCode.POLICY_VIOLATION: "its code or its data is not what it may be; a developer must look",
-    LetterCode.TIMEOUT: "it took longer than it may",
-    LetterCode.EXHAUSTED_RETRIES: "it was tried as often as it may be, and failed each time",
-    LetterCode.DEPENDENCY_UNAVAILABLE: "a service that it needs did not answer",
-    LetterCode.NON_RETRYABLE: "the error is of a kind that trying again does not mend",
+    LetterCode.COMPENSATION_FAILED: "The rollback failed.",
+    LetterCode.INFRASTRUCTURE_FAILURE: "The worker crashed, or the database failed.",
+    LetterCode.PARSE_ERROR: "The input cannot be read.",
+    LetterCode.VALIDATION_FAILED: "Some of the data is invalid. Correct it and run it again.",
+    LetterCode.POLICY_VIOLATION: "The code or the data broke a rule. Ask a developer.",
+    LetterCode.TIMEOUT: "It exceeded its time limit.",
+    LetterCode.EXHAUSTED_RETRIES: "All attempts failed.",
+    LetterCode.DEPENDENCY_UNAVAILABLE: "A service that it needs did not answer.",
+    LetterCode.NON_RETRYABLE: "Retrying does not help with this error.",
 }
-_STATUS_TEXTS = {StepStatus.DLQ: "failed", StepStatus.RETRYING: "to be tried again"}
-_OUTCOME_TEXTS = {
-    None: "it is under way",
+_STATUS_TEXTS = {StepStatus.DLQ: "failed", StepStatus.RETRYING: "retry scheduled"}
+_REPLAY_TEXTS = {
+    None: "in progress",
     "SUCCESS": "it succeeded",
-    "PARTIAL": "that step succeeded, more would follow",
-    "COMPENSATED": "everything was undone",
-    "CANCELLED": "it was cancelled before it ended",
+    "PARTIAL": "the step succeeded, more steps would follow",
+    "COMPENSATED": "it was rolled back",
+    "CANCELLED": "it was cancelled",
+}
+_OUTCOME_TEXTS = {
+    LetterOutcome.SUCCEEDED: "It was run again and succeeded. Nothing is left to do.",
+    LetterOutcome.PARTLY_SUCCEEDED: "Its failed step alone was run again and succeeded. The run is not finished.",
+    LetterOutcome.UNDONE: "Its run was rolled back. Nothing is left to do.",
+    LetterOutcome.CANCELLED: (
+        "It was run again and cancelled before it ended. Its work was not done, and a cancelled run cannot "
+        "continue: start a new run if the work is still needed."
+    ),
+    LetterOutcome.REPLAY_RUNNING: "It was run again as run {run}, which is in progress.",
+    LetterOutcome.FAILED_AGAIN: "It was run again and failed again.",
+    LetterOutcome.EXPIRED: "It expired without a decision. Its work was not done.",
+    LetterOutcome.CLOSED: "It was closed as {status}{by}{why}. Nothing is left to do.",
+}
+_RERUN_PURPOSES = {
+    LetterOutcome.PARTLY_SUCCEEDED: "continue it",
+    LetterOutcome.FAILED_AGAIN: "run it again",
+    LetterOutcome.EXPIRED: "run it again",
+    LetterOutcome.CLOSED: "run it anyway",
 }
 _MAX_RESULT_LENGTH = 200  # of a step's result
 _MAX_STACK_LINES = 8
 
 
+class OutcomeAdvice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The outcome of a closed letter as a sentence, and the next command with its purpose, if there is one."""
+
+    sentence: str
+    purpose: str = ""
+    command: tuple[str, ...] = ()
+
+
+def advise_on_outcome(letter: DeadLetter) -> OutcomeAdvice | None:
+    """Return the outcome of a closed letter and the next command; None while the letter is not closed."""
+    outcome = find_letter_outcome(letter)
+    if outcome is None:
+        return None
+    run = letter.replays[-1].run_id if letter.replays else letter.run_id
+    by = f" by {letter.closed_by}" if letter.closed_by else ""
+    why = f": {escape_line(letter.resolution)}" if letter.resolution else ""
+    sentence = _OUTCOME_TEXTS[outcome].format(run=run, status=letter.status, by=by, why=why)
+    purpose = _RERUN_PURPOSES.get(outcome)
+    if purpose is None:
+        return OutcomeAdvice(sentence=sentence, purpose="see how it ended", command=("runs", "show", run))
+    if letter.purged:
+        return OutcomeAdvice(sentence=f"{sentence} Its run was purged, so it cannot run again.")
+    return OutcomeAdvice(sentence=sentence, purpose=purpose, command=("runs", "retry", letter.run_id))
+
+
 def render_letter(letter: DeadLetter) -> list[str]:
-    """The lines of `dlq show`."""
-    return [
-        *_render_header(letter),
-        *_render_section("what was tried", _render_attempts(letter)),
-        *_render_section("the input", render_payload("input", letter.input)[1:]),
-        *_render_section("what the steps gave", list(_render_results(letter))),
-        *_render_section("what was done about it", _render_history(letter)),
-        *_render_section("for a developer", _render_technical(letter)),
-        *_render_section("what you can do now", list(_list_next_commands(letter))),
-    ]
+    """Render the lines of `dlq show`."""
+    over = letter.status is not LetterStatus.REPLAYING
+    timeline = render_timeline(letter.steps, now=letter.failed_at, width=terminal_width(), over=over)
+    commands = _list_next_commands(letter)
+    width = max((len(title) + 1 for title, _ in commands), default=0)
+    sections = {
+        "attempts": timeline,
+        "input": render_payload("input", letter.input)[1:],
+        "step results": _render_results(letter),
+        "activity": _render_history(letter),
+        "for developers": _render_technical(letter),
+        "next commands": [f"  {title + ':':<{width}} {hint(*words)}" for title, words in commands],
+    }
+    lines = _render_header(letter)
+    for title, content in sections.items():
+        lines += ["", style_text(title, bold=True), *content] if content else []
+    return lines
 
 
 def _render_header(letter: DeadLetter) -> list[str]:
-    status = style_text(letter.status, fg="green" if letter.status in CLOSED_LETTER_STATUSES else "red", bold=True)
-    what = [fold_text(f"  {line}", sys.stdout) for line in _explain_letter(letter)]
+    is_closed = letter.status in CLOSED_LETTER_STATUSES
+    status = style_text(letter.status, fg="green" if is_closed else "red", bold=True)
     return [
         f"dead letter {letter.id}  {escape_line(letter.workflow)}  {status}",
         "",
-        *what,
+        *(fold_text(f"  {line}", sys.stdout) for line in _explain_letter(letter)),
         "",
         *render_facts(
-            owner=letter.owner or (None if letter.status in CLOSED_LETTER_STATUSES else "nobody yet"),
+            owner=letter.owner or (None if is_closed else "unassigned"),
             tags=" ".join(letter.tags) or None,
             correlation=letter.correlation_id,
             trace=letter.trace_id,
@@ -77,88 +128,81 @@ def _render_header(letter: DeadLetter) -> list[str]:
 
 
 def _explain_letter(letter: DeadLetter) -> Iterator[str]:
-    """What happened, why it is here, and how it stands, each in a sentence."""
-    what = f"step {letter.step!r} of {letter.workflow!r}" if letter.step else f"workflow {letter.workflow!r}"
+    """Yield what happened, the kind of failure, and the state of the letter."""
+    subject = f"step {letter.step!r} of {letter.workflow!r}" if letter.step else f"workflow {letter.workflow!r}"
     times = f", after {letter.attempts} attempts" if letter.attempts > 1 else ""
-    said = escape_line(" ".join(letter.message.split()))
-    when = f"{_format_time(letter.failed_at)} ({format_age(letter.failed_at)})"
-    yield f"{when} {what} failed{times}: {said or letter.error_type}"
-    yield f"It is here because {_CODE_TEXTS[LetterCode(letter.code)]}."
-    match letter.status:
-        case LetterStatus.OPEN if letter.replay_count:
-            times = _format_times(letter.replay_count)
-            yield f"It was run again {times} since, and failed again. It waits for a person."
-        case LetterStatus.OPEN:
-            yield "It waits for a person."
-        case LetterStatus.REPLAYING:
-            yield f"It is running again, as run {letter.run_id}."
-        case LetterStatus.RESOLVED | LetterStatus.IGNORED | LetterStatus.EXPIRED:
-            stands = advise_on_outcome(letter)
-            assert stands is not None
-            yield stands.sentence
+    message = escape_line(" ".join(letter.message.split())) or letter.error_type
+    when = f"{letter.failed_at:%Y-%m-%d %H:%M:%S} UTC ({format_age(letter.failed_at)})"
+    yield f"{when} {subject} failed{times}: {message}"
+    yield _CODE_TEXTS[LetterCode(letter.code)]
+    outcome = advise_on_outcome(letter)
+    if outcome is not None:
+        yield outcome.sentence
+    elif letter.status is LetterStatus.REPLAYING:
+        yield f"It is running again, as run {letter.run_id}."
+    elif letter.replay_count:
+        times = "once" if letter.replay_count == 1 else f"{letter.replay_count} times"
+        yield f"It was run again {times} and failed again. It needs a decision."
+    else:
+        yield "It needs a decision."
 
 
-def _render_attempts(letter: DeadLetter) -> list[str]:
-    over = letter.status is not LetterStatus.REPLAYING
-    return render_timeline(letter.steps, now=letter.failed_at, width=terminal_width(), over=over)
-
-
-def _render_results(letter: DeadLetter) -> Iterator[str]:
+def _render_results(letter: DeadLetter) -> list[str]:
+    interrupted = _find_interrupted_steps(letter)
+    lines = []
     for step in letter.steps:
         if step.kind not in EXECUTED_KINDS:
             continue
-        cut_short = step in _find_interrupted_steps(letter)
-        gave = "cut short, nobody knows whether it happened" if cut_short else _describe_step_result(step)
-        before = ", set aside by a replay" if step.superseded else ""
-        yield fold_text(f"  {step.index} {escape_line(step.name)}{before}: {gave}", sys.stdout, deeper="    ")
+        if step in interrupted:
+            result = "cut short, outcome unknown"
+        elif step.status in (StepStatus.SUCCESS, StepStatus.SKIPPED):
+            value = escape_line(json.dumps(as_json(step.output), ensure_ascii=False))
+            if len(value) > _MAX_RESULT_LENGTH:
+                value = f"{value[: _MAX_RESULT_LENGTH - 1]}… (--json shows all)"
+            result = ("given by hand: " if step.by_hand else "") + value
+        else:
+            result = f"{_STATUS_TEXTS.get(step.status, step.status.lower())}, no result"
+        replaced = ", replaced by a replay" if step.superseded else ""
+        line = f"  {step.index} {escape_line(step.name)}{replaced}: {result}"
+        lines.append(fold_text(line, sys.stdout, deeper="    "))
+    return lines
 
 
 def _find_interrupted_steps(letter: DeadLetter) -> list[StepRecord]:
-    """Steps that were under way when the run ended."""
+    """Return the steps that were in progress when the run ended."""
     if letter.status is LetterStatus.REPLAYING:
         return []
     steps = (step for step in letter.steps if step.kind in EXECUTED_KINDS and not step.superseded)
     return [step for step in steps if step.status is StepStatus.RUNNING]
 
 
-def _describe_step_result(step: StepRecord) -> str:
-    if step.status in (StepStatus.SUCCESS, StepStatus.SKIPPED):
-        return ("given by hand: " if step.by_hand else "") + _format_value(step.output)
-    return f"{_STATUS_TEXTS.get(step.status, step.status.lower())}, no result"
-
-
 def _render_history(letter: DeadLetter) -> list[str]:
-    """Replays with how they ended, and all else that the audit log knows of the letter, in order of time."""
-    told = [(replay.at, _render_replay(replay)) for replay in letter.replays]
-    told += [(line.at, _render_audit_entry(line)) for line in letter.history if line.event not in REPLAY_EVENTS]
-    return [line for _, lines in sorted(told, key=lambda pair: pair[0]) for line in lines]
+    """Render the replays with their results, and the other audit records of the letter, in order of time."""
+    entries = []
+    for replay in letter.replays:
+        result = _REPLAY_TEXTS.get(replay.outcome, "failed again")
+        text = f"ran it again, {describe_mode(replay.mode)}: {result}"
+        entries.append((replay.at, replay.by, text, replay.reason, render_changes(replay.changes)))
+    for record in letter.history:
+        if record.event not in REPLAY_EVENTS:
+            entries.append((record.at, record.by, _describe_record(record), record.reason, []))
+    lines = []
+    for at, by, text, reason, changes in sorted(entries, key=lambda entry: entry[0]):
+        why = f" ({escape_line(reason)})" if reason else ""
+        line = f"  {at:%Y-%m-%d %H:%M} {escape_line(by)}: {text}{why}"
+        lines += [fold_text(line, sys.stdout, deeper="    "), *(f"      {change}" for change in changes)]
+    return lines
 
 
-def _render_replay(replay: ReplayRecord) -> list[str]:
-    ended = _OUTCOME_TEXTS.get(replay.outcome, "failed again")
-    return [
-        _format_entry(replay.at, replay.by, f"ran it again, {describe_mode(replay.mode)}: {ended}", replay.reason),
-        *(f"      {line}" for line in render_changes(replay.changes)),
-    ]
-
-
-def _render_audit_entry(line: AuditRecord) -> list[str]:
-    return [_format_entry(line.at, line.by, _describe_audit_entry(line), line.reason)]
-
-
-def _describe_audit_entry(line: AuditRecord) -> str:
-    if line.event == AuditEvent.LETTER_COMMENTED:
-        return f"said: {escape_line(str(line.after))}"
-    if line.event == AuditEvent.LETTER_ASSIGNED:
-        return f"assigned it to {escape_line(str(line.after)) if line.after else 'nobody'}"
-    if line.event == AuditEvent.LETTER_TAGGED:
-        return f"tagged it: {escape_line(str(line.after)) or 'no tags'}"
-    return line.label
-
-
-def _format_entry(at: datetime, by: str, text: str, reason: str | None) -> str:
-    why = f" ({escape_line(reason)})" if reason else ""
-    return fold_text(f"  {at:%Y-%m-%d %H:%M} {escape_line(by)}: {text}{why}", sys.stdout, deeper="    ")
+def _describe_record(record: AuditRecord) -> str:
+    value = escape_line(str(record.after)) if record.after else ""
+    if record.event == AuditEvent.LETTER_COMMENTED:
+        return f"commented: {value}"
+    if record.event == AuditEvent.LETTER_ASSIGNED:
+        return f"assigned it to {value}" if value else "unassigned it"
+    if record.event == AuditEvent.LETTER_TAGGED:
+        return f"tagged it: {value or 'no tags'}"
+    return record.label
 
 
 def _render_technical(letter: DeadLetter) -> list[str]:
@@ -177,53 +221,33 @@ def _render_technical(letter: DeadLetter) -> list[str]:
     ]
 
 
-def _list_next_commands(letter: DeadLetter) -> Iterator[str]:
-    """The commands that lead on, the most likely one first."""
+def _list_next_commands(letter: DeadLetter) -> list[tuple[str, tuple[str, ...]]]:
+    """List the next commands with their titles, the most likely one first."""
+    id, run = letter.id, letter.run_id
     if letter.status is LetterStatus.REPLAYING:
-        yield _format_command("follow it", "runs", "watch", letter.run_id)
-        return
-    stands = advise_on_outcome(letter)
-    if stands is not None:
-        if stands.command:
-            yield _format_command(stands.title, *stands.command)
-        return
+        return [("follow it", ("runs", "watch", run))]
+    outcome = advise_on_outcome(letter)
+    if outcome is not None:
+        return [(outcome.purpose, outcome.command)] if outcome.command else []
+    resolve = ("resolve", ("dlq", "resolve", id, "--reason", "TEXT"))
     if letter.code == LetterCode.COMPENSATION_FAILED:
-        yield _format_command("what is undone", "saga", "show", letter.run_id)
-        yield _format_command("go on with it", "saga", "resume", letter.run_id)
-        yield _format_command("leave it out", "saga", "skip", letter.run_id, "STEP")
-        yield _format_command("done by hand", "saga", "done", letter.run_id, "STEP")
-        yield _format_command("settled", "dlq", "resolve", letter.id, "--reason", "TEXT")
-        return
-    again, edit = (
-        _format_command("run it again", "dlq", "replay", letter.id),
-        _format_command("correct it", "dlq", "edit", letter.id),
-    )
-    yield from (edit, again) if letter.code in FIXABLE_BY_EDIT else (again, edit)
-    yield _format_command("look first", "dlq", "replay", letter.id, "--dry-run")
-    if letter.step or _find_interrupted_steps(letter):
-        yield _format_command("done by hand", "dlq", "complete", letter.id, "--output", "JSON")
-    yield _format_command("take it", "dlq", "assign", letter.id)
-    yield _format_command("comment", "dlq", "comment", letter.id, "TEXT")
-    yield _format_command("settled", "dlq", "resolve", letter.id, "--reason", "TEXT")
-    yield _format_command("not needed", "dlq", "ignore", letter.id, "--reason", "TEXT")
-
-
-def _format_command(title: str, *words: str) -> str:
-    return f"  {title + ':':<13} {hint(*words)}"
-
-
-def _render_section(title: str, lines: list[str]) -> list[str]:
-    return ["", style_text(title, bold=True), *lines] if lines else []
-
-
-def _format_value(value: object) -> str:
-    text = escape_line(json.dumps(as_json(value), ensure_ascii=False))
-    return text if len(text) <= _MAX_RESULT_LENGTH else f"{text[: _MAX_RESULT_LENGTH - 1]}… (--json shows all)"
-
-
-def _format_times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
-
-
-def _format_time(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+        return [
+            ("see rollback", ("saga", "show", run)),
+            ("resume", ("saga", "resume", run)),
+            ("skip a step", ("saga", "skip", run, "STEP")),
+            ("mark as done", ("saga", "done", run, "STEP")),
+            resolve,
+        ]
+    replays = [("run it again", ("dlq", "replay", id)), ("correct it", ("dlq", "edit", id))]
+    if letter.code in FIXABLE_BY_EDIT:
+        replays.reverse()
+    complete = ("enter result", ("dlq", "complete", id, "--output", "JSON"))
+    return [
+        *replays,
+        ("preview", ("dlq", "replay", id, "--dry-run")),
+        *([complete] if letter.step or _find_interrupted_steps(letter) else []),
+        ("assign to me", ("dlq", "assign", id)),
+        ("comment", ("dlq", "comment", id, "TEXT")),
+        resolve,
+        ("ignore", ("dlq", "ignore", id, "--reason", "TEXT")),
+    ]

@@ -1,16 +1,18 @@
-"""`redrive dlq assign`, `comment` and `tag`: note something on letters."""
+"""`redrive dlq assign`, `comment`, `tag`, `resolve`, `ignore` and `groups`."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import functools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import click
-import msgspec
 
+from redrive.cli.dlq.arguments import act_on_letter, decision_options, describe_letters, load_letter
+from redrive.cli.dlq.bulk import BulkDecision, run_bulk_decision
 from redrive.cli.dlq.list import join_error_and_reason, selection_options
-from redrive.cli.messages import UsageError, hint
-from redrive.cli.options import ChangeOptions, change_options, exit_if_failed, for_each_id
+from redrive.cli.messages import CONFLICT, CommandFailed, UsageError, hint
+from redrive.cli.options import ChangeOptions, exit_if_failed, for_each_id, read_ids
 from redrive.cli.output import Column, Output, display_tenant, echo, format_age, on_terminal, output_options
 from redrive.cli.pager import Listing, PageOptions, page_options
 from redrive.cli.target import Target, run_on, target_options
@@ -21,30 +23,18 @@ if TYPE_CHECKING:
     from redrive.desk.presenter import FailureGroup, GroupList
     from redrive.store.filters import LetterFilter
 
-# -- `redrive dlq assign`, `comment` and `tag`: note something on letters --------------------------------
-
-
-class LetterChange(msgspec.Struct, frozen=True, kw_only=True):
-    """Something to do to letters: its words, the doing, and whether it closes them, which is asked first."""
-
-    verb: str
-    done: str
-    make: Callable[[Redrive, str], Awaitable[DeadLetter]]
-    closes: bool = False
-    details: str = ""
+_BAR_CHARACTERS = "▁▂▃▄▅▆▇█"
 
 
 @click.command()
 @click.argument("ids", nargs=-1, required=True, metavar="LETTER...")
-@click.option("--to", metavar="NAME", help="Who looks after it.  [default: you]")
-@click.option("--nobody", is_flag=True, help="Nobody looks after it any more.")
-@change_options
-@output_options
-@target_options
+@click.option("--to", metavar="NAME", help="The new owner.  [default: you]")
+@click.option("--nobody", is_flag=True, help="Leave the letters unassigned.")  # language: the option's name
+@decision_options
 def assign(
     ids: tuple[str, ...], to: str | None, nobody: bool, change: ChangeOptions, output: Output, place: Target
 ) -> None:
-    """Say who looks after letters. `-` reads ids from standard input.
+    """Assign letters to a person. `-` reads ids from standard input.
 
     \b
     Examples:
@@ -52,47 +42,37 @@ def assign(
       redrive dlq assign dl-01k9x7 --to kim
     """
     if to is not None and nobody:
-        raise UsageError("--to and --nobody exclude each other")
-    if to is not None and not to.strip():  # what a script gives whose variable is not set
-        raise UsageError("--to is empty: give a name, leave --to out to take it yourself, or give --nobody")
+        raise UsageError("--to and --nobody exclude each other")  # language: the option's name
+    if to is not None and not to.strip():  # a script gives this when its variable is not set
+        raise UsageError(
+            "--to is empty: give a name, leave --to out to take it yourself, or give --nobody"  # language: the option
+        )
     owner = None if nobody else change.by if to is None else to
-    note = LetterChange(
-        verb="assign",
-        done="assigned",
-        make=lambda app, id: app.dlq.assign(id, to=owner, by=change.by),
-        details=f" to {owner or 'nobody'}",
-    )
-    change_letters(place, ids, note, change, output)
+    verb, details = ("assign", f" to {owner}") if owner else ("unassign", "")
+    _change_letters(place, ids, change, output, "assign", {"to": owner}, verb=verb, past=f"{verb}ed", details=details)
 
 
 @click.command()
 @click.argument("id", metavar="LETTER")
 @click.argument("text", metavar="TEXT")
-@change_options
-@output_options
-@target_options
+@decision_options
 def comment(id: str, text: str, change: ChangeOptions, output: Output, place: Target) -> None:
-    """Say something about a letter, for whoever looks at it next.
+    """Add a comment to a letter.
 
     \b
     Examples:
       redrive dlq comment dl-01k9x7 "asked the bank, they answer tomorrow"
     """
-    note = LetterChange(
-        verb="comment on", done="commented on", make=lambda app, id: app.dlq.comment(id, text, by=change.by)
-    )
-    change_letters(place, [id], note, change, output)
+    _change_letters(place, [id], change, output, "comment", {"text": text}, verb="comment on", past="commented on")
 
 
 @click.command()
 @click.argument("id", metavar="LETTER")
 @click.argument("tags", nargs=-1, metavar="[TAG]...")
-@click.option("--none", is_flag=True, help="Take all tags away.")
-@change_options
-@output_options
-@target_options
+@click.option("--none", is_flag=True, help="Remove all tags.")
+@decision_options
 def tag(id: str, tags: tuple[str, ...], none: bool, change: ChangeOptions, output: Output, place: Target) -> None:
-    """Mark a letter with words, in place of those it has. `-` as LETTER reads ids from standard input.
+    """Replace the tags of a letter. `-` as LETTER reads ids from standard input.
 
     \b
     Examples:
@@ -100,22 +80,28 @@ def tag(id: str, tags: tuple[str, ...], none: bool, change: ChangeOptions, outpu
       redrive dlq tag dl-01k9x7 --none
     """
     if bool(tags) == none:
-        raise UsageError("give the tags that the letter is to have, or --none")
-    note = LetterChange(
-        verb="tag",
-        done="tagged",
-        make=lambda app, id: app.dlq.tag(id, tags, by=change.by),
-        details=f": {' '.join(tags) or 'no tags'}",
-    )
-    change_letters(place, [id], note, change, output)
+        raise UsageError("give the new tags of the letter, or --none to remove them")
+    details = f": {' '.join(tags) or 'no tags'}"
+    _change_letters(place, [id], change, output, "tag", {"tags": tags}, verb="tag", past="tagged", details=details)
 
 
-def change_letters(
-    place: Target, ids: Sequence[str], note: LetterChange, change: ChangeOptions, output: Output
+def _change_letters(
+    place: Target,
+    ids: Sequence[str],
+    change: ChangeOptions,
+    output: Output,
+    method: str,
+    arguments: dict[str, Any],
+    *,
+    verb: str,
+    past: str,
+    details: str = "",
+    closes: bool = False,
 ) -> None:
-    """Do it to each; one that cannot be found or changed does not keep the others from it."""
-    from redrive.cli.dlq.lookup import act_on_letter, describe_letters, load_letter, require_open
-    from redrive.cli.options import read_ids
+    """Call a method of `app.dlq` on each letter; an error of one does not stop the others.
+
+    `closes`: the change closes the letters, so the user confirms it.
+    """
     from redrive.core.states import LetterStatus
 
     found: dict[str, DeadLetter] = {}
@@ -124,117 +110,99 @@ def change_letters(
         letter = await load_letter(app, id)
         found[letter.id] = letter
 
-    async def one(app: Redrive, id: str) -> None:
+    async def apply(app: Redrive, id: str) -> None:
+        letter = found[id]
         if change.dry_run:
-            if note.closes:
-                require_open(found[id])
-            output.done(id, found[id], f"would {note.verb} {id}{note.details}")
+            if closes and letter.status is not LetterStatus.OPEN:
+                raise CommandFailed(f"{id} is {letter.status} already, so it cannot be closed", CONFLICT)
+            output.done(id, letter, f"would {verb} {id}{details}")
             return
-        letter = await act_on_letter(found[id], lambda: note.make(app, id))
-        output.done(id, letter, f"{note.done} {id}{note.details}")
+        call = functools.partial(getattr(app.dlq, method), id, by=change.by, **arguments)
+        output.done(id, await act_on_letter(letter, call), f"{past} {id}{details}")
 
     async def work(app: Redrive) -> int:
         missing = await for_each_id(read_ids(ids), lambda id: find(app, id))
-        if note.closes and any(letter.status is LetterStatus.OPEN for letter in found.values()):
-            change.confirm(f"{note.verb.capitalize()} {describe_letters(list(found.values()))}: it will not run again")
-        return max(missing, await for_each_id(list(found), lambda id: one(app, id)))
+        if closes and any(letter.status is LetterStatus.OPEN for letter in found.values()):
+            change.confirm(f"{verb.capitalize()} {describe_letters(list(found.values()))} without running it again")
+        return max(missing, await for_each_id(list(found), lambda id: apply(app, id)))
 
     exit_if_failed(run_on(place, work))
 
 
-# -- `redrive dlq resolve` and `ignore`: close letters without running them again ------------------------
+def _make_close_command(verb: str, help: str, reason_help: str) -> click.Command:
+    """Make a command that closes letters without running them again."""
+
+    @click.command(verb, help=help)
+    @selection_options
+    @click.option("--reason", metavar="TEXT", help=reason_help)
+    @click.option(
+        "--wait",
+        is_flag=True,
+        help="With --all: wait until all letters are processed; exit code 1 if some were refused or it was stopped.",
+    )
+    @decision_options
+    def close(
+        ids: tuple[str, ...],
+        where: LetterFilter | None,
+        rate: str | None,
+        reason: str | None,
+        wait: bool,
+        change: ChangeOptions,
+        output: Output,
+        place: Target,
+    ) -> None:
+        from redrive.cli.dlq.decision import DecisionOptions
+
+        if where is None:
+            record = {"reason": reason}
+            _change_letters(place, ids, change, output, verb, record, verb=verb, past=f"{verb}d", closes=True)
+            return
+        call = {"rate": rate, "by": change.by, "reason": reason}
+        bulk = BulkDecision(verb=verb, begin=lambda app: getattr(app.dlq, f"{verb}_many")(where, **call))
+        run_bulk_decision(place, where, bulk, DecisionOptions(change=change, output=output, wait=wait))
+
+    return close
 
 
-_WAIT_OPTION = click.option(
-    "--wait",
-    is_flag=True,
-    help="With --all: wait until every letter was decided on; exit code 1 if some were refused or the set was stopped.",
-)
+resolve = _make_close_command(
+    "resolve",
+    """Mark letters as resolved. `-` reads ids from standard input.
 
-
-@click.command()
-@selection_options
-@click.option("--reason", metavar="TEXT", help="What was done about it, for the record.")
-@_WAIT_OPTION
-@change_options
-@output_options
-@target_options
-def resolve(ids: tuple[str, ...], where: LetterFilter | None, place: Target, **how: Any) -> None:
-    """Close letters whose cause was dealt with outside. `-` reads ids from standard input.
-
-    Nothing runs again: the run has failed for good, and the letter says why that is all right. --all takes
-    all open letters that match a filter.
+    For failures that were handled elsewhere. Nothing runs again, and the run stays failed. --all takes all
+    open letters that match a filter.
 
     \b
     Examples:
       redrive dlq resolve dl-01k9x7 --reason "refunded by hand"
       redrive dlq resolve --all --tag refunded --reason "refunded by hand"
-    """
-    _close_letters("resolve", place, ids, where, **how)
+    """,
+    "How it was resolved, for the audit log.",
+)
+ignore = _make_close_command(
+    "ignore",
+    """Close letters that need no action. `-` reads ids from standard input.
 
-
-@click.command()
-@selection_options
-@click.option("--reason", metavar="TEXT", help="Why nothing needs to be done, for the record.")
-@_WAIT_OPTION
-@change_options
-@output_options
-@target_options
-def ignore(ids: tuple[str, ...], where: LetterFilter | None, place: Target, **how: Any) -> None:
-    """Close letters that need nothing done. `-` reads ids from standard input.
-
-    Nothing runs again: the run has failed for good. --all takes all open letters that match a filter.
+    Nothing runs again, and the run stays failed. --all takes all open letters that match a filter.
 
     \b
     Examples:
       redrive dlq ignore dl-01k9x7 --reason "a test order"
       redrive dlq ignore --all --tenant sandbox --reason "test orders"
-    """
-    _close_letters("ignore", place, ids, where, **how)
+    """,
+    "Why nothing needs to be done, for the audit log.",
+)
 
 
-def _close_letters(
-    verb: str,
-    place: Target,
-    ids: Sequence[str],
-    where: LetterFilter | None,
-    *,
-    reason: str | None,
-    wait: bool,
-    rate: str | None,
-    change: ChangeOptions,
-    output: Output,
-) -> None:
-    said = {"by": change.by, "reason": reason}
-    if where is None:
-        note = LetterChange(
-            verb=verb, done=f"{verb}d", make=lambda app, id: getattr(app.dlq, verb)(id, **said), closes=True
-        )
-        change_letters(place, ids, note, change, output)
-        return
-    from redrive.cli.dlq.decision import DecisionOptions
-    from redrive.cli.dlq.lookup import BulkDecision, run_bulk_decision
-
-    many = BulkDecision(verb=verb, begin=lambda app: getattr(app.dlq, f"{verb}_many")(where, rate=rate, **said))
-    run_bulk_decision(place, where, many, DecisionOptions(change=change, output=output, wait=wait))
-
-
-# -- `redrive dlq groups`: failures by their cause -------------------------------------------------------
-
-
-_BAR_CHARACTERS = "▁▂▃▄▅▆▇█"
-
-
-@click.command()
+@click.command(short_help="List failures by their cause.")
 @click.option("--tenant", metavar="NAME", help="Only letters of this tenant.  [default: all]")
-@click.option("--closed", is_flag=True, help="Also those of which no letter is open any more.")
+@click.option("--closed", is_flag=True, help="Also causes without open letters.")
 @page_options
 @output_options
 @target_options
 def groups(tenant: str | None, closed: bool, pages: PageOptions, output: Output, place: Target) -> None:
-    """List failures by their cause, the one seen last first: how many wait, since when, how it develops.
+    """List failures by their cause, with the number of open letters and the trend; last seen first.
 
-    Workers count them, a few seconds late. --quiet prints fingerprints.
+    Workers count them, with a delay of a few seconds. --quiet prints fingerprints.
 
     \b
     Examples:
@@ -257,41 +225,33 @@ def groups(tenant: str | None, closed: bool, pages: PageOptions, output: Output,
         Column("SAMPLE", lambda group: group.sample_id),
         Column("TENANT", lambda group: display_tenant(group.tenant)),
     ]
-    if not on_terminal():  # people read it with the reason
+    if not on_terminal():  # on a terminal, the reason contains it
         columns.append(Column("ERROR", lambda group: group.error))
     listing: Listing[FailureGroup] = Listing(
         fetch=lambda app, limit, cursor: app.dlq.groups(tenant, status=status, limit=limit, cursor=cursor),
         columns=columns,
         id=lambda group: group.fingerprint,
-        empty="No failure waits for a person.",
+        empty="No open failures. All clear.",
         also=("as_of",),
     )
     page = cast("GroupList", pages.show(place, listing, output))
-    if on_terminal() and not (output.quiet or output.json):
-        echo("\n".join(_render_footer(page)))
-
-
-def _render_footer(page: GroupList) -> list[str]:
-    """How late the figures are, and where they lead."""
-    lines = [f"Counted up to {format_age(page.as_of)}."]
+    if not on_terminal() or output.quiet or output.json:
+        return
+    echo(f"Counted up to {format_age(page.as_of)}.")
     if page.items:
         first = ["--fingerprint", page.items[0].fingerprint]
-        lines += [
-            f"Those of the first: {hint('dlq', 'list', *first)}",
-            f"Run them again:     {hint('dlq', 'replay', '--all', *first)}",
-        ]
-    return lines
+        echo(f"Letters of the first: {hint('dlq', 'list', *first)}")
+        echo(f"Run them again:       {hint('dlq', 'replay', '--all', *first)}")
 
 
 def _format_reason(group: FailureGroup) -> str | None:
-    """Why the letter that stands for all is there: programs get the error in a column of its own."""
     if group.message is None or not on_terminal():
         return group.message
     return join_error_and_reason(" ".join((group.error or "").split()), group.message)
 
 
 def _format_trend(group: FailureGroup) -> str:
-    """Failures by hour: a picture for people, numbers for programs."""
+    """Format failures by hour: as bars on a terminal, as numbers for programs."""
     if not on_terminal():
         return ",".join(map(str, group.trend))
     most = max(group.trend, default=0)

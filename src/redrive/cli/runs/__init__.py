@@ -1,4 +1,4 @@
-"""`redrive runs`: find runs, understand them, start, cancel and retry them.
+"""`redrive runs`: find, explain, start, cancel and retry runs.
 
 look    list, show, why, watch        act    start, cancel, retry, rollback
 """
@@ -15,7 +15,7 @@ __all__ = ["runs"]
 
 @click.group()
 def runs() -> None:
-    """Find, understand, start, cancel and retry runs.
+    """Find, explain, start, cancel and retry runs.
 
     \b
     Examples:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from redrive.cli.options import TIME_TYPE
-from redrive.cli.output import Column, Output, display_tenant, echo, output_options
+from redrive.cli.dlq.arguments import parse_index_values
+from redrive.cli.messages import INTERRUPTED, app_name, hint
+from redrive.cli.options import TIME_TYPE, find_run_id
+from redrive.cli.output import Column, Output, display_tenant, echo, echo_err, escape_line, on_terminal, output_options
 from redrive.cli.pager import Listing, PageOptions, page_options
 from redrive.cli.target import Target, run_on, target_options
 
@@ -16,7 +21,8 @@ if TYPE_CHECKING:
     from redrive.desk.models import Run
     from redrive.store.records import Page
 
-STATUS_NAMES = (
+_POLL_INTERVAL = 0.3
+_STATUS_NAMES = (
     "PENDING", "RUNNING", "SLEEPING", "COMPENSATING", "SUCCESS", "PARTIAL", "FAILED", "DLQ_PENDING",
     "TIMED_OUT", "CANCELLED", "COMPENSATED",
 )  # fmt: skip
@@ -27,8 +33,8 @@ STATUS_NAMES = (
 @click.option(
     "--status",
     multiple=True,
-    type=click.Choice(STATUS_NAMES, case_sensitive=False),
-    help="Only runs that stand here; may be repeated.",
+    type=click.Choice(_STATUS_NAMES, case_sensitive=False),
+    help="Only runs in this state; may be repeated.",
 )
 @click.option("--tenant", metavar="NAME", help="Only runs of this tenant.  [default: all]")
 @click.option("--queue", metavar="NAME", help="Only runs of this queue.")
@@ -37,7 +43,7 @@ STATUS_NAMES = (
     "--index",
     multiple=True,
     metavar="FIELD=VALUE",
-    help="Only runs with this value in a field that their workflow declared with index=[...]; may be repeated.",
+    help="Only runs with this value in a field declared with index=[...]; may be repeated.",
 )
 @click.option("--handler-for", metavar="RUN", help="Only runs that handle the failure of this run.")
 @click.option("--since", type=TIME_TYPE, metavar="TIME", help="Created at or after: 2h (ago), or an ISO time.")
@@ -55,8 +61,6 @@ def list_(place: Target, output: Output, pages: PageOptions, **filters: Any) -> 
       redrive runs list --index customer.email=ann@example.org
       redrive runs list -q --workflow fulfil | redrive runs cancel -
     """
-    from redrive.cli.dlq.arguments import parse_index_values
-    from redrive.cli.options import find_run_id
     from redrive.store.filters import RunFilter
 
     filters["index"] = parse_index_values(filters["index"], "--index")
@@ -75,20 +79,23 @@ def list_(place: Target, output: Output, pages: PageOptions, **filters: Any) -> 
         Column("CORRELATION", lambda run: run.correlation_id),
         Column("TENANT", lambda run: display_tenant(run.tenant)),
     ]
+    start = hint("runs", "start", "NAME", "--input", "'{...}'")
+    if "--app" not in start:
+        start = f"{start} --app {app_name()}"
     listing: Listing[Run] = Listing(
-        fetch=fetch, columns=columns, id=lambda run: run.id, empty=f"No such run. Start one: {_start_hint()}"
+        fetch=fetch, columns=columns, id=lambda run: run.id, empty=f"No run matches. To start one: {start}"
     )
     pages.show(place, listing, output)
 
 
-@click.command()
+@click.command(short_help="Show one run: its timeline, input and result.")
 @click.argument("id", metavar="RUN")
 @output_options
 @target_options
 def show(id: str, place: Target, output: Output) -> None:
     """Show one run: its steps and attempts as a timeline, its input, its result.
 
-    RUN is an id, or a beginning of one that fits no other.
+    RUN is an id or the start of one, if no other id starts like it.
 
     \b
     Examples:
@@ -111,38 +118,36 @@ def show(id: str, place: Target, output: Output) -> None:
 @output_options
 @target_options
 def why(id: str, place: Target, output: Output) -> None:
-    """Say in plain words why a run is where it is, and what to do next.
+    """Explain the state of a run, and name the next command.
 
     \b
     Examples:
       redrive runs why 01k9x7
     """
-    import sys
-
-    from redrive.cli.output import escape_line, fold_text
+    from redrive.cli.output import fold_text
     from redrive.cli.runs.explain import explain_run
 
     async def explain(app: Redrive) -> tuple[Run, list[str]]:
         run = await _load_run(app, id)
         return run, explain_run(run, await app.runs.around(run.id))
 
-    run, said = run_on(place, explain)
+    run, sentences = run_on(place, explain)
     if output.json:
-        output.object({"id": run.id, "status": run.status, "why": said})
+        output.object({"id": run.id, "status": run.status, "why": sentences})
     elif output.quiet:
         echo(run.id)
     else:
         echo(f"Run {run.id} of {escape_line(run.workflow)} is {run.status}.")
-        for sentence in said:
+        for sentence in sentences:
             echo(fold_text(escape_line(sentence), sys.stdout))
 
 
 @click.command()
 @click.argument("id", metavar="RUN")
-@click.option("--json", "json_", is_flag=True, help="Print JSON, in a shape that stays, when the run has ended.")
+@click.option("--json", "json_", is_flag=True, help="Print the run as JSON, in a stable shape, when it has ended.")
 @target_options
 def watch(id: str, place: Target, json_: bool) -> None:
-    """Follow a run until it ends. Ctrl-C leaves the run going.
+    """Follow a run until it ends. Ctrl-C does not stop the run.
 
     Exit code 0 if it succeeds, 1 if it ends otherwise, 130 if you stop watching.
 
@@ -151,19 +156,82 @@ def watch(id: str, place: Target, json_: bool) -> None:
       redrive runs watch 01k9x7
       redrive runs start fulfil -q --app shop:app | xargs redrive runs watch
     """
-    from redrive.cli.runs.follow import follow_run
+    import asyncio
 
-    follow_run(place, id, Output(json=json_))
+    from redrive.core.states import FINAL_RUN_STATUSES, RunStatus
+
+    output, run_id = Output(json=json_), id
+
+    async def follow(app: Redrive) -> Run:
+        nonlocal run_id
+        run_id = await find_run_id(app, id)
+        with _open_display(output) as display:
+            while True:
+                run = await app.runs.get(run_id)
+                display(run)
+                if run.status in FINAL_RUN_STATUSES:
+                    return run
+                await asyncio.sleep(_POLL_INTERVAL)
+
+    try:
+        run = run_on(place, follow)
+    except KeyboardInterrupt:
+        echo_err(f"\nThe run continues. To watch it again: {hint('runs', 'watch', run_id)}")
+        raise click.exceptions.Exit(INTERRUPTED) from None
+    if output.json:
+        output.object(run)
+    if run.status is not RunStatus.SUCCESS:
+        echo_err(f"Run {run.id} ended as {run.status}. To see why: {hint('runs', 'why', run.id)}")
+        raise click.exceptions.Exit(1)
 
 
-def _start_hint() -> str:
-    from redrive.cli.messages import app_name, hint
+@contextmanager
+def _open_display(output: Output) -> Iterator[Callable[[Run], None]]:
+    """Open a display of a run: redrawn on a terminal that has rich, otherwise a line for each event."""
+    if output.json:
+        yield lambda run: None
+        return
+    if not on_terminal():
+        yield _make_line_display()
+        return
+    try:
+        from rich.console import Console
+        from rich.live import Live
+        from rich.text import Text
+    except ModuleNotFoundError:
+        yield _make_line_display()
+        return
+    from redrive.cli.output import make_printable, use_colour
+    from redrive.cli.runs.explain import render_run
 
-    words = hint("runs", "start", "NAME", "--input", "'{...}'")
-    return words if "--app" in words else f"{words} --app {app_name()}"
+    console = Console(no_color=not use_colour(), highlight=False)
+    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+
+        def draw(run: Run) -> None:
+            live.update(Text.from_ansi(make_printable("\n".join(render_run(run, brief=True)))), refresh=True)
+
+        yield draw
+
+
+def _make_line_display() -> Callable[[Run], None]:
+    """Make a display that prints each event of a run once."""
+    printed: set[str] = set()
+
+    def print_once(event: str, text: str) -> None:
+        if event not in printed:
+            printed.add(event)
+            echo(escape_line(text))
+
+    def display(run: Run) -> None:
+        for step in run.steps:
+            for number, attempt in enumerate(step.attempts):
+                print_once(f"{step.index}.{number}.{attempt.status}", f"{step.name}: {attempt.decision}")
+            if not step.attempts:
+                print_once(f"{step.index}.{step.status}", f"{step.name}: {step.status.lower()}")
+        print_once(run.status, f"run {run.id} is {run.status}" + (f": {run.error}" if run.error else ""))
+
+    return display
 
 
 async def _load_run(app: Redrive, id: str) -> Run:
-    from redrive.cli.options import find_run_id
-
     return await app.runs.get(await find_run_id(app, id))
