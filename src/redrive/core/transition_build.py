@@ -1,4 +1,4 @@
-"""The pieces that decisions are made of: transitions, entries, and how a run stands while nobody ends it."""
+"""Building blocks of decisions: transitions, journal entries, and the state of a run that has not ended."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def build_transition(
     closes: bool = False,
     messages: tuple[MessageWrite, ...] = (),
 ) -> Transition:
-    """What is written for a run under its fence."""
+    """Return a transition of a run, guarded by its fence."""
     return Transition(
         run=run.id,
         tenant=run.tenant,
@@ -53,7 +53,7 @@ def build_progress(
     audit: tuple[AuditWrite, ...] = (),
     marks: tuple[CircuitSampleWrite, ...] = (),
 ) -> Transition:
-    """A transition that shows the run is no poison: whatever it was suspected of is forgotten."""
+    """Return a transition of a run that made progress, which proves that the run does not kill its worker."""
     return Transition(
         run=run.id,
         tenant=run.tenant,
@@ -78,10 +78,13 @@ def build_entry(
     began_ago: int = 0,
     done: int | None = None,
     wake_in: int | None = None,
+    limit_in: int | None = None,
     input: str | None = None,
     output: str | None = None,
+    failure: str | None = None,
+    options: str | None = None,
 ) -> EntryWrite:
-    """An entry at its place."""
+    """Return the row of a journal entry."""
     return EntryWrite(
         index=place.index,
         key=place.key,
@@ -92,18 +95,21 @@ def build_entry(
         began_ago=began_ago,
         done=done,
         wake_in=wake_in,
+        limit_in=limit_in,
         input=input,
         output=output,
+        failure=failure,
+        options=options,
     )
 
 
 def keep_attempts_open(steps: tuple[OpenEntry, ...]) -> tuple[EntryWrite, ...]:
-    """Attempts cut short stay open, to be repeated under their number; nobody limits them meanwhile."""
+    """Return the entries of interrupted attempts. The next worker repeats each attempt under its number."""
     return tuple(build_entry(step.place, StepStatus.RUNNING, attempt=step.attempt) for step in steps if step.executing)
 
 
 def end_attempts(steps: tuple[OpenEntry, ...], end: AttemptEnd) -> tuple[AttemptWrite, ...]:
-    """Attempts that end because the run goes elsewhere, or nowhere."""
+    """Return the rows of attempts that end because their run ends or changes its worker."""
     return tuple(
         AttemptWrite(index=step.place.index, attempt=step.attempt, end=end, began_ago=step.began_ago)
         for step in steps
@@ -112,29 +118,26 @@ def end_attempts(steps: tuple[OpenEntry, ...], end: AttemptEnd) -> tuple[Attempt
 
 
 def resume_run(run: RunView) -> RunWrite:
-    """The run goes on where it is: with its function, or undoing what that did."""
+    """Return the state of a run whose worker continues it: executing its function, or rolling it back."""
     return _COMPENSATING if run.undoing else _RUNNING
 
 
 def idle_status(run: RunView, delay: int = 0) -> RunStatus:
-    """How a run stands that no worker has: one that is being rolled back stays so, whatever it waits for."""
+    """Return the status of a run that has no worker. A rollback keeps its status while it waits."""
     if run.undoing:
         return RunStatus.COMPENSATING
     return RunStatus.SLEEPING if delay else RunStatus.PENDING
 
 
 def suspend_run(run: RunView, delay: int | None, hold: int, parked_on: str | None = None) -> RunWrite:
-    """Wait: in its worker's memory if that is short, otherwise put down for any worker to pick up.
-
-    Code that got as far as waiting found its way through the journal: if the code changes once more, it
-    is waited for anew.
-    """
-    put_down = delay is None or delay > hold
+    """Return the state of a run that waits: held in its worker's memory up to `hold`, else released."""
+    releases = delay is None or delay > hold
     return RunWrite(
         status=idle_status(run, 1),
         wake_in=delay,
-        release=put_down,
-        take=put_down,
+        release=releases,
+        take=releases,
+        # Code that reached a wait fits the journal, so the time to wait for other code starts again.
         diverged=False,
-        parked_on=parked_on if put_down else None,
+        parked_on=parked_on if releases else None,
     )
