@@ -186,7 +186,7 @@ def _find_category(
             return coded, error
         wrappers = known_errors.WRAPPED_ERROR_ATTRIBUTES
         attribute = next((wrappers[name] for name in names if name in wrappers), None)
-        inner = None if attribute is None else _get_attribute(error, attribute)
+        inner: Any = None if attribute is None else _get_attribute(error, attribute)
         if issubclass(type(inner), BaseException):
             found = _find_category(inner, rules, faults, depth + 1)
             if found is not None:
