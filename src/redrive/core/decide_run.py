@@ -21,7 +21,6 @@ from redrive.core.run_options import DEFAULT_RETRY, StepOptions
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
 from redrive.core.transition_build import (
     build_entry,
-    build_progress,
     build_transition,
     end_attempts,
     idle_status,
@@ -56,7 +55,8 @@ def suspend_idle_run(outcome: outcomes.RunIdle) -> Transition:
 
 def complete_run(outcome: outcomes.WorkflowReturned) -> Transition:
     """End a run with the value that its function returned."""
-    change = _end_run(RunStatus.SUCCESS, output=outcome.output)
+    # `take` raises the fence with every end, so that no earlier decision about the run can be written after it.
+    change = RunWrite(status=RunStatus.SUCCESS, take=True, output=outcome.output)
     return _resolve_replay(outcome.run, change, ReasonCode.REPLAY_SUCCEEDED)
 
 
@@ -64,7 +64,7 @@ def end_step_replay(outcome: outcomes.StepReplayEnded) -> Transition:
     """End the replay of a single step. The rest of the function was not executed."""
     reason = Reason(ReasonCode.STEP_REPLAYED_ALONE, step=outcome.step)
     ending = _build_ending(Category.UNKNOWN, "redrive.RunPartial", LetterCode.NON_RETRYABLE, reason)
-    change = _end_run(RunStatus.PARTIAL, failure=ending.to_json())
+    change = RunWrite(status=RunStatus.PARTIAL, take=True, failure=ending.to_json())
     return _resolve_replay(outcome.run, change, ReasonCode.STEP_REPLAY_SUCCEEDED)
 
 
@@ -99,7 +99,7 @@ def cancel_run(outcome: outcomes.CancelRequested) -> Transition:
     if _may_need_rollback(outcome.run):
         decided = build_transition(outcome.run, change=_start_rollback(ending, RunStatus.CANCELLED))
     else:
-        change = _end_run(RunStatus.CANCELLED, failure=ending.to_json(), unparks=True)
+        change = RunWrite(status=RunStatus.CANCELLED, take=True, failure=ending.to_json(), parked_on="")
         decided = _resolve_replay(outcome.run, change, ReasonCode.RUN_CANCELLED)
     return replace(
         decided,
@@ -113,8 +113,9 @@ def close_letter(outcome: outcomes.LetterClosed) -> Transition:
     """Close a dead letter without a replay. A run that waited for this decision has failed for good."""
     status = RunStatus.FAILED if outcome.ended is RunStatus.DLQ_PENDING else outcome.ended
     resolution = outcome.reason or outcome.status.value.lower()
-    return replace(
-        build_transition(outcome.run, change=_end_run(status)),
+    return build_transition(
+        outcome.run,
+        change=RunWrite(status=status, take=True),
         move=LetterStatusWrite(letter=outcome.letter, status=outcome.status, by=outcome.by, resolution=resolution),
         audit=(audit.audit_letter_closed(outcome, status),),
     )
@@ -135,21 +136,21 @@ def record_plan(outcome: outcomes.FollowUpsPlanned) -> Transition:
         )
         for each in outcome.plan
     )
-    return build_progress(outcome.run, *entries)
+    return build_transition(outcome.run, *entries, progress=True)
 
 
 def request_manual_action(outcome: outcomes.ManualActionRequested) -> Transition:
     """Suspend a rollback until a user confirms that the action is done."""
     entry = build_entry(outcome.place, StepStatus.RUNNING, output=json.dumps(outcome.instructions))
     change = RunWrite(status=RunStatus.COMPENSATING, take=True, diverged=False)
-    return build_progress(outcome.run, entry, change=change)
+    return build_transition(outcome.run, entry, progress=True, change=change)
 
 
 def end_rollback(outcome: outcomes.RollbackEnded, key: bytes) -> Transition:
     """End a run whose rollback is over, with the status that was chosen when the rollback started."""
     run, ending, ends_as = outcome.run, outcome.ending, outcome.ends_as
     if ends_as is RunStatus.CANCELLED:
-        change = _end_run(RunStatus.CANCELLED, failure=ending.to_json())
+        change = RunWrite(status=RunStatus.CANCELLED, take=True, failure=ending.to_json())
         decided = _resolve_replay(run, change, ReasonCode.RUN_CANCELLED)
     elif ends_as is RunStatus.COMPENSATED and not outcome.forward:
         decided = _resolve_rolled_back(outcome, key)
@@ -163,7 +164,9 @@ def end_rollback(outcome: outcomes.RollbackEnded, key: bytes) -> Transition:
 def _resolve_rolled_back(outcome: outcomes.RollbackEnded, key: bytes) -> Transition:
     """End a run whose effects are undone. Its letter records the failure and is resolved at once."""
     run, text = outcome.run, outcome.ending.to_json()
-    decided = _resolve_replay(run, _end_run(RunStatus.COMPENSATED, failure=text), ReasonCode.ROLLED_BACK)
+    decided = _resolve_replay(
+        run, RunWrite(status=RunStatus.COMPENSATED, take=True, failure=text), ReasonCode.ROLLED_BACK
+    )
     if not outcome.fresh or not run.options.dead_letter:
         return decided
     letter = _build_letter(run, outcome.ending, text, key)
@@ -243,27 +246,12 @@ def decide_diverged_run(outcome: outcomes.CodeDiverged, key: bytes) -> Transitio
 # The rows that end a run.
 
 
-def _end_run(
-    status: RunStatus,
-    *,
-    output: str | None = None,
-    failure: str | None = None,
-    deaths: int | None = None,
-    unparks: bool = False,
-) -> RunWrite:
-    """Return the final state of a run. It raises the fence, which voids every earlier decision."""
-    parked_on = "" if unparks else None
-    return RunWrite(status=status, take=True, output=output, failure=failure, deaths=deaths, parked_on=parked_on)
-
-
 def _resolve_replay(run: RunView, change: RunWrite, resolution: ReasonCode) -> Transition:
     """End a run well. If it was a replay, its dead letter is resolved."""
     if run.letter is None:
         return build_transition(run, change=change)
-    return Transition(
-        run=run.id,
-        tenant=run.tenant,
-        fence=run.fence,
+    return build_transition(
+        run,
         change=change,
         move=_resolve_letter(run.letter, resolution),
         ends_replay=run.letter,
@@ -294,9 +282,17 @@ def _dead_letter_run(
         status = RunStatus.FAILED
     # The run keeps the failure that it is rolled back for; its letter says why the rollback stopped.
     keeps_failure = run.undoing and ending.code is LetterCode.COMPENSATION_FAILED and ending.cause is None
-    change = _end_run(status, failure=None if keeps_failure else text, deaths=deaths, unparks=closes)
-    decided = build_transition(run, *entries, attempts=attempts, change=change, letter=letter, closes=closes)
-    return replace(decided, ends_replay=run.letter, audit=audit.audit_run_failed(run, ending, letter, status))
+    failure, parked_on = None if keeps_failure else text, "" if closes else None
+    return build_transition(
+        run,
+        *entries,
+        change=RunWrite(status=status, take=True, failure=failure, deaths=deaths, parked_on=parked_on),
+        attempts=attempts,
+        letter=letter,
+        ends_replay=run.letter,
+        audit=audit.audit_run_failed(run, ending, letter, status),
+        closes=closes,
+    )
 
 
 def _build_letter(run: RunView, ending: FailureReason, text: str, key: bytes) -> LetterWrite:

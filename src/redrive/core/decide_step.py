@@ -24,7 +24,6 @@ from redrive.core.retry import RetryDecision, decide_retry
 from redrive.core.states import RunStatus, StepStatus
 from redrive.core.transition_build import (
     build_entry,
-    build_progress,
     build_transition,
     end_attempts,
     idle_status,
@@ -51,7 +50,7 @@ def record_start(outcome: AttemptStarted) -> Transition:
         input=outcome.input,
         options=outcome.options,
     )
-    return build_transition(outcome.run, entry, change=resume_run(outcome.run) if outcome.resumes else None)
+    return build_transition(outcome.run, entry, change=resume_run(outcome.run, outcome.resumes))
 
 
 def record_success(outcome: AttemptSucceeded) -> Transition:
@@ -65,10 +64,11 @@ def record_success(outcome: AttemptSucceeded) -> Transition:
         input=outcome.input,
         output=outcome.output,
     )
-    return build_progress(
+    return build_transition(
         outcome.run,
         entry,
-        change=resume_run(outcome.run) if outcome.resumes else None,
+        progress=True,
+        change=resume_run(outcome.run, outcome.resumes),
         messages=outcome.messages,
         marks=_collect_circuit_samples(outcome),
     )
@@ -87,7 +87,7 @@ def decide_failed_attempt(outcome: AttemptFailed, policy: RetryPolicy, draw: flo
             outcome.failure, policy, outcome.step, attempt=outcome.attempt, first_ago=first_ago, draw=draw
         )
     delay = to_micros(decision.delay) if decision.retry else None
-    change = resume_run(outcome.run) if outcome.resumes else None
+    change = resume_run(outcome.run, outcome.resumes)
     if outcome.taken:
         change = RunWrite(status=idle_status(outcome.run, delay or 0), wake_in=delay or 0, take=True)
     elif outcome.idle and delay:
@@ -112,10 +112,11 @@ def decide_failed_attempt(outcome: AttemptFailed, policy: RetryPolicy, draw: flo
         input=outcome.input,
         failure=None if decision.retry else _build_step_failure(outcome, decision, policy).to_json(),
     )
-    return build_progress(
+    return build_transition(
         outcome.run,
         entry,
         *keep_attempts_open(outcome.others),
+        progress=True,
         change=change,
         attempts=(attempt, *end_attempts(outcome.others, AttemptEnd.LOST)),
         # The reaper read the attempt earlier: its worker may have ended it since.
@@ -148,8 +149,8 @@ def _build_step_failure(outcome: AttemptFailed, decision: RetryDecision, policy:
 def cancel_entry(outcome: EntryCancelled) -> Transition:
     """Record that workflow code cancelled an entry."""
     entry = build_entry(outcome.place, StepStatus.CANCELLED, attempt=outcome.attempt, began_ago=outcome.began_ago)
-    change = resume_run(outcome.run) if outcome.resumes else None
-    return build_progress(outcome.run, entry, change=change, marks=_collect_circuit_samples(outcome))
+    change = resume_run(outcome.run, outcome.resumes)
+    return build_transition(outcome.run, entry, progress=True, change=change, marks=_collect_circuit_samples(outcome))
 
 
 def record_value(outcome: ValueRecorded) -> Transition:
@@ -162,13 +163,13 @@ def start_sleep(outcome: SleepStarted) -> Transition:
     """Record the start of a sleep or time limit, and suspend a run that does nothing else."""
     entry = build_entry(outcome.place, StepStatus.RUNNING, wake_in=outcome.delay)
     change = suspend_run(outcome.run, outcome.delay, outcome.hold) if outcome.idle else None
-    return build_progress(outcome.run, entry, change=change)
+    return build_transition(outcome.run, entry, progress=True, change=change)
 
 
 def end_sleep(outcome: SleepEnded) -> Transition:
     """Record the end of a sleep or time limit."""
     entry = build_entry(outcome.place, StepStatus.SUCCESS, done=outcome.done)
-    return build_progress(outcome.run, entry, change=resume_run(outcome.run) if outcome.resumes else None)
+    return build_transition(outcome.run, entry, progress=True, change=resume_run(outcome.run, outcome.resumes))
 
 
 def park_step(outcome: StepParked) -> Transition:

@@ -121,19 +121,15 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def from_json(cls, text: str) -> RunOptions:
         data = json.loads(text)
-        return cls(
-            override=_read_policy(data["override"]),
-            retry=_read_policy(data["retry"]),
-            dead_letter=data["dead_letter"],
-            max_crashes=data["max_crashes"],
-            letter_keeps=data["letter_keeps"],
-            index=tuple(data.get("index", ())),
-            on_failure=OnFailure.from_json(data["on_failure"]) if "on_failure" in data else None,
-            rollback=data.get("rollback", False),
-            reserves=data.get("reserves", False),
-            notify=NotifyRule.from_json(data["notify"]) if "notify" in data else None,
-            trace=data.get("trace"),
-        )
+        # A newer version of this code may have stored more fields.
+        known = {name: data[name] for name in cls.__struct_fields__ if name in data}
+        known |= {"override": _read_policy(data["override"]), "retry": _read_policy(data["retry"])}
+        known["index"] = tuple(data.get("index", ()))
+        if "on_failure" in data:
+            known["on_failure"] = OnFailure.from_json(data["on_failure"])
+        if "notify" in data:
+            known["notify"] = NotifyRule.from_json(data["notify"])
+        return cls(**known)
 
     def with_trace(self, trace: str | None) -> RunOptions:
         """Return the options of a run that belongs to a trace."""
@@ -181,18 +177,11 @@ class StepOptions(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def from_json(cls, text: str) -> StepOptions:
         data = json.loads(text)
-        return cls(
-            retry=_read_policy(data["retry"]),
-            timeout=data["timeout"],
-            heartbeat_timeout=data["heartbeat_timeout"],
-            at_most_once=data["at_most_once"],
-            transactional=data["transactional"],
-            effect=data["effect"],
-            circuit=Circuit.from_stored(data["circuit"]) if "circuit" in data else None,
-            generation=data.get("generation", 0),
-            probe=data.get("probe", False),
-            **{name: data[name] for name in _SPARSE_FIELDS if name in data},
-        )
+        known = {name: data[name] for name in cls.__struct_fields__ if name in data}
+        known["retry"] = _read_policy(data["retry"])
+        if "circuit" in data:
+            known["circuit"] = Circuit.from_stored(data["circuit"])
+        return cls(**known)
 
     def admitted_call(self, workflow: str, step: str) -> AdmittedCall | None:
         """Return how the circuit admitted the attempt, for a process that did not see it start."""

@@ -10,6 +10,7 @@ from redrive.core.transitions import (
     AuditWrite,
     CircuitSampleWrite,
     EntryWrite,
+    LetterStatusWrite,
     LetterWrite,
     MessageWrite,
     RunWrite,
@@ -23,13 +24,22 @@ _COMPENSATING = RunWrite(status=RunStatus.COMPENSATING, release=False, diverged=
 def build_transition(
     run: RunView,
     *entries: EntryWrite,
+    progress: bool = False,
     change: RunWrite | None = None,
     attempts: tuple[AttemptWrite, ...] = (),
     letter: LetterWrite | None = None,
-    closes: bool = False,
+    move: LetterStatusWrite | None = None,
+    ends_replay: str | None = None,
+    audit: tuple[AuditWrite, ...] = (),
     messages: tuple[MessageWrite, ...] = (),
+    only_if: tuple[int, int] | None = None,
+    closes: bool = False,
+    marks: tuple[CircuitSampleWrite, ...] = (),
 ) -> Transition:
-    """Return a transition of a run, guarded by its fence."""
+    """Return a transition of a run, guarded by its fence.
+
+    `progress`: the run got further, which proves that it does not kill its worker and that its code fits the journal.
+    """
     return Transition(
         run=run.id,
         tenant=run.tenant,
@@ -38,35 +48,15 @@ def build_transition(
         attempts=attempts,
         change=change,
         letter=letter,
-        closes=closes,
-        messages=messages,
-    )
-
-
-def build_progress(
-    run: RunView,
-    *entries: EntryWrite,
-    change: RunWrite | None = None,
-    attempts: tuple[AttemptWrite, ...] = (),
-    messages: tuple[MessageWrite, ...] = (),
-    only_if: tuple[int, int] | None = None,
-    audit: tuple[AuditWrite, ...] = (),
-    marks: tuple[CircuitSampleWrite, ...] = (),
-) -> Transition:
-    """Return a transition of a run that made progress, which proves that the run does not kill its worker."""
-    return Transition(
-        run=run.id,
-        tenant=run.tenant,
-        fence=run.fence,
-        entries=entries,
-        attempts=attempts,
-        change=change,
+        move=move,
+        ends_replay=ends_replay,
+        audit=audit,
         messages=messages,
         only_if=only_if,
-        audit=audit,
+        closes=closes,
+        clears_suspicion=progress and run.deaths > 0,
+        version=run.new_version if progress else None,
         marks=marks,
-        clears_suspicion=run.deaths > 0,
-        version=run.new_version,
     )
 
 
@@ -117,8 +107,10 @@ def end_attempts(steps: tuple[OpenEntry, ...], end: AttemptEnd) -> tuple[Attempt
     )
 
 
-def resume_run(run: RunView) -> RunWrite:
-    """Return the state of a run whose worker continues it: executing its function, or rolling it back."""
+def resume_run(run: RunView, resumes: bool) -> RunWrite | None:
+    """Return the state of a run that was waiting and that its worker now continues; None if it was not waiting."""
+    if not resumes:
+        return None
     return _COMPENSATING if run.undoing else _RUNNING
 
 
