@@ -15,17 +15,13 @@ from redrive.core import decide_run, decide_step, outcomes
 from redrive.core.failure_handlers import add_handler_runs
 from redrive.core.notifications import add_notifications
 from redrive.core.notify_rules import NotifyRule
+from redrive.core.outcomes import Outcome
 from redrive.core.transitions import Transition
 from redrive.policy import RetryPolicy
 
 
 def decide(
-    outcome: outcomes.Outcome,
-    policy: RetryPolicy,
-    draw: float,
-    now: int = 0,
-    notify: NotifyRule | None = None,
-    key: bytes = b"",
+    outcome: Outcome, policy: RetryPolicy, draw: float, now: int = 0, notify: NotifyRule | None = None, key: bytes = b""
 ) -> Transition:
     """Return the rows to write after an outcome.
 

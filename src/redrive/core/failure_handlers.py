@@ -15,7 +15,7 @@ from redrive.core.failure_reason import FailureReason
 from redrive.core.idempotency import handler_run_id
 from redrive.core.new_run import extract_index_values
 from redrive.core.outcomes import RunView
-from redrive.core.run_options import FailureHandler, OnFailure, RunOptions, add_trace
+from redrive.core.run_options import OnFailure, RunOptions, add_trace
 from redrive.core.states import RunStatus
 from redrive.core.transitions import NewRun, Transition
 from redrive.duration import to_datetime
@@ -67,24 +67,23 @@ def add_handler_runs(decided: Transition, run: RunView, now: int) -> Transition:
     if failure is None:
         return decided
     event = encode_event(run, FailureReason.from_json(failure), rules, now)
-    started = tuple(_build_handler_run(run, handler, event, now) for handler in rules.handlers)
+    started = []
+    for handler in rules.handlers:
+        text = f"{{{json.dumps(handler.parameter)}:{event}}}"
+        new = NewRun(
+            public_id=handler_run_id(run.public_id, run.fence, handler.workflow, now),
+            tenant=run.tenant,
+            workflow=handler.workflow,
+            input=text,
+            options=add_trace(handler.options, run.options.trace),
+            timeout=handler.timeout,
+            correlation_id=run.correlation_id or run.public_id,
+            parent=run.public_id,
+            handler_for=run.public_id,
+            index=extract_index_values(text, RunOptions.from_json(handler.options).index),
+        )
+        started.append(new)
     return replace(decided, starts=(*decided.starts, *started))
-
-
-def _build_handler_run(run: RunView, handler: FailureHandler, event: str, now: int) -> NewRun:
-    text = f"{{{json.dumps(handler.parameter)}:{event}}}"
-    return NewRun(
-        public_id=handler_run_id(run.public_id, run.fence, handler.workflow, now),
-        tenant=run.tenant,
-        workflow=handler.workflow,
-        input=text,
-        options=add_trace(handler.options, run.options.trace),
-        timeout=handler.timeout,
-        correlation_id=run.correlation_id or run.public_id,
-        parent=run.public_id,
-        handler_for=run.public_id,
-        index=extract_index_values(text, RunOptions.from_json(handler.options).index),
-    )
 
 
 def encode_event(run: RunView, ending: FailureReason, rules: OnFailure, now: int) -> str:

@@ -31,7 +31,6 @@ _MAX_INDEX_LENGTH = 200  # an index of a database holds no long texts: longer on
 _ENCRYPTED_PREFIX = "det1:"  # of values that the store encrypted; a filter is formatted more than once
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NAME_LIMIT = 255
-_MAX_PRIORITY = 1000
 
 
 class StartableWorkflow(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,16 +66,9 @@ def build_new_run(
     priority = options.get("priority")
     if priority is None:
         priority = 0
-    elif not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > _MAX_PRIORITY:
-        raise InputError(
-            Reason(
-                ReasonCode.WHOLE_NUMBER_NEEDED,
-                field="priority",
-                least=-_MAX_PRIORITY,
-                most=_MAX_PRIORITY,
-                given=quote(priority),
-            )
-        )
+    elif not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > 1000:
+        given = quote(priority)
+        raise InputError(Reason(ReasonCode.WHOLE_NUMBER_NEEDED, field="priority", least=-1000, most=1000, given=given))
     override, encoded = options.get("retry"), workflow.text
     if override is not None:
         if not isinstance(override, RetryPolicy):

@@ -10,12 +10,13 @@ from typing import Any
 import msgspec
 
 from redrive.core.audit import AuditEvent
-from redrive.core.journal import EntryRow, build_generation_note, entry_name
+from redrive.core.journal import build_generation_note, entry_name
 from redrive.core.new_run import extract_index_values
-from redrive.core.outcomes import RunView
+from redrive.core.outcomes import EntryRef, RunView
 from redrive.core.replay import ReplayMode, ReplayPlan, ReplayRequest, resolve_step_key
 from redrive.core.saga import undone_step_name
 from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
+from redrive.core.transition_build import build_entry
 from redrive.core.transitions import (
     AuditWrite,
     EntryWrite,
@@ -104,7 +105,7 @@ def _reopen_rollback(run: RunView, status: RunStatus, decision: ReplayDecision) 
     entry, given_status = decision.plan.undo, _STATUS_BY_MODE.get(decision.request.mode)
     if entry is not None and given_status is not None:
         # The compensation counts as called, although a user decided on it.
-        entries = (_build_entry(entry, given_status, attempt=max(1, entry.attempt), done=entry.done),)
+        entries = (build_entry(entry, given_status, attempt=max(1, entry.attempt), done=entry.done),)
     elif entry is not None and entry.status in (StepStatus.FAILED, StepStatus.DLQ):
         supersedes = (entry.index,)
     change = RunWrite(
@@ -164,6 +165,8 @@ def _build_transition(
 def _build_given_results(decision: ReplayDecision) -> tuple[EntryWrite, ...]:
     """Return the entries whose results the user gives: the failed step, and steps that are not to be called."""
     plan, mode = decision.plan, decision.request.mode
+    if decision.output is None and not decision.skipped:
+        return ()
     standing = (*plan.again, *plan.kept, *plan.loose)
     last_done = max((entry.done for entry in standing if entry.done is not None), default=-1)
     given = []
@@ -171,7 +174,7 @@ def _build_given_results(decision: ReplayDecision) -> tuple[EntryWrite, ...]:
         status = StepStatus.SKIPPED if mode is ReplayMode.SKIP else StepStatus.SUCCESS
         # An interrupted step has no completion number yet.
         done = last_done + 1 if plan.failed.done is None else plan.failed.done
-        given.append(_build_entry(plan.failed, status, attempt=plan.failed.attempt, done=done, output=decision.output))
+        given.append(build_entry(plan.failed, status, attempt=plan.failed.attempt, done=done, output=decision.output))
     # A recorded result is superseded as usual; only an entry without one is given a result in its place.
     without = {entry.key: entry for entry in standing if entry.status is not StepStatus.SUCCESS}
     index = plan.next_index
@@ -180,36 +183,12 @@ def _build_given_results(decision: ReplayDecision) -> tuple[EntryWrite, ...]:
         found = without.get(key)
         if found is not None:
             done = done if found.done is None else found.done
-            given.append(_build_entry(found, StepStatus.SKIPPED, attempt=found.attempt, done=done, output=output))
+            given.append(build_entry(found, StepStatus.SKIPPED, attempt=found.attempt, done=done, output=output))
             continue
-        new = EntryWrite(
-            index=index,
-            key=key,
-            kind=EntryKind.STEP,
-            name=entry_name(key),
-            status=StepStatus.SKIPPED,
-            done=done,
-            input="null",
-            output=output,
-        )
-        given.append(new)
+        new = EntryRef(index, key, EntryKind.STEP, entry_name(key))
+        given.append(build_entry(new, StepStatus.SKIPPED, done=done, input="null", output=output))
         index += 1
     return tuple(given)
-
-
-def _build_entry(
-    entry: EntryRow, status: StepStatus, *, attempt: int, done: int | None, output: str | None = None
-) -> EntryWrite:
-    return EntryWrite(
-        index=entry.index,
-        key=entry.key,
-        kind=entry.kind,
-        name=entry.name,
-        status=status,
-        attempt=attempt,
-        done=done,
-        output=output,
-    )
 
 
 def _build_audit_write(run: RunView, status: RunStatus, decision: ReplayDecision, run_id: str) -> AuditWrite:

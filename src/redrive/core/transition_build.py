@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from redrive.core.journal import EntryRow
 from redrive.core.outcomes import EntryRef, OpenEntry, RunView
 from redrive.core.states import RunStatus, StepStatus
 from redrive.core.transitions import (
@@ -61,7 +62,7 @@ def build_transition(
 
 
 def build_entry(
-    place: EntryRef,
+    place: EntryRef | EntryRow,
     status: StepStatus,
     *,
     attempt: int = 1,
@@ -74,7 +75,7 @@ def build_entry(
     failure: str | None = None,
     options: str | None = None,
 ) -> EntryWrite:
-    """Return the row of a journal entry."""
+    """Return the new state of the journal entry at `place`."""
     return EntryWrite(
         index=place.index,
         key=place.key,
