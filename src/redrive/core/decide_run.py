@@ -247,7 +247,7 @@ def decide_diverged_run(outcome: outcomes.CodeDiverged, key: bytes) -> Transitio
 
 
 def _resolve_replay(run: RunView, change: RunWrite, resolution: ReasonCode) -> Transition:
-    """End a run well. If it was a replay, its dead letter is resolved."""
+    """End a run that needs no further decision, and resolve the dead letter that it replays."""
     if run.letter is None:
         return build_transition(run, change=change)
     return build_transition(

@@ -35,6 +35,7 @@ from redrive.core.transitions import AttemptEnd, AttemptWrite, CircuitSampleWrit
 from redrive.duration import MICROS, to_micros
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
+from redrive.records import replace
 
 CIRCUIT_OPEN_ERROR_TYPE = "redrive.CircuitOpen"
 """The error type of a step that was not called because its circuit was open."""
@@ -112,18 +113,18 @@ def decide_failed_attempt(outcome: AttemptFailed, policy: RetryPolicy, draw: flo
         input=outcome.input,
         failure=None if decision.retry else _build_step_failure(outcome, decision, policy).to_json(),
     )
-    return build_transition(
+    decided = build_transition(
         outcome.run,
         entry,
         *keep_attempts_open(outcome.others),
         progress=True,
         change=change,
         attempts=(attempt, *end_attempts(outcome.others, AttemptEnd.LOST)),
-        # The reaper read the attempt earlier: its worker may have ended it since.
-        only_if=(entry.index, entry.attempt) if outcome.taken else None,
         audit=audit_failed_attempt(outcome, decision),
         marks=_collect_circuit_samples(outcome),
     )
+    # The reaper read the attempt earlier: its worker may have ended it since.
+    return replace(decided, only_if=(entry.index, entry.attempt)) if outcome.taken else decided
 
 
 def _build_step_failure(outcome: AttemptFailed, decision: RetryDecision, policy: RetryPolicy) -> FailureReason:

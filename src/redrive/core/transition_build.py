@@ -33,7 +33,6 @@ def build_transition(
     ends_replay: str | None = None,
     audit: tuple[AuditWrite, ...] = (),
     messages: tuple[MessageWrite, ...] = (),
-    only_if: tuple[int, int] | None = None,
     closes: bool = False,
     marks: tuple[CircuitSampleWrite, ...] = (),
 ) -> Transition:
@@ -41,6 +40,7 @@ def build_transition(
 
     `progress`: the run got further, which proves that it does not kill its worker and that its code fits the journal.
     """
+    # Python passes more than 15 keyword arguments as a dict, which takes several times as long.
     return Transition(
         run=run.id,
         tenant=run.tenant,
@@ -53,7 +53,6 @@ def build_transition(
         ends_replay=ends_replay,
         audit=audit,
         messages=messages,
-        only_if=only_if,
         closes=closes,
         clears_suspicion=progress and run.deaths > 0,
         version=run.new_version if progress else None,
