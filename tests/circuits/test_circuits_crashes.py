@@ -146,7 +146,7 @@ def test_a_snapshot_tells_how_an_attempt_was_let_through() -> None:
     options = StepOptions(circuit=Circuit(), generation=4, probe=True)
     again = StepOptions.from_json(options.to_json())
     assert again == options
-    admitted = again.admitted("fulfil", "charge")
+    admitted = again.admitted_call("fulfil", "charge")
     assert admitted is not None
     assert (admitted.key, admitted.generation, admitted.probe) == ("fulfil/charge", 4, True)
-    assert StepOptions.from_json(StepOptions().to_json()).admitted("w", "s") is None
+    assert StepOptions.from_json(StepOptions().to_json()).admitted_call("w", "s") is None

@@ -129,7 +129,7 @@ def test_the_journal_knows_what_was_set_aside() -> None:
         options=None,
     )  # fmt: skip
     known = Journal([replace(row, superseded=1), replace(row, index=1)])
-    assert (known.next_index, known.set_aside) == (2, 1)
+    assert (known.next_index, known.superseded_count) == (2, 1)
 
 
 # -- words and names ---------------------------------------------------------------------------------------

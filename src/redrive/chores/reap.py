@@ -108,7 +108,7 @@ class Reaper:
             step=step,
             end=AttemptEnd.TIMED_OUT,
             taken=True,
-            admitted=step.admitted(held.run.workflow, entry.name),
+            admitted=step.admitted_call(held.run.workflow, entry.name),
             others=tuple(make_open_step(e, now) for e in held.open if e is not entry),
         )
 

@@ -212,6 +212,14 @@ class ReasonCode(StrEnum):
     INPUT_NOT_PATCHABLE = "input_not_patchable"
     MASK_AMBIGUOUS = "mask_ambiguous"
 
+    # why a start is refused
+    START_OPTION_UNKNOWN = "start_option_unknown"
+    START_KEY_USED = "start_key_used"
+    EVENT_USED = "event_used"
+    DEADLINE_WITHOUT_ZONE = "deadline_without_zone"
+    DEADLINE_TOO_FAR = "deadline_too_far"
+    INDEX_VALUE_INVALID = "index_value_invalid"
+
     # why another request is refused
     POLICY_NEEDED = "policy_needed"
     POLICY_TARGET_NEEDED = "policy_target_needed"
@@ -231,6 +239,7 @@ class ReasonCode(StrEnum):
     SHORT_TEXT_NEEDED = "short_text_needed"
     LONG_TEXT_NEEDED = "long_text_needed"
     TEXT_UNSTORABLE = "text_unstorable"
+    WHOLE_NUMBER_NEEDED = "whole_number_needed"
     ENGINE_NAME_TAKEN = "engine_name_taken"
     NOT_JSON = "not_json"
     MASKED_OUTPUT = "masked_output"

@@ -276,6 +276,20 @@ _TEXTS: dict[str, str] = {
         "{paths:list}[ and {more} more]: {mask} stands for a hidden value, but it is not certain for "
         "which one. Type the real value or leave the field out of a patch"
     ),
+    # why a start is refused
+    ReasonCode.START_OPTION_UNKNOWN: "start has no option {names}; it has {known:list}",
+    ReasonCode.START_KEY_USED: (
+        "the idempotency key of this start was used for run {run} with another input; use a new key for a new input "
+        "(workflow {workflow!r}, tenant {tenant!r})"
+    ),
+    ReasonCode.EVENT_USED: (
+        "event {event!r} of stream {stream!r} was received before, with another content or for another workflow, and "
+        "started run {run}; a new event needs a new id, and a second consumer a separate stream name "
+        "(workflow {workflow!r}, tenant {tenant!r})"
+    ),
+    ReasonCode.DEADLINE_WITHOUT_ZONE: "deadline has no time zone: use datetime.now(UTC) + ... or a duration",
+    ReasonCode.DEADLINE_TOO_FAR: "deadline {given} is beyond the range of a clock: leave it out",
+    ReasonCode.INDEX_VALUE_INVALID: "fields to search by hold texts, numbers and truth values, not {given}",
     # why another request is refused
     ReasonCode.POLICY_NEEDED: "a RetryPolicy is expected, not {given}",
     ReasonCode.POLICY_TARGET_NEEDED: "name the workflow, the step, or both, that the policy is for",
@@ -301,6 +315,7 @@ _TEXTS: dict[str, str] = {
     ReasonCode.SHORT_TEXT_NEEDED: ("{field} must be a text of 1 to {longest} printable characters, not {given}"),
     ReasonCode.LONG_TEXT_NEEDED: "{field} must be a text of 1 to {longest:,} characters, not {given}",
     ReasonCode.TEXT_UNSTORABLE: "{field} has a NUL or half a character in it, which no database stores",
+    ReasonCode.WHOLE_NUMBER_NEEDED: "{field} must be a whole number from {least} to {most}, not {given}",
     ReasonCode.ENGINE_NAME_TAKEN: ("{name!r} is how the engine signs its own decisions; say who you are in `by`"),
     ReasonCode.NOT_JSON: "{what} is not JSON: {why}",
     ReasonCode.MASKED_OUTPUT: (

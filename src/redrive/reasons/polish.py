@@ -296,6 +296,22 @@ _TEXTS: dict[str, str] = {
         "{paths:list}[ i jeszcze {more}]: {mask} zastępuje ukrytą wartość, ale nie wiadomo którą. Wpisz "
         "prawdziwą wartość albo pomiń to pole w łacie"
     ),
+    # why a start is refused
+    ReasonCode.START_OPTION_UNKNOWN: "start nie ma opcji {names}; ma {known:list}",
+    ReasonCode.START_KEY_USED: (
+        "klucza idempotencji tego startu użyto już dla przebiegu {run} z innymi danymi wejściowymi; nowe dane wymagają "
+        "nowego klucza (przepływ pracy {workflow!r}, organizacja {tenant!r})"
+    ),
+    ReasonCode.EVENT_USED: (
+        "zdarzenie {event!r} ze strumienia {stream!r} odebrano już wcześniej, z inną treścią albo dla innego przepływu "
+        "pracy, i uruchomiło ono przebieg {run}; nowe zdarzenie wymaga nowego identyfikatora, a drugi odbiorca osobnej "
+        "nazwy strumienia (przepływ pracy {workflow!r}, organizacja {tenant!r})"
+    ),
+    ReasonCode.DEADLINE_WITHOUT_ZONE: (
+        "deadline nie ma strefy czasowej: użyj datetime.now(UTC) + ... albo czasu trwania"
+    ),
+    ReasonCode.DEADLINE_TOO_FAR: "deadline {given} wykracza poza zakres zegara: pomiń go",
+    ReasonCode.INDEX_VALUE_INVALID: ("pola wyszukiwania zawierają teksty, liczby i wartości logiczne, a nie {given}"),
     # why another request is refused
     ReasonCode.POLICY_NEEDED: "oczekiwano RetryPolicy, a nie {given}",
     ReasonCode.POLICY_TARGET_NEEDED: "wskaż przepływ pracy, krok albo oba, których dotyczy polityka",
@@ -326,6 +342,7 @@ _TEXTS: dict[str, str] = {
     ),
     ReasonCode.LONG_TEXT_NEEDED: ("{field} musi być tekstem o długości od 1 do {longest:,} znaków, a nie {given}"),
     ReasonCode.TEXT_UNSTORABLE: ("{field} zawiera znak NUL albo pół znaku, czego żadna baza danych nie przechowa"),
+    ReasonCode.WHOLE_NUMBER_NEEDED: "{field} musi być liczbą całkowitą od {least} do {most}, a nie {given}",
     ReasonCode.ENGINE_NAME_TAKEN: "{name!r} to podpis decyzji samego silnika; podaj w `by`, kim jesteś",
     ReasonCode.NOT_JSON: "{what}: to nie jest JSON: {why}",
     ReasonCode.MASKED_OUTPUT: (

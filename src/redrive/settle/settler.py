@@ -303,7 +303,7 @@ def make_claimed_run_view(claimed: ClaimedRun, options: RunOptions, version: str
 def parse_run_options(text: str) -> RunOptions:
     """A run's options, from its snapshot."""
     trace, rest = split_trace(text)
-    return _parse_cached_options(rest).traced(trace)
+    return _parse_cached_options(rest).with_trace(trace)
 
 
 def parse_run_options_or_default(text: str) -> RunOptions:

@@ -168,7 +168,7 @@ class Execution:
         if self.requests.single_step.cut_off:
             outcome = self.requests.single_step.outcome()
         if self._difference is None and isinstance(outcome, WorkflowReturned) and self.journal.list_unrequested():
-            self._difference = self.journal.difference(())
+            self._difference = self.journal.describe_difference(())
         if self._difference is not None:
             outcome = await self.worker.handle_code_change(self.claimed, self.view, self._difference)
         else:
@@ -199,7 +199,7 @@ class Execution:
 
     def _on_diverged(self, wanted: list[str]) -> None:
         """End the function and settle that its code asks for something else than is recorded."""
-        self._difference = self.journal.difference(wanted)
+        self._difference = self.journal.describe_difference(wanted)
         self.order.close()
         self.spawn(self._settle_divergence(self._difference))
 

@@ -104,7 +104,7 @@ class Requests:
                     await execution.wait_forever()
             if execution.claimed.sole_step is not None:
                 await self.single_step.block_other_steps(place)
-            if self._journal.turn is not None:
+            if self._journal.next_key is not None:
                 await self._wait_to_begin(place, entry)
             text = step.signature.encode(args, kwargs)
             check_size(text, execution.worker.max_payload, step.input_label)
@@ -183,7 +183,7 @@ class Requests:
     async def _wait_until_live(self, place: EntryRef) -> None:
         """Wait until something that is not on record may begin."""
         await self.single_step.block_other_steps(place)
-        if self._journal.turn is not None:
+        if self._journal.next_key is not None:
             await self._order.begin(place.key)
         await self._execution.ready()
 
@@ -262,10 +262,10 @@ class Requests:
         if execution.dead or execution.ending:
             raise RunDetached
         key = entry_key(branch.path, name, branch.count(name))
-        entry = journal.ask(key)
+        entry = journal.request_entry(key)
         if entry is not None:
             return EntryRef(entry.index, key, kind, name), entry
-        if journal.next_index - journal.set_aside >= MAX_ENTRIES:
+        if journal.next_index - journal.superseded_count >= MAX_ENTRIES:
             raise TooManyEntries(
                 f"run {execution.claimed.public_id} recorded {MAX_ENTRIES:,} entries, the most a run may "
                 "have; split the work over several runs"
@@ -311,7 +311,7 @@ class Requests:
 
     def send_if_caught_up(self) -> None:
         """Send the messages that were held back, if the code agrees with the whole journal."""
-        if self._held_back and self._journal.turn is None:
+        if self._held_back and self._journal.next_key is None:
             self.send_held_back()
 
     def send_held_back(self) -> None:

@@ -123,7 +123,7 @@ class ResultOrder:
         """Pass the result at once if no other could be seen first, and it is not another's turn."""
         if len(self.branches) > 1 or self._limits or self._results or self._outstanding:
             return False
-        turn = self._journal.turn
+        turn = self._journal.next_key
         if turn is None:
             return True
         if turn != key:
@@ -142,7 +142,7 @@ class ResultOrder:
 
     async def begin(self, key: str) -> None:
         """Wait until everything recorded was handed out, so that new work may begin."""
-        if self._journal.turn is None:
+        if self._journal.next_key is None:
             return
         passed: asyncio.Future[None] = self._loop.create_future()
         self._begins.append((key, passed))
@@ -166,7 +166,7 @@ class ResultOrder:
         state = self._branch_state()
         if state is _BranchState.RUNNABLE:
             self.recheck()
-        elif state is _BranchState.LEAVING or (state is _BranchState.FOREIGN and self._journal.turn is not None):
+        elif state is _BranchState.LEAVING or (state is _BranchState.FOREIGN and self._journal.next_key is not None):
             self._loop.call_later(_RECHECK_PAUSE, self.recheck)
         elif self._calm < _QUIET_LOOP_CYCLES:
             self._calm += 1
@@ -194,8 +194,8 @@ class ResultOrder:
     def _pass_next(self, *, quiet: bool) -> None:
         self._results = [item for item in self._results if not item[2].done()]
         heapq.heapify(self._results)
-        if self._journal.turn is not None:
-            self._pass_recorded(self._journal.turn)
+        if self._journal.next_key is not None:
+            self._pass_recorded(self._journal.next_key)
         elif self._results:
             if not self._must_wait(self._results[0][0]):
                 heapq.heappop(self._results)[2].set_result(None)
