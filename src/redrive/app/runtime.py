@@ -107,7 +107,7 @@ class Runtime:
         self._redactor = Redactor.parse(app.settings.redact)
         self.tally = Counters() if metrics_enabled(app.settings.metrics) else None
         reporter = DecisionLog(self._redactor)
-        self._ears: tuple[SettleListener, ...] = (reporter,) if self.tally is None else (reporter, self.tally)
+        self._listeners: tuple[SettleListener, ...] = (reporter,) if self.tally is None else (reporter, self.tally)
         self.tracing = make_tracing()
         self.recent = StatsCache(store.figures, clock)
         self.endpoint: MetricsEndpoint | None = None
@@ -143,7 +143,7 @@ class Runtime:
 
     def new_reaper(self, store: Store) -> Reaper:
         """The chore that ends what its worker does not end, on the store or on another face of it."""
-        return Reaper(store, self.clock, ears=self._ears, tally=self.tally)
+        return Reaper(store, self.clock, listeners=self._listeners, tally=self.tally)
 
     def new_bulk_worker(self, store: Store) -> BulkWorker:
         """The chore that carries out sets, on the store or on another face of it."""
@@ -199,7 +199,9 @@ class Runtime:
         replayer = self._make_replayer(store, clock, caller)
         previewer = Previewer(store, replayer, shaper)
         return Desk(
-            runs=Runs(store, clock, shaper, replayer, previewer, self.changed, self._store.workers, ears=self._ears),
+            runs=Runs(
+                store, clock, shaper, replayer, previewer, self.changed, self._store.workers, ears=self._listeners
+            ),
             dlq=DeadLetters(store, clock, shaper, replayer, previewer, self._set_begun.notify),
             sagas=Sagas(store, shaper, replayer),
             policies=Policies(store, clock),
@@ -288,9 +290,9 @@ class Runtime:
             has_circuits=any(step.options.circuit for step in app.registered_steps.values()),
             on_ended=self.results.on_run_ended,
             on_published=self.wake_relays,
-            outgoing=RelayForwarder(self._outbox_relays),
+            forwarder=RelayForwarder(self._outbox_relays),
             wrap_step=wrap_step,
-            ears=self._ears,
+            listeners=self._listeners,
             tally=self.tally,
             tracing=self.tracing,
         )
@@ -361,12 +363,13 @@ class Runtime:
 
     async def start(self, runs: Sequence[NewRun]) -> list[StartResult]:
         """Start runs. The worker of this process holds them from the beginning if it has time."""
+        store = self.store
         if self.worker is None:
-            return await self.answered(lambda: self.store.start(runs))
-        async with self.worker.reserve(runs) as reservation:
-            worker = reservation.worker_id
-            started = await self.answered(lambda: self.store.start(runs, worker=worker))
-            reservation.started = started
+            return await self.answered(lambda: store.start(runs))
+        async with self.worker.claimer.reserve(runs) as reservation:
+            reservation.started = started = await repeat_until_answered(
+                lambda: store.start(runs, worker=reservation.worker_id), _REAL_TIME, patience=_STORE_PATIENCE
+            )
         return started
 
     def _runs_reported_here(self) -> set[str]:

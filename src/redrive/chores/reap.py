@@ -49,11 +49,11 @@ class Reaper:
         clock: Clock,
         *,
         margin: float = 1.0,
-        ears: Sequence[SettleListener] = (),
+        listeners: Sequence[SettleListener] = (),
         tally: Counters | None = None,
     ) -> None:
         self._store = store
-        self._settler = LocalSettler(store, clock, ears=ears)
+        self._settler = LocalSettler(store, clock, listeners=listeners)
         self._tally = tally
         self._margin = int(margin * MICROS)
 

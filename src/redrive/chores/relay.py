@@ -31,10 +31,10 @@ from redrive.chores.relay_queue import MAX_HELD_MESSAGES, DeliveryQueue, HeldMes
 from redrive.clock import MICROS, Clock, Timer
 from redrive.core.classify import Rule
 from redrive.core.outbox import INITIAL_FENCE, MAX_CLAIM_BYTES, Bundle, SinkLease, Suspects
-from redrive.core.transitions import MessageWrite, Transition, TransitionResult
 from redrive.errors import StoreError
 from redrive.observability.counters import Counters
 from redrive.observability.tracing import Tracing
+from redrive.settle.settler import Settled
 from redrive.sinks import SinkDefinition
 from redrive.store.outbox_records import ClaimedDeliveries, ClaimedDelivery, MessageRow
 from redrive.store.port import Store
@@ -276,78 +276,59 @@ class Relay:
         self._slow = self._clock.call_later(_SLOW_AFTER, self._split_slow_bundles) if again else None
 
 
-# -- Hand-over: messages go from the commit that publishes them straight to the relays of this proce -----
-
-
-DeliveryList = list[ClaimedDelivery]
-
-
 class RelayForwarder:
-    """Between a settler and the relays that are there at the moment."""
+    """Passes messages from the commit that publishes them to the relays of this process."""
 
     def __init__(self, relays: Callable[[], Iterable[Relay]]) -> None:
         self._relays = relays
 
-    def carriers(self, transitions: Sequence[Transition]) -> list[SinkLease]:
-        """The sinks whose relays take the messages of these transitions along."""
-        sizes = [len(message.payload) for each in transitions for message in each.messages]
-        if not sizes:
-            return []
-        return [each.carrier for each in self._relays() if each.has_room_for(len(sizes), sum(sizes))]
+    def carriers(self, messages: int, size: int) -> list[SinkLease]:
+        """Return the sinks whose relays have room for this many messages, with `size` characters of payload."""
+        return [relay.carrier for relay in self._relays() if relay.has_room_for(messages, size)]
 
-    def committed(
-        self,
-        transitions: Sequence[Transition],
-        answers: Sequence[TransitionResult],
-        carriers: Sequence[SinkLease],
-        began: float,
-    ) -> None:
-        """Give the carriers what they have since a commit that `began` then; ring for the rest."""
-        said = [pair for pair in zip(transitions, answers, strict=True) if pair[0].messages]
-        if not said:
+    def forward(self, settled: Sequence[Settled], carriers: Sequence[SinkLease], began: float) -> None:
+        """Pass the messages of a commit that `began` then to their carriers; wake the other relays."""
+        published = [each for each in settled if each.transition.messages]
+        if not published:
             return
-        bundles, whole = _collect_bundles(said)
-        named = {each.sink for each in carriers}
+        bundles, complete = _collect_bundles(published)
+        carrying = {carrier.sink for carrier in carriers}
         for relay in self._relays():
             for bundle, items in bundles:
                 if relay.name in bundle.sinks:
                     relay.take(bundle.id, items, began)
-            if not whole or relay.name not in named:
+            if not complete or relay.name not in carrying:
                 relay.ring()
 
 
-def _collect_bundles(
-    said: Sequence[tuple[Transition, TransitionResult]],
-) -> tuple[list[tuple[Bundle, DeliveryList]], bool]:
-    """What was bundled, and whether that is all. A repeat may have been kept, and written, before."""
-    found: dict[int, tuple[Bundle, DeliveryList]] = {}
-    whole = True
-    for transition, answer in said:
-        if not answer.bundled:
-            whole = False
+def _collect_bundles(published: Sequence[Settled]) -> tuple[list[tuple[Bundle, list[ClaimedDelivery]]], bool]:
+    """Return the bundles of a commit with their messages, and True if each message is in a bundle.
+
+    A repeated commit has none: the first one, whose answer was lost, wrote its messages.
+    """
+    found: dict[int, tuple[Bundle, list[ClaimedDelivery]]] = {}
+    complete = True
+    for each in published:
+        if not each.bundled:
+            complete = False
             continue
-        for message, place in zip(transition.messages, answer.bundled, strict=True):
+        for message, place in zip(each.transition.messages, each.bundled, strict=True):
             if place is None:
-                whole = False
+                complete = False
                 continue
             id, bundle = place
-            if bundle.id not in found:
-                found[bundle.id] = (bundle, [])
-            row = _make_message_row(message, id, transition.tenant, answer.now)
-            found[bundle.id][1].append(ClaimedDelivery(message=row, fence=INITIAL_FENCE, attempt=0, bundle=bundle.id))
-    return list(found.values()), whole
-
-
-def _make_message_row(written: MessageWrite, id: int, tenant: str, now: int) -> MessageRow:
-    return MessageRow(
-        id=id,
-        public_id=written.public_id,
-        tenant=tenant,
-        topic=written.topic,
-        key=written.key,
-        payload=written.payload,
-        run_id=written.run_id,
-        correlation_id=written.correlation_id,
-        created_at=now,
-        trace=written.trace,
-    )
+            row = MessageRow(
+                id=id,
+                public_id=message.public_id,
+                tenant=each.transition.tenant,
+                topic=message.topic,
+                key=message.key,
+                payload=message.payload,
+                run_id=message.run_id,
+                correlation_id=message.correlation_id,
+                created_at=each.now,
+                trace=message.trace,
+            )
+            _, items = found.setdefault(bundle.id, (bundle, []))
+            items.append(ClaimedDelivery(message=row, fence=INITIAL_FENCE, attempt=0, bundle=bundle.id))
+    return list(found.values()), complete
