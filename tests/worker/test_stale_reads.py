@@ -260,7 +260,7 @@ async def test_what_is_on_its_way_to_a_worker_that_was_declared_dead_is_not_begu
         return replacing(after(store, "claim", hold_back), "enlist", slow_birth)
 
     async with at_work(app, around) as worker:
-        worker.claimer._more_due = True  # or it would have the run from its start
+        worker.claimer.more_due = True  # or it would have the run from its start
         handle = await job.start()
 
         async def is_claimed() -> bool:

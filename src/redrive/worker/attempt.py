@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import msgspec
+
 from redrive.clock import Timer, resume_started
 from redrive.core.idempotency import flow_key, message_id
 from redrive.core.outbox import check_message_key, check_topic
@@ -21,6 +23,7 @@ from redrive.core.transitions import MessageWrite
 from redrive.duration import format_duration
 from redrive.errors import InputError, MisusedStep
 from redrive.observability.tracing import current_traceparent
+from redrive.reasons import Reason, ReasonCode
 from redrive.worker.branches import Branch, current_scope
 
 if TYPE_CHECKING:
@@ -35,39 +38,25 @@ MAX_MESSAGES = 1_000
 _LOCK = threading.Lock()
 
 
-class Attempt:
-    """What a step's body can learn and say about itself: `step_info()` returns it."""
+class Attempt(msgspec.Struct, eq=False):
+    """An attempt of a step. `step_info()` returns it to the step's body.
 
-    __slots__ = (
-        "_details",
-        "_drafts",
-        "_heard",
-        "attempt",
-        "began",
-        "branch",
-        "due",
-        "execution",
-        "has_heartbeat",
-        "over",
-        "place",
-        "step",
-    )
+    `over`: the body has ended. `due`: when its time limit passes. `has_heartbeat`: the body sent a heartbeat
+    that the lease has not passed on yet.
+    """
 
-    def __init__(
-        self, execution: Execution, branch: Branch, step: str, place: EntryRef, attempt: int, began: float
-    ) -> None:
-        self.execution = execution
-        self.branch = branch
-        self.over = False
-        self.has_heartbeat = False
-        self.due: float | None = None
-        self._details: str | None = None
-        self._drafts: MessageDrafts | None = None
-        self._heard: float | None = None
-        self.step = step
-        self.place = place
-        self.attempt = attempt
-        self.began = began
+    execution: Execution
+    branch: Branch
+    step: str
+    place: EntryRef
+    attempt: int
+    began: float
+    over: bool = False
+    due: float | None = None
+    has_heartbeat: bool = False
+    _details: str | None = None
+    _drafts: MessageDrafts | None = None
+    _heard: float | None = None
 
     @property
     def run_id(self) -> str:
@@ -303,7 +292,7 @@ class MessageDrafts:
                     "commit it; wait in the step for what it begins"
                 )
             if number == MAX_MESSAGES:
-                raise InputError(f"a step publishes {MAX_MESSAGES:,} messages at most; spread them over several steps")
+                raise InputError(Reason(ReasonCode.TOO_MANY_MESSAGES, limit=MAX_MESSAGES))
             message = new_message(execution, index, number, topic, payload, key)
             self._messages.append(message)
         return MessageId(message.public_id)

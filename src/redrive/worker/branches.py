@@ -32,6 +32,8 @@ from collections.abc import Callable, Coroutine, Generator, Iterator
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import msgspec
+
 from redrive.core.journal import Journal, entry_key
 
 if TYPE_CHECKING:
@@ -137,33 +139,26 @@ class _BranchState(Enum):
     QUIET = auto()
 
 
-class ResultOrder:
+class ResultOrder(msgspec.Struct, eq=False):
     """Passes the results of one run to its branches, in order, when every branch is blocked.
 
-    `branches`: the tasks of the run's code, each with its branch.
+    `branches`: the tasks of the run's code, each with its branch. `_on_quiet` is called when all branches are
+    blocked and no result can pass, `_on_diverged` when the code requests other entries than those recorded.
     """
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        journal: Journal,
-        *,
-        on_quiet: Callable[[], None],
-        on_diverged: Callable[[list[str]], None],
-    ) -> None:
-        self.branches: dict[asyncio.Future[object], Branch] = {}
-        self._outstanding: set[int] = set()  # numbers of results that a step's own transaction records
-        self._limits = 0  # time limits in force, which may have a result for a branch that waits for another
-        self._loop = loop
-        self._journal = journal
-        self._on_quiet = on_quiet
-        self._on_diverged = on_diverged
-        self._results: list[tuple[int, str, asyncio.Future[None]]] = []
-        self._begins: list[tuple[str, asyncio.Future[None]]] = []
-        self._scheduled = False
-        self._closed = False
-        self._calm = 0
-        self._checks = 0
+    _loop: asyncio.AbstractEventLoop
+    _journal: Journal
+    _on_quiet: Callable[[], None]
+    _on_diverged: Callable[[list[str]], None]
+    branches: dict[asyncio.Future[object], Branch] = {}
+    _outstanding: set[int] = set()  # numbers of results that a step's own transaction records
+    _limits: int = 0  # time limits in force, which may have a result for a branch that waits for another
+    _results: list[tuple[int, str, asyncio.Future[None]]] = []
+    _begins: list[tuple[str, asyncio.Future[None]]] = []
+    _scheduled: bool = False
+    _closed: bool = False
+    _calm: int = 0
+    _checks: int = 0
 
     def remove(self, task: asyncio.Future[Any]) -> None:
         """Forget a branch whose task has ended."""

@@ -37,29 +37,27 @@ _UNWIND_TIMEOUT = 1.0  # seconds that code of a detached run may take to unwind 
 
 
 class Wakeup:
-    """A hint that there may be work. Polling finds all work; a missed hint only costs time."""
+    """A hint that there may be work. Polling finds all work; a missed hint only costs time.
+
+    `event` is set if there was a hint and no task has woken up since.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._event = asyncio.Event()
+        self.event = asyncio.Event()
 
     def notify(self) -> None:
         """Wake the task that waits, or the next one that would."""
-        self._event.set()
-
-    @property
-    def is_pending(self) -> bool:
-        """True if there was a hint and no task has woken up since."""
-        return self._event.is_set()
+        self.event.set()
 
     async def wait(self, timeout: float) -> None:
         """Wait for a hint, at most `timeout` seconds."""
-        timer = self._clock.call_later(timeout, self._event.set)
+        timer = self._clock.call_later(timeout, self.event.set)
         try:
-            await self._event.wait()
+            await self.event.wait()
         finally:
             timer.cancel()
-            self._event.clear()
+            self.event.clear()
 
     async def listen(self, changed: Callable[[], Awaitable[None]], also: Callable[[], None]) -> None:
         """Notify, and call `also`, whenever another process may have committed."""
@@ -174,7 +172,8 @@ class Reservation(msgspec.Struct):
 class Claimer:
     """Claims runs for a worker, and reserves slots for runs that are started in its process.
 
-    `under_way`: a claim is being made. `reserved`: slots for runs that are being started here.
+    `under_way`: a claim is being made. `more_due`: as far as is known, there are due runs that the last claim
+    did not bring. `reserved`: slots for runs that are being started here.
     """
 
     def __init__(self, worker: Worker) -> None:
@@ -182,7 +181,7 @@ class Claimer:
         self._after: Lane | None = None
         self._asking = False  # the store may be giving us runs right now
         self._arrived = asyncio.Event()
-        self._more_due = True  # as far as is known, there are due runs that the last claim did not bring
+        self.more_due = True
         self.under_way = False
         self.reserved = 0
 
@@ -195,16 +194,16 @@ class Claimer:
         """Claim up to `room` runs. Without a good lease, or if the store fails, the result has none."""
         worker, before = self._worker, self._after
         if not room or not worker.has_lease:
-            self._more_due = True
+            self.more_due = True
             return ClaimResult(runs=[], now=worker.store.now(), next_in=None, after=before)
         claims = await self._claim_from_store(room)
-        self._more_due = len(claims.runs) >= room or self._after != before
+        self.more_due = len(claims.runs) >= room or self._after != before
         return claims
 
     def pause_after(self, claims: ClaimResult) -> float:
         """Return how many seconds to wait for the next claim, at most."""
         poll = self._worker.settings.poll
-        if claims.runs and self._more_due and self._worker.room:
+        if claims.runs and self.more_due and self._worker.room:
             return 0.0
         return poll if claims.next_in is None else min(poll, max(claims.next_in, 1) / MICROS)
 
@@ -237,16 +236,11 @@ class Claimer:
         # A worker that was declared dead meanwhile has another id now, and does not hold what the old one claimed.
         return claims if claim.worker == worker.id else replace(claims, runs=[])
 
-    def on_slot_free(self) -> None:
-        """Look for work again if more is due."""
-        if self._more_due:
-            self._worker.wakeup.notify()
-
     def can_accept(self, runs: Sequence[NewRun]) -> bool:
         """Return True if the worker could begin these runs at once, without passing over runs that are due."""
         worker = self._worker
         return (
-            not (self._more_due or worker.is_claiming)
+            not (self.more_due or self.under_way or worker.wakeup.event.is_set())
             and len(runs) <= worker.room
             and worker.has_lease
             and all(run.delay <= 0 and run.workflow in worker.workflows for run in runs)

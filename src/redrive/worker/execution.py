@@ -93,7 +93,7 @@ class Execution:
         self.journal = Journal(() if self._follows else claimed.journal)
         self._loop = loop = asyncio.get_running_loop()
         self.waits = Waits(self.clock, worker.held)
-        self.order = ResultOrder(loop, self.journal, on_quiet=self._on_all_blocked, on_diverged=self._on_diverged)
+        self.order = ResultOrder(loop, self.journal, self._on_all_blocked, self._on_diverged)
         self.requests = Requests(self)
         self.open: dict[int, Attempt] = {}
         self._in_flight = 0

@@ -117,7 +117,8 @@ class Requests:
                     raise
             text = step.signature.encode(args, kwargs)
             check_size(text, execution.worker.max_payload, step.input_label)
-            value = await StepCall(execution, branch, step, place, text).run(entry, args, kwargs)
+            call = StepCall(execution, branch, step, place, text, execution.clock.monotonic())
+            value = await call.run(entry, args, kwargs)
             if step.options.pivot:
                 self.pivoted = True
             return value

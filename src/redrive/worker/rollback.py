@@ -242,7 +242,8 @@ class FollowUp:
         self._branch.enter_call()
         try:
             begun = None if entry.status is StepStatus.PENDING else entry
-            await StepCall(execution, self._branch, step, place, entry.input or "{}").run(begun, args, kwargs)
+            now = execution.clock.monotonic()
+            await StepCall(execution, self._branch, step, place, entry.input or "{}", now).run(begun, args, kwargs)
         except StepFailed:
             known = execution.requests.find_failure(entry.key)
             assert known is not None

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from redrive.clock import MICROS
 from redrive.core.circuit import AdmittedCall
 from redrive.core.classify import Category
@@ -64,43 +66,24 @@ class Tx:
         return await self._transaction.fetchrow(statement, *params)
 
 
-class StepCall:
+class StepCall(msgspec.Struct, eq=False):
     """A call of a step by a branch."""
 
-    __slots__ = (
-        "_admitted",
-        "_attempt",
-        "_begun",
-        "_branch",
-        "_current",
-        "_cut_short",
-        "_execution",
-        "_first",
-        "_gate",
-        "_input",
-        "_mark",
-        "_place",
-        "_resumed_at",
-        "_resumes",
-        "_step",
-    )
-
-    def __init__(self, execution: Execution, branch: Branch, step: Step[Any, Any], place: EntryRef, input: str) -> None:
-        self._execution = execution
-        self._branch = branch
-        self._step = step
-        self._place = place
-        self._input = input
-        self._attempt = 1
-        self._begun = 0  # the last attempt whose body was called, or may have been
-        self._first = execution.clock.monotonic()
-        self._current: Attempt | None = None
-        self._mark: QueuedOutcome | None = None
-        self._resumes = False
-        self._cut_short = False
-        self._admitted: AdmittedCall | None = None
-        self._gate: CircuitGate | None = None
-        self._resumed_at: int | None = None  # when, if it may have waited for its circuit before
+    _execution: Execution
+    _branch: Branch
+    _step: Step[Any, Any]
+    _place: EntryRef
+    _input: str
+    _first: float  # when the first attempt began
+    _attempt: int = 1
+    _begun: int = 0  # the last attempt whose body was called, or may have been
+    _current: Attempt | None = None
+    _mark: QueuedOutcome | None = None
+    _resumes: bool = False
+    _cut_short: bool = False
+    _admitted: AdmittedCall | None = None
+    _gate: CircuitGate | None = None
+    _resumed_at: int | None = None  # when, if it may have waited for its circuit before
 
     async def run(self, entry: EntryRow | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make attempts until one succeeds; return its value, or raise StepFailed."""

@@ -34,22 +34,19 @@ class _WaitingEntry(msgspec.Struct, frozen=True, gc=False):
     circuit: str | None = None
 
 
-class Waits:
+class Waits(msgspec.Struct, eq=False):
     """The entries of one run that wait, and whether the run as a whole does.
 
     `asleep`: the store shows the run as sleeping, and this worker holds it. `parking`: is done when it is
     recorded that the run waits; None if that is not being recorded.
     """
 
-    __slots__ = ("_awake", "_clock", "_held", "_waits", "asleep", "parking")
-
-    def __init__(self, clock: Clock, held: HeldRuns) -> None:
-        self._clock = clock
-        self._held = held
-        self._waits: dict[str, _WaitingEntry] = {}
-        self._awake = 0
-        self.parking: asyncio.Future[None] | None = None
-        self.asleep = False
+    _clock: Clock
+    _held: HeldRuns
+    _waits: dict[str, _WaitingEntry] = {}
+    _awake: int = 0
+    parking: asyncio.Future[None] | None = None
+    asleep: bool = False
 
     def __bool__(self) -> bool:
         return bool(self._waits)

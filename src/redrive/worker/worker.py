@@ -305,7 +305,7 @@ class Worker:
     @property
     def is_claiming(self) -> bool:
         """True while a claim is under way, or about to be made."""
-        return self.claimer.under_way or self.wakeup.is_pending
+        return self.claimer.under_way or self.wakeup.event.is_set()
 
     @property
     def is_being_cancelled(self) -> bool:
@@ -326,8 +326,7 @@ class Worker:
         change, execution = settled.transition.change, self.held.by_id.get(claimed.id)
         if execution is not None and change is not None and change.status in FINAL_RUN_STATUSES:
             self.held.release(execution)
-            self.claimer.on_slot_free()
-            if claimed.deaths or settled.transition.starts:
+            if self.claimer.more_due or claimed.deaths or settled.transition.starts:
                 self.wakeup.notify()
         if self._on_ended is not None:
             self._on_ended(claimed, settled)
