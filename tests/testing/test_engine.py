@@ -694,7 +694,7 @@ async def test_a_plan_may_kill_the_worker_at_any_call() -> None:
     async with engine(app, plan=kill_once_each) as e:
         run = await e.run(working)
         assert run.result == 1
-        assert sorted(killed) == ["apply", "expire_workers", "claim", "enlist", "lease.beat"]
+        assert sorted(killed) == ["apply", "claim", "enlist", "expire_workers", "lease.beat"]
         assert e.crashes == 5
 
 

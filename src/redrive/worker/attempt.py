@@ -1,6 +1,6 @@
-"""One attempt of a step: its body, within its time limits, in a thread if it is a plain `def`; its messages.
+"""Attempts of steps: their bodies with time limits, in threads for plain `def` functions, and their messages.
 
-A message of a step is kept with the attempt and committed with the step's success, or dropped.
+A message of a step is kept with the attempt. It is committed with the step's success, or dropped.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from redrive.worker.execution import Execution
 
 MAX_MESSAGES = 1_000
-"""Messages that one attempt of a step may publish: they travel in one commit."""
+"""Messages that one attempt of a step may publish: they are written in one commit."""
 
 _LOCK = threading.Lock()
 
@@ -60,7 +60,7 @@ class Attempt(msgspec.Struct, eq=False):
 
     @property
     def run_id(self) -> str:
-        """The run this step belongs to."""
+        """The id of the run."""
         return self.execution.claimed.public_id
 
     @property
@@ -75,48 +75,44 @@ class Attempt(msgspec.Struct, eq=False):
 
     @property
     def idempotency_key(self) -> str:
-        """The same for every try and every replay of this step; give it to outside services."""
+        """A key for outside services: it is the same for all attempts and replays of this step."""
         claimed = self.execution.claimed
         root = claimed.root or claimed.public_id
         return flow_key(claimed.tenant, root, self.place.key, self.execution.generation_of(self.place.key))
 
     def heartbeat(self, details: Any = None) -> None:
-        """Show that the step is alive, with details for those who watch. May be called from any thread."""
+        """Show that the step is alive, with details for users. May be called from any thread."""
         self._details = None if details is None else json.dumps(details)[:4000]
         self._heard = self.execution.clock.monotonic()
         self.has_heartbeat = True
 
     def publish(self, topic: str, payload: Any, key: str | None = None) -> MessageId:
         """Publish a message if this attempt succeeds. May be called from any thread."""
-        drafts = self._drafts or self._new_drafts()
-        if self.over:
-            drafts.close()
-        return drafts.add(self.execution, self.place.index, topic, payload, key)
-
-    def _new_drafts(self) -> MessageDrafts:
-        with _LOCK:
+        with _LOCK:  # two threads must not create the drafts at once
             if self._drafts is None:
                 self._drafts = MessageDrafts()
-            return self._drafts
+        if self.over:
+            self._drafts.close()
+        return self._drafts.add(self.execution, self.place.index, topic, payload, key)
 
     def messages(self) -> tuple[MessageWrite, ...]:
-        """What the attempt published; nothing is added from here on."""
+        """Return the messages that the attempt published, and accept no more."""
         return () if self._drafts is None else self._drafts.close()
 
     @property
     def last_heartbeat_at(self) -> float:
-        """When the step last showed that it is alive, on the clock's monotonic scale."""
+        """Monotonic time of the last heartbeat, or of the beginning."""
         return self.began if self._heard is None else self._heard
 
     def news(self) -> str | None:
-        """The latest heartbeat's details. From then on the step has no news until its next heartbeat."""
+        """Return the details of the latest heartbeat, and mark it as sent."""
         self.has_heartbeat = False
         details, self._details = self._details, None
         return details
 
 
 class _AttemptTimeLimit:
-    """Cancels the attempt's task when the step takes too long or falls silent."""
+    """The time limits of an attempt. It cancels the attempt's task when one passes."""
 
     __slots__ = ("_attempt", "_clock", "_expired", "_limits", "_pending", "_task", "_timer")
 
@@ -130,7 +126,7 @@ class _AttemptTimeLimit:
         self._expired = ""
 
     async def around(self, work: Awaitable[Any]) -> Any:
-        """Await the work; if this limit cancels it, that comes out as TimeoutError."""
+        """Await the work; raise TimeoutError if this limit cancels it."""
         try:
             return await work
         except asyncio.CancelledError:
@@ -138,10 +134,13 @@ class _AttemptTimeLimit:
                 raise TimeoutError(self._expired) from None
             raise
         finally:
-            self._disarm()
+            if self._timer is not None:
+                self._timer.cancel()
+            # A cancellation that the body swallowed must not stay with the workflow's task.
+            self._absorb_cancellation()
 
     def arm(self) -> None:
-        """Watch the time, counted from when the attempt began."""
+        """Check the limits, counted from the attempt's beginning, and set a timer for the next one."""
         timeout, silence = self._limits
         now = self._clock.monotonic()
         left = self._attempt.began + timeout - now
@@ -161,14 +160,8 @@ class _AttemptTimeLimit:
         if self._task is not None:
             self._pending = self._task.cancel()
 
-    def _disarm(self) -> None:
-        """The body is over. A cancellation that it swallowed must not stay with the workflow's task."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._absorb_cancellation()
-
     def _absorb_cancellation(self) -> bool:
-        """True if a cancellation that arrived was this limit's own and nobody else's."""
+        """Withdraw this limit's cancellation. Return True if no other code cancelled the task as well."""
         if self._task is None or not self._pending:
             return False
         self._pending = False
@@ -176,7 +169,7 @@ class _AttemptTimeLimit:
 
 
 class UnfinishedBody:
-    """A body that has not ended, and what it takes to see it to its end."""
+    """A body that has begun and waits for something."""
 
     __slots__ = ("_attempt", "_work")
 
@@ -185,7 +178,7 @@ class UnfinishedBody:
         self._work = work
 
     async def finish(self) -> Any:
-        """Go on to its end, within its limits. Raises TimeoutError when they pass."""
+        """Wait for its end. Raises TimeoutError if a time limit passes."""
         token = current_scope.set(self._attempt)
         try:
             return await self._work
@@ -195,10 +188,10 @@ class UnfinishedBody:
 
 
 def start_body(attempt: Attempt, step: Step[Any, Any], call: Callable[[], Any], on_start: Callable[[], None]) -> Any:
-    """Call the body: what it returned, or `Unfinished` if it waits for something.
+    """Call the body; return its result, or an `UnfinishedBody` if it waits for something.
 
-    `on_start` is called when the body really begins, which in a thread may be later than now. A body that
-    is over before it waits for anything costs no timer, and nobody needs to hear that it began.
+    `on_start` is called when the body begins, which in a thread may be later. A body that ends without
+    waiting needs neither a timer nor a begin mark.
     """
     if not step.is_async:
         return UnfinishedBody(attempt, _run_in_thread(attempt, step, call, on_start))
@@ -232,7 +225,7 @@ async def _run_in_thread(
     limit = _AttemptTimeLimit(attempt, step.options)
 
     def begins() -> None:
-        """A step that waited for a free thread is timed from when it got one."""
+        # A step that waited for a free thread is timed from when it got one.
         if not attempt.over:
             attempt.began = attempt.execution.clock.monotonic()
             attempt.due = attempt.began + step.options.timeout
@@ -240,9 +233,6 @@ async def _run_in_thread(
             limit.arm()
 
     return await limit.around(attempt.execution.worker.threads.run_step(call, begins))
-
-
-# -- messages --------------------------------------------------------------------------------------------
 
 
 class MessageId(str):
@@ -258,7 +248,7 @@ class MessageId(str):
 def new_message(
     execution: Execution, index: int, number: int, topic: str, payload: Any, key: str | None
 ) -> MessageWrite:
-    """Return the message as it is stored. Raises InputError if its topic, key or payload cannot be."""
+    """Return the message as stored. Raises InputError if its topic, key or payload is not allowed."""
     topic, key = check_topic(topic), check_message_key(key)
     text = encode_any(payload)
     check_size(text, execution.worker.max_payload, f"the payload of a message on {topic!r}")
@@ -288,8 +278,8 @@ class MessageDrafts:
             number = len(self._messages)
             if self._closed:
                 raise MisusedStep(
-                    f"a message on {topic!r} was published after its attempt was over, so that nothing will "
-                    "commit it; wait in the step for what it begins"
+                    f"a message on {topic!r} was published after its attempt was over, so it will not be "
+                    "committed; let the step wait for tasks and threads that it begins"
                 )
             if number == MAX_MESSAGES:
                 raise InputError(Reason(ReasonCode.TOO_MANY_MESSAGES, limit=MAX_MESSAGES))
@@ -304,17 +294,14 @@ class MessageDrafts:
             return tuple(self._messages)
 
 
-# -- threads ---------------------------------------------------------------------------------------------
-
-
 class ThreadPools:
-    """Threads in which a function runs with the context of its caller.
+    """Threads for `def` functions, which run with the context of their caller.
 
-    Workflow functions have threads apart from those of steps: they block while their steps run, so with
-    one pool for both, as many of them as there are threads would block each other.
+    Workflow functions and steps have separate pools. A workflow function blocks its thread while its steps
+    run, so in a shared pool workflow functions could take all threads and wait forever.
 
-    A thread cannot be stopped. One whose step timed out keeps its place until the function returns;
-    `stuck` counts these.
+    A thread cannot be stopped. If a step timed out, its thread stays in use until the function returns;
+    `stuck` counts these threads.
     """
 
     def __init__(self, steps: int, workflows: int) -> None:
@@ -324,7 +311,7 @@ class ThreadPools:
 
     @property
     def stuck(self) -> int:
-        """The number of threads that still run a function whose result is not wanted any more."""
+        """The number of threads that still run a function whose attempt is over."""
         return len(self._stuck)
 
     async def run_step(self, call: Callable[[], Any], on_start: Callable[[], None]) -> Any:
@@ -354,13 +341,13 @@ class ThreadPools:
             raise
 
     def close(self) -> None:
-        """Accept nothing more. Threads at work are left to end by themselves."""
+        """Accept no more calls. Running functions are not stopped."""
         self._steps.shutdown(wait=False, cancel_futures=True)
         self._workflows.shutdown(wait=False, cancel_futures=True)
 
 
 def _call_safely(call: Callable[[], Any]) -> Any:
-    """Call the function; a StopIteration, which no future can carry, becomes an error as in a coroutine."""
+    """Call the function; turn StopIteration, which a future cannot carry, into RuntimeError as coroutines do."""
     try:
         return call()
     except StopIteration as stop:

@@ -109,7 +109,7 @@ class HeldRuns:
         if before is not None:
             before.detach()  # it was taken away and claimed here again, before a heartbeat reported that
         self.by_id[execution.claimed.id] = execution
-        # A start in workflow code runs in that workflow's task, so the new run needs a context of its own.
+        # A start in workflow code runs in that workflow's task, so the new run needs another context.
         name = f"redrive run {execution.claimed.public_id}"
         task = asyncio.get_running_loop().create_task(execution.execute(), name=name, context=self._context.copy())
         self._tasks[execution] = task

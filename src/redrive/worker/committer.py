@@ -1,12 +1,12 @@
 """The committer: batches outcomes. While one commit is under way, all others queue and form the next batch.
 
-There is no timer. An idle worker commits at once. A busy one groups by itself, because outcomes that
+No timer is involved. An idle worker commits at once. A busy one groups by itself, because outcomes that
 arrive during a commit share the next one. Each caller gets its own answer after the commit.
 
 A begin mark is queued without waiting. If the attempt ends before the mark went out, the mark is
 withdrawn: a fast step costs one row, a slow one shows as RUNNING.
 
-One bad row never fails its batch (`settle_bisecting`): it becomes a failure of its own run.
+One bad row never fails its batch (`settle_bisecting`): it becomes a failure of its run alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One run that a worker executes, from its claim to its end.
+"""The execution of a run by a worker, from its claim to its end.
 
     execute   decode the input, call the function, settle how it ended; or do what follows the function
     settle    send an outcome, wait until the decision is durable

@@ -94,7 +94,7 @@ class Lease:
             beat = self._connection.beat(self._worker, self._unsent)
             self._unsent = {}
         except Exception as error:  # of any kind: to stop renewing would lose all runs
-            log.warning("lease of worker %d was not renewed, trying again: %s", self._worker, error)
+            log.warning("the lease could not be renewed, trying again: %s", error)
             return None
         if beat.alive:
             # Counted from before the call: the store may have renewed the lease long before it answered.
@@ -122,7 +122,7 @@ class Lease:
         silent_for = self._clock.monotonic() - self._heard_at
         hung = silent_for > 2 * self._interval and self._overdue()
         if hung and not self._hung:
-            log.error("a step past its time limit blocks the event loop; the lease is not renewed any more")
+            log.error("the event loop is blocked by a step past its time limit: the lease is not renewed any more")
         self._hung = hung
         return hung
 
