@@ -305,18 +305,14 @@ class Runtime:
         self._start_relays(store or self.store, app.registered_sinks.values())
         if automatic:
             await self.answered(self.notification_chore.run_once)
-            self._chores = [
-                asyncio.create_task(run_every(settings.chores, self.notification_chore.run_once, self.clock)),
-                asyncio.create_task(run_every(settings.chores, self.reaper.run_once, self.clock)),
-                asyncio.create_task(run_every(settings.chores, self.folder.run_once, self.clock)),
-                asyncio.create_task(
-                    run_every(settings.chores, self.bulk_worker.run_once, self.clock, pause=self._wait_for_bulk)
-                ),
-                asyncio.create_task(run_every(settings.chores, self.circuit_updater.run_once, self.clock)),
-                asyncio.create_task(run_every(settings.chores, self.scheduler.run_once, self.clock)),
-                asyncio.create_task(run_every(settings.chores * _SLOW_CHORE_FACTOR, self.purger.run_once, self.clock)),
-                asyncio.create_task(run_every(settings.chores * _SLOW_CHORE_FACTOR, self.watch.run_once, self.clock)),
+            often = (self.notification_chore, self.reaper, self.folder, self.circuit_updater, self.scheduler)
+            loops = [run_every(settings.chores, chore.run_once, self.clock) for chore in often]
+            loops += [
+                run_every(settings.chores * _SLOW_CHORE_FACTOR, chore.run_once, self.clock)
+                for chore in (self.purger, self.watch)
             ]
+            loops.append(run_every(settings.chores, self.bulk_worker.run_once, self.clock, pause=self._wait_for_bulk))
+            self._chores = [asyncio.create_task(loop) for loop in loops]
         return worker
 
     def _serve_metrics(self) -> None:

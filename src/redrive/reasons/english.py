@@ -299,7 +299,7 @@ _TEXTS: dict[str, str] = {
     ReasonCode.START_ITEM_INVALID: (
         "start_many takes tuples of arguments or Start(...), not {type}; write (value,) for a single argument"
     ),
-    ReasonCode.TOO_MANY_MESSAGES: "a step publishes at most {limit} messages; spread them over several steps",
+    ReasonCode.TOO_MANY_MESSAGES: "a step publishes at most {limit:,} messages; spread them over several steps",
     # what is wrong with a value that a person typed
     ReasonCode.OBJECT_NEEDED: "{field} must be an object from name to value, not {given}",
     ReasonCode.FLAG_NEEDED: "{field} is True or False, not {given}",

@@ -322,7 +322,7 @@ _TEXTS: dict[str, str] = {
     ReasonCode.START_ITEM_INVALID: (
         "start_many przyjmuje krotki argumentów albo Start(...), a nie {type}; dla jednego argumentu napisz (value,)"
     ),
-    ReasonCode.TOO_MANY_MESSAGES: "krok publikuje najwyżej {limit} komunikatów; rozłóż je na kilka kroków",
+    ReasonCode.TOO_MANY_MESSAGES: "krok publikuje najwyżej {limit:,} komunikatów; rozłóż je na kilka kroków",
     # what is wrong with a value that a person typed
     ReasonCode.OBJECT_NEEDED: "{field} musi być obiektem, który nazwom przypisuje wartości, a nie {given}",
     ReasonCode.FLAG_NEEDED: "{field} to True albo False, a nie {given}",

@@ -183,15 +183,16 @@ class Execution:
 
     def _on_diverged(self, requested: list[str]) -> None:
         """End the function: its code requests other entries than those recorded."""
-        self._difference = self.journal.difference(requested)
+        self._difference = difference = self.journal.difference(requested)
         self.order.close()
-        self.spawn(self._settle_divergence(self._difference))
 
-    async def _settle_divergence(self, difference: Reason) -> None:
-        outcome = await self.worker.handle_code_change(self.claimed, self.view, difference)
-        with suppress(RunDetached):
-            await self.settle(outcome)
-            self.detach()
+        async def settle_divergence() -> None:
+            outcome = await self.worker.handle_code_change(self.claimed, self.view, difference)
+            with suppress(RunDetached):
+                await self.settle(outcome)
+                self.detach()
+
+        self.spawn(settle_divergence())
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Start a task of the engine on behalf of this run. It does not count as a branch."""

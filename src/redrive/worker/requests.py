@@ -262,9 +262,21 @@ class Requests:
 
     def record(self, branch: Branch, name: str, make: Callable[[], Any]) -> Any:
         """Return a value that is made once and recorded."""
-        if branch.threaded:
-            return self._execution.call_from_thread(_call_on_loop(self._record, branch, name, make))
-        return self._record(branch, name, make)
+        return self._call_on_loop(branch, self._record, branch, name, make)
+
+    def publish(self, branch: Branch, topic: str, payload: Any, key: str | None) -> str:
+        """Publish a message, once: a resumed run finds it in the journal."""
+        return str(self._call_on_loop(branch, self._publish, branch, topic, payload, key))
+
+    def _call_on_loop(self, branch: Branch, call: Callable[..., Any], *args: Any) -> Any:
+        """Make a call on the event loop, which workflow code in a thread must wait for."""
+        if not branch.threaded:
+            return call(*args)
+
+        async def on_loop() -> Any:
+            return call(*args)
+
+        return self._execution.call_from_thread(on_loop())
 
     def _record(self, branch: Branch, name: str, make: Callable[[], Any]) -> Any:
         execution = self._execution
@@ -275,12 +287,6 @@ class Requests:
         noted = ValueRecorded(run=execution.view, place=place, output=json.dumps(value))
         self.unsaved = execution.worker.committer.submit(noted)
         return value
-
-    def publish(self, branch: Branch, topic: str, payload: Any, key: str | None) -> str:
-        """Publish a message, once: a resumed run finds it in the journal."""
-        if branch.threaded:
-            return str(self._execution.call_from_thread(_call_on_loop(self._publish, branch, topic, payload, key)))
-        return self._publish(branch, topic, payload, key)
 
     def _publish(self, branch: Branch, topic: str, payload: Any, key: str | None) -> str:
         execution = self._execution
@@ -313,10 +319,6 @@ class Requests:
         unsaved, self.unsaved = self.unsaved, None
         if unsaved is not None:
             self._execution.check(await unsaved)
-
-
-async def _call_on_loop(call: Callable[..., Any], *args: Any) -> Any:
-    return call(*args)
 
 
 class SingleStepReplay:

@@ -22,6 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from redrive.actions import Action, ApiCall, Manual, Notify, Sql
+from redrive.core import saga
 from redrive.core.classify import Category
 from redrive.core.failure import Failure
 from redrive.core.failure_reason import FailureReason, LetterCode, Stage
@@ -36,16 +37,6 @@ from redrive.core.outcomes import (
     WorkflowReturned,
 )
 from redrive.core.run_options import StepOptions
-from redrive.core.saga import (
-    LedgerRow,
-    StepEffect,
-    build_undo_input,
-    find_passed_pivot,
-    find_step_effects,
-    find_steps_to_confirm,
-    follow_up_key,
-    read_ledger,
-)
 from redrive.core.states import EntryKind, RunStatus, StepStatus
 from redrive.errors import MisusedStep, PayloadError, RunDetached, StepFailed
 from redrive.http.client import HttpClient, HttpRequest
@@ -203,11 +194,11 @@ class FollowUp:
             for text in (entry.input, entry.output):
                 if isinstance(text, Unreadable):
                     raise FollowUpFailed(self._make_input_failure(entry.name, PayloadError(text.why)))
-            key = follow_up_key(entry, step.name)
+            key = saga.follow_up_key(entry, step.name)
             plan.append(
                 PlannedFollowUp(
                     place=EntryRef(self._execution.journal.new_index(), key, self._kind, step.name),
-                    input=build_undo_input(entry, declared=step.action is not None, uncertain=uncertain),
+                    input=saga.build_undo_input(entry, declared=step.action is not None, uncertain=uncertain),
                     options=step.options_text,
                     runs=runs,
                 )
@@ -255,11 +246,11 @@ async def confirm_and_end(execution: Execution, branch: Branch, ended: WorkflowR
     follow_up = FollowUp(execution, branch, EntryKind.CONFIRM)
     steps = follow_up.steps
     try:
-        pairs = find_steps_to_confirm(await follow_up.read(), follow_up.options)
+        pairs = saga.find_steps_to_confirm(await follow_up.read(), follow_up.options)
         missing = [(row, confirm) for row, known in pairs if known is None and (confirm := steps[row.name].confirm)]
         if missing:
             await follow_up.plan((row, confirm, False, True) for row, confirm in missing)
-            pairs = find_steps_to_confirm(await follow_up.read(), follow_up.options)
+            pairs = saga.find_steps_to_confirm(await follow_up.read(), follow_up.options)
         for row, entry in pairs:
             confirm = steps[row.name].confirm
             if entry is not None and confirm is not None and entry.status not in _DONE:
@@ -294,8 +285,8 @@ class _Rollback:
         journal = await self._follow_up.read()
         attempts = await repeat_until_answered(lambda: store.attempts(execution.claimed.id), execution.clock)
         options = self._follow_up.options
-        effects = find_step_effects(journal, find_last_attempts(attempts), options)
-        if not read_ledger(journal) and find_passed_pivot(journal, effects, options) is not None:
+        effects = saga.find_step_effects(journal, find_last_attempts(attempts), options)
+        if not saga.read_ledger(journal) and saga.find_passed_pivot(journal, effects, options) is not None:
             await self._end_run(forward=True)
             return
         try:
@@ -325,14 +316,14 @@ class _Rollback:
         self._stopped_before = ending.cause is not None
 
     async def _plan_compensations(
-        self, journal: list[EntryRow], effects: tuple[StepEffect, ...]
-    ) -> tuple[LedgerRow, ...]:
+        self, journal: list[EntryRow], effects: tuple[saga.StepEffect, ...]
+    ) -> tuple[saga.LedgerRow, ...]:
         """Record the whole ledger and return it."""
         steps = self._follow_up.steps
         unknown = [each.entry.name for each in effects if each.entry.name not in steps]
         if unknown:
             await self._wait_for_code(Reason(ReasonCode.COMPENSATION_UNKNOWN, steps=tuple(dict.fromkeys(unknown))))
-        known = {row.undone.index for row in read_ledger(journal)}
+        known = {row.undone.index for row in saga.read_ledger(journal)}
         missing = [each for each in effects if each.entry.index not in known]
         # A reservation is always cancelled. Other steps are undone if the run rolls back.
         rolls_back = self._ends_as is RunStatus.COMPENSATED or self._execution.view.options.rollback
@@ -343,9 +334,9 @@ class _Rollback:
             if undo is not None:
                 plan.append((each.entry, undo.step, each.uncertain, undo.uncertain or not each.uncertain))
         if not plan:
-            return read_ledger(journal)
+            return saga.read_ledger(journal)
         await self._follow_up.plan(plan)
-        return read_ledger(await self._follow_up.read())
+        return saga.read_ledger(await self._follow_up.read())
 
     async def _wait_for_code(self, difference: Reason) -> None:
         """Release the run for a worker that has the code, or give up; then detach it."""
@@ -355,7 +346,7 @@ class _Rollback:
         execution.detach()
         raise RunDetached
 
-    async def _compensate(self, row: LedgerRow) -> None:
+    async def _compensate(self, row: saga.LedgerRow) -> None:
         step = self._follow_up.steps.get(row.entry.name)
         if step is None:
             missing = Reason(ReasonCode.COMPENSATION_MISSING, compensation=row.entry.name, step=row.undone.name)
@@ -374,7 +365,7 @@ class _Rollback:
             )
             raise FollowUpFailed(ending, failed.place, failed.attempt) from None
 
-    async def _assign_manual_task(self, row: LedgerRow, action: Manual) -> None:
+    async def _assign_manual_task(self, row: saga.LedgerRow, action: Manual) -> None:
         """Record instructions for a user, and let the run wait for that without a worker."""
         execution = self._execution
         text = render_instructions(action, row.entry.input or "{}", row.undone.name)
@@ -384,7 +375,7 @@ class _Rollback:
         execution.detach()
         raise RunDetached
 
-    async def _end_run(self, rows: tuple[LedgerRow, ...] = (), *, forward: bool = False) -> None:
+    async def _end_run(self, rows: tuple[saga.LedgerRow, ...] = (), *, forward: bool = False) -> None:
         # The failure was reported before if a rollback had stopped, or if the letter contains it.
         letter = self._letter
         if letter is None:

@@ -30,11 +30,12 @@ from redrive.core.outcomes import (
     WorkflowReturned,
 )
 from redrive.core.run_options import RunOptions
-from redrive.core.states import FINAL_RUN_STATUSES, RunStatus
+from redrive.core.states import FINAL_RUN_STATUSES
 from redrive.errors import StoreError
 from redrive.observability.counters import Counters, SettleListener
 from redrive.observability.tracing import Tracing
 from redrive.reasons import Reason, ReasonCode
+from redrive.records import replace
 from redrive.settle.settler import LocalSettler, Settled, make_claimed_run_view, parse_run_options
 from redrive.store.port import Store, Transaction
 from redrive.store.session import repeat_until_answered
@@ -203,14 +204,16 @@ class Worker:
             log.warning("the store did not answer; other workers claim the runs held here when the lease expires")
         for service in self._services:
             await self._cancel_task(service)
-        await self.circuits.close()
-        await self.lease.stop()
+        await self._close()
         try:
             await self.store.retire(self.id)
         except StoreError as error:
-            log.warning(
-                "could not deregister worker %d, its lease will expire in %g s: %s", self.id, self.settings.lease, error
-            )
+            lease = self.settings.lease
+            log.warning("could not deregister worker %d, its lease will expire in %g s: %s", self.id, lease, error)
+
+    async def _close(self) -> None:
+        await self.circuits.close()
+        await self.lease.stop()
         self.threads.close()
         self._undo_factory()
 
@@ -230,10 +233,7 @@ class Worker:
         for task in ended:
             if not task.cancelled():
                 task.exception()  # asyncio would warn that it was never looked at
-        await self.circuits.close()
-        await self.lease.stop()
-        self.threads.close()
-        self._undo_factory()
+        await self._close()
 
     def check_drained(self) -> None:
         """Let a worker that stops continue if no step is in flight and no run on its way here."""
@@ -381,19 +381,7 @@ def _make_unreadable_outcome(claimed: ClaimedRun, error: Exception) -> WorkflowF
     options = RunOptions()
     with suppress(Exception):  # the options may be what is unreadable
         options = parse_run_options(claimed.options)
-    view = RunView(
-        id=claimed.id,
-        public_id=claimed.public_id,
-        tenant=claimed.tenant,
-        workflow=claimed.workflow,
-        fence=claimed.fence,
-        input=claimed.input,
-        options=options,
-        correlation_id=claimed.correlation_id,
-        started_at=claimed.started_at,
-        handler_for=claimed.handler_for,
-        undoing=claimed.status is RunStatus.COMPENSATING,
-    )
+    view = replace(make_claimed_run_view(claimed, options, claimed.version), deaths=0, letter=None)
     reason = Reason(ReasonCode.RUN_UNREADABLE, why=Reason.of_error(error))
     code = LetterCode.INFRASTRUCTURE_FAILURE
     return WorkflowFailed(
