@@ -50,9 +50,11 @@ class Results:
         future: asyncio.Future[RunResult] = asyncio.get_running_loop().create_future()
         waiters = self._waiting.setdefault(run_id, set())
         waiters.add(future)
-        if not new:
-            self._fresh.add(run_id)
-        self._poll_after(_FIRST_POLL if new else 0.0)
+        self._pause = _FIRST_POLL
+        if new:
+            self._schedule_poll(_FIRST_POLL)
+        else:
+            self.poll_now(run_id)
         try:
             return await future
         finally:
@@ -71,7 +73,8 @@ class Results:
         """Look the run up soon, if a caller waits for it: it was changed in the store."""
         if run_id in self._waiting:
             self._fresh.add(run_id)
-            self._poll_after(0.0)
+            self._pause = _FIRST_POLL
+            self._schedule_poll(0.0)
 
     def close(self) -> None:
         """Stop polling, and raise an error in callers that wait."""
@@ -84,16 +87,13 @@ class Results:
                 if not future.done():
                     future.set_exception(StoreError("the app was closed while a result was awaited; the run continues"))
 
-    def _poll_after(self, delay: float) -> None:
-        """Poll after this many seconds or sooner, and begin again with short intervals.
+    def _schedule_poll(self, delay: float) -> None:
+        """Poll after this many seconds or sooner. A poll that is under way schedules the next one itself.
 
         This is real time on purpose: a test whose clock stands still waits for results all the same.
         """
-        self._pause = _FIRST_POLL
-        if self._poll_task is None:
-            self._schedule_poll(delay)
-
-    def _schedule_poll(self, delay: float) -> None:
+        if self._poll_task is not None:
+            return
         loop = asyncio.get_running_loop()
         at = loop.time() + delay
         if self._timer is not None:

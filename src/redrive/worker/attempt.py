@@ -42,7 +42,7 @@ class Attempt(msgspec.Struct, eq=False):
     """An attempt of a step. `step_info()` returns it to the step's body.
 
     `over`: the body has ended. `due`: when its time limit passes. `has_heartbeat`: the body sent a heartbeat
-    that the lease has not passed on yet.
+    that the lease has not passed on yet. `drafts`: the messages that it published.
     """
 
     execution: Execution
@@ -54,8 +54,8 @@ class Attempt(msgspec.Struct, eq=False):
     over: bool = False
     due: float | None = None
     has_heartbeat: bool = False
+    drafts: MessageDrafts | None = None
     _details: str | None = None
-    _drafts: MessageDrafts | None = None
     _heard: float | None = None
 
     @property
@@ -89,15 +89,11 @@ class Attempt(msgspec.Struct, eq=False):
     def publish(self, topic: str, payload: Any, key: str | None = None) -> MessageId:
         """Publish a message if this attempt succeeds. May be called from any thread."""
         with _LOCK:  # two threads must not create the drafts at once
-            if self._drafts is None:
-                self._drafts = MessageDrafts()
+            if self.drafts is None:
+                self.drafts = MessageDrafts()
         if self.over:
-            self._drafts.close()
-        return self._drafts.add(self.execution, self.place.index, topic, payload, key)
-
-    def messages(self) -> tuple[MessageWrite, ...]:
-        """Return the messages that the attempt published, and accept no more."""
-        return () if self._drafts is None else self._drafts.close()
+            self.drafts.close()
+        return self.drafts.add(self.execution, self.place.index, topic, payload, key)
 
     @property
     def last_heartbeat_at(self) -> float:

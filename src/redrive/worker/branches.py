@@ -93,19 +93,10 @@ class Branch:
         return self._path
 
     def enter_call(self) -> None:
-        """Begin an engine call."""
+        """Begin an engine call. To end it, the caller subtracts 1 from `busy`."""
         self.busy += 1
         if self.task is not None:
             self._cancelled_before = self.task.cancelling()
-
-    def leave_call(self) -> None:
-        """End an engine call."""
-        self.busy -= 1
-
-    @property
-    def running_task(self) -> asyncio.Task[Any] | None:
-        """The task that executes an engine call of this branch: the branch's task, or one for its thread."""
-        return asyncio.current_task() if self.threaded or self.task is None else self.task
 
     @property
     def is_leaving(self) -> bool:

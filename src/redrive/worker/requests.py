@@ -127,7 +127,7 @@ class Requests:
                 raise RunDetached from None
             raise
         finally:
-            branch.leave_call()
+            branch.busy -= 1
 
     def step_failed(self, ending: FailureReason, place: EntryRef, attempt: int) -> StepFailed:
         """Remember how a step failed for good, and return the exception for its caller."""
@@ -238,7 +238,7 @@ class Requests:
                 raise RunDetached from None
             raise
         finally:
-            branch.leave_call()
+            branch.busy -= 1
 
     def _find_entry(self, branch: Branch, kind: EntryKind, name: str) -> tuple[Branch, EntryRef, EntryRow | None]:
         """Return the branch that makes a call, the position of the call in the journal, and its recorded entry."""

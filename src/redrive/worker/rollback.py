@@ -225,7 +225,7 @@ class FollowUp:
             assert known is not None
             raise FollowUpFailed(*known) from None
         finally:
-            self._branch.leave_call()
+            self._branch.busy -= 1
 
     def _make_input_failure(self, name: str, error: PayloadError) -> FailureReason:
         return FailureReason(

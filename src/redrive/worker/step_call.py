@@ -206,7 +206,9 @@ class StepCall(msgspec.Struct, eq=False):
     async def _call_body(self, attempt: Attempt, call: Callable[[], Any]) -> tuple[Any, Outcome]:
         """Call the body; return its value, and the outcome of the attempt."""
         execution, worker = self._execution, self._execution.worker
-        task = self._branch.running_task
+        branch = self._branch
+        # A thread of workflow code has no task; the call is then made by a task of the engine.
+        task = asyncio.current_task() if branch.threaded or branch.task is None else branch.task
         cancelled_before = 0 if task is None else task.cancelling()
         try:
             if worker.wrap_step is not None:
@@ -269,7 +271,7 @@ class StepCall(msgspec.Struct, eq=False):
             output=text,
             resumes=self._resumes,
             admitted=None if self._admitted is None or not self._admitted.probe else self._admitted,
-            messages=attempt.messages(),
+            messages=() if attempt.drafts is None else attempt.drafts.close(),
         )
         return signature.roundtrip_result(value, text), outcome
 
