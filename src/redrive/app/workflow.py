@@ -277,21 +277,16 @@ class Workflow(Generic[P, R, T]):
         shape: Callable[[list[RunHandle[T]]], S],
         event: tuple[str, str] | None,
     ) -> S:
-        request = branch.execution.requests.start
-        ids = [await request(branch, self.name, self._make_child_starter(branch, each, event)) for each in starts]
-        return shape([RunHandle(self._app, run_id, self.signature) for run_id in ids])
+        execution, runtime = branch.execution, self._app.runtime
+        inherited = {"tenant": execution.claimed.tenant, "correlation_id": execution.correlation_id}
 
-    def _make_child_starter(
-        self, branch: Branch, start: Start, event: tuple[str, str] | None
-    ) -> Callable[[str], Coroutine[Any, Any, str]]:
-        parent, runtime = branch.execution.claimed, self._app.runtime
-        options = {"tenant": parent.tenant, "correlation_id": branch.execution.correlation_id, **start.options}
-        keyed = start.options.get("idempotency_key") is not None
-
-        async def start_child(key: str) -> str:
-            complete = options if keyed else {**options, "idempotency_key": key}
+        async def start_child(start: Start, key: str) -> str:
+            keyed = start.options.get("idempotency_key") is not None
+            options = (
+                {**inherited, **start.options} if keyed else {**inherited, **start.options, "idempotency_key": key}
+            )
             with runtime.starting(self.name) as trace:
-                run = self._make_new_run(Start(start.args, start.kwargs, complete), trace, parent, event)
+                run = self._make_new_run(Start(start.args, start.kwargs, options), trace, execution.claimed, event)
                 (result,) = await runtime.start([run])
             # A key of the engine says where the child was started, not with which input: a replay with another
             # input gets the child that was started before.
@@ -299,7 +294,9 @@ class Workflow(Generic[P, R, T]):
                 raise Conflict(describe_key_conflict(run, result.public_id, event))
             return result.public_id
 
-        return start_child
+        request = execution.requests.start
+        ids = [await request(branch, self.name, functools.partial(start_child, start)) for start in starts]
+        return shape([RunHandle(self._app, run_id, self.signature) for run_id in ids])
 
     def _make_new_run(
         self, start: Start, trace: str | None, parent: ClaimedRun | None = None, event: tuple[str, str] | None = None

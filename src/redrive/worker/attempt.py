@@ -312,21 +312,24 @@ class ThreadPools:
 
     async def run_step(self, call: Callable[[], Any], on_start: Callable[[], None]) -> Any:
         """Run a step's body; `on_start` is called on the loop when a thread begins it."""
+        return await self._run(self._steps, call, on_start)
+
+    async def run_workflow(self, call: Callable[[], Any]) -> Any:
+        """Run a workflow function."""
+        return await self._run(self._workflows, call)
+
+    async def _run(self, pool: Executor, call: Callable[[], Any], on_start: Callable[[], None] | None = None) -> Any:
         loop = asyncio.get_running_loop()
         context = contextvars.copy_context()
 
         def work() -> Any:
-            loop.call_soon_threadsafe(on_start)
-            return context.run(_call_safely, call)
+            if on_start is not None:
+                loop.call_soon_threadsafe(on_start)
+            try:
+                return context.run(call)
+            except StopIteration as stop:  # a future cannot carry it, so it becomes an error as in a coroutine
+                raise RuntimeError("the function raised StopIteration") from stop
 
-        return await self._run(self._steps, work)
-
-    async def run_workflow(self, call: Callable[[], Any]) -> Any:
-        """Run a workflow function."""
-        context = contextvars.copy_context()
-        return await self._run(self._workflows, lambda: context.run(_call_safely, call))
-
-    async def _run(self, pool: Executor, work: Callable[[], Any]) -> Any:
         future = pool.submit(work)
         try:
             return await asyncio.wrap_future(future)
@@ -340,11 +343,3 @@ class ThreadPools:
         """Accept no more calls. Running functions are not stopped."""
         self._steps.shutdown(wait=False, cancel_futures=True)
         self._workflows.shutdown(wait=False, cancel_futures=True)
-
-
-def _call_safely(call: Callable[[], Any]) -> Any:
-    """Call the function; turn StopIteration, which a future cannot carry, into RuntimeError as coroutines do."""
-    try:
-        return call()
-    except StopIteration as stop:
-        raise RuntimeError("the function raised StopIteration") from stop
