@@ -282,9 +282,9 @@ class Workflow(Generic[P, R, T]):
 
         async def start_child(start: Start, key: str) -> str:
             keyed = start.options.get("idempotency_key") is not None
-            options = (
-                {**inherited, **start.options} if keyed else {**inherited, **start.options, "idempotency_key": key}
-            )
+            options = {**inherited, **start.options}
+            if not keyed:
+                options["idempotency_key"] = key
             with runtime.starting(self.name) as trace:
                 run = self._make_new_run(Start(start.args, start.kwargs, options), trace, execution.claimed, event)
                 (result,) = await runtime.start([run])
