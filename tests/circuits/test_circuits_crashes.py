@@ -86,7 +86,7 @@ async def test_marks_that_nobody_weighed_are_weighed_by_the_chore() -> None:
         await e.run(pay, 1)
         weighings = seen.count("circuit")
         assert weighings
-        e.worker.circuits.weigh = lambda place, settings: None  # type: ignore[method-assign]
+        e.worker.circuits.evaluate = lambda place, settings: None  # type: ignore[method-assign]
         await e.run(pay, 2)
         await e.advance("1s")
         assert (await e.store.circuit("default", "payments")).row.status is CircuitStatus.OPEN

@@ -82,7 +82,7 @@ async def test_a_relay_that_stumbles_over_its_own_code_goes_on(caplog: pytest.Lo
             await e.run(say, "a1")
             await e.advance("5s")
         assert (broken, sink.got) == ([], ["a1"])
-    assert "a relay to 'picky' failed" in caplog.text
+    assert "unexpected error in the relay to 'picky'" in caplog.text
 
 
 async def test_exhausted_messages_are_dead_and_block_their_key_until_a_person_decides() -> None:

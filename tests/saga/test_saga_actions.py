@@ -228,7 +228,14 @@ async def test_a_message_is_filled_in_and_published_with_the_record() -> None:
 
 
 async def test_the_client_lets_go_of_its_connections_with_the_worker() -> None:
-    acting = ActionRunner({}, ())
-    assert acting._get_client() is acting._get_client()
-    await acting.close()
-    await acting.close()
+    class Client:
+        closed = 0
+
+        async def __aexit__(self, *_: object) -> None:
+            self.closed += 1
+
+    actions = ActionRunner({}, ())
+    client = actions._client = Client()  # type: ignore[assignment]
+    await actions.close()
+    await actions.close()
+    assert client.closed == 1

@@ -119,7 +119,7 @@ class Runs:
         self._store = store
         self._replayer = replayer
         self._previewer = previewer
-        self._settler = LocalSettler(store, clock, ears=ears)
+        self._settler = LocalSettler(store, clock, listeners=ears)
         self._shaper = shaper
         self._on_change = on_change
         self._workers = workers

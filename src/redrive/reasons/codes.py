@@ -232,6 +232,9 @@ class ReasonCode(StrEnum):
     SINK_NOT_FOUND = "sink_not_found"
     SCHEDULE_IN_CODE = "schedule_in_code"
     SCHEDULE_NOT_FOUND = "schedule_not_found"
+    EVENT_HAS_KEY = "event_has_key"
+    START_ITEM_INVALID = "start_item_invalid"
+    TOO_MANY_MESSAGES = "too_many_messages"
 
     # what is wrong with a value that a person typed
     OBJECT_NEEDED = "object_needed"

@@ -309,6 +309,11 @@ _TEXTS: dict[str, str] = {
     ReasonCode.SCHEDULE_NOT_FOUND: (
         "workflow {workflow!r} has no schedule {schedule!r} for tenant {tenant!r}; there are: {known}"
     ),
+    ReasonCode.EVENT_HAS_KEY: "an event is its own idempotency key; leave idempotency_key out",
+    ReasonCode.START_ITEM_INVALID: (
+        "start_many takes tuples of arguments or Start(...), not {type}; write (value,) for a single argument"
+    ),
+    ReasonCode.TOO_MANY_MESSAGES: "a step publishes at most {limit:,} messages; spread them over several steps",
     # what is wrong with a value that a person typed
     ReasonCode.OBJECT_NEEDED: "{field} must be an object from name to value, not {given}",
     ReasonCode.FLAG_NEEDED: "{field} is True or False, not {given}",

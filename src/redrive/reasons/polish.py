@@ -334,6 +334,11 @@ _TEXTS: dict[str, str] = {
     ReasonCode.SCHEDULE_NOT_FOUND: (
         "przepływ pracy {workflow!r} nie ma harmonogramu {schedule!r} dla organizacji {tenant!r}; są: {known}"
     ),
+    ReasonCode.EVENT_HAS_KEY: "zdarzenie samo jest kluczem idempotencji; pomiń idempotency_key",
+    ReasonCode.START_ITEM_INVALID: (
+        "start_many przyjmuje krotki argumentów albo Start(...), a nie {type}; dla jednego argumentu napisz (value,)"
+    ),
+    ReasonCode.TOO_MANY_MESSAGES: "krok publikuje najwyżej {limit:,} komunikatów; rozłóż je na kilka kroków",
     # what is wrong with a value that a person typed
     ReasonCode.OBJECT_NEEDED: "{field} musi być obiektem, który nazwom przypisuje wartości, a nie {given}",
     ReasonCode.FLAG_NEEDED: "{field} to True albo False, a nie {given}",
