@@ -448,7 +448,7 @@ async def test_the_items_of_start_many_are_tuples_or_starts(app: Redrive, item: 
 async def test_a_start_in_no_time_that_could_be_read_is_refused(app: Redrive, option: str) -> None:
     workflow = app.workflow(charge)
     async with app.client():
-        with pytest.raises(ConfigurationError, match=f"^{option} is 'soon', which is no duration"):
+        with pytest.raises(ConfigurationError, match=f"^{option} is 'soon', which is not a duration"):
             await workflow.start(1, **{option: "soon"})
 
 
