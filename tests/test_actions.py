@@ -150,8 +150,8 @@ WRONG: list[tuple[Any, str]] = [
     (lambda: ApiCall("ftp://h/x"), "does not begin with http"),
     (lambda: ApiCall("https://{{input.host}}/x"), "does not begin with http"),
     (lambda: ApiCall("https://u:hush@h/x"), "does not begin with http"),
-    (lambda: ApiCall("https://h/{{order.id}}"), "no 'order'"),
-    (lambda: ApiCall("https://h/{{input.id()}}"), "names no field"),
+    (lambda: ApiCall("https://h/{{order.id}}"), "'order' does not exist"),
+    (lambda: ApiCall("https://h/{{input.id()}}"), "is not a field"),
     (lambda: ApiCall("https://h/a b"), "percent-encoded"),
     (lambda: ApiCall("https://h", "STEAL"), "method of ApiCall is 'STEAL'"),
     (lambda: ApiCall("https://h", None), "method of ApiCall is None"),  # type: ignore[arg-type]
@@ -167,7 +167,7 @@ WRONG: list[tuple[Any, str]] = [
     (lambda: ApiCall("https://h", headers={"content-length": "5"}), "set by the client"),
     (lambda: ApiCall("https://h", headers={"X": "hush\r\nY: 1"}), "a text of one line"),
     (lambda: ApiCall("https://h", headers={"X": 5}), "a text of one line"),  # type: ignore[dict-item]
-    (lambda: ApiCall("https://h", headers={"X": "{{order.id}}"}), "no 'order'"),
+    (lambda: ApiCall("https://h", headers={"X": "{{order.id}}"}), "'order' does not exist"),
     (lambda: ApiCall("https://h", headers={"x": "1", "X": "2"}), "a name twice"),
     (lambda: ApiCall("https://h", timeout=0), "timeout of ApiCall is 0"),
     (lambda: ApiCall("https://h", timeout="soon"), "timeout of ApiCall is 'soon'"),
@@ -198,11 +198,11 @@ WRONG: list[tuple[Any, str]] = [
     (lambda: Sql("db", "UPDATE t SET a = ?", "x"), "params of Sql must be a list"),
     (lambda: Sql("db", "UPDATE t SET a = ?", {"a": 1}), "params of Sql must be a list"),
     (lambda: Sql("db", "UPDATE t SET a = ?", [object()]), "params of Sql cannot be written as JSON"),
-    (lambda: Sql("db", "UPDATE t SET a = ?", ["{{order.id}}"]), "no 'order'"),
+    (lambda: Sql("db", "UPDATE t SET a = ?", ["{{order.id}}"]), "'order' does not exist"),
     (lambda: Notify("", "x"), "channel of Notify must be a text"),
     (lambda: Notify("{{input.who}}", "x"), "channel of Notify is a template"),
     (lambda: Notify("ops", " "), "template of Notify must be a text"),
-    (lambda: Notify("ops", "{{order.id}}"), "no 'order'"),
+    (lambda: Notify("ops", "{{order.id}}"), "'order' does not exist"),
     (lambda: Manual(None), "instructions of Manual must be a text"),  # type: ignore[arg-type]
     (lambda: Manual("{{input.a"), "no closing braces"),
 ]

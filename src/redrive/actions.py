@@ -208,7 +208,7 @@ class Notify:
 
     def __init__(self, channel: str, template: str) -> None:
         _require_text("channel of Notify", channel)
-        if templates.list_fields(channel):
+        if templates.parse_fields(channel):
             raise ConfigurationError(
                 "channel of Notify is a template. Give the name of a channel; only the text may vary."
             )

@@ -415,7 +415,7 @@ async def test_a_worker_without_workflows_is_refused(app: Redrive) -> None:
     [
         ({"tenant": ""}, "tenant must be a text of 1 to 255 characters, not ''"),
         ({"tenant": 5}, "tenant must be a text of 1 to 255 characters, not 5"),
-        ({"tenant": "*"}, "no tenant can be called '*', which means all of them"),
+        ({"tenant": "*"}, "'*' cannot be the name of a tenant: it stands for all tenants"),
         ({"queue": "x" * 256}, "queue must be a text of 1 to 255 characters"),
         ({"correlation_id": "a\x00b"}, "correlation_id contains a NUL byte or a lone surrogate"),
         ({"idempotency_key": "a\ud800b"}, "idempotency_key contains a NUL byte or a lone surrogate"),
