@@ -49,7 +49,7 @@ async def test_a_storm_of_one_cause_is_two_mails_and_a_quiet_hour_begins_anew(bo
         counts = [item.count for item in (await app.notifications.list()).items]
         assert sum(counts) == 30
         assert len(counts) == len(box.mails) == 2
-        assert subjects(box)[-1].endswith("dead letters of one cause")
+        assert subjects(box)[-1].endswith("dead letters with the same cause")
         assert f"This happened {counts[0]} times since" in box.to(OPS)[-1].get_content()
         await e.run(fulfil, "another", why="the card is unknown")
         await e.settle()
@@ -358,9 +358,9 @@ BAD = [
     ({"mail": OPS}, "notify of workflow 'w' has no 'mail'; it has on, email"),
     ({"email": "ops"}, "email of notify of workflow 'w' is 'ops'; give a mail address"),
     ({"email": "a@b\r\nBcc: c@d"}, "give a mail address"),
-    ({"on": ["monday"]}, "on of notify of workflow 'w' has 'monday'; there are first_failure"),
+    ({"on": ["monday"]}, "on of notify of workflow 'w' has 'monday'; the events are first_failure"),
     ({"app": "yes"}, "app of notify of workflow 'w' is 'yes'; give True or False"),
-    ({"slack": "hooks.slack.com"}, "slack of notify of workflow 'w' is no URL"),
+    ({"slack": "hooks.slack.com"}, "slack of notify of workflow 'w' is not a URL"),
     ({"slack": "http://10.0.0.1/x"}, "is not public"),
     ({"webhook": "https://example.org"}, 'takes {"url": "https://...", "secret": "whsec_..."}'),
     ({"webhook": {"url": "https://example.org/", "secret": "whsec_x"}}, "base64 of 24 to 64 bytes"),

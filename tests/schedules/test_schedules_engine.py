@@ -136,7 +136,7 @@ async def test_what_cannot_be_started_is_refused_before_anything_depends_on_it(s
 
 @pytest.mark.parametrize("tenant", ["*", "", None])
 def test_no_schedule_is_for_a_tenant_that_cannot_be(tenant: Any) -> None:
-    with pytest.raises(RegistrationError, match=r"of a schedule, .*tenant"):
+    with pytest.raises(RegistrationError, match=r"schedule: .*tenant"):
         Schedule("0 6 * * *", tenant=tenant)
 
 

@@ -166,7 +166,7 @@ def render_url(template: str, data: Mapping[str, JSON]) -> str:
 
 
 class _Renderer:
-    """One rendering: the data, and the number of characters that are left."""
+    """A rendering: the data, and the number of characters that are left."""
 
     def __init__(self, data: Mapping[str, JSON], largest: int) -> None:
         self._data = dict(data)
