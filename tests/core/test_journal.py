@@ -225,12 +225,12 @@ def test_what_was_forgotten_is_listed_in_the_order_it_began() -> None:
 def test_the_difference_is_told_in_words() -> None:
     journal = Journal([entry(0, "/charge#0", 0), entry(1, "/charge#1", 1), entry(2, "1.0/ship#0", 2)])
     assert str(journal.difference(["/refund#0"])) == (
-        "the journal holds 'charge', 'charge' (call 2), 'ship' in branch 1.0, but the code now asks for "
-        "'refund'; the workflow function changed while this run was under way"
+        "the journal contains 'charge', 'charge' (call 2), 'ship' in branch 1.0, but the code now calls "
+        "'refund': the workflow function changed during this run"
     )
     journal.ask("/charge#0")
     assert str(journal.difference(["0/refund#2", "1/pack#0"])).startswith(
-        "the journal holds 'charge' (call 2), 'ship' in branch 1.0, but the code now asks for "
+        "the journal contains 'charge' (call 2), 'ship' in branch 1.0, but the code now calls "
         "'refund' (call 3) in branch 0, 'pack' in branch 1; "
     )
 
@@ -238,13 +238,13 @@ def test_the_difference_is_told_in_words() -> None:
 def test_a_function_that_ended_early_asks_for_nothing_more() -> None:
     journal = Journal([entry(0, "/charge#0", 0)])
     assert str(journal.difference(())).startswith(
-        "the journal holds 'charge', but the code now asks for nothing more; "
+        "the journal contains 'charge', but the code now calls nothing more; "
     )
 
 
 def test_a_function_that_asks_for_more_than_there_is_to_miss() -> None:
     assert str(Journal().difference(["/charge#0"])).startswith(
-        "the journal holds nothing more, but the code now asks for 'charge'; "
+        "the journal contains nothing more, but the code now calls 'charge'; "
     )
 
 

@@ -79,7 +79,7 @@ async def test_each_event_is_told_to_those_who_want_it_with_what_happens_next(bo
         ]
         last = next(mail for mail in box.to(OPS) if "dead letter" in str(mail["Subject"]))
         assert f"Link: {BASE}/app/admin/dlq/dl-{handle.id}" in last.get_content()
-        assert "its dead letter is open: replay it" in last.get_content()
+        assert "the dead letter needs a decision: replay it" in last.get_content()
         assert "Correlation id: c-9" in last.get_content()
         assert (await app.notifications.list()).items == [], "the inbox was not wanted"
 
@@ -238,7 +238,7 @@ async def test_a_stored_url_is_public_whatever_the_operator_lets_through_for_the
         async with engine(app) as e:
             with pytest.raises(InputError, match=r"is not public.*a stored rule names a channel"):
                 await app.notifications.set_rule({"slack": server.url("/secret")}, by="ann")
-            with pytest.raises(InputError, match="there are first_failure"):
+            with pytest.raises(InputError, match="the events are first_failure"):
                 await app.notifications.set_rule({"on": ["sunday"]}, by="ann")
             await _stored(e, {"slack": server.url("/secret")})
             await app.notifications.set_rule({"channels": "ops"}, workflow="fulfil", by="ann")
@@ -355,7 +355,7 @@ async def test_the_inbox_is_read_by_each_for_themselves(box: Postbox) -> None:
 
 
 BAD = [
-    ({"mail": OPS}, "notify of workflow 'w' has no 'mail'; it has on, email"),
+    ({"mail": OPS}, "notify of workflow 'w' has no field 'mail'; its fields are on, email"),
     ({"email": "ops"}, "email of notify of workflow 'w' is 'ops'; give a mail address"),
     ({"email": "a@b\r\nBcc: c@d"}, "give a mail address"),
     ({"on": ["monday"]}, "on of notify of workflow 'w' has 'monday'; the events are first_failure"),

@@ -357,7 +357,7 @@ async def test_decisions_about_nothing_are_refused() -> None:
             await app.outbox.retry("msg-none", by="ann")
         with pytest.raises(NotFound):
             await app.outbox.retry(dead.id, by="ann", tenant="other")
-        with pytest.raises(NotFound, match="there are: picky"):
+        with pytest.raises(NotFound, match="the sinks are: picky"):
             await app.sinks.remove("other", by="ann")
         first = await app.outbox.skip(dead.id, by="ann")
         assert first.deliveries[0].status == "SKIPPED"

@@ -80,7 +80,7 @@ async def test_a_resumed_rollback_that_fails_again_is_the_same_letter_opened_aga
     [
         ("STEP_ONLY", {}, "stopped at 'undo_hotel' of step 'hotel'"),
         ("FROM_STEP", {"from_step": 0}, "stopped at 'undo_hotel' of step 'hotel'"),
-        ("FROM_FAILED", {"patch": {"number": 1}}, "with the input as it was"),
+        ("FROM_FAILED", {"patch": {"number": 1}}, "without changing the input"),
         ("FROM_FAILED", {"new_operation": True}, "keeps its idempotency keys"),
         ("SKIP", {"undo": "flight"}, "next is 'undo_hotel' of step 'hotel', not 'flight'"),
     ],

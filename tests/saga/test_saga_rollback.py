@@ -51,7 +51,7 @@ async def test_a6_a_compensation_that_fails_is_a_letter_and_is_resumed_where_it_
         assert run.letter is not None
         assert (run.status, run.letter.status, run.letter.code) == ("DLQ_PENDING", "OPEN", "compensation_failed")
         assert (run.letter.step, run.described.code) == ("undo_hotel", "compensation_failed")
-        assert "step 'hotel' could not be undone" in run.letter.reason
+        assert "step 'hotel' could not be rolled back" in run.letter.reason
         assert t.outside.undone == ["undo_car", "undo_hotel"]  # 1 is not undone before 2
         assert await ledger_of(e, run.id) == [
             ("car", "undo_car", "SUCCESS"),
@@ -307,7 +307,7 @@ async def test_the_deadline_does_not_hold_for_the_rollback_and_that_is_not_cance
             await handle.cancel(by="ada")
         with pytest.raises(Conflict, match="rolled back already"):
             await t.app.runs.rollback(handle.id, by="ada")
-        with pytest.raises(Conflict, match="wait until that is over"):
+        with pytest.raises(Conflict, match="wait until the rollback ends"):
             await t.app.runs.retry(handle.id, by="ada")
         t.outside.broken.clear()
         t.outside.broken["visa"] = Refused
@@ -374,7 +374,7 @@ async def test_what_was_rolled_back_is_only_done_anew_as_a_new_operation(on_stor
     async with on_store(t.app) as e:
         run = await e.run(t.trip, 7)
         for mode in ("from_failed", "skip_failed"):
-            with pytest.raises(Conflict, match="start it anew with FULL, as a new operation"):
+            with pytest.raises(Conflict, match="start it over with FULL, as a new operation"):
                 await t.app.runs.retry(run.id, mode, by="ada")
         with pytest.raises(InputError, match="say new_operation"):
             await t.app.runs.retry(run.id, "full", by="ada")

@@ -92,9 +92,9 @@ async def test_a_paused_schedule_starts_nothing_and_a_paused_workflow_takes_noth
         await app.workflows.resume("report", by="ann")
         await e.settle()
         assert reported == ["2030-01-01 eu", "2030-01-04 eu"]
-        with pytest.raises(NotFound, match=r"no schedule 'nightly' .* there are: report 'default'"):
+        with pytest.raises(NotFound, match=r"no schedule 'nightly' .* its schedules are: report 'default'"):
             await app.schedules.pause("report", "nightly", by="ann")
-        with pytest.raises(Conflict, match="a live worker has schedule 'default'"):
+        with pytest.raises(Conflict, match="schedule 'default' of workflow 'report' is in the code of a live worker"):
             await app.schedules.remove("report", by="ann")
         lines = await app.audit.list(AuditFilter(subject="report/default"))
         assert [(line.event, line.by, line.reason) for line in lines.items] == [

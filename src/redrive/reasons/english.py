@@ -51,8 +51,8 @@ _TEXTS: dict[str, str] = {
     ),
     # how the engine closed a dead letter
     ReasonCode.REPLAY_SUCCEEDED: "replayed",
-    ReasonCode.STEP_REPLAY_SUCCEEDED: "partly replayed",
-    ReasonCode.ROLLED_BACK: "rolled back",
+    ReasonCode.STEP_REPLAY_SUCCEEDED: "replayed in part",
+    ReasonCode.ROLLED_BACK: "rolled_back",
     ReasonCode.RUN_CANCELLED: "its run was cancelled",
     ReasonCode.LETTER_EXPIRED: "expired",
     # what was decided after an attempt
@@ -118,7 +118,7 @@ _TEXTS: dict[str, str] = {
         "workflow {workflow!r} is not registered: nothing runs until a worker registers it"
     ),
     ReasonCode.WORKFLOW_HAS_NO_WORKER: (
-        "no running worker has workflow {workflow!r}: the replay is refused until one has it"
+        "no live worker has workflow {workflow!r}: the replay is refused until one has it"
     ),
     ReasonCode.RESULTS_FROM_ORIGINAL_INPUT: "finished steps used the original input and are not repeated",
     ReasonCode.SAME_IDEMPOTENCY_KEY: (
@@ -187,7 +187,7 @@ _TEXTS: dict[str, str] = {
         "workflow {workflow!r} was never registered, so it would not run: start a worker that has it, then try again"
     ),
     ReasonCode.WORKFLOW_ABANDONED: (
-        "no running worker has workflow {workflow!r} any more, so it would not run: start a worker that has it, then "
+        "no live worker has workflow {workflow!r} any more, so it would not run: start a worker that has it, then "
         "try again"
     ),
     ReasonCode.CODE_UNREGISTERED: (
@@ -290,8 +290,7 @@ _TEXTS: dict[str, str] = {
     ReasonCode.MESSAGE_NOT_FOUND: "message {id} does not exist; delivered messages are kept for a day",
     ReasonCode.SINK_NOT_FOUND: "sink {name} does not exist; the sinks are: {known}",
     ReasonCode.SCHEDULE_IN_CODE: (
-        "schedule {schedule!r} of workflow {workflow!r} is in the code of a running worker: remove it there, or "
-        "pause it"
+        "schedule {schedule!r} of workflow {workflow!r} is in the code of a live worker: remove it there, or pause it"
     ),
     ReasonCode.SCHEDULE_NOT_FOUND: (
         "workflow {workflow!r} has no schedule {schedule!r} for tenant {tenant!r}; its schedules are: {known}"
