@@ -276,8 +276,8 @@ class Settings:
             if value is None:
                 value = environment.get(ENVIRONMENT_VARIABLES[each.name]) or None
             if value is not None:
-                read = _READERS.get(each.name, _read_duration if each.name in _DURATIONS else _read_text)
-                values[each.name] = read(each.name, value)
+                default: Callable[[str, Any], Any] = _read_duration if each.name in _DURATIONS else _read_text
+                values[each.name] = _READERS.get(each.name, default)(each.name, value)
         return cls(**values)
 
 

@@ -118,6 +118,6 @@ async def test_what_cannot_take_an_event_is_refused_when_the_app_opens() -> None
 
     async def two(event: FailureEvent, more: int) -> None: ...
 
-    for handler, problem in ((nothing, "must take one parameter"), (number, "is not valid"), (two, "is not valid")):
+    for handler, problem in ((nothing, "must take one parameter"), (number, "does not fit"), (two, "does not fit")):
         with pytest.raises(RegistrationError, match=problem):
             await _opened(Redrive("sqlite:///:memory:"), handler)

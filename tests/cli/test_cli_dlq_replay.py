@@ -28,8 +28,8 @@ def test_a_dry_run_says_it_in_sentences_and_changes_nothing(shop: Shop) -> None:
         "    and whatever follows",
         "  Know this before:",
         "    finished steps used the original input and are not repeated",
-        "    book is called with the idempotency key of the original input: a service that has seen the key "
-        "may answer as it did then; --new-operation sends a new key",
+        "    book keeps its old idempotency key, so the other service may repeat its old answer: "
+        "set --new-operation to send a new key",
         "Nothing was changed.",
     ]
     assert shop.letter(shop.wrong).status == "OPEN"
