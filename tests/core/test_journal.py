@@ -231,20 +231,20 @@ def test_the_difference_is_told_in_words() -> None:
     journal.ask("/charge#0")
     assert str(journal.difference(["0/refund#2", "1/pack#0"])).startswith(
         "the journal contains 'charge' (call 2), 'ship' in branch 1.0, but the code now calls "
-        "'refund' (call 3) in branch 0, 'pack' in branch 1; "
+        "'refund' (call 3) in branch 0, 'pack' in branch 1: "
     )
 
 
 def test_a_function_that_ended_early_asks_for_nothing_more() -> None:
     journal = Journal([entry(0, "/charge#0", 0)])
     assert str(journal.difference(())).startswith(
-        "the journal contains 'charge', but the code now calls nothing more; "
+        "the journal contains 'charge', but the code now calls nothing more: "
     )
 
 
 def test_a_function_that_asks_for_more_than_there_is_to_miss() -> None:
     assert str(Journal().difference(["/charge#0"])).startswith(
-        "the journal contains nothing more, but the code now calls 'charge'; "
+        "the journal contains nothing more, but the code now calls 'charge': "
     )
 
 
@@ -253,5 +253,5 @@ def test_a_long_difference_names_the_first_five_of_each_side() -> None:
     words = str(journal.difference(f"/new{index}#0" for index in range(9)))
     assert "'step4', but" in words
     assert "step5" not in words
-    assert "'new4';" in words
+    assert "'new4':" in words
     assert "new5" not in words

@@ -1135,7 +1135,7 @@ def test_sizes_are_told_in_human_form() -> None:
         check_size("a" * 3_145_728, 1 << 20, "the result of charge")
     assert str(caught.value) == (
         "the result of charge takes 3.0 MiB (3,145,728 bytes), more than the limit of 1.0 MiB "
-        "(1,048,576 bytes); store it elsewhere and pass a reference, or raise REDRIVE_MAX_PAYLOAD"
+        "(1,048,576 bytes): store it elsewhere and pass a reference, or raise REDRIVE_MAX_PAYLOAD"
     )
     with pytest.raises(PayloadTooLarge, match="takes 11 bytes, more than the limit of 10 bytes"):
         check_size("a" * 11, 10, "x")

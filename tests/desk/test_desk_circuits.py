@@ -135,7 +135,7 @@ async def test_circuits_are_listed_by_tenant_and_status() -> None:
         ({"window": "soon"}, "window is 'soon'"),
         ({"name": "other"}, "a circuit's name cannot be set"),
         ({"filures": 3}, "did you mean 'failures'"),
-        ({}, "say what to set"),
+        ({}, "no setting was given"),
     ],
 )
 async def test_wrong_settings_are_refused_and_change_nothing(given: dict[str, Any], words: str) -> None:

@@ -151,7 +151,7 @@ async def test_an_odd_id_is_simply_not_found(on_store: OnStore, id: Any) -> None
     async with on_store(s.app):
         runs, dlq = s.app.runs, s.app.dlq
         for ask in (runs.get, runs.cancel, runs.retry, s.app.saga, dlq.get, dlq.set):
-            with pytest.raises(NotFound, match="there is no") as caught:
+            with pytest.raises(NotFound, match="does not exist") as caught:
                 await ask(id)
             assert len(str(caught.value)) < 120
 

@@ -21,7 +21,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"mode": 5}, "replay mode 5 does not exist"),
     ({"mode": None}, "replay mode None does not exist"),
     ({"from_step": 1}, "can be used with mode FROM_STEP only, not with FROM_FAILED"),
-    ({"mode": "FROM_STEP"}, "say from_step"),
+    ({"mode": "FROM_STEP"}, "set from_step"),
     ({"mode": "FROM_STEP", "from_step": 7}, "no step with index 7 .* 0 reserve, 1 charge"),
     ({"mode": "FROM_STEP", "from_step": -1}, "no step with index -1"),
     ({"mode": "FROM_STEP", "from_step": "1"}, "the index of a step, not '1'"),
@@ -59,7 +59,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"by": "ann\nbob"}, "printable"),
     ({"reason": 5}, "reason must be a text"),
     ({"reason": "x" * 20_000}, "reason must be a text of 1 to 10,000"),
-    ({"reason": "a\x00b"}, "reason has a NUL"),
+    ({"reason": "a\x00b"}, "reason contains a NUL"),
     ({"reason": "\ud800"}, "half a character"),
     ({"idempotency_key": ""}, "idempotency_key must be a text"),
     ({"idempotency_key": 5}, "idempotency_key must be a text"),
@@ -86,7 +86,7 @@ async def test_what_is_noted_on_a_letter_is_checked_as_well() -> None:
         dlq = s.app.dlq
         for call, said in [
             (lambda: dlq.resolve(letter.id, by=""), "by must be"),
-            (lambda: dlq.ignore(letter.id, by="ann", reason="a\x00"), "reason has a NUL"),
+            (lambda: dlq.ignore(letter.id, by="ann", reason="a\x00"), "reason contains a NUL"),
             (lambda: dlq.complete(letter.id, 5), "is not valid"),
             (lambda: dlq.complete(letter.id, object()), "not JSON"),
             (lambda: dlq.assign(letter.id, to="", by="ann"), "to must be"),

@@ -69,13 +69,13 @@ async def test_what_is_shared_is_everybody_s_and_the_log_says_who_did_it(desk: t
         ("x" * 61, "code=timeout", "cannot be the name of a view: use 1 to 60"),
         ("a/b", "code=timeout", "without a slash"),
         ("a\u202eb", "code=timeout", "printable"),
-        ("late", "code=" + "x" * 2000, "at most 2,000"),
-        ("late", "text=" + "ż" * 400, "at most 2,000"),
+        ("late", "code=" + "x" * 2000, "longer than 2,000"),
+        ("late", "text=" + "ż" * 400, "longer than 2,000"),
         ("late", "text=\ud800", "half a character"),
         ("late", "text=%00", "a NUL"),
         ("late", "queue=fast", "cannot be filtered by queue"),
-        ("late", "code=", "narrow the list first"),
-        ("late", "", "narrow the list first"),
+        ("late", "code=", "filter the list first"),
+        ("late", "", "filter the list first"),
     ],
 )
 async def test_what_cannot_be_saved_is_refused_with_advice(

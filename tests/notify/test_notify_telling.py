@@ -391,5 +391,5 @@ def test_channels_and_words_are_checked_too() -> None:
             app.channel(name, **places)
     with pytest.raises(RegistrationError, match="is no event"):
         app.notification("monday", text="x")
-    with pytest.raises(ConfigurationError, match="there is no 'password'"):
+    with pytest.raises(ConfigurationError, match="'password' does not exist"):
         app.notification("dead_letter", text="{{password}}")

@@ -125,7 +125,7 @@ def failing_input(at: datetime) -> dict[str, Any]:
         (Schedule("0 6 * * *", input={"day": "soon"}), "day"),
         (Schedule("0 6 * * *", input={"day": date(2030, 1, 1), "colour": 1}), "colour"),
         (Schedule("0 6 * * *", input=wrong_day), "day"),
-        (Schedule("0 6 * * *", input=no_input), "return a dict"),
+        (Schedule("0 6 * * *", input=no_input), "must be an object from name to value"),
         (Schedule("0 6 * * *", input=failing_input), "raised LookupError"),
     ],
 )

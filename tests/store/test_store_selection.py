@@ -29,7 +29,7 @@ OF_LISTS: list[tuple[dict[str, Any], str]] = [
     ({"status": {"OPEN": 1}}, "status takes the name of a state"),
     ({"index": [1]}, "index takes an object"),
     ({"index": {"a": {}}}, "fields to search by hold texts"),
-    ({"index": {"a\x00": 1}}, "index has a NUL"),
+    ({"index": {"a\x00": 1}}, "index contains a NUL"),
 ]
 
 
