@@ -69,7 +69,7 @@ async def test_each_event_is_told_to_those_who_want_it_with_what_happens_next(bo
         await e.settle()
         (first,) = box.to(OPS)
         assert first["Subject"] == "[redrive] fulfil failed for the first time at step charge"
-        again = (e.now + timedelta(minutes=1)).strftime("attempt 2 follows (%Y-%m-%dT%H:%M:%SZ)")
+        again = (e.now + timedelta(minutes=1)).strftime("attempt 2 will follow (%Y-%m-%dT%H:%M:%SZ)")
         assert f"Next: {again}" in first.get_content()
         assert f"Link: {BASE}/app/runs/{handle.id}" in first.get_content()
         await e.advance("2m")
@@ -350,7 +350,7 @@ async def test_the_inbox_is_read_by_each_for_themselves(box: Postbox) -> None:
         assert (await inbox.get(newest.id, reader="ann")).read_at is not None
         assert (await inbox.unread(reader="ann"), await inbox.unread(reader="bob")) == (1, 2)
         assert len((await inbox.list(reader="ann", unread=True)).items) == 1
-        with pytest.raises(NotFound, match="no notification"):
+        with pytest.raises(NotFound, match="does not exist"):
             await inbox.get("ntf-0")
 
 
