@@ -138,7 +138,7 @@ def test_ids_come_from_standard_input(shop: Shop) -> None:
 def test_one_that_cannot_be_found_does_not_keep_the_others_from_it(shop: Shop) -> None:
     result = piped("dlq", "replay", "dl-nonsense", shop.down)
     assert (result.exit_code, shop.letter(shop.down).status) == (3, "REPLAYING")
-    assert "dead letter 'dl-nonsense' does not exist; `redrive dlq list` shows them" in result.stderr
+    assert "there is no dead letter 'dl-nonsense'; `redrive dlq list` shows them" in result.stderr
 
 
 # -- by hand -------------------------------------------------------------------------------------------

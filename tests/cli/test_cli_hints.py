@@ -124,7 +124,7 @@ def test_a_prefix_that_fits_nothing_is_said_before_anybody_is_asked(
 ) -> None:
     shown = terminal("runs", "cancel", "zzzz")
     assert shown.end() == 3
-    assert "run 'zzzz' does not exist" in shown.text
+    assert "there is no run 'zzzz'" in shown.text
     assert "[y/N]" not in shown.text
 
 
