@@ -101,13 +101,8 @@ class AuditEvent(StrEnum):
 _E = AuditEvent
 REPLAY_EVENTS = frozenset(
     {
-        _E.LETTER_RETRIED,
-        _E.LETTER_COMPLETED,
-        _E.REPLAY_SUCCEEDED,
-        _E.REPLAY_FAILED,
-        _E.SAGA_RESUMED,
-        _E.SAGA_SKIPPED,
-        _E.SAGA_MARKED_DONE,
+        *(_E.LETTER_RETRIED, _E.LETTER_COMPLETED, _E.REPLAY_SUCCEEDED, _E.REPLAY_FAILED),
+        *(_E.SAGA_RESUMED, _E.SAGA_SKIPPED, _E.SAGA_MARKED_DONE),
     }
 )
 """Events of a letter that its history shows together, as one replay with its result."""
