@@ -22,6 +22,10 @@ from redrive.testing import engine
 
 SOURCES = Path(redrive.__file__).parent
 LANGUAGES = {"English": ENGLISH, "Polish": POLISH}
+REFUSALS = {
+    *("InputError", "NotFound", "NotAllowed", "Conflict", "NotSignedIn", "UnknownWorkflow"),
+    *("PayloadError", "PayloadTooLarge"),
+}
 
 
 def trees() -> Iterator[tuple[Path, ast.Module]]:
@@ -70,6 +74,57 @@ def test_every_reason_is_made_with_the_parameters_of_its_sentence() -> None:
                 wrong += [f"{path.name}:{node.lineno} {name} lacks {missing}"] if missing else []
     assert calls > 150
     assert wrong == []
+
+
+def is_text(node: ast.expr) -> bool:
+    """Return True for a string literal, an f-string, or texts joined by `+`, `%` or `.format`."""
+    match node:
+        case ast.Constant(value=str()) | ast.JoinedStr():
+            return True
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return is_text(left) or is_text(right)
+        case ast.BinOp(left=left, op=ast.Mod()):
+            return is_text(left)
+        case ast.IfExp(body=body, orelse=orelse):
+            return is_text(body) or is_text(orelse)
+        case ast.Call(func=ast.Attribute(value=value, attr="format" | "join")):
+            return is_text(value)
+    return False
+
+
+def plain_refusals(tree: ast.AST) -> Iterator[int]:
+    """Yield the lines that raise a refusal with a text instead of a reason."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
+            name = getattr(node.exc.func, "id", getattr(node.exc.func, "attr", ""))
+            if name in REFUSALS and is_text(node.exc.args[0]):
+                yield node.lineno
+
+
+@pytest.mark.parametrize(
+    ("argument", "plain"),
+    [
+        ('"no"', True),
+        ('f"no {x}"', True),
+        ('"no " + x', True),
+        ('x + "no"', True),
+        ('"no %s" % x', True),
+        ('"no {}".format(x)', True),
+        ('", ".join(x)', True),
+        ('"no" if x else Reason("a")', True),
+        ("Reason(ReasonCode.TEXT, text=x)", False),
+        ("reason", False),
+    ],
+)
+@pytest.mark.parametrize("name", ["NotFound", "errors.NotFound"])
+def test_a_refusal_with_a_text_is_found(name: str, argument: str, plain: bool) -> None:
+    assert bool(list(plain_refusals(ast.parse(f"raise {name}({argument}, role=1)")))) is plain
+    assert not list(plain_refusals(ast.parse(f"raise ConfigurationError({argument})")))
+
+
+def test_every_refusal_is_made_from_a_reason() -> None:
+    found = [f"{path.relative_to(SOURCES)}:{line}" for path, tree in trees() for line in plain_refusals(tree)]
+    assert found == []
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
