@@ -47,7 +47,7 @@ def entry(
 def handed_out(journal: Journal) -> list[str]:
     """Ask for each result in turn until there is none left."""
     keys = []
-    while (key := journal.next_key) is not None:
+    while (key := journal.turn) is not None:
         journal.mark_delivered(key)
         keys.append(key)
     return keys
@@ -78,7 +78,7 @@ def test_different_places_never_share_a_key(one: tuple[str, str, int], other: tu
 def test_a_new_run_has_an_empty_journal() -> None:
     journal = Journal()
     assert journal.request_entry("/charge#0") is None
-    assert (journal.next_key, journal.next_index, journal.next_done) == (None, 0, 0)
+    assert (journal.turn, journal.next_index, journal.next_done) == (None, 0, 0)
     assert journal.list_unrequested() == []
 
 
@@ -135,7 +135,7 @@ def test_a_superseded_entry_is_gone_but_its_index_is_never_used_again() -> None:
 def test_an_entry_that_took_the_place_of_a_superseded_one_is_found() -> None:
     old, new = entry(1, "/ship#0", 1, superseded=1), entry(2, "/ship#0", 2)
     for rows in ([old, new], [new, old]):
-        assert Journal(rows).request_entry("/ship#0") is new
+        assert Journal(rows).ask("/ship#0") is new
 
 
 # -- order -----------------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ def test_results_are_handed_out_in_the_order_in_which_they_were_completed(
     rows = [entry(index, f"{index}/charge#0", done=completed[index]) for index in begun]
     journal = Journal(rows)
     assert handed_out(journal) == [f"{completed.index(done)}/charge#0" for done in range(8)]
-    assert journal.next_key is None
+    assert journal.turn is None
 
 
 def test_what_has_not_completed_has_no_turn() -> None:
@@ -167,15 +167,15 @@ def test_what_has_not_completed_has_no_turn() -> None:
 
 def test_a_result_is_not_handed_out_before_its_turn() -> None:
     journal = Journal([entry(0, "0/a#0", 1), entry(1, "1/b#0", 0)])
-    with pytest.raises(ValueError, match="the next result to deliver is '1/b#0', not '0/a#0'"):
+    with pytest.raises(ValueError, match="it is the turn of '1/b#0', not of '0/a#0'"):
         journal.mark_delivered("0/a#0")
-    assert journal.next_key == "1/b#0"
+    assert journal.turn == "1/b#0"
 
 
 def test_nothing_is_handed_out_twice() -> None:
     journal = Journal([entry(0, "/a#0", 0)])
     journal.mark_delivered("/a#0")
-    with pytest.raises(ValueError, match="the next result to deliver is None"):
+    with pytest.raises(ValueError, match="it is the turn of None"):
         journal.mark_delivered("/a#0")
 
 
@@ -225,26 +225,26 @@ def test_what_was_forgotten_is_listed_in_the_order_it_began() -> None:
 def test_the_difference_is_told_in_words() -> None:
     journal = Journal([entry(0, "/charge#0", 0), entry(1, "/charge#1", 1), entry(2, "1.0/ship#0", 2)])
     assert str(journal.describe_difference(["/refund#0"])) == (
-        "the journal holds 'charge', 'charge' (call 2), 'ship' in branch 1.0, but the code now asks for "
-        "'refund'; the workflow function changed while this run was under way"
+        "the journal contains 'charge', 'charge' (call 2), 'ship' in branch 1.0, but the code now calls "
+        "'refund': the workflow function changed during this run"
     )
     journal.request_entry("/charge#0")
     assert str(journal.describe_difference(["0/refund#2", "1/pack#0"])).startswith(
-        "the journal holds 'charge' (call 2), 'ship' in branch 1.0, but the code now asks for "
-        "'refund' (call 3) in branch 0, 'pack' in branch 1; "
+        "the journal contains 'charge' (call 2), 'ship' in branch 1.0, but the code now calls "
+        "'refund' (call 3) in branch 0, 'pack' in branch 1: "
     )
 
 
 def test_a_function_that_ended_early_asks_for_nothing_more() -> None:
     journal = Journal([entry(0, "/charge#0", 0)])
     assert str(journal.describe_difference(())).startswith(
-        "the journal holds 'charge', but the code now asks for nothing more; "
+        "the journal contains 'charge', but the code now calls nothing more: "
     )
 
 
 def test_a_function_that_asks_for_more_than_there_is_to_miss() -> None:
     assert str(Journal().describe_difference(["/charge#0"])).startswith(
-        "the journal holds nothing more, but the code now asks for 'charge'; "
+        "the journal contains nothing more, but the code now calls 'charge': "
     )
 
 
@@ -253,5 +253,5 @@ def test_a_long_difference_names_the_first_five_of_each_side() -> None:
     words = str(journal.describe_difference(f"/new{index}#0" for index in range(9)))
     assert "'step4', but" in words
     assert "step5" not in words
-    assert "'new4';" in words
+    assert "'new4':" in words
     assert "new5" not in words

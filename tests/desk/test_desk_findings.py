@@ -151,7 +151,7 @@ async def test_an_odd_id_is_simply_not_found(on_store: OnStore, id: Any) -> None
     async with on_store(s.app):
         runs, dlq = s.app.runs, s.app.dlq
         for ask in (runs.get, runs.cancel, runs.retry, s.app.saga, dlq.get, dlq.set):
-            with pytest.raises(NotFound, match="there is no") as caught:
+            with pytest.raises(NotFound, match="does not exist") as caught:
                 await ask(id)
             assert len(str(caught.value)) < 120
 
@@ -163,7 +163,7 @@ async def test_nobody_signs_as_the_engine(by: str) -> None:
         letter = await failed(e, s.order, "lamp", 40)
         before = await dump(e)
         for act in (s.app.dlq.resolve, s.app.dlq.replay, s.app.runs.cancel):
-            with pytest.raises(InputError, match="how the engine signs"):
+            with pytest.raises(InputError, match="the name that the engine signs with"):
                 await act(letter.run_id, by=by)  # type: ignore[operator]
         assert await dump(e) == before
 
@@ -308,7 +308,7 @@ async def test_a_step_that_may_have_happened_is_completed_by_hand(on_store: OnSt
         step = (await app.dlq.get(letter.id)).steps[0]
         assert (step.name, step.status, step.by_hand) == ("transfer", "SUCCESS", True)
         assert [attempt.decision for attempt in step.attempts] == [
-            "attempt 1: cut short: it may have happened, and is not called again"
+            "attempt 1: interrupted; it may have happened and is not repeated"
         ]
 
 
@@ -352,7 +352,7 @@ async def test_an_edited_input_under_a_known_key_is_warned_of() -> None:
         edited = await s.app.dlq.replay(letter.id, patch={"amount": 50}, dry_run=True)
         anew = await s.app.dlq.replay(letter.id, patch={"amount": 50}, new_operation=True, dry_run=True)
         warned = [
-            any("idempotency key of the original input" in said for said in plan.warnings)
+            any("keeps its old idempotency key" in said for said in plan.warnings)
             for plan in (plain, edited, anew)
             if not isinstance(plan, Replay)
         ]

@@ -319,7 +319,7 @@ def test_the_last_try_says_why_there_was_no_other() -> None:
 @pytest.mark.parametrize(
     ("end", "words"),
     [
-        (AttemptEnd.LOST, "attempt 3: the worker died; the attempt is repeated under the same number"),
+        (AttemptEnd.LOST, "attempt 3: the worker crashed; the attempt is repeated under the same number"),
         (AttemptEnd.RELEASED, "attempt 3: the worker stopped; the attempt is repeated under the same number"),
         (AttemptEnd.CANCELLED, "attempt 3: cancelled"),
         (AttemptEnd.TIMED_OUT, "attempt 3: timed out"),

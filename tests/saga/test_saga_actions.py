@@ -138,7 +138,7 @@ async def test_a_field_that_is_missing_at_run_time_is_a_letter_that_names_it() -
     run = await undone(app, shop(app, Notify("ops", "{{result.iban}}")))
     assert run.letter is not None
     assert (run.status, run.letter.category) == ("DLQ_PENDING", "validation")
-    assert "result has no field 'iban'" in run.letter.message
+    assert "field 'iban' does not exist in result" in run.letter.message
 
 
 # -- statements -------------------------------------------------------------------------------------------

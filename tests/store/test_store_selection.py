@@ -19,8 +19,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"since": datetime(2026, 1, 1)}, "since needs a time zone"),  # noqa: DTZ001
     ({"tenant": ["a"]}, r"tenant takes one text, not \['a'\]"),
     ({"tenant": 5}, "tenant takes one text, not 5"),
-    ({"tenant": "a\x00b"}, "tenant has a NUL or half a character"),
-    ({"tenant": "\ud800"}, "tenant has a NUL or half a character"),
+    ({"tenant": "a\x00b"}, "tenant contains a NUL or half a character"),
+    ({"tenant": "\ud800"}, "tenant contains a NUL or half a character"),
     ({"tenant": "x" * 10_001}, "at most 10,000 characters, not 10,001"),
 ]
 OF_LISTS: list[tuple[dict[str, Any], str]] = [
@@ -29,7 +29,7 @@ OF_LISTS: list[tuple[dict[str, Any], str]] = [
     ({"status": {"OPEN": 1}}, "status takes the name of a state"),
     ({"index": [1]}, "index takes an object"),
     ({"index": {"a": {}}}, "fields to search by hold texts"),
-    ({"index": {"a\x00": 1}}, "index has a NUL"),
+    ({"index": {"a\x00": 1}}, "index contains a NUL"),
 ]
 
 

@@ -16,7 +16,7 @@ import hashlib
 import re
 from datetime import UTC, datetime, timedelta
 
-from redrive.ids import format_id
+from redrive.records import format_id
 
 _UNSAFE = re.compile("[%:\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _ESCAPES = re.compile(r"(?:%[0-9A-F]{2})+")

@@ -1,4 +1,4 @@
-"""The codes of reasons, and the catalogue that a language has for them."""
+"""Codes of reasons, and the catalogue of sentences that each language has for them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
 
     A template names parameters as `str.format` does, and has three additions:
 
-        {delay:duration}    seconds in words; other formats are `clock`, `list`, `quoted`, `or`, `faults`
-        [ of {of}]          a part that is left out where one of its parameters is None
-        one|many            forms by the parameter `n`; `form` says which one a number takes
+        {delay:duration}    seconds as `1 m 30 s`; other formats are `clock`, `list`, `quoted`, `or`, `faults`
+        [ of {of}]          a part that is left out if one of its parameters is None
+        one|many            forms by the parameter `n`; `form` returns the index of the form for a number
 
-    `either` joins alternatives.
+    `either` is the text between alternatives.
     """
 
     texts: Mapping[str, str]
@@ -232,6 +232,16 @@ class ReasonCode(StrEnum):
     SINK_NOT_FOUND = "sink_not_found"
     SCHEDULE_IN_CODE = "schedule_in_code"
     SCHEDULE_NOT_FOUND = "schedule_not_found"
+    TOPIC_PATTERN_INVALID = "topic_pattern_invalid"
+    TOPICS_NEEDED = "topics_needed"
+    TOPIC_INVALID = "topic_invalid"
+    MESSAGE_KEY_INVALID = "message_key_invalid"
+    TENANT_NAME_RESERVED = "tenant_name_reserved"
+    ROLE_UNKNOWN = "role_unknown"
+    ROLE_NEEDED = "role_needed"
+    PAYLOAD_PERMISSION_NEEDED = "payload_permission_needed"
+    OTHER_TENANT_FORBIDDEN = "other_tenant_forbidden"
+    TOKEN_LIMITED = "token_limited"
     EVENT_HAS_KEY = "event_has_key"
     START_ITEM_INVALID = "start_item_invalid"
     TOO_MANY_MESSAGES = "too_many_messages"
@@ -283,6 +293,16 @@ class ReasonCode(StrEnum):
     NOT_READABLE_BACK = "not_readable_back"
     CHANGED_BY_READING = "changed_by_reading"
     UNION_AMBIGUOUS = "union_ambiguous"
+    ARGUMENTS_TOO_MANY = "arguments_too_many"
+    ARGUMENT_TWICE = "argument_twice"
+    ARGUMENT_MISSING = "argument_missing"
+    ARGUMENT_UNKNOWN = "argument_unknown"
+    TEMPLATE_FIELD_MISSING = "template_field_missing"
+    TEMPLATE_TOO_LARGE = "template_too_large"
+    HEADER_VALUE_INVALID = "header_value_invalid"
+    PATH_VALUE_INVALID = "path_value_invalid"
+    NOT_UNICODE = "not_unicode"
+    NOT_PLAIN_JSON = "not_plain_json"
     EXPECTED = "expected"
     EXPECTED_NOTHING = "expected_nothing"
     FIELD_MISSING = "field_missing"
@@ -303,6 +323,7 @@ class ReasonCode(StrEnum):
     ONE_OF = "one_of"
     KIND_OBJECT = "kind_object"
     KIND_LIST = "kind_list"
+    KIND_LIST_OF = "kind_list_of"
     KIND_TEXT = "kind_text"
     KIND_INTEGER = "kind_integer"
     KIND_NUMBER = "kind_number"
@@ -310,5 +331,6 @@ class ReasonCode(StrEnum):
     KIND_BOOLEAN = "kind_boolean"
     KIND_NULL = "kind_null"
     KIND_VALUE = "kind_value"
+    KIND_SCALAR = "kind_scalar"
     KIND_OTHER_VALUE = "kind_other_value"
     KIND_FOREIGN = "kind_foreign"

@@ -21,7 +21,7 @@ from fastapi.responses import RedirectResponse
 from fastapi.routing import APIRoute
 
 from redrive.clock import MICROS, Clock, Timer
-from redrive.ids import format_id
+from redrive.records import format_id
 from redrive.server.body import JsonRequest
 from redrive.server.problems import ProblemError, make_problem_response
 from redrive.server.request import RequestContext, check_permissions, get_context

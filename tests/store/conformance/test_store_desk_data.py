@@ -106,7 +106,7 @@ async def test_a_filter_that_no_row_can_meet_is_refused_by_name_before_anybody_i
             "workflows",
             "accounts",
         }:
-            with pytest.raises(InputError, match=f"^{field} has a NUL or half a character in it"):
+            with pytest.raises(InputError, match=f"^{field} contains a NUL or half a character"):
                 kind(**{field: odd})
     index: dict[str, Any] = {"customer": odd}
     assert (await kit.store.runs(RunFilter(index=index), limit=10, cursor=None)).items == []
