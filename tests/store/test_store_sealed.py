@@ -24,7 +24,7 @@ from redrive.core.states import RunStatus, StepStatus
 from redrive.errors import ConfigurationError, DataRefused, InputError
 from redrive.records import field_names, replace
 from redrive.store import open_store, port
-from redrive.store.account_records import RequestClaim, ResponseRow
+from redrive.store.accounts import RequestClaim, ResponseRow
 from redrive.store.encryption.codec import (
     HASH_FIELDS,
     READ_PARTS,
@@ -287,10 +287,10 @@ async def all_texts(kit: Kit) -> dict[str, list[str]]:
 async def make_texts(kit: Kit) -> TextStore:
     url = kit.beside()
     if kit.kind.startswith("sqlite"):
-        from redrive.store.sqlite.reencrypt import SqliteTextStore
+        from redrive.store.sqlite.store import SqliteTextStore
 
         return SqliteTextStore(url)
-    from redrive.store.postgres.reencrypt import PostgresTextStore
+    from redrive.store.postgres.store import PostgresTextStore
 
     return PostgresTextStore(url, kit.clock)
 

@@ -10,7 +10,7 @@ from redrive.core.states import FINAL_RUN_STATUSES, RunStatus
 from redrive.errors import DataRefused, NotFound, StoreError
 from redrive.settle.settler import Settled
 from redrive.store.port import Store
-from redrive.store.records import RunRow
+from redrive.store.runs import RunRow
 from redrive.store.workers import ClaimedRun
 
 log = logging.getLogger("redrive.app")

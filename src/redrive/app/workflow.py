@@ -41,7 +41,7 @@ from redrive.errors import (
 from redrive.policy import RetryPolicy
 from redrive.records import replace
 from redrive.store.encryption.keyring import Unreadable
-from redrive.store.records import StartResult
+from redrive.store.runs import StartResult
 from redrive.store.workers import ClaimedRun
 from redrive.worker.branches import NO_ENGINE, Branch, current_scope
 from redrive.worker.definitions import WorkflowDefinition

@@ -18,7 +18,8 @@ from redrive.settle.circuits import after_time, update_circuit
 from redrive.settle.settler import LocalSettler, make_lenient_run_view, settle_bisecting
 from redrive.store.circuits import CircuitRow
 from redrive.store.port import Store
-from redrive.store.records import PurgeRequest, RunRow
+from redrive.store.recovery import PurgeRequest
+from redrive.store.runs import RunRow
 from redrive.store.workers import CatalogueRow
 
 # -- Purge: close letters that nobody decided on in time, and remove what was kept long enough -----------

@@ -33,7 +33,8 @@ from redrive.settle.settler import (
     sum_parked_time,
 )
 from redrive.store.port import Store
-from redrive.store.records import HeldRun, RunRow
+from redrive.store.recovery import HeldRun
+from redrive.store.runs import RunRow
 
 log = logging.getLogger("redrive.chores")
 

@@ -36,7 +36,7 @@ from redrive.errors import StoreError
 from redrive.observability.counters import Counters
 from redrive.observability.tracing import Tracing
 from redrive.sinks import SinkDefinition
-from redrive.store.outbox_records import ClaimedDeliveries, ClaimedDelivery, MessageRow
+from redrive.store.deliveries import ClaimedDeliveries, ClaimedDelivery, MessageRow
 from redrive.store.port import Store
 
 # -- Relay: bring messages to a sink, at least once, in order where they have a key ----------------------

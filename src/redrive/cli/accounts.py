@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from redrive.core.roles import Role
     from redrive.server.auth.admin import AccountAdmin
     from redrive.server.contract import IssuedToken, NewToken, NewUser
-    from redrive.store.account_records import TenantRow, TokenRow, UserRow
+    from redrive.store.accounts import TenantRow, TokenRow, UserRow
 
 # -- Working on tenants, people and tokens: on the store itself, past all roles, or on a server with -----
 
@@ -334,7 +334,7 @@ def create_token(place: Target, output: Output, tenant: str | None, **wanted: An
         from redrive.core.roles import parse_role
         from redrive.duration import parse_duration
         from redrive.server.contract import NewToken
-        from redrive.store.account_records import TokenKind
+        from redrive.store.accounts import TokenKind
 
         await ensure_tenant(people, whose)
         lasts = wanted["lasts"]

@@ -169,11 +169,11 @@ def _read_keyring(settings: Settings, plain: bool) -> Keyring:
 
 def _open_texts(url: str) -> TextStore:
     if url.startswith("sqlite:"):
-        from redrive.store.sqlite.reencrypt import SqliteTextStore
+        from redrive.store.sqlite.store import SqliteTextStore
 
         return SqliteTextStore(url)
     from redrive.clock import SystemClock
-    from redrive.store.postgres.reencrypt import PostgresTextStore
+    from redrive.store.postgres.store import PostgresTextStore
 
     return PostgresTextStore(url, SystemClock())
 

@@ -11,7 +11,7 @@ from redrive.cli.output import Column, Output, output_options
 from redrive.cli.place import Target, default_tenant, target_options
 
 if TYPE_CHECKING:
-    from redrive.store.account_records import UserRow
+    from redrive.store.accounts import UserRow
 
 
 @click.group()

@@ -295,12 +295,37 @@ _TEXTS: dict[str, str] = {
     ReasonCode.SCHEDULE_NOT_FOUND: (
         "workflow {workflow!r} has no schedule {schedule!r} for tenant {tenant!r}; there are: {known}"
     ),
+    ReasonCode.OTHER_TENANT: "this request is for tenant {tenant!r}: it cannot change data of another tenant",
+    ReasonCode.TOKEN_WORKFLOWS: "this token is for these workflows only: {workflows:list}",
+    ReasonCode.TOKEN_LACKS_WORKFLOWS: (
+        "this token is for these workflows only: {workflows:list}. What you asked for belongs to all workflows"
+    ),
+    ReasonCode.TOKEN_WORKFLOW_NEEDED: "this token is for several workflows: name one of {workflows:list}",
+    ReasonCode.TOKEN_CANNOT_SAVE_VIEWS: "a token for some workflows cannot save views: views apply to all workflows",
+    ReasonCode.RUN_NOT_SHOWN: "a run can be changed only through the view that showed it",
+    ReasonCode.ENGINE_ONLY: "only the engine can do this, not a user of a tenant",
+    ReasonCode.TEXT_SEARCH_SEALED: (
+        "letters cannot be searched by text while {variable} seals it: filter by workflow, step, code, category or "
+        "fingerprint, or by index, a field that the workflow declared"
+    ),
+    ReasonCode.STEP_STATEMENT_REFUSED: (
+        "{statement} cannot be used in a transactional step: its transaction begins by itself and is committed "
+        "together with the step's record"
+    ),
     # what is wrong with a value that a person typed
     ReasonCode.OBJECT_NEEDED: "{field} must be an object from name to value, not {given}",
     ReasonCode.FLAG_NEEDED: "{field} is True or False, not {given}",
     ReasonCode.SHORT_TEXT_NEEDED: ("{field} must be a text of 1 to {longest} printable characters, not {given}"),
     ReasonCode.LONG_TEXT_NEEDED: "{field} must be a text of 1 to {longest:,} characters, not {given}",
     ReasonCode.TEXT_UNSTORABLE: "{field} has a NUL or half a character in it, which no database stores",
+    ReasonCode.FILTER_VALUE_INVALID: "{field} must be {expected}, not {given}",
+    ReasonCode.FILTER_TEXT_EMPTY: "{field} is empty: leave it out to find everything",
+    ReasonCode.FILTER_TIME_ZONE_NEEDED: "{field} needs a time zone, for example datetime.now(UTC)",
+    ReasonCode.FILTER_TIME_OUT_OF_RANGE: (
+        "{field} must be microseconds since 1970, in the years 1 to 9999; {given} is out of range"
+    ),
+    ReasonCode.PAGE_LIMIT_INVALID: "limit must be a whole number from 1 to {largest}, not {given}",
+    ReasonCode.CURSOR_INVALID: "{given} is not a cursor of a list: pass one that a page returned, or none",
     ReasonCode.ENGINE_NAME_TAKEN: ("{name!r} is how the engine signs its own decisions; say who you are in `by`"),
     ReasonCode.NOT_JSON: "{what} is not JSON: {why}",
     ReasonCode.MASKED_OUTPUT: (
@@ -382,6 +407,8 @@ _TEXTS: dict[str, str] = {
     ReasonCode.KIND_VALUE: "a value",
     ReasonCode.KIND_OTHER_VALUE: "a different value",
     ReasonCode.KIND_FOREIGN: "something that JSON does not have",
+    ReasonCode.KIND_TIME: "a datetime or microseconds since 1970",
+    ReasonCode.KIND_STATUS: "the name of a status",
 }
 
 ENGLISH = Catalogue(texts=_TEXTS, form=_plural_form, either=" or ")

@@ -15,22 +15,20 @@ import binascii
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from heapq import merge
 from itertools import islice
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
 from redrive.core.audit import ENGINE_ACTOR
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.errors import InputError
+from redrive.reasons import Reason, ReasonCode
 from redrive.records import as_dict
-from redrive.store.filters import AuditFilter, LetterFilter, RunFilter
-from redrive.store.records import Page
+from redrive.store.filters import AuditFilter, LetterFilter, RunFilter, refuse_value
 from redrive.store.session import Dialect, Statements, VerbatimText
-
-# -- Pages of a list, newest first, and the opaque cursors between them ----------------------------------
-
 
 MAX_PAGE_SIZE = 500
 _CURSOR = re.compile(r"([<>])(\d{1,19})")
@@ -43,6 +41,15 @@ class _HasId(Protocol):
 
 Item = TypeVar("Item", bound=_HasId)
 Each = TypeVar("Each")
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[Each]):
+    """A page of a list, newest first, with cursors to its neighbours."""
+
+    items: list[Each]
+    next: str | None
+    prev: str | None
 
 
 async def iterate_pages(ask: Callable[[str | None], Awaitable[Page[Each]]]) -> AsyncIterator[Each]:
@@ -133,7 +140,7 @@ def _empty_page(direction: str, place: int | None) -> Page[Item]:
 
 def _check_size(limit: int) -> int:
     if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-        raise InputError(f"limit is {limit!r}; it must be a whole number from 1 to {MAX_PAGE_SIZE}")
+        raise InputError(Reason(ReasonCode.PAGE_LIMIT_INVALID, largest=MAX_PAGE_SIZE, given=f"{limit!r:.60}"))
     return min(limit, MAX_PAGE_SIZE)
 
 
@@ -148,7 +155,7 @@ def _decode_cursor(cursor: str) -> tuple[str, int]:
         text = ""
     found = _CURSOR.fullmatch(text)
     if found is None or int(found[2]) >= 2**63:
-        raise InputError(f"{cursor!r} is no cursor of a list: pass one that a page gave you, or none")
+        raise InputError(Reason(ReasonCode.CURSOR_INVALID, given=repr(cursor)))
     return found[1], int(found[2])
 
 
@@ -232,12 +239,12 @@ def parse_states(wanted: Any, kind: type[RunStatus] | type[LetterStatus]) -> Seq
     """Return the states asked for, each once; None for all."""
     if wanted is None:
         return None
+    known = [status.value for status in kind]
     names = [wanted] if isinstance(wanted, str) else list(wanted)
-    try:
-        return list(dict.fromkeys(kind(name).value for name in names))
-    except ValueError as error:
-        known = ", ".join(kind)
-        raise InputError(f"{error}: there are {known}") from None
+    for name in names:
+        if name not in known:
+            raise refuse_value("status", Reason(ReasonCode.ONE_OF, options=tuple(known), more=None), name)
+    return list(dict.fromkeys(str(name) for name in names))
 
 
 def add_id_range(

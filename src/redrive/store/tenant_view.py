@@ -20,10 +20,14 @@ from redrive.core.states import RunStatus
 from redrive.core.transitions import AuditWrite, NewRun, Transition, TransitionResult
 from redrive.errors import InputError, NotAllowed
 from redrive.records import replace
-from redrive.store.account_records import AccountStore
+from redrive.store.accounts import AccountStore
 from redrive.store.bulk import BulkChange, BulkItemRow, BulkRow, NewBulk, SetItemStatus
 from redrive.store.circuits import CircuitCase, CircuitRow, CircuitUpdate, CircuitUpdateResult
+from redrive.store.deliveries import MessageRow
 from redrive.store.filters import AuditFilter, CircuitFilter, GroupFilter, LetterFilter, OutboxFilter, RunFilter
+from redrive.store.groups import GroupPage
+from redrive.store.letters import AuditRow, DecisionCase, Facets, LetterRow, Triage, count_facets
+from redrive.store.list_query import Page
 from redrive.store.notifications import (
     DueLane,
     LaneNotification,
@@ -33,25 +37,12 @@ from redrive.store.notifications import (
     NotificationStore,
     RuleRow,
 )
-from redrive.store.outbox_records import BlockedKey, DeliveryDecision, MessageRow
-from redrive.store.records import (
-    AttemptRow,
-    AuditRow,
-    DecisionCase,
-    Facets,
-    GroupPage,
-    LetterRow,
-    Page,
-    PolicyRow,
-    RunRow,
-    RunSummary,
-    StartResult,
-    Triage,
-    facets_of,
-)
+from redrive.store.outbox import BlockedKey, DeliveryDecision
+from redrive.store.runs import AttemptRow, RunRow, RunSummary, StartResult
 from redrive.store.settings import (
     NewSchedule,
     NewView,
+    PolicyRow,
     SavedViewStore,
     ScheduleKey,
     ScheduleProgress,
@@ -342,7 +333,7 @@ class TenantView:
 
     async def facets(self, where: LetterFilter, *, most: int) -> Facets:
         if self._excludes_tenant(where.tenant):
-            return facets_of([])
+            return count_facets([])
         return await self._inner.facets(self._narrow(where), most=most)
 
     async def run_summaries(self, where: RunFilter, *, most: int, oldest: bool = False) -> list[RunSummary]:

@@ -20,9 +20,11 @@ from redrive.records import replace
 from redrive.store.bulk import BulkChange, BulkVerb, NewBulk
 from redrive.store.circuits import CircuitUpdate
 from redrive.store.filters import AuditFilter, CircuitFilter, GroupFilter, LetterFilter, OutboxFilter, RunFilter
-from redrive.store.outbox_records import DeliveryAction, DeliveryDecision
+from redrive.store.letters import Triage
+from redrive.store.outbox import DeliveryAction, DeliveryDecision
 from redrive.store.port import DeskStore
-from redrive.store.records import PolicyRow, RunRow, Triage
+from redrive.store.runs import RunRow
+from redrive.store.settings import PolicyRow
 
 HALF_OPEN = CircuitState(status=CircuitStatus.HALF_OPEN, generation=2)
 CLOSED = CircuitState(status=CircuitStatus.CLOSED, generation=3)

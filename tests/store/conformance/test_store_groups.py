@@ -12,7 +12,9 @@ from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transitions import LetterStatusWrite, RunWrite, Transition
 from redrive.errors import InputError
 from redrive.store.filters import GroupFilter
-from redrive.store.records import GroupPage, GroupRow, PurgeRequest, RunRow
+from redrive.store.groups import GroupPage, GroupRow
+from redrive.store.recovery import PurgeRequest
+from redrive.store.runs import RunRow
 from redrive.store.workers import ClaimedRun
 
 ALL = GroupFilter(status=None)

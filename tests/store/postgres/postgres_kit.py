@@ -16,8 +16,8 @@ from store_kit import HandClock, Kit
 from redrive.clock import Clock
 from redrive.store.postgres import PostgresStore
 from redrive.store.postgres.connection import Address, Connection, DatabaseClock, connect, engine_settings, parse_url
-from redrive.store.postgres.sql import replace_schema
 from redrive.store.postgres.store import PostgresDatabase
+from redrive.store.sql_files import replace_schema
 
 
 class OneLine:

@@ -190,7 +190,7 @@ async def test_connections_are_not_shared_across_a_fork(bench: Bench) -> None:
     child = os.fork()
     if child == 0:
         try:
-            bench.store._lines._check()
+            bench.store._pool._check()
             os.write(writer, b"no complaint")
         except StoreError as error:
             os.write(writer, str(error).encode())

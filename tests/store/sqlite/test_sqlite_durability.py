@@ -27,7 +27,7 @@ async def waits_for_the_disk(kit: Kit, work: Callable[[], Awaitable[object]]) ->
 
         con.set_trace_callback(listen)
 
-    lines = kit.store._lines
+    lines = kit.store._connections
     await lines.visit(hear)
     await work()
     await lines.visit(lambda con: con.set_trace_callback(None))
@@ -62,4 +62,4 @@ async def test_what_a_letter_tells_goes_with_it(on_file: Kit) -> None:
         con.execute("DELETE FROM letters WHERE id = 1")
         return con.execute("SELECT letter FROM letter_texts").fetchall()
 
-    assert await on_file.store._lines.write(left) == [(2,)]
+    assert await on_file.store._connections.write(left) == [(2,)]

@@ -19,7 +19,7 @@ from redrive.cli.place import Target, run_on, target_options
 if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.desk.bulk import LetterSet, SetItem
-    from redrive.store.records import Page
+    from redrive.store.list_query import Page
 
 _POLL_INTERVAL = 0.3
 _POLL_BACKOFF = 9  # how many times longer than a look takes to leave a set alone: counting a large one takes long

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.desk.models import DeadLetter
     from redrive.store.filters import LetterFilter
-    from redrive.store.records import Page
+    from redrive.store.list_query import Page
 
 # -- Which letters are meant: the options of `dlq list`, and those of commands that take ids or a fi -----
 

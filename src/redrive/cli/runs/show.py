@@ -14,7 +14,7 @@ from redrive.cli.place import Target, run_on, target_options
 if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.desk.models import Run
-    from redrive.store.records import Page
+    from redrive.store.list_query import Page
 
 STATUS_NAMES = (
     "PENDING", "RUNNING", "SLEEPING", "COMPENSATING", "SUCCESS", "PARTIAL", "FAILED", "DLQ_PENDING",

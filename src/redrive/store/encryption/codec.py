@@ -42,11 +42,15 @@ from redrive.core.transitions import (
 from redrive.errors import ConfigurationError, InputError
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
-from redrive.store.account_records import ResponseRow
+from redrive.store.accounts import ResponseRow
 from redrive.store.bulk import BulkItemResult, BulkItemRow, BulkRow, NewBulk
 from redrive.store.circuits import CircuitUpdate
+from redrive.store.deliveries import ClaimedDeliveries, ClaimedDelivery, DeliveryRow, MessageRow
 from redrive.store.encryption.keyring import SEALED_ERROR, Keyring, Unreadable, is_sealed, missing_key_message
 from redrive.store.filters import LetterFilter, RunFilter
+from redrive.store.groups import GroupPage, GroupRow
+from redrive.store.letters import AuditRow, DecisionCase, LetterRow, ReplayRow, Triage
+from redrive.store.list_query import Page
 from redrive.store.notifications import (
     DueLane,
     LaneNotification,
@@ -56,28 +60,10 @@ from redrive.store.notifications import (
     NotificationRow,
     RuleRow,
 )
-from redrive.store.outbox_records import (
-    BlockedKey,
-    ClaimedDeliveries,
-    ClaimedDelivery,
-    DeliveryDecision,
-    DeliveryRow,
-    MessageRow,
-)
+from redrive.store.outbox import BlockedKey, DeliveryDecision
 from redrive.store.port import LeaseConnection, Store, Transaction
-from redrive.store.records import (
-    AttemptRow,
-    AuditRow,
-    DecisionCase,
-    GroupPage,
-    GroupRow,
-    HeldRun,
-    LetterRow,
-    Page,
-    ReplayRow,
-    RunRow,
-    Triage,
-)
+from redrive.store.recovery import HeldRun
+from redrive.store.runs import AttemptRow, RunRow
 from redrive.store.settings import NewView, ViewRow
 from redrive.store.workers import ClaimedRun, ClaimResult, HeartbeatReply
 

@@ -19,10 +19,10 @@ from redrive.store.postgres.connection import Connection, DatabaseClock, dense_c
 from redrive.store.postgres.fast_path import apply_single
 from redrive.store.postgres.messages import rest_json, starts_json
 from redrive.store.postgres.runs import drop_index, put_index
-from redrive.store.postgres.sql import load_statements
-from redrive.store.records import ENDED_STATUSES, attempt_limits
+from redrive.store.runs import ENDED_STATUSES, attempt_limits
+from redrive.store.sql_files import load_numbered_statements
 
-SQL = load_statements("writes.sql")
+SQL = load_numbered_statements(__package__, "writes.sql")
 _Row = tuple[Any, ...]
 _CHANGES = ("c_t", "c_status", "c_wake_in", "c_release", "c_take", "c_final", "c_deaths", "c_diverged", "c_parked_on")
 _RESULTS = ("r_t", "r_tenant", "r_output", "r_failure")

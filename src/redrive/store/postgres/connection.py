@@ -15,7 +15,7 @@ import msgspec
 
 from redrive.clock import MICROS, Clock, SystemClock
 from redrive.errors import ConfigurationError, DataRefused, RedriveError, SchemaMismatch, StoreError, StoreUnavailable
-from redrive.store.postgres.sql import NumberedStatement, replace_schema
+from redrive.store.sql_files import NumberedStatement, replace_schema
 
 # -- Where the database is and how to use it: everything that a `postgresql://` URL says -----------------
 

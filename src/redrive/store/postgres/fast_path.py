@@ -16,10 +16,13 @@ import msgspec
 from redrive.core.states import RunStatus
 from redrive.core.transitions import EntryWrite, NewRun, RunWrite, Transition, TransitionResult
 from redrive.store.postgres.connection import Connection, DatabaseClock, escape_nul
-from redrive.store.postgres.sql import load_statements
-from redrive.store.records import ENDED_STATUSES
+from redrive.store.runs import ENDED_STATUSES
+from redrive.store.sql_files import load_numbered_statements
 
-STARTS, WRITES = load_statements("starts.sql"), load_statements("writes.sql")
+STARTS, WRITES = (
+    load_numbered_statements(__package__, "starts.sql"),
+    load_numbered_statements(__package__, "writes.sql"),
+)
 
 
 def _only_these_fields(record: type[Any], *said: str) -> Callable[[Any], bool]:

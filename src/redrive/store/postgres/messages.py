@@ -19,7 +19,7 @@ from redrive.store.postgres.connection import (
     needs_no_escape,
     sparse_column,
 )
-from redrive.store.postgres.sql import load_statements
+from redrive.store.sql_files import load_numbered_statements
 
 # -- Messages: the columns they are written as -----------------------------------------------------------
 
@@ -216,7 +216,7 @@ def _to_json(told: dict[str, list[_Row]] | list[_Row]) -> str:
 # -- Adding lines to the audit log -----------------------------------------------------------------------
 
 
-WRITES = load_statements("writes.sql")
+WRITES = load_numbered_statements(__package__, "writes.sql")
 
 
 async def write_audit(line: Connection, clock: DatabaseClock, lines: Iterable[AuditWrite]) -> None:

@@ -25,7 +25,7 @@ from redrive.store.postgres.connection import (
     is_usable_after,
     translate_error,
 )
-from redrive.store.postgres.sql import NumberedStatement, load_statements, number_parameters
+from redrive.store.sql_files import NumberedStatement, load_numbered_statements, number_parameters
 
 # -- Connection pool: lends connections, drops those that break, and opens new ones when needed ----------
 
@@ -184,7 +184,7 @@ class ConnectionPool:
 # -- The roles, and the proof that a tenant's transaction sees no other tenant ---------------------------
 
 
-SQL = load_statements("schema.sql")
+SQL = load_numbered_statements(__package__, "schema.sql")
 _FOREIGN_ROWS = sql_files.load_statements(__package__, "schema.sql")["foreign_rows"]
 ENGINE_ROLE, APP_ROLE, LOGIN_ROLE = "redrive_engine", "redrive_app", "redrive_login"
 _PROBE_TENANT, _OTHER_TENANT = "redrive probe", "redrive probe's neighbour"

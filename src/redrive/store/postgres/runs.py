@@ -28,8 +28,8 @@ from redrive.store.postgres.connection import (
     unescape_row,
 )
 from redrive.store.postgres.fast_path import start_single
-from redrive.store.postgres.sql import load_statements
-from redrive.store.records import StartResult, caller_key, claimed_at_start, entry_row
+from redrive.store.runs import StartResult, caller_key, claimed_at_start, entry_row
+from redrive.store.sql_files import load_numbered_statements
 from redrive.store.workers import (
     LANE_START,
     MOST_LANES,
@@ -50,7 +50,7 @@ from redrive.store.workers import (
 # -- Accepting runs: the run, its input and its idempotency key in one commit and one round trip ---------
 
 
-SQL = load_statements("starts.sql")
+SQL = load_numbered_statements(__package__, "starts.sql")
 _KeyBindings = dict[tuple[str, str], tuple[str, str, str | None]]  # (tenant, key) -> (public id, hash, maker)
 
 
@@ -191,7 +191,7 @@ def _key_columns(runs: Sequence[NewRun]) -> dict[str, Sequence[Any] | None]:
 # -- Claiming: find lanes with due runs, choose fairly, take under a new fence, bring what it takes  -----
 
 
-CLAIM_SQL = load_statements("claims.sql")
+CLAIM_SQL = load_numbered_statements(__package__, "claims.sql")
 _payloads = itemgetter(13, 14, 15, 20)  # of `journals`: all that holds what users wrote
 _STATES = {status.value: status for status in RunStatus}
 _Heads = dict[Lane, list[tuple[int, int]]]  # the first runs of a lane: when due, and which

@@ -32,14 +32,19 @@ from redrive.store.postgres.connection import (
 )
 from redrive.store.postgres.pool import ENGINE_ROLE, check_tenant_isolation
 from redrive.store.postgres.session import PostgresSession
-from redrive.store.postgres.sql import load_statements
 from redrive.store.session import repeat_until_answered
-from redrive.store.sql_files import AppliedMigration, Migration, load_migrations, outstanding_migrations
+from redrive.store.sql_files import (
+    AppliedMigration,
+    Migration,
+    load_migrations,
+    load_numbered_statements,
+    outstanding_migrations,
+)
 
 # -- Bringing the schema up to date, or saying what to do about it ---------------------------------------
 
 
-SQL = load_statements("schema.sql")
+SQL = load_numbered_statements(__package__, "schema.sql")
 LOCK_TIMEOUT = "10s"
 """How long a migration waits for a lock: everybody else queues behind it meanwhile."""
 

@@ -20,7 +20,7 @@ from redrive.core.transitions import (
     Transition,
     TransitionResult,
 )
-from redrive.store.records import ENDED_STATUSES, attempt_limits
+from redrive.store.runs import ENDED_STATUSES, attempt_limits
 from redrive.store.sql_files import load_statements
 from redrive.store.sqlite import messages
 from redrive.store.sqlite.connection import Row, Write, multi_row_statements, write_many

@@ -15,7 +15,7 @@ from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
 from redrive.core.transitions import NewRun
 from redrive.errors import DataRefused
-from redrive.store.records import StartResult, caller_key, claimed_at_start, entry_row
+from redrive.store.runs import StartResult, caller_key, claimed_at_start, entry_row
 from redrive.store.sql_files import load_statements
 from redrive.store.sqlite.connection import write_many
 from redrive.store.workers import (
