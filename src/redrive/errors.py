@@ -119,12 +119,12 @@ class NotSignedIn(RedriveError):
 
 
 class NotAllowed(RedriveError):
-    """Whoever asks is known and may not do this. Nothing was changed; the message says what is missing.
+    """The caller is signed in but lacks a permission. Nothing was changed; the message says what is missing.
 
-    `role` is the least that would do, where it is a matter of roles.
+    `role` is the lowest role that has the permission, if a role gives it.
     """
 
-    def __init__(self, message: str, *, role: str | None = None) -> None:
+    def __init__(self, message: str | Reason, *, role: str | None = None) -> None:
         super().__init__(message)
         self.role = role
 

@@ -330,8 +330,8 @@ _TEXTS: dict[str, str] = {
     ReasonCode.RUN_NOT_SHOWN: "wykonanie można zmienić tylko przez widok, który je pokazał",
     ReasonCode.ENGINE_ONLY: "może to zrobić tylko silnik, nie użytkownik organizacji",
     ReasonCode.TEXT_SEARCH_SEALED: (
-        "nie można szukać w tekście, gdy {variable} go szyfruje: filtruj według przepływu pracy, kroku, kodu, kategorii lub "
-        "odcisku albo według indeksu, czyli pola zadeklarowanego przez przepływ pracy"
+        "nie można szukać w tekście, gdy {variable} go szyfruje: filtruj według przepływu pracy, kroku, kodu, "
+        "kategorii lub odcisku albo według indeksu, czyli pola zadeklarowanego przez przepływ pracy"
     ),
     ReasonCode.STEP_STATEMENT_REFUSED: (
         "nie można użyć {statement} w kroku transakcyjnym: jego transakcja zaczyna się sama i jest zatwierdzana razem "
@@ -348,7 +348,9 @@ _TEXTS: dict[str, str] = {
     ReasonCode.FILTER_VALUE_INVALID: "{field}: oczekiwano: {expected}, podano: {given}",
     ReasonCode.FILTER_TEXT_EMPTY: "pole {field} jest puste: pomiń je, aby znaleźć wszystko",
     ReasonCode.FILTER_TIME_ZONE_NEEDED: "pole {field} wymaga strefy czasowej, na przykład datetime.now(UTC)",
-    ReasonCode.FILTER_TIME_OUT_OF_RANGE: "{field}: oczekiwano mikrosekund od 1970 r., w latach od 1 do 9999; {given} jest poza zakresem",
+    ReasonCode.FILTER_TIME_OUT_OF_RANGE: (
+        "{field}: oczekiwano mikrosekund od 1970 r., w latach od 1 do 9999; {given} jest poza zakresem"
+    ),
     ReasonCode.PAGE_LIMIT_INVALID: "limit musi być liczbą całkowitą od 1 do {largest}, a nie {given}",
     ReasonCode.CURSOR_INVALID: "{given} nie jest kursorem listy: podaj kursor zwrócony przez stronę albo żaden",
     ReasonCode.ENGINE_NAME_TAKEN: "{name!r} to podpis decyzji samego silnika; podaj w `by`, kim jesteś",
