@@ -119,7 +119,7 @@ async def test_a_server_that_is_down_is_waited_for_and_that_is_said(caplog: pyte
     await eventually(said_twice)
     assert not opening.done()
     assert caplog.messages[0].startswith(
-        f"the store cannot be used, asking again in 0.05 s: PostgreSQL at 127.0.0.1:{port}/db does not"
+        f"store call failed; repeating it in 0.05 s: PostgreSQL at 127.0.0.1:{port}/db does not"
     )
     opening.cancel()
     with pytest.raises(asyncio.CancelledError):
