@@ -154,7 +154,11 @@ CLEAR = {
 # A letter's reason is the engine's word, with the message of an error in it; elsewhere it is a person's.
 PEOPLES = ("ReplayWrite", "ReplayRow", "AuditWrite", "AuditRow", "NewBulk", "BulkRow")
 FIGURES = {("StoreStats", name) for name in ("due", "overdue", "workers")}
-CLEAR_HERE = {(record, "reason") for record in PEOPLES} | FIGURES | {("Bundle", "sinks"), ("PurgeRequest", "keeps")}
+SCHEDULED = {(record, name) for record in ("NewSchedule", "ScheduleRow") for name in ("expression", "zone", "last_run")}
+CLEAR_HERE = {(record, "reason") for record in PEOPLES} | FIGURES | SCHEDULED
+CLEAR_HERE |= {(record, "list") for record in ("NewView", "ViewKey", "ViewRow")}
+CLEAR_HERE |= {("Bundle", "sinks"), ("PurgeRequest", "keeps"), ("DeliveryRow", "behind")}
+NOT_STORED = {"redrive.store.list_query", "redrive.reasons.reason", "redrive.core.run_options", "redrive.core.schedule"}
 # Heartbeats are sealed by the lease line and opened with their entry.
 # What runs are searched by is covered pair by pair.
 ELSEWHERE = {("EntryRow", "heartbeat"), ("NewRun", "index"), ("ReopenWrite", "index")}
@@ -174,6 +178,7 @@ def records() -> list[type[Any]]:
         and (issubclass(each, msgspec.Struct) or dataclasses.is_dataclass(each))
         and each is not msgspec.Struct
         and not name.endswith("Filter")
+        and each.__module__ not in NOT_STORED
     ]
     return sorted(kept, key=lambda each: each.__name__)
 
