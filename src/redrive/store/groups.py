@@ -126,7 +126,7 @@ class GroupCalls:
     @read_call()
     async def groups(self, session: Session, where: GroupFilter, *, limit: int, cursor: str | None) -> GroupPage:
         if where.status not in (None, "OPEN"):
-            raise refuse_value("status", Reason(ReasonCode.ONE_OF, options=("OPEN",), more=None), where.status)
+            raise refuse_value("status", Reason(ReasonCode.ONE_OF, options=("OPEN", "None"), more=None), where.status)
         request = PageRequest.of(limit, cursor)
         window = request.window
         values: dict[str, Any] = {"open" if where.status == "OPEN" else "any": True}

@@ -221,7 +221,7 @@ async def test_a_group_that_is_seen_again_comes_first(kit: Kit) -> None:
 
 
 async def test_an_odd_status_is_refused(kit: Kit) -> None:
-    with pytest.raises(InputError, match="status='OPEN' or None"):
+    with pytest.raises(InputError, match="status must be OPEN or None"):
         await kit.store.groups(GroupFilter(status="RESOLVED"), limit=10, cursor=None)
 
 

@@ -105,7 +105,7 @@ class PostgresStore(SqlStore):
     async def _start(self, new: Sequence[NewRun], worker: int | None) -> list[StartResult]:
         started = await self._pool.run(lambda line: runs.start(line, self._clock, new, worker))
         if any(each.new and each.claimed is None for each in started):
-            self._notifier.ring()
+            self._notifier.notify()
         return started
 
     async def enlist(self, worker: NewWorker, catalogue: Catalogue) -> int:
@@ -125,7 +125,7 @@ class PostgresStore(SqlStore):
     ) -> list[TransitionResult]:
         answers = await self._pool.run(lambda line: apply.apply(line, self._clock, transitions, worker, carriers))
         if any(_makes_due(*pair) for pair in zip(transitions, answers, strict=True)):
-            self._notifier.ring()
+            self._notifier.notify()
         return answers
 
     def _transaction(self, limit: float) -> Transaction:
@@ -156,18 +156,18 @@ class PostgresStore(SqlStore):
     async def update_circuit(self, turn: CircuitUpdate) -> CircuitUpdateResult:
         turned = await super().update_circuit(turn)
         if turned.kept and (turned.released or turn.changed):
-            self._notifier.ring()
+            self._notifier.notify()
         return turned
 
     async def decide_deliveries(self, decision: DeliveryDecision) -> int:
         changed = await super().decide_deliveries(decision)
         if changed:
-            self._notifier.ring()
+            self._notifier.notify()
         return changed
 
     async def resume(self, workflow: str, audit: AuditWrite) -> None:
         await super().resume(workflow, audit)
-        self._notifier.ring()
+        self._notifier.notify()
 
 
 def _makes_due(transition: Transition, answer: TransitionResult) -> bool:

@@ -1,7 +1,7 @@
-"""Where SQLite calls run.
+"""The connections of a SQLite store, and the threads that use them.
 
-Threaded   a writer, a reader and (when needed) a line for transactional steps, for files
-Inline     one connection on the caller's own thread, for `:memory:` (tests and simulation)
+FileConnections    a thread for writes, one for reads and (when needed) one for transactional steps
+MemoryConnection   one connection on the caller's thread, for `:memory:` (tests and simulation)
 """
 
 from __future__ import annotations
@@ -27,16 +27,13 @@ from redrive.store.sqlite.connection import (
     write_transaction,
 )
 
-# -- One connection and the thread it lives in: a call hops there as a whole and its answer hops bac -----
-
-
 Result = TypeVar("Result")
 Work: TypeAlias = Callable[[sqlite3.Connection], Result]
 _AwaitedCall = tuple[Work[Any], asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
 
 
 class ConnectionThread:
-    """Runs closures on its connection, in the order in which they came."""
+    """A connection and its thread, which runs closures in the order in which they came."""
 
     def __init__(self, address: Address, name: str) -> None:
         self._address = address
@@ -48,14 +45,14 @@ class ConnectionThread:
         self._awaited = 0
 
     def open(self) -> None:
-        """Connect and start the thread; raises if the store cannot be used."""
+        """Connect and start the thread; raise if the store cannot be used."""
         con = connect(self._address)
         # A daemon, because a process must be able to end while a statement still waits for a lock.
         self._thread = threading.Thread(target=self._run_jobs, args=(con,), name=f"redrive-{self._name}", daemon=True)
         self._thread.start()
 
     async def run(self, work: Work[Result]) -> Result:
-        """Run the closure and wait for its result; errors of the database come back translated."""
+        """Run the closure and wait for its result. Errors of the database are translated."""
         self._check_open()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
@@ -68,15 +65,15 @@ class ConnectionThread:
 
     @property
     def busy(self) -> bool:
-        """True while somebody waits for the result of a closure."""
+        """True while a caller waits for a result."""
         return self._awaited > 0
 
     def post(self, work: Work[object]) -> None:
-        """Run the closure some time soon; nobody waits for it. May be called from any thread."""
+        """Queue the closure without waiting for it. May be called from any thread."""
         self._jobs.put(work)
 
     async def close(self) -> None:
-        """End the thread. What it is doing may finish, what waits behind it is refused."""
+        """End the thread. The running closure may finish; waiting ones are refused."""
         was_closed, self._closed = self._closed, True
         if was_closed or self._thread is None:
             return
@@ -102,9 +99,9 @@ class ConnectionThread:
             if isinstance(job, tuple):
                 self._run_job(con, *job)
             else:
-                with suppress(Exception):  # clean-up: nobody waits, and the thread must live on
+                with suppress(Exception):  # clean-up: no caller waits for it, and the thread must survive
                     job(con)
-            del job  # or what it refers to would live until the next one comes
+            del job  # otherwise its objects would live until the next job comes
 
     def _run_job(
         self, con: sqlite3.Connection, work: Work[Any], loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any]
@@ -125,8 +122,8 @@ class ConnectionThread:
 
 
 def call_on_loop(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
-    """Have the callback called on a loop, from any thread."""
-    with suppress(RuntimeError):  # raised if the loop has ended: then nobody is left to tell
+    """Schedule the callback on a loop, from any thread."""
+    with suppress(RuntimeError):  # the loop has ended, and no caller waits any more
         loop.call_soon_threadsafe(callback)
 
 
@@ -144,17 +141,14 @@ def _set_result(
     call_on_loop(loop, settle)
 
 
-# -- Where SQLite calls run ------------------------------------------------------------------------------
-
-
 class ReservedConnection(Protocol):
-    """A connection that its user has reserved."""
+    """A connection that a transactional step has reserved."""
 
     async def run(self, work: Work[Result]) -> Result:
         """Run the closure and wait for its result."""
 
     def post(self, work: Work[object]) -> None:
-        """Run the closure some time soon; nobody waits for it."""
+        """Queue the closure without waiting for it."""
 
 
 @contextmanager
@@ -194,15 +188,15 @@ class FileConnections:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def open(self) -> None:
-        """Connect, so that a store which cannot be used says so at once."""
+        """Connect; raise at once if the store cannot be used."""
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self._writer.open)
         await loop.run_in_executor(None, self._reader.open)
 
     async def close(self) -> None:
-        """Let go of the connections; calls still waiting are refused."""
-        for line in (self._private, self._reader, self._writer):
-            await line.close()
+        """Close the connections. Waiting calls are refused."""
+        for thread in (self._private, self._reader, self._writer):
+            await thread.close()
 
     async def read(self, work: Work[Result]) -> Result:
         """Run a closure that only reads."""
@@ -239,25 +233,25 @@ class FileConnections:
             raise
 
     def release(self) -> None:
-        """Let the next transactional step have the connection."""
+        """Give the connection to the next transactional step."""
         self._lock.release()
 
     def after(self, delay: float, clock: Clock, callback: Callable[[], None]) -> Timer:
-        """Call back on a thread: the loop may be what takes too long."""
+        """Call back on a thread, because the loop itself may be blocked."""
         timer = threading.Timer(delay, callback)
         timer.daemon = True
         timer.start()
         return timer
 
     def abandon(self, end: Work[object], released: Callable[[], None]) -> None:
-        """End a transaction from outside, on the connection's thread, then tell its loop."""
+        """End a transaction on the connection's thread, then call back on its loop."""
         self._private.post(end)
         if self._loop is not None:
             call_on_loop(self._loop, released)
 
 
 class MemoryConnection:
-    """One connection for everything, used on the caller's thread; a lock keeps transactions apart."""
+    """The only connection of a store in memory, used on the caller's thread. A lock separates transactions."""
 
     def __init__(self, address: Address) -> None:
         self.file = address.path
@@ -267,11 +261,10 @@ class MemoryConnection:
         self._lock = asyncio.Lock()
 
     async def open(self) -> None:
-        """Connect."""
         self._con = connect(self._address)
 
     async def close(self) -> None:
-        """Let go of the connection, and with it of everything in the store."""
+        """Close the connection, which deletes everything in the store."""
         if self._con is not None:
             self._con.close()
             self._con = None
@@ -300,34 +293,34 @@ class MemoryConnection:
         return run_exclusive(con, self.turn, work, self.file, wait)
 
     async def reserve(self) -> ReservedConnection:
-        """Have the connection for oneself until `release`."""
+        """Wait for exclusive use of the connection, until `release`."""
         await self._lock.acquire()
         return self
 
     def release(self) -> None:
-        """Let the others have the connection."""
+        """Give the connection to other calls."""
         self._lock.release()
 
     def after(self, delay: float, clock: Clock, callback: Callable[[], None]) -> Timer:
-        """Call back when the clock says so; in tests, time stands still."""
+        """Call back by the clock, which tests control."""
         return clock.call_later(delay, callback)
 
     def abandon(self, end: Work[object], released: Callable[[], None]) -> None:
-        """End a transaction from outside."""
+        """End a transaction, then call back."""
         self.post(end)
         released()
 
     async def run(self, work: Work[Result]) -> Result:
-        """Run the closure here and now, for the one who has reserved the connection."""
+        """Run the closure for the step that has reserved the connection."""
         return self.now(work)
 
     def post(self, work: Work[object]) -> None:
-        """The same, where nobody waits for the outcome."""
+        """Run the closure if the connection is open."""
         if self._con is not None:
             self.now(work)
 
     def now(self, work: Work[Result]) -> Result:
-        """The same without a loop, for the lease's thread."""
+        """Run the closure on the calling thread. The lease's thread uses this as well."""
         if self._con is None:
             raise StoreError("the store is closed")
         try:
