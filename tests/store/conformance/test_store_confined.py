@@ -292,7 +292,7 @@ async def test_a_view_of_one_workflow_has_the_sets_that_were_begun_for_it(kit: K
 async def test_a_view_of_several_workflows_asks_which_one_is_meant(kit: Kit) -> None:
     await kit.start(1, tenant="a", workflow="x")
     seen = kit.store.tenant_view("a", ["w", "x"])
-    with pytest.raises(InputError, match="name one of them: w, x"):
+    with pytest.raises(InputError, match="name one of w, x"):
         await seen.runs(RunFilter(), limit=9, cursor=None)
     assert len((await seen.runs(RunFilter(workflow="x"), limit=9, cursor=None)).items) == 1
 
