@@ -174,7 +174,7 @@ class LetterDesk(Protocol):
         """
 
     async def triage(self, triage: Triage) -> bool:
-        """Write a note on a letter; return False if there is no such letter."""
+        """Write a note on a letter; return False if the letter does not exist."""
 
     async def note(self, lines: Sequence[AuditWrite]) -> None:
         """Add lines to the audit log."""

@@ -68,7 +68,7 @@ _SERVER_TIME = "COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestam
 
 
 class Statement:
-    """One named statement. Its text is read when a session first runs it."""
+    """A named statement. Its text is read when a session first runs it."""
 
     __slots__ = ("_file", "_name")
 
@@ -157,7 +157,7 @@ class VerbatimText(str):
 
 
 class Session(Protocol):
-    """One connection in use, by one call of the store."""
+    """A connection in use by one call of the store."""
 
     @property
     def dialect(self) -> Dialect:

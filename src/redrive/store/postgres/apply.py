@@ -12,7 +12,8 @@ from typing import Any
 
 from redrive.core.outbox import SinkLease
 from redrive.core.states import FINAL_RUN_STATUSES
-from redrive.core.transitions import AttemptWrite, EntryWrite, LetterWrite, RunWrite, Transition, TransitionResult
+from redrive.core.transitions import AttemptWrite, EntryWrite, RunWrite, Transition, TransitionResult
+from redrive.records import as_dict
 from redrive.store.postgres import messages
 from redrive.store.postgres.connection import Connection, DatabaseClock, dense_column, escape_nul, sparse_column
 from redrive.store.postgres.fast_path import apply_single
@@ -161,7 +162,9 @@ class _Columns:
         for each in transition.attempts:
             self._add_rare("attempts", _attempt_row(number, transition.tenant, each))
         if transition.letter is not None:
-            self._add_rare("letters", _letter_row(number, transition.letter))
+            letter = transition.letter
+            texts = {"reason": escape_nul(letter.reason), "failure": escape_nul(letter.failure)}
+            self._add_rare("letters", {**as_dict(letter), **texts, "t": number})
 
     def _add_rare(self, kind: str, row: dict[str, Any]) -> None:
         self._rare.setdefault(kind, []).append(row)
@@ -194,26 +197,10 @@ def _to_columns(names: Sequence[str], rows: Sequence[_Row]) -> dict[str, Sequenc
 def _entry_row(number: int, tenant: str, entry: EntryWrite) -> _Row:
     timeout_in, patience, limit_in = attempt_limits(entry)
     return (
-        number,
-        entry.index,
-        tenant,
-        entry.key,
-        entry.kind._value_,
-        entry.name,
-        entry.status._value_,
-        entry.attempt,
-        entry.done,
-        entry.began_ago,
-        entry.status in ENDED_STATUSES,
-        entry.wake_in,
-        timeout_in,
-        patience,
-        limit_in,
-        escape_nul(entry.input),
-        escape_nul(entry.output),
-        escape_nul(entry.failure),
-        entry.options,
-    )
+        number, entry.index, tenant, entry.key, entry.kind._value_, entry.name, entry.status._value_, entry.attempt,
+        entry.done, entry.began_ago, entry.status in ENDED_STATUSES, entry.wake_in, timeout_in, patience, limit_in,
+        escape_nul(entry.input), escape_nul(entry.output), escape_nul(entry.failure), entry.options,
+    )  # fmt: skip
 
 
 def _change_row(number: int, transition: Transition, change: RunWrite) -> _Row:
@@ -221,46 +208,18 @@ def _change_row(number: int, transition: Transition, change: RunWrite) -> _Row:
     if deaths is None and transition.clears_suspicion:
         deaths = 0
     return (
-        number,
-        change.status._value_,
-        change.wake_in,
-        change.release,
-        1 if change.take else 0,
-        change.status in FINAL_RUN_STATUSES,
-        deaths,
-        change.diverged,
-        change.parked_on,
-    )
+        number, change.status._value_, change.wake_in, change.release, 1 if change.take else 0,
+        change.status in FINAL_RUN_STATUSES, deaths, change.diverged, change.parked_on,
+    )  # fmt: skip
 
 
 def _attempt_row(number: int, tenant: str, attempt: AttemptWrite) -> dict[str, Any]:
     return {
+        **as_dict(attempt),
         "t": number,
         "idx": attempt.index,
-        "attempt": attempt.attempt,
         "tenant": tenant,
         "ending": attempt.end._value_,
-        "began_ago": attempt.began_ago,
-        "category": attempt.category,
         "failure": escape_nul(attempt.failure),
         "decision": escape_nul(attempt.decision),
-        "next_in": attempt.next_in,
-    }
-
-
-def _letter_row(number: int, letter: LetterWrite) -> dict[str, Any]:
-    return {
-        "t": number,
-        "public_id": letter.public_id,
-        "code": letter.code,
-        "stage": letter.stage,
-        "category": letter.category,
-        "reason": escape_nul(letter.reason),
-        "failure": escape_nul(letter.failure),
-        "fingerprint": letter.fingerprint,
-        "payload_hash": letter.payload_hash,
-        "step": letter.step,
-        "step_index": letter.step_index,
-        "attempts": letter.attempts,
-        "expires_in": letter.expires_in,
     }

@@ -119,46 +119,20 @@ def _entry_row(transition: Transition, entry: EntryWrite, now: int) -> Row:
     began_at = now - entry.began_ago
     timeout_in, patience, limit_in = attempt_limits(entry) if entry.limit_in is not None else (None, None, None)
     return (
-        transition.run,
-        entry.index,
-        transition.tenant,
-        entry.key,
-        entry.kind._value_,
-        entry.name,
-        entry.status._value_,
-        entry.attempt,
-        transition.fence,
-        entry.done,
-        began_at,
-        began_at,
-        now if entry.status in ENDED_STATUSES else None,
-        None if entry.wake_in is None else now + entry.wake_in,
-        None if timeout_in is None else now + timeout_in,
-        patience,
-        None if limit_in is None else now + limit_in,
-        entry.input,
-        entry.output,
-        entry.failure,
-        entry.options,
-    )
+        transition.run, entry.index, transition.tenant, entry.key, entry.kind._value_, entry.name,
+        entry.status._value_, entry.attempt, transition.fence, entry.done, began_at, began_at,
+        now if entry.status in ENDED_STATUSES else None, None if entry.wake_in is None else now + entry.wake_in,
+        None if timeout_in is None else now + timeout_in, patience, None if limit_in is None else now + limit_in,
+        entry.input, entry.output, entry.failure, entry.options,
+    )  # fmt: skip
 
 
 def _attempt_row(transition: Transition, attempt: AttemptWrite, now: int, worker: int | None) -> Row:
     return (
-        transition.run,
-        attempt.index,
-        attempt.attempt,
-        transition.fence,
-        transition.tenant,
-        attempt.end._value_,
-        now - attempt.began_ago,
-        now,
-        attempt.category,
-        attempt.failure,
-        attempt.decision,
-        None if attempt.next_in is None else now + attempt.next_in,
-        worker,
-    )
+        transition.run, attempt.index, attempt.attempt, transition.fence, transition.tenant, attempt.end._value_,
+        now - attempt.began_ago, now, attempt.category, attempt.failure, attempt.decision,
+        None if attempt.next_in is None else now + attempt.next_in, worker,
+    )  # fmt: skip
 
 
 def _change_row(transition: Transition, change: RunWrite, now: int) -> Row:
@@ -166,66 +140,32 @@ def _change_row(transition: Transition, change: RunWrite, now: int) -> Row:
     if deaths is None and transition.clears_suspicion:
         deaths = 0
     return (
-        change.status._value_,
-        None if change.wake_in is None else now + change.wake_in,
-        change.release,
-        change.take,
-        change.status in FINAL_RUN_STATUSES,
-        now,
-        deaths,
-        change.diverged,
-        change.parked_on,
+        change.status._value_, None if change.wake_in is None else now + change.wake_in, change.release,
+        change.take, change.status in FINAL_RUN_STATUSES, now, deaths, change.diverged, change.parked_on,
         transition.run,
-    )
+    )  # fmt: skip
 
 
 def _letter_row(run: int, letter: LetterWrite, now: int) -> Row:
     return (
-        letter.public_id,
-        letter.code,
-        letter.stage,
-        letter.category,
-        letter.reason,
-        letter.fingerprint,
-        letter.payload_hash,
-        letter.step,
-        letter.step_index,
-        letter.attempts,
-        now,
-        now,
-        now + letter.expires_in,
+        letter.public_id, letter.code, letter.stage, letter.category, letter.reason, letter.fingerprint,
+        letter.payload_hash, letter.step, letter.step_index, letter.attempts, now, now, now + letter.expires_in,
         run,
-    )
+    )  # fmt: skip
 
 
 def _mark_row(transition: Transition, mark: CircuitSampleWrite, now: int) -> Row:
     return (
-        transition.run,
-        mark.index,
-        mark.attempt,
-        transition.fence,
-        transition.tenant,
-        mark.key,
-        mark.generation,
-        mark.good,
-        mark.category,
-        now,
-    )
+        transition.run, mark.index, mark.attempt, transition.fence, transition.tenant, mark.key, mark.generation,
+        mark.good, mark.category, now,
+    )  # fmt: skip
 
 
 def _audit_row(line: AuditWrite, now: int) -> Row:
     return (
-        line.tenant,
-        now,
-        line.event,
-        line.by,
-        line.subject,
-        line.letter,
-        line.before,
-        line.after,
-        line.reason,
+        line.tenant, now, line.event, line.by, line.subject, line.letter, line.before, line.after, line.reason,
         line.token,
-    )
+    )  # fmt: skip
 
 
 def write_audit(con: sqlite3.Connection, now: int, lines: Iterable[AuditWrite]) -> None:

@@ -137,29 +137,12 @@ def drop_index(con: sqlite3.Connection, runs: Sequence[int]) -> None:
 def _run_row(id: int, run: NewRun, now: int, taker: _StartingWorker | None) -> tuple[object, ...]:
     takes = taker is not None and taker.takes(run)
     return (
-        id,
-        run.public_id,
-        run.tenant,
-        run.workflow,
-        run.queue,
-        -run.priority,
-        "RUNNING" if takes else "PENDING",
-        None if takes else now + run.delay,
-        taker.id if takes and taker else None,
-        1 if takes else 0,
-        now if takes else None,
-        _run_deadline(run, now),
-        run.timeout,
-        taker.version if takes and taker else run.version,
-        now,
-        run.correlation_id,
-        run.parent,
-        run.root,
-        run.replay_of,
-        run.generation,
-        run.letter,
-        run.handler_for,
-    )
+        id, run.public_id, run.tenant, run.workflow, run.queue, -run.priority, "RUNNING" if takes else "PENDING",
+        None if takes else now + run.delay, taker.id if takes and taker else None, 1 if takes else 0,
+        now if takes else None, _run_deadline(run, now), run.timeout,
+        taker.version if takes and taker else run.version, now, run.correlation_id, run.parent, run.root,
+        run.replay_of, run.generation, run.letter, run.handler_for,
+    )  # fmt: skip
 
 
 def _run_deadline(run: NewRun, now: int) -> int | None:
