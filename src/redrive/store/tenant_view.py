@@ -21,6 +21,7 @@ from redrive.core.transitions import AuditWrite, NewRun, Transition, TransitionR
 from redrive.errors import InputError, NotAllowed
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
+from redrive.store import notifications, settings
 from redrive.store.accounts import AccountStore
 from redrive.store.bulk import BulkChange, BulkItemRow, BulkRow, NewBulk, SetItemStatus
 from redrive.store.circuits import CircuitCase, CircuitRow, CircuitUpdate, CircuitUpdateResult
@@ -29,29 +30,9 @@ from redrive.store.filters import AuditFilter, CircuitFilter, GroupFilter, Lette
 from redrive.store.groups import GroupPage
 from redrive.store.letters import AuditRow, DecisionCase, Facets, LetterRow, Triage, count_facets
 from redrive.store.list_query import Page
-from redrive.store.notifications import (
-    DueLane,
-    LaneNotification,
-    NewNotice,
-    NotificationFilter,
-    NotificationRow,
-    NotificationStore,
-    RuleRow,
-)
 from redrive.store.outbox import BlockedKey, DeliveryDecision
 from redrive.store.runs import AttemptRow, RunRow, RunSummary, StartResult
-from redrive.store.settings import (
-    NewSchedule,
-    NewView,
-    PolicyRow,
-    SavedViewStore,
-    ScheduleKey,
-    ScheduleProgress,
-    ScheduleRow,
-    ScheduleStore,
-    ViewKey,
-    ViewRow,
-)
+from redrive.store.settings import PolicyRow, ScheduleKey
 from redrive.store.workers import CatalogueRow
 
 if TYPE_CHECKING:
@@ -93,30 +74,30 @@ class _Confined(Generic[Inner]):
         return self._workflows is None or workflow in self._workflows
 
 
-class TenantNotifications(_Confined[NotificationStore]):
+class TenantNotifications(_Confined[notifications.NotificationStore]):
     """The inbox and the rules of one tenant, or of some of its workflows."""
 
-    async def add(self, notices: Sequence[NewNotice]) -> None:
+    async def add(self, notices: Sequence[notifications.NewNotice]) -> None:
         raise NotAllowed(Reason(ReasonCode.ENGINE_ONLY))
 
-    async def due(self, *, limit: int, newest: int) -> list[DueLane]:
+    async def due(self, *, limit: int, newest: int) -> list[notifications.DueLane]:
         raise NotAllowed(Reason(ReasonCode.ENGINE_ONLY))
 
-    async def tell(self, telling: LaneNotification) -> bool:
+    async def tell(self, telling: notifications.LaneNotification) -> bool:
         raise NotAllowed(Reason(ReasonCode.ENGINE_ONLY))
 
     async def inbox(
-        self, where: NotificationFilter, reader: str, *, limit: int, cursor: str | None
-    ) -> Page[NotificationRow]:
+        self, where: notifications.NotificationFilter, reader: str, *, limit: int, cursor: str | None
+    ) -> Page[notifications.NotificationRow]:
         return await self._inner.inbox(self._narrow(where), reader, limit=limit, cursor=cursor)
 
-    async def unread(self, where: NotificationFilter, reader: str) -> int:
+    async def unread(self, where: notifications.NotificationFilter, reader: str) -> int:
         return await self._inner.unread(self._narrow(where), reader)
 
-    async def mark_read(self, where: NotificationFilter, reader: str) -> int:
+    async def mark_read(self, where: notifications.NotificationFilter, reader: str) -> int:
         return await self._inner.mark_read(self._narrow(where), reader)
 
-    def _narrow(self, where: NotificationFilter) -> NotificationFilter:
+    def _narrow(self, where: notifications.NotificationFilter) -> notifications.NotificationFilter:
         """Return the filter for this tenant. A filter that names another tenant finds nothing."""
         if self._excludes_tenant(where.tenant):
             return replace(where, tenant=self._tenant, ids=())
@@ -125,11 +106,11 @@ class TenantNotifications(_Confined[NotificationStore]):
             workflows = tuple(filter(self._is_visible, self._workflow_names if workflows is None else workflows))
         return replace(where, tenant=self._tenant, workflows=workflows)
 
-    async def rules(self) -> Sequence[RuleRow]:
+    async def rules(self) -> Sequence[notifications.RuleRow]:
         rows = [row for row in await self._inner.rules() if row.tenant in ("", self._tenant)]
         return [row for row in rows if self._is_visible(row.workflow)]
 
-    async def set_rule(self, row: RuleRow, audit: AuditWrite) -> None:
+    async def set_rule(self, row: notifications.RuleRow, audit: AuditWrite) -> None:
         self._require_tenant([row.tenant, audit.tenant])
         self._require_workflows([row.workflow])
         await self._inner.set_rule(row, audit)
@@ -140,16 +121,16 @@ class TenantNotifications(_Confined[NotificationStore]):
         return await self._inner.delete_rule(tenant, workflow, audit)
 
 
-class TenantSchedules(_Confined[ScheduleStore]):
+class TenantSchedules(_Confined[settings.ScheduleStore]):
     """The schedules of one tenant, or of some of its workflows."""
 
-    async def keep(self, schedules: Sequence[NewSchedule], *, worker: int) -> list[ScheduleRow]:
+    async def keep(self, schedules: Sequence[settings.NewSchedule], *, worker: int) -> list[settings.ScheduleRow]:
         raise NotAllowed(Reason(ReasonCode.ENGINE_ONLY))
 
-    async def mark(self, marks: Sequence[ScheduleProgress]) -> list[bool]:
+    async def mark(self, marks: Sequence[settings.ScheduleProgress]) -> list[bool]:
         raise NotAllowed(Reason(ReasonCode.ENGINE_ONLY))
 
-    async def known(self, *, tenant: str | None = None) -> list[ScheduleRow]:
+    async def known(self, *, tenant: str | None = None) -> list[settings.ScheduleRow]:
         if self._excludes_tenant(tenant):
             return []
         rows = await self._inner.known(tenant=self._tenant)
@@ -173,19 +154,19 @@ class TenantSchedules(_Confined[ScheduleStore]):
         self._require_workflows([workflow])
 
 
-class TenantSavedViews(_Confined[SavedViewStore]):
+class TenantSavedViews(_Confined[settings.SavedViewStore]):
     """The saved views of one tenant. A view may name any workflow, so a token for some workflows has none."""
 
-    async def known(self, tenant: str, owner: str | None) -> Sequence[ViewRow]:
+    async def known(self, tenant: str, owner: str | None) -> Sequence[settings.ViewRow]:
         if tenant != self._tenant or self._workflows is not None:
             return []
         return [row for row in await self._inner.known(tenant, owner) if row.tenant == self._tenant]
 
-    async def put(self, view: NewView, *, most: int, audit: AuditWrite | None) -> bool:
+    async def put(self, view: settings.NewView, *, most: int, audit: AuditWrite | None) -> bool:
         self._require_view(view.tenant, audit)
         return await self._inner.put(view, most=most, audit=audit)
 
-    async def remove(self, place: ViewKey, audit: AuditWrite | None) -> bool:
+    async def remove(self, place: settings.ViewKey, audit: AuditWrite | None) -> bool:
         self._require_view(place.tenant, audit)
         return await self._inner.remove(place, audit)
 
@@ -214,15 +195,15 @@ class TenantView(_Confined["DeskStore"]):
         return self._inner.accounts
 
     @property
-    def notices(self) -> NotificationStore:
+    def notices(self) -> notifications.NotificationStore:
         return TenantNotifications(self._inner.notices, self._tenant, self._workflows)
 
     @property
-    def schedules(self) -> ScheduleStore:
+    def schedules(self) -> settings.ScheduleStore:
         return TenantSchedules(self._inner.schedules, self._tenant, self._workflows)
 
     @property
-    def views(self) -> SavedViewStore:
+    def views(self) -> settings.SavedViewStore:
         return TenantSavedViews(self._inner.views, self._tenant, self._workflows)
 
     async def start(self, runs: Sequence[NewRun], *, worker: int | None = None) -> list[StartResult]:

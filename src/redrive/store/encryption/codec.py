@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import is_
 from typing import Any, TypeVar, cast
 
+from redrive.core import transitions
 from redrive.core.classify import Category
 from redrive.core.failure import Failure
 from redrive.core.failure_reason import FailureReason, LetterCode, Stage
@@ -26,22 +27,11 @@ from redrive.core.journal import EntryRow
 from redrive.core.json_edit import Change
 from redrive.core.outbox import DeliveryResult
 from redrive.core.retry import RetryDecision
-from redrive.core.transitions import (
-    AttemptWrite,
-    AuditWrite,
-    EntryWrite,
-    LetterWrite,
-    MessageWrite,
-    NewRun,
-    ReopenWrite,
-    ReplayWrite,
-    RunWrite,
-    Transition,
-    TransitionResult,
-)
+from redrive.core.transitions import Transition, TransitionResult
 from redrive.errors import ConfigurationError, InputError
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
+from redrive.store import notifications
 from redrive.store.accounts import ResponseRow
 from redrive.store.bulk import BulkItemResult, BulkItemRow, BulkRow, NewBulk
 from redrive.store.circuits import CircuitUpdate
@@ -58,15 +48,6 @@ from redrive.store.filters import LetterFilter, RunFilter
 from redrive.store.groups import GroupPage, GroupRow
 from redrive.store.letters import AuditRow, DecisionCase, LetterRow, ReplayRow, Triage
 from redrive.store.list_query import Page
-from redrive.store.notifications import (
-    DueLane,
-    LaneNotification,
-    NewNotice,
-    NewNotification,
-    NoticeRow,
-    NotificationRow,
-    RuleRow,
-)
 from redrive.store.outbox import BlockedKey, DeliveryDecision
 from redrive.store.port import LeaseConnection, Store, Transaction
 from redrive.store.recovery import HeldRun
@@ -77,22 +58,22 @@ from redrive.store.workers import ClaimedRun, ClaimResult, HeartbeatReply
 Value = TypeVar("Value")
 
 WRITTEN_PAYLOADS: dict[type[Any], tuple[str, ...]] = {
-    NewRun: ("input",),
-    EntryWrite: ("input", "output", "failure"),
-    AttemptWrite: ("failure", "decision"),
-    RunWrite: ("output", "failure"),
-    LetterWrite: ("reason", "failure"),
-    ReopenWrite: ("input",),
-    ReplayWrite: ("request", "changes"),
-    AuditWrite: ("before", "after"),
+    transitions.NewRun: ("input",),
+    transitions.EntryWrite: ("input", "output", "failure"),
+    transitions.AttemptWrite: ("failure", "decision"),
+    transitions.RunWrite: ("output", "failure"),
+    transitions.LetterWrite: ("reason", "failure"),
+    transitions.ReopenWrite: ("input",),
+    transitions.ReplayWrite: ("request", "changes"),
+    transitions.AuditWrite: ("before", "after"),
     NewBulk: ("request",),
     BulkItemResult: ("error",),
-    MessageWrite: ("payload",),
+    transitions.MessageWrite: ("payload",),
     DeliveryResult: ("error",),
     ResponseRow: ("body",),
-    NewNotice: ("notice",),
-    NewNotification: ("content",),
-    RuleRow: ("rule",),
+    notifications.NewNotice: ("notice",),
+    notifications.NewNotification: ("content",),
+    notifications.RuleRow: ("rule",),
     NewView: ("query",),
 }
 """The payloads of records that are written."""
@@ -112,23 +93,23 @@ READ_PAYLOADS: dict[type[Any], tuple[str, ...]] = {
     DeliveryRow: ("error",),
     BlockedKey: ("error",),
     ResponseRow: ("body",),
-    NoticeRow: ("notice",),
-    NotificationRow: ("content",),
-    RuleRow: ("rule",),
+    notifications.NoticeRow: ("notice",),
+    notifications.NotificationRow: ("content",),
+    notifications.RuleRow: ("rule",),
     ViewRow: ("query",),
 }
 """The payloads of records that are read."""
 
 HASH_FIELDS: dict[type[Any], tuple[str, ...]] = {
-    NewRun: ("key_hash",),
-    LetterWrite: ("payload_hash",),
-    ReplayWrite: ("digest",),
+    transitions.NewRun: ("key_hash",),
+    transitions.LetterWrite: ("payload_hash",),
+    transitions.ReplayWrite: ("digest",),
     LetterRow: ("payload_hash",),
     ReplayRow: ("digest",),
 }
 """Hashes of payloads: with a plain hash, a guess of the payload could be proved right."""
 
-INDEXED_RECORDS = frozenset({NewRun, ReopenWrite})
+INDEXED_RECORDS = frozenset({transitions.NewRun, transitions.ReopenWrite})
 """Records with searchable values: those are covered, too."""
 
 WRITTEN_PARTS: dict[type[Any], tuple[str, ...]] = {
@@ -138,7 +119,7 @@ WRITTEN_PARTS: dict[type[Any], tuple[str, ...]] = {
     Triage: ("audit",),
     CircuitUpdate: ("audit",),
     DeliveryDecision: ("audit",),
-    LaneNotification: ("notification", "messages"),
+    notifications.LaneNotification: ("notification", "messages"),
 }  # fmt: skip
 """Fields with further records, of records that are written."""
 
@@ -150,7 +131,7 @@ READ_PARTS: dict[type[Any], tuple[str, ...]] = {
     MessageRow: ("deliveries",),
     ClaimedDeliveries: ("items",),
     ClaimedDelivery: ("message",),
-    DueLane: ("notices",),
+    notifications.DueLane: ("notices",),
 }
 """Fields with further records, of records that are read."""
 
