@@ -21,7 +21,7 @@ from redrive.core.circuit import (
 )
 from redrive.core.transitions import AuditWrite
 from redrive.policy import MAX_CIRCUIT_TIME, MAX_FAILURES, Circuit
-from redrive.records import as_dict
+from redrive.records import as_dict, replace
 from redrive.store.filters import CircuitFilter
 from redrive.store.list_query import Page, PageRequest
 from redrive.store.session import Database, Session, Statements, build_record, read_call, write_call
@@ -220,23 +220,9 @@ class CircuitCalls:
     async def update_circuit(self, session: Session, turn: CircuitUpdate) -> CircuitUpdateResult:
         async with session.transaction():
             now = await session.now()
-            changed = await session.rows(
-                SQL["update_circuit" if turn.version else "insert_circuit"],
-                tenant=turn.tenant,
-                key=turn.key,
-                version=turn.version,
-                status=turn.state.status.value,
-                generation=turn.state.generation,
-                until=turn.state.until,
-                wave=turn.state.wave,
-                next_wave_at=turn.next_wave_at,
-                settings=turn.settings,
-                override=turn.override,
-                why=turn.why,
-                by=turn.by,
-                changed=int(turn.changed),
-                now=now,
-            )
+            values = {**as_dict(replace(turn, audit=())), **as_dict(turn.state), "now": now}
+            values |= {"status": turn.state.status.value, "changed": int(turn.changed)}
+            changed = await session.rows(SQL["update_circuit" if turn.version else "insert_circuit"], **values)
             if not changed:
                 return CircuitUpdateResult(False)
             if turn.audit:

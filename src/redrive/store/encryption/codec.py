@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from operator import is_
 from typing import Any, TypeVar, cast
 
@@ -222,7 +223,8 @@ class Codec:
         for name in HASH_FIELDS.get(kind, ()):
             text = getattr(value, name)
             if text.startswith("det1:") and self.keys is not None:
-                changes[name] = self._open_hash(text, tenant)
+                with suppress(ConfigurationError):  # a hash that cannot be compared stays as it is, and equals none
+                    changes[name] = self.keys.open_hash(text, tenant)
         if kind is EntryRow and (text := value.heartbeat) is not None and text.startswith("enc1:"):  # type: ignore[attr-defined]
             changes["heartbeat"] = self._open_text(kind, "heartbeat", text, "")  # a beat names no tenant
         return replace(value, **changes) if changes else value
@@ -258,13 +260,6 @@ class Codec:
         except ConfigurationError as error:
             stand_in = _PLACEHOLDERS.get((kind, name))
             return Unreadable.of(text, str(error)) if stand_in is None else stand_in(str(error))
-
-    def _open_hash(self, text: str, tenant: str | None) -> str:
-        assert self.keys is not None
-        try:
-            return self.keys.open_hash(text, tenant)
-        except ConfigurationError:
-            return text  # a hash that cannot be compared equals none
 
     def wrap_lease(self, lease: LeaseConnection) -> LeaseConnection:
         """Return a lease that seals the details of heartbeats."""

@@ -59,24 +59,21 @@ def parse_url(url: str) -> Address:
     rest = [(name, value) for name, value in given if name not in _OWN_PARAMETERS]
     plain = urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(rest), ""))
     pooled = _parse_number(ours, "statement_cache_size", 1, least=0) == 0
+    schema = ours.get("schema", "redrive")
+    if not _NAME.fullmatch(schema):
+        raise ConfigurationError(
+            f"schema={schema!r} is not valid: begin with a small letter, continue with small letters, digits and "
+            "underscores, and use at most 51 characters"
+        )
     return Address(
         url=plain,
         where=_display_url(url),
-        schema=_check_schema_name(ours.get("schema", "redrive")),
+        schema=schema,
         pool_size=_parse_number(ours, "pool_size", 10, least=2),
         pooled=pooled,
         bell=_listen_url(ours.get("bell"), plain, pooled),
         rings=ours.get("bell") != "off",
     )
-
-
-def _check_schema_name(name: str) -> str:
-    if not _NAME.fullmatch(name):
-        raise ConfigurationError(
-            f"schema={name!r} is not valid: begin with a small letter, continue with small letters, digits and "
-            "underscores, and use at most 51 characters"
-        )
-    return name
 
 
 def _parse_number(given: dict[str, str], name: str, default: int, *, least: int) -> int:

@@ -171,17 +171,7 @@ def _reopen_row(reopening: ReopenWrite) -> _Row:
 
 def _reopened_change(change: RunWrite | None) -> _Row:
     """Return the change of a reopened run, for the same row: so the run is written once, not twice."""
-    if change is None:
-        return {}
-    return {
-        "status": change.status.value,
-        "wake_in": change.wake_in,
-        "release": change.release,
-        "take": int(change.take),
-        "deaths": change.deaths,
-        "diverged": change.diverged,
-        "parked_on": change.parked_on,
-    }
+    return {} if change is None else {**as_dict(change), "status": change.status.value, "take": int(change.take)}
 
 
 def _start_row(run: NewRun) -> _Row:

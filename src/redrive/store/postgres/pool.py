@@ -122,7 +122,10 @@ class ConnectionPool:
     def _translate_error(self, line: Connection | None, raised: BaseException) -> RedriveError | None:
         """Translate an error. A connection that it broke is not used again."""
         if not is_usable_after(raised):
-            self._drop_connection(line, raised)
+            if not isinstance(raised, asyncio.CancelledError):  # which says nothing about the server
+                self.record_outage()
+            if line is not None:
+                line.con.terminate()
         return translate_error(raised, self._address.where)
 
     async def picture(self, work: Callable[[Connection], Awaitable[Result]]) -> Result:
@@ -160,13 +163,6 @@ class ConnectionPool:
         line = Connection(await connect(self._address, settings), self._address, settings)
         self._used.add(line)
         return line
-
-    def _drop_connection(self, line: Connection | None, why: BaseException) -> None:
-        """Drop a connection that broke, could not be opened, or was left in the middle by a cancelled call."""
-        if not isinstance(why, asyncio.CancelledError):
-            self.record_outage()
-        if line is not None:
-            line.con.terminate()
 
     def _release_connection(self, line: Connection | None) -> None:
         if line is not None:

@@ -53,8 +53,6 @@ class StepTransaction:
         self._is_sent = False  # the server may have committed
 
     async def execute(self, statement: str, *params: Any) -> int:
-        """Run a statement; return the number of rows it changed."""
-
         async def work(con: asyncpg.Connection) -> int:
             if params:
                 status = await con.execute(statement, *params)
@@ -68,15 +66,12 @@ class StepTransaction:
         return await self._run_statement(statement, work)
 
     async def fetch(self, statement: str, *params: Any) -> list[dict[str, Any]]:
-        """Run a query; return its rows, each from column name to value."""
-
         async def work(con: asyncpg.Connection) -> list[dict[str, Any]]:
             return [dict(row) for row in await con.fetch(statement, *params)]
 
         return await self._run_statement(statement, work)
 
     async def fetchrow(self, statement: str, *params: Any) -> dict[str, Any] | None:
-        """Run a query; return its first row."""
         rows = await self.fetch(statement, *params)
         return rows[0] if rows else None
 

@@ -196,8 +196,12 @@ class TransitionBatch:
 
     def apply(self, con: sqlite3.Connection) -> list[TransitionResult]:
         """Write the transitions whose fence holds; return a result for each, in order."""
-        fresh = self._clock() - self._plan.now < _PLAN_LIFETIME
-        plan = self._plan if fresh and self._all_fences_hold(con) else self._plan_again(con)
+        plan = self._plan
+        if self._clock() - plan.now >= _PLAN_LIFETIME or not self._all_fences_hold(con):
+            runs = {"runs": json.dumps(list(self._presumed)), "worker": self._worker}
+            (fences,) = con.execute(SQL["fences"], runs).fetchone()
+            open_ones = [each if _attempt_is_open(con, each) else None for each in self._transitions]
+            plan = _WritePlan(self._clock(), self._worker, open_ones, dict(json.loads(fences)))
         for statement, rows in plan.writes:
             con.executemany(statement, rows)
         if plan.rest:
@@ -210,13 +214,6 @@ class TransitionBatch:
         presumed = {"fences": json.dumps(self._presumed), "worker": self._worker}
         (holding,) = con.execute(SQL["count_held_fences"], presumed).fetchone()
         return holding == len(self._presumed) and all(_attempt_is_open(con, each) for each in self._conditional)
-
-    def _plan_again(self, con: sqlite3.Connection) -> _WritePlan:
-        """Return a plan for the fences that the runs carry now."""
-        runs = {"runs": json.dumps(list(self._presumed)), "worker": self._worker}
-        (fences,) = con.execute(SQL["fences"], runs).fetchone()
-        open_ones = [each if _attempt_is_open(con, each) else None for each in self._transitions]
-        return _WritePlan(self._clock(), self._worker, open_ones, dict(json.loads(fences)))
 
     def _publish_messages(self, con: sqlite3.Connection, plan: _WritePlan) -> None:
         """Write the messages of kept transitions; add to their results which messages the carriers have claimed."""

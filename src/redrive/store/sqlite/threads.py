@@ -251,7 +251,10 @@ class FileConnections:
 
 
 class MemoryConnection:
-    """The only connection of a store in memory, used on the caller's thread. A lock separates transactions."""
+    """The only connection of a store in memory, used on the caller's thread. A lock separates transactions.
+
+    Its calls are those of `FileConnections`.
+    """
 
     def __init__(self, address: Address) -> None:
         self.file = address.path
@@ -270,26 +273,21 @@ class MemoryConnection:
             self._con = None
 
     async def read(self, work: Work[Result]) -> Result:
-        """Run a closure that only reads."""
         async with self._lock:
             return self.now(work)
 
     async def write(self, work: Work[Result]) -> Result:
-        """Run a closure in one transaction."""
         async with self._lock:
             return self.now(lambda con: self.locked(con, work))
 
     async def visit(self, work: Work[Result]) -> Result:
-        """Run a closure outside a transaction."""
         return await self.read(work)
 
     @property
     def busy(self) -> bool:
-        """True while the connection is in use."""
         return self._lock.locked()
 
     def locked(self, con: sqlite3.Connection, work: Work[Result], wait: float = BUSY_TIMEOUT) -> Result:
-        """Within `visit`: run a closure in one transaction."""
         return run_exclusive(con, self.turn, work, self.file, wait)
 
     async def reserve(self) -> ReservedConnection:
@@ -298,7 +296,6 @@ class MemoryConnection:
         return self
 
     def release(self) -> None:
-        """Give the connection to other calls."""
         self._lock.release()
 
     def after(self, delay: float, clock: Clock, callback: Callable[[], None]) -> Timer:
@@ -306,7 +303,6 @@ class MemoryConnection:
         return clock.call_later(delay, callback)
 
     def abandon(self, end: Work[object], released: Callable[[], None]) -> None:
-        """End a transaction, then call back."""
         self.post(end)
         released()
 

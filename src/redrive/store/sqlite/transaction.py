@@ -44,12 +44,9 @@ class StepTransaction:
         self._timer: Timer | None = None
 
     async def execute(self, statement: str, *params: Any) -> int:
-        """Run a statement; return the number of rows it changed."""
         return await self._run_statement(statement, lambda con: max(0, con.execute(statement, params).rowcount))
 
     async def fetch(self, statement: str, *params: Any) -> list[dict[str, Any]]:
-        """Run a query; return its rows, each from column name to value."""
-
         def rows(con: sqlite3.Connection) -> list[dict[str, Any]]:
             cursor = con.execute(statement, params)
             names = [column[0] for column in cursor.description or ()]
@@ -58,7 +55,6 @@ class StepTransaction:
         return await self._run_statement(statement, rows)
 
     async def fetchrow(self, statement: str, *params: Any) -> dict[str, Any] | None:
-        """Run a query; return its first row."""
         rows = await self.fetch(statement, *params)
         return rows[0] if rows else None
 
