@@ -158,7 +158,7 @@ class CircuitDesk(Protocol):
     async def circuits(self, where: CircuitFilter, *, limit: int, cursor: str | None) -> Page[CircuitRow]:
         """Return a page of circuits, newest first."""
 
-    async def update_circuit(self, turn: CircuitUpdate) -> CircuitUpdateResult:
+    async def update_circuit(self, update: CircuitUpdate) -> CircuitUpdateResult:
         """Write a circuit if it still has the version it was read with, and release parked runs.
 
         The runs that were parked first become due first. Runs that another transaction has locked stay parked.
@@ -217,20 +217,20 @@ class CircuitCalls:
         return await _read_case(session, tenant, key, counted)
 
     @write_call()
-    async def update_circuit(self, session: Session, turn: CircuitUpdate) -> CircuitUpdateResult:
+    async def update_circuit(self, session: Session, update: CircuitUpdate) -> CircuitUpdateResult:
         async with session.transaction():
             now = await session.now()
-            values = {**as_dict(replace(turn, audit=())), **as_dict(turn.state), "now": now}
-            values |= {"status": turn.state.status.value, "changed": int(turn.changed)}
-            changed = await session.rows(SQL["update_circuit" if turn.version else "insert_circuit"], **values)
+            values = {**as_dict(replace(update, audit=())), **as_dict(update.state), "now": now}
+            values |= {"status": update.state.status.value, "changed": int(update.changed)}
+            changed = await session.rows(SQL["update_circuit" if update.version else "insert_circuit"], **values)
             if not changed:
                 return CircuitUpdateResult(False)
-            if turn.audit:
-                await session.note(turn.audit)
-            if not turn.releases:
+            if update.audit:
+                await session.note(update.audit)
+            if not update.releases:
                 return CircuitUpdateResult(True)
             released = await session.rows(
-                SQL["release_parked"], tenant=turn.tenant, key=turn.key, releases=turn.releases, now=now
+                SQL["release_parked"], tenant=update.tenant, key=update.key, releases=update.releases, now=now
             )
             return CircuitUpdateResult(True, len(released))
 

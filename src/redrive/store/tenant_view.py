@@ -358,10 +358,10 @@ class TenantView(_Confined["DeskStore"]):
             return Page([], None, None)
         return await self._inner.circuits(replace(where, tenant=self._tenant), limit=limit, cursor=cursor)
 
-    async def update_circuit(self, turn: CircuitUpdate) -> CircuitUpdateResult:
+    async def update_circuit(self, update: CircuitUpdate) -> CircuitUpdateResult:
         self._require_all_workflows()
-        self._require_tenant([turn.tenant, *(line.tenant for line in turn.audit)])
-        return await self._inner.update_circuit(turn)
+        self._require_tenant([update.tenant, *(line.tenant for line in update.audit)])
+        return await self._inner.update_circuit(update)
 
     async def message(self, public_id: str, *, tenant: str | None = None) -> MessageRow | None:
         self._require_all_workflows()

@@ -29,8 +29,8 @@ class OneLine:
     async def run(self, work: Callable[[Connection], Awaitable[Any]]) -> Any:
         return await work(self._line)
 
-    async def picture(self, work: Callable[[Connection], Awaitable[Any]]) -> Any:
-        async with self._line.picture():
+    async def snapshot(self, work: Callable[[Connection], Awaitable[Any]]) -> Any:
+        async with self._line.snapshot():
             return await work(self._line)
 
 

@@ -28,11 +28,11 @@ async def waits_for_the_disk(kit: Kit, work: Callable[[], Awaitable[object]]) ->
         con.set_trace_callback(listen)
 
     lines = kit.store._connections
-    await lines.visit(hear)
+    await lines.run_on_writer(hear)
     await work()
-    await lines.visit(lambda con: con.set_trace_callback(None))
+    await lines.run_on_writer(lambda con: con.set_trace_callback(None))
     (waited,) = commits
-    assert await lines.visit(lambda con: con.execute("PRAGMA synchronous").fetchone()[0]) == 2
+    assert await lines.run_on_writer(lambda con: con.execute("PRAGMA synchronous").fetchone()[0]) == 2
     return waited
 
 

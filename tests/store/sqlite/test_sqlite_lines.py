@@ -82,7 +82,7 @@ async def test_a_claim_that_waited_for_the_write_lock_has_its_whole_lease(on_fil
 async def test_a_cancelled_caller_does_not_break_the_call_it_began(on_file: Kit) -> None:
     gate = threading.Event()
     lines = on_file.store._connections
-    blocked = asyncio.create_task(lines.visit(lambda con: gate.wait(5)))
+    blocked = asyncio.create_task(lines.run_on_writer(lambda con: gate.wait(5)))
     await asyncio.sleep(0.02)
     queued = asyncio.create_task(on_file.start())
     await asyncio.sleep(0)
@@ -122,7 +122,7 @@ async def test_closing_refuses_what_waits_and_lets_go_of_the_threads(on_file: Ki
         return gate.wait(20)
 
     lines = on_file.store._connections
-    running = asyncio.create_task(lines.visit(slow))
+    running = asyncio.create_task(lines.run_on_writer(slow))
     await asyncio.to_thread(begun.wait, 20)
     waiting = asyncio.create_task(on_file.start())
     await asyncio.sleep(0)
@@ -170,7 +170,7 @@ async def test_a_loop_that_ended_is_no_problem_for_the_line(tmp_path: Path, cloc
     def abandoned() -> None:
         async def main() -> None:
             asyncio.get_running_loop().call_later(0.02, gate.set)
-            asyncio.ensure_future(store._connections.visit(lambda con: gate.wait(0.1) and None))  # noqa: RUF006
+            asyncio.ensure_future(store._connections.run_on_writer(lambda con: gate.wait(0.1) and None))  # noqa: RUF006
             await asyncio.sleep(0.01)
 
         asyncio.run(main())

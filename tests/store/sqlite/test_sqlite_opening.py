@@ -116,7 +116,7 @@ async def test_a_damaged_file_says_so(tmp_path: Path, clock: HandClock) -> None:
 
 async def test_a_file_that_may_not_be_written_says_so_and_can_be_read(on_file: Kit) -> None:
     await on_file.start()
-    await on_file.store._connections.visit(lambda con: con.execute("PRAGMA query_only = ON"))
+    await on_file.store._connections.run_on_writer(lambda con: con.execute("PRAGMA query_only = ON"))
     with pytest.raises(StoreError, match="write access") as caught:
         await on_file.start()
     assert not isinstance(caught.value, StoreUnavailable)
@@ -126,13 +126,13 @@ async def test_a_file_that_may_not_be_written_says_so_and_can_be_read(on_file: K
 async def test_a_full_disk_is_waited_out_and_loses_nothing(on_file: Kit) -> None:
     worker, run = await on_file.held()
     lines = on_file.store._connections
-    await lines.visit(lambda con: con.execute("PRAGMA max_page_count = 60"))
+    await lines.run_on_writer(lambda con: con.execute("PRAGMA max_page_count = 60"))
     big = on_file.new(input="x" * 1_000_000)
     with pytest.raises(StoreUnavailable, match="free some space"):
         await on_file.store.start([big])
     (answer,) = await on_file.store.apply([becomes(run, RunStatus.PENDING, wake_in=0)], worker=worker)
     assert answer.kept
-    await lines.visit(lambda con: con.execute("PRAGMA max_page_count = 1073741823"))
+    await lines.run_on_writer(lambda con: con.execute("PRAGMA max_page_count = 1073741823"))
     (started,) = await on_file.store.start([big])
     assert started.new
 
@@ -222,7 +222,7 @@ async def test_a_connection_that_is_busy_writing_is_not_asked_for_a_while(
     other = open_store(f"sqlite:///{tmp_path}/redrive.db", clock)
     await other.open()
     await Kit(other, clock, lambda: None, True).start()
-    writing = asyncio.ensure_future(on_file.store._connections.visit(lambda con: done.wait(30)))
+    writing = asyncio.ensure_future(on_file.store._connections.run_on_writer(lambda con: done.wait(30)))
     await asyncio.sleep(0)
     assert not await asyncio.wait_for(bell._check_other_writers(), 10)  # it did not wait behind what is written
     clock.move(SECOND)

@@ -222,7 +222,7 @@ class Connection:
             raise
 
     @asynccontextmanager
-    async def picture(self) -> AsyncIterator[None]:
+    async def snapshot(self) -> AsyncIterator[None]:
         """Read everything inside as of one moment. It must be entered before the first read."""
         async with self.transaction():
             await self.con.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")

@@ -128,9 +128,9 @@ class ConnectionPool:
                 line.con.terminate()
         return translate_error(raised, self._address.where)
 
-    async def picture(self, work: Callable[[Connection], Awaitable[Result]]) -> Result:
+    async def snapshot(self, work: Callable[[Connection], Awaitable[Result]]) -> Result:
         """Run work that reads the database as of one moment."""
-        async with self.line() as line, line.picture():
+        async with self.line() as line, line.snapshot():
             return await work(line)
 
     def _check_open(self) -> None:
@@ -278,22 +278,22 @@ class Pool(Protocol):
     async def run(self, work: Callable[[Connection], Awaitable[Result]]) -> Result:
         """Run work on a connection."""
 
-    async def picture(self, work: Callable[[Connection], Awaitable[Result]]) -> Result:
+    async def snapshot(self, work: Callable[[Connection], Awaitable[Result]]) -> Result:
         """Run work that reads the database as of one moment."""
 
 
 class TenantPool:
     """The engine's connections; each use is one transaction as `redrive_app` for one tenant."""
 
-    def __init__(self, lines: ConnectionPool, tenant: str) -> None:
-        self._lines = lines
+    def __init__(self, pool: ConnectionPool, tenant: str) -> None:
+        self._pool = pool
         self._tenant = tenant
 
     async def run(self, work: Callable[[Connection], Awaitable[Result]]) -> Result:
-        async with self._lines.line() as line, tenant_transaction(line, self._tenant):
+        async with self._pool.line() as line, tenant_transaction(line, self._tenant):
             return await work(line)
 
-    async def picture(self, work: Callable[[Connection], Awaitable[Result]]) -> Result:
+    async def snapshot(self, work: Callable[[Connection], Awaitable[Result]]) -> Result:
         # The snapshot comes first: setting the tenant is a query, and after a query it would be too late.
-        async with self._lines.line() as line, line.picture(), tenant_transaction(line, self._tenant):
+        async with self._pool.line() as line, line.snapshot(), tenant_transaction(line, self._tenant):
             return await work(line)

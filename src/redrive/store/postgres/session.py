@@ -81,7 +81,7 @@ class PostgresDatabase:
         self._clock = clock
 
     async def read(self, work: Work[Result], *, snapshot: bool) -> Result:
-        run = self._pool.picture if snapshot else self._pool.run
+        run = self._pool.snapshot if snapshot else self._pool.run
         return await run(lambda line: work(PostgresSession(line, self._clock)))
 
     async def write(self, work: Work[Result], *, durable: bool, begin: bool) -> Result:

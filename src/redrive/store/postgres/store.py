@@ -153,11 +153,11 @@ class PostgresStore(SqlStore):
         if ended:
             log.warning("ended %d connections that workers without a lease left in the middle of a write", ended)
 
-    async def update_circuit(self, turn: CircuitUpdate) -> CircuitUpdateResult:
-        turned = await super().update_circuit(turn)
-        if turned.kept and (turned.released or turn.changed):
+    async def update_circuit(self, update: CircuitUpdate) -> CircuitUpdateResult:
+        result = await super().update_circuit(update)
+        if result.kept and (result.released or update.changed):
             self._notifier.notify()
-        return turned
+        return result
 
     async def decide_deliveries(self, decision: DeliveryDecision) -> int:
         changed = await super().decide_deliveries(decision)

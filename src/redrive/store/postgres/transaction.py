@@ -40,8 +40,8 @@ _COUNT = re.compile(r"(\d+)$")
 class StepTransaction:
     """A transaction that has a connection to itself until it is over."""
 
-    def __init__(self, lines: ConnectionPool, clock: DatabaseClock, where: str, limit: float) -> None:
-        self._lines = lines
+    def __init__(self, pool: ConnectionPool, clock: DatabaseClock, where: str, limit: float) -> None:
+        self._pool = pool
         self._clock = clock
         self._where = where
         self._limit = limit
@@ -126,7 +126,7 @@ class StepTransaction:
         if self._refusal is not None:
             raise self._refusal
         if self._line is None:
-            self._line = await self._held.enter_async_context(self._lines.line(bare=True))
+            self._line = await self._held.enter_async_context(self._pool.line(bare=True))
             limit = f"{int(self._limit * 1000)}ms"
             names = ("statement_timeout", "idle_in_transaction_session_timeout", "lock_timeout")
             local = "; ".join(f"SET LOCAL {name} = '{limit}'" for name in names)

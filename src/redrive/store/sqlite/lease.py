@@ -29,9 +29,9 @@ _BUSY_PAUSE = 0.05  # seconds for which a busy writing connection is not asked
 class FileLease:
     """The lease of a worker on a file."""
 
-    def __init__(self, address: Address, turn: FairLock, clock: Clock) -> None:
+    def __init__(self, address: Address, lock: FairLock, clock: Clock) -> None:
         self._address = address
-        self._turn = turn
+        self._write_lock = lock
         self._clock = clock
         self._con: sqlite3.Connection | None = None
         self._patience = PATIENCE
@@ -41,7 +41,7 @@ class FileLease:
         try:
             return run_exclusive(
                 self._connect(worker),
-                self._turn,
+                self._write_lock,
                 lambda con: _beat(con, self._clock.now(), worker, heartbeats),
                 self._address.path,
                 self._patience,
@@ -74,7 +74,7 @@ class MemoryLease:
     def beat(self, worker: int, heartbeats: _Heartbeats) -> HeartbeatReply:
         """Renew the lease; raise StoreUnavailable while a transactional step has the connection."""
         return self._connection.now(
-            lambda con: self._connection.locked(
+            lambda con: self._connection.run_locked(
                 con, lambda con: _beat(con, self._clock.now(), worker, heartbeats), wait=0.05
             )
         )

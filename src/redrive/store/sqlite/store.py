@@ -115,10 +115,10 @@ class SqliteDatabase:
             with nullcontext() if durable else without_fsync(con), self._begin(con) if begin else nullcontext():
                 return run_inline(work(SqliteSession(con, self._clock, self._begin)))
 
-        return await self._connections.visit(run)
+        return await self._connections.run_on_writer(run)
 
     def _begin(self, con: sqlite3.Connection) -> AbstractContextManager[None]:
-        return exclusive_transaction(con, self._connections.turn, self._connections.file)
+        return exclusive_transaction(con, self._connections.write_lock, self._connections.file)
 
 
 class SqliteStore(SqlStore):
@@ -130,7 +130,10 @@ class SqliteStore(SqlStore):
         self._codec = Codec(keys)
         self._new_connections()
         self._notifier = ChangeNotifier(
-            self._address, clock, lambda: self._connections.visit(data_version), busy=lambda: self._connections.busy
+            self._address,
+            clock,
+            lambda: self._connections.run_on_writer(data_version),
+            busy=lambda: self._connections.busy,
         )
 
     def _new_connections(self) -> None:
@@ -143,7 +146,7 @@ class SqliteStore(SqlStore):
         self._new_connections()  # a store may be opened again after it was closed
         try:
             await self._connections.open()
-            await self._connections.visit(
+            await self._connections.run_on_writer(
                 lambda con: prepare_schema(con, self._address, self._clock.now(), migrate=migrate)
             )
             self.secret = await self.store_secret("fingerprint", self._clock.new_secret)
@@ -171,7 +174,7 @@ class SqliteStore(SqlStore):
     def _lease_connection(self) -> LeaseConnection:
         if isinstance(self._connections, MemoryConnection):
             return MemoryLease(self._connections, self._clock)
-        return FileLease(self._address, self._connections.turn, self._clock)
+        return FileLease(self._address, self._connections.write_lock, self._clock)
 
     async def _claim(self, claim: ClaimRequest) -> ClaimResult:
         def claim_if_due(con: sqlite3.Connection) -> ClaimResult:
@@ -179,9 +182,9 @@ class SqliteStore(SqlStore):
             found = runs.find_lanes(con, now, claim)
             if not found.has_due(now):  # then the write lock is not needed
                 return runs.empty_claim(now, found.after, found.next_at)
-            return self._connections.locked(con, lambda con: runs.claim_runs(con, self.now(), claim, found))
+            return self._connections.run_locked(con, lambda con: runs.claim_runs(con, self.now(), claim, found))
 
-        return await self._connections.visit(claim_if_due)
+        return await self._connections.run_on_writer(claim_if_due)
 
     async def _apply(
         self, transitions: Sequence[Transition], worker: int | None, carriers: Sequence[SinkLease]

@@ -153,23 +153,23 @@ class ReservedConnection(Protocol):
 
 @contextmanager
 def exclusive_transaction(
-    con: sqlite3.Connection, turn: FairLock, file: str, wait: float = BUSY_TIMEOUT
+    con: sqlite3.Connection, lock: FairLock, file: str, wait: float = BUSY_TIMEOUT
 ) -> Iterator[None]:
     """Hold a write transaction, after the other writers of this process."""
-    if not turn.take(wait):
+    if not lock.take(wait):
         raise StoreUnavailable(f"{file} is busy with another transaction of this process; {NOTHING_LOST}")
     try:
         with write_transaction(con):
             yield
     finally:
-        turn.release()
+        lock.release()
 
 
 def run_exclusive(
-    con: sqlite3.Connection, turn: FairLock, work: Work[Result], file: str, wait: float = BUSY_TIMEOUT
+    con: sqlite3.Connection, lock: FairLock, work: Work[Result], file: str, wait: float = BUSY_TIMEOUT
 ) -> Result:
     """Run the closure in a write transaction, after the other writers of this process."""
-    with exclusive_transaction(con, turn, file, wait):
+    with exclusive_transaction(con, lock, file, wait):
         return work(con)
 
 
@@ -178,7 +178,7 @@ class FileConnections:
 
     def __init__(self, address: Address) -> None:
         self.file = address.path
-        self.turn = FairLock()
+        self.write_lock = FairLock()
         self._address = address
         self._writer = ConnectionThread(address, "writer")
         self._reader = ConnectionThread(address, "reader")
@@ -204,9 +204,9 @@ class FileConnections:
 
     async def write(self, work: Work[Result]) -> Result:
         """Run a closure in one transaction that holds the write lock from its beginning."""
-        return await self._writer.run(lambda con: self.locked(con, work))
+        return await self._writer.run(lambda con: self.run_locked(con, work))
 
-    async def visit(self, work: Work[Result]) -> Result:
+    async def run_on_writer(self, work: Work[Result]) -> Result:
         """Run a closure on the writing connection, outside a transaction."""
         return await self._writer.run(work)
 
@@ -215,9 +215,9 @@ class FileConnections:
         """True while the writing connection is in use."""
         return self._writer.busy
 
-    def locked(self, con: sqlite3.Connection, work: Work[Result], wait: float = BUSY_TIMEOUT) -> Result:
-        """Within `visit`: run a closure in one transaction that holds the write lock."""
-        return run_exclusive(con, self.turn, work, self.file, wait)
+    def run_locked(self, con: sqlite3.Connection, work: Work[Result], wait: float = BUSY_TIMEOUT) -> Result:
+        """Within `run_on_writer`: run a closure in one transaction that holds the write lock."""
+        return run_exclusive(con, self.write_lock, work, self.file, wait)
 
     async def reserve(self) -> ReservedConnection:
         """Wait for the connection of transactional steps. One is enough: only one can write at a time."""
@@ -258,7 +258,7 @@ class MemoryConnection:
 
     def __init__(self, address: Address) -> None:
         self.file = address.path
-        self.turn = FairLock()
+        self.write_lock = FairLock()
         self._address = address
         self._con: sqlite3.Connection | None = None
         self._lock = asyncio.Lock()
@@ -278,17 +278,17 @@ class MemoryConnection:
 
     async def write(self, work: Work[Result]) -> Result:
         async with self._lock:
-            return self.now(lambda con: self.locked(con, work))
+            return self.now(lambda con: self.run_locked(con, work))
 
-    async def visit(self, work: Work[Result]) -> Result:
+    async def run_on_writer(self, work: Work[Result]) -> Result:
         return await self.read(work)
 
     @property
     def busy(self) -> bool:
         return self._lock.locked()
 
-    def locked(self, con: sqlite3.Connection, work: Work[Result], wait: float = BUSY_TIMEOUT) -> Result:
-        return run_exclusive(con, self.turn, work, self.file, wait)
+    def run_locked(self, con: sqlite3.Connection, work: Work[Result], wait: float = BUSY_TIMEOUT) -> Result:
+        return run_exclusive(con, self.write_lock, work, self.file, wait)
 
     async def reserve(self) -> ReservedConnection:
         """Wait for exclusive use of the connection, until `release`."""

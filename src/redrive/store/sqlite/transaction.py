@@ -33,8 +33,8 @@ _REFUSED = re.compile(
 class StepTransaction:
     """A transaction that has a connection to itself until it is over."""
 
-    def __init__(self, lines: FileConnections | MemoryConnection, clock: Clock, limit: float) -> None:
-        self._lines = lines
+    def __init__(self, connections: FileConnections | MemoryConnection, clock: Clock, limit: float) -> None:
+        self._connections = connections
         self._clock = clock
         self._limit = limit
         self._runner: ReservedConnection | None = None
@@ -89,7 +89,7 @@ class StepTransaction:
         if self._refusal is not None:
             raise self._refusal
         if self._runner is None:
-            self._runner = await self._lines.reserve()
+            self._runner = await self._connections.reserve()
         return self._runner
 
     def _release(self) -> None:
@@ -97,7 +97,7 @@ class StepTransaction:
         self._refusal = self._refusal or StoreError("the transaction is over: it was committed or rolled back")
         if self._runner is not None:
             self._runner = None
-            self._lines.release()
+            self._connections.release()
 
     def _run_on_thread(self, con: sqlite3.Connection, work: Work[Result]) -> tuple[Result | None, Exception | None]:
         """Run a statement of the user on the connection's thread. Its errors are returned unchanged."""
@@ -105,7 +105,7 @@ class StepTransaction:
         try:
             return work(con), None
         except Exception as error:
-            if self._refusal is None and isinstance(translate_error(error, self._lines.file), StoreUnavailable):
+            if self._refusal is None and isinstance(translate_error(error, self._connections.file), StoreUnavailable):
                 raise
             return None, self._refusal or error
         finally:
@@ -120,15 +120,15 @@ class StepTransaction:
             raise self._refusal
         if self._open:
             return
-        if not self._lines.turn.take(BUSY_TIMEOUT):
-            raise StoreUnavailable(f"{self._lines.file} is busy with other writes; {NOTHING_LOST}")
+        if not self._connections.write_lock.take(BUSY_TIMEOUT):
+            raise StoreUnavailable(f"{self._connections.file} is busy with other writes; {NOTHING_LOST}")
         try:
             con.execute("BEGIN IMMEDIATE")
         except BaseException:
-            self._lines.turn.release()
+            self._connections.write_lock.release()
             raise
         self._open = True
-        self._timer = self._lines.after(self._limit, self._clock, lambda: self._expire(con))
+        self._timer = self._connections.after(self._limit, self._clock, lambda: self._expire(con))
 
     def _commit(self, con: sqlite3.Connection, worker: int, transition: Transition) -> TransitionResult:
         self._begin(con)
@@ -154,7 +154,7 @@ class StepTransaction:
             if con.in_transaction:
                 con.execute("ROLLBACK")
         finally:
-            self._lines.turn.release()
+            self._connections.write_lock.release()
 
     def _expire(self, con: sqlite3.Connection) -> None:
         """End the transaction when its time is up. Runs on the timer's thread, or on the loop for `:memory:`."""
@@ -167,4 +167,4 @@ class StepTransaction:
             )
             with suppress(sqlite3.Error):  # the store was closed, which rolled the transaction back
                 con.interrupt()
-        self._lines.abandon(self._end, self._release)
+        self._connections.abandon(self._end, self._release)
