@@ -270,7 +270,7 @@ async def test_workers_reapers_heartbeats_people_and_purges_at_once_do_not_deadl
 
 
 async def test_the_database_s_own_deadlock_is_a_call_to_repeat(bench: Bench) -> None:
-    """Should two transactions ever be in each other's way, the one that is undone may come again."""
+    """Should two transactions ever be in two transactions conflicted, the one that is undone may come again."""
     await bench.kit.start(2)
     worker = await bench.kit.worker()
     one, two = (await bench.kit.claim(worker)).runs
@@ -284,7 +284,7 @@ async def test_the_database_s_own_deadlock_is_a_call_to_repeat(bench: Bench) -> 
         applied = asyncio.create_task(bench.store.apply(batch, worker=worker))
         await bench.waits()
         stuck = asyncio.create_task(con.execute(update, one.id))
-        with pytest.raises(StoreUnavailable, match="each other's way"):
+        with pytest.raises(StoreUnavailable, match="two transactions conflicted"):
             await applied
         await stuck
     await con.close()

@@ -160,7 +160,7 @@ async def test_a_whole_engine_works_behind_a_pooler(mode: str, caplog: pytest.Lo
             async with app:
                 handles = await twice.start_many([(n,) for n in range(100)])
                 assert await asyncio.gather(*(handle.result() for handle in handles)) == [1] * 100
-            assert ("seems to stand behind a pooler" in caplog.text) == (mode == "session")
+            assert ("seems to be behind a pooler" in caplog.text) == (mode == "session")
             assert await con.fetchval("SELECT count(*) FROM kept") == 100
             await con.close()
         finally:
@@ -190,7 +190,7 @@ async def test_connections_are_not_shared_across_a_fork(bench: Bench) -> None:
     child = os.fork()
     if child == 0:
         try:
-            bench.store._pool._check()
+            bench.store._pool._check_open()
             os.write(writer, b"no complaint")
         except StoreError as error:
             os.write(writer, str(error).encode())

@@ -196,5 +196,5 @@ async def test_nobody_claims_to_know_what_became_of_a_commit_that_takes_too_long
     worker, run = await accounts.kit.held()
     tx = accounts.store.transaction(0.5)
     await tx.execute("UPDATE accounts SET balance = 0 WHERE name = 'ann'")
-    with pytest.raises(StoreUnavailable, match="whether a transaction was committed"):
+    with pytest.raises(StoreUnavailable, match="did not confirm a commit"):
         await tx.commit(worker, writes(run, entry(0)))
