@@ -243,7 +243,7 @@ async def test_a_set_whose_filter_the_store_refuses_is_stopped(monkeypatch: pyte
             set = await dlq.set(begun.id)
             assert (set.status, set.stopped_because) == ("STOPPED", "the store refused a row: too large")
         for beyond in (AuditFilter(), AuditFilter(subject="somebody")):
-            with pytest.raises(NotAllowed, match="the log is about all"):
+            with pytest.raises(NotAllowed, match="belongs to all workflows"):
                 await narrow.audit.list(beyond)
 
 

@@ -199,7 +199,7 @@ async def test_a_running_statement_is_interrupted_at_the_limit(on_file: Kit) -> 
     worker, run = await on_file.held()
     endless = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
     tx = on_file.store.transaction(0.1)
-    with pytest.raises(TimeoutError, match="undone"):
+    with pytest.raises(TimeoutError, match="rolled"):
         await asyncio.wait_for(tx.fetch(endless), 5)
     with pytest.raises(TimeoutError):
         await tx.commit(worker, writes(run, entry(0)))

@@ -67,13 +67,13 @@ async def test_connections_are_durable_and_safe(on_file: Kit) -> None:
         return [con.execute(f"PRAGMA {name}").fetchone()[0] for name in names]
 
     lines = on_file.store._connections
-    for run in (lines.visit, lines.read):
+    for run in (lines.run_on_writer, lines.read):
         assert await run(pragmas) == ["wal", 2, 1, 5000]
 
 
 async def test_a_missing_folder_is_named(tmp_path: Path, clock: HandClock) -> None:
     store = open_store(f"sqlite:///{tmp_path}/no/such/orders.db", clock)
-    with pytest.raises(StoreError, match=r"no folder .*such.* create it"):
+    with pytest.raises(StoreError, match=r"folder .*such.* does not exist: create it"):
         await store.open()
 
 

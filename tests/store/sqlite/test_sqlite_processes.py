@@ -112,7 +112,7 @@ async def test_runs_are_shared_out_between_processes_once_each(tmp_path: Path, c
 await store.open()
 worker = await enlisted(store)
 mine = []
-while runs := (await store.claim(Claim(worker=worker, workflows=("w",), capacity=10, suspect=True))).runs:
+while runs := (await store.claim(ClaimRequest(worker=worker, workflows=("w",), capacity=10, suspect=True))).runs:
     done = [ending(run, RunStatus.SUCCESS) for run in runs]
     kept = await store.apply(done, worker=worker)
     mine += [r.public_id for r, answer in zip(runs, kept) if answer.kept]
@@ -151,7 +151,7 @@ async def test_a_stopped_process_comes_back_as_a_zombie_and_changes_nothing(tmp_
 await store.open()
 worker = await enlisted(store, lease=100_000)
 await store.start([new()])
-(run,) = (await store.claim(Claim(worker=worker, workflows=("w",), capacity=1, suspect=True))).runs
+(run,) = (await store.claim(ClaimRequest(worker=worker, workflows=("w",), capacity=1, suspect=True))).runs
 print(json.dumps([worker, run.id, run.public_id, run.fence]), flush=True)
 sys.stdin.readline()
 line = store.lease_line()
