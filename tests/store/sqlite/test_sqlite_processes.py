@@ -154,7 +154,7 @@ await store.start([new()])
 (run,) = (await store.claim(ClaimRequest(worker=worker, workflows=("w",), capacity=1, suspect=True))).runs
 print(json.dumps([worker, run.id, run.public_id, run.fence]), flush=True)
 sys.stdin.readline()
-line = store.lease_line()
+line = store.lease_connection()
 beat = line.beat(worker, {})
 line.close()
 (answer,) = await store.apply([ending(run, RunStatus.FAILED)], worker=worker)

@@ -21,6 +21,7 @@ from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
 from redrive.core.transitions import NewRun, Transition
 from redrive.records import as_dict, replace
+from redrive.store import workers
 from redrive.store.postgres.connection import (
     Connection,
     DatabaseClock,
@@ -32,21 +33,7 @@ from redrive.store.postgres.connection import (
 from redrive.store.postgres.fast_path import start_single
 from redrive.store.runs import StartResult, caller_key, claimed_at_start, entry_row
 from redrive.store.sql_files import load_numbered_statements
-from redrive.store.workers import (
-    LANE_START,
-    MOST_LANES,
-    ClaimedRun,
-    ClaimRequest,
-    ClaimResult,
-    DueRun,
-    Lane,
-    LaneScan,
-    choose_fairly,
-    earliest_time,
-    queue_end,
-    scan_lanes,
-    time_until,
-)
+from redrive.store.workers import ClaimedRun, ClaimRequest, ClaimResult, DueRun, Lane, LaneScan
 
 SQL = load_numbered_statements(__package__, "starts.sql")
 CLAIM_SQL = load_numbered_statements(__package__, "claims.sql")
@@ -191,7 +178,7 @@ async def claim(line: Connection, clock: DatabaseClock, claim: ClaimRequest) -> 
     """Give a worker due runs, each under a fence one higher than before."""
     if not claim.workflows or claim.capacity < 1:
         return ClaimResult(runs=[], now=clock.now(), next_in=None, after=claim.after)
-    after = claim.after or LANE_START
+    after = claim.after or workers.LANE_START
     rows = await line.rows(
         CLAIM_SQL["find_due_lanes"],
         now=clock.given(),
@@ -200,9 +187,9 @@ async def claim(line: Connection, clock: DatabaseClock, claim: ClaimRequest) -> 
         queue=after.queue,
         rank=after.rank,
         workflow=after.workflow,
-        wraps=after != LANE_START,
+        wraps=after != workers.LANE_START,
         capacity=claim.capacity,
-        most=MOST_LANES,
+        most=workers.MOST_LANES,
         suspect=claim.suspect,
     )
     now = clock.heard(rows[0]["now"])
@@ -218,10 +205,10 @@ async def claim(line: Connection, clock: DatabaseClock, claim: ClaimRequest) -> 
         if due_at <= now
     )
     # Twice as many as fit, because other workers may take some of them first.
-    choice = _RunChoice(suspect=suspect, due=choose_fairly(candidates, 2 * free), free=free)
+    choice = _RunChoice(suspect=suspect, due=workers.choose_fairly(candidates, 2 * free), free=free)
     if not choice.ids:
-        next_at = earliest_time(_next_due(found.known, heads, set()), suspect_at)
-        return ClaimResult(runs=[], now=now, next_in=time_until(now, next_at), after=found.after)
+        next_at = workers.earliest_time(_next_due(found.known, heads, set()), suspect_at)
+        return ClaimResult(runs=[], now=now, next_in=workers.time_until(now, next_at), after=found.after)
     taken = await line.rows(
         CLAIM_SQL["take"],
         now=clock.given(),
@@ -235,12 +222,12 @@ async def claim(line: Connection, clock: DatabaseClock, claim: ClaimRequest) -> 
         return ClaimResult(runs=[], now=now, next_in=None, after=claim.after)
     got = [row for row in taken if row["id"] is not None]
     ids = {row["id"] for row in got}
-    next_at = earliest_time(_next_due(found.known, heads, ids), suspect_at if suspect is None else None)
+    next_at = workers.earliest_time(_next_due(found.known, heads, ids), suspect_at if suspect is None else None)
     journals = await read_journals(line, [row["id"] for row in got if row["fence"] > 1])
     return ClaimResult(
         runs=[_claimed_run(row, journals.get(row["id"], ())) for row in got],
         now=now,
-        next_in=time_until(now, next_at) if len(got) >= min(claim.capacity, len(choice.ids)) else 0,
+        next_in=workers.time_until(now, next_at) if len(got) >= min(claim.capacity, len(choice.ids)) else 0,
         after=choice.end(ids) or found.after,
     )
 
@@ -260,7 +247,7 @@ class _RunChoice(msgspec.Struct, frozen=True, kw_only=True):
     def end(self, taken: set[int]) -> Lane | None:
         """Return the lane after which the next claim starts, if this one was filled: the end of the last queue."""
         served = [due for due in self.due if due.run in taken]
-        return queue_end(served[-1]) if served and len(served) == self.free else None
+        return workers.queue_end(served[-1]) if served and len(served) == self.free else None
 
 
 def _parse_lanes(rows: Sequence[Any], now: int, claim: ClaimRequest) -> tuple[LaneScan, _Heads]:
@@ -277,7 +264,7 @@ def _parse_lanes(rows: Sequence[Any], now: int, claim: ClaimRequest) -> tuple[La
             heads[lane] = [(row["head"], 0)]
         else:
             heads[lane] = list(zip(row["dues"], row["ids"], strict=True))
-    scan_lanes(walked, now, claim, found)
+    workers.scan_lanes(walked, now, claim, found)
     return found, heads
 
 
@@ -286,7 +273,7 @@ def _next_due(known: Sequence[Lane], heads: _Heads, taken: set[int]) -> int | No
     next_at: int | None = None
     for lane in known:
         left = (due_at for due_at, run in heads[lane] if run not in taken)
-        next_at = earliest_time(next_at, next(left, None))
+        next_at = workers.earliest_time(next_at, next(left, None))
     return next_at
 
 
@@ -308,7 +295,9 @@ def _claimed_run(row: Any, journal: tuple[EntryRow, ...]) -> ClaimedRun:
     return ClaimedRun(*values[2:6], *values[7:23], _STATES[values[6]], journal)  # type: ignore[call-arg]  # mypy lets the first star take all
 
 
-async def read_lanes(line: Connection, after: Lane = LANE_START, most: int = MOST_LANES) -> list[tuple[Lane, int]]:
+async def read_lanes(
+    line: Connection, after: Lane = workers.LANE_START, most: int = workers.MOST_LANES
+) -> list[tuple[Lane, int]]:
     """Return each lane behind a lane, in order, with the time its first run is due."""
     rows = await line.rows(CLAIM_SQL["lanes"], **as_dict(after), most=most)
     return [(Lane(row[0], row[1], row[2], row[3]), row[4]) for row in rows]

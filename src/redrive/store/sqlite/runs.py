@@ -19,25 +19,11 @@ from redrive.core.states import RunStatus
 from redrive.core.transitions import NewRun
 from redrive.errors import DataRefused
 from redrive.records import as_dict
+from redrive.store import workers
 from redrive.store.runs import StartResult, caller_key, claimed_at_start, entry_row
 from redrive.store.sql_files import load_statements
 from redrive.store.sqlite.connection import write_many
-from redrive.store.workers import (
-    LANE_START,
-    MOST_LANES,
-    ClaimedRun,
-    ClaimRequest,
-    ClaimResult,
-    DueRun,
-    Lane,
-    LaneScan,
-    choose_fairly,
-    earliest_time,
-    lane_key,
-    queue_end,
-    scan_lanes,
-    time_until,
-)
+from redrive.store.workers import ClaimedRun, ClaimRequest, ClaimResult, DueRun, Lane, LaneScan
 
 SQL = load_statements(__package__, "starts.sql")
 CLAIM_SQL = load_statements(__package__, "claims.sql")
@@ -158,9 +144,9 @@ def find_lanes(con: sqlite3.Connection, now: int, claim: ClaimRequest) -> LaneSc
     found = LaneScan(workflows=workflows, after=claim.after)
     if not found.workflows or claim.capacity < 1:
         return found
-    scan_lanes(_lanes_from(con, claim.after or LANE_START), now, claim, found)
+    workers.scan_lanes(_lanes_from(con, claim.after or workers.LANE_START), now, claim, found)
     if claim.suspect:
-        found.next_at = earliest_time(found.next_at, _read_next_suspect(con, found.workflows)[1])
+        found.next_at = workers.earliest_time(found.next_at, _read_next_suspect(con, found.workflows)[1])
     return found
 
 
@@ -172,7 +158,7 @@ def claim_runs(con: sqlite3.Connection, now: int, claim: ClaimRequest, found: La
     suspect, suspect_at = _read_next_suspect(con, found.workflows) if claim.suspect else (None, None)
     ids = [suspect] if suspect is not None and suspect_at is not None and suspect_at <= now else []
     free = claim.capacity - len(ids)
-    chosen = choose_fairly(_candidates(con, now, found.due, free), free)
+    chosen = workers.choose_fairly(_candidates(con, now, found.due, free), free)
     next_suspect_at = None if ids else suspect_at
     ids = sorted(ids + [due.run for due in chosen])
     taker = {"worker": claim.worker, "now": now, "version": worker[0]}
@@ -182,27 +168,29 @@ def claim_runs(con: sqlite3.Connection, now: int, claim: ClaimRequest, found: La
     return ClaimResult(
         runs=_read_claimed_runs(con, ids),
         now=now,
-        next_in=time_until(now, earliest_time(next_due, next_suspect_at)),
-        after=queue_end(chosen[-1]) if filled else found.after,
+        next_in=workers.time_until(now, workers.earliest_time(next_due, next_suspect_at)),
+        after=workers.queue_end(chosen[-1]) if filled else found.after,
     )
 
 
 def empty_claim(now: int, after: Lane | None, next_at: int | None = None) -> ClaimResult:
     """Return the result of a claim that takes no run."""
-    return ClaimResult(runs=[], now=now, next_in=time_until(now, next_at), after=after)
+    return ClaimResult(runs=[], now=now, next_in=workers.time_until(now, next_at), after=after)
 
 
 def _lanes_from(con: sqlite3.Connection, start: Lane) -> Iterator[tuple[Lane, int]]:
     """Yield every lane with the time its first run is due: those behind the start, then the others."""
     yield from read_lanes(con, start)
-    if start != LANE_START:
+    if start != workers.LANE_START:
         for lane, head in read_lanes(con):
-            if lane_key(lane) > lane_key(start):
+            if workers.lane_key(lane) > workers.lane_key(start):
                 return
             yield lane, head
 
 
-def read_lanes(con: sqlite3.Connection, after: Lane = LANE_START, most: int = MOST_LANES) -> Iterator[tuple[Lane, int]]:
+def read_lanes(
+    con: sqlite3.Connection, after: Lane = workers.LANE_START, most: int = workers.MOST_LANES
+) -> Iterator[tuple[Lane, int]]:
     """Yield each lane behind a lane, in order, with the time its first run is due."""
     cursor = con.execute(CLAIM_SQL["lanes"], {**as_dict(after), "most": most})
     try:
@@ -248,4 +236,4 @@ def read_journals(con: sqlite3.Connection, ids: Sequence[int]) -> dict[int, tupl
 
 
 def _json_lanes(lanes: Sequence[Lane]) -> str:
-    return json.dumps([lane_key(lane) for lane in lanes], ensure_ascii=False)
+    return json.dumps([workers.lane_key(lane) for lane in lanes], ensure_ascii=False)
