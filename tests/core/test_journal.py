@@ -47,7 +47,7 @@ def entry(
 def handed_out(journal: Journal) -> list[str]:
     """Ask for each result in turn until there is none left."""
     keys = []
-    while (key := journal.turn) is not None:
+    while (key := journal.next_key) is not None:
         journal.mark_delivered(key)
         keys.append(key)
     return keys
@@ -78,7 +78,7 @@ def test_different_places_never_share_a_key(one: tuple[str, str, int], other: tu
 def test_a_new_run_has_an_empty_journal() -> None:
     journal = Journal()
     assert journal.request_entry("/charge#0") is None
-    assert (journal.turn, journal.next_index, journal.next_done) == (None, 0, 0)
+    assert (journal.next_key, journal.next_index, journal.next_done) == (None, 0, 0)
     assert journal.list_unrequested() == []
 
 
@@ -150,7 +150,7 @@ def test_results_are_handed_out_in_the_order_in_which_they_were_completed(
     rows = [entry(index, f"{index}/charge#0", done=completed[index]) for index in begun]
     journal = Journal(rows)
     assert handed_out(journal) == [f"{completed.index(done)}/charge#0" for done in range(8)]
-    assert journal.turn is None
+    assert journal.next_key is None
 
 
 def test_what_has_not_completed_has_no_turn() -> None:
@@ -169,7 +169,7 @@ def test_a_result_is_not_handed_out_before_its_turn() -> None:
     journal = Journal([entry(0, "0/a#0", 1), entry(1, "1/b#0", 0)])
     with pytest.raises(ValueError, match="it is the turn of '1/b#0', not of '0/a#0'"):
         journal.mark_delivered("0/a#0")
-    assert journal.turn == "1/b#0"
+    assert journal.next_key == "1/b#0"
 
 
 def test_nothing_is_handed_out_twice() -> None:

@@ -23,7 +23,8 @@ from redrive.desk.models import AttemptRecord
 from redrive.desk.presenter import Presenter
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
-from redrive.store.records import AttemptRow, LetterRow, RunRow
+from redrive.store.letters import LetterRow
+from redrive.store.runs import AttemptRow, RunRow
 
 NOON = datetime(2031, 5, 17, 14, 2, 11, tzinfo=UTC)
 AT = int(NOON.timestamp()) * 1_000_000

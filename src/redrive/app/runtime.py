@@ -56,9 +56,9 @@ from redrive.sinks import SinkDefinition
 from redrive.store import open_store
 from redrive.store.circuits import CircuitRow
 from redrive.store.encryption.keyring import Keyring
-from redrive.store.outbox_records import NewSink
+from redrive.store.outbox import NewSink
 from redrive.store.port import DeskStore, Store
-from redrive.store.records import StartResult
+from redrive.store.runs import StartResult
 from redrive.store.session import repeat_until_answered
 from redrive.worker.attempt import Attempt
 from redrive.worker.claimer import Wakeup

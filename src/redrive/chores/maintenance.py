@@ -19,7 +19,7 @@ from redrive.settle.circuits import after_time, update_circuit
 from redrive.settle.settler import LocalSettler, make_lenient_run_view, settle_bisecting
 from redrive.store.circuits import CircuitRow
 from redrive.store.port import Store
-from redrive.store.records import PurgeRequest
+from redrive.store.recovery import PurgeRequest
 
 log = logging.getLogger("redrive.chores")
 

@@ -32,7 +32,7 @@ from redrive.settle.settler import (
     sum_parked_time,
 )
 from redrive.store.port import Store
-from redrive.store.records import HeldRun
+from redrive.store.recovery import HeldRun
 
 log = logging.getLogger("redrive.chores")
 

@@ -22,7 +22,7 @@ from redrive.core.transitions import AuditWrite
 from redrive.errors import DataRefused
 from redrive.records import replace
 from redrive.sinks import SinkDefinition
-from redrive.store.outbox_records import ClaimedDelivery
+from redrive.store.deliveries import ClaimedDelivery
 from redrive.store.port import Store
 from redrive.store.session import repeat_until_answered
 

@@ -21,7 +21,7 @@ from redrive.core.schedule import DueTimes, Schedule, find_due_times
 from redrive.core.transitions import NewRun
 from redrive.errors import DataRefused
 from redrive.store.port import Store
-from redrive.store.records import StartResult
+from redrive.store.runs import StartResult
 from redrive.store.settings import NewSchedule, ScheduleKey, ScheduleProgress, ScheduleRow
 
 log = logging.getLogger("redrive.chores")

@@ -22,7 +22,7 @@ from redrive.desk.settings import KnownSchedule, load_schedules
 from redrive.duration import format_duration, to_datetime
 from redrive.errors import NotAllowed, NotSignedIn, RedriveError, SchemaMismatch, StoreError
 from redrive.store import TENANTS_EXPOSED, open_store
-from redrive.store.account_records import TokenKind, token_invalid_reason
+from redrive.store.accounts import TokenKind, token_invalid_reason
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.filters import CircuitFilter, LetterFilter, RunFilter
 from redrive.store.port import Store

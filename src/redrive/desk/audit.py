@@ -11,9 +11,8 @@ from redrive.desk.presenter import Presenter, in_thread_if_large, measure_size
 from redrive.desk.saved_views import present_view
 from redrive.desk.settings import load_schedules
 from redrive.store.filters import AuditFilter, LetterFilter, RunFilter
-from redrive.store.list_query import iterate_pages
+from redrive.store.list_query import Page, iterate_pages
 from redrive.store.port import DeskStore
-from redrive.store.records import Page
 
 # -- `app.audit`: who did what, and what the engine decided, for as long as the log is kept --------------
 

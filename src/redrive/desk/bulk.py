@@ -30,9 +30,8 @@ from redrive.records import as_dict, replace
 from redrive.store.bulk import BulkChange, BulkItemRow, BulkRow, BulkVerb, NewBulk, SetItemStatus, SetStatus
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.filters import AuditFilter, LetterFilter
-from redrive.store.list_query import parse_states
+from redrive.store.list_query import Page, parse_states
 from redrive.store.port import DeskStore
-from redrive.store.records import Page
 
 MAX_IDS = 100_000
 PREVIEW_LIMIT = 500

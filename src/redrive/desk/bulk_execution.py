@@ -25,8 +25,8 @@ from redrive.reasons import Reason, ReasonCode, quote
 from redrive.settle.settler import LocalSettler
 from redrive.store.bulk import BulkChange, BulkItemResult, BulkItemRow, BulkRow, BulkVerb, SetItemStatus, SetStatus
 from redrive.store.encryption.keyring import Unreadable
+from redrive.store.letters import DecisionCase
 from redrive.store.port import Store
-from redrive.store.records import DecisionCase
 
 # -- Deciding on a few letters of a set at a time: read them, decide on each, write what may be writ -----
 

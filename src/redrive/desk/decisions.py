@@ -64,8 +64,9 @@ from redrive.reasons import Reason, ReasonCode, quote
 from redrive.records import replace
 from redrive.settle.settler import find_last_attempts, make_run_view
 from redrive.store.encryption.keyring import SEALED_ERROR, Unreadable
+from redrive.store.letters import DecisionCase, LetterState, ReplayRow
 from redrive.store.port import DeskStore
-from redrive.store.records import DecisionCase, LetterState, ReplayRow, RunRow
+from redrive.store.runs import RunRow
 from redrive.store.session import repeat_until_answered
 
 # -- Closing a letter without a replay: the one rule for one letter and for many -------------------------

@@ -34,8 +34,9 @@ from redrive.reasons import Reason, ReasonCode, quote
 from redrive.settle.settler import LocalSettler
 from redrive.store.bulk import BulkChange, BulkVerb
 from redrive.store.filters import AuditFilter, GroupFilter, LetterFilter
+from redrive.store.letters import Facets, LetterRow, Triage
+from redrive.store.list_query import Page
 from redrive.store.port import DeskStore
-from redrive.store.records import Facets, LetterRow, Page, Triage
 
 _MAX_HISTORY = 200
 _MAX_FACET_LETTERS = 2_000

@@ -19,10 +19,11 @@ from redrive.desk.validation import check_reason, is_id, require_actor, require_
 from redrive.duration import to_datetime
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.reasons import Reason, ReasonCode, quote
+from redrive.store.deliveries import DeliveryRow, MessageRow
 from redrive.store.filters import OutboxFilter
-from redrive.store.outbox_records import BlockedKey, DeliveryAction, DeliveryDecision, DeliveryRow, MessageRow, SinkRow
+from redrive.store.list_query import Page
+from redrive.store.outbox import BlockedKey, DeliveryAction, DeliveryDecision, SinkRow
 from redrive.store.port import DeskStore, Store
-from redrive.store.records import Page
 
 # -- `app.outbox`: messages and where they got to; what people do about those that did not arrive --------
 

@@ -12,9 +12,10 @@ from redrive.clock import MICROS
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
 from redrive.duration import to_datetime
 from redrive.store.filters import LetterFilter, RunFilter
+from redrive.store.letters import DecisionCase
 from redrive.store.list_query import OLDEST_CURSOR
 from redrive.store.port import DeskStore
-from redrive.store.records import DecisionCase, RunSummary
+from redrive.store.runs import RunSummary
 
 MAX_COUNTED_RUNS = 1_000
 """Runs of one state that are counted; more are more."""

@@ -32,7 +32,9 @@ from redrive.desk.models import (
 from redrive.duration import to_datetime
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import as_dict, is_record, replace
-from redrive.store.records import AttemptRow, AuditRow, GroupPage, GroupRow, LetterRow, ReplayRow, RunRow
+from redrive.store.groups import GroupPage, GroupRow
+from redrive.store.letters import AuditRow, LetterRow, ReplayRow
+from redrive.store.runs import AttemptRow, RunRow
 
 # -- Rows as people and programs see them: times as datetimes, secrets masked, decisions in words --------
 

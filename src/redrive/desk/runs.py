@@ -33,8 +33,9 @@ from redrive.records import replace
 from redrive.settle.settler import LocalSettler, make_open_steps, make_run_view
 from redrive.store.circuits import MOST_COUNTED
 from redrive.store.filters import RunFilter
+from redrive.store.list_query import Page
 from redrive.store.port import DeskStore
-from redrive.store.records import Page, RunRow, StartResult
+from redrive.store.runs import RunRow, StartResult
 from redrive.store.workers import CatalogueRow, WorkerRow, live_workers
 
 # -- What else decides how a run goes on: pauses, workers, the circuit it waits for ----------------------

@@ -18,7 +18,7 @@ from redrive.desk.models import AttemptRecord, StepRecord
 from redrive.desk.presenter import Presenter, in_thread_if_large, measure_size
 from redrive.desk.runs import find_run
 from redrive.store.port import DeskStore
-from redrive.store.records import RunRow
+from redrive.store.runs import RunRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,8 +20,7 @@ from redrive.errors import Conflict, InputError, NotFound, RegistrationError
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
 from redrive.store.port import DeskStore, Store
-from redrive.store.records import PolicyRow
-from redrive.store.settings import ScheduleKey, ScheduleRow
+from redrive.store.settings import PolicyRow, ScheduleKey, ScheduleRow
 from redrive.store.settings import ScheduleStore as Rows
 from redrive.store.workers import live_workers
 

@@ -309,6 +309,23 @@ _TEXTS: dict[str, str] = {
     ReasonCode.SCHEDULE_NOT_FOUND: (
         "workflow {workflow!r} has no schedule {schedule!r} for tenant {tenant!r}; its schedules are: {known}"
     ),
+    ReasonCode.OTHER_TENANT: "this request is for tenant {tenant!r}: it cannot change data of another tenant",
+    ReasonCode.TOKEN_WORKFLOWS: "this token is for these workflows only: {workflows:list}",
+    ReasonCode.TOKEN_LACKS_WORKFLOWS: (
+        "this token is for these workflows only: {workflows:list}. What you asked for belongs to all workflows"
+    ),
+    ReasonCode.TOKEN_WORKFLOW_NEEDED: "this token is for several workflows: name one of {workflows:list}",
+    ReasonCode.TOKEN_CANNOT_SAVE_VIEWS: "a token for some workflows cannot save views: views apply to all workflows",
+    ReasonCode.RUN_NOT_SHOWN: "a run can be changed only through the view that showed it",
+    ReasonCode.ENGINE_ONLY: "only the engine can do this, not a user of a tenant",
+    ReasonCode.TEXT_SEARCH_SEALED: (
+        "letters cannot be searched by text while {variable} seals it: filter by workflow, step, code, category or "
+        "fingerprint, or by index, a field that the workflow declared"
+    ),
+    ReasonCode.STEP_STATEMENT_REFUSED: (
+        "{statement} cannot be used in a transactional step: its transaction begins by itself and is committed "
+        "together with the step's record"
+    ),
     ReasonCode.TOPIC_PATTERN_INVALID: (
         "{given} is not a topic pattern: give a topic such as orders.paid, a prefix such as orders.*, or * for all "
         "topics"
@@ -345,6 +362,14 @@ _TEXTS: dict[str, str] = {
     ReasonCode.SHORT_TEXT_NEEDED: ("{field} must be a text of 1 to {longest} printable characters, not {given}"),
     ReasonCode.LONG_TEXT_NEEDED: "{field} must be a text of 1 to {longest:,} characters, not {given}",
     ReasonCode.TEXT_UNSTORABLE: "{field} contains a NUL or half a character, which databases cannot store",
+    ReasonCode.FILTER_VALUE_INVALID: "{field} must be {expected}, not {given}",
+    ReasonCode.FILTER_TEXT_EMPTY: "{field} is empty: leave it out to find everything",
+    ReasonCode.FILTER_TIME_ZONE_NEEDED: "{field} needs a time zone, for example datetime.now(UTC)",
+    ReasonCode.FILTER_TIME_OUT_OF_RANGE: (
+        "{field} must be microseconds since 1970, in the years 1 to 9999; {given} is out of range"
+    ),
+    ReasonCode.PAGE_LIMIT_INVALID: "limit must be a whole number from 1 to {largest}, not {given}",
+    ReasonCode.CURSOR_INVALID: "{given} is not a cursor of a list: pass one that a page returned, or none",
     ReasonCode.WHOLE_NUMBER_NEEDED: "{field} must be a whole number from {least} to {most}, not {given}",
     ReasonCode.ENGINE_NAME_TAKEN: "{name!r} is the name that the engine signs with: give your own name in `by`",
     ReasonCode.NOT_JSON: "{what} is not JSON: {why}",
@@ -437,6 +462,8 @@ _TEXTS: dict[str, str] = {
     ReasonCode.KIND_SCALAR: "a single value",
     ReasonCode.KIND_OTHER_VALUE: "a different value",
     ReasonCode.KIND_FOREIGN: "a value that JSON cannot represent",
+    ReasonCode.KIND_TIME: "a datetime or microseconds since 1970",
+    ReasonCode.KIND_STATUS: "the name of a status",
 }
 
 ENGLISH = Catalogue(texts=_TEXTS, form=_plural_form, either=" or ")

@@ -352,6 +352,25 @@ _TEXTS: dict[str, str] = {
     ReasonCode.SCHEDULE_NOT_FOUND: (
         "przepływ pracy {workflow!r} nie ma harmonogramu {schedule!r} dla organizacji {tenant!r}; są: {known}"
     ),
+    ReasonCode.OTHER_TENANT: "to żądanie dotyczy organizacji {tenant!r}: nie może zmieniać danych innej organizacji",
+    ReasonCode.TOKEN_WORKFLOWS: "ten token jest tylko dla tych przepływów pracy: {workflows:list}",
+    ReasonCode.TOKEN_LACKS_WORKFLOWS: (
+        "ten token jest tylko dla tych przepływów pracy: {workflows:list}. Te dane dotyczą wszystkich przepływów"
+    ),
+    ReasonCode.TOKEN_WORKFLOW_NEEDED: "ten token jest dla kilku przepływów pracy: podaj jeden z nich: {workflows:list}",
+    ReasonCode.TOKEN_CANNOT_SAVE_VIEWS: (
+        "token dla wybranych przepływów pracy nie może zapisywać widoków: widoki dotyczą wszystkich przepływów"
+    ),
+    ReasonCode.RUN_NOT_SHOWN: "wykonanie można zmienić tylko przez widok, który je pokazał",
+    ReasonCode.ENGINE_ONLY: "może to zrobić tylko silnik, nie użytkownik organizacji",
+    ReasonCode.TEXT_SEARCH_SEALED: (
+        "nie można szukać w tekście, gdy {variable} go szyfruje: filtruj według przepływu pracy, kroku, kodu, "
+        "kategorii lub odcisku albo według indeksu, czyli pola zadeklarowanego przez przepływ pracy"
+    ),
+    ReasonCode.STEP_STATEMENT_REFUSED: (
+        "nie można użyć {statement} w kroku transakcyjnym: jego transakcja zaczyna się sama i jest zatwierdzana razem "
+        "z zapisem kroku"
+    ),
     ReasonCode.TOPIC_PATTERN_INVALID: (
         "{given} nie jest wzorcem tematów: podaj temat, na przykład orders.paid, początek, na przykład orders.*, "
         "albo * dla wszystkich tematów"
@@ -392,6 +411,14 @@ _TEXTS: dict[str, str] = {
     ),
     ReasonCode.LONG_TEXT_NEEDED: ("{field} musi być tekstem o długości od 1 do {longest:,} znaków, a nie {given}"),
     ReasonCode.TEXT_UNSTORABLE: "{field} zawiera znak NUL albo niepełny znak, którego baza danych nie przechowa",
+    ReasonCode.FILTER_VALUE_INVALID: "{field}: oczekiwano: {expected}, podano: {given}",
+    ReasonCode.FILTER_TEXT_EMPTY: "pole {field} jest puste: pomiń je, aby znaleźć wszystko",
+    ReasonCode.FILTER_TIME_ZONE_NEEDED: "pole {field} wymaga strefy czasowej, na przykład datetime.now(UTC)",
+    ReasonCode.FILTER_TIME_OUT_OF_RANGE: (
+        "{field}: oczekiwano mikrosekund od 1970 r., w latach od 1 do 9999; {given} jest poza zakresem"
+    ),
+    ReasonCode.PAGE_LIMIT_INVALID: "limit musi być liczbą całkowitą od 1 do {largest}, a nie {given}",
+    ReasonCode.CURSOR_INVALID: "{given} nie jest kursorem listy: podaj kursor zwrócony przez stronę albo żaden",
     ReasonCode.WHOLE_NUMBER_NEEDED: "{field} musi być liczbą całkowitą od {least} do {most}, a nie {given}",
     ReasonCode.ENGINE_NAME_TAKEN: "nazwą {name!r} podpisuje się silnik: podaj w `by` własną nazwę",
     ReasonCode.NOT_JSON: "{what}: to nie jest poprawny JSON: {why}",
@@ -492,6 +519,8 @@ _TEXTS: dict[str, str] = {
     ReasonCode.KIND_SCALAR: "pojedyncza wartość",
     ReasonCode.KIND_OTHER_VALUE: "inna wartość",
     ReasonCode.KIND_FOREIGN: "wartość, której nie ma w JSON",
+    ReasonCode.KIND_TIME: "czas (datetime) lub mikrosekundy od 1970 r.",
+    ReasonCode.KIND_STATUS: "nazwa stanu",
 }
 
 POLISH = Catalogue(texts=_TEXTS, form=_plural_form, either=" lub ")

@@ -26,10 +26,11 @@ from redrive.errors import InputError, NotFound
 from redrive.policy import RetryPolicy
 from redrive.remote.client import Client, policy_json, query_of, read, said
 from redrive.server.contract import IssuedToken, NewToken, NewUser
-from redrive.store.account_records import MemberRow, TenantRow, TokenKind, TokenRow, UserRow
+from redrive.store.accounts import MemberRow, TenantRow, TokenKind, TokenRow, UserRow
 from redrive.store.filters import AuditFilter, CircuitFilter, LetterFilter, OutboxFilter, RunFilter
-from redrive.store.list_query import iterate_pages, parse_states
-from redrive.store.records import Facets, Page, StartResult
+from redrive.store.letters import Facets
+from redrive.store.list_query import Page, iterate_pages, parse_states
+from redrive.store.runs import StartResult
 
 # -- Circuits of a server --------------------------------------------------------------------------------
 

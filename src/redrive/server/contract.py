@@ -9,7 +9,7 @@ import msgspec
 from redrive import errors
 from redrive.core.roles import Role
 from redrive.reasons import Reason
-from redrive.store.account_records import TokenKind, TokenRow
+from redrive.store.accounts import TokenKind, TokenRow
 
 # -- The codes of problems: what each error becomes on its way out, and what a client takes it for a -----
 

@@ -25,7 +25,7 @@ from redrive.records import format_id
 from redrive.server.body import JsonRequest
 from redrive.server.problems import ProblemError, make_problem_response
 from redrive.server.request import RequestContext, check_permissions, get_context
-from redrive.store.account_records import RequestClaim, ResponseRow
+from redrive.store.accounts import RequestClaim, ResponseRow
 
 KEY_HEADER = "Idempotency-Key"
 FORM_KEY_PREFIX = "page:"

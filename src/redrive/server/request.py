@@ -36,7 +36,7 @@ from redrive.server.limits import BODY_METHODS, AnswerQuota, Limits, LoginLimite
 from redrive.server.live_updates import StreamHub
 from redrive.server.problems import ProblemError
 from redrive.settings import caller_network, find_client_address, is_forwarded_https, parse_trusted_proxies
-from redrive.store.account_records import AccountStore
+from redrive.store.accounts import AccountStore
 from redrive.store.filters import RunFilter
 from redrive.store.list_query import OLDEST_CURSOR
 from redrive.store.port import DeskStore, Store

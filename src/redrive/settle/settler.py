@@ -42,7 +42,7 @@ from redrive.observability.counters import SettleListener
 from redrive.policy import RetryPolicy
 from redrive.records import replace
 from redrive.store.port import DeskStore
-from redrive.store.records import AttemptRow, RunRow
+from redrive.store.runs import AttemptRow, RunRow
 from redrive.store.session import repeat_until_answered
 from redrive.store.workers import ClaimedRun
 

@@ -24,7 +24,7 @@ from redrive.store.workers import ClaimRequest, ClaimResult
 
 if TYPE_CHECKING:
     from redrive.core.transitions import NewRun
-    from redrive.store.records import StartResult
+    from redrive.store.runs import StartResult
     from redrive.store.workers import Lane
     from redrive.worker.execution import Execution
     from redrive.worker.waits import Waits

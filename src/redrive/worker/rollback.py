@@ -52,7 +52,8 @@ from redrive.worker.branches import current_scope
 from redrive.worker.step_call import StepCall
 
 if TYPE_CHECKING:
-    from redrive.store.records import LetterRow, RunRow
+    from redrive.store.letters import LetterRow
+    from redrive.store.runs import RunRow
     from redrive.worker.branches import Branch
     from redrive.worker.definitions import Step
     from redrive.worker.execution import Execution

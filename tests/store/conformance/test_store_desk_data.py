@@ -15,7 +15,9 @@ from redrive.core.transitions import Transition
 from redrive.errors import DataRefused, InputError, StoreUnavailable
 from redrive.records import replace
 from redrive.store.filters import AuditFilter, CircuitFilter, GroupFilter, LetterFilter, OutboxFilter, RunFilter
-from redrive.store.records import PolicyRow, RunRow, Triage
+from redrive.store.letters import Triage
+from redrive.store.runs import RunRow
+from redrive.store.settings import PolicyRow
 
 ODD = [
     "",

@@ -19,7 +19,7 @@ from redrive.cli.target import Target, run_on, target_options
 if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.desk.models import Run
-    from redrive.store.records import Page
+    from redrive.store.list_query import Page
 
 _POLL_INTERVAL = 0.3
 _STATUS_NAMES = (

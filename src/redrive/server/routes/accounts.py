@@ -28,7 +28,7 @@ from redrive.server.contract import NewToken, NewUser
 from redrive.server.idempotency import SECRET_EXTENSION
 from redrive.server.request import Context, RequestContext, get_service, requires
 from redrive.server.routes.common import Body, Id, Name, Text, make_router
-from redrive.store.account_records import TenantRow, TokenKind, TokenRow, UserRow
+from redrive.store.accounts import TenantRow, TokenKind, TokenRow, UserRow
 
 account_routes = make_router("people")
 RoleName = Annotated[str, Field(max_length=20, description="OWNER, ADMIN, STAFF or VIEWER, or an alias.")]

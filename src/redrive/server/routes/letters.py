@@ -35,7 +35,8 @@ from redrive.server.routes.common import (
 from redrive.server.routes.runs import parse_index
 from redrive.store.bulk import SetItemStatus
 from redrive.store.filters import LetterFilter
-from redrive.store.records import Facets, Page
+from redrive.store.letters import Facets
+from redrive.store.list_query import Page
 
 # -- Dead letters: looking, deciding, noting; one at a time ----------------------------------------------
 

@@ -18,7 +18,7 @@ from redrive.errors import NotFound
 from redrive.server.request import Context, requires
 from redrive.server.routes.common import Body, Cursor, Id, Limit, Name, Reason, Since, Span, Text, Until, make_router
 from redrive.store.filters import CircuitFilter, OutboxFilter
-from redrive.store.records import Page
+from redrive.store.list_query import Page
 
 # -- Circuits: which dependencies are not called, and a person's say in that. Each tenant has its ow -----
 

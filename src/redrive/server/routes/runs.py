@@ -34,7 +34,7 @@ from redrive.server.routes.common import (
     parse_span,
 )
 from redrive.store.filters import RunFilter
-from redrive.store.records import Page
+from redrive.store.list_query import Page
 
 # -- Runs: starting, finding, looking, cancelling, retrying ----------------------------------------------
 

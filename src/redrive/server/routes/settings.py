@@ -17,7 +17,7 @@ from redrive.errors import InputError, NotFound
 from redrive.server.request import Context, RequestContext, list_known_workflows, make_workflows_desk, requires
 from redrive.server.routes.common import Body, Cursor, Limit, Name, Since, Text, Until, make_router, parse_policy
 from redrive.store.filters import AuditFilter
-from redrive.store.records import Page
+from redrive.store.list_query import Page
 
 # -- What people set, and what was done: policies, workflows, the audit log, hints -----------------------
 
