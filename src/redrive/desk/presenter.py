@@ -32,7 +32,7 @@ from redrive.desk.models import (
 from redrive.duration import to_datetime
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import as_dict, is_record, replace
-from redrive.store.records import AttemptRow, AuditRow, GroupPage, GroupRow, LetterRow, ReplayRow, RunRow
+from redrive.store.records import AttemptRow, AuditRow, GroupPage, GroupRow, LetterRow, Page, ReplayRow, RunRow
 
 # -- Rows as people and programs see them: times as datetimes, secrets masked, decisions in words --------
 
@@ -319,6 +319,7 @@ def _make_success_record(entry: EntryRow) -> AttemptRecord:
 
 
 T = TypeVar("T")
+Row = TypeVar("Row")
 LARGE_SIZE = 64 * 1024
 """Number of characters from which on a thread does the work: a megabyte takes a tenth of a second."""
 
@@ -328,6 +329,12 @@ _SIZE_PER_VALUE = 8  # characters that a number, an object or a list counts for:
 async def in_thread_if_large(work: Callable[[], T], size: int) -> T:
     """Return what the work returns; a thread does it if it is about a large value."""
     return work() if size < LARGE_SIZE else await asyncio.to_thread(work)
+
+
+async def present_page(page: Page[Row], present: Callable[[Row], T]) -> Page[T]:
+    """Return a page of rows as users see them."""
+    items = await in_thread_if_large(lambda: [present(row) for row in page.items], measure_size(page.items))
+    return Page(items, page.next, page.prev)
 
 
 def measure_size(*parts: Any) -> int:
@@ -397,14 +404,14 @@ class GroupList:
     as_of: datetime
 
 
-def present_groups(page: GroupPage, shaper: Presenter) -> GroupList:
+def present_groups(page: GroupPage, presenter: Presenter) -> GroupList:
     """A page of groups as it is shown, with secrets hidden."""
-    items = [_present_group(row, shaper) for row in page.items]
+    items = [_present_group(row, presenter) for row in page.items]
     return GroupList(items=items, next=page.next, prev=page.prev, as_of=to_datetime(page.as_of))
 
 
-def _present_group(row: GroupRow, shaper: Presenter) -> FailureGroup:
-    reason = None if row.reason is None else shaper.reason(Reason.from_text(row.reason))
+def _present_group(row: GroupRow, presenter: Presenter) -> FailureGroup:
+    reason = None if row.reason is None else presenter.reason(Reason.from_text(row.reason))
     return FailureGroup(
         fingerprint=row.fingerprint,
         tenant=row.tenant,
@@ -420,5 +427,5 @@ def _present_group(row: GroupRow, shaper: Presenter) -> FailureGroup:
         **make_reason_fields(reason),
         code=row.code,
         category=row.category,
-        error=None if row.failure is None else shaper.text(FailureReason.from_json(row.failure).failure.message),
+        error=None if row.failure is None else presenter.text(FailureReason.from_json(row.failure).failure.message),
     )

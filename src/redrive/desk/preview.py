@@ -73,10 +73,10 @@ class DryRun:
 class Previewer:
     """Makes dry runs out of what a replay prepares."""
 
-    def __init__(self, store: DeskStore, replayer: Replayer, shaper: Presenter) -> None:
+    def __init__(self, store: DeskStore, replayer: Replayer, presenter: Presenter) -> None:
         self._store = store
         self._replayer = replayer
-        self._shaper = shaper
+        self._presenter = presenter
 
     async def preview(self, id: str, order: ReplayOrder, *, tenant: str | None = None) -> DryRun | Replay:
         """What the decision would do; refused for the same reasons as the real thing.
@@ -149,7 +149,7 @@ class Previewer:
             name=entry.name,
             kind=entry.kind,
             status=entry.status,
-            output=self._shaper.payload(entry.output),
+            output=self._presenter.payload(entry.output),
             effect=None if options is None else StepOptions.from_json(options).effect,
             idempotency_key=flow_key(
                 run.tenant, run.root or run.public_id, entry.key, _find_generation(prepared, entry)

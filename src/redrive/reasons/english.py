@@ -159,6 +159,8 @@ _TEXTS: dict[str, str] = {
     ),
     ReasonCode.LETTERS_NOT_SELECTED: "no dead letter is selected; select some, or choose all that match",
     ReasonCode.LETTER_IDS_NEEDED: "give a LetterFilter or a list of ids, not {given}",
+    ReasonCode.LETTER_CHOICE_NEEDED: "give either a filter or ids; an empty filter means all open letters",
+    ReasonCode.INDEX_INVALID: "index takes `field:value`",
     ReasonCode.LETTER_IDS_TOO_MANY: "give from 1 to {most:,} ids, not {count:,}; or a LetterFilter",
     ReasonCode.LETTER_ID_INVALID: "{id} is not the id of a dead letter",
     ReasonCode.ONLY_OPEN_LETTERS: "only open letters are decided on, and the filter wants {statuses:list}",
@@ -169,6 +171,7 @@ _TEXTS: dict[str, str] = {
     # why a decision on one dead letter or run is refused
     ReasonCode.LETTER_NOT_FOUND: "there is no dead letter {id}",
     ReasonCode.LETTER_GONE: "there is no dead letter {id}, or its run was purged",
+    ReasonCode.COMPENSATION_NOT_FOUND: "the rollback of this run has no such step",
     ReasonCode.LETTER_OR_RUN_NOT_FOUND: "there is no dead letter or run {id}",
     ReasonCode.RUN_NOT_FOUND: "there is no run {id}",
     ReasonCode.LETTER_RUN_PURGED: "the run of {id} was purged: nothing can be decided about it any more",
@@ -279,6 +282,8 @@ _TEXTS: dict[str, str] = {
     # why another request is refused
     ReasonCode.POLICY_NEEDED: "a RetryPolicy is expected, not {given}",
     ReasonCode.POLICY_TARGET_NEEDED: "name the workflow, the step, or both, that the policy is for",
+    ReasonCode.POLICY_NOT_FOUND: "no policy is stored for this target",
+    ReasonCode.POLICY_INVALID: "the retry policy is invalid: {why}",
     ReasonCode.CIRCUIT_UNKNOWN: (
         "nothing ever happened to a circuit {circuit!r} of tenant {tenant!r}: calls go through it. "
         "`list` shows those that something happened to"
@@ -287,7 +292,11 @@ _TEXTS: dict[str, str] = {
     ReasonCode.CIRCUIT_NAME_FIXED: "a circuit's name cannot be set: the code defines it",
     ReasonCode.CIRCUIT_KEY_INVALID: ("{given} is not a circuit: give its name, or WORKFLOW/STEP for one that has none"),
     ReasonCode.NOTIFICATION_NOT_FOUND: ("there is no notification {id}; `redrive notifications list` shows all"),
+    ReasonCode.RULE_URL_REFUSED: "{why} That is for URLs in the code; a stored rule names a channel that the code registers.",
+    ReasonCode.RULE_NOT_FOUND: "no rule is stored for this target",
     ReasonCode.MESSAGE_NOT_FOUND: "there is no message {id}; those that were delivered are kept for a day",
+    ReasonCode.MESSAGE_SINK_UNKNOWN: "message {id} has no delivery[ to sink {sink!r}]; its sinks are: {known}",
+    ReasonCode.MESSAGE_OVER: "message {id} is finished: {ended}",
     ReasonCode.SINK_NOT_FOUND: "there is no sink {name}; there are: {known}",
     ReasonCode.SCHEDULE_IN_CODE: (
         "a live worker has schedule {schedule!r} of workflow {workflow!r} in its code; remove it there, or pause it"
@@ -295,11 +304,24 @@ _TEXTS: dict[str, str] = {
     ReasonCode.SCHEDULE_NOT_FOUND: (
         "workflow {workflow!r} has no schedule {schedule!r} for tenant {tenant!r}; there are: {known}"
     ),
+    ReasonCode.KEY_OF_OTHER_CREDENTIAL: "the idempotency key of this start is bound to run {run} by another credential: use that one, a credential that may see payloads, or a new key (workflow {workflow!r}, tenant {tenant!r})",
+    ReasonCode.EVENT_KEY_TWICE: "an event is its idempotency key: leave idempotency_key out",
+    ReasonCode.SEARCH_NEEDS_PAYLOADS: "a text search also reads redacted values: it needs the permission to see payloads; filter by workflow, step, code, category, fingerprint or tag instead",
+    ReasonCode.OWN_TENANT: "this is your own tenant: disabling it would lock you out",
+    ReasonCode.CONFIRMATION_NEEDED: "nothing was erased: repeat the name of the tenant in `confirm`",
+    ReasonCode.TENANT_NEEDED: "this needs one tenant: name it (on a page: at its top) instead of all tenants",
+    ReasonCode.TOKEN_TENANT_FIXED: "a token for some workflows works in its own tenant only",
+    ReasonCode.TOKEN_SCOPE_TOO_SMALL: "a token for some workflows cannot do this",
+    ReasonCode.CROSS_SITE_REQUEST: "requests with a cookie must come from this site; use a token elsewhere",
+    ReasonCode.ORIGIN_NEEDED: "requests with a cookie need the header Origin or Sec-Fetch-Site",
+    ReasonCode.TOKEN_NEEDED: "the server needs a credential: put a token into {variable}",
     # what is wrong with a value that a person typed
     ReasonCode.OBJECT_NEEDED: "{field} must be an object from name to value, not {given}",
     ReasonCode.FLAG_NEEDED: "{field} is True or False, not {given}",
     ReasonCode.SHORT_TEXT_NEEDED: ("{field} must be a text of 1 to {longest} printable characters, not {given}"),
+    ReasonCode.LIMIT_INVALID: "limit is {given}; give a whole number from 1 to {most}",
     ReasonCode.LONG_TEXT_NEEDED: "{field} must be a text of 1 to {longest:,} characters, not {given}",
+    ReasonCode.TAGS_NEEDED: "tags must be a list of words, not {given}",
     ReasonCode.TEXT_UNSTORABLE: "{field} has a NUL or half a character in it, which no database stores",
     ReasonCode.ENGINE_NAME_TAKEN: ("{name!r} is how the engine signs its own decisions; say who you are in `by`"),
     ReasonCode.NOT_JSON: "{what} is not JSON: {why}",

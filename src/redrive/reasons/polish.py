@@ -169,6 +169,8 @@ _TEXTS: dict[str, str] = {
     ),
     ReasonCode.LETTERS_NOT_SELECTED: ("nie wybrano żadnej sprawy; zaznacz sprawy albo wybierz wszystkie pasujące"),
     ReasonCode.LETTER_IDS_NEEDED: "podaj LetterFilter albo listę identyfikatorów, a nie {given}",
+    ReasonCode.LETTER_CHOICE_NEEDED: "podaj filtr albo identyfikatory; pusty filtr oznacza wszystkie otwarte sprawy",
+    ReasonCode.INDEX_INVALID: "index przyjmuje `pole:wartość`",
     ReasonCode.LETTER_IDS_TOO_MANY: ("podaj od 1 do {most:,} identyfikatorów, a nie {count:,}; albo LetterFilter"),
     ReasonCode.LETTER_ID_INVALID: "{id} nie jest identyfikatorem nieudanej sprawy",
     ReasonCode.ONLY_OPEN_LETTERS: "decyzja dotyczy tylko otwartych spraw, a filtr wybiera {statuses:list}",
@@ -179,6 +181,7 @@ _TEXTS: dict[str, str] = {
     # why a decision on one dead letter or run is refused
     ReasonCode.LETTER_NOT_FOUND: "nie ma nieudanej sprawy {id}",
     ReasonCode.LETTER_GONE: "nie ma nieudanej sprawy {id} albo jej przebieg usunięto",
+    ReasonCode.COMPENSATION_NOT_FOUND: "wycofanie tego przebiegu nie ma takiego kroku",
     ReasonCode.LETTER_OR_RUN_NOT_FOUND: "nie ma nieudanej sprawy ani przebiegu {id}",
     ReasonCode.RUN_NOT_FOUND: "nie ma przebiegu {id}",
     ReasonCode.LETTER_RUN_PURGED: "przebieg sprawy {id} usunięto: nic już nie można o niej zdecydować",
@@ -299,6 +302,8 @@ _TEXTS: dict[str, str] = {
     # why another request is refused
     ReasonCode.POLICY_NEEDED: "oczekiwano RetryPolicy, a nie {given}",
     ReasonCode.POLICY_TARGET_NEEDED: "wskaż przepływ pracy, krok albo oba, których dotyczy polityka",
+    ReasonCode.POLICY_NOT_FOUND: "dla tego celu nie zapisano polityki",
+    ReasonCode.POLICY_INVALID: "polityka ponawiania jest nieprawidłowa: {why}",
     ReasonCode.CIRCUIT_UNKNOWN: (
         "z bezpiecznikiem {circuit!r} organizacji {tenant!r} nic się dotąd nie działo: wywołania przez "
         "niego przechodzą. `list` pokazuje te, z którymi coś się działo"
@@ -309,7 +314,11 @@ _TEXTS: dict[str, str] = {
         "{given} nie jest bezpiecznikiem: podaj jego nazwę albo PRZEPŁYW/KROK, jeśli jej nie ma"
     ),
     ReasonCode.NOTIFICATION_NOT_FOUND: ("nie ma powiadomienia {id}; `redrive notifications list` pokazuje wszystkie"),
+    ReasonCode.RULE_URL_REFUSED: "{why} To dotyczy adresów w kodzie; zapisana reguła wskazuje kanał zarejestrowany w kodzie.",
+    ReasonCode.RULE_NOT_FOUND: "dla tego celu nie zapisano reguły",
     ReasonCode.MESSAGE_NOT_FOUND: "nie ma wiadomości {id}; dostarczone są przechowywane przez dzień",
+    ReasonCode.MESSAGE_SINK_UNKNOWN: "wiadomość {id} nie ma doręczenia[ do odbiorcy {sink!r}]; jej odbiorcy: {known}",
+    ReasonCode.MESSAGE_OVER: "wiadomość {id} jest zakończona: {ended}",
     ReasonCode.SINK_NOT_FOUND: "nie ma odbiorcy {name}; są: {known}",
     ReasonCode.SCHEDULE_IN_CODE: (
         "działający proces roboczy ma harmonogram {schedule!r} przepływu pracy {workflow!r} w swoim "
@@ -318,13 +327,26 @@ _TEXTS: dict[str, str] = {
     ReasonCode.SCHEDULE_NOT_FOUND: (
         "przepływ pracy {workflow!r} nie ma harmonogramu {schedule!r} dla organizacji {tenant!r}; są: {known}"
     ),
+    ReasonCode.KEY_OF_OTHER_CREDENTIAL: "klucz idempotencji tego startu należy do przebiegu {run} i do innego poświadczenia: użyj tamtego, poświadczenia z prawem do danych albo nowego klucza (przepływ pracy {workflow!r}, organizacja {tenant!r})",
+    ReasonCode.EVENT_KEY_TWICE: "zdarzenie jest swoim kluczem idempotencji: pomiń idempotency_key",
+    ReasonCode.SEARCH_NEEDS_PAYLOADS: "wyszukiwanie tekstu czyta też ukryte wartości: wymaga prawa do danych; filtruj według przepływu pracy, kroku, kodu, kategorii, odcisku lub etykiety",
+    ReasonCode.OWN_TENANT: "to jest twoja organizacja: jej wyłączenie odcięłoby ci dostęp",
+    ReasonCode.CONFIRMATION_NEEDED: "niczego nie usunięto: powtórz nazwę organizacji w `confirm`",
+    ReasonCode.TENANT_NEEDED: "to wymaga jednej organizacji: wskaż ją (na stronie: u góry) zamiast wszystkich",
+    ReasonCode.TOKEN_TENANT_FIXED: "token dla wybranych przepływów pracy działa tylko w swojej organizacji",
+    ReasonCode.TOKEN_SCOPE_TOO_SMALL: "token dla wybranych przepływów pracy nie może tego zrobić",
+    ReasonCode.CROSS_SITE_REQUEST: "żądania z ciasteczkiem muszą pochodzić z tej strony; gdzie indziej użyj tokenu",
+    ReasonCode.ORIGIN_NEEDED: "żądania z ciasteczkiem wymagają nagłówka Origin lub Sec-Fetch-Site",
+    ReasonCode.TOKEN_NEEDED: "serwer wymaga poświadczenia: umieść token w {variable}",
     # what is wrong with a value that a person typed
     ReasonCode.OBJECT_NEEDED: "{field} musi być obiektem, który nazwom przypisuje wartości, a nie {given}",
     ReasonCode.FLAG_NEEDED: "{field} to True albo False, a nie {given}",
     ReasonCode.SHORT_TEXT_NEEDED: (
         "{field} musi być tekstem o długości od 1 do {longest} znaków drukowalnych, a nie {given}"
     ),
+    ReasonCode.LIMIT_INVALID: "limit to {given}; podaj liczbę całkowitą od 1 do {most}",
     ReasonCode.LONG_TEXT_NEEDED: ("{field} musi być tekstem o długości od 1 do {longest:,} znaków, a nie {given}"),
+    ReasonCode.TAGS_NEEDED: "etykiety muszą być listą słów, a nie {given}",
     ReasonCode.TEXT_UNSTORABLE: ("{field} zawiera znak NUL albo pół znaku, czego żadna baza danych nie przechowa"),
     ReasonCode.ENGINE_NAME_TAKEN: "{name!r} to podpis decyzji samego silnika; podaj w `by`, kim jesteś",
     ReasonCode.NOT_JSON: "{what}: to nie jest JSON: {why}",

@@ -20,13 +20,13 @@ from redrive.core.saga import undone_step_name
 from redrive.core.states import EXECUTED_KINDS, FINAL_RUN_STATUSES, EntryKind, RunStatus, StepStatus
 from redrive.core.transitions import AttemptEnd
 from redrive.desk.models import AttemptRecord, Run, StepRecord
-from redrive.desk.runs import Surroundings
+from redrive.desk.runs import RunContext
 from redrive.duration import format_duration, to_datetime
 
 # -- Why a run is where it is, in plain sentences, and what can be done about it -------------------------
 
 
-def explain_run(run: Run, around: Surroundings) -> list[str]:
+def explain_run(run: Run, around: RunContext) -> list[str]:
     """Where the run stands, why, until when, and the next command to type."""
     match run.status:
         case RunStatus.PENDING | RunStatus.SLEEPING:
@@ -55,7 +55,7 @@ def explain_run(run: Run, around: Surroundings) -> list[str]:
     return said + _explain_crashes(run)
 
 
-def _explain_waiting(run: Run, around: Surroundings) -> list[str]:
+def _explain_waiting(run: Run, around: RunContext) -> list[str]:
     if run.parked_on:
         return _explain_parked(run.parked_on, around)
     due = run.next_at
@@ -73,7 +73,7 @@ def _explain_waiting(run: Run, around: Surroundings) -> list[str]:
     return [f"It goes on at {when}."]
 
 
-def _explain_parked(key: str, around: Surroundings) -> list[str]:
+def _explain_parked(key: str, around: RunContext) -> list[str]:
     said = [f"It is parked: circuit {key!r} is open, and it goes on when that closes."]
     circuit = around.circuit
     if circuit is None:
@@ -91,7 +91,7 @@ def _explain_parked(key: str, around: Surroundings) -> list[str]:
     return said
 
 
-def _explain_obstacles(run: Run, around: Surroundings) -> list[str]:
+def _explain_obstacles(run: Run, around: RunContext) -> list[str]:
     said: list[str] = []
     if around.paused_by is not None:
         said.append(
@@ -115,7 +115,7 @@ def _explain_obstacles(run: Run, around: Surroundings) -> list[str]:
     return said
 
 
-def _explain_running(run: Run, around: Surroundings) -> list[str]:
+def _explain_running(run: Run, around: RunContext) -> list[str]:
     under_way = [step for step in run.steps if step.status is StepStatus.RUNNING]
     said = [
         f"A worker executes step {step.name!r}, attempt {step.attempt}, begun "
@@ -133,7 +133,7 @@ def _explain_running(run: Run, around: Surroundings) -> list[str]:
     return said
 
 
-def _explain_rollback(run: Run, around: Surroundings) -> list[str]:
+def _explain_rollback(run: Run, around: RunContext) -> list[str]:
     """A rollback: how far it is, and whom it waits for."""
     undone = [step for step in run.steps if step.kind is EntryKind.UNDO and not step.superseded]
     over = sum(step.ended_at is not None for step in undone)

@@ -12,7 +12,7 @@ from redrive.core.states import RunStatus
 from redrive.desk.decisions import Replay
 from redrive.desk.models import AttemptRecord, Run, StepRecord
 from redrive.desk.preview import DryRun
-from redrive.desk.runs import StartRequest, Surroundings
+from redrive.desk.runs import RunContext, StartRequest
 from redrive.desk.saga import Saga, SagaEntry
 from redrive.errors import InputError, NotFound
 from redrive.records import replace
@@ -199,9 +199,9 @@ async def list_attempts(asked: Context, id: Id) -> list[AttemptRecord]:
 
 
 @run_routes.get("/runs/{id}/around", **requires(Permission.LOOK))
-async def show_around(asked: Context, id: Id) -> Surroundings:
+async def show_around(asked: Context, id: Id) -> RunContext:
     """What else decides how a run goes on: pauses, workers that are alive, the circuit it waits for."""
-    return await asked.desk.runs.around(id)
+    return await asked.desk.runs.context(id)
 
 
 @run_routes.post("/runs/{id}/cancel", **requires(Permission.CANCEL))
