@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import typing
+import re
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, TypedDict, TypeVar, Unpack, get_args, get_origin, get_type_hints
@@ -37,6 +37,11 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     all_workflows: bool = False
     field: str | None = None
     names: Mapping[str, str] = {}
+
+    @property
+    def path_names(self) -> frozenset[str]:
+        """The names of the parameters in the path."""
+        return frozenset(re.findall(r"{(\w+)", self.path))
 
 
 def operation(
@@ -98,7 +103,7 @@ def get_parameters(call: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 
 def get_answer_type(call: Callable[..., Any]) -> Any:
     """Return the type of what a method returns."""
-    return typing.get_type_hints(call)["return"]
+    return get_type_hints(call)["return"]
 
 
 class Acting(TypedDict, total=False):

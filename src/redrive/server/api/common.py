@@ -1,0 +1,201 @@
+"""Shared parts of routes: parameters, bodies, and routes made from the operations of the desk."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, Header, Path, Query
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
+from pydantic_core import PydanticCustomError
+
+from redrive.core.roles import Permission
+from redrive.desk.operations import CALLER_PARAMETERS, get_answer_type, get_operation, get_parameters
+from redrive.errors import ConfigurationError, InputError, NotAllowed
+from redrive.policy import RetryPolicy
+from redrive.reasons import Reason, ReasonCode
+from redrive.server.idempotency import KEY_HEADER, IdempotentRoute
+from redrive.server.request import Context, RequestContext, requires
+
+Id = Annotated[str, Path(pattern=r"^[!-~]{1,200}$", description="An id.")]
+Name = Annotated[str, Path(pattern=r"^[^/#\x00-\x1f]{1,255}$", description="A name.")]
+Key = Annotated[str | None, Header(alias=KEY_HEADER, max_length=255)]
+Limit = Annotated[int, Query(ge=1, le=500, description="The most items to return.")]
+Cursor = Annotated[str | None, Query(max_length=200, description="`next` or `prev` of another page.")]
+Since = Annotated[datetime | None, Query(description="At or after this time, with its zone.")]
+Until = Annotated[datetime | None, Query(description="Before this time, with its zone.")]
+Index = Annotated[
+    list[Annotated[str, Field(max_length=500)]] | None,
+    Query(max_length=10, description="`field:value`, of a declared field; up to 10."),
+]
+Span = Annotated[float | str, Field(description="Seconds, or a text such as `10m`.")]
+Text = Annotated[str, Field(min_length=1, max_length=255)]
+_MAX_UNKNOWN_NAMES = 20
+_PARAMETER_TYPES: dict[str, Any] = {"id": Id, "limit": Limit, "cursor": Cursor, "idempotency_key": Key}
+_WIRE_TYPES: dict[Any, Any] = {str: Text, str | None: Text | None}
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Body(BaseModel):
+    """A JSON object with strictly checked fields; unknown fields are refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_names(cls, data: Any) -> Any:
+        """Refuse many unknown names with one error: one for each costs more than parsing the body."""
+        if isinstance(data, dict) and len(data) > len(cls.model_fields) + _MAX_UNKNOWN_NAMES:
+            raise PydanticCustomError("too_many_names", "too many unknown names")
+        return data
+
+
+class ReasonBody(Body):
+    """The reason that a user gives, for the audit log."""
+
+    reason: str | None = Field(default=None, max_length=10_000)
+
+
+class DryRunBody(ReasonBody):
+    """A reason, and whether to preview the operation only."""
+
+    dry_run: bool = False
+
+
+class SafeJsonResponse(JSONResponse):
+    """A JSON response that escapes lone surrogates, which UTF-8 cannot encode."""
+
+    def render(self, content: Any) -> bytes:
+        try:
+            return super().render(content)
+        except UnicodeEncodeError:
+            import json
+
+            return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
+
+
+def make_router(tag: str) -> APIRouter:
+    """Return a router for the routes under one heading of the OpenAPI document."""
+    return APIRouter(route_class=IdempotentRoute, tags=[tag], default_response_class=SafeJsonResponse)
+
+
+def serve(router: APIRouter, call: Callable[..., Any]) -> Callable[[F], F]:
+    """Return a decorator that serves an operation of the desk by the decorated function."""
+    about = get_operation(call)
+    return router.api_route(
+        about.path,
+        methods=[about.method],
+        status_code=about.status,
+        **requires(about.permission, all_workflows=about.all_workflows),
+    )
+
+
+def add_operations(
+    router: APIRouter,
+    find_facet: Callable[[RequestContext], Any],
+    *calls: Callable[..., Any],
+    types: Mapping[str, Any] | None = None,
+) -> None:
+    """Serve operations of the desk that take their parameters as they were sent.
+
+    A text in the path is a `Name`, elsewhere it is a `Text`; `types` holds other types by the name of a parameter.
+    Parameters of a POST or PUT that are not in its path form its body.
+    """
+    for call in calls:
+        about, answer = get_operation(call), get_answer_type(call)
+        if about.field is not None:
+            answer = create_model(about.field.capitalize(), __base__=Body, **{about.field: (answer, ...)})
+        router.add_api_route(
+            about.path,
+            _make_endpoint(call, find_facet, {**_PARAMETER_TYPES, **(types or {})}),
+            methods=[about.method],
+            name=about.id,
+            description=inspect.getdoc(call),
+            status_code=about.status,
+            response_model=None if answer is type(None) else answer,
+            **requires(about.permission, all_workflows=about.all_workflows),
+        )
+
+
+def _make_endpoint(
+    call: Callable[..., Any], find_facet: Callable[[RequestContext], Any], types: Mapping[str, Any]
+) -> Callable[..., Any]:
+    """Return a function with the signature that FastAPI reads the parameters and the body of an operation from."""
+    about, described = get_operation(call), get_parameters(call)
+    parameters = [inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=Context)]
+    fields: dict[str, Any] = {}
+    sent = {name: about.names.get(name, name) for name in described if name not in {*CALLER_PARAMETERS, "tenant"}}
+    for name, wire_name in sent.items():
+        default, in_path = described[name].default, wire_name in about.path_names
+        kind = types.get(wire_name, Name if in_path else _WIRE_TYPES.get(described[name].annotation))
+        if kind is None:
+            kind = described[name].annotation
+        if about.method in ("POST", "PUT") and not in_path and kind is not Key:
+            fields[wire_name] = (kind, ... if default is inspect.Parameter.empty else default)
+        else:
+            default = inspect.Parameter.empty if in_path else default
+            parameters.append(
+                inspect.Parameter(wire_name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
+            )
+    model: type[Body] | None = None
+    if fields:
+        base = ReasonBody if fields.pop("reason", None) else Body
+        title = about.id.title().replace("_", "")
+        model = create_model(title, __base__=base, **fields) if fields else base
+        optional = not any(field.is_required() for field in model.model_fields.values())
+        parameters.append(
+            inspect.Parameter(
+                "body",
+                inspect.Parameter.KEYWORD_ONLY,
+                annotation=model | None if optional else model,
+                default=None if optional else inspect.Parameter.empty,
+            )
+        )
+
+    async def endpoint(context: RequestContext, body: Body | None = None, **given: Any) -> Any:
+        if model is not None:
+            given |= dict(body or model())
+        values = {name: given[wire_name] for name, wire_name in sent.items()}
+        values |= dict.fromkeys(CALLER_PARAMETERS & described.keys(), context.by)
+        if "tenant" in described:
+            values["tenant"] = context.home if described["tenant"].annotation is str else context.one_tenant
+        answer = await getattr(find_facet(context), call.__name__)(**values)
+        return answer if about.field is None else {about.field: answer}
+
+    endpoint.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return endpoint
+
+
+def check_search_text(context: RequestContext, text: str | None) -> str | None:
+    """Return a text to search errors for, if the caller may see payloads.
+
+    The search covers redacted values: the number of matches would reveal them bit by bit.
+    """
+    if text is not None and not context.principal.may(Permission.SEE_PAYLOADS):
+        raise NotAllowed(Reason(ReasonCode.SEARCH_NEEDS_PAYLOADS))
+    return text
+
+
+def parse_index(given: list[str] | None) -> dict[str, str] | None:
+    """Parse values to search by, such as `customer.email:ann@example.org`."""
+    found: dict[str, str] = {}
+    for text in given or ():
+        field, colon, value = text.partition(":")
+        if not colon or not field:
+            raise InputError(Reason(ReasonCode.INDEX_INVALID))
+        found[field] = value
+    return found or None
+
+
+def parse_policy(given: dict[str, Any] | None) -> RetryPolicy | None:
+    """Parse the retry policy of a body."""
+    if given is None:
+        return None
+    try:
+        return RetryPolicy.from_json(given)
+    except (ConfigurationError, TypeError, ValueError, KeyError, OverflowError) as error:
+        raise InputError(Reason(ReasonCode.POLICY_INVALID, why=Reason.of_error(error))) from None

@@ -1,0 +1,285 @@
+"""Routes for dead letters and for bulk actions on them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from fastapi import Depends, Query
+from pydantic import Field
+
+from redrive.core.roles import Permission
+from redrive.core.states import LetterStatus
+from redrive.desk.bulk import DryRunOfMany, LetterSet
+from redrive.desk.decisions import Replay
+from redrive.desk.letters import DeadLetters
+from redrive.desk.models import DeadLetter
+from redrive.desk.presenter import GroupList
+from redrive.desk.preview import DryRun
+from redrive.errors import InputError
+from redrive.reasons import Reason, ReasonCode
+from redrive.server.api.common import (
+    Body,
+    Cursor,
+    DryRunBody,
+    Id,
+    Index,
+    Key,
+    Limit,
+    ReasonBody,
+    Since,
+    Text,
+    Until,
+    add_operations,
+    check_search_text,
+    make_router,
+    parse_index,
+    parse_policy,
+    serve,
+)
+from redrive.server.request import Context, RequestContext, requires
+from redrive.store.bulk import SetItemStatus
+from redrive.store.filters import LetterFilter
+from redrive.store.records import Facets, Page
+
+letter_routes = make_router("dead letters")
+bulk_routes = make_router("decisions on many")
+LongText = Annotated[str, Field(min_length=1, max_length=10_000)]
+Mode = Literal["FROM_FAILED", "STEP_ONLY", "FROM_STEP", "SKIP", "FULL"]
+
+
+class Decision(ReasonBody):
+    """A replay of a dead letter."""
+
+    mode: Mode = "FROM_FAILED"
+    from_step_index: int | None = Field(default=None, ge=0, le=10_000)
+    input: dict[str, Any] | None = None
+    patch: dict[str, Any] | None = None
+    output: Any = None
+    override_retry_policy: dict[str, Any] | None = None
+    new_operation: bool = False
+    dry_run: bool = False
+
+
+class Output(DryRunBody):
+    """The failed step's result, given by hand."""
+
+    output: Any
+
+
+class Count(Body):
+    """A number of letters."""
+
+    total: int
+
+
+def _make_filter(
+    context: Context,
+    status: Annotated[list[LetterStatus] | None, Query(max_length=20)] = None,
+    code: Text | None = None,
+    stage: Text | None = None,
+    category: Text | None = None,
+    workflow: Text | None = None,
+    step: Text | None = None,
+    fingerprint: Text | None = None,
+    owner: Text | None = None,
+    tag: Text | None = None,
+    text: Annotated[Text | None, Query(description="Needs the permission to see payloads.")] = None,
+    index: Index = None,
+    since: Since = None,
+    until: Until = None,
+) -> LetterFilter:
+    return LetterFilter(
+        status=tuple(status) if status else None,
+        code=code,
+        stage=stage,
+        category=category,
+        workflow=workflow,
+        step=step,
+        fingerprint=fingerprint,
+        owner=owner,
+        tag=tag,
+        text=check_search_text(context, text),
+        index=parse_index(index),
+        since=since,
+        until=until,
+    )
+
+
+LetterQuery = Annotated[LetterFilter, Depends(_make_filter)]
+"""The filter in a query."""
+
+
+@serve(letter_routes, DeadLetters.list)
+async def list_letters(
+    context: Context, where: LetterQuery, limit: Limit = 50, cursor: Cursor = None
+) -> Page[DeadLetter]:
+    """Return a page of dead letters, newest first."""
+    return await context.desk.dlq.list(where, limit=limit, cursor=cursor)
+
+
+@serve(letter_routes, DeadLetters.count)
+async def count_letters(context: Context, where: LetterQuery) -> Count:
+    """Return the number of dead letters that match."""
+    return Count(total=await context.desk.dlq.count(where))
+
+
+@serve(letter_routes, DeadLetters.facets)
+async def show_facets(context: Context, where: LetterQuery) -> Facets:
+    """Count the newest 2,000 letters that match by code, stage, workflow, step and owner."""
+    return await context.desk.dlq.facets(where)
+
+
+@serve(letter_routes, DeadLetters.groups)
+async def list_groups(
+    context: Context, status: Literal["OPEN", "ALL"] = "OPEN", limit: Limit = 50, cursor: Cursor = None
+) -> GroupList:
+    """Return a page of failures grouped by their cause, the one seen last first."""
+    chosen = None if status == "ALL" else status
+    return await context.desk.dlq.groups(context.one_tenant, status=chosen, limit=limit, cursor=cursor)
+
+
+@serve(letter_routes, DeadLetters.get)
+async def show_letter(context: Context, id: Id) -> DeadLetter:
+    """Return one dead letter with its run's steps, every attempt, its replays and its history."""
+    return await context.desk.dlq.get(id)
+
+
+@letter_routes.post("/workflow-dlq/{id}/reveal", **requires(Permission.SEE_PAYLOADS, **{"x-own-key": True}))
+async def reveal_letter(context: Context, id: Id) -> DeadLetter:
+    """Return one dead letter without redaction; the audit log records who saw it."""
+    return await context.desk.dlq.get(id, reveal=True, by=context.by)
+
+
+@serve(letter_routes, DeadLetters.replay)
+async def replay_letter(context: Context, id: Id, body: Decision | None = None, key: Key = None) -> Replay | DryRun:
+    """Replay a dead-lettered run. The same decision sent again gets the same answer."""
+    body = body or Decision()
+    return await context.desk.dlq.replay(
+        id,
+        body.mode,
+        from_step=body.from_step_index,
+        input=body.input,
+        patch=body.patch,
+        output=body.output,
+        retry=parse_policy(body.override_retry_policy),
+        new_operation=body.new_operation,
+        dry_run=body.dry_run,
+        by=context.by,
+        reason=body.reason,
+        idempotency_key=key,
+    )
+
+
+@serve(letter_routes, DeadLetters.complete)
+async def complete_letter(context: Context, id: Id, body: Output, key: Key = None) -> Replay | DryRun:
+    """Give the failed step's result by hand, and continue the run with it."""
+    return await context.desk.dlq.replay(
+        id, "COMPLETE", output=body.output, dry_run=body.dry_run, by=context.by, reason=body.reason, idempotency_key=key
+    )
+
+
+add_operations(
+    letter_routes,
+    lambda context: context.desk.dlq,
+    *(DeadLetters.resolve, DeadLetters.ignore, DeadLetters.assign, DeadLetters.comment, DeadLetters.tag),
+    types={"text": LongText, "tags": Annotated[list[Text], Field(max_length=100)]},
+)
+
+
+class Filter(Body):
+    """A filter of open letters. An empty one means all open letters."""
+
+    code: Text | None = None
+    stage: Text | None = None
+    category: Text | None = None
+    workflow: Text | None = None
+    step: Text | None = None
+    fingerprint: Text | None = None
+    owner: Text | None = None
+    tag: Text | None = None
+    text: Text | None = None
+    index: dict[str, str | int | float | bool] | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+RateText = Annotated[
+    str,
+    Field(
+        max_length=40, description="The most letters per second, minute or hour.", examples=["50/s", "600/m", "100/h"]
+    ),
+]
+
+
+class Many(ReasonBody):
+    """Letters by a filter or by their ids: one of the two."""
+
+    filter: Filter | None = None
+    ids: list[Annotated[str, Field(max_length=200)]] | None = Field(default=None, max_length=10_000)
+    rate: RateText | None = None
+
+    def letters(self, context: RequestContext) -> LetterFilter | list[str]:
+        """Return the filter or the ids."""
+        if (self.filter is None) == (self.ids is None):
+            raise InputError(Reason(ReasonCode.LETTER_CHOICE_NEEDED))
+        if self.filter is None:
+            return self.ids or []
+        check_search_text(context, self.filter.text)
+        return LetterFilter(**self.filter.model_dump())
+
+
+class ReplayMany(Many):
+    """A replay of many letters."""
+
+    mode: Mode = "FROM_FAILED"
+    from_step_index: int | None = Field(default=None, ge=0, le=10_000)
+    patch: dict[str, Any] | None = None
+    output: Any = None
+    override_retry_policy: dict[str, Any] | None = None
+    new_operation: bool = False
+    dry_run: bool = False
+
+
+@serve(bulk_routes, DeadLetters.replay_many)
+async def replay_letters(context: Context, body: ReplayMany) -> LetterSet | DryRunOfMany:
+    """Replay many letters, each at most once; workers execute it. `dry_run` counts and checks."""
+    return await context.desk.dlq.replay_many(
+        body.letters(context),
+        mode=body.mode,
+        dry_run=body.dry_run,
+        by=context.by,
+        reason=body.reason,
+        tenant=context.one_tenant,
+        rate=body.rate,
+        from_step=body.from_step_index,
+        patch=body.patch,
+        output=body.output,
+        retry=parse_policy(body.override_retry_policy),
+        new_operation=body.new_operation,
+    )
+
+
+@serve(bulk_routes, DeadLetters.resolve_many)
+async def resolve_letters(context: Context, body: Many) -> LetterSet:
+    """Resolve many letters."""
+    return await context.desk.dlq.resolve_many(
+        body.letters(context), by=context.by, reason=body.reason, tenant=context.one_tenant, rate=body.rate
+    )
+
+
+@serve(bulk_routes, DeadLetters.ignore_many)
+async def ignore_letters(context: Context, body: Many) -> LetterSet:
+    """Ignore many letters."""
+    return await context.desk.dlq.ignore_many(
+        body.letters(context), by=context.by, reason=body.reason, tenant=context.one_tenant, rate=body.rate
+    )
+
+
+add_operations(
+    bulk_routes,
+    lambda context: context.desk.dlq,
+    *(DeadLetters.sets, DeadLetters.set, DeadLetters.set_items),
+    *(DeadLetters.stop_set, DeadLetters.pause_set, DeadLetters.resume_set, DeadLetters.rate_set),
+    types={"status": Annotated[SetItemStatus | None, Query()], "rate": RateText | None},
+)

@@ -1,0 +1,272 @@
+"""Routes for runs and their rollbacks."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import Path, Query
+from pydantic import Field
+
+from redrive.core.roles import Permission
+from redrive.core.states import RunStatus
+from redrive.desk.decisions import Replay
+from redrive.desk.models import AttemptRecord, Run, StepRecord
+from redrive.desk.preview import DryRun
+from redrive.desk.runs import Runs, StartRequest
+from redrive.desk.saga import Saga, SagaEntry, Sagas
+from redrive.duration import parse_duration
+from redrive.errors import ConfigurationError, InputError, NotFound
+from redrive.reasons import Reason, ReasonCode, quote
+from redrive.records import replace
+from redrive.server.api.common import (
+    Body,
+    Cursor,
+    DryRunBody,
+    Id,
+    Index,
+    Key,
+    Limit,
+    ReasonBody,
+    Since,
+    Span,
+    Text,
+    Until,
+    add_operations,
+    make_router,
+    parse_index,
+    parse_policy,
+    serve,
+)
+from redrive.server.request import Context, RequestContext, requires
+from redrive.store.filters import RunFilter
+from redrive.store.records import Page
+
+run_routes = make_router("runs")
+saga_routes = make_router("rollbacks")
+StepName = Annotated[str, Path(pattern=r"^[^\x00-\x1f]{1,1000}$", description="A step's name or key.")]
+_START_OPTIONS = frozenset({"delay", "deadline", "priority", "queue", "correlation_id"})
+
+
+class Event(Body):
+    """The event that starts a run: its stream and its id."""
+
+    stream: Text
+    id: Text
+
+
+class NewRun(Body):
+    """A run to be started. `input` is an object from parameter name to value."""
+
+    workflow: Text
+    input: dict[str, Any] = Field(default_factory=dict)
+    delay: Span | None = None
+    deadline: Span | None = None
+    priority: int | None = Field(default=None, ge=-1000, le=1000)
+    queue: Text | None = None
+    correlation_id: Text | None = None
+    retry: dict[str, Any] | None = None
+    event: Event | None = None
+
+    def make_request(self, tenant: str, key: str | None) -> StartRequest:
+        """Return the run as the desk starts it."""
+        options: dict[str, Any] = {"tenant": tenant}
+        for name in self.model_fields_set & _START_OPTIONS:
+            options[name] = getattr(self, name)
+        for name in options.keys() & {"delay", "deadline"}:
+            try:
+                options[name] = None if options[name] is None else parse_duration(options[name], name)
+            except ConfigurationError as error:
+                raise InputError(Reason.of_error(error)) from None
+        if self.retry is not None:
+            options["retry"] = parse_policy(self.retry)
+        if key is not None:
+            options["idempotency_key"] = key
+        event = None if self.event is None else (self.event.stream, self.event.id)
+        return StartRequest(workflow=self.workflow, input=self.input, options=options, event=event)
+
+
+class KeyedRun(NewRun):
+    """A run to be started with others."""
+
+    idempotency_key: Text | None = None
+
+
+class Batch(Body):
+    """Runs to be started together: all of them, or none."""
+
+    runs: list[KeyedRun] = Field(min_length=1, max_length=1000)
+
+
+class Accepted(Body):
+    """A run that was started. `new` is False if its key started it before."""
+
+    id: str
+    workflow: str
+    new: bool
+
+
+class AcceptedBatch(Body):
+    """The runs that were started, in order."""
+
+    runs: list[Accepted]
+
+
+class Retry(ReasonBody):
+    """A retry of a run."""
+
+    mode: Literal["from_failed", "full", "skip_failed"] = "from_failed"
+    input: dict[str, Any] | None = None
+    patch: dict[str, Any] | None = None
+    output: Any = None
+    skip_steps: dict[str, Any] | None = None
+    override_retry_policy: dict[str, Any] | None = None
+    new_operation: bool = False
+    dry_run: bool = False
+
+
+@run_routes.post("/runs", status_code=201, **requires(Permission.START, **{"x-own-key": True}))
+async def start_run(context: Context, body: NewRun, key: Key = None) -> Accepted:
+    """Start a run. The header Idempotency-Key is the run's key: the same key is the same run."""
+    (started,) = await _accept_runs(context, [body.make_request(context.home, key)])
+    return started
+
+
+@run_routes.post("/runs:batch", status_code=201, **requires(Permission.START))
+async def start_runs(context: Context, body: Batch) -> AcceptedBatch:
+    """Start up to a thousand runs in one commit; if one is invalid, none is started."""
+    tenant = context.home
+    requests = [run.make_request(tenant, run.idempotency_key) for run in body.runs]
+    return AcceptedBatch(runs=await _accept_runs(context, requests))
+
+
+async def _accept_runs(context: RequestContext, requests: list[StartRequest]) -> list[Accepted]:
+    started = await context.desk.starter.start(requests)
+    pairs = zip(requests, started, strict=True)
+    # The values are valid, so their check is skipped.
+    return [Accepted.model_construct(id=run.public_id, workflow=each.workflow, new=run.new) for each, run in pairs]
+
+
+@serve(run_routes, Runs.list)
+async def list_runs(
+    context: Context,
+    workflow: Text | None = None,
+    status: Annotated[list[RunStatus] | None, Query(max_length=20)] = None,
+    correlation_id: Text | None = None,
+    idempotency_key: Text | None = None,
+    queue: Text | None = None,
+    handler_for: Text | None = None,
+    index: Index = None,
+    since: Since = None,
+    until: Until = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Page[Run]:
+    """Return a page of runs, newest first."""
+    where = RunFilter(
+        workflow=workflow,
+        status=tuple(status) if status else None,
+        correlation_id=correlation_id,
+        idempotency_key=idempotency_key,
+        queue=queue,
+        handler_for=handler_for,
+        index=parse_index(index),
+        since=since,
+        until=until,
+    )
+    return await context.desk.runs.list(where, limit=limit, cursor=cursor)
+
+
+@run_routes.get("/runs/{id}/steps", **requires(Permission.LOOK))
+async def list_steps(context: Context, id: Id) -> list[StepRecord]:
+    """Return the steps of a run, with every attempt, in the order in which they first began."""
+    return list((await context.desk.runs.get(id)).steps)
+
+
+@run_routes.get("/runs/{id}/attempts", **requires(Permission.LOOK))
+async def list_attempts(context: Context, id: Id) -> list[AttemptRecord]:
+    """Return all attempts of a run's steps, in order of time."""
+    steps = (await context.desk.runs.get(id)).steps
+    return sorted((each for step in steps for each in step.attempts), key=lambda each: each.began_at)
+
+
+@serve(run_routes, Runs.retry)
+async def retry_run(context: Context, id: Id, body: Retry | None = None, key: Key = None) -> Replay | DryRun:
+    """Run a failed or partial run again; `dry_run` returns what that would do."""
+    body = body or Retry()
+    return await context.desk.runs.retry(
+        id,
+        body.mode,
+        skip_steps=body.skip_steps,
+        dry_run=body.dry_run,
+        by=context.by,
+        reason=body.reason,
+        idempotency_key=key,
+        input=body.input,
+        patch=body.patch,
+        output=body.output,
+        retry=parse_policy(body.override_retry_policy),
+        new_operation=body.new_operation,
+    )
+
+
+add_operations(run_routes, lambda context: context.desk.runs, Runs.get, Runs.context, Runs.cancel)
+add_operations(saga_routes, lambda context: context.desk.runs, Runs.rollback)
+
+
+@serve(saga_routes, Sagas.get)
+async def show_saga(context: Context, id: Id) -> Saga:
+    """Return the compensations of a run; a run that is not rolled back has none."""
+    found = await context.desk.sagas.get(id)
+    hashes = context.principal.may(Permission.SEE_PAYLOADS)
+    return Saga(
+        run_id=found.run_id,
+        workflow=found.workflow,
+        tenant=found.tenant,
+        status=found.status,
+        done=found.done,
+        entries=found.entries if hashes else tuple(replace(each, payload_hash=None) for each in found.entries),
+    )
+
+
+@saga_routes.post("/runs/{id}/saga/{step:path}/resume", **requires(Permission.DECIDE))
+async def resume_saga(
+    context: Context, id: Id, step: StepName, body: DryRunBody | None = None, key: Key = None
+) -> Replay | DryRun:
+    """Continue a rollback that stopped, at the compensation of this step."""
+
+    def has_name(entry: SagaEntry) -> bool:
+        return step in (entry.step, entry.step_key, entry.action)
+
+    entries = (await context.desk.sagas.get(id)).entries
+    if not any(map(has_name, entries)):
+        raise NotFound(Reason(ReasonCode.COMPENSATION_NOT_FOUND))
+    stopped = next((entry for entry in entries if not entry.is_over), None)
+    if stopped is not None and not has_name(stopped):
+        names = {"compensation": stopped.action, "step": stopped.step}
+        raise InputError(Reason(ReasonCode.OTHER_COMPENSATION_NEXT, **names, given=quote(step)))
+    return await _decide_compensation(context, id, "from_failed", body, key)
+
+
+@saga_routes.post("/runs/{id}/saga/{step:path}/skip", **requires(Permission.DECIDE))
+async def skip_in_saga(
+    context: Context, id: Id, step: StepName, body: DryRunBody | None = None, key: Key = None
+) -> Replay | DryRun:
+    """Leave out the next compensation, which is that of this step, and continue with the others."""
+    return await _decide_compensation(context, id, "skip_failed", body, key, undo=step)
+
+
+@saga_routes.post("/runs/{id}/saga/{step:path}/mark-done", **requires(Permission.DECIDE))
+async def mark_done_in_saga(
+    context: Context, id: Id, step: StepName, body: DryRunBody | None = None, key: Key = None
+) -> Replay | DryRun:
+    """Record that a user undid this step, which is next, by hand, and continue with the others."""
+    return await _decide_compensation(context, id, "complete", body, key, undo=step)
+
+
+async def _decide_compensation(
+    context: RequestContext, id: str, mode: str, body: DryRunBody | None, key: str | None, undo: str | None = None
+) -> Replay | DryRun:
+    body = body or DryRunBody()
+    return await context.desk.runs.retry(
+        id, mode, dry_run=body.dry_run, by=context.by, reason=body.reason, idempotency_key=key, undo=undo
+    )

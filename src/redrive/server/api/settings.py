@@ -1,0 +1,194 @@
+"""Routes for policies, workflows, the audit log, live updates and saved views."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from fastapi import Path, Query
+from fastapi.responses import StreamingResponse
+from pydantic import Field
+
+from redrive.core.roles import Permission
+from redrive.desk.audit import Audit
+from redrive.desk.models import AuditRecord
+from redrive.desk.saved_views import ListName, SavedView, SavedViews
+from redrive.desk.settings import KnownWorkflow, Policies, StoredPolicy, Workflows
+from redrive.errors import InputError, NotFound
+from redrive.reasons import Reason, ReasonCode
+from redrive.server.api.common import Body, Cursor, Limit, Name, Since, Text, Until, make_router, parse_policy, serve
+from redrive.server.request import Context, RequestContext, list_known_workflows, make_workflows_desk, requires
+from redrive.store.filters import AuditFilter
+from redrive.store.records import Page
+
+settings_routes = make_router("settings and log")
+view_routes = make_router("saved views")
+
+
+class NewPolicy(Body):
+    """A retry policy for a workflow, a step, or a step of a workflow."""
+
+    workflow: Text | None = None
+    step: Text | None = None
+    policy: dict[str, Any]
+
+
+class Policy(Body):
+    """A stored retry policy; without a tenant it applies to all tenants."""
+
+    workflow: str | None
+    step: str | None
+    tenant: str | None
+    policy: dict[str, Any]
+    updated_at: datetime
+    updated_by: str
+
+
+@serve(settings_routes, Policies.list)
+async def list_policies(context: Context) -> list[Policy]:
+    """Return the stored retry policies of this tenant."""
+    return [_present_policy(each) for each in await context.desk.policies.list()]
+
+
+@serve(settings_routes, Policies.set)
+async def set_policy(context: Context, body: NewPolicy) -> Policy:
+    """Store a policy, replacing the one with the same target; in force from the next attempt on."""
+    policy = parse_policy(body.policy)
+    assert policy is not None
+    target = {"workflow": body.workflow, "step": body.step, "tenant": context.one_tenant}
+    return _present_policy(await context.desk.policies.set(policy, **target, by=context.by))
+
+
+@serve(settings_routes, Policies.delete)
+async def delete_policy(context: Context, workflow: Text | None = None, step: Text | None = None) -> None:
+    """Remove the policy stored for exactly this target."""
+    if not workflow and not step:
+        raise InputError(Reason(ReasonCode.POLICY_TARGET_NEEDED))
+    if not await context.desk.policies.delete(workflow=workflow, step=step, tenant=context.one_tenant, by=context.by):
+        raise NotFound(Reason(ReasonCode.POLICY_NOT_FOUND))
+
+
+def _present_policy(stored: StoredPolicy) -> Policy:
+    return Policy(
+        workflow=stored.workflow,
+        step=stored.step,
+        tenant=stored.tenant,
+        policy=stored.policy.to_json(),
+        updated_at=stored.updated_at,
+        updated_by=stored.updated_by,
+    )
+
+
+@serve(settings_routes, Workflows.list)
+async def list_workflows(context: Context) -> list[KnownWorkflow]:
+    """Return the workflows that code registered, their pauses, and the workers that have them.
+
+    Due runs that no worker can take are counted over all tenants for owners; for others, among the hundred runs of
+    their tenant that have waited longest.
+    """
+    return await list_known_workflows(context)
+
+
+@serve(settings_routes, Workflows.pause)
+async def pause_workflow(context: Context, name: Name) -> None:
+    """Stop workers from claiming runs of a workflow, of any tenant; running ones stop when they next wait."""
+    await (await _require_workflow(context, name)).pause(name, by=context.by)
+
+
+@serve(settings_routes, Workflows.resume)
+async def resume_workflow(context: Context, name: Name) -> None:
+    """Allow workers to claim runs of a workflow again."""
+    await (await _require_workflow(context, name)).resume(name, by=context.by)
+
+
+async def _require_workflow(context: RequestContext, name: str) -> Workflows:
+    if name not in {item.name for item in await context.view.workflows()}:
+        raise NotFound(Reason(ReasonCode.CODE_UNREGISTERED, kind="workflow", name=name[:60]))
+    return make_workflows_desk(context)
+
+
+@serve(settings_routes, Audit.list)
+async def list_audit(
+    context: Context,
+    event: Text | None = None,
+    by: Text | None = None,
+    subject: Text | None = None,
+    letter: Text | None = None,
+    since: Since = None,
+    until: Until = None,
+    accounts: bool = True,
+    language: Annotated[Literal["en", "pl"], Query()] = "en",
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Page[AuditRecord]:
+    """Return a page of the audit log, newest first. `event` may end in `.` for all events of a kind.
+
+    Lines about users, sign-ins and tokens need the permission to manage people; `accounts=false` leaves
+    them out.
+    """
+    where = AuditFilter(
+        event=event,
+        by=by,
+        subject=subject,
+        letter=letter,
+        since=since,
+        until=until,
+        accounts=accounts and context.principal.may(Permission.MANAGE_PEOPLE),
+    )
+    return await context.desk.audit.list(where, limit=limit, cursor=cursor, language=language)
+
+
+@settings_routes.get(
+    "/events",
+    response_class=StreamingResponse,
+    responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+    **requires(Permission.LOOK, **{"x-stream": True}),
+)
+async def listen(context: Context) -> StreamingResponse:
+    """Stream hints that something changed, as server-sent events: a client reloads when one arrives."""
+    hub = context.service.hub
+    hub.check(context.principal.key)
+    events = hub.listen(context.tenant, context.principal.key, context.principal.workflows)
+    return StreamingResponse(events, media_type="text/event-stream")
+
+
+ViewName = Annotated[str, Path(pattern=r"^[^/\x00-\x1f]{1,255}$", description="Its name.")]
+ListPath = Annotated[ListName, Path(alias="list", description="The list that it filters.")]
+
+
+class ViewFilter(Body):
+    """The filter of a saved view."""
+
+    query: str = Field(
+        max_length=2000, description="The query of an address of that list.", examples=["code=timeout&since=24h"]
+    )
+
+
+@serve(view_routes, SavedViews.list)
+async def list_views(context: Context, of: Annotated[ListName | None, Query(alias="list")] = None) -> list[SavedView]:
+    """Return the private views of the caller and the shared ones, by list and name."""
+    return await context.desk.views.list(of, reader=context.by, tenant=context.tenant)
+
+
+@serve(view_routes, SavedViews.save)
+async def save_view(context: Context, of: ListPath, name: ViewName, body: ViewFilter) -> SavedView:
+    """Save a private view, replacing the one with that name."""
+    return await context.desk.views.save(of, name, body.query, by=context.by, tenant=context.tenant)
+
+
+@serve(view_routes, SavedViews.remove)
+async def remove_view(context: Context, of: ListPath, name: ViewName) -> None:
+    """Remove a private view."""
+    await context.desk.views.remove(of, name, by=context.by, tenant=context.tenant)
+
+
+@view_routes.put("/shared-views/{list}/{name}", **requires(Permission.NOTE))
+async def share_view(context: Context, of: ListPath, name: ViewName, body: ViewFilter) -> SavedView:
+    """Save a view for all users of the tenant, replacing the one with that name."""
+    return await context.desk.views.save(of, name, body.query, by=context.by, tenant=context.tenant, shared=True)
+
+
+@view_routes.delete("/shared-views/{list}/{name}", status_code=204, **requires(Permission.NOTE))
+async def remove_shared_view(context: Context, of: ListPath, name: ViewName) -> None:
+    """Remove a shared view."""
+    await context.desk.views.remove(of, name, by=context.by, tenant=context.tenant, shared=True)
