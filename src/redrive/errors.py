@@ -124,7 +124,7 @@ class NotAllowed(RedriveError):
     `role` is the least that would do, where it is a matter of roles.
     """
 
-    def __init__(self, message: str, *, role: str | None = None) -> None:
+    def __init__(self, message: str | Reason, *, role: str | None = None) -> None:
         super().__init__(message)
         self.role = role
 

@@ -15,7 +15,7 @@ from redrive.core.notify_rules import NotifyRule, NotifyTarget
 from redrive.core.states import LetterStatus
 from redrive.desk.settings import KnownWorkflow
 from redrive.errors import NotAllowed, NotSignedIn, RedriveError, StoreError
-from redrive.remote.place import Remote
+from redrive.remote.desk import Remote
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.filters import CircuitFilter, LetterFilter
 

@@ -216,7 +216,13 @@ class DeadLetters:
     async def replay_many(
         self, letters: LetterFilter | Iterable[str], *, dry_run: bool, **options: Any
     ) -> LetterSet | DryRunOfMany: ...
-    @operation("POST /workflow-dlq/replay", Permission.DECIDE, status=202)
+    @operation(
+        "POST /workflow-dlq/replay",
+        Permission.DECIDE,
+        status=202,
+        from_step="from_step_index",
+        retry="override_retry_policy",
+    )
     async def replay_many(
         self,
         letters: LetterFilter | Iterable[str],

@@ -292,7 +292,9 @@ _TEXTS: dict[str, str] = {
     ReasonCode.CIRCUIT_NAME_FIXED: "a circuit's name cannot be set: the code defines it",
     ReasonCode.CIRCUIT_KEY_INVALID: ("{given} is not a circuit: give its name, or WORKFLOW/STEP for one that has none"),
     ReasonCode.NOTIFICATION_NOT_FOUND: ("there is no notification {id}; `redrive notifications list` shows all"),
-    ReasonCode.RULE_URL_REFUSED: "{why} That is for URLs in the code; a stored rule names a channel that the code registers.",
+    ReasonCode.RULE_URL_REFUSED: (
+        "{why} That is for URLs in the code; a stored rule names a channel that the code registers."
+    ),
     ReasonCode.RULE_NOT_FOUND: "no rule is stored for this target",
     ReasonCode.MESSAGE_NOT_FOUND: "there is no message {id}; those that were delivered are kept for a day",
     ReasonCode.MESSAGE_SINK_UNKNOWN: "message {id} has no delivery[ to sink {sink!r}]; its sinks are: {known}",
@@ -304,9 +306,15 @@ _TEXTS: dict[str, str] = {
     ReasonCode.SCHEDULE_NOT_FOUND: (
         "workflow {workflow!r} has no schedule {schedule!r} for tenant {tenant!r}; there are: {known}"
     ),
-    ReasonCode.KEY_OF_OTHER_CREDENTIAL: "the idempotency key of this start is bound to run {run} by another credential: use that one, a credential that may see payloads, or a new key (workflow {workflow!r}, tenant {tenant!r})",
+    ReasonCode.KEY_OF_OTHER_CREDENTIAL: (
+        "the idempotency key of this start is bound to run {run} by another credential: use that one, a "
+        "credential that may see payloads, or a new key (workflow {workflow!r}, tenant {tenant!r})"
+    ),
     ReasonCode.EVENT_KEY_TWICE: "an event is its idempotency key: leave idempotency_key out",
-    ReasonCode.SEARCH_NEEDS_PAYLOADS: "a text search also reads redacted values: it needs the permission to see payloads; filter by workflow, step, code, category, fingerprint or tag instead",
+    ReasonCode.SEARCH_NEEDS_PAYLOADS: (
+        "a text search also reads redacted values: it needs the permission to see payloads; filter by "
+        "workflow, step, code, category, fingerprint or tag instead"
+    ),
     ReasonCode.OWN_TENANT: "this is your own tenant: disabling it would lock you out",
     ReasonCode.CONFIRMATION_NEEDED: "nothing was erased: repeat the name of the tenant in `confirm`",
     ReasonCode.TENANT_NEEDED: "this needs one tenant: name it (on a page: at its top) instead of all tenants",

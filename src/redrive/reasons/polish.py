@@ -314,7 +314,9 @@ _TEXTS: dict[str, str] = {
         "{given} nie jest bezpiecznikiem: podaj jego nazwę albo PRZEPŁYW/KROK, jeśli jej nie ma"
     ),
     ReasonCode.NOTIFICATION_NOT_FOUND: ("nie ma powiadomienia {id}; `redrive notifications list` pokazuje wszystkie"),
-    ReasonCode.RULE_URL_REFUSED: "{why} To dotyczy adresów w kodzie; zapisana reguła wskazuje kanał zarejestrowany w kodzie.",
+    ReasonCode.RULE_URL_REFUSED: (
+        "{why} To dotyczy adresów w kodzie; zapisana reguła wskazuje kanał zarejestrowany w kodzie."
+    ),
     ReasonCode.RULE_NOT_FOUND: "dla tego celu nie zapisano reguły",
     ReasonCode.MESSAGE_NOT_FOUND: "nie ma wiadomości {id}; dostarczone są przechowywane przez dzień",
     ReasonCode.MESSAGE_SINK_UNKNOWN: "wiadomość {id} nie ma doręczenia[ do odbiorcy {sink!r}]; jej odbiorcy: {known}",
@@ -327,9 +329,16 @@ _TEXTS: dict[str, str] = {
     ReasonCode.SCHEDULE_NOT_FOUND: (
         "przepływ pracy {workflow!r} nie ma harmonogramu {schedule!r} dla organizacji {tenant!r}; są: {known}"
     ),
-    ReasonCode.KEY_OF_OTHER_CREDENTIAL: "klucz idempotencji tego startu należy do przebiegu {run} i do innego poświadczenia: użyj tamtego, poświadczenia z prawem do danych albo nowego klucza (przepływ pracy {workflow!r}, organizacja {tenant!r})",
+    ReasonCode.KEY_OF_OTHER_CREDENTIAL: (
+        "klucz idempotencji tego startu należy do przebiegu {run} i do innego poświadczenia: użyj tamtego, "
+        "poświadczenia z prawem do danych albo nowego klucza (przepływ pracy {workflow!r}, organizacja "
+        "{tenant!r})"
+    ),
     ReasonCode.EVENT_KEY_TWICE: "zdarzenie jest swoim kluczem idempotencji: pomiń idempotency_key",
-    ReasonCode.SEARCH_NEEDS_PAYLOADS: "wyszukiwanie tekstu czyta też ukryte wartości: wymaga prawa do danych; filtruj według przepływu pracy, kroku, kodu, kategorii, odcisku lub etykiety",
+    ReasonCode.SEARCH_NEEDS_PAYLOADS: (
+        "wyszukiwanie tekstu czyta też ukryte wartości: wymaga prawa do danych; filtruj według przepływu "
+        "pracy, kroku, kodu, kategorii, odcisku lub etykiety"
+    ),
     ReasonCode.OWN_TENANT: "to jest twoja organizacja: jej wyłączenie odcięłoby ci dostęp",
     ReasonCode.CONFIRMATION_NEEDED: "niczego nie usunięto: powtórz nazwę organizacji w `confirm`",
     ReasonCode.TENANT_NEEDED: "to wymaga jednej organizacji: wskaż ją (na stronie: u góry) zamiast wszystkich",

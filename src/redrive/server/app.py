@@ -16,15 +16,15 @@ from redrive.app import Redrive
 from redrive.core.roles import Permission
 from redrive.errors import NotFound
 from redrive.server import problems
-from redrive.server.api.accounts import account_routes
-from redrive.server.api.letters import bulk_routes, letter_routes
-from redrive.server.api.operations import circuit_routes, notification_routes, outbox_routes, schedule_routes
-from redrive.server.api.runs import run_routes, saga_routes
-from redrive.server.api.settings import settings_routes, view_routes
 from redrive.server.limits import Limits, RequestGuard
 from redrive.server.pages.site import build_pages
 from redrive.server.problems import PROBLEM_MEDIA_TYPE, Problem
 from redrive.server.request import Service, check_permissions, get_context, get_service, identify_sender
+from redrive.server.routes.accounts import account_routes
+from redrive.server.routes.letters import bulk_routes, letter_routes
+from redrive.server.routes.operations import circuit_routes, notification_routes, outbox_routes, schedule_routes
+from redrive.server.routes.runs import run_routes, saga_routes
+from redrive.server.routes.settings import settings_routes, view_routes
 from redrive.settings import API_PREFIX, PAGES_PREFIX
 
 # -- Whether the server lives, and whether it can work. Outside the prefix, without a credential ---------

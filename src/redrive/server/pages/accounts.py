@@ -11,7 +11,6 @@ from redrive.core.roles import Permission, Role, parse_role
 from redrive.duration import parse_duration
 from redrive.errors import InputError, NotFound, NotSignedIn, RedriveError
 from redrive.server import request as signing
-from redrive.server.api.common import Id
 from redrive.server.auth.sessions import Login, TenantChoiceNeeded
 from redrive.server.contract import NewToken, NewUser
 from redrive.server.idempotency import SECRET_EXTENSION
@@ -26,6 +25,7 @@ from redrive.server.request import (
     refuse_cross_site,
     requires,
 )
+from redrive.server.routes.common import Id
 from redrive.store.account_records import TokenKind
 
 # -- Members and keys: who may come in, and as what ------------------------------------------------------

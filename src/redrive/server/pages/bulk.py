@@ -17,12 +17,12 @@ from redrive.desk.bulk import DryRunOfMany, LetterSet
 from redrive.errors import InputError
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
-from redrive.server.api.common import Id
 from redrive.server.pages import letters
 from redrive.server.pages.forms import ACTION_FIELD, CHECK_ACTION, Form, SentForm, make_page_router, redirect_to
 from redrive.server.pages.render import make_view, render_page
 from redrive.server.pages.replay_form import OUTPUT_MODES, ReplayForm, read_replay_form
 from redrive.server.request import Context, RequestContext, requires
+from redrive.server.routes.common import Id
 from redrive.store.bulk import SetItemStatus
 from redrive.store.filters import LetterFilter
 

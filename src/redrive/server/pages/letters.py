@@ -17,7 +17,6 @@ from redrive.desk.presenter import GroupList
 from redrive.desk.saved_views import FILTER_FIELDS, ListName
 from redrive.duration import to_datetime
 from redrive.errors import InputError, NotFound
-from redrive.server.api.common import Id, check_search_text, parse_index
 from redrive.server.pages import lists
 from redrive.server.pages import lists as views
 from redrive.server.pages.display import plot_waterfall
@@ -25,6 +24,7 @@ from redrive.server.pages.forms import SentForm, make_page_router, redirect_to
 from redrive.server.pages.render import make_view, render_page
 from redrive.server.pages.translations import N
 from redrive.server.request import Context, RequestContext, requires
+from redrive.server.routes.common import Id, check_search_text, parse_index
 from redrive.store.filters import LetterFilter
 from redrive.store.records import Page, facets_of
 

@@ -22,7 +22,6 @@ from redrive.desk.presenter import in_thread_if_large
 from redrive.desk.preview import DryRun
 from redrive.errors import Conflict, InputError, NotFound, UnknownWorkflow
 from redrive.reasons import Reason, ReasonCode
-from redrive.server.api.common import Id
 from redrive.server.pages.forms import ACTION_FIELD, CHECK_ACTION, Form, SentForm, make_page_router, redirect_to
 from redrive.server.pages.letters import LETTERS_PATH
 from redrive.server.pages.render import make_view, render_page
@@ -37,6 +36,7 @@ from redrive.server.pages.replay_form import (
 )
 from redrive.server.pages.translations import N, format_json
 from redrive.server.request import Context, RequestContext, requires
+from redrive.server.routes.common import Id
 
 # -- Replaying one letter: choose a way, edit the input, look at what would happen, and only then de -----
 

@@ -17,8 +17,8 @@ from redrive.desk.presenter import in_thread_if_large, measure_size
 from redrive.errors import InputError
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
-from redrive.server.api.common import parse_policy
 from redrive.server.pages.forms import Form
+from redrive.server.routes.common import parse_policy
 
 # -- An input as a form: its plain values, each with a name of its own, however deep they stand ----------
 

@@ -12,7 +12,6 @@ from redrive.core.states import EXECUTED_KINDS, FINAL_RUN_STATUSES, RunStatus
 from redrive.desk.models import Run
 from redrive.desk.saga import Ledger
 from redrive.desk.saved_views import FILTER_FIELDS, ListName
-from redrive.server.api.common import Id, parse_index
 from redrive.server.pages.display import plot_waterfall
 from redrive.server.pages.forms import SentForm, make_page_router, redirect_to
 from redrive.server.pages.lists import (
@@ -27,6 +26,7 @@ from redrive.server.pages.lists import (
 from redrive.server.pages.render import make_view, render_page
 from redrive.server.pages.translations import N
 from redrive.server.request import Context, requires
+from redrive.server.routes.common import Id, parse_index
 from redrive.store.filters import RunFilter
 
 # -- The list of runs ------------------------------------------------------------------------------------

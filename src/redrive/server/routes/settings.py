@@ -16,8 +16,8 @@ from redrive.desk.saved_views import ListName, SavedView, SavedViews
 from redrive.desk.settings import KnownWorkflow, Policies, StoredPolicy, Workflows
 from redrive.errors import InputError, NotFound
 from redrive.reasons import Reason, ReasonCode
-from redrive.server.api.common import Body, Cursor, Limit, Name, Since, Text, Until, make_router, parse_policy, serve
 from redrive.server.request import Context, RequestContext, list_known_workflows, make_workflows_desk, requires
+from redrive.server.routes.common import Body, Cursor, Limit, Name, Since, Text, Until, make_router, parse_policy, serve
 from redrive.store.filters import AuditFilter
 from redrive.store.records import Page
 

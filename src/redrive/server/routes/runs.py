@@ -18,7 +18,8 @@ from redrive.duration import parse_duration
 from redrive.errors import ConfigurationError, InputError, NotFound
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.records import replace
-from redrive.server.api.common import (
+from redrive.server.request import Context, RequestContext, requires
+from redrive.server.routes.common import (
     Body,
     Cursor,
     DryRunBody,
@@ -37,7 +38,6 @@ from redrive.server.api.common import (
     parse_policy,
     serve,
 )
-from redrive.server.request import Context, RequestContext, requires
 from redrive.store.filters import RunFilter
 from redrive.store.records import Page
 

@@ -18,7 +18,8 @@ from redrive.desk.presenter import GroupList
 from redrive.desk.preview import DryRun
 from redrive.errors import InputError
 from redrive.reasons import Reason, ReasonCode
-from redrive.server.api.common import (
+from redrive.server.request import Context, RequestContext, requires
+from redrive.server.routes.common import (
     Body,
     Cursor,
     DryRunBody,
@@ -37,7 +38,6 @@ from redrive.server.api.common import (
     parse_policy,
     serve,
 )
-from redrive.server.request import Context, RequestContext, requires
 from redrive.store.bulk import SetItemStatus
 from redrive.store.filters import LetterFilter
 from redrive.store.records import Facets, Page

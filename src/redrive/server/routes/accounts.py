@@ -16,7 +16,6 @@ from redrive.core.roles import Permission, Role, parse_role
 from redrive.duration import to_datetime
 from redrive.errors import Conflict, InputError
 from redrive.server import request as signing
-from redrive.server.api.common import Body, Id, Name, Text, make_router
 from redrive.server.auth.admin import (
     MembershipChange,
     change_membership,
@@ -28,6 +27,7 @@ from redrive.server.auth.sessions import Login
 from redrive.server.contract import NewToken, NewUser
 from redrive.server.idempotency import SECRET_EXTENSION
 from redrive.server.request import Context, RequestContext, get_service, requires
+from redrive.server.routes.common import Body, Id, Name, Text, make_router
 from redrive.store.account_records import TenantRow, TokenKind, TokenRow, UserRow
 
 account_routes = make_router("people")

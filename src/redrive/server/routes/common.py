@@ -108,7 +108,8 @@ def add_operations(
     for call in calls:
         about, answer = get_operation(call), get_answer_type(call)
         if about.field is not None:
-            answer = create_model(about.field.capitalize(), __base__=Body, **{about.field: (answer, ...)})
+            field: dict[str, Any] = {about.field: (answer, ...)}
+            answer = create_model(about.field.capitalize(), __base__=Body, **field)
         router.add_api_route(
             about.path,
             _make_endpoint(call, find_facet, {**_PARAMETER_TYPES, **(types or {})}),

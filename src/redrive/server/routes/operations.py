@@ -15,8 +15,19 @@ from redrive.desk.outbox import Outbox, OutboxMessage, Sinks
 from redrive.desk.settings import Schedules
 from redrive.errors import NotFound
 from redrive.reasons import Reason, ReasonCode
-from redrive.server.api.common import Body, Cursor, Limit, Since, Span, Text, Until, add_operations, make_router, serve
 from redrive.server.request import Context
+from redrive.server.routes.common import (
+    Body,
+    Cursor,
+    Limit,
+    Since,
+    Span,
+    Text,
+    Until,
+    add_operations,
+    make_router,
+    serve,
+)
 from redrive.store.filters import CircuitFilter, OutboxFilter
 from redrive.store.records import Page
 
