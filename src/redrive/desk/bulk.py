@@ -51,7 +51,7 @@ class LetterSet:
 
     `total` grows until all letters are `listed`. `done` letters were decided on: their replay runs or has ended.
     `failed` letters were refused; `set_items` lists them with the reasons. `rate` limits the decisions, such as
-    `50/s`; None is no limit. `stopped_because` is why the engine itself stopped the action: the English sentence
+    `50/s`; None means no limit. `stopped_because` is why the engine itself stopped the action: the English sentence
     for `stopped_code` and `stopped_params`. The states of its replayed runs (`succeeded`, `failed_again`,
     `still_going`) are counted by `dlq.set` only, and None elsewhere.
     """
@@ -93,7 +93,7 @@ class LetterSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetItem:
-    """One letter of a bulk action: the run that its replay continues, or why the decision was refused.
+    """A letter of a bulk action: the run that its replay continues, or why the decision was refused.
 
     `error` is the English sentence for `reason_code` and `reason_params`.
     """

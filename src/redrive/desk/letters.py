@@ -312,7 +312,7 @@ class DeadLetters:
 
     @operation("POST /bulk-replays/{id}/rate", Permission.DECIDE, id="rate_set")
     async def rate_set(self, id: str, rate: str | None, *, by: str = "unknown", tenant: str | None = None) -> LetterSet:
-        """Limit the letters that a bulk action decides on from now on, such as "50/s"; None is no limit."""
+        """Limit the letters that a bulk action decides on from now on, such as "50/s"; None removes the limit."""
         change = BulkChange(BulkVerb.RATE, None if rate is None else parse_rate(rate))
         return await self._bulk.change(id, change, Actor(by), tenant)
 

@@ -25,7 +25,7 @@ from redrive.store.records import RunRow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SagaEntry:
-    """One compensation: the step that it undoes, its action, and its progress.
+    """A compensation: the step that it undoes, its action, and its progress.
 
     `status` is that of a step, or UNCERTAIN: it is unknown whether the step happened, so it is not undone.
     `type` is `function`, `api_call`, `sql`, `notify` or `manual`; `attempt` is 0 until the first; `ts` is

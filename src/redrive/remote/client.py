@@ -26,7 +26,7 @@ from redrive.store.filters import AuditFilter, CircuitFilter, LetterFilter, Outb
 
 Query = Mapping[str, Any]
 TOKEN_VARIABLE = "REDRIVE_TOKEN"
-"""The environment variable with the credential. It is no option: other users of the machine could read that."""
+"""The environment variable with the credential. An option would be visible to other users of the machine."""
 
 _TIMEOUT = 60.0
 _MAX_TRIES = 5

@@ -296,7 +296,7 @@ class RemoteAccounts:
         for row in await self.tenants():
             if row.tenant == name:
                 return row
-        raise NotFound(f"there is no tenant {name!r}")
+        raise NotFound(f"tenant {name!r} does not exist")
 
     async def create_tenant(self, name: str) -> TenantRow:
         return _tenant(await self._client.request("POST", "tenants", body={"name": name}))
