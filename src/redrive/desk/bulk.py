@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal, Unpack, overload
 
 import msgspec
 
@@ -14,15 +14,16 @@ from redrive.clock import Clock
 from redrive.core.audit import ENGINE_ACTOR, AuditEvent
 from redrive.core.idempotency import letter_id
 from redrive.core.replay import ReplayRequest
+from redrive.core.roles import Permission
 from redrive.core.schedule import parse_rate
 from redrive.core.states import FINAL_RUN_STATUSES, LetterStatus
 from redrive.desk.bulk_execution import REPLAY, explain_refusal
-from redrive.desk.decisions import SUCCESSFUL_STATUSES, ReplayOrder
+from redrive.desk.decisions import SUCCESSFUL_STATUSES, ReplayOrder, make_replay_request
 from redrive.desk.models import make_reason_fields
-from redrive.desk.operations import Actor
+from redrive.desk.operations import Acting, Actor, operation
 from redrive.desk.presenter import Presenter, present_page
 from redrive.desk.preview import DryRun, Previewer
-from redrive.desk.validation import is_id, require_text
+from redrive.desk.validation import is_id, require_bool, require_text
 from redrive.duration import to_datetime
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.reasons import Reason, ReasonCode, quote
@@ -139,19 +140,147 @@ class _LetterSelection(msgspec.Struct, frozen=True):
     letters: tuple[str, ...]
 
 
-class BulkOperations:
-    """Begins, lists and changes bulk actions. `on_begun` wakes the bulk worker of this process."""
+class BulkActions:
+    """The calls of `app.dlq` for many letters. `on_bulk` wakes the bulk worker of this process."""
 
     def __init__(
-        self, store: DeskStore, clock: Clock, previewer: Previewer, presenter: Presenter, on_begun: Callable[[], None]
+        self, store: DeskStore, clock: Clock, previewer: Previewer, presenter: Presenter, on_bulk: Callable[[], None]
     ) -> None:
-        self._on_begun = on_begun
+        self._on_bulk = on_bulk
         self._store = store
         self._clock = clock
         self._previewer = previewer
         self._presenter = presenter
 
-    async def begin(
+    @overload
+    async def replay_many(
+        self, letters: LetterFilter | Iterable[str], *, dry_run: Literal[False] = ..., **options: Any
+    ) -> LetterSet: ...
+    @overload
+    async def replay_many(
+        self, letters: LetterFilter | Iterable[str], *, dry_run: bool, **options: Any
+    ) -> LetterSet | DryRunOfMany: ...
+    @operation(
+        "POST /workflow-dlq/replay",
+        Permission.DECIDE,
+        status=202,
+        from_step="from_step_index",
+        retry="override_retry_policy",
+    )
+    async def replay_many(
+        self,
+        letters: LetterFilter | Iterable[str],
+        *,
+        mode: str = "FROM_FAILED",
+        dry_run: bool = False,
+        by: str = "unknown",
+        reason: str | None = None,
+        tenant: str | None = None,
+        rate: str | None = None,
+        **options: Any,
+    ) -> LetterSet | DryRunOfMany:
+        """Replay all open letters that match a filter, or those with these ids, each at most once.
+
+        Takes the options of `replay`, and returns a bulk action at once: nodes with a worker execute it, a batch at
+        a time. A letter whose replay is refused is marked with the reason; the others continue.
+        `rate` protects a dependency that recovers: "50/s" replays at most 50 letters a second on all nodes
+        together; `rate_set` changes it on the way, `pause_set` and `resume_set` interrupt it.
+        `dry_run` returns how many match, and for the first 500 which would be refused; it changes nothing.
+        """
+        order = ReplayOrder(request=await make_replay_request(mode, **options), actor=Actor(by, reason))
+        if require_bool("dry_run", dry_run):
+            return await self._preview_many(letters, order, tenant)
+        return await self._begin("REPLAY", letters, order.actor, order.request, tenant=tenant, rate=rate)
+
+    @operation("POST /workflow-dlq/resolve", Permission.DECIDE, status=202)
+    async def resolve_many(
+        self,
+        letters: LetterFilter | Iterable[str],
+        *,
+        tenant: str | None = None,
+        rate: str | None = None,
+        **acting: Unpack[Acting],
+    ) -> LetterSet:
+        """Resolve all open letters that match a filter, or those with these ids."""
+        return await self._begin("RESOLVE", letters, Actor(**acting), tenant=tenant, rate=rate)
+
+    @operation("POST /workflow-dlq/ignore", Permission.DECIDE, status=202)
+    async def ignore_many(
+        self,
+        letters: LetterFilter | Iterable[str],
+        *,
+        tenant: str | None = None,
+        rate: str | None = None,
+        **acting: Unpack[Acting],
+    ) -> LetterSet:
+        """Ignore all open letters that match a filter, or those with these ids."""
+        return await self._begin("IGNORE", letters, Actor(**acting), tenant=tenant, rate=rate)
+
+    @operation("GET /bulk-replays/{id}", Permission.LOOK, id="show_set")
+    async def set(self, id: str, *, tenant: str | None = None) -> LetterSet:
+        """Return a bulk action with its progress and the states of its runs."""
+        row = await self._find_bulk(id, tenant)
+        endings = await self._store.bulk_run_counts(row) if row.action == REPLAY and row.done else {}
+        why = await self._find_stop_reason(row)
+        return replace(
+            self._present_bulk(row),
+            stopped_because=None if why is None else str(why),
+            **make_reason_fields(why, "stopped"),
+            succeeded=sum(endings.get(status, 0) for status in SUCCESSFUL_STATUSES),
+            failed_again=sum(endings.get(status, 0) for status in FINAL_RUN_STATUSES - SUCCESSFUL_STATUSES),
+            still_going=sum(count for status, count in endings.items() if status not in FINAL_RUN_STATUSES),
+        )
+
+    @operation("GET /bulk-replays", Permission.LOOK, id="list_sets")
+    async def sets(self, *, limit: int = 50, cursor: str | None = None, tenant: str | None = None) -> Page[LetterSet]:
+        """Return a page of bulk actions, the newest first."""
+        if tenant is not None:
+            require_text("tenant", tenant)
+        return await present_page(await self._store.sets(tenant, limit=limit, cursor=cursor), self._present_bulk)
+
+    @operation("GET /bulk-replays/{id}/items", Permission.LOOK, id="list_set_items")
+    async def set_items(
+        self,
+        id: str,
+        *,
+        status: str | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+        tenant: str | None = None,
+    ) -> Page[SetItem]:
+        """Return a page of the letters of a bulk action; `status="FAILED"` lists those that were refused."""
+        row = await self._find_bulk(id, tenant)
+        try:
+            chosen = None if status is None else SetItemStatus(status)
+        except ValueError:
+            known = tuple(SetItemStatus)
+            reason = Reason(ReasonCode.SET_ITEM_STATUS_UNKNOWN, known=known, given=quote(status))
+            raise InputError(reason) from None
+        page = await self._store.set_items(row, chosen, limit=limit, cursor=cursor)
+        return await present_page(page, self._present_item)
+
+    @operation("POST /bulk-replays/{id}/stop", Permission.DECIDE, id="stop_set")
+    async def stop_set(self, id: str, *, by: str = "unknown", tenant: str | None = None) -> LetterSet:
+        """Stop a bulk action before its next letter. Decisions that were made stay."""
+        return await self._change(id, BulkChange(BulkVerb.STOP), Actor(by), tenant)
+
+    @operation("POST /bulk-replays/{id}/pause", Permission.DECIDE, id="pause_set")
+    async def pause_set(self, id: str, *, by: str = "unknown", tenant: str | None = None) -> LetterSet:
+        """Pause a bulk action until it is resumed. The batch that a node has begun is completed."""
+        return await self._change(id, BulkChange(BulkVerb.PAUSE), Actor(by), tenant)
+
+    @operation("POST /bulk-replays/{id}/resume", Permission.DECIDE, id="resume_set")
+    async def resume_set(self, id: str, *, by: str = "unknown", tenant: str | None = None) -> LetterSet:
+        """Continue a paused bulk action at its next letter."""
+        return await self._change(id, BulkChange(BulkVerb.RESUME), Actor(by), tenant)
+
+    @operation("POST /bulk-replays/{id}/rate", Permission.DECIDE, id="rate_set")
+    async def rate_set(self, id: str, rate: str | None, *, by: str = "unknown", tenant: str | None = None) -> LetterSet:
+        """Limit the letters that a bulk action decides on from now on, such as "50/s"; None removes the limit."""
+        change = BulkChange(BulkVerb.RATE, None if rate is None else parse_rate(rate))
+        return await self._change(id, change, Actor(by), tenant)
+
+    async def _begin(
         self,
         action: str,
         letters: LetterFilter | Iterable[str],
@@ -177,22 +306,8 @@ class BulkOperations:
         after = json.dumps(_describe_bulk(new, request), ensure_ascii=False)
         line = actor.make_audit(self._clock, AuditEvent.SET_STARTED, new.tenant, new.public_id, after=after)
         await self._store.create_bulk(new, line)
-        self._on_begun()
-        return await self.get(new.public_id)
-
-    async def get(self, id: str, *, tenant: str | None = None) -> LetterSet:
-        """Return a bulk action with its progress and the states of its runs."""
-        row = await self._find_bulk(id, tenant)
-        endings = await self._store.bulk_run_counts(row) if row.action == REPLAY and row.done else {}
-        why = await self._find_stop_reason(row)
-        return replace(
-            self._present(row),
-            stopped_because=None if why is None else str(why),
-            **make_reason_fields(why, "stopped"),
-            succeeded=sum(endings.get(status, 0) for status in SUCCESSFUL_STATUSES),
-            failed_again=sum(endings.get(status, 0) for status in FINAL_RUN_STATUSES - SUCCESSFUL_STATUSES),
-            still_going=sum(count for status, count in endings.items() if status not in FINAL_RUN_STATUSES),
-        )
+        self._on_bulk()
+        return await self.set(new.public_id)
 
     async def _find_stop_reason(self, row: BulkRow) -> Reason | None:
         """Return why the engine stopped a bulk action; None if a user stopped it, who need not give a reason."""
@@ -203,27 +318,7 @@ class BulkOperations:
         reasons = (line.reason for line in found.items if line.reason is not None)
         return next((self._presenter.reason(Reason.from_text(text)) for text in reasons), None)
 
-    async def list(self, limit: int, cursor: str | None, tenant: str | None) -> Page[LetterSet]:
-        """Return a page of bulk actions, the newest first."""
-        if tenant is not None:
-            require_text("tenant", tenant)
-        return await present_page(await self._store.sets(tenant, limit=limit, cursor=cursor), self._present)
-
-    async def items(
-        self, id: str, status: str | None, limit: int, cursor: str | None, tenant: str | None
-    ) -> Page[SetItem]:
-        """Return a page of the letters of a bulk action."""
-        row = await self._find_bulk(id, tenant)
-        try:
-            chosen = None if status is None else SetItemStatus(status)
-        except ValueError:
-            known = tuple(SetItemStatus)
-            reason = Reason(ReasonCode.SET_ITEM_STATUS_UNKNOWN, known=known, given=quote(status))
-            raise InputError(reason) from None
-        page = await self._store.set_items(row, chosen, limit=limit, cursor=cursor)
-        return await present_page(page, self._present_item)
-
-    async def change(self, id: str, change: BulkChange, actor: Actor, tenant: str | None) -> LetterSet:
+    async def _change(self, id: str, change: BulkChange, actor: Actor, tenant: str | None) -> LetterSet:
         """Stop, pause or resume a bulk action, or change its rate. A repeat changes nothing.
 
         The states of its runs are not counted: that may take seconds, and the user waits for the answer.
@@ -236,10 +331,10 @@ class BulkOperations:
         # A change has no reason: its line repeats the reason of the bulk action.
         if not await self._store.change_bulk(id, change, replace(line, reason=row.reason)):
             _refuse_if_ended(await self._find_bulk(id, tenant), change.verb)
-        self._on_begun()
-        return self._present(await self._find_bulk(id, tenant))
+        self._on_bulk()
+        return self._present_bulk(await self._find_bulk(id, tenant))
 
-    async def preview(
+    async def _preview_many(
         self, letters: LetterFilter | Iterable[str], order: ReplayOrder, tenant: str | None
     ) -> DryRunOfMany:
         """Return what a bulk replay would do, and change nothing."""
@@ -284,7 +379,7 @@ class BulkOperations:
             raise NotFound(Reason(ReasonCode.SET_NOT_FOUND, id=quote(id)))
         return row
 
-    def _present(self, row: BulkRow) -> LetterSet:
+    def _present_bulk(self, row: BulkRow) -> LetterSet:
         readable = row.request is not None and not isinstance(row.request, Unreadable)
         mode = json.loads(row.request or "{}")["mode"] if row.action == REPLAY and readable else None
         return LetterSet(

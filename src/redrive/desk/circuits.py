@@ -61,7 +61,7 @@ class Circuits:
         self._clock = clock
         self._on_change = on_change
 
-    @operation("GET /circuits", Permission.LOOK, all_workflows=True)
+    @operation("GET /circuits", Permission.LOOK, id="list_circuits", all_workflows=True)
     async def list(
         self, filter: CircuitFilter | None = None, *, limit: int = 50, cursor: str | None = None
     ) -> Page[CircuitRecord]:

@@ -12,19 +12,16 @@ from redrive.core.audit import AuditEvent
 from redrive.core.idempotency import letter_id, run_id_of_letter
 from redrive.core.replay import ReplayMode
 from redrive.core.roles import Permission
-from redrive.core.schedule import parse_rate
 from redrive.core.states import LetterStatus
 from redrive.core.transitions import AuditWrite
-from redrive.desk.bulk import BulkOperations, DryRunOfMany, LetterSet, SetItem
+from redrive.desk.bulk import BulkActions
 from redrive.desk.decisions import (
     Replay,
     Replayer,
     ReplayOptions,
-    ReplayOrder,
     close_letter,
     make_closed_conflict,
     make_replay_order,
-    make_replay_request,
 )
 from redrive.desk.models import DeadLetter
 from redrive.desk.operations import Acting, Actor, operation
@@ -35,7 +32,6 @@ from redrive.desk.validation import is_id, require_bool, require_long_text, requ
 from redrive.errors import InputError, NotFound
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.settle.settler import LocalSettler
-from redrive.store.bulk import BulkChange, BulkVerb
 from redrive.store.filters import AuditFilter, GroupFilter, LetterFilter
 from redrive.store.port import DeskStore
 from redrive.store.records import Facets, LetterRow, Page, Triage
@@ -44,7 +40,7 @@ _MAX_HISTORY = 200
 _MAX_FACET_LETTERS = 2_000
 
 
-class DeadLetters:
+class DeadLetters(BulkActions):
     """Dead letters, found by their own id or by that of their run, and bulk actions on many of them."""
 
     def __init__(
@@ -56,13 +52,9 @@ class DeadLetters:
         previewer: Previewer,
         on_bulk: Callable[[], None] = lambda: None,
     ) -> None:
-        self._store = store
-        self._clock = clock
+        super().__init__(store, clock, previewer, presenter, on_bulk)
         self._settler = LocalSettler(store, clock)
-        self._presenter = presenter
         self._replayer = replayer
-        self._previewer = previewer
-        self._bulk = BulkOperations(store, clock, previewer, presenter, on_bulk)
 
     @operation("GET /workflow-dlq/{id}", Permission.LOOK)
     async def get(self, id: str, *, tenant: str | None = None, reveal: bool = False, by: str = "unknown") -> DeadLetter:
@@ -109,7 +101,7 @@ class DeadLetters:
                 return row
         return None
 
-    @operation("GET /workflow-dlq", Permission.LOOK)
+    @operation("GET /workflow-dlq", Permission.LOOK, id="list_letters")
     async def list(
         self, filter: LetterFilter | None = None, *, limit: int = 50, cursor: str | None = None
     ) -> Page[DeadLetter]:
@@ -117,7 +109,7 @@ class DeadLetters:
         page = await self._store.letters(filter or LetterFilter(), limit=limit, cursor=cursor)
         return await present_page(page, partial(self._presenter.letter, stack=False))
 
-    @operation("GET /workflow-dlq/count", Permission.LOOK, field="total")
+    @operation("GET /workflow-dlq/count", Permission.LOOK, id="count_letters", field="total")
     async def count(self, filter: LetterFilter | None = None) -> int:
         """Return the number of dead letters that match."""
         return await self._store.count_letters(filter or LetterFilter())
@@ -135,7 +127,7 @@ class DeadLetters:
         page = await self._store.groups(where, limit=limit, cursor=cursor)
         return await in_thread_if_large(partial(present_groups, page, self._presenter), measure_size(page.items))
 
-    @operation("GET /workflow-dlq/facets", Permission.LOOK)
+    @operation("GET /workflow-dlq/facets", Permission.LOOK, id="show_facets")
     async def facets(self, filter: LetterFilter | None = None) -> Facets:
         """Count the newest 2,000 letters that match by code, stage, workflow, step and owner."""
         return await self._store.facets(filter or LetterFilter(), most=_MAX_FACET_LETTERS)
@@ -207,114 +199,6 @@ class DeadLetters:
             # A run that changed since it was read is not closed: the loop reads it again.
             if outcome is None or (await self._settler.settle([outcome]))[0].kept:
                 return await self.get(id, tenant=tenant)
-
-    @overload
-    async def replay_many(
-        self, letters: LetterFilter | Iterable[str], *, dry_run: Literal[False] = ..., **options: Any
-    ) -> LetterSet: ...
-    @overload
-    async def replay_many(
-        self, letters: LetterFilter | Iterable[str], *, dry_run: bool, **options: Any
-    ) -> LetterSet | DryRunOfMany: ...
-    @operation(
-        "POST /workflow-dlq/replay",
-        Permission.DECIDE,
-        status=202,
-        from_step="from_step_index",
-        retry="override_retry_policy",
-    )
-    async def replay_many(
-        self,
-        letters: LetterFilter | Iterable[str],
-        *,
-        mode: str = "FROM_FAILED",
-        dry_run: bool = False,
-        by: str = "unknown",
-        reason: str | None = None,
-        tenant: str | None = None,
-        rate: str | None = None,
-        **options: Any,
-    ) -> LetterSet | DryRunOfMany:
-        """Replay all open letters that match a filter, or those with these ids, each at most once.
-
-        Takes the options of `replay`, and returns a bulk action at once: nodes with a worker execute it, a batch at
-        a time. A letter whose replay is refused is marked with the reason; the others continue.
-        `rate` protects a dependency that recovers: "50/s" replays at most 50 letters a second on all nodes
-        together; `rate_set` changes it on the way, `pause_set` and `resume_set` interrupt it.
-        `dry_run` returns how many match, and for the first 500 which would be refused; it changes nothing.
-        """
-        order = ReplayOrder(request=await make_replay_request(mode, **options), actor=Actor(by, reason))
-        if require_bool("dry_run", dry_run):
-            return await self._bulk.preview(letters, order, tenant)
-        return await self._bulk.begin("REPLAY", letters, order.actor, order.request, tenant=tenant, rate=rate)
-
-    @operation("POST /workflow-dlq/resolve", Permission.DECIDE, status=202)
-    async def resolve_many(
-        self,
-        letters: LetterFilter | Iterable[str],
-        *,
-        tenant: str | None = None,
-        rate: str | None = None,
-        **acting: Unpack[Acting],
-    ) -> LetterSet:
-        """Resolve all open letters that match a filter, or those with these ids."""
-        return await self._bulk.begin("RESOLVE", letters, Actor(**acting), tenant=tenant, rate=rate)
-
-    @operation("POST /workflow-dlq/ignore", Permission.DECIDE, status=202)
-    async def ignore_many(
-        self,
-        letters: LetterFilter | Iterable[str],
-        *,
-        tenant: str | None = None,
-        rate: str | None = None,
-        **acting: Unpack[Acting],
-    ) -> LetterSet:
-        """Ignore all open letters that match a filter, or those with these ids."""
-        return await self._bulk.begin("IGNORE", letters, Actor(**acting), tenant=tenant, rate=rate)
-
-    @operation("GET /bulk-replays/{id}", Permission.LOOK, id="show_set")
-    async def set(self, id: str, *, tenant: str | None = None) -> LetterSet:
-        """Return a bulk action with its progress."""
-        return await self._bulk.get(id, tenant=tenant)
-
-    @operation("GET /bulk-replays", Permission.LOOK, id="list_sets")
-    async def sets(self, *, limit: int = 50, cursor: str | None = None, tenant: str | None = None) -> Page[LetterSet]:
-        """Return a page of bulk actions, the newest first."""
-        return await self._bulk.list(limit, cursor, tenant)
-
-    @operation("GET /bulk-replays/{id}/items", Permission.LOOK, id="list_set_items")
-    async def set_items(
-        self,
-        id: str,
-        *,
-        status: str | None = None,
-        limit: int = 50,
-        cursor: str | None = None,
-        tenant: str | None = None,
-    ) -> Page[SetItem]:
-        """Return a page of the letters of a bulk action; `status="FAILED"` lists those that were refused."""
-        return await self._bulk.items(id, status, limit, cursor, tenant)
-
-    @operation("POST /bulk-replays/{id}/stop", Permission.DECIDE, id="stop_set")
-    async def stop_set(self, id: str, *, by: str = "unknown", tenant: str | None = None) -> LetterSet:
-        """Stop a bulk action before its next letter. Decisions that were made stay."""
-        return await self._bulk.change(id, BulkChange(BulkVerb.STOP), Actor(by), tenant)
-
-    @operation("POST /bulk-replays/{id}/pause", Permission.DECIDE, id="pause_set")
-    async def pause_set(self, id: str, *, by: str = "unknown", tenant: str | None = None) -> LetterSet:
-        """Pause a bulk action until it is resumed. The batch that a node has begun is completed."""
-        return await self._bulk.change(id, BulkChange(BulkVerb.PAUSE), Actor(by), tenant)
-
-    @operation("POST /bulk-replays/{id}/resume", Permission.DECIDE, id="resume_set")
-    async def resume_set(self, id: str, *, by: str = "unknown", tenant: str | None = None) -> LetterSet:
-        """Continue a paused bulk action at its next letter."""
-        return await self._bulk.change(id, BulkChange(BulkVerb.RESUME), Actor(by), tenant)
-
-    @operation("POST /bulk-replays/{id}/rate", Permission.DECIDE, id="rate_set")
-    async def rate_set(self, id: str, rate: str | None, *, by: str = "unknown", tenant: str | None = None) -> LetterSet:
-        """Limit the letters that a bulk action decides on from now on, such as "50/s"; None removes the limit."""
-        change = BulkChange(BulkVerb.RATE, None if rate is None else parse_rate(rate))
-        return await self._bulk.change(id, change, Actor(by), tenant)
 
     @operation("POST /workflow-dlq/{id}/assign", Permission.NOTE, id="assign_letter")
     async def assign(self, id: str, *, to: str | None, by: str = "unknown", tenant: str | None = None) -> DeadLetter:

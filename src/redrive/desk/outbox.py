@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 from redrive.clock import Clock
 from redrive.core.audit import AuditEvent
@@ -14,7 +14,7 @@ from redrive.core.notifications import mask_targets
 from redrive.core.roles import Permission
 from redrive.core.run_options import trace_id
 from redrive.core.states import DeliveryStatus
-from redrive.desk.operations import Actor, operation
+from redrive.desk.operations import Acting, Actor, operation
 from redrive.desk.presenter import Presenter, in_thread_if_large, measure_size, present_page
 from redrive.desk.validation import is_id, require_bool, require_text
 from redrive.duration import to_datetime
@@ -86,11 +86,11 @@ class Outbox:
         self._presenter = presenter
         self._ring = ring
 
-    @operation("GET /outbox", Permission.LOOK)
+    @operation("GET /outbox", Permission.LOOK, id="list_messages")
     async def list(
         self, filter: OutboxFilter | None = None, *, limit: int = 50, cursor: str | None = None
     ) -> Page[OutboxMessage]:
-        """Return a page of messages with their deliveries, newest first."""
+        """Return a page of messages with their deliveries, newest first. `topic` may end in `.*`."""
         page = await self._store.messages(filter or OutboxFilter(), limit=limit, cursor=cursor)
         return await present_page(page, self._present_message)
 
@@ -114,16 +114,15 @@ class Outbox:
         id: str,
         *,
         sink: str | None = None,
-        by: str,
-        reason: str | None = None,
         tenant: str | None = None,
         dry_run: bool = False,
+        **acting: Unpack[Acting],
     ) -> OutboxMessage:
         """Deliver at once what is dead or waits for its next attempt, with all attempts available again.
 
         To one sink, or to all that have not received the message. `dry_run` checks the request and changes nothing.
         """
-        return await self._decide(DeliveryAction.RETRY, id, sink, Actor(by, reason), tenant, dry_run)
+        return await self._decide(DeliveryAction.RETRY, id, sink, Actor(**acting), tenant, dry_run)
 
     @operation("POST /outbox/{id}/skip", Permission.DECIDE, id="skip_message")
     async def skip(
@@ -131,16 +130,15 @@ class Outbox:
         id: str,
         *,
         sink: str | None = None,
-        by: str,
-        reason: str | None = None,
         tenant: str | None = None,
         dry_run: bool = False,
+        **acting: Unpack[Acting],
     ) -> OutboxMessage:
         """Give up on a message, at one sink or at all that have not received it; later messages of its key follow.
 
         `dry_run` as for `retry`.
         """
-        return await self._decide(DeliveryAction.SKIP, id, sink, Actor(by, reason), tenant, dry_run)
+        return await self._decide(DeliveryAction.SKIP, id, sink, Actor(**acting), tenant, dry_run)
 
     async def _decide(
         self, action: DeliveryAction, id: str, sink: str | None, actor: Actor, tenant: str | None, dry_run: bool
@@ -250,9 +248,9 @@ class Sinks:
         )
 
     @operation("DELETE /sinks/{name}", Permission.MANAGE_SINKS, id="remove_sink", status=204)
-    async def remove(self, name: str, *, by: str, reason: str | None = None, dry_run: bool = False) -> None:
+    async def remove(self, name: str, *, dry_run: bool = False, **acting: Unpack[Acting]) -> None:
         """Remove a sink that no app has any more, and skip the messages that wait for it."""
-        audit = Actor(by, reason).make_audit(self._clock, AuditEvent.SINK_REMOVED, "", require_text("sink", name))
+        audit = Actor(**acting).make_audit(self._clock, AuditEvent.SINK_REMOVED, "", require_text("sink", name))
         known = [each.name for each in await self._store.sinks()]
         is_there = name in known if require_bool("dry_run", dry_run) else await self._store.remove_sink(name, audit)
         if not is_there:

@@ -132,7 +132,7 @@ class Runs:
             circuit=present_circuit(circuit) if circuit is not None and circuit.version else None,
         )
 
-    @operation("GET /runs", Permission.LOOK)
+    @operation("GET /runs", Permission.LOOK, id="list_runs")
     async def list(self, filter: RunFilter | None = None, *, limit: int = 50, cursor: str | None = None) -> Page[Run]:
         """Return a page of runs, newest first; `page.next` and `page.prev` are cursors to its neighbours."""
         page = await self._store.runs(filter or RunFilter(), limit=limit, cursor=cursor)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Header, Path, Query
+from fastapi import APIRouter, Depends, Header, Path, Query
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 from pydantic_core import PydanticCustomError
@@ -138,7 +139,7 @@ def _make_endpoint(
         if about.method in ("POST", "PUT") and not in_path and kind is not Key:
             fields[wire_name] = (kind, ... if default is inspect.Parameter.empty else default)
         else:
-            default = inspect.Parameter.empty if in_path else default
+            default = inspect.Parameter.empty if in_path or wire_name == "filter" else default
             parameters.append(
                 inspect.Parameter(wire_name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
             )
@@ -169,6 +170,34 @@ def _make_endpoint(
 
     endpoint.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return endpoint
+
+
+def read_filter(kind: type[Any], **types: Any) -> Any:
+    """Return the type of a parameter that takes a filter of the desk from the query.
+
+    Its fields are `Text`, times or the given types. The tenant is not a field of the query.
+    """
+    times = {"since": Since, "until": Until, "index": Index}
+    fields = [field.name for field in dataclasses.fields(kind) if field.name != "tenant"]
+    parameters = [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=types.get(name, times.get(name, Text | None))
+        )
+        for name in fields
+    ]
+
+    def make_filter(context: RequestContext, **given: Any) -> Any:
+        if "text" in given:
+            check_search_text(context, given["text"])
+        if "index" in given:
+            given["index"] = parse_index(given["index"])
+        if isinstance(given.get("status"), list):
+            given["status"] = tuple(given["status"]) or None
+        return kind(**given)
+
+    context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=Context)
+    make_filter.__signature__ = inspect.Signature([context, *parameters])  # type: ignore[attr-defined]
+    return Annotated[kind, Depends(make_filter)]
 
 
 def check_search_text(context: RequestContext, text: str | None) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from fastapi import Depends, Query
+from fastapi import Query
 from pydantic import Field
 
 from redrive.core.roles import Permission
@@ -24,23 +24,19 @@ from redrive.server.routes.common import (
     Cursor,
     DryRunBody,
     Id,
-    Index,
     Key,
     Limit,
     ReasonBody,
-    Since,
     Text,
-    Until,
     add_operations,
     check_search_text,
     make_router,
-    parse_index,
     parse_policy,
+    read_filter,
     serve,
 )
 from redrive.store.bulk import SetItemStatus
 from redrive.store.filters import LetterFilter
-from redrive.store.records import Facets, Page
 
 letter_routes = make_router("dead letters")
 bulk_routes = make_router("decisions on many")
@@ -67,67 +63,19 @@ class Output(DryRunBody):
     output: Any
 
 
-class Count(Body):
-    """A number of letters."""
-
-    total: int
-
-
-def _make_filter(
-    context: Context,
-    status: Annotated[list[LetterStatus] | None, Query(max_length=20)] = None,
-    code: Text | None = None,
-    stage: Text | None = None,
-    category: Text | None = None,
-    workflow: Text | None = None,
-    step: Text | None = None,
-    fingerprint: Text | None = None,
-    owner: Text | None = None,
-    tag: Text | None = None,
-    text: Annotated[Text | None, Query(description="Needs the permission to see payloads.")] = None,
-    index: Index = None,
-    since: Since = None,
-    until: Until = None,
-) -> LetterFilter:
-    return LetterFilter(
-        status=tuple(status) if status else None,
-        code=code,
-        stage=stage,
-        category=category,
-        workflow=workflow,
-        step=step,
-        fingerprint=fingerprint,
-        owner=owner,
-        tag=tag,
-        text=check_search_text(context, text),
-        index=parse_index(index),
-        since=since,
-        until=until,
-    )
-
-
-LetterQuery = Annotated[LetterFilter, Depends(_make_filter)]
-"""The filter in a query."""
-
-
-@serve(letter_routes, DeadLetters.list)
-async def list_letters(
-    context: Context, where: LetterQuery, limit: Limit = 50, cursor: Cursor = None
-) -> Page[DeadLetter]:
-    """Return a page of dead letters, newest first."""
-    return await context.desk.dlq.list(where, limit=limit, cursor=cursor)
-
-
-@serve(letter_routes, DeadLetters.count)
-async def count_letters(context: Context, where: LetterQuery) -> Count:
-    """Return the number of dead letters that match."""
-    return Count(total=await context.desk.dlq.count(where))
-
-
-@serve(letter_routes, DeadLetters.facets)
-async def show_facets(context: Context, where: LetterQuery) -> Facets:
-    """Count the newest 2,000 letters that match by code, stage, workflow, step and owner."""
-    return await context.desk.dlq.facets(where)
+# Before `/workflow-dlq/{id}`, which would take these paths.
+add_operations(
+    letter_routes,
+    lambda context: context.desk.dlq,
+    *(DeadLetters.list, DeadLetters.count, DeadLetters.facets),
+    types={
+        "filter": read_filter(
+            LetterFilter,
+            status=Annotated[list[LetterStatus] | None, Query(max_length=20)],
+            text=Annotated[Text | None, Query(description="Needs the permission to see payloads.")],
+        )
+    },
+)
 
 
 @serve(letter_routes, DeadLetters.groups)

@@ -11,7 +11,7 @@ from redrive.core.circuit import CircuitStatus
 from redrive.core.states import DeliveryStatus
 from redrive.desk.circuits import CircuitRecord, Circuits
 from redrive.desk.notifications import InboxItem, Notifications
-from redrive.desk.outbox import Outbox, OutboxMessage, Sinks
+from redrive.desk.outbox import Outbox, Sinks
 from redrive.desk.settings import Schedules
 from redrive.errors import NotFound
 from redrive.reasons import Reason, ReasonCode
@@ -20,16 +20,14 @@ from redrive.server.routes.common import (
     Body,
     Cursor,
     Limit,
-    Since,
     Span,
     Text,
-    Until,
     add_operations,
     make_router,
+    read_filter,
     serve,
 )
 from redrive.store.filters import CircuitFilter, OutboxFilter
-from redrive.store.records import Page
 
 circuit_routes = make_router("circuits")
 outbox_routes = make_router("messages")
@@ -50,14 +48,6 @@ class CircuitSettings(Body):
     on_open: Literal["park", "fail"] | None = None
 
 
-@serve(circuit_routes, Circuits.list)
-async def list_circuits(
-    context: Context, status: Annotated[CircuitStatus | None, Query()] = None, limit: Limit = 50, cursor: Cursor = None
-) -> Page[CircuitRecord]:
-    """Return a page of circuits, the latest change first."""
-    return await context.desk.circuits.list(CircuitFilter(status=status), limit=limit, cursor=cursor)
-
-
 @serve(circuit_routes, Circuits.set)
 async def set_circuit(context: Context, key: CircuitKey, body: CircuitSettings) -> CircuitRecord:
     """Set some of a circuit's settings, in force from the next call or failure on."""
@@ -68,32 +58,17 @@ async def set_circuit(context: Context, key: CircuitKey, body: CircuitSettings) 
 add_operations(
     circuit_routes,
     lambda context: context.desk.circuits,
-    *(Circuits.get, Circuits.open, Circuits.close, Circuits.reset, Circuits.unset),
-    types={"key": CircuitKey},
+    *(Circuits.list, Circuits.get, Circuits.open, Circuits.close, Circuits.reset, Circuits.unset),
+    types={"key": CircuitKey, "filter": read_filter(CircuitFilter, status=Annotated[CircuitStatus | None, Query()])},
 )
-
-
-@serve(outbox_routes, Outbox.list)
-async def list_messages(
-    context: Context,
-    topic: Text | None = None,
-    key: Text | None = None,
-    run_id: Text | None = None,
-    sink: Text | None = None,
-    status: Annotated[DeliveryStatus | None, Query()] = None,
-    since: Since = None,
-    until: Until = None,
-    limit: Limit = 50,
-    cursor: Cursor = None,
-) -> Page[OutboxMessage]:
-    """Return a page of messages with their deliveries, newest first. `topic` may end in `.*`."""
-    where = OutboxFilter(topic=topic, key=key, run_id=run_id, sink=sink, status=status, since=since, until=until)
-    return await context.desk.outbox.list(where, limit=limit, cursor=cursor)
 
 
 # `/outbox/blocked` is tried before `/outbox/{id}`.
 add_operations(
-    outbox_routes, lambda context: context.desk.outbox, *(Outbox.blocked, Outbox.get, Outbox.retry, Outbox.skip)
+    outbox_routes,
+    lambda context: context.desk.outbox,
+    *(Outbox.list, Outbox.blocked, Outbox.get, Outbox.retry, Outbox.skip),
+    types={"filter": read_filter(OutboxFilter, status=Annotated[DeliveryStatus | None, Query()])},
 )
 add_operations(outbox_routes, lambda context: Sinks(context.whole, context.clock), Sinks.list, Sinks.remove)
 add_operations(

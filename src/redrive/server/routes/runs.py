@@ -10,7 +10,7 @@ from pydantic import Field
 from redrive.core.roles import Permission
 from redrive.core.states import RunStatus
 from redrive.desk.decisions import Replay
-from redrive.desk.models import AttemptRecord, Run, StepRecord
+from redrive.desk.models import AttemptRecord, StepRecord
 from redrive.desk.preview import DryRun
 from redrive.desk.runs import Runs, StartRequest
 from redrive.desk.saga import Saga, SagaEntry, Sagas
@@ -21,25 +21,19 @@ from redrive.records import replace
 from redrive.server.request import Context, RequestContext, requires
 from redrive.server.routes.common import (
     Body,
-    Cursor,
     DryRunBody,
     Id,
-    Index,
     Key,
-    Limit,
     ReasonBody,
-    Since,
     Span,
     Text,
-    Until,
     add_operations,
     make_router,
-    parse_index,
     parse_policy,
+    read_filter,
     serve,
 )
 from redrive.store.filters import RunFilter
-from redrive.store.records import Page
 
 run_routes = make_router("runs")
 saga_routes = make_router("rollbacks")
@@ -146,36 +140,6 @@ async def _accept_runs(context: RequestContext, requests: list[StartRequest]) ->
     return [Accepted.model_construct(id=run.public_id, workflow=each.workflow, new=run.new) for each, run in pairs]
 
 
-@serve(run_routes, Runs.list)
-async def list_runs(
-    context: Context,
-    workflow: Text | None = None,
-    status: Annotated[list[RunStatus] | None, Query(max_length=20)] = None,
-    correlation_id: Text | None = None,
-    idempotency_key: Text | None = None,
-    queue: Text | None = None,
-    handler_for: Text | None = None,
-    index: Index = None,
-    since: Since = None,
-    until: Until = None,
-    limit: Limit = 50,
-    cursor: Cursor = None,
-) -> Page[Run]:
-    """Return a page of runs, newest first."""
-    where = RunFilter(
-        workflow=workflow,
-        status=tuple(status) if status else None,
-        correlation_id=correlation_id,
-        idempotency_key=idempotency_key,
-        queue=queue,
-        handler_for=handler_for,
-        index=parse_index(index),
-        since=since,
-        until=until,
-    )
-    return await context.desk.runs.list(where, limit=limit, cursor=cursor)
-
-
 @run_routes.get("/runs/{id}/steps", **requires(Permission.LOOK))
 async def list_steps(context: Context, id: Id) -> list[StepRecord]:
     """Return the steps of a run, with every attempt, in the order in which they first began."""
@@ -209,7 +173,12 @@ async def retry_run(context: Context, id: Id, body: Retry | None = None, key: Ke
     )
 
 
-add_operations(run_routes, lambda context: context.desk.runs, Runs.get, Runs.context, Runs.cancel)
+add_operations(
+    run_routes,
+    lambda context: context.desk.runs,
+    *(Runs.list, Runs.get, Runs.context, Runs.cancel),
+    types={"filter": read_filter(RunFilter, status=Annotated[list[RunStatus] | None, Query(max_length=20)])},
+)
 add_operations(saga_routes, lambda context: context.desk.runs, Runs.rollback)
 
 
