@@ -126,7 +126,7 @@ SUCCESSFUL_STATUSES = frozenset({RunStatus.SUCCESS, RunStatus.PARTIAL, RunStatus
 
 
 class ReplayOptions(Acting, total=False):
-    """Keywords of a replay beside its letter, its tenant and its mode."""
+    """Keywords of a replay beside its letter and its mode."""
 
     from_step: int | None
     input: Mapping[str, Any] | None
@@ -135,6 +135,7 @@ class ReplayOptions(Acting, total=False):
     retry: RetryPolicy | None
     new_operation: bool
     idempotency_key: str | None
+    tenant: str | None
 
 
 class ReplayOrder(msgspec.Struct, frozen=True, kw_only=True):

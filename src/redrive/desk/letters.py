@@ -134,29 +134,17 @@ class DeadLetters(BulkActions):
 
     @overload
     async def replay(
-        self,
-        id: str,
-        mode: str = ...,
-        *,
-        tenant: str | None = ...,
-        dry_run: Literal[False] = ...,
-        **options: Unpack[ReplayOptions],
+        self, id: str, mode: str = ..., *, dry_run: Literal[False] = ..., **options: Unpack[ReplayOptions]
     ) -> Replay: ...
     @overload
     async def replay(
-        self, id: str, mode: str = ..., *, tenant: str | None = ..., dry_run: bool, **options: Unpack[ReplayOptions]
+        self, id: str, mode: str = ..., *, dry_run: bool, **options: Unpack[ReplayOptions]
     ) -> Replay | DryRun: ...
     @operation(
         "POST /workflow-dlq/{id}/replay", Permission.DECIDE, from_step="from_step_index", retry="override_retry_policy"
     )
     async def replay(
-        self,
-        id: str,
-        mode: str = "FROM_FAILED",
-        *,
-        tenant: str | None = None,
-        dry_run: bool = False,
-        **options: Unpack[ReplayOptions],
+        self, id: str, mode: str = "FROM_FAILED", *, dry_run: bool = False, **options: Unpack[ReplayOptions]
     ) -> Replay | DryRun:
         """Replay a dead-lettered run.
 
@@ -167,7 +155,7 @@ class DeadLetters(BulkActions):
         `dry_run` returns what would happen, and changes nothing; for a decision that was made before, it returns
         the answer of that one.
         """
-        _, letter = await self._replayer.letter(id, tenant=tenant)
+        _, letter = await self._replayer.letter(id, tenant=options.pop("tenant", None))
         order = await make_replay_order(mode, **options)
         if require_bool("dry_run", dry_run):
             return await self._previewer.preview(letter.public_id, order)

@@ -168,13 +168,7 @@ class Runs:
 
     @operation("POST /runs/{id}/retry", Permission.DECIDE, run_id="id", retry="override_retry_policy")
     async def retry(
-        self,
-        run_id: str,
-        mode: str = "from_failed",
-        *,
-        dry_run: bool = False,
-        tenant: str | None = None,
-        **options: Unpack[RetryOptions],
+        self, run_id: str, mode: str = "from_failed", *, dry_run: bool = False, **options: Unpack[RetryOptions]
     ) -> Replay | DryRun:
         """Run a failed or partial run again: `from_failed`, `full`, or `skip_failed`.
 
@@ -182,6 +176,7 @@ class Runs:
         `skip_failed` takes `output` (None) as the result of the failed step. Other options are those of
         `dlq.replay`; a run with an open dead letter is replayed through it.
         """
+        tenant = options.pop("tenant", None)
         chosen = _MODE_ALIASES.get(mode.lower(), mode) if isinstance(mode, str) else mode
         order = await make_replay_order(chosen, of_run=True, **options)
         if require_bool("dry_run", dry_run):

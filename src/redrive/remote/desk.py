@@ -129,22 +129,14 @@ class RemoteDeadLetters(DeadLetters):
         return found
 
     async def replay(
-        self,
-        id: str,
-        mode: str = "FROM_FAILED",
-        *,
-        tenant: str | None = None,
-        dry_run: bool = False,
-        **options: Unpack[ReplayOptions],
+        self, id: str, mode: str = "FROM_FAILED", *, dry_run: bool = False, **options: Unpack[ReplayOptions]
     ) -> Any:
         if mode.upper() != ReplayMode.COMPLETE:
-            return await send(
-                self._client, DeadLetters.replay, id, mode.upper(), tenant=tenant, dry_run=dry_run, **options
-            )
+            return await send(self._client, DeadLetters.replay, id, mode.upper(), dry_run=dry_run, **options)
         body = {"output": options.get("output"), "dry_run": dry_run, **without_none(reason=options.get("reason"))}
-        found = await self._client.request(
-            *("POST", "workflow-dlq", id, "complete"), body=body, tenant=tenant, key=options.get("idempotency_key")
-        )
+        key, tenant = options.get("idempotency_key"), options.get("tenant")
+        path = ("workflow-dlq", id, "complete")
+        found = await self._client.request("POST", *path, body=body, tenant=tenant, key=key)
         return read(Replay | DryRun, found)  # type: ignore[arg-type]
 
     async def replay_many(
@@ -159,15 +151,10 @@ class RemoteRuns(Runs):
     _client: Client
 
     async def retry(
-        self,
-        run_id: str,
-        mode: str = "from_failed",
-        *,
-        dry_run: bool = False,
-        tenant: str | None = None,
-        **options: Unpack[RetryOptions],
+        self, run_id: str, mode: str = "from_failed", *, dry_run: bool = False, **options: Unpack[RetryOptions]
     ) -> Replay | DryRun:
-        key, reason, mode = options.get("idempotency_key"), options.get("reason"), mode.lower()
+        key, reason, tenant = options.get("idempotency_key"), options.get("reason"), options.get("tenant")
+        mode = mode.lower()
         if mode == "rollback":
             return await self.rollback(run_id, dry_run=dry_run, reason=reason, idempotency_key=key, tenant=tenant)
         if (undo := options.pop("undo", None)) is not None:
@@ -175,9 +162,7 @@ class RemoteRuns(Runs):
             body = {"dry_run": dry_run, **without_none(reason=reason)}
             found = await self._client.request("POST", *path, body=body, tenant=tenant, key=key)
             return read(Replay | DryRun, found)  # type: ignore[arg-type]
-        answer: Replay | DryRun = await send(
-            self._client, Runs.retry, run_id, mode, dry_run=dry_run, tenant=tenant, **options
-        )
+        answer: Replay | DryRun = await send(self._client, Runs.retry, run_id, mode, dry_run=dry_run, **options)
         return answer
 
 
@@ -438,8 +423,7 @@ class Remote:
         saga = read(Saga, await self._client.request("GET", "runs", run_id, "saga", tenant=tenant))
 
         async def decide(mode: ReplayMode, actor: Actor, undo: str | None) -> Replay:
-            options: RetryOptions = {"reason": actor.reason, "undo": undo}
-            found = await self.runs.retry(run_id, mode, tenant=tenant, **options)
+            found = await self.runs.retry(run_id, mode, reason=actor.reason, undo=undo, tenant=tenant)
             assert isinstance(found, Replay)
             return found
 

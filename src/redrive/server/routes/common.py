@@ -128,35 +128,30 @@ def _make_endpoint(
 ) -> Callable[..., Any]:
     """Return a function with the signature that FastAPI reads the parameters and the body of an operation from."""
     about, described = get_operation(call), get_parameters(call)
-    parameters = [inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=Context)]
+    parameters = [_make_parameter("context", Context)]
     fields: dict[str, Any] = {}
     sent = {name: about.names.get(name, name) for name in described if name not in {*CALLER_PARAMETERS, "tenant"}}
     for name, wire_name in sent.items():
-        default, in_path = described[name].default, wire_name in about.path_names
-        kind = types.get(wire_name, Name if in_path else _WIRE_TYPES.get(described[name].annotation))
-        if kind is None:
-            kind = described[name].annotation
-        if about.method in ("POST", "PUT") and not in_path and kind is not Key:
+        annotation, default = described[name].annotation, described[name].default
+        if wire_name in about.path_names:
+            parameters.append(_make_parameter(wire_name, types.get(wire_name, Name)))
+            continue
+        kind = types.get(wire_name, _WIRE_TYPES.get(annotation, annotation))
+        if about.method in ("POST", "PUT") and kind is not Key:
             fields[wire_name] = (kind, ... if default is inspect.Parameter.empty else default)
         else:
-            default = inspect.Parameter.empty if in_path or wire_name == "filter" else default
+            # A filter has no default: each of its fields has one.
             parameters.append(
-                inspect.Parameter(wire_name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
+                _make_parameter(wire_name, kind, inspect.Parameter.empty if name == "filter" else default)
             )
-    model: type[Body] | None = None
+    model: Any = None
     if fields:
         base = ReasonBody if fields.pop("reason", None) else Body
-        title = about.id.title().replace("_", "")
-        model = create_model(title, __base__=base, **fields) if fields else base
-        optional = not any(field.is_required() for field in model.model_fields.values())
-        parameters.append(
-            inspect.Parameter(
-                "body",
-                inspect.Parameter.KEYWORD_ONLY,
-                annotation=model | None if optional else model,
-                default=None if optional else inspect.Parameter.empty,
-            )
-        )
+        model = create_model(about.id.title().replace("_", ""), __base__=base, **fields) if fields else base
+        if any(field.is_required() for field in model.model_fields.values()):
+            parameters.append(_make_parameter("body", model))
+        else:
+            parameters.append(_make_parameter("body", model | None, None))
 
     async def endpoint(context: RequestContext, body: Body | None = None, **given: Any) -> Any:
         if model is not None:
@@ -172,19 +167,18 @@ def _make_endpoint(
     return endpoint
 
 
+def _make_parameter(name: str, kind: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
+
+
 def read_filter(kind: type[Any], **types: Any) -> Any:
     """Return the type of a parameter that takes a filter of the desk from the query.
 
     Its fields are `Text`, times or the given types. The tenant is not a field of the query.
     """
-    times = {"since": Since, "until": Until, "index": Index}
+    kinds = {"since": Since, "until": Until, "index": Index, **types}
     fields = [field.name for field in dataclasses.fields(kind) if field.name != "tenant"]
-    parameters = [
-        inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=types.get(name, times.get(name, Text | None))
-        )
-        for name in fields
-    ]
+    parameters = [_make_parameter(name, kinds.get(name, Text | None), None) for name in fields]
 
     def make_filter(context: RequestContext, **given: Any) -> Any:
         if "text" in given:
@@ -195,8 +189,7 @@ def read_filter(kind: type[Any], **types: Any) -> Any:
             given["status"] = tuple(given["status"]) or None
         return kind(**given)
 
-    context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=Context)
-    make_filter.__signature__ = inspect.Signature([context, *parameters])  # type: ignore[attr-defined]
+    make_filter.__signature__ = inspect.Signature([_make_parameter("context", Context), *parameters])  # type: ignore[attr-defined]
     return Annotated[kind, Depends(make_filter)]
 
 
