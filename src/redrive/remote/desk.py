@@ -275,7 +275,7 @@ class RemoteAccounts:
         self._client = client
 
     async def tenants(self) -> list[TenantRow]:
-        return [_tenant(each) for each in await self._client.request("GET", "tenants")]
+        return [_read_tenant(each) for each in await self._client.request("GET", "tenants")]
 
     async def tenant(self, name: str) -> TenantRow:
         for row in await self.tenants():
@@ -284,10 +284,10 @@ class RemoteAccounts:
         raise NotFound(f"tenant {name!r} does not exist")
 
     async def create_tenant(self, name: str) -> TenantRow:
-        return _tenant(await self._client.request("POST", "tenants", body={"name": name}))
+        return _read_tenant(await self._client.request("POST", "tenants", body={"name": name}))
 
     async def disable_tenant(self, name: str, *, disabled: bool) -> TenantRow:
-        return _tenant(await self._client.request("POST", "tenants", name, "disable" if disabled else "enable"))
+        return _read_tenant(await self._client.request("POST", "tenants", name, "disable" if disabled else "enable"))
 
     async def erase_tenant(self, name: str) -> int:
         return int((await self._client.request("DELETE", "tenants", name, query={"confirm": name}))["rows"])
@@ -297,10 +297,10 @@ class RemoteAccounts:
             yield each
 
     async def users(self, tenant: str | None) -> list[UserRow]:
-        return [_user(each) for each in await self._client.request("GET", "users", tenant=tenant)]
+        return [_read_user(each) for each in await self._client.request("GET", "users", tenant=tenant)]
 
     async def user(self, id: str) -> UserRow:
-        return _user(await self._client.request("GET", "users", id))
+        return _read_user(await self._client.request("GET", "users", id))
 
     async def create_user(self, new: NewUser) -> tuple[UserRow, str | None]:
         body = {
@@ -310,24 +310,24 @@ class RemoteAccounts:
             **without_none(password=new.password),
         }
         made = await self._client.request("POST", "users", body=body, tenant=new.tenant)
-        return _user(made), made["code"]
+        return _read_user(made), made["code"]
 
     async def give_role(self, id: str, tenant: str, role: Role, *, payloads: bool | None) -> tuple[UserRow, str | None]:
         body = {"role": role.value, "active": True, **without_none(may_see_payloads=payloads)}
         made = await self._client.request("POST", "users", id, "role", body=body, tenant=tenant)
-        return _user(made), made["code"]
+        return _read_user(made), made["code"]
 
     async def disable_user(self, id: str, *, disabled: bool) -> UserRow:
-        return _user(await self._client.request("POST", "users", id, "disable" if disabled else "enable"))
+        return _read_user(await self._client.request("POST", "users", id, "disable" if disabled else "enable"))
 
     async def code(self, id: str) -> str:
         return str((await self._client.request("POST", "users", id, "code"))["code"])
 
     async def tokens(self, tenant: str | None) -> list[TokenRow]:
-        return [_token(each) for each in await self._client.request("GET", "tokens", tenant=tenant)]
+        return [_read_token(each) for each in await self._client.request("GET", "tokens", tenant=tenant)]
 
     async def token(self, id: str) -> TokenRow:
-        return _token(await self._client.request("GET", "tokens", id))
+        return _read_token(await self._client.request("GET", "tokens", id))
 
     async def create_token(self, new: NewToken) -> IssuedToken:
         body = {
@@ -339,26 +339,26 @@ class RemoteAccounts:
             **without_none(lasts=new.lasts),
         }
         made = await self._client.request("POST", "tokens", body=body, tenant=new.tenant)
-        return IssuedToken(_token(made), made["secret"])
+        return IssuedToken(_read_token(made), made["secret"])
 
     async def revoke_token(self, id: str) -> TokenRow:
-        return _token(await self._client.request("POST", "tokens", id, "revoke"))
+        return _read_token(await self._client.request("POST", "tokens", id, "revoke"))
 
 
-def _tenant(found: Any) -> TenantRow:
+def _read_tenant(found: Any) -> TenantRow:
     return TenantRow(
         tenant=found["name"],
-        created_at=_micros(found["created_at"]),
+        created_at=_parse_micros(found["created_at"]),
         created_by=found["created_by"],
         disabled_at=1 if found["disabled"] else None,
     )
 
 
-def _user(found: Any) -> UserRow:
+def _read_user(found: Any) -> UserRow:
     return UserRow(
         id=found["id"],
         email=found["email"],
-        created_at=_micros(found["created_at"]),
+        created_at=_parse_micros(found["created_at"]),
         disabled_at=1 if found["disabled"] else None,
         members=tuple(
             MemberRow(
@@ -373,7 +373,7 @@ def _user(found: Any) -> UserRow:
     )
 
 
-def _token(found: Any) -> TokenRow:
+def _read_token(found: Any) -> TokenRow:
     return TokenRow(
         id=found["id"],
         kind=TokenKind(found["kind"]),
@@ -383,13 +383,13 @@ def _token(found: Any) -> TokenRow:
         created_by=found["created_by"],
         payloads=found["may_see_payloads"],
         workflows=tuple(found["workflows"]),
-        created_at=_micros(found["created_at"]),
-        expires_at=None if found["expires_at"] is None else _micros(found["expires_at"]),
-        revoked_at=None if found["revoked_at"] is None else _micros(found["revoked_at"]),
+        created_at=_parse_micros(found["created_at"]),
+        expires_at=None if found["expires_at"] is None else _parse_micros(found["expires_at"]),
+        revoked_at=None if found["revoked_at"] is None else _parse_micros(found["revoked_at"]),
     )
 
 
-def _micros(text: str) -> int:
+def _parse_micros(text: str) -> int:
     return (datetime.fromisoformat(text) - _EPOCH) // timedelta(microseconds=1)
 
 
