@@ -211,8 +211,8 @@ async def resume_saga(
         raise NotFound(Reason(ReasonCode.COMPENSATION_NOT_FOUND))
     stopped = next((entry for entry in entries if not entry.is_over), None)
     if stopped is not None and not has_name(stopped):
-        names = {"compensation": stopped.action, "step": stopped.step}
-        raise InputError(Reason(ReasonCode.OTHER_COMPENSATION_NEXT, **names, given=quote(step)))
+        undo, code = stopped.action, ReasonCode.OTHER_COMPENSATION_NEXT
+        raise InputError(Reason(code, compensation=undo, step=stopped.step, given=quote(step)))
     return await _decide_compensation(context, id, "from_failed", body, key)
 
 
