@@ -281,7 +281,7 @@ class RemoteAccounts:
         for row in await self.tenants():
             if row.tenant == name:
                 return row
-        raise NotFound(f"tenant {name!r} does not exist")
+        raise NotFound(f"there is no tenant {name!r}")  # language: the sentence of the server
 
     async def create_tenant(self, name: str) -> TenantRow:
         return _read_tenant(await self._client.request("POST", "tenants", body={"name": name}))
