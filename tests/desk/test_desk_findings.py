@@ -140,7 +140,7 @@ async def test_tags_are_words_and_no_letters() -> None:
     async with engine(s.app) as e:
         letter = await failed(e, s.order, "lamp", 40)
         for tags in ("vat", 5, None):
-            with pytest.raises(InputError, match="tags are a list of words, such as"):
+            with pytest.raises(InputError, match="tags must be a list of words, not"):
                 await s.app.dlq.tag(letter.id, tags)  # type: ignore[arg-type]
         assert (await s.app.dlq.tag(letter.id, ["vat"])).tags == ("vat",)
 

@@ -349,7 +349,7 @@ async def test_decisions_about_nothing_are_refused() -> None:
         await e.run(say, "1 2")
         done = (await app.outbox.list(OutboxFilter(status="DELIVERED"))).items[0]
         dead = (await app.outbox.list(OutboxFilter(status="DEAD"))).items[0]
-        with pytest.raises(Conflict, match="is over"):
+        with pytest.raises(Conflict, match="is finished"):
             await app.outbox.skip(done.id, by="ann")
         with pytest.raises(Conflict, match="its sinks are: picky"):
             await app.outbox.skip(dead.id, sink="other", by="ann")

@@ -39,7 +39,7 @@ def manage_accounts(place: Target, work: Callable[[LocalAccounts], Awaitable[T]]
         remote = place.server()
         if remote is not None:
             async with remote.client():
-                return await work(cast("LocalAccounts", remote.people))
+                return await work(cast("LocalAccounts", remote.accounts))
         app = place.app()
         async with app.client():
             return await work(LocalAccounts(app, by or current_user()))

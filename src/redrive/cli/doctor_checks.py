@@ -31,7 +31,7 @@ from redrive.store.workers import WorkerRow, live_workers
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
-    from redrive.remote.place import Remote
+    from redrive.remote.desk import Remote
 
 _LATE_AFTER = 60 * MICROS
 _MAX_CLOCK_SKEW = 2 * MICROS

@@ -160,6 +160,8 @@ _TEXTS: dict[str, str] = {
     ),
     ReasonCode.LETTERS_NOT_SELECTED: "no dead letter is selected: select some, or select all that match",
     ReasonCode.LETTER_IDS_NEEDED: "give a LetterFilter or a list of ids, not {given}",
+    ReasonCode.LETTER_CHOICE_NEEDED: "give either a filter or ids; an empty filter means all open letters",
+    ReasonCode.INDEX_INVALID: "index takes `field:value`",
     ReasonCode.LETTER_IDS_TOO_MANY: "{count:,} ids were given: give 1 to {most:,} ids, or a LetterFilter",
     ReasonCode.LETTER_ID_INVALID: "{id} is not the id of a dead letter",
     ReasonCode.ONLY_OPEN_LETTERS: "only open dead letters can be processed, but the filter selects {statuses:list}",
@@ -170,6 +172,7 @@ _TEXTS: dict[str, str] = {
     # why a decision on one dead letter or run is refused
     ReasonCode.LETTER_NOT_FOUND: "dead letter {id} does not exist",
     ReasonCode.LETTER_GONE: "dead letter {id} does not exist, or its run was purged",
+    ReasonCode.COMPENSATION_NOT_FOUND: "the rollback of this run has no such step",
     ReasonCode.LETTER_OR_RUN_NOT_FOUND: "a dead letter or run {id} does not exist",
     ReasonCode.RUN_NOT_FOUND: "run {id} does not exist",
     ReasonCode.LETTER_RUN_PURGED: "the run of {id} was purged: you can no longer decide about it",
@@ -293,6 +296,8 @@ _TEXTS: dict[str, str] = {
     # why another request is refused
     ReasonCode.POLICY_NEEDED: "expected a RetryPolicy, not {given}",
     ReasonCode.POLICY_TARGET_NEEDED: "name the workflow or the step that the policy is for, or both",
+    ReasonCode.POLICY_NOT_FOUND: "no policy is stored for this target",
+    ReasonCode.POLICY_INVALID: "the retry policy is invalid: {why}",
     ReasonCode.CIRCUIT_UNKNOWN: (
         "circuit {circuit!r} of tenant {tenant!r} has no recorded state, so calls pass through it. `list` shows the "
         "circuits that have one"
@@ -301,7 +306,13 @@ _TEXTS: dict[str, str] = {
     ReasonCode.CIRCUIT_NAME_FIXED: "a circuit's name cannot be set: the code defines it",
     ReasonCode.CIRCUIT_KEY_INVALID: "{given} is not a circuit: give its name, or WORKFLOW/STEP for one without a name",
     ReasonCode.NOTIFICATION_NOT_FOUND: "notification {id} does not exist; `redrive notifications list` shows all",
+    ReasonCode.RULE_URL_REFUSED: (
+        "{why} That is for URLs in the code; a stored rule names a channel that the code registers."
+    ),
+    ReasonCode.RULE_NOT_FOUND: "no rule is stored for this target",
     ReasonCode.MESSAGE_NOT_FOUND: "message {id} does not exist; delivered messages are kept for a day",
+    ReasonCode.MESSAGE_SINK_UNKNOWN: "message {id} has no delivery[ to sink {sink!r}]; its sinks are: {known}",
+    ReasonCode.MESSAGE_OVER: "message {id} is finished: {ended}",
     ReasonCode.SINK_NOT_FOUND: "sink {name} does not exist; the sinks are: {known}",
     ReasonCode.SCHEDULE_IN_CODE: (
         "schedule {schedule!r} of workflow {workflow!r} is in the code of a live worker: remove it there, or pause it"
@@ -309,6 +320,23 @@ _TEXTS: dict[str, str] = {
     ReasonCode.SCHEDULE_NOT_FOUND: (
         "workflow {workflow!r} has no schedule {schedule!r} for tenant {tenant!r}; its schedules are: {known}"
     ),
+    ReasonCode.KEY_OF_OTHER_CREDENTIAL: (
+        "the idempotency key of this start is bound to run {run} by another credential: use that one, a "
+        "credential that may see payloads, or a new key (workflow {workflow!r}, tenant {tenant!r})"
+    ),
+    ReasonCode.EVENT_KEY_TWICE: "an event is its idempotency key: leave idempotency_key out",
+    ReasonCode.SEARCH_NEEDS_PAYLOADS: (
+        "a text search also reads redacted values: it needs the permission to see payloads; filter by "
+        "workflow, step, code, category, fingerprint or tag instead"
+    ),
+    ReasonCode.OWN_TENANT: "this is your own tenant: disabling it would lock you out",
+    ReasonCode.CONFIRMATION_NEEDED: "nothing was erased: repeat the name of the tenant in `confirm`",
+    ReasonCode.TENANT_NEEDED: "this needs one tenant: name it (on a page: at its top) instead of all tenants",
+    ReasonCode.TOKEN_TENANT_FIXED: "a token for some workflows works in its own tenant only",
+    ReasonCode.TOKEN_SCOPE_TOO_SMALL: "a token for some workflows cannot do this",
+    ReasonCode.CROSS_SITE_REQUEST: "requests with a cookie must come from this site; use a token elsewhere",
+    ReasonCode.ORIGIN_NEEDED: "requests with a cookie need the header Origin or Sec-Fetch-Site",
+    ReasonCode.TOKEN_NEEDED: "the server needs a credential: put a token into {variable}",
     ReasonCode.OTHER_TENANT: "this request is for tenant {tenant!r}: it cannot change data of another tenant",
     ReasonCode.TOKEN_WORKFLOWS: "this token is for these workflows only: {workflows:list}",
     ReasonCode.TOKEN_LACKS_WORKFLOWS: (
@@ -360,7 +388,9 @@ _TEXTS: dict[str, str] = {
     ReasonCode.OBJECT_NEEDED: "{field} must be an object from name to value, not {given}",
     ReasonCode.FLAG_NEEDED: "{field} must be True or False, not {given}",
     ReasonCode.SHORT_TEXT_NEEDED: ("{field} must be a text of 1 to {longest} printable characters, not {given}"),
+    ReasonCode.LIMIT_INVALID: "limit is {given}; give a whole number from 1 to {most}",
     ReasonCode.LONG_TEXT_NEEDED: "{field} must be a text of 1 to {longest:,} characters, not {given}",
+    ReasonCode.TAGS_NEEDED: "tags must be a list of words, not {given}",
     ReasonCode.TEXT_UNSTORABLE: "{field} contains a NUL or half a character, which databases cannot store",
     ReasonCode.FILTER_VALUE_INVALID: "{field} must be {expected}, not {given}",
     ReasonCode.FILTER_TEXT_EMPTY: "{field} is empty: leave it out to find everything",

@@ -179,6 +179,8 @@ _TEXTS: dict[str, str] = {
     ),
     ReasonCode.LETTERS_NOT_SELECTED: "nie wybrano żadnej sprawy: zaznacz sprawy albo wybierz wszystkie pasujące",
     ReasonCode.LETTER_IDS_NEEDED: "podaj LetterFilter albo listę identyfikatorów, a nie {given}",
+    ReasonCode.LETTER_CHOICE_NEEDED: "podaj filtr albo identyfikatory; pusty filtr oznacza wszystkie otwarte sprawy",
+    ReasonCode.INDEX_INVALID: "index przyjmuje `pole:wartość`",
     ReasonCode.LETTER_IDS_TOO_MANY: (
         "liczba podanych identyfikatorów to {count:,}: podaj od 1 do {most:,} albo LetterFilter"
     ),
@@ -191,6 +193,7 @@ _TEXTS: dict[str, str] = {
     # why a decision on one dead letter or run is refused
     ReasonCode.LETTER_NOT_FOUND: "nieudana sprawa {id} nie istnieje",
     ReasonCode.LETTER_GONE: "nieudana sprawa {id} nie istnieje albo jej przebieg został usunięty",
+    ReasonCode.COMPENSATION_NOT_FOUND: "wycofanie tego przebiegu nie ma takiego kroku",
     ReasonCode.LETTER_OR_RUN_NOT_FOUND: "nie istnieje nieudana sprawa ani przebieg {id}",
     ReasonCode.RUN_NOT_FOUND: "przebieg {id} nie istnieje",
     ReasonCode.LETTER_RUN_PURGED: "przebieg sprawy {id} został usunięty: decyzja w tej sprawie nie jest już możliwa",
@@ -329,6 +332,8 @@ _TEXTS: dict[str, str] = {
     # why another request is refused
     ReasonCode.POLICY_NEEDED: "oczekiwano RetryPolicy, a nie {given}",
     ReasonCode.POLICY_TARGET_NEEDED: "wskaż przepływ pracy lub krok, których dotyczą zasady ponawiania, albo oba",
+    ReasonCode.POLICY_NOT_FOUND: "dla tego celu nie zapisano polityki",
+    ReasonCode.POLICY_INVALID: "polityka ponawiania jest nieprawidłowa: {why}",
     ReasonCode.CIRCUIT_UNKNOWN: (
         "bezpiecznik {circuit!r} organizacji {tenant!r} nie ma zapisanego stanu, więc przepuszcza wywołania. `list` "
         "pokazuje bezpieczniki, które go mają"
@@ -341,9 +346,15 @@ _TEXTS: dict[str, str] = {
     ReasonCode.NOTIFICATION_NOT_FOUND: (
         "powiadomienie {id} nie istnieje; `redrive notifications list` pokazuje wszystkie"
     ),
+    ReasonCode.RULE_URL_REFUSED: (
+        "{why} To dotyczy adresów w kodzie; zapisana reguła wskazuje kanał zarejestrowany w kodzie."
+    ),
+    ReasonCode.RULE_NOT_FOUND: "dla tego celu nie zapisano reguły",
     ReasonCode.MESSAGE_NOT_FOUND: (
         "wiadomość {id} nie istnieje; dostarczone wiadomości są przechowywane przez jeden dzień"
     ),
+    ReasonCode.MESSAGE_SINK_UNKNOWN: "wiadomość {id} nie ma doręczenia[ do odbiorcy {sink!r}]; jej odbiorcy: {known}",
+    ReasonCode.MESSAGE_OVER: "wiadomość {id} jest zakończona: {ended}",
     ReasonCode.SINK_NOT_FOUND: "odbiorca {name} nie istnieje; są: {known}",
     ReasonCode.SCHEDULE_IN_CODE: (
         "harmonogram {schedule!r} przepływu pracy {workflow!r} jest w kodzie działającego procesu roboczego: usuń go "
@@ -352,6 +363,24 @@ _TEXTS: dict[str, str] = {
     ReasonCode.SCHEDULE_NOT_FOUND: (
         "przepływ pracy {workflow!r} nie ma harmonogramu {schedule!r} dla organizacji {tenant!r}; są: {known}"
     ),
+    ReasonCode.KEY_OF_OTHER_CREDENTIAL: (
+        "klucz idempotencji tego startu należy do przebiegu {run} i do innego poświadczenia: użyj tamtego, "
+        "poświadczenia z prawem do danych albo nowego klucza (przepływ pracy {workflow!r}, organizacja "
+        "{tenant!r})"
+    ),
+    ReasonCode.EVENT_KEY_TWICE: "zdarzenie jest swoim kluczem idempotencji: pomiń idempotency_key",
+    ReasonCode.SEARCH_NEEDS_PAYLOADS: (
+        "wyszukiwanie tekstu czyta też ukryte wartości: wymaga prawa do danych; filtruj według przepływu "
+        "pracy, kroku, kodu, kategorii, odcisku lub etykiety"
+    ),
+    ReasonCode.OWN_TENANT: "to jest twoja organizacja: jej wyłączenie odcięłoby ci dostęp",
+    ReasonCode.CONFIRMATION_NEEDED: "niczego nie usunięto: powtórz nazwę organizacji w `confirm`",
+    ReasonCode.TENANT_NEEDED: "to wymaga jednej organizacji: wskaż ją (na stronie: u góry) zamiast wszystkich",
+    ReasonCode.TOKEN_TENANT_FIXED: "token dla wybranych przepływów pracy działa tylko w swojej organizacji",
+    ReasonCode.TOKEN_SCOPE_TOO_SMALL: "token dla wybranych przepływów pracy nie może tego zrobić",
+    ReasonCode.CROSS_SITE_REQUEST: "żądania z ciasteczkiem muszą pochodzić z tej strony; gdzie indziej użyj tokenu",
+    ReasonCode.ORIGIN_NEEDED: "żądania z ciasteczkiem wymagają nagłówka Origin lub Sec-Fetch-Site",
+    ReasonCode.TOKEN_NEEDED: "serwer wymaga poświadczenia: umieść token w {variable}",
     ReasonCode.OTHER_TENANT: "to żądanie dotyczy organizacji {tenant!r}: nie może zmieniać danych innej organizacji",
     ReasonCode.TOKEN_WORKFLOWS: "ten token jest tylko dla tych przepływów pracy: {workflows:list}",
     ReasonCode.TOKEN_LACKS_WORKFLOWS: (
@@ -409,7 +438,9 @@ _TEXTS: dict[str, str] = {
     ReasonCode.SHORT_TEXT_NEEDED: (
         "{field} musi być tekstem o długości od 1 do {longest} znaków drukowalnych, a nie {given}"
     ),
+    ReasonCode.LIMIT_INVALID: "limit to {given}; podaj liczbę całkowitą od 1 do {most}",
     ReasonCode.LONG_TEXT_NEEDED: ("{field} musi być tekstem o długości od 1 do {longest:,} znaków, a nie {given}"),
+    ReasonCode.TAGS_NEEDED: "etykiety muszą być listą słów, a nie {given}",
     ReasonCode.TEXT_UNSTORABLE: "{field} zawiera znak NUL albo niepełny znak, którego baza danych nie przechowa",
     ReasonCode.FILTER_VALUE_INVALID: "{field}: oczekiwano: {expected}, podano: {given}",
     ReasonCode.FILTER_TEXT_EMPTY: "pole {field} jest puste: pomiń je, aby znaleźć wszystko",

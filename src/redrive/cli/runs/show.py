@@ -129,7 +129,7 @@ def why(id: str, place: Target, output: Output) -> None:
 
     async def explain(app: Redrive) -> tuple[Run, list[str]]:
         run = await _load_run(app, id)
-        return run, explain_run(run, await app.runs.around(run.id))
+        return run, explain_run(run, await app.runs.context(run.id))
 
     run, sentences = run_on(place, explain)
     if output.json:

@@ -24,8 +24,7 @@ from redrive.server.pages.forms import SentForm, make_page_router, redirect_to
 from redrive.server.pages.render import make_view, render_page
 from redrive.server.pages.translations import N
 from redrive.server.request import Context, RequestContext, requires
-from redrive.server.routes.common import Id, check_search_text
-from redrive.server.routes.runs import parse_index
+from redrive.server.routes.common import Id, check_search_text, parse_index
 from redrive.store.filters import LetterFilter
 from redrive.store.letters import count_facets
 from redrive.store.list_query import Page
