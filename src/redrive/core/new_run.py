@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from redrive.core.idempotency import event_hash, event_key, job_key, payload_hash, schedule_key
-from redrive.core.roles import DEFAULT_TENANT, check_tenant_name
+from redrive.core.roles import ALL_TENANTS, DEFAULT_TENANT
 from redrive.core.run_options import RunOptions, add_trace
 from redrive.core.transitions import NewRun
 from redrive.duration import MICROS, Duration, parse_duration
@@ -107,6 +107,13 @@ def _resolve_deadline(value: datetime | Duration | None, now: int) -> int | None
         return (value.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1)
     except OverflowError:
         raise InputError(Reason(ReasonCode.DEADLINE_TOO_FAR, given=str(value))) from None
+
+
+def check_tenant_name(name: str) -> str:
+    """Return the name; refuse the one that stands for all tenants."""
+    if name == ALL_TENANTS:
+        raise InputError(Reason(ReasonCode.TENANT_NAME_RESERVED, name=ALL_TENANTS))
+    return name
 
 
 def check_name(what: str, value: Any, default: str) -> str:

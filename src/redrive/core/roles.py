@@ -25,13 +25,6 @@ DEFAULT_TENANT = "default"
 """The tenant that is used if none is named. The first owner belongs to it."""
 
 
-def check_tenant_name(name: str) -> str:
-    """Return the name; refuse the one that stands for all tenants."""
-    if name == ALL_TENANTS:
-        raise InputError(Reason(ReasonCode.TENANT_NAME_RESERVED, name=ALL_TENANTS))
-    return name
-
-
 class Role(StrEnum):
     """The role of a user or a token in a tenant."""
 

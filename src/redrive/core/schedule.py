@@ -27,8 +27,8 @@ from zoneinfo import ZoneInfo
 import msgspec
 from cronsim import CronSim, CronSimError
 
-from redrive.core.new_run import check_name
-from redrive.core.roles import DEFAULT_TENANT, check_tenant_name
+from redrive.core.new_run import check_name, check_tenant_name
+from redrive.core.roles import DEFAULT_TENANT
 from redrive.duration import MICROS, Duration, parse_duration
 from redrive.errors import InputError, RegistrationError
 from redrive.reasons import Reason, ReasonCode, quote

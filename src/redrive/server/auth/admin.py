@@ -10,7 +10,8 @@ import msgspec
 
 from redrive.clock import MICROS, Clock
 from redrive.core.audit import AuditEvent
-from redrive.core.roles import DEFAULT_TENANT, Permission, Principal, Role, check_tenant_name
+from redrive.core.new_run import check_tenant_name
+from redrive.core.roles import DEFAULT_TENANT, Permission, Principal, Role
 from redrive.core.transitions import AuditWrite
 from redrive.desk.audit import export_records
 from redrive.desk.validation import require_text

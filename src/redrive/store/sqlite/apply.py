@@ -23,7 +23,7 @@ from redrive.core.transitions import (
 from redrive.store.runs import ENDED_STATUSES, attempt_limits
 from redrive.store.sql_files import load_statements
 from redrive.store.sqlite.connection import Row, Write, multi_row_statements, write_many
-from redrive.store.sqlite.messages import has_rest, publish, write_rest
+from redrive.store.sqlite.messages import publish, write_rest
 
 SQL = load_statements(__package__, "writes.sql")
 
@@ -249,7 +249,8 @@ class _WritePlan:
             change = transition.change
             if change is not None and change.take:
                 carried[transition.run] += 1
-            if transition.messages or has_rest(transition):
+            moves = transition.move or transition.reopens or transition.starts
+            if moves or transition.messages or transition.replay or transition.ends_replay:
                 self.rest.append(transition)
         self.writes = rows.writes()
 

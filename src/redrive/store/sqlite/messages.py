@@ -102,13 +102,6 @@ def _bundle_rows(rows: Sequence[_NumberedMessage], until: Mapping[str, int]) -> 
     ]
 
 
-def has_rest(transition: Transition) -> bool:
-    """Return True if `write_rest` has something to write."""
-    return bool(
-        transition.move or transition.ends_replay or transition.replay or transition.reopens or transition.starts
-    )
-
-
 def write_rest(con: sqlite3.Connection, now: int, transitions: Sequence[Transition]) -> None:
     """Write the rest of transitions, one kind after the other, as the PostgreSQL store does."""
     _reopen_runs(con, now, [each for each in transitions if each.reopens])
