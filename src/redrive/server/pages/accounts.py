@@ -139,9 +139,9 @@ def _read_new_token(asked: RequestContext, sent: Form) -> NewToken:
 
 session_routes = APIRouter()
 _YEAR = 365 * 86_400
-_SIGN_IN_REFUSED = N("Address and password, or the code, do not fit together, or this person may not sign in.")
-_TENANT_CHOICE_NEEDED = N("You belong to several tenants. Say below which one you want to work in.")
-_CREDENTIALS_NEEDED = N("Type your address, and your password or a code.")
+_SIGN_IN_REFUSED = N("Wrong email, password or code.")
+_TENANT_CHOICE_NEEDED = N("You belong to several tenants. Enter the one to open.")
+_CREDENTIALS_NEEDED = N("Enter your email and your password or code.")
 
 
 async def require_same_site(request: Request) -> None:

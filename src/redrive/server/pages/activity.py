@@ -33,22 +33,22 @@ from redrive.store.filters import AuditFilter
 
 audit_routes = make_page_router()
 EVENT_KINDS = {
-    "dlq.": N("dead letters"),
-    "error.": N("failures and retries"),
-    "run.": N("runs"),
-    "circuit.": N("circuits"),
-    "execution.": N("rollbacks"),
-    "saga.": N("decisions about rollbacks"),
-    "policy.": N("policies"),
-    "workflow.": N("workflows"),
-    "schedule.": N("schedules"),
-    "outbox.": N("messages"),
-    "notify.": N("notifications"),
-    "payload.": N("encryption"),
-    "user.": N("people"),
-    "token.": N("keys"),
-    "view.": N("saved views"),
-    "tenant.": N("tenants"),
+    "dlq.": N("Failures"),
+    "error.": N("Errors and retries"),
+    "run.": N("Runs"),
+    "circuit.": N("Circuits"),
+    "execution.": N("Rollbacks"),
+    "saga.": N("Rollback decisions"),
+    "policy.": N("Policies"),
+    "workflow.": N("Workflows"),
+    "schedule.": N("Schedules"),
+    "outbox.": N("Messages"),
+    "notify.": N("Notifications"),
+    "payload.": N("Encryption"),
+    "user.": N("Users"),
+    "token.": N("API keys"),
+    "view.": N("Saved views"),
+    "tenant.": N("Tenants"),
 }
 """The kinds of events, by what their names begin with."""
 
@@ -109,10 +109,10 @@ async def list_audit(request: Request, asked: Context) -> Response:
 notifications_routes = make_page_router()
 EVENT_DESCRIPTIONS = {
     "first_failure": N("a step failed for the first time"),
-    "retries_exhausted": N("a step was tried as often as it may be"),
-    "dead_letter": N("a run became a dead letter"),
+    "retries_exhausted": N("a step used up its retries"),
+    "dead_letter": N("a run failed and needs attention"),
     "circuit_opened": N("a circuit opened"),
-    "message": N("a workflow says something"),
+    "message": N("a workflow sends a message"),
 }
 """What people are told of, in words."""
 

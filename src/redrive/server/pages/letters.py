@@ -132,17 +132,17 @@ async def _export_file(asked: RequestContext, query: dict[str, str], kind: str) 
 
 
 _OUTCOME_SENTENCES = {
-    LetterOutcome.SUCCEEDED: N("It was run again, and succeeded. Nothing is left to do."),
+    LetterOutcome.SUCCEEDED: N("The retry succeeded. Nothing more to do."),
     LetterOutcome.PARTLY_SUCCEEDED: N(
-        "That step alone was run again, and succeeded. More would follow: the run is not finished."
+        "The step was retried alone and succeeded. The run is not finished."
     ),
-    LetterOutcome.UNDONE: N("What its run had done was undone. Nothing is left to do."),
+    LetterOutcome.UNDONE: N("The run was rolled back. Nothing more to do."),
     LetterOutcome.CANCELLED: N(
-        "It was run again, and cancelled before it ended. Start a new run if it is still wanted."
+        "The retry was cancelled. Start a new run if the work is still needed."
     ),
-    LetterOutcome.REPLAY_RUNNING: N("It is running again now."),
-    LetterOutcome.FAILED_AGAIN: N("It was run again since, and failed again."),
-    LetterOutcome.EXPIRED: N("Nobody decided about it in time, so it expired. Its work was not done."),
+    LetterOutcome.REPLAY_RUNNING: N("A retry is running."),
+    LetterOutcome.FAILED_AGAIN: N("The retry failed."),
+    LetterOutcome.EXPIRED: N("No decision was made in time, so this failure expired. The work was not done."),
 }
 _RETRYABLE_OUTCOMES = frozenset(
     {LetterOutcome.PARTLY_SUCCEEDED, LetterOutcome.FAILED_AGAIN, LetterOutcome.EXPIRED, LetterOutcome.CLOSED}
@@ -172,12 +172,12 @@ def describe_outcome(letter: DeadLetter) -> OutcomeDisplay | None:
 letter_routes = make_page_router()
 LETTER_PATH = LETTERS_PATH + "/{id}"
 DONE_MESSAGES = {
-    "replayed": N("It runs again. This page shows how that goes."),
-    "resolved": N("It is resolved."),
-    "ignored": N("It is ignored."),
-    "assigned": N("It is noted who looks after it."),
-    "commented": N("Your comment is kept."),
-    "tagged": N("Its tags are changed."),
+    "replayed": N("Retry started. This page updates as it runs."),
+    "resolved": N("Marked as resolved."),
+    "ignored": N("Marked as ignored."),
+    "assigned": N("Assigned."),
+    "commented": N("Comment added."),
+    "tagged": N("Tags saved."),
 }
 """What is said after something was done, by the word that the address has for it."""
 

@@ -28,7 +28,7 @@ from redrive.store.records import Page
 
 
 T = TypeVar("T")
-TIME_RANGES = {"1h": N("last hour"), "24h": N("last 24 hours"), "7d": N("last 7 days"), "30d": N("last 30 days")}
+TIME_RANGES = {"1h": N("Last hour"), "24h": N("Last 24 hours"), "7d": N("Last 7 days"), "30d": N("Last 30 days")}
 FILE_FORMATS = ("csv", "json")
 MAX_ROWS = 10_000
 """Rows of a file; who wants more narrows the list, or asks the API page by page."""

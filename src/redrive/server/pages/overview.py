@@ -105,35 +105,35 @@ async def _check_store(asked: RequestContext) -> HealthCheck:
     await asked.view.paused()
     took = asked.clock.monotonic() - begun
     level = "good" if took < _SLOW_STORE else "warn"
-    text = N("It answers within {ms} ms, and its schema is the one that this version needs.")
-    return HealthCheck(N("Store"), level, text, {"ms": max(1, round(took * 1000))})
+    text = N("Responds within {ms} ms. The schema is up to date.")
+    return HealthCheck(N("Database"), level, text, {"ms": max(1, round(took * 1000))})
 
 
 def _check_clock(asked: RequestContext) -> HealthCheck:
     apart = abs(asked.whole.now() - asked.clock.now()) / MICROS
     if apart > _MAX_CLOCK_SKEW:
-        text = N("The store's clock and this machine's are {s} s apart. The store's decides.")
+        text = N("The clocks of the database and of this machine differ by {s} s. The database clock is used.")
         return HealthCheck(N("Clock"), "warn", text, {"s": round(apart)})
-    return HealthCheck(N("Clock"), "good", N("This machine's clock agrees with the store's."), {})
+    return HealthCheck(N("Clock"), "good", N("The clock of this machine matches the database clock."), {})
 
 
 async def _check_workers(asked: RequestContext) -> HealthCheck:
     live = sum(each.live for each in await list_worker_statuses(asked))
     if live:
-        return HealthCheck(N("Workers"), "good", N("{n} worker is alive.|{n} workers are alive."), {"n": live})
-    return HealthCheck(N("Workers"), "bad", N("No worker is alive: runs are accepted, and wait."), {})
+        return HealthCheck(N("Workers"), "good", N("{n} worker is running.|{n} workers are running."), {"n": live})
+    return HealthCheck(N("Workers"), "bad", N("No worker is running. New runs wait in the queue."), {})
 
 
 async def _check_workflows(asked: RequestContext) -> list[HealthCheck]:
     found = []
     for each in await list_known_workflows(asked):
         if each.unclaimable:
-            text = N("{n} due run of {name}: no live worker has it.|{n} due runs of {name}: no live worker has it.")
+            text = N("{n} due run of {name} has no worker.|{n} due runs of {name} have no worker.")
             found.append(HealthCheck(N("Workflows"), "bad", text, {"n": each.unclaimable, "name": each.name}))
         if each.paused_by:
             text = N("{name} was paused by {who}.")
             found.append(HealthCheck(N("Workflows"), "warn", text, {"name": each.name, "who": each.paused_by}))
-    return found or [HealthCheck(N("Workflows"), "good", N("None is paused, and each can be taken."), {})]
+    return found or [HealthCheck(N("Workflows"), "good", N("All workflows are active."), {})]
 
 
 async def _check_late_runs(asked: RequestContext) -> HealthCheck:
@@ -141,6 +141,6 @@ async def _check_late_runs(asked: RequestContext) -> HealthCheck:
     now = asked.whole.now()
     waits = [now - since for _, since in await list_oldest_due_runs(asked)]
     if waits and max(waits) > _LATE_AFTER * MICROS:
-        text = N("A due run has waited for {s} s. Add workers, or let each do more at a time.")
-        return HealthCheck(N("Late runs"), "bad", text, {"s": round(max(waits) / MICROS)})
-    return HealthCheck(N("Late runs"), "good", N("No due run has waited for more than a minute."), {})
+        text = N("A due run has waited {s} s. Add workers, or raise their concurrency.")
+        return HealthCheck(N("Overdue runs"), "bad", text, {"s": round(max(waits) / MICROS)})
+    return HealthCheck(N("Overdue runs"), "good", N("No run has been overdue for more than a minute."), {})

@@ -104,12 +104,13 @@ class MenuEntry(msgspec.Struct, frozen=True, gc=False):
     icon: str
     group: str
     needs: Permission = Permission.LOOK
+    hint: str = ""
 
 
-_WATCH, _SET_UP = N("Watch"), N("Set up")
+_WATCH, _SET_UP = N("Monitor"), N("Configure")
 MENU = (
     MenuEntry("/", N("Overview"), "pulse", _WATCH),
-    MenuEntry("/admin/dlq", N("Dead letters"), "letter", _WATCH),
+    MenuEntry("/admin/dlq", N("Failures"), "letter", _WATCH, hint=N("Technical name: dead letters")),
     MenuEntry("/runs", N("Runs"), "run", _WATCH),
     MenuEntry("/circuits", N("Circuits"), "circuit", _WATCH),
     MenuEntry("/workers", N("Workers"), "worker", _WATCH),
@@ -117,7 +118,7 @@ MENU = (
     MenuEntry("/workflows", N("Workflows"), "flow", _SET_UP),
     MenuEntry("/policies", N("Policies"), "policy", _SET_UP),
     MenuEntry("/members", N("Members"), "people", _SET_UP, Permission.MANAGE_PEOPLE),
-    MenuEntry("/audit", N("Audit"), "log", _SET_UP),
+    MenuEntry("/audit", N("Audit log"), "log", _SET_UP),
     MenuEntry("/health", N("Health"), "health", _SET_UP),
 )
 
@@ -166,7 +167,7 @@ _environment.globals |= {
     "P": Permission,
     "labels": labels,
     "KINDS": labels.KINDS,
-    "MENDED_BY_EDIT": FIXABLE_BY_EDIT,
+    "FIXABLE_BY_EDIT": FIXABLE_BY_EDIT,
     "moment": to_datetime,
 }
 
@@ -349,31 +350,31 @@ def _make_response(request: Request, text: str, status: int) -> Response:
 
 log = logging.getLogger("redrive.server")
 ERROR_TITLES = {
-    403: N("You may not do that"),
-    404: N("There is no such thing here"),
-    409: N("It has moved on"),
-    413: N("That is too large"),
-    422: N("That does not fit"),
+    403: N("You don't have permission"),
+    404: N("Not found"),
+    409: N("This has changed since you opened it"),
+    413: N("Too large"),
+    422: N("That isn't valid"),
     429: N("Too many requests"),
-    500: N("Something went wrong here"),
-    503: N("The store does not answer"),
+    500: N("Something went wrong"),
+    503: N("The database is not responding"),
 }
 _BACK_LABELS = {
-    "/admin/dlq": N("Back to the dead letter"),
-    "/admin/bulk-replays": N("Back to the decision on many"),
+    "/admin/dlq": N("Back to the failure"),
+    "/admin/bulk-replays": N("Back to the bulk action"),
     "/runs": N("Back to the run"),
 }
 """Where to go from something that could not be done, by what it was to be done to."""
 
 _SUBJECT_PATTERN = re.compile(rf"({'|'.join(_BACK_LABELS)})/([^/]+)/.+")
 _ERROR_HELP = {
-    403: N("Somebody with a higher role can do it, or give you that role under Members."),
-    404: N("It may have been removed, or it belongs to another tenant. Nothing was changed."),
-    409: N("Somebody else was faster. Look at what it is now, then decide again."),
-    422: N("Nothing was changed. Go back, correct it and send it again."),
-    429: N("Wait a moment, then load the page again."),
-    500: N("Nothing is lost. The server's log has the details."),
-    503: N("Nothing is lost. Load the page again in a moment."),
+    403: N("Ask an administrator: they can do this, or give you the role under Members."),
+    404: N("It may have been removed, or it belongs to another tenant."),
+    409: N("Check the current state, then decide again."),
+    422: N("Nothing was changed. Go back, correct it and try again."),
+    429: N("Wait a moment, then reload the page."),
+    500: N("No data was lost. Details are in the server log."),
+    503: N("No data was lost. Reload the page in a moment."),
 }
 
 
@@ -438,7 +439,7 @@ async def _render_error(request: Request, status: int, detail: Reason | str, *, 
         "fault.html",
         status=status,
         code=status,
-        title=ERROR_TITLES.get(status, N("The request was refused")),
+        title=ERROR_TITLES.get(status, N("Request refused")),
         detail=detail,
         help=_ERROR_HELP.get(status),
         role=role,

@@ -122,7 +122,7 @@ async def _render_replay(
         text="" if flat is not None else await _format_input(wish, shown),
         hidden=bool(find_masked_paths(shown)),
         editable=wish.mode in EDITABLE_MODES,
-        mends=found.code in FIXABLE_BY_EDIT,
+        fixable=found.code in FIXABLE_BY_EDIT,
         path=LETTERS_PATH,
     )
 
@@ -169,24 +169,24 @@ class RetryMode(msgspec.Struct, frozen=True, gc=False):
 
 RETRY_MODES = {
     "from_failed": RetryMode(
-        N("Retry from the failed step"),
-        N("Same run. What succeeded is kept; the failed step is tried again, and then the rest follows."),
-        N("Retry from the failed step"),
+        N("Resume from the failed step"),
+        N("Completed steps are kept. The failed step runs again, then the remaining steps."),
+        N("Resume from the failed step"),
     ),
     "full": RetryMode(
-        N("Retry the whole run"),
-        N("A new run with the same input. Every step is done again, with the keys of the first time."),
+        N("Start over as a new run"),
+        N("A new run executes all steps. This run stays as it is."),
         N("Start it anew"),
     ),
     "skip_failed": RetryMode(
-        N("Skip the failed step"),
-        N("Same run. The failed step is not called; what you give here is taken for its result."),
+        N("Skip this step"),
+        N("Enter the result this step should have returned. The run continues without running it."),
         N("Skip the step"),
         "skip",
     ),
     "rollback": RetryMode(
         N("Roll back"),
-        N("What the run did is undone, the last step first. Afterwards it can no longer be retried."),
+        N("Completed steps are rolled back in reverse order. The run can no longer be retried."),
         N("Roll it back"),
         "undo",
     ),

@@ -37,9 +37,9 @@ runs_routes = make_page_router()
 _S = RunStatus
 RUN_KINDS: dict[str, tuple[str, tuple[RunStatus, ...]]] = {
     "": (N("All"), ()),
-    "going": (N("Under way"), (_S.PENDING, _S.RUNNING)),
-    "waiting": (N("Waiting for something"), (_S.SLEEPING,)),
-    "person": (N("Waiting for a person"), (_S.DLQ_PENDING, _S.PARTIAL)),
+    "going": (N("In progress"), (_S.PENDING, _S.RUNNING)),
+    "waiting": (N("Waiting"), (_S.SLEEPING,)),
+    "person": (N("Needs attention"), (_S.DLQ_PENDING, _S.PARTIAL)),
     "back": (N("Rolled back"), (_S.COMPENSATING, _S.COMPENSATED)),
     "good": (N("Succeeded"), (_S.SUCCESS,)),
     "bad": (N("Failed"), (_S.FAILED, _S.TIMED_OUT)),
