@@ -128,7 +128,7 @@ async def _take_workflow_snapshot(view: DeskStore, workflows: Sequence[str]) -> 
 
 
 class _Stream:
-    """One open stream. Hints that were not sent yet are merged into one."""
+    """An open stream. Hints that were not sent yet are merged into one."""
 
     def __init__(self) -> None:
         self._changed: set[str] = set()

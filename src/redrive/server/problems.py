@@ -16,7 +16,7 @@ from fastapi.exceptions import HTTPException, RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
-from redrive.errors import RedriveError
+from redrive.errors import NotFound, RedriveError
 from redrive.reasons import Reason, ReasonCode
 from redrive.server.contract import ERROR_KINDS, HTTP_PROBLEMS
 
@@ -148,7 +148,8 @@ async def _handle_validation_error(request: Request, error: Exception) -> JSONRe
     assert isinstance(error, RequestValidationError)
     found = error.errors()
     if any(each["loc"][:1] == ("path",) for each in found):
-        return make_problem_response(404, "not_found", "There is no such thing", "the path contains an invalid id")
+        kind = ERROR_KINDS[NotFound]
+        return make_problem_response(kind.status, kind.code, kind.title, "the path contains an invalid id")
     if any(each["type"] == "json_invalid" for each in found):
         return make_problem_response(400, *HTTP_PROBLEMS[400], "the body is not JSON")
     faults = [Fault(place=_format_location(each["loc"]), reason=_describe_fault(each)) for each in found[:20]]

@@ -351,7 +351,7 @@ def make_operator(who: str) -> Principal:
 
 
 async def create_first_owner(store: Store, clock: Clock, email: str) -> str | None:
-    """Create the first owner if there is no user yet; return an invitation code."""
+    """Create the first owner, unless a user exists; return an invitation code."""
     if await store.accounts.users(None):
         return None
     access = AccountAdmin(store.accounts, clock, make_operator("first start"))

@@ -192,7 +192,7 @@ def plot_sparkline(values: Sequence[float], *, width: float = 120, height: float
 
 
 class Column(msgspec.Struct, frozen=True, gc=False):
-    """One column of a chart: a lower part, and an upper part on top of it."""
+    """A column of a chart: a lower part, and an upper part on top of it."""
 
     x: float
     width: float
@@ -239,7 +239,7 @@ class Bar(msgspec.Struct, frozen=True, gc=False):
 
 
 class WaterfallRow(msgspec.Struct, frozen=True):
-    """One entry of the journal with the bars of its attempts."""
+    """An entry of the journal with the bars of its attempts."""
 
     step: StepRecord
     bars: tuple[Bar, ...]

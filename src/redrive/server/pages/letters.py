@@ -131,7 +131,7 @@ def describe_outcome(letter: DeadLetter) -> OutcomeDisplay | None:
 
 
 class HistoryEntry(msgspec.Struct, frozen=True):
-    """One action on a failure: a line of the audit log, or a replay with its outcome."""
+    """An action on a failure: a line of the audit log, or a replay with its outcome."""
 
     at: datetime
     by: str

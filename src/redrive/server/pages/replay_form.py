@@ -29,7 +29,7 @@ _RESULT_EXAMPLE, _OBJECT_EXAMPLE, _POLICY_EXAMPLE = '"payment 7"', '{"order": 7}
 
 
 class FormField(msgspec.Struct, frozen=True):
-    """One value of an input with its path. A list is one value, which is edited as JSON."""
+    """A value of an input with its path. A list is one value, which is edited as JSON."""
 
     path: tuple[str, ...]
     value: Any
@@ -130,7 +130,7 @@ def fill_fields(value: Any, found: list[FormField], texts: Mapping[str, str]) ->
 
 
 class ReplayForm(msgspec.Struct, frozen=True, kw_only=True):
-    """One replay as it was typed. `input` is None if it was not changed; `typed` is its JSON text."""
+    """A replay as it was typed. `input` is None if it was not changed; `typed` is its JSON text."""
 
     mode: ReplayMode = ReplayMode.FROM_FAILED
     from_step: int | None = None
