@@ -91,7 +91,7 @@ def test_causes_lead_to_letters_and_filters_are_in_the_address(shop: World) -> N
     with of_role(shop, "VIEWER") as client:
         causes = client.get("/admin/dlq").text
         assert len(rows(causes)) == 1
-        assert "Replay" not in Looked(causes).text
+        assert "Retry" not in Looked(causes).text
         link = re.search(r'href="/app(/admin/dlq\?fingerprint=[^"]+)"', causes)
         assert link
         first = client.get(link[1] + "&limit=50").text
@@ -332,7 +332,7 @@ def test_notes_and_closing_are_done_once_and_told(shop: World) -> None:
         assert page.count("asked the bank") == 1
         assert "token:STAFF" in page
         assert "monday" in page
-        assert "Resolve" not in page
+        assert "Mark as resolved" not in page
         assert staff.post(f"{path}/resolve").status_code == 403
         assert staff.post(f"{path}/comment", data={"text": " "}).status_code == 422
     with of_role(shop, "ADMIN", "initech") as admin:
@@ -343,7 +343,7 @@ def test_notes_and_closing_are_done_once_and_told(shop: World) -> None:
         assert "paid by hand" in page
         assert admin.post(f"{path}/ignore").status_code == 409
         assert f'href="/app{path}/replay"' not in admin.get(path).text, "which always ends in a refusal"
-        link = re.search(r'href="/app(/runs/[^"]+)"[^>]*>(?:(?!</a>).)*Retry its run', admin.get(path).text)
+        link = re.search(r'href="/app(/runs/[^"]+)"[^>]*>(?:(?!</a>).)*Retry the run', admin.get(path).text)
         assert link
         assert "Will run again" in admin.get(link[1]).text
 
@@ -444,7 +444,7 @@ def test_many_are_replayed_after_a_look_and_at_most_once(shop: World) -> None:
         assert client.post(f"{path}/stop").status_code == 303
         stopped = Looked(client.get(path).text).text
         assert "Stopped" in stopped
-        assert "1 not processed" in stopped
+        assert "1 Not processed" in stopped
         assert "Queued" not in stopped
         assert "Waiting" not in stopped, "nothing will happen to it any more"
         listed = Looked(viewer.get("/admin/bulk-replays").text).text

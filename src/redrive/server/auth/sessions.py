@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from typing import NoReturn
 
 import msgspec
 
@@ -29,7 +28,7 @@ from redrive.server.auth.secrets import (
     parse_api_key,
 )
 from redrive.settings import API_PREFIX
-from redrive.store.account_records import MemberRow, SessionRow, TokenKind, UserRow, token_invalid_reason
+from redrive.store.account_records import SessionRow, TokenKind, UserRow, token_invalid_reason
 from redrive.store.port import Store
 
 SESSION_LIFETIME = 12 * 3600
@@ -94,8 +93,17 @@ class Sessions:
         known = await self._store.accounts.users_by_email(login.email.lower())
         proven = [user for user in await self._authenticate(known, login) if user.disabled_at is None]
         if not proven:
-            await self._refuse(known, login.place)
-        user, member = self._choose_member(proven, login.tenant)
+            for user in known:
+                for member in user.members:
+                    await self._write_audit(AuditEvent.USER_REFUSED, member.tenant, user.email, login.place)
+            raise NotSignedIn(_SIGN_IN_REFUSED)
+        active = [(user, member) for user in proven for member in user.members if member.active]
+        active = [(user, member) for user, member in active if login.tenant in (None, member.tenant)]
+        if not active:
+            raise NotSignedIn(_SIGN_IN_REFUSED)
+        if len(active) > 1:
+            raise TenantChoiceNeeded(sorted(member.tenant for _, member in active))
+        user, member = active[0]
         who = Principal(who=user.email, tenant=member.tenant, role=member.role, payloads=member.payloads, user=user.id)
         if login.new_password is not None:
             await AccountAdmin(self._store.accounts, self._clock, who).set_password(user, login.new_password)
@@ -141,23 +149,6 @@ class Sessions:
         if not await accounts.revoke_token(row.id, row.tenant, line):
             return []
         return [replace(user, members=tuple(each for each in user.members if each.tenant == row.tenant))]
-
-    def _choose_member(self, proven: Sequence[UserRow], tenant: str | None) -> tuple[UserRow, MemberRow]:
-        active = [
-            (user, each) for user in proven for each in user.members if each.active and tenant in (None, each.tenant)
-        ]
-        if not active:
-            raise NotSignedIn(_SIGN_IN_REFUSED)
-        if len(active) > 1:
-            raise TenantChoiceNeeded(sorted(member.tenant for _, member in active))
-        return active[0]
-
-    async def _refuse(self, known: Sequence[UserRow], place: str) -> NoReturn:
-        """Refuse a sign-in, and write it to the audit log of each tenant that has the email."""
-        for user in known:
-            for member in user.members:
-                await self._write_audit(AuditEvent.USER_REFUSED, member.tenant, user.email, place)
-        raise NotSignedIn(_SIGN_IN_REFUSED)
 
     async def _write_audit(self, event: AuditEvent, tenant: str, email: str, place: str) -> None:
         line = self._make_audit(event, tenant, email, by=email)

@@ -282,9 +282,10 @@ class _Scale(msgspec.Struct, frozen=True):
 def plot_waterfall(steps: Sequence[StepRecord], *, begin: datetime | None = None, now: datetime) -> Waterfall:
     """Return the entries of a run on a time scale. Those that have not ended last until now."""
     first = min((step.began_at for step in steps), default=begin or now)
-    start, end = min(begin or first, first), now
-    if steps:
-        end = max(_find_end(step, now) for step in steps)
+    start = min(begin or first, first)
+    ends = [attempt.ended_at or now for step in steps for attempt in step.attempts]
+    ends += [step.ended_at or (step.began_at if step.kind in EXECUTED_KINDS else now) for step in steps]
+    end = max(ends, default=now)
     seconds = max((end - start).total_seconds(), 0.001)
     scale = _Scale(start, seconds)
     waited = (first - start).total_seconds()
@@ -293,11 +294,6 @@ def plot_waterfall(steps: Sequence[StepRecord], *, begin: datetime | None = None
     ticks = (Tick(CHART_WIDTH * number * gap / seconds, number * gap) for number in range(1, int(seconds / gap) + 1))
     rows = tuple(_plot_row(step, scale, now) for step in steps)
     return Waterfall(rows=rows, ticks=tuple(islice(ticks, 8)), queued=queued, seconds=seconds)
-
-
-def _find_end(step: StepRecord, now: datetime) -> datetime:
-    last = max((attempt.ended_at or now for attempt in step.attempts), default=step.began_at)
-    return max(step.ended_at or (last if step.kind in EXECUTED_KINDS else now), last)
 
 
 def _plot_row(step: StepRecord, scale: _Scale, now: datetime) -> WaterfallRow:

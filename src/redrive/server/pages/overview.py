@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from importlib.metadata import version
 from typing import Any
 
@@ -61,59 +62,48 @@ async def show_health(request: Request, context: Context) -> Response:
     return await render_page(
         request,
         "health.html",
-        checks=[
-            await _check_store(context),
-            _check_clock(context),
-            await _check_workers(context),
-            *await _check_workflows(context),
-            await _check_late_runs(context),
-        ],
+        checks=[check async for check in _run_checks(context)],
         version=version("redrive"),
         store=type(context.whole).__module__.split(".")[2],
         where=context.service.redactor.text(context.service.app.settings.url) if owner else None,
     )
 
 
-async def _check_store(context: RequestContext) -> Check:
+async def _run_checks(context: RequestContext) -> AsyncIterator[Check]:
     begun = context.clock.monotonic()
     await context.view.paused()
     took = context.clock.monotonic() - begun
     text = N("Responds within {ms} ms. The schema is up to date.")
-    return N("Database"), "good" if took < _SLOW_STORE else "warn", text, {"ms": max(1, round(took * 1000))}
+    yield N("Database"), "good" if took < _SLOW_STORE else "warn", text, {"ms": max(1, round(took * 1000))}
 
-
-def _check_clock(context: RequestContext) -> Check:
     skew = abs(context.whole.now() - context.clock.now()) / MICROS
     if skew > _MAX_CLOCK_SKEW:
         text = N("The clocks of the database and of this machine differ by {s} s. The database clock is used.")
-        return N("Clock"), "warn", text, {"s": round(skew)}
-    return N("Clock"), "good", N("The clock of this machine matches the database clock."), {}
+        yield N("Clock"), "warn", text, {"s": round(skew)}
+    else:
+        yield N("Clock"), "good", N("The clock of this machine matches the database clock."), {}
 
+    if live := sum(worker.live for worker in await list_worker_statuses(context)):
+        yield N("Workers"), "good", N("{n} worker is running.|{n} workers are running."), {"n": live}
+    else:
+        yield N("Workers"), "bad", N("No worker is running. New runs wait in the queue."), {}
 
-async def _check_workers(context: RequestContext) -> Check:
-    live = sum(worker.live for worker in await list_worker_statuses(context))
-    if live:
-        return N("Workers"), "good", N("{n} worker is running.|{n} workers are running."), {"n": live}
-    return N("Workers"), "bad", N("No worker is running. New runs wait in the queue."), {}
-
-
-async def _check_workflows(context: RequestContext) -> list[Check]:
-    found: list[Check] = []
-    for workflow in await list_known_workflows(context):
+    workflows = await list_known_workflows(context)
+    for workflow in workflows:
         if workflow.unclaimable:
             text = N("{n} due run of {name} has no worker.|{n} due runs of {name} have no worker.")
-            found.append((N("Workflows"), "bad", text, {"n": workflow.unclaimable, "name": workflow.name}))
+            yield N("Workflows"), "bad", text, {"n": workflow.unclaimable, "name": workflow.name}
         if workflow.paused_by:
             values = {"name": workflow.name, "who": workflow.paused_by}
-            found.append((N("Workflows"), "warn", N("{name} was paused by {who}."), values))
-    return found or [(N("Workflows"), "good", N("All workflows are active."), {})]
+            yield N("Workflows"), "warn", N("{name} was paused by {who}."), values
+    if not any(workflow.unclaimable or workflow.paused_by for workflow in workflows):
+        yield N("Workflows"), "good", N("All workflows are active."), {}
 
-
-async def _check_late_runs(context: RequestContext) -> Check:
     # The oldest hundred runs are enough: if they are not overdue, no other run is.
     now = context.whole.now()
-    waits = [now - since for _, since in await list_oldest_due_runs(context)]
-    if waits and max(waits) > _LATE_AFTER * MICROS:
+    longest = max((now - since for _, since in await list_oldest_due_runs(context)), default=0)
+    if longest > _LATE_AFTER * MICROS:
         text = N("A due run has waited {s} s. Add workers, or raise their concurrency.")
-        return N("Overdue runs"), "bad", text, {"s": round(max(waits) / MICROS)}
-    return N("Overdue runs"), "good", N("No run has been overdue for more than a minute."), {}
+        yield N("Overdue runs"), "bad", text, {"s": round(longest / MICROS)}
+    else:
+        yield N("Overdue runs"), "good", N("No run has been overdue for more than a minute."), {}

@@ -7,7 +7,6 @@ from fastapi.responses import Response
 
 from redrive.core.roles import Permission
 from redrive.core.states import EXECUTED_KINDS, FINAL_RUN_STATUSES, RunStatus
-from redrive.desk.models import Run
 from redrive.desk.saved_views import FILTER_FIELDS, ListName
 from redrive.server.pages import lists
 from redrive.server.pages.display import plot_waterfall
@@ -69,15 +68,7 @@ async def list_runs(request: Request, context: Context) -> Response:
         kinds=RUN_KINDS,
         ranges=lists.TIME_RANGES,
         workflows=[item.name for item in await context.view.workflows()],
-        took=_compute_duration,
     )
-
-
-def _compute_duration(run: Run) -> float | None:
-    """Return the seconds from the start of a run to its end."""
-    if run.finished_at is None:
-        return None
-    return (run.finished_at - (run.started_at or run.created_at)).total_seconds()
 
 
 @run_routes.get("/runs/{id}", **requires(Permission.LOOK))
