@@ -301,6 +301,7 @@ class ReasonCode(StrEnum):
     JSON_TOO_DEEP = "json_too_deep"
     JSON_NUMBER_TOO_LONG = "json_number_too_long"
     JSON_NUMBER_TOO_LARGE = "json_number_too_large"
+    JSON_TOO_MANY_DIGITS = "json_too_many_digits"
     JSON_TOO_MANY_KEYS = "json_too_many_keys"
     JSON_TOO_MANY_CONTAINERS = "json_too_many_containers"
     JSON_TOO_MANY_VALUES = "json_too_many_values"

@@ -378,6 +378,7 @@ _TEXTS: dict[str, str] = {
     ReasonCode.JSON_TOO_DEEP: "it is nested too deep to be read; store it flat or pass a reference",
     ReasonCode.JSON_NUMBER_TOO_LONG: "a number has too many digits; write it as a text",
     ReasonCode.JSON_NUMBER_TOO_LARGE: ("{number} is larger than any number that can be stored; write it as a text"),
+    ReasonCode.JSON_TOO_MANY_DIGITS: "a number in JSON may have at most {most} digits: send a longer one as a text",
     ReasonCode.JSON_TOO_MANY_KEYS: "JSON may have at most {most:,} keys",
     ReasonCode.JSON_TOO_MANY_CONTAINERS: "JSON may have at most {most:,} objects and arrays",
     ReasonCode.JSON_TOO_MANY_VALUES: "JSON may have at most {most:,} values",

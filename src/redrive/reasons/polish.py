@@ -413,6 +413,7 @@ _TEXTS: dict[str, str] = {
     ReasonCode.JSON_TOO_DEEP: "zagnieżdżenie jest zbyt głębokie; zapisz to płasko albo przekaż odwołanie",
     ReasonCode.JSON_NUMBER_TOO_LONG: "liczba ma za dużo cyfr; zapisz ją jako tekst",
     ReasonCode.JSON_NUMBER_TOO_LARGE: "{number} to więcej, niż da się zapisać; zapisz to jako tekst",
+    ReasonCode.JSON_TOO_MANY_DIGITS: "liczba w JSON może mieć najwyżej {most} cyfr: dłuższą wyślij jako tekst",
     ReasonCode.JSON_TOO_MANY_KEYS: "JSON może mieć najwyżej {most:,} kluczy",
     ReasonCode.JSON_TOO_MANY_CONTAINERS: "JSON może mieć najwyżej {most:,} obiektów i tablic",
     ReasonCode.JSON_TOO_MANY_VALUES: "JSON może mieć najwyżej {most:,} wartości",

@@ -121,7 +121,7 @@ def find_json_excess(body: bytes, most: JsonLimits) -> Reason | None:
         containers += brackets.count(b"[") + brackets.count(b"{")
         # Reading and writing a number takes time that grows with the square of its digits.
         if long_number.search(tail + bare):
-            return Reason(ReasonCode.JSON_NUMBER_TOO_LONG)
+            return Reason(ReasonCode.JSON_TOO_MANY_DIGITS, most=most.digits)
         tail = (tail + bare)[-most.digits :]
         if keys > most.keys:
             return Reason(ReasonCode.JSON_TOO_MANY_KEYS, most=most.keys)

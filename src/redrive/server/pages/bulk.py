@@ -87,7 +87,7 @@ async def list_bulk(request: Request, context: Context) -> Response:
     """Show the bulk actions, newest first."""
     cursor = request.query_params.get("cursor")
     found = await context.desk.dlq.sets(limit=25, cursor=cursor, tenant=context.one_tenant)
-    return await render_page(request, "sets.html", sets=found, path=BULK_PATH)
+    return await render_page(request, "bulk_list.html", sets=found, path=BULK_PATH)
 
 
 @bulk_routes.get(BULK_PATH + "/new", **requires(Permission.DECIDE))
@@ -154,7 +154,7 @@ async def _render_plan(
         plan, wrong = await _preview_sample(context, selection, replay)
     return await render_page(
         request,
-        "set_new.html",
+        "bulk_new.html",
         status=422 if wrong or replay.unread or unconfirmed or rate.wrong else 200,
         selection=selection,
         total=selection.total,
@@ -226,7 +226,7 @@ async def _render_bulk(request: Request, context: RequestContext, id: str, rate:
     current = RateInput() if found.rate is None else _make_rate_input(parse_rate(found.rate))
     return await render_page(
         request,
-        "set.html",
+        "bulk.html",
         status=422 if rate is not None else 200,
         set=found,
         rate=rate or current,

@@ -376,7 +376,7 @@ async def _show_error(request: Request, error: Exception) -> Response:
     subject = _SUBJECT_PATTERN.fullmatch(path) if status in (409, 422) else None
     response = await render_page(
         request,
-        "fault.html",
+        "error.html",
         status=status,
         code=status,
         title=title,

@@ -179,7 +179,7 @@ async def _render_retry(
         wrong = Reason.of_error(error)
     return await render_page(
         request,
-        "again.html",
+        "retry.html",
         status=422 if wrong else 200,
         run=run,
         way=way,
