@@ -69,18 +69,18 @@ def test_a_set_is_held_up_and_let_go_on_and_a_filter_is_kept_with_the_keyboard(l
     page.goto(f"/app/admin/bulk-replays/{looking.shop.ids['slow_set']}")
     page.get_by_role("button", name="Pause").press("Enter")
     expect(page.get_by_text(f"Paused by {ACCOUNTANT}")).to_be_visible()
-    page.locator("summary", has_text="Change how fast").press("Enter")
-    page.get_by_label("At most").fill("1,200")
+    page.locator("summary", has_text="Change rate").press("Enter")
+    page.get_by_label("Limit", exact=True).fill("1,200")
     assert complaints(page) == []
-    page.get_by_label("At most").press("Enter")
-    expect(page.get_by_text("at most 1\u202f200 an hour")).to_be_visible()
-    page.get_by_role("button", name="Go on").press("Enter")
+    page.get_by_label("Limit", exact=True).press("Enter")
+    expect(page.get_by_text("at most 1\u202f200 per hour")).to_be_visible()
+    page.get_by_role("button", name="Resume").press("Enter")
     expect(page.get_by_role("button", name="Pause")).to_be_visible()
     page.goto("/app/runs?kind=person")
     page.locator("summary", has_text="Save this view").press("Enter")
     assert complaints(page) == []
-    page.get_by_label("Its name").fill("Every morning")
-    page.get_by_label("Its name").press("Enter")
+    page.get_by_label("Name").fill("Every morning")
+    page.get_by_label("Name").press("Enter")
     view = page.get_by_role("link", name="Every morning")
     expect(view).to_have_attribute("aria-current", "true")
     page.goto("/app/runs")
@@ -107,7 +107,7 @@ def test_nobody_sees_what_another_tenant_has(looking: Looking) -> None:
     visitor.goto("/app/runs")
     expect(visitor.locator("#runs tbody tr")).to_have_count(2)
     visitor.goto(f"/app/runs/{looking.shop.ids['good']}")
-    expect(visitor.get_by_role("heading", name="There is no such thing here")).to_be_visible()
+    expect(visitor.get_by_role("heading", name="Not found")).to_be_visible()
 
 
 POST = """([path, data]) => fetch('/api/v1/' + path, {method: 'POST', body: JSON.stringify(data),
@@ -182,17 +182,17 @@ def test_content_that_bites_is_only_text(looking: Looking) -> None:
         assert overflow(page) == 0
         page.set_viewport_size(PHONE)
         assert overflow(page) == 0
-    expect(page.get_by_role("button", name="Replay 1 dead letter of hostile")).to_be_visible()
+    expect(page.get_by_role("button", name="Retry", exact=True)).to_be_visible()
     for path in ("/app/runs/{hostile}", "/app/admin/dlq/dl-{hostile}"):
         page.goto(path.format(**looking.shop.ids))
         size = page.evaluate("document.documentElement.outerHTML.length")
         assert size < 400_000, "of a megabyte of input the page shows a beginning"
         page.locator("summary", has_text="Input of hostile").click()
         expect(page.get_by_role("region", name="Input of hostile")).to_contain_text(SCRIPT)
-        page.get_by_text("Stack of attempt 1").click()
-        stack = page.get_by_role("region", name="Stack of attempt 1")
+        page.get_by_text("Stack trace of attempt 1").click()
+        stack = page.get_by_role("region", name="Stack trace of attempt 1")
         assert stack.inner_text().count("_deeper") > 100
         assert stack.evaluate("it => it.scrollHeight > it.clientHeight"), "500 lines scroll in their place"
         assert overflow(page) == 0
-    page.get_by_role("link", name="Correct and replay").click()
-    expect(page.get_by_role("heading", level=1, name="Replay bite")).to_be_visible()
+    page.get_by_role("link", name="Correct and retry").click()
+    expect(page.get_by_role("heading", level=1, name="Retry bite")).to_be_visible()

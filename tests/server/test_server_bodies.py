@@ -69,7 +69,7 @@ def test_an_anonymous_body_has_few_keys_and_fields(world: World) -> None:
         "text/html; charset=utf-8"
     )
     problem = anonymous.post(login, content="a=1&" * 100 + "a=1", headers=FORM).json()
-    assert problem["detail"] == "a form may have 100 fields here"
+    assert problem["detail"] == "the form has too many fields: send at most 100"
 
 
 def test_a_known_body_has_bounded_keys_containers_values_and_names(world: World) -> None:

@@ -137,7 +137,7 @@ async def test_one_holder_has_so_many_streams_and_no_more() -> None:
     for stream in held:
         hub.check("ann")
         assert await anext(stream)
-    with pytest.raises(ProblemError, match="you have 2 streams open"):
+    with pytest.raises(ProblemError, match="the limit is 2: close one"):
         hub.check("ann")
     hub.check("bob")
     await held[0].aclose()  # type: ignore[attr-defined]

@@ -296,7 +296,7 @@ _TEXTS: dict[str, str] = {
     # why another request is refused
     ReasonCode.POLICY_NEEDED: "expected a RetryPolicy, not {given}",
     ReasonCode.POLICY_TARGET_NEEDED: "name the workflow or the step that the policy is for, or both",
-    ReasonCode.POLICY_NOT_FOUND: "no policy is stored for this target",
+    ReasonCode.POLICY_NOT_FOUND: "no policy is stored for this workflow and step",
     ReasonCode.POLICY_INVALID: "the retry policy is invalid: {why}",
     ReasonCode.CIRCUIT_UNKNOWN: (
         "circuit {circuit!r} of tenant {tenant!r} has no recorded state, so calls pass through it. `list` shows the "
@@ -309,7 +309,9 @@ _TEXTS: dict[str, str] = {
     ReasonCode.RULE_URL_REFUSED: (
         "{why} That is for URLs in the code; a stored rule names a channel that the code registers."
     ),
-    ReasonCode.RULE_NOT_FOUND: "no rule is stored for this target",
+    ReasonCode.RULE_NOT_FOUND: "no notification rule is stored for this workflow",
+    ReasonCode.WORKFLOW_NOT_FOUND: "there is no workflow {workflow!r}",
+    ReasonCode.ACTION_UNKNOWN: "there is no action {given}; there are {known:list}",
     ReasonCode.MESSAGE_NOT_FOUND: "message {id} does not exist; delivered messages are kept for a day",
     ReasonCode.MESSAGE_SINK_UNKNOWN: "message {id} has no delivery[ to sink {sink!r}]; its sinks are: {known}",
     ReasonCode.MESSAGE_OVER: "message {id} is finished: {ended}",
@@ -320,6 +322,53 @@ _TEXTS: dict[str, str] = {
     ReasonCode.SCHEDULE_NOT_FOUND: (
         "workflow {workflow!r} has no schedule {schedule!r} for tenant {tenant!r}; its schedules are: {known}"
     ),
+    # why an HTTP request is refused
+    ReasonCode.BODIES_TOO_LARGE: (
+        "too many request bodies are in progress[ for this sender, who may send {limit:,} bytes at a time]: "
+        "repeat the request later"
+    ),
+    ReasonCode.BODY_NOT_UTF8: "the body is not plain UTF-8: send JSON in UTF-8, without a byte order mark",
+    ReasonCode.BODY_TOO_LARGE: "the body is too large: send at most {most:,} bytes here",
+    ReasonCode.BODY_LENGTH_AMBIGUOUS: "the request has Content-Length and Transfer-Encoding: send one of them",
+    ReasonCode.BODY_LENGTH_INVALID: "Content-Length is not a number",
+    ReasonCode.BODY_TOO_SLOW: "the body did not arrive within {seconds:g} s",
+    ReasonCode.BODY_NOT_JSON: "the body is not declared as JSON: send the header Content-Type: application/json",
+    ReasonCode.HEADERS_TOO_LARGE: "headers and query are too large: send at most {most:,} bytes",
+    ReasonCode.QUERY_TOO_LARGE: "the query has too many parameters: send up to {most}, each up to {repeats} times",
+    ReasonCode.FORM_TOO_LARGE: "the form has too many fields: send at most {most:,}",
+    ReasonCode.FORM_UNREADABLE: "the form cannot be read: reload the page and send it again",
+    ReasonCode.FORM_FIELD_UNREADABLE: "field {field} cannot be read: {why}",
+    ReasonCode.CLIENT_GONE: "the client closed the connection",
+    ReasonCode.TOO_MANY_REQUESTS: "too many requests: try again in {seconds} s",
+    ReasonCode.TOO_MANY_STREAMS: "too many streams are open, the limit is {most}: close one",
+    ReasonCode.SERVER_STOPPING: "the server is stopping: connect again",
+    ReasonCode.METRICS_OFF: (
+        "there are no metrics here: install the extra `metrics`, and do not set REDRIVE_METRICS to off"
+    ),
+    ReasonCode.FILE_NOT_FOUND: "there is no such file: reload the page",
+    # why a sign-in or a change of accounts is refused
+    ReasonCode.SIGN_IN_REFUSED: "wrong email, password or code",
+    ReasonCode.PASSWORD_OR_CODE_NEEDED: "enter a password or a code",
+    ReasonCode.PASSWORD_TOO_SHORT: "use at least {least} characters",
+    ReasonCode.PASSWORD_TOO_LONG: "use at most {most:,} characters",
+    ReasonCode.TENANT_CHOICE_NEEDED: "you belong to several tenants: choose one with `tenant`: {tenants:list}",
+    ReasonCode.CREDENTIAL_MISSING: (
+        "the request has no credential: send `Authorization: Bearer TOKEN`, or sign in with POST {path}"
+    ),
+    ReasonCode.CREDENTIAL_INVALID: "the credential is unknown, expired or revoked: sign in, or use another token",
+    ReasonCode.BEARER_NEEDED: "the Authorization header must be `Bearer` and a token",
+    ReasonCode.TENANT_NOT_FOUND: "there is no tenant {name!r}",
+    ReasonCode.OWN_TENANT_KEPT: "you are a member of tenant {name!r}: ask an owner of another tenant to erase it",
+    ReasonCode.USER_NOT_FOUND: "there is no user {id!r}",
+    ReasonCode.USER_AMBIGUOUS: "{email} has an account in several tenants: name the user by id",
+    ReasonCode.USER_EXISTS: "{email} already has an account: give it a role in this tenant instead",
+    ReasonCode.TENANT_HAS_USER: "tenant {tenant!r} has its own account for {email}: change the role of that account",
+    ReasonCode.USER_WITHOUT_TENANT: "this user is not a member of any tenant: give them a role first",
+    ReasonCode.MEMBER_NOT_FOUND: "this user is not a member of this tenant",
+    ReasonCode.EMAIL_INVALID: "this is not an email address: enter one such as ann@example.org",
+    ReasonCode.TOKEN_NOT_FOUND: "there is no token {id!r}",
+    ReasonCode.TOKEN_LIFETIME_INVALID: "a token is valid for one second to ten years",
+    ReasonCode.SECRET_KEY_MISSING: "signed tokens need REDRIVE_SECRET_KEY, which is not set: create an API key instead",
     ReasonCode.KEY_OF_OTHER_CREDENTIAL: (
         "the idempotency key of this start is bound to run {run} by another credential: use that one, a "
         "credential that may see payloads, or a new key (workflow {workflow!r}, tenant {tenant!r})"
@@ -392,6 +441,10 @@ _TEXTS: dict[str, str] = {
     ReasonCode.LONG_TEXT_NEEDED: "{field} must be a text of 1 to {longest:,} characters, not {given}",
     ReasonCode.TAGS_NEEDED: "tags must be a list of words, not {given}",
     ReasonCode.TEXT_UNSTORABLE: "{field} contains a NUL or half a character, which databases cannot store",
+    ReasonCode.INTEGER_NEEDED: "{field} must be a whole number, not {given}",
+    ReasonCode.NUMBER_NEEDED: "{field} must be a number, not {given}",
+    ReasonCode.SINCE_INVALID: "since must be a duration such as 24h, or a date such as 2026-01-31",
+    ReasonCode.COMMENT_NEEDED: "the comment is empty: enter some text",
     ReasonCode.FILTER_VALUE_INVALID: "{field} must be {expected}, not {given}",
     ReasonCode.FILTER_TEXT_EMPTY: "{field} is empty: leave it out to find everything",
     ReasonCode.FILTER_TIME_ZONE_NEEDED: "{field} needs a time zone, for example datetime.now(UTC)",
@@ -421,6 +474,10 @@ _TEXTS: dict[str, str] = {
     ReasonCode.JSON_TOO_DEEP: "the JSON is nested too deep: store it flat or pass a reference",
     ReasonCode.JSON_NUMBER_TOO_LONG: "a number has too many digits; write it as a text",
     ReasonCode.JSON_NUMBER_TOO_LARGE: ("{number} is larger than any number that can be stored; write it as a text"),
+    ReasonCode.JSON_TOO_MANY_DIGITS: "a number in JSON may have at most {most} digits: send a longer one as a text",
+    ReasonCode.JSON_TOO_MANY_KEYS: "JSON may have at most {most:,} keys",
+    ReasonCode.JSON_TOO_MANY_CONTAINERS: "JSON may have at most {most:,} objects and arrays",
+    ReasonCode.JSON_TOO_MANY_VALUES: "JSON may have at most {most:,} values",
     ReasonCode.JSON_NAME_TWICE: "line {line}: {name} is given twice, first in line {first}; keep one",
     ReasonCode.JSON_CONSTANT: "{word} is not JSON; leave it out, or write it as a text",
     # what is wrong with one place of a value

@@ -332,7 +332,7 @@ _TEXTS: dict[str, str] = {
     # why another request is refused
     ReasonCode.POLICY_NEEDED: "oczekiwano RetryPolicy, a nie {given}",
     ReasonCode.POLICY_TARGET_NEEDED: "wskaż przepływ pracy lub krok, których dotyczą zasady ponawiania, albo oba",
-    ReasonCode.POLICY_NOT_FOUND: "dla tego celu nie zapisano polityki",
+    ReasonCode.POLICY_NOT_FOUND: "dla tego przepływu i kroku nie zapisano zasad",
     ReasonCode.POLICY_INVALID: "polityka ponawiania jest nieprawidłowa: {why}",
     ReasonCode.CIRCUIT_UNKNOWN: (
         "bezpiecznik {circuit!r} organizacji {tenant!r} nie ma zapisanego stanu, więc przepuszcza wywołania. `list` "
@@ -349,7 +349,9 @@ _TEXTS: dict[str, str] = {
     ReasonCode.RULE_URL_REFUSED: (
         "{why} To dotyczy adresów w kodzie; zapisana reguła wskazuje kanał zarejestrowany w kodzie."
     ),
-    ReasonCode.RULE_NOT_FOUND: "dla tego celu nie zapisano reguły",
+    ReasonCode.RULE_NOT_FOUND: "dla tego przepływu nie zapisano reguły powiadomień",
+    ReasonCode.WORKFLOW_NOT_FOUND: "nie ma przepływu {workflow!r}",
+    ReasonCode.ACTION_UNKNOWN: "nie ma działania {given}; są {known:list}",
     ReasonCode.MESSAGE_NOT_FOUND: (
         "wiadomość {id} nie istnieje; dostarczone wiadomości są przechowywane przez jeden dzień"
     ),
@@ -362,6 +364,57 @@ _TEXTS: dict[str, str] = {
     ),
     ReasonCode.SCHEDULE_NOT_FOUND: (
         "przepływ pracy {workflow!r} nie ma harmonogramu {schedule!r} dla organizacji {tenant!r}; są: {known}"
+    ),
+    # why an HTTP request is refused
+    ReasonCode.BODIES_TOO_LARGE: (
+        "przetwarzanych jest zbyt wiele treści żądań[ od tego nadawcy, który może wysyłać {limit:,} bajtów "
+        "naraz]: powtórz żądanie później"
+    ),
+    ReasonCode.BODY_NOT_UTF8: "treść nie jest zwykłym UTF-8: wyślij JSON w UTF-8, bez znacznika BOM",
+    ReasonCode.BODY_TOO_LARGE: "treść jest za duża: wyślij najwyżej {most:,} bajtów",
+    ReasonCode.BODY_LENGTH_AMBIGUOUS: "żądanie ma Content-Length i Transfer-Encoding: wyślij tylko jeden z nich",
+    ReasonCode.BODY_LENGTH_INVALID: "Content-Length nie jest liczbą",
+    ReasonCode.BODY_TOO_SLOW: "treść nie dotarła w ciągu {seconds:g} s",
+    ReasonCode.BODY_NOT_JSON: "treści nie oznaczono jako JSON: wyślij nagłówek Content-Type: application/json",
+    ReasonCode.HEADERS_TOO_LARGE: "nagłówki i zapytanie są za duże: wyślij najwyżej {most:,} bajtów",
+    ReasonCode.QUERY_TOO_LARGE: (
+        "zapytanie ma zbyt wiele parametrów: wyślij najwyżej {most}, każdy najwyżej {repeats} razy"
+    ),
+    ReasonCode.FORM_TOO_LARGE: "formularz ma zbyt wiele pól: wyślij najwyżej {most:,}",
+    ReasonCode.FORM_UNREADABLE: "nie można odczytać formularza: odśwież stronę i wyślij ponownie",
+    ReasonCode.FORM_FIELD_UNREADABLE: "nie można odczytać pola {field}: {why}",
+    ReasonCode.CLIENT_GONE: "klient zamknął połączenie",
+    ReasonCode.TOO_MANY_REQUESTS: "zbyt wiele żądań: spróbuj ponownie za {seconds} s",
+    ReasonCode.TOO_MANY_STREAMS: "otwartych jest zbyt wiele strumieni, limit to {most}: zamknij jeden",
+    ReasonCode.SERVER_STOPPING: "serwer się zatrzymuje: połącz się ponownie",
+    ReasonCode.METRICS_OFF: "nie ma tu metryk: zainstaluj dodatek `metrics` i nie ustawiaj REDRIVE_METRICS na off",
+    ReasonCode.FILE_NOT_FOUND: "nie ma takiego pliku: odśwież stronę",
+    # why a sign-in or a change of accounts is refused
+    ReasonCode.SIGN_IN_REFUSED: "nieprawidłowy e-mail, hasło lub kod",
+    ReasonCode.PASSWORD_OR_CODE_NEEDED: "podaj hasło lub kod",
+    ReasonCode.PASSWORD_TOO_SHORT: "użyj co najmniej {least} znaków",
+    ReasonCode.PASSWORD_TOO_LONG: "użyj najwyżej {most:,} znaków",
+    ReasonCode.TENANT_CHOICE_NEEDED: "należysz do kilku organizacji: wybierz jedną w `tenant`: {tenants:list}",
+    ReasonCode.CREDENTIAL_MISSING: (
+        "żądanie nie ma danych logowania: wyślij `Authorization: Bearer TOKEN` albo zaloguj się przez POST {path}"
+    ),
+    ReasonCode.CREDENTIAL_INVALID: (
+        "dane logowania są nieznane, wygasłe lub unieważnione: zaloguj się albo użyj innego tokenu"
+    ),
+    ReasonCode.BEARER_NEEDED: "nagłówek Authorization musi zawierać `Bearer` i token",
+    ReasonCode.TENANT_NOT_FOUND: "nie ma organizacji {name!r}",
+    ReasonCode.OWN_TENANT_KEPT: "należysz do organizacji {name!r}: poproś o usunięcie właściciela innej organizacji",
+    ReasonCode.USER_NOT_FOUND: "nie ma użytkownika {id!r}",
+    ReasonCode.USER_AMBIGUOUS: "{email} ma konto w kilku organizacjach: podaj identyfikator użytkownika",
+    ReasonCode.USER_EXISTS: "{email} ma już konto: nadaj mu rolę w tej organizacji",
+    ReasonCode.TENANT_HAS_USER: "organizacja {tenant!r} ma własne konto {email}: zmień rolę tamtego konta",
+    ReasonCode.USER_WITHOUT_TENANT: "ten użytkownik nie należy do żadnej organizacji: najpierw nadaj mu rolę",
+    ReasonCode.MEMBER_NOT_FOUND: "ten użytkownik nie należy do tej organizacji",
+    ReasonCode.EMAIL_INVALID: "to nie jest adres e-mail: podaj adres taki jak ann@example.org",
+    ReasonCode.TOKEN_NOT_FOUND: "nie ma tokenu {id!r}",
+    ReasonCode.TOKEN_LIFETIME_INVALID: "token jest ważny od jednej sekundy do dziesięciu lat",
+    ReasonCode.SECRET_KEY_MISSING: (
+        "tokeny podpisane wymagają REDRIVE_SECRET_KEY, którego nie ustawiono: utwórz klucz API"
     ),
     ReasonCode.KEY_OF_OTHER_CREDENTIAL: (
         "klucz idempotencji tego startu należy do przebiegu {run} i do innego poświadczenia: użyj tamtego, "
@@ -442,6 +495,10 @@ _TEXTS: dict[str, str] = {
     ReasonCode.LONG_TEXT_NEEDED: ("{field} musi być tekstem o długości od 1 do {longest:,} znaków, a nie {given}"),
     ReasonCode.TAGS_NEEDED: "etykiety muszą być listą słów, a nie {given}",
     ReasonCode.TEXT_UNSTORABLE: "{field} zawiera znak NUL albo niepełny znak, którego baza danych nie przechowa",
+    ReasonCode.INTEGER_NEEDED: "{field} musi być liczbą całkowitą, nie {given}",
+    ReasonCode.NUMBER_NEEDED: "{field} musi być liczbą, nie {given}",
+    ReasonCode.SINCE_INVALID: "since musi być czasem trwania, takim jak 24h, albo datą, taką jak 2026-01-31",
+    ReasonCode.COMMENT_NEEDED: "komentarz jest pusty: wpisz tekst",
     ReasonCode.FILTER_VALUE_INVALID: "{field}: oczekiwano: {expected}, podano: {given}",
     ReasonCode.FILTER_TEXT_EMPTY: "pole {field} jest puste: pomiń je, aby znaleźć wszystko",
     ReasonCode.FILTER_TIME_ZONE_NEEDED: "pole {field} wymaga strefy czasowej, na przykład datetime.now(UTC)",
@@ -473,6 +530,10 @@ _TEXTS: dict[str, str] = {
     ReasonCode.JSON_TOO_DEEP: "JSON jest zagnieżdżony zbyt głęboko: zapisz go płasko albo przekaż odwołanie",
     ReasonCode.JSON_NUMBER_TOO_LONG: "liczba ma za dużo cyfr; zapisz ją jako tekst",
     ReasonCode.JSON_NUMBER_TOO_LARGE: "liczby {number} nie można zapisać, bo jest za duża; zapisz ją jako tekst",
+    ReasonCode.JSON_TOO_MANY_DIGITS: "liczba w JSON może mieć najwyżej {most} cyfr: dłuższą wyślij jako tekst",
+    ReasonCode.JSON_TOO_MANY_KEYS: "JSON może mieć najwyżej {most:,} kluczy",
+    ReasonCode.JSON_TOO_MANY_CONTAINERS: "JSON może mieć najwyżej {most:,} obiektów i tablic",
+    ReasonCode.JSON_TOO_MANY_VALUES: "JSON może mieć najwyżej {most:,} wartości",
     ReasonCode.JSON_NAME_TWICE: "wiersz {line}: {name} występuje dwa razy, najpierw w wierszu {first}; zostaw jedno",
     ReasonCode.JSON_CONSTANT: "{word} nie jest poprawnym JSON-em; pomiń to albo zapisz jako tekst",
     # what is wrong with one place of a value

@@ -1,11 +1,11 @@
-"""The HTTP API: `redrive server`, or mounted in an ASGI application of one's own.
+"""The HTTP API and the dashboard: `redrive server`, or mounted in another ASGI application.
 
     from redrive.server import api
 
     web = FastAPI()
-    web.mount("/redrive", api(app))          # app: a Redrive; it is opened and closed by whoever mounts it
+    web.mount("/redrive", api(app))          # app: a Redrive, which the caller opens and closes
 
-Nothing here is imported by the engine. `redrive.server.auth` needs the extra `auth`, all else `web` as well.
+The engine imports nothing of this package. `redrive.server.auth` needs the extra `auth`, the rest also needs `web`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["api"]
 
 
 def api(app: Redrive, **options: Any) -> Any:
-    """The API of an open app as an ASGI application."""
+    """Return the API and the dashboard of an open app as an ASGI application."""
     try:
         from redrive.server.app import build_api
     except ModuleNotFoundError as error:

@@ -1,8 +1,7 @@
-"""Request bodies: how many bytes are held, how a body is shaped, and how it is parsed.
+"""Request bodies: bytes held in memory, limits of JSON, and parsing.
 
-A body is measured before it is parsed, and one of more than `INLINE` bytes is measured and parsed in threads
-of this module. The event loop then handles other requests, and a burst of large bodies waits for these
-threads only.
+A body is measured before it is parsed. Threads of this module measure and parse a body of more than
+`INLINE_BYTES`, so that the event loop handles other requests meanwhile.
 """
 
 from __future__ import annotations
@@ -20,10 +19,11 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 from fastapi import Request
 
+from redrive.reasons import Reason, ReasonCode
 from redrive.server.problems import ProblemError
 
 INLINE_BYTES = 16 * 1024
-"""Bytes up to which a body is handled in the event loop: less work than passing it to a thread."""
+"""Bytes up to which a body is handled in the event loop: that takes less work than passing it to a thread."""
 
 _CHUNK = 64 * 1024
 _threads = ThreadPoolExecutor(2, thread_name_prefix="redrive-body")
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class JsonLimits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Upper bounds for one JSON text: nesting, keys, objects and arrays, values, digits of a number."""
+    """Upper limits of one JSON text: nesting, keys, objects and arrays, values, digits of a number."""
 
     depth: int
     keys: int
@@ -46,14 +46,14 @@ class JsonLimits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 async def run_off_loop(size: int, call: Callable[..., T], *arguments: Any) -> T:
-    """Return `call(*arguments)`, run in a thread if it handles more than INLINE bytes."""
+    """Return `call(*arguments)`, run in a thread if it handles more than `INLINE_BYTES`."""
     if size <= INLINE_BYTES:
         return call(*arguments)
     return await asyncio.get_running_loop().run_in_executor(_threads, call, *arguments)
 
 
 class BytesInFlight:
-    """Counts the bytes of bodies that are held in memory: of all senders, and of each."""
+    """Counts the bytes of request bodies in memory, in total and for each sender."""
 
     def __init__(self, total: int, each: int) -> None:
         self._total = total
@@ -63,25 +63,18 @@ class BytesInFlight:
 
     @contextmanager
     def holding(self, sender: str) -> Iterator[Callable[[int], None]]:
-        """Yield a function that counts more bytes of one body or refuses them; all end with the block."""
+        """Yield a function that counts bytes of one body or refuses them. The block's end releases them."""
         mine = 0
 
         def add(size: int) -> None:
             nonlocal mine
             if self._held[sender] + size > self._each:
-                raise ProblemError(
-                    429,
-                    f"{self._each:,} bytes of bodies are under way for this sender: send fewer at a time",
-                    headers={"Retry-After": "1"},
-                )
+                reason = Reason(ReasonCode.BODIES_TOO_LARGE, limit=self._each)
+                raise ProblemError(429, reason, headers={"Retry-After": "1"})
             if self._sum + size > self._total:
-                raise ProblemError(
-                    503,
-                    "too many request bodies are under way: repeat the request",
-                    code="busy",
-                    title="The server is busy",
-                    headers={"Retry-After": "1"},
-                )
+                reason = Reason(ReasonCode.BODIES_TOO_LARGE, limit=None)
+                busy = {"code": "busy", "title": "The server is busy"}
+                raise ProblemError(503, reason, **busy, headers={"Retry-After": "1"})
             mine += size
             self._sum += size
             self._held[sender] += size
@@ -96,25 +89,25 @@ class BytesInFlight:
 
 
 def check_encoding(charset: str | None, body: bytes) -> None:
-    """Refuse JSON that is not UTF-8: nothing that measures a body reads other encodings."""
+    """Refuse JSON that is not UTF-8, because `find_json_excess` reads only UTF-8."""
     if charset is not None and charset.strip().strip('"').lower() not in ("utf-8", "utf8"):
-        raise ProblemError(415, "the charset of the body is not UTF-8: send JSON in UTF-8")
+        raise ProblemError(415, Reason(ReasonCode.BODY_NOT_UTF8))
     if body.startswith(_BOMS) or b"\0" in body[:4]:
-        raise ProblemError(400, "the body is not plain UTF-8: send JSON in UTF-8, without a byte order mark")
+        raise ProblemError(400, Reason(ReasonCode.BODY_NOT_UTF8))
 
 
-def find_json_excess(body: bytes, most: JsonLimits) -> str | None:
-    """Return what a JSON text has too much of, None if it is within `most`. The text is not parsed.
+def find_json_excess(body: bytes, most: JsonLimits) -> Reason | None:
+    """Return the limit of `most` that a JSON text exceeds, None if there is none, without parsing the text.
 
-    It is read in chunks, so that the thread that measures a large body lets others run in between.
+    The text is read in chunks: a thread that measures a large body lets other threads run in between.
     """
     depth = keys = containers = commas = start = 0
     in_text = False
-    tail = b""  # the end of what stands outside texts: a number may go on in the next chunk
+    tail = b""  # the end of the last chunk outside strings: a number may continue in the next chunk
     long_number = re.compile(rb"[0-9]{%d}" % (most.digits + 1))
     while start < len(body):
         chunk = body[start : start + _CHUNK]
-        # An escape that is cut in two would hide the end of a text: its backslash begins the next chunk.
+        # An escape that is cut in two would hide the end of a string: its backslash starts the next chunk.
         odd = (len(chunk) - len(chunk.rstrip(b"\\"))) % 2
         if odd and start + _CHUNK < len(body):
             chunk = chunk[:-1]
@@ -128,23 +121,23 @@ def find_json_excess(body: bytes, most: JsonLimits) -> str | None:
         containers += brackets.count(b"[") + brackets.count(b"{")
         # Reading and writing a number takes time that grows with the square of its digits.
         if long_number.search(tail + bare):
-            return f"a number in JSON may have {most.digits} digits: send a longer one as a text"
+            return Reason(ReasonCode.JSON_TOO_MANY_DIGITS, most=most.digits)
         tail = (tail + bare)[-most.digits :]
         if keys > most.keys:
-            return f"JSON may have {most.keys:,} keys"
+            return Reason(ReasonCode.JSON_TOO_MANY_KEYS, most=most.keys)
         if containers > most.containers:
-            return f"JSON may have {most.containers:,} objects and arrays"
+            return Reason(ReasonCode.JSON_TOO_MANY_CONTAINERS, most=most.containers)
         if commas + containers > most.values:
-            return f"JSON may have {most.values:,} values"
+            return Reason(ReasonCode.JSON_TOO_MANY_VALUES, most=most.values)
         for bracket in brackets:
             depth += 1 if bracket in _OPENING_BRACKETS else -1
             if depth > most.depth:
-                return f"JSON may be nested {most.depth} deep"
+                return Reason(ReasonCode.NESTED_TOO_DEEP, most=most.depth)
     return None
 
 
 class JsonRequest(Request):
-    """A request whose JSON is parsed outside the event loop where it is large."""
+    """A request whose JSON a thread parses if it is large."""
 
     async def json(self) -> Any:
         if not hasattr(self, "_json"):
@@ -154,26 +147,16 @@ class JsonRequest(Request):
 
 
 def parse_json(body: bytes) -> Any:
-    """Parse a JSON text in UTF-8.
-
-    Numbers are read by functions of Python: the parser holds the interpreter's lock otherwise until it has
-    read the whole text, and the event loop would wait for a thread as it would for itself.
-    """
+    """Parse a JSON text in UTF-8."""
     try:
         text = body.decode()
     except UnicodeDecodeError as error:
         raise json.JSONDecodeError("not UTF-8", "", error.start) from None
     if len(body) <= INLINE_BYTES:
         return json.loads(text)
-    return json.loads(text, parse_int=_read_int, parse_float=_read_float)
-
-
-def _read_int(text: str) -> int:
-    return int(text)
-
-
-def _read_float(text: str) -> float:
-    return float(text)
+    # Functions written in Python read the numbers. Without them the parser holds the interpreter lock until it
+    # has read the whole text, and the event loop would have to wait for this thread.
+    return json.loads(text, parse_int=lambda digits: int(digits), parse_float=lambda digits: float(digits))
 
 
 def parse_form(body: bytes) -> list[tuple[str, str]]:
@@ -187,7 +170,7 @@ def parse_form(body: bytes) -> list[tuple[str, str]]:
 
 
 def _unquote(text: bytes) -> str:
-    """Decode `%XX` and `+`, chunk by chunk: decoding all at once takes 80 times the memory of the text."""
+    """Decode `%XX` and `+` chunk by chunk: decoding the whole text at once takes 80 times its memory."""
     text = text.replace(b"+", b" ")
     parts = []
     start = 0

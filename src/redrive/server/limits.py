@@ -1,7 +1,7 @@
 """Limits of requests: size, shape, time and rate, enforced before a route sees the request.
 
-The sender is identified from the headers before the body is read. A body is read here, whole and within the
-limits of its sender, and measured before anything parses it.
+The headers identify the sender before the body is read. The body is read within the limits of its sender, and
+measured before it is parsed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import msgspec
 from fastapi import Request
 
 from redrive.clock import Clock
+from redrive.reasons import Reason, ReasonCode
 from redrive.server.body import BytesInFlight, JsonLimits, check_encoding, find_json_excess, run_off_loop
 from redrive.server.problems import ProblemError, make_http_problem
 from redrive.settings import API_PREFIX, PAGES_PREFIX
@@ -26,7 +27,7 @@ AsgiApp = Callable[[AsgiMessage, Receive, Send], Awaitable[None]]
 Identify = Callable[[Request], Awaitable["Sender"]]
 
 _MAX_HEADER_BYTES = 32 * 1024
-_WIDE_FACTOR = 20  # times as many tries for an address, or from a place, as for both together
+_WIDE_FACTOR = 20  # attempts for an email, or from an address, per attempt for both together
 BODY_METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _JSON_TYPES = ("application/json", "application/merge-patch+json")
 _FORM_TYPE = "application/x-www-form-urlencoded"
@@ -51,11 +52,11 @@ _STATIC_PREFIX = f"{PAGES_PREFIX}/static/"
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How large, deep, slow and frequent requests may be. Rates are per second, for each credential.
+    """The limits of requests: size, depth, time and rate. Rates are per second and credential.
 
-    `answers` and `answer_bytes` bound what is remembered for the idempotency keys of each tenant.
-    `anonymous_*` hold for requests without a valid credential, and for each address they come from.
-    A body is bounded by `payloads` times the largest payload as well, unless it may hold many of them.
+    `answers` and `answer_bytes` limit the stored responses for the idempotency keys of each tenant.
+    `anonymous_*` limit requests without a valid credential, for each address that they come from.
+    A body has at most `payloads` times the size of the largest payload, unless it may contain many payloads.
     """
 
     body: int = 16 << 20
@@ -88,18 +89,18 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def shape(self) -> JsonLimits:
-        """The largest JSON of a credential."""
+        """The limits of JSON with a credential."""
         return JsonLimits(depth=self.depth, keys=self.keys, containers=self.containers, values=self.values)
 
     @property
     def anonymous_shape(self) -> JsonLimits:
-        """The largest JSON of an anonymous request."""
+        """The limits of JSON without a credential."""
         most = self.anonymous_fields
         return JsonLimits(depth=self.depth, keys=most, containers=most, values=most)
 
 
 class Sender(msgspec.Struct, frozen=True, gc=False):
-    """The sender of a request: the key of a valid credential, or the address of an anonymous one."""
+    """The sender of a request: the key of a valid credential, or a network address."""
 
     key: str
     known: bool
@@ -112,7 +113,7 @@ def _get_path(scope: AsgiMessage) -> str:
 
 
 def is_open_path(scope: AsgiMessage) -> bool:
-    """Return True for a path that needs no credential: a credential does not count there."""
+    """Return True for a path that needs no credential."""
     path = _get_path(scope)
     return path in _OPEN_PATHS or path.startswith(_STATIC_PREFIX)
 
@@ -137,21 +138,21 @@ class RequestGuard:
             await self._app(scope, receive, send)
             return
         send = self._add_headers(send)
-        if _get_path(scope) == _ALIVE_PATH:  # answers whatever else the server has to refuse
+        if _get_path(scope) == _ALIVE_PATH:  # answered even if the server refuses everything else
             await self._app(scope, receive, send)
             return
         try:
             self._check_headers(scope)
             sender = await self._identify(Request(scope))
             if scope["method"] not in BODY_METHODS or not (sender.known or is_open_path(scope)):
-                # A body that no credential came with is not read: the route refuses the request.
+                # Without a credential the body is not read: the route refuses the request.
                 await self._app(scope, _replay_body(b"", receive), send)
                 return
             in_flight = self._known if sender.known else self._anonymous
             with in_flight.holding(sender.key) as add:
                 body = await self._read_body(scope, sender.known, receive, add)
                 await self._app(scope, _replay_body(body, receive), send)
-        except ProblemError as error:  # the application answers its own ones
+        except ProblemError as error:  # those of routes are handled in the application
             await make_http_problem(error)(scope, receive, send)
 
     def _check_headers(self, scope: AsgiMessage) -> None:
@@ -159,45 +160,37 @@ class RequestGuard:
         query: bytes = scope.get("query_string", b"")
         size = sum(len(name) + len(value) for name, value in scope["headers"])
         if size + len(query) > _MAX_HEADER_BYTES:
-            raise ProblemError(431, f"headers and query together may have {_MAX_HEADER_BYTES:,} bytes")
+            raise ProblemError(431, Reason(ReasonCode.HEADERS_TOO_LARGE, most=_MAX_HEADER_BYTES))
         if b"transfer-encoding" in headers and b"content-length" in headers:
-            # Two servers in a row could take different ones and see different requests.
-            raise ProblemError(
-                400,
-                "the request has Content-Length and Transfer-Encoding: send one of them",
-                headers={"Connection": "close"},
-            )
+            # A proxy and this server could choose different ones, and see different requests.
+            raise ProblemError(400, Reason(ReasonCode.BODY_LENGTH_AMBIGUOUS), headers={"Connection": "close"})
         length = headers.get(b"content-length", b"0")
         if not length.isdigit():
-            raise ProblemError(400, "Content-Length is not a number")
+            raise ProblemError(400, Reason(ReasonCode.BODY_LENGTH_INVALID))
         if int(length) > self._limits.body:
-            raise ProblemError(413, f"a body may have {self._limits.body:,} bytes")
+            raise ProblemError(413, Reason(ReasonCode.BODY_TOO_LARGE, most=self._limits.body))
         if _get_path(scope).startswith(_PAGES_PREFIX):
-            return  # a page takes as many ids as fit into the query, and one value of anything else
+            return  # a page accepts as many ids as fit into the query
         names = Counter(each.partition(b"=")[0] for each in query.split(b"&"))
         if names.total() > self._limits.parameters or max(names.values()) > self._limits.repeats:
-            raise ProblemError(
-                422,
-                f"the query has too many parameters: send up to {self._limits.parameters}, "
-                f"each up to {self._limits.repeats} times",
-            )
+            most, repeats = self._limits.parameters, self._limits.repeats
+            raise ProblemError(422, Reason(ReasonCode.QUERY_TOO_LARGE, most=most, repeats=repeats))
 
     async def _read_body(self, scope: AsgiMessage, known: bool, receive: Receive, add: Callable[[int], None]) -> bytes:
-        """Read a body and refuse it unless it can be parsed at a bounded cost."""
+        """Return the body, or refuse one that is too large, too slow or too costly to parse."""
         limits = self._limits
         most = limits.anonymous_body
         if known:
             most = limits.body if _get_path(scope) == _BATCH_PATH else self._one_payload
         headers = dict(scope["headers"])
         if int(headers.get(b"content-length", b"0")) > most:
-            raise ProblemError(413, f"a body may have {most:,} bytes here")
+            raise ProblemError(413, Reason(ReasonCode.BODY_TOO_LARGE, most=most))
         try:
             async with asyncio.timeout(limits.seconds):
                 body = await _receive_body(receive, most, add)
         except TimeoutError:
-            raise ProblemError(
-                408, f"the body did not arrive within {limits.seconds:g} s", headers={"Connection": "close"}
-            ) from None
+            reason = Reason(ReasonCode.BODY_TOO_SLOW, seconds=limits.seconds)
+            raise ProblemError(408, reason, headers={"Connection": "close"}) from None
         if not body:
             return body
         media, _, more = headers.get(b"content-type", b"").decode("latin-1").partition(";")
@@ -205,35 +198,29 @@ class RequestGuard:
         if media == _FORM_TYPE and _get_path(scope).startswith(_PAGES_PREFIX):
             fields = limits.fields if known else limits.anonymous_fields
             if body.count(b"&") >= fields:
-                raise ProblemError(422, f"a form may have {fields:,} fields here")
+                raise ProblemError(422, Reason(ReasonCode.FORM_TOO_LARGE, most=fields))
             return body
         if media not in _JSON_TYPES:
-            raise ProblemError(415, "send JSON, with the header Content-Type: application/json")
-        check_encoding(_find_charset(more), body)
+            raise ProblemError(415, Reason(ReasonCode.BODY_NOT_JSON))
+        parameters = [each.partition("=") for each in more.split(";")]
+        check_encoding(next((value for name, _, value in parameters if name.strip().lower() == "charset"), None), body)
         shape = limits.shape if known else limits.anonymous_shape
-        if (wrong := await run_off_loop(len(body), find_json_excess, body, shape)) is not None:
-            raise ProblemError(422, wrong, code="too_deep" if "nested" in wrong else "too_complex")
+        if (excess := await run_off_loop(len(body), find_json_excess, body, shape)) is not None:
+            code = "too_deep" if excess.code == ReasonCode.NESTED_TOO_DEEP else "too_complex"
+            raise ProblemError(422, excess, code=code)
         return body
 
     def _add_headers(self, send: Send) -> Send:
-        """Add the headers that tell browsers to make nothing of a response but what it is."""
+        """Return a `send` that adds security headers for browsers."""
 
         async def sending(message: AsgiMessage) -> None:
             if message["type"] == "http.response.start":
-                there = {name.lower() for name, _ in message["headers"]}
-                more = [pair for pair in self._headers if pair[0] not in there]
+                present = {name.lower() for name, _ in message["headers"]}
+                more = [pair for pair in self._headers if pair[0] not in present]
                 message = {**message, "headers": [*message["headers"], *more]}
             await send(message)
 
         return sending
-
-
-def _find_charset(parameters: str) -> str | None:
-    for each in parameters.split(";"):
-        name, _, value = each.partition("=")
-        if name.strip().lower() == "charset":
-            return value
-    return None
 
 
 async def _receive_body(receive: Receive, most: int, add: Callable[[int], None]) -> bytes:
@@ -242,18 +229,18 @@ async def _receive_body(receive: Receive, most: int, add: Callable[[int], None])
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise ProblemError(400, "the client went away")
+            raise ProblemError(400, Reason(ReasonCode.CLIENT_GONE))
         parts.append(message.get("body", b""))
         size += len(parts[-1])
         if size > most:
-            raise ProblemError(413, f"a body may have {most:,} bytes here")
+            raise ProblemError(413, Reason(ReasonCode.BODY_TOO_LARGE, most=most))
         add(len(parts[-1]))
         if not message.get("more_body"):
             return b"".join(parts)
 
 
 def _replay_body(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that gives the body once; from then on it asks the connection."""
+    """Return a `receive` that returns the body first, and then reads from the connection."""
     given = False
 
     async def replay() -> AsgiMessage:
@@ -280,7 +267,7 @@ _HSTS_HEADER = (b"strict-transport-security", b"max-age=31536000")
 
 
 class RateLimiter:
-    """Buckets that fill at a rate and are emptied by requests; the least recently used go first."""
+    """Token buckets by name. The least recently used ones are dropped first."""
 
     def __init__(self, clock: Clock, rate: float, burst: int, *, most: int = 10_000) -> None:
         self._clock = clock
@@ -290,30 +277,32 @@ class RateLimiter:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, name: str) -> None:
-        """Let one request pass, or refuse it and say when to come back."""
+        """Count one request, or refuse it with the time until the next one."""
         now = self._clock.monotonic()
         left, at = self._buckets.pop(name, (float(self._burst), now))
         left = min(float(self._burst), left + (now - at) * self._rate)
         if left < 1:
             self._buckets[name] = (left, now)
             wait = max(1, round((1 - left) / self._rate))
-            raise ProblemError(429, f"come back in {wait} s", headers={"Retry-After": str(wait)})
+            raise ProblemError(
+                429, Reason(ReasonCode.TOO_MANY_REQUESTS, seconds=wait), headers={"Retry-After": str(wait)}
+            )
         self._buckets[name] = (left - 1, now)
         while len(self._buckets) > self._most:
             self._buckets.popitem(last=False)
 
     def give_back(self, name: str) -> None:
-        """Let a request that was taken not count after all."""
+        """Stop counting a request that was taken."""
         if name in self._buckets:
             left, at = self._buckets[name]
             self._buckets[name] = (min(float(self._burst), left + 1), at)
 
 
 class LoginLimiter:
-    """How often somebody may fail to sign in: for an address from one place, and more widely for each alone.
+    """Limits failed sign-ins for an email from one address, and more generously for each of the two alone.
 
-    Whoever knows an address cannot lock its owner out from elsewhere, and many behind one proxy do not lock
-    each other out.
+    An attacker who knows an email cannot lock out its owner at another address, and users behind one proxy do
+    not lock out each other.
     """
 
     def __init__(self, clock: Clock, limits: Limits) -> None:
@@ -321,27 +310,27 @@ class LoginLimiter:
         self._wide = RateLimiter(clock, limits.logins * _WIDE_FACTOR, limits.login_burst * _WIDE_FACTOR)
 
     def take(self, client: str, email: str) -> None:
-        """Count a try beforehand, so that many at once are not more than one after the other."""
+        """Count an attempt before it is made, so that parallel attempts are limited as well."""
         self._near.take(f"{client}\0{email}")
         self._wide.take(f"from {client}")
         self._wide.take(f"for {email}")
 
     def give_back(self, client: str, email: str) -> None:
-        """Let a try that did not fail not count."""
+        """Stop counting an attempt that did not fail."""
         self._near.give_back(f"{client}\0{email}")
         self._wide.give_back(f"from {client}")
         self._wide.give_back(f"for {email}")
 
 
 class AnswerQuota:
-    """Bounds the remembered answers of each tenant, in number and in bytes.
+    """Limits the stored responses of each tenant, in number and in bytes.
 
-    The store is asked now and then; answers of this process in between are added. So a limit may be passed
-    by what some servers remember within a minute, and by no more.
+    The store counts them once a minute; this process adds its own in between. So all servers together may exceed
+    a limit by the responses of one minute.
     """
 
-    _LASTS = 60.0  # seconds until the store is asked again
-    _PARTS = 100  # or after this part of the limit
+    _LASTS = 60.0  # seconds until the store counts again
+    _PARTS = 100  # or after this fraction of the limit was added
 
     def __init__(self, clock: Clock, limits: Limits, *, most: int = 10_000) -> None:
         self._clock = clock
@@ -351,23 +340,23 @@ class AnswerQuota:
         self._used: OrderedDict[str, tuple[float, int, int, int]] = OrderedDict()  # at, count, size, added
 
     async def is_full(self, tenant: str, ask: Callable[[str], Awaitable[tuple[int, int]]]) -> bool:
-        """Return True if a tenant has as many answers as it may; `ask` counts them in the store."""
+        """Return True if a tenant has reached its limit; `ask` counts its responses in the store."""
         now = self._clock.monotonic()
         at, count, size, added = self._used.get(tenant, (now - self._LASTS, 0, 0, 0))
-        # At the limit the store decides each time: answers may have expired.
+        # At the limit the store counts each time, because responses may have expired.
         full = count >= self._count or size >= self._size
         if full or now - at >= self._LASTS or added * self._PARTS >= self._count:
             count, size = await ask(tenant)
-            self._remember(tenant, now, count, size, 0)
+            self._update(tenant, now, count, size, 0)
         return count > self._count or size > self._size
 
     def add(self, tenant: str, size: int) -> None:
-        """Count an answer that was remembered."""
+        """Count a response that was stored."""
         if tenant in self._used:
             at, count, before, added = self._used[tenant]
-            self._remember(tenant, at, count + 1, before + size, added + 1)
+            self._update(tenant, at, count + 1, before + size, added + 1)
 
-    def _remember(self, tenant: str, at: float, count: int, size: int, added: int) -> None:
+    def _update(self, tenant: str, at: float, count: int, size: int, added: int) -> None:
         self._used[tenant] = at, count, size, added
         self._used.move_to_end(tenant)
         while len(self._used) > self._most:

@@ -1,9 +1,8 @@
-"""Hints for pages that are open: something changed, look again.
+"""Server-sent hints for open pages that a list has changed.
 
-For each tenant with open streams one task looks once a second and tells all of them which lists have
-changed. A hint says nothing about what changed, so a missed one is harmless: the next look shows it.
-Streams of tokens for some workflows have tasks of their own, which look at those workflows only: when
-something happens elsewhere is not theirs to know.
+For each tenant with open streams, one task compares the lists once a second and sends the names of those that
+changed. A hint contains no data, so a missed one is harmless. Streams of tokens for some workflows have their own
+tasks, which compare only those workflows: such a token must not learn when other workflows are active.
 """
 
 from __future__ import annotations
@@ -15,21 +14,22 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 
 from redrive.errors import RedriveError
+from redrive.reasons import Reason, ReasonCode
 from redrive.server.problems import ProblemError
 from redrive.store.filters import AuditFilter, LetterFilter, RunFilter
 from redrive.store.port import DeskStore
 
 _COMPARED_ROWS = 50  # runs that are compared
-_WORKFLOWS_PER_INTERVAL = 10  # workflows of a token for some that are looked at within one interval
-_KEEPALIVE_AFTER = 15.0  # seconds after which a stream says that it is still there
-_MAX_STREAM_SECONDS = 900.0  # seconds until a stream ends, so that whoever holds it proves again who they are
+_WORKFLOWS_PER_INTERVAL = 10  # workflows of a token that are compared within one interval
+_KEEPALIVE_AFTER = 15.0  # seconds without a hint after which a comment keeps the connection open
+_MAX_STREAM_SECONDS = 900.0  # seconds until a stream ends, so that the client authenticates again
 ListSnapshot = dict[str, object]
 StreamScope = tuple[str, frozenset[str] | None]
-"""A tenant, and the workflows that a stream may know of; None means all."""
+"""A tenant, and the workflows that a stream may see; None means all."""
 
 
 class StreamHub:
-    """The open streams by tenant and workflows, and the tasks that look for them."""
+    """The open streams by scope, and the tasks that compare the lists for them."""
 
     def __init__(
         self, view: Callable[[str, frozenset[str] | None], DeskStore], *, every: float, most: int, each: int
@@ -45,20 +45,19 @@ class StreamHub:
 
     @property
     def open(self) -> int:
-        """How many streams there are."""
+        """The number of open streams."""
         return sum(map(len, self._streams.values()))
 
     def check(self, who: str) -> None:
-        """Refuse another stream if there are too many, in all or of this holder, or if the server stops."""
+        """Refuse another stream if there are too many, in total or of this user, or if the server is stopping."""
         if self._closed:
-            raise ProblemError(503, "the server is stopping; connect again", headers={"Retry-After": "1"})
-        if self.open >= self._most:
-            raise ProblemError(429, f"{self._most} streams are open", headers={"Retry-After": "5"})
-        if self._held[who] >= self._each:
-            raise ProblemError(429, f"you have {self._each} streams open", headers={"Retry-After": "5"})
+            raise ProblemError(503, Reason(ReasonCode.SERVER_STOPPING), headers={"Retry-After": "1"})
+        for count, most in ((self.open, self._most), (self._held[who], self._each)):
+            if count >= most:
+                raise ProblemError(429, Reason(ReasonCode.TOO_MANY_STREAMS, most=most), headers={"Retry-After": "5"})
 
     async def listen(self, tenant: str, who: str, workflows: frozenset[str] | None = None) -> AsyncIterator[bytes]:
-        """The hints for a tenant as server-sent events, until the client goes or the server stops."""
+        """Yield the hints for a tenant as server-sent events, until the client disconnects or the server stops."""
         stream, scope = _Stream(), (tenant, workflows)
         self._held[who] += 1
         self._streams.setdefault(scope, set()).add(stream)
@@ -69,17 +68,11 @@ class StreamHub:
             async for part in stream.parts():
                 yield part
         finally:
-            self._remove_stream(scope, stream)
             self._held -= Counter((who,))
-
-    def _remove_stream(self, scope: StreamScope, stream: _Stream) -> None:
-        left = self._streams.get(scope, set())
-        left.discard(stream)
-        if not left:
-            self._streams.pop(scope, None)
-            task = self._tasks.pop(scope, None)
-            if task is not None:
-                task.cancel()
+            self._streams[scope].discard(stream)
+            if not self._streams[scope]:
+                del self._streams[scope]
+                self._tasks.pop(scope).cancel()
 
     def close(self) -> None:
         """End all streams."""
@@ -92,7 +85,7 @@ class StreamHub:
         before: ListSnapshot | None = None
         tenant, workflows = scope
         while True:
-            with suppress(RedriveError):  # a look that fails is made again
+            with suppress(RedriveError):  # the next comparison repeats a failed one
                 view = self._view(tenant, workflows)
                 if workflows is None:
                     now = await _take_snapshot(view, before)
@@ -102,24 +95,25 @@ class StreamHub:
                 before = now
                 if changed:
                     for stream in self._streams.get(scope, ()):
-                        stream.tell(changed)
-            # A look at many workflows asks the store twice for each, so it comes less often.
+                        stream.send(changed)
+            # Comparing many workflows takes two queries for each, so it is done less often.
             await asyncio.sleep(self._every * (1 + len(workflows or ()) // _WORKFLOWS_PER_INTERVAL))
 
 
 async def _take_snapshot(view: DeskStore, before: ListSnapshot | None) -> ListSnapshot:
-    """What the first page of each list looks like. Nothing happens to a letter that the log does not say."""
+    """Return the first page of each list. Every change of a letter is in the audit log."""
     runs = await view.runs(RunFilter(), limit=_COMPARED_ROWS, cursor=None)
     audit = [line.id for line in (await view.audit(AuditFilter(), limit=1, cursor=None)).items]
-    return {
-        "runs": [(run.id, run.status, run.fence) for run in runs.items],
-        "letters": before["letters"] if before and before["audit"] == audit else await _find_last_letter_change(view),
-        "audit": audit,
-    }
+    if before and before["audit"] == audit:
+        letters = before["letters"]
+    else:
+        page = await view.audit(AuditFilter(event="dlq."), limit=1, cursor=None)
+        letters = [line.id for line in page.items]
+    return {"runs": [(run.id, run.status, run.fence) for run in runs.items], "letters": letters, "audit": audit}
 
 
 async def _take_workflow_snapshot(view: DeskStore, workflows: Sequence[str]) -> ListSnapshot:
-    """Describe the first page of the runs and of the letters of each workflow. The log is of all of them."""
+    """Return the first page of the runs and of the letters of each workflow; the audit log is of all workflows."""
     runs: list[object] = []
     letters: list[object] = []
     for workflow in workflows:
@@ -133,26 +127,21 @@ async def _take_workflow_snapshot(view: DeskStore, workflows: Sequence[str]) -> 
     return {"runs": runs, "letters": letters}
 
 
-async def _find_last_letter_change(view: DeskStore) -> object:
-    lines = await view.audit(AuditFilter(event="dlq."), limit=1, cursor=None)
-    return [line.id for line in lines.items]
-
-
 class _Stream:
-    """One open stream. Hints that are not taken yet are one hint."""
+    """An open stream. Hints that were not sent yet are merged into one."""
 
     def __init__(self) -> None:
-        self._news: set[str] = set()
-        self._bell = asyncio.Event()
+        self._changed: set[str] = set()
+        self._wake = asyncio.Event()
         self._ended = False
 
-    def tell(self, changed: list[str]) -> None:
-        self._news.update(changed)
-        self._bell.set()
+    def send(self, changed: list[str]) -> None:
+        self._changed.update(changed)
+        self._wake.set()
 
     def end(self) -> None:
         self._ended = True
-        self._bell.set()
+        self._wake.set()
 
     async def parts(self) -> AsyncIterator[bytes]:
         loop = asyncio.get_running_loop()
@@ -160,13 +149,13 @@ class _Stream:
         while not self._ended and loop.time() < until:
             try:
                 async with asyncio.timeout(_KEEPALIVE_AFTER):
-                    await self._bell.wait()
+                    await self._wake.wait()
             except TimeoutError:
                 yield b": still here\n\n"
                 continue
-            self._bell.clear()
-            if self._news:
-                said = json.dumps({"changed": sorted(self._news)})
-                self._news.clear()
-                yield f"event: hint\ndata: {said}\n\n".encode()
+            self._wake.clear()
+            if self._changed:
+                data = json.dumps({"changed": sorted(self._changed)})
+                self._changed.clear()
+                yield f"event: hint\ndata: {data}\n\n".encode()
         yield b"event: bye\ndata: {}\n\n"

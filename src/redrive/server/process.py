@@ -1,4 +1,4 @@
-"""A server in this process: bound, announced, and stopped in good order with streams open."""
+"""The HTTP server of a process: its socket, its uvicorn server, and the time limit of a connection."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _MAX_OPEN_FILES = 65_536
 _BACKLOG = 2048
 
 GRACE_SECONDS = 10
-"""Seconds that requests under way have to end once the server is told to stop."""
+"""Seconds that running requests have to end after the server is told to stop."""
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
-    """A socket to listen on; port 0 takes a free one."""
+    """Return a listening socket; port 0 takes a free port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # The protocol is named: asyncio sends without delay only on sockets that say they are TCP, and an answer
-    # in two parts would wait 40 ms for its second one.
+    # asyncio turns off Nagle's algorithm only for a socket with this protocol. With it, the second part of a
+    # response would wait 40 ms.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -42,13 +42,13 @@ def bind_socket(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         listening.close()
         raise ConfigurationError(
-            f"cannot listen on {host}:{port} ({getattr(error, 'strerror', None) or error}): name another "
-            "place with --host and --port; port 0 takes a free one"
+            f"cannot listen on {host}:{port} ({getattr(error, 'strerror', None) or error}): choose another address "
+            "with --host and --port; port 0 takes a free port"
         ) from None
 
 
 def raise_open_file_limit() -> None:
-    """Let this process have as many open files as the system lets it: each stream is one."""
+    """Raise the limit of open files of this process as far as the system allows: each stream needs one."""
     try:
         import resource
     except ModuleNotFoundError:  # Windows has no such limit
@@ -63,7 +63,7 @@ class Server:
     """The API of an open app on a socket."""
 
     def __init__(self, app: Redrive, at: socket.socket, limits: Limits | None = None) -> None:
-        logging.getLogger("uvicorn").setLevel(logging.WARNING)  # what it does in good order is said here
+        logging.getLogger("uvicorn").setLevel(logging.WARNING)  # start and stop are logged by the caller
         limits = limits or Limits()
         api = build_api(app, limits=limits)
         self._base_url = app.settings.base_url
@@ -88,18 +88,19 @@ class Server:
 
     @property
     def address(self) -> str:
-        """Where it listens, as a URL."""
+        """The URL that the server listens on."""
         host, port = self._socket.getsockname()[:2]
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     async def serve(self, until: asyncio.Event, announce: Callable[[str], None]) -> None:
-        """Answer requests until told to stop; then end the streams and let requests under way end."""
+        """Answer requests until told to stop; then end the streams and wait for running requests."""
         serving = asyncio.create_task(self._uvicorn.serve(sockets=[self._socket]))
         stopping = asyncio.create_task(until.wait())
         try:
-            while not self._uvicorn.started and not serving.done():  # noqa: ASYNC110 - it tells nobody
+            while not self._uvicorn.started and not serving.done():  # noqa: ASYNC110 - uvicorn has no event for it
                 await asyncio.sleep(0.01)
-            if not _is_loopback(self._socket) and not self._base_url.startswith("https:"):
+            host = self._socket.getsockname()[0].partition("%")[0]
+            if not ipaddress.ip_address(host).is_loopback and not self._base_url.startswith("https:"):
                 log.warning(
                     "listening beyond this machine without https: passwords and tokens can be read on the "
                     "network; put a proxy with TLS in front and set REDRIVE_BASE_URL to its https address"
@@ -113,17 +114,12 @@ class Server:
             await serving
 
 
-def _is_loopback(at: socket.socket) -> bool:
-    return ipaddress.ip_address(at.getsockname()[0].partition("%")[0]).is_loopback
-
-
 class TimedProtocol(H11Protocol):
-    """HTTP/1.1 for one connection, which is closed if a request does not arrive in time.
+    """HTTP/1.1 on one connection, which is closed if a request does not arrive in time.
 
-    uvicorn limits how long a connection may be idle, and nothing else: a client that sends a byte now and
-    then holds it without end. Here a timer runs while bytes of a request arrive that no response is being
-    made for: its headers, or a body that was refused before it was read. `Guard` limits the time of other
-    bodies.
+    uvicorn limits only the idle time of a connection, so a client that sends a byte now and then keeps it open.
+    This class runs a timer while bytes arrive that no response waits for: headers, or a body that was refused
+    unread. `RequestGuard` limits the time of other bodies.
     """
 
     def __init__(self, *arguments: Any, header_seconds: float, **more: Any) -> None:
@@ -153,7 +149,7 @@ class TimedProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def _start_timer(self) -> None:
-        if self._timer is None:  # more bytes give no more time
+        if self._timer is None:  # further bytes do not extend the time
             self._timer = self.loop.call_later(self._header_seconds, self._close)
 
     def _stop_timer(self) -> None:
@@ -167,7 +163,7 @@ class TimedProtocol(H11Protocol):
 
 
 class _ServerWithoutSignals(uvicorn.Server):
-    """Leaves signals to whoever runs it."""
+    """A uvicorn server that leaves signals to its caller."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -9,7 +9,7 @@ from pages_kit import browser, of_role
 from server_kit import World
 
 from redrive.core.roles import ROLE_PERMISSIONS, Permission, Role
-from redrive.server.pages.site import PAGE_ROUTES
+from redrive.server.app import PAGE_ROUTES
 
 PLACE = re.compile(r"\{[^}]+\}")
 ONCE = re.compile(r'name="once" value="[^"]+"|nonce="[^"]+"|\d+ ms')

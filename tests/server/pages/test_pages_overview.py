@@ -14,12 +14,12 @@ def test_the_first_page_says_what_waits_and_that_nobody_works(site: World) -> No
     with of_role(site, "VIEWER") as client:
         page = client.get("/").text
         said = Looked(page).text
-        assert re.search(rf"\b{open_letters} dead letters? waits? for a person\.", said)
+        assert re.search(rf"\b{open_letters} failures? needs? attention\.", said)
         assert "2 circuits are open." in said
-        assert "No worker is at work." in said
+        assert "No worker is running." in said
         assert re.search(r"[1-9]\d* started · \d+\.\d % failed", said)
         assert 'href="/app/admin/dlq?fingerprint=' in page
         assert page.count('<rect class="lower"') == 60
     with of_role(site, "OWNER", headers={"Accept-Language": "pl"}) as owner:
-        assert re.search(rf"{2 * open_letters} nieudan\w+ spraw\w* czeka", Looked(owner.get("/?tenant=*").text).text)
+        assert re.search(rf"{2 * open_letters} nieudan\w+ spraw\w* wymaga", Looked(owner.get("/?tenant=*").text).text)
         assert "redrive demo" in Looked(owner.get("/?tenant=nobody").text).text

@@ -1,1 +1,1 @@
-"""Who is asking, and what that allows: passwords, keys, signed tokens, sessions."""
+"""Authentication and accounts: passwords, API keys, signed tokens, sessions, administration."""

@@ -1,4 +1,4 @@
-"""Managing tenants, people and tokens: who may, what is written, what the audit log says about it."""
+"""Administration of tenants, users and tokens, with permission checks and the audit log."""
 
 from __future__ import annotations
 
@@ -16,15 +16,13 @@ from redrive.core.transitions import AuditWrite
 from redrive.desk.audit import export_records
 from redrive.desk.validation import require_text
 from redrive.errors import Conflict, InputError, NotFound
+from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
 from redrive.server.auth.secrets import hash_password, hash_secret, new_api_key, new_code, new_secret, sign_token
 from redrive.server.contract import IssuedToken, NewToken, NewUser
 from redrive.settings import is_mail_address
 from redrive.store.accounts import AccountStore, MemberRow, TenantRow, TokenKind, TokenRow, UserRow
 from redrive.store.port import Store
-
-# -- Managing tenants, people and tokens: who may, what is written, what the audit log says about it -----
-
 
 CODE_LIFETIME = 24 * 3600 * MICROS
 JWT_LIFETIME = 30 * 24 * 3600
@@ -33,7 +31,7 @@ _ERASE_BATCH = 500
 
 
 class AccountAdmin:
-    """What one principal does about tenants, people and tokens. `secret_key` signs tokens."""
+    """Manages tenants, users and tokens on behalf of one principal. `secret_key` signs tokens."""
 
     def __init__(self, accounts: AccountStore, clock: Clock, by: Principal, secret_key: str = "") -> None:
         self._accounts = accounts
@@ -41,20 +39,18 @@ class AccountAdmin:
         self._by = by
         self._secret_key = secret_key
 
-    # -- tenants ---------------------------------------------------------------------------------------
-
     async def tenants(self) -> list[TenantRow]:
-        """All tenants for an owner, one's own for everybody else."""
+        """Return all tenants for an owner, only their own for any other principal."""
         rows = await self._accounts.tenants()
         everything = self._by.may(Permission.MANAGE_TENANTS)
         return [row for row in rows if everything or row.tenant == self._by.tenant]
 
     async def tenant(self, name: str) -> TenantRow:
-        """One tenant."""
+        """Return one tenant."""
         for row in await self.tenants():
             if row.tenant == name:
                 return row
-        raise NotFound(f"there is no tenant {name!r}")
+        raise NotFound(Reason(ReasonCode.TENANT_NOT_FOUND, name=name))
 
     async def create_tenant(self, name: str) -> TenantRow:
         """Register a tenant; registering it twice changes nothing."""
@@ -65,7 +61,7 @@ class AccountAdmin:
         return await self.tenant(name)
 
     async def disable_tenant(self, name: str, *, disabled: bool) -> TenantRow:
-        """Let no credential of a tenant hold, or let them hold again."""
+        """Make all credentials of a tenant invalid, or valid again."""
         self._by.need(Permission.MANAGE_TENANTS)
         row = replace(await self.tenant(name), disabled_at=1 if disabled else None)
         line = self._make_audit(AuditEvent.TENANT_CHANGED, name, name, after={"disabled": disabled})
@@ -73,75 +69,74 @@ class AccountAdmin:
         return await self.tenant(name)
 
     async def erase_tenant(self, name: str) -> int:
-        """Remove everything a tenant has; its credentials end first. Returns how many rows went."""
+        """Delete all data of a tenant, after its credentials were made invalid; return the number of rows."""
         self._by.need(Permission.MANAGE_TENANTS)
         if name == self._by.tenant:
-            raise Conflict(f"tenant {name!r} is the one you belong to; let an owner of another erase it")
+            raise Conflict(Reason(ReasonCode.OWN_TENANT_KEPT, name=name))
         await self.disable_tenant(name, disabled=True)
         erased = 0
-        while went := await self._accounts.erase(name, _ERASE_BATCH):
-            erased += went
+        while count := await self._accounts.erase(name, _ERASE_BATCH):
+            erased += count
         return erased
 
     def erased(self, name: str, rows: int) -> AuditWrite:
-        """The line that stays of a tenant, in the log of all tenants."""
+        """Return the audit line about an erased tenant, for the log of all tenants."""
         return self._make_audit(AuditEvent.TENANT_ERASED, "", name, after={"rows": rows})
 
     def exported(self, name: str) -> AuditWrite:
-        """The line that says who took a tenant's data along."""
+        """Return the audit line about the export of a tenant."""
         return self._make_audit(AuditEvent.TENANT_EXPORTED, name, name)
 
-    # -- people ----------------------------------------------------------------------------------------
-
     async def users(self, tenant: str | None) -> list[UserRow]:
-        """The people of a tenant."""
+        """Return the users of a tenant."""
         self._by.need(Permission.MANAGE_PEOPLE)
         return await self._accounts.users(tenant)
 
     async def user(self, tenant: str | None, id: str, near: str | None = None) -> UserRow:
-        """Return one user of a tenant, by id or address.
+        """Return one user of a tenant, by id or email.
 
-        Several tenants may each have an account for an address; the one that tenant `near` knows comes first.
+        Several tenants may each have an account for an email; the one of a member of tenant `near` comes first.
         """
         rows = await self.users(tenant)
         found = [row for row in rows if row.id == id] or [row for row in rows if row.email == id]
         if len(found) > 1:
             found = [row for row in found if _find_member(row, near) is not None] or found
         if not found:
-            raise NotFound(f"there is no user {id!r}")
+            raise NotFound(Reason(ReasonCode.USER_NOT_FOUND, id=id))
         if len(found) > 1:
-            raise Conflict(f"{id} has an account in several tenants: name the user by id")
+            raise Conflict(Reason(ReasonCode.USER_AMBIGUOUS, email=id))
         return found[0]
 
     async def create_user(self, new: NewUser) -> tuple[UserRow, str | None]:
-        """Create an account in a tenant; returns the code to sign in with where no password was given.
+        """Create a user in a tenant; return an invitation code if no password was given.
 
-        An address that only other tenants know gets an account of its own here, and the answer is the same as
-        for an unknown one. An OWNER, who knows all tenants, is told to give the existing account a role.
+        For an email that has an account only in other tenants, a separate account is created, so that the response
+        reveals nothing about them. An OWNER, who sees all tenants, must give the existing account a role instead.
         """
         self._by.need(Permission.MANAGE_PEOPLE)
         self._by.require_grant(new.tenant, new.role, payloads=new.payloads)
-        email = _check_email(new.email)
+        if not is_mail_address(new.email):
+            raise InputError(Reason(ReasonCode.EMAIL_INVALID))
+        email = new.email.lower()
         everywhere = self._by.may(Permission.MANAGE_TENANTS)
         if any(row.email == email for row in await self._accounts.users(None if everywhere else new.tenant)):
-            raise Conflict(f"{email} has an account already: give it a role in this tenant instead")
+            raise Conflict(Reason(ReasonCode.USER_EXISTS, email=email))
         id = self._clock.new_id()
         member = MemberRow(user=id, tenant=new.tenant, role=new.role, payloads=new.payloads)
         password = None if new.password is None else await hash_password(new.password)
         row = UserRow(id=id, email=email, home=new.tenant, password=password, members=(member,))
         line = self._make_audit(AuditEvent.USER_CREATED, new.tenant, email, after=_describe_member(member))
         if not await self._accounts.add_user(row, line):
-            raise Conflict(f"{email} has an account already: give it a role in this tenant instead")
-        code = None if password is not None else await self._create_code(row, member)
-        return row, code
+            raise Conflict(Reason(ReasonCode.USER_EXISTS, email=email))
+        return row, None if password is not None else await self._create_code(row, member)
 
     async def code(self, user: UserRow, member: MemberRow) -> str:
-        """Create a code with which a user can sign in once, within a day, and choose a new password."""
+        """Create a code with which a user signs in once, within a day, and chooses a new password."""
         self._require_rights_of(user)
         return await self._create_code(user, member)
 
     def _require_rights_of(self, user: UserRow) -> None:
-        """Refuse what would let this principal sign in as a user who has more rights, in whatever tenant."""
+        """Refuse to act for a user who has more rights than this principal, in any tenant."""
         for member in user.members:
             self._by.require_grant(member.tenant, member.role, payloads=member.payloads)
 
@@ -164,9 +159,9 @@ class AccountAdmin:
         return f"{row.id}.{code}"
 
     async def set_role(self, id: str, tenant: str, role: Role, *, payloads: bool, active: bool) -> UserRow:
-        """Change a user's membership in a tenant; neither the old nor the new role may rank above one's own.
+        """Change a membership. Neither the old nor the new role may rank above that of the principal.
 
-        To activate a membership again is to give all of it. Rights that it has and keeps are not given.
+        Activating a membership counts as giving all its rights. Rights that it keeps do not count as given.
         """
         user = await self.user(tenant, id)
         now = _find_member(user, tenant)
@@ -185,71 +180,67 @@ class AccountAdmin:
     async def add_role(self, id: str, tenant: str, role: Role, *, payloads: bool) -> tuple[UserRow, str]:
         """Give a user of another tenant a role in this one, which only an OWNER may.
 
-        An admin of the other tenant may know the user's password or a code. So both are made invalid, and the
-        returned code lets the user sign in and choose a new password. Because that code opens every tenant of
-        the user, the OWNER needs all rights that the user has.
+        An administrator of the other tenant may know the user's password or a code. So both are made invalid, and
+        the returned code lets the user choose a new password. That code opens every tenant of the user, so the
+        OWNER needs all rights of the user.
         """
         self._by.need(Permission.MANAGE_TENANTS)
         self._by.require_grant(_check_tenant(tenant), role, payloads=payloads)
         user = await self.user(None, id)
         self._require_rights_of(user)
         if any(row.email == user.email for row in await self.users(tenant)):
-            raise Conflict(f"tenant {tenant!r} has its own account for {user.email}: change that one's role")
+            raise Conflict(Reason(ReasonCode.TENANT_HAS_USER, tenant=tenant, email=user.email))
         member = MemberRow(user=user.id, tenant=tenant, role=role, payloads=payloads)
-        await self._revoke_sign_in(user)
-        line = self._make_audit(AuditEvent.USER_CHANGED, tenant, user.email, after=_describe_member(member))
-        await self._accounts.put_member(member, line)
-        return await self.user(None, user.id), await self._create_code(user, member)
-
-    async def _revoke_sign_in(self, user: UserRow) -> None:
-        """Let nothing hold that a person could sign in with until now, nor what they are signed in to."""
         await self.set_password(user, new_secret())
         for row in await self._accounts.tokens(None):
             if row.kind is TokenKind.CODE and row.user == user.id and row.revoked_at is None:
                 line = self._make_audit(AuditEvent.TOKEN_REVOKED, row.tenant, row.id)
                 await self._accounts.revoke_token(row.id, row.tenant, line)
+        line = self._make_audit(AuditEvent.USER_CHANGED, tenant, user.email, after=_describe_member(member))
+        await self._accounts.put_member(member, line)
+        return await self.user(None, user.id), await self._create_code(user, member)
 
     async def disable_user(self, id: str, *, disabled: bool) -> UserRow:
         """Disable a user in all tenants, or enable one again, which only an OWNER may.
 
-        To enable a user is to give all that the user's memberships give.
+        Enabling a user counts as giving all rights of the memberships.
         """
         self._by.need(Permission.MANAGE_TENANTS)
         user = await self.user(None, id)
         if not disabled:
             self._require_rights_of(user)
-        about = replace(user, password=None, disabled_at=1 if disabled else None)
+        changed = replace(user, password=None, disabled_at=1 if disabled else None)
         line = self._make_audit(AuditEvent.USER_CHANGED, self._by.tenant, user.email, after={"disabled": disabled})
-        await self._accounts.change_user(about, line)
+        await self._accounts.change_user(changed, line)
         if disabled:
             await self._accounts.end_sessions(user=user.id)
         return await self.user(None, user.id)
 
     async def set_password(self, user: UserRow, password: str) -> None:
-        """Another password; who is signed in with the old one no longer is."""
+        """Set another password, and end the sessions that used the old one."""
         line = self._make_audit(AuditEvent.USER_CHANGED, self._by.tenant, user.email, after={"password": "changed"})
         await self._accounts.change_user(replace(user, password=await hash_password(password)), line)
         await self._accounts.end_sessions(user=user.id)
 
-    # -- tokens ----------------------------------------------------------------------------------------
-
     async def tokens(self, tenant: str | None) -> list[TokenRow]:
-        """The tokens of a tenant, newest first; codes are not shown."""
+        """Return the tokens of a tenant without invitation codes, newest first."""
         self._by.need(Permission.MANAGE_PEOPLE)
         return [row for row in await self._accounts.tokens(tenant) if row.kind is not TokenKind.CODE]
 
     async def token(self, tenant: str | None, id: str) -> TokenRow:
-        """One token."""
+        """Return one token."""
         for row in await self.tokens(tenant):
             if row.id == id:
                 return row
-        raise NotFound(f"there is no token {id!r}")
+        raise NotFound(Reason(ReasonCode.TOKEN_NOT_FOUND, id=id))
 
     async def create_token(self, new: NewToken) -> IssuedToken:
-        """Make a token. Its secret is in the answer and nowhere else."""
+        """Create a token. Only the return value contains its secret."""
         self._by.need(Permission.MANAGE_PEOPLE)
         self._by.require_grant(new.tenant, new.role, payloads=new.payloads, workflows=new.workflows or None)
-        lasts = _check_lifetime(new)
+        if new.lasts is not None and not 1 <= new.lasts <= MAX_TOKEN_LIFETIME:
+            raise InputError(Reason(ReasonCode.TOKEN_LIFETIME_INVALID))
+        lasts = new.lasts or (JWT_LIFETIME if new.kind is TokenKind.JWT else None)
         row = TokenRow(
             id=self._clock.new_id(),
             kind=new.kind,
@@ -263,17 +254,19 @@ class AccountAdmin:
             maker_token=self._by.token or None,
         )
         secret, stored = new_api_key(row.id)
-        if new.kind is TokenKind.JWT and not self._secret_key:
-            raise Conflict("signed tokens need REDRIVE_SECRET_KEY, which is not set here; make a key instead")
         if new.kind is TokenKind.JWT:
+            if not self._secret_key:
+                raise Conflict(Reason(ReasonCode.SECRET_KEY_MISSING))
             ends = self._clock.now() // MICROS + (lasts or JWT_LIFETIME)
             secret, stored = sign_token(row, ends, self._secret_key), ""
-        line = self._make_audit(AuditEvent.TOKEN_CREATED, new.tenant, row.id, after=_describe_token(row))
+        scope = {"role": row.role.value, "payloads": row.payloads, "workflows": list(row.workflows)}
+        after = {"kind": row.kind.value, **scope}
+        line = self._make_audit(AuditEvent.TOKEN_CREATED, new.tenant, row.id, after=after)
         await self._accounts.put_token(replace(row, hash=stored), None if lasts is None else lasts * MICROS, line)
         return IssuedToken(await self.token(new.tenant, row.id), secret)
 
     async def revoke_token(self, tenant: str | None, id: str) -> TokenRow:
-        """Let a token hold no longer; revoking it twice changes nothing."""
+        """Revoke a token; revoking it twice changes nothing."""
         row = await self.token(tenant, id)
         self._by.require_grant(row.tenant, row.role, payloads=False)
         line = self._make_audit(AuditEvent.TOKEN_REVOKED, row.tenant, row.id)
@@ -294,12 +287,6 @@ class AccountAdmin:
         )
 
 
-def _check_lifetime(new: NewToken) -> int | None:
-    if new.lasts is not None and not 1 <= new.lasts <= MAX_TOKEN_LIFETIME:
-        raise InputError("a token lasts from a second to ten years")
-    return new.lasts or (JWT_LIFETIME if new.kind is TokenKind.JWT else None)
-
-
 def _find_member(user: UserRow, tenant: str | None) -> MemberRow | None:
     return next((each for each in user.members if each.tenant == tenant), None)
 
@@ -308,25 +295,12 @@ def _describe_member(member: MemberRow) -> dict[str, Any]:
     return {"role": member.role.value, "payloads": member.payloads, "active": member.active}
 
 
-def _describe_token(row: TokenRow) -> dict[str, Any]:
-    return {"kind": row.kind.value, "role": row.role.value, "payloads": row.payloads, "workflows": list(row.workflows)}
-
-
 def _check_tenant(name: str) -> str:
     return check_tenant_name(require_text("tenant", name))
 
 
-def _check_email(text: str) -> str:
-    if not is_mail_address(text):
-        raise InputError("an e-mail address is needed, such as ann@example.org")
-    return text.lower()
-
-
-# -- What is done about tenants and people in more than one step, on a server as at the keyboard ---------
-
-
 class MembershipChange(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a person is to be to a tenant; what is left open stays as it is."""
+    """The changes of a membership; None keeps a value."""
 
     role: Role | None = None
     payloads: bool | None = None
@@ -334,32 +308,31 @@ class MembershipChange(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 async def erase_tenant_data(store: Store, access: AccountAdmin, name: str) -> int:
-    """Remove everything a tenant has, and say so in the log of all; returns how many rows went."""
+    """Delete all data of a tenant, and write that to the log of all tenants; return the number of rows."""
     rows = await access.erase_tenant(name)
     await store.note([access.erased(name, rows)])
     return rows
 
 
 async def export_tenant_data(store: Store, access: AccountAdmin, name: str) -> AsyncIterator[tuple[str, Any]]:
-    """Everything a tenant has, thing by thing under its kind; its log says who took it along."""
+    """Return all records of a tenant with their kinds, and write the export to its audit log."""
     await store.note([access.exported(name)])
     return export_records(store.tenant_view(name), name)
 
 
 async def create_sign_in_code(access: AccountAdmin, id: str, tenant: str | None = None) -> tuple[UserRow, str]:
-    """Create a code for a user to sign in with once: to this tenant, if the user is a member of it."""
+    """Create a code with which a user signs in once, in this tenant if the user is a member of it."""
     user = await access.user(None, id, near=tenant)
     if not user.members:
-        raise Conflict("this user is not a member of any tenant: give them a role first")
-    here = [each for each in user.members if each.tenant == tenant]
-    return user, await access.code(user, (here or user.members)[0])
+        raise Conflict(Reason(ReasonCode.USER_WITHOUT_TENANT))
+    return user, await access.code(user, _find_member(user, tenant) or user.members[0])
 
 
 async def change_membership(
     access: AccountAdmin, user: UserRow, tenant: str, part: MembershipChange
 ) -> tuple[UserRow, str | None]:
-    """Change a user's membership in a tenant; a user who had none there gets a code, too."""
-    now = next((each for each in user.members if each.tenant == tenant), None)
+    """Change a membership; a user who was not a member of the tenant gets a code as well."""
+    now = _find_member(user, tenant)
     if now is None:
         await access.tenant(tenant)
         return await access.add_role(user.id, tenant, part.role or Role.VIEWER, payloads=bool(part.payloads))
@@ -373,16 +346,13 @@ async def change_membership(
     return changed, None
 
 
-# -- The first owner: where nobody is known yet, somebody must be able to come in ------------------------
-
-
 def make_operator(who: str) -> Principal:
-    """Whoever works on the store itself, past the server: there is nothing they could not do."""
+    """Return a principal with all rights, for a command that works on the store directly."""
     return Principal(who=who, tenant=DEFAULT_TENANT, role=Role.OWNER, payloads=True)
 
 
 async def create_first_owner(store: Store, clock: Clock, email: str) -> str | None:
-    """Make an owner if nobody is known; returns the code that lets them in once."""
+    """Create the first owner, unless a user exists; return an invitation code."""
     if await store.accounts.users(None):
         return None
     access = AccountAdmin(store.accounts, clock, make_operator("first start"))

@@ -1,9 +1,11 @@
-"""Signed tokens (JWT): one algorithm, our issuer and audience, an end, and a scope.
+"""Secrets: API keys, invitation codes, passwords and signed tokens (JWT).
+
+Only hashes of random secrets and passwords are stored. The claims of a signed token are
 
     {"iss": "redrive", "aud": "redrive", "jti": ID, "exp": ..., "tenant": ..., "role": ..., ...}
 
-A signature says that somebody with REDRIVE_SECRET_KEY wrote the claims; the row that the token's id names
-says that they still hold. Claims that say more than the row are refused.
+The signature proves that a process with REDRIVE_SECRET_KEY wrote the claims. The stored row with the token's id
+proves that they are still valid. Claims that differ from the row are refused.
 """
 
 from __future__ import annotations
@@ -18,7 +20,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any, TypeVar
 
-import msgspec
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 from joserfc import jwt
@@ -26,86 +27,75 @@ from joserfc.errors import JoseError
 from joserfc.jwk import OctKey
 
 from redrive.errors import ConfigurationError, InputError, NotSignedIn
+from redrive.reasons import Reason, ReasonCode
 from redrive.settings import MIN_SECRET_BYTES
 from redrive.store.accounts import TokenRow
 
-# -- Random secrets: API keys, sessions, codes. Only their hashes are stored, and compared in consta -----
-
-
-_API_KEY_PATTERN = re.compile(r"rdk_([0-9a-z]{26})_([A-Za-z0-9_-]{43})", re.ASCII)
-_CODE_ALPHABET = "ABCDEFGHJKMNPQRSTVWXYZ23456789"
-
-
-class ApiKey(msgspec.Struct, frozen=True, gc=False):
-    """An API key taken apart."""
-
-    id: str
-    secret: str
-
-
-def new_secret() -> str:
-    """256 random bits as text."""
-    return secrets.token_urlsafe(32)
-
-
-def new_api_key(id: str) -> tuple[str, str]:
-    """An API key for a token's row: what its owner is shown once, and what is stored."""
-    secret = new_secret()
-    return f"rdk_{id}_{secret}", hash_secret(secret)
-
-
-def new_code() -> str:
-    """A code to be typed once: 120 random bits in groups of letters that are not mistaken for others."""
-    letters = [secrets.choice(_CODE_ALPHABET) for _ in range(25)]
-    return "-".join("".join(letters[start : start + 5]) for start in range(0, 25, 5))
-
-
-def parse_api_key(text: str) -> ApiKey | None:
-    """The parts of an API key; None if it is none."""
-    found = _API_KEY_PATTERN.fullmatch(text)
-    return None if found is None else ApiKey(found[1], found[2])
-
-
-def hash_secret(secret: str) -> str:
-    """What is stored of a secret."""
-    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def matches_secret(stored: str, secret: str) -> bool:
-    """True if the secret is the one that was stored; takes the same time whichever way it differs."""
-    return hmac.compare_digest(stored, hash_secret(secret))
-
-
-# -- Passwords, hashed with argon2 -----------------------------------------------------------------------
-
-
+ALGORITHM = "HS256"
+ISSUER = "redrive"
 MIN_PASSWORD_LENGTH, MAX_PASSWORD_LENGTH = 10, 1024
 HASHING_THREADS, MAX_WAITING = 2, 64
 _hasher = PasswordHasher()
 _threads = ThreadPoolExecutor(HASHING_THREADS, thread_name_prefix="redrive-password")
 _waiting = 0
 T = TypeVar("T")
+_API_KEY_PATTERN = re.compile(r"rdk_([0-9a-z]{26})_([A-Za-z0-9_-]{43})", re.ASCII)
+_CODE_ALPHABET = "ABCDEFGHJKMNPQRSTVWXYZ23456789"
+
+
+def new_secret() -> str:
+    """Return 256 random bits as text."""
+    return secrets.token_urlsafe(32)
+
+
+def new_api_key(id: str) -> tuple[str, str]:
+    """Return an API key for the id of a token, and the hash to store."""
+    secret = new_secret()
+    return f"rdk_{id}_{secret}", hash_secret(secret)
+
+
+def new_code() -> str:
+    """Return an invitation code: 120 random bits, in groups of characters that are hard to confuse."""
+    return "-".join("".join(secrets.choice(_CODE_ALPHABET) for _ in range(5)) for _ in range(5))
+
+
+def parse_api_key(text: str) -> tuple[str, str] | None:
+    """Return the id and the secret of an API key, None for any other text."""
+    found = _API_KEY_PATTERN.fullmatch(text)
+    return None if found is None else (found[1], found[2])
+
+
+def hash_secret(secret: str) -> str:
+    """Return the hash of a secret that is stored."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def matches_secret(stored: str, secret: str) -> bool:
+    """Return True if the secret has the stored hash, in constant time."""
+    return hmac.compare_digest(stored, hash_secret(secret))
 
 
 def check_password(password: str) -> str:
-    """The password, if it is one that may be chosen."""
-    if not isinstance(password, str) or not MIN_PASSWORD_LENGTH <= len(password) <= MAX_PASSWORD_LENGTH:
-        raise InputError(f"a password has {MIN_PASSWORD_LENGTH} to {MAX_PASSWORD_LENGTH:,} characters")
+    """Return a password, or refuse one that is too short or too long."""
+    if not isinstance(password, str) or len(password) < MIN_PASSWORD_LENGTH:
+        raise InputError(Reason(ReasonCode.PASSWORD_TOO_SHORT, least=MIN_PASSWORD_LENGTH))
+    if len(password) > MAX_PASSWORD_LENGTH:
+        raise InputError(Reason(ReasonCode.PASSWORD_TOO_LONG, most=MAX_PASSWORD_LENGTH))
     return password
 
 
 async def hash_password(password: str) -> str:
-    """What is stored of a password."""
+    """Return the argon2 hash of a password that is stored."""
     return await _run_in_thread(_hasher.hash, check_password(password).encode("utf-8", "surrogatepass"))
 
 
 async def matches_password(stored: str | None, password: str) -> bool:
-    """True if it is the one that was stored. Takes as long when there is nothing to compare with."""
+    """Return True if the password has the stored hash. Without a hash the call takes equally long."""
     return await _run_in_thread(_verify_password, stored, password)
 
 
 def is_hashing_busy() -> bool:
-    """Return True if so many calls wait for a thread that no more should be made."""
+    """Return True if too many calls wait for a thread to accept another."""
     return _waiting >= HASHING_THREADS + MAX_WAITING
 
 
@@ -132,22 +122,15 @@ def _decoy_hash() -> str:
     return _hasher.hash("no user has this password")
 
 
-# -- Signed tokens (JWT): one algorithm, our issuer and audience, an end, and a scope --------------------
-
-
-ALGORITHM = "HS256"
-ISSUER = "redrive"
-
-
 def sign_token(row: TokenRow, expires_at: int, secret: str) -> str:
-    """A token that says what its row says, until a time in seconds since 1970."""
+    """Return a signed token with the claims of a row, valid until a time in seconds since 1970."""
     claims = {"iss": ISSUER, "aud": ISSUER, "jti": row.id, "exp": expires_at, **_make_claims(row)}
     return jwt.encode({"alg": ALGORITHM}, claims, _make_signing_key(secret), algorithms=[ALGORITHM])
 
 
 def decode_token(text: str, secret: str, now: int) -> dict[str, Any]:
-    """The claims of a token that was signed here for us and has not expired."""
-    wanted = jwt.JWTClaimsRegistry(
+    """Return the claims of a token that this installation signed and that has not expired."""
+    rules = jwt.JWTClaimsRegistry(
         now=now,
         leeway=0,
         iss={"essential": True, "value": ISSUER},
@@ -157,19 +140,19 @@ def decode_token(text: str, secret: str, now: int) -> dict[str, Any]:
     )
     try:
         claims = jwt.decode(text, _make_signing_key(secret), algorithms=[ALGORITHM]).claims
-        wanted.validate(claims)
+        rules.validate(claims)
     except (JoseError, ValueError, TypeError):
-        raise NotSignedIn("the token is not one of ours, or it has expired") from None
+        raise NotSignedIn(Reason(ReasonCode.CREDENTIAL_INVALID)) from None
     return claims
 
 
 def claims_match_token(claims: Mapping[str, Any], row: TokenRow) -> bool:
-    """True if the claims say what the row says, and nothing beyond it."""
+    """Return True if the claims agree with the row."""
     return all(claims.get(name) == value for name, value in _make_claims(row).items())
 
 
 def looks_like_jwt(text: str) -> bool:
-    """True for what has the three parts of a signed token."""
+    """Return True if a text has the three parts of a signed token."""
     return text.count(".") == 2
 
 
@@ -180,7 +163,6 @@ def _make_claims(row: TokenRow) -> dict[str, Any]:
 def _make_signing_key(secret: str) -> OctKey:
     if len(secret.encode()) < MIN_SECRET_BYTES:
         raise ConfigurationError(
-            f"signed tokens need REDRIVE_SECRET_KEY, of at least {MIN_SECRET_BYTES} bytes: "
-            "`openssl rand -base64 48` makes one"
+            f"REDRIVE_SECRET_KEY has fewer than {MIN_SECRET_BYTES} bytes: create one with `openssl rand -base64 48`"
         )
     return OctKey.import_key(secret.encode())

@@ -1,9 +1,8 @@
-"""The dashboard: server-rendered pages under `/app`, in the same server as the API.
+"""The dashboard: pages under `/app`, rendered by the same server as the API.
 
-    site      puts the pages together          entering   who looks, and into which tenant
-    drawing   a template, in the reader's language, as an answer        words    the two languages
-    forms     what a form sends, once          files      the style sheet and the module of the browser
-    faults    errors as pages                  pictures   charts and waterfalls as figures to be drawn
+    render     templates, navigation, static files, error pages      forms      forms, each carried out once
+    display    labels, durations, charts                             lists      filters, files, saved views
+    translations    texts in English and Polish                      replay_form    the form of a replay
 
-A page is thin: it reads the request, asks `asked.desk`, and shapes the answer for its template.
+The other modules are pages. A page reads the request, asks `context.desk`, and renders a template.
 """

@@ -1,9 +1,8 @@
-"""Dead letters: by cause first, then one by one. All that narrows the list is in its address."""
+"""Failures (dead letters): the list by cause, the list of all, and the page of one."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
 import msgspec
 from fastapi import Request
@@ -13,12 +12,11 @@ from redrive.core.audit import REPLAY_EVENTS, event_label
 from redrive.core.roles import Permission
 from redrive.core.states import EXECUTED_KINDS, LetterStatus
 from redrive.desk.models import AuditRecord, DeadLetter, LetterOutcome, ReplayRecord, find_letter_outcome
-from redrive.desk.presenter import GroupList
 from redrive.desk.saved_views import FILTER_FIELDS, ListName
 from redrive.duration import to_datetime
 from redrive.errors import InputError, NotFound
+from redrive.reasons import Reason, ReasonCode
 from redrive.server.pages import lists
-from redrive.server.pages import lists as views
 from redrive.server.pages.display import plot_waterfall
 from redrive.server.pages.forms import SentForm, make_page_router, redirect_to
 from redrive.server.pages.render import make_view, render_page
@@ -27,79 +25,86 @@ from redrive.server.request import Context, RequestContext, requires
 from redrive.server.routes.common import Id, check_search_text, parse_index
 from redrive.store.filters import LetterFilter
 from redrive.store.letters import count_facets
-from redrive.store.list_query import Page
 
-# -- Dead letters: by cause first, then one by one. All that narrows the list is in its address ----------
-
-
-letters_routes = make_page_router()
+letter_routes = make_page_router()
 LETTERS_PATH = "/admin/dlq"
+LETTER_PATH = LETTERS_PATH + "/{id}"
 ALL_STATUSES = "ALL"
-PAGE_SIZES = (25, 50, 100)
+PAGE_SIZES = {"25": 25, "50": 50, "100": 100}
 FILTER_NAMES = FILTER_FIELDS[ListName.LETTERS]
-"""What a list of letters can be narrowed by, as an address says it."""
+"""The query parameters that filter a list of failures."""
 
-_COLUMNS = {
-    name: (lambda letter, name=name: getattr(letter, name))
-    for name in (
-        *("id", "status", "workflow", "step", "code", "stage", "category", "reason", "failed_at", "attempts"),
-        *("replay_count", "owner", "tags", "tenant", "correlation_id", "run_id", "fingerprint", "version"),
-        *("closed_at", "closed_by", "resolution"),
-    )
+DONE_MESSAGES = {
+    "replayed": N("Retry started. This page updates as it runs."),
+    "resolved": N("Marked as resolved."),
+    "ignored": N("Marked as ignored."),
+    "assigned": N("Assigned."),
+    "commented": N("Comment added."),
+    "tagged": N("Tags saved."),
 }
+"""The message after an action, by the query parameter `done`."""
+
+_COLUMNS = lists.make_columns(
+    *("id", "status", "workflow", "step", "code", "stage", "category", "reason", "failed_at", "attempts"),
+    *("replay_count", "owner", "tags", "tenant", "correlation_id", "run_id", "fingerprint", "version"),
+    *("closed_at", "closed_by", "resolution"),
+)
+_OUTCOME_SENTENCES = {
+    LetterOutcome.SUCCEEDED: N("The retry succeeded. Nothing more to do."),
+    LetterOutcome.PARTLY_SUCCEEDED: N("The step was retried alone and succeeded. The run is not finished."),
+    LetterOutcome.UNDONE: N("The run was rolled back. Nothing more to do."),
+    LetterOutcome.CANCELLED: N("The retry was cancelled. Start a new run if the work is still needed."),
+    LetterOutcome.REPLAY_RUNNING: N("A retry is running."),
+    LetterOutcome.FAILED_AGAIN: N("The retry failed."),
+    LetterOutcome.EXPIRED: N("No decision was made in time, so this failure expired. The work was not done."),
+}
+_RETRYABLE_OUTCOMES = frozenset(
+    {LetterOutcome.PARTLY_SUCCEEDED, LetterOutcome.FAILED_AGAIN, LetterOutcome.EXPIRED, LetterOutcome.CLOSED}
+)
 
 
-def read_filter_query(request: Request) -> dict[str, str]:
-    """What the address asks for, without what it leaves open."""
-    return lists.read_query(request, *FILTER_NAMES)
-
-
-def make_letter_filter(asked: RequestContext, query: dict[str, str]) -> LetterFilter:
-    """The filter that an address stands for. Without a word about the status, open letters are meant."""
-    check_search_text(asked, query.get("text"))
-    now = to_datetime(asked.view.now())
-    plain = {name: query[name] for name in query if name not in ("status", "index", "since", "until")}
+def make_letter_filter(context: RequestContext, query: dict[str, str]) -> LetterFilter:
+    """Return the filter for query parameters. Without a status it selects open letters."""
+    check_search_text(context, query.get("text"))
+    now, status = to_datetime(context.view.now()), query.get("status")
+    known = LetterStatus(status) if status in set(LetterStatus) else LetterStatus.OPEN
     return LetterFilter(
-        status=_parse_status(query.get("status")),
+        status=None if status == ALL_STATUSES else known,
         index=parse_index([query["index"]] if "index" in query else None),
         since=lists.parse_since(query.get("since"), now),
         until=lists.parse_since(query.get("until"), now),
-        **plain,
+        **{name: query[name] for name in query if name not in ("status", "index", "since", "until")},
     )
 
 
-def _parse_status(named: str | None) -> LetterStatus | None:
-    if named == ALL_STATUSES:
-        return None
-    return LetterStatus.OPEN if named not in set(LetterStatus) else LetterStatus(named)
-
-
-@letters_routes.get(LETTERS_PATH, **requires(Permission.LOOK))
-async def list_letters(request: Request, asked: Context) -> Response:
-    """Groups, or letters where something was asked for; the same as a file."""
-    query, cursor = read_filter_query(request), request.query_params.get("cursor")
-    items = bool(query) or request.query_params.get("view") == "items"
-    kind = request.query_params.get("format")
-    if kind in lists.FILE_FORMATS:
-        return await _export_file(asked, query, kind)
-    kept = await views.list_saved_views(asked, ListName.LETTERS)
-    if not items:
-        groups = await asked.desk.dlq.groups(asked.one_tenant, limit=50, cursor=cursor)
-        return await render_page(
-            request, "groups.html", groups=groups, trends=_sum_trends(groups), path=LETTERS_PATH, views=kept, query={}
+@letter_routes.get(LETTERS_PATH, **requires(Permission.LOOK))
+async def list_letters(request: Request, context: Context) -> Response:
+    """Show failures by cause, or all that match a filter, or export those."""
+    query, cursor = lists.read_query(request, *FILTER_NAMES), request.query_params.get("cursor")
+    desk, format = context.desk.dlq, request.query_params.get("format")
+    if format in lists.FILE_FORMATS:
+        where = make_letter_filter(context, query)
+        return await lists.export_list(
+            "dead-letters", format, _COLUMNS, lambda limit, cursor: desk.list(where, limit=limit, cursor=cursor)
         )
-    found = await asked.desk.dlq.list(make_letter_filter(asked, query), limit=_read_page_size(request), cursor=cursor)
-    # A text is looked for row by row, which is done once: for the list.
-    facets = count_facets([]) if "text" in query else await asked.desk.dlq.facets(make_letter_filter(asked, query))
+    views = await lists.list_saved_views(context, ListName.LETTERS)
+    if not query and request.query_params.get("view") != "items":
+        groups = await desk.groups(context.one_tenant, limit=50, cursor=cursor)
+        trends = {group.fingerprint: sum(group.trend) for group in groups.items}
+        return await render_page(
+            request, "groups.html", groups=groups, trends=trends, path=LETTERS_PATH, views=views, query={}
+        )
+    where = make_letter_filter(context, query)
+    size = PAGE_SIZES.get(request.query_params.get("limit", ""), 25)
     return await render_page(
         request,
         "letters.html",
-        letters=found,
-        facets=facets,
-        views=kept,
+        letters=await desk.list(where, limit=size, cursor=cursor),
+        # A search for text reads row by row, so it is done for the list only.
+        facets=count_facets([]) if "text" in query else await desk.facets(where),
+        views=views,
         query=query,
-        size=_read_page_size(request),
-        sizes=PAGE_SIZES,
+        limit=size if size != 25 else None,
         path=LETTERS_PATH,
         first=cursor is None,
         ranges=lists.TIME_RANGES,
@@ -108,82 +113,24 @@ async def list_letters(request: Request, asked: Context) -> Response:
     )
 
 
-def _read_page_size(request: Request) -> int:
-    asked = request.query_params.get("limit", "")
-    return int(asked) if asked in {str(size) for size in PAGE_SIZES} else PAGE_SIZES[0]
-
-
-def _sum_trends(groups: GroupList) -> dict[str, int]:
-    """How many of a group's failures are of the last 24 hours."""
-    return {group.fingerprint: sum(group.trend) for group in groups.items}
-
-
-async def _export_file(asked: RequestContext, query: dict[str, str], kind: str) -> Response:
-    where = make_letter_filter(asked, query)
-
-    async def page(limit: int, cursor: str | None) -> Page[DeadLetter]:
-        return await asked.desk.dlq.list(where, limit=limit, cursor=cursor)
-
-    columns: Any = _COLUMNS
-    return lists.export_rows("dead-letters", kind, columns, await lists.fetch_all(page))
-
-
-# -- How the work of a closed letter stands, in a sentence, and whether its run can be retried from  -----
-
-
-_OUTCOME_SENTENCES = {
-    LetterOutcome.SUCCEEDED: N("It was run again, and succeeded. Nothing is left to do."),
-    LetterOutcome.PARTLY_SUCCEEDED: N(
-        "That step alone was run again, and succeeded. More would follow: the run is not finished."
-    ),
-    LetterOutcome.UNDONE: N("What its run had done was undone. Nothing is left to do."),
-    LetterOutcome.CANCELLED: N(
-        "It was run again, and cancelled before it ended. Start a new run if it is still wanted."
-    ),
-    LetterOutcome.REPLAY_RUNNING: N("It is running again now."),
-    LetterOutcome.FAILED_AGAIN: N("It was run again since, and failed again."),
-    LetterOutcome.EXPIRED: N("Nobody decided about it in time, so it expired. Its work was not done."),
-}
-_RETRYABLE_OUTCOMES = frozenset(
-    {LetterOutcome.PARTLY_SUCCEEDED, LetterOutcome.FAILED_AGAIN, LetterOutcome.EXPIRED, LetterOutcome.CLOSED}
-)
-
-
 class OutcomeDisplay(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """`sentence` is None where a person closed the letter and said why; `retries`: its run can be retried."""
+    """The outcome of a closed failure. `sentence` is None if a user closed it; `retries`: its run can be retried."""
 
     sentence: str | None = None
     retries: bool = False
 
 
 def describe_outcome(letter: DeadLetter) -> OutcomeDisplay | None:
-    """How the work stands that a closed letter is about; None while the letter is not closed."""
-    after = find_letter_outcome(letter)
-    if after is None:
+    """Return the outcome of a closed failure, None while it is not closed."""
+    outcome = find_letter_outcome(letter)
+    if outcome is None:
         return None
-    return OutcomeDisplay(
-        sentence=_OUTCOME_SENTENCES.get(after), retries=after in _RETRYABLE_OUTCOMES and not letter.purged
-    )
-
-
-# -- One dead letter: what happened, why it is here, and all that can be done about it -------------------
-
-
-letter_routes = make_page_router()
-LETTER_PATH = LETTERS_PATH + "/{id}"
-DONE_MESSAGES = {
-    "replayed": N("It runs again. This page shows how that goes."),
-    "resolved": N("It is resolved."),
-    "ignored": N("It is ignored."),
-    "assigned": N("It is noted who looks after it."),
-    "commented": N("Your comment is kept."),
-    "tagged": N("Its tags are changed."),
-}
-"""What is said after something was done, by the word that the address has for it."""
+    retries = outcome in _RETRYABLE_OUTCOMES and not letter.purged
+    return OutcomeDisplay(sentence=_OUTCOME_SENTENCES.get(outcome), retries=retries)
 
 
 class HistoryEntry(msgspec.Struct, frozen=True):
-    """One thing that was done about a letter: a line of the log, or a replay with how it ended."""
+    """An action on a failure: a line of the audit log, or a replay with its outcome."""
 
     at: datetime
     by: str
@@ -194,113 +141,104 @@ class HistoryEntry(msgspec.Struct, frozen=True):
 
 
 @letter_routes.get(LETTER_PATH, **requires(Permission.LOOK))
-async def show_letter(request: Request, asked: Context, id: Id) -> Response:
-    """The page of a letter; the same as a file."""
+async def show_letter(request: Request, context: Context, id: Id) -> Response:
+    """Show one failure, or export it."""
     try:
-        found = await asked.desk.dlq.get(id)
+        letter = await context.desk.dlq.get(id)
     except NotFound:
-        tenant = await _find_other_tenant(asked, id)
-        if tenant is None:
+        # An owner may have followed a link from a notification about another tenant.
+        if context.everywhere or not context.principal.may(Permission.MANAGE_TENANTS):
             raise
-        return redirect_to(make_view(request).url(f"{LETTERS_PATH}/{id}", tenant=tenant))
+        row = await context.whole.letter(id)
+        if row is None or row.tenant == context.tenant:
+            raise
+        return redirect_to(make_view(request).url(f"{LETTERS_PATH}/{id}", tenant=row.tenant))
     if request.query_params.get("format") == "json":
-        return lists.export_rows(found.id, "json", {"letter": lambda each: each}, [found])
-    return await _render_letter(request, found, revealed=False)
-
-
-async def _find_other_tenant(asked: RequestContext, id: str) -> str | None:
-    """The tenant whose letter it is, for an owner who followed a link from a notification."""
-    if asked.everywhere or not asked.principal.may(Permission.MANAGE_TENANTS):
-        return None
-    row = await asked.whole.letter(id)
-    return None if row is None or row.tenant == asked.tenant else row.tenant
+        return lists.export_rows(letter.id, "json", {"letter": lambda each: each}, [letter])
+    return await _render_letter(request, letter, revealed=False)
 
 
 @letter_routes.get(LETTER_PATH + "/reveal", **requires(Permission.LOOK))
 async def hide_letter(request: Request, id: Id) -> Response:
-    """Whoever comes back to a page on which nothing was hidden sees the letter as it is shown to all."""
+    """Redirect from a page with revealed data, when it is reloaded, to the failure with hidden data."""
     return redirect_to(make_view(request).url(f"{LETTERS_PATH}/{id}"))
 
 
 @letter_routes.post(LETTER_PATH + "/reveal", **requires(Permission.SEE_PAYLOADS))
-async def reveal_letter(request: Request, asked: Context, id: Id) -> Response:
-    """The same with nothing hidden; the audit log says who looked."""
-    return await _render_letter(request, await asked.desk.dlq.get(id, reveal=True, by=asked.by), revealed=True)
+async def reveal_letter(request: Request, context: Context, id: Id) -> Response:
+    """Show one failure with all its data, and note that in the audit log."""
+    letter = await context.desk.dlq.get(id, reveal=True, by=context.by)
+    return await _render_letter(request, letter, revealed=True)
 
 
-async def _render_letter(request: Request, found: DeadLetter, *, revealed: bool) -> Response:
+async def _render_letter(request: Request, letter: DeadLetter, *, revealed: bool) -> Response:
     view = make_view(request)
-    over = found.status is not LetterStatus.REPLAYING
+    replaying = letter.status is LetterStatus.REPLAYING
+    done = request.query_params.get("done", "")
     return await render_page(
         request,
         "letter.html",
-        letter=found,
-        fall=plot_waterfall(found.steps, now=found.failed_at if over else view.now),
-        steps=[step for step in found.steps if step.kind in EXECUTED_KINDS],
-        history=make_history(found, view.lang),
-        open=found.status is LetterStatus.OPEN,
-        stands=describe_outcome(found),
-        done=_choose_done_message(request, found),
+        letter=letter,
+        fall=plot_waterfall(letter.steps, now=view.now if replaying else letter.failed_at),
+        steps=[step for step in letter.steps if step.kind in EXECUTED_KINDS],
+        history=make_history(letter, view.lang),
+        open=letter.status is LetterStatus.OPEN,
+        outcome=describe_outcome(letter),
+        # A retry that has ended is reported by its outcome.
+        done=None if done == "replayed" and not replaying else DONE_MESSAGES.get(done),
         revealed=revealed,
         path=LETTERS_PATH,
     )
 
 
-def _choose_done_message(request: Request, found: DeadLetter) -> str | None:
-    """What is said after something was done; that it runs again holds as long as it does."""
-    word = request.query_params.get("done", "")
-    over = word == "replayed" and found.status is not LetterStatus.REPLAYING
-    return None if over else DONE_MESSAGES.get(word)
-
-
-def make_history(found: DeadLetter, language: str) -> list[HistoryEntry]:
-    """All that was done about a letter, the newest first; a replay is told once, with how it ended."""
+def make_history(letter: DeadLetter, language: str) -> list[HistoryEntry]:
+    """Return the actions on a failure, newest first; a replay appears once, with its outcome."""
     lines = [
         HistoryEntry(line.at, line.by, line.reason, line=line, label=event_label(line.event, language))
-        for line in found.history
+        for line in letter.history
         if line.event not in REPLAY_EVENTS
     ]
-    replays = [HistoryEntry(replay.at, replay.by, replay.reason, replay=replay) for replay in found.replays]
-    return sorted([*lines, *replays], key=lambda each: each.at, reverse=True)
+    replays = [HistoryEntry(replay.at, replay.by, replay.reason, replay=replay) for replay in letter.replays]
+    return sorted([*lines, *replays], key=lambda entry: entry.at, reverse=True)
 
 
-def _redirect_to_letter(request: Request, found: DeadLetter, done: str) -> Response:
-    return redirect_to(make_view(request).url(f"{LETTERS_PATH}/{found.id}", done=done))
+def _redirect_to_letter(request: Request, letter: DeadLetter, done: str) -> Response:
+    return redirect_to(make_view(request).url(f"{LETTERS_PATH}/{letter.id}", done=done))
 
 
 @letter_routes.post(LETTER_PATH + "/resolve", **requires(Permission.DECIDE))
-async def resolve_letter(request: Request, asked: Context, id: Id, sent: SentForm) -> Response:
-    """Close a letter whose cause was dealt with outside."""
-    found = await asked.desk.dlq.resolve(id, by=asked.by, reason=sent.maybe("reason"))
-    return _redirect_to_letter(request, found, "resolved")
+async def resolve_letter(request: Request, context: Context, id: Id, form: SentForm) -> Response:
+    """Close a failure as resolved."""
+    letter = await context.desk.dlq.resolve(id, by=context.by, reason=form.maybe("reason"))
+    return _redirect_to_letter(request, letter, "resolved")
 
 
 @letter_routes.post(LETTER_PATH + "/ignore", **requires(Permission.DECIDE))
-async def ignore_letter(request: Request, asked: Context, id: Id, sent: SentForm) -> Response:
-    """Close a letter that needs nothing done."""
-    found = await asked.desk.dlq.ignore(id, by=asked.by, reason=sent.maybe("reason"))
-    return _redirect_to_letter(request, found, "ignored")
+async def ignore_letter(request: Request, context: Context, id: Id, form: SentForm) -> Response:
+    """Close a failure as ignored."""
+    letter = await context.desk.dlq.ignore(id, by=context.by, reason=form.maybe("reason"))
+    return _redirect_to_letter(request, letter, "ignored")
 
 
 @letter_routes.post(LETTER_PATH + "/assign", **requires(Permission.NOTE))
-async def assign_letter(request: Request, asked: Context, id: Id, sent: SentForm) -> Response:
-    """Say who looks after a letter; blank says nobody."""
-    chosen = asked.by if sent.get("do") == "me" else sent.maybe("to")
-    return _redirect_to_letter(request, await asked.desk.dlq.assign(id, to=chosen, by=asked.by), "assigned")
+async def assign_letter(request: Request, context: Context, id: Id, form: SentForm) -> Response:
+    """Assign a failure to a user; a blank field unassigns it."""
+    assignee = context.by if form.get("do") == "me" else form.maybe("to")
+    return _redirect_to_letter(request, await context.desk.dlq.assign(id, to=assignee, by=context.by), "assigned")
 
 
 @letter_routes.post(LETTER_PATH + "/comment", **requires(Permission.NOTE))
-async def comment_letter(request: Request, asked: Context, id: Id, sent: SentForm) -> Response:
-    """Say something about a letter."""
-    if not sent.get("text"):
-        raise InputError("a comment needs some words")
-    found = await asked.desk.dlq.comment(id, sent.get("text"), by=asked.by)
-    return _redirect_to_letter(request, found, "commented")
+async def comment_letter(request: Request, context: Context, id: Id, form: SentForm) -> Response:
+    """Add a comment to a failure."""
+    if not form.get("text"):
+        raise InputError(Reason(ReasonCode.COMMENT_NEEDED))
+    letter = await context.desk.dlq.comment(id, form.get("text"), by=context.by)
+    return _redirect_to_letter(request, letter, "commented")
 
 
 @letter_routes.post(LETTER_PATH + "/tag", **requires(Permission.NOTE))
-async def tag_letter(request: Request, asked: Context, id: Id, sent: SentForm) -> Response:
-    """Mark a letter with words, in place of those it has."""
-    words = [word.strip() for word in sent.get("tags").replace("\n", ",").split(",")]
-    found = await asked.desk.dlq.tag(id, [word for word in words if word], by=asked.by)
-    return _redirect_to_letter(request, found, "tagged")
+async def tag_letter(request: Request, context: Context, id: Id, form: SentForm) -> Response:
+    """Replace the tags of a failure."""
+    tags = [tag.strip() for tag in form.get("tags").replace("\n", ",").split(",")]
+    letter = await context.desk.dlq.tag(id, [tag for tag in tags if tag], by=context.by)
+    return _redirect_to_letter(request, letter, "tagged")

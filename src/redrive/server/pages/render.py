@@ -1,7 +1,7 @@
-"""Drawing a page: a template, what it shows, and whoever looks at it.
+"""Pages as responses: templates, navigation, static files and error pages.
 
-Templates know `t` (words), `url` (links that stay in the tenant), `page` (all below), and the macros of
-`ui.html`. What they show is escaped, always; no page holds a script or a style of its own.
+Templates use `t` (texts), `url` (links that stay in the tenant), `page` (a `PageView`) and the macros of
+`ui.html`. Values are always escaped; no page contains an inline script or style.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import gzip
 import hashlib
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
 from functools import cache
@@ -25,46 +25,42 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from redrive import errors
 from redrive.clock import MICROS
 from redrive.core.failure_reason import FIXABLE_BY_EDIT
 from redrive.core.roles import ALL_TENANTS, Permission
 from redrive.desk.preview import DryRun
 from redrive.duration import to_datetime
-from redrive.errors import NotFound, StoreError
-from redrive.reasons import ENGLISH, Reason, ReasonCode, render
-from redrive.reasons.polish import POLISH
+from redrive.errors import NotFound, NotSignedIn, RedriveError, StoreError
+from redrive.reasons import Reason, ReasonCode, render
 from redrive.server.contract import ERROR_KINDS
-from redrive.server.pages import display as labels
-from redrive.server.pages import display as pictures
-from redrive.server.pages import translations as values
-from redrive.server.pages.translations import LANGUAGES, N, Translator, choose_language
+from redrive.server.pages import display, translations
+from redrive.server.pages.translations import CATALOGUES, LANGUAGES, N, Translator, choose_language
 from redrive.server.problems import ProblemError
 from redrive.server.request import RequestContext, get_service, uses_https
 from redrive.settings import API_PREFIX, PAGES_PREFIX
 
-# -- The files that browsers load beside pages: named after their content, so that they are kept for -----
-
+log = logging.getLogger("redrive.server")
 
 static_routes = APIRouter()
+_HERE = Path(__file__).parent
 _MEDIA_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 _CACHE_HEADERS = {"Cache-Control": "public, max-age=31536000, immutable", "Vary": "Accept-Encoding"}
 
 
 class StaticFile(msgspec.Struct, frozen=True, gc=False):
-    """A file as it is sent."""
+    """A file that pages load. Its name contains a hash of its content, so that browsers keep it forever."""
 
     name: str
     media: str
     plain: bytes
-    small: bytes
+    compressed: bytes
 
 
 @cache
 def _load_static_files() -> dict[str, StaticFile]:
-    """By the names that pages use, and by those that browsers ask for."""
+    """Return the files by the names in templates and by those in addresses."""
     found: dict[str, StaticFile] = {}
-    for path in (Path(__file__).parent / "static").iterdir():
+    for path in (_HERE / "static").iterdir():
         plain = path.read_bytes()
         name = f"{path.stem}.{hashlib.sha256(plain).hexdigest()[:12]}{path.suffix}"
         file = StaticFile(name, _MEDIA_TYPES[path.suffix], plain, gzip.compress(plain, 9, mtime=0))
@@ -72,124 +68,102 @@ def _load_static_files() -> dict[str, StaticFile]:
     return found
 
 
-def find_static_name(name: str) -> str:
-    """The name to ask for; it changes whenever the content does."""
-    return _load_static_files()[name].name
-
-
-def accepts_gzip(request: Request) -> bool:
-    """True if the browser takes compressed answers."""
+def _accepts_gzip(request: Request) -> bool:
     return "gzip" in request.headers.get("accept-encoding", "")
 
 
 @static_routes.get("/static/{name}")
 async def send_static_file(request: Request, name: str) -> Response:
-    """One file."""
+    """Send a static file."""
     file = _load_static_files().get(name)
     if file is None:
-        raise NotFound("there is no such file; load the page again")
-    if accepts_gzip(request):
-        return Response(file.small, media_type=file.media, headers={**_CACHE_HEADERS, "Content-Encoding": "gzip"})
+        raise NotFound(Reason(ReasonCode.FILE_NOT_FOUND))
+    if _accepts_gzip(request):
+        return Response(file.compressed, media_type=file.media, headers={**_CACHE_HEADERS, "Content-Encoding": "gzip"})
     return Response(file.plain, media_type=file.media, headers=_CACHE_HEADERS)
 
 
-# -- Where people can go: one table, in the order in which it is shown -----------------------------------
-
-
 class MenuEntry(msgspec.Struct, frozen=True, gc=False):
-    """A page of the navigation, and what it takes to go there."""
+    """A page of the navigation, and the permission that it needs."""
 
     path: str
     label: str
     icon: str
     group: str
     needs: Permission = Permission.LOOK
+    hint: str = ""
 
 
-_WATCH, _SET_UP = N("Watch"), N("Set up")
+_MONITOR, _CONFIGURE = N("Monitor"), N("Configure")
 MENU = (
-    MenuEntry("/", N("Overview"), "pulse", _WATCH),
-    MenuEntry("/admin/dlq", N("Dead letters"), "letter", _WATCH),
-    MenuEntry("/runs", N("Runs"), "run", _WATCH),
-    MenuEntry("/circuits", N("Circuits"), "circuit", _WATCH),
-    MenuEntry("/workers", N("Workers"), "worker", _WATCH),
-    MenuEntry("/notifications", N("Notifications"), "bell", _WATCH),
-    MenuEntry("/workflows", N("Workflows"), "flow", _SET_UP),
-    MenuEntry("/policies", N("Policies"), "policy", _SET_UP),
-    MenuEntry("/members", N("Members"), "people", _SET_UP, Permission.MANAGE_PEOPLE),
-    MenuEntry("/audit", N("Audit"), "log", _SET_UP),
-    MenuEntry("/health", N("Health"), "health", _SET_UP),
+    MenuEntry("/", N("Overview"), "pulse", _MONITOR),
+    MenuEntry("/admin/dlq", N("Failures"), "letter", _MONITOR, hint=N("Technical name: dead letters")),
+    MenuEntry("/runs", N("Runs"), "run", _MONITOR),
+    MenuEntry("/circuits", N("Circuits"), "circuit", _MONITOR),
+    MenuEntry("/workers", N("Workers"), "worker", _MONITOR),
+    MenuEntry("/notifications", N("Notifications"), "bell", _MONITOR),
+    MenuEntry("/workflows", N("Workflows"), "flow", _CONFIGURE),
+    MenuEntry("/policies", N("Policies"), "policy", _CONFIGURE),
+    MenuEntry("/members", N("Members"), "people", _CONFIGURE, Permission.MANAGE_PEOPLE),
+    MenuEntry("/audit", N("Audit log"), "log", _CONFIGURE),
+    MenuEntry("/health", N("Health"), "health", _CONFIGURE),
 )
-
-
-def list_menu(may: Callable[[Permission], bool]) -> list[tuple[str, list[MenuEntry]]]:
-    """The places that somebody may go to, by group."""
-    groups: dict[str, list[MenuEntry]] = {}
-    for place in MENU:
-        if may(place.needs):
-            groups.setdefault(place.group, []).append(place)
-    return list(groups.items())
-
-
-# -- Drawing a page: a template, what it shows, and whoever looks at it ----------------------------------
-
 
 PREFERENCES = {"language": tuple(LANGUAGES), "theme": ("auto", "light", "dark"), "clock": ("local", "utc")}
-"""What whoever looks may choose. Nobody has to: the browser names a language, else the first is taken."""
+"""The display settings and their values. Without a choice the browser's language counts, else the first value."""
 
 MAX_TENANTS = 200
-_MAX_REASON_LENGTH = 2_000  # characters of a reason
-_FREE_TEXT = frozenset({ReasonCode.TEXT, ReasonCode.PYDANTIC_RULE})  # what others wrote, in English
-_CONTENT_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-)
-# A form's Origin is sent only where the policy lets the browser say where it comes from.
+_MAX_REASON_LENGTH = 2_000
+_FREE_TEXT = frozenset({ReasonCode.TEXT, ReasonCode.PYDANTIC_RULE})  # reasons that have only an English text
 _PAGE_HEADERS = {
-    "Content-Security-Policy": _CONTENT_POLICY,
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    # Browsers send the Origin of a form only if this policy lets them name the page that it comes from.
     "Referrer-Policy": "same-origin",
     "Vary": "Accept-Encoding",
 }
-_COMPRESS_FROM = 1_000  # bytes from which on a page is sent compressed
+_COMPRESS_FROM = 1_000  # bytes of a page that is worth compressing
 _environment = Environment(
-    loader=FileSystemLoader(Path(__file__).parent / "templates"),
+    loader=FileSystemLoader(_HERE / "templates"),
     autoescape=True,
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
     auto_reload=False,
 )
-
 _environment.globals |= {
-    "pictures": pictures,
+    "pictures": display,
     "LANGUAGES": LANGUAGES,
     "P": Permission,
-    "labels": labels,
-    "KINDS": labels.KINDS,
-    "MENDED_BY_EDIT": FIXABLE_BY_EDIT,
+    "labels": display,
+    "KINDS": display.KINDS,
+    "FIXABLE_BY_EDIT": FIXABLE_BY_EDIT,
+    "ALL_TENANTS": ALL_TENANTS,
+    "MICROS": MICROS,
     "moment": to_datetime,
 }
-
 _environment.filters |= {
-    "beginning": values.excerpt_json,
-    "fields": values.list_labelled_texts,
-    "utc": values.format_utc,
-    "iso": values.format_iso,
-    "whole": values.format_number,
+    "beginning": translations.excerpt_json,
+    "fields": translations.list_labelled_texts,
+    "utc": translations.format_utc,
+    "iso": translations.format_iso,
+    "whole": translations.format_number,
 }
 
 
-def make_preference_cookie_name(choice: str) -> str:
-    """Where a browser keeps what was chosen."""
-    return f"redrive_{choice}"
+def make_preference_cookie_name(preference: str) -> str:
+    """Return the name of the cookie that stores a display setting."""
+    return f"redrive_{preference}"
 
 
 class PageView:
-    """What every page knows: who looks, in which language, and where things are."""
+    """The part of a page that does not depend on its content: user, tenant, language and addresses."""
 
-    def __init__(self, request: Request, asking: RequestContext | None) -> None:
+    def __init__(self, request: Request, context: RequestContext | None) -> None:
         self.request = request
-        self.asking = asking
+        self.context = context
         self.service = get_service(request)
         self.root: str = request.scope.get("root_path", "")
         chosen = request.cookies.get(make_preference_cookie_name("language"))
@@ -199,255 +173,226 @@ class PageView:
         self.clock = self._read_preference("clock")
         self.tenants: list[str] = []
 
-    def _read_preference(self, what: str) -> str:
-        known = PREFERENCES[what]
-        chosen = self.request.cookies.get(make_preference_cookie_name(what))
-        return chosen if chosen in known else known[0]
-
-    # -- who looks -------------------------------------------------------------------------------------
+    def _read_preference(self, name: str) -> str:
+        values = PREFERENCES[name]
+        chosen = self.request.cookies.get(make_preference_cookie_name(name))
+        return chosen if chosen in values else values[0]
 
     @property
     def me(self) -> RequestContext:
-        """Whoever looks; pages of those who have signed in only."""
-        assert self.asking is not None
-        return self.asking
+        """The context of a signed-in user."""
+        assert self.context is not None
+        return self.context
 
     def may(self, permission: Permission) -> bool:
-        """True if whoever looks may do this, so that the button for it is worth showing."""
-        return self.asking is not None and self.asking.principal.may(permission)
+        """Return True if the user has a permission, so that a button for it is shown."""
+        return self.context is not None and self.context.principal.may(permission)
 
     @property
     def tenant(self) -> str:
-        """The tenant that is looked at; None-like `*` means all."""
+        """The tenant that the page shows; `*` means all."""
         return self.me.tenant
 
     @property
     def foreign(self) -> bool:
-        """True if this is not the tenant of whoever looks."""
-        return self.asking is not None and self.asking.tenant != self.asking.principal.tenant
-
-    # -- where things are ------------------------------------------------------------------------------
+        """True if the page shows another tenant than the user's own."""
+        return self.context is not None and self.context.tenant != self.context.principal.tenant
 
     def url(self, path: str, query: Mapping[str, Any] | None = None, **more: Any) -> str:
-        """A page's address; it stays in the tenant that is looked at."""
-        named = {**(query or {}), **more}
+        """Return the address of a page, in the tenant that this page shows."""
+        parameters = {**(query or {}), **more}
         if self.foreign:
-            named.setdefault("tenant", self.me.tenant)
-        pairs = [(name, value) for name, value in _expand_pairs(named) if value not in (None, "")]
-        asked = f"?{urlencode(pairs)}" if pairs else ""
-        return f"{self.root}{quote(path, safe='/:@!$,~')}{asked}"
+            parameters.setdefault("tenant", self.me.tenant)
+        pairs = [
+            (name, each)
+            for name, value in parameters.items()
+            for each in (value if isinstance(value, list | tuple) else [value])
+            if each not in (None, "")
+        ]
+        return f"{self.root}{quote(path, safe='/:@!$,~')}{f'?{urlencode(pairs)}' if pairs else ''}"
 
     def api(self, path: str) -> str:
-        """An address of the API, for the same tenant."""
-        above = self.root.removesuffix(PAGES_PREFIX)
-        asked = f"?{urlencode({'tenant': self.me.tenant})}" if self.foreign else ""
-        return f"{above}{API_PREFIX}{path}{asked}"
+        """Return an address of the API, in the tenant that this page shows."""
+        query = f"?{urlencode({'tenant': self.me.tenant})}" if self.foreign else ""
+        return f"{self.root.removesuffix(PAGES_PREFIX)}{API_PREFIX}{path}{query}"
 
     @property
-    def here(self) -> str:
-        """This page with all that its address says."""
-        asked = self.request.url.query
-        return self.request.url.path + (f"?{asked}" if asked else "")
+    def address(self) -> str:
+        """The address of this page with its query."""
+        query = self.request.url.query
+        return self.request.url.path + (f"?{query}" if query else "")
 
     def make_tenant_url(self, tenant: str) -> str:
-        """The start page, in another tenant."""
+        """Return the address of the overview of another tenant."""
         return f"{self.root}/?{urlencode({'tenant': tenant})}"
 
-    def places(self) -> list[tuple[str, list[MenuEntry]]]:
-        """The navigation, as far as whoever looks may go."""
-        return list_menu(self.may)
+    def menu(self) -> list[tuple[str, list[MenuEntry]]]:
+        """Return the navigation by group, without pages that the user may not open."""
+        groups: dict[str, list[MenuEntry]] = {}
+        for entry in MENU:
+            if self.may(entry.needs):
+                groups.setdefault(entry.group, []).append(entry)
+        return list(groups.items())
 
-    def at(self, path: str) -> bool:
-        """True if this page is that place, or lies below it."""
-        mine = self.request.url.path.removeprefix(self.root)
-        return mine == path if path == "/" else mine == path or mine.startswith(f"{path}/")
+    def is_at(self, path: str) -> bool:
+        """Return True if this page has the path, or one below it."""
+        here = self.request.url.path.removeprefix(self.root)
+        return here == path or (path != "/" and here.startswith(f"{path}/"))
 
     @staticmethod
     def static(name: str) -> str:
-        """The name of a file that pages load."""
-        return find_static_name(name)
-
-    # -- now -------------------------------------------------------------------------------------------
+        """Return the name in addresses of a static file."""
+        return _load_static_files()[name].name
 
     @property
     def now(self) -> datetime:
-        """The store's time."""
+        """The time of the store."""
         return to_datetime(self.service.app.runtime.store.now())
 
-    def once(self) -> str:
-        """A word for a form, by which the server knows it when it is sent twice."""
+    def new_form_id(self) -> str:
+        """Return an id for a form, by which the server recognizes a form that is sent twice."""
         return self.service.app.runtime.clock.new_id()
 
     @property
     def safe(self) -> bool:
-        """True if cookies are for TLS only."""
+        """True if cookies are for https only."""
         return uses_https(self.request, self.service)
 
-    def ago(self, when: datetime) -> str:
-        """How long ago something was, or how soon it will be, in words."""
-        return labels.format_relative_time(self.t, (self.now - when).total_seconds())
+    def format_ago(self, when: datetime) -> str:
+        """Return how long ago a time was, or how far ahead it is."""
+        return display.format_relative_time(self.t, (self.now - when).total_seconds())
 
-    def said(self, reason: Reason | str | None) -> Markup:
-        """Return a reason in the reader's language; free text stays as it is, marked as English."""
+    def format_span(self, seconds: float | None) -> str:
+        """Return a duration as text."""
+        return display.format_span(self.t, seconds)
+
+    def render_reason(self, reason: Reason | str | None) -> Markup:
+        """Return a reason in the user's language; free text stays as it is, marked as English."""
         if isinstance(reason, Reason) and reason.code not in _FREE_TEXT:
-            return escape(render(reason, POLISH if self.lang == "pl" else ENGLISH)[:_MAX_REASON_LENGTH])
+            return escape(render(reason, CATALOGUES[self.lang])[:_MAX_REASON_LENGTH])
         text = str(reason or "")[:_MAX_REASON_LENGTH]
         return escape(text) if self.lang == "en" else Markup('<span lang="en" dir="auto">{}</span>').format(text)
 
-    def say(self, text: str | None, record: Any, name: str = "reason") -> Markup:
+    def render_reason_of(self, record: Any, text: str | None, name: str = "reason") -> Markup:
         """Return the reason of a record, such as `reason_code` with `reason_params`, or else its text."""
         code = getattr(record, f"{name}_code")
         if code is None:
-            return self.said(text)
-        return self.said(Reason.from_json({"code": code, "params": getattr(record, f"{name}_params")}))
+            return self.render_reason(text)
+        return self.render_reason(Reason.from_json({"code": code, "params": getattr(record, f"{name}_params")}))
 
-    def warned(self, plan: DryRun) -> list[Markup]:
+    def render_comment_of(self, record: Any) -> Markup:
+        """Return the reason of a record, which a user may have written in any language."""
+        return escape(record.reason) if record.reason_code is None else self.render_reason_of(record, record.reason)
+
+    def render_warnings(self, plan: DryRun) -> list[Markup]:
         """Return the warnings of a dry run."""
-        return [self.said(Reason.from_json(each)) for each in plan.warning_reasons]
-
-    def span(self, seconds: float | None) -> str:
-        """A length of time in words."""
-        return labels.format_span(self.t, seconds)
-
-
-def _expand_pairs(named: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Names with their values; a list is a name given several times."""
-    return [
-        (name, each)
-        for name, value in named.items()
-        for each in (value if isinstance(value, list | tuple) else [value])
-    ]
+        return [self.render_reason(Reason.from_json(each)) for each in plan.warning_reasons]
 
 
 def make_view(request: Request) -> PageView:
-    """The view of a request, whoever sends it."""
+    """Return the view of a request, with the context of its user if there is one."""
     return PageView(request, getattr(request.state, "context", None))
 
 
-async def render_page(request: Request, template: str, *, status: int = 200, **shown: Any) -> Response:
-    """A page as it is sent."""
+async def render_page(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
+    """Return a template with its values as a response."""
     view = make_view(request)
     if view.may(Permission.MANAGE_TENANTS):
-        with suppress(StoreError):  # a page that says that the store is away is one all the same
+        with suppress(StoreError):  # the page that reports a failed store must be shown without it
             rows = await view.me.whole.accounts.tenants()
             view.tenants = [row.tenant for row in rows[:MAX_TENANTS]]
-    text = _environment.get_template(template).render(
-        page=view, t=view.t, url=view.url, ALL_TENANTS=ALL_TENANTS, MICROS=MICROS, **shown
-    )
-    return _make_response(request, text, status)
-
-
-def _make_response(request: Request, text: str, status: int) -> Response:
+    text = _environment.get_template(template).render(page=view, t=view.t, url=view.url, **values)
     body, headers = text.encode("utf-8", "replace"), dict(_PAGE_HEADERS)
-    if len(body) >= _COMPRESS_FROM and accepts_gzip(request):
+    if len(body) >= _COMPRESS_FROM and _accepts_gzip(request):
         body, headers["Content-Encoding"] = gzip.compress(body, 5, mtime=0), "gzip"
     return HTMLResponse(body, status, headers=headers)
 
 
-# -- Errors as pages: what was wrong, what it would take, where to go. Never a stack ---------------------
-
-
-log = logging.getLogger("redrive.server")
-ERROR_TITLES = {
-    403: N("You may not do that"),
-    404: N("There is no such thing here"),
-    409: N("It has moved on"),
-    413: N("That is too large"),
-    422: N("That does not fit"),
-    429: N("Too many requests"),
-    500: N("Something went wrong here"),
-    503: N("The store does not answer"),
+_ERRORS = {
+    403: (
+        N("You don't have permission"),
+        N("Ask an administrator: they can do this, or give you the role under Members."),
+    ),
+    404: (N("Not found"), N("It may have been removed, or it belongs to another tenant.")),
+    409: (N("This can't be done now"), N("Check the current state, then decide again.")),
+    413: (N("Too large"), None),
+    422: (N("That isn't valid"), N("Nothing was changed. Go back, correct it and try again.")),
+    429: (N("Too many requests"), N("Wait a moment, then reload the page.")),
+    500: (N("Something went wrong"), N("No data was lost. Details are in the server log.")),
+    503: (N("The database is not responding"), N("No data was lost. Reload the page in a moment.")),
 }
+"""The title and the help text of the page for each HTTP status."""
+
+_CHANGED_TITLE = N("This has changed since you opened it")
+_CHANGED = frozenset(
+    {
+        *(ReasonCode.LETTER_REPLAYING, ReasonCode.LETTER_RESOLVED, ReasonCode.LETTER_CLOSED),
+        *(ReasonCode.LETTER_CLOSED_BEFORE, ReasonCode.LETTER_NOT_OPEN, ReasonCode.RUN_ENDED),
+        *(ReasonCode.RUN_BEING_UNDONE, ReasonCode.RUN_REPLAYED_AS, ReasonCode.SET_DONE, ReasonCode.SET_STOPPED),
+        *(ReasonCode.ROLLED_BACK_ALREADY, ReasonCode.ROLLBACK_RUNNING, ReasonCode.OTHER_COMPENSATION_NEXT),
+    }
+)
+"""The conflicts that another user or the engine caused by being first."""
+
 _BACK_LABELS = {
-    "/admin/dlq": N("Back to the dead letter"),
-    "/admin/bulk-replays": N("Back to the decision on many"),
+    "/admin/dlq": N("Back to the failure"),
+    "/admin/bulk-replays": N("Back to the bulk action"),
     "/runs": N("Back to the run"),
 }
-"""Where to go from something that could not be done, by what it was to be done to."""
-
 _SUBJECT_PATTERN = re.compile(rf"({'|'.join(_BACK_LABELS)})/([^/]+)/.+")
-_ERROR_HELP = {
-    403: N("Somebody with a higher role can do it, or give you that role under Members."),
-    404: N("It may have been removed, or it belongs to another tenant. Nothing was changed."),
-    409: N("Somebody else was faster. Look at what it is now, then decide again."),
-    422: N("Nothing was changed. Go back, correct it and send it again."),
-    429: N("Wait a moment, then load the page again."),
-    500: N("Nothing is lost. The server's log has the details."),
-    503: N("Nothing is lost. Load the page again in a moment."),
-}
 
 
 def install_error_pages(pages: FastAPI) -> None:
-    """Let every error of these pages be a page."""
-    pages.add_exception_handler(errors.NotSignedIn, _redirect_to_login)
-    pages.add_exception_handler(errors.RedriveError, _show_known_error)
-    pages.add_exception_handler(ProblemError, _show_problem)
-    pages.add_exception_handler(RequestValidationError, _show_validation_error)
-    for kind in HTTPException.__mro__[:2]:  # FastAPI's own, and the one of the framework below it
-        pages.add_exception_handler(kind, _show_http_error)
-    pages.add_exception_handler(404, _show_http_error)
-    pages.add_exception_handler(405, _show_http_error)
-    pages.add_exception_handler(Exception, _show_unexpected_error)
+    """Show every error of the dashboard as a page."""
+    # FastAPI's HTTPException has a base class in Starlette, which the router raises.
+    framework: tuple[Any, ...] = (*HTTPException.__mro__[:2], 404, 405)
+    for kind in (RedriveError, ProblemError, RequestValidationError, Exception, *framework):
+        pages.add_exception_handler(kind, _show_error)
 
 
-async def _redirect_to_login(request: Request, error: Exception) -> Response:
-    """Whoever is not known signs in, and comes back to where they wanted to go."""
-    root = request.scope.get("root_path", "")
-    wanted = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-    back = {"next": wanted} if request.method == "GET" and wanted.rstrip("/") != root else {}
-    return RedirectResponse(f"{root}/login" + (f"?{urlencode(back)}" if back else ""), 303)
-
-
-async def _show_known_error(request: Request, error: Exception) -> Response:
-    status = next(kind.status for each, kind in ERROR_KINDS.items() if isinstance(error, each))
+async def _show_error(request: Request, error: Exception) -> Response:
+    detail: Reason | str = ""
+    if isinstance(error, NotSignedIn):
+        return _redirect_to_login(request)
+    if isinstance(error, RedriveError):
+        status = next(kind.status for each, kind in ERROR_KINDS.items() if isinstance(error, each))
+        if status < 500:
+            detail = await request.app.state.redact(Reason.of_error(error))
+    elif isinstance(error, ProblemError):
+        status, detail = error.status, error.detail
+    elif isinstance(error, RequestValidationError):
+        status = 404 if any(each["loc"][:1] == ("path",) for each in error.errors()) else 422
+    else:
+        status = getattr(error, "status_code", 500)
     if status == 500:
-        return await _show_unexpected_error(request, error)
-    if status == 503:
+        log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    elif status == 503 and isinstance(error, RedriveError):
         log.warning("the store could not be used: %s", error)
-        return await _render_error(request, status, "")
-    role = getattr(error, "role", None)
-    reason = await request.app.state.redact(Reason.of_error(error))
-    return await _render_error(request, status, reason, role=role)
-
-
-async def _show_problem(request: Request, error: Exception) -> Response:
-    assert isinstance(error, ProblemError)
-    answer = await _render_error(request, error.status, error.detail)
-    answer.headers.update(error.headers)
-    return answer
-
-
-async def _show_http_error(request: Request, error: Exception) -> Response:
-    return await _render_error(request, getattr(error, "status_code", 404), "")
-
-
-async def _show_validation_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    in_path = any(each["loc"][:1] == ("path",) for each in error.errors())
-    return await _render_error(request, 404 if in_path else 422, "")
-
-
-async def _show_unexpected_error(request: Request, error: Exception) -> Response:
-    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    return await _render_error(request, 500, "")
-
-
-async def _render_error(request: Request, status: int, detail: Reason | str, *, role: str | None = None) -> Response:
-    return await render_page(
+    title, help = _ERRORS.get(status, (N("Request refused"), None))
+    if isinstance(detail, Reason) and detail.code in _CHANGED:
+        title = _CHANGED_TITLE
+    # After a refused change, the page offers the way back to the failure, run or bulk action.
+    path = unquote(request.url.path).removeprefix(request.scope.get("root_path", ""))
+    subject = _SUBJECT_PATTERN.fullmatch(path) if status in (409, 422) else None
+    response = await render_page(
         request,
-        "fault.html",
+        "error.html",
         status=status,
         code=status,
-        title=ERROR_TITLES.get(status, N("The request was refused")),
+        title=title,
         detail=detail,
-        help=_ERROR_HELP.get(status),
-        role=role,
-        back=_find_back_link(request) if status in (409, 422) else None,
+        help=help,
+        role=getattr(error, "role", None),
+        back=None if subject is None else (f"{subject[1]}/{subject[2]}", _BACK_LABELS[subject[1]]),
     )
+    if isinstance(error, ProblemError):
+        response.headers.update(error.headers)
+    return response
 
 
-def _find_back_link(request: Request) -> tuple[str, str] | None:
-    """The letter, run or set that the address is about, and the words that lead to it."""
-    path = unquote(request.url.path).removeprefix(request.scope.get("root_path", ""))
-    found = _SUBJECT_PATTERN.fullmatch(path)
-    return None if found is None else (f"{found[1]}/{found[2]}", _BACK_LABELS[found[1]])
+def _redirect_to_login(request: Request) -> Response:
+    """Redirect to the sign-in page, which leads back to this page."""
+    root = request.scope.get("root_path", "")
+    wanted = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    query = {"next": wanted} if request.method == "GET" and wanted.rstrip("/") != root else {}
+    return RedirectResponse(f"{root}/login" + (f"?{urlencode(query)}" if query else ""), 303)

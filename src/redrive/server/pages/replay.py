@@ -1,4 +1,4 @@
-"""Running a run again, or undoing it: first what that would do, then the decision."""
+"""The pages that retry one failure or one run: a preview first, then the decision."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 from functools import partial
 from typing import Any
 
-import msgspec
 from fastapi import Request
 from fastapi.responses import Response
 
@@ -21,28 +20,25 @@ from redrive.desk.models import DeadLetter
 from redrive.desk.presenter import in_thread_if_large
 from redrive.desk.preview import DryRun
 from redrive.errors import Conflict, InputError, NotFound, UnknownWorkflow
-from redrive.reasons import Reason, ReasonCode
+from redrive.reasons import Reason, ReasonCode, quote
+from redrive.server.pages.display import MODES
 from redrive.server.pages.forms import ACTION_FIELD, CHECK_ACTION, Form, SentForm, make_page_router, redirect_to
 from redrive.server.pages.letters import LETTERS_PATH
 from redrive.server.pages.render import make_view, render_page
 from redrive.server.pages.replay_form import (
     EDITABLE_MODES,
-    FormField,
     ReplayForm,
     convert_to_fields,
     list_form_fields,
     read_replay_form,
     split_faults,
 )
-from redrive.server.pages.translations import N, format_json
+from redrive.server.pages.translations import format_json
 from redrive.server.request import Context, RequestContext, requires
 from redrive.server.routes.common import Id
 
-# -- Replaying one letter: choose a way, edit the input, look at what would happen, and only then de -----
-
-
 replay_routes = make_page_router()
-_FORMAT_FIELD, _JSON_FORMAT = "as", "json"  # in which form the input is edited; fields otherwise
+_FORMAT_FIELD, _JSON_FORMAT = "as", "json"  # the input is edited as JSON, or else field by field
 _REPLAY_PATH = LETTERS_PATH + "/{id}/replay"
 _MODES = [
     ReplayMode.FROM_FAILED,
@@ -55,214 +51,162 @@ _MODES = [
 
 
 @replay_routes.get(_REPLAY_PATH, **requires(Permission.DECIDE))
-async def show_replay(request: Request, asked: Context, id: Id) -> Response:
-    """What a replay would do, before anything is typed."""
-    found, shown = await _load_letter(asked, id)
-    wish = await read_replay_form(Form(list(request.query_params.multi_items())), shown, begun=True)
-    return await _render_replay(request, asked, found, shown, wish)
+async def show_replay(request: Request, context: Context, id: Id) -> Response:
+    """Show the form to retry a failure, with a preview."""
+    letter, input = await _load_letter(context, id)
+    replay = await read_replay_form(Form(list(request.query_params.multi_items())), input, begun=True)
+    return await _render_replay(request, context, letter, input, replay)
 
 
 @replay_routes.post(_REPLAY_PATH, **requires(Permission.DECIDE))
-async def submit_replay(request: Request, asked: Context, id: Id, sent: SentForm) -> Response:
-    """Replay, if what would happen was looked at for just this wish; otherwise show it."""
-    found, shown = await _load_letter(asked, id)
-    if form := sent.get(_FORMAT_FIELD):
-        wish = await read_replay_form(sent, shown, begun=True)
-        turned = wish if form == _JSON_FORMAT else convert_to_fields(wish, shown)
-        return await _render_replay(request, asked, found, shown, turned, form=form)
-    wish = await read_replay_form(sent, shown)
-    if sent.get(ACTION_FIELD) == CHECK_ACTION or wish.unread or sent.get("seen") != wish.digest:
-        return await _render_replay(request, asked, found, shown, wish, hurried=sent.get(ACTION_FIELD) != CHECK_ACTION)
-    await asked.desk.dlq.replay(found.id, wish.mode.value, by=asked.by, reason=wish.reason, **wish.options())
-    return redirect_to(make_view(request).url(f"{LETTERS_PATH}/{found.id}", done="replayed"))
+async def submit_replay(request: Request, context: Context, id: Id, form: SentForm) -> Response:
+    """Retry a failure if the user has seen the preview of exactly this form; otherwise show it."""
+    letter, input = await _load_letter(context, id)
+    if format := form.get(_FORMAT_FIELD):
+        replay = await read_replay_form(form, input, begun=True)
+        if format != _JSON_FORMAT:
+            replay = convert_to_fields(replay, input)
+        return await _render_replay(request, context, letter, input, replay, format=format)
+    replay = await read_replay_form(form, input)
+    checks = form.get(ACTION_FIELD) == CHECK_ACTION
+    if checks or replay.unread or form.get("seen") != replay.digest:
+        return await _render_replay(request, context, letter, input, replay, hurried=not checks)
+    await context.desk.dlq.replay(letter.id, replay.mode.value, by=context.by, reason=replay.reason, **replay.options())
+    return redirect_to(make_view(request).url(f"{LETTERS_PATH}/{letter.id}", done="replayed"))
 
 
-async def _load_letter(asked: RequestContext, id: str) -> tuple[DeadLetter, Any]:
-    """The letter, and the input that its run would go on with, as it may be shown."""
-    found = await asked.desk.dlq.get(id)
+async def _load_letter(context: RequestContext, id: str) -> tuple[DeadLetter, Any]:
+    """Return a letter, and the current input of its run as the user may see it."""
+    letter = await context.desk.dlq.get(id)
     try:
-        return found, (await asked.desk.runs.get(found.run_id)).input
+        return letter, (await context.desk.runs.get(letter.run_id)).input
     except NotFound:
-        return found, found.input
+        return letter, letter.input
 
 
 async def _render_replay(
     request: Request,
-    asked: RequestContext,
-    found: DeadLetter,
-    shown: Any,
-    wish: ReplayForm,
+    context: RequestContext,
+    letter: DeadLetter,
+    input: Any,
+    replay: ReplayForm,
     *,
     hurried: bool = False,
-    form: str = "",
+    format: str = "",
 ) -> Response:
-    """The page with what would happen, or with what is wrong."""
-    plan, wrong = (None, None)
-    if wish.is_whole:
-        plan, wrong = await _preview_replay(asked, found, wish)
-    placed, rest = split_faults(wrong) if wrong else ({}, [])
-    found_fields = list_form_fields(shown)
-    as_json = wish.typed is not None or (form or request.query_params.get(_FORMAT_FIELD)) == _JSON_FORMAT
-    flat = None if as_json else found_fields
+    """Show the form with a preview, or with its faults. `hurried`: the user tried to skip the preview."""
+    plan, refusal = None, None
+    if replay.is_whole:
+        try:
+            plan = await context.desk.dlq.replay(
+                letter.id, replay.mode.value, dry_run=True, by=context.by, reason=replay.reason, **replay.options()
+            )
+        except UnknownWorkflow:
+            raise
+        except InputError as error:
+            refusal = Reason.of_error(error)
+    placed, rest = split_faults(refusal) if refusal else ({}, [])
+    fields = list_form_fields(input)
+    as_json = replay.typed is not None or (format or request.query_params.get(_FORMAT_FIELD)) == _JSON_FORMAT
+    flat = None if as_json or fields is None else [(each, replay.given.get(each.name, each.text)) for each in fields]
+    text = ""
+    if flat is None:  # writing a large input takes a while
+        text = replay.typed if replay.typed is not None else await asyncio.to_thread(format_json, replay.input or input)
     return await render_page(
         request,
         "replay.html",
-        status=422 if wish.unread or wrong else 200,
-        letter=found,
-        shown=shown,
-        wish=wish,
-        plan=plan,
+        status=422 if replay.unread or refusal else 200,
+        letter=letter,
+        input=input,
+        replay=replay,
+        plan=plan if isinstance(plan, DryRun) else None,
         placed=placed,
         wrong=rest,
         hurried=hurried and plan is not None,
         modes=_MODES,
-        steps=[step for step in found.steps if step.kind in EXECUTED_KINDS and not step.superseded],
-        flat=None if flat is None else _pair_fields(flat, wish),
-        formable=found_fields is not None,
-        text="" if flat is not None else await _format_input(wish, shown),
-        hidden=bool(find_masked_paths(shown)),
-        editable=wish.mode in EDITABLE_MODES,
-        mends=found.code in FIXABLE_BY_EDIT,
+        steps=[step for step in letter.steps if step.kind in EXECUTED_KINDS and not step.superseded],
+        flat=flat,
+        formable=fields is not None,
+        text=text,
+        hidden=bool(find_masked_paths(input)),
+        editable=replay.mode in EDITABLE_MODES,
+        fixable=letter.code in FIXABLE_BY_EDIT,
         path=LETTERS_PATH,
     )
 
 
-async def _format_input(wish: ReplayForm, shown: Any) -> str:
-    """What stands in the editor: what was typed, or the input. To write a large one takes a while."""
-    return wish.typed if wish.typed is not None else await asyncio.to_thread(format_json, wish.input or shown)
-
-
-async def _preview_replay(
-    asked: RequestContext, found: DeadLetter, wish: ReplayForm
-) -> tuple[DryRun | None, Reason | None]:
-    """What would happen; or what is wrong with the wish."""
-    try:
-        plan = await asked.desk.dlq.replay(
-            found.id, wish.mode.value, dry_run=True, by=asked.by, reason=wish.reason, **wish.options()
-        )
-    except UnknownWorkflow:
-        raise
-    except InputError as error:
-        return None, Reason.of_error(error)
-    return (plan, None) if isinstance(plan, DryRun) else (None, None)
-
-
-def _pair_fields(found: list[FormField], wish: ReplayForm) -> list[tuple[FormField, str]]:
-    """The values of an input, each with what is in its field now."""
-    return [(leaf, wish.given.get(leaf.name, leaf.text)) for leaf in found]
-
-
-# -- Running a run again, or undoing it: first what that would do, then the decision ---------------------
-
-
-retry_routes = make_page_router()
-
-
-class RetryMode(msgspec.Struct, frozen=True, gc=False):
-    """One way to run a run again: its name, what it does in plain words, and the button for it."""
-
-    title: str
-    means: str
-    button: str
-    icon: str = "again"
-
-
 RETRY_MODES = {
-    "from_failed": RetryMode(
-        N("Retry from the failed step"),
-        N("Same run. What succeeded is kept; the failed step is tried again, and then the rest follows."),
-        N("Retry from the failed step"),
-    ),
-    "full": RetryMode(
-        N("Retry the whole run"),
-        N("A new run with the same input. Every step is done again, with the keys of the first time."),
-        N("Start it anew"),
-    ),
-    "skip_failed": RetryMode(
-        N("Skip the failed step"),
-        N("Same run. The failed step is not called; what you give here is taken for its result."),
-        N("Skip the step"),
-        "skip",
-    ),
-    "rollback": RetryMode(
-        N("Roll back"),
-        N("What the run did is undone, the last step first. Afterwards it can no longer be retried."),
-        N("Roll it back"),
-        "undo",
-    ),
+    "from_failed": (*MODES["FROM_FAILED"], "again"),
+    "full": (*MODES["FULL"], "again"),
+    "skip_failed": (*MODES["SKIP"], "skip"),
+    "rollback": (*MODES["ROLLBACK"], "undo"),
 }
+"""The ways to retry a run: title, explanation and icon of each."""
 
 
-@retry_routes.get("/runs/{id}/again", **requires(Permission.DECIDE))
+@replay_routes.get("/runs/{id}/again", **requires(Permission.DECIDE))
 async def show_retry(
-    request: Request, asked: Context, id: Id, way: str = "from_failed", output: str | None = None
+    request: Request, context: Context, id: Id, way: str = "from_failed", output: str | None = None
 ) -> Response:
-    """What it would do to run a run again; for a skip, once it is known what is given."""
-    return await _render_retry(request, asked, id, way, output, None)
+    """Show the form to retry a run, with a preview as soon as a skipped step has a result."""
+    return await _render_retry(request, context, id, _check_mode(way), output, None)
 
 
-@retry_routes.post("/runs/{id}/again", **requires(Permission.DECIDE))
-async def submit_retry(request: Request, asked: Context, id: Id, sent: SentForm) -> Response:
-    """Run a run again; what was typed wrongly is shown again, with what is wrong with it."""
-    way, output = _check_mode(sent.get("way", "from_failed")), sent.maybe("output")
-    options = {"reason": sent.maybe("reason"), "new_operation": bool(sent.get("new_operation"))}
+@replay_routes.post("/runs/{id}/again", **requires(Permission.DECIDE))
+async def submit_retry(request: Request, context: Context, id: Id, form: SentForm) -> Response:
+    """Retry a run, or show the form again with its fault."""
+    way, output = _check_mode(form.get("way", "from_failed")), form.maybe("output")
+    options = {"reason": form.maybe("reason"), "new_operation": bool(form.get("new_operation"))}
     try:
-        decided = await _retry_run(asked, id, way, output, **options)
+        decided = await _retry_run(context, id, way, output, **options)
     except (InputError, Conflict) as error:
-        return await _render_retry(request, asked, id, way, output, Reason.of_error(error))
+        return await _render_retry(request, context, id, way, output, Reason.of_error(error))
     assert isinstance(decided, Replay)
     return redirect_to(make_view(request).url(f"/runs/{decided.run_id}"))
 
 
 async def _render_retry(
-    request: Request, asked: RequestContext, id: str, way: str, output: str | None, wrong: Reason | None
+    request: Request, context: RequestContext, id: str, way: str, output: str | None, wrong: Reason | None
 ) -> Response:
-    run = await asked.desk.runs.get(id)
-    refused, found = None, None
+    run = await context.desk.runs.get(id)
+    refused, plan = None, None
     try:
-        if not wrong and _can_preview(way, output):
-            found = await _retry_run(asked, id, way, output, dry_run=True)
+        if not wrong and (way != "skip_failed" or output is not None):
+            plan = await _retry_run(context, id, way, output, dry_run=True)
     except Conflict as error:
         refused = Reason.of_error(error)
     except InputError as error:
         wrong = Reason.of_error(error)
     return await render_page(
         request,
-        "again.html",
+        "retry.html",
         status=422 if wrong else 200,
         run=run,
         way=way,
         ways=RETRY_MODES,
-        found=found if isinstance(found, DryRun) else None,
-        done=found if isinstance(found, Replay) else None,
+        plan=plan if isinstance(plan, DryRun) else None,
+        done=plan if isinstance(plan, Replay) else None,
         refused=refused,
         wrong=wrong,
         output=output or "",
     )
 
 
-def _can_preview(way: str, output: str | None) -> bool:
-    """True if it can be said what would happen: a skip needs the result to go on with."""
-    return _check_mode(way) != "skip_failed" or output is not None
-
-
 def _check_mode(way: str) -> str:
     if way not in RETRY_MODES:
-        raise NotFound(f"there is no way {way!r:.40} to run a run again")
+        raise NotFound(Reason(ReasonCode.REPLAY_MODE_UNKNOWN, given=quote(way), known=tuple(RETRY_MODES)))
     return way
 
 
-async def _retry_run(asked: RequestContext, id: str, way: str, output: str | None, **more: Any) -> Replay | DryRun:
+async def _retry_run(context: RequestContext, id: str, way: str, output: str | None, **more: Any) -> Replay | DryRun:
     if way == "rollback":
         more.pop("new_operation", None)
-        return await asked.desk.runs.rollback(id, by=asked.by, **more)
-    given = {"output": await _parse_output(output)} if way == "skip_failed" else {}
-    return await asked.desk.runs.retry(id, way, by=asked.by, **given, **more)
-
-
-async def _parse_output(text: str | None) -> Any:
-    try:
-        return (await in_thread_if_large(partial(parse_typed_json, text or "null"), len(text or ""))).value
-    except InputError as error:
-        why = Reason.of_error(error)
-        raise InputError(Reason(ReasonCode.OUTPUT_NOT_JSON, why=why, example='"like this"')) from None
+        return await context.desk.runs.rollback(id, by=context.by, **more)
+    if way == "skip_failed":
+        text = output or "null"
+        try:
+            more["output"] = (await in_thread_if_large(partial(parse_typed_json, text), len(text))).value
+        except InputError as error:
+            why = Reason.of_error(error)
+            raise InputError(Reason(ReasonCode.OUTPUT_NOT_JSON, why=why, example='"like this"')) from None
+    return await context.desk.runs.retry(id, way, by=context.by, **more)

@@ -1,11 +1,10 @@
-"""What somebody wants a replay to do, as a form says it, and what is wrong with that, place by place."""
+"""The form of a replay: the input field by field or as JSON, and the faults of what was typed."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -20,38 +19,41 @@ from redrive.records import replace
 from redrive.server.pages.forms import Form
 from redrive.server.routes.common import parse_policy
 
-# -- An input as a form: its plain values, each with a name of its own, however deep they stand ----------
-
-
 _MAX_FIELDS, _MAX_DEPTH, _MAX_TEXT_LENGTH = 40, 4, 20_000
+FIELD_PREFIX = "f:"
+"""The prefix of the names of form fields that edit the input."""
+
+OUTPUT_MODES = frozenset({ReplayMode.SKIP, ReplayMode.COMPLETE})
+EDITABLE_MODES = frozenset({ReplayMode.FROM_FAILED, ReplayMode.FROM_STEP, ReplayMode.FULL})
+_RESULT_EXAMPLE, _OBJECT_EXAMPLE, _POLICY_EXAMPLE = '"payment 7"', '{"order": 7}', '{"max_retries": 5}'
 
 
 class FormField(msgspec.Struct, frozen=True):
-    """One value with its place. A list is one value, which is typed as JSON."""
+    """A value of an input with its path. A list is one value, which is edited as JSON."""
 
     path: tuple[str, ...]
     value: Any
 
     @property
     def name(self) -> str:
-        """The place as errors name it."""
+        """The path as faults name it."""
         return format_path(self.path)
 
     @property
     def label(self) -> str:
-        """The place for people."""
+        """The path as pages show it."""
         return " \u203a ".join(self.path)
 
     @property
     def text(self) -> str:
-        """The value as it is typed; nothing where there is none."""
+        """The value as it stands in its field; empty for null."""
         if isinstance(self.value, str):
             return self.value
         return "" if self.value is None else json.dumps(self.value, ensure_ascii=False)
 
     @property
     def kind(self) -> str:
-        """How it is typed in."""
+        """The kind of form field: flag, number, json or text."""
         match self.value:
             case bool():
                 return "flag"
@@ -62,22 +64,22 @@ class FormField(msgspec.Struct, frozen=True):
         return "text"
 
     def is_one_line(self, text: str) -> bool:
-        """True if a field of one line is the place to type this."""
+        """Return True if a field of one line is enough for the text."""
         return self.kind != "json" and len(text) <= 80 and not set("\r\n") & set(text)
 
-    def takes(self, text: str) -> bool:
-        """True if a browser sends this back from its field as it is, or it is what was there before."""
+    def keeps(self, text: str) -> bool:
+        """Return True if a browser returns the text from its field unchanged, or it is the present one."""
         is_whole = "\0" not in text and text.encode(errors="ignore").decode() == text
         return text == self.text or (is_whole and _normalize_newlines(text) == text)
 
     @property
     def is_too_long(self) -> bool:
-        """True if a form would not do. A list with so many items need not be written down to know it."""
+        """True if the value is too long for a form. A list with that many items is not serialized to find out."""
         crowded = isinstance(self.value, list | dict) and 2 * len(self.value) > _MAX_TEXT_LENGTH
         return crowded or len(self.text) > _MAX_TEXT_LENGTH
 
-    def meant(self, text: str) -> Any:
-        """What was typed in its place; what fits no kind stays the text that it is, for the check to name."""
+    def parse(self, text: str) -> Any:
+        """Return the value that was typed. Text of another kind stays text, and validation reports it."""
         if isinstance(self.value, str):
             return text
         if self.value is None and not text:
@@ -90,16 +92,16 @@ class FormField(msgspec.Struct, frozen=True):
 
 
 def list_form_fields(value: Any) -> list[FormField] | None:
-    """The plain values of an object; None where they are too many, too deep or too long for a form."""
+    """Return the values of an object; None if they are too many, too deep or too long for a form."""
     if not isinstance(value, dict) or not value:
         return None
     found: list[FormField] = []
-    for leaf in _walk_fields(value, ()):
-        if len(found) == _MAX_FIELDS or len(leaf.path) > _MAX_DEPTH or leaf.is_too_long:
+    for field in _walk_fields(value, ()):
+        if len(found) == _MAX_FIELDS or len(field.path) > _MAX_DEPTH or field.is_too_long:
             return None
-        found.append(leaf)
-    names = {leaf.name for leaf in found}
-    return found if len(names) == len(found) else None  # a field called `a.b` beside one `b` in an `a`
+        found.append(field)
+    # A field `a.b` and a field `b` in an object `a` have the same name.
+    return found if len({field.name for field in found}) == len(found) else None
 
 
 def _walk_fields(value: dict[str, Any], path: tuple[str, ...]) -> Iterator[FormField]:
@@ -111,36 +113,24 @@ def _walk_fields(value: dict[str, Any], path: tuple[str, ...]) -> Iterator[FormF
 
 
 def _normalize_newlines(text: str) -> str:
-    """A text as a browser sends it back: its lines end in one way, and a first one that is empty is lost."""
+    """Return a text as a browser sends it: with LF only, and without a newline at its start."""
     return text.replace("\r\n", "\n").replace("\r", "\n").removeprefix("\n")
 
 
 def fill_fields(value: Any, found: list[FormField], texts: Mapping[str, str]) -> Any:
-    """The object with what was typed in its places; a place of which nothing came stays as it is."""
+    """Return the object with the texts filled in by field name; a field without a text keeps its value."""
     made = json.loads(json.dumps(value))
-    for leaf in found:
-        if leaf.name in texts and _normalize_newlines(texts[leaf.name]) != _normalize_newlines(leaf.text):
+    for field in found:
+        if field.name in texts and _normalize_newlines(texts[field.name]) != _normalize_newlines(field.text):
             inner = made
-            for part in leaf.path[:-1]:
+            for part in field.path[:-1]:
                 inner = inner[part]
-            inner[leaf.path[-1]] = leaf.meant(texts[leaf.name])
+            inner[field.path[-1]] = field.parse(texts[field.name])
     return made
 
 
-# -- What somebody wants a replay to do, as a form says it, and what is wrong with that, place by pl -----
-
-
-FIELD_PREFIX = "f:"
-"""What the name of a form's field begins with that is a field of the input."""
-
-OUTPUT_MODES = frozenset({ReplayMode.SKIP, ReplayMode.COMPLETE})
-EDITABLE_MODES = frozenset({ReplayMode.FROM_FAILED, ReplayMode.FROM_STEP, ReplayMode.FULL})
-_RESULT_EXAMPLE, _OBJECT_EXAMPLE, _POLICY_EXAMPLE = '"payment 7"', '{"order": 7}', '{"max_retries": 5}'
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayForm:
-    """One replay as it was typed. `input` is None where nobody touched it; `typed` is the text that was."""
+class ReplayForm(msgspec.Struct, frozen=True, kw_only=True):
+    """A replay as it was typed. `input` is None if it was not changed; `typed` is its JSON text."""
 
     mode: ReplayMode = ReplayMode.FROM_FAILED
     from_step: int | None = None
@@ -152,19 +142,20 @@ class ReplayForm:
     typed: str | None = None
     typed_output: str = ""
     typed_retry: str = ""
-    given: Mapping[str, str] = field(default_factory=dict)
-    unread: Mapping[str, Reason] = field(default_factory=dict)
-    """By place (`input`, `from_step`, `output`, `retry`), what cannot be read, or is missing."""
+    given: Mapping[str, str] = msgspec.field(default_factory=dict)
+    unread: Mapping[str, Reason] = msgspec.field(default_factory=dict)
+    """The faults by form field: `input`, `from_step`, `output` or `retry` is invalid or missing."""
 
-    _digest: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
+    digest: str = ""
+    """Identifies the replay, so that a user decides only on one whose preview was shown."""
 
     @property
     def is_whole(self) -> bool:
-        """True if it can be tried: all that its way needs was given, and could be read."""
+        """True if everything that the mode needs was given and could be read."""
         return not self.unread and not _find_missing(self)
 
     def options(self) -> dict[str, Any]:
-        """What the desk takes."""
+        """Return the options of `dlq.replay`."""
         return {
             "from_step": self.from_step,
             "input": self.input,
@@ -173,132 +164,100 @@ class ReplayForm:
             "new_operation": self.new_operation,
         }
 
-    @property
-    def digest(self) -> str:
-        """Tells this wish from another, so that nobody decides on what they have not seen checked."""
-        if not self._digest:
-            said = [self.mode.value, self.from_step, self.input, self.output, self.retry, self.new_operation]
-            self._digest.append(hashlib.sha256(_serialize(said).encode()).hexdigest()[:24])
-        return self._digest[0]
+
+async def read_replay_form(form: Form, shown: Any, *, begun: bool = False) -> ReplayForm:
+    """Read a form that was made for the input `shown`; one that is only `begun` may lack something.
+
+    A thread reads a large one.
+    """
+    return await in_thread_if_large(
+        lambda: _parse_replay_form(form, shown, begun=begun), form.size + measure_size(shown)
+    )
 
 
-async def read_replay_form(sent: Form, shown: Any, *, begun: bool = False) -> ReplayForm:
-    """Read a form about an input that was shown like this; a thread reads a large one."""
-
-    def read() -> ReplayForm:
-        wish = _parse_replay_form(sent, shown, begun=begun)
-        _ = wish.digest  # computed in the same thread, and remembered
-        return wish
-
-    return await in_thread_if_large(read, sent.size + measure_size(shown))
-
-
-def _parse_replay_form(sent: Form, shown: Any, *, begun: bool = False) -> ReplayForm:
-    """Read a form about an input that was shown like this; one that is only `begun` may lack something."""
+def _parse_replay_form(form: Form, shown: Any, *, begun: bool) -> ReplayForm:
     unread: dict[str, Reason] = {}
-    mode = _parse_mode(sent.get("mode"))
-    input = _parse_input(sent, shown, unread)
+    named, start = form.get("mode"), form.get("from_step")
+    mode = ReplayMode(named) if named in set(ReplayMode) - {ReplayMode.ROLLBACK} else ReplayMode.FROM_FAILED
+    given = {name: form.raw(FIELD_PREFIX + name) or "" for name in form.names(FIELD_PREFIX)}
+    input = _parse_input(form, given, shown, unread)
     if mode not in EDITABLE_MODES and (input is not None or "input" in unread):
         unread["input"] = Reason(ReasonCode.MODE_KEEPS_INPUT)
-    output = _parse_output(sent, unread) if mode in OUTPUT_MODES else None
-    start = sent.get("from_step")
-    wish = ReplayForm(
+    output = _parse_json_field(form, "output", unread) if mode in OUTPUT_MODES else None
+    if why := unread.get("output"):
+        unread["output"] = Reason(ReasonCode.OUTPUT_NOT_JSON, why=why, example=_RESULT_EXAMPLE)
+    retry = _parse_json_field(form, "retry", unread)
+    if form.get("retry") and not isinstance(retry, dict):
+        unread.setdefault("retry", Reason(ReasonCode.POLICY_OBJECT_NEEDED, example=_POLICY_EXAMPLE))
+    replay = ReplayForm(
         mode=mode,
         from_step=int(start) if mode is ReplayMode.FROM_STEP and start.isdigit() and len(start) < 6 else None,
         input=input,
         output=output,
-        retry=_parse_retry(sent, unread),
-        new_operation=bool(sent.get("new_operation")),
-        reason=sent.maybe("reason"),
-        typed=sent.raw("input"),
-        typed_output=sent.get("output"),
-        typed_retry=sent.get("retry"),
-        given={name: sent.raw(FIELD_PREFIX + name) or "" for name in sent.names(FIELD_PREFIX)},
-        unread=unread,
+        retry=retry if isinstance(retry, dict) else None,
+        new_operation=bool(form.get("new_operation")),
+        reason=form.maybe("reason"),
+        typed=form.raw("input"),
+        typed_output=form.get("output"),
+        typed_retry=form.get("retry"),
+        given=given,
     )
-    return wish if begun else replace(wish, unread={**_find_missing(wish), **unread})
+    decision = [mode.value, replay.from_step, input, output, replay.retry, replay.new_operation]
+    digest = hashlib.sha256(_serialize(decision).encode()).hexdigest()[:24]
+    return replace(replay, unread=unread if begun else {**_find_missing(replay), **unread}, digest=digest)
 
 
-def convert_to_fields(wish: ReplayForm, shown: Any) -> ReplayForm:
-    """The same with its input field by field, where the fields of what was shown can say it."""
-    if wish.typed is None or (wish.input is None and "input" in wish.unread):
-        return wish
-    meant = shown if wish.input is None else wish.input
+def convert_to_fields(replay: ReplayForm, shown: Any) -> ReplayForm:
+    """Return the form with its JSON input as fields, if the fields of the input `shown` can express it."""
+    if replay.typed is None or (replay.input is None and "input" in replay.unread):
+        return replay
+    input = shown if replay.input is None else replay.input
     found = list_form_fields(shown) or []
-    given = {leaf.name: leaf.text for leaf in list_form_fields(meant) or []}
-    takes = all(leaf.takes(given.get(leaf.name, leaf.text)) for leaf in found)
-    if not takes or _serialize(fill_fields(shown, found, given)) != _serialize(meant):
-        return replace(wish, unread={**wish.unread, "input": Reason(ReasonCode.FORM_LACKS_FIELDS)})
-    return replace(wish, typed=None, given=given)
+    given = {field.name: field.text for field in list_form_fields(input) or []}
+    kept = all(field.keeps(given.get(field.name, field.text)) for field in found)
+    if not kept or _serialize(fill_fields(shown, found, given)) != _serialize(input):
+        return replace(replay, unread={**replay.unread, "input": Reason(ReasonCode.FORM_LACKS_FIELDS)})
+    return replace(replay, typed=None, given=given)
 
 
-def _find_missing(wish: ReplayForm) -> dict[str, Reason]:
-    """What the way needs that nobody gave, by place."""
-    if wish.mode in OUTPUT_MODES and not wish.typed_output:
+def _find_missing(replay: ReplayForm) -> dict[str, Reason]:
+    """Return the faults of form fields that the mode needs and that are blank."""
+    if replay.mode in OUTPUT_MODES and not replay.typed_output:
         return {"output": Reason(ReasonCode.OUTPUT_NEEDED, example=_RESULT_EXAMPLE)}
-    if wish.mode is ReplayMode.FROM_STEP and wish.from_step is None:
+    if replay.mode is ReplayMode.FROM_STEP and replay.from_step is None:
         return {"from_step": Reason(ReasonCode.STEP_CHOICE_NEEDED)}
     return {}
 
 
-def _parse_mode(named: str) -> ReplayMode:
-    return ReplayMode(named) if named in set(ReplayMode) - {ReplayMode.ROLLBACK} else ReplayMode.FROM_FAILED
-
-
-def _parse_input(sent: Form, shown: Any, unread: dict[str, Reason]) -> Any:
-    """The input that is meant; None if it is the one that was shown."""
-    found = list_form_fields(shown) if sent.names(FIELD_PREFIX) else None
+def _parse_input(form: Form, given: Mapping[str, str], shown: Any, unread: dict[str, Reason]) -> Any:
+    """Return the input of a form, None if it is the one that was shown."""
+    found = list_form_fields(shown) if given else None
     if found is not None:
-        meant = fill_fields(
-            shown, found, {name: sent.raw(FIELD_PREFIX + name) or "" for name in sent.names(FIELD_PREFIX)}
-        )
-    elif _has_input(sent, shown):
-        meant = _parse_json_field(sent, "input", unread)
+        input = fill_fields(shown, found, given)
+    # A blank text replaces an input that was shown; in a bulk action, which shows none, it changes nothing.
+    elif (form.raw("input") is not None) if shown is not None else form.get("input"):
+        input = _parse_json_field(form, "input", unread)
     else:
         return None
-    if "input" in unread or (_is_same_input(meant, shown) and shown is not None):
+    same = input == shown and _serialize(input, sort=False) == _serialize(shown, sort=False)
+    if "input" in unread or (same and shown is not None):
         return None
-    if not isinstance(meant, dict):
+    if not isinstance(input, dict):
         unread["input"] = Reason(ReasonCode.INPUT_OBJECT_NEEDED, example=_OBJECT_EXAMPLE)
         return None
-    return meant
-
-
-def _has_input(sent: Form, shown: Any) -> bool:
-    """True if an input came; one that was shown and is blank now is one, blank fields to change are none."""
-    return sent.raw("input") is not None if shown is not None else bool(sent.get("input"))
-
-
-def _is_same_input(meant: Any, shown: Any) -> bool:
-    return bool(meant == shown) and _serialize(meant, sort=False) == _serialize(shown, sort=False)
+    return input
 
 
 def _serialize(value: Any, *, sort: bool = True) -> str:
-    """Return a value as text, whatever the order of names in it.
+    """Return a value as JSON text; `sort` makes the order of names irrelevant.
 
-    It is written in pieces: a thread that writes a large one lets others run in between.
+    The text is written in pieces: a thread that writes a large one lets other threads run in between.
     """
     return "".join(json.JSONEncoder(sort_keys=sort).iterencode(value))
 
 
-def _parse_output(sent: Form, unread: dict[str, Reason]) -> Any:
-    given = _parse_json_field(sent, "output", unread)
-    if why := unread.get("output"):
-        unread["output"] = Reason(ReasonCode.OUTPUT_NOT_JSON, why=why, example=_RESULT_EXAMPLE)
-    return given
-
-
-def _parse_retry(sent: Form, unread: dict[str, Reason]) -> Mapping[str, Any] | None:
-    given = _parse_json_field(sent, "retry", unread)
-    if isinstance(given, dict):
-        return given
-    if sent.get("retry"):
-        unread.setdefault("retry", Reason(ReasonCode.POLICY_OBJECT_NEEDED, example=_POLICY_EXAMPLE))
-    return None
-
-
-def _parse_json_field(sent: Form, name: str, unread: dict[str, Reason]) -> Any:
-    text = sent.get(name)
+def _parse_json_field(form: Form, name: str, unread: dict[str, Reason]) -> Any:
+    text = form.get(name)
     if not text:
         return None
     try:
@@ -309,7 +268,7 @@ def _parse_json_field(sent: Form, name: str, unread: dict[str, Reason]) -> Any:
 
 
 def split_faults(refusal: Reason) -> tuple[dict[str, Reason], list[Reason]]:
-    """Return what a check found, by the place in the input; and what belongs to no place."""
+    """Return the faults of a refusal by place in the input, and those without a place."""
     if not refusal.faults:
         return {}, [refusal]
     placed: dict[str, Reason] = {}

@@ -1,10 +1,10 @@
-// What pages do beyond what the browser does by itself. Everything on them can be read and done without it.
+// Additions to the pages: dialogs, keyboard shortcuts, live updates. Without this script every page still works.
 
-const said = document.body.dataset;
+const texts = document.body.dataset;
 const language = document.documentElement.lang;
 const each = (selector, act, within = document) => within.querySelectorAll(selector).forEach(act);
 
-// -- times: by the clock that was chosen, with the exact one to be seen on them -----------------------------
+// -- times: in the chosen time zone, with the exact time in a tooltip ----------------------------------------
 
 const by = (timeZone) => new Intl.DateTimeFormat(language, { dateStyle: "medium", timeStyle: "long", timeZone });
 const local = by(undefined), exact = document.documentElement.dataset.clock === "utc" ? by("UTC") : local;
@@ -12,12 +12,12 @@ const relative = new Intl.RelativeTimeFormat(language, { style: "short", numeric
 const units = [["day", 86400], ["hour", 3600], ["minute", 60], ["second", 1]];
 
 function distance(seconds) {
-  if (Math.abs(seconds) < 5) return said.now;
+  if (Math.abs(seconds) < 5) return texts.now;
   const [unit, size] = units.find(([, size]) => Math.abs(seconds) >= size) ?? units[3];
   return relative.format(Math.trunc(seconds / size), unit);
 }
 
-function tell(time) {
+function showTime(time) {
   const at = new Date(time.dateTime);
   if (isNaN(at)) return;
   const text = time.dataset.as === "exact" ? exact.format(at) : distance((at - Date.now()) / 1000);
@@ -25,10 +25,10 @@ function tell(time) {
   time.title = `${local.format(at)}\n${time.dateTime.replace("T", " ").replace("Z", "")} UTC`;
 }
 
-// -- what needs a script is shown only where there is one --------------------------------------------------
+// -- parts that need this script are hidden until it runs ----------------------------------------------------
 
 function enliven(within = document) {
-  each("time[datetime]", tell, within);
+  each("time[datetime]", showTime, within);
   each("[data-copy]", (button) => { button.hidden = false; }, within);
   each("[data-scripted]", (part) => { part.hidden = false; }, within);
 }
@@ -45,7 +45,7 @@ document.addEventListener("click", async (event) => {
   const copy = event.target.closest("[data-copy]");
   if (copy) {
     await navigator.clipboard.writeText(copy.dataset.copy);
-    toast(said.copied);
+    toast(texts.copied);
     return;
   }
   const all = event.target.closest("[data-all]");
@@ -56,7 +56,7 @@ document.addEventListener("click", async (event) => {
   each("details.menu[open]", (menu) => { if (!menu.contains(event.target)) menu.open = false; });
 });
 
-// -- forms: sent once; a sheet becomes a dialog -------------------------------------------------------------
+// -- forms are sent once; a sheet becomes a dialog -----------------------------------------------------------
 
 document.addEventListener("submit", (event) => {
   const form = event.target;
@@ -94,13 +94,13 @@ document.addEventListener("click", (event) => {
   if (!document.querySelector("dialog[open]")) lift(summary.parentElement);
 });
 
-// -- rows: chosen, walked through ---------------------------------------------------------------------------
+// -- rows: selection and keyboard ----------------------------------------------------------------------------
 
 function count() {
   const boxes = [...document.querySelectorAll("input[data-pick]")];
   const chosen = boxes.filter((box) => box.checked).length;
   each("[data-chosen]", (place) => { place.textContent = chosen; });
-  each("[data-if-chosen]", (part) => { part.hidden = !chosen; });
+  each("[data-needs-chosen]", (button) => { button.disabled = !chosen; });
 }
 document.addEventListener("change", (event) => { if (event.target.matches("[data-pick]")) count(); });
 
@@ -132,7 +132,7 @@ document.addEventListener("keydown", (event) => {
   if (keys[event.key]) { event.preventDefault(); keys[event.key](); }
 });
 
-// -- live: a hint says that something changed; the page is fetched, and its marked regions are changed in place
+// -- live updates: after a hint the page is fetched, and its regions with `data-live` are changed in place
 
 const key = (node) => node.id || node.dataset?.key || "";
 
@@ -143,7 +143,7 @@ function morph(old, fresh) {
   children(old, fresh);
 }
 
-// What somebody opened, chose or typed stays as they left it.
+// Keep what the user opened, selected or typed.
 const kept = (node, name) =>
   (name === "open" && node.localName === "details") || name === "checked" || (name === "value" && node.localName !== "progress") ||
   name === "hidden" || (name === "class" && node.localName === "tr") || node.localName === "time" && name === "title";
@@ -156,7 +156,7 @@ function children(old, fresh) {
     if (!twin) { old.insertBefore(wanted, at); if (wanted.nodeType === 1) enliven(wanted); continue; }
     if (twin === at) at = at.nextSibling; else old.insertBefore(twin, at);
     if (twin.nodeType !== 1) { if (twin.data !== wanted.data) twin.data = wanted.data; continue; }
-    if (twin.localName === "time") { if (twin.dateTime !== wanted.dateTime) { twin.dateTime = wanted.dateTime; tell(twin); } continue; }
+    if (twin.localName === "time") { if (twin.dateTime !== wanted.dateTime) { twin.dateTime = wanted.dateTime; showTime(twin); } continue; }
     morph(twin, wanted);
   }
   while (at) { const next = at.nextSibling; at.remove(); at = next; }
@@ -172,7 +172,7 @@ function busy(region) {
   return reading || typing || document.querySelector("dialog[open]") || region.querySelector(".act[open]");
 }
 
-// A list does not jump: rows that are there change, new ones are counted, and shown when asked for.
+// Present rows of a list change in place. New rows are counted, and shown when the user asks for them.
 function freshen(region, found) {
   const pill = document.querySelector(`[data-fresh="${region.id}"]`);
   if (!pill) { morph(region, found); enliven(region); return; }
@@ -183,26 +183,26 @@ function freshen(region, found) {
   for (const row of rows) if (mine.has(row.dataset.key)) morph(mine.get(row.dataset.key), row);
   enliven(region);
   pill.hidden = !fresh.length;
-  pill.textContent = said.new.replace("{n}", fresh.length);
+  pill.textContent = texts.new.replace("{n}", fresh.length);
   pill.onclick = (event) => { event.preventDefault(); pill.hidden = true; morph(region, found); enliven(region); };
 }
 
-const news = new Set();
+const changed = new Set();
 let fetching = false, last = 0, timer = 0;
 
-function soon(changed) {
-  changed.forEach((name) => news.add(name));
+function soon(names) {
+  names.forEach((name) => changed.add(name));
   if (timer || fetching) return;
-  timer = setTimeout(look, Math.max(300, last + 2000 - Date.now()));
+  timer = setTimeout(refresh, Math.max(300, last + 2000 - Date.now()));
 }
 
-async function look() {
+async function refresh() {
   timer = 0;
   if (document.hidden) return;
   const wanted = [...document.querySelectorAll("[data-live]")].filter((region) =>
-    region.dataset.live.split(" ").some((name) => news.has(name)));
-  if (wanted.some(busy)) { timer = setTimeout(look, 2000); return; }
-  news.clear();
+    region.dataset.live.split(" ").some((name) => changed.has(name)));
+  if (wanted.some(busy)) { timer = setTimeout(refresh, 2000); return; }
+  changed.clear();
   if (!wanted.length) return;
   fetching = true;
   try {
@@ -215,10 +215,10 @@ async function look() {
       }
       count();
     }
-  } catch { /* the stream says that the server is away */ } finally {
+  } catch { /* the stream reports that the server is not reachable */ } finally {
     fetching = false;
     last = Date.now();
-    if (news.size) soon([]);
+    if (changed.size) soon([]);
   }
 }
 
@@ -226,10 +226,10 @@ function listen() {
   const sign = document.getElementById("live");
   let stream = null;
   const open = () => {
-    stream = new EventSource(said.events);
+    stream = new EventSource(texts.events);
     stream.onopen = () => { sign.hidden = false; sign.classList.remove("off"); sign.title = ""; };
-    stream.onerror = () => { sign.hidden = false; sign.classList.add("off"); sign.title = said.offline; };
-    // Whatever happened before the stream was there, or while it was not, is seen by looking once.
+    stream.onerror = () => { sign.hidden = false; sign.classList.add("off"); sign.title = texts.offline; };
+    // Changes while no stream was open are found by one refresh.
     stream.addEventListener("hello", () => soon(["runs", "letters", "audit"]));
     stream.addEventListener("hint", (event) => soon(JSON.parse(event.data).changed));
   };
@@ -246,5 +246,5 @@ function listen() {
 enliven();
 count();
 if (location.hash) document.querySelector(`details${location.hash.replace(/[^#\w-]/g, "")}`)?.setAttribute("open", "");
-setInterval(() => { if (!document.hidden) each("time[data-as=ago]", tell); }, 10000);
-if (said.events && document.querySelector("[data-live]")) listen();
+setInterval(() => { if (!document.hidden) each("time[data-as=ago]", showTime); }, 10000);
+if (texts.events && document.querySelector("[data-live]")) listen();
