@@ -150,12 +150,12 @@ def test_the_catalogue_tells_processes_without_the_code_what_there_is(app: Redri
 
 
 def test_a_workflow_is_found_by_its_name(app: Redrive) -> None:
-    with pytest.raises(UnknownWorkflow, match="no workflow is called 'ship'; registered are: none"):
+    with pytest.raises(UnknownWorkflow, match="no workflow is called 'ship': registered are none"):
         app.find("ship")
     workflow = app.workflow(ship)
     app.workflow(charge)
     assert app.find("ship") is workflow
-    with pytest.raises(UnknownWorkflow, match="no workflow is called 'refund'; registered are: charge, ship"):
+    with pytest.raises(UnknownWorkflow, match="no workflow is called 'refund': registered are charge, ship"):
         app.find("refund")
     with pytest.raises(UnknownWorkflow):
         app.handle("some-run", "refund")

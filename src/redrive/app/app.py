@@ -39,6 +39,7 @@ from redrive.duration import Duration
 from redrive.errors import ConfigurationError, UnknownWorkflow
 from redrive.notify.channels import Channels, Texts
 from redrive.policy import Circuit, RetryPolicy
+from redrive.reasons import Reason, ReasonCode
 from redrive.settings import Settings, parse_allowed_hosts
 from redrive.sinks import Sink, SinkDefinition
 from redrive.store.encryption.codec import refuse_unreadable
@@ -373,7 +374,7 @@ class Redrive:
         found = self.registered_workflows.get(workflow)
         if found is None:
             known = ", ".join(sorted(self.registered_workflows)) or "none"
-            raise UnknownWorkflow(f"no workflow is called {workflow!r}; registered are: {known}")
+            raise UnknownWorkflow(Reason(ReasonCode.WORKFLOW_NOT_REGISTERED, workflow=repr(workflow), known=known))
         return found
 
     def receive_event(

@@ -39,6 +39,7 @@ from redrive.errors import (
     RunPartial,
 )
 from redrive.policy import RetryPolicy
+from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.records import StartResult
@@ -70,7 +71,7 @@ class RunHandle(Generic[R]):
         """Where the run stands now."""
         row = await self._app.runtime.store.run(self.id)
         if row is None:
-            raise NotFound(f"there is no run {self.id!r}")
+            raise NotFound(Reason(ReasonCode.RUN_NOT_FOUND, id=repr(self.id)))
         return row.status
 
     async def result(self, timeout: Duration | None = None) -> R:
@@ -252,7 +253,7 @@ class Workflow(Generic[P, R, T]):
     def receive(self, event: tuple[str, str], *args: Any, **options: Any) -> Coroutine[Any, Any, RunHandle[T]]:
         """Start a run for an event of a stream, unless that was done before: see `Redrive.receive_event`."""
         if options.get("idempotency_key") is not None:
-            raise InputError("an event is its own idempotency key; leave idempotency_key out")
+            raise InputError(Reason(ReasonCode.EVENT_HAS_KEY))
         return self._start_in_context([_make_start(args, options)], _only_handle, event)
 
     def start_many(self, items: Iterable[tuple[Any, ...] | Start]) -> Coroutine[Any, Any, list[RunHandle[T]]]:
@@ -401,8 +402,5 @@ def _make_start(args: tuple[Any, ...], keywords: dict[str, Any]) -> Start:
 
 def _read_item(item: Any) -> Start:
     if not isinstance(item, tuple):
-        raise InputError(
-            f"start_many takes tuples of arguments or Start(...), not {type(item).__name__}; "
-            "write (value,) for a single argument"
-        )
+        raise InputError(Reason(ReasonCode.START_ITEM_INVALID, type=type(item).__name__))
     return Start(item)
