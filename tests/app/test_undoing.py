@@ -161,7 +161,7 @@ def test_an_uncertain_compensation_must_be_able_to_go_without_a_result() -> None
 
     async def refund(order: Order, result: Receipt) -> None: ...
 
-    refuses("annotate it as optional", lambda: charge.compensate(uncertain=True)(refund))
+    refuses("annotate the result as optional", lambda: charge.compensate(uncertain=True)(refund))
 
 
 async def test_types_that_are_defined_later_are_checked_when_the_app_opens() -> None:

@@ -305,7 +305,7 @@ async def test_a_workflow_that_waits_for_ever_is_named() -> None:
 
     patience, crash._PATIENCE = crash._PATIENCE, 3.0
     try:
-        with pytest.raises(AssertionError, match="waits for something that is no step"):
+        with pytest.raises(AssertionError, match="waits for something outside of its steps"):
             await crash_everywhere(hangs_the_second_time, setup=fresh)
     finally:
         crash._PATIENCE = patience
