@@ -322,12 +322,7 @@ class Redrive:
                 "no workflow is registered, so a worker would have nothing to do: decorate a function with "
                 "@app.workflow, or use app.client() to open the store without a worker"
             )
-        runtime = await self._open()
-        try:
-            await runtime.work()
-        except BaseException:
-            await self._close()
-            raise
+        await self._open(work=True)
         return self
 
     async def __aexit__(
@@ -338,27 +333,27 @@ class Redrive:
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Redrive]:
         """Open the store without a worker, for instance in a web application."""
-        await self._open()
+        await self._open(work=False)
         try:
             yield self
         finally:
             await self._close()
 
-    async def _open(self) -> Runtime:
+    async def _open(self, *, work: bool) -> None:
         clock = SystemClock()
         runtime = await self.attach(Runtime(self, make_store(self.settings, clock), clock))
         try:
             await runtime.answered(lambda: refuse_unreadable(runtime.store))
+            if work:
+                await runtime.work()
         except BaseException:
             await self._close()
             raise
-        return runtime
 
     async def attach(self, runtime: Runtime) -> Runtime:
         """Check all registrations, then open a runtime and use it for this app."""
-        signatures = [step.signature for step in self.registered_steps.values()]
-        signatures += [workflow.signature for workflow in self.registered_workflows.values()]
-        for signature in signatures:
+        steps, workflows = self.registered_steps.values(), self.registered_workflows.values()
+        for signature in [*(step.signature for step in steps), *(workflow.signature for workflow in workflows)]:
             signature.prepare()  # an unusable type is refused here, not in a run
         self.handlers.check()
         check_schedule_inputs(self, runtime.clock.now())

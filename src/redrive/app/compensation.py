@@ -45,7 +45,7 @@ class FollowUpStep:
                     "for its result: annotate the result as optional, as in `result: Receipt | None`"
                 )
             return
-        step_fields = {name: {} for name in _STEP_TEMPLATE_FIELDS}
+        step_fields: dict[str, Any] = {name: {} for name in _STEP_TEMPLATE_FIELDS}
         schemas: dict[str, dict[str, Any]] = {
             "input": signature.schema_in(),
             "result": signature.schema_out(),

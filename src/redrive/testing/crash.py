@@ -19,6 +19,7 @@ from enum import StrEnum
 from typing import Any
 
 from redrive.app import Workflow
+from redrive.core.journal import EntryRow
 from redrive.core.run_options import StepOptions
 from redrive.core.states import EXECUTED_KINDS, RunStatus
 from redrive.core.transitions import AttemptEnd
@@ -138,10 +139,10 @@ class _RecordingPlan:
         if call.name not in _SKIPPED_CALLS:
             about = "" if self.simulation is None else self.simulation.describe_call(call.name)
             self._calls.append((call.name, number, about))
-        if self.point is None or not self._is_crash_point(call.name, number, _AT_STORE_CALLS):
+        if not self._is_crash_point(call.name, number, _AT_STORE_CALLS):
             return None
         faults = {CrashTiming.BEFORE: crash_before(Crash()), CrashTiming.AFTER: crash_after(Crash())}
-        return faults.get(self.point.manner, LOSE)
+        return LOSE if self.point is None else faults.get(self.point.manner, LOSE)
 
     def next_fault(self, step: str, workflow: str) -> InjectedFault | None:
         """Return the fault for the call of a step that begins now."""
@@ -234,30 +235,15 @@ class _TrialRuns:
 # -- comparison --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ObservedEntry:
-    """A journal entry: its name, its end, and how often its body was called."""
-
-    name: str
-    status: str
-    attempt: int
-    output: str | None
-    called: int
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunObservation:
-    """A run and the runs that it started. `entries` are keyed by run and journal key."""
+    """A run and the runs that it started. `entries` and `called` (calls of bodies) have keys of run and journal key."""
 
     report: RunReport
     runs: Counter[tuple[str, str]]
     letters: int
-    entries: dict[str, ObservedEntry]
-
-    @property
-    def outputs(self) -> dict[str, str | None]:
-        """The output of each entry."""
-        return {key: entry.output for key, entry in self.entries.items()}
+    entries: dict[str, EntryRow]
+    called: dict[str, int]
 
     @property
     def result(self) -> Any:
@@ -276,14 +262,16 @@ async def observe_run(e: Engine, report: RunReport) -> RunObservation:
     """Read all runs, journals and dead letters from the store."""
     runs = (await e.store.runs(RunFilter(), limit=500, cursor=None)).items
     letters = (await e.store.letters(LetterFilter(), limit=500, cursor=None)).items
-    entries: dict[str, ObservedEntry] = {}
+    entries: dict[str, EntryRow] = {}
+    called: dict[str, int] = {}
     for number, run in enumerate(sorted(runs, key=lambda run: run.id)):
         where = "" if run.public_id == report.id else f"run {number} ({run.workflow}): "
         for row in await e.store.journal(run.id):
-            called = e.calls(row.name, run=run.public_id, key=row.key) if row.kind in EXECUTED_KINDS else 0
-            entries[f"{where}{row.key}"] = ObservedEntry(row.name, row.status.value, row.attempt, row.output, called)
+            key = f"{where}{row.key}"
+            entries[key] = row
+            called[key] = e.calls(row.name, run=run.public_id, key=row.key) if row.kind in EXECUTED_KINDS else 0
     counts = Counter((run.workflow, run.status.value) for run in runs)
-    return RunObservation(report=report, runs=counts, letters=len(letters), entries=entries)
+    return RunObservation(report=report, runs=counts, letters=len(letters), entries=entries, called=called)
 
 
 class Comparison:
@@ -305,12 +293,11 @@ class Comparison:
     def find_difference(self, seen: RunObservation, *, deaths: int) -> str | None:
         """Describe how a run differs from the undisturbed one; return None if it does not."""
         for key, entry in seen.entries.items():
-            was = self._clean.entries.get(key)
             # A transactional step that did not commit left nothing behind, so its body may be called once more.
             repeats = 0 if entry.name in self._once else 1 if entry.name in self._transactional else deaths
-            most = max(1, (0 if was is None else was.called) + repeats)
-            if entry.called > most and key not in self._varying:
-                return f"the body of {key} was called {entry.called} times; at most {most} is right"
+            most = max(1, self._clean.called.get(key, 0) + repeats)
+            if seen.called[key] > most and key not in self._varying:
+                return f"the body of {key} was called {seen.called[key]} times; at most {most} is right"
         cut_short = any(
             step.name in self._once and any(attempt.status == AttemptEnd.LOST for attempt in step.attempts)
             for step in seen.report.steps
@@ -319,22 +306,18 @@ class Comparison:
             # A step that runs at most once may have happened, so any end is right that has its dead letter.
             consistent = (seen.report.status is RunStatus.DLQ_PENDING) == bool(seen.letters)
             return None if consistent else f"the run ended as {seen.end}"
-        return self._compare_end(seen) or self._compare_journal(seen) or self._compare_result(seen)
+        return self._compare(seen)
 
-    def _compare_end(self, seen: RunObservation) -> str | None:
+    def _compare(self, seen: RunObservation) -> str | None:
         clean = self._clean
         if (seen.report.status, seen.letters) != (clean.report.status, clean.letters):
             return f"the run ended as {seen.end} instead of {clean.end}"
         if seen.runs != clean.runs:
             return f"there are runs {_format_counts(seen.runs)} instead of {_format_counts(clean.runs)}"
-        return None
-
-    def _compare_journal(self, seen: RunObservation) -> str | None:
-        clean = self._clean.entries
-        for key in clean.keys() - seen.entries.keys():
+        for key in clean.entries.keys() - seen.entries.keys():
             return f"{key} is missing from the journal"
         for key, entry in seen.entries.items():
-            was = clean.get(key)
+            was = clean.entries.get(key)
             if was is None:
                 return f"{key} is an extra entry in the journal"
             if was.status != entry.status:
@@ -345,12 +328,10 @@ class Comparison:
                 return f"{key} took {entry.attempt} attempts instead of {was.attempt}"
             if entry.output != was.output:
                 return f"{key} gave {entry.output} instead of {was.output}"
-        return None
-
-    def _compare_result(self, seen: RunObservation) -> str | None:
         # A result may differ where the outputs of steps differ, but not otherwise.
-        if seen.outputs == self._clean.outputs and seen.result != self._clean.result:
-            return f"the run returned {seen.result!r} instead of {self._clean.result!r}"
+        same_outputs = all(entry.output == clean.entries[key].output for key, entry in seen.entries.items())
+        if same_outputs and seen.result != clean.result:
+            return f"the run returned {seen.result!r} instead of {clean.result!r}"
         return None
 
 

@@ -20,7 +20,6 @@ from redrive.desk.models import DeadLetter, Run, StepRecord
 from redrive.desk.runs import find_failure_handler_runs
 from redrive.duration import Duration, format_duration, parse_duration, to_micros
 from redrive.errors import ConfigurationError, NotFound, RunFailed
-from redrive.policy import Circuit
 from redrive.settle.circuits import make_circuit_update, update_circuit
 from redrive.sinks import Message, read_message
 from redrive.store import open_store
@@ -274,7 +273,21 @@ class Engine:
         `app.circuits.open`. `key` is the name of the circuit, or `workflow/step`.
         """
         code = find_circuit(self.app.registered_steps, key)
-        row, _ = await update_circuit(self.store, (tenant, key), lambda case: _make_circuit_update(case, code, state))
+
+        def decide(case: CircuitCase) -> CircuitUpdate:
+            now = case.row.state
+            match state:
+                case "open":
+                    requested = open_circuit(now, build_rules(code), case.now)
+                case "half_open":
+                    requested = CircuitState(status=CircuitStatus.HALF_OPEN, generation=now.generation + 1)
+                case "closed":
+                    requested = close_circuit(now)
+                case _:
+                    raise ConfigurationError(f"a circuit is 'open', 'half_open' or 'closed', not {state!r}")
+            return make_circuit_update(case, requested, settings=json.dumps(code.to_json()), why="set by a test")
+
+        row, _ = await update_circuit(self.store, (tenant, key), decide)
         self.worker.circuits.learn(row)
         await self.settle()
 
@@ -294,17 +307,3 @@ class Engine:
         await self._simulation.wait_until_idle()
         await self._simulation.replace_worker()
         await self._simulation.settle()
-
-
-def _make_circuit_update(case: CircuitCase, code: Circuit, state: str) -> CircuitUpdate:
-    now = case.row.state
-    match state:
-        case "open":
-            requested = open_circuit(now, build_rules(code), case.now)
-        case "half_open":
-            requested = CircuitState(status=CircuitStatus.HALF_OPEN, generation=now.generation + 1)
-        case "closed":
-            requested = close_circuit(now)
-        case _:
-            raise ConfigurationError(f"a circuit is 'open', 'half_open' or 'closed', not {state!r}")
-    return make_circuit_update(case, requested, settings=json.dumps(code.to_json()), why="set by a test")

@@ -14,7 +14,6 @@ from redrive.app import Redrive
 from redrive.app.runtime import Runtime
 from redrive.chores import GroupAggregator
 from redrive.clock import MICROS
-from redrive.core.outbox import SinkLease
 from redrive.core.states import EXECUTED_KINDS, FINAL_RUN_STATUSES, StepStatus
 from redrive.core.transitions import Transition, TransitionResult
 from redrive.errors import StoreError
@@ -238,13 +237,11 @@ class StoreObserver:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def apply(
-        self, transitions: Sequence[Transition], *, worker: int | None = None, carriers: Sequence[SinkLease] = ()
-    ) -> list[TransitionResult]:
+    async def apply(self, transitions: Sequence[Transition], **options: Any) -> list[TransitionResult]:
         """Describe the transitions, then apply them."""
         texts = dict.fromkeys(text for transition in transitions for text in _describe_transition(transition))
         self.latest_apply = " and ".join(list(texts)[:3])
-        return await self._store.apply(transitions, worker=worker, carriers=carriers)
+        return await self._store.apply(transitions, **options)
 
     async def claim(self, claim: ClaimRequest) -> ClaimResult:
         """Claim runs, and note the number of a claim that got none."""
