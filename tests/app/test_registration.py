@@ -150,12 +150,12 @@ def test_the_catalogue_tells_processes_without_the_code_what_there_is(app: Redri
 
 
 def test_a_workflow_is_found_by_its_name(app: Redrive) -> None:
-    with pytest.raises(UnknownWorkflow, match="no workflow is called 'ship'; registered are: none"):
+    with pytest.raises(UnknownWorkflow, match="no workflow is called 'ship': registered are none"):
         app.find("ship")
     workflow = app.workflow(ship)
     app.workflow(charge)
     assert app.find("ship") is workflow
-    with pytest.raises(UnknownWorkflow, match="no workflow is called 'refund'; registered are: charge, ship"):
+    with pytest.raises(UnknownWorkflow, match="no workflow is called 'refund': registered are charge, ship"):
         app.find("refund")
     with pytest.raises(UnknownWorkflow):
         app.handle("some-run", "refund")
@@ -221,7 +221,7 @@ def test_names_may_be_in_any_language(app: Redrive, kind: str, name: str) -> Non
 def test_names_of_the_engines_own_are_not_for_users(app: Redrive, kind: str) -> None:
     refuses(
         app,
-        f"{kind} 'redrive.sleep': names that begin with 'redrive.' are the engine's own",
+        f"{kind} 'redrive.sleep': names that begin with 'redrive.' are reserved for the engine",
         lambda: getattr(app, kind)(name="redrive.sleep")(charge),
     )
 
@@ -235,7 +235,7 @@ def test_only_functions_are_decorated(app: Redrive, kind: str, value: Any) -> No
 
 @pytest.mark.parametrize("value", [functools.partial(charge, 1), Callable_()], ids=["partial", "object"])
 def test_what_has_no_name_of_its_own_needs_one(app: Redrive, kind: str, value: Any) -> None:
-    words = f"{value!r} has no name of its own; give it one with @app.{kind}(name=...)"
+    words = f"{value!r} has no __name__; give it a name with @app.{kind}(name=...)"
     refuses(app, words, lambda: getattr(app, kind)(value))
 
 
@@ -267,7 +267,7 @@ def test_an_option_that_does_not_exist_is_refused_with_those_that_do(app: Redriv
     [
         ({"retry": 5}, "retry of step 'charge' takes a RetryPolicy, not int"),
         ({"retry": {"max_retries": 5}}, "retry of step 'charge' takes a RetryPolicy, not dict"),
-        ({"timeout": 0}, "timeout of step 'charge' is 0; give a duration longer than nothing"),
+        ({"timeout": 0}, "timeout of step 'charge' is 0; give a duration longer than 0"),
         ({"heartbeat_timeout": "0s"}, "heartbeat_timeout of step 'charge' is '0s'; give a duration longer"),
         ({"at_most_once": 1}, "at_most_once of step 'charge' is 1; give True or False"),
         ({"transactional": "yes"}, "transactional of step 'charge' is 'yes'; give True or False"),

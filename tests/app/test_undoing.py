@@ -122,7 +122,7 @@ def test_a_step_has_one_way_back() -> None:
     refuses("is undone by 'refund' already", lambda: charge.compensate(again))
     refuses("nothing undoes it", lambda: app.registered_steps["refund"].compensate(again))
     refuses(
-        "give the one way back", lambda: app.step(name="x", compensate=again, confirm=again, cancel=again)(charge.fn)
+        "give only one of them", lambda: app.step(name="x", compensate=again, confirm=again, cancel=again)(charge.fn)
     )
     refuses("confirm= and cancel= go together", lambda: app.step(name="x", confirm=again)(charge.fn))
 
@@ -130,7 +130,7 @@ def test_a_step_has_one_way_back() -> None:
 @pytest.mark.parametrize("wrong", ["refund", 5, Order])
 def test_what_is_no_function_and_no_action_is_refused(wrong: Any) -> None:
     charge = charging(new_app())
-    refuses("is a function or a declared action (ApiCall, Sql, Notify, Manual)", lambda: charge.compensate(wrong))
+    refuses("give a function or a declared action (ApiCall, Sql, Notify, Manual)", lambda: charge.compensate(wrong))
 
 
 def test_wrong_options_are_refused() -> None:
@@ -141,7 +141,7 @@ def test_wrong_options_are_refused() -> None:
 
     refuses("give True or False", lambda: charge.compensate(uncertain="yes")(refund))
     refuses("takes a RetryPolicy", lambda: charge.compensate(retry=3)(refund))
-    refuses("longer than nothing", lambda: charge.compensate(timeout=0)(refund))
+    refuses("longer than 0", lambda: charge.compensate(timeout=0)(refund))
     refuses("give True or False", lambda: app.step(pivot="yes")(refund))
     refuses("give True or False", lambda: app.workflow(rollback="yes")(refund))
 
@@ -161,7 +161,7 @@ def test_an_uncertain_compensation_must_be_able_to_go_without_a_result() -> None
 
     async def refund(order: Order, result: Receipt) -> None: ...
 
-    refuses("annotate it as optional", lambda: charge.compensate(uncertain=True)(refund))
+    refuses("annotate the result as optional", lambda: charge.compensate(uncertain=True)(refund))
 
 
 async def test_types_that_are_defined_later_are_checked_when_the_app_opens() -> None:
@@ -282,7 +282,7 @@ def test_a_connection_has_one_name_once() -> None:
     app.connection("books", "sqlite:///books.db")
     with pytest.raises(ConfigurationError, match="registered already"):
         app.connection("books", "sqlite:///other.db")
-    with pytest.raises(ConfigurationError, match="under a name"):
+    with pytest.raises(ConfigurationError, match="cannot name a connection"):
         app.connection("", "sqlite:///other.db")
 
 

@@ -389,7 +389,7 @@ def test_channels_and_words_are_checked_too() -> None:
     ):
         with pytest.raises(RegistrationError, match=why):
             app.channel(name, **places)
-    with pytest.raises(RegistrationError, match="is no event"):
+    with pytest.raises(RegistrationError, match="is not an event"):
         app.notification("monday", text="x")
     with pytest.raises(ConfigurationError, match="'password' does not exist"):
         app.notification("dead_letter", text="{{password}}")

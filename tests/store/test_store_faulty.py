@@ -144,7 +144,7 @@ async def test_every_call_is_passed_on_and_its_answer_back(kit: Kit) -> None:
 
 async def test_a_failed_call_did_nothing(kit: Kit) -> None:
     store = inject_faults(kit.store, nth(1, FAIL))
-    with pytest.raises(StoreUnavailable, match="nothing was done"):
+    with pytest.raises(StoreUnavailable, match="it was not executed"):
         await store.start([kit.new()])
     assert await count(kit.store) == 0
     await store.start([kit.new()])

@@ -337,7 +337,7 @@ async def test_counting_calls_of_a_step_that_does_not_exist_is_an_error() -> Non
     async with engine(app) as e:
         with pytest.raises(ConfigurationError, match="no step is called 'chrage'"):
             e.calls("chrage")
-        with pytest.raises(ConfigurationError, match="is no step"):
+        with pytest.raises(ConfigurationError, match="is not a step"):
             e.calls(42)
 
 

@@ -191,7 +191,7 @@ async def test_a_transactional_step_cannot_hang_while_it_holds_the_store() -> No
         with faults(step="book", fail=[Hang], at="after"):
             run = await e.run(account, "o-1")
     assert run.letter is not None
-    assert "nobody could use the store" in run.letter.message
+    assert "blocks the store in memory" in run.letter.message
 
 
 # -- whom it strikes -----------------------------------------------------------------------------------------
@@ -267,9 +267,9 @@ def test_what_is_no_fault_is_refused_when_it_is_given() -> None:
     with pytest.raises(ConfigurationError, match="NeedsMore cannot be made from a message alone"):
         faults(step="charge", fail=[NeedsMore])
     faults(step="charge", fail=[NeedsMore(1, 2)])
-    with pytest.raises(ConfigurationError, match="429 is no fault"):
+    with pytest.raises(ConfigurationError, match="429 is not a fault"):
         faults(step="charge", fail=[429])  # type: ignore[list-item]
-    with pytest.raises(ConfigurationError, match="is no step"):
+    with pytest.raises(ConfigurationError, match="is not a step"):
         faults(step=None, fail=[TimeoutError])
     with pytest.raises(ConfigurationError, match="at is"):
         faults(step="charge", fail=[], at="sometimes")  # type: ignore[arg-type]

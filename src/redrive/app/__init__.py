@@ -1,4 +1,4 @@
-"""The façade: registering, opening, starting, finding."""
+"""The Python interface: `Redrive`, registered workflows, and handles to runs."""
 
 from redrive.app.app import Redrive
 from redrive.app.workflow import RunHandle, Start, Workflow

@@ -1,14 +1,15 @@
-"""The app: where workflows and steps are registered, and from which everything is reached."""
+"""The class `Redrive`: registration of workflows and steps, opening, and access to runs and dead letters."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, overload
 
-from redrive.app import channels as sinks
+from redrive.app import channels
 from redrive.app.catalogue import FailureHandlers, check_schedule_inputs, compute_version, make_catalogue
 from redrive.app.compensation import FollowUpDefinition, FollowUpSteps
 from redrive.app.register import (
@@ -16,8 +17,8 @@ from redrive.app.register import (
     StepRequest,
     WorkflowDecorator,
     WorkflowRequest,
-    check_options,
     read_classify_rules,
+    read_options,
     register_step,
     register_workflow,
 )
@@ -39,6 +40,7 @@ from redrive.duration import Duration
 from redrive.errors import ConfigurationError, UnknownWorkflow
 from redrive.notify.channels import Channels, Texts
 from redrive.policy import Circuit, RetryPolicy
+from redrive.reasons import Reason, ReasonCode
 from redrive.settings import Settings, parse_allowed_hosts
 from redrive.sinks import Sink, SinkDefinition
 from redrive.store.encryption.codec import refuse_unreadable
@@ -53,10 +55,26 @@ SubscriberFn = TypeVar("SubscriberFn", bound=Callable[..., Any])
 
 
 class Redrive:
-    """Registers workflows and steps, starts and finds runs.
+    """An app: registers workflows and steps, starts runs, and gives access to runs and dead letters.
 
-    `async with app:` opens the store and runs a worker in this process; `async with app.client():` opens
-    the store only. Settings are listed in the settings reference; each is an argument here.
+        app = Redrive("sqlite:///orders.db")
+
+        @app.step(retry=RetryPolicy(max_retries=5), timeout="30s")
+        async def charge(order: Order) -> Receipt: ...
+
+        @app.workflow
+        async def fulfil(order: Order) -> Receipt:
+            return await charge(order)
+
+        async with app:                          # opens the store and runs a worker in this process
+            handle = await fulfil.start(order)
+            receipt = await handle.result()
+
+    `async with app.client():` opens the store without a worker, for instance in a web application.
+
+    - `url`: the store, `sqlite:///path` or `postgresql://...`. Default: `REDRIVE_URL`, else `sqlite:///redrive.db`.
+    - `classify`: a list of `Rule(when, category)` that assigns errors to categories before the built-in rules.
+    - All other arguments are settings, as in `concurrency=200`. The settings reference lists them.
     """
 
     def __init__(self, url: str | None = None, *, classify: Sequence[Rule] = (), **settings: Any) -> None:
@@ -74,11 +92,11 @@ class Redrive:
         allowed = parse_allowed_hosts(self.settings.allow_hosts)
         self.follow_up_steps = FollowUpSteps(allowed=allowed)
         self.channels = Channels(allowed)
-        self.words = Texts()
+        self.texts = Texts()
         self._runtime: Runtime | None = None
         self._version: str | None = None
 
-    # -- registering ----------------------------------------------------------------------------------
+    # -- registration ---------------------------------------------------------------------------------
 
     @overload
     def step(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Step[P, Coroutine[Any, Any, R]]: ...
@@ -103,29 +121,35 @@ class Redrive:
         pivot: bool = False,
     ) -> StepDecorator: ...
     def step(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-        """Register a function as a step: its result is recorded, its failures are retried.
+        """Register a function as a step: its result is recorded, and a failed call is retried.
 
-        `timeout` (10 minutes) limits each attempt, `heartbeat_timeout` the silence of one that sends
-        heartbeats. `circuit`: when to stop calling, because the dependency behind the step is out of order.
-        `at_most_once`: never called again once it was called. `transactional`: the function's
-        first parameter is a `tx` whose SQL commits together with the record. `effect` names in a few words
-        what the step does to the outside world. `compensate` undoes it (see `step.compensate`); `confirm` and
-        `cancel` end what it reserves, when the run succeeds or fails; each a function or a declared action.
-        `pivot`: once it has happened, the run is not rolled back any more.
+        A run that resumes after a crash continues with the recorded results of its steps. Inside a workflow, call
+        the step like the function. Outside a run, it is the plain function.
+
+        - `name`: the name of the step. Default: the name of the function.
+        - `retry`: the retry policy. Default: the policy of the workflow.
+        - `timeout`: the time limit of each attempt. Default: 10 minutes.
+        - `heartbeat_timeout`: the longest silence of an attempt that sends heartbeats.
+        - `circuit`: a `Circuit` that stops calls while the dependency behind the step fails.
+        - `at_most_once`: never call the function again, even if the outcome of the first call is unknown.
+        - `transactional`: pass a `tx` as first argument; its SQL commits together with the step's result.
+        - `effect`: a few words about the effect on the outside world, shown in dry runs.
+        - `compensate`: a function or declared action that undoes the step (see `step.compensate`).
+        - `confirm`, `cancel`: functions or declared actions that end a reservation made by the step: `confirm`
+          when the run succeeds, `cancel` when it fails.
+        - `pivot`: do not roll the run back any more once this step has happened.
         """
-        check_options("step", StepRequest, options)
-        names = sys._getframe(1).f_locals  # types defined beside the function, inside another function
-        asked = StepRequest(**options)
-        if fn is not None:
-            return register_step(self, fn, names, asked)
-        return lambda fn: register_step(self, fn, names, asked)
+        # Annotations may name types that are local to the function in which the decorator is used.
+        names = sys._getframe(1).f_locals
+        register = partial(register_step, self, names=names, request=read_options("step", StepRequest, options))
+        return register if fn is None else register(fn)
 
     def connection(self, name: str, url: str) -> None:
-        """Register a database of your own under a name, for the declared action `Sql`."""
+        """Register your own database under a name, for the declared action `Sql`."""
         if not isinstance(name, str) or not name.strip() or not name.isprintable():
-            raise ConfigurationError(f"a connection is registered under a name, not under {name!r}")
+            raise ConfigurationError(f"{name!r} cannot name a connection: use a printable text")
         if name in self.follow_up_steps.connections:
-            raise ConfigurationError(f"connection {name!r} is registered already; use another name")
+            raise ConfigurationError(f"connection {name!r} is registered already: use another name")
         self.follow_up_steps.connections[name] = check_user_database_url(name, url)
 
     @overload
@@ -151,41 +175,43 @@ class Redrive:
         schedule: Schedule | Sequence[Schedule] | None = None,
     ) -> WorkflowDecorator: ...
     def workflow(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-        """Register a function as a workflow.
+        """Register a function as a workflow: plain Python that calls steps and survives crashes.
 
-        `retry` is the policy of steps that have none; `timeout` limits the whole run; `rollback` undoes what
-        a run did that does not succeed, by the compensations of its steps; `dead_letter=False`
-        lets failures end as FAILED without a letter; `max_crashes` is how many workers may die over a run;
-        `retention_runs` is how many of its finished runs are kept, if not as many as the setting says;
-        `dlq_retention` is how long its dead letters wait for a decision, if not as long as the setting says;
-        `index` names fields of the input to search runs and dead letters by, as in `["customer.email"]`;
-        `on_failure` is a workflow, or its name, that is started with a `FailureEvent` when a run fails;
-        `notify` says which people are told of what, as in `{"email": ["ops@example.org"]}`;
-        `schedule` is a `Schedule`, or a list of them, by which workers start it themselves.
+        Start runs with `await fn.start(...)`. Called outside a run, it is the plain function.
+
+        - `name`: the name of the workflow. Default: the name of the function.
+        - `retry`: the retry policy of steps that have none.
+        - `timeout`: the time limit of a whole run.
+        - `rollback`: when a run fails, undo its steps with their compensations.
+        - `dead_letter`: False ends failed runs as FAILED, without a dead letter.
+        - `max_crashes`: the number of worker crashes after which a run becomes a dead letter. Default: 3.
+        - `retention_runs`: how many finished runs to keep. Default: the setting.
+        - `dlq_retention`: how long dead letters wait for a decision. Default: the setting.
+        - `index`: fields of the input by which runs and dead letters can be found, as in `["customer.email"]`.
+        - `on_failure`: a workflow, or its name, to start with a `FailureEvent` when a run fails.
+        - `notify`: whom to notify of which events, as in `{"email": ["ops@example.org"]}`.
+        - `schedule`: a `Schedule`, or a list of them, by which workers start runs.
         """
-        check_options("workflow", WorkflowRequest, options)
         names = sys._getframe(1).f_locals
-        asked = WorkflowRequest(**options)
-        if fn is not None:
-            return register_workflow(self, fn, names, asked)
-        return lambda fn: register_workflow(self, fn, names, asked)
+        request = read_options("workflow", WorkflowRequest, options)
+        register = partial(register_workflow, self, names=names, request=request)
+        return register if fn is None else register(fn)
 
     def on_failure(self, workflow: Callable[P, R] | Workflow[P, Any, Any], /) -> Workflow[P, Any, Any]:
-        """Let a workflow handle the failures of all workflows; a plain function becomes a workflow first.
+        """Let a workflow handle the failures of all workflows; a plain function is registered as one first.
 
-        It is started with a `FailureEvent`, in the commit that ends the failed run, and beside whatever
-        handler that run's workflow has of its own. What it does itself when it fails is a dead letter.
+        The commit that ends a failed run also starts the handler, with a `FailureEvent`. A handler that the failed
+        workflow names itself is started as well. A handler that fails becomes a dead letter.
         """
         names = sys._getframe(1).f_locals
-        handler = (
-            workflow if isinstance(workflow, Workflow) else register_workflow(self, workflow, names, WorkflowRequest())
-        )
-        self.handlers.set_for_all(handler)
-        self.changed()
-        return handler
+        if not isinstance(workflow, Workflow):
+            workflow = register_workflow(self, workflow, names, WorkflowRequest())
+        self.handlers.set_for_all(workflow)
+        self.on_registered()
+        return workflow
 
-    def changed(self) -> None:
-        """Something was registered: what was worked out from all registrations is worked out anew."""
+    def on_registered(self) -> None:
+        """Discard what was computed from the earlier registrations: the version and the options of workflows."""
         self._version = None
         self.registrations += 1
 
@@ -199,13 +225,16 @@ class Redrive:
         timeout: Duration | None = None,
         concurrency: int | None = None,
     ) -> Callable[[SubscriberFn], SubscriberFn]:
-        """Call a function, `async def` or `def`, with every message on these topics.
+        """Call a function, `async def` or `def`, with each message on these topics.
 
-        It is a sink called like the function, or `name`. A call that raises is repeated as `retry` says.
+            @app.subscribe("orders.*")
+            async def forward(message: Message) -> None: ...
+
+        The function becomes a sink with the name of the function, or `name`. `retry` says how a call that raises
+        is repeated, `timeout` limits each call (default: 30 seconds), `concurrency` the calls at the same time (16).
         """
-        return sinks.make_subscriber_decorator(
-            self.registered_sinks, topics, name, sinks.SinkOptions(retry, timeout, concurrency)
-        )
+        options = channels.SinkOptions(retry, timeout, concurrency)
+        return channels.make_subscriber_decorator(self.registered_sinks, topics, name, options)
 
     def webhook(
         self,
@@ -218,14 +247,14 @@ class Redrive:
         timeout: Duration | None = None,
         concurrency: int | None = None,
     ) -> None:
-        """Post every message on these topics to a URL, as a CloudEvent signed with the secret.
+        """Post each message on these topics to a URL, as a CloudEvent signed with the secret.
 
-        Several secrets all sign, while one is exchanged for another. The URL has to be a public one, or let
-        through by `allow_hosts`.
+        Give several secrets while you replace one: each of them signs. The URL must be public, or allowed by the
+        setting `allow_hosts`. `retry`, `timeout` and `concurrency` are those of `subscribe`.
         """
-        options = sinks.SinkOptions(retry, timeout, concurrency)
-        sink = sinks.make_webhook(name, url, secret, options, self.settings)
-        sinks.register_sink(self.registered_sinks, name, "webhook", topics, sink, options)
+        options = channels.SinkOptions(retry, timeout, concurrency)
+        sink = channels.make_webhook(name, url, secret, options, self.settings)
+        channels.register_sink(self.registered_sinks, name, "webhook", topics, sink, options)
 
     def sink(
         self,
@@ -237,9 +266,13 @@ class Redrive:
         timeout: Duration | None = None,
         concurrency: int | None = None,
     ) -> None:
-        """Bring every message on these topics to a sink: `RedisStreams`, or one of your own."""
-        options = sinks.SinkOptions(retry, timeout, concurrency)
-        sinks.register_sink(self.registered_sinks, name, type(sink).__name__, topics, sink, options)
+        """Deliver each message on these topics to a sink: `RedisStreams`, or your own class.
+
+        A sink has the methods `async deliver(message)` and `close()`. `retry`, `timeout` and `concurrency` are
+        those of `subscribe`.
+        """
+        options = channels.SinkOptions(retry, timeout, concurrency)
+        channels.register_sink(self.registered_sinks, name, type(sink).__name__, topics, sink, options)
 
     def channel(
         self,
@@ -250,28 +283,27 @@ class Redrive:
         teams: str | Sequence[str] = (),
         webhook: Mapping[str, str] | Sequence[Mapping[str, str]] = (),
     ) -> None:
-        """Register places to tell under a name, for `notify={"channels": [name]}` and the action `Notify`.
+        """Register destinations of notifications under a name.
 
-        `slack` and `teams` take URLs of incoming webhooks, `webhook` one or several of
-        `{"url": ..., "secret": ...}`, signed like those of the outbox. None of them is ever stored.
+        Use the name in `notify={"channels": [name]}` and in the declared action `Notify`. `slack` and `teams` take
+        URLs of incoming webhooks. `webhook` takes one or several `{"url": ..., "secret": ...}`, whose requests are
+        signed like those of `app.webhook`. URLs and secrets are never stored.
         """
-        places = {"email": email, "slack": slack, "teams": teams, "webhook": webhook}
-        self.channels.add(name, places)
+        self.channels.add(name, {"email": email, "slack": slack, "teams": teams, "webhook": webhook})
 
     def notification(
         self, event: str = "*", *, subject: str | None = None, text: str | None = None
     ) -> Callable[[SubscriberFn], SubscriberFn]:
-        """Put notifications of an event, or of all of them, into other words.
+        """Replace the text of notifications, for one event or for all of them.
 
-        `subject` and `text` are templates that name fields of a `Notification`, as in `{{workflow}}`. With
-        neither of them it decorates a function, which gets the `Notification` and returns a text, or a
-        subject and a text.
+        `subject` and `text` are templates with fields of a `Notification`, as in `{{workflow}}`. Without both, this
+        is a decorator for a function that takes a `Notification` and returns a text, or a subject and a text.
         """
-        return self.words.register(event, subject, text)
+        return self.texts.register(event, subject, text)
 
     @property
     def version(self) -> str:
-        """The version of the registered code: what was set, or a hash of it."""
+        """The version of the registered code: the setting `version`, or else a hash of the code."""
         if self.settings.version:
             return self.settings.version
         if self._version is None:
@@ -279,7 +311,7 @@ class Redrive:
         return self._version
 
     def catalogue(self) -> Catalogue:
-        """What this code registers, for processes that do not have it."""
+        """Describe all registered workflows and steps, for processes without this code."""
         return make_catalogue(self.version, self.registered_workflows, self.registered_steps)
 
     # -- opening --------------------------------------------------------------------------------------
@@ -287,15 +319,10 @@ class Redrive:
     async def __aenter__(self) -> Redrive:
         if not self.registered_workflows:
             raise ConfigurationError(
-                "no workflow is registered, so a worker would have nothing to do; decorate a function with "
-                "@app.workflow, or use app.client() to look and start only"
+                "no workflow is registered, so a worker would have nothing to do: decorate a function with "
+                "@app.workflow, or use app.client() to open the store without a worker"
             )
-        runtime = await self._open()
-        try:
-            await runtime.work()
-        except BaseException:
-            await self._close()
-            raise
+        await self._open(work=True)
         return self
 
     async def __aexit__(
@@ -305,35 +332,35 @@ class Redrive:
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Redrive]:
-        """Open the store without a worker, as a web application does."""
-        await self._open()
+        """Open the store without a worker, for instance in a web application."""
+        await self._open(work=False)
         try:
             yield self
         finally:
             await self._close()
 
-    async def _open(self) -> Runtime:
+    async def _open(self, *, work: bool) -> None:
         clock = SystemClock()
         runtime = await self.attach(Runtime(self, make_store(self.settings, clock), clock))
         try:
             await runtime.answered(lambda: refuse_unreadable(runtime.store))
+            if work:
+                await runtime.work()
         except BaseException:
             await self._close()
             raise
-        return runtime
 
     async def attach(self, runtime: Runtime) -> Runtime:
-        """Open a runtime and make it this app's own."""
-        signatures = [step.signature for step in self.registered_steps.values()]
-        signatures += [workflow.signature for workflow in self.registered_workflows.values()]
-        for signature in signatures:
-            signature.prepare()  # whatever is wrong with a type shows now, not in a run
+        """Check all registrations, then open a runtime and use it for this app."""
+        steps, workflows = self.registered_steps.values(), self.registered_workflows.values()
+        for signature in [*(step.signature for step in steps), *(workflow.signature for workflow in workflows)]:
+            signature.prepare()  # an unusable type is refused here, not in a run
         self.handlers.check()
         check_schedule_inputs(self, runtime.clock.now())
         for follower in self.follow_up_steps.all:
             follower.check_types()
         if self._runtime is not None:
-            raise ConfigurationError("this app is open already; an app is opened once in a process")
+            raise ConfigurationError("this app is open already: open it once in a process")
         self._runtime = runtime
         try:
             await runtime.open()
@@ -353,96 +380,94 @@ class Redrive:
 
     @property
     def runtime(self) -> Runtime:
-        """The app at work; an error outside `async with`."""
+        """The open store and the worker of this app; ConfigurationError while the app is not open."""
         if self._runtime is None:
             raise ConfigurationError(
                 "the app is not open; use `async with app:` (with a worker) or `async with app.client():`"
             )
         return self._runtime
 
-    # -- looking and acting ---------------------------------------------------------------------------
+    # -- access to runs, dead letters and settings ----------------------------------------------------
 
     def handle(self, run_id: str, workflow: str | None = None) -> RunHandle[Any]:
-        """A handle to a run by its id; name the workflow to have its result decoded by type."""
-        if workflow is None:
-            return RunHandle(self, run_id, None)
-        return RunHandle(self, run_id, self.find(workflow).definition.signature)
+        """Return a handle to the run with this id; name its workflow to decode the result by its type."""
+        return RunHandle(self, run_id, None if workflow is None else self.find(workflow).definition.signature)
 
     def find(self, workflow: str) -> Workflow[Any, Any, Any]:
-        """The registered workflow of that name."""
+        """Return the registered workflow with this name; raise UnknownWorkflow if there is none."""
         found = self.registered_workflows.get(workflow)
         if found is None:
             known = ", ".join(sorted(self.registered_workflows)) or "none"
-            raise UnknownWorkflow(f"no workflow is called {workflow!r}; registered are: {known}")
+            raise UnknownWorkflow(Reason(ReasonCode.WORKFLOW_NOT_REGISTERED, workflow=repr(workflow), known=known))
         return found
 
     def receive_event(
         self, stream: str, event_id: str, workflow: Workflow[Any, Any, T] | str, *args: Any, **options: Any
     ) -> Coroutine[Any, Any, RunHandle[T]]:
-        """Start a workflow for an event, once however often the event is delivered.
+        """Start a workflow for an event, once, however often the event is delivered.
 
-        The event is known by its tenant, its stream and its id. Delivered again, it gives the handle of the
-        run that it started; with other arguments, or for another workflow, it is a `Conflict`. Takes the
-        options of `start` except `idempotency_key`; all else are the workflow's arguments.
+        An event is identified by its tenant, its stream and its id. If it is delivered again, this returns the
+        handle of the run that it started; with other arguments, or another workflow, it raises `Conflict`. Takes
+        the options of `start` except `idempotency_key`. All other arguments are those of the workflow.
         """
         found = self.find(workflow) if isinstance(workflow, str) else workflow
         return found.receive((stream, event_id), *args, **options)
 
     @property
     def runs(self) -> Runs:
-        """Look at runs, cancel them, retry those that failed."""
+        """Runs: get, list, cancel, retry."""
         return self.runtime.runs
 
     @property
     def dlq(self) -> DeadLetters:
-        """Look at dead letters, replay and close them."""
+        """Dead letters: get, list, group, replay, resolve, ignore; one or many."""
         return self.runtime.dlq
 
     async def saga(self, run_id: str, *, tenant: str | None = None) -> Ledger:
-        """The ledger of a run: what of it is undone, what is left, and what can be decided about that."""
+        """Return the rollback of a run: the state of each compensation, with methods to resume, skip or mark them."""
         return await self.runtime.sagas.get(run_id, tenant=tenant)
 
     @property
     def outbox(self) -> Outbox:
-        """Look at messages and their deliveries, retry and skip those that sinks did not take."""
+        """Published messages and their deliveries: list, retry, skip."""
         return self.runtime.outbox
 
     @property
     def sinks(self) -> Sinks:
-        """Look at the sinks that messages go to, and remove those that no app has any more."""
+        """Sinks that receive messages: list, and remove those that no app registers any more."""
         return self.runtime.sinks
 
     @property
     def audit(self) -> Audit:
-        """Who did what, and what the engine decided."""
+        """Audit log: actions of users and decisions of the engine."""
         return self.runtime.audit
 
     @property
     def notifications(self) -> Notifications:
-        """The inbox, and the stored rules about who is told of what."""
+        """Inbox of notifications, and the stored rules that say whom to notify."""
         return self.runtime.notifications
 
     @property
     def policies(self) -> Policies:
-        """Stored retry policies."""
+        """Stored retry policies, which override those in the code: get, set, list, delete."""
         return self.runtime.policies
 
     @property
     def circuits(self) -> Circuits:
-        """Look at circuits, open and close them, change their settings."""
+        """Circuits: list, open, close, reset, change settings."""
         return self.runtime.circuits
 
     @property
     def schedules(self) -> Schedules:
-        """Look at schedules, pause and resume them."""
+        """Schedules: list, pause, resume."""
         return self.runtime.schedules
 
     @property
     def views(self) -> SavedViews:
-        """Filters of lists under a name."""
+        """Saved views: list filters stored under a name."""
         return self.runtime.views
 
     @property
     def workflows(self) -> Workflows:
-        """Pause and resume workflows."""
+        """Workflows: pause, resume."""
         return self.runtime.workflows

@@ -1,4 +1,4 @@
-"""What an app registers, told to processes that do not have its code."""
+"""Everything that an app registers, as a whole: its version, its catalogue, its schedules and failure handlers."""
 
 from __future__ import annotations
 
@@ -32,32 +32,40 @@ from redrive.worker.definitions import Step
 if TYPE_CHECKING:
     from redrive.app.app import Redrive
 
-# -- The version of the user's code: a hash over the syntax trees of all registered functions ------------
+_Workflows = Mapping[str, Workflow[Any, Any, Any]]
+_Steps = Mapping[str, Step[Any, Any]]
+
+
+def compute_version(workflows: _Workflows, steps: _Steps) -> str:
+    """Return the version of registered code: a hash of all functions and declared actions."""
+    functions = [(f"workflow {name}", workflow.fn) for name, workflow in workflows.items()]
+    for name, step in steps.items():
+        # The declaration of an action is its code: the function around it is the same for all actions.
+        action = "" if step.action is None else f" {json.dumps(step.action.to_json(), sort_keys=True)}"
+        functions.append((f"step {name}{action}", step.fn))
+    return hash_functions(functions)
 
 
 def hash_functions(functions: Iterable[tuple[str, Callable[..., Any]]]) -> str:
-    """Twelve hex digits that change when the code of a function does, but not with its comments or layout."""
+    """Return twelve hex digits that change with the code of a function, but not with its comments or layout."""
     digest = hashlib.sha256()
     for name, fn in sorted(functions, key=lambda item: item[0]):
-        digest.update(f"{name}\0{_code_text(fn)}\0".encode())
+        while isinstance(fn, functools.partial):
+            fn = fn.func
+        if not inspect.isroutine(fn):
+            fn = type(fn).__call__  # an object that can be called
+        try:
+            text = ast.dump(ast.parse(textwrap.dedent(inspect.getsource(fn))))
+        except (OSError, TypeError, SyntaxError):  # code without a source file, as in a console
+            text = _constant_text(getattr(fn, "__code__", None))
+        digest.update(f"{name}\0{text}\0".encode())
     return digest.hexdigest()[:12]
 
 
-def _code_text(fn: Callable[..., Any]) -> str:
-    while isinstance(fn, functools.partial):
-        fn = fn.func
-    if not inspect.isroutine(fn):
-        fn = type(fn).__call__  # an object that can be called
-    try:
-        return ast.dump(ast.parse(textwrap.dedent(inspect.getsource(fn))))
-    except (OSError, TypeError, SyntaxError):  # no source at hand, as in a console
-        return _constant_text(getattr(fn, "__code__", None))
-
-
 def _constant_text(value: Any) -> str:
-    """A constant of compiled code as text that is the same in every process.
+    """Return a constant of compiled code as text that is the same in every process.
 
-    The text of a code object names its address, that of a set depends on the process's hash seed.
+    The repr of a code object contains its address. That of a set depends on the process's hash seed.
     """
     match value:
         case CodeType():
@@ -70,27 +78,8 @@ def _constant_text(value: Any) -> str:
             return repr(value)
 
 
-# -- What an app registers, told to processes that do not have its code ----------------------------------
-
-
-_Workflows = Mapping[str, Workflow[Any, Any, Any]]
-_Steps = Mapping[str, Step[Any, Any]]
-
-
-def compute_version(workflows: _Workflows, steps: _Steps) -> str:
-    """The version of registered code, made from all of it."""
-    functions = [(f"workflow {name}", w.fn) for name, w in workflows.items()]
-    functions += [(f"step {name}{_action_text(s)}", s.fn) for name, s in steps.items()]
-    return hash_functions(functions)
-
-
-def _action_text(step: Step[Any, Any]) -> str:
-    """What a declared action says, which is its code."""
-    return "" if step.action is None else f" {json.dumps(step.action.to_json(), sort_keys=True)}"
-
-
 def make_catalogue(version: str, workflows: _Workflows, steps: _Steps) -> Catalogue:
-    """Everything that is registered, with its options and schemas."""
+    """Return the options and schemas of everything registered, for processes without the code."""
     return Catalogue(
         version=version,
         workflows=tuple(_make_item(name, w.catalogue_text, w.signature) for name, w in workflows.items()),
@@ -103,11 +92,11 @@ def _make_item(name: str, options: str, signature: Signature) -> CatalogueItem:
     return CatalogueItem(name=name, options=options, schema_in=schema_in, schema_out=schema_out)
 
 
-# -- The schedules of an app: what its workflows declare, checked, and the runs that come of it ----------
+# -- schedules ---------------------------------------------------------------------------------------------
 
 
 def read_schedules(what: str, given: Any) -> tuple[Schedule, ...]:
-    """The schedules that a workflow was registered with; whatever is none is refused."""
+    """Return the schedules of a workflow; refuse values of other types, and two of one name and tenant."""
     schedules = (given,) if isinstance(given, Schedule) else () if given is None else given
     if not isinstance(schedules, Sequence) or not all(isinstance(each, Schedule) for each in schedules):
         raise RegistrationError(
@@ -125,7 +114,7 @@ def read_schedules(what: str, given: Any) -> tuple[Schedule, ...]:
 
 
 def collect_schedules(app: Redrive) -> list[WorkflowSchedule]:
-    """Every schedule of the app, with the way to its runs."""
+    """Return every schedule of the app, with the function that makes its runs."""
     return [
         WorkflowSchedule(workflow=name, schedule=schedule, run=partial(workflow.scheduled, schedule))
         for name, workflow in app.registered_workflows.items()
@@ -136,41 +125,38 @@ def collect_schedules(app: Redrive) -> list[WorkflowSchedule]:
 def check_schedule_inputs(app: Redrive, now: int) -> None:
     """Refuse schedules whose input does not fit their workflow, before one of them is due.
 
-    A function that makes the input is tried with the next fire time.
+    A function that makes the input is called with the next fire time.
     """
     for each in collect_schedules(app):
-        _check_schedule_input(app, each, each.schedule.cron.next(now) or now)
+        try:
+            inputs = each.schedule.input_at(each.schedule.cron.next(now) or now)
+            app.find(each.workflow).input_text((), inputs)
+        except PayloadError as error:
+            raise RegistrationError(f"the input of {each} does not fit: {error}") from None
+        except RedriveError as error:
+            raise RegistrationError(f"{each}: {error}") from None
+        except Exception as error:
+            raise RegistrationError(f"{each}: its input= raised {error!r} for the next fire time") from error
 
 
-def _check_schedule_input(app: Redrive, each: WorkflowSchedule, at: int) -> None:
-    try:
-        app.find(each.workflow).input_text((), each.schedule.input_at(at))
-    except PayloadError as error:
-        raise RegistrationError(f"the input of {each} does not fit: {error}") from None
-    except RedriveError as error:
-        raise RegistrationError(f"{each}: {error}") from None
-    except Exception as error:
-        raise RegistrationError(f"{each}: its input= raised {error!r} for the next fire time") from error
-
-
-# -- Which workflows are told of failures: each workflow's own handler, and the one for all --------------
+# -- failure handlers --------------------------------------------------------------------------------------
 
 
 class FailureHandlers:
-    """The failure handlers of an app, by name: they may be registered after the workflows they handle."""
+    """The failure handlers of an app, by name: a handler may be registered after the workflows it handles."""
 
     def __init__(self, app: Redrive) -> None:
         self._app = app
         self._own: dict[str, str] = {}
         self._for_all: str | None = None
 
-    def note(self, workflow: str, handler: Any) -> None:
-        """Remember the handler that a workflow was registered with, if it was."""
+    def add(self, workflow: str, handler: Any) -> None:
+        """Record the handler that a workflow was registered with, if any."""
         if handler is not None:
             self._own[workflow] = self._handler_name(handler, f"on_failure of workflow {workflow!r}")
 
     def set_for_all(self, handler: Workflow[Any, Any, Any]) -> None:
-        """Remember the handler of all failures; there is one."""
+        """Record the handler of all failures; an app can have one."""
         name = self._handler_name(handler, "@app.on_failure")
         if self._for_all is not None:
             raise RegistrationError(
@@ -188,35 +174,32 @@ class FailureHandlers:
         raise RegistrationError(f"{what} is {handler!r:.80}; give a workflow of the same app, or the name of one")
 
     def of(self, workflow: str) -> OnFailure | None:
-        """What a failure of this workflow starts; the same workflow is not started twice."""
+        """Return the handlers that a failure of this workflow starts, each once."""
         names = dict.fromkeys(name for name in (self._own.get(workflow), self._for_all) if name is not None)
         if not names:
             return None
+        handlers = []
+        for name in names:
+            found = self._app.registered_workflows.get(name)
+            if found is None:
+                known = ", ".join(sorted(self._app.registered_workflows))
+                raise RegistrationError(
+                    f"on_failure of workflow {workflow!r} is {name!r}, which is not registered; there are: {known}"
+                )
+            timeout = None if found.timeout is None else int(found.timeout * MICROS)
+            options = found.own_options.to_json()
+            handlers.append(
+                FailureHandler(workflow=name, parameter=_event_parameter(found), options=options, timeout=timeout)
+            )
         settings = self._app.settings
-        handlers = tuple(self._make_handler(workflow, name) for name in names)
-        return OnFailure(handlers=handlers, limit=settings.max_payload, base_url=settings.base_url)
+        return OnFailure(handlers=tuple(handlers), limit=settings.max_payload, base_url=settings.base_url)
 
     def check(self) -> None:
-        """Refuse handlers that do not exist or cannot take the event, before anything depends on them."""
+        """Refuse handlers that do not exist or do not accept a FailureEvent, before a run can fail."""
         for name in self._app.registered_workflows:
             self.of(name)
-        handling = {*self._own.values(), *([] if self._for_all is None else [self._for_all])}
-        for name in sorted(handling):
-            _check_handler_input(self._app.registered_workflows[name])
-
-    def _make_handler(self, workflow: str, name: str) -> FailureHandler:
-        found = self._app.registered_workflows.get(name)
-        if found is None:
-            known = ", ".join(sorted(self._app.registered_workflows))
-            raise RegistrationError(
-                f"on_failure of workflow {workflow!r} is {name!r}, which is not registered; there are: {known}"
-            )
-        return FailureHandler(
-            workflow=name,
-            parameter=_event_parameter(found),
-            options=found.own_options.to_json(),
-            timeout=None if found.timeout is None else int(found.timeout * MICROS),
-        )
+        for name in sorted({*self._own.values(), *([] if self._for_all is None else [self._for_all])}):
+            _check_accepts_event(self._app.registered_workflows[name])
 
 
 def _event_parameter(handler: Workflow[Any, Any, Any]) -> str:
@@ -229,14 +212,14 @@ def _event_parameter(handler: Workflow[Any, Any, Any]) -> str:
     return names[0]
 
 
-def _check_handler_input(handler: Workflow[Any, Any, Any]) -> None:
-    """An event that says as little as one can must be accepted, or the first failure would find out."""
-    failure = Failure.of(Category.UNKNOWN, "a sample")
-    ending = FailureReason(
-        failure=failure, code=LetterCode.NON_RETRYABLE, reason=Reason(ReasonCode.TEXT, text="a sample")
+def _check_accepts_event(handler: Workflow[Any, Any, Any]) -> None:
+    """Refuse a handler that cannot decode a FailureEvent whose optional fields are all missing."""
+    reason = Reason(ReasonCode.TEXT, text="a sample")
+    failure = FailureReason(
+        failure=Failure.of(Category.UNKNOWN, "a sample"), code=LetterCode.NON_RETRYABLE, reason=reason
     )
     run = RunView(id=0, public_id="0", tenant="t", workflow="w", fence=0, input="{}", options=RunOptions())
-    event = encode_event(run, ending, OnFailure(handlers=(), limit=1 << 20), 0)
+    event = encode_event(run, failure, OnFailure(handlers=(), limit=1 << 20), 0)
     parameter = _event_parameter(handler)
     try:
         handler.signature.decode(f'{{"{parameter}":{event}}}')

@@ -1,4 +1,4 @@
-"""The notifications of an app at work: they begin as soon as the code or the store wants any."""
+"""Registration of sinks, and the chore that sends notifications once the code or the store asks for any."""
 
 from __future__ import annotations
 
@@ -31,9 +31,6 @@ from redrive.store.port import Store
 if TYPE_CHECKING:
     from redrive.app.app import Redrive
 
-# -- Registering sinks: checking what was given, once, and saying what is wrong with it ------------------
-
-
 SubscriberFn = TypeVar("SubscriberFn", bound=Callable[..., Any])
 _DEFAULT_TIMEOUT = 30.0
 _DEFAULT_CONCURRENCY = 16
@@ -41,21 +38,21 @@ _MAX_CONCURRENCY = 250
 
 
 class SinkOptions(msgspec.Struct, frozen=True):
-    """How messages are brought to a sink, as far as somebody said so."""
+    """The options of a sink, not yet checked; None means the default."""
 
     retry: RetryPolicy | None = None
     timeout: Duration | None = None
     concurrency: int | None = None
 
-    def time_limit(self, what: str) -> float:
-        """Seconds for one try."""
+    def read_timeout(self, what: str) -> float:
+        """Return the time limit of one delivery in seconds."""
         length = _DEFAULT_TIMEOUT if self.timeout is None else parse_duration(self.timeout, f"timeout of {what}")
         if not length:
-            raise RegistrationError(f"timeout of {what} is {self.timeout!r}; give more than nothing")
+            raise RegistrationError(f"timeout of {what} is {self.timeout!r}; give more than 0")
         return length
 
-    def at_once(self, what: str) -> int:
-        """How many messages may be on their way together."""
+    def read_concurrency(self, what: str) -> int:
+        """Return the most deliveries at the same time."""
         given = _DEFAULT_CONCURRENCY if self.concurrency is None else self.concurrency
         if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= _MAX_CONCURRENCY:
             raise RegistrationError(
@@ -72,7 +69,7 @@ def register_sink(
     sink: Sink,
     options: SinkOptions,
 ) -> None:
-    """Register a sink under a name that no other has."""
+    """Register a sink under a name that no other sink has."""
     what, retry = f"sink {name!r}", options.retry
     if not isinstance(name, str) or not 0 < len(name) <= 200 or not name.isprintable():
         raise RegistrationError(f"{name!r} cannot name a sink: use a text of 1 to 200 printable characters")
@@ -83,17 +80,17 @@ def register_sink(
     if not isinstance(sink, Sink):
         raise RegistrationError(f"{what} is {sink!r}, which lacks `async def deliver(message)` or `close()`")
     try:
-        wanted = parse_patterns(topics)
+        patterns = parse_patterns(topics)
     except InputError as error:
         raise RegistrationError(f"{what}: {error}") from None
     known[name] = SinkDefinition(
         name=name,
         kind=kind,
-        topics=wanted,
+        topics=patterns,
         sink=sink,
         retry=retry or DEFAULT_SINK_RETRY,
-        timeout=options.time_limit(what),
-        concurrency=options.at_once(what),
+        timeout=options.read_timeout(what),
+        concurrency=options.read_concurrency(what),
         user_code=isinstance(sink, Subscriber) or not type(sink).__module__.startswith("redrive.sinks."),
     )
 
@@ -101,13 +98,13 @@ def register_sink(
 def make_subscriber_decorator(
     known: dict[str, SinkDefinition], topics: str | Sequence[str], name: str | None, options: SinkOptions
 ) -> Callable[[SubscriberFn], SubscriberFn]:
-    """A decorator that registers a function as a sink."""
+    """Return a decorator that registers a function as a sink."""
     if not isinstance(topics, str | Sequence):
         raise RegistrationError('@app.subscribe names topics, as in @app.subscribe("orders.*")')
 
     def register(fn: SubscriberFn) -> SubscriberFn:
         chosen = str(name or getattr(fn, "__name__", ""))
-        sink = Subscriber(fn, options.at_once(f"sink {chosen!r}"))
+        sink = Subscriber(fn, options.read_concurrency(f"sink {chosen!r}"))
         register_sink(known, chosen, "subscriber", topics, sink, options)
         return fn
 
@@ -115,7 +112,7 @@ def make_subscriber_decorator(
 
 
 def make_webhook(name: str, url: str, secret: str | Sequence[str], options: SinkOptions, settings: Settings) -> Webhook:
-    """A webhook whose URL and secrets have been looked at."""
+    """Return a webhook, after its URL and secrets were checked."""
     what = f"webhook {name!r}"
     clock = SystemClock()
     try:
@@ -123,25 +120,23 @@ def make_webhook(name: str, url: str, secret: str | Sequence[str], options: Sink
             url,
             read_secrets(secret, what),
             allowed=parse_allowed_hosts(settings.allow_hosts, "allow_hosts"),
-            timeout=options.time_limit(what),
-            connections=options.at_once(what),
+            timeout=options.read_timeout(what),
+            connections=options.read_concurrency(what),
             now=lambda: clock.now() // MICROS,
         )
     except InputError as error:
         raise RegistrationError(f"{what}: {error}") from None
 
 
-# -- The notifications of an app at work: they begin as soon as the code or the store wants any ----------
-
-
-_CIRCUIT_LOOKBACK = 600 * MICROS  # circuits that opened while nobody looked, or while nobody was there
-_VISIBILITY_MARGIN = 10 * MICROS  # changes may become visible this much later than they were made
+# On the first look, also report circuits that opened this long ago, while no worker was watching.
+_CIRCUIT_LOOKBACK = 600 * MICROS
+_VISIBILITY_MARGIN = 10 * MICROS  # a change may become visible this long after its timestamp
 
 
 class NotificationChore:
-    """Watches whether anybody is to be told anything, hears of circuits, and tells what is due.
+    """Sends due notifications and those of opened circuits, once the code or a stored rule asks for any.
 
-    `begin` is called once, with the sinks that bring notifications to people.
+    `begin` is called once, with the sinks that send notifications.
     """
 
     def __init__(
@@ -160,79 +155,76 @@ class NotificationChore:
         self._since: int | None = None
         self._digest = Digest(store, app.channels, app.settings.notify_every, ring)
         reader = make_delivery_reader(redactor, app.settings.base_url, app.channels)
-        self.sinks = make_notify_sinks(self._digest, reader, app.words, app.settings, app.channels.allowed, clock)
+        self.sinks = make_notify_sinks(self._digest, reader, app.texts, app.settings, app.channels.allowed, clock)
 
     async def run_once(self) -> int:
-        """Begin, if somebody wants to be told; tell what is due. Returns how much was told."""
-        book = await load_notify_rules(self._store)
-        if not (self._is_on or book or self._is_needed_by_code()):
+        """Start sending if a rule or a channel exists, then send what is due. Return the number sent."""
+        rules = await load_notify_rules(self._store)
+        if not (self._is_on or rules or self._is_needed_by_code()):
             return 0
         if not self._is_on:
             self._is_on = True
             await self._begin(self.sinks)
-        await self._notify_open_circuits(book)
+        await self._notify_open_circuits(rules)
         return await self._digest.run_once()
 
     async def is_needed(self) -> bool:
-        """True if somebody is to be told of something, as far as is known now."""
+        """Return True if the code or a stored rule asks for notifications now."""
         return self._is_needed_by_code() or bool(await self._store.notices.rules())
 
     def _is_needed_by_code(self) -> bool:
-        workflows = self._app.registered_workflows.values()
-        return bool(self._app.channels) or any(each.own_options.notify is not None for each in workflows)
+        return bool(self._app.channels) or bool(self._code_rules())
 
-    # -- circuits --------------------------------------------------------------------------------------
+    def _code_rules(self) -> dict[str, NotifyRule]:
+        workflows = self._app.registered_workflows.items()
+        return {name: each.own_options.notify for name, each in workflows if each.own_options.notify is not None}
 
-    async def _notify_open_circuits(self, book: StoredRules) -> None:
-        """Circuits turn by themselves, so they are looked for; an opening is known by its generation."""
+    async def _notify_open_circuits(self, stored: StoredRules) -> None:
+        """Add a notification for each circuit that opened since the last look.
+
+        Circuits open without a request, so they are polled. The generation of an opening is part of the id of its
+        notification: an opening that is seen twice, or by two workers, is reported once.
+        """
         rules = self._code_rules()
-        if not any(rule.wants(NotificationEvent.CIRCUIT_OPENED) for rule in [*rules.values(), *book.values()]):
+        if not any(rule.wants(NotificationEvent.CIRCUIT_OPENED) for rule in [*rules.values(), *stored.values()]):
             return
         now = self._store.now()
         rows = await self._store.circuits_changed_since(now - _CIRCUIT_LOOKBACK if self._since is None else self._since)
-        found = [self._make_circuit_notice(row, book, rules) for row in rows if row.is_open]
-        new = [notice for notice in found if notice is not None]
+        merged = [(row, _merge_circuit_rules(row, stored, rules)) for row in rows if row.is_open]
+        new = [_make_circuit_notice(row, rule) for row, rule in merged if rule is not None]
         if new:
             await self._store.notices.add(new)
         self._since = now - _VISIBILITY_MARGIN
 
-    def _code_rules(self) -> dict[str, NotifyRule]:
-        workflows = self._app.registered_workflows.items()
-        return {name: each.own_options.notify for name, each in workflows if each.own_options.notify}
 
-    def _make_circuit_notice(
-        self, row: CircuitRow, book: StoredRules, rules: dict[str, NotifyRule]
-    ) -> NewNotice | None:
-        rule = _merge_circuit_rules(row, book, rules)
-        if rule is None:
-            return None
-        facts = NotificationFacts(
-            event=NotificationEvent.CIRCUIT_OPENED.value,
-            tenant=row.tenant,
-            subject=row.key,
-            fingerprint=f"circuit {row.key}",
-            why=None if row.why is None else read_reason(row.changed_by, row.why),
-            next=Reason(ReasonCode.NEXT_PROBE),
-            next_at=row.until,
-            at=row.changed_at,
-            path=circuit_page_path(row.key),
-        )
-        name = payload_hash(encode_key("circuit", row.tenant, row.key))[:16]
-        return NewNotice(
-            public_id=f"ntc-circuit-{name}-{row.generation}",
-            tenant=row.tenant,
-            lane=notification_lane(facts),
-            notice=encode_facts(facts, rule),
-        )
-
-
-def _merge_circuit_rules(row: CircuitRow, book: StoredRules, rules: dict[str, NotifyRule]) -> NotifyRule | None:
-    """Everybody who wants to hear of circuits; of one that belongs to a workflow, those of that workflow."""
-    names = {*rules, *(workflow for _, workflow in book)}
+def _merge_circuit_rules(row: CircuitRow, stored: StoredRules, rules: dict[str, NotifyRule]) -> NotifyRule | None:
+    """Return all targets for a circuit: those of its workflow if it belongs to one, else those of all workflows."""
+    names = {*rules, *(workflow for _, workflow in stored)}
     own = {name for name in names if name and row.key.startswith(f"{name}/")}
-    found = [find_rule(book, rules.get(name), row.tenant, name) for name in sorted(own or names)]
-    told = [rule for rule in found if rule is not None and rule.wants(NotificationEvent.CIRCUIT_OPENED)]
-    if not told:
+    found = [find_rule(stored, rules.get(name), row.tenant, name) for name in sorted(own or names)]
+    matching = [rule for rule in found if rule is not None and rule.wants(NotificationEvent.CIRCUIT_OPENED)]
+    if not matching:
         return None
-    targets = tuple(dict.fromkeys(target for rule in told for target in rule.targets))
-    return NotifyRule(on=(), targets=targets, app=any(rule.app for rule in told))
+    targets = tuple(dict.fromkeys(target for rule in matching for target in rule.targets))
+    return NotifyRule(on=(), targets=targets, app=any(rule.app for rule in matching))
+
+
+def _make_circuit_notice(row: CircuitRow, rule: NotifyRule) -> NewNotice:
+    facts = NotificationFacts(
+        event=NotificationEvent.CIRCUIT_OPENED.value,
+        tenant=row.tenant,
+        subject=row.key,
+        fingerprint=f"circuit {row.key}",
+        why=None if row.why is None else read_reason(row.changed_by, row.why),
+        next=Reason(ReasonCode.NEXT_PROBE),
+        next_at=row.until,
+        at=row.changed_at,
+        path=circuit_page_path(row.key),
+    )
+    name = payload_hash(encode_key("circuit", row.tenant, row.key))[:16]
+    return NewNotice(
+        public_id=f"ntc-circuit-{name}-{row.generation}",
+        tenant=row.tenant,
+        lane=notification_lane(facts),
+        notice=encode_facts(facts, rule),
+    )

@@ -1,4 +1,4 @@
-"""Registering what undoes, confirms or cancels a step: a function or a declared action, checked at once."""
+"""Follow-up steps, which undo, confirm or cancel another step, and the circuits that steps name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from redrive.actions import Action, ApiCall, Sql
 from redrive.core.circuit import circuit_key
@@ -22,53 +22,34 @@ from redrive.settings import AllowedHost
 from redrive.worker.definitions import Step
 from redrive.worker.rollback import run_action
 
-# -- Registering what undoes, confirms or cancels a step: a function or a declared action, checked a -----
-
-
 FollowUpDefinition: TypeAlias = Callable[..., Any] | Action
+FollowUpVerb: TypeAlias = Literal["undo", "confirm", "cancel"]
 _STEP_TEMPLATE_FIELDS = ("name", "idempotency_key", "run_id", "tenant", "correlation_id")
-
-
-@dataclass(frozen=True, slots=True)
-class FollowUpRole:
-    """What a follower does to its step."""
-
-    verb: str
-    past: str
-
-
-UNDO, CONFIRM = FollowUpRole("undo", "undone"), FollowUpRole("confirm", "confirmed")
-CANCEL = FollowUpRole("cancel", "cancelled")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowUpStep:
-    """A step that does something about another. `uncertain`: also without knowing what that gave."""
+    """A step that follows up another one. `uncertain`: also if the result of that step is unknown."""
 
     of: Step[Any, Any]
     step: Step[Any, Any]
     uncertain: bool = False
 
     def check_types(self) -> None:
-        """Refuse templates that name no field of the step, and a `result` that cannot be None."""
-        if self.step.action is not None:
-            self._check_templates(self.step.action)
-        elif self.uncertain and not accepts_missing_result(self.step):
-            raise RegistrationError(
-                f"{self.step.name}() also undoes step {self.of.name!r} if nobody knows whether it happened, "
-                "with None for its result: annotate it as optional, as in `result: Receipt | None`"
-            )
-
-    def _check_templates(self, action: Action) -> None:
-        signature = self.of.signature
+        """Refuse templates with unknown fields of the step, and a `result` that cannot be None but must."""
+        action, signature = self.step.action, self.of.signature
+        if action is None:
+            if self.uncertain and not accepts_missing_result(self.step):
+                raise RegistrationError(
+                    f"{self.step.name}() also undoes step {self.of.name!r} if the step's outcome is unknown, with None "
+                    "for its result: annotate the result as optional, as in `result: Receipt | None`"
+                )
+            return
+        step_fields: dict[str, Any] = {name: {} for name in _STEP_TEMPLATE_FIELDS}
         schemas: dict[str, dict[str, Any]] = {
             "input": signature.schema_in(),
             "result": signature.schema_out(),
-            "step": {
-                "type": "object",
-                "properties": {name: {} for name in _STEP_TEMPLATE_FIELDS},
-                "additionalProperties": False,
-            },
+            "step": {"type": "object", "properties": step_fields, "additionalProperties": False},
         }
         for text, (root, *rest) in parse_fields(action.to_json()):
             missing = explain_missing_field(schemas[root], rest)
@@ -79,7 +60,7 @@ class FollowUpStep:
 
 
 def accepts_missing_result(step: Step[Any, Any]) -> bool:
-    """True if this can be called without knowing the result of the step it is about."""
+    """Return True if a follow-up step can be called without the result of the step before it."""
     if step.action is not None:
         return not any(parts[0] == "result" for _, parts in parse_fields(step.action.to_json()))
     schema = step.signature.schema_in()
@@ -87,44 +68,66 @@ def accepts_missing_result(step: Step[Any, Any]) -> bool:
     return not result or not find_faults(None, {**result, "$defs": schema.get("$defs", {})})
 
 
+def check_follow_up(step: str, definition: Any, verb: FollowUpVerb) -> None:
+    """Refuse a definition that is neither a function nor a declared action."""
+    if not isinstance(definition, get_args(Action)) and not inspect.isroutine(definition):
+        raise RegistrationError(
+            f"{definition!r} cannot {verb} step {step!r}: give a function or a declared action (ApiCall, Sql, Notify, "
+            "Manual)"
+        )
+
+
 @dataclass(slots=True)
 class FollowUpSteps:
-    """What was registered to follow steps, and what declared actions may refer to."""
+    """The follow-up steps of an app, with the hosts and connections that declared actions may use."""
 
     allowed: Sequence[AllowedHost] = ()
     connections: dict[str, str] = field(default_factory=dict)
     all: list[FollowUpStep] = field(default_factory=list)
 
-    def make(
+    def add(
         self,
         step: Step[Any, Any],
-        how: FollowUpDefinition,
-        role: FollowUpRole,
+        definition: FollowUpDefinition,
+        verb: FollowUpVerb,
         names: Mapping[str, Any],
         name: str,
         options: StepOptions,
+        *,
+        uncertain: bool,
     ) -> Step[Any, Any]:
-        """The step that does something about another; a wrong one is refused with what it should be."""
+        """Make a follow-up step from a function or a declared action, check it and keep it."""
         if "result" in step.signature.parameters:
             raise RegistrationError(
-                f"step {step.name!r} has a parameter called 'result', which is what its result is called "
-                f"when it is to be {role.past}; give the parameter another name"
+                f"step {step.name!r} has a parameter called 'result', the name under which {name!r} gets the step's "
+                "result: rename the parameter"
             )
-        if not callable(how):
-            self._check_action(step, how)
-            return _make_action_step(how, name, options)
-        signature = Signature.of(how, names=names)
-        _check_parameters(step, name, signature, role)
-        return Step(how, name=name, options=options, signature=signature)
+        if callable(definition):
+            signature = Signature.of(definition, names=names)
+            expected = (*step.signature.parameters, "result")
+            if signature.parameters != expected:
+                raise RegistrationError(
+                    f"{name}({', '.join(signature.parameters)}) cannot {verb} step {step.name!r}: it is called with "
+                    f"the step's arguments, then with its result, so it must be {name}({', '.join(expected)})"
+                )
+            made: Step[Any, Any] = Step(definition, name=name, options=options, signature=signature)
+        else:
+            self._check_action(step, definition)
+            action = definition
 
-    def add(self, follower: FollowUpStep) -> None:
-        """Keep it; what its types say is checked now if they are known, at the latest when the app opens."""
+            async def declared(input: dict[str, Any], result: Any) -> Any:
+                return await run_action(action, input, result)
+
+            made = Step(declared, name=name, options=options, signature=Signature.of(declared), action=action)
+        follow_up = FollowUpStep(of=step, step=made, uncertain=uncertain)
+        # A type may be defined later in the module; then its check waits until the app is opened.
         with suppress(RegistrationError):
-            follower.of.signature.prepare()
-            follower.step.signature.prepare()
-        if follower.of.signature.is_prepared and follower.step.signature.is_prepared:
-            follower.check_types()
-        self.all.append(follower)
+            step.signature.prepare()
+            made.signature.prepare()
+        if step.signature.is_prepared and made.signature.is_prepared:
+            follow_up.check_types()
+        self.all.append(follow_up)
+        return made
 
     def _check_action(self, step: Step[Any, Any], action: Action) -> None:
         what = f"{type(action).__name__} of step {step.name!r}"
@@ -142,36 +145,8 @@ class FollowUpSteps:
                 raise RegistrationError(f"{what}: {error}") from None
 
 
-def check_follow_up(step: str, how: Any, role: FollowUpRole) -> None:
-    """Refuse what is neither a function nor a declared action."""
-    if not isinstance(how, get_args(Action)) and not inspect.isroutine(how):
-        raise RegistrationError(
-            f"what is to {role.verb} step {step!r} is a function or a declared action (ApiCall, Sql, Notify, "
-            f"Manual), not {how!r}"
-        )
-
-
-def _check_parameters(step: Step[Any, Any], name: str, signature: Signature, role: FollowUpRole) -> None:
-    wanted = (*step.signature.parameters, "result")
-    if signature.parameters != wanted:
-        raise RegistrationError(
-            f"{name}({', '.join(signature.parameters)}) cannot {role.verb} step {step.name!r}: it is called "
-            f"with the step's arguments, then with its result, so it must be {name}({', '.join(wanted)})"
-        )
-
-
-def _make_action_step(action: Action, name: str, options: StepOptions) -> Step[Any, Any]:
-    async def declared(input: dict[str, Any], result: Any) -> Any:
-        return await run_action(action, input, result)
-
-    return Step(declared, name=name, options=options, signature=Signature.of(declared), action=action)
-
-
-# -- The circuits that an app's steps name: each name means one thing ------------------------------------
-
-
 def check_circuit(what: str, circuit: Any, registered: Mapping[str, Step[Any, Any]]) -> None:
-    """Refuse what is no circuit, and a second definition of one whose settings differ."""
+    """Refuse a value that is not a Circuit, and a circuit whose name another step uses with other settings."""
     if circuit is None:
         return
     if not isinstance(circuit, Circuit):
@@ -188,13 +163,13 @@ def check_circuit(what: str, circuit: Any, registered: Mapping[str, Step[Any, An
 
 
 def circuit_names(registered: Mapping[str, Step[Any, Any]]) -> list[str]:
-    """The names of circuits that steps give."""
+    """Return the names of the circuits of steps, sorted."""
     circuits = (step.options.circuit for step in registered.values())
     return sorted({circuit.name for circuit in circuits if circuit is not None and circuit.name})
 
 
 def find_circuit(registered: Mapping[str, Step[Any, Any]], key: str) -> Circuit:
-    """The circuit behind a key, as the code has it."""
+    """Return the circuit with this key, with the settings of the code."""
     workflow = key.partition("/")[0]
     for step in registered.values():
         circuit = step.options.circuit
@@ -202,10 +177,9 @@ def find_circuit(registered: Mapping[str, Step[Any, Any]], key: str) -> Circuit:
             return circuit
     known = ", ".join(circuit_names(registered)) or "none"
     raise ConfigurationError(
-        f"no step has a circuit {key!r}; there are: {known}, and WORKFLOW/STEP for those without a name"
+        f"no step has a circuit {key!r}; there are: {known}, and WORKFLOW/STEP for circuits without a name"
     )
 
 
 def _format_settings(circuit: Circuit) -> str:
-    values = {name: value for name, value in circuit.to_json().items() if name != "name"}
-    return ", ".join(f"{name}={value}" for name, value in values.items())
+    return ", ".join(f"{name}={value}" for name, value in circuit.to_json().items() if name != "name")

@@ -26,6 +26,7 @@ import msgspec
 from redrive.duration import format_duration
 from redrive.errors import ConfigurationError, InputError, PayloadError, RedriveError
 from redrive.http.ssrf import Lookup, ParsedUrl, check_url, resolve_url
+from redrive.reasons import Reason, ReasonCode
 from redrive.settings import AllowedHost
 
 if TYPE_CHECKING:
@@ -86,12 +87,12 @@ class HttpRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not _METHOD.fullmatch(self.method):
-            raise InputError(f"{self.method!r} is no HTTP method; methods are capital letters.")
+            raise InputError(Reason(ReasonCode.HTTP_METHOD_INVALID, method=repr(self.method)))
         for name, value in self.headers.items():
             if not _HEADER_NAME.fullmatch(name) or _NOT_IN_HEADER.search(value):
-                raise InputError(f"the header {name!a} cannot be sent: it must be one line of plain text.")
+                raise InputError(Reason(ReasonCode.HTTP_HEADER_INVALID, name=ascii(name)))
             if name.lower() in _CLIENT_HEADERS:
-                raise InputError(f"the header {name!a} is set by the client; leave it out.")
+                raise InputError(Reason(ReasonCode.HTTP_HEADER_RESERVED, name=ascii(name)))
 
 
 class HttpResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,8 +125,8 @@ class HttpResponse(msgspec.Struct, frozen=True, kw_only=True):
         try:
             return json.loads(b"" if self.truncated else self.body)
         except (ValueError, RecursionError):
-            why = "was cut, being too large" if self.truncated else "is not JSON"
-            raise PayloadError(f"the body of the answer {why}") from None
+            code = ReasonCode.RESPONSE_TRUNCATED if self.truncated else ReasonCode.RESPONSE_NOT_JSON
+            raise PayloadError(Reason(code)) from None
 
 
 # -- connections ---------------------------------------------------------------------------------------
@@ -155,7 +156,7 @@ class _Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        if self._idle:  # without a request it is no answer, and it may have no end
+        if self._idle:  # the server sent bytes without a request; they may never end
             self.abort()
             return
         self.answered = True

@@ -21,6 +21,7 @@ from typing import TypeAlias
 import msgspec
 
 from redrive.errors import InputError
+from redrive.reasons import Reason, ReasonCode
 from redrive.settings import Address, AllowedHost, is_host_name, parse_port
 
 Lookup: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
@@ -122,13 +123,13 @@ class ResolvedUrl(msgspec.Struct, frozen=True, kw_only=True):
 def parse_url(url: str) -> ParsedUrl:
     """Split a URL into its parts; raise `InputError` if parsers could read it in more than one way."""
     if not isinstance(url, str) or len(url) > _MAX_URL_LENGTH:
-        raise InputError(f"a URL must be a text of at most {_MAX_URL_LENGTH} characters.")
+        raise InputError(Reason(ReasonCode.URL_TOO_LONG, most=_MAX_URL_LENGTH))
     found = _URL.fullmatch(url)
     if found is None:
-        raise InputError("a URL must begin with http:// or https:// and a host.")
+        raise InputError(Reason(ReasonCode.URL_SCHEME_MISSING))
     wrong = _NOT_IN_URL.search(url)
     if wrong is not None:
-        raise InputError(f"a URL cannot contain {wrong[0]!a}; in path and query, write it percent-encoded.")
+        raise InputError(Reason(ReasonCode.URL_CHARACTER_INVALID, character=ascii(wrong[0])))
     scheme = found["scheme"].lower()
     host, port = _split_authority(found["authority"], _DEFAULT_PORTS[scheme])
     address = _parse_address(host)
@@ -140,13 +141,13 @@ def parse_url(url: str) -> ParsedUrl:
 
 def _split_authority(authority: str, standard: int) -> tuple[str, int]:
     if "@" in authority:
-        raise InputError("a URL cannot hold a user name or password; send it as a header.")
+        raise InputError(Reason(ReasonCode.URL_HAS_CREDENTIALS))
     found = _AUTHORITY.fullmatch(authority)
     if found is None or not found["host"]:
-        raise InputError("the URL's host cannot be read.")
+        raise InputError(Reason(ReasonCode.URL_HOST_INVALID))
     port = standard if found["port"] is None else parse_port(found["port"])
     if port is None:
-        raise InputError("the URL's port is no number from 1 to 65535.")
+        raise InputError(Reason(ReasonCode.URL_PORT_INVALID))
     return found["host"].lower(), port
 
 
@@ -158,11 +159,7 @@ def _parse_address(host: str) -> Address | None:
     except ValueError:
         address = None
     if (address is None or "%" in host) and (literal or not is_host_name(host)):
-        raise InputError(
-            f"the URL's host {host[:80]!a} is neither a name nor an address in its usual form: four decimal "
-            "numbers without leading zeros, or IPv6 in brackets without a zone. Names are plain ASCII (write "
-            "xn--… for others) and end without a dot."
-        )
+        raise InputError(Reason(ReasonCode.URL_HOST_UNUSUAL, host=ascii(host[:80])))
     return address
 
 
@@ -211,7 +208,7 @@ async def _look_up(url: ParsedUrl, lookup: Lookup) -> list[Address]:
     try:
         return [ipaddress.ip_address(text) for text in texts[:_MAX_ADDRESSES]]
     except ValueError:
-        raise ConnectionError(f"the lookup of {url.host} gave something that is no address") from None
+        raise ConnectionError(f"the lookup of {url.host} gave something that is not an address") from None
 
 
 def _check_port(url: ParsedUrl, allowed: Sequence[AllowedHost]) -> None:
@@ -221,7 +218,7 @@ def _check_port(url: ParsedUrl, allowed: Sequence[AllowedHost]) -> None:
     address = None if url.address is None else unmap_address(url.address)
     named = any(address is not None and rule.allows_address(address, url.port) for rule in rules)
     if protocol is not None and not named and not _is_allowed(url, rules):
-        raise InputError(f"{url.origin}: port {url.port} belongs to {protocol}, not to HTTP.")
+        raise InputError(Reason(ReasonCode.URL_PORT_TAKEN, origin=url.origin, port=url.port, protocol=protocol))
 
 
 def _check_address(url: ParsedUrl, address: Address, allowed: Sequence[AllowedHost]) -> None:

@@ -170,9 +170,9 @@ class Texts:
         """Use this text for an event, or for all events without their own text."""
         known = (*NOTIFY_EVENTS, NotificationEvent.MESSAGE.value, ANY_EVENT)
         if event not in known:
-            raise RegistrationError(f"{event!r:.80} is no event to tell of; there are {', '.join(known)}")
+            raise RegistrationError(f"{event!r:.80} is not an event of notifications; use one of {', '.join(known)}")
         if event in self._own:
-            raise RegistrationError(f"the words for {event!r} are registered already; do so once")
+            raise RegistrationError(f"the text for {event!r} is registered already: register it once")
         self._own[event] = saying
 
     def register(self, event: Any, subject: str | None, text: str | None) -> Callable[[RenderFn], RenderFn]:

@@ -73,7 +73,7 @@ class Digest:
             await self.run_once()
 
     async def close(self) -> None:
-        """Do nothing: there is no connection to close."""
+        """Do nothing: a digest has no connection to close."""
 
     def _make_channel_notice(self, message: Message) -> NewNotice | None:
         """Return the notice that workflow code sent to a channel; None if this app has no such channel."""

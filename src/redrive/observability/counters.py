@@ -1,16 +1,16 @@
-"""Counting what the engine does, in memory: a few additions for each outcome, nothing else.
+"""Counters of one process: a few additions in memory for each outcome.
 
-Names of workflows, steps, circuits and sinks come from users and callers, and each becomes a time series in
-Prometheus. So each process gives a label of its own to a limited number of names, the first that it sees;
-all others share the label `other`. A name keeps its label for as long as the process lives: if the limit held
-for one scrape only, made-up names that come and go would add series without end.
+Names of workflows, steps, circuits and sinks come from users, and each becomes a time series in Prometheus.
+Each process therefore gives a separate label only to the first names that it sees; all others share the label
+`other`. A name keeps its label until the process ends: a limit per scrape would let changing names add series
+without end.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from redrive.core.outcomes import (
@@ -18,7 +18,6 @@ from redrive.core.outcomes import (
     AttemptStarted,
     AttemptSucceeded,
     EntryRef,
-    OpenEntry,
     Outcome,
     SleepEnded,
     SleepStarted,
@@ -27,21 +26,18 @@ from redrive.core.outcomes import (
 from redrive.core.states import FINAL_RUN_STATUSES, EntryKind, RunStatus, StepStatus
 from redrive.core.transitions import AttemptEnd, Transition, TransitionResult
 
-# -- Counting how long things took, in a few fixed ranges ------------------------------------------------
-
-
 LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0, 300.0)
-"""Seconds: from one commit on a good disk to a call that somebody should look at."""
+"""Seconds: from one commit on a fast disk to a call that is worth an alert."""
 
 DELAY_BUCKETS = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
-"""Seconds between two tries."""
+"""Seconds between two attempts."""
 
 SIZE_BUCKETS = (1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 175.0, 256.0)
 """Outcomes in one commit; 256 is the most."""
 
 
 class Histogram:
-    """How many values fell into each range, and their sum."""
+    """Number of values in each range, and their sum."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -56,15 +52,12 @@ class Histogram:
         self.total += value
 
     def buckets(self) -> list[tuple[str, float]]:
-        """How many values were at most as large as each bound, as Prometheus wants it told."""
-        so_far, told = 0, []
+        """Return the number of values up to each bound, in the cumulative form of Prometheus."""
+        so_far, found = 0, []
         for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
             so_far += count
-            told.append((bound, float(so_far)))
-        return told
-
-
-# -- Counting what the engine does, in memory: a few additions for each outcome, nothing else ------------
+            found.append((bound, float(so_far)))
+        return found
 
 
 OTHER_LABEL = "other"
@@ -75,7 +68,7 @@ _SUCCESSES = frozenset({RunStatus.SUCCESS, RunStatus.PARTIAL})
 
 
 class SettleListener(Protocol):
-    """Hears of every batch of transitions that was applied."""
+    """Receiver of every batch of transitions that was applied."""
 
     def settled(
         self,
@@ -84,11 +77,11 @@ class SettleListener(Protocol):
         answers: Sequence[TransitionResult],
         seconds: float,
     ) -> None:
-        """These outcomes were decided on like this, and answered so, within so many seconds."""
+        """Take note of a batch: its outcomes, the decisions, the store's answers, and how long it took."""
 
 
 class Labels:
-    """Names that have a label of their own: the first ones that are asked for, up to a limit."""
+    """Names that have their own label: the first ones requested, up to a limit."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -105,10 +98,7 @@ class Labels:
 
 
 class StepCounters:
-    """The tries of one step in one workflow.
-
-    `recovered` and `gave_up` count how steps ended that had been tried more than once.
-    """
+    """Attempts of one step in one workflow. `recovered` and `gave_up` count ends of steps with several attempts."""
 
     __slots__ = ("ends", "gave_up", "recovered", "retries", "seconds", "succeeded")
 
@@ -122,7 +112,7 @@ class StepCounters:
 
 
 class Counters:
-    """Everything that one process counts. It is written on the event loop and may be read from any thread."""
+    """All counters of one process. Written on the event loop, read from any thread."""
 
     def __init__(self) -> None:
         self.steps: dict[tuple[str, EntryKind, str], StepCounters] = {}
@@ -144,8 +134,6 @@ class Counters:
         self.circuits = Labels(MAX_CIRCUITS)
         self.sinks = Labels(MAX_SINKS)
 
-    # -- decisions ------------------------------------------------------------------------------------
-
     def settled(
         self,
         outcomes: Sequence[Outcome],
@@ -153,33 +141,32 @@ class Counters:
         answers: Sequence[TransitionResult],
         seconds: float,
     ) -> None:
-        """Count what was applied."""
+        """Count the outcomes of a batch that was applied."""
         self.batches.add(len(outcomes))
         self.commits.add(seconds)
         for outcome, transition, answer in zip(outcomes, transitions, answers, strict=True):
             if not answer.kept:
                 self.refused += 1
             elif type(outcome) is AttemptSucceeded:
-                self._count_returned(outcome)
+                step = self._find_step(outcome.run.workflow, outcome.place)
+                step.succeeded += 1
+                step.seconds.add(outcome.began_ago / 1e6)
+                if outcome.attempt > 1:
+                    step.recovered += 1
             elif type(outcome) not in _UNCOUNTED:
-                self._count_other(outcome, transition)
+                self._count_failure_or_end(outcome, transition)
 
-    def _count_returned(self, outcome: AttemptSucceeded) -> None:
-        place = outcome.place
-        step = self.steps.get((outcome.run.workflow, place.kind, place.name))
-        if step is None:
-            step = self._find_step(outcome.run.workflow, place)
-        step.succeeded += 1
-        step.seconds.add(outcome.began_ago / 1e6)
-        if outcome.attempt > 1:
-            step.recovered += 1
-
-    def _count_other(self, outcome: Outcome, transition: Transition) -> None:
+    def _count_failure_or_end(self, outcome: Outcome, transition: Transition) -> None:
         workflow, change = self.workflows.find(outcome.run.workflow), transition.change
         if transition.attempts:
             self._count_attempts(outcome, transition)
         if isinstance(outcome, AttemptFailed):
-            self._count_raised(outcome, transition)
+            step, entry = self._find_step(outcome.run.workflow, outcome.place), transition.entries[0]
+            if entry.status is StepStatus.RETRYING:
+                step.retries[outcome.failure.category.value] += 1
+                self.delays.setdefault(workflow, Histogram(DELAY_BUCKETS)).add((entry.wake_in or 0) / 1e6)
+            elif outcome.attempt > 1:
+                step.gave_up += 1
         if (letter := transition.letter) is not None:
             self.letters[workflow, letter.stage, letter.code] += 1
         if change is not None and change.status in FINAL_RUN_STATUSES:
@@ -188,8 +175,9 @@ class Counters:
                 self.replay_ends[workflow, "success" if change.status in _SUCCESSES else "failure"] += 1
 
     def _count_attempts(self, outcome: Outcome, transition: Transition) -> None:
-        """Tries that ended otherwise than well: this one, and those that ended with it."""
-        places = {each.place.index: each.place for each in _find_open_steps(outcome)}
+        """Count the attempts that did not succeed: the one of the outcome, and those that ended with it."""
+        open_entries = (*getattr(outcome, "open", ()), *getattr(outcome, "others", ()))
+        places = {each.place.index: each.place for each in open_entries}
         if (own := getattr(outcome, "place", None)) is not None:
             places[own.index] = own
         for attempt in transition.attempts:
@@ -200,28 +188,15 @@ class Counters:
                 if attempt.end is not AttemptEnd.PARKED:
                     step.seconds.add(attempt.began_ago / 1e6)
 
-    def _count_raised(self, outcome: AttemptFailed, transition: Transition) -> None:
-        step, entry = self._find_step(outcome.run.workflow, outcome.place), transition.entries[0]
-        if entry.status is StepStatus.RETRYING:
-            step.retries[outcome.failure.category.value] += 1
-            workflow = self.workflows.find(outcome.run.workflow)
-            self.delays.setdefault(workflow, Histogram(DELAY_BUCKETS)).add((entry.wake_in or 0) / 1e6)
-        elif outcome.attempt > 1:
-            step.gave_up += 1
-
-    # -- what is no outcome ---------------------------------------------------------------------------
-
     def replayed(self, workflow: str, mode: str) -> None:
-        """A person's decision to replay was applied."""
+        """Count a replay that a user requested."""
         self.replays[self.workflows.find(workflow), mode] += 1
 
     def delivered(self, sink: str, end: str, seconds: float) -> None:
-        """A message came to a sink, or did not, so long after it was committed."""
+        """Count a delivery attempt, `seconds` after the message was committed."""
         self.deliveries[self.sinks.find(sink), end] += 1
         if end == "DELIVERED":
             self.published.add(seconds)
-
-    # -- names ----------------------------------------------------------------------------------------
 
     def _find_step(self, workflow: str, place: EntryRef) -> StepCounters:
         key = (workflow, place.kind, place.name)
@@ -231,8 +206,3 @@ class Counters:
                 key = (OTHER_LABEL, place.kind, OTHER_LABEL)
             found = self.steps.setdefault(key, StepCounters())
         return found
-
-
-def _find_open_steps(outcome: Outcome) -> Iterable[OpenEntry]:
-    """The other entries that were under way when something happened to their run."""
-    return (*getattr(outcome, "open", ()), *getattr(outcome, "others", ()))

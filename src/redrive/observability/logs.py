@@ -1,6 +1,6 @@
-"""Log lines about decisions: every failed try with what follows, every dead letter, every run taken over.
+"""Log formats, and the log lines about decisions: failed attempts, dead letters, recovered runs.
 
-Nothing is written about what succeeds.
+Successful steps and runs write no line.
 """
 
 from __future__ import annotations
@@ -33,21 +33,18 @@ from redrive.core.states import FINAL_RUN_STATUSES, RunStatus, StepStatus
 from redrive.core.transitions import AttemptWrite, LetterWrite, Transition, TransitionResult
 from redrive.reasons import Reason
 
-# -- Log lines for people and for machines, through the logging of the standard library ------------------
-
-
 RUN_FIELDS = (
     "correlation_id", "trace_id", "run_id", "workflow", "tenant", "step", "attempt", "attempts_made",
     "decision", "error", "category", "code", "stage", "letter_id", "reason_code",
 )  # fmt: skip
-"""What a line may say about a run, beside `time`, `level`, `logger`, `message` and `exception`."""
+"""Fields of a line about a run, beside `time`, `level`, `logger`, `message` and `exception`."""
 
 _MAX_LENGTH = 32 * 1024
-"""Characters of a message, a field or a traceback that are redacted and written."""
+"""Longest message, field or traceback: redacting a longer one would block the event loop."""
 
 
 class AboutRun(logging.Filter):
-    """Adds to every line that was written inside a run what `about` says of that run."""
+    """Filter that adds the fields of the current run to each record; `about` returns them."""
 
     def __init__(self, about: Callable[[], Mapping[str, Any]]) -> None:
         super().__init__()
@@ -60,7 +57,7 @@ class AboutRun(logging.Filter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object in a line; secrets are hidden."""
+    """Formatter that writes one JSON object per line, with secrets hidden."""
 
     def __init__(self, redactor: Redactor | None = None) -> None:
         super().__init__()
@@ -72,24 +69,19 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname,
             "logger": record.name,
             "message": self._redactor.text(_shorten(record.getMessage())),
-            **self._redact_fields(record),
         }
+        for name, value in read_run_fields(record).items():
+            line[name] = self._redactor.text(_shorten(value)) if isinstance(value, str) else value
         if record.exc_info:
             line["exception"] = self._redactor.text(_shorten(self.formatException(record.exc_info)))
         return json.dumps(line, default=str)
 
-    def _redact_fields(self, record: logging.LogRecord) -> dict[str, Any]:
-        return {
-            name: self._redactor.text(_shorten(value)) if isinstance(value, str) else value
-            for name, value in read_run_fields(record).items()
-        }
-
 
 class ConsoleFormatter(logging.Formatter):
-    """Formats a record as a line for people, with what it is about at its end; secrets are hidden.
+    """Formatter for terminals: one line with the run's fields at its end, and secrets hidden.
 
-    Control characters are written as escapes, and the lines of a traceback are indented: no text that comes
-    from outside can begin a line, or change how a terminal shows one.
+    Control characters are escaped and tracebacks are indented, so that a text from outside can neither start a
+    line nor change how a terminal shows it.
     """
 
     def __init__(self, redactor: Redactor | None = None) -> None:
@@ -113,7 +105,6 @@ class ConsoleFormatter(logging.Formatter):
 
 
 def _shorten(text: str) -> str:
-    """Shorten a text that would take long to redact: log lines are often written on the event loop."""
     if len(text) <= _MAX_LENGTH:
         return text
     half = _MAX_LENGTH // 2
@@ -121,7 +112,7 @@ def _shorten(text: str) -> str:
 
 
 def read_run_fields(record: logging.LogRecord) -> dict[str, Any]:
-    """What a line says about a run, in order, without what is not known."""
+    """Return the known fields about a run, in order."""
     known: Mapping[str, Any] = getattr(record, "redrive", None) or {}
     return {name: known[name] for name in RUN_FIELDS if known.get(name) is not None}
 
@@ -129,14 +120,11 @@ def read_run_fields(record: logging.LogRecord) -> dict[str, Any]:
 def configure_logging(
     kind: str, about: Callable[[], Mapping[str, Any]], redactor: Redactor, stream: TextIO | None = None
 ) -> None:
-    """Have this process write its log to standard error, as `json` or for people (`console`)."""
+    """Write the log of this process to standard error, as `json` or as lines for people (`console`)."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter(redactor) if kind == "json" else ConsoleFormatter(redactor))
     handler.addFilter(AboutRun(about))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-
-
-# -- Log lines about decisions: every failed try with what follows, every dead letter, every run tak -----
 
 
 log = logging.getLogger("redrive.runs")
@@ -144,7 +132,7 @@ _UNLOGGED = frozenset({AttemptSucceeded, AttemptStarted, ValueRecorded, SleepSta
 
 
 def describe_run(run: RunView) -> dict[str, Any]:
-    """What every line about a run says of it."""
+    """Return the fields that every line about a run has."""
     return {
         "correlation_id": run.correlation_id or run.public_id,
         "trace_id": trace_id(run.options.trace),
@@ -155,7 +143,7 @@ def describe_run(run: RunView) -> dict[str, Any]:
 
 
 class DecisionLog:
-    """Writes down what was decided when something failed. Texts of errors are redacted."""
+    """Writer of the log lines about failures and ends of runs. Error texts are redacted."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
@@ -167,20 +155,18 @@ class DecisionLog:
         answers: Sequence[TransitionResult],
         seconds: float,
     ) -> None:
-        """Write a line where something other than success was applied."""
-        for number, outcome in enumerate(outcomes):
-            if type(outcome) not in _UNLOGGED and answers[number].kept:
-                self._log_decision(outcome, transitions[number], answers[number].now)
-
-    def _log_decision(self, outcome: Outcome, transition: Transition, now: int) -> None:
-        if isinstance(outcome, AttemptFailed):
-            self._log_failed_attempt(outcome, transition, now)
-        elif isinstance(outcome, WorkerLost):
-            self._log_lost_run(outcome)
-        if transition.letter is not None:
-            self._log_dead_letter(outcome.run, transition.letter)
-        elif transition.change is not None and transition.change.status in FINAL_RUN_STATUSES:
-            self._log_ended_run(outcome.run, transition.change.status, transition.change.failure)
+        """Write a line for each outcome that is not a success and was applied."""
+        for outcome, transition, answer in zip(outcomes, transitions, answers, strict=True):
+            if type(outcome) in _UNLOGGED or not answer.kept:
+                continue
+            if isinstance(outcome, AttemptFailed):
+                self._log_failed_attempt(outcome, transition, answer.now)
+            elif isinstance(outcome, WorkerLost):
+                self._log_lost_run(outcome)
+            if transition.letter is not None:
+                self._log_dead_letter(outcome.run, transition.letter)
+            elif transition.change is not None and transition.change.status in FINAL_RUN_STATUSES:
+                self._log_ended_run(outcome.run, transition.change.status, transition.change.failure)
 
     def _log_failed_attempt(self, outcome: AttemptFailed, transition: Transition, now: int) -> None:
         failure, again = outcome.failure, transition.entries[0].status is StepStatus.RETRYING
@@ -212,11 +198,10 @@ class DecisionLog:
             "recovering stale run %s: its worker is gone%s",
             outcome.run.public_id,
             f", and {names} did not complete" if names else "",
-            extra={"redrive": {**describe_run(outcome.run), "decision": "any worker may take it up"}},
+            extra={"redrive": {**describe_run(outcome.run), "decision": "any worker may claim it"}},
         )
 
     def _log_dead_letter(self, run: RunView, letter: LetterWrite) -> None:
-        """The structured error record: enough to find everything else."""
         reason = Reason.from_text(letter.reason)
         error = self._redactor.text(str(reason))
         log.error(
@@ -228,7 +213,7 @@ class DecisionLog:
                     **describe_run(run),
                     "step": letter.step,
                     "attempts_made": letter.attempts,
-                    "decision": "a dead letter waits for a person",
+                    "decision": "dead letter written",
                     "error": error,
                     "category": letter.category,
                     "code": letter.code,
@@ -240,12 +225,11 @@ class DecisionLog:
         )
 
     def _log_ended_run(self, run: RunView, status: RunStatus, failure: str | None) -> None:
-        """A run that ended without success and without a letter."""
         if status is RunStatus.SUCCESS:
             return
         error = None if failure is None else self._redactor.text(str(FailureReason.from_json(failure).reason))
         log.log(
-            # What a person wanted needs nobody's attention.
+            # A user asked for the cancellation, so it is not a warning.
             logging.INFO if status is RunStatus.CANCELLED else logging.WARNING,
             "run %s ended as %s%s",
             run.public_id,
@@ -256,7 +240,7 @@ class DecisionLog:
 
 
 def _explain_decision(attempts: Sequence[AttemptWrite], outcome: AttemptFailed, now: int) -> str:
-    """What was decided on the failed try, in the words that people see everywhere."""
+    """Return the sentence about the decision that the dashboard and the command line show too."""
     written = next((each for each in attempts if each.index == outcome.place.index), None)
     if written is None or written.decision is None:
         return f"attempt {outcome.attempt}"

@@ -1,4 +1,4 @@
-"""What was counted, and how the store stands, as Prometheus reads it. Needs the extra `metrics`."""
+"""Metrics for Prometheus, from the counters of the process and the figures of the store. Needs the extra `metrics`."""
 
 from __future__ import annotations
 
@@ -28,9 +28,6 @@ from redrive.observability.counters import LATENCY_BUCKETS, Counters, Histogram,
 from redrive.settings import METRICS_OFF
 from redrive.store.stats import StoreStats
 
-# -- What was counted, and how the store stands, as Prometheus reads it. Needs the extra `metrics` -------
-
-
 LabelledValues: TypeAlias = Iterable[tuple[tuple[str, ...], float]]
 LabelledHistograms: TypeAlias = Iterable[tuple[tuple[str, ...], Histogram]]
 _ATTEMPT_OUTCOMES = {
@@ -41,45 +38,45 @@ _ATTEMPT_OUTCOMES = {
     AttemptEnd.CANCELLED: "cancelled",
 }
 METRICS = {
-    "workflow_step_attempts_total": "Tries of steps that ended, by how they ended",
-    "workflow_step_retries_total": "Tries that failed and are followed by another one, by category",
-    "workflow_step_retry_delay_seconds": "How long the next try was put off",
-    "workflow_step_retry_outcomes_total": "How steps ended that were tried more than once",
+    "workflow_step_attempts_total": "Finished attempts of steps, by outcome",
+    "workflow_step_retries_total": "Failed attempts that will be retried, by category",
+    "workflow_step_retry_delay_seconds": "Delay before the next attempt",
+    "workflow_step_retry_outcomes_total": "Outcomes of steps that were retried",
     "workflow_step_parked_total": "Step calls that waited because a circuit was open",
-    "workflow_step_duration_seconds": "How long one try of a step took",
-    "workflow_stage_latency_seconds": "How long one claim, try, commit or delivery took",
-    "workflow_compensation_invocations_total": "Tries of compensations",
-    "workflow_compensation_outcomes_total": "How compensations ended",
-    "workflow_runs_finished_total": "Runs that ended, by status",
+    "workflow_step_duration_seconds": "Duration of one attempt of a step",
+    "workflow_stage_latency_seconds": "Duration of one claim, attempt, commit or delivery",
+    "workflow_compensation_invocations_total": "Attempts of compensations",
+    "workflow_compensation_outcomes_total": "Outcomes of compensations",
+    "workflow_runs_finished_total": "Finished runs, by status",
     "workflow_dlq_moves_total": "Dead letters written, by stage and code",
-    "workflow_dlq_replays_total": "Decisions to replay that were applied, by mode",
-    "workflow_dlq_replay_outcomes_total": "How replayed runs ended",
+    "workflow_dlq_replays_total": "Replays that were started, by mode",
+    "workflow_dlq_replay_outcomes_total": "Outcomes of replayed runs",
     "workflow_commit_batch_size": "Outcomes in one commit",
-    "workflow_writes_refused_total": "Outcomes refused because the run belonged to another by then",
-    "workflow_lease_losses_total": "Times that this process was declared dead although it lived",
+    "workflow_writes_refused_total": "Outcomes refused because another worker had the run by then",
+    "workflow_lease_losses_total": "Times that this process was declared dead while it was alive",
     "workflow_runs_lost_total": "Runs that were taken from this process",
-    "workflow_worker_deaths_total": "Dead workers whose runs this process took up",
-    "workflow_outbox_deliveries_total": "Tries to deliver messages, by sink and how they ended",
+    "workflow_worker_deaths_total": "Dead workers whose runs this process recovered",
+    "workflow_outbox_deliveries_total": "Delivery attempts of messages, by sink and outcome",
     "workflow_dlq_depth": "Open dead letters",
     "workflow_dlq_oldest_age_seconds": "Age of the oldest open dead letter",
-    "workflow_runs_due": "Runs that a worker could take now",
-    "workflow_runs_overdue": "Due runs that nobody took for a minute",
-    "workflow_runs_due_oldest_age_seconds": "How long the first due run has waited",
-    "workflow_runs_suspect": "Runs that a worker died with",
+    "workflow_runs_due": "Runs that a worker could claim now",
+    "workflow_runs_overdue": "Due runs that no worker claimed within a minute",
+    "workflow_runs_due_oldest_age_seconds": "Waiting time of the first due run",
+    "workflow_runs_suspect": "Runs whose worker died",
     "workflow_runs_parked": "Runs that wait for a circuit",
     "workflow_circuits": "Circuits that are not closed",
-    "workflow_outbox_pending": "Deliveries that are not over",
-    "workflow_outbox_dead": "Deliveries that wait for a person",
-    "workflow_outbox_lag_seconds": "How long the first due delivery has waited",
+    "workflow_outbox_pending": "Deliveries that are not finished",
+    "workflow_outbox_dead": "Deliveries that failed for good and need a decision",
+    "workflow_outbox_lag_seconds": "Waiting time of the first due delivery",
     "workflow_workers": "Workers by state",
-    "workflow_store_up": "1 if the store answered when it was asked for the figures",
+    "workflow_store_up": "1 if the store answered the query for its figures",
     "workflow_build_info": "The version of Redrive",
 }
-"""Every metric and what it says. The runbook says what to do about each."""
+"""Every metric and its meaning. The runbook says what to do about each."""
 
 
 class Collector:
-    """Tells Prometheus of a tally and of a store's figures. `figures` gives None if the store is silent."""
+    """Collector of the counters and of the store's figures. `figures` returns None if the store does not answer."""
 
     def __init__(self, tally: Counters | None, figures: Callable[[], StoreStats | None]) -> None:
         self._tally = tally
@@ -87,11 +84,11 @@ class Collector:
         self._read_stats = figures
 
     def describe(self) -> list[Metric]:
-        """Nothing in advance: looking takes a question to the store."""
+        """Return no metrics in advance: that would need a query to the store."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Everything there is to tell."""
+        """Yield every metric."""
         yield InfoMetricFamily("workflow_build", METRICS["workflow_build_info"], {"version": version("redrive")})
         if self._tally is not None:
             yield from _step_metrics(self._tally)
@@ -102,7 +99,7 @@ class Collector:
 
 
 def make_registry(tally: Counters | None, figures: Callable[[], StoreStats | None]) -> CollectorRegistry:
-    """A registry of its own, with the figures of this process beside the engine's."""
+    """Make a registry with the engine's metrics and those of this process."""
     registry = CollectorRegistry()
     registry.register(Collector(tally, figures))
     ProcessCollector(registry=registry)
@@ -110,7 +107,7 @@ def make_registry(tally: Counters | None, figures: Callable[[], StoreStats | Non
 
 
 def render_metrics(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
-    """The text that a scraper asked for, and its content type."""
+    """Return the metrics in the format that the scraper accepts, and their content type."""
     encode, content_type = choose_encoder(accept)
     return encode(registry), content_type
 
@@ -135,11 +132,6 @@ def _step_metrics(tally: Counters) -> Iterator[Metric]:
     yield _histogram("workflow_stage_latency_seconds", ("stage",), _stage_latencies(tally, [s for _, s in plain]))
     yield _counter("workflow_compensation_invocations_total", where, [(p, _count_attempts(s)) for p, s in undone])
     yield _counter("workflow_compensation_outcomes_total", (*where, "outcome"), _compensation_outcomes(undone))
-    yield from _counter_metrics(tally)
-
-
-def _counter_metrics(tally: Counters) -> Iterator[Metric]:
-    """What is counted by name, and what is counted as such."""
     workflow = ("workflow",)
     yield _counter("workflow_runs_finished_total", (*workflow, "status"), list(tally.runs.items()))
     yield _counter("workflow_dlq_moves_total", (*workflow, "stage", "code"), list(tally.letters.items()))
@@ -170,7 +162,6 @@ def _retry_outcomes(steps: Iterable[tuple[tuple[str, str], StepCounters]]) -> La
 
 
 def _compensation_outcomes(steps: Iterable[tuple[tuple[str, str], StepCounters]]) -> LabelledValues:
-    """A compensation ends in success, or in a failure that is followed by no other try."""
     for place, step in steps:
         yield (*place, "success"), step.succeeded
         yield (
@@ -259,20 +250,17 @@ def _histogram(name: str, labels: tuple[str, ...], values: LabelledHistograms) -
     return family
 
 
-# -- Where Prometheus finds the metrics of a worker: a port of its own, answered by a thread of its  -----
-
-
 _STORE_TIMEOUT = 3.0
 _MAX_AGE = 2.0
 
 
 def metrics_enabled(setting: str) -> bool:
-    """True if metrics are to be counted: the extra is installed, and the setting does not say no."""
+    """Return True if the extra is installed and the setting is not off."""
     return setting != METRICS_OFF and importlib.util.find_spec("prometheus_client") is not None
 
 
 class StatsCache:
-    """The store's figures, asked for again when they are a moment old: scrapers may be many."""
+    """The store's figures, cached for two seconds because there may be many scrapers."""
 
     def __init__(self, ask: Callable[[], Awaitable[StoreStats]], clock: Clock) -> None:
         self._ask = ask
@@ -281,7 +269,7 @@ class StatsCache:
         self._at = 0.0
 
     async def get(self) -> StoreStats | None:
-        """How the store stands; None if it does not answer."""
+        """Return the figures; None if the store does not answer."""
         if self._found is not None and self._clock.monotonic() - self._at < _MAX_AGE:
             return self._found
         try:
@@ -293,11 +281,9 @@ class StatsCache:
 
 
 class MetricsEndpoint:
-    """Answers scrapers while it is open."""
+    """HTTP server for scrapers, with its own port and thread."""
 
     def __init__(self, host: str, port: int, tally: Counters | None, recent: StatsCache) -> None:
-        from redrive.observability.metrics import make_registry
-
         self._loop = asyncio.get_running_loop()
         self._recent = recent
         self._server, self._thread = _start_server(host, port, make_registry(tally, self._read_stats))
@@ -309,15 +295,15 @@ class MetricsEndpoint:
         return f"http://[{host}]:{port}/metrics" if ":" in host else f"http://{host}:{port}/metrics"
 
     def _read_stats(self) -> StoreStats | None:
-        asked = asyncio.run_coroutine_threadsafe(self._recent.get(), self._loop)
+        query = asyncio.run_coroutine_threadsafe(self._recent.get(), self._loop)
         try:
-            return asked.result(_STORE_TIMEOUT)
+            return query.result(_STORE_TIMEOUT)
         except (TimeoutError, concurrent.futures.CancelledError):
-            asked.cancel()
+            query.cancel()
             return None
 
     async def close(self) -> None:
-        """Answer nobody any more."""
+        """Stop the server and its thread."""
         await asyncio.to_thread(self._server.shutdown)
         self._server.server_close()
         await asyncio.to_thread(self._thread.join)
@@ -330,6 +316,6 @@ def _start_server(host: str, port: int, registry: Any) -> tuple[Any, Any]:
         return start_http_server(port, host, registry)
     except OSError as error:
         raise ConfigurationError(
-            f"metrics cannot be told on {host}:{port} ({error.strerror or error}): give another port with "
+            f"metrics cannot be served on {host}:{port} ({error.strerror or error}): choose another port with "
             "--metrics or REDRIVE_METRICS; port 0 takes a free one"
         ) from None

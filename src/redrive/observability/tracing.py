@@ -1,7 +1,7 @@
 """Spans, through the API of OpenTelemetry: start, claim, execute, one for each attempt, publish.
 
-The SDK is the application's affair. Where it has set none up, there is no tracing here at all; a context that
-came with a request is passed on all the same.
+The application sets up the SDK. Without an SDK no spans are made, but the trace context of a request is still
+passed on.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _request_trace: ContextVar[str | None] = ContextVar("redrive_traceparent", defau
 
 
 def set_request_trace(traceparent: str | None) -> None:
-    """What is done from here on, in this task, belongs to the trace that a request named."""
+    """Make the current task part of the trace that a request named."""
     _request_trace.set(check_traceparent(traceparent))
 
 
 @cache
 def _import_api() -> ModuleType | None:
-    """OpenTelemetry, looked for once."""
+    """Return OpenTelemetry's API, or None if it is not installed."""
     try:
         from opentelemetry import trace
     except ModuleNotFoundError:
@@ -40,13 +40,13 @@ def _import_api() -> ModuleType | None:
 
 
 def current_traceparent() -> str | None:
-    """The trace that the caller is part of: that of its current span, else that of its request."""
+    """Return the trace of the caller's current span, else that of its request."""
     api = _import_api()
     return (None if api is None else _format_traceparent(api.get_current_span())) or _request_trace.get()
 
 
 def make_tracing() -> Tracing | None:
-    """A tracer, if OpenTelemetry is installed and somebody set up an SDK."""
+    """Make a tracer if OpenTelemetry is installed and the application set up an SDK."""
     api = _import_api()
     if api is None or isinstance(api.get_tracer_provider(), api.ProxyTracerProvider):
         return None
@@ -54,14 +54,14 @@ def make_tracing() -> Tracing | None:
 
 
 class Tracing:
-    """Makes the spans of runs."""
+    """Maker of the spans of runs."""
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
 
     @contextmanager
     def starting(self, workflow: str) -> Iterator[str | None]:
-        """The start of runs; gives what they are to remember."""
+        """Trace the start of runs; yield the traceparent that the runs keep."""
         from opentelemetry import trace
 
         outer = None if trace.get_current_span().get_span_context().is_valid else _parent_context(_request_trace.get())
@@ -72,9 +72,9 @@ class Tracing:
             yield _format_traceparent(span)
 
     def executing(self, run: RunView, claimed_at: int) -> Span:
-        """A worker executes a run that it claimed, at a time in microseconds since 1970.
+        """Begin the span of an execution and make it the task's current span; the caller ends it.
 
-        It is the current span from now on in this task; whoever began it ends it.
+        `claimed_at` is in microseconds since 1970.
         """
         from opentelemetry import context, trace
 
@@ -85,7 +85,7 @@ class Tracing:
 
     @contextmanager
     def attempt(self, run: RunView, step: str, attempt: int) -> Iterator[None]:
-        """One try of a step. Of an error its type is told, not its text, which may hold secrets."""
+        """Trace one attempt. An error adds its type but not its text, which may hold secrets."""
         from opentelemetry.trace import Status, StatusCode
 
         about: dict[str, str | int] = {**_run_attributes(run), "redrive.step": step, "redrive.attempt": attempt}
@@ -101,7 +101,7 @@ class Tracing:
 
     @contextmanager
     def trace_delivery(self, message: MessageRow, sink: str) -> Iterator[Callable[[], None]]:
-        """One try to bring a message to a sink; gives what is to be called if it did not arrive."""
+        """Trace one delivery; yield the function that marks it as failed."""
         from opentelemetry import trace
 
         about = {
@@ -143,7 +143,7 @@ def _format_traceparent(span: Span) -> str | None:
 
 
 def _parent_context(traceparent: str | None) -> Context:
-    """The context below which a span belongs; without one it begins a trace of its own."""
+    """Return the parent context of a span; an empty one starts a new trace."""
     from opentelemetry import context, trace
 
     if traceparent is None:

@@ -244,6 +244,21 @@ class ReasonCode(StrEnum):
     SCHEDULE_IN_CODE = "schedule_in_code"
     SCHEDULE_NOT_FOUND = "schedule_not_found"
 
+    # what is wrong with a URL, an HTTP request or a start
+    URL_TOO_LONG = "url_too_long"
+    URL_SCHEME_MISSING = "url_scheme_missing"
+    URL_CHARACTER_INVALID = "url_character_invalid"
+    URL_HAS_CREDENTIALS = "url_has_credentials"
+    URL_HOST_INVALID = "url_host_invalid"
+    URL_PORT_INVALID = "url_port_invalid"
+    URL_HOST_UNUSUAL = "url_host_unusual"
+    URL_PORT_TAKEN = "url_port_taken"
+    HTTP_METHOD_INVALID = "http_method_invalid"
+    HTTP_HEADER_INVALID = "http_header_invalid"
+    HTTP_HEADER_RESERVED = "http_header_reserved"
+    RESPONSE_NOT_JSON = "response_not_json"
+    RESPONSE_TRUNCATED = "response_truncated"
+
     # why an HTTP request is refused
     BODIES_TOO_LARGE = "bodies_too_large"
     BODY_NOT_UTF8 = "body_not_utf8"
@@ -317,6 +332,7 @@ class ReasonCode(StrEnum):
     TOKEN_LIMITED = "token_limited"
     EVENT_HAS_KEY = "event_has_key"
     START_ITEM_INVALID = "start_item_invalid"
+    WORKFLOW_NOT_REGISTERED = "workflow_not_registered"
     TOO_MANY_MESSAGES = "too_many_messages"
 
     # what is wrong with a value that a person typed

@@ -322,6 +322,24 @@ _TEXTS: dict[str, str] = {
     ReasonCode.SCHEDULE_NOT_FOUND: (
         "workflow {workflow!r} has no schedule {schedule!r} for tenant {tenant!r}; its schedules are: {known}"
     ),
+    # what is wrong with a URL, an HTTP request or a start
+    ReasonCode.URL_TOO_LONG: "a URL must be a text of at most {most} characters",
+    ReasonCode.URL_SCHEME_MISSING: "a URL must begin with http:// or https:// and a host",
+    ReasonCode.URL_CHARACTER_INVALID: "a URL cannot contain {character}; in path and query, write it percent-encoded",
+    ReasonCode.URL_HAS_CREDENTIALS: "a URL cannot hold a user name or password; send it as a header",
+    ReasonCode.URL_HOST_INVALID: "the host of the URL is not valid",
+    ReasonCode.URL_PORT_INVALID: "the port of the URL must be a number from 1 to 65535",
+    ReasonCode.URL_HOST_UNUSUAL: (
+        "the host {host} of the URL is neither a name nor an address in its usual form: four decimal numbers "
+        "without leading zeros, or IPv6 in brackets without a zone. Names are plain ASCII (write xn--… for "
+        "others) and end without a dot"
+    ),
+    ReasonCode.URL_PORT_TAKEN: "{origin}: port {port} belongs to {protocol}, not to HTTP",
+    ReasonCode.HTTP_METHOD_INVALID: "{method} is not an HTTP method: methods are capital letters",
+    ReasonCode.HTTP_HEADER_INVALID: "the header {name} cannot be sent: it must be one line of plain text",
+    ReasonCode.HTTP_HEADER_RESERVED: "the header {name} is set by the client: leave it out",
+    ReasonCode.RESPONSE_NOT_JSON: "the body of the response is not JSON",
+    ReasonCode.RESPONSE_TRUNCATED: "the body of the response is too large and was cut",
     # why an HTTP request is refused
     ReasonCode.BODIES_TOO_LARGE: (
         "too many request bodies are in progress[ for this sender, who may send {limit:,} bytes at a time]: "
@@ -428,10 +446,11 @@ _TEXTS: dict[str, str] = {
         "only an OWNER can work in another tenant than {tenant!r}: ask an OWNER, or leave `tenant` out"
     ),
     ReasonCode.TOKEN_LIMITED: "this token is limited to the workflows {workflows:list} and cannot give more rights",
-    ReasonCode.EVENT_HAS_KEY: "an event is its own idempotency key; leave idempotency_key out",
+    ReasonCode.EVENT_HAS_KEY: "an event is its own idempotency key: leave idempotency_key out",
     ReasonCode.START_ITEM_INVALID: (
-        "start_many takes tuples of arguments or Start(...), not {type}; write (value,) for a single argument"
+        "start_many takes tuples of arguments or Start(...), not {type}: write (value,) for a single argument"
     ),
+    ReasonCode.WORKFLOW_NOT_REGISTERED: "no workflow is called {workflow}: registered are {known}",
     ReasonCode.TOO_MANY_MESSAGES: "a step publishes at most {limit:,} messages; spread them over several steps",
     # what is wrong with a value that a person typed
     ReasonCode.OBJECT_NEEDED: "{field} must be an object from name to value, not {given}",

@@ -365,6 +365,26 @@ _TEXTS: dict[str, str] = {
     ReasonCode.SCHEDULE_NOT_FOUND: (
         "przepływ pracy {workflow!r} nie ma harmonogramu {schedule!r} dla organizacji {tenant!r}; są: {known}"
     ),
+    # what is wrong with a URL, an HTTP request or a start
+    ReasonCode.URL_TOO_LONG: "adres URL musi być tekstem o długości najwyżej {most} znaków",
+    ReasonCode.URL_SCHEME_MISSING: "adres URL musi zaczynać się od http:// lub https:// i nazwy hosta",
+    ReasonCode.URL_CHARACTER_INVALID: (
+        "adres URL nie może zawierać znaku {character}; w ścieżce i w zapytaniu zapisz go w kodowaniu procentowym"
+    ),
+    ReasonCode.URL_HAS_CREDENTIALS: "adres URL nie może zawierać nazwy użytkownika ani hasła; wyślij je w nagłówku",
+    ReasonCode.URL_HOST_INVALID: "host w adresie URL jest nieprawidłowy",
+    ReasonCode.URL_PORT_INVALID: "port w adresie URL musi być liczbą od 1 do 65535",
+    ReasonCode.URL_HOST_UNUSUAL: (
+        "host {host} w adresie URL nie jest ani nazwą, ani adresem w zwykłej postaci: czterema liczbami "
+        "dziesiętnymi bez zer na początku albo adresem IPv6 w nawiasach, bez strefy. Nazwy składają się ze "
+        "znaków ASCII (inne zapisz jako xn--…) i nie kończą się kropką"
+    ),
+    ReasonCode.URL_PORT_TAKEN: "{origin}: port {port} należy do {protocol}, a nie do HTTP",
+    ReasonCode.HTTP_METHOD_INVALID: "{method} nie jest metodą HTTP: metody zapisuje się wielkimi literami",
+    ReasonCode.HTTP_HEADER_INVALID: "nagłówka {name} nie można wysłać: musi to być jeden wiersz zwykłego tekstu",
+    ReasonCode.HTTP_HEADER_RESERVED: "nagłówek {name} ustawia klient: pomiń go",
+    ReasonCode.RESPONSE_NOT_JSON: "treść odpowiedzi nie jest w formacie JSON",
+    ReasonCode.RESPONSE_TRUNCATED: "treść odpowiedzi jest za duża i została obcięta",
     # why an HTTP request is refused
     ReasonCode.BODIES_TOO_LARGE: (
         "przetwarzanych jest zbyt wiele treści żądań[ od tego nadawcy, który może wysyłać {limit:,} bajtów "
@@ -480,10 +500,11 @@ _TEXTS: dict[str, str] = {
     ReasonCode.TOKEN_LIMITED: (
         "ten token jest ograniczony do przepływów pracy {workflows:list} i nie może nadać szerszych uprawnień"
     ),
-    ReasonCode.EVENT_HAS_KEY: "zdarzenie samo jest kluczem idempotencji; pomiń idempotency_key",
+    ReasonCode.EVENT_HAS_KEY: "zdarzenie samo jest kluczem idempotencji: pomiń idempotency_key",
     ReasonCode.START_ITEM_INVALID: (
-        "start_many przyjmuje krotki argumentów albo Start(...), a nie {type}; dla jednego argumentu napisz (value,)"
+        "start_many przyjmuje krotki argumentów albo Start(...), a nie {type}: pojedynczy argument zapisz jako (value,)"
     ),
+    ReasonCode.WORKFLOW_NOT_REGISTERED: "nie ma procesu o nazwie {workflow}: zarejestrowane są {known}",
     ReasonCode.TOO_MANY_MESSAGES: "krok publikuje najwyżej {limit:,} komunikatów; rozłóż je na kilka kroków",
     # what is wrong with a value that a person typed
     ReasonCode.OBJECT_NEEDED: "{field} musi być obiektem, który przypisuje nazwom wartości, a nie {given}",

@@ -1,8 +1,8 @@
-"""Test the unhappy path as easily as the happy one.
+"""The testing kit: virtual time, injected faults, and crashes at every point of a workflow.
 
     from redrive.testing import Crash, Http, crash_everywhere, engine, faults
 
-    async def test_a_slow_bank_is_no_tragedy():
+    async def test_a_run_survives_a_slow_bank():
         async with engine(app) as e:
             with faults(step="charge", fail=[TimeoutError, Http(429, retry_after=30), Crash]):
                 run = await e.run(fulfil, order)
@@ -12,8 +12,8 @@
     async def test_fulfil_survives_everything():
         await crash_everywhere(fulfil, order)
 
-Time is virtual: it stands still until the test moves it, and a two-day sleep takes a millisecond. The
-store is SQLite in memory. Nothing here needs pytest; with it, the fixture `redrive_engine` is there.
+Time is virtual: it stands still until the test moves it, and a sleep of two days takes a millisecond. The store is
+SQLite in memory. The kit does not need pytest; with pytest, there is the fixture `redrive_engine`.
 """
 
 from __future__ import annotations
@@ -40,26 +40,19 @@ __all__ = [
     "faults",
 ]
 
-_HOMES = {
-    "Crash": "injection",
-    "CrashPoint": "crash",
-    "Engine": "driver",
-    "Hang": "injection",
-    "Http": "injection",
-    "Ok": "injection",
-    "RunReport": "driver",
-    "VirtualClock": "clock",
-    "crash_everywhere": "crash",
-    "engine": "driver",
-    "faults": "injection",
+_MODULES = {
+    "clock": ("VirtualClock",),
+    "crash": ("CrashPoint", "crash_everywhere"),
+    "driver": ("Engine", "RunReport", "engine"),
+    "injection": ("Crash", "Hang", "Http", "Ok", "faults"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name when it is first asked for: the pytest plugin lives here and must cost nothing."""
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """Import a name at its first use: pytest loads this package as a plugin in every session, so it must be cheap."""
     from importlib import import_module
 
-    return getattr(import_module(f"{__name__}.{home}"), name)
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""A whole engine in a test: store, worker and chores, with time that stands still until it is moved."""
+"""The engine of a test: store, worker and chores in virtual time, and reports of runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from redrive.desk.models import DeadLetter, Run, StepRecord
 from redrive.desk.runs import find_failure_handler_runs
 from redrive.duration import Duration, format_duration, parse_duration, to_micros
 from redrive.errors import ConfigurationError, NotFound, RunFailed
-from redrive.policy import Circuit
 from redrive.settle.circuits import make_circuit_update, update_circuit
 from redrive.sinks import Message, read_message
 from redrive.store import open_store
@@ -34,14 +33,12 @@ from redrive.testing.injection import registered_name
 from redrive.testing.simulation import Simulation
 from redrive.worker.worker import Worker
 
-# -- A run that came to its end under a test's eyes ------------------------------------------------------
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
-    """How a run went: what it returned or why it failed, every step with every attempt, its dead letter.
+    """The end of a run: its result or error, each step with each attempt, and its dead letter.
 
-    `described` is what `handle.describe()` shows; the rest is what tests ask for most.
+    `described` is the value of `handle.describe()`. The other attributes are shortcuts.
     """
 
     described: Run
@@ -51,36 +48,33 @@ class RunReport:
 
     @property
     def id(self) -> str:
-        """The run's id."""
+        """The id of the run."""
         return self.described.id
 
     @property
     def status(self) -> RunStatus:
-        """How it ended: compare with "SUCCESS", "DLQ_PENDING" and so on."""
+        """The status of the run. It compares equal to texts such as "SUCCESS" and "DLQ_PENDING"."""
         return self.described.status
 
     @property
     def result(self) -> Any:
-        """What the workflow returned. Raises the RunFailed that `handle.result()` raises."""
+        """The result of the workflow; raises RunFailed if the run failed, as `handle.result()` does."""
         if self.error is not None:
             raise self.error
         return self.value
 
     @property
     def steps(self) -> tuple[StepRecord, ...]:
-        """The journal: steps, sleeps and time limits in the order they began, with all their attempts."""
+        """The journal: steps, sleeps and time limits in the order in which they began, with all their attempts."""
         return self.described.steps
 
     def step(self, name: str) -> StepRecord:
-        """The first entry of that name."""
+        """Return the first journal entry with this name."""
         for step in self.steps:
             if step.name == name:
                 return step
         names = ", ".join(dict.fromkeys(step.name for step in self.steps)) or "none"
         raise LookupError(f"run {self.id} has no step {name!r}; it has: {names}")
-
-
-# -- A whole engine in a test: store, worker and chores, with time that stands still until it is mov -----
 
 
 _MAX_RUN_TIME = 366 * 86_400 * MICROS
@@ -101,101 +95,101 @@ async def engine(
 
         async with engine(app) as e:
             handle = await fulfil.start(order)
-            await e.settle()                     # everything that is due now has happened
-            await e.advance("2d")                # two days pass, in order, in no time
+            await e.settle()                     # do everything that is due now
+            await e.advance("2d")                # let two days pass, without waiting for them
             assert await handle.result() == receipt
 
-    The same `seed` gives the same jitter and ids. `store` is a URL, or a store of your own made with the
-    same `clock`; the engine opens and closes it. `plan` makes the worker's store calls fail (see
-    `redrive.testing.faulty_store`). Steps may do real work, for at most `patience` of real time; one that
-    takes an hour awaits `e.clock.sleep(3600)` instead.
+    - `store`: a URL, or a store of your own that was made with the same `clock`. The engine opens and closes it.
+    - `seed`: the same seed gives the same jitter and ids.
+    - `plan`: makes store calls of the worker fail (see `redrive.testing.faulty_store`).
+    - `patience`: the real time that steps may take. A step that takes an hour awaits `e.clock.sleep(3600)` instead.
     """
     if isinstance(store, str) or store is None:
         clock = clock or VirtualClock(seed=seed)
         store = open_store(store or "sqlite:///:memory:", clock)
     elif clock is None:
-        raise ConfigurationError("an engine on a store of your own needs the clock it was made with: clock=")
-    world = Simulation(app, store, clock, plan=plan, patience=parse_duration(patience, "patience"))
-    await world.open()
+        raise ConfigurationError("an engine on your own store needs the clock of that store: give clock=")
+    simulation = Simulation(app, store, clock, plan=plan, patience=parse_duration(patience, "patience"))
+    await simulation.open()
     try:
-        yield Engine(app, world)
+        yield Engine(app, simulation)
     except BaseException:
-        await world.close(in_order=False)
+        await simulation.close(in_order=False)
         raise
-    await world.close(in_order=True)
+    await simulation.close(in_order=True)
 
 
 class Engine:
-    """An app at work in a test. Make one with `async with engine(app) as e`."""
+    """An open app in a test, made by `async with engine(app) as e`."""
 
-    def __init__(self, app: Redrive, world: Simulation) -> None:
+    def __init__(self, app: Redrive, simulation: Simulation) -> None:
         self.app = app
-        self.store = world.store
-        self.clock = world.clock
-        self._world = world
+        self.store = simulation.store
+        self.clock = simulation.clock
+        self._simulation = simulation
 
     @property
     def worker(self) -> Worker:
         """The worker that is alive now."""
-        return self._world.simulated_worker.worker
+        return self._simulation.simulated_worker.worker
 
     # -- time ------------------------------------------------------------------------------------------
 
     @property
     def now(self) -> datetime:
-        """What time it is in here."""
+        """The virtual time."""
         return self.clock.time
 
     async def settle(self) -> None:
-        """Let everything happen that is due now, and return when nothing more is.
+        """Do everything that is due now, and return when nothing more is.
 
-        Time does not move, with one exception: where a `Crash` was injected, it moves until the dead
-        worker's lease has passed, so that its runs are free again.
+        Time does not move, with one exception: after an injected `Crash`, it moves until the lease of the dead
+        worker has passed, so that its runs are free again.
         """
-        await self._world.settle()
+        await self._simulation.settle()
 
     async def advance(self, duration: Duration) -> None:
-        """Let time pass: to each moment at which something is due, in order, settling at each."""
-        await self._world.calm()
-        await self._world.walk(self.clock.now() + to_micros(parse_duration(duration, "advance")))
+        """Let time pass: jump to each moment at which something is due, in order, and settle there."""
+        await self._simulation.wait_until_idle()
+        await self._simulation.advance_to(self.clock.now() + to_micros(parse_duration(duration, "advance")))
 
     # -- runs ------------------------------------------------------------------------------------------
 
     async def run(self, workflow: Workflow[..., Any, Any], *args: Any, **options: Any) -> RunReport:
-        """Start a run and let time pass until it has ended, or waits for a person.
+        """Start a run and let time pass until it has ended, or waits for a decision of a user.
 
-        Takes what `workflow.start` takes. A run that has not ended after a year is an error.
+        Takes the arguments of `workflow.start`. Raises TimeoutError if the run has not ended after a year.
         """
         return await self.finish(await workflow.start(*args, **options))
 
     async def finish(self, handle: RunHandle[Any]) -> RunReport:
-        """Let time pass until a run has ended, and tell how it went."""
-        began, looked_again = self.clock.now(), False
+        """Let time pass until a run has ended, and return its report."""
+        began, polled_again = self.clock.now(), False
         await self.settle()
         for _ in range(_MAX_JUMPS):
             if await handle.status() in FINAL_RUN_STATUSES:
                 return await self._report(handle)
-            moment = await self._world.next_due_at()
+            moment = await self._simulation.next_due_at()
             if moment is not None and moment - began <= _MAX_RUN_TIME:
-                looked_again = False
-                await self._world.jump_to(moment)
-            elif not looked_again:
-                looked_again = True
-                await self._world.poll_again()
+                polled_again = False
+                await self._simulation.jump_to(moment)
+            elif not polled_again:
+                polled_again = True
+                await self._simulation.poll_again()
             else:
                 break
         raise TimeoutError(await self._explain_unfinished(handle, began))
 
     async def handlers(self, run: RunReport | RunHandle[Any] | str) -> list[RunReport]:
-        """The runs that handle the failure of a run, in the order they were started, once they have ended."""
+        """Finish the runs that handle the failure of a run; return their reports in the order of their start."""
         id = run if isinstance(run, str) else run.id
         await self.settle()
         return [await self.finish(self.app.handle(each)) for each in await find_failure_handler_runs(self.store, id)]
 
     async def finish_all(self) -> None:
-        """Let time pass until every run has ended. Not ended after a year is an error."""
+        """Let time pass until every run has ended. Raises TimeoutError after a year."""
         until = self.clock.now() + _MAX_RUN_TIME
-        while unfinished := await self._world.unfinished():
+        while unfinished := await self._simulation.unfinished():
             if self.clock.now() > until:
                 raise TimeoutError(
                     f"after a year of virtual time {len(unfinished)} runs have not ended, and schedules may "
@@ -206,7 +200,7 @@ class Engine:
     async def _report(self, handle: RunHandle[Any]) -> RunReport:
         value, error = None, None
         try:
-            value = await handle.result(timeout=self._world.patience)
+            value = await handle.result(timeout=self._simulation.patience)
         except RunFailed as failed:
             error = failed
         try:
@@ -228,12 +222,12 @@ class Engine:
             f"{run.status}{where};{paused}{parked} {next_at}"
         )
 
-    # -- looking ---------------------------------------------------------------------------------------
+    # -- observation -----------------------------------------------------------------------------------
 
     def calls(self, step: Any, *, run: str | None = None, key: str | None = None) -> int:
-        """How often the body of a step was really called; in one run, or at one journal key, if given.
+        """Return how often the body of a step was called; in one run, or at one journal key, if given.
 
-        Calls that a fault replaced do not count; repeats after a crash do.
+        Calls that were replaced by a fault do not count. Repeated calls after a crash do.
         """
         name = registered_name(step, "step")
         if name not in self.app.registered_steps:
@@ -241,28 +235,28 @@ class Engine:
             raise ConfigurationError(f"no step is called {name!r}; registered are: {known}")
         return sum(
             count
-            for (its_run, its_name, its_key), count in self._world.calls.items()
+            for (its_run, its_name, its_key), count in self._simulation.calls.items()
             if its_name == name and run in (None, its_run) and key in (None, its_key)
         )
 
     async def published(self, topic: str = "*", *, run: str | None = None) -> list[Message]:
-        """The messages on a topic, or on `orders.*`, that were committed so far, in order.
+        """Return the messages on a topic, or a pattern such as `orders.*`, that were committed so far, in order.
 
-        Whether any sink wants them does not matter; subscribers get theirs when time settles.
+        Messages without a sink are included. Subscribers get their messages when the engine settles.
         """
         where = OutboxFilter(topic=topic, run_id=run)
         rows = iterate_pages(lambda cursor: self.store.messages(where, limit=500, cursor=cursor))
         return [read_message(row) async for row in rows][::-1]
 
     async def compensations(self, run: RunReport | RunHandle[Any] | str) -> list[str]:
-        """What of a run was undone so far, in the order in which that happened: the names of the steps."""
+        """Return the names of the steps that were undone so far, in the order in which that happened."""
         run_id = run if isinstance(run, str) else run.id
         entries = (await self.app.saga(run_id)).entries
         return [entry.step for entry in entries if entry.status == StepStatus.SUCCESS]
 
     async def fetch(self, statement: str, *params: Any) -> list[dict[str, Any]]:
-        """Query the store's database, for instance the tables that transactional steps write to."""
-        transaction = self.store.transaction(self._world.patience)
+        """Query the database of the store, for instance the tables that transactional steps write to."""
+        transaction = self.store.transaction(self._simulation.patience)
         try:
             return await transaction.fetch(statement, *params)
         finally:
@@ -273,44 +267,43 @@ class Engine:
     async def circuit(
         self, key: str, state: Literal["open", "half_open", "closed"], *, tenant: str = DEFAULT_TENANT
     ) -> None:
-        """Make a circuit stand like this, as if its dependency had failed or come back.
+        """Set the state of a circuit, as if its dependency had failed or recovered.
 
-        One that is open lets probes through when its time has passed, as in production; one that shall
-        stay open is opened with `app.circuits.open`. `key` is its name, or `workflow/step`.
+        An open circuit admits probes when its time has passed, as in production. To keep it open, use
+        `app.circuits.open`. `key` is the name of the circuit, or `workflow/step`.
         """
         code = find_circuit(self.app.registered_steps, key)
-        row, _ = await update_circuit(self.store, (tenant, key), lambda case: _make_circuit_update(case, code, state))
+
+        def decide(case: CircuitCase) -> CircuitUpdate:
+            now = case.row.state
+            match state:
+                case "open":
+                    requested = open_circuit(now, build_rules(code), case.now)
+                case "half_open":
+                    requested = CircuitState(status=CircuitStatus.HALF_OPEN, generation=now.generation + 1)
+                case "closed":
+                    requested = close_circuit(now)
+                case _:
+                    raise ConfigurationError(f"a circuit is 'open', 'half_open' or 'closed', not {state!r}")
+            return make_circuit_update(case, requested, settings=json.dumps(code.to_json()), why="set by a test")
+
+        row, _ = await update_circuit(self.store, (tenant, key), decide)
         self.worker.circuits.learn(row)
         await self.settle()
 
-    # -- deaths and deploys ----------------------------------------------------------------------------
+    # -- crashes and deployments -----------------------------------------------------------------------
 
     @property
     def crashes(self) -> int:
-        """How many workers died so far."""
-        return self._world.deaths
+        """The number of workers that died so far."""
+        return self._simulation.deaths
 
     async def restart(self) -> None:
-        """Deploy: the worker stops in good order, giving back its runs, and another starts."""
-        await self._world.restart()
+        """Deploy: stop the worker gracefully, so that it gives back its runs, and start another."""
+        await self._simulation.restart()
 
     async def crash(self) -> None:
-        """Kill the worker as SIGKILL would, start another, and let the dead one's lease pass."""
-        await self._world.calm()
-        await self._world.die()
-        await self._world.settle()
-
-
-def _make_circuit_update(case: CircuitCase, code: Circuit, state: str) -> CircuitUpdate:
-    """A circuit as a test wants it, with the settings of the code."""
-    now = case.row.state
-    match state:
-        case "open":
-            wanted = open_circuit(now, build_rules(code), case.now)
-        case "half_open":
-            wanted = CircuitState(status=CircuitStatus.HALF_OPEN, generation=now.generation + 1)
-        case "closed":
-            wanted = close_circuit(now)
-        case _:
-            raise ConfigurationError(f"a circuit is 'open', 'half_open' or 'closed', not {state!r}")
-    return make_circuit_update(case, wanted, settings=json.dumps(code.to_json()), why="a test said so")
+        """Kill the worker as SIGKILL would, start another, and move time until the lease of the dead one has passed."""
+        await self._simulation.wait_until_idle()
+        await self._simulation.replace_worker()
+        await self._simulation.settle()

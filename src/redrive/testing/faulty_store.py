@@ -1,12 +1,12 @@
 """A store that fails on purpose, for crash tests and simulations.
 
-    inject_faults(inner, nth(3, LOSE))                      the third call is done, but its reply is lost
+    inject_faults(inner, nth(3, LOSE))                      the third call is executed, but its reply is lost
     inject_faults(inner, nth(1, crash_before(Killed()), of="apply"))
 
-A plan is asked before each call and may answer with a fault. After a crash the store is dead for its caller,
-as for a process that was killed: no later call reaches the inner store, whatever clean-up code still
-runs. `calls` names every call made, so that a test can first count the points where something could go wrong
-and then try each of them. The proxy is generic: a new call of the port needs nothing here.
+A plan is called before each store call and may return a fault. After a crash the store is dead for its caller, as for
+a process that was killed: no later call reaches the inner store, not even from clean-up code. `calls` lists the names
+of all calls, so that a test can first count the points of failure and then try each of them. The proxy is generic: a
+new call of the port needs no change here.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _FaultKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What happens to a call."""
+    """A fault at a store call."""
 
     kind: _FaultKind
     seconds: float = 0.0
@@ -48,30 +48,30 @@ class Fault:
 
 
 FAIL = Fault(_FaultKind.FAIL)
-"""StoreUnavailable, and nothing was done."""
+"""Raises StoreUnavailable; the call is not executed."""
 
 LOSE = Fault(_FaultKind.LOSE)
-"""StoreUnavailable, but everything was done: only the reply is lost."""
+"""Raises StoreUnavailable although the call was executed: only the reply is lost."""
 
 
 def delay(seconds: float) -> Fault:
-    """The call is made that much later."""
+    """Return a fault that delays the call."""
     return Fault(_FaultKind.DELAY, seconds=seconds)
 
 
 def crash_before(error: BaseException) -> Fault:
-    """The process dies before the call: `error` is raised, now and by every later call."""
+    """Return the death of the process before the call: `error` is raised, now and by each later call."""
     return Fault(_FaultKind.CRASH_BEFORE, error=error)
 
 
 def crash_after(error: BaseException) -> Fault:
-    """The process dies after the call, before it hears the reply."""
+    """Return the death of the process after the call, before it gets the reply."""
     return Fault(_FaultKind.CRASH_AFTER, error=error)
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call about to be made: its name, and the how-manyth it is, of all and of its name (from 1)."""
+    """A call about to be made: its name, and its number among all calls and among those of its name, from 1."""
 
     name: str
     number: int
@@ -82,12 +82,12 @@ Plan: TypeAlias = Callable[[Call], Fault | None]
 
 
 def no_faults(call: Call) -> Fault | None:
-    """The plan under which nothing goes wrong."""
+    """Return None for each call: the plan without faults."""
     return None
 
 
 def nth(number: int, fault: Fault, *, of: str | None = None) -> Plan:
-    """The fault happens at the call with that number, counting all calls or those of one name."""
+    """Return a plan with one fault, at the call with this number among all calls or those of one name."""
 
     def plan(call: Call) -> Fault | None:
         hit = call.number == number if of is None else (call.name, call.of_name) == (of, number)
@@ -97,12 +97,12 @@ def nth(number: int, fault: Fault, *, of: str | None = None) -> Plan:
 
 
 def either(*plans: Plan) -> Plan:
-    """The first fault that any of the plans has in mind."""
+    """Return a plan that uses the first fault of any of these plans."""
     return lambda call: next((fault for plan in plans if (fault := plan(call)) is not None), None)
 
 
 class _FaultGate:
-    """Counts calls, asks the plan, and remembers whether the caller is dead."""
+    """Counts calls, applies the plan, and remembers the death of the caller."""
 
     def __init__(self, plan: Plan, clock: Clock) -> None:
         self.plan = plan
@@ -134,40 +134,39 @@ class _FaultGate:
         self._counts[name] += 1
         fault = self.plan(Call(name, len(self.calls), self._counts[name]))
         if fault is not None and fault.kind is _FaultKind.FAIL:
-            raise StoreUnavailable(f"{name} failed on purpose; nothing was done")
-        if fault is not None and fault.kind is _FaultKind.CRASH_BEFORE:
-            self._crash(fault)
+            raise StoreUnavailable(f"{name} failed on purpose; it was not executed")
+        self._crash_if(fault, _FaultKind.CRASH_BEFORE)
         return fault
 
     def _check_after(self, name: str, fault: Fault | None) -> None:
-        if self.dead is not None:  # it died elsewhere while this call was under way
+        if self.dead is not None:  # the caller died in another call while this one was under way
             raise self.dead
         if fault is not None and fault.kind is _FaultKind.LOSE:
-            raise StoreUnavailable(f"the reply of {name} was lost on purpose; everything was done")
-        if fault is not None and fault.kind is _FaultKind.CRASH_AFTER:
-            self._crash(fault)
+            raise StoreUnavailable(f"the reply of {name} was lost on purpose; it was executed")
+        self._crash_if(fault, _FaultKind.CRASH_AFTER)
 
-    def _crash(self, fault: Fault) -> None:
-        self.dead = fault.error or SystemExit("crashed on purpose")
-        raise self.dead
+    def _crash_if(self, fault: Fault | None, kind: _FaultKind) -> None:
+        if fault is not None and fault.kind is kind:
+            self.dead = fault.error or SystemExit("crashed on purpose")
+            raise self.dead
 
 
 class FaultyStore(Store, Protocol):
-    """A store around another one, with faults at the calls that the plan names. `plan` may be exchanged."""
+    """A proxy of a store with the faults of a plan. `plan` can be replaced."""
 
     plan: Plan
 
     @property
     def calls(self) -> list[str]:
-        """The names of all calls made so far, in order."""
+        """The names of all calls so far, in order."""
 
     @property
     def dead(self) -> bool:
-        """True once a crash was injected: nothing reaches the inner store any more."""
+        """True after an injected crash: no call reaches the inner store any more."""
 
 
 def inject_faults(inner: Store, plan: Plan = no_faults, *, clock: Clock | None = None) -> FaultyStore:
-    """Wrap a store so that its calls fail as planned."""
+    """Return a proxy of a store whose calls fail as planned."""
     return cast(FaultyStore, _Proxy(inner, _FaultGate(plan, clock or SystemClock()), Store))
 
 
@@ -181,7 +180,7 @@ _UNCOUNTED_CALLS = frozenset({"close", "changed"})  # calls that a plan neither 
 
 
 class _Proxy:
-    """The store, or one of its groups of calls, whose calls are named with the group in front."""
+    """The proxy of a store, or of one group of its calls; the names of those begin with the group."""
 
     def __init__(self, inner: Any, gate: _FaultGate, port: type[Any], group: str = "") -> None:
         self._inner = inner
@@ -228,7 +227,7 @@ class _Proxy:
 
 
 class _FaultyLease:
-    """A lease whose beats are calls named `lease.beat`."""
+    """A lease connection whose heartbeats are calls named `lease.beat`."""
 
     def __init__(self, inner: LeaseConnection, gate: _FaultGate) -> None:
         self._inner = inner
@@ -242,7 +241,7 @@ class _FaultyLease:
 
 
 class _FaultyTransaction:
-    """A transaction whose calls are named `transaction.execute` and so on. A death undoes it."""
+    """A transaction whose calls are named `transaction.execute` and so on. A death rolls it back."""
 
     def __init__(self, inner: Transaction, gate: _FaultGate) -> None:
         self._inner = inner
@@ -255,7 +254,7 @@ class _FaultyTransaction:
             try:
                 return await self._gate.call(f"transaction.{name}", lambda: found(*args, **kwargs))
             finally:
-                # A store undoes by itself what a lost connection left open.
+                # A real store rolls back the open transaction of a lost connection by itself.
                 if name == "rollback" or self._gate.dead is not None:
                     await self._inner.rollback()
 

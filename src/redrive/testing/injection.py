@@ -1,16 +1,16 @@
-"""Making steps fail on purpose.
+"""Injected faults: steps that fail on purpose.
 
     with faults(step="charge", fail=[TimeoutError, Http(429, retry_after=30), Crash]):
         run = await e.run(fulfil, order)
 
-The first call of `charge` times out, the second is told to come back in 30 seconds, during the third
-the worker dies; from the fourth on, the real function is called.
+The first call of `charge` times out, the second gets the status 429 with a `Retry-After` of 30 seconds, and the worker
+dies during the third. From the fourth call on, the real function is called.
 
-    TimeoutError, ValueError("no")     the step raises it: a class, or an instance of your own
-    Http(503)                          the step raises what an HTTP client would
+    TimeoutError, ValueError("no")     the step raises this exception: a class, or an instance
+    Http(503)                          the step raises an error like that of an HTTP client
     Crash                              the worker is killed, as by SIGKILL, and another takes over
-    Hang                               the step does not come back until its timeout cancels it
-    Ok (or None)                       this call goes through
+    Hang                               the step does not return until its timeout cancels it
+    Ok (or None)                       the real function is called
 """
 
 from __future__ import annotations
@@ -29,28 +29,26 @@ from redrive.errors import ConfigurationError, RunDetached
 from redrive.testing.clock import VirtualClock
 from redrive.worker.attempt import Attempt
 
-# -- Making steps fail on purpose ------------------------------------------------------------------------
-
 
 class Crash(BaseException):
-    """The worker dies here, as if it were killed: nothing is given back, nothing more is recorded.
+    """The death of the worker, as by SIGKILL: it gives nothing back and records nothing more.
 
-    It is a BaseException so that no `except Exception` on the way survives its own death.
+    A BaseException, so that `except Exception` in the code under test does not stop it.
     """
 
 
 class Hang:
-    """The call does not come back. The step's timeout ends it, when time is moved that far."""
+    """A call that does not return. The timeout of the step ends it, when time is moved that far."""
 
 
 class Ok:
-    """The call goes through."""
+    """A call without a fault."""
 
 
 class Http(Exception):
-    """What an HTTP client raises for a bad answer: it is classified by its status and headers.
+    """An error of an HTTP client, classified by its status and headers.
 
-    `retry_after` becomes the `Retry-After` header: seconds, or the text of a date.
+    `retry_after` becomes the `Retry-After` header: seconds, or a date.
     """
 
     def __init__(
@@ -70,7 +68,7 @@ class Http(Exception):
 
 
 StepFault: TypeAlias = "type[BaseException] | BaseException | type[Hang] | type[Ok] | Hang | Ok | None"
-"""What may stand in `fail=[...]`."""
+"""A value in `fail=[...]`."""
 
 _MESSAGE: Final = "injected by redrive.testing.injection"
 _active_contexts: list[faults] = []
@@ -78,7 +76,7 @@ _active_contexts: list[faults] = []
 
 @dataclass(frozen=True, slots=True)
 class InjectedFault:
-    """The fault that one call meets. `after`: the real function is called first, and its result lost."""
+    """The fault at one call. `after`: the real function is called first, and its result is lost."""
 
     fault: StepFault
     after: bool
@@ -97,14 +95,14 @@ class InjectedFault:
 
 
 class faults:
-    """Make the calls of one step fail, one fault for each call; afterwards the real function is called.
+    """Makes the calls of one step fail, one fault for each call; afterwards the real function is called.
 
-    `step` and `workflow` are names or the registered functions themselves; without `workflow` the step
-    is meant wherever it is called. `at="after"` calls the real function first and loses its result: the
-    payment was made, but the answer never came. Contexts may be nested; the innermost is asked first.
+    - `step`, `workflow`: names, or the decorated functions. Without `workflow`, calls from all workflows fail.
+    - `fail`: the faults, in the order of the calls.
+    - `at`: "after" calls the real function first and loses its result: the payment was made, but no reply came.
+    - `strict`: raise an AssertionError if the context ends with unused faults, because the test did not test them.
 
-    A fault that never happened proves nothing, so leaving the context with faults unused raises an
-    AssertionError that names them, unless `strict=False`.
+    Contexts can be nested; the innermost one with a fault for the step is used.
     """
 
     def __init__(
@@ -120,7 +118,9 @@ class faults:
             raise ConfigurationError(f'at is "before" or "after" the real function, not {at!r}')
         self.step = registered_name(step, "step")
         self.workflow = None if workflow is None else registered_name(workflow, "workflow")
-        self.left: list[StepFault] = [_check_fault(fault) for fault in fail]
+        self.left: list[StepFault] = list(fail)
+        for fault in self.left:
+            _check_fault(fault)
         self.fired: list[StepFault] = []
         self.calls = 0
         self._after = at == "after"
@@ -135,10 +135,16 @@ class faults:
     ) -> None:
         _active_contexts.remove(self)
         if kind is None and self._strict and self.left:
-            raise AssertionError(self._describe_unused())
+            unused = ", ".join(fault.__name__ if isinstance(fault, type) else repr(fault) for fault in self.left)
+            where = f"step {self.step!r}" + (f" of workflow {self.workflow!r}" if self.workflow else "")
+            times = {0: "was never called", 1: "was called once"}.get(self.calls, f"was called {self.calls} times")
+            raise AssertionError(
+                f"{len(self.left)} of {len(self.left) + len(self.fired)} faults never happened: {unused}. Meanwhile "
+                f"{where} {times}; let time pass (e.advance) until it is called again, or take the faults out"
+            )
 
     def take(self, step: str, workflow: str) -> InjectedFault | None:
-        """The fault for a call that begins now, if it is meant."""
+        """Return the fault for a call that begins now, or None."""
         if step != self.step or self.workflow not in (None, workflow):
             return None
         self.calls += 1
@@ -148,45 +154,32 @@ class faults:
         self.fired.append(fault)
         return InjectedFault(fault, self._after)
 
-    def _describe_unused(self) -> str:
-        names = ", ".join(_fault_name(fault) for fault in self.left)
-        total = len(self.left) + len(self.fired)
-        where = f"step {self.step!r}" + (f" of workflow {self.workflow!r}" if self.workflow else "")
-        times = {0: "was never called", 1: "was called once"}.get(self.calls, f"was called {self.calls} times")
-        return (
-            f"{len(self.left)} of {total} faults never happened: {names}. Meanwhile {where} {times}; "
-            "let time pass (e.advance) until it is called again, or take the faults out"
-        )
-
 
 def next_fault(step: str, workflow: str) -> InjectedFault | None:
-    """What the call of a step that begins now meets; None lets it through."""
+    """Return the fault for the call of a step that begins now, or None."""
     for context in reversed(_active_contexts):
         found = context.take(step, workflow)
         if found is not None:
-            through = found.fault is None or found.fault is Ok or isinstance(found.fault, Ok)
-            return None if through else found
+            return None if found.fault in (None, Ok) or isinstance(found.fault, Ok) else found
     return None
 
 
 def registered_name(thing: Any, kind: str) -> str:
-    """The name of a registered step or workflow, given by name or as the function itself."""
+    """Return the name of a step or workflow, given by name or as the decorated function."""
     name = thing if isinstance(thing, str) else getattr(thing, "name", None)
     if not isinstance(name, str):
-        raise ConfigurationError(f"{thing!r} is no {kind}: give its name, or the decorated function")
+        raise ConfigurationError(f"{thing!r} is not a {kind}: give its name, or the decorated function")
     return name
 
 
-def _check_fault(fault: StepFault) -> StepFault:
-    if fault is None or fault in (Hang, Ok) or isinstance(fault, Hang | Ok | BaseException):
-        return fault
-    if isinstance(fault, type) and issubclass(fault, BaseException):
-        if fault is not Crash:
-            _make_error(fault)
-        return fault
-    raise ConfigurationError(
-        f"{fault!r} is no fault: give an exception class or instance, Http(...), Crash, Hang or Ok"
-    )
+def _check_fault(fault: StepFault) -> None:
+    if fault in (None, Hang, Ok, Crash) or isinstance(fault, Hang | Ok | BaseException):
+        return
+    if not isinstance(fault, type) or not issubclass(fault, BaseException):
+        raise ConfigurationError(
+            f"{fault!r} is not a fault: give an exception class or instance, Http(...), Crash, Hang or Ok"
+        )
+    _make_error(fault)
 
 
 def _make_error(kind: Any) -> BaseException:
@@ -199,24 +192,17 @@ def _make_error(kind: Any) -> BaseException:
     return error
 
 
-def _fault_name(fault: StepFault) -> str:
-    return fault.__name__ if isinstance(fault, type) else repr(fault)
-
-
-# -- What stands around the body of every step in a test: it counts calls and lets faults strike ---------
-
-
 CallCounts = Counter[tuple[str, str, str]]
-"""How often bodies were really called, by run, step and journal key."""
+"""Numbers of calls of step bodies, by run, step and journal key."""
 
 FaultSource = Callable[[str, str], InjectedFault | None]
-"""What the call of a step of a workflow meets that begins now, by their names."""
+"""Returns the fault for a call that begins now, by the names of the step and the workflow."""
 
 
 class StepBodies:
-    """The bodies of the steps that one worker executes.
+    """Wrappers around the bodies of all steps that one worker executes: they count calls and apply faults.
 
-    `killed` is True once a fault was the death of the worker.
+    `killed` is True after a fault killed the worker.
     """
 
     def __init__(self, app: Redrive, clock: VirtualClock, calls: CallCounts, faults: FaultSource) -> None:
@@ -230,8 +216,8 @@ class StepBodies:
         self._loop = asyncio.get_running_loop()
         self._over = threading.Event()
 
-    def around(self, attempt: Attempt, call: Callable[[], Any]) -> Callable[[], Any]:
-        """The body, with the fault that this call meets."""
+    def wrap(self, attempt: Attempt, call: Callable[[], Any]) -> Callable[[], Any]:
+        """Return the body with the fault for this call."""
         self._begun[attempt] = asyncio.current_task()
         fault = self._faults(attempt.step, attempt.execution.claimed.workflow)
         if self._steps[attempt.step].is_async:
@@ -239,7 +225,7 @@ class StepBodies:
         return functools.partial(self._call_in_thread, attempt, fault, call)
 
     def executing(self) -> set[Attempt]:
-        """The attempts whose bodies are under way, without those that hang or sleep on the test's clock."""
+        """Return the attempts whose bodies are under way, without those that hang or sleep on the virtual clock."""
         for attempt in [attempt for attempt in self._begun if attempt.over or attempt.execution.dead]:
             del self._begun[attempt]
         return {
@@ -248,8 +234,8 @@ class StepBodies:
             if attempt not in self._stopped and not (task is not None and self._clock.waits(task))
         }
 
-    def release(self) -> None:
-        """The worker is gone: let go of threads that hang."""
+    def release_threads(self) -> None:
+        """End threads that hang on purpose, after the worker has ended."""
         self._over.set()
 
     async def _call(self, attempt: Attempt, fault: InjectedFault | None, call: Callable[[], Any]) -> Any:
@@ -266,8 +252,8 @@ class StepBodies:
             raise fault.error
         if fault.after and not fault.kills and self._steps[attempt.step].options.transactional:
             raise ConfigurationError(
-                f"step {attempt.step!r} is transactional: were it to hang after its statements, nobody could "
-                'use the store in memory; use at="before"'
+                f"step {attempt.step!r} is transactional: if it hangs after its statements, its transaction blocks the "
+                'store in memory; use at="before"'
             )
         self._stop_attempt(attempt, fault)
         await self._loop.create_future()
@@ -282,11 +268,10 @@ class StepBodies:
         return value
 
     def _apply_fault_in_thread(self, attempt: Attempt, fault: InjectedFault) -> None:
-        """A thread cannot be ended: one that hangs does so until its worker is gone."""
         if fault.error is not None:
             raise fault.error
         self._loop.call_soon_threadsafe(self._stop_attempt, attempt, fault)
-        self._over.wait()
+        self._over.wait()  # a thread cannot be cancelled, so it hangs until its worker has ended
         raise RunDetached
 
     def _stop_attempt(self, attempt: Attempt, fault: InjectedFault) -> None:

@@ -4,7 +4,7 @@
         async with redrive_engine(app) as e:
             ...
 
-It is loaded with pytest wherever redrive is installed, so it imports nothing before it is used.
+Pytest loads it wherever redrive is installed, so it imports the engine only when the fixture is used.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let the seed of all engines be chosen for one session."""
+    """Add the option `--redrive-seed`."""
     parser.getgroup("redrive").addoption(
         "--redrive-seed", type=int, default=0, help="the seed of every engine from the fixture redrive_engine"
     )
@@ -30,7 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def redrive_engine(request: pytest.FixtureRequest) -> Callable[..., AbstractAsyncContextManager[Engine]]:
-    """`redrive.testing.driver`, with the seed of this session (`pytest --redrive-seed=7`)."""
+    """Return `redrive.testing.engine` with the seed of this session (`pytest --redrive-seed=7`)."""
     from redrive.testing.driver import engine
 
     return functools.partial(engine, seed=request.config.getoption("--redrive-seed"))

@@ -1,7 +1,6 @@
-"""One worker from its birth to its end, with the chores of its process.
+"""A worker in a test, with the chores of its process.
 
-It sees the store through a line of its own, which dies with it: whatever code of a killed worker is
-still unwinding, nothing of it reaches the store.
+It uses the store through a proxy that dies with it: code of a killed worker that still unwinds cannot reach the store.
 """
 
 from __future__ import annotations
@@ -13,11 +12,10 @@ from typing import Any, cast
 
 from redrive.app import Redrive
 from redrive.app.runtime import Runtime
-from redrive.chores import GroupAggregator, Relay
+from redrive.chores import GroupAggregator
 from redrive.clock import MICROS
-from redrive.core.outbox import SinkLease
 from redrive.core.states import EXECUTED_KINDS, FINAL_RUN_STATUSES, StepStatus
-from redrive.core.transitions import EntryWrite, Transition, TransitionResult
+from redrive.core.transitions import Transition, TransitionResult
 from redrive.errors import StoreError
 from redrive.store.port import Store
 from redrive.store.workers import ClaimRequest, ClaimResult
@@ -29,42 +27,174 @@ from redrive.worker.execution import Execution
 from redrive.worker.lease import Lease
 from redrive.worker.worker import Worker
 
-# -- What still goes on in a worker: how a test that moves time knows that everything waits for it -------
+_PURGE_INTERVAL = 3600 * MICROS
+_DYING_CYCLES = 20  # of the event loop, between a fatal fault in a step and the death of the worker
+
+
+class SimulatedWorker:
+    """A worker and its chores without a thread, a loop or polling: the test drives both."""
+
+    worker: Worker
+
+    def __init__(
+        self, app: Redrive, store: Store, clock: VirtualClock, plan: Plan, bodies: StepBodies, *, schedules: bool = True
+    ) -> None:
+        self.bodies = bodies
+        self._beat_done = self._chores_done = True
+        self._lost_lease: Lease | None = None
+        self._clock = clock
+        self._store = inject_faults(store, plan, clock=clock)
+        self.observer = StoreObserver(self._store)
+        self._aggregator = GroupAggregator(self._store)
+        self._purged_at = clock.now()
+        self._schedules = schedules
+        self._chores: asyncio.Task[None] | None = None
+        self._cycles_left = _DYING_CYCLES
+
+    async def start(self, runtime: Runtime) -> None:
+        """Start the worker. Raises Crash if it dies at once."""
+        store = cast(Store, self.observer)
+        self._runtime = runtime
+        self._reaper = runtime.new_reaper(self._store)
+        self._bulk_worker = runtime.new_bulk_worker(store)
+        self._circuit_updater = runtime.new_circuit_updater(store)
+        self._scheduler = runtime.new_scheduler(self._store) if self._schedules else None
+        self._notification_chore = runtime.new_notification_chore(store)
+        self._purger = runtime.new_purger(self._store)
+        self.worker = await runtime.work(automatic=False, store=store, wrap_step=self.bodies.wrap)
+
+    async def kill(self) -> None:
+        """End the worker as SIGKILL would."""
+        self._store.plan = lambda call: crash_before(Crash())
+        await self.worker.kill()
+        await self._runtime.stop_relays(in_order=False)
+        await self.clean_up()
+
+    async def clean_up(self) -> None:
+        """End the chores of a worker that has ended, and threads that hang on purpose."""
+        self.bodies.release_threads()
+        if self._chores is not None:
+            self._chores.cancel()
+            await asyncio.wait([self._chores])
+
+    def is_dead(self) -> bool:
+        """Return True if the store proxy is dead, or a step killed the worker some cycles ago.
+
+        The cycles give the worker time to record that the step began, as it would before a real death.
+        """
+        self._cycles_left -= self.bodies.killed
+        return self._store.dead or self._cycles_left <= 0
+
+    @property
+    def has_pending_work(self) -> bool:
+        """True if the next heartbeat or the next chores, a second from now, will have something to do."""
+        return not (self._beat_done and self._chores_done)
+
+    @property
+    def next_bulk_at(self) -> int | None:
+        """The time at which the rate limit of a bulk operation allows more of it."""
+        return self._bulk_worker.next_at
+
+    def activities(self) -> Iterator[Activity]:
+        """Yield everything that is under way without time being moved."""
+        yield from list_activities(self.worker, self._clock, self.bodies.executing())
+        if self.bodies.killed:
+            yield Activity("the worker is dying")
+        if self._chores is not None and not self._chores.done() and not self._clock.waits(self._chores):
+            yield Activity("chores are being done")
+        for relay in self._runtime.relays:
+            waits = bool(relay.tasks) and all(self._clock.waits(task) for task in relay.tasks)
+            if not relay.is_idle and not waits:
+                yield Activity("messages are being delivered")
+
+    def describe_call(self, call: str) -> str:
+        """Describe the store call that is under way; return "" if nothing is known about it."""
+        if call == "apply":
+            return self.observer.latest_apply
+        if call.startswith("transaction."):
+            names = [attempt.step for run in self.worker.executions for attempt in run.open.values()]
+            return " and ".join(f"step {name!r} was under way" for name in dict.fromkeys(names))
+        return ""
+
+    def beat(self) -> None:
+        """Renew the lease and handle the reply, as a thread does every second in production."""
+        lease = self.worker.lease
+        if lease is self._lost_lease or lease.is_over:
+            return  # the worker enlists again and gets another lease, or it retires
+        try:
+            beat = lease.renew_once()
+        except Crash:
+            return  # `is_dead` reports it
+        self._beat_done = beat is not None
+        if beat is None:
+            return
+        self._lost_lease = None if beat.alive else lease
+        self.worker.on_heartbeat(beat)
+        # The worker gives back a run that it does not know after the second heartbeat that names the run.
+        self._beat_done = beat.held <= {run.claimed.id for run in self.worker.executions}
+        self.worker.wakeup.notify()  # in production, polling makes the worker look for work
+        self._runtime.wake_all_relays()
+
+    def begin_chores(self) -> None:
+        """Start the chores, unless they are under way."""
+        if self._chores is None or self._chores.done():
+            self._chores = asyncio.create_task(self._do_chores(), name="redrive chores")
+
+    async def _do_chores(self) -> None:
+        try:
+            reaped = await self._reaper.run_once()
+            await self._aggregator.run_once()
+            decided = await self._bulk_worker.run_once() + await self._circuit_updater.run_once()
+            await self._notification_chore.run_once()
+            if self._scheduler is not None:
+                await self._scheduler.run_once()
+            if self._clock.now() - self._purged_at >= _PURGE_INTERVAL:
+                self._purged_at = self._clock.now()
+                await self._purger.run_once()
+        except (StoreError, Crash):
+            self._chores_done = False  # they are repeated a second later; `is_dead` reports a death
+            return
+        self._chores_done = True
+        if reaped or decided:
+            self.worker.wakeup.notify()
+
+
+# -- activities ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """Something that goes on. `perhaps`: it may as well be waiting for something that waits for time."""
+    """Something under way. `may_be_waiting`: it may depend on something that waits for time to pass."""
 
     what: str
     may_be_waiting: bool = False
 
 
 def list_activities(worker: Worker, clock: VirtualClock, executing: Collection[Attempt]) -> Iterator[Activity]:
-    """All that goes on in a worker without time being moved; `executing` are the attempts under way."""
-    committer, claiming = worker.services[0], worker.services[-1]
+    """Yield everything under way in a worker without time being moved; `executing` are the running attempts."""
+    committer, claimer = worker.services[0], worker.services[-1]
     for service in worker.services:
         if service.done() or clock.waits(service):
             continue
         if service is committer:
             if not worker.committer.idle:
                 yield Activity("outcomes are being recorded")
-        elif service is claiming:
+        elif service is claimer:
             if worker.is_claiming:
                 yield Activity("runs are being claimed")
-        elif not clock.waits(committer):  # for which it waits, if that waits for the store
-            yield Activity("the worker is putting things in order")
+        elif not clock.waits(committer):  # other services wait for the committer while it waits for the store
+            yield Activity("a service of the worker is busy")
     if any(not task.done() and not clock.waits(task) for task in worker.circuits.tasks):
-        yield Activity("a circuit is being weighed")
+        yield Activity("a circuit is being evaluated")
     if worker.circuits.asking:
-        yield Activity("the store is asked for a permit", may_be_waiting=True)  # or does not answer for a while
+        # The store may also be unavailable, and the request may wait for its next try.
+        yield Activity("the store is asked for a permit", may_be_waiting=True)
     for execution in worker.executions:
         if not (execution.is_settling and clock.waits(committer)):
             yield from _list_run_activities(execution, clock)
     for attempt in executing:
-        yield Activity(
-            f"step {attempt.step!r} (attempt {attempt.attempt}) of {_describe_run(attempt.execution)} executes"
-        )
+        run = _describe_run(attempt.execution)
+        yield Activity(f"step {attempt.step!r} (attempt {attempt.attempt}) of {run} executes")
 
 
 def _describe_run(execution: Execution) -> str:
@@ -72,54 +202,49 @@ def _describe_run(execution: Execution) -> str:
 
 
 def _list_run_activities(execution: Execution, clock: VirtualClock) -> Iterator[Activity]:
+    run = _describe_run(execution)
     if execution.order.is_checking:
-        yield Activity(f"{_describe_run(execution)} executes")
+        yield Activity(f"{run} executes")
     if execution.waits.asleep or execution.ending or execution.dead:
         return
     if execution.requests.is_starting:
-        yield Activity(f"{_describe_run(execution)} starts another run")
+        yield Activity(f"{run} starts another run")
     for task, branch in execution.order.branches.items():
         if task.done() or branch.busy or clock.waits(task):
             continue
-        if _is_runnable(task) and not branch.threaded:
-            yield Activity(f"{_describe_run(execution)} executes")
+        awaited: asyncio.Future[object] | None = getattr(task, "_fut_waiter", None)
+        is_runnable = awaited is None or awaited.done()
+        if is_runnable and not branch.threaded:
+            yield Activity(f"{run} executes")
         elif not branch.live_children:
             # It may wait for another branch (a lock, a queue) that waits for time, or for the real world.
             waits_for_time = bool(execution.open_steps())
-            yield Activity(
-                f"{_describe_run(execution)} waits for something that is no step", may_be_waiting=waits_for_time
-            )
+            yield Activity(f"{run} waits for something outside of its steps", may_be_waiting=waits_for_time)
 
 
-def _is_runnable(task: asyncio.Future[object]) -> bool:
-    waits_for: asyncio.Future[object] | None = getattr(task, "_fut_waiter", None)
-    return waits_for is None or waits_for.done()
-
-
-# -- What a worker is about to record, in words: so that a failing test can say where it went wrong ------
+# -- store calls ---------------------------------------------------------------------------------------------
 
 
 class StoreObserver:
-    """Stands in front of a store: what is the latest `apply` about, and which claims brought nothing?"""
+    """A proxy of a store that describes the latest `apply` and numbers the claims without a run."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._claims = 0
-        self.about = ""
+        self.latest_apply = ""
         self.empty_claims: set[int] = set()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def apply(
-        self, transitions: Sequence[Transition], *, worker: int | None = None, carriers: Sequence[SinkLease] = ()
-    ) -> list[TransitionResult]:
-        """Write them, knowing what they are."""
-        self.about = describe_transitions(transitions)
-        return await self._store.apply(transitions, worker=worker, carriers=carriers)
+    async def apply(self, transitions: Sequence[Transition], **options: Any) -> list[TransitionResult]:
+        """Describe the transitions, then apply them."""
+        texts = dict.fromkeys(text for transition in transitions for text in _describe_transition(transition))
+        self.latest_apply = " and ".join(list(texts)[:3])
+        return await self._store.apply(transitions, **options)
 
     async def claim(self, claim: ClaimRequest) -> ClaimResult:
-        """Claim, and note whether that brought anything."""
+        """Claim runs, and note the number of a claim that got none."""
         self._claims += 1
         number = self._claims
         claims = await self._store.claim(claim)
@@ -128,164 +253,22 @@ class StoreObserver:
         return claims
 
 
-def describe_transitions(transitions: Sequence[Transition]) -> str:
-    """What these transitions record, the first few of them."""
-    said = dict.fromkeys(words for transition in transitions for words in _describe_transition(transition))
-    return " and ".join(list(said)[:3])
-
-
 def _describe_transition(transition: Transition) -> list[str]:
     change = transition.change
     if change is not None and change.status in FINAL_RUN_STATUSES:
         return [f"the run ended as {change.status}"]
-    said = [_describe_entry(entry) for entry in transition.entries]
+    texts = []
+    for entry in transition.entries:
+        what = f"step {entry.name!r}" if entry.kind in EXECUTED_KINDS else f"{entry.name!r}"
+        match entry.status:
+            case StepStatus.RUNNING:
+                texts.append(f"{what} began")
+            case StepStatus.RETRYING:
+                texts.append(f"the next attempt of {what} was being scheduled")
+            case StepStatus.SUCCESS:
+                texts.append(f"{what} was being recorded")
+            case _:
+                texts.append(f"{what} was being recorded as {entry.status}")
     if change is not None and change.release:
-        said.append("the run was put down")
-    return said or ["the run's state changed"]
-
-
-def _describe_entry(entry: EntryWrite) -> str:
-    what = f"step {entry.name!r}" if entry.kind in EXECUTED_KINDS else f"{entry.name!r}"
-    match entry.status:
-        case StepStatus.RUNNING:
-            return f"{what} began"
-        case StepStatus.RETRYING:
-            return f"the next attempt of {what} was being scheduled"
-        case StepStatus.SUCCESS:
-            return f"{what} was being recorded"
-        case _:
-            return f"{what} was being recorded as {entry.status}"
-
-
-# -- One worker from its birth to its end, with the chores of its process --------------------------------
-
-
-_PURGE_EVERY = 3600 * MICROS
-_LAST_LOOP_CYCLES = 20  # of the loop, between a deadly fault in a step and death
-
-
-class SimulatedWorker:
-    """A worker and its chores, which do nothing by themselves: no thread, no loop, no polling."""
-
-    worker: Worker
-
-    def __init__(
-        self, app: Redrive, store: Store, clock: VirtualClock, plan: Plan, bodies: StepBodies, *, schedules: bool = True
-    ) -> None:
-        self.bodies = bodies
-        self._heard = self._reaped = True
-        self._lost: Lease | None = None
-        self._clock = clock
-        self._line = inject_faults(store, plan, clock=clock)
-        self.witness = StoreObserver(self._line)
-        self._folder = GroupAggregator(self._line)
-        self._purged_at = clock.now()
-        self._schedules = schedules
-        self._chores: asyncio.Task[None] | None = None
-        self._last_turns = _LAST_LOOP_CYCLES
-
-    async def begin(self, runtime: Runtime) -> None:
-        """Start the worker. Raises Crash if it dies at once."""
-        store = cast(Store, self.witness)
-        self._runtime = runtime
-        self._reaper = runtime.new_reaper(self._line)
-        self._set_worker = runtime.new_bulk_worker(store)
-        self._releaser = runtime.new_circuit_updater(store)
-        self._scheduler = runtime.new_scheduler(self._line) if self._schedules else None
-        self._notifying = runtime.new_notification_chore(store)
-        self._purger = runtime.new_purger(self._line)
-        self.worker = await runtime.work(automatic=False, store=store, wrap_step=self.bodies.around)
-
-    async def kill(self) -> None:
-        """End it as SIGKILL would."""
-        self._line.plan = lambda call: crash_before(Crash())
-        await self.worker.kill()
-        await self._runtime.stop_relays(in_order=False)
-        await self.mourn()
-
-    async def mourn(self) -> None:
-        """The worker ended: so do its chores, and threads that hang on purpose."""
-        self.bodies.release()
-        if self._chores is not None:
-            self._chores.cancel()
-            await asyncio.wait([self._chores])
-
-    def is_dead(self) -> bool:
-        """True if its line was cut, or a step killed it (then it has some turns to record that it began)."""
-        self._last_turns -= self.bodies.killed
-        return self._line.dead or self._last_turns <= 0
-
-    @property
-    def has_pending_work(self) -> bool:
-        """True if the next heartbeat or the next chores, a second from now, will have something to do."""
-        return not (self._heard and self._reaped)
-
-    def doings(self) -> Iterator[Activity]:
-        """What goes on in it although time stands still."""
-        yield from list_activities(self.worker, self._clock, self.bodies.executing())
-        if self.bodies.killed:
-            yield Activity("the worker is dying")
-        if self._chores is not None and not self._chores.done() and not self._clock.waits(self._chores):
-            yield Activity("chores are being done")
-        if not all(self._is_relay_idle(relay) for relay in self._runtime.relays):
-            yield Activity("messages are being delivered")
-
-    def _is_relay_idle(self, relay: Relay) -> bool:
-        """True if a relay has nothing to do before time is moved."""
-        return relay.is_idle or (bool(relay.tasks) and all(self._clock.waits(task) for task in relay.tasks))
-
-    def about(self, call: str) -> str:
-        """What the store call under way is about, in words; "" if there is no telling."""
-        if call == "apply":
-            return self.witness.about
-        if call.startswith("transaction."):
-            names = [attempt.step for run in self.worker.executions for attempt in run.open.values()]
-            return " and ".join(f"step {name!r} was under way" for name in dict.fromkeys(names))
-        return ""
-
-    def beat(self) -> None:
-        """Renew the lease and hear what the store says, as a thread does in production every second."""
-        lease = self.worker.lease
-        if lease is self._lost or lease.is_over:
-            return  # the worker enlists anew, and will have another; or it retires
-        try:
-            beat = lease.renew_once()
-        except Crash:
-            return  # it shows in `is_dead`
-        self._heard = beat is not None
-        if beat is None:
-            return
-        self._lost = None if beat.alive else lease
-        self.worker.on_heartbeat(beat)
-        # The worker gives back what it does not know after it heard of it twice.
-        self._heard = beat.held <= {run.claimed.id for run in self.worker.executions}
-        self.worker.wakeup.notify()  # and look for work, which polling does in production
-        self._runtime.wake_all_relays()
-
-    @property
-    def next_bulk_at(self) -> int | None:
-        """When a decision on many letters may go on that waits for its rate."""
-        return self._set_worker.next_at
-
-    def begin_chores(self) -> None:
-        """Reap and purge, unless that is under way."""
-        if self._chores is None or self._chores.done():
-            self._chores = asyncio.create_task(self._do_chores(), name="redrive chores")
-
-    async def _do_chores(self) -> None:
-        try:
-            reaped = await self._reaper.run_once()
-            await self._folder.run_once()
-            decided = await self._set_worker.run_once() + await self._releaser.run_once()
-            await self._notifying.run_once()
-            if self._scheduler is not None:
-                await self._scheduler.run_once()
-            if self._clock.now() - self._purged_at >= _PURGE_EVERY:
-                self._purged_at = self._clock.now()
-                await self._purger.run_once()
-        except (StoreError, Crash):
-            self._reaped = False  # put off until the next time; a death shows in `is_dead`
-            return
-        self._reaped = True
-        if reaped or decided:
-            self.worker.wakeup.notify()
+        texts.append("the run was released")
+    return texts or ["the run's state changed"]

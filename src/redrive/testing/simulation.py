@@ -1,14 +1,14 @@
-"""Time and workers in a test: what happens when time is moved, and when a worker dies.
+"""Time and workers in a test: the consequences of moving time, and of the death of a worker.
 
-calm        wait until everything waits for time to pass; a worker that died is replaced
-jump        make it later · renew the lease · what is due happens · chores · calm
-walk        jump to each due moment in turn
+wait_until_idle   wait until everything waits for time to pass; replace a worker that died
+jump_to           move time, renew the lease, fire due timers, do chores, wait until idle
+advance_to        jump to each due moment in turn
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from redrive.app import Redrive
@@ -28,16 +28,16 @@ from redrive.testing.injection import CallCounts, Crash, FaultSource, StepBodies
 from redrive.testing.simulated_worker import Activity, SimulatedWorker
 
 T = TypeVar("T")
-_IDLE_CYCLES = 10  # turns of the loop without news after which nothing more will come by itself
-_QUICK_CYCLES = 100  # turns before real time is given to what goes on
-_FOREIGN_PATIENCE = 0.02  # real seconds for a branch that may wait for another branch, or for the world
+_IDLE_CYCLES = 10  # cycles of the event loop without activity, after which no activity will begin by itself
+_QUICK_CYCLES = 100  # cycles before activities get real time
+_FOREIGN_PATIENCE = 0.02  # real seconds for a branch that may wait for another branch, or for the real world
 _MAX_DEATHS = 200
-_REAPER_MARGIN = MICROS + 1  # the head start that the reaper gives to workers, and then some
+_REAPER_MARGIN = MICROS + 1  # the reaper waits this long after a deadline, to let workers act first
 _UNFINISHED = tuple(status for status in RunStatus if status not in FINAL_RUN_STATUSES)
 
 
 class Simulation:
-    """A store, a clock and the worker that is alive."""
+    """A store, a clock, and the worker that is alive."""
 
     def __init__(
         self,
@@ -58,21 +58,21 @@ class Simulation:
         self._app = app
         self._plan = plan
         self._faults = faults
-        self._planned = collect_schedules(app) if schedules else []
+        self._schedules = collect_schedules(app) if schedules else []
         self._runtime = Runtime(app, store, clock)
-        self._life: SimulatedWorker | None = None
-        self._graves: list[int] = []
+        self._alive: SimulatedWorker | None = None
+        self._dead_leases: list[int] = []  # the ends of the leases of dead workers, which still hold runs
 
     @property
     def simulated_worker(self) -> SimulatedWorker:
         """The worker that is alive now."""
-        if self._life is None:
+        if self._alive is None:
             raise ConfigurationError("this engine is not open; use `async with engine(app) as e`")
-        return self._life
+        return self._alive
 
-    def about(self, call: str) -> str:
-        """What the worker's store call that is under way is about, in words."""
-        return "" if self._life is None else self._life.about(call)
+    def describe_call(self, call: str) -> str:
+        """Describe the store call that the worker makes now; return "" if nothing is known about it."""
+        return "" if self._alive is None else self._alive.describe_call(call)
 
     # -- opening and closing ---------------------------------------------------------------------------
 
@@ -86,15 +86,15 @@ class Simulation:
             raise
 
     async def close(self, *, in_order: bool) -> None:
-        """Stop the worker, gracefully or not, and let go of the store."""
+        """Stop the worker, gracefully or not, and close the store."""
         try:
             if in_order:
-                await self._stop()
+                await self._stop_worker()
         except (TimeoutError, Crash):
-            pass  # then it is killed
+            pass  # then the worker is killed
         finally:
-            if self._life is not None:
-                await self._life.kill()
+            if self._alive is not None:
+                await self._alive.kill()
             await self._close_runtime()
 
     async def _close_runtime(self) -> None:
@@ -105,22 +105,21 @@ class Simulation:
     # -- workers ---------------------------------------------------------------------------------------
 
     async def restart(self) -> None:
-        """Stop the worker in good order and start another."""
-        await self.calm()
+        """Stop the worker gracefully and start another."""
+        await self.wait_until_idle()
         try:
-            await self._stop()
+            await self._stop_worker()
         except Crash:
-            await self.die()
+            await self.replace_worker()
         else:
             await self._start_worker()
-        await self.calm()
+        await self.wait_until_idle()
 
-    async def die(self) -> None:
-        """Kill the worker and start another. What the dead one held is free when its lease has passed."""
-        simulated_worker, self._life = self.simulated_worker, None
-        await simulated_worker.kill()
-        dead = simulated_worker.worker.id
-        self._graves += [row.lease_until + 1 for row in await self.store.workers() if row.id == dead]
+    async def replace_worker(self) -> None:
+        """Kill the worker and start another. Runs of the dead one are free when its lease has passed."""
+        dead, self._alive = self.simulated_worker, None
+        await dead.kill()
+        self._dead_leases += [row.lease_until + 1 for row in await self.store.workers() if row.id == dead.worker.id]
         self._count_death()
         await self._start_worker()
 
@@ -129,189 +128,176 @@ class Simulation:
         if self.deaths > _MAX_DEATHS:
             raise AssertionError(f"{_MAX_DEATHS} workers died in this test; its plan lets none live")
 
-    async def _stop(self) -> None:
-        simulated_worker = self.simulated_worker
-        await self._drive(simulated_worker.worker.stop())
+    async def _stop_worker(self) -> None:
+        stopping = self.simulated_worker
+        await self._drive(stopping.worker.stop())
         await self._drive(self._runtime.stop_relays())
-        self._life = None
-        await simulated_worker.mourn()
+        self._alive = None
+        await stopping.clean_up()
 
     async def _start_worker(self) -> None:
-        while True:
+        while self._alive is None:
             bodies = StepBodies(self._app, self.clock, self.calls, self._faults)
-            fires = bool(self._planned)
-            simulated_worker = SimulatedWorker(self._app, self.store, self.clock, self._plan, bodies, schedules=fires)
+            schedules = bool(self._schedules)
+            new = SimulatedWorker(self._app, self.store, self.clock, self._plan, bodies, schedules=schedules)
             try:
-                await self._drive(simulated_worker.begin(self._runtime))
+                await self._drive(new.start(self._runtime))
             except Crash:
                 self._count_death()
             else:
-                self._life = simulated_worker
-                return
+                self._alive = new
 
     # -- time ------------------------------------------------------------------------------------------
 
     async def settle(self) -> None:
-        """Let everything happen that is due; where a worker died, until its lease has passed."""
-        self.simulated_worker.beat()
-        await self.calm()
+        """Let everything happen that is due; if a worker died, move time until its lease has passed."""
+        await self.poll_again()
         self.simulated_worker.begin_chores()
-        await self.calm()
-        while self._graves:
-            await self.walk(max(self._graves))
+        await self.wait_until_idle()
+        while self._dead_leases:
+            await self.advance_to(max(self._dead_leases))
 
     async def poll_again(self) -> None:
-        """Let the worker look for work once more: it passes by what somebody holds at that moment."""
+        """Let the worker look for work once more: a claim skips runs that are locked at that moment."""
         self.simulated_worker.beat()
-        await self.calm()
+        await self.wait_until_idle()
 
-    async def walk(self, to: int) -> None:
-        """Go to each moment at which something is due, in order, up to this one."""
-        while (moment := await self.next_due_at()) is not None and moment < to:
+    async def advance_to(self, end: int) -> None:
+        """Jump to each moment at which something is due, in order, up to this one."""
+        while (moment := await self.next_due_at()) is not None and moment < end:
             await self.jump_to(moment)
-        await self.jump_to(max(to, self.clock.now()))  # a new worker may have taken long to be born
+        await self.jump_to(max(end, self.clock.now()))  # the start of a new worker may have moved time further
 
     async def jump_to(self, moment: int) -> None:
-        """Make it later, and let happen what is due then."""
+        """Move time, and let everything happen that is due then."""
         self.clock.move_to(moment)
-        self.simulated_worker.beat()  # first: a jump over the lease is no reason to lose it
+        self.simulated_worker.beat()  # first, so that a jump over the end of the lease does not lose it
         self.clock.fire()
-        await self.calm()
+        await self.wait_until_idle()
         self.simulated_worker.begin_chores()
-        await self.calm()
-        self._graves = [until for until in self._graves if until > self.clock.now()]
+        await self.wait_until_idle()
+        self._dead_leases = [until for until in self._dead_leases if until > self.clock.now()]
 
     async def next_due_at(self) -> int | None:
-        """When something happens next: what goes on goes on, or a schedule starts something new."""
+        """Return the next time at which something is due: in the engine, or by a schedule."""
         moments = [await self._next_engine_event_at(), *await self._schedule_times()]
         return min((at for at in moments if at is not None), default=None)
 
     async def _next_engine_event_at(self) -> int | None:
-        """A timer, a due run, a deadline, the end of a dead worker's lease."""
-        now = self.clock.now()
-        soon = now + MICROS if self._life is not None and self._life.has_pending_work else None
+        """Return the time of the next timer, due run, deadline, circuit change or end of a dead worker's lease."""
+        now, worker = self.clock.now(), self._alive
         runs = await self.unfinished()
-        deadlines = [run.deadline + _REAPER_MARGIN for run in runs if run.deadline is not None]
         moments = [
             self.clock.next_due(),
-            soon,
-            None if self._life is None else self._life.next_bulk_at,
-            *self._graves,
-            *deadlines,
+            now + MICROS if worker is not None and worker.has_pending_work else None,
+            None if worker is None else worker.next_bulk_at,
+            *self._dead_leases,
+            *(run.deadline + _REAPER_MARGIN for run in runs if run.deadline is not None),
             *await self._circuit_times(runs),
             *(run.available_at for run in runs),
         ]
         return min((at for at in moments if at is not None and at > now), default=None)
 
     async def _circuit_times(self, runs: list[RunRow]) -> list[int]:
-        """When circuits turn by themselves, or let more of the runs go on that wait for them."""
+        """Return the times at which circuits change by themselves, or release parked runs."""
         parked = {(run.tenant, run.parked_on) for run in runs if run.parked_on is not None}
         rows = await self.store.circuits_changed_since(0)
-        soon = self.clock.now() + MICROS  # chores look once a second
+        soon = self.clock.now() + MICROS  # chores run once a second
         waiting = [row for row in rows if row.place in parked and not row.is_open]
         waves = [max(row.next_wave_at, soon) for row in waiting]
         return waves + [row.until for row in rows if row.until is not None]
 
     async def _schedule_times(self) -> list[int]:
-        """When schedules start something; soon, where one was not looked at yet."""
-        if not self._planned:
+        """Return the next times of schedules; a second from now for one that the scheduler has not seen yet."""
+        if not self._schedules:
             return []
         now = self.clock.now()
         rows = {row.place: row for row in await self.store.schedules.known()}
-        known = [(each, rows.get(each.declared.place)) for each in self._planned]
+        known = [(each, rows.get(each.declared.place)) for each in self._schedules]
         moments = [now if row is None else each.next(row) for each, row in known]
         return [at if at > now else now + MICROS for at in moments if at is not None]
 
     async def unfinished(self) -> list[RunRow]:
-        """All runs that have not ended."""
+        """Return all runs that have not ended."""
         where = RunFilter(status=_UNFINISHED)
         rows = iterate_pages(lambda cursor: self.store.runs(where, limit=500, cursor=cursor))
         return [row async for row in rows]
 
     async def _drive(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await something that a worker does and that may need time to pass."""
+        """Await work of a worker, and move time as far as the work needs it."""
         task = asyncio.create_task(work)
         try:
             while not task.done():
-                await self.calm(task)
-                if not task.done():
-                    await self._pass_time(await self._next_engine_event_at())
+                await self.wait_until_idle(task)
+                if task.done():
+                    break
+                moment = await self._next_engine_event_at()
+                if moment is None:
+                    await asyncio.sleep(0.001)  # the work waits for the real world
+                    continue
+                self.clock.move_to(moment)
+                if self._alive is not None:
+                    self._alive.beat()
+                self.clock.fire()
         except BaseException:
             task.cancel()
             await asyncio.wait([task])
             raise
         return task.result()
 
-    async def _pass_time(self, moment: int | None) -> None:
-        if moment is None:
-            await asyncio.sleep(0.001)  # it waits for the real world
-            return
-        self.clock.move_to(moment)
-        if self._life is not None:
-            self._life.beat()
-        self.clock.fire()
+    async def wait_until_idle(self, until: asyncio.Future[Any] | None = None) -> None:
+        """Return when everything waits for time to pass, or when `until` is done.
 
-    # -- calm ------------------------------------------------------------------------------------------
-
-    async def calm(self, until: asyncio.Future[Any] | None = None) -> None:
-        """Return when everything waits for time to pass, or what is awaited is done.
-
-        A worker that died is replaced; while something of the worker's own is awaited, raises Crash.
+        Replaces a worker that died. With `until`, which is work of that worker, it raises Crash instead.
         """
-        watch = _IdleDetector(self.patience)
-        while not watch.is_calm and not (until is not None and until.done()):
-            await watch.turn()
-            if self._life is not None and self._life.is_dead():
+        detector = _IdleDetector(self.patience)
+        while not detector.is_idle and not (until is not None and until.done()):
+            await detector.wait_one_cycle()
+            if self._alive is not None and self._alive.is_dead():
                 if until is not None:
                     raise Crash
-                await self.die()
-            watch.look(self._list_activities)
-
-    def _list_activities(self) -> Iterator[Activity]:
-        return iter(()) if self._life is None else self._life.doings()
+                await self.replace_worker()
+            detector.look(self._alive)
 
 
 class _IdleDetector:
-    """Tells calm from a pause between two things: by turns of the loop, and by real time where it must."""
+    """Distinguishes an idle worker from a pause between two activities, by cycles of the loop and by real time."""
 
     def __init__(self, patience: float) -> None:
         self._real = SystemClock()
         self._patience = patience
         self._until = self._real.monotonic() + patience
-        self._circuit_times = 0
-        self._quiet = 0
-        self._only_perhaps_since: float | None = None
-        self.is_calm = False
+        self._cycles = 0
+        self._quiet_cycles = 0
+        self._maybe_waiting_since: float | None = None
+        self.is_idle = False
 
-    async def turn(self) -> None:
-        """Let others have their turn."""
-        self._circuit_times += 1
-        await asyncio.sleep(0 if self._circuit_times < _QUICK_CYCLES else 0.001)
+    async def wait_one_cycle(self) -> None:
+        """Let other tasks run."""
+        self._cycles += 1
+        await asyncio.sleep(0 if self._cycles < _QUICK_CYCLES else 0.001)
 
-    def look(self, doings: Callable[[], Iterator[Activity]]) -> None:
-        """Look what goes on. Raises TimeoutError when that takes too long."""
+    def look(self, worker: SimulatedWorker | None) -> None:
+        """Look at the worker's activities. Raises TimeoutError when they take too long."""
         found: Activity | None = None
-        for found in doings():
+        for found in () if worker is None else worker.activities():
             if not found.may_be_waiting:
                 break
-        self._quiet = 0 if found else self._quiet + 1
-        self.is_calm = self._quiet >= _IDLE_CYCLES
-        if found is None:
+        self._quiet_cycles = 0 if found else self._quiet_cycles + 1
+        self.is_idle = self._quiet_cycles >= _IDLE_CYCLES
+        if worker is None or found is None:
             return
         now = self._real.monotonic()
         if not found.may_be_waiting:
-            self._only_perhaps_since = None
-        elif self._only_perhaps_since is None:
-            self._only_perhaps_since = now
+            self._maybe_waiting_since = None
+        elif self._maybe_waiting_since is None:
+            self._maybe_waiting_since = now
         else:
-            self.is_calm = now - self._only_perhaps_since > _FOREIGN_PATIENCE
+            self.is_idle = now - self._maybe_waiting_since > _FOREIGN_PATIENCE
         if now > self._until:
-            raise TimeoutError(self._describe_activities(doings()))
-
-    def _describe_activities(self, doings: Iterator[Activity]) -> str:
-        what = "; ".join(dict.fromkeys(doing.what for doing in doings))
-        return (
-            f"after {format_duration(self._patience)} of real time this still goes on: {what}. Time cannot be moved "
-            "meanwhile; let steps end by themselves, use faults(fail=[Hang]) for one that does not, or give "
-            "engine(app, patience=...) more"
-        )
+            what = "; ".join(dict.fromkeys(activity.what for activity in worker.activities()))
+            raise TimeoutError(
+                f"after {format_duration(self._patience)} of real time the worker is still busy: {what}. Time cannot "
+                "be moved meanwhile: let steps end by themselves, use faults(fail=[Hang]) for a step that hangs, or "
+                "give engine(app, patience=...) more"
+            )
