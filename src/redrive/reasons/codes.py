@@ -1,34 +1,8 @@
-"""Codes of reasons, and the catalogue of sentences that each language has for them."""
+"""Codes of all reasons."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from enum import StrEnum
-from string import Formatter
-
-import msgspec
-
-
-class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
-    """The templates of one language.
-
-    A template names parameters as `str.format` does, and has three additions:
-
-        {delay:duration}    seconds as `1 m 30 s`; other formats are `clock`, `list`, `quoted`, `or`, `faults`
-        [ of {of}]          a part that is left out if one of its parameters is None
-        one|many            forms by the parameter `n`; `form` returns the index of the form for a number
-
-    `either` is the text between alternatives.
-    """
-
-    texts: Mapping[str, str]
-    form: Callable[[int], int]
-    either: str
-
-
-def parameter_names(template: str) -> set[str]:
-    """Return the names of the parameters that a template uses."""
-    return {name for _, name, _, _ in Formatter().parse(template) if name}
 
 
 class ReasonCode(StrEnum):

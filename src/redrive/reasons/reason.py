@@ -13,8 +13,8 @@ from string import Formatter
 from typing import Any, TypeAlias, Union
 
 from redrive.duration import format_duration
-from redrive.reasons.codes import Catalogue, ReasonCode, parameter_names
-from redrive.reasons.english import ENGLISH
+from redrive.reasons.catalogue import ENGLISH, Catalogue, parameter_names
+from redrive.reasons.codes import ReasonCode
 
 Param: TypeAlias = Union[str, int, float, "Reason", tuple[Union[str, "Reason"], ...], None]
 """A parameter: plain JSON, a reason, or several."""
