@@ -417,8 +417,8 @@ async def test_a_worker_without_workflows_is_refused(app: Redrive) -> None:
         ({"tenant": 5}, "tenant must be a text of 1 to 255 characters, not 5"),
         ({"tenant": "*"}, "'*' cannot be the name of a tenant: it stands for all tenants"),
         ({"queue": "x" * 256}, "queue must be a text of 1 to 255 characters"),
-        ({"correlation_id": "a\x00b"}, "correlation_id has a NUL or half a character in it"),
-        ({"idempotency_key": "a\ud800b"}, "idempotency_key has a NUL or half a character in it"),
+        ({"correlation_id": "a\x00b"}, "correlation_id contains a NUL or half a character"),
+        ({"idempotency_key": "a\ud800b"}, "idempotency_key contains a NUL or half a character"),
         ({"priority": 1001}, "priority must be a whole number from -1000 to 1000, not 1001"),
         ({"priority": True}, "priority must be a whole number from -1000 to 1000, not True"),
         ({"deadline": datetime(2031, 5, 17)}, "deadline has no time zone"),  # noqa: DTZ001 (that is the point)

@@ -135,7 +135,7 @@ def test_a_superseded_entry_is_gone_but_its_index_is_never_used_again() -> None:
 def test_an_entry_that_took_the_place_of_a_superseded_one_is_found() -> None:
     old, new = entry(1, "/ship#0", 1, superseded=1), entry(2, "/ship#0", 2)
     for rows in ([old, new], [new, old]):
-        assert Journal(rows).ask("/ship#0") is new
+        assert Journal(rows).request_entry("/ship#0") is new
 
 
 # -- order -----------------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ def test_what_has_not_completed_has_no_turn() -> None:
 
 def test_a_result_is_not_handed_out_before_its_turn() -> None:
     journal = Journal([entry(0, "0/a#0", 1), entry(1, "1/b#0", 0)])
-    with pytest.raises(ValueError, match="it is the turn of '1/b#0', not of '0/a#0'"):
+    with pytest.raises(ValueError, match="the next result to deliver is '1/b#0', not '0/a#0'"):
         journal.mark_delivered("0/a#0")
     assert journal.next_key == "1/b#0"
 
@@ -175,7 +175,7 @@ def test_a_result_is_not_handed_out_before_its_turn() -> None:
 def test_nothing_is_handed_out_twice() -> None:
     journal = Journal([entry(0, "/a#0", 0)])
     journal.mark_delivered("/a#0")
-    with pytest.raises(ValueError, match="it is the turn of None"):
+    with pytest.raises(ValueError, match="the next result to deliver is None"):
         journal.mark_delivered("/a#0")
 
 

@@ -36,6 +36,7 @@ from redrive.desk.saved_views import SavedView, SavedViews
 from redrive.desk.settings import Policies, Schedules, StoredPolicy, Workflows
 from redrive.errors import ConfigurationError, NotFound
 from redrive.policy import RetryPolicy
+from redrive.reasons import Reason, ReasonCode
 from redrive.records import as_dict
 from redrive.remote.client import TOKEN_VARIABLE, Address, Client, encode_value, make_query, read, without_none
 from redrive.server.contract import IssuedToken, NewToken, NewUser
@@ -281,7 +282,7 @@ class RemoteAccounts:
         for row in await self.tenants():
             if row.tenant == name:
                 return row
-        raise NotFound(f"there is no tenant {name!r}")  # language: the sentence of the server
+        raise NotFound(Reason(ReasonCode.TENANT_NOT_FOUND, name=name))
 
     async def create_tenant(self, name: str) -> TenantRow:
         return _read_tenant(await self._client.request("POST", "tenants", body={"name": name}))

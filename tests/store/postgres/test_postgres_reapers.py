@@ -15,7 +15,7 @@ from redrive.core.outcomes import Outcome
 from redrive.core.run_options import RunOptions, StepOptions
 from redrive.core.states import RunStatus, StepStatus
 from redrive.errors import StoreUnavailable
-from redrive.settle.settler import Settled, Settler
+from redrive.settle.settler import LocalSettler, Settled
 from redrive.store.workers import ClaimedRun
 
 pytestmark = pytest.mark.parametrize("ready_url", cluster.ENOUGH, indirect=True)
@@ -26,7 +26,7 @@ RUN, STEP = RunOptions().to_json(), StepOptions().to_json()
 class Meeting:
     """A settler that settles only when all reapers have come to the same point, each with what it found."""
 
-    def __init__(self, settler: Settler, everybody: asyncio.Barrier) -> None:
+    def __init__(self, settler: LocalSettler, everybody: asyncio.Barrier) -> None:
         self._settler = settler
         self._everybody = everybody
 
