@@ -28,7 +28,7 @@ def test_the_accountant_corrects_a_field_and_replays(looking: Looking) -> None:
     page.get_by_role("link", name="Failures").first.click()
     page.get_by_role("link", name="ship").click()
     page.locator("#letters tr", has_text="order-2").get_by_role("link").click()
-    expect(page.get_by_text("'nowhere' is no address").first).to_be_visible()
+    expect(page.get_by_text("'nowhere' is not an address").first).to_be_visible()
     page.get_by_role("link", name="Correct and retry").click()
     address = page.get_by_label("address")
     address.fill("12 Mill Lane")

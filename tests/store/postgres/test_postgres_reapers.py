@@ -11,6 +11,7 @@ from postgres_kit import Bench, eventually
 from store_kit import DAY, SECOND, becomes, entry, writes
 
 from redrive.chores.reap import Reaper
+from redrive.core.outbox import SinkLease
 from redrive.core.outcomes import Outcome
 from redrive.core.run_options import RunOptions, StepOptions
 from redrive.core.states import RunStatus, StepStatus
@@ -30,9 +31,9 @@ class Meeting:
         self._settler = settler
         self._everybody = everybody
 
-    async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
+    async def settle(self, outcomes: Sequence[Outcome], carriers: Sequence[SinkLease] = ()) -> list[Settled]:
         await self._everybody.wait()
-        return await self._settler.settle(outcomes)
+        return await self._settler.settle(outcomes, carriers)
 
 
 @pytest.fixture
