@@ -22,6 +22,10 @@ from redrive.testing import engine
 
 SOURCES = Path(redrive.__file__).parent
 LANGUAGES = {"English": ENGLISH, "Polish": POLISH}
+REFUSALS = {
+    *("InputError", "NotFound", "NotAllowed", "Conflict", "NotSignedIn", "UnknownWorkflow"),
+    *("PayloadError", "PayloadTooLarge"),
+}
 
 
 def trees() -> Iterator[tuple[Path, ast.Module]]:
@@ -72,22 +76,75 @@ def test_every_reason_is_made_with_the_parameters_of_its_sentence() -> None:
     assert wrong == []
 
 
+def is_text(node: ast.expr) -> bool:
+    """Return True for a string literal, an f-string, or texts joined by `+`, `%` or `.format`."""
+    match node:
+        case ast.Constant(value=str()) | ast.JoinedStr():
+            return True
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return is_text(left) or is_text(right)
+        case ast.BinOp(left=left, op=ast.Mod()):
+            return is_text(left)
+        case ast.IfExp(body=body, orelse=orelse):
+            return is_text(body) or is_text(orelse)
+        case ast.Call(func=ast.Attribute(value=value, attr="format" | "join")):
+            return is_text(value)
+    return False
+
+
+def plain_refusals(tree: ast.AST) -> Iterator[int]:
+    """Yield the lines that raise a refusal with a text instead of a reason."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
+            name = getattr(node.exc.func, "id", getattr(node.exc.func, "attr", ""))
+            if name in REFUSALS and is_text(node.exc.args[0]):
+                yield node.lineno
+
+
+@pytest.mark.parametrize(
+    ("argument", "plain"),
+    [
+        ('"no"', True),
+        ('f"no {x}"', True),
+        ('"no " + x', True),
+        ('x + "no"', True),
+        ('"no %s" % x', True),
+        ('"no {}".format(x)', True),
+        ('", ".join(x)', True),
+        ('"no" if x else Reason("a")', True),
+        ("Reason(ReasonCode.TEXT, text=x)", False),
+        ("reason", False),
+    ],
+)
+@pytest.mark.parametrize("name", ["NotFound", "errors.NotFound"])
+def test_a_refusal_with_a_text_is_found(name: str, argument: str, plain: bool) -> None:
+    assert bool(list(plain_refusals(ast.parse(f"raise {name}({argument}, role=1)")))) is plain
+    assert not list(plain_refusals(ast.parse(f"raise ConfigurationError({argument})")))
+
+
+def test_every_refusal_is_made_from_a_reason() -> None:
+    found = [f"{path.relative_to(SOURCES)}:{line}" for path, tree in trees() for line in plain_refusals(tree)]
+    assert found == []
+
+
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_forms_follow_the_number(language: str) -> None:
     died = [render(Reason(ReasonCode.WORKERS_DIED, n=n), LANGUAGES[language]) for n in (1, 2, 5, 12, 22)]
     if language == "English":
-        assert died[0] == "1 worker died while executing this run"
-        assert died[1] == "2 workers died while executing this run"
+        assert died[0] == "1 worker crashed while executing this run"
+        assert died[1] == "2 workers crashed while executing this run"
     else:
-        assert [text.split()[3] for text in died] == ["padł", "padły", "padło", "padło", "padły"]
+        assert [text.split()[6] for text in died] == ["uległ", "uległy", "uległo", "uległo", "uległy"]
 
 
 def test_a_reason_within_a_reason_is_rendered_in_the_same_language() -> None:
     inner = Reason(ReasonCode.STEP_FAILED, step="b", n=1, category="network", why=Reason(ReasonCode.NO_RETRY_ALLOWED))
     outer = Reason(ReasonCode.STEP_NOT_UNDONE, step="a", why=inner)
-    assert str(outer) == ("step 'a' could not be undone: step 'b' failed once (network): the policy allows no retry")
+    assert str(outer) == (
+        "step 'a' could not be rolled back: step 'b' failed once (network): the policy does not allow retries"
+    )
     assert render(outer, POLISH) == (
-        "kroku 'a' nie dało się wycofać: krok 'b' nie udał się (network): polityka nie pozwala na ponowienie"
+        "nie udało się wycofać kroku 'a': krok 'b' nie powiódł się (network): zasady nie pozwalają na ponowienie"
     )
 
 
@@ -130,14 +187,14 @@ def test_every_text_within_is_changed() -> None:
     )
     hidden = reason.map_text(lambda text: text.replace("1234", "***"))
     assert "1234" not in hidden.to_text()
-    assert str(hidden) == "step 'pin ***' could not be undone: *** or *** or one of 2 more"
+    assert str(hidden) == "step 'pin ***' could not be rolled back: *** or *** or one of 2 more"
 
 
 def test_an_error_carries_its_reason() -> None:
     reason = Reason(ReasonCode.SET_DONE, id="s1")
     error = Conflict(reason)
     assert error.reason == reason
-    assert str(error) == "set s1 is done: all its letters were decided on"
+    assert str(error) == "bulk action s1 is finished: all its dead letters were processed"
     again = copy.deepcopy(error)
     assert (again.reason, str(again)) == (reason, str(error))
     assert PayloadError(reason, path="a").reason == reason
@@ -146,7 +203,8 @@ def test_an_error_carries_its_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "text"), [("moon_phase", "the moon is full"), (None, "the moon is full"), ("set_done", "set s1 is done: ")]
+    ("code", "text"),
+    [("moon_phase", "the moon is full"), (None, "the moon is full"), ("set_done", "bulk action s1 is finished: ")],
 )
 def test_a_client_shows_the_sentence_of_a_newer_server(code: str | None, text: str) -> None:
     problem = {"code": "conflict", "detail": "the moon is full", "reason_code": code, "reason_params": {"id": "s1"}}

@@ -91,7 +91,7 @@ def test_a_variable_set_to_nothing_and_an_argument_of_none_count_as_not_given(na
     "url", ["redrive.example.org", "ftp://x", "https://", "https://a b", "https://x/?q=1", "https://u:p@x"]
 )
 def test_a_base_url_that_leads_nowhere_is_refused(url: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"base_url \(REDRIVE_BASE_URL\) must be where people find"):
+    with pytest.raises(ConfigurationError, match=r"base_url \(REDRIVE_BASE_URL\) must be the URL of"):
         Settings.load({"base_url": url}, {})
 
 
@@ -127,7 +127,7 @@ def test_sizes_are_bytes_or_carry_their_unit(text: str, size: int) -> None:
 
 WRONG = [
     ("idempotency_retention", "a month", "idempotency_retention (REDRIVE_IDEMPOTENCY_RETENTION)"),
-    ("base_url", "redrive.example.org", "base_url (REDRIVE_BASE_URL) must be where people find the dashboard"),
+    ("base_url", "redrive.example.org", "base_url (REDRIVE_BASE_URL) must be the URL of the dashboard"),
     ("url", 5, "url (REDRIVE_URL) must be a text, not of type int"),
     ("notify_every", "hourly", "notify_every (REDRIVE_NOTIFY_EVERY)"),
     ("smtp_url", "mail.example.org", "smtp_url (REDRIVE_SMTP_URL) must be like smtp://"),
@@ -143,12 +143,12 @@ WRONG = [
     ("encryption_keys", "plain,é", "key 2 is not the base64 of 32 bytes"),
     ("redact", ["tax_id"], "redact (REDRIVE_REDACT) must be a text, not of type list"),
     ("allow_hosts", ["erp"], "allow_hosts (REDRIVE_ALLOW_HOSTS) must be a text, not of type list"),
-    ("allow_hosts", "erp, *", "allow_hosts (REDRIVE_ALLOW_HOSTS) holds '*'"),
-    ("metrics", "everywhere", "metrics (REDRIVE_METRICS) is a port, such as 9464"),
-    ("metrics", "70000", "metrics (REDRIVE_METRICS) is a port"),
+    ("allow_hosts", "erp, *", "allow_hosts (REDRIVE_ALLOW_HOSTS) contains '*'"),
+    ("metrics", "everywhere", "metrics (REDRIVE_METRICS) is 'everywhere': give a port, such as 9464"),
+    ("metrics", "70000", "metrics (REDRIVE_METRICS) is '70000': give a port"),
     ("metrics_token", "x" * 15, "metrics_token (REDRIVE_METRICS_TOKEN) is shorter than 16 characters"),
     ("log", "loud", "log (REDRIVE_LOG) must be json or console, not 'loud'"),
-    ("trusted_proxies", "10.0.0.0/8, proxy", "trusted_proxies (REDRIVE_TRUSTED_PROXIES) holds 'proxy'"),
+    ("trusted_proxies", "10.0.0.0/8, proxy", "trusted_proxies (REDRIVE_TRUSTED_PROXIES) contains 'proxy'"),
     ("secret_key", "x" * 31, "secret_key (REDRIVE_SECRET_KEY) is shorter than 32 bytes"),
     ("concurrency", 0, "concurrency (WORKER_CONCURRENCY) must be at least 1, not 0"),
     ("concurrency", "-3", "concurrency (WORKER_CONCURRENCY) must be at least 1, not -3"),
@@ -158,21 +158,21 @@ WRONG = [
     ("concurrency", "9" * 5000, "must be a whole number, not '999"),
     ("concurrency", 2.5, "must be a whole number, not 2.5"),
     ("concurrency", True, "must be a whole number, not True"),
-    ("lease", "0.4s", "lease (REDRIVE_LEASE) must be at least 0.5 s"),
-    ("lease", "soon", "lease (REDRIVE_LEASE) is 'soon', which is no duration"),
-    ("lease", True, "lease (REDRIVE_LEASE) is True, which is no duration"),
-    ("lease", "nan", "which is no duration"),
+    ("lease", "0.4s", "lease (REDRIVE_LEASE) is 0.4 s: give at least 0.5 s"),
+    ("lease", "soon", "lease (REDRIVE_LEASE) is 'soon', which is not a duration"),
+    ("lease", True, "lease (REDRIVE_LEASE) is True, which is not a duration"),
+    ("lease", "nan", "which is not a duration"),
     ("grace", -1, "grace (REDRIVE_GRACE) is -1, but cannot be negative"),
     ("grace", "-1", "but cannot be negative"),
-    ("hold", [5], "hold (REDRIVE_HOLD) is [5], which is no duration"),
-    ("code_wait", "10 minutes", "code_wait (REDRIVE_CODE_WAIT) is '10 minutes', which is no duration"),
+    ("hold", [5], "hold (REDRIVE_HOLD) is [5], which is not a duration"),
+    ("code_wait", "10 minutes", "code_wait (REDRIVE_CODE_WAIT) is '10 minutes', which is not a duration"),
     ("chores", 0, "chores (REDRIVE_CHORES) must be more than 0 s"),
     ("retention", "inf", "retention (REDRIVE_RETENTION) is longer than a hundred years"),
     ("retention_runs", -1, "retention_runs (REDRIVE_RETENTION_RUNS) must be 0 or more"),
     ("retention_runs", "many", "retention_runs (REDRIVE_RETENTION_RUNS) must be a whole number"),
-    ("audit_retention", "1y", "audit_retention (REDRIVE_AUDIT_RETENTION) is '1y', which is no duration"),
-    ("dlq_retention", "1y", "dlq_retention (REDRIVE_DLQ_RETENTION) is '1y', which is no duration"),
-    ("outbox_retention", "a day", "outbox_retention (REDRIVE_OUTBOX_RETENTION) is 'a day', which is no duration"),
+    ("audit_retention", "1y", "audit_retention (REDRIVE_AUDIT_RETENTION) is '1y', which is not a duration"),
+    ("dlq_retention", "1y", "dlq_retention (REDRIVE_DLQ_RETENTION) is '1y', which is not a duration"),
+    ("outbox_retention", "a day", "outbox_retention (REDRIVE_OUTBOX_RETENTION) is 'a day', which is not a duration"),
     ("max_payload", 0, "max_payload (REDRIVE_MAX_PAYLOAD) must be at least 1 byte"),
     ("max_payload", "1GiB", "max_payload (REDRIVE_MAX_PAYLOAD) must be a size such as 1048576 or 1MiB"),
     ("max_payload", "1.5MiB", "must be a size such as 1048576 or 1MiB, not '1.5MiB'"),

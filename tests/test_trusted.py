@@ -34,6 +34,6 @@ def test_the_nearest_address_that_is_no_proxy_s_counts(peer: str, forwarded: str
 
 
 def test_what_is_no_network_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"'10\.0\.0\.0/33', which is no address and no network"):
+    with pytest.raises(ConfigurationError, match=r"'10\.0\.0\.0/33', which is not an address or a network"):
         parse_trusted_proxies("10.0.0.0/33")
     assert parse_trusted_proxies(" ") == ()

@@ -175,7 +175,7 @@ async def webhook(job: Job) -> dict[str, float]:
 async def _fill(job: Job, topics: str, sink: str) -> None:
     """Publish `size` messages for a sink that nobody relays to yet."""
     from redrive.core.outbox import parse_patterns
-    from redrive.store.outbox_records import NewSink
+    from redrive.store.outbox import NewSink
 
     app = Redrive(job.url)
 

@@ -29,7 +29,7 @@ async def check_settings(store: Store) -> None:
         synchronous: int = con.execute("PRAGMA synchronous").fetchone()[0]
         return mode, synchronous
 
-    mode, synchronous = await store._lines.visit(settings)
+    mode, synchronous = await store._connections.run_on_writer(settings)
     if (mode, synchronous) != ("wal", _FULL):
         raise SystemExit(f"not durable: journal_mode={mode}, synchronous={synchronous}")
 

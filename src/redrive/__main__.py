@@ -1,4 +1,4 @@
-"""`python -m redrive` is the `redrive` command."""
+"""Entry point of `python -m redrive`: the `redrive` command."""
 
 from redrive.cli import main
 

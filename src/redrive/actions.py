@@ -1,13 +1,13 @@
-"""Actions that are declared instead of programmed: a call, a statement, a message, a task for a person.
+"""Declared actions: an HTTP call, an SQL statement, a message, a task for a person.
 
     ApiCall("https://bank.example/refunds", body={"charge": "{{result.id}}"})
     Sql("ledger", "UPDATE entries SET void = true WHERE id = $1", ["{{result.entry}}"])
     Notify("ops", "Order {{input.order_id}} was rolled back")
     Manual("Call the carrier and stop parcel {{result.parcel}}")
 
-Like policies they are checked once, when they are made, and are plain values afterwards. Templates name
-fields (see `core.template`); where one may stand is part of the check, and so is the first word of each
-place. `render` fills them in.
+They are checked once, when they are made, and are plain values afterwards. Their templates name fields (see
+`core.template`). The check covers where a template may stand and with which name a field begins; `render` fills
+the templates in.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NAMED_PLACEHOLDER = re.compile(r"(?<![:\w])[:@$][A-Za-z_]\w*|%s|%\(", re.ASCII)
 
 
 def find_statement_problem(statement: str) -> str | None:
-    """What keeps a text from being one statement with bound values, or None."""
+    """Return why a text is not a single statement with bound values, or None if it is one."""
     if "{{" in statement or "}}" in statement:
         return "contains template braces. Put a placeholder ($1 or ?) there and the template into params."
     if "\x00" in statement or len(statement) > _MAX_STATEMENT_LENGTH:
@@ -41,14 +41,14 @@ def find_statement_problem(statement: str) -> str | None:
     if not body:
         return "is empty."
     if ";" in body:
-        return "is more than one statement, or holds a ';' that could begin another. Give one for each action."
+        return "contains a ';', so it may be more than one statement. Give one statement per action."
     if _NAMED_PLACEHOLDER.search(bare):
-        return "has a placeholder with a name or '%s'. Number them ($1, $2) or use '?'."
+        return "has a named placeholder or '%s'. Number the placeholders ($1, $2) or use '?'."
     return None
 
 
 def count_placeholders(statement: str) -> int:
-    """How many values the statement takes: the highest of `$1`, `$2`, or the number of `?`."""
+    """Return how many values the statement takes: the highest of `$1`, `$2`, or the number of `?`."""
     bare = _strip_quoted(statement)
     numbered = [int(found) for found in _NUMBERED_PLACEHOLDER.findall(bare)]
     if numbered:
@@ -58,14 +58,15 @@ def count_placeholders(statement: str) -> int:
 
 
 def _strip_quoted(statement: str) -> str:
-    """The statement without what is quoted or a comment; all of it where quoting cannot be told for sure."""
+    """Return the statement without quoted parts and comments."""
+    # With backslashes or dollar quotes it depends on the database what is quoted, so nothing is removed.
     if "\\" in statement or "$$" in statement:
         return statement
     return _QUOTED.sub(" ", statement)
 
 
 TEMPLATE_ROOTS = ("input", "result", "step")
-"""What the places in an action's templates may begin with."""
+"""The names that fields in the templates of an action may begin with."""
 
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _METHODS_WITHOUT_BODY = frozenset({"GET", "HEAD"})
@@ -88,10 +89,10 @@ class RenderedCall:
 
 @dataclass(frozen=True, slots=True, init=False)
 class ApiCall:
-    """An HTTP call with a JSON body. Any answer but a 2xx is a failure; redirects are not followed.
+    """An HTTP call with a JSON body. Any response other than 2xx is a failure; redirects are not followed.
 
     Templates may stand in the path and query of `url`, in the values of `headers`, and in every text of
-    `body`, where one that is a single placeholder keeps the value's type. Scheme and host are fixed.
+    `body`. A text of the body that is a single placeholder keeps the type of the value. Scheme and host are fixed.
     """
 
     kind: ClassVar[str] = "api_call"
@@ -110,20 +111,30 @@ class ApiCall:
         headers: Mapping[str, str] | None = None,
         timeout: Duration = "30s",
     ) -> None:
+        _require_text("url of ApiCall", url)
+        templates.check_url("url of ApiCall", url, TEMPLATE_ROOTS)
+        if not isinstance(method, str) or method.upper() not in _METHODS:
+            raise ConfigurationError(f"method of ApiCall is {method!r}. Give one of {', '.join(_METHODS)}.")
+        if body is not None and method.upper() in _METHODS_WITHOUT_BODY:
+            raise ConfigurationError(f"a {method.upper()} has no body. Leave body out, or give another method.")
+        plain_body = _to_plain("body of ApiCall", body)
+        templates.check_template("body of ApiCall", plain_body, TEMPLATE_ROOTS)
         put = object.__setattr__
-        put(self, "url", _check_url(url))
-        put(self, "method", _check_method(method))
-        put(self, "body", _check_body(body, self.method))
+        put(self, "url", url)
+        put(self, "method", method.upper())
+        put(self, "body", plain_body)
         put(self, "headers", _check_headers({} if headers is None else headers))
-        put(self, "timeout", _check_timeout(timeout))
+        put(self, "timeout", parse_duration(timeout, "timeout of ApiCall"))
+        if not self.timeout:
+            raise ConfigurationError(f"timeout of ApiCall is {timeout!r}. Give a duration longer than 0.")
 
     @property
     def origin(self) -> str:
-        """Scheme, host and port, for checks before anything is called."""
+        """Scheme, host and port, so that they can be checked before the call."""
         return templates.url_origin(self.url)
 
     def render(self, data: Mapping[str, JSON]) -> RenderedCall:
-        """The call to make for this data; a place that is missing is a `PayloadError` that names it."""
+        """Return the call for this data. Raises a `PayloadError` that names a missing field."""
         headers = {name: templates.render_header(value, data) for name, value in self.headers.items()}
         body = None if self.body is None else dump_json(templates.render(self.body, data))
         if body is not None and not any(name.lower() == "content-type" for name in headers):
@@ -132,16 +143,16 @@ class ApiCall:
         return RenderedCall(url=url, method=self.method, headers=headers, body=body, timeout=self.timeout)
 
     def to_json(self) -> dict[str, JSON]:
-        """The action as plain JSON, every field given."""
+        """Return all fields as plain JSON."""
         return _to_json(self)
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Sql:
-    """One SQL statement on a connection that was registered by name.
+    """An SQL statement for a database connection that is registered under a name.
 
-    Values reach it as bound parameters only: `params` fill the placeholders of the database at hand (`$1`
-    on PostgreSQL, `?` on SQLite) in order, and may be templates. The statement itself is fixed.
+    Values are passed as bound parameters only: `params` fill the placeholders (`$1` on PostgreSQL, `?` on
+    SQLite) in order, and may be templates. The statement itself is fixed.
     """
 
     kind: ClassVar[str] = "sql"
@@ -151,18 +162,38 @@ class Sql:
     params: tuple[JSON, ...]
 
     def __init__(self, connection: str, statement: str, params: Iterable[Any] = ()) -> None:
+        if not isinstance(connection, str) or not _NAME.fullmatch(connection):
+            # The value is left out, because a URL may contain a password.
+            raise ConfigurationError(
+                "connection of Sql must be the name under which a connection was registered (letters, digits, "
+                "'_', '-' and '.'), not a URL or anything else."
+            )
+        _require_text("statement of Sql", statement)
+        problem = find_statement_problem(statement)
+        if problem is not None:
+            raise ConfigurationError(f"statement of Sql {problem}")
+        if isinstance(params, str | bytes | Mapping) or not isinstance(params, Iterable):
+            raise ConfigurationError("params of Sql must be a list, in the order of the placeholders.")
+        values = tuple(_to_plain("params of Sql", list(params)))
+        templates.check_template("params of Sql", values, TEMPLATE_ROOTS)
+        placeholders = count_placeholders(statement)
+        if placeholders != len(values):
+            raise ConfigurationError(
+                f"statement of Sql has {placeholders} placeholders, but params has {len(values)} values. "
+                "Bind each value to one placeholder ($1, $2 or ?, ?)."
+            )
         put = object.__setattr__
-        put(self, "connection", _check_connection(connection))
-        put(self, "statement", _check_statement(statement))
-        put(self, "params", _check_params(params, statement))
+        put(self, "connection", connection)
+        put(self, "statement", statement)
+        put(self, "params", values)
 
     def render(self, data: Mapping[str, JSON]) -> tuple[JSON, ...]:
-        """The parameters to bind; objects and lists, which no database binds, as JSON text."""
+        """Return the parameters to bind. Objects and lists, which no database binds, become JSON text."""
         values = templates.render(list(self.params), data)
         return tuple(dump_json(value) if isinstance(value, dict | list) else value for value in values)
 
     def to_json(self) -> dict[str, JSON]:
-        """The action as plain JSON, every field given."""
+        """Return all fields as plain JSON."""
         return _to_json(self)
 
 
@@ -176,21 +207,25 @@ class Notify:
     template: str
 
     def __init__(self, channel: str, template: str) -> None:
-        object.__setattr__(self, "channel", _check_channel(channel))
+        _require_text("channel of Notify", channel)
+        if templates.parse_fields(channel):
+            raise ConfigurationError(
+                "channel of Notify is a template. Give the name of a channel; only the text may vary."
+            )
+        object.__setattr__(self, "channel", channel)
         object.__setattr__(self, "template", _check_text("template of Notify", template))
 
     def render(self, data: Mapping[str, JSON]) -> str:
-        """The message."""
         return templates.render_text(self.template, data)
 
     def to_json(self) -> dict[str, JSON]:
-        """The action as plain JSON, every field given."""
+        """Return all fields as plain JSON."""
         return _to_json(self)
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Manual:
-    """Something a person has to do, and says when it is done. `instructions` are a template."""
+    """A task for a person, who confirms when it is done. `instructions` are a template."""
 
     kind: ClassVar[str] = "manual"
 
@@ -200,11 +235,10 @@ class Manual:
         object.__setattr__(self, "instructions", _check_text("instructions of Manual", instructions))
 
     def render(self, data: Mapping[str, JSON]) -> str:
-        """What the person reads."""
         return templates.render_text(self.instructions, data)
 
     def to_json(self) -> dict[str, JSON]:
-        """The action as plain JSON, every field given."""
+        """Return all fields as plain JSON."""
         return _to_json(self)
 
 
@@ -217,95 +251,22 @@ def _to_json(action: Action) -> dict[str, JSON]:
     return {"kind": action.kind, **{name: to_plain_json(value) for name, value in plain.items()}}
 
 
-# -- the checks ----------------------------------------------------------------------------------------
-
-
-def _check_url(url: str) -> str:
-    _require_text("url of ApiCall", url)
-    templates.check_url("url of ApiCall", url, TEMPLATE_ROOTS)
-    return url
-
-
-def _check_method(method: str) -> str:
-    if not isinstance(method, str) or method.upper() not in _METHODS:
-        raise ConfigurationError(f"method of ApiCall is {method!r}. Give one of {', '.join(_METHODS)}.")
-    return method.upper()
-
-
-def _check_body(body: Any, method: str) -> JSON:
-    if body is not None and method in _METHODS_WITHOUT_BODY:
-        raise ConfigurationError(f"a {method} has no body. Leave body out, or give another method.")
-    tree = _to_plain("body of ApiCall", body)
-    templates.check_template("body of ApiCall", tree, TEMPLATE_ROOTS)
-    return tree
-
-
 def _check_headers(headers: Mapping[str, str]) -> dict[str, str]:
     if not isinstance(headers, Mapping):
         raise ConfigurationError(f"headers of ApiCall is {headers!r}. Give names and their values.")
     for name, value in headers.items():
-        _check_header(name, value)
+        what = f"header {name!a} of ApiCall"
+        if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
+            raise ConfigurationError(f"{what} is not a valid header name. Use letters, digits and hyphens.")
+        if name.lower() in _CLIENT_HEADERS:
+            raise ConfigurationError(f"{what} is set by the client. Leave it out.")
+        if not isinstance(value, str) or _HEADER_BREAK.search(value):
+            # The value is left out, because it may contain a secret.
+            raise ConfigurationError(f"{what} must be a text of one line.")
+        templates.check_template(what, value, TEMPLATE_ROOTS)
     if len({name.lower() for name in headers}) < len(headers):
-        raise ConfigurationError("headers of ApiCall has a name twice. Give each once.")
+        raise ConfigurationError("headers of ApiCall has a name twice. Give each name once.")
     return dict(headers)
-
-
-def _check_header(name: str, value: str) -> None:
-    what = f"header {name!a} of ApiCall"
-    if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
-        raise ConfigurationError(f"{what} is no header name. Give letters, digits and hyphens.")
-    if name.lower() in _CLIENT_HEADERS:
-        raise ConfigurationError(f"{what} is set by the client. Leave it out.")
-    # Not the value: it may hold a secret.
-    if not isinstance(value, str) or _HEADER_BREAK.search(value):
-        raise ConfigurationError(f"{what} must be a text of one line.")
-    templates.check_template(what, value, TEMPLATE_ROOTS)
-
-
-def _check_timeout(timeout: Duration) -> float:
-    length = parse_duration(timeout, "timeout of ApiCall")
-    if not length:
-        raise ConfigurationError(f"timeout of ApiCall is {timeout!r}. Give a duration longer than nothing.")
-    return length
-
-
-def _check_connection(name: str) -> str:
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        # Not what was given: a URL holds a password.
-        raise ConfigurationError(
-            "connection of Sql must be the name under which a connection was registered (letters, digits, "
-            "'_', '-' and '.'), not a URL or anything else."
-        )
-    return name
-
-
-def _check_statement(statement: str) -> str:
-    _require_text("statement of Sql", statement)
-    problem = find_statement_problem(statement)
-    if problem is not None:
-        raise ConfigurationError(f"statement of Sql {problem}")
-    return statement
-
-
-def _check_params(params: Iterable[Any], statement: str) -> tuple[JSON, ...]:
-    if isinstance(params, str | bytes | Mapping) or not isinstance(params, Iterable):
-        raise ConfigurationError("params of Sql must be a list, in the order of the placeholders.")
-    tree = tuple(_to_plain("params of Sql", list(params)))
-    templates.check_template("params of Sql", tree, TEMPLATE_ROOTS)
-    wanted = count_placeholders(statement)
-    if wanted != len(tree):
-        raise ConfigurationError(
-            f"statement of Sql has {wanted} placeholders, but params has {len(tree)} values. "
-            "Bind each value to a placeholder of its own ($1, $2 or ?, ?)."
-        )
-    return tree
-
-
-def _check_channel(channel: str) -> str:
-    _require_text("channel of Notify", channel)
-    if templates.list_fields(channel):
-        raise ConfigurationError("channel of Notify is a template. Name the channel; the text may vary.")
-    return channel
 
 
 def _check_text(what: str, text: str) -> str:

@@ -1,7 +1,7 @@
-"""The only place that reads time or randomness.
+"""Clocks: the only module that reads the time or random numbers.
 
-Everything that needs to know the time, wait, draw a random number or make an id is given a `Clock`.
-`SystemClock` is the real one; `redrive.testing` has one whose time stands still until a test moves it.
+Code that reads the time, waits, draws a random number or makes an id gets a `Clock` as an argument.
+`SystemClock` is the real one. The clock of `redrive.testing` stands still until a test moves it.
 """
 
 from __future__ import annotations
@@ -16,55 +16,56 @@ from collections.abc import Callable, Generator
 from typing import Any, Protocol
 
 from redrive.duration import MICROS
-from redrive.ids import format_id
+from redrive.records import format_id
 
 __all__ = ["MICROS", "Clock", "SystemClock", "Timer", "resume_started"]
 
 
-_random = random.Random()  # our own: ids must differ between processes, whatever a program does to `random`
+# A private generator, because a program may seed the shared one, and ids must differ between processes.
+_random = random.Random()
 if sys.platform != "win32":
     os.register_at_fork(after_in_child=_random.seed)
 
 
 class Timer(Protocol):
-    """A callback that will be called unless it is cancelled."""
+    """A scheduled callback."""
 
     def cancel(self) -> None:
-        """Do not call back any more. Harmless after the call."""
+        """Drop the callback. Has no effect after it was called."""
 
 
 class Clock(Protocol):
     """Time, waiting and randomness."""
 
     def now(self) -> int:
-        """Microseconds since 1970."""
+        """Return the time in microseconds since 1970."""
 
     def monotonic(self) -> float:
-        """Seconds since some moment; never steps back."""
+        """Return seconds since an arbitrary moment; the value never decreases."""
 
     def draw(self) -> float:
-        """A random number in [0, 1)."""
+        """Draw a random number in [0, 1)."""
 
     def new_id(self) -> str:
-        """A new identifier: 26 letters and digits, in time order."""
+        """Return a new identifier: 26 letters and digits that sort by time."""
 
     def new_secret(self) -> str:
         """Return a new secret: 256 random bits as hexadecimal digits."""
 
     def call_later(self, delay: float, callback: Callable[[], object]) -> Timer:
-        """Call back on the running loop after `delay` seconds."""
+        """Call `callback` on the running event loop after `delay` seconds."""
 
     async def sleep(self, delay: float) -> None:
         """Wait `delay` seconds."""
 
 
 class SystemClock:
-    """The machine's clock and its randomness."""
+    """The clock and the random numbers of the machine."""
 
     def now(self) -> int:
         return time.time_ns() // 1000
 
-    monotonic = staticmethod(time.monotonic)  # asked several times for each step
+    monotonic = staticmethod(time.monotonic)  # without a frame per call, as each step reads it several times
 
     def draw(self) -> float:
         return _random.random()
@@ -84,9 +85,10 @@ class SystemClock:
 
 @types.coroutine
 def resume_started(body: Generator[Any, Any, Any], waits_for: Any) -> Generator[Any, Any, Any]:
-    """Await the rest of a coroutine that was started by `coroutine.__await__().send(None)` and waits.
+    """Await the rest of a coroutine that `coroutine.__await__().send(None)` started.
 
-    A coroutine that ends before it waits for anything then needs no timer and no turn of the loop.
+    `waits_for` is the value that it yielded. Code that starts a coroutine this way needs no timer and no pass of
+    the event loop for one that ends without waiting.
     """
     while True:
         try:

@@ -1,6 +1,6 @@
-"""Durations as users write them (`"1h30m"`, `90`, `timedelta(...)`) and as people read them.
+"""Durations: parsed from the forms that users write (`"1h30m"`, `90`, `timedelta(...)`) and formatted for display.
 
-And times as stores and transitions count them: in microseconds, since 1970 where they are moments.
+Stores and transitions count time in microseconds; a point in time is the number of them since 1970.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ Duration: TypeAlias = timedelta | float | int | str
 """A span of time: a `timedelta`, a number of seconds, or text such as `"30s"` or `"1h30m"`."""
 
 MAX_DURATION = 36_500 * 86_400.0
-"""A hundred years. Anything longer is taken for a mistake: no calendar could hold its end."""
+"""A hundred years. A longer duration is refused as a mistake, since its end may be beyond the calendar."""
 
 MICROS = 1_000_000
-"""Stores and transitions count time in microseconds: so many are a second."""
+"""Microseconds in a second."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ACCEPTED_FORMS = 'a timedelta, a number of seconds, or text such as "250ms" "30s" "5m" "1h30m" "2d"'
@@ -32,7 +32,7 @@ _UNIT_SECONDS = (86_400.0, 3_600.0, 60.0, 1.0)
 
 
 def to_micros(length: float) -> int:
-    """A length in seconds as whole microseconds, rounded up so that nothing becomes due too early."""
+    """Convert seconds to whole microseconds, rounded up so that nothing becomes due too early."""
     whole = int(length * MICROS)
     return whole if whole >= length * MICROS else whole + 1
 
@@ -46,27 +46,30 @@ def to_datetime(micros: int | None) -> datetime | None: ...
 
 
 def to_datetime(micros: int | None) -> datetime | None:
-    """The store's microseconds as a time, or none."""
+    """Convert microseconds since 1970 to a datetime in UTC; None stays None."""
     if micros is None:
         return None
     return _EPOCH + timedelta(microseconds=micros)  # exact for every year, unlike fromtimestamp
 
 
 def parse_duration(value: Duration, what: str = "duration") -> float:
-    """Read a duration in any of its forms as seconds; `what` names it in the error if it is none."""
+    """Parse a duration in any accepted form into seconds; `what` names the value in errors."""
     match value:
         case bool():
             number = None
         case timedelta():
             number = value.total_seconds()
         case int() | float():
-            number = _to_float(value)
+            try:
+                number = float(value)
+            except OverflowError:  # an int that no float can hold
+                number = math.inf if value > 0 else -math.inf
         case str():
             number = _parse_text(value.strip())
         case _:
             number = None
     if number is None or math.isnan(number):
-        raise ConfigurationError(f"{what} is {value!r}, which is no duration. Give {_ACCEPTED_FORMS}.")
+        raise ConfigurationError(f"{what} is {value!r}, which is not a duration. Give {_ACCEPTED_FORMS}.")
     if number < 0:
         raise ConfigurationError(f"{what} is {value!r}, but cannot be negative. Give {_ACCEPTED_FORMS}.")
     if number > MAX_DURATION:
@@ -75,7 +78,7 @@ def parse_duration(value: Duration, what: str = "duration") -> float:
 
 
 def parse_past_time(text: str, now: datetime) -> datetime | None:
-    """A moment as people give it: a length of time before now (`2h`), or a date or time; None if neither."""
+    """Parse a time in the past: a duration before now (`2h`), a date or a datetime. Return None for other text."""
     try:
         return now - timedelta(seconds=parse_duration(text))
     except (ConfigurationError, OverflowError):
@@ -88,7 +91,7 @@ def parse_past_time(text: str, now: datetime) -> datetime | None:
 
 
 def format_duration(seconds: float) -> str:
-    """Write seconds for people, in at most two units: `250 ms`, `4.5 s`, `1 m 30 s`, `2 d 3 h`."""
+    """Format seconds for display, in at most two units: `250 ms`, `4.5 s`, `1 m 30 s`, `2 d 3 h`."""
     if seconds < 0:
         return f"-{format_duration(-seconds)}"
     if seconds == 0:
@@ -99,11 +102,7 @@ def format_duration(seconds: float) -> str:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 9.95:
         return f"{round(seconds, 1):g} s"
-    return _format_whole(seconds)
-
-
-def _format_whole(seconds: float) -> str:
-    """Round to the smaller of the two units shown first, so that 59.9 s reads `1 m`, never `60 s`."""
+    # Round to the smaller of the two units before splitting, so that 59.9 s becomes `1 m` and not `60 s`.
     whole = round(seconds)
     if whole < 3_600:
         return _join_units(whole, 60, "m", "s")
@@ -121,13 +120,6 @@ def _join_units(amount: int, size: int, large: str, small: str) -> str:
     return " ".join(parts)
 
 
-def _to_float(value: float) -> float:
-    try:
-        return float(value)
-    except OverflowError:  # an int beyond any float
-        return math.inf if value > 0 else -math.inf
-
-
 def _parse_text(text: str) -> float | None:
     if _PLAIN_NUMBER.fullmatch(text):
         return float(text)
@@ -135,5 +127,5 @@ def _parse_text(text: str) -> float | None:
     if not text or found is None:
         return None
     *large, milliseconds = (float(part or 0) for part in found.groups())
-    # Divided, not multiplied by 0.001, which would make 250 ms something else than 0.25 s.
+    # Divide, because multiplying by 0.001 would make 250 ms differ from 0.25 s.
     return sum(size * part for size, part in zip(_UNIT_SECONDS, large, strict=True)) + milliseconds / 1_000

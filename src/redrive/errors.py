@@ -1,30 +1,30 @@
-"""Every error Redrive raises, and what happens next when it does.
+"""Errors that Redrive raises, and what each one means for the caller.
 
     RedriveError
     ├── ConfigurationError      the app, a decorator or a setting is wrong; nothing was started
     │   └── RegistrationError   a workflow or step cannot be registered as written
     ├── InputError              a call was refused before anything was stored
-    │   ├── UnknownWorkflow     nobody registered that name
+    │   ├── UnknownWorkflow     no workflow of that name is registered
     │   ├── PayloadError        a value does not fit its type or cannot be written as JSON
     │   └── PayloadTooLarge     a value is larger than REDRIVE_MAX_PAYLOAD
     ├── NotFound                no such run or dead letter (for this tenant)
-    ├── NotSignedIn             nobody knows who asks: no credential, or one that does not hold
-    ├── NotAllowed              whoever asks may not do this; the message says what is missing
-    ├── Conflict                the thing exists already, or moved on, in a way that contradicts the call
+    ├── NotSignedIn             the caller has no credential, or one that is not valid
+    ├── NotAllowed              the caller has no permission; the message says what is missing
+    ├── Conflict                the current state contradicts the call
     ├── StoreError              the store cannot be used as it is
-    │   ├── StoreUnavailable    it did not answer; the same call may be repeated
-    │   ├── SchemaMismatch      its schema is older or newer than this code can use
-    │   └── DataRefused         it refused one row for what the row contains
+    │   ├── StoreUnavailable    it did not answer; repeat the call
+    │   ├── SchemaMismatch      its schema is too old or too new for this code
+    │   └── DataRefused         it refused one row because of its content
     ├── MisusedStep             a step was called where a step cannot run
-    ├── StepFailed              raised into workflow code: a step failed for good; catch it to go on
+    ├── StepFailed              raised into workflow code: a step failed permanently; catch it to continue
     ├── RunFailed               raised by `handle.result()`: the run ended without a result
     │   ├── RunPartial          ... only one step was replayed; retry `from_failed` continues it
-    │   └── RunCancelled        ... somebody cancelled it
+    │   └── RunCancelled        ... it was cancelled
     ├── NonRetryable            raise it in a step: never retried
     └── RetryAfter              raise it in a step: retried, but not before the delay
 
 `RunDetached` stands outside the tree: it is a BaseException that unwinds workflow code whose run this
-process no longer executes. Code that catches `Exception` does not see it; let it pass.
+process no longer executes. Code that catches `Exception` does not catch it; let it pass.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ __all__ = [
 
 
 class RedriveError(Exception):
-    """The root of everything Redrive raises on purpose.
+    """Base class of all errors that Redrive raises on purpose.
 
     An error may be made from a `Reason` instead of a message; its text is then the English sentence.
     """
 
     @property
     def reason(self) -> Reason | None:
-        """The reason that the error was made from, for programs and other languages."""
+        """The reason that the error was made from, if any, for programs and other languages."""
         from redrive.reasons import Reason
 
         first = self.args[0] if self.args else None
@@ -95,7 +95,7 @@ class InputError(RedriveError):
 
 
 class UnknownWorkflow(InputError):
-    """Nobody registered a workflow of that name."""
+    """No workflow of that name is registered."""
 
 
 class PayloadError(InputError):
@@ -111,26 +111,26 @@ class PayloadTooLarge(InputError):
 
 
 class NotFound(RedriveError):
-    """There is no such thing, or it belongs to another tenant."""
+    """The requested object does not exist, or it belongs to another tenant."""
 
 
 class NotSignedIn(RedriveError):
-    """No credential came with the call, or one that is unknown, expired or revoked. Sign in and repeat it."""
+    """The call has no credential, or one that is unknown, expired or revoked. Sign in and repeat the call."""
 
 
 class NotAllowed(RedriveError):
-    """Whoever asks is known and may not do this. Nothing was changed; the message says what is missing.
+    """The caller is signed in but lacks a permission. Nothing was changed; the message says what is missing.
 
-    `role` is the least that would do, where it is a matter of roles.
+    `role` is the lowest role that has the permission, if a role gives it.
     """
 
-    def __init__(self, message: str, *, role: str | None = None) -> None:
+    def __init__(self, message: str | Reason, *, role: str | None = None) -> None:
         super().__init__(message)
         self.role = role
 
 
 class Conflict(RedriveError):
-    """The thing exists already or moved on, in a way that contradicts the call."""
+    """The current state contradicts the call: the object exists already, or it has changed since."""
 
 
 class StoreError(RedriveError):
@@ -138,15 +138,15 @@ class StoreError(RedriveError):
 
 
 class StoreUnavailable(StoreError):
-    """The store did not answer. Nothing is lost; the same call may be repeated."""
+    """The store did not answer. Nothing is lost; repeat the call."""
 
 
 class SchemaMismatch(StoreError):
-    """The store's schema is older or newer than this code can use."""
+    """The store's schema is too old or too new for this code."""
 
 
 class DataRefused(StoreError):
-    """The store refused one row for what it contains. Repeating it would not help."""
+    """The store refused one row because of its content. Repeating the call would not help."""
 
 
 class MisusedStep(RedriveError):
@@ -154,10 +154,10 @@ class MisusedStep(RedriveError):
 
 
 class StepFailed(RedriveError):
-    """A step failed for good. It looks the same live and after a crash.
+    """A step failed permanently. The error is the same live and after a crash.
 
-    Workflow code may catch it and go another way; if it leaves the workflow function, the run
-    becomes a dead letter.
+    Workflow code may catch it and take another path. If it leaves the workflow function, the run becomes a dead
+    letter.
     """
 
     def __init__(
@@ -181,13 +181,13 @@ class StepFailed(RedriveError):
         self.key = key
 
     def is_a(self, error: type[BaseException] | str) -> bool:
-        """True if the step raised this class or one derived from it, compared by qualified name."""
+        """Return True if the step raised this class or a subclass, compared by qualified name."""
         name = error if isinstance(error, str) else f"{error.__module__}.{error.__qualname__}"
         return name == self.error_type or name in self.bases
 
 
 class RunFailed(RedriveError):
-    """The run ended without a result. Its dead letter, if it has one, tells the whole story."""
+    """The run ended without a result. Its dead letter, if it has one, has all details."""
 
     def __init__(
         self,
@@ -217,11 +217,11 @@ class RunPartial(RunFailed):
 
 
 class RunCancelled(RunFailed):
-    """Somebody cancelled the run."""
+    """The run was cancelled."""
 
 
 class NonRetryable(RedriveError):
-    """Raise it in a step to fail for good at once, whatever the retry policy says."""
+    """Error to raise in a step that must not be retried, whatever the retry policy says."""
 
     def __init__(self, message: str = "", *, details: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -229,9 +229,9 @@ class NonRetryable(RedriveError):
 
 
 class RetryAfter(RedriveError):
-    """Raise it in a step to be retried no earlier than `delay` from now.
+    """Error to raise in a step that is to be retried no earlier than `delay` from now.
 
-    It still counts as an attempt of the retry policy.
+    The attempt still counts for the retry policy.
     """
 
     def __init__(
@@ -243,7 +243,7 @@ class RetryAfter(RedriveError):
 
 
 class RunDetached(BaseException):
-    """This process no longer executes the run; its code unwinds and nothing more is recorded."""
+    """Signal that this process no longer executes the run. Its code unwinds and nothing more is recorded."""
 
 
 PutDown = RunDetached  # the name it had before

@@ -1,7 +1,7 @@
-"""What users write about failure: how to retry, and when to stop calling.
+"""Retry policies and circuits, as users declare them.
 
 Every record is checked once, when it is made, and is a plain value afterwards: durations are seconds,
-names are strings, equal settings compare equal, and `from_json(to_json())` gives the same record back.
+names are strings, equal settings compare equal, and `from_json(to_json())` returns an equal record.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from redrive.errors import ConfigurationError
 
 
 class Category(StrEnum):
-    """What kind of failure it was; `core.classify` tells how each is recognised."""
+    """Category of a failure. `core.classify` defines how each one is recognised."""
 
     TIMEOUT = "timeout"
     NETWORK = "network"
@@ -37,9 +37,9 @@ class Category(StrEnum):
 
 MAX_CIRCUIT_TIME = 86_400.0
 MAX_FAILURES, MAX_PROBES, MAX_CIRCUIT_NAME = 1000, 100, 200
-"""The limits of a circuit: what is marked is kept for a day, and a decision looks at no more than this."""
+"""Limits of a circuit: its samples are kept for a day, and a decision reads no more than this many."""
 
-_CATEGORIES = frozenset(Category)  # `in Category` raises for other texts before Python 3.12
+_CATEGORIES = frozenset(Category)  # before Python 3.12, `in Category` raises for other strings
 
 Cap: TypeAlias = Literal["hard", "mean", "clip"]
 OnOpen: TypeAlias = Literal["park", "fail"]
@@ -49,12 +49,12 @@ ErrorName: TypeAlias = str | type[BaseException]
 
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)
 class RetryPolicy:
-    """How often, how soon and for which failures a step is tried again.
+    """Rules for retrying a step: how often, after which delays, and for which failures.
 
     After failed attempt n (the first is 1) the delay is `base_delay * factor ** (n - 1)`, or the n-th
-    of `delays` (the last one repeats), spread by `jitter` and held by `cap` as `core.backoff` tells.
-    `max_retries` left out means 3, or as many as there are `delays`; -1 means without end.
-    `retry_on` left out means the default categories; `never_retry_on` goes before it.
+    of `delays` (the last one repeats). `jitter` spreads it and `cap` limits it, as `core.retry` describes.
+    `max_retries` defaults to 3, or to the number of `delays`; -1 means no limit.
+    `retry_on` defaults to the retryable categories; `never_retry_on` takes precedence over it.
     """
 
     max_retries: int
@@ -68,8 +68,8 @@ class RetryPolicy:
     never_retry_on: tuple[str, ...]
     delays: tuple[float, ...] | None
 
-    # Written by hand so that what may be given (any duration, any error name) and what is kept
-    # (seconds, strings) can have different types.
+    # Written by hand, because the arguments (any duration, any error name) and the fields (seconds, strings)
+    # have different types.
     def __init__(
         self,
         *,
@@ -100,36 +100,35 @@ class RetryPolicy:
         put(self, "delays", table)
 
     def to_json(self) -> dict[str, Any]:
-        """The policy as plain JSON, every field given."""
+        """Return all fields as plain JSON."""
         return _to_json(self)
 
     def differs(self) -> dict[str, Any]:
-        """What of it is not as it is by default, as plain JSON."""
+        """Return the fields that differ from the default policy, as plain JSON."""
         return dict(_find_changed_fields(self))
 
     def summarise(self) -> str:
-        """The same in a line, for people."""
+        """Describe in one line which fields differ from the default policy."""
         return " ".join(f"{name}={value}" for name, value in _find_changed_fields(self).items()) or "the default"
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> RetryPolicy:
-        """Read a policy; fields left out have their defaults, unknown ones are refused."""
+        """Read a policy; missing fields have their defaults, unknown ones are refused."""
         return cls(**_check_fields(cls, data))
 
     @classmethod
     def from_stored(cls, data: Mapping[str, Any]) -> RetryPolicy:
-        """Read a policy that some version of this code wrote; what a newer one added is passed over."""
+        """Read a stored policy; fields that a newer version added are ignored."""
         return cls(**{one.name: data[one.name] for one in fields(cls) if one.name in data})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)
 class Circuit:
-    """When to stop calling a dependency, for how long, and what its runs do meanwhile.
+    """Circuit breaker of a dependency: when it opens, for how long, and what runs do meanwhile.
 
-    `failures` within `window` open it; after `open_for` up to `probes` calls try whether the
-    dependency is back. `name` is shared by every step that gives it; without one the circuit belongs
-    to its step within each workflow. `on_open="park"` lets runs wait at no cost, `"fail"` raises into
-    the workflow.
+    `failures` within `window` open it; after `open_for`, up to `probes` calls test whether the dependency is
+    available again. Steps with the same `name` share a circuit; without a name, each step of each workflow has
+    its own. With `on_open="park"` runs wait at no cost, with `"fail"` the call raises into the workflow.
     """
 
     name: str | None
@@ -158,28 +157,28 @@ class Circuit:
         put(self, "on_open", _check_choice("on_open", on_open, get_args(OnOpen)))
 
     def to_json(self) -> dict[str, Any]:
-        """The circuit as plain JSON, every field given."""
+        """Return all fields as plain JSON."""
         return _to_json(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Circuit:
-        """Read a circuit; fields left out have their defaults, unknown ones are refused."""
+        """Read a circuit; missing fields have their defaults, unknown ones are refused."""
         return cls(**_check_fields(cls, data))
 
     @classmethod
     def from_stored(cls, data: Mapping[str, Any]) -> Circuit:
-        """Read a circuit that some version of this code wrote; what a newer one added is passed over."""
+        """Read a stored circuit; fields that a newer version added are ignored."""
         return cls(**{one.name: data[one.name] for one in fields(cls) if one.name in data})
 
 
 def qualified_name(cls: type) -> str:
-    """A class's name as the engine stores and compares it: `module.Qualname`."""
+    """Return the name of a class as the engine stores and compares it: `module.Qualname`."""
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
 @lru_cache(maxsize=256)
 def _find_changed_fields(policy: RetryPolicy) -> dict[str, Any]:
-    """Remembered: every step that fails for good tells which policy was in force."""
+    # Cached, because every step that fails permanently records which policy was in force.
     default = RetryPolicy().to_json()
     return {name: value for name, value in policy.to_json().items() if value != default[name]}
 
@@ -190,7 +189,7 @@ def _to_json(record: RetryPolicy | Circuit) -> dict[str, Any]:
 
 
 def _check_fields(cls: type[RetryPolicy | Circuit], data: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields given in `data`, or an error that names those that do not exist."""
+    """Return the fields of `data`; raise an error that names unknown ones."""
     if not isinstance(data, Mapping):
         raise ConfigurationError(f"a {cls.__name__} is written as an object of its fields, not as {data!r}.")
     names = [one.name for one in fields(cls)]
@@ -205,10 +204,8 @@ def _check_fields(cls: type[RetryPolicy | Circuit], data: Mapping[str, Any]) -> 
 
 def _check_int(what: str, value: int, *, at_least: int, hint: str = "") -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
-        allowed = (
-            f"{hint}or a whole number from {max(at_least, 0)} on" if hint else (f"a whole number from {at_least} on")
-        )
-        raise ConfigurationError(f"{what} is {value!r}. Give {allowed}.")
+        either = f"{hint}or " if hint else ""
+        raise ConfigurationError(f"{what} is {value!r}. Give {either}a whole number from {max(at_least, 0)} on.")
     return value
 
 
@@ -233,16 +230,16 @@ def _check_count(what: str, value: int, at_most: int) -> int:
 def _check_duration(what: str, value: Duration, *, at_most: float) -> float:
     length = parse_duration(value, what)
     if not length:
-        raise ConfigurationError(f"{what} is {value!r}. Give a duration longer than nothing.")
+        raise ConfigurationError(f"{what} is {value!r}. Give a duration longer than 0.")
     if length > at_most:
         raise ConfigurationError(f"{what} is {value!r}. Give a duration of at most {format_duration(at_most)}.")
     return length
 
 
 def _check_name(value: str | None) -> str | None:
-    """A circuit's name, which never looks like the key of one without a name: that has a slash in it."""
     if value is None:
         return None
+    # A slash is refused, because the key of a circuit without a name is WORKFLOW/STEP.
     printable = isinstance(value, str) and value.strip() and value.isprintable()
     if not printable or len(value) > MAX_CIRCUIT_NAME or set(value) & {"/", "#"}:
         raise ConfigurationError(
@@ -262,7 +259,7 @@ def _check_delays(value: Iterable[Duration]) -> tuple[float, ...]:
 
 
 def _check_error_names(what: str, value: ErrorName | Iterable[ErrorName]) -> tuple[str, ...]:
-    """Category and qualified class names, each once, in the order given."""
+    """Return category names and qualified class names, without repetitions, in the order given."""
     if isinstance(value, str | type):
         value = (value,)
     if not isinstance(value, Iterable):
@@ -275,33 +272,26 @@ def _check_error_name(what: str, value: ErrorName) -> str:
         return qualified_name(value)
     if not isinstance(value, str):
         raise ConfigurationError(
-            f"{what} holds {value!r}. Give categories ({', '.join(Category)}), exception classes, "
+            f"{what} contains {value!r}. Give categories ({', '.join(Category)}), exception classes, "
             "or their qualified names."
         )
-    if value in _CATEGORIES or _is_dotted(value):
+    parts = value.split(".")
+    dotted = len(parts) > 1 and all(part.isidentifier() or part == "<locals>" for part in parts)
+    if dotted or value in _CATEGORIES:
         return str(value)
+    builtin_errors = [
+        f"builtins.{name}"
+        for name, each in vars(builtins).items()
+        if isinstance(each, type) and issubclass(each, BaseException)
+    ]
     raise ConfigurationError(
-        f"{what} holds {value!r}, which is neither a category nor the qualified name of an exception"
-        f"{_suggest_names(value, [*map(str, Category), *_list_builtin_errors()])}. "
-        f"Categories are {', '.join(Category)}."
+        f"{what} contains {value!r}, which is neither a category nor the qualified name of an exception"
+        f"{_suggest_names(value, [*map(str, Category), *builtin_errors])}. Categories are {', '.join(Category)}."
     )
 
 
-def _is_dotted(text: str) -> bool:
-    parts = text.split(".")
-    return len(parts) > 1 and all(part.isidentifier() or part == "<locals>" for part in parts)
-
-
-def _list_builtin_errors() -> list[str]:
-    return [f"builtins.{name}" for name, value in vars(builtins).items() if _is_error(value)]
-
-
-def _is_error(value: object) -> bool:
-    return isinstance(value, type) and issubclass(value, BaseException)
-
-
 def _suggest_names(text: str, known: list[str]) -> str:
-    """`; did you mean ...?` with the names most like `text`, or nothing."""
+    """Return `; did you mean ...?` with the most similar names, or an empty string."""
     by_last_part = {name.rpartition(".")[2].lower(): name for name in known}
     found = difflib.get_close_matches(text.lower(), by_last_part, n=3)
     return f"; did you mean {' or '.join(repr(by_last_part[one]) for one in found)}?" if found else ""

@@ -1,4 +1,4 @@
-"""Work on records of both kinds: Structs inside Redrive, dataclasses for users and for pydantic.
+"""Records and their identifiers. Records are Structs inside Redrive, and dataclasses for users and for pydantic.
 
 Read the names of fields here: `msgspec.structs.fields` evaluates annotations, which costs time and fails for
 names that are imported for type checkers only.
@@ -12,6 +12,16 @@ from typing import Any, TypeGuard, TypeVar
 import msgspec
 
 T = TypeVar("T")
+
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: no letter looks like a digit
+_PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
+_PAIR_SHIFTS = tuple(range(120, -1, -10))
+
+
+def format_id(milliseconds: int, entropy: int) -> str:
+    """Write 48 bits of time and 80 other bits as 26 letters and digits that sort by time."""
+    value = (milliseconds << 80) | entropy
+    return "".join([_PAIRS[(value >> shift) & 1023] for shift in _PAIR_SHIFTS])
 
 
 def is_record(value: object) -> TypeGuard[Any]:

@@ -1,8 +1,12 @@
-"""Settings: each has an environment variable, a constructor argument of `Redrive`, and a default."""
+"""Settings. Each has an environment variable, a constructor argument of `Redrive`, and a default.
+
+Also the parsers of settings that are lists: hosts inside the network that may be called, trusted proxies, keys.
+"""
 
 from __future__ import annotations
 
 import binascii
+import contextlib
 import ipaddress
 import os
 import re
@@ -13,7 +17,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from redrive.duration import Duration, parse_duration
+from redrive.duration import parse_duration
 from redrive.errors import ConfigurationError
 
 API_PREFIX = "/api/v1"
@@ -21,25 +25,20 @@ PAGES_PREFIX = "/app"
 
 
 def run_page_path(run_id: str) -> str:
-    """The page of one run."""
     return f"{PAGES_PREFIX}/runs/{run_id}"
 
 
 def letter_page_path(letter_id: str) -> str:
-    """The page of one dead letter."""
     return f"{PAGES_PREFIX}/admin/dlq/{letter_id}"
 
 
 def circuit_page_path(key: str) -> str:
-    """The page of one circuit, whose key may hold anything."""
+    """Return the path of a circuit's page. The key may contain any character, so it is quoted."""
     return f"{PAGES_PREFIX}/circuits/one?key={quote(key, safe='')}"
 
 
-# -- Which hosts inside may be called: `REDRIVE_ALLOW_HOSTS` as rules ------------------------------------
-
-
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
-_Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 _LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
 _NAME = re.compile(rf"(?:{_LABEL}\.)*(?P<last>{_LABEL})")
 _NUMBER = re.compile(r"\d+|0x[0-9a-f]*")
@@ -47,54 +46,52 @@ _WITH_PORT = re.compile(r"(?P<host>\[[^\]]*\]|[^:\[\]]+)(?::(?P<port>.*))?")
 
 
 class AllowedHost(msgspec.Struct, frozen=True, kw_only=True):
-    """One rule: a name, or a network, on one port or on all of them."""
+    """A rule of `REDRIVE_ALLOW_HOSTS`: a name or a network, on one port or on all ports."""
 
     name: str | None = None
-    network: _Network | None = None
+    network: Network | None = None
     port: int | None = None
 
     def names(self, host: str, port: int) -> bool:
-        """True if this host is let through, wherever it leads."""
+        """Return True if the rule allows this host name, whatever address it resolves to."""
         return self.name == host and self.port in (None, port)
 
     def allows_address(self, address: Address, port: int) -> bool:
-        """True if this address is let through, whatever name led to it."""
+        """Return True if the rule allows this address, whatever name resolved to it."""
         network = self.network
         here = network is not None and address.version == network.version and address in network
         return here and self.port in (None, port)
 
 
 def parse_allowed_hosts(text: str, what: str = "REDRIVE_ALLOW_HOSTS") -> tuple[AllowedHost, ...]:
-    """The rules in a text, in order; `what` names the text in the error if one makes no sense."""
-    rules = [each.strip() for each in text.split(",")] if text.strip() else []
-    return tuple(_parse_rule(each, what) for each in rules)
+    """Return the rules of a comma-separated text, in order; `what` names the text in errors."""
+    rules = []
+    for each in text.split(",") if text.strip() else ():
+        rule = _parse_network_rule(each.strip()) or _parse_host_rule(each.strip())
+        if rule is None:
+            raise ConfigurationError(
+                f"{what} contains {each.strip()!r}: give names, addresses or networks, with or without a port, such as "
+                "'billing.internal, 10.20.0.0/16, localhost:8080'"
+            )
+        rules.append(rule)
+    return tuple(rules)
 
 
 def is_host_name(host: str) -> bool:
-    """True for a name in small letters that no resolver takes for an odd spelling of an address."""
+    """Return True for a lower-case name that no resolver reads as an unusual form of an IP address."""
     found = _NAME.fullmatch(host) if len(host) <= 253 else None
     return found is not None and not _NUMBER.fullmatch(found["last"])
 
 
 def parse_port(text: str) -> int | None:
-    """A port from 1 to 65535 in plain digits, or None."""
+    """Return a port from 1 to 65535 that is written in ASCII digits, else None."""
     plain = text.isascii() and text.isdigit() and len(text) <= 5
     return int(text) if plain and 1 <= int(text) <= 65_535 else None
 
 
-def _parse_rule(text: str, what: str) -> AllowedHost:
-    rule = _parse_network_rule(text) or _parse_host_rule(text)
-    if rule is None:
-        raise ConfigurationError(
-            f"{what} holds {text!r}. Give names, addresses or networks, with or without a port, such as "
-            "'billing.internal, 10.20.0.0/16, localhost:8080'."
-        )
-    return rule
-
-
 def _parse_network_rule(text: str) -> AllowedHost | None:
-    """`10.0.0.0/8`, `10.1.2.3`, `fd00::/8`, `::1`."""
-    if "%" in text:  # a zone, which means something else on every machine
+    """Parse `10.0.0.0/8`, `10.1.2.3`, `fd00::/8` or `::1`."""
+    if "%" in text:  # a zone index, which means something else on every machine
         return None
     try:
         return AllowedHost(network=ipaddress.ip_network(text))
@@ -103,7 +100,7 @@ def _parse_network_rule(text: str) -> AllowedHost | None:
 
 
 def _parse_host_rule(text: str) -> AllowedHost | None:
-    """`name`, `name:port`, `10.1.2.3:port`, `[::1]:port`."""
+    """Parse `name`, `name:port`, `10.1.2.3:port` or `[::1]:port`."""
     found = _WITH_PORT.fullmatch(text)
     if found is None:
         return None
@@ -117,76 +114,62 @@ def _parse_host_rule(text: str) -> AllowedHost | None:
     return AllowedHost(name=host, port=port) if is_host_name(host) else None
 
 
-# -- Which proxies are believed about where a request came from: `REDRIVE_TRUSTED_PROXIES` as networ -----
-
-
-Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
-
-
 def parse_trusted_proxies(text: str, what: str = "REDRIVE_TRUSTED_PROXIES") -> tuple[Network, ...]:
-    """The networks in a text; `what` names the text in the error if one makes no sense."""
-    return tuple(_parse_network(each.strip(), what) for each in text.split(",")) if text.strip() else ()
-
-
-def _parse_network(text: str, what: str) -> Network:
-    try:
-        return ipaddress.ip_network(text, strict=False)
-    except ValueError:
-        raise ConfigurationError(
-            f"{what} holds {text!r}, which is no address and no network: write for example 10.20.0.0/16"
-        ) from None
+    """Return the networks of a comma-separated text; `what` names the text in errors."""
+    networks = []
+    for each in text.split(",") if text.strip() else ():
+        try:
+            networks.append(ipaddress.ip_network(each.strip(), strict=False))
+        except ValueError:
+            raise ConfigurationError(
+                f"{what} contains {each.strip()!r}, which is not an address or a network: write for example "
+                "10.20.0.0/16"
+            ) from None
+    return tuple(networks)
 
 
 def find_client_address(peer: str, forwarded: str, trusted: Sequence[Network]) -> str:
-    """Where a request came from: the nearest address that no trusted proxy has.
+    """Return the address of the client: the nearest one that does not belong to a trusted proxy.
 
-    `forwarded` is the header X-Forwarded-For, to whose end each proxy adds whom it was asked by. So it is
-    read from there, as far as it was written by somebody who is believed.
+    `forwarded` is the header X-Forwarded-For. Each proxy appends the address that called it, so the header is
+    read from its end, and only as far as trusted proxies wrote it.
     """
-    place = peer
-    for before in reversed(forwarded.split(",")):
-        if not _is_trusted(place, trusted) or not _is_address(before.strip()):
+    client = peer
+    for previous in reversed(forwarded.split(",")):
+        if not _is_trusted(client, trusted) or _parse_address(previous.strip()) is None:
             break
-        place = before.strip()
-    return place
+        client = previous.strip()
+    return client
 
 
 def is_forwarded_https(peer: str, protocol: str, trusted: Sequence[Network]) -> bool:
-    """Return True if a trusted proxy says in X-Forwarded-Proto that the client came by https.
+    """Return True if a trusted proxy says in X-Forwarded-Proto that the client used https.
 
-    Each proxy may add what it was asked by: the last one is the nearest, and the first one the client's own.
+    Each proxy may append the protocol of its caller, so the first entry is the client's.
     """
     return _is_trusted(peer, trusted) and protocol.split(",")[0].strip().lower() == "https"
 
 
-def caller_network(place: str) -> str:
-    """Return the network that one caller controls: the address, or the /64 of an IPv6 address."""
-    if not _is_address(place):
-        return place
-    address = ipaddress.ip_address(place)
-    address = getattr(address, "ipv4_mapped", None) or address
-    if address.version == 4:
-        return str(address)
-    return str(ipaddress.ip_network((int(address) >> 64 << 64, 64)))
+def caller_network(client: str) -> str:
+    """Return the network that one caller controls: an IPv4 address, or the /64 of an IPv6 address."""
+    address = _parse_address(client)
+    if address is None:
+        return client
+    return str(address) if address.version == 4 else str(ipaddress.ip_network((int(address) >> 64 << 64, 64)))
 
 
-def _is_trusted(place: str, trusted: Sequence[Network]) -> bool:
-    if not trusted or not _is_address(place):
-        return False
-    address = ipaddress.ip_address(place)
-    mapped = getattr(address, "ipv4_mapped", None) or address
-    return any(mapped.version == each.version and mapped in each for each in trusted)
+def _is_trusted(client: str, trusted: Sequence[Network]) -> bool:
+    address = _parse_address(client) if trusted else None
+    return address is not None and any(address.version == each.version and address in each for each in trusted)
 
 
-def _is_address(text: str) -> bool:
+def _parse_address(text: str) -> Address | None:
+    """Parse an address. One that is IPv4 inside IPv6 becomes IPv4, so that rules for IPv4 apply to it."""
     try:
-        ipaddress.ip_address(text)
+        address = ipaddress.ip_address(text)
     except ValueError:
-        return False
-    return True
-
-
-# -- What a mail address looks like: of those who sign in, of those who are told, and of the sender ------
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
 
 
 _MAILBOX_PART = r"[^\s@<>,;:\"\\()\[\]\x00-\x1f\x7f]"
@@ -194,74 +177,25 @@ _MAILBOX = re.compile(f"{_MAILBOX_PART}{{1,64}}@{_MAILBOX_PART}{{1,190}}")
 
 
 def is_mail_address(text: object) -> TypeGuard[str]:
-    """True for `ann@example.org` and its like: one address alone, without a name, spaces or quotes."""
+    """Return True for a single address such as `ann@example.org`, without a name, spaces or quotes."""
     return isinstance(text, str) and text.isprintable() and _MAILBOX.fullmatch(text) is not None
 
 
-# -- Settings: each has an environment variable, a constructor argument of `Redrive`, and a default ------
-
-
-ENVIRONMENT_VARIABLES = {
-    "url": "REDRIVE_URL",
-    "concurrency": "WORKER_CONCURRENCY",
-    "lease": "REDRIVE_LEASE",
-    "grace": "REDRIVE_GRACE",
-    "hold": "REDRIVE_HOLD",
-    "code_wait": "REDRIVE_CODE_WAIT",
-    "chores": "REDRIVE_CHORES",
-    "version": "REDRIVE_VERSION",
-    "retention": "REDRIVE_RETENTION",
-    "retention_runs": "REDRIVE_RETENTION_RUNS",
-    "dlq_retention": "REDRIVE_DLQ_RETENTION",
-    "idempotency_retention": "REDRIVE_IDEMPOTENCY_RETENTION",
-    "outbox_retention": "REDRIVE_OUTBOX_RETENTION",
-    "audit_retention": "REDRIVE_AUDIT_RETENTION",
-    "max_payload": "REDRIVE_MAX_PAYLOAD",
-    "redact": "REDRIVE_REDACT",
-    "encryption_keys": "REDRIVE_ENCRYPTION_KEYS",
-    "allow_hosts": "REDRIVE_ALLOW_HOSTS",
-    "secret_key": "REDRIVE_SECRET_KEY",
-    "base_url": "REDRIVE_BASE_URL",
-    "trusted_proxies": "REDRIVE_TRUSTED_PROXIES",
-    "metrics": "REDRIVE_METRICS",
-    "metrics_token": "REDRIVE_METRICS_TOKEN",
-    "smtp_url": "REDRIVE_SMTP_URL",
-    "smtp_from": "REDRIVE_SMTP_FROM",
-    "notify_every": "REDRIVE_NOTIFY_EVERY",
-    "log": "REDRIVE_LOG",
-}
-"""The environment variable behind each setting."""
-
 LOG_FORMATS = ("json", "console")
-"""How a process of Redrive's own can write its log."""
+"""The log formats of processes that Redrive starts itself."""
 
 METRICS_OFF = "off"
-"""What the setting `metrics` says where nothing is to be counted."""
+"""The value of the setting `metrics` that turns metrics off."""
 
 NO_ENCRYPTION = "plain"
-"""Stands in the place of the first encryption key where nothing new is to be sealed."""
+"""The value in place of the first encryption key that turns off encryption of new data."""
 
 MIN_TOKEN_LENGTH = 16
-"""Characters of the shortest token that opens the metrics."""
+"""Minimum length of the token that protects the metrics, in characters."""
 
 MIN_SECRET_BYTES = 32
-"""Bytes of the shortest key that tokens are signed with."""
+"""Minimum length of the key that signs tokens, in bytes."""
 
-_DURATIONS = frozenset(
-    {
-        "lease",
-        "grace",
-        "hold",
-        "code_wait",
-        "chores",
-        "retention",
-        "dlq_retention",
-        "idempotency_retention",
-        "outbox_retention",
-        "audit_retention",
-        "notify_every",
-    }
-)
 _SIZES = {"": 1, "B": 1, "KB": 1000, "MB": 1000**2, "KIB": 1 << 10, "MIB": 1 << 20}
 _INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 _SIZE = re.compile(r"(?P<number>\d{1,18}) ?(?P<unit>[A-Z]*)", re.ASCII)
@@ -269,7 +203,7 @@ _SIZE = re.compile(r"(?P<number>\d{1,18}) ?(?P<unit>[A-Z]*)", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """All settings in force. Times are seconds, sizes are bytes."""
+    """All settings in force. Times are in seconds, sizes in bytes."""
 
     url: str = "sqlite:///redrive.db"
     concurrency: int = 100
@@ -304,8 +238,8 @@ class Settings:
             raise ConfigurationError(f"{_setting_name('concurrency')} must be at least 1, not {self.concurrency}")
         if self.lease < 0.5:
             raise ConfigurationError(
-                f"{_setting_name('lease')} must be at least 0.5 s, or a moment's pause would cost a worker its "
-                f"runs; it is {self.lease:g} s"
+                f"{_setting_name('lease')} is {self.lease:g} s: give at least 0.5 s, or a worker would lose its runs "
+                "after a short pause"
             )
         if self.chores <= 0:
             raise ConfigurationError(f"{_setting_name('chores')} must be more than 0 s")
@@ -320,7 +254,7 @@ class Settings:
         parse_trusted_proxies(self.trusted_proxies, _setting_name("trusted_proxies"))
         if 0 < len(self.secret_key.encode()) < MIN_SECRET_BYTES:
             raise ConfigurationError(
-                f"{_setting_name('secret_key')} is shorter than {MIN_SECRET_BYTES} bytes, so that it could be guessed; "
+                f"{_setting_name('secret_key')} is shorter than {MIN_SECRET_BYTES} bytes and could be guessed; "
                 "`openssl rand -base64 48` makes a good one"
             )
         if self.log not in ("", *LOG_FORMATS):
@@ -328,13 +262,13 @@ class Settings:
         parse_metrics_address(self.metrics)
         if 0 < len(self.metrics_token) < MIN_TOKEN_LENGTH:
             raise ConfigurationError(
-                f"{_setting_name('metrics_token')} is shorter than {MIN_TOKEN_LENGTH} characters, so that it could be "
-                "guessed; `openssl rand -hex 24` makes a good one"
+                f"{_setting_name('metrics_token')} is shorter than {MIN_TOKEN_LENGTH} characters and could be guessed; "
+                "`openssl rand -hex 24` makes a good one"
             )
 
     @classmethod
     def load(cls, given: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Settings:
-        """What was given as an argument, else what the environment says, else the default."""
+        """Return each setting from the arguments, else from the environment, else its default."""
         environment = os.environ if environment is None else environment
         values: dict[str, Any] = {}
         for each in fields(cls):
@@ -342,68 +276,63 @@ class Settings:
             if value is None:
                 value = environment.get(ENVIRONMENT_VARIABLES[each.name]) or None
             if value is not None:
-                values[each.name] = _read_setting(each.name, value)
+                default: Callable[[str, Any], Any] = _read_duration if each.name in _DURATIONS else _read_text
+                values[each.name] = _READERS.get(each.name, default)(each.name, value)
         return cls(**values)
 
 
+ENVIRONMENT_VARIABLES = {each.name: f"REDRIVE_{each.name.upper()}" for each in fields(Settings)} | {
+    "concurrency": "WORKER_CONCURRENCY"
+}
+"""The environment variable of each setting."""
+
+_DURATIONS = frozenset(each.name for each in fields(Settings) if each.type == "float")
+
+
 def parse_metrics_address(metrics: str) -> tuple[str, int] | None:
-    """Where a worker tells its metrics, None if it does not; without an address to this machine only."""
+    """Return the host and port of a worker's metrics endpoint, or None; a bare port listens on 127.0.0.1 only."""
     if metrics in ("", METRICS_OFF):
         return None
     host, _, port = metrics.rpartition(":")
     if not re.fullmatch(r"\d{1,5}", port, re.ASCII) or int(port) > 65_535:
         raise ConfigurationError(
-            f"{_setting_name('metrics')} is a port, such as 9464, an address and a port, such as 0.0.0.0:9464, "
-            f"or {METRICS_OFF}; it is {metrics!r:.60}"
+            f"{_setting_name('metrics')} is {metrics!r:.60}: give a port, such as 9464, an address and a port, "
+            f"such as 0.0.0.0:9464, or {METRICS_OFF}"
         )
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
 def parse_encryption_keys(text: str) -> list[bytes | None]:
-    """The encryption keys in a text, in order; None in the first place if that is `plain`.
-
-    What is wrong with a key is said by its place in the list: no message ever holds a key, not even a bad
-    one.
-    """
-    parts = [part.strip() for part in text.split(",")] if text.strip() else []
-    return [
-        None if number == 1 and part == NO_ENCRYPTION else _decode_key(number, part)
-        for number, part in enumerate(parts, 1)
-    ]
-
-
-def _decode_key(number: int, text: str) -> bytes:
-    try:
-        key = binascii.a2b_base64(text.replace("-", "+").replace("_", "/"), strict_mode=True)
-    except ValueError:
-        key = b""
-    if len(key) != 32:
-        raise ConfigurationError(
-            f"{_setting_name('encryption_keys')}: key {number} is not the base64 of 32 bytes; "
-            "`openssl rand -base64 32` makes one"
-        )
-    return key
+    """Return the encryption keys of a comma-separated text; None in first place stands for `plain`."""
+    keys: list[bytes | None] = []
+    for number, part in enumerate(text.split(",") if text.strip() else (), 1):
+        if number == 1 and part.strip() == NO_ENCRYPTION:
+            keys.append(None)
+            continue
+        try:
+            key = binascii.a2b_base64(part.strip().replace("-", "+").replace("_", "/"), strict_mode=True)
+        except ValueError:
+            key = b""
+        if len(key) != 32:
+            # The message gives the position of the key and never the key, not even an invalid one.
+            raise ConfigurationError(
+                f"{_setting_name('encryption_keys')}: key {number} is not the base64 of 32 bytes; "
+                "`openssl rand -base64 32` makes one"
+            )
+        keys.append(key)
+    return keys
 
 
 def _setting_name(field: str) -> str:
     return f"{field} ({ENVIRONMENT_VARIABLES[field]})"
 
 
-def _read_setting(field: str, value: Any) -> Any:
-    if field in _DURATIONS:
-        return parse_duration(_parse_plain_number(value), _setting_name(field))
-    reader: Callable[[str, Any], Any] = _READERS.get(field, _read_text)
-    return reader(field, value)
-
-
-def _parse_plain_number(value: Duration) -> Duration:
-    """The environment holds text; "30" there means 30 seconds."""
+def _read_duration(field: str, value: Any) -> float:
     if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value
+        # The environment holds text only, so "30" means 30 seconds there.
+        with contextlib.suppress(ValueError):
+            value = float(value)
+    return parse_duration(value, _setting_name(field))
 
 
 def _read_metrics(field: str, value: Any) -> str:
@@ -413,7 +342,7 @@ def _read_metrics(field: str, value: Any) -> str:
 def _read_text(field: str, value: Any) -> str:
     if isinstance(value, str):
         return value
-    # Not the value: it may hold a password.
+    # The value is left out, because it may contain a password.
     raise ConfigurationError(f"{_setting_name(field)} must be a text, not of type {type(value).__name__}")
 
 
@@ -438,19 +367,19 @@ def _read_url(field: str, value: Any) -> str:
     text = _read_text(field, value).strip().rstrip("/")
     if not re.fullmatch(r"https?://[^\s/?#@]+(/[^\s?#]*)?", text):
         raise ConfigurationError(
-            f"{_setting_name(field)} must be where people find the dashboard, such as https://redrive.example.org, "
-            f"without user, query or fragment"
+            f"{_setting_name(field)} must be the URL of the dashboard, such as https://redrive.example.org, "
+            "without user, query or fragment"
         )
     return text
 
 
 def _read_smtp_url(field: str, value: Any) -> str:
-    """Not the value in the error: it may hold a password."""
     text = _read_text(field, value).strip()
     if not re.fullmatch(r"smtps?://[^\s/?#]+/?(\?starttls=(always|never|auto))?", text):
+        # The value is left out, because it may contain a password.
         raise ConfigurationError(
             f"{_setting_name(field)} must be like smtp://user:password@mail.example.org:587 or "
-            "smtps://mail.example.org, with ?starttls=always, never or auto behind it if need be"
+            "smtps://mail.example.org, optionally followed by ?starttls=always, never or auto"
         )
     return text
 

@@ -415,13 +415,13 @@ async def test_a_worker_without_workflows_is_refused(app: Redrive) -> None:
     [
         ({"tenant": ""}, "tenant must be a text of 1 to 255 characters, not ''"),
         ({"tenant": 5}, "tenant must be a text of 1 to 255 characters, not 5"),
-        ({"tenant": "*"}, "no tenant can be called '*', which means all of them"),
+        ({"tenant": "*"}, "'*' cannot be the name of a tenant: it stands for all tenants"),
         ({"queue": "x" * 256}, "queue must be a text of 1 to 255 characters"),
-        ({"correlation_id": "a\x00b"}, "correlation_id contains a NUL byte or a lone surrogate"),
-        ({"idempotency_key": "a\ud800b"}, "idempotency_key contains a NUL byte or a lone surrogate"),
+        ({"correlation_id": "a\x00b"}, "correlation_id has a NUL or half a character in it"),
+        ({"idempotency_key": "a\ud800b"}, "idempotency_key has a NUL or half a character in it"),
         ({"priority": 1001}, "priority must be a whole number from -1000 to 1000, not 1001"),
         ({"priority": True}, "priority must be a whole number from -1000 to 1000, not True"),
-        ({"deadline": datetime(2031, 5, 17)}, "deadline needs a time zone"),  # noqa: DTZ001 (that is the point)
+        ({"deadline": datetime(2031, 5, 17)}, "deadline has no time zone"),  # noqa: DTZ001 (that is the point)
         ({"retry": 3}, "retry takes a RetryPolicy, not int"),
         ({"tennant": "acme"}, "start has no option tennant; it has correlation_id, deadline, delay, "),
     ],
@@ -448,7 +448,7 @@ async def test_the_items_of_start_many_are_tuples_or_starts(app: Redrive, item: 
 async def test_a_start_in_no_time_that_could_be_read_is_refused(app: Redrive, option: str) -> None:
     workflow = app.workflow(charge)
     async with app.client():
-        with pytest.raises(ConfigurationError, match=f"^{option} is 'soon', which is no duration"):
+        with pytest.raises(ConfigurationError, match=f"^{option} is 'soon', which is not a duration"):
             await workflow.start(1, **{option: "soon"})
 
 

@@ -193,7 +193,7 @@ async def test_types_that_are_defined_later_are_checked_when_the_app_opens() -> 
         ("{{input.customer}}", "input has no field 'customer'; it has: order"),
         ("{{input.order.price}}", "input has no field 'price'; it has: id, lines"),
         ("{{result.id.first}}", "result has no field 'first' there, but a single value"),
-        ("{{input.order.lines.first}}", "input has a list there, with numbers and no 'first'"),
+        ("{{input.order.lines.first}}", "input has a list there, with indexes and no field 'first'"),
         ("{{step.secret}}", "step has no field 'secret'"),
     ],
 )

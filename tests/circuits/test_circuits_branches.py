@@ -12,7 +12,7 @@ from redrive import Circuit, Redrive, StepFailed
 from redrive.chores import Reaper
 from redrive.core.outcomes import AttemptFailed
 from redrive.core.run_options import StepOptions
-from redrive.store.records import HeldRun
+from redrive.store.recovery import HeldRun
 from redrive.testing import Engine, engine
 
 

@@ -86,7 +86,7 @@ async def test_marks_that_nobody_weighed_are_weighed_by_the_chore() -> None:
         await e.run(pay, 1)
         weighings = seen.count("circuit")
         assert weighings
-        e.worker.circuits.weigh = lambda place, settings: None  # type: ignore[method-assign]
+        e.worker.circuits.evaluate = lambda place, settings: None  # type: ignore[method-assign]
         await e.run(pay, 2)
         await e.advance("1s")
         assert (await e.store.circuit("default", "payments")).row.status is CircuitStatus.OPEN
@@ -146,7 +146,7 @@ def test_a_snapshot_tells_how_an_attempt_was_let_through() -> None:
     options = StepOptions(circuit=Circuit(), generation=4, probe=True)
     again = StepOptions.from_json(options.to_json())
     assert again == options
-    admitted = again.admitted("fulfil", "charge")
+    admitted = again.admitted_call("fulfil", "charge")
     assert admitted is not None
     assert (admitted.key, admitted.generation, admitted.probe) == ("fulfil/charge", 4, True)
-    assert StepOptions.from_json(StepOptions().to_json()).admitted("w", "s") is None
+    assert StepOptions.from_json(StepOptions().to_json()).admitted_call("w", "s") is None

@@ -24,7 +24,7 @@ def test_the_log_is_listed_newest_first(shop: Shop) -> None:
     assert newest[4].endswith("because: refunded")
     assert before[1:] == ["kim", f"dl-{shop.down}", "A dead letter was assigned", "lee"]
     assert {line[1] for line in rest} == {"redrive"}
-    assert lines("--lang", "pl")[0][3] == "Zamknięto wpis DLQ jako rozwiązany"
+    assert lines("--lang", "pl")[0][3] == "Oznaczono sprawę jako rozwiązaną"
 
 
 def test_each_filter_filters(shop: Shop) -> None:
@@ -61,7 +61,7 @@ def test_the_export_is_for_spreadsheets_and_holds_no_formula(shop: Shop) -> None
     result = piped("audit", "export", "--by", "kim", "--lang", "pl")
     rows = list(csv.DictReader(io.StringIO(result.stdout)))
     assert [row["after"] for row in rows] == ['a "quoted"\nline', "'=1+1"]
-    assert rows[0]["label"] == "Dodano komentarz do wpisu DLQ"
+    assert rows[0]["label"] == "Dodano komentarz do sprawy"
     assert rows[0]["letter"] == f"dl-{shop.down}"
 
 

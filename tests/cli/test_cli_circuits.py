@@ -54,7 +54,7 @@ def test_one_circuit_tells_everything(parked: str) -> None:
         assert words in output
     missing = piped("circuits", "show", "post")
     assert missing.exit_code == 3
-    assert "nothing ever happened" in missing.output
+    assert "has no recorded state" in missing.output
 
 
 def test_opening_closing_and_resetting(parked: str) -> None:

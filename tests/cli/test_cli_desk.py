@@ -210,7 +210,7 @@ def test_looking_makes_no_store_of_a_file_that_is_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("mysql://db/shop", "no store is called 'mysql'"),
+        ("mysql://db/shop", "store type 'mysql' is unknown"),
         ("sqlite://toys.db", "is not an SQLite store: write sqlite:///relative.db"),
         ("sqlite:///letter.txt", "letter.txt"),
         ("postgresql://nobody@127.0.0.1:1/none", "127.0.0.1"),

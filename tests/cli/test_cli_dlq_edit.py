@@ -111,7 +111,7 @@ def test_a_mistake_opens_the_editor_again_with_the_message(shop: Shop, terminal:
     program = editor('"country": "PO",->', '"number": 8,->"number": 8, "country": "PL",')
     editing = terminal("dlq", "edit", shop.wrong, EDITOR=program, VISUAL="")
     editing.wait_for("[y/N]")
-    assert seen(1).startswith("# MISTAKE: the input of workflow 'sell' does not fit: line 6, order.country")
+    assert seen(1).startswith("# MISTAKE: the input of workflow 'sell' is not valid: line 6, order.country")
     assert '"country": "PO"' not in seen(1)
     assert '~ order.country: "PO" becomes "PL"' in editing.text
     editing.type("y\n")

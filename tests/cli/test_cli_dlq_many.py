@@ -85,7 +85,7 @@ def test_a_dry_run_counts_and_shows_one(shop: Shop) -> None:
     result = piped("dlq", "replay", "--all", "--dry-run", "--mode", "from_step", "--from-step", "2")
     lines = result.stdout.splitlines()
     assert lines[:2] == ["would run again 1 of 2 dead letters", "1 would be refused:"]
-    assert lines[2].startswith(f"  dl-{shop.down}: there is no step with index 2 to begin at")
+    assert lines[2].startswith(f"  dl-{shop.down}: the run has no step with index 2")
     assert f"dl-{shop.wrong} would run again, from a chosen step." in lines[4]
     assert {shop.letter(run).status for run in (shop.down, shop.wrong)} == {"OPEN"}
 
@@ -127,7 +127,7 @@ def test_what_is_refused_is_told_and_the_others_go_on(shop: Shop) -> None:
         followed = piped("dlq", "sets", "show", begun["id"], "--wait")
     assert followed.exit_code == 1
     assert f"set {begun['id']} runs again 1 of 2 letters, 1 refused: DONE" in followed.stdout
-    assert f"    dl-{shop.down}: there is no step with index 2" in followed.stdout
+    assert f"    dl-{shop.down}: the run has no step with index 2" in followed.stdout
     refused = piped("dlq", "sets", "show", begun["id"], "--refused")
     assert refused.stdout.startswith(f"dl-{shop.down}\t")
     assert shop.letter(shop.down).status == "OPEN"

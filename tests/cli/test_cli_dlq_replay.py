@@ -27,9 +27,9 @@ def test_a_dry_run_says_it_in_sentences_and_changes_nothing(shop: Shop) -> None:
         f"      idempotency key idem_flow:default:{shop.wrong}:/book#0:0",
         "    and whatever follows",
         "  Check first:",
-        "    results that are reused were computed from the original input",
-        "    book is called with the idempotency key of the original input: a service that has seen the key "
-        "may answer as it did then; --new-operation sends a new key",
+        "    finished steps used the original input and are not repeated",
+        "    book keeps its old idempotency key, so the other service may repeat its old answer: "
+        "set --new-operation to send a new key",
         "Nothing was changed.",
     ]
     assert shop.letter(shop.wrong).status == "OPEN"
@@ -44,7 +44,7 @@ def test_a_dry_run_says_it_in_sentences_and_changes_nothing(shop: Shop) -> None:
         (["--from-step", "0"], "reserve (step 0)\n"),
         (["--output", '"by telephone"'], "Result given, not run:\n    book"),
         (["--new-operation"], "new idempotency keys"),
-        (["--from-step", "charge"], "charge succeeded before and acts on the outside world again"),
+        (["--from-step", "charge"], "charge succeeded before and will call external services again"),
     ],
 )
 def test_each_way_to_run_it_again_is_explained(shop: Shop, options: list[str], words: str) -> None:
@@ -156,7 +156,7 @@ def test_a_result_given_by_hand_is_taken(shop: Shop) -> None:
 def test_a_result_that_does_not_fit_is_refused(shop: Shop) -> None:
     result = piped("dlq", "complete", shop.down, "--output", "7")
     assert (result.exit_code, shop.letter(shop.down).status) == (5, "OPEN")
-    assert "the output of step 'charge' does not fit" in result.stderr
+    assert "the output of step 'charge' is not valid" in result.stderr
 
 
 # -- refused -------------------------------------------------------------------------------------------

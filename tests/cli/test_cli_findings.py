@@ -94,8 +94,8 @@ def test_an_editor_that_saves_no_utf_8_is_told_and_nothing_is_lost(shop: Shop, m
         ("text.replace('\"PO\"', '[' * 5000 + ']' * 5000)", "nested"),
         ('text.replace(\'"number": 8,\', \'"number": 8, "number": 9,\')', 'line 3: "number" is given twice'),
         ("text.replace('\"PO\",', '\"PL\"')", "line 5, column 5: expecting ',' delimiter"),
-        ('text.replace(\'"number": 8\', \'"number": "x"\')', "does not fit: line 3, order.number: "),
-        ("text.replace('\"country\": \"PO\",', '')", "does not fit: line 2, order.country: "),
+        ('text.replace(\'"number": 8\', \'"number": "x"\')', "is not valid: line 3, order.number: "),
+        ("text.replace('\"country\": \"PO\",', '')", "is not valid: line 2, order.country: "),
     ],
 )
 def test_a_mistake_is_named_with_its_line_and_what_was_typed_is_kept(
@@ -149,7 +149,7 @@ def test_the_line_of_a_place_is_that_of_what_holds_it() -> None:
     [
         (["dlq", "replay", "ID", "--from-step", "9" * 5000], "has 5,000 digits"),
         (["dlq", "replay", "--all", "--from-step", "9" * 5000], "has 5,000 digits"),
-        (["dlq", "replay", "ID", "--from-step", "99999"], "there is no step with index 99999"),
+        (["dlq", "replay", "ID", "--from-step", "99999"], "the run has no step with index 99999"),
         (["dlq", "replay", "ID", "--patch", '{"a": ' + "[" * 9000 + "]" * 9000 + "}"], "nested"),
         (["dlq", "replay", "ID", "--patch", '{"order": 1, "order": 2}'], '"order" is given twice'),
         (["dlq", "complete", "ID", "--output", '{"a": 1, "a": 2}'], '"a" is given twice'),

@@ -36,7 +36,7 @@ def test_a_screen_gets_lines_that_end_between_words() -> None:
 )
 def test_a_command_is_never_folded(command: str) -> None:
     assert fold_text(f"To understand it, type this: {command}", Screen()).splitlines()[-1] == command
-    assert f"`{command}`" in fold_text(f"there is no run 'zzz'; `{command}` shows the newest", Screen())
+    assert f"`{command}`" in fold_text(f"run 'zzz' does not exist; `{command}` shows the newest", Screen())
 
 
 def test_lines_and_words_longer_than_the_screen_stay() -> None:

@@ -15,7 +15,7 @@ from redrive.cli.hardening import CHECKLIST, _check_database_tls, _check_file_mo
 from redrive.core.roles import Role
 from redrive.server.auth.admin import AccountAdmin, make_operator
 from redrive.server.contract import NewToken, NewUser
-from redrive.store.account_records import TokenKind
+from redrive.store.accounts import TokenKind
 from redrive.store.postgres.connection import parse_url
 
 KEY = "M4mCsM6Rm3RsqCAPdBmBWFJ8iAOcaR3mzQzIX1DCbTM="

@@ -184,4 +184,4 @@ def test_reasons_are_read_whole_on_a_small_terminal(toys: Toys, terminal: Callab
     lines = shown.text.splitlines()
     assert lines[0].split() == ["ID", "WORKFLOW", "STEP", "FAILED", "CODE"]
     assert max(map(len, lines)) <= 80
-    assert "step 'paint' failed once (unknown): it was raised as NonRetryable" in " ".join(shown.text.split())
+    assert "step 'paint' failed once (unknown): the error was raised as NonRetryable" in " ".join(shown.text.split())

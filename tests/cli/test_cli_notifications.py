@@ -53,7 +53,7 @@ def test_rules_are_set_listed_and_removed(told: str) -> None:
     assert "email ops@example.org" in listed
     assert "slack https://hooks.slack.com/" in listed
     assert "secret" not in listed
-    for wrong, why in (('{"on": ["monday"]}', "there are first_failure"), ("{", "is not valid JSON")):
+    for wrong, why in (('{"on": ["monday"]}', "the events are first_failure"), ("{", "is not valid JSON")):
         refused = piped("notifications", "set", wrong)
         assert (refused.exit_code, why in refused.stderr) == (2, True)
     assert piped("notifications", "unset", *place).exit_code == 0

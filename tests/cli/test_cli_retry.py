@@ -71,7 +71,7 @@ def test_many_are_retried_with_one_patch(shop: Shop) -> None:
         (["--skip-step", "charge"], 2, "is not NAME=JSON"),
         (["--skip-step", "charge=hello"], 2, "needs its own quotes: '\"hello\"'"),
         (["--skip-step", "bake=1"], 3, "'bake'"),
-        (["--skip-step", "charge=7"], 5, "the output of step 'charge' does not fit"),
+        (["--skip-step", "charge=7"], 5, "the output of step 'charge' is not valid"),
         (["--mode", "full", "--skip-step", 'charge="x"'], 5, "skip_steps"),
         (["--input", "{}", "--patch", "{}"], 2, "exclude each other"),
         (["--input", "{}", "-"], 2, "use --patch for several"),

@@ -166,7 +166,7 @@ def test_a_task_for_a_person_is_skipped_or_done(trips: Trips, verb: str, status:
     (trips.folder / "bank-is-down").unlink()
     wrong = piped("saga", verb, trips.waiting, "flight")
     assert wrong.exit_code == 5
-    assert "next is 'ship.undo' of step 'ship', not 'flight'" in wrong.stderr
+    assert "the next compensation is 'ship.undo' of step 'ship', not 'flight'" in wrong.stderr
     done = piped("saga", verb, trips.waiting, "ship", "--reason", "on the phone", "--by", "ada")
     assert done.exit_code == 0, done.stderr
     trips.work()

@@ -46,11 +46,11 @@ async def test_schedules_are_listed_paused_resumed_and_forgotten(
         assert "paused report/default; to resume it: redrive schedules resume report default" in paused.output
         assert "paused by ann" in (await asked("list")).output
         refused = await asked("forget", "report")
-        assert (refused.exit_code, "a live worker has schedule 'default'" in refused.output) == (4, True)
+        assert (refused.exit_code, "is in the code of a live worker" in refused.output) == (4, True)
         assert "resumed report/default" in (await asked("resume", "report")).output
         assert "report/default was not paused" in (await asked("resume", "report")).output
         missing = await asked("pause", "report", "nightly")
-        assert (missing.exit_code, "there are: report 'default'" in missing.output) == (3, True)
+        assert (missing.exit_code, "its schedules are: report 'default'" in missing.output) == (3, True)
     assert "no live worker has it" in (await asked("list")).output
     assert "forgot report/default" in (await asked("forget", "report")).output
     assert (await asked("list")).output == ""

@@ -167,7 +167,7 @@ def test_a_store_that_cannot_be_used_is_said_and_fails(folder: Path) -> None:
     worker = WorkerProcess(folder, "jobs:app", "--url", "sqlite:///no/such/folder/jobs.db")
     try:
         assert worker.wait() == 1
-        worker.wait_for("there is no folder no/such/folder")
+        worker.wait_for("folder no/such/folder of")
     finally:
         worker.end()
 

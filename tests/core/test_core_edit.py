@@ -242,7 +242,7 @@ def test_a_mask_in_another_place_is_refused_by_name(edit: dict[str, Any], path: 
         with pytest.raises(InputError) as caught:
             unmask(given_, ORIGINAL, REDACTOR)
         assert str(caught.value).startswith(path)
-        assert "Type the real value or leave the field out of a patch" in str(caught.value)
+        assert "Enter the real value, or leave the field out of the patch" in str(caught.value)
 
 
 def test_all_places_are_named_as_far_as_one_can_read_them() -> None:

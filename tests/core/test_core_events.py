@@ -92,7 +92,7 @@ def test_no_label_was_left_untranslated() -> None:
 
 def test_a_label_is_found_by_name_and_language() -> None:
     assert event_label("dlq.skipped") == "A dead letter was ignored"
-    assert event_label(AuditEvent.LETTER_IGNORED, "pl") == "Zamknięto wpis DLQ bez działania"
+    assert event_label(AuditEvent.LETTER_IGNORED, "pl") == "Zignorowano sprawę"
     assert event_label("dlq.skipped", "de") == event_label("dlq.skipped")
 
 

@@ -24,7 +24,7 @@ def test_roles_are_known_by_name_and_alias(name: str, role: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "root", "ADMIN ", None, 7])
 def test_other_names_are_refused(name: object) -> None:
-    with pytest.raises(InputError, match="there are OWNER, ADMIN, STAFF, VIEWER"):
+    with pytest.raises(InputError, match="the roles are OWNER, ADMIN, STAFF, VIEWER"):
         parse_role(name)  # type: ignore[arg-type]
 
 
@@ -45,7 +45,7 @@ def test_what_is_missing_is_said(permission: Permission) -> None:
     if viewer.may(permission):
         viewer.need(permission)
         return
-    with pytest.raises(NotAllowed, match=r"needs the role|permission for it"):
+    with pytest.raises(NotAllowed, match=r"needs the role|the right to see payloads"):
         viewer.need(permission)
 
 

@@ -68,7 +68,8 @@ from redrive.core.transitions import AttemptEnd, AttemptWrite, EntryWrite, RunWr
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
-from redrive.store.records import HeldRun, RunRow
+from redrive.store.recovery import HeldRun
+from redrive.store.runs import RunRow
 
 SECOND = 1_000_000
 R, S = RunStatus, StepStatus

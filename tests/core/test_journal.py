@@ -47,7 +47,7 @@ def entry(
 def handed_out(journal: Journal) -> list[str]:
     """Ask for each result in turn until there is none left."""
     keys = []
-    while (key := journal.turn) is not None:
+    while (key := journal.next_key) is not None:
         journal.mark_delivered(key)
         keys.append(key)
     return keys
@@ -77,8 +77,8 @@ def test_different_places_never_share_a_key(one: tuple[str, str, int], other: tu
 
 def test_a_new_run_has_an_empty_journal() -> None:
     journal = Journal()
-    assert journal.ask("/charge#0") is None
-    assert (journal.turn, journal.next_index, journal.next_done) == (None, 0, 0)
+    assert journal.request_entry("/charge#0") is None
+    assert (journal.next_key, journal.next_index, journal.next_done) == (None, 0, 0)
     assert journal.list_unrequested() == []
 
 
@@ -86,14 +86,14 @@ def test_an_entry_is_found_by_its_key_and_counts_as_asked_for_from_then_on() -> 
     charge, ship = entry(0, "/charge#0", 0), entry(1, "/charge#1", 1)
     journal = Journal([charge, ship])
     assert not journal.is_optional("/charge#1")
-    assert journal.ask("/charge#1") is ship
+    assert journal.request_entry("/charge#1") is ship
     assert journal.is_optional("/charge#1")
     assert not journal.is_optional("/charge#0")
 
 
 def test_asking_for_what_was_never_recorded_counts_for_nothing() -> None:
     journal = Journal([entry(0, "/charge#0", 0)])
-    assert journal.ask("/refund#0") is None
+    assert journal.request_entry("/refund#0") is None
     assert not journal.is_optional("/charge#0")
     assert [row.key for row in journal.list_unrequested()] == ["/charge#0"]
 
@@ -104,7 +104,7 @@ def test_a_loose_entry_answers_whoever_asks_but_need_not_be_asked_for() -> None:
     journal = Journal([kept, loose])
     assert journal.is_optional("/ship#0")
     assert [row.key for row in journal.list_unrequested()] == ["/charge#0"]
-    assert journal.ask("/ship#0") is loose
+    assert journal.request_entry("/ship#0") is loose
     assert handed_out(journal) == ["/charge#0", "/ship#0"]
 
 
@@ -116,7 +116,7 @@ def test_a_loose_note_is_not_missed_either() -> None:
 def test_branches_with_the_same_step_names_get_their_own_entries() -> None:
     rows = [entry(0, "0/charge#0", 1), entry(1, "1/charge#0", 0), entry(2, "1.0/charge#0", 2)]
     journal = Journal(rows)
-    assert [journal.ask(row.key) for row in rows] == rows
+    assert [journal.request_entry(row.key) for row in rows] == rows
 
 
 def test_new_entries_are_numbered_after_all_that_were_recorded() -> None:
@@ -126,7 +126,7 @@ def test_new_entries_are_numbered_after_all_that_were_recorded() -> None:
 
 def test_a_superseded_entry_is_gone_but_its_index_is_never_used_again() -> None:
     journal = Journal([entry(0, "/charge#0", 0), entry(1, "/ship#0", 1, superseded=1)])
-    assert journal.ask("/ship#0") is None
+    assert journal.request_entry("/ship#0") is None
     assert handed_out(journal) == ["/charge#0"]
     assert [row.key for row in journal.list_unrequested()] == ["/charge#0"]
     assert (journal.next_index, journal.next_done) == (2, 2)
@@ -150,7 +150,7 @@ def test_results_are_handed_out_in_the_order_in_which_they_were_completed(
     rows = [entry(index, f"{index}/charge#0", done=completed[index]) for index in begun]
     journal = Journal(rows)
     assert handed_out(journal) == [f"{completed.index(done)}/charge#0" for done in range(8)]
-    assert journal.turn is None
+    assert journal.next_key is None
 
 
 def test_what_has_not_completed_has_no_turn() -> None:
@@ -169,7 +169,7 @@ def test_a_result_is_not_handed_out_before_its_turn() -> None:
     journal = Journal([entry(0, "0/a#0", 1), entry(1, "1/b#0", 0)])
     with pytest.raises(ValueError, match="it is the turn of '1/b#0', not of '0/a#0'"):
         journal.mark_delivered("0/a#0")
-    assert journal.turn == "1/b#0"
+    assert journal.next_key == "1/b#0"
 
 
 def test_nothing_is_handed_out_twice() -> None:
@@ -212,46 +212,46 @@ def test_what_the_function_saw_before_it_has_to_ask_for_again(case: Kind) -> Non
     row = entry(0, "/x#0", case.done, kind=case.kind, status=case.status)
     journal = Journal([row])
     assert journal.list_unrequested() == ([row] if case.missed else [])
-    journal.ask("/x#0")
+    journal.request_entry("/x#0")
     assert journal.list_unrequested() == []
 
 
 def test_what_was_forgotten_is_listed_in_the_order_it_began() -> None:
     journal = Journal([entry(2, "/c#0", 0), entry(0, "/a#0", 2), entry(1, "/b#0", 1)])
-    journal.ask("/b#0")
+    journal.request_entry("/b#0")
     assert [row.key for row in journal.list_unrequested()] == ["/a#0", "/c#0"]
 
 
 def test_the_difference_is_told_in_words() -> None:
     journal = Journal([entry(0, "/charge#0", 0), entry(1, "/charge#1", 1), entry(2, "1.0/ship#0", 2)])
-    assert str(journal.difference(["/refund#0"])) == (
-        "the journal holds 'charge', 'charge' (call 2), 'ship' in branch 1.0, but the code now asks for "
-        "'refund'; the workflow function changed while this run was under way"
+    assert str(journal.describe_difference(["/refund#0"])) == (
+        "the journal contains 'charge', 'charge' (call 2), 'ship' in branch 1.0, but the code now calls "
+        "'refund': the workflow function changed during this run"
     )
-    journal.ask("/charge#0")
-    assert str(journal.difference(["0/refund#2", "1/pack#0"])).startswith(
-        "the journal holds 'charge' (call 2), 'ship' in branch 1.0, but the code now asks for "
-        "'refund' (call 3) in branch 0, 'pack' in branch 1; "
+    journal.request_entry("/charge#0")
+    assert str(journal.describe_difference(["0/refund#2", "1/pack#0"])).startswith(
+        "the journal contains 'charge' (call 2), 'ship' in branch 1.0, but the code now calls "
+        "'refund' (call 3) in branch 0, 'pack' in branch 1: "
     )
 
 
 def test_a_function_that_ended_early_asks_for_nothing_more() -> None:
     journal = Journal([entry(0, "/charge#0", 0)])
-    assert str(journal.difference(())).startswith(
-        "the journal holds 'charge', but the code now asks for nothing more; "
+    assert str(journal.describe_difference(())).startswith(
+        "the journal contains 'charge', but the code now calls nothing more: "
     )
 
 
 def test_a_function_that_asks_for_more_than_there_is_to_miss() -> None:
-    assert str(Journal().difference(["/charge#0"])).startswith(
-        "the journal holds nothing more, but the code now asks for 'charge'; "
+    assert str(Journal().describe_difference(["/charge#0"])).startswith(
+        "the journal contains nothing more, but the code now calls 'charge': "
     )
 
 
 def test_a_long_difference_names_the_first_five_of_each_side() -> None:
     journal = Journal([entry(index, f"/step{index}#0", index) for index in range(9)])
-    words = str(journal.difference(f"/new{index}#0" for index in range(9)))
+    words = str(journal.describe_difference(f"/new{index}#0" for index in range(9)))
     assert "'step4', but" in words
     assert "step5" not in words
-    assert "'new4';" in words
+    assert "'new4':" in words
     assert "new5" not in words

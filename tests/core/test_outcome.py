@@ -16,6 +16,7 @@ RECORDS = [
     one
     for one in vars(module).values()
     if isinstance(one, type) and issubclass(one, msgspec.Struct) and one.__module__ == module.__name__
+    if not one.__name__.startswith("_")
 ]
 
 

@@ -688,7 +688,7 @@ SHIP = Signature.of(ship)
         ((), {"express": True}, "ship() is missing argument 'order'", "order"),
         ((1, 2), {}, "ship() takes 1 positional arguments, 2 were given", ""),
         ((1,), {"order": 1}, "ship() got argument 'order' twice", "order"),
-        ((1,), {"speed": 1}, "ship() has no parameter 'speed'; it takes: order, express", "speed"),
+        ((1,), {"speed": 1}, "ship() has no parameter 'speed'; its parameters are order, express", "speed"),
     ],
 )
 def test_a_call_that_does_not_fit_says_why(args: Any, kwargs: Any, message: str, path: str) -> None:
@@ -699,7 +699,7 @@ def test_a_call_that_does_not_fit_says_why(args: Any, kwargs: Any, message: str,
 def test_a_function_without_parameters_says_so() -> None:
     def nothing() -> None: ...
 
-    assert str(refusal(Signature.of(nothing), x=1)) == "nothing() has no parameter 'x'; it takes: none"
+    assert str(refusal(Signature.of(nothing), x=1)) == "nothing() has no parameter 'x'"
 
 
 WRONG: list[tuple[Any, Any, str, str]] = [
@@ -807,7 +807,7 @@ def test_a_circle_is_refused_where_it_closes() -> None:
     circle["a"].append(circle)
     for signature in (MIXED, taking(dict[str, Any]), taking(dict[str, list[Any]])):
         error = refusal(signature, circle)
-        assert str(error) == "value.a[1]: refers to itself; pass data without circles"
+        assert str(error) == "value.a[1]: refers to itself; pass data without cycles"
     tree = Tree(1)
     tree.children.append(tree)
     assert refusal(taking(Tree), tree).path == "value.children[0]"
@@ -873,7 +873,7 @@ def test_text_with_surrogates_is_refused_where_reading_changes_it() -> None:
     assert there_and_back(hint, "\ud800") == "\ud800"
     assert there_and_back(dict[str, hint], {"\ufffd\ufffd\ufffd": "a"}) == {"\ufffd\ufffd\ufffd": "A"}
     error = refusal(taking(hint), "\ud800a")
-    assert str(error) == "reading it back would change it; pass text without lone surrogates"
+    assert str(error) == "reading the value back would change it; pass text without lone surrogates"
 
 
 def test_something_that_fails_only_as_a_whole_is_refused_as_a_whole() -> None:
@@ -1135,7 +1135,7 @@ def test_sizes_are_told_in_human_form() -> None:
         check_size("a" * 3_145_728, 1 << 20, "the result of charge")
     assert str(caught.value) == (
         "the result of charge takes 3.0 MiB (3,145,728 bytes), more than the limit of 1.0 MiB "
-        "(1,048,576 bytes); store it elsewhere and pass a reference, or raise REDRIVE_MAX_PAYLOAD"
+        "(1,048,576 bytes): store it elsewhere and pass a reference, or raise REDRIVE_MAX_PAYLOAD"
     )
     with pytest.raises(PayloadTooLarge, match="takes 11 bytes, more than the limit of 10 bytes"):
         check_size("a" * 11, 10, "x")

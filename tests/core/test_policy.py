@@ -133,7 +133,7 @@ def test_error_names_are_categories_and_qualified_names_each_once() -> None:
     ],
 )
 def test_a_name_that_is_neither_is_refused_with_those_most_like_it(name: str, hint: str) -> None:
-    with pytest.raises(ConfigurationError, match="retry_on holds ") as refused:
+    with pytest.raises(ConfigurationError, match="retry_on contains ") as refused:
         RetryPolicy(retry_on=[name])
     assert repr(name) in str(refused.value)
     assert hint in str(refused.value)
@@ -164,8 +164,8 @@ def test_a_name_that_is_neither_is_refused_with_those_most_like_it(name: str, hi
         ({"delays": 20}, "delays is 20"),
         ({"delays": [20, "x"]}, "delays[1] is 'x'"),
         ({"retry_on": 5}, "retry_on is 5"),
-        ({"retry_on": [5]}, "retry_on holds 5"),
-        ({"never_retry_on": [int]}, "never_retry_on holds <class 'int'>"),
+        ({"retry_on": [5]}, "retry_on contains 5"),
+        ({"never_retry_on": [int]}, "never_retry_on contains <class 'int'>"),
         ({"retry_on": None, "never_retry_on": None}, "never_retry_on is None"),
     ],
 )
@@ -193,7 +193,7 @@ def test_a_wrong_policy_is_refused_naming_field_value_and_what_is_allowed(wrong:
         ({"open_for": float("nan")}, "open_for is nan"),
         ({"failures": 0}, "failures is 0. Give a whole number from 1 on"),
         ({"probes": False}, "probes is False"),
-        ({"window": 0}, "window is 0. Give a duration longer than nothing"),
+        ({"window": 0}, "window is 0. Give a duration longer than 0"),
         ({"open_for": "0s"}, "open_for is '0s'"),
         ({"on_open": "explode"}, "on_open is 'explode'. Give one of 'park', 'fail'"),
     ],

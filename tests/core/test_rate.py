@@ -39,8 +39,8 @@ def test_rates_are_read_as_people_write_them_and_written_shortly(text: str, rate
         (50, "not a rate"),
         (None, "not a rate"),
         ("9" * 5000 + "/s", "not a rate"),
-        ("0/s", "pause the set"),
-        ("100001/s", "from 1 to 100,000"),
+        ("0/s", "pause the bulk action"),
+        ("100001/s", "give 1 to 100,000"),
     ],
 )
 def test_what_is_no_rate_is_refused_with_advice(text: object, says: str) -> None:

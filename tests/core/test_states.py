@@ -133,9 +133,9 @@ def test_may_move_says_what_the_table_says_for_every_pair(kind: str) -> None:
 
 def test_states_of_different_kinds_are_never_mixed_up_although_their_words_are_equal() -> None:
     assert RunStatus.RUNNING == StepStatus.RUNNING  # type: ignore[comparison-overlap]
-    with pytest.raises(TypeError, match="not two states"):
+    with pytest.raises(TypeError, match="not statuses of the same kind"):
         is_legal_move(RunStatus.PENDING, StepStatus.RUNNING)
-    with pytest.raises(TypeError, match="not two states"):
+    with pytest.raises(TypeError, match="not statuses of the same kind"):
         is_legal_move(EntryKind.STEP, EntryKind.SLEEP)
 
 

@@ -184,7 +184,7 @@ RETRY = RetryDecision(retry=True, of=5, delay=5.0)
             RetryDecision(retry=False, of=4, status_code=422, why=Reason(ReasonCode.RAISED_NON_RETRYABLE)),
             1,
             "validation",
-            "attempt 1 of 4, HTTP 422, invalid data, not retried: it was raised as NonRetryable",
+            "attempt 1 of 4, HTTP 422, invalid data, not retried: the error was raised as NonRetryable",
         ),
     ],
 )

@@ -73,7 +73,7 @@ async def test_a_poison_run_costs_its_bystanders_nothing(fleet: Fleet) -> None:
 
     assert deaths == 3
     assert [(letter.run_id, letter.code) for letter in letters] == [(handles[poison].id, "infrastructure_failure")]
-    assert "3 workers died" in letters[0].reason
+    assert "3 workers crashed" in letters[0].reason
     assert {run.status for n, run in enumerate(runs) if n != poison} == {RunStatus.SUCCESS}
     assert runs[poison].status is RunStatus.DLQ_PENDING
     assert {(run.status, run.crashes) for run in after} == {(RunStatus.SUCCESS, 0)}

@@ -192,7 +192,7 @@ async def test_a_failure_of_the_function_itself_is_replayed_from_what_is_recorde
         letter = await failed(e, job)
         assert (letter.code, letter.stage, letter.step) == ("non_retryable", "exec", None)
         for mode in ("STEP_ONLY", "SKIP"):
-            with pytest.raises(InputError, match="no step failed here"):
+            with pytest.raises(InputError, match="no step of this run failed"):
                 await app.dlq.replay(letter.id, mode)
         rates["eur"] = 4
         run = await ended(e, (await app.dlq.replay(letter.id)).run_id)

@@ -104,7 +104,7 @@ async def test_it_names_the_effects_on_the_outside_world() -> None:
         said = await s.app.dlq.replay(letter.id, "FROM_STEP", from_step=1, dry_run=True)
         assert isinstance(said, DryRun)
         assert [(step.name, step.effect) for step in said.effects] == [("charge", "charges the card")]
-        assert any("acts on the outside world again" in warning for warning in said.warnings)
+        assert any("will call external services again" in warning for warning in said.warnings)
         said = await s.app.dlq.replay(letter.id, dry_run=True)
         assert isinstance(said, DryRun)
         assert said.effects == ()

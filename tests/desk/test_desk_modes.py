@@ -170,7 +170,7 @@ async def test_a_run_that_a_full_replay_replaced_is_not_replayed_beside_it(on_st
         letter = await failed(e, s.order, "lamp", 40)
         await ended(e, (await s.app.dlq.replay(letter.id, "FULL")).run_id)
         for mode in ("from_failed", "step_only"):
-            with pytest.raises(Conflict, match="decide about that one"):
+            with pytest.raises(Conflict, match="decide about that run"):
                 await s.app.runs.retry(letter.run_id, mode)
 
 
@@ -307,7 +307,7 @@ async def test_a_misspelt_field_within_the_input_is_refused() -> None:
             ({"address": {"coutnry": "CZ"}}, "address.coutnry"),
             ({"others": [{"country": "DE", "zip": {"code": 1}}]}, "others[0].zip"),
         ):
-            with pytest.raises(InputError, match=rf"does not fit: {re.escape(place)}: there is no such field"):
+            with pytest.raises(InputError, match=rf"is not valid: {re.escape(place)}: unknown field"):
                 await app.dlq.replay(letter.id, patch=patch)
         assert (await app.dlq.get(letter.id)).status == "OPEN"
         ledger.broken.clear()

@@ -45,7 +45,7 @@ async def lost(e: Engine, job: Workflow[..., str, object]) -> str:
 @pytest.mark.parametrize(
     ("mode", "options", "said"),
     [
-        ("FROM_FAILED", {}, "SKIP it with an output, complete it by hand, or begin at it with FROM_STEP 1"),
+        ("FROM_FAILED", {}, "SKIP it with an output, COMPLETE it with its result, or begin at it with FROM_STEP 1"),
         ("STEP_ONLY", {}, "may have happened"),
         ("FROM_STEP", {"from_step": 0}, "would be called again"),
         ("FULL", {}, "FULL would call it again"),

@@ -17,12 +17,12 @@ from redrive.testing import VirtualClock, engine
 TOO_LONG = "x" * 300
 
 BAD: list[tuple[dict[str, Any], str]] = [
-    ({"mode": "SIDEWAYS"}, "there is no replay mode 'SIDEWAYS'; there are FROM_FAILED, STEP_ONLY, FROM_STEP"),
-    ({"mode": 5}, "there is no replay mode 5"),
-    ({"mode": None}, "there is no replay mode None"),
-    ({"from_step": 1}, "goes with mode FROM_STEP alone, not with FROM_FAILED"),
-    ({"mode": "FROM_STEP"}, "say from_step"),
-    ({"mode": "FROM_STEP", "from_step": 7}, "no step with index 7 .* 0 reserve, 1 charge"),
+    ({"mode": "SIDEWAYS"}, "replay mode 'SIDEWAYS' does not exist; the modes are FROM_FAILED, STEP_ONLY, FROM_STEP"),
+    ({"mode": 5}, "replay mode 5 does not exist"),
+    ({"mode": None}, "replay mode None does not exist"),
+    ({"from_step": 1}, "can be used with mode FROM_STEP only, not with FROM_FAILED"),
+    ({"mode": "FROM_STEP"}, "set from_step"),
+    ({"mode": "FROM_STEP", "from_step": 7}, "no step with index 7; .* 0 reserve, 1 charge"),
     ({"mode": "FROM_STEP", "from_step": -1}, "no step with index -1"),
     ({"mode": "FROM_STEP", "from_step": "1"}, "the index of a step, not '1'"),
     ({"mode": "FROM_STEP", "from_step": True}, "the index of a step, not True"),
@@ -41,17 +41,17 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"patch": {"item": "\ud800"}}, "patch is not JSON"),
     ({"patch": {"item": "x" * 2_000_000}}, "at most|too large|bytes"),
     ({"mode": "STEP_ONLY", "patch": {"amount": 4}}, "STEP_ONLY keeps the input"),
-    ({"mode": "SKIP", "output": 5}, "the output of step 'charge' does not fit"),
-    ({"mode": "SKIP", "output": "paid ••••••"}, "stands for a hidden value, which no step gives"),
-    ({"mode": "COMPLETE", "output": "••••••"}, "stands for a hidden value, which no step gives"),
-    ({"skip_steps": {"ship": "••••••"}}, "type the real value into the output of step 'ship'"),
+    ({"mode": "SKIP", "output": 5}, "the output of step 'charge' is not valid"),
+    ({"mode": "SKIP", "output": "paid ••••••"}, "stands for a hidden value: enter the real value"),
+    ({"mode": "COMPLETE", "output": "••••••"}, "stands for a hidden value: enter the real value"),
+    ({"skip_steps": {"ship": "••••••"}}, "enter the real value in the output of step 'ship'"),
     ({"mode": "SKIP", "output": object()}, "output is not JSON"),
     ({"mode": "SKIP", "output": float("nan")}, "output is not JSON"),
-    ({"output": "paid"}, "goes with SKIP and COMPLETE"),
+    ({"output": "paid"}, "can be used with SKIP and COMPLETE only"),
     ({"retry": {"max_retries": 1}}, "retry takes a RetryPolicy, not dict"),
-    ({"new_operation": "yes"}, "new_operation is True or False"),
-    ({"mode": "FULL", "new_operation": 1}, "new_operation is True or False"),
-    ({"dry_run": "no"}, "dry_run is True or False"),
+    ({"new_operation": "yes"}, "new_operation must be True or False"),
+    ({"mode": "FULL", "new_operation": 1}, "new_operation must be True or False"),
+    ({"dry_run": "no"}, "dry_run must be True or False"),
     ({"by": None}, "by must be a text"),
     ({"by": ""}, "by must be a text"),
     ({"by": 5}, "by must be a text"),
@@ -59,7 +59,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"by": "ann\nbob"}, "printable"),
     ({"reason": 5}, "reason must be a text"),
     ({"reason": "x" * 20_000}, "reason must be a text of 1 to 10,000"),
-    ({"reason": "a\x00b"}, "reason has a NUL"),
+    ({"reason": "a\x00b"}, "reason contains a NUL"),
     ({"reason": "\ud800"}, "half a character"),
     ({"idempotency_key": ""}, "idempotency_key must be a text"),
     ({"idempotency_key": 5}, "idempotency_key must be a text"),
@@ -86,8 +86,8 @@ async def test_what_is_noted_on_a_letter_is_checked_as_well() -> None:
         dlq = s.app.dlq
         for call, said in [
             (lambda: dlq.resolve(letter.id, by=""), "by must be"),
-            (lambda: dlq.ignore(letter.id, by="ann", reason="a\x00"), "reason has a NUL"),
-            (lambda: dlq.complete(letter.id, 5), "does not fit"),
+            (lambda: dlq.ignore(letter.id, by="ann", reason="a\x00"), "reason contains a NUL"),
+            (lambda: dlq.complete(letter.id, 5), "is not valid"),
             (lambda: dlq.complete(letter.id, object()), "not JSON"),
             (lambda: dlq.assign(letter.id, to="", by="ann"), "to must be"),
             (lambda: dlq.assign(letter.id, to="bob", by=None), "by must be"),
@@ -95,10 +95,10 @@ async def test_what_is_noted_on_a_letter_is_checked_as_well() -> None:
             (lambda: dlq.comment(letter.id, "\ud800", by="ann"), "half a character"),
             (lambda: dlq.tag(letter.id, [""], by="ann"), "a tag must be"),
             (lambda: s.app.runs.retry(letter.run_id, skip_steps=["ship"]), "skip_steps must be an object"),
-            (lambda: s.app.runs.retry(letter.run_id, skip_steps={"ship": 5}), "does not fit"),
+            (lambda: s.app.runs.retry(letter.run_id, skip_steps={"ship": 5}), "is not valid"),
             (lambda: s.app.runs.retry(letter.run_id, skip_steps={"nobody": 5}), "step 'nobody' was never registered"),
             (lambda: s.app.runs.retry(letter.run_id, skip_steps={"ship": "a", "/ship#0": "b"}), "two results"),
-            (lambda: s.app.runs.retry(letter.run_id, "full", skip_steps={"ship": "a"}), "skip_steps goes"),
+            (lambda: s.app.runs.retry(letter.run_id, "full", skip_steps={"ship": "a"}), "skip_steps can be used with"),
         ]:
             with pytest.raises(InputError, match=said):
                 await call()
@@ -162,7 +162,7 @@ async def test_a_closed_letter_takes_no_decision(how: str) -> None:
                 await getattr(s.app.dlq, other)(letter.id, by="bob")
         if how != "expire":
             assert (await getattr(s.app.dlq, how)(letter.id, by="bob")).closed_by == "ann"
-            with pytest.raises(Conflict, match=r"already \(done with\): add a comment to say more"):
+            with pytest.raises(Conflict, match=r"\(done with\): to add something, write a comment"):
                 await getattr(s.app.dlq, how)(letter.id, by="ann", reason="refunded by hand")
         assert await dump(e) == before
 
@@ -202,9 +202,9 @@ async def test_a_letter_is_decided_on_by_a_client_that_has_no_code(tmp_path: Pat
     bare = Redrive(url)
     async with engine(bare, store=url, clock=clock) as e:
         before = await dump(e)
-        with pytest.raises(InputError, match="the input of workflow 'order' does not fit: amount"):
+        with pytest.raises(InputError, match="the input of workflow 'order' is not valid: amount"):
             await bare.dlq.replay(letter.id, patch={"amount": "lots"})
-        with pytest.raises(InputError, match="the output of step 'charge' does not fit"):
+        with pytest.raises(InputError, match="the output of step 'charge' is not valid"):
             await bare.dlq.replay(letter.id, "SKIP", output=5)
         assert await dump(e) == before
         await bare.dlq.replay(letter.id, patch={"amount": 41})

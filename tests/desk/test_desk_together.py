@@ -111,7 +111,7 @@ async def test_of_two_different_replays_one_is_taken_and_one_is_a_conflict() -> 
         won, lost = (one, other) if isinstance(one, Replay) else (other, one)
         assert isinstance(won, Replay)
         assert isinstance(lost, Conflict)
-        assert "being replayed already, with another decision" in str(lost)
+        assert "already being replayed by another decision" in str(lost)
         run = await ended(e, letter.run_id)
         assert run.result[1] == f"{41 if won.by == 'ann' else 42} charged"
         assert s.ledger.counts["charge"] == 2

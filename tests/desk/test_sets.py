@@ -97,7 +97,7 @@ async def test_letters_are_named_by_their_ids_or_by_those_of_their_runs(desk: tu
     assert (set.status, set.total, set.done, set.failed) == ("DONE", 3, 2, 1)
     (refused,) = (await e.app.dlq.set_items(set.id, status="FAILED")).items
     assert refused.error is not None
-    assert (refused.letter_id, "no dead letter" in refused.error) == ("no-such-letter", True)
+    assert (refused.letter_id, "does not exist" in refused.error) == ("no-such-letter", True)
     assert (await e.app.dlq.get(third.id)).status is LetterStatus.OPEN
     assert made.ledger.counts["ship"] == 2
 
@@ -554,7 +554,7 @@ async def test_what_is_over_is_neither_paused_nor_resumed_nor_given_a_rate(desk:
     await e.app.dlq.pause_set(stopped.id, by="ann")
     stopped = await e.app.dlq.stop_set(stopped.id, by="bob")
     assert (stopped.status, stopped.paused_by) == ("STOPPED", None)
-    for id, why in ((done.id, "is done"), (stopped.id, "was stopped by bob")):
+    for id, why in ((done.id, "is finished"), (stopped.id, "was stopped by bob")):
         for call in (e.app.dlq.pause_set(id), e.app.dlq.resume_set(id), e.app.dlq.rate_set(id, "5/s")):
             with pytest.raises(Conflict, match=why):
                 await call
@@ -566,7 +566,7 @@ async def test_a_set_that_is_done_cannot_be_stopped(desk: tuple[Engine, Shop]) -
     e, made = desk
     await failures(e, made.order, 1)
     set = await carried_out(e, await e.app.dlq.ignore_many(LetterFilter(), by="ann"))
-    with pytest.raises(Conflict, match="done"):
+    with pytest.raises(Conflict, match="is finished"):
         await e.app.dlq.stop_set(set.id, by="ann")
 
 
@@ -611,15 +611,15 @@ async def test_tenants_are_kept_apart(desk: tuple[Engine, Shop]) -> None:
     ("letters", "options", "says"),
     [
         ("dl-1", {}, "list of ids"),
-        ([], {}, "from 1 to"),
+        ([], {}, "give 1 to"),
         ([7], {}, "not the id"),
-        (LetterFilter(status="RESOLVED"), {}, "only open letters"),
+        (LetterFilter(status="RESOLVED"), {}, "only open dead letters"),
         (LetterFilter(tenant="a"), {"tenant": "b"}, "tenant"),
-        (LetterFilter(), {"mode": "SIDEWAYS"}, "no replay mode"),
+        (LetterFilter(), {"mode": "SIDEWAYS"}, "replay mode 'SIDEWAYS' does not exist"),
         (LetterFilter(), {"by": ""}, "by must be"),
         (LetterFilter(), {"patch": [1]}, "patch must be an object"),
         (LetterFilter(), {"rate": "fast"}, "not a rate"),
-        (LetterFilter(), {"rate": "0/s"}, "pause the set"),
+        (LetterFilter(), {"rate": "0/s"}, "pause the bulk action"),
     ],
 )
 async def test_nonsense_is_refused_before_anything_is_begun(
@@ -635,7 +635,7 @@ async def test_odd_looks_are_refused(desk: tuple[Engine, Shop]) -> None:
     e, made = desk
     await failures(e, made.order, 1)
     begun = await e.app.dlq.ignore_many(LetterFilter(), by="ann")
-    with pytest.raises(NotFound, match="no set"):
+    with pytest.raises(NotFound, match="does not exist"):
         await e.app.dlq.set("nonsense")
     with pytest.raises(InputError, match="PENDING, DONE, FAILED"):
         await e.app.dlq.set_items(begun.id, status="ODD")
@@ -658,7 +658,7 @@ async def test_sealed_letters_are_edited_and_replayed_and_nothing_lies_in_clear(
         odd = await carried_out(e, await e.app.dlq.replay_many(["dl-4711"], by="ann"))
         (item,) = (await e.app.dlq.set_items(odd.id)).items
         assert item.error is not None
-        assert "no dead letter" in item.error
+        assert "does not exist" in item.error
         for table in ("sets", "set_items", "replays", "inputs"):
             for row in await e.fetch(f"SELECT * FROM {table}"):
                 texts = {name: value for name, value in row.items() if name != "letter"}

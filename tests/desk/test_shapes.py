@@ -23,7 +23,8 @@ from redrive.desk.models import AttemptRecord
 from redrive.desk.presenter import Presenter
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
-from redrive.store.records import AttemptRow, LetterRow, RunRow
+from redrive.store.letters import LetterRow
+from redrive.store.runs import AttemptRow, RunRow
 
 NOON = datetime(2031, 5, 17, 14, 2, 11, tzinfo=UTC)
 AT = int(NOON.timestamp()) * 1_000_000
@@ -319,7 +320,7 @@ def test_the_last_try_says_why_there_was_no_other() -> None:
 @pytest.mark.parametrize(
     ("end", "words"),
     [
-        (AttemptEnd.LOST, "attempt 3: the worker died; the attempt is repeated under the same number"),
+        (AttemptEnd.LOST, "attempt 3: the worker crashed; the attempt is repeated under the same number"),
         (AttemptEnd.RELEASED, "attempt 3: the worker stopped; the attempt is repeated under the same number"),
         (AttemptEnd.CANCELLED, "attempt 3: cancelled"),
         (AttemptEnd.TIMED_OUT, "attempt 3: timed out"),

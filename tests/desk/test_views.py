@@ -64,18 +64,18 @@ async def test_what_is_shared_is_everybody_s_and_the_log_says_who_did_it(desk: t
 @pytest.mark.parametrize(
     ("name", "query", "says"),
     [
-        ("", "code=timeout", "name of 1 to 60"),
-        (" \t", "code=timeout", "name of 1 to 60"),
-        ("x" * 61, "code=timeout", "name of 1 to 60"),
+        ("", "code=timeout", "cannot be the name of a view: use 1 to 60"),
+        (" \t", "code=timeout", "cannot be the name of a view: use 1 to 60"),
+        ("x" * 61, "code=timeout", "cannot be the name of a view: use 1 to 60"),
         ("a/b", "code=timeout", "without a slash"),
         ("a\u202eb", "code=timeout", "printable"),
-        ("late", "code=" + "x" * 2000, "at most 2,000"),
-        ("late", "text=" + "ż" * 400, "at most 2,000"),
+        ("late", "code=" + "x" * 2000, "longer than 2,000"),
+        ("late", "text=" + "ż" * 400, "longer than 2,000"),
         ("late", "text=\ud800", "half a character"),
         ("late", "text=%00", "a NUL"),
-        ("late", "queue=fast", "cannot be narrowed by queue"),
-        ("late", "code=", "narrow the list first"),
-        ("late", "", "narrow the list first"),
+        ("late", "queue=fast", "cannot be filtered by queue"),
+        ("late", "code=", "filter the list first"),
+        ("late", "", "filter the list first"),
     ],
 )
 async def test_what_cannot_be_saved_is_refused_with_advice(
@@ -91,7 +91,7 @@ async def test_there_is_an_end_to_views(desk: tuple[Engine, SavedViews]) -> None
     _, views = desk
     for number in range(MAX_VIEWS):
         await views.save(LETTERS, f"view {number}", "code=timeout", by="ann", tenant="acme")
-    with pytest.raises(Conflict, match="you have 50 views of this list already; remove one"):
+    with pytest.raises(Conflict, match="you already have 50 views of this list: remove one"):
         await views.save(LETTERS, "one more", "code=timeout", by="ann", tenant="acme")
     await views.save(LETTERS, "view 7", "stage=exec", by="ann", tenant="acme")
     await views.save(LETTERS, "one more", "code=timeout", by="bob", tenant="acme")

@@ -413,7 +413,7 @@ def test_rules_are_read_as_they_are_written() -> None:
     ],
 )
 def test_rules_that_make_no_sense_are_refused(rule: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"REDRIVE_ALLOW_HOSTS holds '"):
+    with pytest.raises(ConfigurationError, match=r"REDRIVE_ALLOW_HOSTS contains '"):
         parse_allowed_hosts(rule)
 
 

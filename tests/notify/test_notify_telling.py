@@ -49,7 +49,7 @@ async def test_a_storm_of_one_cause_is_two_mails_and_a_quiet_hour_begins_anew(bo
         counts = [item.count for item in (await app.notifications.list()).items]
         assert sum(counts) == 30
         assert len(counts) == len(box.mails) == 2
-        assert subjects(box)[-1].endswith("dead letters of one cause")
+        assert subjects(box)[-1].endswith("dead letters with the same cause")
         assert f"This happened {counts[0]} times since" in box.to(OPS)[-1].get_content()
         await e.run(fulfil, "another", why="the card is unknown")
         await e.settle()
@@ -69,7 +69,7 @@ async def test_each_event_is_told_to_those_who_want_it_with_what_happens_next(bo
         await e.settle()
         (first,) = box.to(OPS)
         assert first["Subject"] == "[redrive] fulfil failed for the first time at step charge"
-        again = (e.now + timedelta(minutes=1)).strftime("attempt 2 follows (%Y-%m-%dT%H:%M:%SZ)")
+        again = (e.now + timedelta(minutes=1)).strftime("attempt 2 will follow (%Y-%m-%dT%H:%M:%SZ)")
         assert f"Next: {again}" in first.get_content()
         assert f"Link: {BASE}/app/runs/{handle.id}" in first.get_content()
         await e.advance("2m")
@@ -79,7 +79,7 @@ async def test_each_event_is_told_to_those_who_want_it_with_what_happens_next(bo
         ]
         last = next(mail for mail in box.to(OPS) if "dead letter" in str(mail["Subject"]))
         assert f"Link: {BASE}/app/admin/dlq/dl-{handle.id}" in last.get_content()
-        assert "its dead letter is open: replay it" in last.get_content()
+        assert "the dead letter needs a decision: replay it" in last.get_content()
         assert "Correlation id: c-9" in last.get_content()
         assert (await app.notifications.list()).items == [], "the inbox was not wanted"
 
@@ -238,7 +238,7 @@ async def test_a_stored_url_is_public_whatever_the_operator_lets_through_for_the
         async with engine(app) as e:
             with pytest.raises(InputError, match=r"is not public.*a stored rule names a channel"):
                 await app.notifications.set_rule({"slack": server.url("/secret")}, by="ann")
-            with pytest.raises(InputError, match="there are first_failure"):
+            with pytest.raises(InputError, match="the events are first_failure"):
                 await app.notifications.set_rule({"on": ["sunday"]}, by="ann")
             await _stored(e, {"slack": server.url("/secret")})
             await app.notifications.set_rule({"channels": "ops"}, workflow="fulfil", by="ann")
@@ -350,17 +350,17 @@ async def test_the_inbox_is_read_by_each_for_themselves(box: Postbox) -> None:
         assert (await inbox.get(newest.id, reader="ann")).read_at is not None
         assert (await inbox.unread(reader="ann"), await inbox.unread(reader="bob")) == (1, 2)
         assert len((await inbox.list(reader="ann", unread=True)).items) == 1
-        with pytest.raises(NotFound, match="no notification"):
+        with pytest.raises(NotFound, match="does not exist"):
             await inbox.get("ntf-0")
 
 
 BAD = [
-    ({"mail": OPS}, "notify of workflow 'w' has no 'mail'; it has on, email"),
+    ({"mail": OPS}, "notify of workflow 'w' has no field 'mail'; its fields are on, email"),
     ({"email": "ops"}, "email of notify of workflow 'w' is 'ops'; give a mail address"),
     ({"email": "a@b\r\nBcc: c@d"}, "give a mail address"),
-    ({"on": ["monday"]}, "on of notify of workflow 'w' has 'monday'; there are first_failure"),
+    ({"on": ["monday"]}, "on of notify of workflow 'w' has 'monday'; the events are first_failure"),
     ({"app": "yes"}, "app of notify of workflow 'w' is 'yes'; give True or False"),
-    ({"slack": "hooks.slack.com"}, "slack of notify of workflow 'w' is no URL"),
+    ({"slack": "hooks.slack.com"}, "slack of notify of workflow 'w' is not a URL"),
     ({"slack": "http://10.0.0.1/x"}, "is not public"),
     ({"webhook": "https://example.org"}, 'takes {"url": "https://...", "secret": "whsec_..."}'),
     ({"webhook": {"url": "https://example.org/", "secret": "whsec_x"}}, "base64 of 24 to 64 bytes"),
@@ -391,5 +391,5 @@ def test_channels_and_words_are_checked_too() -> None:
             app.channel(name, **places)
     with pytest.raises(RegistrationError, match="is no event"):
         app.notification("monday", text="x")
-    with pytest.raises(ConfigurationError, match="there is no 'password'"):
+    with pytest.raises(ConfigurationError, match="'password' does not exist"):
         app.notification("dead_letter", text="{{password}}")

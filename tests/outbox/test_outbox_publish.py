@@ -348,7 +348,7 @@ async def test_payloads_arrive_as_they_were_published(payload: Any) -> None:
 
 
 def test_outside_a_run_publishing_is_an_error_that_says_what_to_do() -> None:
-    with pytest.raises(MisusedStep, match="committed with what it announces"):
+    with pytest.raises(MisusedStep, match="works only in workflows and steps"):
         redrive.publish("orders.paid", 1)
 
 

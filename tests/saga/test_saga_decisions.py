@@ -80,9 +80,9 @@ async def test_a_resumed_rollback_that_fails_again_is_the_same_letter_opened_aga
     [
         ("STEP_ONLY", {}, "stopped at 'undo_hotel' of step 'hotel'"),
         ("FROM_STEP", {"from_step": 0}, "stopped at 'undo_hotel' of step 'hotel'"),
-        ("FROM_FAILED", {"patch": {"number": 1}}, "with the input as it was"),
+        ("FROM_FAILED", {"patch": {"number": 1}}, "without changing the input"),
         ("FROM_FAILED", {"new_operation": True}, "keeps its idempotency keys"),
-        ("SKIP", {"undo": "flight"}, "next is 'undo_hotel' of step 'hotel', not 'flight'"),
+        ("SKIP", {"undo": "flight"}, "the next compensation is 'undo_hotel' of step 'hotel', not 'flight'"),
     ],
 )
 async def test_other_decisions_are_refused_with_the_reason(mode: str, options: dict[str, Any], why: str) -> None:
@@ -92,7 +92,7 @@ async def test_other_decisions_are_refused_with_the_reason(mode: str, options: d
         assert run.letter is not None
         with pytest.raises(InputError, match=why):
             await t.app.dlq.replay(run.letter.id, mode, by="ada", **options)
-        with pytest.raises(Conflict, match="not undone yet"):
+        with pytest.raises(Conflict, match="not rolled back yet"):
             await t.app.dlq.replay(run.letter.id, "FULL", new_operation=True, by="ada")
         with pytest.raises(Conflict, match="stopped at 'undo_hotel' of step 'hotel': resume"):
             await t.app.runs.rollback(run.id, by="ada")
@@ -199,7 +199,7 @@ async def test_a_manual_task_that_is_not_next_is_not_marked_done() -> None:
     async with engine(app) as e:
         run = await e.run(send, 7)
         ledger = await app.saga(run.id)
-        with pytest.raises(InputError, match="next is 'undo_hotel' of step 'hotel', not 'parcel'"):
+        with pytest.raises(InputError, match="the next compensation is 'undo_hotel' of step 'hotel', not 'parcel'"):
             await ledger.mark_done("parcel", by="ada")
 
 

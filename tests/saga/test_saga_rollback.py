@@ -51,7 +51,7 @@ async def test_a6_a_compensation_that_fails_is_a_letter_and_is_resumed_where_it_
         assert run.letter is not None
         assert (run.status, run.letter.status, run.letter.code) == ("DLQ_PENDING", "OPEN", "compensation_failed")
         assert (run.letter.step, run.described.code) == ("undo_hotel", "compensation_failed")
-        assert "step 'hotel' could not be undone" in run.letter.reason
+        assert "step 'hotel' could not be rolled back" in run.letter.reason
         assert t.outside.undone == ["undo_car", "undo_hotel"]  # 1 is not undone before 2
         assert await ledger_of(e, run.id) == [
             ("car", "undo_car", "SUCCESS"),
@@ -290,7 +290,7 @@ async def test_the_ledger_is_done_before_a_run_times_out_or_is_cancelled(on_stor
         assert (run.letter is None) == (end == "CANCELLED")
         if run.letter is not None:
             assert (run.letter.code, run.letter.status) == ("timeout", "OPEN")
-            with pytest.raises(Conflict, match="were undone"):
+            with pytest.raises(Conflict, match="were rolled back"):
                 await app.dlq.replay(run.letter.id, by="ada")
 
 
@@ -305,9 +305,9 @@ async def test_the_deadline_does_not_hold_for_the_rollback_and_that_is_not_cance
         assert await handle.status() == "COMPENSATING"
         with pytest.raises(Conflict, match="is being rolled back"):
             await handle.cancel(by="ada")
-        with pytest.raises(Conflict, match="rolled back already"):
+        with pytest.raises(Conflict, match="already rolled back"):
             await t.app.runs.rollback(handle.id, by="ada")
-        with pytest.raises(Conflict, match="wait until that is over"):
+        with pytest.raises(Conflict, match="wait until the rollback ends"):
             await t.app.runs.retry(handle.id, by="ada")
         t.outside.broken.clear()
         t.outside.broken["visa"] = Refused
@@ -374,9 +374,9 @@ async def test_what_was_rolled_back_is_only_done_anew_as_a_new_operation(on_stor
     async with on_store(t.app) as e:
         run = await e.run(t.trip, 7)
         for mode in ("from_failed", "skip_failed"):
-            with pytest.raises(Conflict, match="start it anew with FULL, as a new operation"):
+            with pytest.raises(Conflict, match="start it over with FULL, as a new operation"):
                 await t.app.runs.retry(run.id, mode, by="ada")
-        with pytest.raises(InputError, match="say new_operation"):
+        with pytest.raises(InputError, match="set new_operation"):
             await t.app.runs.retry(run.id, "full", by="ada")
         t.outside.broken.clear()
         replay: Any = await t.app.runs.retry(run.id, "full", new_operation=True, by="ada")

@@ -98,7 +98,7 @@ async def test_when_the_run_fails_reservations_are_cancelled_in_reverse_whether_
             assert (run.status, run.letter.status) == ("COMPENSATED", "RESOLVED")
             return
         assert (run.status, run.letter.status, run.letter.step) == ("DLQ_PENDING", "OPEN", "visa")
-        with pytest.raises(Conflict, match="start it anew with FULL"):
+        with pytest.raises(Conflict, match="start it over with FULL"):
             await app.dlq.replay(run.letter.id, by="ada")
         await app.runs.rollback(run.id, by="ada")  # the rest, too
         await e.finish_all()
@@ -171,7 +171,7 @@ async def test_a_run_that_is_confirming_is_not_cancelled() -> None:
             handle = await travel.start(7)
             await e.settle()
             assert await handle.status() == "SLEEPING"
-            with pytest.raises(Conflict, match="confirming what it reserved"):
+            with pytest.raises(Conflict, match="confirming its reservations"):
                 await handle.cancel(by="ada")
             assert (await e.finish(handle)).status == "SUCCESS"
     assert outside.names.count("visa") == 1

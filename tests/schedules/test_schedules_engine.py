@@ -92,9 +92,9 @@ async def test_a_paused_schedule_starts_nothing_and_a_paused_workflow_takes_noth
         await app.workflows.resume("report", by="ann")
         await e.settle()
         assert reported == ["2030-01-01 eu", "2030-01-04 eu"]
-        with pytest.raises(NotFound, match=r"no schedule 'nightly' .* there are: report 'default'"):
+        with pytest.raises(NotFound, match=r"no schedule 'nightly' .* its schedules are: report 'default'"):
             await app.schedules.pause("report", "nightly", by="ann")
-        with pytest.raises(Conflict, match="a live worker has schedule 'default'"):
+        with pytest.raises(Conflict, match="schedule 'default' of workflow 'report' is in the code of a live worker"):
             await app.schedules.remove("report", by="ann")
         lines = await app.audit.list(AuditFilter(subject="report/default"))
         assert [(line.event, line.by, line.reason) for line in lines.items] == [
@@ -125,7 +125,7 @@ def failing_input(at: datetime) -> dict[str, Any]:
         (Schedule("0 6 * * *", input={"day": "soon"}), "day"),
         (Schedule("0 6 * * *", input={"day": date(2030, 1, 1), "colour": 1}), "colour"),
         (Schedule("0 6 * * *", input=wrong_day), "day"),
-        (Schedule("0 6 * * *", input=no_input), "return a dict"),
+        (Schedule("0 6 * * *", input=no_input), "must be an object from name to value"),
         (Schedule("0 6 * * *", input=failing_input), "raised LookupError"),
     ],
 )
@@ -136,7 +136,7 @@ async def test_what_cannot_be_started_is_refused_before_anything_depends_on_it(s
 
 @pytest.mark.parametrize("tenant", ["*", "", None])
 def test_no_schedule_is_for_a_tenant_that_cannot_be(tenant: Any) -> None:
-    with pytest.raises(RegistrationError, match=r"of a schedule, .*tenant"):
+    with pytest.raises(RegistrationError, match=r"schedule: .*tenant"):
         Schedule("0 6 * * *", tenant=tenant)
 
 

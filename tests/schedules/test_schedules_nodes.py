@@ -13,7 +13,7 @@ from schedule_kit import SECOND, Node, Place
 from redrive import Schedule
 from redrive.core.transitions import NewRun
 from redrive.store.port import Store
-from redrive.store.records import StartResult
+from redrive.store.runs import StartResult
 from redrive.testing.faulty_store import FAIL, LOSE, Call, Fault, crash_after, crash_before
 
 MINUTELY = Schedule("* * * * *")

@@ -84,7 +84,7 @@ async def test_a_refusal_has_a_code_that_a_client_reads_as_the_same_error(world:
     remote = Client(Address.read(str(client.base_url).split("/api/")[0]), client.headers["authorization"].split()[1])
     try:
         with pytest.raises(InputError) as refused:
-            await remote.post("runs", body=body)
+            await remote.request("POST", "runs", body=body)
     finally:
         remote.close()
     assert refused.value.reason is not None

@@ -17,7 +17,7 @@ from redrive.core.roles import Permission, Role
 from redrive.core.transitions import AuditWrite
 from redrive.server.contract import NewToken
 from redrive.server.pages.site import PAGE_ROUTES
-from redrive.store.account_records import MemberRow, UserRow
+from redrive.store.accounts import MemberRow, UserRow
 from redrive.store.port import Store
 
 HOME, ABROAD, THIRD = "acme", "globex", "initech"

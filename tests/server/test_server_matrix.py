@@ -128,7 +128,7 @@ def test_views_are_one_s_own_or_a_tenant_s(world: World) -> None:
     for method in ("PUT", "DELETE"):
         assert viewer.request(method, "/views/letters/bug%20%2342", json=body).is_success, "a name as any other"
     wrong = viewer.put("/views/letters/late", json={"query": "queue=x"})
-    assert (wrong.status_code, "cannot be narrowed by queue" in wrong.text) == (422, True)
+    assert (wrong.status_code, "cannot be filtered by queue" in wrong.text) == (422, True)
     for path in ("/views/letters/late", "/shared-views/letters/ours"):
         assert staff.delete(path).status_code == 204
     assert seen(staff) == []

@@ -136,10 +136,10 @@ def test_a_request_whose_server_died_before_it_answered_changes_nothing_twice(ow
             inner = store
             statement = "UPDATE access_answers SET status = NULL, body = NULL, begun_at = begun_at - 61000000"
             if world.url.startswith("sqlite"):
-                await inner._lines.write(lambda con: con.execute(statement))  # type: ignore[attr-defined]
+                await inner._connections.write(lambda con: con.execute(statement))  # type: ignore[attr-defined]
             else:
                 text = statement.replace("access_answers", f"{inner._address.schema}.access_answers")  # type: ignore[attr-defined]
-                await inner._lines.run(lambda line: line.con.execute(text))  # type: ignore[attr-defined]
+                await inner._pool.run(lambda line: line.con.execute(text))  # type: ignore[attr-defined]
 
     asyncio.run(lose())
     assert client.post(path, json={"text": "said"}).status_code == 200

@@ -19,7 +19,7 @@ from test_server_tokens import on
 from redrive.core.roles import Role
 from redrive.server.contract import NewToken
 from redrive.server.pages.site import PAGE_ROUTES
-from redrive.store.account_records import TokenKind
+from redrive.store.accounts import TokenKind
 
 MINE = "remind"
 NAMES = ("fulfil", "book", "charge", "reserve", "release", "orders.booked", "till", "acme-bank", "post-office")

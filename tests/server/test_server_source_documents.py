@@ -9,7 +9,7 @@ from server_kit import World, access_of, opened
 
 from redrive.core.roles import Role
 from redrive.server.contract import NewToken
-from redrive.store.account_records import TokenKind
+from redrive.store.accounts import TokenKind
 from redrive.store.filters import AuditFilter
 
 DECISIONS = ("replay", "resolve", "ignore")

@@ -17,7 +17,7 @@ from server_kit import SECRET, World, access_of, opened
 from redrive.core.roles import Role
 from redrive.server.auth.admin import AccountAdmin
 from redrive.server.contract import IssuedToken, NewToken
-from redrive.store.account_records import TokenKind
+from redrive.store.accounts import TokenKind
 
 OTHER = "another secret of thirty-two bytes"
 

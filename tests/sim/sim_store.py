@@ -9,7 +9,7 @@ from redrive.core.outbox import SinkLease
 from redrive.core.transitions import Transition, TransitionResult
 from redrive.store.filters import RunFilter
 from redrive.store.port import Store
-from redrive.store.records import RunRow
+from redrive.store.runs import RunRow
 
 __all__ = ["CheckedStore"]
 

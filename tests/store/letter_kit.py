@@ -18,7 +18,8 @@ from redrive.core.transitions import (
 )
 from redrive.records import replace
 from redrive.store.filters import AuditFilter
-from redrive.store.records import AuditRow, DecisionCase, RunRow
+from redrive.store.letters import AuditRow, DecisionCase
+from redrive.store.runs import RunRow
 from redrive.store.workers import ClaimedRun
 
 

@@ -11,7 +11,7 @@ from redrive.store.encryption.codec import Codec
 from redrive.store.postgres.connection import Connection, DatabaseClock
 from redrive.store.postgres.session import PostgresSession
 from redrive.store.session import Session, run_inline
-from redrive.store.sqlite.session import SqliteSession
+from redrive.store.sqlite.store import SqliteSession
 from redrive.store.store import SqlStore
 
 Result = TypeVar("Result")

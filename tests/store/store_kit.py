@@ -21,8 +21,9 @@ from redrive.core.transitions import (
     RunWrite,
     Transition,
 )
+from redrive.store.letters import LetterRow
 from redrive.store.port import Store
-from redrive.store.records import LetterRow, RunRow
+from redrive.store.runs import RunRow
 from redrive.store.workers import Catalogue, CatalogueItem, ClaimedRun, ClaimRequest, ClaimResult, Lane, NewWorker
 
 SECOND = 1_000_000
@@ -87,10 +88,10 @@ class Kit:
         store: Any = getattr(self.store, "_inner", self.store)
         if self.kind.startswith("sqlite"):
             plain = statement.replace("redrive.", "")
-            await store._lines.write(lambda con: con.execute(plain, params))
+            await store._connections.write(lambda con: con.execute(plain, params))
         else:
             text = self.sql(statement).replace("redrive.", f"{store._address.schema}.")
-            await store._lines.run(lambda line: line.con.execute(text, *params))
+            await store._pool.run(lambda line: line.con.execute(text, *params))
 
     async def has_table(self, name: str) -> bool:
         """Whether the user's own tables include one of this name."""

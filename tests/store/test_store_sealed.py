@@ -23,8 +23,22 @@ from redrive.core.journal import Journal
 from redrive.core.states import RunStatus, StepStatus
 from redrive.errors import ConfigurationError, DataRefused, InputError
 from redrive.records import field_names, replace
-from redrive.store import open_store, port
-from redrive.store.account_records import RequestClaim, ResponseRow
+from redrive.store import (
+    bulk,
+    circuits,
+    deliveries,
+    groups,
+    letters,
+    open_store,
+    outbox,
+    recovery,
+    runs,
+    settings,
+    stats,
+    workers,
+)
+from redrive.store.accounts import RequestClaim, ResponseRow
+from redrive.store.bulk import BulkItemResult, NewBulk, SetItemStatus
 from redrive.store.encryption.codec import (
     HASH_FIELDS,
     READ_PARTS,
@@ -36,6 +50,7 @@ from redrive.store.encryption.codec import (
 )
 from redrive.store.encryption.keyring import Keyring, is_sealed, key_id_of
 from redrive.store.encryption.reencrypt import TEXT_TABLES, TextStore, TextSwap, reencrypt_store
+from redrive.store.filters import LetterFilter, RunFilter
 from redrive.store.notifications import LaneNotification, NewNotice, NewNotification, NotificationFilter, RuleRow
 from redrive.store.port import Store
 from redrive.store.settings import NewView
@@ -139,7 +154,11 @@ CLEAR = {
 # A letter's reason is the engine's word, with the message of an error in it; elsewhere it is a person's.
 PEOPLES = ("ReplayWrite", "ReplayRow", "AuditWrite", "AuditRow", "NewBulk", "BulkRow")
 FIGURES = {("StoreStats", name) for name in ("due", "overdue", "workers")}
-CLEAR_HERE = {(record, "reason") for record in PEOPLES} | FIGURES | {("Bundle", "sinks"), ("PurgeRequest", "keeps")}
+SCHEDULED = {(record, name) for record in ("NewSchedule", "ScheduleRow") for name in ("expression", "zone", "last_run")}
+CLEAR_HERE = {(record, "reason") for record in PEOPLES} | FIGURES | SCHEDULED
+CLEAR_HERE |= {(record, "list") for record in ("NewView", "ViewKey", "ViewRow")}
+CLEAR_HERE |= {("Bundle", "sinks"), ("PurgeRequest", "keeps"), ("DeliveryRow", "behind")}
+NOT_STORED = {"redrive.store.list_query", "redrive.reasons.reason", "redrive.core.run_options", "redrive.core.schedule"}
 # Heartbeats are sealed by the lease line and opened with their entry.
 # What runs are searched by is covered pair by pair.
 ELSEWHERE = {("EntryRow", "heartbeat"), ("NewRun", "index"), ("ReopenWrite", "index")}
@@ -150,7 +169,8 @@ OPENED_APART = {"ClaimResult", "ClaimedRun", "StartResult"}
 
 
 def records() -> list[type[Any]]:
-    found = {name: value for module in (written, port) for name, value in vars(module).items()}
+    nouns = (*(bulk, circuits, deliveries, groups, letters, outbox, recovery, runs, settings, stats, workers), written)
+    found = {name: value for module in nouns for name, value in vars(module).items() if name[0] != "_"}
     kept = [
         each
         for name, each in found.items()
@@ -158,6 +178,7 @@ def records() -> list[type[Any]]:
         and (issubclass(each, msgspec.Struct) or dataclasses.is_dataclass(each))
         and each is not msgspec.Struct
         and not name.endswith("Filter")
+        and each.__module__ not in NOT_STORED
     ]
     return sorted(kept, key=lambda each: each.__name__)
 
@@ -287,10 +308,10 @@ async def all_texts(kit: Kit) -> dict[str, list[str]]:
 async def make_texts(kit: Kit) -> TextStore:
     url = kit.beside()
     if kit.kind.startswith("sqlite"):
-        from redrive.store.sqlite.reencrypt import SqliteTextStore
+        from redrive.store.sqlite.store import SqliteTextStore
 
         return SqliteTextStore(url)
-    from redrive.store.postgres.reencrypt import PostgresTextStore
+    from redrive.store.postgres.store import PostgresTextStore
 
     return PostgresTextStore(url, kit.clock)
 
@@ -337,7 +358,7 @@ async def test_rows_from_before_the_keys_stay_readable(place: Any) -> None:
 
 async def test_sealed_letters_cannot_be_searched_by_text_and_say_so(place: Any) -> None:
     await live(place(None))
-    where = port.LetterFilter(text="it said")
+    where = LetterFilter(text="it said")
     with pytest.raises(InputError, match="cannot be searched by text"):
         await place(ring(OLD)).store.letters(where, limit=10, cursor=None)
     assert len((await place(ring(None, OLD)).store.letters(where, limit=10, cursor=None)).items) == 1
@@ -428,7 +449,7 @@ async def test_failures_that_cannot_be_opened_say_so_and_lists_go_on(place: Any)
     kit = place(ring(NEW))
     other_worker, other = await kit.held()
     await kit.fail(other_worker, other, reason="readable")
-    page = await kit.store.letters(port.LetterFilter(), limit=10, cursor=None)
+    page = await kit.store.letters(LetterFilter(), limit=10, cursor=None)
     assert page.items[0].reason == "readable"
     assert f"sealed with key {ring(OLD).writes}" in page.items[1].reason
     row, journal, attempts, its_letter = await kit.everything(run)
@@ -534,7 +555,7 @@ async def test_rewriting_leaves_what_it_cannot_open_and_counts_it(place: Any) ->
 
 
 async def test_rewriting_reaches_what_runs_are_searched_by(place: Any) -> None:
-    where = port.RunFilter(index={"card": SECRET})
+    where = RunFilter(index={"card": SECRET})
 
     async def found(kit: Kit) -> list[str]:
         return [run.public_id for run in (await kit.store.runs(where, limit=10, cursor=None)).items]
@@ -554,11 +575,11 @@ async def test_rewriting_reaches_what_runs_are_searched_by(place: Any) -> None:
 async def test_rewriting_reaches_sets_and_what_was_refused_in_them(place: Any) -> None:
     kit = place(ring(OLD))
     asked = f'{{"mode":"FULL","patch":{{"card":"{SECRET}"}}}}'
-    new = port.NewBulk(public_id="set1", tenant="acme", action="REPLAY", by="ann", request=asked, letters=("l1",))
-    line = port.AuditWrite(event="dlq.set_started", tenant="acme", by="ann", subject="set1", token="t")
+    new = NewBulk(public_id="set1", tenant="acme", action="REPLAY", by="ann", request=asked, letters=("l1",))
+    line = written.AuditWrite(event="dlq.set_started", tenant="acme", by="ann", subject="set1", token="t")
     await kit.store.create_bulk(new, line)
     row = await kit.store.claim_bulk(DAY)
-    failed = port.BulkItemResult(id=1, status=port.SetItemStatus.FAILED, error=f"{SECRET} does not fit")
+    failed = BulkItemResult(id=1, status=SetItemStatus.FAILED, error=f"{SECRET} does not fit")
     await kit.store.advance(row, [failed], limit=1, lease=DAY)
     before = await all_texts(kit)
     assert [key_id_of(text) for text in before["sets"] + before["set_items"]] == [ring(OLD).writes] * 2

@@ -11,25 +11,25 @@ from redrive.errors import InputError
 from redrive.store.filters import AuditFilter, GroupFilter, LetterFilter, RunFilter
 
 BAD: list[tuple[dict[str, Any], str]] = [
-    ({"since": 10**30}, "since takes microseconds since 1970, and 10+ is in no year there is"),
-    ({"until": -(10**30)}, "until takes microseconds"),
-    ({"since": True}, "since takes a datetime or microseconds since 1970, not True"),
-    ({"since": "yesterday"}, "since takes a datetime"),
-    ({"since": 1.5}, "since takes a datetime"),
+    ({"since": 10**30}, "since must be microseconds since 1970, in the years 1 to 9999; 10+ is out of range"),
+    ({"until": -(10**30)}, "until must be microseconds"),
+    ({"since": True}, "since must be a datetime or microseconds since 1970, not True"),
+    ({"since": "yesterday"}, "since must be a datetime"),
+    ({"since": 1.5}, "since must be a datetime"),
     ({"since": datetime(2026, 1, 1)}, "since needs a time zone"),  # noqa: DTZ001
-    ({"tenant": ["a"]}, r"tenant takes one text, not \['a'\]"),
-    ({"tenant": 5}, "tenant takes one text, not 5"),
-    ({"tenant": "a\x00b"}, "tenant has a NUL or half a character"),
-    ({"tenant": "\ud800"}, "tenant has a NUL or half a character"),
-    ({"tenant": "x" * 10_001}, "at most 10,000 characters, not 10,001"),
+    ({"tenant": ["a"]}, r"tenant must be text, not \['a'\]"),
+    ({"tenant": 5}, "tenant must be text, not 5"),
+    ({"tenant": "a\x00b"}, "tenant contains a NUL or half a character"),
+    ({"tenant": "\ud800"}, "tenant contains a NUL or half a character"),
+    ({"tenant": "x" * 10_001}, "text of 1 to 10,000 characters, not 10,001"),
 ]
 OF_LISTS: list[tuple[dict[str, Any], str]] = [
-    ({"status": 5}, "status takes the name of a state, not 5"),
-    ({"status": [5]}, "status takes names of states, not 5"),
-    ({"status": {"OPEN": 1}}, "status takes the name of a state"),
-    ({"index": [1]}, "index takes an object"),
+    ({"status": 5}, "status must be the name of a status, not 5"),
+    ({"status": [5]}, "status must be the name of a status, not 5"),
+    ({"status": {"OPEN": 1}}, "status must be the name of a status"),
+    ({"index": [1]}, "index must be an object"),
     ({"index": {"a": {}}}, "fields to search by hold texts"),
-    ({"index": {"a\x00": 1}}, "index has a NUL"),
+    ({"index": {"a\x00": 1}}, "index contains a NUL"),
 ]
 
 
@@ -51,15 +51,15 @@ def test_states_and_fields_are_checked(kind: type[Any], given: dict[str, Any], s
     "given", [{"tag": ["vat", "late"]}, {"owner": 7}, {"step": b"x"}, {"text": 1}, {"fingerprint": {}}]
 )
 def test_a_letter_is_not_filtered_by_what_is_no_text(given: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match="takes one text"):
+    with pytest.raises(InputError, match="must be text"):
         LetterFilter(**given)
 
 
 def test_groups_have_one_state() -> None:
     assert GroupFilter(status=None).status is None
-    with pytest.raises(InputError, match="status takes the name of a state"):
+    with pytest.raises(InputError, match="status must be the name of a status"):
         GroupFilter(status=["OPEN"])  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="tenant takes one text"):
+    with pytest.raises(InputError, match="tenant must be text"):
         GroupFilter(tenant=5)  # type: ignore[arg-type]
 
 

@@ -23,7 +23,7 @@ def test_statements_are_found_by_name() -> None:
 
 
 def test_a_statement_without_a_purpose_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="what it is for"):
+    with pytest.raises(ConfigurationError, match="about its purpose"):
         parse_statements("-- name: one\nSELECT 1;\n", "x.sql")
 
 

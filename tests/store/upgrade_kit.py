@@ -10,7 +10,7 @@ from store_kit import DAY, HOUR, Kit
 
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.store.filters import LetterFilter
-from redrive.store.records import PurgeRequest
+from redrive.store.recovery import PurgeRequest
 from redrive.store.sql_files import Migration, load_migrations
 
 TENANT_RULES = """

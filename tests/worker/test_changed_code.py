@@ -83,8 +83,8 @@ async def test_a_run_is_left_for_a_live_worker_that_has_its_code(tmp_path: Path)
 @pytest.mark.parametrize(
     ("code", "difference"),
     [
-        ("renamed", "the journal holds 'reserve', .*but the code now asks for 'book'"),
-        ("shorter", "the journal holds 'reserve', .*but the code now asks for nothing more"),
+        ("renamed", "the journal contains 'reserve', .*but the code now calls 'book'"),
+        ("shorter", "the journal contains 'reserve', .*but the code now calls nothing more"),
     ],
 )
 async def test_when_nobody_has_the_code_any_more_the_run_becomes_a_letter_that_says_what_differs(

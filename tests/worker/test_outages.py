@@ -212,8 +212,8 @@ async def test_a_worker_whose_heartbeats_fail_begins_nothing_until_they_succeed(
         handle = await links.start()
         await until(lambda: ("b", 1) in calls, "a step is under way")
         silent = True
-        worker.lease._good_for = 0.3  # as if nearly all of the lease had passed
-        await until(lambda: not worker.lease.healthy(), "the lease cannot be relied on")
+        worker.lease.good_until = 0.0  # as if nearly all of the lease had passed
+        await until(lambda: not worker.has_lease, "the lease cannot be relied on")
         gate.set()
         waiting = await links.start()
 
@@ -224,7 +224,6 @@ async def test_a_worker_whose_heartbeats_fail_begins_nothing_until_they_succeed(
         assert ("c", 1) not in calls
         assert await waiting.status() is RunStatus.PENDING
         silent = False
-        worker.lease._good_for = 20.0
         assert await handle.result("10s") == ["a", "b", "c"]
         assert await waiting.result("10s") == ["a", "b", "c"]
     assert calls.count(("c", 1)) == 2

@@ -222,7 +222,7 @@ async def test_a_worker_that_was_declared_dead_writes_nothing_even_before_its_ru
         scene.may_end.set()
         await until(lambda: not worker.executions, "the worker found out that the run is not its own")
         assert await handle.describe() == before
-        await until(lambda: worker.lease.healthy(), "it enlisted again")
+        await until(lambda: worker.has_lease, "it enlisted again")
         assert await Reaper(store, SystemClock()).run_once() == 1
         assert await handle.result("10s") == "worked"
     assert len(scene.begun) == 2
@@ -260,7 +260,7 @@ async def test_what_is_on_its_way_to_a_worker_that_was_declared_dead_is_not_begu
         return replacing(after(store, "claim", hold_back), "enlist", slow_birth)
 
     async with at_work(app, around) as worker:
-        worker.claimer._more_due = True  # or it would have the run from its start
+        worker.claimer.more_due = True  # or it would have the run from its start
         handle = await job.start()
 
         async def is_claimed() -> bool:

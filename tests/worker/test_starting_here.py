@@ -15,7 +15,7 @@ from redrive import Circuit, Redrive
 from redrive.desk.circuits import Circuits
 from redrive.errors import StoreUnavailable
 from redrive.store.port import Store
-from redrive.store.records import StartResult
+from redrive.store.runs import StartResult
 from redrive.store.workers import ClaimRequest, ClaimResult
 from redrive.worker import circuits
 

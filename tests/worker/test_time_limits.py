@@ -364,7 +364,7 @@ async def test_a_worker_blocked_before_anything_is_recorded_loses_its_runs_when_
             assert await free.handle(handle.id, "stalling").result("20s") == "free"
             run = await free.runs.get(handle.id)
             may_end.set()
-            await until(lambda: blocked.runtime.worker.lease.healthy(), "the other worker enlisted anew")  # type: ignore[union-attr]
+            await until(lambda: blocked.runtime.worker.has_lease, "the other worker enlisted anew")  # type: ignore[union-attr]
             assert await free.runs.get(handle.id) == run
     finally:
         may_end.set()

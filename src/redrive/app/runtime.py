@@ -1,4 +1,4 @@
-"""An app at work: its open store, its worker, its chores, and those who wait for results."""
+"""The runtime of an open app: its store, worker and chores, and the callers that wait for results."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ from redrive.sinks import SinkDefinition
 from redrive.store import open_store
 from redrive.store.circuits import CircuitRow
 from redrive.store.encryption.keyring import Keyring
-from redrive.store.outbox_records import NewSink
+from redrive.store.outbox import NewSink
 from redrive.store.port import DeskStore, Store
-from redrive.store.records import StartResult
+from redrive.store.runs import StartResult
 from redrive.store.session import repeat_until_answered
 from redrive.worker.attempt import Attempt
 from redrive.worker.claimer import Wakeup
@@ -68,19 +68,16 @@ from redrive.worker.worker import Worker, WorkerSettings
 if TYPE_CHECKING:
     from redrive.app.app import Redrive
 
-# -- An app at work: its open store, its worker, its chores, and those who wait for results --------------
-
-
 T = TypeVar("T")
-_POLL_INTERVAL = 1.0  # how long an idle worker trusts the bell
+_POLL_INTERVAL = 1.0  # seconds after which an idle worker looks for work without a notification
 _STORE_PATIENCE = 8.0  # seconds for which a caller waits for a store that does not answer
 _REAL_TIME = SystemClock()
-_PUNCTUAL_INTERVALS = 3  # times of a schedule are looked at once in an interval; so many of them are no delay
-_SLOW_CHORE_FACTOR = 30  # purging and watching are done once in so many intervals of the reaper
+_PUNCTUAL_INTERVALS = 3  # a time of a schedule counts as missed after this many intervals of the chores
+_SLOW_CHORE_FACTOR = 30  # purging and monitoring happen once in this many intervals of the chores
 
 
 class Desk(msgspec.Struct, frozen=True, kw_only=True):
-    """What people can do, on one store or on a view of one."""
+    """The operations of users, on a store or on a tenant's view of it."""
 
     runs: Runs
     dlq: DeadLetters
@@ -96,7 +93,7 @@ class Desk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Runtime:
-    """What exists between opening an app and closing it."""
+    """The parts of an app that exist while it is open."""
 
     def __init__(self, app: Redrive, store: Store, clock: Clock) -> None:
         self._app = app
@@ -107,11 +104,11 @@ class Runtime:
         self._redactor = Redactor.parse(app.settings.redact)
         self.tally = Counters() if metrics_enabled(app.settings.metrics) else None
         reporter = DecisionLog(self._redactor)
-        self._ears: tuple[SettleListener, ...] = (reporter,) if self.tally is None else (reporter, self.tally)
+        self._listeners: tuple[SettleListener, ...] = (reporter,) if self.tally is None else (reporter, self.tally)
         self.tracing = make_tracing()
         self.recent = StatsCache(store.figures, clock)
         self.endpoint: MetricsEndpoint | None = None
-        self._set_begun = Wakeup(clock)
+        self._bulk_begun = Wakeup(clock)
         desk = self.desk(store, clock)
         self.runs = desk.runs
         self.dlq = desk.dlq
@@ -142,25 +139,25 @@ class Runtime:
         self._poll = math.inf
 
     def new_reaper(self, store: Store) -> Reaper:
-        """The chore that ends what its worker does not end, on the store or on another face of it."""
-        return Reaper(store, self.clock, ears=self._ears, tally=self.tally)
+        """Return the chore that ends runs and attempts that their workers do not end."""
+        return Reaper(store, self.clock, listeners=self._listeners, tally=self.tally)
 
     def new_bulk_worker(self, store: Store) -> BulkWorker:
-        """The chore that carries out sets, on the store or on another face of it."""
-        # What the user who began a set may see is not known here, so it counts as nothing.
+        """Return the chore that executes bulk operations."""
+        # The permissions of the user who began the operation are not known here, so payloads stay hidden.
         replayer = self._make_replayer(store, self.clock, Caller(sees_payloads=False))
         return BulkWorker(store, BulkExecutor(store, self.clock, replayer).decide)
 
     async def _wait_for_bulk(self, most: float) -> None:
-        """Wait until somebody here begins a set or lets one go on, or until a rate allows more of one."""
-        await self._set_begun.wait(self.bulk_worker.pause(most))
+        """Wait until a bulk operation is begun or resumed here, or until its rate allows more."""
+        await self._bulk_begun.wait(self.bulk_worker.pause(most))
 
     def new_circuit_updater(self, store: Store) -> CircuitUpdater:
-        """The chore that turns circuits and lets parked runs go on, on the store or on another face of it."""
-        return CircuitUpdater(store, self.turned)
+        """Return the chore that updates circuits and releases parked runs."""
+        return CircuitUpdater(store, self.learn_circuit)
 
     def new_scheduler(self, store: Store) -> Scheduler:
-        """The chore that starts what schedules say, on the store or on another face of it."""
+        """Return the chore that starts scheduled runs."""
         return Scheduler(
             store,
             collect_schedules(self._app),
@@ -169,14 +166,14 @@ class Runtime:
             punctual=int(_PUNCTUAL_INTERVALS * self._app.settings.chores * MICROS),
         )
 
-    def turned(self, row: CircuitRow) -> None:
-        """A circuit stands like this: let the worker of this process know, and look for work."""
+    def learn_circuit(self, row: CircuitRow) -> None:
+        """Pass the state of a circuit to the worker of this process, and wake it."""
         if self.worker is not None:
             self.worker.circuits.learn(row)
             self.worker.wakeup.notify()
 
     def new_notification_chore(self, store: Store) -> NotificationChore:
-        """The chore that tells people, on the store or on another face of it."""
+        """Return the chore that sends notifications."""
 
         async def begin(sinks: list[SinkDefinition]) -> None:
             await self._register_sinks(sinks)
@@ -186,39 +183,46 @@ class Runtime:
         return NotificationChore(self._app, store, self.clock, self._redactor, begin, self.wake_all_relays)
 
     async def _on_rules_changed(self) -> None:
-        """Somebody stored a rule: from now on whatever it asks for has somewhere to go."""
+        """Register the sinks of notifications, because a rule was stored that may need them."""
         await self._register_sinks(self.notification_chore.sinks)
 
     def new_purger(self, store: Store) -> Purger:
-        """The chore that removes what was kept long enough, on the store or on another face of it."""
+        """Return the chore that removes records after their retention time."""
         return Purger(store, self.clock, self._app.settings)
 
     def desk(self, store: DeskStore, clock: Clock, caller: Caller | None = None) -> Desk:
-        """What people can do, on the store or on a view of it; a caller over HTTP may see less."""
+        """Return the operations of users, on the store or on a view of it; a caller over HTTP may see less."""
         shaper = Presenter(self._redactor)
         replayer = self._make_replayer(store, clock, caller)
         previewer = Previewer(store, replayer, shaper)
         return Desk(
-            runs=Runs(store, clock, shaper, replayer, previewer, self.changed, self._store.workers, ears=self._ears),
-            dlq=DeadLetters(store, clock, shaper, replayer, previewer, self._set_begun.notify),
+            runs=Runs(
+                store, clock, shaper, replayer, previewer, self.changed, self._store.workers, ears=self._listeners
+            ),
+            dlq=DeadLetters(store, clock, shaper, replayer, previewer, self._bulk_begun.notify),
             sagas=Sagas(store, shaper, replayer),
             policies=Policies(store, clock),
-            circuits=Circuits(store, clock, self.turned),
+            circuits=Circuits(store, clock, self.learn_circuit),
             outbox=Outbox(store, clock, shaper, self.wake_all_relays),
             audit=Audit(store, shaper),
-            starter=self._make_starter(store, clock, caller),
-            notifications=Notifications(store, clock, self._make_showing(), self._on_rules_changed),
+            starter=RunStarter(
+                store,
+                clock,
+                self._make_checker(store),
+                self._find_startable,
+                self.ring,
+                int(self._app.settings.idempotency_retention * MICROS),
+                caller,
+            ),
+            notifications=Notifications(
+                store,
+                clock,
+                NotificationDisplay(redactor=self._redactor, base_url=self._app.settings.base_url),
+                self._on_rules_changed,
+            ),
             schedules=Schedules(store, clock),
             views=SavedViews(store, clock),
         )
-
-    def _make_showing(self) -> NotificationDisplay:
-        return NotificationDisplay(redactor=self._redactor, base_url=self._app.settings.base_url)
-
-    def _make_starter(self, store: DeskStore, clock: Clock, caller: Caller | None) -> RunStarter:
-        keeps = int(self._app.settings.idempotency_retention * MICROS)
-        checker = self._make_checker(store)
-        return RunStarter(store, clock, checker, self._find_startable, self.ring, keeps, caller)
 
     def _find_startable(self, name: str) -> StartableWorkflow | None:
         workflow = self._app.registered_workflows.get(name)
@@ -240,11 +244,11 @@ class Runtime:
 
     @property
     def store(self) -> Store:
-        """The open store, in the process that opened it."""
+        """The open store. Raises ConfigurationError in a forked process."""
         if os.getpid() != self._pid:
             raise ConfigurationError(
-                "this process was forked from one that had the app open; connections cannot be shared, "
-                "so open the app anew in each process"
+                "this process was forked from one that had the app open, and connections cannot be shared: "
+                "open the app in each process"
             )
         return self._store
 
@@ -261,8 +265,8 @@ class Runtime:
     ) -> Worker:
         """Start a worker and its chores.
 
-        Tests drive both themselves (`automatic=False`: no lease thread, no chores, no polling), show the
-        worker another face of the store, and put something around the body of every step.
+        Tests drive both themselves (`automatic=False`: no lease thread, no chores, no polling), give the
+        worker a wrapped store, and wrap the body of each step.
         """
         app, settings = self._app, self._app.settings
         wanted = await self.answered(self.notification_chore.is_needed)
@@ -288,9 +292,9 @@ class Runtime:
             has_circuits=any(step.options.circuit for step in app.registered_steps.values()),
             on_ended=self.results.on_run_ended,
             on_published=self.wake_relays,
-            outgoing=RelayForwarder(self._outbox_relays),
+            forwarder=RelayForwarder(self._outbox_relays),
             wrap_step=wrap_step,
-            ears=self._ears,
+            listeners=self._listeners,
             tally=self.tally,
             tracing=self.tracing,
         )
@@ -301,34 +305,30 @@ class Runtime:
         self._start_relays(store or self.store, app.registered_sinks.values())
         if automatic:
             await self.answered(self.notification_chore.run_once)
-            self._chores = [
-                asyncio.create_task(run_every(settings.chores, self.notification_chore.run_once, self.clock)),
-                asyncio.create_task(run_every(settings.chores, self.reaper.run_once, self.clock)),
-                asyncio.create_task(run_every(settings.chores, self.folder.run_once, self.clock)),
-                asyncio.create_task(
-                    run_every(settings.chores, self.bulk_worker.run_once, self.clock, pause=self._wait_for_bulk)
-                ),
-                asyncio.create_task(run_every(settings.chores, self.circuit_updater.run_once, self.clock)),
-                asyncio.create_task(run_every(settings.chores, self.scheduler.run_once, self.clock)),
-                asyncio.create_task(run_every(settings.chores * _SLOW_CHORE_FACTOR, self.purger.run_once, self.clock)),
-                asyncio.create_task(run_every(settings.chores * _SLOW_CHORE_FACTOR, self.watch.run_once, self.clock)),
+            often = (self.notification_chore, self.reaper, self.folder, self.circuit_updater, self.scheduler)
+            loops = [run_every(settings.chores, chore.run_once, self.clock) for chore in often]
+            loops += [
+                run_every(settings.chores * _SLOW_CHORE_FACTOR, chore.run_once, self.clock)
+                for chore in (self.purger, self.watch)
             ]
+            loops.append(run_every(settings.chores, self.bulk_worker.run_once, self.clock, pause=self._wait_for_bulk))
+            self._chores = [asyncio.create_task(loop) for loop in loops]
         return worker
 
     def _serve_metrics(self) -> None:
-        """Answer scrapers from here on, if the settings say where."""
+        """Serve metrics over HTTP, if the settings name an address."""
         address = parse_metrics_address(self._app.settings.metrics)
         if address is not None and self.endpoint is None:
             self.endpoint = MetricsEndpoint(*address, self.tally, self.recent)
 
     async def _register_sinks(self, sinks: Iterable[SinkDefinition]) -> None:
-        """Whatever is published from now on, by whichever worker, is for these sinks, too."""
+        """Register sinks: messages that any worker publishes from now on are delivered to them, too."""
         known = [NewSink(name=each.name, kind=each.kind, topics=each.topics) for each in sinks]
         if known:
             await self.answered(lambda: self.store.put_sinks(known))
 
     def _start_relays(self, store: Store, sinks: Iterable[SinkDefinition]) -> None:
-        """Begin to bring messages to sinks."""
+        """Begin to deliver messages to sinks."""
         one, rules = self._one_suspect, self._app.rules
         relays = [
             Relay(store, self.clock, each, rules, self.tally, tracing=self.tracing, one_suspect=one) for each in sinks
@@ -337,7 +337,7 @@ class Runtime:
         self._relaying += [asyncio.create_task(relay.run(self._poll), name="redrive relay") for relay in relays]
 
     async def stop_relays(self, *, in_order: bool = True) -> None:
-        """Bring no more messages anywhere; what was claimed and not tried is given back, if `in_order`."""
+        """Stop delivering messages. With `in_order`, release messages that were claimed and not tried."""
         for task in self._relaying:
             task.cancel()
         await asyncio.gather(*self._relaying, return_exceptions=True)
@@ -345,7 +345,7 @@ class Runtime:
         self.relays, self._relaying = [], []
 
     async def close(self) -> None:
-        """Stop the worker in good order, then let go of the store."""
+        """Stop the chores, the worker and the relays, then close the store."""
         for chore in self._chores:
             chore.cancel()
         if self._chores:
@@ -360,34 +360,35 @@ class Runtime:
         await self._store.close()
 
     async def start(self, runs: Sequence[NewRun]) -> list[StartResult]:
-        """Start runs. The worker of this process holds them from the beginning if it has time."""
+        """Start runs. If the worker of this process has time, it holds them from the beginning."""
+        store = self.store
         if self.worker is None:
-            return await self.answered(lambda: self.store.start(runs))
-        async with self.worker.reserve(runs) as reservation:
-            worker = reservation.worker_id
-            started = await self.answered(lambda: self.store.start(runs, worker=worker))
-            reservation.started = started
+            return await self.answered(lambda: store.start(runs))
+        async with self.worker.claimer.reserve(runs) as reservation:
+            reservation.started = started = await repeat_until_answered(
+                lambda: store.start(runs, worker=reservation.worker_id), _REAL_TIME, patience=_STORE_PATIENCE
+            )
         return started
 
     def _runs_reported_here(self) -> set[str]:
-        """The runs in the hands of this process's worker, which will say how they end."""
+        """Return the ids of the runs whose end the worker of this process reports."""
         return set() if self.worker is None else self.worker.runs_reported_here()
 
     async def answered(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Ask the store, again for some seconds if it does not answer: a caller waits, in real time."""
+        """Make a store call; repeat it for some seconds of real time if the store does not answer."""
         return await repeat_until_answered(ask, _REAL_TIME, patience=_STORE_PATIENCE)
 
     def starting(self, workflow: str) -> AbstractContextManager[str | None]:
-        """Around the start of runs: gives the trace that they belong to, if there is one."""
+        """Return a context for starting runs, which gives the trace that they belong to, or None."""
         return nullcontext(current_traceparent()) if self.tracing is None else self.tracing.starting(workflow)
 
     def ring(self) -> None:
-        """There may be work: wake the worker of this process."""
+        """Wake the worker of this process, because there may be work."""
         if self.worker is not None:
             self.worker.wakeup.notify()
 
     def wake_relays(self) -> None:
-        """There may be messages: wake the relays of this process, but those that the teller alone feeds."""
+        """Wake the relays of this process that deliver published messages."""
         for relay in self._outbox_relays():
             relay.ring()
 
@@ -395,17 +396,14 @@ class Runtime:
         return [relay for relay in self.relays if relay.name not in SENDER_SINKS]
 
     def wake_all_relays(self) -> None:
-        """There may be messages of any kind: wake all relays of this process."""
+        """Wake all relays of this process, because there may be messages of any kind."""
         for relay in self.relays:
             relay.ring()
 
     def changed(self, run_id: str) -> None:
-        """A person changed a run: let its waiters and its worker look."""
+        """Look up a run that a user changed, and wake the worker."""
         self.results.poll_now(run_id)
         self.ring()
-
-
-# -- Making the store of an app: the one its URL names, sealed if there are keys -------------------------
 
 
 def make_store(settings: Settings, clock: Clock) -> Store:

@@ -1,17 +1,19 @@
-"""A registered workflow: the plain function, and the ways to start it."""
+"""Registered workflows, their starts, and the handles of started runs."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
 import json
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+import math
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from redrive.app.results import RunResult
 from redrive.clock import MICROS
-from redrive.core.failure_reason import FailureReason as Failed
+from redrive.core.failure_reason import FailureReason
 from redrive.core.new_run import (
     START_OPTIONS,
     StartableWorkflow,
@@ -39,9 +41,9 @@ from redrive.errors import (
     RunPartial,
 )
 from redrive.policy import RetryPolicy
+from redrive.reasons import Reason, ReasonCode, quote
 from redrive.records import replace
 from redrive.store.encryption.keyring import Unreadable
-from redrive.store.records import StartResult
 from redrive.store.workers import ClaimedRun
 from redrive.worker.branches import NO_ENGINE, Branch, current_scope
 from redrive.worker.definitions import WorkflowDefinition
@@ -50,68 +52,67 @@ if TYPE_CHECKING:
     from redrive.app.app import Redrive
     from redrive.core.payload import Signature
 
-# -- A started run, as its starter holds it --------------------------------------------------------------
-
-
+P = ParamSpec("P")
 R = TypeVar("R")
-_NEW_FOR_SECONDS = 0.002  # seconds
+S = TypeVar("S")
+T = TypeVar("T")
+_BATCH = 1000  # runs that are started in one commit
+_NEW_FOR = 0.002  # seconds after its start in which no run has ended, so that the store need not be asked
 
 
 class RunHandle(Generic[R]):
-    """One run: its id, and what can be asked of it."""
+    """A run: its id, its status and its result."""
 
     def __init__(self, app: Redrive, run_id: str, signature: Signature | None, *, new: bool = False) -> None:
         self._app = app
         self._signature = signature
-        self._start_outside_run = app.runtime.clock.monotonic() if new else None
+        self._started_at = app.runtime.clock.monotonic() if new else -math.inf
         self.id = run_id
 
     async def status(self) -> RunStatus:
-        """Where the run stands now."""
+        """Return the current status of the run."""
         row = await self._app.runtime.store.run(self.id)
         if row is None:
-            raise NotFound(f"there is no run {self.id!r}")
+            raise NotFound(Reason(ReasonCode.RUN_NOT_FOUND, id=quote(self.id)))
         return row.status
 
     async def result(self, timeout: Duration | None = None) -> R:
-        """Wait for the run's result. Raises RunFailed if it ends without one, TimeoutError if that takes
-        too long; the run goes on."""
+        """Wait for the run's result.
+
+        Raises RunFailed if the run ends without a result. Raises TimeoutError if it does not end in time; it
+        continues all the same.
+        """
         if isinstance(current_scope.get(), Branch):
             raise MisusedStep(
-                "handle.result() was called in workflow code, where waiting is not recorded and would hold a "
-                "worker; wait for the run where it was started from outside, or let it start what comes next"
+                "handle.result() was called in workflow code, where waiting is not recorded and would hold a worker; "
+                "wait for the run outside of workflows, or let the run itself start what comes next"
             )
+        results = self._app.runtime.results
+        new = self._app.runtime.clock.monotonic() - self._started_at < _NEW_FOR
         if timeout is None:
-            return self._decode_result(await self._wait_for_end())
+            return self._decode_result(await results.wait(self.id, new=new))
         limit = parse_duration(timeout, "timeout")
         try:
             async with asyncio.timeout(limit):
-                ending = await self._wait_for_end()
+                ending = await results.wait(self.id, new=new)
         except TimeoutError:
-            raise TimeoutError(f"run {self.id} has not ended within {limit:g} s; it goes on") from None
+            raise TimeoutError(f"run {self.id} did not end within {limit:g} s; it continues") from None
         return self._decode_result(ending)
-
-    def _wait_for_end(self) -> Awaitable[RunResult]:
-        return self._app.runtime.results.wait(self.id, new=self._is_new)
 
     async def cancel(self, *, by: str = "unknown", reason: str = "") -> Run:
         """Cancel the run for good."""
         return await self._app.runs.cancel(self.id, by=by, reason=reason)
 
     async def describe(self) -> Run:
-        """Everything about the run: its steps and every attempt, with decisions in words."""
+        """Return everything about the run: its steps, all attempts, and the reasons for decisions."""
         return await self._app.runs.get(self.id)
 
-    @property
-    def _is_new(self) -> bool:
-        """True for a moment after the start: so soon no run has ended."""
-        started = self._start_outside_run
-        return started is not None and self._app.runtime.clock.monotonic() - started < _NEW_FOR_SECONDS
-
     def _decode_result(self, ending: RunResult) -> R:
+        text = ending.output or "null"
         if ending.status is not RunStatus.SUCCESS:
             raise _make_run_failed(ending)
-        text = _require_readable(ending, ending.output or "null")
+        if isinstance(text, Unreadable):
+            raise _make_unreadable_error(ending, text)
         value: Any = json.loads(text) if self._signature is None else self._signature.decode_result(text)
         return value  # type: ignore[no-any-return]
 
@@ -119,27 +120,23 @@ class RunHandle(Generic[R]):
         return f"<run {self.id}>"
 
 
-def _require_readable(ending: RunResult, text: str) -> str:
-    """What the store holds, unless it is sealed with a key that this process does not have."""
-    if isinstance(text, Unreadable):
-        raise ConfigurationError(f"run {ending.run_id} ended as {ending.status}, but how cannot be read: {text.why}")
-    return text
-
-
-def _describe_failure(ending: RunResult, failed: Failed) -> str:
-    message, reason = failed.failure.message, str(failed.reason)
-    if not (message and reason.endswith(message)):
-        reason = f"{reason}: {message}"
-    return f"run {ending.run_id} ended as {ending.status}: {reason}"
+def _make_unreadable_error(ending: RunResult, text: Unreadable) -> ConfigurationError:
+    return ConfigurationError(f"run {ending.run_id} ended as {ending.status}, but its result is unreadable: {text.why}")
 
 
 def _make_run_failed(ending: RunResult) -> RunFailed:
     kind = {RunStatus.PARTIAL: RunPartial, RunStatus.CANCELLED: RunCancelled}.get(ending.status, RunFailed)
+    ended = f"run {ending.run_id} ended as {ending.status}"
     if ending.failure is None:
-        return kind(f"run {ending.run_id} ended as {ending.status}", run_id=ending.run_id, status=ending.status)
-    failed = Failed.from_json(_require_readable(ending, ending.failure))
+        return kind(ended, run_id=ending.run_id, status=ending.status)
+    if isinstance(ending.failure, Unreadable):
+        raise _make_unreadable_error(ending, ending.failure)
+    failed = FailureReason.from_json(ending.failure)
+    message, reason = failed.failure.message, str(failed.reason)
+    if not (message and reason.endswith(message)):
+        reason = f"{reason}: {message}"
     return kind(
-        _describe_failure(ending, failed),
+        f"{ended}: {reason}",
         run_id=ending.run_id,
         status=ending.status.value,
         step=failed.step,
@@ -150,18 +147,9 @@ def _make_run_failed(ending: RunResult) -> RunFailed:
     )
 
 
-# -- A registered workflow: the plain function, and the ways to start it ---------------------------------
-
-
-P = ParamSpec("P")
-S = TypeVar("S")
-T = TypeVar("T")
-_BATCH = 1000
-
-
 @dataclass(frozen=True, slots=True)
 class Start:
-    """One item of `start_many` that needs more than arguments."""
+    """An item of `start_many` that needs options beside its arguments."""
 
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -171,7 +159,7 @@ class Start:
 class Workflow(Generic[P, R, T]):
     """A named function that the engine runs durably. Called outside a run, it is the plain function.
 
-    `R` is what calling it gives (a coroutine, for `async def`), `T` the result of a run.
+    `R` is the type that calling it returns (a coroutine for `async def`), `T` the type of a run's result.
     """
 
     def __init__(
@@ -208,24 +196,13 @@ class Workflow(Generic[P, R, T]):
             rollback=rollback,
             notify=notify,
         )
-        self._complete: tuple[int, RunOptions, str] | None = None
         self._startable: StartableWorkflow | None = None
+        self._startable_as_of = -1  # the number of registrations when it was made
 
     @property
     def options_text(self) -> str:
-        """The snapshot that runs carry."""
-        return self._current_snapshot()[1]
-
-    def _current_snapshot(self) -> tuple[RunOptions, str]:
-        """The options with the handlers and steps registered now, made once for each registration."""
-        if self._complete is None or self._complete[0] != self._app.registrations:
-            options = replace(
-                self.own_options,
-                on_failure=self._app.handlers.of(self.name),
-                reserves=any(step.cancel is not None for step in self._app.registered_steps.values()),
-            )
-            self._complete = (self._app.registrations, options, options.to_json())
-        return self._complete[1:]
+        """The stored options of new runs."""
+        return self.startable().text
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if current_scope.get() is None and self.definition.is_async:
@@ -233,7 +210,7 @@ class Workflow(Generic[P, R, T]):
         return self.fn(*args, **kwargs)
 
     async def _call_without_engine(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function without an engine; it may still await its `def` steps."""
+        """Call the function without an engine; it may still await its `def` steps, as in unit tests."""
         token = current_scope.set(NO_ENGINE)
         try:
             return await self.definition.fn(*args, **kwargs)
@@ -245,29 +222,33 @@ class Workflow(Generic[P, R, T]):
 
         Options: `tenant`, `idempotency_key`, `delay`, `deadline`, `priority` (larger is more urgent),
         `queue`, `correlation_id`, `retry` (a policy for all of the run's steps). All other keyword
-        arguments are the workflow's own. Inside a workflow the start is recorded, so that it happens once.
+        arguments belong to the workflow. Inside a workflow the start is recorded, so that it happens once.
         """
-        return self._start_in_context([_make_start(args, options)], _only_handle)
+        return self._start_in_context([_split_options(args, options)], itemgetter(0))
 
     def receive(self, event: tuple[str, str], *args: Any, **options: Any) -> Coroutine[Any, Any, RunHandle[T]]:
         """Start a run for an event of a stream, unless that was done before: see `Redrive.receive_event`."""
         if options.get("idempotency_key") is not None:
-            raise InputError("an event is its own idempotency key; leave idempotency_key out")
-        return self._start_in_context([_make_start(args, options)], _only_handle, event)
+            raise InputError(Reason(ReasonCode.EVENT_HAS_KEY))
+        return self._start_in_context([_split_options(args, options)], itemgetter(0), event)
 
     def start_many(self, items: Iterable[tuple[Any, ...] | Start]) -> Coroutine[Any, Any, list[RunHandle[T]]]:
         """Start many runs, a thousand to a commit. Each item is a tuple of arguments, or a `Start`.
 
-        Items that do not fit are refused before anything is started. Inside a workflow each start is
-        recorded, so that it happens once.
+        Invalid items are refused before any run is started. Inside a workflow each start is recorded, so that
+        it happens once.
         """
-        starts = [item if isinstance(item, Start) else _read_item(item) for item in items]
+        starts = []
+        for item in items:
+            if not isinstance(item, Start | tuple):
+                raise InputError(Reason(ReasonCode.START_ITEM_INVALID, type=type(item).__name__))
+            starts.append(item if isinstance(item, Start) else Start(item))
         return self._start_in_context(starts, list)
 
     def _start_in_context(
         self, starts: list[Start], shape: Callable[[list[RunHandle[T]]], S], event: tuple[str, str] | None = None
     ) -> Coroutine[Any, Any, S]:
-        """Start from where the caller is: recorded in workflow code, and blocking if that is in a thread."""
+        """Start runs. In workflow code each start is recorded; in a thread of workflow code the call blocks."""
         here = current_scope.get()
         if not isinstance(here, Branch):
             return self._start_outside_run(starts, shape, event)
@@ -277,8 +258,17 @@ class Workflow(Generic[P, R, T]):
     async def _start_outside_run(
         self, starts: list[Start], shape: Callable[[list[RunHandle[T]]], S], event: tuple[str, str] | None
     ) -> S:
-        started = await self._start_all(starts, event)
-        return shape([self._make_handle(each.public_id, each.new) for each in started])
+        runtime, results = self._app.runtime, []
+        with runtime.starting(self.name) as trace:
+            runs = [self._make_new_run(start, trace, event=event) for start in starts]
+            for begin in range(0, len(runs), _BATCH):
+                results += await runtime.start(runs[begin : begin + _BATCH])
+        handles = []
+        for run, result in zip(runs, results, strict=True):
+            if result.clash:
+                raise Conflict(describe_key_conflict(run, result.public_id, event))
+            handles.append(RunHandle[T](self._app, result.public_id, self.signature, new=result.new))
+        return shape(handles)
 
     async def _start_children(
         self,
@@ -287,58 +277,32 @@ class Workflow(Generic[P, R, T]):
         shape: Callable[[list[RunHandle[T]]], S],
         event: tuple[str, str] | None,
     ) -> S:
-        start = branch.execution.requests.start
-        ids = [await start(branch, self.name, self._make_child_starter(branch, s, event)) for s in starts]
-        return shape([self._make_handle(run_id) for run_id in ids])
+        execution, runtime = branch.execution, self._app.runtime
+        inherited = {"tenant": execution.claimed.tenant, "correlation_id": execution.correlation_id}
 
-    def _make_handle(self, run_id: str, new: bool = False) -> RunHandle[T]:
-        return RunHandle(self._app, run_id, self.definition.signature, new=new)
+        async def start_child(start: Start, key: str) -> str:
+            keyed = start.options.get("idempotency_key") is not None
+            options = {**inherited, **start.options}
+            if not keyed:
+                options["idempotency_key"] = key
+            with runtime.starting(self.name) as trace:
+                run = self._make_new_run(Start(start.args, start.kwargs, options), trace, execution.claimed, event)
+                (result,) = await runtime.start([run])
+            # A key of the engine says where the child was started, not with which input: a replay with another
+            # input gets the child that was started before.
+            if result.clash and (keyed or event is not None):
+                raise Conflict(describe_key_conflict(run, result.public_id, event))
+            return result.public_id
 
-    def _make_child_starter(
-        self, branch: Branch, start: Start, event: tuple[str, str] | None
-    ) -> Callable[[str], Coroutine[Any, Any, str]]:
-        parent = branch.execution.claimed
-        options = {"tenant": parent.tenant, "correlation_id": branch.execution.correlation_id, **start.options}
-        keyed = start.options.get("idempotency_key") is not None
+        request = execution.requests.start
+        ids = [await request(branch, self.name, functools.partial(start_child, start)) for start in starts]
+        return shape([RunHandle(self._app, run_id, self.signature) for run_id in ids])
 
-        async def go(key: str) -> str:
-            given = options if keyed else {**options, "idempotency_key": key}
-            with self._app.runtime.starting(self.name) as trace:
-                new = self._make_requested_run(Start(start.args, start.kwargs, given), parent, event, trace)
-                (answer,) = await self._submit_runs([new])
-            if keyed or event is not None:
-                _refuse_clash(new, answer, event)
-            # The engine's own key says where the child was started, not with what: a replay with another
-            # input that comes by again gets the child that is there.
-            return answer.public_id
-
-        return go
-
-    async def _start_all(self, starts: list[Start], event: tuple[str, str] | None) -> list[StartResult]:
-        with self._app.runtime.starting(self.name) as trace:
-            new = [self._make_requested_run(start, None, event, trace) for start in starts]
-            started = await self._submit_runs(new)
-        for run, answer in zip(new, started, strict=True):
-            _refuse_clash(run, answer, event)
-        return started
-
-    def _make_requested_run(
-        self, start: Start, parent: ClaimedRun | None, event: tuple[str, str] | None, trace: str | None
+    def _make_new_run(
+        self, start: Start, trace: str | None, parent: ClaimedRun | None = None, event: tuple[str, str] | None = None
     ) -> NewRun:
-        new = self._make_new_run(start, parent, trace)
-        return new if event is None else set_event_key(new, event)
-
-    async def _submit_runs(self, new: list[NewRun]) -> list[StartResult]:
-        runtime = self._app.runtime
-        started: list[StartResult] = []
-        for begin in range(0, len(new), _BATCH):
-            batch = new[begin : begin + _BATCH]
-            started += await runtime.start(batch)
-        return started
-
-    def _make_new_run(self, start: Start, parent: ClaimedRun | None, trace: str | None) -> NewRun:
         runtime, settings = self._app.runtime, self._app.settings
-        return build_new_run(
+        run = build_new_run(
             self.startable(),
             self.input_text(start.args, start.kwargs),
             start.options,
@@ -349,33 +313,39 @@ class Workflow(Generic[P, R, T]):
             handler_for=None if parent is None else parent.handler_for,
             trace=trace,
         )
+        return run if event is None else set_event_key(run, event)
 
     def input_text(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-        """The arguments as a run carries them; PayloadError if they do not fit, or are too large."""
+        """Return the arguments as stored; raise PayloadError if they do not fit, or are too large."""
         text = self.definition.signature.encode(args, dict(kwargs))
         check_size(text, self._app.settings.max_payload, f"the input of workflow {self.name!r}")
         return text
 
     def scheduled(self, schedule: Schedule, at: int) -> NewRun:
-        """The run for a time of one of its schedules: the same one, whoever makes it."""
+        """Return the run for a time of one of its schedules. All processes return the same run, by its key."""
         start = Start((), schedule.input_at(at), {"tenant": schedule.tenant})
         with self._app.runtime.starting(self.name) as trace:
-            run = self._make_new_run(start, None, trace)
+            run = self._make_new_run(start, trace)
         return set_schedule_key(run, schedule.name, at, 2 * schedule.catch_up)
 
     def startable(self) -> StartableWorkflow:
-        """What starting it takes, whoever does so."""
-        options, text = self._current_snapshot()
-        known = self._startable
-        if known is None or known.text is not text or known.version != self._app.version:
-            self._startable = known = StartableWorkflow(
-                name=self.name, version=self._app.version, options=options, text=text, timeout=self.timeout
+        """Return the workflow as its runs are started, with the handlers and steps that are registered now."""
+        app = self._app
+        if self._startable is None or self._startable_as_of != app.registrations:
+            options = replace(
+                self.own_options,
+                on_failure=app.handlers.of(self.name),
+                reserves=any(step.cancel is not None for step in app.registered_steps.values()),
             )
-        return known
+            self._startable = StartableWorkflow(
+                name=self.name, version=app.version, options=options, text=options.to_json(), timeout=self.timeout
+            )
+            self._startable_as_of = app.registrations
+        return self._startable
 
     @property
     def catalogue_text(self) -> str:
-        """What others need to know of it: its options, how long a run may take, how many are kept."""
+        """The workflow as other processes see it: its options, the time limit of runs, the number of runs to keep."""
         beside = {"timeout": self.timeout, "retention_runs": self.retention_runs}
         return json.dumps({**json.loads(self.options_text), **beside}, separators=(",", ":"))
 
@@ -383,26 +353,8 @@ class Workflow(Generic[P, R, T]):
         return f"<workflow {self.name}>"
 
 
-def _refuse_clash(run: NewRun, answer: StartResult, event: tuple[str, str] | None) -> None:
-    if answer.clash:
-        raise Conflict(describe_key_conflict(run, answer.public_id, event))
-
-
-def _only_handle(handles: list[RunHandle[T]]) -> RunHandle[T]:
-    (handle,) = handles
-    return handle
-
-
-def _make_start(args: tuple[Any, ...], keywords: dict[str, Any]) -> Start:
+def _split_options(args: tuple[Any, ...], keywords: dict[str, Any]) -> Start:
+    """Separate the options of `start` from the keyword arguments of the workflow."""
     options = {name: value for name, value in keywords.items() if name in START_OPTIONS and value is not None}
     kwargs = {name: value for name, value in keywords.items() if name not in START_OPTIONS}
     return Start(args, kwargs, options)
-
-
-def _read_item(item: Any) -> Start:
-    if not isinstance(item, tuple):
-        raise InputError(
-            f"start_many takes tuples of arguments or Start(...), not {type(item).__name__}; "
-            "write (value,) for a single argument"
-        )
-    return Start(item)

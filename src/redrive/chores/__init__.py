@@ -1,23 +1,22 @@
-"""Idempotent background duties that any node may perform at any time; there is no leader.
+"""Background work that any process may do at any time. It is idempotent, and needs no leader.
 
-Each chore is one coroutine function `run_once()`; `every` repeats it.
+Each chore has a coroutine function `run_once()`; `run_every` repeats it.
 """
 
-from redrive.chores.every import run_every
-from redrive.chores.maintenance import CircuitUpdater, GroupAggregator, Purger, UnclaimableRunMonitor
+from redrive.chores.maintenance import CircuitUpdater, GroupAggregator, Purger, UnclaimableRunMonitor, run_every
 from redrive.chores.reap import Reaper
 from redrive.chores.relay import Relay, RelayForwarder
 from redrive.chores.schedule import Scheduler, WorkflowSchedule
 
 __all__ = [
+    "CircuitUpdater",
     "GroupAggregator",
-    "RelayForwarder",
-    "WorkflowSchedule",
     "Purger",
     "Reaper",
     "Relay",
-    "CircuitUpdater",
+    "RelayForwarder",
     "Scheduler",
     "UnclaimableRunMonitor",
+    "WorkflowSchedule",
     "run_every",
 ]

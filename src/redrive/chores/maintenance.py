@@ -1,16 +1,17 @@
-"""Purge: close letters that nobody decided on in time, and remove what was kept long enough."""
+"""Maintenance: purging, failure groups, circuits, unclaimable runs, and the loop that repeats a chore."""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable
 
 from redrive.clock import MICROS, Clock
 from redrive.core.audit import ENGINE_ACTOR
 from redrive.core.idempotency import letter_id
 from redrive.core.outcomes import LetterClosed
 from redrive.core.states import LetterStatus
+from redrive.errors import StoreError
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
 from redrive.settings import Settings
@@ -18,20 +19,43 @@ from redrive.settle.circuits import after_time, update_circuit
 from redrive.settle.settler import LocalSettler, make_lenient_run_view, settle_bisecting
 from redrive.store.circuits import CircuitRow
 from redrive.store.port import Store
-from redrive.store.records import PurgeRequest, RunRow
-from redrive.store.workers import CatalogueRow
+from redrive.store.recovery import PurgeRequest
 
-# -- Purge: close letters that nobody decided on in time, and remove what was kept long enough -----------
-
+log = logging.getLogger("redrive.chores")
 
 _PURGE_BATCH = 500
 _MAX_PURGE_BATCHES = 100
+_GROUP_BATCH = 2000
+_MAX_GROUP_BATCHES = 50
 _DAY = 86_400
+_VISIBILITY_MARGIN = 10 * MICROS  # marks may become visible this much later than they were made
+
+
+async def run_every(
+    interval: float,
+    chore: Callable[[], Awaitable[int]],
+    clock: Clock,
+    *,
+    pause: Callable[[float], Awaitable[None]] | None = None,
+) -> None:
+    """Repeat a chore for as long as the task lives.
+
+    `pause` replaces the sleep between two rounds. It may return early, if there is something to do.
+    """
+    wait = pause or clock.sleep
+    while True:
+        # A random share of the interval keeps processes that started together from asking at the same moment.
+        await wait(interval * (0.75 + clock.draw() / 2))
+        try:
+            await chore()
+        except StoreError as error:
+            log.warning("a chore was postponed: %s", error)
+        except Exception:  # of any kind: a process must not give up its chores
+            log.exception("a chore failed; it is tried again")
 
 
 class Purger:
-    """Expires open letters; removes finished runs, closed letters, delivered messages, old keys,
-    workers and audit lines."""
+    """Expires open letters; removes old runs, letters, messages, idempotency keys, workers and audit entries."""
 
     def __init__(self, store: Store, clock: Clock, settings: Settings) -> None:
         self._store = store
@@ -47,8 +71,10 @@ class Purger:
         )
 
     async def run_once(self) -> int:
-        """Remove what is due, batch by batch, so that others get their turn; returns how many rows went."""
-        purge = replace(self._purge, keeps=_retention_by_workflow(await self._store.workflows()))
+        """Remove expired rows, batch by batch, so that other writers get their turn; return their number."""
+        # The catalogue also has workflows of other processes, so that all processes purge alike.
+        kept = {each.name: json.loads(each.options).get("retention_runs") for each in await self._store.workflows()}
+        purge = replace(self._purge, keeps={name: count for name, count in kept.items() if count is not None})
         total = 0
         for _ in range(_MAX_PURGE_BATCHES):
             removed = await self._expire_letters() + await self._store.purge(purge)
@@ -58,88 +84,61 @@ class Purger:
         return total
 
     async def _expire_letters(self) -> int:
-        """Close letters whose time is over; somebody who decides at the same moment goes first."""
-        late = await self._store.runs_with_expired_letters(_PURGE_BATCH)
-        settled = await settle_bisecting(self._settler, [_make_expired_outcome(run) for run in late]) if late else []
+        """Close letters whose retention is over. A user's decision at the same moment wins by the fence."""
+        outcomes = [
+            LetterClosed(
+                run=make_lenient_run_view(run),
+                letter=run.letter or letter_id(run.public_id),
+                status=LetterStatus.EXPIRED,
+                ended=run.status,
+                by=ENGINE_ACTOR,
+                reason=Reason(ReasonCode.LETTER_EXPIRED).to_text(),
+            )
+            for run in await self._store.runs_with_expired_letters(_PURGE_BATCH)
+        ]
+        settled = await settle_bisecting(self._settler, outcomes) if outcomes else []
         return sum(each.kept for each in settled)
 
 
-def _retention_by_workflow(workflows: Iterable[CatalogueRow]) -> dict[str, int]:
-    """How many runs are kept of the workflows whose code says so: the catalogue knows those of other
-    processes as well, and each process comes to the same."""
-    said = {each.name: json.loads(each.options).get("retention_runs") for each in workflows}
-    return {name: number for name, number in said.items() if number is not None}
-
-
-def _make_expired_outcome(run: RunRow) -> LetterClosed:
-    return LetterClosed(
-        run=make_lenient_run_view(run),
-        letter=run.letter or letter_id(run.public_id),
-        status=LetterStatus.EXPIRED,
-        ended=run.status,
-        by=ENGINE_ACTOR,
-        reason=Reason(ReasonCode.LETTER_EXPIRED).to_text(),
-    )
-
-
-# -- Fold: add what changed in letters to the failure groups, a moment after it changed ------------------
-
-
-_GROUP_BATCH = 2000
-_MAX_GROUP_BATCHES = 50
-
-
 class GroupAggregator:
-    """Keeps the failure groups up to date. Any number of nodes do so; none adds a change twice."""
+    """Adds changes of letters to the failure groups. Any number of processes do so; none adds a change twice."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def run_once(self) -> int:
-        """Fold what there is, batch by batch, so that others get their turn; returns how many changes."""
+        """Add all changes, batch by batch, so that other writers get their turn; return their number."""
         total = 0
         for _ in range(_MAX_GROUP_BATCHES):
-            folded = await self._store.fold(_GROUP_BATCH)
-            total += folded
-            if folded < _GROUP_BATCH:
+            added = await self._store.fold(_GROUP_BATCH)
+            total += added
+            if added < _GROUP_BATCH:
                 break
         return total
 
 
-# -- Watch: report due runs that nobody can claim. They are never dead-lettered: they wait for a wor -----
-
-
-log = logging.getLogger("redrive.chores")
-
-
 class UnclaimableRunMonitor:
-    """Says in the log when due runs have no worker that knows their workflow, and when that is over."""
+    """Logs due runs that no live worker can claim. They are never dead-lettered: they wait for a worker."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._reported: frozenset[str] = frozenset()
 
     async def run_once(self) -> int:
-        """Look once; returns how many workflows nobody serves."""
+        """Log what changed; return the number of workflows without a worker."""
         waiting = await self._store.unclaimable(())
         for workflow in waiting.keys() - self._reported:
             log.warning(
                 "%d due runs of workflow %r wait: no live worker has it registered", waiting[workflow], workflow
             )
         for workflow in self._reported - waiting.keys():
-            log.info("runs of workflow %r are being served again", workflow)
+            log.info("runs of workflow %r have a worker again", workflow)
         self._reported = frozenset(waiting)
         return len(waiting)
 
 
-# -- Release: do for circuits what time and the marks of others ask for, and let parked runs go on -------
-
-
-_VISIBILITY_MARGIN = 10 * MICROS  # marks may become visible this much later than they were made
-
-
 class CircuitUpdater:
-    """Turns circuits that are due. `seen` hears how each of them stands."""
+    """Updates circuits that are due, and releases parked runs. `seen` gets the state of each of them."""
 
     def __init__(self, store: Store, seen: Callable[[CircuitRow], None] = lambda row: None) -> None:
         self._store = store
@@ -147,7 +146,7 @@ class CircuitUpdater:
         self._since = 0
 
     async def run_once(self) -> int:
-        """Do what is due; returns how many runs were let go."""
+        """Update all circuits that are due; return the number of runs that were released."""
         now = self._store.now()
         released = 0
         for place in await self._store.circuits_due(self._since):

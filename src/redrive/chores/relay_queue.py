@@ -1,20 +1,20 @@
-"""What a relay has in hand: messages that are its own for a while, and what is to be noted of them.
+"""The messages that a relay holds: their delivery in order of their keys, and the results to record.
 
-have        messages came into its hands, one by one or in bundles
-keep        what became of one; of a bundle it is kept back until all of it arrived
-unfold      a bundle is no longer one: what arrived of it is noted message by message
-note_soon   what was kept goes into one commit, and whatever comes meanwhile into the next
+add           messages were claimed, or came in a bundle from the commit that published them
+keep          keep the result of a delivery; in a bundle, until all of its messages were delivered
+split         end a bundle: results of its messages are recorded one by one
+write_soon    record all results that were kept in one commit; further ones go into the next
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-from redrive.chores import relay_delivery as marks
-from redrive.chores.relay_delivery import MessageDeliverer
+from redrive.chores.relay_delivery import MessageDeliverer, make_dead_audit, make_result
 from redrive.clock import Clock
 from redrive.core.outbox import MAX_CLAIM_BYTES, DeliveredBundle, DeliveryResult
 from redrive.core.states import DeliveryStatus
@@ -22,119 +22,109 @@ from redrive.core.transitions import AuditWrite
 from redrive.errors import DataRefused
 from redrive.records import replace
 from redrive.sinks import SinkDefinition
-from redrive.store.outbox_records import ClaimedDelivery
+from redrive.store.deliveries import ClaimedDelivery
 from redrive.store.port import Store
 from redrive.store.session import repeat_until_answered
 
-# -- What a relay has in hand: messages that are its own for a while, and what is to be noted of the -----
-
-
 log = logging.getLogger("redrive.chores")
-MAX_HELD_MESSAGES = 1_000
-"""Messages that a node has in hand for one sink, at most."""
 
-_LARGE_MESSAGE = MAX_CLAIM_BYTES // MAX_HELD_MESSAGES  # smaller ones are few enough not to be counted
+MAX_HELD_MESSAGES = 1_000
+"""Messages that a process holds for one sink, at most."""
+
+_LARGE_MESSAGE = MAX_CLAIM_BYTES // MAX_HELD_MESSAGES  # the size of smaller messages is not counted
 
 
 class OpenBundle:
-    """A bundle in hand: how many it has, since when, and which of them arrived."""
+    """A bundle that is held: its size, since when, and its messages that were delivered."""
 
-    __slots__ = ("arrived", "since", "size")
+    __slots__ = ("delivered", "since", "size")
 
-    def __init__(self, items: Sequence[ClaimedDelivery], since: float) -> None:
-        self.size = len(items)
+    def __init__(self, size: int, since: float) -> None:
+        self.size = size
         self.since = since
-        self.arrived: list[ClaimedDelivery] = []
+        self.delivered: list[ClaimedDelivery] = []
 
 
 class HeldMessages:
-    """The messages that a relay has and that are not noted yet: `count` of them.
+    """The messages that a relay holds and whose results are not recorded yet: `count` of them.
 
-    `noted` is called after each commit, with whether more than whole bundles was noted.
+    `on_recorded` is called after each commit, with True if it recorded more than whole bundles.
     """
 
-    def __init__(self, sink: str, store: Store, clock: Clock, noted: Callable[[bool], None]) -> None:
+    def __init__(self, sink: str, store: Store, clock: Clock, on_recorded: Callable[[bool], None]) -> None:
         self.count = 0
         self.write_task: asyncio.Task[None] | None = None
         self._sink = sink
         self._store = store
         self._clock = clock
-        self._noted = noted
+        self._on_recorded = on_recorded
         self._large: dict[int, int] = {}  # the sizes of large messages
         self._bundles: dict[int, OpenBundle] = {}
-        self._marks: list[DeliveryResult] = []
-        self._arrived: list[DeliveredBundle] = []
+        self._results: list[DeliveryResult] = []
+        self._delivered: list[DeliveredBundle] = []
         self._audit: list[AuditWrite] = []
-
-    # -- having ---------------------------------------------------------------------------------------
 
     @property
     def size(self) -> int:
-        """How many bytes the large ones have."""
+        """The size of all large messages."""
         return sum(self._large.values())
 
     def add_claimed(self, items: Sequence[ClaimedDelivery]) -> None:
-        """These were claimed."""
+        """Hold messages that were claimed."""
         self.count += len(items)
         for each in items:
             if len(each.message.payload) > _LARGE_MESSAGE:
                 self._large[each.message.id] = len(each.message.payload)
 
     def add_bundle(self, bundle: int, items: Sequence[ClaimedDelivery]) -> None:
-        """These are in hand from their commit on."""
+        """Hold messages that came from the commit that published them."""
         self.add_claimed(items)
-        self._bundles[bundle] = OpenBundle(items, self._clock.monotonic())
+        self._bundles[bundle] = OpenBundle(len(items), self._clock.monotonic())
 
     @property
     def has_bundles(self) -> bool:
-        """True while some are kept back until all of their bundle arrived."""
+        """True while results are kept until all of their bundle was delivered."""
         return bool(self._bundles)
 
     def bundles_older_than(self, moment: float) -> list[int]:
-        """The bundles that are in hand since then or longer."""
-        return [bundle for bundle, kept in self._bundles.items() if kept.since <= moment]
+        """Return the bundles that are held since this moment or longer."""
+        return [bundle for bundle, held in self._bundles.items() if held.since <= moment]
 
-    # -- keeping --------------------------------------------------------------------------------------
-
-    def keep(self, claimed: ClaimedDelivery, mark: DeliveryResult | None) -> None:
-        """Have noted what became of a message, None if it arrived: with its bundle, if all of that does."""
+    def keep(self, claimed: ClaimedDelivery, result: DeliveryResult | None) -> None:
+        """Keep the result of a message, None if it was delivered. A whole bundle is recorded as one."""
         bundle = claimed.bundle
-        kept = None if bundle is None else self._bundles.get(bundle)
-        if bundle is None or kept is None or mark is not None:
-            if bundle is not None and kept is not None:
+        held = None if bundle is None else self._bundles.get(bundle)
+        if bundle is None or held is None or result is not None:
+            if bundle is not None and held is not None:
                 self.split_bundle(bundle)
-            self._record_single(claimed, mark or marks.make_delivered_result(claimed))
+            result = result or make_result(claimed)
+            self._results.append(result)
+            if result.status is DeliveryStatus.DEAD:
+                self._audit.append(make_dead_audit(claimed, result, self._sink))
             return
-        kept.arrived.append(claimed)
-        if len(kept.arrived) == kept.size:
+        held.delivered.append(claimed)
+        if len(held.delivered) == held.size:
             del self._bundles[bundle]
-            self._arrived.append(DeliveredBundle(bundle, tuple([each.message.id for each in kept.arrived])))
+            self._delivered.append(DeliveredBundle(bundle, tuple([each.message.id for each in held.delivered])))
 
-    def _record_single(self, claimed: ClaimedDelivery, mark: DeliveryResult) -> None:
-        self._marks.append(mark)
-        if mark.status is DeliveryStatus.DEAD:
-            self._audit.append(marks.make_dead_audit(claimed, mark, self._sink))
-
-    def give_back(self, items: Iterable[ClaimedDelivery], behind: int | None = None) -> None:
-        """Leave these to whoever claims them next, or once the message `behind` is over."""
+    def release(self, items: Iterable[ClaimedDelivery], behind: int | None = None) -> None:
+        """Release messages that were not tried, for any relay; with `behind`, after that message is done."""
         for each in items:
-            self.keep(each, marks.make_untried_result(each, behind))
+            self.keep(each, make_result(each, DeliveryStatus.PENDING, each.attempt, behind=behind, tried=False))
 
     def split_bundle(self, bundle: int) -> None:
-        """Note what arrived of a bundle without waiting for the rest."""
-        self._marks += [marks.make_delivered_result(each) for each in self._bundles.pop(bundle).arrived]
+        """Record the delivered messages of a bundle without waiting for the rest."""
+        self._results += [make_result(each) for each in self._bundles.pop(bundle).delivered]
 
     def split_all_bundles(self) -> None:
-        """Wait for the rest of no bundle."""
+        """Record the delivered messages of all bundles without waiting for the rest."""
         for bundle in list(self._bundles):
             self.split_bundle(bundle)
 
-    # -- noting ---------------------------------------------------------------------------------------
-
     def write_soon(self) -> None:
-        """Have what came together noted in one commit: whatever comes meanwhile goes into the next."""
-        if (self._marks or self._arrived) and (self.write_task is None or self.write_task.done()):
-            self.write_task = asyncio.create_task(self._write_results(), name=f"redrive notes of {self._sink}")
+        """Record all results that are kept, in one commit. Results that come meanwhile go into the next."""
+        if (self._results or self._delivered) and (self.write_task is None or self.write_task.done()):
+            self.write_task = asyncio.create_task(self._write_results(), name=f"redrive results of {self._sink}")
             self.write_task.add_done_callback(log_task_failure)
 
     async def wait_written(self) -> None:
@@ -143,65 +133,65 @@ class HeldMessages:
             await asyncio.wait([self.write_task])
 
     async def _write_results(self) -> None:
-        while self._marks or self._arrived:
-            noted, self._marks = self._marks, []
-            whole, self._arrived = self._arrived, []
+        while self._results or self._delivered:
+            results, self._results = self._results, []
+            bundles, self._delivered = self._delivered, []
             audit, self._audit = self._audit, []
             try:
-                await self._write(noted, audit, whole)
+                await self._write(results, audit, bundles)
+            except DataRefused as refusal:
+                log.error("the store refused results of deliveries to %r: %s", self._sink, refusal)
+                # The text of an error may be what the store refuses, so the results are recorded without texts.
+                await self._write([replace(result, error=None) for result in results], [], bundles)
             finally:
-                self._remove([mark.message for mark in noted])
-                for each in whole:
+                self._remove([result.message for result in results])
+                for each in bundles:
                     self._remove(each.messages)
-                self._noted(bool(noted))
+                self._on_recorded(bool(results))
+
+    async def _write(
+        self, results: list[DeliveryResult], audit: list[AuditWrite], bundles: list[DeliveredBundle]
+    ) -> None:
+        call = functools.partial(self._store.record_deliveries, self._sink, results, audit, bundles)
+        await repeat_until_answered(call, self._clock)
 
     def _remove(self, messages: Sequence[int]) -> None:
         self.count -= len(messages)
         for message in messages if self._large else ():
             self._large.pop(message, None)
 
-    async def _write(self, noted: list[DeliveryResult], audit: list[AuditWrite], whole: list[DeliveredBundle]) -> None:
-        name, store = self._sink, self._store
-        try:
-            await repeat_until_answered(lambda: store.record_deliveries(name, noted, audit, whole), self._clock)
-        except DataRefused as refusal:
-            log.error("the store refused what was noted of messages to %r: %s", name, refusal)
-            plain = [replace(mark, error=None) for mark in noted]
-            await repeat_until_answered(lambda: store.record_deliveries(name, plain, (), whole), self._clock)
-
 
 def log_task_failure(task: asyncio.Task[None]) -> None:
-    """Nobody awaits these tasks. What they had in hand when they failed is due when its lease has passed."""
+    """Log the error of a task that is not awaited. Its messages are due again when their leases expire."""
     error = None if task.cancelled() else task.exception()
     if isinstance(error, Exception):
-        log.error("a relay failed; what it had is delivered later", exc_info=error)
-
-
-# -- Suspects: what a process had that ended without a word, tried one at a time in the whole proces -----
+        log.error("unexpected error in a relay; its messages are delivered later", exc_info=error)
 
 
 class SuspectTrial:
-    """Tries the suspects of one sink while `one_suspect` says that nobody else in this process tries one.
+    """Delivers the suspects of one sink, one at a time in the whole process.
 
-    `try_next` tries one until that is noted, and says whether there may be more. `over` is called at the end.
+    A suspect is a message that a process held when it died. While only one of them is delivered, a further
+    death identifies the message. `try_next` delivers one, and returns True if there may be more. `on_end` is
+    called after the last one.
     """
 
     def __init__(
-        self, sink: str, one_suspect: asyncio.Lock, try_next: Callable[[], Awaitable[bool]], over: Callable[[], None]
+        self, sink: str, one_suspect: asyncio.Lock, try_next: Callable[[], Awaitable[bool]], on_end: Callable[[], None]
     ) -> None:
         self._sink = sink
         self._one_suspect = one_suspect
         self._try_next = try_next
-        self._over = over
+        self._on_end = on_end
         self.task: asyncio.Task[None] | None = None
 
     @property
     def is_running(self) -> bool:
-        """True from its begin until there is no suspect left."""
+        """True until no suspect is left."""
         return self.task is not None and not self.task.done()
 
     def begin(self) -> None:
-        """There are suspects."""
+        """Begin to deliver suspects, if that is not under way."""
         if not self.is_running:
             self.task = asyncio.create_task(self._run(), name=f"redrive suspects of {self._sink}")
             self.task.add_done_callback(log_task_failure)
@@ -212,101 +202,88 @@ class SuspectTrial:
                 while await self._try_next():
                     pass
         finally:
-            self._over()  # what waited behind them may go
-
-
-# -- Lines: messages with one key go one after the other, the lines side by side, as many as the sin -----
+            self._on_end()  # messages that waited behind the suspects may be due
 
 
 KeyQueue = deque[ClaimedDelivery]
-"""Messages with one key, in order, or a single one without."""
+"""Messages with one key, in order, or a single message without a key."""
 
 
 class DeliveryQueue:
-    """The lines that wait for a sink, and the tasks that deliver them.
+    """Queues of messages that wait for a sink, one for each key, and the tasks that deliver them.
 
-    A message that fails ends its line for now: those behind it are given back, as is what a stop or the end
-    of the lease keeps from being tried.
+    A message that fails ends its queue for now: the messages behind it are released. So are messages that
+    could not be tried before a stop or the end of the lease.
     """
 
     def __init__(
-        self, definition: SinkDefinition, clock: Clock, courier: MessageDeliverer, in_hand: HeldMessages
+        self, definition: SinkDefinition, clock: Clock, deliverer: MessageDeliverer, held: HeldMessages
     ) -> None:
         self.delivered = 0
         self.stopped = False
         self._sink = definition
         self._clock = clock
-        self._courier = courier
-        self._in_hand = in_hand
-        self._waiting: deque[tuple[KeyQueue, float]] = deque()  # with when the last try of each may begin
-        self._runners: set[asyncio.Task[None]] = set()
+        self._deliverer = deliverer
+        self._held = held
+        self._waiting: deque[tuple[KeyQueue, float]] = deque()  # each with the latest time to begin a delivery
+        self.tasks: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    @property
-    def tasks(self) -> set[asyncio.Task[None]]:
-        """Those that deliver at the moment."""
-        return self._runners
-
     def add(self, items: Sequence[ClaimedDelivery], until: float) -> None:
-        """Let messages wait, each behind those of its key; no try of them begins after `until`."""
-        self._waiting.extend((line, until) for line in group_by_key(items))
+        """Queue messages, those with one key in order. No delivery of them begins after `until`."""
+        queues: dict[object, KeyQueue] = {}
+        for each in items:
+            row = each.message
+            key: object = row.id if row.key is None else (row.tenant, row.key)
+            queues.setdefault(key, deque()).append(each)
+        self._waiting.extend((queue, until) for queue in queues.values())
 
     def add_unkeyed(self, items: Sequence[ClaimedDelivery], until: float) -> None:
-        """Let messages wait that have no key."""
+        """Queue messages that have no key."""
         self._waiting.extend((deque((each,)), until) for each in items)
 
-    def go(self) -> None:
-        """Have as many at work as there is work for, and as the sink allows."""
-        for _ in range(min(len(self._waiting), self._sink.concurrency - len(self._runners))):
-            runner = asyncio.create_task(self._run(), name=f"redrive relay to {self._sink.name}")
-            self._runners.add(runner)
-            runner.add_done_callback(self._runners.discard)
-            runner.add_done_callback(log_task_failure)
+    def start_tasks(self) -> None:
+        """Start tasks for the queues that wait, as many as the sink allows."""
+        for _ in range(min(len(self._waiting), self._sink.concurrency - len(self.tasks))):
+            task = asyncio.create_task(self._run(), name=f"redrive relay to {self._sink.name}")
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
+            task.add_done_callback(log_task_failure)
 
     async def _run(self) -> None:
         while self._waiting and not self.stopped:
-            line, until = self._waiting.popleft()
+            queue, until = self._waiting.popleft()
             try:
-                await self.deliver(line, until)
+                await self.deliver(queue, until)
             finally:
-                self._in_hand.write_soon()
+                self._held.write_soon()
 
-    async def deliver(self, line: KeyQueue, until: float) -> None:
-        """Bring the messages of a line, up to the first that fails."""
-        hand, courier = self._in_hand, self._courier
-        while line and not self.stopped and self._clock.monotonic() < until:
-            claimed = line.popleft()
-            mark = await courier.deliver_once(claimed)
-            hand.keep(claimed, mark)
-            courier.count(claimed, mark)
-            if mark is not None:
-                hand.give_back(line, behind=claimed.message.id)
+    async def deliver(self, queue: KeyQueue, until: float) -> None:
+        """Deliver the messages of a queue, up to the first that fails."""
+        held, deliverer = self._held, self._deliverer
+        while queue and not self.stopped and self._clock.monotonic() < until:
+            claimed = queue.popleft()
+            result = await deliverer.deliver_once(claimed)
+            held.keep(claimed, result)
+            deliverer.count(claimed, result)
+            if result is not None:
+                held.release(queue, behind=claimed.message.id)
                 return
             self.delivered += 1
-            if line:
-                hand.write_soon()
-        hand.give_back(line)
+            if queue:
+                held.write_soon()
+        held.release(queue)
 
-    def give_back_beyond(self, most: int) -> None:
-        """Give the last lines back to others, until no more than so many wait."""
+    def release_beyond(self, most: int) -> None:
+        """Release the last queues, until at most this many wait."""
         while len(self._waiting) > most:
-            self._in_hand.give_back(self._waiting.pop()[0])
+            self._held.release(self._waiting.pop()[0])
 
     def stop(self) -> None:
-        """Begin no further try, and give back what waits for one."""
+        """Begin no further delivery, and release all messages that wait."""
         self.stopped = True
-        for line, _ in self._waiting:
-            self._in_hand.give_back(line)
+        for queue, _ in self._waiting:
+            self._held.release(queue)
         self._waiting.clear()
-
-
-def group_by_key(items: Sequence[ClaimedDelivery]) -> list[KeyQueue]:
-    """Messages in order, those with one key together."""
-    found: dict[object, KeyQueue] = {}
-    for each in items:
-        row = each.message
-        lane: object = row.id if row.key is None else (row.tenant, row.key)
-        found.setdefault(lane, deque()).append(each)
-    return list(found.values())

@@ -1,13 +1,13 @@
-"""Schedule: start runs whose time has come.
+"""The scheduler: starts runs at the times of their schedules.
 
-    keep      how do the schedules of this code stand? those that nobody keeps are kept by this worker
-    due       which of their times have come, and is the latest of them still to be started?
-    start     a run for each, under the key of its schedule and its time
-    mark      their times up to this one are over
+    keep      read the state of the schedules in this code; adopt those that no live worker keeps
+    due       find the times that have come, and whether the latest of them is still to be started
+    start     a run for each, with a key made of its schedule and its time
+    mark      record that the times up to this one are done
 
-Any number of nodes do so at once. What several of them start at the same time, what one starts that slept
-meanwhile, and what is started again because a node died before it had marked it, is one run: the key is the
-same. A time that could not be started is not marked, and is tried again until it is too late for it.
+Any number of processes do so at once. Several starts for one time are one run, because they have the same key:
+starts by several processes, by one that was suspended meanwhile, or after a crash between start and mark. A
+time whose start failed is not marked. It is tried again until it is too late for it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from redrive.core.schedule import DueTimes, Schedule, find_due_times
 from redrive.core.transitions import NewRun
 from redrive.errors import DataRefused
 from redrive.store.port import Store
-from redrive.store.records import StartResult
+from redrive.store.runs import StartResult
 from redrive.store.settings import NewSchedule, ScheduleKey, ScheduleProgress, ScheduleRow
 
 log = logging.getLogger("redrive.chores")
 
 _BATCH = 500
-_REREAD_INTERVAL = 60_000_000  # how long a node may trust what it read last
-_MISSED_AFTER = 60_000_000  # so late a time is not called missed
+_REREAD_INTERVAL = 60_000_000  # microseconds after which the schedules are read again
+_MISSED_AFTER = 60_000_000  # microseconds: a time counts as missed if it is later than this
 
 
 class WorkflowSchedule(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,17 +55,17 @@ class WorkflowSchedule(msgspec.Struct, frozen=True, kw_only=True):
         return f"schedule {name!r} of workflow {self.workflow!r} (tenant {tenant!r})"
 
     def is_in_force(self, row: ScheduleRow) -> bool:
-        """False while a live worker keeps it with another expression, or another zone."""
+        """Return False while a live worker keeps it with another expression, or another zone."""
         return (row.expression, row.zone) == (self.schedule.cron.expression, self.schedule.cron.zone)
 
     def next(self, row: ScheduleRow) -> int | None:
-        """When it fires next; None while it is paused or not in force, or if it never does again."""
+        """Return the next time; None while it is paused or not in force, or if there is none."""
         is_on = row.paused_at is None and self.is_in_force(row)
         return self.schedule.cron.next(row.passed) if is_on else None
 
 
 class _DueTime(msgspec.Struct, frozen=True, kw_only=True):
-    """A time of a schedule for which a run is to be started, or not any more."""
+    """Due times of a schedule, with the run to start; without one, the times were missed."""
 
     planned: WorkflowSchedule
     due: DueTimes
@@ -73,7 +73,7 @@ class _DueTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Scheduler:
-    """Starts what is due. `worker` gives the id of this process's worker; `on_start`: runs were started."""
+    """Starts scheduled runs. `worker` returns the id of this process's worker; `on_start` is called after starts."""
 
     def __init__(
         self,
@@ -89,31 +89,30 @@ class Scheduler:
         self._worker = worker
         self._on_start = on_start
         self._punctual = max(_MISSED_AFTER, punctual)
-        self._look_at = 0
-        self._told: dict[ScheduleKey, int] = {}
+        self._next_check_at = 0
+        self._logged: dict[ScheduleKey, int] = {}
 
     async def run_once(self) -> int:
-        """Start what is due; returns how many runs that were. Asks the store only when something may be."""
-        ahead = self._look_at - self._store.now()
-        if not self._planned or 0 < ahead <= _REREAD_INTERVAL:  # more than that, and the clock was set back
+        """Start the runs that are due; return their number. The store is asked only if some may be."""
+        ahead = self._next_check_at - self._store.now()
+        if not self._planned or 0 < ahead <= _REREAD_INTERVAL:  # if it is more, the clock was set back
             return 0
         declared = [each.declared for each in self._planned.values()]
         rows = await self._store.schedules.keep(declared, worker=self._worker())
         now = self._store.now()
-        fires = [fire for row in rows if (fire := self._find_due(row, now)) is not None]
+        due = [found for row in rows if (found := self._find_due(row, now)) is not None]
         started = 0
-        for begin in range(0, len(fires), _BATCH):
-            started += await self._start_and_record(fires[begin : begin + _BATCH])
-        self._look_at = now if fires else self._next_check_at(rows, now)
+        for begin in range(0, len(due), _BATCH):
+            started += await self._start_and_record(due[begin : begin + _BATCH])
+        self._next_check_at = now
+        if not due:
+            # A schedule without a next time is read again at once: a user or another worker may change that.
+            times = [self._planned[row.place].next(row) for row in rows]
+            self._next_check_at = min(now + _REREAD_INTERVAL, *(now if at is None else at for at in times))
         return started
 
-    def _next_check_at(self, rows: Sequence[ScheduleRow], now: int) -> int:
-        """When the first of them is due; at once where a person or another node may change what is."""
-        moments = [self._planned[row.place].next(row) for row in rows]
-        return min(now + _REREAD_INTERVAL, *(now if at is None else at for at in moments))
-
     def _find_due(self, row: ScheduleRow, now: int) -> _DueTime | None:
-        """What is to be done about a schedule now; nothing, if its run cannot be made."""
+        """Return the due times of a schedule; None if there are none, or if its run cannot be made."""
         planned = self._planned[row.place]
         if row.paused_at is not None or not planned.is_in_force(row):
             return None
@@ -125,71 +124,56 @@ class Scheduler:
             return None
         try:
             return _DueTime(planned=planned, due=found, run=planned.run(found.latest) if found.starts else None)
-        except Exception as error:  # whatever the user's function raises
+        except Exception as error:  # of any kind: the user's function makes the input
             self._log_failure_once(planned, found.latest, error)
             return None
 
-    async def _start_and_record(self, fires: Sequence[_DueTime]) -> int:
-        begun = await self._start_runs([fire for fire in fires if fire.run is not None])
-        over = [(fire, None) for fire in fires if fire.run is None] + begun
+    async def _start_and_record(self, due: Sequence[_DueTime]) -> int:
+        begun = await self._start_runs([each for each in due if each.run is not None])
+        done = [(each, None) for each in due if each.run is None] + begun
         marks = [
             ScheduleProgress(
-                schedule=fire.planned.declared, at=fire.due.latest, run=None if answer is None else answer.public_id
+                schedule=each.planned.declared, at=each.due.latest, run=None if answer is None else answer.public_id
             )
-            for fire, answer in over
+            for each, answer in done
         ]
         moved = await self._store.schedules.mark(marks) if marks else []
-        for (fire, answer), is_news in zip(over, moved, strict=True):
-            if is_news:
-                _log_fire(fire, answer)
-        new = sum(answer is not None and answer.new for _, answer in over)
+        for (each, answer), has_moved in zip(done, moved, strict=True):
+            if has_moved:  # otherwise another process was first, and logs it
+                _log_due_time(each, answer)
+        new = sum(answer is not None and answer.new for _, answer in done)
         if new:
             self._on_start()
         return new
 
-    async def _start_runs(self, fires: list[_DueTime]) -> list[tuple[_DueTime, StartResult | None]]:
-        """Start the runs; one that the store refuses does not keep the others back."""
-        if not fires:
+    async def _start_runs(self, due: list[_DueTime]) -> list[tuple[_DueTime, StartResult | None]]:
+        """Start the runs. One that the store refuses does not hinder the others."""
+        if not due:
             return []
         try:
-            answers = await self._store.start([fire.run for fire in fires if fire.run is not None])
+            answers = await self._store.start([each.run for each in due if each.run is not None])
         except DataRefused as error:
-            if len(fires) == 1:
-                self._log_failure_once(fires[0].planned, fires[0].due.latest, error)
+            if len(due) == 1:
+                self._log_failure_once(due[0].planned, due[0].due.latest, error)
                 return []
-            half = len(fires) // 2
-            return await self._start_runs(fires[:half]) + await self._start_runs(fires[half:])
-        return list(zip(fires, answers, strict=True))
+            half = len(due) // 2
+            return await self._start_runs(due[:half]) + await self._start_runs(due[half:])
+        return list(zip(due, answers, strict=True))
 
     def _log_failure_once(self, planned: WorkflowSchedule, at: int, error: Exception) -> None:
-        """Say once for each time that it cannot be started."""
-        place = planned.declared.place
-        if self._told.get(place) != at:
-            self._told[place] = at
-            log.error(
-                "%s could not be started for %s: %s; it is tried again until that is too late",
-                planned,
-                planned.schedule.cron.local(at),
-                error,
-            )
+        place, local = planned.declared.place, planned.schedule.cron.local(at)
+        if self._logged.get(place) != at:
+            self._logged[place] = at
+            log.error("%s could not be started for %s, trying again until it is too late: %s", planned, local, error)
 
 
-def _log_fire(fire: _DueTime, answer: StartResult | None) -> None:
-    """Say what was started, and what never will be."""
-    local, due = fire.planned.schedule.cron.local, fire.due
+def _log_due_time(each: _DueTime, answer: StartResult | None) -> None:
+    """Log the run that was started, and the times that were missed."""
+    local, due, planned = each.planned.schedule.cron.local, each.due, each.planned
+    first, latest = local(due.first), local(due.latest)
     if answer is None:
-        log.warning(
-            "%s missed its times from %s to %s; nothing is started for them, because that is too long ago",
-            fire.planned,
-            local(due.first),
-            local(due.latest),
-        )
+        log.warning("%s missed its times from %s to %s, which are too long ago to be started", planned, first, latest)
         return
     if due.first != due.latest:
-        log.warning(
-            "%s missed its times from %s on; only the latest, %s, is started",
-            fire.planned,
-            local(due.first),
-            local(due.latest),
-        )
-    log.info("%s started run %s for %s", fire.planned, answer.public_id, local(due.latest))
+        log.warning("%s missed its times from %s on; only the latest, %s, is started", planned, first, latest)
+    log.info("%s started run %s for %s", planned, answer.public_id, latest)

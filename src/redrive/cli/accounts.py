@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from redrive.core.roles import Role
     from redrive.server.auth.admin import AccountAdmin
     from redrive.server.contract import IssuedToken, NewToken, NewUser
-    from redrive.store.account_records import TenantRow, TokenRow, UserRow
+    from redrive.store.accounts import TenantRow, TokenRow, UserRow
 
 T = TypeVar("T")
 ROLE_CHOICE = click.Choice(["OWNER", "ADMIN", "STAFF", "VIEWER", "SUPER_ADMIN", "ORG_ADMIN"], case_sensitive=False)
@@ -39,7 +39,7 @@ def manage_accounts(place: Target, work: Callable[[LocalAccounts], Awaitable[T]]
         remote = place.server()
         if remote is not None:
             async with remote.client():
-                return await work(cast("LocalAccounts", remote.people))
+                return await work(cast("LocalAccounts", remote.accounts))
         app = place.app()
         async with app.client():
             return await work(LocalAccounts(app, by or current_user()))
@@ -329,7 +329,7 @@ def create_token(place: Target, output: Output, tenant: str | None, **options: A
         from redrive.core.roles import parse_role
         from redrive.duration import parse_duration
         from redrive.server.contract import NewToken
-        from redrive.store.account_records import TokenKind
+        from redrive.store.accounts import TokenKind
 
         await ensure_tenant(accounts, tenant_name)
         lasts = options["lasts"]

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from redrive.desk.models import AuditRecord
     from redrive.desk.notifications import InboxItem, StoredRule
     from redrive.store.filters import AuditFilter
-    from redrive.store.records import Page
+    from redrive.store.list_query import Page
 
 _CSV_FIELDS = ("id", "at", "event", "label", "by", "tenant", "subject", "letter", "before", "after", "reason")
 _FILTER_NAMES = ("event", "by", "subject", "letter", "tenant", "since", "until")

@@ -22,7 +22,7 @@ from redrive.desk.settings import KnownSchedule, load_schedules
 from redrive.duration import format_duration, to_datetime
 from redrive.errors import NotAllowed, NotSignedIn, RedriveError, SchemaMismatch, StoreError
 from redrive.store import TENANTS_EXPOSED, open_store
-from redrive.store.account_records import TokenKind, token_invalid_reason
+from redrive.store.accounts import TokenKind, token_invalid_reason
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.filters import CircuitFilter, LetterFilter, RunFilter
 from redrive.store.port import Store
@@ -31,7 +31,7 @@ from redrive.store.workers import WorkerRow, live_workers
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
-    from redrive.remote.place import Remote
+    from redrive.remote.desk import Remote
 
 _LATE_AFTER = 60 * MICROS
 _MAX_CLOCK_SKEW = 2 * MICROS

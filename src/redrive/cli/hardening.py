@@ -20,7 +20,7 @@ from redrive.settings import (
     parse_metrics_address,
     parse_trusted_proxies,
 )
-from redrive.store.account_records import TokenKind, TokenRow, UserRow
+from redrive.store.accounts import TokenKind, TokenRow, UserRow
 from redrive.store.sqlite.connection import parse_url
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from redrive.cli.target import ChangeResult, Target, change_command, run_on, tar
 if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.desk.outbox import Blocked, OutboxMessage, SinkStatus
-    from redrive.store.records import Page
+    from redrive.store.list_query import Page
 
 _STATUSES = ("PENDING", "DELIVERED", "DEAD", "SKIPPED")
 

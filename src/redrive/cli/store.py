@@ -138,11 +138,11 @@ async def _reencrypt_store(app: Redrive, plain: bool, by: str) -> tuple[Keyring,
     url = app.settings.url
     texts: TextStore
     if url.startswith("sqlite:"):
-        from redrive.store.sqlite.reencrypt import SqliteTextStore
+        from redrive.store.sqlite.store import SqliteTextStore
 
         texts = SqliteTextStore(url)
     else:
-        from redrive.store.postgres.reencrypt import PostgresTextStore
+        from redrive.store.postgres.store import PostgresTextStore
 
         texts = PostgresTextStore(url, SystemClock())
     try:

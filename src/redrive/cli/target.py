@@ -21,7 +21,7 @@ from redrive.core.roles import DEFAULT_TENANT
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
-    from redrive.remote.place import Remote
+    from redrive.remote.desk import Remote
 
 T = TypeVar("T")
 ChangeResult: TypeAlias = tuple[str, Any, str]
@@ -40,7 +40,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         url = app.settings.url if app else self.url or os.environ.get("REDRIVE_URL", "")
         if not url.startswith(("http://", "https://")):
             return None
-        from redrive.remote.place import Remote
+        from redrive.remote.desk import Remote
 
         with report_errors():
             return Remote(url, steps=app.registered_steps if app else None)

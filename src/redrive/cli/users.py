@@ -18,7 +18,7 @@ from redrive.cli.output import Column, Output, output_options
 from redrive.cli.target import Target, default_tenant, target_options
 
 if TYPE_CHECKING:
-    from redrive.store.account_records import UserRow
+    from redrive.store.accounts import UserRow
 
 
 @click.group()

@@ -1,1 +1,1 @@
-"""The pure engine: values in, values out. No I/O, no clock, no randomness, no async."""
+"""The pure engine: outcome -> decide -> transition. It has no I/O, no clock, no randomness and no async."""

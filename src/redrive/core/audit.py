@@ -1,6 +1,7 @@
-"""The audit log's vocabulary: what an entry may be called, and how it reads in English and Polish.
+"""Audit events, their labels in English and Polish, and the audit entries of the engine's own decisions.
 
-The names are stored and exported, so they never change; the labels are for people and may.
+The names of events are stored and exported, so they never change. Labels are for users and may change. The entries
+of the engine contain no payload values.
 """
 
 from __future__ import annotations
@@ -19,18 +20,16 @@ from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transitions import AuditWrite, LetterWrite
 from redrive.reasons import Reason, ReasonCode
 
-# -- The audit log's vocabulary: what an entry may be called, and how it reads in English and Polish -----
-
 
 class EventLabel(msgspec.Struct, frozen=True, gc=False):
-    """One event in words, in each language."""
+    """The label of an event in each language."""
 
     en: str
     pl: str
 
 
 class AuditEvent(StrEnum):
-    """What happened, or what a person decided."""
+    """Names of the events in the audit log."""
 
     ERROR_RECORDED = "error.recorded"
     RETRY_SCHEDULED = "error.retry_scheduled"
@@ -102,48 +101,41 @@ class AuditEvent(StrEnum):
 _E = AuditEvent
 REPLAY_EVENTS = frozenset(
     {
-        _E.LETTER_RETRIED,
-        _E.LETTER_COMPLETED,
-        _E.REPLAY_SUCCEEDED,
-        _E.REPLAY_FAILED,
-        _E.SAGA_RESUMED,
-        _E.SAGA_SKIPPED,
-        _E.SAGA_MARKED_DONE,
+        *(_E.LETTER_RETRIED, _E.LETTER_COMPLETED, _E.REPLAY_SUCCEEDED, _E.REPLAY_FAILED),
+        *(_E.SAGA_RESUMED, _E.SAGA_SKIPPED, _E.SAGA_MARKED_DONE),
     }
 )
-"""What a letter's story tells once, as a replay with how it ended."""
+"""Events of a letter that its history shows together, as one replay with its result."""
 
 EVENT_LABELS: dict[str, EventLabel] = {
     _E.ERROR_RECORDED: EventLabel("A failure was recorded", "Zapisano błąd"),
-    _E.RETRY_SCHEDULED: EventLabel("Another attempt was scheduled", "Wyznaczono termin kolejnej próby"),
+    _E.RETRY_SCHEDULED: EventLabel("Another attempt was scheduled", "Zaplanowano kolejną próbę"),
     _E.RETRY_EXHAUSTED: EventLabel("All attempts were used up", "Wykorzystano wszystkie próby"),
-    _E.LETTER_CREATED: EventLabel("A dead letter was created", "Utworzono wpis w kolejce DLQ"),
-    _E.LETTER_RETRIED: EventLabel("A dead letter was replayed", "Uruchomiono ponownie wpis z kolejki DLQ"),
+    _E.LETTER_CREATED: EventLabel("A dead letter was created", "Zapisano nieudaną sprawę"),
+    _E.LETTER_RETRIED: EventLabel("A dead letter was replayed", "Ponowiono nieudaną sprawę"),
     _E.REPLAY_SUCCEEDED: EventLabel("A replay succeeded", "Ponowne uruchomienie powiodło się"),
     _E.REPLAY_FAILED: EventLabel("A replay failed", "Ponowne uruchomienie nie powiodło się"),
-    _E.LETTER_RESOLVED: EventLabel("A dead letter was resolved", "Zamknięto wpis DLQ jako rozwiązany"),
-    _E.LETTER_IGNORED: EventLabel("A dead letter was ignored", "Zamknięto wpis DLQ bez działania"),
-    _E.LETTER_EXPIRED: EventLabel("A dead letter expired", "Upłynął termin przechowywania wpisu DLQ"),
-    _E.LETTER_ASSIGNED: EventLabel("A dead letter was assigned", "Przypisano wpis DLQ do osoby"),
-    _E.LETTER_COMMENTED: EventLabel("A dead letter was commented on", "Dodano komentarz do wpisu DLQ"),
-    _E.LETTER_TAGGED: EventLabel("The tags of a dead letter were changed", "Zmieniono etykiety wpisu DLQ"),
-    _E.LETTER_COMPLETED: EventLabel("A step's result was given by hand", "Podano ręcznie wynik kroku"),
-    _E.LETTER_REVEALED: EventLabel("Hidden data of a dead letter was shown", "Wyświetlono ukryte dane wpisu DLQ"),
-    _E.SET_STARTED: EventLabel("Work on a set of dead letters began", "Rozpoczęto pracę na zbiorze wpisów DLQ"),
-    _E.SET_STOPPED: EventLabel("Work on a set of dead letters was stopped", "Zatrzymano pracę na zbiorze wpisów DLQ"),
-    _E.SET_PAUSED: EventLabel("Work on a set of dead letters was paused", "Wstrzymano pracę na zbiorze wpisów DLQ"),
-    _E.SET_RESUMED: EventLabel("Work on a set of dead letters was resumed", "Wznowiono pracę na zbiorze wpisów DLQ"),
-    _E.SET_RATED: EventLabel(
-        "The rate of a set of dead letters was changed", "Zmieniono tempo pracy na zbiorze wpisów DLQ"
-    ),
+    _E.LETTER_RESOLVED: EventLabel("A dead letter was resolved", "Oznaczono sprawę jako rozwiązaną"),
+    _E.LETTER_IGNORED: EventLabel("A dead letter was ignored", "Zignorowano sprawę"),
+    _E.LETTER_EXPIRED: EventLabel("A dead letter expired", "Sprawa wygasła"),
+    _E.LETTER_ASSIGNED: EventLabel("A dead letter was assigned", "Przypisano sprawę"),
+    _E.LETTER_COMMENTED: EventLabel("A dead letter was commented on", "Dodano komentarz do sprawy"),
+    _E.LETTER_TAGGED: EventLabel("The tags of a dead letter were changed", "Zmieniono etykiety sprawy"),
+    _E.LETTER_COMPLETED: EventLabel("A step's result was entered by hand", "Wpisano ręcznie wynik kroku"),
+    _E.LETTER_REVEALED: EventLabel("Hidden data of a dead letter was shown", "Wyświetlono ukryte dane sprawy"),
+    _E.SET_STARTED: EventLabel("A bulk action was started", "Rozpoczęto operację zbiorczą"),
+    _E.SET_STOPPED: EventLabel("A bulk action was stopped", "Zatrzymano operację zbiorczą"),
+    _E.SET_PAUSED: EventLabel("A bulk action was paused", "Wstrzymano operację zbiorczą"),
+    _E.SET_RESUMED: EventLabel("A bulk action was resumed", "Wznowiono operację zbiorczą"),
+    _E.SET_RATED: EventLabel("The rate of a bulk action was changed", "Zmieniono tempo operacji zbiorczej"),
     _E.VIEW_SHARED: EventLabel("A view of a list was shared", "Udostępniono widok listy"),
     _E.VIEW_REMOVED: EventLabel("A shared view of a list was removed", "Usunięto udostępniony widok listy"),
     _E.RUN_CANCELLED: EventLabel("A run was cancelled", "Anulowano przebieg"),
     _E.RUN_RETRIED: EventLabel("A run was retried", "Ponowiono przebieg"),
     _E.POLICY_SET: EventLabel("A policy was set", "Ustawiono zasady ponawiania"),
     _E.POLICY_DELETED: EventLabel("A policy was deleted", "Usunięto zasady ponawiania"),
-    _E.NOTIFY_SET: EventLabel("A rule about notifications was set", "Ustawiono zasady powiadomień"),
-    _E.NOTIFY_DELETED: EventLabel("A rule about notifications was deleted", "Usunięto zasady powiadomień"),
+    _E.NOTIFY_SET: EventLabel("A notification rule was set", "Ustawiono regułę powiadomień"),
+    _E.NOTIFY_DELETED: EventLabel("A notification rule was deleted", "Usunięto regułę powiadomień"),
     _E.WORKFLOW_PAUSED: EventLabel("A workflow was paused", "Wstrzymano przepływ pracy"),
     _E.WORKFLOW_RESUMED: EventLabel("A workflow was resumed", "Wznowiono przepływ pracy"),
     _E.SCHEDULE_PAUSED: EventLabel("A schedule was paused", "Wstrzymano harmonogram"),
@@ -153,14 +145,14 @@ EVENT_LABELS: dict[str, EventLabel] = {
     _E.MESSAGE_RETRIED: EventLabel("A message was sent again", "Ponowiono dostarczenie wiadomości"),
     _E.MESSAGE_SKIPPED: EventLabel("A message was skipped", "Pominięto dostarczenie wiadomości"),
     _E.SINK_REMOVED: EventLabel("A sink of the outbox was removed", "Usunięto odbiorcę wiadomości"),
-    _E.PAYLOAD_REENCRYPTED: EventLabel("Payloads were encrypted anew", "Zaszyfrowano dane nowym kluczem"),
+    _E.PAYLOAD_REENCRYPTED: EventLabel("Payloads were encrypted with a new key", "Zaszyfrowano dane nowym kluczem"),
     _E.CIRCUIT_OPENED: EventLabel("A circuit was opened", "Bezpiecznik został otwarty"),
-    _E.CIRCUIT_HALF_OPENED: EventLabel("A circuit lets probes through", "Bezpiecznik przepuszcza próby kontrolne"),
+    _E.CIRCUIT_HALF_OPENED: EventLabel("A circuit is being tested", "Bezpiecznik jest sprawdzany"),
     _E.CIRCUIT_CLOSED: EventLabel("A circuit was closed", "Bezpiecznik został zamknięty"),
     _E.CIRCUIT_RESET: EventLabel("A circuit was reset", "Bezpiecznik został zresetowany"),
     _E.CIRCUIT_SET: EventLabel("A circuit's settings were changed", "Zmieniono ustawienia bezpiecznika"),
     _E.CIRCUIT_UNSET: EventLabel(
-        "A circuit went back to its own settings", "Przywrócono ustawienia bezpiecznika z kodu"
+        "A circuit's settings were reset to those in the code", "Przywrócono ustawienia bezpiecznika z kodu"
     ),
     _E.ROLLED_BACK: EventLabel("A run was rolled back", "Wycofano skutki przebiegu"),
     _E.SAGA_RESUMED: EventLabel("A rollback was resumed", "Wznowiono wycofywanie"),
@@ -169,7 +161,7 @@ EVENT_LABELS: dict[str, EventLabel] = {
     _E.USER_CREATED: EventLabel("A user was created", "Utworzono użytkownika"),
     _E.USER_CHANGED: EventLabel("A user was changed", "Zmieniono użytkownika"),
     _E.USER_SIGNED_IN: EventLabel("A user signed in", "Użytkownik zalogował się"),
-    _E.USER_REFUSED: EventLabel("A user was refused at sign-in", "Odmówiono logowania"),
+    _E.USER_REFUSED: EventLabel("A sign-in was refused", "Odmówiono logowania"),
     _E.TOKEN_CREATED: EventLabel("A token was created", "Utworzono token"),
     _E.TOKEN_REVOKED: EventLabel("A token was revoked", "Unieważniono token"),
     _E.TENANT_CREATED: EventLabel("A tenant was created", "Utworzono organizację"),
@@ -181,22 +173,19 @@ EVENT_LABELS: dict[str, EventLabel] = {
 
 
 def event_label(event: str, language: str = "en") -> str:
-    """The event in words; its own name if it is unknown. A language we do not have is read as English."""
+    """Return the label of an event, or its name if it is unknown. Other languages than Polish get English."""
     known = EVENT_LABELS.get(event)
     if known is None:
         return event
     return known.pl if language == "pl" else known.en
 
 
-# -- The audit lines that the engine's own decisions leave behind. They name no values: those are th -----
-
-
 ENGINE_ACTOR = "redrive"
-"""Signs what the engine does itself. Where it signs, a stored reason is a `Reason`; a person's is text."""
+"""The actor of decisions that the engine makes. Its stored reasons are `Reason`s; those of users are text."""
 
 
 def read_reason(by: str | None, text: str) -> Reason:
-    """Return the reason in a column that the engine and people write, by who wrote it."""
+    """Read a stored reason, which is data if the engine wrote it, and text if a user did."""
     return Reason.from_text(text) if by == ENGINE_ACTOR else Reason(ReasonCode.TEXT, text=text)
 
 
@@ -209,7 +198,7 @@ _CLOSING_EVENTS = {
 
 
 def audit_failed_attempt(outcome: AttemptFailed, verdict: RetryDecision) -> tuple[AuditWrite, ...]:
-    """A step's first failure, each retry that follows, and the end of all retries."""
+    """Build the entries of a failed attempt: the first failure, a retry, the end of the retries."""
     events = [AuditEvent.ERROR_RECORDED] if outcome.attempt == 1 else []
     if verdict.retry:
         events.append(AuditEvent.RETRY_SCHEDULED)
@@ -217,28 +206,28 @@ def audit_failed_attempt(outcome: AttemptFailed, verdict: RetryDecision) -> tupl
         events.append(AuditEvent.RETRY_EXHAUSTED)
     elif not events:
         events.append(AuditEvent.ERROR_RECORDED)
-    about = _dump_values(step=outcome.place.name, attempt=outcome.attempt, category=outcome.failure.category.value)
-    return tuple(_build_audit_write(event, outcome.run, after=about) for event in events)
+    after = _dump_values(step=outcome.place.name, attempt=outcome.attempt, category=outcome.failure.category.value)
+    return tuple(_build_audit_write(event, outcome.run, after=after) for event in events)
 
 
 def audit_run_failed(
     run: RunView, ending: FailureReason, letter: LetterWrite | None, status: RunStatus
 ) -> tuple[AuditWrite, ...]:
-    """A failure of the function itself, a new letter, a replay that failed."""
-    lines = []
+    """Build the entries of a failed run: a failure of its function, a new letter, a failed replay."""
+    entries = []
     if ending.step is None:
-        about = _dump_values(category=ending.failure.category.value, code=ending.code.value)
-        lines.append(_build_audit_write(AuditEvent.ERROR_RECORDED, run, after=about))
+        after = _dump_values(category=ending.failure.category.value, code=ending.code.value)
+        entries.append(_build_audit_write(AuditEvent.ERROR_RECORDED, run, after=after))
     if run.letter is not None and not run.letter_unwritten:
-        lines += audit_replay_ended(run, status)
+        entries += audit_replay_ended(run, status)
     elif letter is not None:
-        about = _dump_values(code=letter.code, stage=letter.stage, category=letter.category, step=letter.step)
-        lines.append(_build_audit_write(AuditEvent.LETTER_CREATED, run, letter=letter.public_id, after=about))
-    return tuple(lines)
+        after = _dump_values(code=letter.code, stage=letter.stage, category=letter.category, step=letter.step)
+        entries.append(_build_audit_write(AuditEvent.LETTER_CREATED, run, letter=letter.public_id, after=after))
+    return tuple(entries)
 
 
 def audit_replay_ended(run: RunView, status: RunStatus) -> tuple[AuditWrite, ...]:
-    """How the replay of a letter went; nothing is said of one that nobody has seen."""
+    """Build the entry of a finished replay; a letter that was never stored has none."""
     if run.letter_unwritten:
         return ()
     good = status in (RunStatus.SUCCESS, RunStatus.PARTIAL) or (run.undoing and status in _ROLLED_BACK_STATUSES)
@@ -247,20 +236,19 @@ def audit_replay_ended(run: RunView, status: RunStatus) -> tuple[AuditWrite, ...
 
 
 def audit_rollback(outcome: RollbackEnded) -> tuple[AuditWrite, ...]:
-    """What was undone; nothing is said where nothing had to be."""
+    """Build the entry of a rollback; one that had nothing to undo has none."""
     if outcome.forward or not (outcome.count or outcome.uncertain):
         return ()
-    about = _dump_values(run=outcome.ends_as.value, undone=outcome.count, uncertain=outcome.uncertain or None)
-    return (_build_audit_write(AuditEvent.ROLLED_BACK, outcome.run, after=about),)
+    after = _dump_values(run=outcome.ends_as.value, undone=outcome.count, uncertain=outcome.uncertain or None)
+    return (_build_audit_write(AuditEvent.ROLLED_BACK, outcome.run, after=after),)
 
 
 def audit_run_cancelled(outcome: CancelRequested) -> AuditWrite:
-    """Somebody cancelled a run."""
     return _build_audit_write(AuditEvent.RUN_CANCELLED, outcome.run, by=outcome.by, reason=outcome.reason or None)
 
 
 def audit_letter_closed(outcome: LetterClosed, status: RunStatus) -> AuditWrite:
-    """A letter was resolved, ignored, or left until its time was over."""
+    """Build the entry of a letter that was resolved, ignored or expired."""
     return _build_audit_write(
         _CLOSING_EVENTS[outcome.status],
         outcome.run,
@@ -273,7 +261,7 @@ def audit_letter_closed(outcome: LetterClosed, status: RunStatus) -> AuditWrite:
 
 
 def audit_bulk_refused(set_id: str, tenant: str, why: Reason) -> AuditWrite:
-    """A decision on many letters was stopped, because no store can be asked for them."""
+    """Build the entry of a bulk action that was stopped because the store refuses its filter."""
     event, token = AuditEvent.SET_STOPPED.value, f"{set_id} refused"
     return AuditWrite(event=event, tenant=tenant, by=ENGINE_ACTOR, subject=set_id, reason=why.to_text(), token=token)
 

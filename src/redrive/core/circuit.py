@@ -1,15 +1,14 @@
-"""A circuit: whether a dependency may be called, decided from what its callers marked down.
+"""Circuits: the decision whether a dependency may be called, from samples of earlier calls.
 
     CLOSED ── too many failures within the window ──> OPEN
        ^                                               │ open_for is over
        │                                               v
        └──────── a probe succeeds ──────────────── HALF_OPEN ── a probe fails ──> OPEN
 
-Each change of status begins a new generation. A mark carries the generation its call was admitted under,
-so that a call which took long says nothing about a circuit that has changed since. All times are the
-store's, in microseconds.
+Each change of status begins a new generation. A sample carries the generation in which its call was admitted, so that
+a slow call says nothing about a circuit that has changed since. All times are the store's, in microseconds.
 
-A circuit's key is its name, or `workflow/step` for one without a name; no name has a slash in it.
+The key of a circuit is its name, or `workflow/step` if it has none. A name contains no slash.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from redrive.policy import Circuit
 from redrive.records import replace
 
 COUNTED_CATEGORIES = frozenset({Category.TIMEOUT, Category.NETWORK, Category.RATE_LIMIT, Category.SERVER_ERROR})
-"""The categories that speak about the dependency; a refused card does not make the bank unavailable."""
+"""The categories that say something about the dependency: a refused card does not make the bank unavailable."""
 
 _FIRST_RELEASE, _MAX_RELEASE = 10, 1000
 
 
 class CircuitStatus(StrEnum):
-    """Whether calls are let through."""
+    """The status of a circuit: calls are admitted, refused, or admitted as probes."""
 
     CLOSED = "CLOSED"
     OPEN = "OPEN"
@@ -40,7 +39,7 @@ class CircuitStatus(StrEnum):
 
 
 class Admission(StrEnum):
-    """What a caller may do: call, call as one of the few probes, or not call at all."""
+    """The answer to a caller: call, call as one of the few probes, or do not call."""
 
     CALL = "CALL"
     PROBE = "PROBE"
@@ -48,7 +47,7 @@ class Admission(StrEnum):
 
 
 class CircuitRules(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """When a circuit opens, for how long, and how many probes it admits. Times are microseconds."""
+    """The settings by which samples are evaluated: `failures` within `window` open a circuit for `open_for`."""
 
     failures: int = 5
     window: int = 60_000_000
@@ -57,9 +56,10 @@ class CircuitRules(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class CircuitState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Where a circuit stands. `until`: when an open one admits probes; None for one that a person opened.
+    """The state of a circuit.
 
-    `wave` is how many parked runs were let go with the last wave since it closed.
+    `until`: the time at which an open circuit admits probes; None if a user opened it. `wave`: the number of parked
+    runs in the last release since it closed.
     """
 
     status: CircuitStatus = CircuitStatus.CLOSED
@@ -69,10 +69,7 @@ class CircuitState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class AdmittedCall(msgspec.Struct, frozen=True, gc=False):
-    """Which circuit let a call through, in which generation, and whether as one of its few probes.
-
-    `settings` is the circuit as the code has it, for whoever weighs what becomes of the call.
-    """
+    """A call that a circuit admitted. `settings`: the circuit's settings in the code, as JSON."""
 
     key: str
     settings: str
@@ -81,7 +78,7 @@ class AdmittedCall(msgspec.Struct, frozen=True, gc=False):
 
 
 class CircuitSample(msgspec.Struct, frozen=True, gc=False):
-    """How a call ended that was admitted under a generation. Good ends are marked by probes alone."""
+    """The end of an admitted call. Only probes report a good end."""
 
     generation: int
     good: bool
@@ -89,12 +86,11 @@ class CircuitSample(msgspec.Struct, frozen=True, gc=False):
 
 
 def circuit_key(circuit: Circuit, workflow: str, step: str) -> str:
-    """The key under which all who call a dependency find its circuit."""
     return circuit.name or f"{workflow}/{step}"
 
 
 def resolve_circuit(settings: str | None, override: str | None) -> Circuit:
-    """The settings of a circuit: as the code has them, except for what a person set."""
+    """Return the settings of a circuit: those in the code, except for those that a user overrides."""
     code = Circuit() if settings is None else Circuit.from_stored(json.loads(settings))
     if override is None:
         return code
@@ -102,7 +98,7 @@ def resolve_circuit(settings: str | None, override: str | None) -> Circuit:
 
 
 def build_rules(circuit: Circuit) -> CircuitRules:
-    """What weighing needs of a circuit's settings."""
+    """Return the settings that `evaluate` needs."""
     return CircuitRules(
         failures=circuit.failures,
         window=int(circuit.window * MICROS),
@@ -111,14 +107,15 @@ def build_rules(circuit: Circuit) -> CircuitRules:
     )
 
 
-def evaluate(state: CircuitState, rules: CircuitRules, marks: Iterable[CircuitSample], now: int) -> CircuitState:
-    """What the marks make of a circuit. Weighing the same marks again changes nothing more."""
-    counted = [mark for mark in marks if mark.generation == state.generation]
+def evaluate(state: CircuitState, rules: CircuitRules, samples: Iterable[CircuitSample], now: int) -> CircuitState:
+    """Return the state that the samples lead to. Evaluating the same samples again changes nothing."""
+    counted = [sample for sample in samples if sample.generation == state.generation]
+    failed = [sample for sample in counted if not sample.good]
     match state.status:
         case CircuitStatus.CLOSED:
-            recent = [mark for mark in counted if not mark.good and mark.at > now - rules.window]
-            return open_circuit(state, rules, now) if len(recent) >= rules.failures else state
-        case CircuitStatus.HALF_OPEN if any(not mark.good for mark in counted):
+            recent = sum(sample.at > now - rules.window for sample in failed)
+            return open_circuit(state, rules, now) if recent >= rules.failures else state
+        case CircuitStatus.HALF_OPEN if failed:
             return open_circuit(state, rules, now)
         case CircuitStatus.HALF_OPEN if counted:
             return close_circuit(state)
@@ -127,14 +124,14 @@ def evaluate(state: CircuitState, rules: CircuitRules, marks: Iterable[CircuitSa
 
 
 def expire(state: CircuitState, now: int) -> CircuitState:
-    """An open circuit whose time is over admits probes."""
+    """Let an open circuit whose time is over admit probes."""
     if state.status is not CircuitStatus.OPEN or state.until is None or now < state.until:
         return state
     return _change_status(state, CircuitStatus.HALF_OPEN)
 
 
 def admit(state: CircuitState, rules: CircuitRules, probing: int) -> Admission:
-    """Whether one more may call, while `probing` probes are under way."""
+    """Decide whether another call is admitted while `probing` probes are executing."""
     if state.status is CircuitStatus.CLOSED:
         return Admission.CALL
     free = state.status is CircuitStatus.HALF_OPEN and probing < rules.probes
@@ -142,11 +139,14 @@ def admit(state: CircuitState, rules: CircuitRules, probing: int) -> Admission:
 
 
 def release_size(state: CircuitState, rules: CircuitRules, probing: int) -> tuple[int, CircuitState]:
-    """How many parked runs may go on now: as many as can probe, and after closing more with every wave."""
+    """Return the number of parked runs to release now, and the new state.
+
+    A half-open circuit releases as many runs as can probe. A closed one releases ten times more with each wave.
+    """
     match state.status:
         case CircuitStatus.CLOSED:
-            most = min(_MAX_RELEASE, state.wave * 10) or _FIRST_RELEASE
-            return most, replace(state, wave=most)
+            size = min(_MAX_RELEASE, state.wave * 10) or _FIRST_RELEASE
+            return size, replace(state, wave=size)
         case CircuitStatus.HALF_OPEN:
             return max(0, rules.probes - probing), state
         case _:
@@ -154,17 +154,17 @@ def release_size(state: CircuitState, rules: CircuitRules, probing: int) -> tupl
 
 
 def open_manually(state: CircuitState) -> CircuitState:
-    """A person opens it: no call goes out until a person closes it again."""
+    """Open a circuit until a user closes it."""
     return replace(_change_status(state, CircuitStatus.OPEN), until=None)
 
 
 def close_circuit(state: CircuitState) -> CircuitState:
-    """Calls go out again, and what was marked before is forgotten."""
+    """Close a circuit. Samples of earlier generations no longer count."""
     return _change_status(state, CircuitStatus.CLOSED)
 
 
 def open_circuit(state: CircuitState, rules: CircuitRules, now: int) -> CircuitState:
-    """No call goes out until its time is over."""
+    """Open a circuit until its time is over."""
     return replace(_change_status(state, CircuitStatus.OPEN), until=now + rules.open_for)
 
 

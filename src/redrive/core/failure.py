@@ -1,8 +1,8 @@
-"""A failure as the engine keeps it: plain text and numbers, never the exception itself.
+"""Failures as plain text and numbers, without the exception, and their fingerprints.
 
-Whatever was raised, `capture` gives a record that can be stored: no NUL bytes, no lone surrogates,
-bounded in size. An exception that resists (its `__str__` raises, its details are not JSON) costs only
-the part that resists.
+`capture_failure` turns every exception into a record that can be stored: without NUL bytes and lone surrogates, and
+bounded in size. If a part of the exception cannot be read (its `__str__` raises, its details are not JSON), only that
+part is lost.
 """
 
 from __future__ import annotations
@@ -24,30 +24,27 @@ from redrive.core.classify import Category, Rule, base_names, classify, first_le
 from redrive.core.idempotency import encode_key
 from redrive.core.redact import MASK, Redactor
 from redrive.errors import NonRetryable, RetryAfter
-from redrive.records import field_names
-
-# -- A failure as the engine keeps it: plain text and numbers, never the exception itself ----------------
-
+from redrive.records import as_dict, field_names
 
 MESSAGE_LIMIT = 4_000
 STACK_LIMIT = 32_000
 _DETAIL_TEXT = 2_000
 _DETAIL_VALUES = 200
 _DETAIL_DEPTH = 8
-_DETAIL_BITS = 1_024  # a longer whole number may be more than json can write
-_MAX_CACHED_FRAMES = 1_000  # frames whose text is remembered
+_DETAIL_BITS = 1_024  # json may refuse to write a longer whole number
+_MAX_CACHED_FRAMES = 1_000
 _ELLIPSIS = "…"
 _WORKER_MODULES = ("redrive.worker.", "redrive.clock")
-_CALLING_PACKAGES = frozenset({"asyncio", "concurrent", "threading"})  # what a worker calls code through
+_CALLING_PACKAGES = frozenset({"asyncio", "concurrent", "threading"})  # frames between the worker and the user's code
 _UNSTORABLE_CHARACTERS = re.compile("[\x00\ud800-\udfff]")
 _SITE_PACKAGES = re.compile(r"[\\/](?:site|dist)-packages[\\/]")
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """A classified error. `retryable` is what the error itself decided, None if it left that open.
+    """A classified error.
 
-    `error_type` and `bases` are qualified names ("builtins.ValueError"); `bases` begins with the type
-    itself. `frame` is the function of the user's code in which it happened.
+    `error_type`, `bases`: qualified names ("builtins.ValueError"), and `bases` begins with the type itself.
+    `frame`: the function of the user's code that failed. `retryable`: the error's own decision; None if it made none.
     """
 
     category: Category
@@ -63,13 +60,13 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, category: Category, message: str, error_type: str = "redrive.errors.RedriveError") -> Failure:
-        """A failure that no exception stands for, such as a timeout or the death of a worker."""
+        """Return a failure without an exception, such as a timeout or the death of a worker."""
         text = clean_text(message, MESSAGE_LIMIT)
         return cls(category=category, error_type=error_type, bases=(error_type,), message=text)
 
     @property
     def short_type(self) -> str:
-        """The class's own name, for people: `ValueError`."""
+        """The name of the class without its module: `ValueError`."""
         return self.error_type.rpartition(".")[2]
 
     @property
@@ -78,58 +75,55 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
         return self.category in (Category.TIMEOUT, Category.NETWORK)
 
     def to_json(self) -> dict[str, Any]:
-        """The failure as plain JSON."""
-        return {
-            "category": self.category.value,
-            "error_type": self.error_type,
-            "message": self.message,
-            "bases": list(self.bases),
-            "stack": self.stack,
-            "frame": self.frame,
-            "status_code": self.status_code,
-            "retry_after": self.retry_after,
-            "retryable": self.retryable,
-            "details": self.details,
-        }
+        return {**as_dict(self), "category": self.category.value, "bases": list(self.bases)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Failure:
-        """The failure that `to_json` wrote."""
-        known = {name: data[name] for name in field_names(cls) if name in data}  # newer ones may be there
+        # A newer version of this code may have stored more fields.
+        known = {name: data[name] for name in field_names(cls) if name in data}
         return cls(**{**known, "category": Category(data["category"]), "bases": tuple(data["bases"])})
 
 
 def capture_failure(error: BaseException, rules: Sequence[Rule] = (), now: float | None = None) -> Failure:
-    """Make a failure of an exception; `rules` and `now` as for `classify`."""
-    signal = classify(error, rules, now)
+    """Return the failure that an exception amounts to; `rules` and `now` as for `classify`."""
+    found = classify(error, rules, now)
     names = _clean_names(base_names(error))
+    leaf = first_leaf(error)
+    message = _safe_str(error)
+    if leaf is not error:  # the text of a group says less than that of its first leaf
+        message = f"{message}: {type(leaf).__qualname__}: {_safe_str(leaf)}"
+    retryable = True if issubclass(type(leaf), RetryAfter) else None
+    if any(issubclass(type(each), NonRetryable) for each in iter_leaves(error)):
+        retryable = False
     return Failure(
-        category=signal.category,
+        category=found.category,
         error_type=names[0],
         bases=names,
-        message=clean_text(_read_message(error), MESSAGE_LIMIT),
-        stack=clean_text("\n".join((_format_stack(error), *signal.faults)), STACK_LIMIT),
+        message=clean_text(message, MESSAGE_LIMIT),
+        stack=clean_text("\n".join((_format_stack(error), *found.faults)), STACK_LIMIT),
         frame=_find_user_frame(error),
-        status_code=signal.status_code,
-        retry_after=signal.retry_after,
-        retryable=_read_retryable(error),
-        details=_read_details(error),
+        status_code=found.status_code,
+        retry_after=found.retry_after,
+        retryable=retryable,
+        details=_read_details(leaf),
     )
 
 
 @lru_cache(maxsize=1024)
-def _clean_names(lineage: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(clean_text(name, _DETAIL_TEXT) for name in lineage)
+def _clean_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(clean_text(name, _DETAIL_TEXT) for name in names)
 
 
 def clean_text(text: str, limit: int) -> str:
-    """Text that any store can hold, of at most `limit` characters: its beginning and its end.
+    """Return text that any store can hold, shortened in the middle to at most `limit` characters.
 
     NUL bytes and lone surrogates become visible escapes (`\\x00`, `\\ud800`).
     """
     text = str.__str__(text)
     if not text.isascii() or "\x00" in text:
-        text = _UNSTORABLE_CHARACTERS.sub(_escape_character, text)
+        text = _UNSTORABLE_CHARACTERS.sub(
+            lambda found: "\\x00" if found[0] == "\x00" else f"\\u{ord(found[0]):04x}", text
+        )
     if len(text) <= limit:
         return text
     note = f" {_ELLIPSIS} cut, {len(text)} characters in all {_ELLIPSIS} "
@@ -140,91 +134,64 @@ def clean_text(text: str, limit: int) -> str:
     return text[: room - tail] + note + text[len(text) - tail :]
 
 
-def _escape_character(found: re.Match[str]) -> str:
-    return "\\x00" if found[0] == "\x00" else f"\\u{ord(found[0]):04x}"
-
-
-def _read_message(error: BaseException) -> str:
-    """Its text; a group's names its first leaf as well, which says more than the group does."""
-    leaf = first_leaf(error)
-    if leaf is error:
-        return _safe_str(error)
-    return f"{_safe_str(error)}: {type(leaf).__qualname__}: {_safe_str(leaf)}"
-
-
 def _safe_str(value: object) -> str:
     try:
         return str(value)
-    except Exception as raised:  # foreign code; the failure must be kept all the same
+    except Exception as raised:  # foreign code, and the failure must be stored all the same
         return f"<{type(value).__qualname__}: its text could not be read, {type(raised).__qualname__} raised>"
 
 
-def _read_retryable(error: BaseException) -> bool | None:
-    """False if anything in it is `NonRetryable`, else True if its first leaf is `RetryAfter`."""
-    for leaf in iter_leaves(error):
-        if issubclass(type(leaf), NonRetryable):
-            return False
-    return True if issubclass(type(first_leaf(error)), RetryAfter) else None
-
-
 def _format_stack(error: BaseException) -> str:
-    """The traceback as Python prints it, causes and groups included, from where the worker called."""
-    began = _skip_worker_frames(error.__traceback__)
+    """Return the traceback as Python prints it, with causes and groups, without the worker's own frames."""
+    began = error.__traceback__
+    for each in _iter_tracebacks(began):
+        module = _frame_module(each.tb_frame)
+        if not module.startswith(_WORKER_MODULES) and module.partition(".")[0] not in _CALLING_PACKAGES:
+            began = each
+            break
     try:
-        told = _format_plain_stack(error, began) or traceback.format_exception(type(error), error, began)
-        return "".join(told).rstrip("\n")
+        lines = _format_plain_stack(error, began) or traceback.format_exception(type(error), error, began)
+        return "".join(lines).rstrip("\n")
     except Exception:  # an exception whose notes or causes raise still has frames
         return "".join(traceback.format_tb(began)) + type(error).__qualname__
 
 
-def _skip_worker_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Without the worker's own frames, and those through which it calls; with all, if there are no others."""
-    for each in _iter_tracebacks(trace):
-        module = _frame_module(each.tb_frame)
-        if not module.startswith(_WORKER_MODULES) and module.partition(".")[0] not in _CALLING_PACKAGES:
-            return each
-    return trace
-
-
 def _format_plain_stack(error: BaseException, began: TracebackType | None) -> list[str] | None:
-    """The same for an exception without causes, frame by frame from memory; None for all others.
+    """Return the traceback of an exception without causes from cached frames; None for other exceptions.
 
-    Python compiles the source of every frame anew to find what to underline, which is most of what a
-    failed attempt costs. Failures come in masses, and those of one cause from the same place.
+    Python compiles the source of each frame again to find what to underline, which is most of the cost of a failed
+    attempt. Failures come in large numbers, and those of one cause come from the same line.
     """
     chained = error.__cause__ is not None or not (error.__context__ is None or error.__suppress_context__)
     traces = list(_iter_tracebacks(began))
     recurs = len({id(trace.tb_frame.f_code) for trace in traces}) < len(traces)
     if chained or recurs or not traces or isinstance(error, BaseExceptionGroup):
         return None
-    return ["Traceback (most recent call last):\n", *map(_format_frame, traces), *_format_last_lines(error)]
-
-
-def _format_last_lines(error: BaseException) -> list[str]:
-    """What Python prints behind the frames; it has more to say of names, imports, syntax and notes."""
     cls = type(error)
     if cls.__module__ != "builtins" or issubclass(cls, _ERRORS_WITH_HINTS) or hasattr(error, "__notes__"):
         known = traceback.TracebackException(cls, error, error.__traceback__, limit=0, compact=True)
-        return list(known.format_exception_only())  # with what was perhaps meant, if its frames tell
-    text = _safe_str(error)
-    return [f"{cls.__qualname__}: {text}\n" if text else f"{cls.__qualname__}\n"]
+        last = list(known.format_exception_only())  # with Python's suggestions and notes
+    else:
+        text = _safe_str(error)
+        last = [f"{cls.__qualname__}: {text}\n" if text else f"{cls.__qualname__}\n"]
+    return ["Traceback (most recent call last):\n", *map(_format_frame, traces), *last]
 
 
 _ERRORS_WITH_HINTS = (NameError, AttributeError, ImportError, SyntaxError)
 _frame_cache: dict[tuple[int, int], tuple[CodeType, str]] = {}
-"""By the code's id and the instruction; while the code is kept, no other one has its id."""
+"""By the id of the code and the instruction. The code is kept as well: while it lives, its id is not reused."""
 
 
 def _format_frame(trace: TracebackType) -> str:
-    """What Python prints for one frame of a traceback; the same for the same instruction."""
+    """Return the lines that Python prints for one frame, from the cache if possible."""
     code = trace.tb_frame.f_code
-    place = (id(code), trace.tb_lasti)
-    known = _frame_cache.get(place)
+    cache_key = (id(code), trace.tb_lasti)
+    known = _frame_cache.get(cache_key)
     if known is None:
         if len(_frame_cache) >= _MAX_CACHED_FRAMES:
             _frame_cache.clear()
         alone = TracebackType(None, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
-        known = _frame_cache[place] = (code, "".join(traceback.format_tb(alone)))
+        known = _frame_cache[cache_key] = (code, "".join(traceback.format_tb(alone)))
     return known[1]
 
 
@@ -235,10 +202,9 @@ def _iter_tracebacks(trace: TracebackType | None) -> Iterator[TracebackType]:
 
 
 def _find_user_frame(error: BaseException) -> str | None:
-    """The innermost function that is neither the engine's, installed, nor Python's own.
+    """Return the innermost function of the user's code, or the innermost of all if the user has none in the stack.
 
-    Without line numbers, so that it stays the same when code around it moves. If all frames are
-    foreign, the innermost one.
+    The name has no line number, so that it stays the same when code around it moves.
     """
     traces = list(_iter_tracebacks(first_leaf(error).__traceback__)) or list(_iter_tracebacks(error.__traceback__))
     if not traces:
@@ -263,16 +229,16 @@ def _frame_module(frame: FrameType) -> str:
 
 
 def _read_details(error: BaseException) -> dict[str, Any]:
-    """The exception's `details`, if it has a mapping of that name, as JSON of bounded size."""
+    """Return the exception's `details`, if they are a mapping, as JSON of bounded size."""
     try:
-        details = getattr(first_leaf(error), "details", None)
+        details = getattr(error, "details", None)
         return _DetailsEncoder().mapping(details, 0) if isinstance(details, Mapping) else {}
     except Exception as raised:  # a hostile mapping costs the details, not the failure
         return {"details": f"<could not be read, {type(raised).__qualname__} raised>"}
 
 
 class _DetailsEncoder:
-    """Turns any value into JSON, counting values so that the whole stays small."""
+    """Encoder of any value as JSON, which counts values to bound the size of the whole."""
 
     def __init__(self) -> None:
         self.left = _DETAIL_VALUES
@@ -308,12 +274,8 @@ class _DetailsEncoder:
             yield one
 
 
-# -- Fingerprints of failures: a short text that is equal for failures with one cause and for no oth -----
-
-
-# Numbers and ids share one mask, since an id may happen to be all digits.
-# Every pattern has bounded or unambiguous repetition: messages are foreign text, and time spent on
-# them must grow with their length only.
+# Fingerprints. Numbers and ids share one mask, since an id may consist of digits only. Every pattern has bounded or
+# unambiguous repetition: messages are foreign text, so the time spent on them must grow with their length only.
 _MASKS = (
     (re.compile(r"\b[a-zA-Z][a-zA-Z0-9+.-]{0,30}://[^\s'\"<>]+"), "<url>"),
     (re.compile(r"[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}"), "<email>"),
@@ -334,14 +296,14 @@ _MASKS = (
 
 @lru_cache(1024)
 def derive_fingerprint_key(secret: str, tenant: str) -> bytes:
-    """Return the key of a tenant's fingerprints: equal failures of two tenants have different ones."""
+    """Return the key of a tenant's fingerprints. Equal failures of two tenants have different fingerprints."""
     return hmac.digest(secret.encode(), tenant.encode("utf-8", "surrogatepass"), "sha256")
 
 
 def compute_fingerprint(failure: Failure, *, workflow: str, step: str | None, key: bytes) -> str:
-    """Return 16 hexadecimal digits, the same for failures that look like one cause."""
+    """Return 16 hexadecimal digits that are equal for failures with the same likely cause."""
     where = () if step is None else (step,)
-    # A card number is masked and any other number becomes a placeholder: which of them must not matter.
+    # The redactor masks card numbers, and `normalise_message` all other numbers: both must look alike.
     message = normalise_message(_default_redactor().text(failure.message).replace(MASK, "0"))
     text = encode_key(
         "fingerprint", failure.category, failure.error_type, message, failure.frame or "", workflow, *where
@@ -351,12 +313,11 @@ def compute_fingerprint(failure: Failure, *, workflow: str, step: str | None, ke
 
 @lru_cache(1)
 def _default_redactor() -> Redactor:
-    """Return the default redactor, made when the first failure needs it."""
     return Redactor()
 
 
 def normalise_message(message: str) -> str:
-    """The message with placeholders for what differs between two occurrences of one failure."""
+    """Replace the parts of a message that differ between two occurrences of one failure."""
     for pattern, placeholder in _MASKS:
         message = pattern.sub(placeholder, message)
     return message.strip()

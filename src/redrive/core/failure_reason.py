@@ -1,7 +1,7 @@
-"""Why something ended badly: the failure with its stage, its code and the reason.
+"""The final failure of a step or run: the error with its stage, its code and the reason.
 
-An `Ending` is what the journal keeps of a step that failed for good, what a run keeps of its failure
-and what a dead letter shows.
+The journal stores a `FailureReason` for a step that failed for good, and a run stores one for its failure. Dead letters
+show it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from redrive.core.failure import Failure
 from redrive.errors import StepFailed
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason
+from redrive.records import as_dict
 
 
 class Stage(StrEnum):
-    """Where in the life of a run or step it went wrong."""
+    """The stage of a run or step in which it failed."""
 
     INPUT = "input"
     FETCH = "fetch"
@@ -29,7 +30,7 @@ class Stage(StrEnum):
 
 
 class LetterCode(StrEnum):
-    """Why a dead letter was written, in the order in which the reasons are considered."""
+    """The code of a dead letter, in the order in which codes are considered."""
 
     COMPENSATION_FAILED = "compensation_failed"
     INFRASTRUCTURE_FAILURE = "infrastructure_failure"
@@ -43,7 +44,7 @@ class LetterCode(StrEnum):
 
 
 FIXABLE_BY_EDIT = frozenset({LetterCode.VALIDATION_FAILED, LetterCode.PARSE_ERROR, LetterCode.NON_RETRYABLE})
-"""Reasons for which to correct the input is the first thing to try."""
+"""Codes of failures that an edited input is most likely to fix."""
 
 _DEPENDENCY_CATEGORIES = frozenset(
     {Category.NETWORK, Category.SERVER_ERROR, Category.RATE_LIMIT, Category.DEPENDENCY_UNAVAILABLE}
@@ -51,7 +52,7 @@ _DEPENDENCY_CATEGORIES = frozenset(
 
 
 def choose_letter_code(failure: Failure, *, exhausted: bool) -> LetterCode:
-    """The code of a step's or body's own failure; endings with a cause of their own name theirs."""
+    """Return the code of a failure that a step or workflow function raised itself."""
     if failure.category is Category.VALIDATION:
         return LetterCode.VALIDATION_FAILED
     if exhausted:
@@ -64,10 +65,10 @@ def choose_letter_code(failure: Failure, *, exhausted: bool) -> LetterCode:
 
 
 class FailureReason(msgspec.Struct, frozen=True, kw_only=True):
-    """A failure for good, as it is stored and shown.
+    """A final failure, as it is stored and shown.
 
-    `cause`: why the run was being rolled back, where it is a compensation that failed. `policy`: the one in
-    force when it was decided that a step is not tried again.
+    `cause`: the failure that the run was rolled back for, where a compensation failed. `policy`: the retry policy in
+    force when the step failed.
     """
 
     failure: Failure
@@ -81,38 +82,29 @@ class FailureReason(msgspec.Struct, frozen=True, kw_only=True):
     policy: RetryPolicy | None = None
 
     def to_json(self) -> str:
-        return json.dumps(
-            {
-                "failure": self.failure.to_json(),
-                "code": self.code,
-                "reason": self.reason.to_json(),
-                "stage": self.stage,
-                "step": self.step,
-                "step_index": self.step_index,
-                "attempts": self.attempts,
-                **({} if self.cause is None else {"cause": self.cause.to_json()}),
-                **({} if self.policy is None else {"policy": self.policy.differs()}),
-            }
-        )
+        data = {**as_dict(self), "failure": self.failure.to_json(), "reason": self.reason.to_json()}
+        del data["cause"], data["policy"]
+        if self.cause is not None:
+            data["cause"] = self.cause.to_json()
+        if self.policy is not None:
+            data["policy"] = self.policy.differs()
+        return json.dumps(data)
 
     @classmethod
     def from_json(cls, text: str) -> FailureReason:
         data = json.loads(text)
-        return cls(
-            failure=Failure.from_json(data["failure"]),
-            code=LetterCode(data["code"]),
-            reason=Reason.from_json(data["reason"]),
-            stage=Stage(data["stage"]),
-            step=data["step"],
-            step_index=data["step_index"],
-            attempts=data["attempts"],
-            cause=cls.from_json(data["cause"]) if "cause" in data else None,
-            policy=RetryPolicy.from_stored(data["policy"]) if "policy" in data else None,
-        )
+        data["failure"] = Failure.from_json(data["failure"])
+        data["code"], data["stage"] = LetterCode(data["code"]), Stage(data["stage"])
+        data["reason"] = Reason.from_json(data["reason"])
+        if "cause" in data:
+            data["cause"] = cls.from_json(data["cause"])
+        if "policy" in data:
+            data["policy"] = RetryPolicy.from_stored(data["policy"])
+        return cls(**{name: data[name] for name in cls.__struct_fields__ if name in data})
 
 
 def build_step_failed(ending: FailureReason, *, key: str) -> StepFailed:
-    """The exception workflow code sees, the same live and resumed."""
+    """Return the exception that workflow code sees, both when a step fails and when the run is resumed."""
     failure = ending.failure
     return StepFailed(
         step=ending.step or "",

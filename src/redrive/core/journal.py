@@ -1,14 +1,16 @@
-"""The ordered record of a run, and how a resumed run finds its way through it.
+"""The journal of a run: its ordered record, and the way in which a resumed run reads it.
 
-A run resumes by calling its function again. Each engine call asks the journal for the entry at its
-key; entries that completed are handed out in the order in which they completed the first time, one
-at a time, so that code which looks at "whichever came first" takes the same way again. Only when all
-of them were handed out does new work begin.
+A run resumes by calling its function again. Each call of the engine requests the entry at its key. Results of completed
+entries are delivered one at a time, in the order of their first completion, so that code which takes "the first to
+complete" decides as before. New work begins only after the last recorded result was delivered.
 
     key = branch / name # count          "/charge#0", "1.0/charge#2"
 
-A replay may leave *loose* entries behind: recorded after the step that is done again, or before the
-input was edited. The function may come by them, and then gets what they hold, or may take another way.
+A replay may leave *loose* entries: recorded after the step that is executed again, or before the input was edited. The
+function may request them, and then receives the recorded results, or may take another path.
+
+A *generation* is a part of the run that outside services see as one operation: it is in every idempotency key. A replay
+as a new operation begins the next one.
 """
 
 from __future__ import annotations
@@ -23,16 +25,15 @@ from redrive.core.states import FOLLOW_UP_KINDS, EntryKind, StepStatus
 from redrive.core.transitions import EntryWrite
 from redrive.reasons import Reason, ReasonCode
 
-# -- The ordered record of a run, and how a resumed run finds its way through it -------------------------
-
+MAX_ENTRIES = 10_000
+"""The largest number of entries that a run may record. A loop that needs more should start other runs."""
 
 _KINDS_WITHOUT_DONE = (EntryKind.NOTE, EntryKind.START, EntryKind.PUBLISH)  # they have no completion number
-MAX_ENTRIES = 10_000
-"""A run may record no more entries than this; a loop that needs more should start other runs."""
+_GENERATION_NOTE = "redrive.new_operation"
 
 
 class EntryRow(msgspec.Struct, frozen=True, gc=False):
-    """One journal entry as recorded."""
+    """A recorded journal entry."""
 
     index: int
     key: str
@@ -57,123 +58,113 @@ class EntryRow(msgspec.Struct, frozen=True, gc=False):
 
 
 def entry_key(branch: str, name: str, count: int) -> str:
-    """The key of the `count`-th entry called `name` in a branch."""
+    """Return the key of the `count`-th entry called `name` in a branch."""
     return f"{branch}/{name}#{count}"
 
 
 def entry_name(key: str) -> str:
-    """The name in a key."""
+    """Return the name in a key."""
     return key.rpartition("/")[2].rpartition("#")[0]
 
 
 class Journal:
-    """What a run recorded before, and how much of it the resumed function has asked for.
+    """The recorded entries of a run, and those that the resumed function has requested.
 
-    `turn` is the key whose result is to be handed out next, or None when all were.
+    `next_key`: the key of the result to deliver next; None when all were delivered. `superseded_count`: the number of
+    entries that replays replaced.
     """
 
-    __slots__ = ("_asked", "_entries", "_order", "next_done", "next_index", "set_aside", "turn")
+    __slots__ = ("_entries", "_order", "_requested", "next_done", "next_index", "next_key", "superseded_count")
 
     def __init__(self, entries: Iterable[EntryRow] = ()) -> None:
         self._entries: dict[str, EntryRow] = {}
         self._order: Iterator[str] = iter(())
-        self.turn: str | None = None
-        self._asked: set[str] = set()
-        self.set_aside = self.next_index = self.next_done = 0
-        if recorded := list(entries):
-            self._load(recorded)
-
-    def _load(self, recorded: list[EntryRow]) -> None:
+        self._requested: set[str] = set()
+        self.next_key: str | None = None
+        self.superseded_count = self.next_index = self.next_done = 0
+        recorded = list(entries)
+        if not recorded:  # a new run: every start of a run passes here
+            return
         rows = [entry for entry in recorded if not entry.superseded and entry.kind not in FOLLOW_UP_KINDS]
         completed = [(entry.done, entry.key) for entry in rows if entry.done is not None]
         self._entries = {entry.key: entry for entry in rows}
         self._order = iter([key for _, key in sorted(completed)])
-        self.turn = next(self._order, None)
-        # A superseded entry is kept, so its index stays taken; and what is undone one day is undone in the
-        # order of all numbers, so its number is not given twice either.
-        self.set_aside = sum(1 for entry in recorded if entry.superseded)
+        self.next_key = next(self._order, None)
+        # A superseded entry keeps its index and its completion number: a rollback orders all entries by them.
+        self.superseded_count = sum(1 for entry in recorded if entry.superseded)
         self.next_index = max(entry.index for entry in recorded) + 1
-        self.next_done = max((row.done for row in recorded if row.done is not None), default=-1) + 1
+        self.next_done = max((entry.done for entry in recorded if entry.done is not None), default=-1) + 1
 
     def new_index(self) -> int:
-        """Return the number of a new entry."""
+        """Return the index of a new entry."""
         index = self.next_index
         self.next_index = index + 1
         return index
 
     def new_done_number(self) -> int:
-        """Return the number of a new result."""
+        """Return the completion number of a new result."""
         number = self.next_done
         self.next_done = number + 1
         return number
 
     def continue_numbers(self, known: Journal) -> None:
-        """Number new entries and results behind those of another journal of the same run."""
+        """Number new entries and results after those of another journal of the same run."""
         self.next_index = max(self.next_index, known.next_index)
         self.next_done = max(self.next_done, known.next_done)
 
-    def ask(self, key: str) -> EntryRow | None:
-        """The recorded entry at this key, which thereby counts as asked for."""
+    def request_entry(self, key: str) -> EntryRow | None:
+        """Return the recorded entry at a key, and note that the function requested it."""
         entry = self._entries.get(key)
         if entry is not None:
-            self._asked.add(key)
+            self._requested.add(key)
         return entry
 
     def is_optional(self, key: str) -> bool:
-        """True if the function asked for this entry and gave up waiting since, or may never ask for it."""
-        return key in self._asked or bool(self._entries[key].loose)
+        """Return True if the function requested this entry and gave up waiting since, or may never request it."""
+        return key in self._requested or bool(self._entries[key].loose)
 
     def mark_delivered(self, key: str) -> None:
-        """Note that the result whose turn it is was handed out."""
-        if key != self.turn:
-            raise ValueError(f"it is the turn of {self.turn!r}, not of {key!r}")
-        self.turn = next(self._order, None)
+        """Note that the next result was delivered."""
+        if key != self.next_key:
+            raise ValueError(f"the next result to deliver is {self.next_key!r}, not {key!r}")
+        self.next_key = next(self._order, None)
 
     def list_unrequested(self) -> list[EntryRow]:
-        """Recorded entries that the function has not asked for, in the order they began."""
+        """Return the recorded entries that the function has not requested, in the order in which they began."""
         missing = (
             entry
             for entry in self._entries.values()
-            if entry.key not in self._asked
+            if entry.key not in self._requested
             and not entry.loose
             and (entry.done is not None or entry.kind in _KINDS_WITHOUT_DONE)
         )
         return sorted(missing, key=lambda entry: entry.index)
 
-    def difference(self, wanted: Iterable[str]) -> Reason:
-        """Return how the code's requests differ from the record."""
+    def describe_difference(self, requested: Iterable[str]) -> Reason:
+        """Return how the requests of the code differ from the record."""
         recorded = _list_calls([entry.key for entry in self.list_unrequested()])
-        return Reason(ReasonCode.CODE_CHANGED, recorded=recorded, asked=_list_calls(list(wanted)))
+        return Reason(ReasonCode.CODE_CHANGED, recorded=recorded, asked=_list_calls(list(requested)))
 
 
 def _list_calls(keys: list[str]) -> Reason:
-    if not keys:
-        return Reason(ReasonCode.JOURNAL_NOTHING)
-    return Reason(ReasonCode.JOURNAL_CALLS, calls=tuple(map(_describe_call, keys[:5])))
-
-
-def _describe_call(key: str) -> Reason:
-    branch, _, rest = key.rpartition("/")
-    name, _, count = rest.rpartition("#")
-    call = None if count == "0" else int(count) + 1
-    return Reason(ReasonCode.JOURNAL_CALL, name=name, call=call, branch=branch or None)
-
-
-# -- Which calls outside services take for the same operation: the generation in their idempotency k -----
-
-
-_GENERATION_NOTE = "redrive.new_operation"
+    calls = []
+    for key in keys[:5]:
+        branch, _, rest = key.rpartition("/")
+        name, _, count = rest.rpartition("#")
+        call = None if count == "0" else int(count) + 1
+        calls.append(Reason(ReasonCode.JOURNAL_CALL, name=name, call=call, branch=branch or None))
+    return Reason(ReasonCode.JOURNAL_CALLS, calls=tuple(calls)) if calls else Reason(ReasonCode.JOURNAL_NOTHING)
 
 
 class _Generation(msgspec.Struct, frozen=True):
-    """Where a generation began, and which entries were not done again for it."""
+    """The start of a generation. `keeps`: indexes of the entries that it did not execute again."""
 
     index: int
     keeps: frozenset[int]
 
 
 def build_generation_note(index: int, keeps: Iterable[EntryRow]) -> EntryWrite:
-    """The note that a generation begins here; entries that ended and are kept stay in theirs."""
+    """Return the note that a generation begins. Entries that ended and are kept stay in their generation."""
     kept = [entry.index for entry in keeps if entry.ended_at is not None]
     return EntryWrite(
         index=index,
@@ -186,46 +177,47 @@ def build_generation_note(index: int, keeps: Iterable[EntryRow]) -> EntryWrite:
 
 
 def compute_generations(journal: Iterable[EntryRow], current: int = 0) -> Mapping[int, int]:
-    """The generation of each entry by its index, if the run's is `current`."""
+    """Return the generation of each entry by its index. `current` is the generation of the run."""
     rows = sorted(journal, key=lambda entry: entry.index)
-    marks = _read_generations(rows)
-    first = current - len(marks)
+    generations = _read_generations(rows)
+    first = current - len(generations)
     latest: dict[str, tuple[int, int]] = {}
     found: dict[int, int] = {}
     for entry in rows:
-        begun = first + _count_before(marks, entry.index)
+        begun = first + _count_before(generations, entry.index)
         index, generation = latest.get(entry.key, (entry.index, begun))
-        found[entry.index] = generation if _is_kept(marks, index, entry.index) else begun
+        found[entry.index] = generation if _is_kept(generations, index, entry.index) else begun
         latest[entry.key] = entry.index, found[entry.index]
     return found
 
 
 def generation_of_call(journal: Iterable[EntryRow], key: str, current: int) -> int:
-    """The generation in which the entry at a key is called, if the run's is `current`."""
+    """Return the generation in which the entry at a key is called. `current` is the generation of the run."""
     rows = list(journal)
-    marks = _read_generations(rows)
-    calls = [entry.index for entry in rows if entry.key == key] if marks else []
-    if not calls or not _is_kept(marks, max(calls), None):
+    generations = _read_generations(rows)
+    calls = [entry.index for entry in rows if entry.key == key] if generations else []
+    if not calls or not _is_kept(generations, max(calls), None):
         return current
     return compute_generations(rows, current)[max(calls)]
 
 
 def _read_generations(rows: Iterable[EntryRow]) -> list[_Generation]:
-    return [_Generation(row.index, _read_kept(row.output)) for row in rows if row.name == _GENERATION_NOTE]
+    found = []
+    for row in rows:
+        if row.name == _GENERATION_NOTE:
+            try:
+                keeps = frozenset(json.loads(row.output or "{}")["keeps"])
+            except (ValueError, KeyError):  # encrypted with a lost key: as if everything had been executed again
+                keeps = frozenset()
+            found.append(_Generation(row.index, keeps))
+    return found
 
 
-def _read_kept(text: str | None) -> frozenset[int]:
-    try:
-        return frozenset(json.loads(text or "{}")["keeps"])
-    except (ValueError, KeyError):  # sealed, and the key is gone: as if everything had been done again
-        return frozenset()
+def _count_before(generations: list[_Generation], index: int) -> int:
+    return bisect_left(generations, index, key=lambda generation: generation.index)
 
 
-def _count_before(marks: list[_Generation], index: int) -> int:
-    return bisect_left(marks, index, key=lambda mark: mark.index)
-
-
-def _is_kept(marks: list[_Generation], index: int, until: int | None) -> bool:
-    """True if every generation that began since an entry left it as it was."""
-    since = marks[_count_before(marks, index) : None if until is None else _count_before(marks, until)]
-    return all(index in mark.keeps for mark in since)
+def _is_kept(generations: list[_Generation], index: int, until: int | None) -> bool:
+    """Return True if every generation that began since an entry kept it."""
+    end = None if until is None else _count_before(generations, until)
+    return all(index in generation.keeps for generation in generations[_count_before(generations, index) : end])

@@ -1,9 +1,9 @@
-"""Editing an input as JSON: put back what was hidden, apply a patch, show what changed.
+"""Edits of an input as JSON: restore hidden values, apply a patch, list the changes, parse typed JSON.
 
-    original ──redact──▶ shown ──a person──▶ edited input, or patch
+    original ──redact──▶ shown ──user──▶ edited input, or patch
                                                   │ unmask
                                                   ▼
-    changes(original, new input)  ◀──  new input, or patch ──merge_patch──▶ new input
+    diff_json(original, new input)  ◀──  new input, or patch ──merge_patch──▶ new input
 
 Nothing is changed in place.
 """
@@ -27,15 +27,12 @@ from redrive.core.redact import JSON, MASK, Redactor, find_masked_paths, is_mask
 from redrive.errors import InputError
 from redrive.reasons import Reason, ReasonCode
 
-# -- Editing an input as JSON: put back what was hidden, apply a patch, show what changed ----------------
-
-
 ChangeKind: TypeAlias = Literal["added", "removed", "changed"]
-_MAX_NAMED_PATHS = 5  # an error names this many places
+_MAX_NAMED_PATHS = 5  # places that one error names
 
 
 def merge_patch(original: JSON, patch: JSON) -> dict[str, JSON]:
-    """The original with a merge patch applied (RFC 7396): null removes a field, a list is replaced whole."""
+    """Apply a merge patch (RFC 7396): null removes a field, a list is replaced as a whole."""
     if not isinstance(patch, dict):
         raise InputError(Reason(ReasonCode.PATCH_OBJECT_NEEDED))
     if not isinstance(original, dict):
@@ -46,11 +43,11 @@ def merge_patch(original: JSON, patch: JSON) -> dict[str, JSON]:
 
 def _merge(target: JSON, patch: dict[str, JSON]) -> dict[str, JSON]:
     merged = dict(target) if isinstance(target, dict) else {}
-    for key, wanted in patch.items():
-        if wanted is None:
+    for key, value in patch.items():
+        if value is None:
             merged.pop(key, None)
         else:
-            merged[key] = _merge(merged.get(key), wanted) if isinstance(wanted, dict) else wanted
+            merged[key] = _merge(merged.get(key), value) if isinstance(value, dict) else value
     return merged
 
 
@@ -63,7 +60,7 @@ def _refuse_deep_nesting(value: JSON) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One place that differs. What was added has no `before`, what was removed no `after`."""
+    """A difference at one path. An added value has no `before`, a removed one no `after`."""
 
     path: str
     kind: ChangeKind
@@ -71,56 +68,54 @@ class Change:
     after: JSON = None
 
     def to_json(self) -> dict[str, JSON]:
-        """The change as plain JSON, without the side that does not exist."""
+        """Return the change as plain JSON, without the side that does not exist."""
         missing = {"added": "before", "removed": "after"}.get(self.kind)
         written = {"path": self.path, "kind": self.kind, "before": self.before, "after": self.after}
         return {name: value for name, value in written.items() if name != missing}
 
     @classmethod
     def from_json(cls, data: Mapping[str, JSON]) -> Change:
-        """The change that `to_json` wrote."""
+        """Return the change that `to_json` wrote."""
         before, after = data.get("before"), data.get("after")
         return cls(path=data["path"], kind=data["kind"], before=before, after=after)
 
 
 _Side: TypeAlias = tuple[JSON, ...]
-"""One value, or none where the place does not exist."""
+"""A value in a tuple; an empty tuple if the path does not exist."""
 
 _Sides: TypeAlias = tuple[_Side, _Side, _Side]
-"""A place before and after an edit, and as somebody sent it."""
+"""The value at a path before and after an edit, and as the user sent it."""
 
 
 def diff_json(before: JSON, after: JSON, redactor: Redactor | None = None, *, sent: JSON = None) -> tuple[Change, ...]:
-    """Every place that differs, in the order of `before`; items of lists are compared by position.
+    """Return all differences in the order of `before`. Items of lists are compared by position.
 
-    1, 1.0 and true differ, as the function may tell them apart. With a redactor the real values are
-    compared and what may be shown of them is returned: a new password is a change from `MASK` to `MASK`.
-    `sent` is `after` with the masks that were left in it: a hidden value that somebody typed counts as
-    changed, even if it is the same, or else a few guesses would find it out.
+    1, 1.0 and true differ, because the workflow may treat them differently. With a redactor, real values are
+    compared and redacted values are returned: a new password is a change from `MASK` to `MASK`. `sent` is
+    `after` with the masks that the user left in it. A hidden value that the user entered counts as changed even
+    if it is equal; otherwise a user could find it out by guessing.
     """
     found: list[Change] = []
     pending: list[tuple[Path, _Sides, bool]] = [((), ((before,), (after,), () if sent is None else (sent,)), False)]
-    while pending:  # a stack of its own: what people send may be nested deeper than Python's
+    while pending:  # an explicit stack, because input may be nested deeper than Python's stack allows
         path, (old, new, typed), hidden = pending.pop()
-        if old and new and not hidden and _are_same_containers(old[0], new[0]):
+        if old and new and not hidden and type(old[0]) is type(new[0]) and isinstance(old[0], dict | list):
             pending.extend(reversed(_child_sides(path, old[0], new[0], typed, redactor)))
-        elif (
-            not old or not new or _values_differ(old[0], new[0]) or _overwrites_mask(path, old, typed, hidden, redactor)
-        ):
-            found.append(_build_change(path, old, new, hidden, redactor))
+            continue
+        differs = not old or not new or _values_differ(old[0], new[0])
+        if not differs and redactor is not None and typed and not is_masked(typed[0]):
+            # The user entered a value where another one is hidden.
+            differs = _redact_side(path, old, hidden, redactor) != old[0]
+        if differs:
+            before, after = (_redact_side(path, side, hidden, redactor) if side else None for side in (old, new))
+            kind: ChangeKind = "changed" if old and new else "removed" if old else "added"
+            names = (
+                path
+                if redactor is None
+                else tuple(redactor.text(part) if isinstance(part, str) else part for part in path)
+            )
+            found.append(Change(path=format_path(names), kind=kind, before=before, after=after))
     return tuple(found)
-
-
-def _overwrites_mask(path: Path, old: _Side, typed: _Side, hidden: bool, redactor: Redactor | None) -> bool:
-    """True if something is hidden here, and somebody sent another thing than its mask."""
-    if redactor is None or not typed or is_masked(typed[0]):
-        return False
-    return bool(_redact_side(path, old, hidden, redactor) != old[0])
-
-
-def _are_same_containers(old: JSON, new: JSON) -> bool:
-    """True if the difference is to be told from the pieces."""
-    return type(old) is type(new) and isinstance(old, dict | list)
 
 
 def _child_sides(
@@ -129,7 +124,7 @@ def _child_sides(
     ours, theirs, sent = _children(old), _children(new), _children(typed[0] if typed else None)
     hidden: frozenset[str | int] = frozenset()
     if redactor is not None:
-        # A part is hidden on both sides if either side says so: a name beside it may have been edited.
+        # A part is hidden on both sides if it is hidden on one: the name beside it may have been edited.
         in_list = bool(path) and isinstance(path[-1], int)
         hidden = redactor.hidden_parts(old, in_list=in_list) | redactor.hidden_parts(new, in_list=in_list)
     return [
@@ -154,15 +149,8 @@ def _values_differ(old: JSON, new: JSON) -> bool:
     return type(old) is not type(new) or bool(old != new)
 
 
-def _build_change(path: Path, old: _Side, new: _Side, hidden: bool, redactor: Redactor | None) -> Change:
-    before, after = (_redact_side(path, side, hidden, redactor) if side else None for side in (old, new))
-    kind: ChangeKind = "changed" if old and new else "removed" if old else "added"
-    names = path if redactor is None else tuple(_redact_part(part, redactor) for part in path)
-    return Change(path=format_path(names), kind=kind, before=before, after=after)
-
-
 def _redact_side(path: Path, side: _Side, hidden: bool, redactor: Redactor | None) -> JSON:
-    """What may be seen of a value; nothing, true and false are not secrets under any name."""
+    """Return the value as it may be shown. None, true, false and "" are never secrets."""
     (value,) = side
     if redactor is None:
         return value
@@ -171,18 +159,14 @@ def _redact_side(path: Path, side: _Side, hidden: bool, redactor: Redactor | Non
     return redactor.redact([value])[0] if path and isinstance(path[-1], int) else redactor.redact(value)
 
 
-def _redact_part(part: str | int, redactor: Redactor) -> str | int:
-    return redactor.text(part) if isinstance(part, str) else part
-
-
 class _RedactedPair(msgspec.Struct, frozen=True):
-    """A value of the original, and what a person saw of it."""
+    """A value of the original, and the same value as the user saw it."""
 
     real: JSON
     shown: JSON
 
     def fields(self) -> dict[str, tuple[str, _RedactedPair]]:
-        """By the name that was shown: the real name, and the place."""
+        """Return the real name and the pair of each field, by the name that was shown."""
         if not (isinstance(self.real, dict) and isinstance(self.shown, dict)):
             return {}
         pairs = zip(self.real.items(), self.shown.items(), strict=True)  # redacting keeps the order
@@ -195,85 +179,69 @@ class _RedactedPair(msgspec.Struct, frozen=True):
 
 
 _NO_ORIGINAL = _RedactedPair(None, None)
-"""Stands beside what has no place in the original."""
+"""The pair of a value that the original does not have."""
 
 
 def unmask(edited: JSON, original: JSON, redactor: Redactor) -> JSON:
-    """What a person meant who edited the redacted original: every mask left in place is the real value again.
+    """Return an edited copy of the redacted original with every mask replaced by the real value.
 
-    Serves whole inputs and merge patches alike. A mask that stands anywhere else, or in a list whose
-    items were moved so that it is not certain which of them it was, is an InputError.
+    The edit may be a whole input or a merge patch. A mask in another place is an InputError, and so is one in a list
+    whose items were moved, if it is not certain to which item it belongs.
     """
     _refuse_deep_nesting(edited)
     lost: list[str] = []
-    meant = _restore(edited, _RedactedPair(original, redactor.redact(original)), (), lost)
+    restored = _restore(edited, _RedactedPair(original, redactor.redact(original)), (), lost)
     if lost:
         more = len(lost) - _MAX_NAMED_PATHS if len(lost) > _MAX_NAMED_PATHS else None
         paths = tuple(lost[:_MAX_NAMED_PATHS])
         raise InputError(Reason(ReasonCode.MASK_AMBIGUOUS, paths=paths, more=more, mask=MASK))
-    return meant
+    return restored
 
 
-def _restore(edited: JSON, place: _RedactedPair, path: Path, lost: list[str]) -> JSON:
+def _restore(edited: JSON, pair: _RedactedPair, path: Path, lost: list[str]) -> JSON:
+    """Replace the masks in a value by those of its pair. Paths of masks without a real value are added to `lost`."""
     match edited:
         case dict():
-            return _restore_object(edited, place, path, lost)
+            known = pair.fields()
+            restored: dict[str, JSON] = {}
+            for key, inner in edited.items():
+                name, original = known.get(key, (key, _NO_ORIGINAL))
+                if name in restored or (key not in known and is_masked(key)):
+                    lost.append(format_path((*path, key)))
+                restored[name] = _restore(inner, original, (*path, key), lost)
+            return restored
         case list():
-            places = _match_items(edited, place.items())
-            pairs = enumerate(zip(edited, places, strict=True))
-            return [_restore(one, beside, (*path, index), lost) for index, (one, beside) in pairs]
+            originals = _match_items(edited, pair.items())
+            pairs = enumerate(zip(edited, originals, strict=True))
+            return [_restore(one, original, (*path, index), lost) for index, (one, original) in pairs]
         case str() if is_masked(edited):
-            if edited == place.shown:
-                return place.real
+            if edited == pair.shown:
+                return pair.real
             lost.append(format_path(path))
     return edited
 
 
-def _restore_object(edited: dict[str, JSON], place: _RedactedPair, path: Path, lost: list[str]) -> dict[str, JSON]:
-    known = place.fields()
-    meant: dict[str, JSON] = {}
-    for key, inner in edited.items():
-        name, beside = known.get(key, (key, _NO_ORIGINAL))
-        below = (*path, key)
-        if name in meant or (key not in known and is_masked(key)):
-            lost.append(format_path(below))
-        meant[name] = _restore(inner, beside, below, lost)
-    return meant
-
-
-def _match_items(edited: list[JSON], places: list[_RedactedPair]) -> Sequence[_RedactedPair]:
-    """For each item the place in the original that it was made from, as far as that is certain."""
-    shown = [place.shown for place in places]
+def _match_items(edited: list[JSON], originals: list[_RedactedPair]) -> Sequence[_RedactedPair]:
+    """Return, for each item, the item of the original that it was made from, if that is certain."""
+    shown = [original.shown for original in originals]
     added = [_NO_ORIGINAL] * (len(edited) - len(shown))
     if edited[: len(shown)] == shown:
-        return places + added
+        return originals + added
     if edited[len(added) :] == shown:
-        return added + places
-    twins = _find_lookalikes(edited, places)
-    moved = any(twin and one != seen for one, seen, twin in zip(edited, shown, twins, strict=False))
-    if len(edited) == len(shown) and not moved:
-        return places  # items were edited where they stood
-    return [_pick_unambiguous(twin) for twin in twins]
-
-
-def _find_lookalikes(edited: list[JSON], places: list[_RedactedPair]) -> list[list[_RedactedPair]]:
-    """For each item with something hidden, the places that looked exactly like it."""
+        return added + originals
+    # For each item that contains a mask, find the original items that looked exactly like it.
     by_text: dict[str, list[_RedactedPair]] = {}
-    for place in places:
-        by_text.setdefault(_canonical_json(place.shown), []).append(place)
-    return [by_text.get(_canonical_json(one), []) if find_masked_paths(one) else [] for one in edited]
-
-
-def _pick_unambiguous(twins: list[_RedactedPair]) -> _RedactedPair:
-    """The place, if it makes no difference which of them it was."""
-    return twins[0] if twins and all(twin.real == twins[0].real for twin in twins) else _NO_ORIGINAL
-
-
-def _canonical_json(value: JSON) -> str:
-    return json.dumps(value, sort_keys=True)
-
-
-# -- JSON as people type it: read more strictly than programs need it, with the line of every place ------
+    for original in originals:
+        by_text.setdefault(json.dumps(original.shown, sort_keys=True), []).append(original)
+    lookalikes = [by_text.get(json.dumps(one, sort_keys=True), []) if find_masked_paths(one) else [] for one in edited]
+    moved = any(found and one != seen for one, seen, found in zip(edited, shown, lookalikes, strict=False))
+    if len(edited) == len(shown) and not moved:
+        return originals  # items were edited in place
+    return [
+        # Lookalikes with the same real value are interchangeable.
+        found[0] if found and all(each.real == found[0].real for each in found) else _NO_ORIGINAL
+        for found in lookalikes
+    ]
 
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
@@ -281,7 +249,7 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 
 @dataclass(frozen=True, slots=True)
 class ParsedJson:
-    """What somebody typed, and in which line each place of it stands, by the path that errors give."""
+    """A value that a user typed, and the line of each place in it, by its path."""
 
     value: JSON
     lines: dict[str, int]
@@ -289,36 +257,37 @@ class ParsedJson:
 
 @dataclass(slots=True)
 class _Frame:
-    """An object or list that is being read. `part` is the name or number of what comes next."""
+    """An object or list that is being read. `part` is the name or index of the next value."""
 
     path: Path
     names: dict[str, int] | None
     part: str | int | None = None
 
     def next(self) -> None:
-        """Go on behind a comma."""
+        """Continue after a comma."""
         self.part = self.part + 1 if isinstance(self.part, int) else None
 
 
 def parse_typed_json(text: str, *, below: int = 0) -> ParsedJson:
-    """The value; InputError says in which line something is no JSON, or is given twice.
+    """Parse JSON that a user typed, with the line of every place.
 
-    Lines are counted as in a file that has so many others above the text.
+    Stricter than `json.loads`: names that occur twice, NaN and numbers that are too large are an InputError, which
+    names the line. `below` is the number of lines above the text in its file.
     """
     try:
         value = json.loads(text, parse_constant=_refuse_constant, parse_float=_parse_finite)
     except json.JSONDecodeError as error:
-        line, why = error.lineno + below, _lower_first_letter(error.msg)
+        line, why = error.lineno + below, error.msg[:1].lower() + error.msg[1:]
         raise InputError(Reason(ReasonCode.JSON_SYNTAX, line=line, column=error.colno, why=why)) from None
     except RecursionError:
         raise InputError(Reason(ReasonCode.JSON_TOO_DEEP)) from None
-    except ValueError:  # Python reads no number of more than a few thousand digits
+    except ValueError:  # Python refuses numbers of more than a few thousand digits
         raise InputError(Reason(ReasonCode.JSON_NUMBER_TOO_LONG)) from None
     return ParsedJson(value, dict(_locate_values(text, below)))
 
 
 def _locate_values(text: str, below: int) -> Iterator[tuple[str, int]]:
-    """Every place of a text that is JSON, with its line."""
+    """Yield the path and the line of every place in a JSON text."""
     ends = [found.start() for found in re.finditer("\n", text)]
     frames = [_Frame((), None)]
     for found in _TOKEN.finditer(text):
@@ -328,7 +297,11 @@ def _locate_values(text: str, below: int) -> Iterator[tuple[str, int]]:
         elif token == ",":
             frame.next()
         elif frame.names is not None and frame.part is None:
-            frame.part = _read_name(token, line, frame.names)
+            frame.part = name = json.loads(token)
+            if name in frame.names:
+                first = frame.names[name]
+                raise InputError(Reason(ReasonCode.JSON_NAME_TWICE, line=line, name=token[:60], first=first))
+            frame.names[name] = line
             yield format_path((*frame.path, frame.part)), line
         elif token != ":":
             path = frame.path if frame.part is None else (*frame.path, frame.part)
@@ -336,15 +309,6 @@ def _locate_values(text: str, below: int) -> Iterator[tuple[str, int]]:
                 yield format_path(path), line
             if token in ("{", "["):
                 frames.append(_Frame(path, {}) if token == "{" else _Frame(path, None, 0))
-
-
-def _read_name(token: str, line: int, names: dict[str, int]) -> str:
-    name: str = json.loads(token)
-    if name in names:
-        first = names[name]
-        raise InputError(Reason(ReasonCode.JSON_NAME_TWICE, line=line, name=token[:60], first=first))
-    names[name] = line
-    return name
 
 
 def _parse_finite(digits: str) -> float:
@@ -355,7 +319,3 @@ def _parse_finite(digits: str) -> float:
 
 def _refuse_constant(word: str) -> NoReturn:
     raise InputError(Reason(ReasonCode.JSON_CONSTANT, word=word))
-
-
-def _lower_first_letter(message: str) -> str:
-    return message[:1].lower() + message[1:]

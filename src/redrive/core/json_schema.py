@@ -1,6 +1,6 @@
-"""Checks a JSON value against the JSON Schema of a workflow's input or a step's result.
+"""Checks of JSON values against the JSON Schema of a workflow's input or a step's result.
 
-    {"order": {"lines": [{"price": "x"}]}}  ──problems──▶  order.lines[0].price: expected a number, found text
+    {"order": {"lines": [{"price": "x"}]}}  ──find_faults──▶  order.lines[0].price: expected a number, found text
 
 The schemas are those that the payload codec writes into the catalogue, which pydantic emits. Unknown
 keywords, dangling references and patterns that Python cannot compile are ignored: the type decides when the
@@ -32,9 +32,9 @@ from redrive.reasons import Reason, ReasonCode
 
 
 class SchemaFault(msgspec.Struct, frozen=True):
-    """A place in the value that the schema does not allow. `why` quotes the schema, never the value.
+    """A place in a value that the schema does not allow.
 
-    It may be shown and logged; only `path` contains names from the value.
+    It may be shown and logged: `why` quotes the schema and never the value. Only `path` has names from the value.
     """
 
     path: str
@@ -99,7 +99,7 @@ def find_faults(value: JSON, schema: Mapping[str, Any]) -> list[SchemaFault]:
 
 
 def _fits_fast(value: JSON, schema: Any) -> bool:
-    """Accept the most common input fast: an object of plain values. False means that it must be checked."""
+    """Return True for the most common input, an object of plain values. False means that it must be checked."""
     if type(value) is not dict or type(schema) is not dict or not schema.keys() <= _FAST_OBJECT_KEYS:
         return False
     parts = schema.get("properties")
@@ -117,11 +117,11 @@ def _fits_fast(value: JSON, schema: Any) -> bool:
 
 
 class _SchemaCheck:
-    """Compares places of one value with parts of one schema, each pair once.
+    """Comparison of the places of one value with the parts of one schema, each pair once.
 
     Nesting and references cannot exhaust Python's stack, because the check keeps its own: a comparison yields
-    the pairs whose problems it needs. A pair that is requested while it is being compared belongs to a
-    reference that leads back to itself, and adds no problems.
+    the pairs whose faults it needs. A pair that is requested while it is being compared belongs to a
+    reference that leads back to itself, and adds no faults.
     """
 
     def __init__(self, root: Schema) -> None:
@@ -129,7 +129,7 @@ class _SchemaCheck:
         self._known: dict[_Key, list[SchemaFault]] = {}
 
     def run(self, value: JSON, schema: Schema, path: Path) -> list[SchemaFault]:
-        """Return the problems of one place and of all places below it."""
+        """Return the faults of one place and of all places below it."""
         stack: list[tuple[_Key, _Work]] = [((path, id(schema)), self._compare(value, schema, path))]
         answer: list[SchemaFault] | None = None
         while stack:
@@ -148,13 +148,16 @@ class _SchemaCheck:
 
     def _compare(self, value: JSON, schema: Schema, path: Path) -> _Work:
         if schema is False:
-            return [_build_fault(path, Reason(ReasonCode.EXPECTED_NOTHING, found=_type_name(value)))]
+            return [_build_fault(path, Reason(ReasonCode.EXPECTED_NOTHING, found=describe_value(value)))]
         if not isinstance(schema, dict):
             return []
         if not _has_type(value, schema):
-            return [_build_fault(path, _expected_reason(self._describe(schema), _type_name(value)))]
+            return [_build_fault(path, _expected_reason(self._describe(schema), describe_value(value)))]
         found = [_build_fault(path, fault) for fault in _value_faults(value, schema)]
-        found += self._field_faults(value, schema, path) if isinstance(value, dict) else []
+        if isinstance(value, dict):
+            found += self._missing_fields(value, schema, path)
+            found += _unknown_fields(value, schema, path)
+            found += self._misnamed_fields(value, schema, path)
         for visit in self._iter_visits(value, schema, path):
             found += yield visit
         for branches in (schema.get("anyOf"), schema.get("oneOf")):
@@ -168,34 +171,32 @@ class _SchemaCheck:
             yield value, self._follow_reference(schema["$ref"]), path
         yield from ((value, each, path) for each in _as_list(schema.get("allOf")))
         if isinstance(value, dict):
-            yield from _iter_field_visits(value, schema, path)
+            others = schema.get("additionalProperties")
+            for key, inner in value.items():
+                named = list(_iter_field_schemas(key, schema))
+                for each in named or ([others] if isinstance(others, dict) else []):
+                    yield inner, each, (*path, key)
         elif isinstance(value, list):
-            yield from _iter_item_visits(value, schema, path)
+            first = _as_list(schema.get("prefixItems"))
+            rest = schema.get("items", True)
+            for index, inner in enumerate(value):
+                yield inner, first[index] if index < len(first) else rest, (*path, index)
 
     def _check_branches(self, value: JSON, branches: list[Schema], path: Path) -> _Work:
-        """Return no problems if one branch fits, else those of the branch that was most likely meant."""
+        """Return no faults if one branch fits, else those of the branch that most likely applies."""
         answers = []
         for branch in branches:
             answers.append((yield value, branch, path))
             if not answers[-1]:
                 return []
-        meant = [
+        candidates = [
             (_has_other_tag(value, self._resolve(branch)), len(answer), answer)
             for branch, answer in zip(branches, answers, strict=True)
             if _has_type(value, self._resolve(branch))
         ]
-        if not meant:
-            return [_build_fault(path, _expected_reason(self._describe({"anyOf": branches}), _type_name(value)))]
-        return min(meant, key=lambda each: each[:2])[2]
-
-    # -- objects ---------------------------------------------------------------------------------------
-
-    def _field_faults(self, value: dict[str, JSON], schema: dict[str, Any], path: Path) -> list[SchemaFault]:
-        return [
-            *self._missing_fields(value, schema, path),
-            *_unknown_fields(value, schema, path),
-            *self._misnamed_fields(value, schema, path),
-        ]
+        if not candidates:
+            return [_build_fault(path, _expected_reason(self._describe({"anyOf": branches}), describe_value(value)))]
+        return min(candidates, key=lambda each: each[:2])[2]
 
     def _missing_fields(self, value: dict[str, JSON], schema: dict[str, Any], path: Path) -> Iterator[SchemaFault]:
         for name in _as_list(schema.get("required")):
@@ -208,11 +209,11 @@ class _SchemaCheck:
         names = schema.get("propertyNames")
         if isinstance(names, dict):
             for key in value:
-                if not any(not _SchemaCheck(self._root).run(each, names, ()) for each in _key_values(key)):
+                # The codec writes the key 1 as "1", so a name that looks like a number may be either.
+                values: list[JSON] = [key, int(key)] if _INTEGER_TEXT.fullmatch(key) else [key]
+                if all(_SchemaCheck(self._root).run(each, names, ()) for each in values):
                     why = Reason(ReasonCode.FIELD_NAME_INVALID, expected=self._describe(names))
                     yield _build_fault((*path, key), why)
-
-    # -- the schema ------------------------------------------------------------------------------------
 
     def _follow_reference(self, reference: Any) -> Schema:
         """Return the part that a reference such as `#/$defs/Order` names, or True for a dangling one."""
@@ -245,16 +246,8 @@ def _build_fault(path: Path, why: Reason) -> SchemaFault:
     return SchemaFault(format_path(path), why)
 
 
-def _expected_reason(wanted: Reason, found: Reason) -> Reason:
-    return Reason(ReasonCode.EXPECTED, expected=wanted, found=found)
-
-
-def _iter_field_visits(value: dict[str, JSON], schema: dict[str, Any], path: Path) -> Iterator[_Visit]:
-    for key, inner in value.items():
-        named = list(_iter_field_schemas(key, schema))
-        others = schema.get("additionalProperties")
-        for each in named or ([others] if isinstance(others, dict) else []):
-            yield inner, each, (*path, key)
+def _expected_reason(expected: Reason, found: Reason) -> Reason:
+    return Reason(ReasonCode.EXPECTED, expected=expected, found=found)
 
 
 def _iter_field_schemas(key: str, schema: dict[str, Any]) -> Iterator[Schema]:
@@ -274,15 +267,8 @@ def _unknown_fields(value: dict[str, JSON], schema: dict[str, Any], path: Path) 
                 yield _build_fault((*path, key), Reason(ReasonCode.FIELD_UNKNOWN, known=known))
 
 
-def _iter_item_visits(value: list[JSON], schema: dict[str, Any], path: Path) -> Iterator[_Visit]:
-    first = _as_list(schema.get("prefixItems"))
-    rest = schema.get("items", True)
-    for index, inner in enumerate(value):
-        yield inner, first[index] if index < len(first) else rest, (*path, index)
-
-
 def _has_other_tag(value: JSON, schema: dict[str, Any]) -> bool:
-    """Return True if the tag field of a union says that another member was meant."""
+    """Return True if the tag field of a union names another member."""
     if not isinstance(value, dict):
         return False
     fields = _as_dict(schema.get("properties")).items()
@@ -291,25 +277,19 @@ def _has_other_tag(value: JSON, schema: dict[str, Any]) -> bool:
     )
 
 
-def _key_values(key: str) -> list[JSON]:
-    """Return a field's name as text, and as a number if it is one: the codec writes the key 1 as "1"."""
-    return [key, int(key)] if _INTEGER_TEXT.fullmatch(key) else [key]
-
-
 def find_too_deep(value: JSON) -> Path | None:
     """Return the path of something nested deeper than the codec can read back, or None."""
     level: list[tuple[Path, JSON]] = [((), value)]
     for _ in range(MAX_DEPTH + 1):
         if not level:
             return None
-        level = [((*path, part)[:1], each) for path, inner in level for part, each in _children(inner)]
+        level = [
+            ((*path, part)[:1], each)  # the first name is enough to find the place
+            for path, inner in level
+            if isinstance(inner, dict | list)
+            for part, each in (inner.items() if isinstance(inner, dict) else enumerate(inner))
+        ]
     return next((path for path, each in level if isinstance(each, dict | list)), None)
-
-
-def _children(value: JSON) -> list[tuple[str | int, JSON]]:
-    if isinstance(value, dict):
-        return list(value.items())
-    return list(enumerate(value)) if isinstance(value, list) else []
 
 
 def _as_dict(value: Any) -> dict[str, Any]:
@@ -318,9 +298,6 @@ def _as_dict(value: Any) -> dict[str, Any]:
 
 def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
-
-
-# -- single values -------------------------------------------------------------------------------------
 
 
 def _has_type(value: JSON, schema: dict[str, Any]) -> bool:
@@ -332,15 +309,22 @@ def _has_type(value: JSON, schema: dict[str, Any]) -> bool:
 
 
 def _value_faults(value: JSON, schema: dict[str, Any]) -> Iterator[Reason]:
-    """Yield the problems of a value of the right type, without those of its items and fields."""
-    yield from _options_fault(value, schema)
+    """Yield the faults of a value of the right type, without those of its items and fields."""
+    options = _options(schema)
+    if options is not None and _make_hashable(value) not in set(map(_make_hashable, options)):
+        kinds = {describe_value(option) for option in options}
+        found = Reason(ReasonCode.KIND_OTHER_VALUE) if describe_value(value) in kinds else describe_value(value)
+        yield _expected_reason(_list_options(options), found)
     match value:
         case bool() | None:
             return
         case int() | float():
             yield from _number_faults(value, schema)
         case str():
-            yield from _text_faults(value, schema)
+            if schema.get("format") not in _BYTES:
+                yield from _size_faults(len(value), schema, "Length")
+            if not _matches(schema.get("pattern"), value):
+                yield Reason(ReasonCode.EXPECTED_PATTERN, pattern=schema["pattern"])
         case list():
             yield from _size_faults(len(value), schema, "Items")
             if schema.get("uniqueItems") is True and len(set(map(_make_hashable, value))) < len(value):
@@ -349,8 +333,8 @@ def _value_faults(value: JSON, schema: dict[str, Any]) -> Iterator[Reason]:
             yield from _size_faults(len(value), schema, "Properties")
 
 
-def _type_name(value: JSON) -> Reason:
-    """Return the type of a value."""
+def describe_value(value: JSON) -> Reason:
+    """Name the JSON type of a value."""
     match value:
         case None:
             return _TYPES["null"]
@@ -407,22 +391,11 @@ def _is_type(value: JSON, kind: Any) -> bool:
             return True
 
 
-# -- options -------------------------------------------------------------------------------------------
-
-
 def _options(schema: dict[str, Any]) -> list[Any] | None:
     if "const" in schema:
         return [schema["const"]]
     listed = schema.get("enum")
     return listed if isinstance(listed, list) else None
-
-
-def _options_fault(value: JSON, schema: dict[str, Any]) -> Iterator[Reason]:
-    options = _options(schema)
-    if options is not None and _make_hashable(value) not in set(map(_make_hashable, options)):
-        kinds = {_type_name(option) for option in options}
-        found = Reason(ReasonCode.KIND_OTHER_VALUE) if _type_name(value) in kinds else _type_name(value)
-        yield _expected_reason(_list_options(options), found)
 
 
 def _list_options(options: list[Any]) -> Reason:
@@ -443,9 +416,6 @@ def _make_hashable(value: JSON) -> Any:
             return value
 
 
-# -- numbers, text, sizes ------------------------------------------------------------------------------
-
-
 def _number_faults(value: float, schema: dict[str, Any]) -> Iterator[Reason]:
     for key, code, fits in _BOUNDS:
         bound = schema.get(key)
@@ -462,21 +432,11 @@ def _is_number(value: Any) -> TypeGuard[float]:
 
 def _is_multiple(value: float, step: float) -> bool:
     try:
-        return _as_fraction(value) % _as_fraction(step) == 0
+        # Floats are compared as they are written, so that 0.3 is a multiple of 0.1.
+        dividend, divisor = (Fraction(each if isinstance(each, int) else repr(each)) for each in (value, step))
     except ValueError:  # not finite
         return True
-
-
-def _as_fraction(number: float) -> Fraction:
-    """Return the number as it is written, so that 0.3 is three times 0.1."""
-    return Fraction(number) if isinstance(number, int) else Fraction(repr(number))
-
-
-def _text_faults(value: str, schema: dict[str, Any]) -> Iterator[Reason]:
-    if schema.get("format") not in _BYTES:
-        yield from _size_faults(len(value), schema, "Length")
-    if not _matches(schema.get("pattern"), value):
-        yield Reason(ReasonCode.EXPECTED_PATTERN, pattern=schema["pattern"])
+    return dividend % divisor == 0
 
 
 def _size_faults(size: int, schema: dict[str, Any], key: str) -> Iterator[Reason]:

@@ -1,4 +1,4 @@
-"""What is known of errors: categories by status, code, number and name, for `core/classify.py` to look up."""
+"""Categories of known errors by HTTP status, error code, errno and class name, for `core/classify.py`."""
 
 from __future__ import annotations
 
@@ -18,51 +18,74 @@ CATEGORY_BY_STATUS = {
     504: Category.TIMEOUT,
 }
 
-# AWS answers many of these with status 400, so its own code goes first.
-CATEGORY_BY_AWS_CODE = {
-    **dict.fromkeys(
-        (
-            "BandwidthLimitExceeded",
-            "EC2ThrottledException",
-            "LimitExceededException",
-            "PriorRequestNotComplete",
-            "ProvisionedThroughputExceededException",
-            "RequestLimitExceeded",
-            "RequestThrottled",
-            "RequestThrottledException",
-            "SlowDown",
-            "ThrottledException",
-            "Throttling",
-            "ThrottlingException",
-            "TooManyRequestsException",
-            "TransactionInProgressException",
-        ),
-        Category.RATE_LIMIT,
-    ),
-    **dict.fromkeys(("RequestTimeout", "RequestTimeoutException"), Category.TIMEOUT),
-    **dict.fromkeys(("InternalError", "InternalServerError", "InternalFailure"), Category.SERVER_ERROR),
-    **dict.fromkeys(("ServiceUnavailable", "ServiceUnavailableException"), Category.SERVER_ERROR),
-    **dict.fromkeys(
-        (
-            "AccessDenied",
-            "AccessDeniedException",
-            "ExpiredToken",
-            "ExpiredTokenException",
-            "InvalidClientTokenId",
-            "UnrecognizedClientException",
-        ),
-        Category.AUTHORIZATION,
-    ),
-    "ResourceNotFoundException": Category.NOT_FOUND,
+# AWS answers many of these with status 400, so its own code takes precedence.
+_AWS_CODES = {
+    Category.RATE_LIMIT: """
+        BandwidthLimitExceeded EC2ThrottledException LimitExceededException PriorRequestNotComplete
+        ProvisionedThroughputExceededException RequestLimitExceeded RequestThrottled RequestThrottledException SlowDown
+        ThrottledException Throttling ThrottlingException TooManyRequestsException TransactionInProgressException
+    """,
+    Category.TIMEOUT: "RequestTimeout RequestTimeoutException",
+    Category.SERVER_ERROR: """
+        InternalError InternalFailure InternalServerError ServiceUnavailable ServiceUnavailableException
+    """,
+    Category.AUTHORIZATION: """
+        AccessDenied AccessDeniedException ExpiredToken ExpiredTokenException InvalidClientTokenId
+        UnrecognizedClientException
+    """,
+    Category.NOT_FOUND: "ResourceNotFoundException",
 }
 
-# By whole state, by its first four or by its class of two letters. A transaction that lost against
-# another one (class 40) was rolled back whole: the database asks for it again.
+# ConnectTimeout of requests is listed because it is a ConnectionError as well, and NewConnectionError of urllib3
+# because it is a TimeoutError by inheritance only.
+_CLASS_NAMES = {
+    Category.TIMEOUT: """
+        builtins.TimeoutError subprocess.TimeoutExpired httpx.TimeoutException httpx2.TimeoutException
+        requests.exceptions.ConnectTimeout requests.exceptions.Timeout urllib3.exceptions.TimeoutError
+        aiohttp.client_exceptions.ServerTimeoutError botocore.exceptions.ConnectTimeoutError
+        botocore.exceptions.ReadTimeoutError openai.APITimeoutError anthropic.APITimeoutError
+    """,
+    Category.NETWORK: """
+        builtins.ConnectionError socket.gaierror socket.herror ssl.SSLError asyncio.exceptions.IncompleteReadError
+        http.client.BadStatusLine http.client.IncompleteRead urllib.error.URLError httpx.TransportError
+        httpx2.TransportError requests.exceptions.ConnectionError requests.exceptions.ChunkedEncodingError
+        urllib3.exceptions.MaxRetryError urllib3.exceptions.NewConnectionError urllib3.exceptions.ProtocolError
+        urllib3.exceptions.ProxyError urllib3.exceptions.SSLError aiohttp.client_exceptions.ClientConnectionError
+        aiohttp.client_exceptions.ClientPayloadError botocore.exceptions.ConnectionError
+        botocore.exceptions.HTTPClientError openai.APIConnectionError anthropic.APIConnectionError
+    """,
+    Category.RATE_LIMIT: "redrive.errors.RetryAfter",
+    Category.DEPENDENCY_UNAVAILABLE: """
+        redrive.errors.StoreUnavailable psycopg.OperationalError psycopg2.OperationalError
+    """,
+    Category.VALIDATION: """
+        redrive.errors.InputError pydantic_core._pydantic_core.ValidationError pydantic.error_wrappers.ValidationError
+        pydantic.v1.error_wrappers.ValidationError botocore.exceptions.ParamValidationError
+    """,
+    Category.AUTHORIZATION: "builtins.PermissionError",
+    Category.NOT_FOUND: "builtins.FileNotFoundError redrive.errors.NotFound",
+    Category.CLIENT_ERROR: "redrive.errors.Conflict",
+    Category.MISSING_CONFIG: """
+        redrive.errors.ConfigurationError botocore.exceptions.NoCredentialsError botocore.exceptions.NoRegionError
+        botocore.exceptions.PartialCredentialsError
+    """,
+    Category.INTERNAL: """
+        httpx.UnsupportedProtocol httpx.LocalProtocolError httpx2.UnsupportedProtocol httpx2.LocalProtocolError
+        redrive.errors.MisusedStep builtins.TypeError builtins.AttributeError builtins.NameError builtins.LookupError
+        builtins.ValueError builtins.AssertionError builtins.ArithmeticError builtins.NotImplementedError
+    """,
+}
+
+CATEGORY_BY_AWS_CODE = {code: category for category, codes in _AWS_CODES.items() for code in codes.split()}
+CATEGORY_BY_CLASS_NAME = {name: category for category, names in _CLASS_NAMES.items() for name in names.split()}
+
+# By the whole state, by its first four letters, or by its class of two letters. The database rolled back a
+# transaction that lost against another one (class 40), so a retry is safe.
 CATEGORY_BY_SQLSTATE = {
     "08": Category.DEPENDENCY_UNAVAILABLE,
     "53": Category.DEPENDENCY_UNAVAILABLE,
     "57P0": Category.DEPENDENCY_UNAVAILABLE,
-    "25006": Category.DEPENDENCY_UNAVAILABLE,  # read-only: the former primary after a failover
+    "25006": Category.DEPENDENCY_UNAVAILABLE,  # read-only: a former primary after a failover
     "40": Category.DEPENDENCY_UNAVAILABLE,
     "57014": Category.TIMEOUT,  # statement_timeout
     "55P03": Category.TIMEOUT,  # lock_timeout
@@ -95,77 +118,10 @@ CONNECTION_ERRNOS = frozenset(
     }
 )
 
+# Attributes that hold the error which an exception only wraps.
 WRAPPED_ERROR_ATTRIBUTES = {
     "redrive.errors.NonRetryable": "__cause__",
     "sqlalchemy.exc.DBAPIError": "orig",
     "urllib.error.URLError": "reason",
     "urllib3.exceptions.MaxRetryError": "reason",
-}
-
-CATEGORY_BY_CLASS_NAME = {
-    "builtins.TimeoutError": Category.TIMEOUT,
-    "subprocess.TimeoutExpired": Category.TIMEOUT,
-    "httpx.TimeoutException": Category.TIMEOUT,
-    "httpx2.TimeoutException": Category.TIMEOUT,
-    "requests.exceptions.ConnectTimeout": Category.TIMEOUT,  # named, for it is a ConnectionError as well
-    "requests.exceptions.Timeout": Category.TIMEOUT,
-    "urllib3.exceptions.NewConnectionError": Category.NETWORK,  # a TimeoutError only by inheritance
-    "urllib3.exceptions.TimeoutError": Category.TIMEOUT,
-    "aiohttp.client_exceptions.ServerTimeoutError": Category.TIMEOUT,
-    "botocore.exceptions.ConnectTimeoutError": Category.TIMEOUT,
-    "botocore.exceptions.ReadTimeoutError": Category.TIMEOUT,
-    "openai.APITimeoutError": Category.TIMEOUT,
-    "anthropic.APITimeoutError": Category.TIMEOUT,
-    "builtins.ConnectionError": Category.NETWORK,
-    "socket.gaierror": Category.NETWORK,
-    "socket.herror": Category.NETWORK,
-    "ssl.SSLError": Category.NETWORK,
-    "asyncio.exceptions.IncompleteReadError": Category.NETWORK,
-    "http.client.BadStatusLine": Category.NETWORK,
-    "http.client.IncompleteRead": Category.NETWORK,
-    "urllib.error.URLError": Category.NETWORK,
-    "httpx.UnsupportedProtocol": Category.INTERNAL,
-    "httpx.LocalProtocolError": Category.INTERNAL,
-    "httpx.TransportError": Category.NETWORK,
-    "httpx2.UnsupportedProtocol": Category.INTERNAL,
-    "httpx2.LocalProtocolError": Category.INTERNAL,
-    "httpx2.TransportError": Category.NETWORK,
-    "requests.exceptions.ConnectionError": Category.NETWORK,
-    "requests.exceptions.ChunkedEncodingError": Category.NETWORK,
-    "urllib3.exceptions.MaxRetryError": Category.NETWORK,
-    "urllib3.exceptions.ProtocolError": Category.NETWORK,
-    "urllib3.exceptions.ProxyError": Category.NETWORK,
-    "urllib3.exceptions.SSLError": Category.NETWORK,
-    "aiohttp.client_exceptions.ClientConnectionError": Category.NETWORK,
-    "aiohttp.client_exceptions.ClientPayloadError": Category.NETWORK,
-    "botocore.exceptions.ConnectionError": Category.NETWORK,
-    "botocore.exceptions.HTTPClientError": Category.NETWORK,
-    "openai.APIConnectionError": Category.NETWORK,
-    "anthropic.APIConnectionError": Category.NETWORK,
-    "redrive.errors.RetryAfter": Category.RATE_LIMIT,
-    "redrive.errors.StoreUnavailable": Category.DEPENDENCY_UNAVAILABLE,
-    "psycopg.OperationalError": Category.DEPENDENCY_UNAVAILABLE,
-    "psycopg2.OperationalError": Category.DEPENDENCY_UNAVAILABLE,
-    "redrive.errors.InputError": Category.VALIDATION,
-    "pydantic_core._pydantic_core.ValidationError": Category.VALIDATION,
-    "pydantic.error_wrappers.ValidationError": Category.VALIDATION,
-    "pydantic.v1.error_wrappers.ValidationError": Category.VALIDATION,
-    "botocore.exceptions.ParamValidationError": Category.VALIDATION,
-    "builtins.PermissionError": Category.AUTHORIZATION,
-    "builtins.FileNotFoundError": Category.NOT_FOUND,
-    "redrive.errors.NotFound": Category.NOT_FOUND,
-    "redrive.errors.Conflict": Category.CLIENT_ERROR,
-    "redrive.errors.ConfigurationError": Category.MISSING_CONFIG,
-    "botocore.exceptions.NoCredentialsError": Category.MISSING_CONFIG,
-    "botocore.exceptions.NoRegionError": Category.MISSING_CONFIG,
-    "botocore.exceptions.PartialCredentialsError": Category.MISSING_CONFIG,
-    "redrive.errors.MisusedStep": Category.INTERNAL,
-    "builtins.TypeError": Category.INTERNAL,
-    "builtins.AttributeError": Category.INTERNAL,
-    "builtins.NameError": Category.INTERNAL,
-    "builtins.LookupError": Category.INTERNAL,
-    "builtins.ValueError": Category.INTERNAL,
-    "builtins.AssertionError": Category.INTERNAL,
-    "builtins.ArithmeticError": Category.INTERNAL,
-    "builtins.NotImplementedError": Category.INTERNAL,
 }

@@ -1,10 +1,10 @@
-"""Starting a run: what a caller may ask for, checked, and the run that comes of it."""
+"""The start of a run: the options of a caller, checked, and the values of the input to search by."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,72 +17,24 @@ from redrive.core.transitions import NewRun
 from redrive.duration import MICROS, Duration, parse_duration
 from redrive.errors import InputError
 from redrive.policy import RetryPolicy
+from redrive.reasons import Reason, ReasonCode, quote
 from redrive.records import replace
-
-# -- Fields of an input to search by: what is declared, and the texts that are kept of it ----------------
-
-
-MAX_INDEX_FIELDS = 16
-_MAX_VALUES = 100  # of one field; a longer list is searched by its beginning
-_ENCRYPTED_PREFIX = "det1:"  # what the sealed store makes of a value; a filter is made more than once on its way
-_MAX_INDEX_LENGTH = 200  # an index of a database holds no long texts, and not every sign: of those a hash is kept
-
-
-def split_field_path(field: str) -> list[str]:
-    """The names that lead to a field."""
-    return field.split(".")
-
-
-def extract_index_values(text: str, fields: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """What is kept of an input: pairs of field and value, each once. Nothing of one that cannot be read."""
-    if not fields:
-        return ()
-    try:
-        data = json.loads(text)
-    except ValueError:
-        return ()
-    found = ((field, value) for field in fields for value in _format_values(get_field(data, field)))
-    return tuple(dict.fromkeys(found))
-
-
-def format_index_value(value: Any) -> str:
-    """A value as it is kept and looked for."""
-    if not isinstance(value, str | int | float):
-        raise InputError(f"fields to search by hold texts, numbers and truth values, not {value!r:.60}")
-    text = value if isinstance(value, str) else json.dumps(value)
-    if (len(text) <= _MAX_INDEX_LENGTH and text.isprintable()) or text.startswith(_ENCRYPTED_PREFIX):
-        return text
-    return "sha256:" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def get_field(data: Any, field: str) -> Any:
-    """The value of a field in an input; None if it is not there."""
-    for name in split_field_path(field):
-        if not isinstance(data, dict):
-            return None
-        data = data.get(name)
-    return data
-
-
-def _format_values(value: Any) -> Iterator[str]:
-    values = value[:_MAX_VALUES] if isinstance(value, list) else [value]
-    return (format_index_value(each) for each in values if isinstance(each, str | int | float))
-
-
-# -- Starting a run: what a caller may ask for, checked, and the run that comes of it --------------------
-
 
 START_OPTIONS = frozenset(
     {"tenant", "idempotency_key", "delay", "deadline", "priority", "queue", "correlation_id", "retry"}
 )
-"""Names that `start` takes for itself, which no parameter of a workflow may have."""
+"""The options of `start`. No parameter of a workflow may have one of these names."""
 
+MAX_INDEX_FIELDS = 16
+_MAX_VALUES = 100  # of one field; the rest of a longer list cannot be searched
+_MAX_INDEX_LENGTH = 200  # an index of a database holds no long texts: longer ones are stored as a hash
+_ENCRYPTED_PREFIX = "det1:"  # of values that the store encrypted; a filter is formatted more than once
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NAME_LIMIT = 255
 
 
 class StartableWorkflow(msgspec.Struct, frozen=True, kw_only=True):
-    """A workflow as far as starting it goes. `text` is how `options` are written; `timeout` is in seconds."""
+    """A workflow as far as a start needs it. `text`: the encoded `options`. `timeout`: in seconds."""
 
     name: str
     version: str
@@ -103,26 +55,38 @@ def build_new_run(
     handler_for: str | None = None,
     trace: str | None = None,
 ) -> NewRun:
-    """The run that a workflow, an input and options make; InputError if an option is wrong."""
+    """Return the run that a caller requests; raise InputError if an option is wrong."""
     unknown = options.keys() - START_OPTIONS
     if unknown:
-        raise InputError(f"start has no option {_join_names(unknown)}; it has {_join_names(START_OPTIONS)}")
+        names, known = ", ".join(sorted(unknown)), tuple(sorted(START_OPTIONS))
+        raise InputError(Reason(ReasonCode.START_OPTION_UNKNOWN, names=names, known=known))
     tenant = check_tenant_name(check_name("tenant", options.get("tenant"), DEFAULT_TENANT))
-    key = options.get("idempotency_key")
-    delay = _to_micros("delay", options.get("delay")) or 0
+    delay, key, correlation_id = options.get("delay"), options.get("idempotency_key"), options.get("correlation_id")
+    delay = 0 if delay is None else int(parse_duration(delay, "delay") * MICROS)
+    priority = options.get("priority")
+    if priority is None:
+        priority = 0
+    elif not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > 1000:
+        given = quote(priority)
+        raise InputError(Reason(ReasonCode.WHOLE_NUMBER_NEEDED, field="priority", least=-1000, most=1000, given=given))
+    override, encoded = options.get("retry"), workflow.text
+    if override is not None:
+        if not isinstance(override, RetryPolicy):
+            raise InputError(Reason(ReasonCode.RETRY_POLICY_NEEDED, given=type(override).__name__))
+        encoded = replace(workflow.options, override=override).to_json()
     return NewRun(
         public_id=public_id,
         tenant=tenant,
         workflow=workflow.name,
         input=input,
-        options=add_trace(_encode_options(workflow, options.get("retry")), trace),
+        options=add_trace(encoded, trace),
         queue=check_name("queue", options.get("queue"), "default"),
-        priority=_check_priority(options.get("priority")),
+        priority=priority,
         delay=delay,
         timeout=None if workflow.timeout is None else delay + int(workflow.timeout * MICROS),
         deadline=_resolve_deadline(options.get("deadline"), now),
         version=workflow.version,
-        correlation_id=_check_optional_name("correlation_id", options.get("correlation_id")),
+        correlation_id=None if correlation_id is None else check_name("correlation_id", correlation_id, ""),
         parent=parent,
         handler_for=handler_for,
         key=None if key is None else job_key(tenant, workflow.name, check_name("idempotency_key", key, "")),
@@ -132,82 +96,86 @@ def build_new_run(
     )
 
 
-def set_event_key(run: NewRun, event: tuple[str, str]) -> NewRun:
-    """The run under the key of an event of a stream; what the event stands for is the workflow, too."""
-    stream, event_id = event
-    key = event_key(run.tenant, check_name("stream", stream, ""), check_name("event_id", event_id, ""))
-    return replace(run, key=key, key_hash=event_hash(run.workflow, run.input))
-
-
-def set_schedule_key(run: NewRun, name: str, at: int, keeps: int) -> NewRun:
-    """The run under the key of a time of a schedule. `keeps`: how long somebody may still try to start it."""
-    key = schedule_key(run.tenant, run.workflow, name, at)
-    return replace(run, key=key, key_hash=payload_hash(run.input), key_keeps=max(run.key_keeps, keeps))
-
-
-def describe_key_conflict(run: NewRun, first: str, event: tuple[str, str] | None) -> str:
-    """What to say of a key or an event that started another run before."""
-    where = f"(workflow {run.workflow!r}, tenant {run.tenant!r})"
-    if event is not None:
-        stream, event_id = event
-        return (
-            f"event {event_id!r} of stream {stream!r} was received before, with another content or for "
-            f"another workflow, and started run {first}; a new event needs a new id, and a second consumer "
-            f"a stream name of its own {where}"
-        )
-    return (
-        f"the idempotency key of this start was used for run {first} with another input; use a new key for a "
-        f"new input {where}"
-    )
-
-
-def _encode_options(workflow: StartableWorkflow, override: RetryPolicy | None) -> str:
-    if override is None:
-        return workflow.text
-    if not isinstance(override, RetryPolicy):
-        raise InputError(f"retry takes a RetryPolicy, not {type(override).__name__}")
-    return replace(workflow.options, override=override).to_json()
-
-
 def _resolve_deadline(value: datetime | Duration | None, now: int) -> int | None:
     if value is None:
         return None
     if not isinstance(value, datetime):
         return now + int(parse_duration(value, "deadline") * MICROS)
     if value.tzinfo is None:
-        raise InputError("deadline needs a time zone: use datetime.now(UTC) + ... or a duration")
+        raise InputError(Reason(ReasonCode.DEADLINE_WITHOUT_ZONE))
     try:
-        value = value.astimezone(UTC)
+        return (value.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1)
     except OverflowError:
-        raise InputError(f"deadline {value} is beyond what a clock can show; leave it out") from None
-    return (value - _EPOCH) // timedelta(microseconds=1)
+        raise InputError(Reason(ReasonCode.DEADLINE_TOO_FAR, given=str(value))) from None
 
 
 def check_name(what: str, value: Any, default: str) -> str:
-    """A name that people give: not empty, not huge, and storable anywhere."""
+    """Return a name that a caller gives; raise InputError if it is empty, too long or not storable."""
     value = default if value is None else value
     if not isinstance(value, str) or not value or len(value) > _NAME_LIMIT:
-        raise InputError(f"{what} must be a text of 1 to {_NAME_LIMIT} characters, not {value!r:.60}")
+        raise InputError(Reason(ReasonCode.LONG_TEXT_NEEDED, field=what, longest=_NAME_LIMIT, given=quote(value)))
     if "\x00" in value or (not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value)):
-        raise InputError(f"{what} contains a NUL byte or a lone surrogate: {value!r:.60}")
+        raise InputError(Reason(ReasonCode.TEXT_UNSTORABLE, field=what))
     return value
 
 
-def _check_optional_name(what: str, value: Any) -> str | None:
-    return None if value is None else check_name(what, value, "")
+def set_event_key(run: NewRun, event: tuple[str, str]) -> NewRun:
+    """Return the run with the key of an event, given as stream and id. The key covers the workflow, too."""
+    stream, event_id = event
+    key = event_key(run.tenant, check_name("stream", stream, ""), check_name("event_id", event_id, ""))
+    return replace(run, key=key, key_hash=event_hash(run.workflow, run.input))
 
 
-def _check_priority(value: Any) -> int:
-    if value is None:
-        return 0
-    if not isinstance(value, int) or isinstance(value, bool) or abs(value) > 1000:
-        raise InputError(f"priority must be a whole number from -1000 to 1000, not {value!r}")
-    return value
+def set_schedule_key(run: NewRun, name: str, at: int, keeps: int) -> NewRun:
+    """Return the run with the key of a time of a schedule. `keeps`: the time in which a repeat is possible."""
+    key = schedule_key(run.tenant, run.workflow, name, at)
+    return replace(run, key=key, key_hash=payload_hash(run.input), key_keeps=max(run.key_keeps, keeps))
 
 
-def _to_micros(what: str, value: Any) -> int | None:
-    return None if value is None else int(parse_duration(value, what) * MICROS)
+def describe_key_conflict(run: NewRun, first: str, event: tuple[str, str] | None) -> Reason:
+    """Return the reason why a start is refused whose key or event started another run, `first`."""
+    workflow, tenant = run.workflow, run.tenant
+    if event is None:
+        return Reason(ReasonCode.START_KEY_USED, run=first, workflow=workflow, tenant=tenant)
+    stream, event_id = event
+    return Reason(ReasonCode.EVENT_USED, event=event_id, stream=stream, run=first, workflow=workflow, tenant=tenant)
 
 
-def _join_names(names: Any) -> str:
-    return ", ".join(sorted(names))
+def split_field_path(field: str) -> list[str]:
+    """Return the names on the path to a field."""
+    return field.split(".")
+
+
+def get_field(data: Any, field: str) -> Any:
+    """Return the value of a field in an input; None if it is missing."""
+    for name in split_field_path(field):
+        if not isinstance(data, dict):
+            return None
+        data = data.get(name)
+    return data
+
+
+def extract_index_values(text: str, fields: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Return the pairs of field and value by which an input is found; none if the input cannot be read."""
+    if not fields:
+        return ()
+    try:
+        data = json.loads(text)
+    except ValueError:
+        return ()
+    found: list[tuple[str, str]] = []
+    for field in fields:
+        value = get_field(data, field)
+        values = value[:_MAX_VALUES] if isinstance(value, list) else [value]
+        found += [(field, format_index_value(each)) for each in values if isinstance(each, str | int | float)]
+    return tuple(dict.fromkeys(found))
+
+
+def format_index_value(value: Any) -> str:
+    """Return a value as it is stored and searched."""
+    if not isinstance(value, str | int | float):
+        raise InputError(Reason(ReasonCode.INDEX_VALUE_INVALID, given=quote(value)))
+    text = value if isinstance(value, str) else json.dumps(value)
+    if (len(text) <= _MAX_INDEX_LENGTH and text.isprintable()) or text.startswith(_ENCRYPTED_PREFIX):
+        return text
+    return "sha256:" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

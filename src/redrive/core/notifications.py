@@ -1,8 +1,8 @@
-"""What is told: the facts of a failure, as a message in the commit that records it.
+"""Notifications: the facts of a failure, and the text that users read.
 
-Facts are plain JSON. Of those with one *lane* (what happened, and its fingerprint) the first is told at once,
-the others together, once in a while. Nothing is hidden in them yet, and no text is made of them yet: whoever
-brings them to people does both.
+Facts are plain JSON in a message, in the commit that records the failure. Of the facts with the same *lane* (event
+and fingerprint), the first is sent at once and the others together, at intervals. Facts are neither redacted nor
+rendered: the notifier does both.
 """
 
 from __future__ import annotations
@@ -29,22 +29,19 @@ from redrive.reasons import Reason, ReasonCode
 from redrive.records import as_dict, field_names, replace
 from redrive.settings import letter_page_path, run_page_path
 
-# -- What is told: the facts of a failure, as a message in the commit that records it --------------------
-
-
 NOTIFICATION_TOPIC = "redrive.notices"
-"""The topic of facts that somebody is to be told of."""
+"""The topic of messages that carry facts."""
 
 USER_MESSAGE_TOPIC = "redrive.notify"
-"""The topic of what workflow code wants said; `redrive.notify.email` and so on go to one place each."""
+"""The topic of messages from workflow code. `redrive.notify.email` and so on are for one target each."""
 
 
 class NotificationFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that happened. Times are microseconds since 1970; `next_at` goes with `next`.
+    """Facts about one event. Times are microseconds since 1970; `next_at` is the time of `next`.
 
-    `error` is the text of the failure, and `why` the reason where the engine has one instead. `path` is where
-    the dashboard shows exactly this. `subject` and `text` are what workflow code wants said; `subject` is the
-    name of a circuit, too.
+    `error` is the text of the failure, and `why` the reason if the engine has one instead. `path` is the page of the
+    dashboard about the event. `subject` and `text` are the message of workflow code; `subject` is also the name of
+    a circuit.
     """
 
     event: str
@@ -69,13 +66,13 @@ class NotificationFacts(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """The facts as plain JSON; what there is nothing to say about is left out."""
+        """Return the facts as plain JSON, without empty fields."""
         found = {name: value for name in _FACT_FIELDS if (value := getattr(self, name))}
         return found | {name: found[name].to_json() for name in _REASON_FIELDS if name in found}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> NotificationFacts:
-        """What `to_json` wrote; newer code may have written more."""
+        """Return the facts that `to_json` wrote; fields that newer code added are ignored."""
         known = {name: data[name] for name in _FACT_FIELDS if name in data}
         return cls(**known | {name: Reason.from_json(known[name]) for name in _REASON_FIELDS if name in known})
 
@@ -85,25 +82,25 @@ _REASON_FIELDS = ("why", "next")
 
 
 def notification_lane(facts: NotificationFacts) -> str:
-    """Whom these facts share their turn with: the same event with the same cause."""
+    """Return the lane of the facts, which is equal for the same event with the same cause."""
     return encode_key(facts.event, facts.fingerprint or facts.run_id)
 
 
 def encode_facts(facts: NotificationFacts, rule: NotifyRule) -> str:
-    """Facts and whom to tell, as a message carries them."""
+    """Encode facts and their targets as the payload of a message."""
     targets = [target.to_json() for target in rule.targets]
     return json.dumps({"facts": facts.to_json(), "to": targets, "app": rule.app})
 
 
 def decode_facts(text: str) -> tuple[NotificationFacts, tuple[NotifyTarget, ...], bool]:
-    """The facts of a message, whom to tell, and whether the inbox is among them."""
+    """Decode the payload of a message: the facts, the targets, and True if the inbox is one of them."""
     data = json.loads(text)
     targets = tuple(NotifyTarget.from_json(each) for each in data["to"])
     return NotificationFacts.from_json(data["facts"]), targets, data["app"]
 
 
 def mask_targets(topic: str, payload: Any) -> Any:
-    """The payload of a message as people may see it: those of notifications carry URLs and secrets."""
+    """Return the payload of a message as users may see it. Those of notifications contain URLs and secrets."""
     if not isinstance(payload, dict) or not (topic == NOTIFICATION_TOPIC or topic.startswith(f"{USER_MESSAGE_TOPIC}.")):
         return payload
     shown = dict(payload)
@@ -120,47 +117,44 @@ def _mask_target(target: Any) -> Any:
 
 
 def notification_id(tenant: str, lane: str, last: int) -> str:
-    """The id of what is told when `last` is the newest of its lane: whoever tells it again names the same."""
+    """Return the id of the notification whose newest message is `last`. It is the same at every attempt to send it."""
     return f"ntf-{last}-{payload_hash(encode_key('lane', tenant, lane))[:12]}"
 
 
 def add_notifications(
     decided: Transition, cause: AttemptFailed | RunView, rule: NotifyRule | None, now: int, key: bytes
 ) -> Transition:
-    """The transition with a message for each event in it that somebody is to be told of."""
+    """Add a message to the transition for each of its events that the rule sends notifications of."""
     if rule is None:
         return decided
-    found = (
-        _step_facts(decided, cause, now, key) if isinstance(cause, AttemptFailed) else _run_facts(decided, cause, now)
-    )
-    wanted = [(name, facts) for name, facts in found if rule.wants(NotificationEvent(facts.event))]
-    if not wanted:
-        return decided
-    trace = (cause.run if isinstance(cause, AttemptFailed) else cause).options.trace
-    messages = [_build_message(name, facts, rule, trace) for name, facts in wanted]
-    return replace(decided, messages=(*decided.messages, *messages))
-
-
-def _build_message(name: str, facts: NotificationFacts, rule: NotifyRule, trace: str | None) -> MessageWrite:
-    return MessageWrite(
-        public_id=name,
-        topic=NOTIFICATION_TOPIC,
-        payload=encode_facts(facts, rule),
-        run_id=facts.run_id,
-        correlation_id=facts.correlation_id,
-        trace=trace,
-    )
+    if isinstance(cause, AttemptFailed):
+        run, found = cause.run, _step_facts(decided, cause, now, key)
+    else:
+        run, found = cause, _run_facts(decided, cause, now)
+    messages = [
+        MessageWrite(
+            public_id=message_id,
+            topic=NOTIFICATION_TOPIC,
+            payload=encode_facts(facts, rule),
+            run_id=facts.run_id,
+            correlation_id=facts.correlation_id,
+            trace=run.options.trace,
+        )
+        for message_id, facts in found
+        if rule.wants(NotificationEvent(facts.event))
+    ]
+    return replace(decided, messages=(*decided.messages, *messages)) if messages else decided
 
 
 IdentifiedFacts = Sequence[tuple[str, NotificationFacts]]
-"""Messages by their ids, which are the same whenever the same thing is decided."""
+"""Facts with the ids of their messages. An id is the same whenever the same decision is made again."""
 
 
 def _step_facts(decided: Transition, outcome: AttemptFailed, now: int, key: bytes) -> IdentifiedFacts:
-    """A step's first failure, and the end of its retries."""
+    """Return the facts of a step's first failure, and of the end of its retries."""
     entry, run, step = decided.entries[0], outcome.run, outcome.place.name
-    mark = compute_fingerprint(outcome.failure, workflow=run.workflow, step=step, key=key)
-    facts = _failure_facts(run, outcome.failure, step, now, mark)
+    fingerprint = compute_fingerprint(outcome.failure, workflow=run.workflow, step=step, key=key)
+    facts = _failure_facts(run, outcome.failure, step, now, fingerprint)
     facts = replace(facts, attempts=outcome.attempt, next=Reason(ReasonCode.NEXT_WORKFLOW))
     if entry.status is StepStatus.RETRYING:
         next_at = now + (entry.wake_in or 0)
@@ -169,12 +163,12 @@ def _step_facts(decided: Transition, outcome: AttemptFailed, now: int, key: byte
     events = [NotificationEvent.FIRST_FAILURE] if outcome.attempt == 1 else []
     if any(line.event == AuditEvent.RETRY_EXHAUSTED.value for line in decided.audit):
         events.append(NotificationEvent.RETRIES_EXHAUSTED)
-    place = f"{outcome.run.public_id}-{outcome.place.index}"
-    return [(f"ntc-{place}-{event.value}", replace(facts, event=event.value)) for event in events]
+    prefix = f"ntc-{outcome.run.public_id}-{outcome.place.index}"
+    return [(f"{prefix}-{event.value}", replace(facts, event=event.value)) for event in events]
 
 
 def _run_facts(decided: Transition, run: RunView, now: int) -> IdentifiedFacts:
-    """A run that ended with a dead letter."""
+    """Return the facts of a run that ended with a dead letter."""
     letter, change = decided.letter, decided.change
     if letter is None or change is None:
         return []
@@ -193,7 +187,7 @@ def _run_facts(decided: Transition, run: RunView, now: int) -> IdentifiedFacts:
     return [(f"ntc-{run.public_id}-{run.fence}-dead_letter", facts)]
 
 
-def _failure_facts(run: RunView, failure: Failure, step: str | None, now: int, mark: str) -> NotificationFacts:
+def _failure_facts(run: RunView, failure: Failure, step: str | None, now: int, fingerprint: str) -> NotificationFacts:
     return NotificationFacts(
         event="",
         tenant=run.tenant,
@@ -202,7 +196,7 @@ def _failure_facts(run: RunView, failure: Failure, step: str | None, now: int, m
         step=step,
         error=f"{failure.short_type}: {failure.message}" if failure.message else failure.short_type,
         category=failure.category.value,
-        fingerprint=mark,
+        fingerprint=fingerprint,
         correlation_id=run.correlation_id or run.public_id,
         trace_id=trace_id(run.options.trace) or "",
         at=now,
@@ -210,21 +204,18 @@ def _failure_facts(run: RunView, failure: Failure, step: str | None, now: int, m
     )
 
 
-# -- A notification in words: what people read of it, in a mail, in a chat or in the inbox ---------------
-
-
 _MAX_SUBJECT_LENGTH = 150
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notification:
-    """What somebody is told. Secrets in it are hidden.
+    """A notification as a mail, a chat or the inbox shows it. Secrets in it are hidden.
 
-    `event` is what happened: `first_failure`, `retries_exhausted`, `dead_letter`, `circuit_opened`, or
-    `message`. `count` says how often since the last time, `first_at` since when; the rest is about the newest
-    one. `next` says what happens next, `next_at` when; `url` leads to exactly that page where
-    `REDRIVE_BASE_URL` is set. `subject` names a circuit, or begins what workflow code wants said, and `text`
-    is the rest of that.
+    `event` is `first_failure`, `retries_exhausted`, `dead_letter`, `circuit_opened` or `message`. `count` is the
+    number of events since the last notification, and `first_at` the time of the first; all other fields are about
+    the newest one. `next` is what happens next, and `next_at` when. `url` is the page of the dashboard about the
+    event, if `REDRIVE_BASE_URL` is set. `subject` is the name of a circuit, or the subject of a message from
+    workflow code, whose body is `text`.
     """
 
     id: str
@@ -251,35 +242,34 @@ class Notification:
     text: str
 
     def to_json(self) -> dict[str, Any]:
-        """The notification as plain JSON."""
         return as_dict(self)
 
 
 TEMPLATE_FIELDS = field_names(Notification)
-"""What templates may name."""
+"""The fields that templates may name."""
 
 
 @dataclass(frozen=True, slots=True)
 class RenderedNotification:
-    """A notification as people read it."""
+    """Subject and text of a notification."""
 
     subject: str
     text: str
 
 
 NotificationRenderer = Callable[[Notification], RenderedNotification]
-"""How a notification is put into words."""
+"""Renders a notification."""
 
 
 def encode_content(facts: NotificationFacts, count: int, first_at: int) -> str:
-    """What is told, as it is stored."""
+    """Encode the content of a notification as it is stored."""
     return json.dumps({"facts": facts.to_json(), "count": count, "first_at": first_at})
 
 
 def build_notification(id: str, content: str, redactor: Redactor, base_url: str) -> Notification:
-    """What is told, from how it was stored, as people may see it."""
+    """Build a notification from its stored content, with secrets hidden."""
     data = json.loads(content)
-    facts, hidden = NotificationFacts.from_json(data["facts"]), redactor.text
+    facts, redact = NotificationFacts.from_json(data["facts"]), redactor.text
     return Notification(
         id=id,
         event=facts.event,
@@ -287,7 +277,7 @@ def build_notification(id: str, content: str, redactor: Redactor, base_url: str)
         workflow=facts.workflow,
         run_id=facts.run_id,
         step=facts.step or "",
-        error=hidden(facts.error or _reason_text(facts.why)),
+        error=redact(facts.error or _reason_text(facts.why)),
         category=facts.category,
         code=facts.code,
         fingerprint=facts.fingerprint,
@@ -301,8 +291,8 @@ def build_notification(id: str, content: str, redactor: Redactor, base_url: str)
         correlation_id=facts.correlation_id,
         trace_id=facts.trace_id,
         url=f"{base_url}{facts.path}" if base_url and facts.path else "",
-        subject=hidden(facts.subject),
-        text=hidden(facts.text),
+        subject=redact(facts.subject),
+        text=redact(facts.text),
     )
 
 
@@ -315,15 +305,16 @@ def _format_time(micros: int) -> str:
 
 
 def render_notification(notification: Notification) -> RenderedNotification:
-    """The words that are used unless somebody gave others."""
+    """Render a notification with the default texts."""
     if notification.event == NotificationEvent.MESSAGE:
         return RenderedNotification(
-            to_one_line(notification.subject), _join_paragraphs(notification.text, *_render_facts(notification))
+            to_one_line(notification.subject), _join_paragraphs(notification.text, _render_facts(notification))
         )
-    headline = _render_headline(notification)
+    headline, repeated = _render_headline(notification), ""
+    if notification.count > 1:
+        repeated = f"This happened {notification.count} times since {notification.first_at}; the newest:"
     return RenderedNotification(
-        to_one_line(f"[redrive] {headline}"),
-        _join_paragraphs(headline, *_render_repeat_note(notification), *_render_facts(notification)),
+        to_one_line(f"[redrive] {headline}"), _join_paragraphs(headline, repeated, _render_facts(notification))
     )
 
 
@@ -338,22 +329,18 @@ def _render_headline(notification: Notification) -> str:
         case NotificationEvent.CIRCUIT_OPENED:
             return f"circuit {notification.subject} is open{times}"
         case _:
-            return f"{notification.workflow} failed{at}{times}: {_count_letters(count)}"
+            letters = "a dead letter" if count == 1 else f"{count} dead letters with the same cause"
+            return f"{notification.workflow} failed{at}{times}: {letters}"
 
 
-def _count_letters(count: int) -> str:
-    return "a dead letter" if count == 1 else f"{count} dead letters of one cause"
-
-
-def _render_repeat_note(notification: Notification) -> list[str]:
-    if notification.count == 1:
-        return []
-    return [f"This happened {notification.count} times since {notification.first_at}; the newest:"]
-
-
-def _render_facts(notification: Notification) -> list[str]:
-    """The facts, one to a line; what there is nothing to say about is left out."""
+def _render_facts(notification: Notification) -> str:
+    """Render the facts, one per line, without empty ones."""
     following = f"{notification.next} ({notification.next_at})" if notification.next_at else notification.next
+    link = notification.url
+    if not link and notification.letter:
+        link = f"redrive dlq show {notification.letter}"
+    elif not link:
+        link = f"redrive runs show {notification.run_id}" if notification.run_id else "redrive circuits list"
     tried = f" (attempt {notification.attempts})" if notification.attempts > 1 else ""
     lines = {
         "Workflow": notification.workflow,
@@ -362,20 +349,13 @@ def _render_facts(notification: Notification) -> list[str]:
         "Circuit": notification.subject if notification.event == NotificationEvent.CIRCUIT_OPENED else "",
         "Error": notification.error,
         "Next": following,
-        "Link": notification.url or _lookup_command(notification),
+        "Link": link,
         "Tenant": notification.tenant,
         "Time": notification.at,
         "Correlation id": notification.correlation_id,
         "Trace id": notification.trace_id,
     }
-    return ["\n".join(f"{name}: {value}" for name, value in lines.items() if value)]
-
-
-def _lookup_command(notification: Notification) -> str:
-    """Where to look, where no address of a dashboard is known."""
-    if notification.letter:
-        return f"redrive dlq show {notification.letter}"
-    return f"redrive runs show {notification.run_id}" if notification.run_id else "redrive circuits list"
+    return "\n".join(f"{name}: {value}" for name, value in lines.items() if value)
 
 
 def _join_paragraphs(*parts: str) -> str:
@@ -383,6 +363,6 @@ def _join_paragraphs(*parts: str) -> str:
 
 
 def to_one_line(text: str) -> str:
-    """A text that can be the subject of a mail: one line, not too long."""
+    """Return a text as the subject of a mail: one line of limited length."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return line if len(line) <= _MAX_SUBJECT_LENGTH else f"{line[: _MAX_SUBJECT_LENGTH - 1]}…"

@@ -1,15 +1,15 @@
-"""Deliveries of messages: which of them may go now, and what follows when one fails.
+"""Deliveries of messages: which ones may be claimed now, and what follows a failed one. Topics and their patterns.
 
-Messages with one key go to a sink in the order of their numbers, one batch of a key at a time. So a due
-delivery may be taken if every earlier one of its key that is not over is taken with it; otherwise it *waits
-behind* that one, and is due again when that one is over. Messages without a key wait for nobody.
+Messages with the same key are delivered to a sink in the order of their numbers, one batch per key at a time. A due
+delivery may be claimed if every earlier unfinished one of its key is claimed with it. Otherwise it *waits behind*
+that one, and becomes due again when that one is finished. Messages without a key wait for no other message.
 
-Messages without a key may be somebody's from the moment of their commit: those on one topic are a *bundle*
-then, which its carrier has under a lease. Where all of a bundle arrived, that is noted once. Otherwise it is
-*unfolded*: each of its messages has a delivery like any other from there on.
+Messages without a key may belong to a relay from the moment of their commit. Those on one topic are a *bundle*,
+which the relay holds under a lease. If all messages of a bundle arrived, that is recorded once. Otherwise the bundle
+is *unfolded*: each of its messages gets a delivery like any other.
 
-A delivery that its process never noted is a *suspect*: it may have killed that process. Where user code
-delivers, suspects are tried one at a time, so that a further death is laid to the right one.
+A delivery that was claimed and never recorded is a *suspect*: it may have crashed its process. Where user code
+delivers, suspects are tried one at a time, so that the next crash is attributed to the right one.
 """
 
 from __future__ import annotations
@@ -28,51 +28,49 @@ from redrive.core.retry import compute_backoff
 from redrive.core.states import DeliveryStatus
 from redrive.errors import InputError
 from redrive.policy import RetryPolicy
-
-# -- Deliveries of messages: which of them may go now, and what follows when one fails -------------------
-
+from redrive.reasons import Reason, ReasonCode, quote
 
 DEFAULT_SINK_RETRY = RetryPolicy(max_retries=15, base_delay=2.0, factor=3.0, max_delay=3600.0)
-"""How a sink is tried again: after 2 s, 6 s, 18 s, ... and then every hour, for about nine hours."""
+"""Default retries of a sink: after 2 s, 6 s, 18 s, ... and then every hour, for about nine hours."""
 
 MAX_CLAIM_BYTES = 16 << 20
-"""Payloads of about this size are claimed at once, and at least one message."""
+"""Approximate size of the payloads of one claim, which has at least one message."""
 
 INITIAL_FENCE = 1
-"""The fence of a delivery that was somebody's from the moment of its commit."""
+"""The fence of a delivery that belongs to a relay from the moment of its commit."""
 
 _MAX_CRASHES = 3
 NO_PREDECESSOR = 0
-"""Stands where a message would wait behind one that is over by now."""
+"""Stands for the predecessor of a message whose real predecessor is finished by now."""
 
 Lane = tuple[str, str]
-"""Messages that are delivered in order: those of one tenant with one key."""
+"""Tenant and key of messages that are delivered in order."""
 
 
 class Suspects(Enum):
-    """What a claim does about deliveries that may have killed a process."""
+    """Treatment of suspects by a claim."""
 
     TAKE = auto()
-    """They are like any other: nothing of the user's runs in this process."""
+    """Claim them like any other delivery, because no user code runs in this process."""
 
     LEAVE = auto()
-    """They are for a claim that takes one of them alone."""
+    """Leave them to a claim that takes one of them alone."""
 
     TAKE_ONE = auto()
-    """One of them, and nothing else."""
+    """Claim one of them, and nothing else."""
 
 
 class SinkLease(msgspec.Struct, frozen=True, gc=False):
-    """A sink whose messages the one who commits them takes along, for as long as the lease lasts."""
+    """A sink whose messages belong to the process that commits them, until the lease ends."""
 
     sink: str
     lease: int
 
 
 class Bundle(msgspec.Struct, frozen=True, gc=False):
-    """Messages of one commit, on one topic and without a key, in the hands of the carriers to these sinks.
+    """Messages of one commit, on one topic and without a key, which a relay holds for these sinks.
 
-    `whole`: no other sink wants them.
+    `whole` means that no other sink subscribes to them.
     """
 
     id: int
@@ -81,14 +79,14 @@ class Bundle(msgspec.Struct, frozen=True, gc=False):
 
 
 class DeliveredBundle(msgspec.Struct, frozen=True, gc=False):
-    """All messages of a bundle, each of which arrived at the first try."""
+    """A bundle whose messages all arrived at the first attempt."""
 
     bundle: int
     messages: tuple[int, ...]
 
 
 class DueDelivery(msgspec.Struct, frozen=True, gc=False):
-    """A delivery whose time has come."""
+    """A delivery that is due."""
 
     message: int
     tenant: str
@@ -96,16 +94,16 @@ class DueDelivery(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def lane(self) -> Lane | None:
-        """Whom it shares an order with; None if nobody."""
+        """The lane of the message; None if it has no key."""
         return None if self.key is None else (self.tenant, self.key)
 
 
 class DeliveryResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What became of a delivery that was claimed under a fence.
+    """Result of a delivery that was claimed under a fence.
 
-    PENDING is to be tried again: after `wake_in`, or once the delivery of the message `behind` is over.
-    `attempt` counts tries; one that was not `tried` is given back as it was. Others may wait
-    behind one that is `keyed`. What is noted of a message of a `bundle` unfolds that.
+    A PENDING delivery is tried again after `wake_in`, or when the delivery of the message `behind` is finished.
+    `attempt` counts attempts; a delivery that was not `tried` is released unchanged. Other messages may wait
+    behind one that is `keyed`. A result for a message of a `bundle` unfolds the bundle.
     """
 
     message: int
@@ -122,12 +120,12 @@ class DeliveryResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def over(self) -> bool:
-        """True if nothing more is to be done about it, and nobody needs to wait behind it."""
+        """True if the delivery is finished, so that no message waits behind it."""
         return self.status in (DeliveryStatus.DELIVERED, DeliveryStatus.SKIPPED)
 
 
 def group_by_lane(due: Sequence[DueDelivery]) -> dict[Lane, list[int]]:
-    """The messages that have a key, by key, in order."""
+    """Return the messages that have a key, by lane, in order."""
     found: dict[Lane, list[int]] = {}
     for each in due:
         if each.lane is not None:
@@ -136,10 +134,10 @@ def group_by_lane(due: Sequence[DueDelivery]) -> dict[Lane, list[int]]:
 
 
 def find_first_blocked(due: Sequence[DueDelivery], first_others: Mapping[Lane, int]) -> dict[Lane, int]:
-    """For each lane in which not all that is due may go, the first message that may not.
+    """Return, for each lane with a blocked message, the first due message that is blocked.
 
-    `first_others` has, for each lane in which there is one, the first message that is not over, is not among
-    the due ones, and comes before the last of those.
+    `first_others` has, for each lane that has one, the first unfinished message that is not due and comes before
+    the last due one.
     """
     found: dict[Lane, int] = {}
     for lane, messages in group_by_lane(due).items():
@@ -152,11 +150,11 @@ def find_first_blocked(due: Sequence[DueDelivery], first_others: Mapping[Lane, i
 def find_predecessors(
     due: Sequence[DueDelivery], back: Mapping[Lane, int], ahead: Mapping[Lane, int]
 ) -> dict[int, int]:
-    """Those that may not go yet, each with the message it waits behind: the one `ahead` of its lane.
+    """Return the blocked messages, each with the message that it waits behind: the one `ahead` in its lane.
 
-    That is the one next before the first that is kept `back`, or whom that one waits for. So whatever waits
-    for a dead message waits for it alone, and what follows a batch under way waits for the batch's last.
-    Where nobody is ahead any more, it is to be looked at again.
+    That is the message before the first one that is kept `back`, or the message which that one waits behind. So all
+    messages blocked by a dead message wait behind it alone, and those after a batch in progress wait behind the last
+    message of the batch. A message with no predecessor left gets NO_PREDECESSOR and is examined again.
     """
     return {
         each.message: ahead.get(each.lane, NO_PREDECESSOR)
@@ -166,17 +164,17 @@ def find_predecessors(
 
 
 def is_poison(deaths: int) -> bool:
-    """True if a delivery is not tried again, because so many processes died of it."""
+    """Return True if a delivery is not tried again, because it crashed too many processes."""
     return deaths >= _MAX_CRASHES
 
 
 def decide_retry_delay(
     failure: Failure, policy: RetryPolicy, *, attempt: int, first_ago: float, draw: float
 ) -> float | None:
-    """How many seconds to wait before a sink is tried again after failed attempt `attempt`; None: no more.
+    """Return the seconds before the next delivery after failed attempt `attempt`; None ends the retries.
 
-    Whatever the category: a receiver that answers 404 today may be deployed tomorrow, and the message is
-    not at fault. Only `NonRetryable` and the policy's own words end it early.
+    Failures of every category are retried: a receiver that answers 404 today may be deployed tomorrow. Only
+    `NonRetryable` and the policy end the retries early.
     """
     names = {failure.category.value, failure.error_type, *failure.bases}
     if failure.retryable is False or names.intersection(policy.never_retry_on):
@@ -191,9 +189,6 @@ def decide_retry_delay(
     return delay
 
 
-# -- What messages may be called, and which of them a sink wants -----------------------------------------
-
-
 MAX_TOPIC_LENGTH = 200
 MAX_KEY_LENGTH = 500
 _WORD = r"[A-Za-z0-9_-]+"
@@ -203,27 +198,23 @@ _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 @dataclass(frozen=True, slots=True, order=True)
 class TopicPattern:
-    """Topics that are called `topic`; if `wild`, those that begin with it."""
+    """The topic `topic`, or, if `wild`, all topics that begin with it."""
 
     topic: str
     wild: bool = False
 
     @classmethod
     def read(cls, text: Any) -> TopicPattern:
-        """A pattern as people write it."""
+        """Parse a topic, a prefix such as `orders.*`, or `*`."""
         if text == "*":
             return cls("", wild=True)
         if isinstance(text, str) and text.endswith(".*") and _is_topic(text[:-2]):
             return cls(text[:-1], wild=True)
         if _is_topic(text):
             return cls(text)
-        raise InputError(
-            f"{text!r:.80} names no topics: give one such as orders.paid, all that begin alike with "
-            "orders.*, or all there are with *"
-        )
+        raise InputError(Reason(ReasonCode.TOPIC_PATTERN_INVALID, given=quote(text)))
 
     def matches(self, topic: str) -> bool:
-        """True if it wants messages on this topic."""
         return topic.startswith(self.topic) if self.wild else topic == self.topic
 
     def __str__(self) -> str:
@@ -231,35 +222,27 @@ class TopicPattern:
 
 
 def parse_patterns(given: str | Iterable[str]) -> tuple[TopicPattern, ...]:
-    """The patterns that somebody gave, one or several, each once."""
-    texts = [given] if isinstance(given, str) else given
-    if not isinstance(texts, Iterable):
-        raise InputError(f"{given!r:.80} names no topics: give a text, or a list of them")
+    """Parse one or several topic patterns, without repetitions."""
+    texts = given if isinstance(given, Iterable) and not isinstance(given, str) else [given]
     found = tuple(dict.fromkeys(TopicPattern.read(text) for text in texts))
     if not found:
-        raise InputError("no topic is named; give at least one, or * for all")
+        raise InputError(Reason(ReasonCode.TOPICS_NEEDED))
     return found
 
 
 def check_topic(topic: Any) -> str:
-    """The topic itself, if a message may have it."""
+    """Return the topic; refuse one that a message cannot have."""
     if not _is_topic(topic):
-        raise InputError(
-            f"{topic!r:.80} cannot be a topic: use words of letters, digits, _ and -, joined by dots, "
-            f"{MAX_TOPIC_LENGTH} characters at most, as in orders.paid"
-        )
+        raise InputError(Reason(ReasonCode.TOPIC_INVALID, given=quote(topic), longest=MAX_TOPIC_LENGTH))
     return str(topic)
 
 
 def check_message_key(key: Any) -> str | None:
-    """The key itself, if a message may have it. Messages with equal keys are delivered in order."""
+    """Return the key; refuse one that a message cannot have."""
     if key is None:
         return None
     if not isinstance(key, str) or not 0 < len(key) <= MAX_KEY_LENGTH or _UNSAFE.search(key):
-        raise InputError(
-            f"{key!r:.80} cannot be the key of a message: use a text of 1 to {MAX_KEY_LENGTH} characters, none "
-            "of them a control character, such as the id of what the message is about"
-        )
+        raise InputError(Reason(ReasonCode.MESSAGE_KEY_INVALID, given=quote(key), longest=MAX_KEY_LENGTH))
     return key
 
 
@@ -269,5 +252,5 @@ def _is_topic(text: Any) -> bool:
 
 @lru_cache(maxsize=1024)
 def _matches_topic(text: str) -> bool:
-    """Remembered, because a program has few topics and uses them again and again."""
+    # Cached, because a program uses few topics, each many times.
     return _TOPIC.fullmatch(text) is not None

@@ -1,7 +1,7 @@
-"""What happened: every way in which a piece of work can begin, wait or end, as a value.
+"""Outcomes: every way in which work can begin, wait or end, as a value.
 
-The worker, the reaper and a person's command all say what they saw with one of these; `decide` alone
-says what follows. Durations are microseconds, `began_ago` is how long ago the attempt began.
+Workers, the reaper and users report what happened with an outcome, and `decide` alone says what follows.
+Durations are microseconds. `began_ago` is the time since the attempt began.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from redrive.reasons import Reason
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is to know of a run when deciding about it.
+    """The facts about a run that decisions need.
 
-    `new_version` is set while a worker executes the run with other code than recorded its journal.
-    `letter` is set while the run is replayed: the letter that hears how it ends; `unwritten`: it will be
-    written with that. `handler_for` is the failed run that this one handles, or was started on behalf of.
-    `undoing`: its function has ended, and what it did is being undone.
+    `new_version`: the version of the worker's code, where another version recorded the journal.
+    `letter`: the dead letter that this run replays. `letter_unwritten`: it is written when the run ends.
+    `handler_for`: the failed run that this run handles, directly or through a parent run.
+    `undoing`: the function has ended, and the run is being rolled back.
     """
 
     id: int
@@ -47,7 +47,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EntryRef(msgspec.Struct, frozen=True, gc=False):
-    """A journal entry's identity: its index in the run, its key, its kind and its name."""
+    """The identity of a journal entry: its index in the run, its key, its kind and its name."""
 
     index: int
     key: str
@@ -56,7 +56,7 @@ class EntryRef(msgspec.Struct, frozen=True, gc=False):
 
 
 class OpenEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """An entry that had not ended when something happened to its run: executing, or waiting for its time."""
+    """An entry that had not ended when its run was interrupted: executing, or waiting for its time."""
 
     place: EntryRef
     attempt: int
@@ -64,11 +64,20 @@ class OpenEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     executing: bool = True
 
 
-class AttemptStarted(msgspec.Struct, frozen=True, kw_only=True):
-    """An attempt begins. `resumes`: the run was waiting until now."""
-
+class _RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
     run: RunView
+
+
+class _EntryOutcome(_RunOutcome, frozen=True, kw_only=True):
     place: EntryRef
+
+
+# Outcomes of one journal entry. `resumes`: the run was waiting until now.
+
+
+class AttemptStarted(_EntryOutcome, frozen=True, kw_only=True):
+    """An attempt begins. `limit`: the time after which the reaper may end it."""
+
     attempt: int
     input: str
     options: str
@@ -76,14 +85,12 @@ class AttemptStarted(msgspec.Struct, frozen=True, kw_only=True):
     resumes: bool = False
 
 
-class AttemptSucceeded(msgspec.Struct, frozen=True, kw_only=True):
-    """An attempt returned a value. `messages` are what it published on the way.
+class AttemptSucceeded(_EntryOutcome, frozen=True, kw_only=True):
+    """An attempt returned a value.
 
-    `admitted` is set for the probe of a circuit.
+    `messages`: published by the attempt. `admitted`: the circuit whose probe this call was.
     """
 
-    run: RunView
-    place: EntryRef
     attempt: int
     began_ago: int
     done: int
@@ -94,18 +101,16 @@ class AttemptSucceeded(msgspec.Struct, frozen=True, kw_only=True):
     messages: tuple[MessageWrite, ...] = ()
 
 
-class AttemptFailed(msgspec.Struct, frozen=True, kw_only=True):
-    """An attempt raised, timed out, or gave a result that cannot be kept.
+class AttemptFailed(_EntryOutcome, frozen=True, kw_only=True):
+    """An attempt raised, timed out, or returned a result that cannot be stored.
 
-    `first_ago`: since the step's first attempt. `idle`: nothing else in the run is going on, so that
-    it may wait; `hold`: how long a wait its worker would rather keep in memory. `cause` and `stage`
-    are set where the failure is not the step's own, and `why` is the engine's reason for it. `taken`: the
-    reaper saw it and takes the run from its holder, with `others` of its entries open. `last`: the run is
-    ending and does not wait for another try. `admitted`: the circuit that let the attempt through.
+    `first_ago`: time since the step's first attempt. `idle`: the run does nothing else, so it may wait.
+    `hold`: the longest wait that the worker keeps in memory. `cause`, `stage`, `why`: the engine's own verdict, where
+    the failure is not the step's. `taken`: the reaper saw the failure and takes the run from its worker, with `others`
+    of its entries open. `last`: the run is ending and makes no further attempt. `admitted`: the circuit that admitted
+    the attempt.
     """
 
-    run: RunView
-    place: EntryRef
     attempt: int
     began_ago: int
     first_ago: int
@@ -126,15 +131,13 @@ class AttemptFailed(msgspec.Struct, frozen=True, kw_only=True):
     admitted: AdmittedCall | None = None
 
 
-class StepParked(msgspec.Struct, frozen=True, kw_only=True):
-    """The circuit of a step's dependency is open, so the step is not called and waits.
+class StepParked(_EntryOutcome, frozen=True, kw_only=True):
+    """The circuit of a step is open, so the step waits without being called.
 
-    `made` counts the attempts so far. `noted`: that it waits is on record already. `idle`: nothing else
-    goes on in the run, which therefore waits as a whole.
+    `made`: the number of attempts so far. `noted`: the wait is on record already. `idle`: the run does nothing else
+    and waits as a whole.
     """
 
-    run: RunView
-    place: EntryRef
     made: int
     input: str
     options: str
@@ -144,114 +147,98 @@ class StepParked(msgspec.Struct, frozen=True, kw_only=True):
     resumes: bool = False
 
 
-class EntryCancelled(msgspec.Struct, frozen=True, kw_only=True):
-    """Workflow code cancelled an entry that was under way: a step, a sleep or a time limit."""
+class EntryCancelled(_EntryOutcome, frozen=True, kw_only=True):
+    """Workflow code cancelled an open entry: a step, a sleep or a time limit."""
 
-    run: RunView
-    place: EntryRef
     attempt: int = 1
     began_ago: int = 0
     resumes: bool = False
     admitted: AdmittedCall | None = None
 
 
-class ValueRecorded(msgspec.Struct, frozen=True, kw_only=True):
-    """A value that must be the same on resuming (`now`, `uuid`, `random`, a started run, a message)."""
+class ValueRecorded(_EntryOutcome, frozen=True, kw_only=True):
+    """A value that a resumed run must see again (`now`, `uuid`, `random`, a started run, a message)."""
 
-    run: RunView
-    place: EntryRef
     output: str
     done: int | None = None
     messages: tuple[MessageWrite, ...] = ()
 
 
-class SleepStarted(msgspec.Struct, frozen=True, kw_only=True):
-    """A sleep or time limit begins. `idle` and `hold` as in `Raised`."""
+class SleepStarted(_EntryOutcome, frozen=True, kw_only=True):
+    """A sleep or time limit begins. `idle` and `hold` as in `AttemptFailed`."""
 
-    run: RunView
-    place: EntryRef
     delay: int
     idle: bool
     hold: int
 
 
-class SleepEnded(msgspec.Struct, frozen=True, kw_only=True):
+class SleepEnded(_EntryOutcome, frozen=True, kw_only=True):
     """A sleep is over, or a time limit was reached."""
 
-    run: RunView
-    place: EntryRef
     done: int
     resumes: bool
 
 
-class RunIdle(msgspec.Struct, frozen=True, kw_only=True):
-    """Every branch of the run waits; the first wait is over in `delay`, None if nobody knows when.
+# Outcomes of the workflow function.
 
-    `parked_on`: the circuit that one of them waits for.
+
+class RunIdle(_RunOutcome, frozen=True, kw_only=True):
+    """Every branch of the run waits, at least for `delay`; None if that is unknown.
+
+    `hold`: the longest wait that the worker keeps in memory. `parked_on`: the circuit that a branch waits for.
     """
 
-    run: RunView
     delay: int | None
     hold: int
     parked_on: str | None = None
 
 
-class WorkflowReturned(msgspec.Struct, frozen=True, kw_only=True):
+class WorkflowReturned(_RunOutcome, frozen=True, kw_only=True):
     """The workflow function returned."""
 
-    run: RunView
     output: str
 
 
-class WorkflowFailed(msgspec.Struct, frozen=True, kw_only=True):
-    """A failure left the workflow function; `place` and `attempt` name the step it came from, if any.
+class WorkflowFailed(_RunOutcome, frozen=True, kw_only=True):
+    """The workflow function raised. `place` and `attempt` name the step that failed, if one did.
 
-    `rolls_back`: what the function did is to be undone first.
+    `rolls_back`: the effects of the run are undone before it ends.
     """
 
-    run: RunView
     ending: FailureReason
     place: EntryRef | None = None
     attempt: int = 1
     rolls_back: bool = False
 
 
-class StepReplayEnded(msgspec.Struct, frozen=True, kw_only=True):
-    """A replay of one step alone got to the end of what it may do: other steps would begin now."""
+class StepReplayEnded(_RunOutcome, frozen=True, kw_only=True):
+    """The replay of a single step reached the point where another step would begin."""
 
-    run: RunView
     step: str
 
 
-class RunReleased(msgspec.Struct, frozen=True, kw_only=True):
-    """The worker gives the run back unharmed, to be picked up by any worker after `delay`."""
+class CodeWait(StrEnum):
+    """The choice for a run whose code changed: wait for fitting code, or give up."""
 
-    run: RunView
-    open: tuple[OpenEntry, ...] = ()
+    FOR_CODE = "for_code"
+    NO_MORE = "no_more"
+
+
+class CodeDiverged(_RunOutcome, frozen=True, kw_only=True):
+    """The code requests other entries than the journal holds."""
+
+    difference: Reason
+    wait: CodeWait
     delay: int = 0
 
 
-class WorkerLost(msgspec.Struct, frozen=True, kw_only=True):
-    """The worker that held the run died. `deaths` counts this one if it is laid to the run."""
-
-    run: RunView
-    deaths: int
-    executing: bool
-    wake_in: int = 0
-    open: tuple[OpenEntry, ...] = ()
-
-
-class DeadlinePassed(msgspec.Struct, frozen=True, kw_only=True):
-    """The run's deadline passed."""
-
-    run: RunView
-    open: tuple[OpenEntry, ...] = ()
+# Outcomes of a rollback, or of the confirmation of reserved steps.
 
 
 class PlannedFollowUp(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Something to be done about a step: to undo, confirm or cancel it.
+    """A planned action that undoes, confirms or cancels a step.
 
-    `runs`: False if nobody knows whether the step happened, so that it is listed and nothing more.
+    `runs`: False if it is uncertain that the step happened. The action is then listed for users and not executed.
     """
 
     place: EntryRef
@@ -260,29 +247,25 @@ class PlannedFollowUp(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     runs: bool = True
 
 
-class FollowUpsPlanned(msgspec.Struct, frozen=True, kw_only=True):
-    """It is known what has to be undone, or confirmed, in which order; nothing of it has begun."""
+class FollowUpsPlanned(_RunOutcome, frozen=True, kw_only=True):
+    """The plan of a rollback or confirmation, in order. No action of it has begun."""
 
-    run: RunView
     plan: tuple[PlannedFollowUp, ...]
 
 
-class ManualActionRequested(msgspec.Struct, frozen=True, kw_only=True):
-    """A person has to do what comes next, and says when it is done; the run waits for that."""
+class ManualActionRequested(_EntryOutcome, frozen=True, kw_only=True):
+    """A user has to perform the next action and confirm it. The run waits for that."""
 
-    run: RunView
-    place: EntryRef
     instructions: str
 
 
-class RollbackEnded(msgspec.Struct, frozen=True, kw_only=True):
-    """The rollback is over: everything is undone, or nothing may be (`forward`).
+class RollbackEnded(_RunOutcome, frozen=True, kw_only=True):
+    """A rollback is over: everything is undone, or nothing may be undone (`forward`).
 
-    `ending` is why the run was rolled back, `ends_as` what it becomes. `fresh`: no letter tells of it yet.
-    `uncertain` names the steps of which nobody knows whether they happened.
+    `ending`: the failure that the run was rolled back for. `ends_as`: its final status. `fresh`: no dead letter
+    records the failure yet. `count`: the number of compensations. `uncertain`: names of steps that may have happened.
     """
 
-    run: RunView
     ending: FailureReason
     ends_as: RunStatus
     fresh: bool
@@ -291,38 +274,45 @@ class RollbackEnded(msgspec.Struct, frozen=True, kw_only=True):
     uncertain: tuple[str, ...] = ()
 
 
-class CodeWait(StrEnum):
-    """Whether changed code may yet be waited out."""
-
-    FOR_CODE = "for_code"
-    NO_MORE = "no_more"
+# Outcomes from outside the run: its worker, its deadline, a user.
 
 
-class CodeDiverged(msgspec.Struct, frozen=True, kw_only=True):
-    """The code asks for other entries than the journal holds."""
+class RunReleased(_RunOutcome, frozen=True, kw_only=True):
+    """The worker gives the run back. Any worker may claim it after `delay`."""
 
-    run: RunView
-    difference: Reason
-    wait: CodeWait
+    open: tuple[OpenEntry, ...] = ()
     delay: int = 0
 
 
-class CancelRequested(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody cancelled the run."""
+class WorkerLost(_RunOutcome, frozen=True, kw_only=True):
+    """The worker of the run died. `deaths` includes this death if the run may have caused it."""
 
-    run: RunView
+    deaths: int
+    executing: bool
+    wake_in: int = 0
+    open: tuple[OpenEntry, ...] = ()
+
+
+class DeadlinePassed(_RunOutcome, frozen=True, kw_only=True):
+    """The deadline of the run passed."""
+
+    open: tuple[OpenEntry, ...] = ()
+
+
+class CancelRequested(_RunOutcome, frozen=True, kw_only=True):
+    """A user cancelled the run."""
+
     by: str
     reason: str = ""
     open: tuple[OpenEntry, ...] = ()
 
 
-class LetterClosed(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody closed the run's letter without a replay, or nobody did anything about it in time.
+class LetterClosed(_RunOutcome, frozen=True, kw_only=True):
+    """A user closed the run's dead letter without a replay, or the letter expired.
 
-    `status` is how the letter is closed, `ended` how the run had ended.
+    `status`: the letter's new status. `ended`: the status in which the run ended.
     """
 
-    run: RunView
     letter: str
     status: LetterStatus
     ended: RunStatus
@@ -343,13 +333,13 @@ Outcome: TypeAlias = (
     | WorkflowReturned
     | WorkflowFailed
     | StepReplayEnded
+    | CodeDiverged
     | FollowUpsPlanned
     | ManualActionRequested
     | RollbackEnded
     | RunReleased
     | WorkerLost
     | DeadlinePassed
-    | CodeDiverged
     | CancelRequested
     | LetterClosed
 )

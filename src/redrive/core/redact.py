@@ -1,9 +1,9 @@
-"""Hides secrets in what is shown: payloads, messages, stacks.
+"""Redaction of secrets in everything that is shown: payloads, messages, stack traces.
 
-A field is hidden for its name (`apiKey`, `card-number`, `DB_PASSWORD`), for the name beside it
-(`{"name": "password", "value": "x"}`), or for what it contains (card numbers, tokens, keys). Nothing is
-changed in place; what was hidden reads `MASK`, and `masked_paths` finds it again, so that a masked field is
-never saved over the real one. The time taken grows linearly with the size of the value.
+A field is hidden because of its name (`apiKey`, `card-number`, `DB_PASSWORD`), because of the name beside it
+(`{"name": "password", "value": "x"}`), or because of its content (card numbers, tokens, keys). Nothing is
+changed in place. A hidden value reads `MASK`, and `find_masked_paths` finds it, so that a mask is never saved
+over the real value. The time taken grows linearly with the size of the value.
 """
 
 from __future__ import annotations
@@ -37,63 +37,22 @@ __all__ = [
     "find_masked_paths",
 ]
 
-
-# -- Hides secrets in what is shown: payloads, messages, stacks ------------------------------------------
-
-
 JSON: TypeAlias = Any
-"""What `json.loads` returns."""
+"""A value as `json.loads` returns it."""
 
 DEFAULT_NAMES = (
-    "access_key",
-    "access_token",
-    "account_number",
-    "api_key",
-    "auth_token",
-    "authorization",
-    "backup_code",
-    "bearer",
-    "card_number",
-    "client_secret",
-    "connection_string",
-    "cookie",
-    "credential",
-    "credentials",
-    "credit_card",
-    "cvc",
-    "cvv",
-    "dsn",
-    "encryption_key",
-    "iban",
-    "id_token",
-    "jwt",
-    "login_code",
-    "otp",
-    "passcode",
-    "passphrase",
-    "passwd",
-    "password",
-    "pin",
-    "private_key",
-    "pwd",
-    "recovery_code",
-    "refresh_token",
-    "secret",
-    "secret_key",
-    "session_id",
-    "sign_in_code",
-    "signing_key",
-    "social_security_number",
-    "ssn",
-    "token",
-    "totp",
-    "verification_code",
+    *("access_key", "access_token", "account_number", "api_key", "auth_token", "authorization", "backup_code"),
+    *("bearer", "card_number", "client_secret", "connection_string", "cookie", "credential", "credentials"),
+    *("credit_card", "cvc", "cvv", "dsn", "encryption_key", "iban", "id_token", "jwt", "login_code", "otp"),
+    *("passcode", "passphrase", "passwd", "password", "pin", "private_key", "pwd", "recovery_code"),
+    *("refresh_token", "secret", "secret_key", "session_id", "sign_in_code", "signing_key"),
+    *("social_security_number", "ssn", "token", "totp", "verification_code"),
 )
 DEFAULT_PATTERNS = tuple(SECRET_PATTERNS)
 _SETTING_ITEM = re.compile(r"\s*/(?P<pattern>(?:[^/\\]|\\.)+)/\s*(?:,|$)|(?P<name>(?!\s*/)[^,]*)(?:,|$)", re.DOTALL)
-_MAX_DEPTH = 200  # nested deeper than any honest payload: hidden rather than looked through
+_MAX_DEPTH = 200  # payloads nested deeper than this are hidden without being read
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\dA-Za-z_]+")
-_MAX_CACHED_NAMES, _MAX_NAME_LENGTH = 1024, 100  # how many names, and how long ones, are not looked at again
+_MAX_CACHED_NAMES, _MAX_NAME_LENGTH = 1024, 100  # results are cached for this many names of at most this length
 _MIN_JOINED_LENGTH = 6  # a name this long is also found at the end of one word: `pgpassword`
 _NAME_KEYS = frozenset({"field", "header", "key", "name", "param", "parameter", "variable"})
 _VALUE_KEYS = frozenset({"val", "value", "values"})
@@ -102,12 +61,12 @@ _MAX_KEY_LENGTH = max(map(len, _NAME_KEYS | _VALUE_KEYS))
 
 @dataclass(frozen=True, slots=True)
 class Redactor:
-    """Knows which names and contents to hide.
+    """A set of names and patterns to hide.
 
     A name matches a key that contains its words in a row, however they are joined or capitalised:
     `api_key` matches `apiKey`, `X-Api-Key` and `stripe_api_key_id`. The plural of a name hides everything but
-    numbers: `tokens` may be secrets or a count. A pattern hides what it matches, except what its group
-    `keep` matched.
+    numbers, because `tokens` may be secrets or a count. A pattern hides the text that it matches, except the
+    part in its group `keep`.
     """
 
     names: tuple[str, ...] = DEFAULT_NAMES
@@ -120,36 +79,41 @@ class Redactor:
     _key: Callable[[str], str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        words = {_name_words(name) for name in self.names}
-        joined = {"".join(one) for one in words}
-        plural = {(*one[:-1], f"{one[-1]}s"): True for one in words if one != ("pin",)}  # pins are on maps
-        object.__setattr__(self, "_words", plural | dict.fromkeys(words, False))
-        object.__setattr__(self, "_longest", max(map(len, words), default=0))
-        object.__setattr__(self, "_joined", tuple(sorted(joined)))
+        names: dict[tuple[str, ...], bool] = {}
+        for name in self.names:
+            words = _split_words(name)
+            if not words:
+                raise ConfigurationError(f"{name!r} cannot be a name to redact: it has no letter and no digit.")
+            names[words] = False
+        # `pins` are mostly places on a map.
+        plurals = {(*words[:-1], f"{words[-1]}s"): True for words in names if words != ("pin",)}
+        object.__setattr__(self, "_words", plurals | names)
+        object.__setattr__(self, "_longest", max(map(len, names), default=0))
+        object.__setattr__(self, "_joined", tuple(sorted({"".join(words) for words in names})))
         compiled = tuple((SECRET_PATTERNS.get(pattern, ""), _compile(pattern)) for pattern in self.patterns)
         object.__setattr__(self, "_compiled", compiled)
-        # A page of letters has the same few names thousands of times. Of what fields hold nothing is kept.
+        # A page of letters has the same few names thousands of times. Values of fields are never cached.
         object.__setattr__(self, "_found", lru_cache(_MAX_CACHED_NAMES)(self._find_name))
         object.__setattr__(self, "_key", lru_cache(_MAX_CACHED_NAMES)(self.text))
 
     @classmethod
     def parse(cls, spec: str) -> Redactor:
-        """The defaults and what a setting adds: comma-separated names and `/patterns/`."""
+        """Return the defaults extended by a setting: comma-separated names and `/patterns/`."""
         items = list(_parse_items(spec))
         names = tuple(text for kind, text in items if kind == "name")
         patterns = tuple(text for kind, text in items if kind == "pattern")
         return cls(names=DEFAULT_NAMES + names, patterns=DEFAULT_PATTERNS + patterns)
 
     def redact(self, value: JSON) -> JSON:
-        """A copy with every secret hidden; nothing, true and false are no secrets."""
+        """Return a copy with every secret hidden. None, true and false are never secrets."""
         return self._redact_value(value, 0)
 
     def text(self, text: str) -> str:
-        """The text with every secret in it hidden."""
+        """Return the text with every secret in it hidden."""
         lower = text.lower()
         for sign, pattern in self._compiled:
             if sign in lower:
-                text = pattern.sub(_mask_match, text)
+                text = pattern.sub(lambda found: f"{found.groupdict().get('keep') or ''}{MASK}", text)
         if ":" in lower or "=" in lower or "," in lower:
             text = hide_assignments(text, self._hides_value)
         if "--" in lower:
@@ -159,13 +123,13 @@ class Redactor:
         return hide_cards(text)
 
     def hides(self, name: str) -> bool:
-        """Return True if a field of this name is hidden; one with a plural name still shows a number."""
+        """Return True if a field of this name is hidden. With a plural name a number is still shown."""
         return self._match_name(name)[0]
 
     def hidden_parts(self, value: JSON, *, in_list: bool = False) -> frozenset[str | int]:
         """Return the keys or indexes of a value whose contents are hidden because of a name.
 
-        `in_list` says that the value is an item of a list: only there a list of two is a name and its value.
+        `in_list` means that the value is an item of a list. Only there a list of two is a name and its value.
         """
         if isinstance(value, dict):
             hidden = {key for key, inner in value.items() if self._hides_inner(key, inner)}
@@ -182,7 +146,12 @@ class Redactor:
             return frozenset()
         names = [one if isinstance(one, str) else "" for one in value[:-1]]
         options = (name[2:] if name.startswith("--") and "=" not in name else "" for name in names)
-        found = {at for at, name in enumerate(options, 1) if name and self._hides_option(name, value[at])}
+        found = {
+            at
+            for at, name in enumerate(options, 1)
+            if name and isinstance(value[at], str) and not value[at].startswith("-")
+            if self._hides_inner(name, value[at])
+        }
         if in_list and len(value) == 2 and names[0] and self._hides_inner(names[0], value[1]):
             found.add(1)
         return frozenset(found)
@@ -191,9 +160,14 @@ class Redactor:
         return self._found(name) if len(name) <= _MAX_NAME_LENGTH else self._find_name(name)
 
     def _find_name(self, name: str) -> tuple[bool, bool]:
-        """Return whether a name is hidden, and whether only as a plural."""
+        """Return True if a name is hidden, and True if that is so only because of a plural."""
         words = _split_words(name)
-        found = [self._words[run] for run in _iter_word_runs(words, self._longest) if run in self._words]
+        runs = (
+            words[start:end]
+            for start in range(len(words))
+            for end in range(start + 1, min(start + self._longest, len(words)) + 1)
+        )
+        found = [self._words[run] for run in runs if run in self._words]
         if found:
             return True, all(found)
         whole = "".join(words)
@@ -206,16 +180,13 @@ class Redactor:
         return any(len(one) >= _MIN_JOINED_LENGTH and whole.endswith(one) for one in self._joined)
 
     def _hides_value(self, name: str, text: str) -> bool:
-        """Return True if a text is hidden for its name; an empty one stands for any text."""
+        """Return True if a text is hidden because of its name; an empty text stands for any text."""
         hidden, plural = self._match_name(name)
         return hidden and not (plural and is_number(text))
 
     def _hides_inner(self, name: str, value: JSON) -> bool:
         hidden, plural = self._match_name(name)
         return hidden and not _is_never_secret(value) and not (plural and isinstance(value, int | float))
-
-    def _hides_option(self, name: str, value: JSON) -> bool:
-        return isinstance(value, str) and not value.startswith("-") and self._hides_inner(name, value)
 
     def _redact_value(self, value: JSON, depth: int, *, in_list: bool = False) -> JSON:
         if value is None or isinstance(value, bool):
@@ -251,40 +222,36 @@ class Redactor:
 
 
 def _is_never_secret(value: JSON) -> bool:
-    """Return True for a value that is never a secret, whatever its name: nothing, true, false."""
+    """Return True for a value that is never a secret, whatever its name: None, true, false, an empty text."""
     return value is None or isinstance(value, bool) or value == ""
 
 
 def is_masked(value: JSON) -> bool:
-    """True if the value is text of which something was hidden."""
+    """Return True if the value is a text with a hidden part."""
     return isinstance(value, str) and MASK in value
 
 
 def find_masked_paths(value: JSON) -> tuple[str, ...]:
-    """Where something is hidden (`customer.cards[0].number`); `$` is the value itself."""
+    """Return the paths of hidden parts, such as `customer.cards[0].number`; `$` is the value itself."""
     found: list[str] = []
     pending: list[tuple[str, JSON]] = [("", value)]
-    while pending:  # a stack of its own: what people send may be nested deeper than Python's
+    while pending:  # an explicit stack, because input may be nested deeper than Python's stack allows
         path, one = pending.pop()
         if is_masked(one):
             found.append(path or "$")
-        pending.extend(reversed(list(_children(path, one, found))))
+        children: list[tuple[str, JSON]] = []
+        if isinstance(one, dict):
+            children = [(_child_path(path, key), inner) for key, inner in one.items()]
+            found += [below for key, (below, _) in zip(one, children, strict=True) if is_masked(key)]
+        elif isinstance(one, list | tuple):
+            children = [(f"{path}[{index}]", inner) for index, inner in enumerate(one)]
+        pending.extend(reversed(children))
     return tuple(found)
 
 
-def _children(path: str, value: JSON, found: list[str]) -> Iterator[tuple[str, JSON]]:
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            below = _child_path(path, key)
-            if is_masked(key):
-                found.append(below)
-            yield below, inner
-    elif isinstance(value, list | tuple):
-        yield from ((f"{path}[{index}]", inner) for index, inner in enumerate(value))
-
-
 def _child_path(path: str, key: str) -> str:
-    if len(key) > _MAX_NAME_LENGTH:  # or a long name would be copied into the path of everything below it
+    # A long name is cut, because the path of every value below repeats it.
+    if len(key) > _MAX_NAME_LENGTH:
         key = f"{key[:_MAX_NAME_LENGTH]}…"
     if not key.isidentifier():
         return f"{path}[{key!r}]"
@@ -292,22 +259,8 @@ def _child_path(path: str, key: str) -> str:
 
 
 def _split_words(name: str) -> tuple[str, ...]:
-    """The words of a name, lower case: `X-Api-Key` and `xApiKey` give the same."""
+    """Return the lower-case words of a name; they are equal for `X-Api-Key` and `xApiKey`."""
     return tuple(word.lower() for word in _WORD.findall(name))
-
-
-def _name_words(name: str) -> tuple[str, ...]:
-    words = _split_words(name)
-    if not words:
-        raise ConfigurationError(f"{name!r} cannot be a name to redact: it has no letter and no digit.")
-    return words
-
-
-def _iter_word_runs(words: tuple[str, ...], longest: int) -> Iterator[tuple[str, ...]]:
-    """Every run of up to `longest` neighbouring words."""
-    for start in range(len(words)):
-        for end in range(start + 1, min(start + longest, len(words)) + 1):
-            yield words[start:end]
 
 
 def _make_unique(name: str, taken: dict[str, JSON], numbers: dict[str, int]) -> str:
@@ -325,16 +278,14 @@ def _compile(pattern: str) -> re.Pattern[str]:
     except re.error as error:
         raise ConfigurationError(f"/{pattern}/ is not a regular expression: {error}.") from error
     if compiled.match(""):
-        raise ConfigurationError(f"/{pattern}/ matches nothing at all; it would hide every text. Narrow it.")
+        raise ConfigurationError(
+            f"/{pattern}/ matches the empty text, so it would hide every text. Make it more specific."
+        )
     return compiled
 
 
-def _mask_match(found: re.Match[str]) -> str:
-    return f"{found.groupdict().get('keep') or ''}{MASK}"
-
-
 def _parse_items(spec: str) -> Iterator[tuple[str, str]]:
-    """The items of a setting, each a name or a pattern; a pattern may contain commas."""
+    """Yield the items of a setting, each a name or a pattern. A pattern may contain commas."""
     at = 0
     while at < len(spec):
         found = _SETTING_ITEM.match(spec, at)
@@ -350,11 +301,8 @@ def _parse_items(spec: str) -> Iterator[tuple[str, str]]:
         at = found.end()
 
 
-# -- Control characters of foreign texts, written as escapes, so that no terminal or log reader obey -----
-
-
-# C0 and C1 control characters, characters that change the direction of writing or end a line, halves of
-# characters. Tab and line feed stand apart: they are harmless where a text may have several lines.
+# C0 and C1 control characters, characters that change the direction of writing or end a line, lone surrogates.
+# Tab and line feed are separate, because they are harmless where a text may have several lines.
 _CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff"
 _CONTROLS_IN_LINES = re.compile(f"[{_CONTROLS}]")
 _CONTROLS_IN_ONE_LINE = re.compile(f"[\t\n{_CONTROLS}]")
@@ -362,9 +310,9 @@ _SHORT_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def escape_controls(text: str, *, lines: bool = False) -> str:
-    """Write every control character as Python and JSON write it; `lines` keeps tabs and line feeds."""
-    return (_CONTROLS_IN_LINES if lines else _CONTROLS_IN_ONE_LINE).sub(_escape_match, text)
+    """Write control characters as escapes, so that a terminal or log reader does not execute them.
 
-
-def _escape_match(found: re.Match[str]) -> str:
-    return _SHORT_ESCAPES.get(found[0]) or f"\\u{ord(found[0]):04x}"
+    `lines` keeps tabs and line feeds.
+    """
+    controls = _CONTROLS_IN_LINES if lines else _CONTROLS_IN_ONE_LINE
+    return controls.sub(lambda found: _SHORT_ESCAPES.get(found[0]) or f"\\u{ord(found[0]):04x}", text)

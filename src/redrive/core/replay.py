@@ -1,12 +1,12 @@
-"""What a replay does to a run, decided from its journal alone.
+"""Replay plans: the effect of a replay on a run, decided from its journal alone.
 
-    plan(subject, request) -> Plan       which entries are done again, kept, or no longer binding
+    plan_replay(target, request) -> ReplayPlan
 
-A plan says the same to a dry run and to the real thing. Entries from the failed step on are divided so:
+A dry run and the real replay use the same plan. It divides the recorded entries:
 
-    again   the failed step, and what was cancelled when it failed: superseded, begun anew if asked for
-    loose   recorded after it failed: its result stands if the function asks for it, which it need not
-    kept    everything else; the function comes by it as before
+    again   the failed step, and entries that were cancelled when it failed: superseded, executed again if requested
+    loose   recorded after the failure: their results stand, but the function need not request them
+    kept    everything else: the function requests it as before
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from redrive.reasons import Reason, ReasonCode, quote
 
 
 class ReplayMode(StrEnum):
-    """How a run is replayed."""
+    """The mode of a replay."""
 
     FROM_FAILED = "FROM_FAILED"
     STEP_ONLY = "STEP_ONLY"
@@ -51,12 +51,10 @@ _ROLLBACK_STATUSES = frozenset({RunStatus.COMPENSATING, RunStatus.COMPENSATED})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayRequest:
-    """One decision to replay, as it was sent: `input`, `patch`, `output` and `skip_steps` hold JSON values.
+    """A user's decision to replay. `input`, `patch`, `output` and `skip_steps` hold JSON values.
 
-    `undo` names the compensation that is to be skipped, or was done by hand.
-
-    Who asks, why, and under which key is not part of the decision: the same request sent by somebody else
-    is the same request.
+    `undo` names the compensation to skip, or to mark as done. The user, the reason and the key are not part of it: the
+    same decision of two users is equal.
     """
 
     mode: ReplayMode = ReplayMode.FROM_FAILED
@@ -88,22 +86,22 @@ class ReplayRequest:
 
     @property
     def edits(self) -> bool:
-        """True if the run is to go on with another input."""
+        """True if the request changes the input."""
         return self.input is not None or self.patch is not None
 
     @property
     def gives_output(self) -> bool:
-        """True if it says what the failed step, or a compensation, shall have given."""
+        """True if the request gives the result of the failed step or compensation."""
         return self.mode in _OUTPUT_MODES
 
     @property
     def has_payloads(self) -> bool:
-        """True if it says an input, or what steps shall have given."""
+        """True if the request contains an input or results of steps."""
         return self.edits or bool(self.skip_steps) or self.output is not None
 
     def to_json(self) -> dict[str, Any]:
-        """The decision as it is stored, and as equal ones are told; what was not said is left out."""
-        said = {
+        """Return the decision as it is stored and compared, without empty fields."""
+        data = {
             "mode": self.mode.value,
             "from_step": self.from_step,
             "input": self.input,
@@ -114,34 +112,34 @@ class ReplayRequest:
             "undo": self.undo,
         }
         if self.gives_output:
-            said["output"] = {"value": self.output}
-        return {name: value for name, value in said.items() if value is not None}
+            data["output"] = {"value": self.output}
+        return {name: value for name, value in data.items() if value is not None}
 
     @property
     def text(self) -> str:
-        """The decision as it is stored, as text."""
+        """The decision as JSON text, as it is stored."""
         return self._encode()[0]
 
     @property
     def digest(self) -> str:
-        """Equal for equal decisions."""
+        """A hash that is equal for equal decisions."""
         return self._encode()[1]
 
     def _encode(self) -> list[str]:
-        """Text and digest. Remembered: a set takes the same decision a hundred thousand times."""
+        """Return text and digest. Both are cached: a bulk replay uses one request for up to 100,000 letters."""
         if not self._encoded:
-            said = self.to_json()
-            # Written in pieces, so that a thread that writes a large one lets others run in between.
-            text = "".join(json.JSONEncoder().iterencode(said))
-            ordered = "".join(json.JSONEncoder(sort_keys=True).iterencode(said))
+            data = self.to_json()
+            # Encoded in pieces, so that a thread that encodes a large request does not block the others.
+            text = "".join(json.JSONEncoder().iterencode(data))
+            ordered = "".join(json.JSONEncoder(sort_keys=True).iterencode(data))
             self._encoded[:] = [text, hashlib.sha256(ordered.encode()).hexdigest()]
         return self._encoded
 
 
 class ReplayTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """The run that is to be replayed, as far as a plan needs to know it.
+    """The run to replay, as far as a plan needs it.
 
-    For a rollback: `undoes` is what would be done, in order, and `pivot` the step that makes it too late.
+    For a rollback: `undoes` are the entries that it would undo, in order, and `pivot` is the step that forbids it.
     """
 
     run_id: str
@@ -152,11 +150,16 @@ class ReplayTarget(msgspec.Struct, frozen=True, kw_only=True):
     undoes: tuple[EntryRow, ...] = ()
     pivot: str | None = None
 
+    @property
+    def next_index(self) -> int:
+        """The index of the next new entry."""
+        return max([entry.index for entry in self.journal], default=-1) + 1
+
 
 class ReplayPlan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Which entries a replay does again, keeps, or leaves to the function to ask for.
+    """The entries that a replay executes again, keeps, or leaves to the function to request.
 
-    `undo`: it is about this compensation, and the rollback goes on. `rolls_back`: it begins one.
+    `undo`: the compensation at which a stopped rollback continues. `rolls_back`: the replay starts a rollback.
     """
 
     failed: EntryRow | None
@@ -168,55 +171,60 @@ class ReplayPlan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     rolls_back: bool = False
 
 
-def plan_replay(subject: ReplayTarget, request: ReplayRequest) -> ReplayPlan:
-    """Decide what the replay does; a request that makes no sense for this run is refused with the reason."""
-    rows = read_ledger(subject.journal)
+def plan_replay(target: ReplayTarget, request: ReplayRequest) -> ReplayPlan:
+    """Return the plan of a replay. A request that does not fit the run is refused with its reason."""
+    ledger = read_ledger(target.journal)
     if request.mode is ReplayMode.ROLLBACK:
-        return _plan_rollback(subject, rows)
-    if subject.status in _ROLLBACK_STATUSES or (rows and subject.status in _REPLAYABLE_STATUSES):
-        return _plan_rollback_decision(subject, rows, request)
-    if subject.status not in _REPLAYABLE_STATUSES:
-        raise Conflict(Reason(ReasonCode.NOT_REPLAYABLE, run=subject.run_id, status=subject.status))
-    standing = tuple([entry for entry in subject.journal if not entry.superseded])
-    next_index = _next_index(subject)
+        return _plan_rollback(target, ledger)
+    if target.status in _ROLLBACK_STATUSES or (ledger and target.status in _REPLAYABLE_STATUSES):
+        return _plan_rollback_decision(target, ledger, request)
+    if target.status not in _REPLAYABLE_STATUSES:
+        raise Conflict(Reason(ReasonCode.NOT_REPLAYABLE, run=target.run_id, status=target.status))
+    standing = tuple(entry for entry in target.journal if not entry.superseded)
     _refuse_confirmed_steps(standing, request)
-    failed = _find_failed_entry(subject, standing) or _find_lost_entry(subject, standing)
-    cause = failed or _find_expired_timer(subject, standing)
-    cut_off = _find_cancelled(standing, _cancellation_cutoff(subject, standing, cause, request))
-    match request.mode:
-        case ReplayMode.FULL:
-            _refuse_full_repeat(standing, request)
-            return ReplayPlan(failed=failed, next_index=next_index, again=standing)
-        case ReplayMode.FROM_STEP:
-            again = _entries_from_step(standing, cut_off, request)
-        case ReplayMode.SKIP | ReplayMode.COMPLETE:
-            _require_failed_step(failed, request.mode)
-            again = cut_off
-        case ReplayMode.STEP_ONLY:
-            failed = _require_failed_step(failed, request.mode)
-            _refuse_second_call(failed)
-            again = (failed, *cut_off)
-        case ReplayMode.FROM_FAILED:
-            again = cut_off
-            if cause is not None and not _is_skipped(cause, request):
-                _refuse_second_call(cause)
-                again = (cause, *again)
-    _refuse_uncertain_steps(cut_off, request)
-    kept, loose = _split_kept_and_loose(standing, cause, again, edited=request.edits)
-    _refuse_overwritten_results((*kept, *loose), request)
-    return ReplayPlan(failed=failed, next_index=next_index, again=again, kept=kept, loose=loose)
+    failed = _find_failed_step(target, standing)
+    if failed is None and request.mode in (ReplayMode.SKIP, ReplayMode.COMPLETE, ReplayMode.STEP_ONLY):
+        raise InputError(Reason(ReasonCode.NO_STEP_FAILED, mode=request.mode))
+    if request.mode is ReplayMode.FULL:
+        for entry in standing:
+            if _is_at_most_once(entry) and not request.new_operation:
+                raise InputError(Reason(ReasonCode.FULL_WOULD_REPEAT, step=entry.name))
+        return ReplayPlan(failed=failed, next_index=target.next_index, again=standing)
+    cause = failed or _find_expired_timer(target, standing)
+    cancelled = again = _find_cancelled(target, standing, cause, request)
+    if request.mode is ReplayMode.FROM_STEP:
+        again = _find_entries_from_step(standing, cancelled, request)
+    elif request.mode in (ReplayMode.FROM_FAILED, ReplayMode.STEP_ONLY) and cause is not None:
+        if request.mode is ReplayMode.STEP_ONLY or not _is_skipped(cause, request):
+            if _is_at_most_once(cause):
+                raise InputError(Reason(ReasonCode.STEP_CALL_UNCERTAIN, step=cause.name, index=cause.index))
+            again = (cause, *cancelled)
+    for entry in cancelled:
+        # The step may have happened, so it is executed again only if the user names it.
+        if _is_at_most_once(entry) and entry.index != request.from_step and not _is_skipped(entry, request):
+            raise InputError(Reason(ReasonCode.STEP_UNCERTAIN, step=entry.name, index=entry.index))
+    replaced = {entry.index for entry in again}
+    kept: list[EntryRow] = []
+    loose: list[EntryRow] = []
+    for entry in standing:
+        if entry.index in replaced:
+            continue
+        if _is_skipped(entry, request) and entry.status is StepStatus.SUCCESS:
+            raise InputError(Reason(ReasonCode.STEP_SUCCEEDED, step=entry.name, index=entry.index))
+        # With another input the function may take another path from its start.
+        is_loose = request.edits or (cause is not None and _is_recorded_later(entry, cause))
+        (loose if is_loose else kept).append(entry)
+    return ReplayPlan(failed=failed, next_index=target.next_index, again=again, kept=tuple(kept), loose=tuple(loose))
 
 
-def _next_index(subject: ReplayTarget) -> int:
-    return max([entry.index for entry in subject.journal], default=-1) + 1
+def resolve_step_key(name: str) -> str:
+    """Return the key of a step that is given by its key, or by its name alone: its first call."""
+    return name if "#" in name else entry_key("", name, 0)
 
 
-# -- rollbacks --------------------------------------------------------------------------------------------
-
-
-def _plan_rollback(subject: ReplayTarget, rows: tuple[LedgerRow, ...]) -> ReplayPlan:
-    """Everything the run did is undone."""
-    run, status, stopped = subject.run_id, subject.status, find_unfinished(rows)
+def _plan_rollback(target: ReplayTarget, ledger: tuple[LedgerRow, ...]) -> ReplayPlan:
+    """Return the plan that undoes everything the run did."""
+    run, status, stopped = target.run_id, target.status, find_unfinished(ledger)
     if status in _ROLLBACK_STATUSES:
         raise Conflict(Reason(ReasonCode.ROLLED_BACK_ALREADY, run=run, status=status))
     if status not in _REPLAYABLE_STATUSES:
@@ -224,68 +232,41 @@ def _plan_rollback(subject: ReplayTarget, rows: tuple[LedgerRow, ...]) -> Replay
     if stopped is not None:
         compensation, step = stopped.entry.name, stopped.undone.name
         raise Conflict(Reason(ReasonCode.ROLLBACK_STOPPED, run=run, compensation=compensation, step=step))
-    if subject.pivot is not None:
-        raise Conflict(Reason(ReasonCode.PIVOT_PASSED, run=run, step=subject.pivot))
-    return ReplayPlan(failed=None, next_index=_next_index(subject), again=subject.undoes, rolls_back=True)
+    if target.pivot is not None:
+        raise Conflict(Reason(ReasonCode.PIVOT_PASSED, run=run, step=target.pivot))
+    return ReplayPlan(failed=None, next_index=target.next_index, again=target.undoes, rolls_back=True)
 
 
-def _plan_rollback_decision(subject: ReplayTarget, rows: tuple[LedgerRow, ...], request: ReplayRequest) -> ReplayPlan:
-    """What may be decided about a run of which something was undone, or is being undone."""
-    row = find_unfinished(rows)
+def _plan_rollback_decision(target: ReplayTarget, ledger: tuple[LedgerRow, ...], request: ReplayRequest) -> ReplayPlan:
+    """Return the plan for a run that was rolled back, in whole or in part, or is being rolled back."""
+    run, row, running = target.run_id, find_unfinished(ledger), target.status is RunStatus.COMPENSATING
     if request.mode is ReplayMode.FULL:
-        return _plan_restart(subject, row, request)
-    if subject.status is RunStatus.COMPENSATING:
-        _refuse_running_rollback(subject, row, request)
+        if row is not None or running:
+            raise Conflict(Reason(ReasonCode.NOT_UNDONE_YET, run=run))
+        if not request.new_operation:
+            raise InputError(Reason(ReasonCode.NEW_OPERATION_NEEDED, run=run))
+        standing = tuple(e for e in target.journal if not e.superseded and e.kind is not EntryKind.UNDO)
+        return ReplayPlan(failed=None, next_index=target.next_index, again=standing)
+    # While a rollback runs, the only decision is about the manual action that it waits for.
+    waits = row is not None and row.entry.status is StepStatus.RUNNING and is_manual(row.entry)
+    if running and (not waits or request.mode not in _OUTPUT_MODES):
+        raise Conflict(Reason(ReasonCode.ROLLBACK_RUNNING, run=run))
     if row is None:
-        raise Conflict(Reason(ReasonCode.RUN_UNDONE, run=subject.run_id))
+        raise Conflict(Reason(ReasonCode.RUN_UNDONE, run=run))
+    compensation, step = row.entry.name, row.undone.name
     if request.mode in (ReplayMode.STEP_ONLY, ReplayMode.FROM_STEP) or request.edits or request.skip_steps:
-        raise InputError(
-            Reason(
-                ReasonCode.ROLLBACK_NEEDS_DECISION,
-                run=subject.run_id,
-                compensation=row.entry.name,
-                step=row.undone.name,
-            )
-        )
+        raise InputError(Reason(ReasonCode.ROLLBACK_NEEDS_DECISION, run=run, compensation=compensation, step=step))
     if request.new_operation:
         raise InputError(Reason(ReasonCode.ROLLBACK_KEEPS_KEYS))
-    _refuse_other_compensation(row, request)
-    next_index = _next_index(subject)
-    again = tuple(each.entry for each in rows if not each.is_done)
-    return ReplayPlan(failed=row.entry, next_index=next_index, again=again, undo=row.entry)
-
-
-def _plan_restart(subject: ReplayTarget, row: LedgerRow | None, request: ReplayRequest) -> ReplayPlan:
-    if row is not None or subject.status is RunStatus.COMPENSATING:
-        raise Conflict(Reason(ReasonCode.NOT_UNDONE_YET, run=subject.run_id))
-    if not request.new_operation:
-        raise InputError(Reason(ReasonCode.NEW_OPERATION_NEEDED, run=subject.run_id))
-    standing = tuple(e for e in subject.journal if not e.superseded and e.kind is not EntryKind.UNDO)
-    return ReplayPlan(failed=None, next_index=_next_index(subject), again=standing)
-
-
-def _refuse_running_rollback(subject: ReplayTarget, row: LedgerRow | None, request: ReplayRequest) -> None:
-    """While a run is rolled back, all that a person can do is what it waits for."""
-    waits = row is not None and row.entry.status is StepStatus.RUNNING and is_manual(row.entry)
-    if not waits or request.mode not in _OUTPUT_MODES:
-        raise Conflict(Reason(ReasonCode.ROLLBACK_RUNNING, run=subject.run_id))
-
-
-def _refuse_other_compensation(row: LedgerRow, request: ReplayRequest) -> None:
-    names = (row.undone.name, row.undone.key, row.entry.name, row.entry.key)
-    if request.undo is not None and request.undo not in names:
-        raise InputError(
-            Reason(
-                ReasonCode.OTHER_COMPENSATION_NEXT,
-                compensation=row.entry.name,
-                step=row.undone.name,
-                given=quote(request.undo),
-            )
-        )
+    if request.undo is not None and request.undo not in (step, row.undone.key, compensation, row.entry.key):
+        given = quote(request.undo)
+        raise InputError(Reason(ReasonCode.OTHER_COMPENSATION_NEXT, compensation=compensation, step=step, given=given))
+    again = tuple(each.entry for each in ledger if not each.is_done)
+    return ReplayPlan(failed=row.entry, next_index=target.next_index, again=again, undo=row.entry)
 
 
 def _refuse_confirmed_steps(standing: tuple[EntryRow, ...], request: ReplayRequest) -> None:
-    """What was confirmed is not done again."""
+    """Refuse a request that would execute confirmed steps again."""
     harmless = request.mode in (ReplayMode.FROM_FAILED, ReplayMode.SKIP, ReplayMode.COMPLETE) and not request.edits
     if harmless or (request.mode is ReplayMode.FULL and request.new_operation):
         return
@@ -294,137 +275,71 @@ def _refuse_confirmed_steps(standing: tuple[EntryRow, ...], request: ReplayReque
         raise InputError(Reason(ReasonCode.STEP_CONFIRMED, confirmation=confirmed[0].name))
 
 
-# -- the function -----------------------------------------------------------------------------------------
-
-
-def _find_failed_entry(subject: ReplayTarget, standing: Iterable[EntryRow]) -> EntryRow | None:
-    """The step whose failure ended the run, if a step's did."""
-    index = None if subject.ending is None else subject.ending.step_index
-    for entry in standing:
-        if entry.index == index and entry.status in (StepStatus.DLQ, StepStatus.FAILED):
-            return entry
-    return None
-
-
-def _find_lost_entry(subject: ReplayTarget, standing: Iterable[EntryRow]) -> EntryRow | None:
-    """The step that was under way when the machine under it failed for good.
-
-    One that runs at most once comes first: nothing else tells whether it happened. Of several others nobody
-    knows which one it was, so that it is none of them.
-    """
-    if subject.ending is None or subject.ending.code is not LetterCode.INFRASTRUCTURE_FAILURE:
+def _find_failed_step(target: ReplayTarget, standing: Iterable[EntryRow]) -> EntryRow | None:
+    """Return the step that ended the run: by its failure, or because it was executing when the workers died."""
+    if target.ending is None:
         return None
-    left = [entry for entry in standing if _is_interrupted_step(entry)]
-    once = [entry for entry in left if _is_at_most_once(entry)]
-    return once[0] if once else left[0] if len(left) == 1 else None
+    for entry in standing:
+        if entry.index == target.ending.step_index and entry.status in (StepStatus.DLQ, StepStatus.FAILED):
+            return entry
+    if target.ending.code is not LetterCode.INFRASTRUCTURE_FAILURE:
+        return None
+    lost = [entry for entry in standing if entry.kind is EntryKind.STEP and entry.status is StepStatus.RUNNING]
+    # A step that runs at most once takes precedence: only a user can find out whether it happened.
+    once = [entry for entry in lost if _is_at_most_once(entry)]
+    # Any of several other steps may have killed the workers, so none of them counts as failed.
+    return once[0] if once else lost[0] if len(lost) == 1 else None
 
 
-def _is_interrupted_step(entry: EntryRow) -> bool:
-    return entry.kind is EntryKind.STEP and entry.status is StepStatus.RUNNING
-
-
-def _find_expired_timer(subject: ReplayTarget, standing: tuple[EntryRow, ...]) -> EntryRow | None:
-    """The time limit (`redrive.timeout`) that ended the run: the last thing on record before it did."""
-    ending = subject.ending
+def _find_expired_timer(target: ReplayTarget, standing: tuple[EntryRow, ...]) -> EntryRow | None:
+    """Return the time limit (`redrive.timeout`) that ended the run: its last completed entry."""
+    ending = target.ending
     if ending is None or ending.failure.category is not Category.TIMEOUT or ending.stage is not Stage.EXEC:
         return None
     last = max(standing, key=lambda entry: -1 if entry.done is None else entry.done, default=None)
     return last if last is not None and last.kind is EntryKind.TIMER and last.done is not None else None
 
 
-def resolve_step_key(name: str) -> str:
-    """The key of a step that somebody named by its key, or by its name alone: its first call."""
-    return name if "#" in name else entry_key("", name, 0)
+def _find_cancelled(
+    target: ReplayTarget, standing: tuple[EntryRow, ...], cause: EntryRow | None, request: ReplayRequest
+) -> tuple[EntryRow, ...]:
+    """Return the cancelled entries that the function may request again: those since the paths may differ.
 
-
-def _split_kept_and_loose(
-    standing: tuple[EntryRow, ...], failed: EntryRow | None, again: tuple[EntryRow, ...], *, edited: bool
-) -> tuple[tuple[EntryRow, ...], tuple[EntryRow, ...]]:
-    """What is left of the record, kept and loose: with another input the function may go other ways."""
-    gone = {entry.index for entry in again}
-    kept: list[EntryRow] = []
-    loose: list[EntryRow] = []
-    for entry in standing:
-        if entry.index not in gone:
-            is_loose = edited or (failed is not None and _is_recorded_later(entry, failed))
-            (loose if is_loose else kept).append(entry)
-    return tuple(kept), tuple(loose)
-
-
-def _is_recorded_later(entry: EntryRow, failed: EntryRow) -> bool:
-    """True if the function may have recorded this because the step failed, or the step itself."""
-    if entry.done is None or failed.done is None:  # notes have no completion number
-        return entry.index > failed.index
-    return entry.done >= failed.done
-
-
-def _find_cancelled(standing: tuple[EntryRow, ...], since: int) -> tuple[EntryRow, ...]:
-    """What was cancelled from then on; what the function's own code cancelled before stays so."""
+    A function that requests an entry which is recorded as cancelled would wait for it without end. Entries that
+    the function itself cancelled before stay cancelled.
+    """
+    since = cause.ended_at if cause is not None and cause.ended_at is not None else target.ended_at
+    if request.edits:
+        since = 0
+    elif request.from_step is not None:
+        since = min([since, *(entry.first_at for entry in standing if entry.index == request.from_step)])
     cancelled = [entry for entry in standing if entry.status is StepStatus.CANCELLED]
     return tuple([entry for entry in cancelled if entry.ended_at is not None and entry.ended_at >= since])
 
 
-def _cancellation_cutoff(
-    subject: ReplayTarget, standing: tuple[EntryRow, ...], cause: EntryRow | None, request: ReplayRequest
-) -> int:
-    """From when on a cancelled entry may be asked for: since the failure, or since the way may part.
-
-    Nobody would ever answer a function that asks for an entry which is recorded as given up.
-    """
-    if request.edits:
-        return 0
-    ended_at = cause.ended_at if cause is not None and cause.ended_at is not None else subject.ended_at
-    if request.from_step is None:
-        return ended_at
-    return min([ended_at, *(entry.first_at for entry in standing if entry.index == request.from_step)])
-
-
-def _entries_from_step(
-    standing: tuple[EntryRow, ...], cut_off: tuple[EntryRow, ...], request: ReplayRequest
+def _find_entries_from_step(
+    standing: tuple[EntryRow, ...], cancelled: tuple[EntryRow, ...], request: ReplayRequest
 ) -> tuple[EntryRow, ...]:
     index = request.from_step
-    if index not in {entry.index for entry in standing}:
+    if index is None or index not in {entry.index for entry in standing}:
         known = ", ".join(f"{e.index} {e.name}" for e in standing if e.kind is EntryKind.STEP) or "none"
         raise InputError(Reason(ReasonCode.FROM_STEP_UNKNOWN, index=index, steps=known))
-    again = tuple(entry for entry in standing if entry.index >= index or entry in cut_off)
+    again = tuple(entry for entry in standing if entry.index >= index or entry in cancelled)
     for entry in again:
         if entry.index > index and _is_at_most_once(entry) and not _is_skipped(entry, request):
             raise InputError(Reason(ReasonCode.STEP_WOULD_REPEAT, step=entry.name, index=entry.index))
     return again
 
 
-def _refuse_uncertain_steps(cut_off: tuple[EntryRow, ...], request: ReplayRequest) -> None:
-    """What runs at most once and was cut short with the run is not called again unless named."""
-    for entry in cut_off:
-        if _is_at_most_once(entry) and entry.index != request.from_step and not _is_skipped(entry, request):
-            raise InputError(Reason(ReasonCode.STEP_UNCERTAIN, step=entry.name, index=entry.index))
-
-
-def _refuse_full_repeat(standing: tuple[EntryRow, ...], request: ReplayRequest) -> None:
-    for entry in standing:
-        if _is_at_most_once(entry) and not request.new_operation:
-            raise InputError(Reason(ReasonCode.FULL_WOULD_REPEAT, step=entry.name))
-
-
-def _refuse_overwritten_results(staying: tuple[EntryRow, ...], request: ReplayRequest) -> None:
-    for entry in staying if request.skip_steps else ():
-        if _is_skipped(entry, request) and entry.status is StepStatus.SUCCESS:
-            raise InputError(Reason(ReasonCode.STEP_SUCCEEDED, step=entry.name, index=entry.index))
-
-
-def _require_failed_step(failed: EntryRow | None, mode: ReplayMode) -> EntryRow:
-    if failed is None:
-        raise InputError(Reason(ReasonCode.NO_STEP_FAILED, mode=mode))
-    return failed
-
-
-def _refuse_second_call(failed: EntryRow) -> None:
-    if _is_at_most_once(failed):
-        raise InputError(Reason(ReasonCode.STEP_CALL_UNCERTAIN, step=failed.name, index=failed.index))
+def _is_recorded_later(entry: EntryRow, failed: EntryRow) -> bool:
+    """Return True for the failed step, and for entries that may exist only because it failed."""
+    if entry.done is None or failed.done is None:  # notes have no completion number
+        return entry.index > failed.index
+    return entry.done >= failed.done
 
 
 def _is_at_most_once(entry: EntryRow) -> bool:
-    """True if the step runs at most once and was called. One that waited for its circuit was not."""
+    """Return True if the step runs at most once and was called. A step that waited for its circuit was not."""
     if entry.options is None or not entry.attempt or not StepOptions.from_json(entry.options).at_most_once:
         return False
     return entry.failure is None or FailureReason.from_json(entry.failure).failure.error_type != CIRCUIT_OPEN_ERROR_TYPE

@@ -1,11 +1,11 @@
-"""Who may do what: one table of roles and permissions, and the rules about handing them on.
+"""Roles and permissions, and the rules for granting them.
 
-    OWNER    everything, of all tenants          alias SUPER_ADMIN
-    ADMIN    everything of one tenant            alias ORG_ADMIN
-    STAFF    starts and cancels runs, comments, assigns; decides nothing about dead letters
-    VIEWER   looks
+    OWNER    everything, in all tenants          alias SUPER_ADMIN
+    ADMIN    everything in one tenant            alias ORG_ADMIN
+    STAFF    starts and cancels runs, comments, assigns; makes no decisions about dead letters
+    VIEWER   reads
 
-Seeing hidden payloads is no matter of rank: it is given to a person or a token by itself.
+The right to see payloads does not depend on the role: it is granted to a user or a token separately.
 """
 
 from __future__ import annotations
@@ -16,23 +16,24 @@ from enum import StrEnum
 import msgspec
 
 from redrive.errors import InputError, NotAllowed
+from redrive.reasons import Reason, ReasonCode, quote
 
 ALL_TENANTS = "*"
-"""What an owner says to mean every tenant at once; no tenant may be called so."""
+"""The name that stands for all tenants at once. A tenant cannot have it."""
 
 DEFAULT_TENANT = "default"
-"""Whose everything is where nobody names a tenant, and where the first owner is."""
+"""The tenant that is used if none is named. The first owner belongs to it."""
 
 
 def check_tenant_name(name: str) -> str:
-    """The name, if it can be that of a tenant."""
+    """Return the name; refuse the one that stands for all tenants."""
     if name == ALL_TENANTS:
-        raise InputError(f"no tenant can be called {ALL_TENANTS!r}, which means all of them")
+        raise InputError(Reason(ReasonCode.TENANT_NAME_RESERVED, name=ALL_TENANTS))
     return name
 
 
 class Role(StrEnum):
-    """What somebody is to a tenant."""
+    """The role of a user or a token in a tenant."""
 
     OWNER = "OWNER"
     ADMIN = "ADMIN"
@@ -41,11 +42,11 @@ class Role(StrEnum):
 
 
 ROLE_ALIASES = {"SUPER_ADMIN": Role.OWNER, "ORG_ADMIN": Role.ADMIN}
-"""Other names that roles go by."""
+"""Other names of roles."""
 
 
 class Permission(StrEnum):
-    """One kind of thing that can be done."""
+    """A permission that a role gives, or that is granted separately."""
 
     LOOK = "look"
     START = "start"
@@ -60,43 +61,40 @@ class Permission(StrEnum):
     SEE_PAYLOADS = "see payloads"
 
 
-_Permission = Permission
-_VIEWER_PERMISSIONS = frozenset({_Permission.LOOK})
-_STAFF_PERMISSIONS = _VIEWER_PERMISSIONS | {_Permission.START, _Permission.CANCEL, _Permission.NOTE}
-_ADMIN_PERMISSIONS = _STAFF_PERMISSIONS | {_Permission.DECIDE, _Permission.SET_POLICIES, _Permission.MANAGE_PEOPLE}
+_VIEWER_PERMISSIONS = frozenset({Permission.LOOK})
+_STAFF_PERMISSIONS = _VIEWER_PERMISSIONS | {Permission.START, Permission.CANCEL, Permission.NOTE}
+_ADMIN_PERMISSIONS = _STAFF_PERMISSIONS | {Permission.DECIDE, Permission.SET_POLICIES, Permission.MANAGE_PEOPLE}
 
 ROLE_PERMISSIONS: dict[Role, frozenset[Permission]] = {
     Role.VIEWER: _VIEWER_PERMISSIONS,
     Role.STAFF: _STAFF_PERMISSIONS,
     Role.ADMIN: _ADMIN_PERMISSIONS,
-    Role.OWNER: _ADMIN_PERMISSIONS | {_Permission.PAUSE, _Permission.MANAGE_SINKS, _Permission.MANAGE_TENANTS},
+    Role.OWNER: _ADMIN_PERMISSIONS | {Permission.PAUSE, Permission.MANAGE_SINKS, Permission.MANAGE_TENANTS},
 }
-"""The table. Workflows and sinks are of all tenants, so they belong to those who answer for all."""
+"""The permissions of each role. Workflows and sinks are shared by all tenants, so only an OWNER manages them."""
 
 _ROLES_BY_RANK = (Role.VIEWER, Role.STAFF, Role.ADMIN, Role.OWNER)
 
 
 def ranks_at_least(role: Role, least: Role) -> bool:
-    """Return True if `role` ranks as high as `least`, or higher."""
+    """Return True if `role` ranks as high as `least` or higher."""
     return _ROLES_BY_RANK.index(role) >= _ROLES_BY_RANK.index(least)
 
 
 def parse_role(name: str) -> Role:
-    """The role that a name or an alias stands for."""
-    wanted = name.upper().replace("-", "_") if isinstance(name, str) else ""
-    for role in Role:
-        if wanted == role:
-            return role
-    if wanted in ROLE_ALIASES:
-        return ROLE_ALIASES[wanted]
-    raise InputError(f"there is no role {name!r:.60}; there are {', '.join(Role)}")
+    """Return the role with this name or alias, in any case."""
+    known = {role.value: role for role in Role} | ROLE_ALIASES
+    role = known.get(name.upper().replace("-", "_")) if isinstance(name, str) else None
+    if role is None:
+        raise InputError(Reason(ReasonCode.ROLE_UNKNOWN, given=quote(name), known=tuple(Role)))
+    return role
 
 
 class Principal(msgspec.Struct, frozen=True, kw_only=True):
-    """Whoever sends a request: who it is, for which tenant, and what that allows.
+    """The caller of a request: its name, its tenant and its rights.
 
-    `workflows` limits a token to runs and letters of these; None means all. `token` is the id of a token, and
-    `user` the id of a user who signed in; the other one is empty.
+    `workflows` limits a token to the runs and letters of these workflows; None means all. `token` is the id of a
+    token, `user` the id of a user who signed in; the other one is empty.
     """
 
     who: str
@@ -109,33 +107,31 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """What tells this credential from all others."""
+        """A text that identifies this credential."""
         return f"{self.tenant}\0{self.who}\0{self.token}{self.user}"
 
     def may(self, permission: Permission) -> bool:
-        """True if this is allowed."""
         if permission is Permission.SEE_PAYLOADS:
             return self.payloads
         return permission in ROLE_PERMISSIONS[self.role]
 
     def need(self, permission: Permission) -> None:
-        """Refuse what is not allowed, and say what is missing."""
+        """Raise NotAllowed, with what is missing, if the caller lacks a permission."""
         if self.may(permission):
             return
         if permission is Permission.SEE_PAYLOADS:
-            raise NotAllowed("hidden payloads are shown to those only who were given the permission for it")
+            raise NotAllowed(Reason(ReasonCode.PAYLOAD_PERMISSION_NEEDED))
         least = next(role for role in _ROLES_BY_RANK if permission in ROLE_PERMISSIONS[role])
-        raise NotAllowed(
-            f"this needs the role {least} or higher ({permission}); yours is {self.role}", role=least.value
-        )
+        reason = Reason(ReasonCode.ROLE_NEEDED, role=least.value, own=self.role.value, permission=permission.value)
+        raise NotAllowed(reason, role=least.value)
 
     def enter(self, tenant: str | None) -> str:
-        """The tenant to work for: one's own, or the one that an owner names."""
+        """Return the tenant to work in: the caller's own, or any that an OWNER names."""
         if tenant is None or tenant == self.tenant:
             return self.tenant
         if self.role is Role.OWNER:
             return tenant
-        raise NotAllowed("another tenant can be named by an OWNER only; leave `tenant` out")
+        raise NotAllowed(Reason(ReasonCode.OTHER_TENANT_FORBIDDEN, tenant=self.tenant))
 
     def require_grant(self, tenant: str, role: Role, *, payloads: bool, workflows: Iterable[str] | None = None) -> None:
         """Refuse to give more rights in a tenant than this principal has there.
@@ -144,10 +140,10 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
         principal has rights in its own tenant only.
         """
         if tenant != self.tenant and self.role is not Role.OWNER:
-            raise NotAllowed(f"this {self.role} has no rights in tenant {tenant!r} to give: ask an OWNER")
+            raise NotAllowed(Reason(ReasonCode.OTHER_TENANT_FORBIDDEN, tenant=self.tenant))
         if not ranks_at_least(self.role, role):
-            raise NotAllowed(f"this needs the role {role}, and yours is {self.role}: ask a user who has it")
+            raise NotAllowed(Reason(ReasonCode.ROLE_NEEDED, role=role.value, own=self.role.value, permission=None))
         if payloads and not self.payloads:
-            raise NotAllowed("this needs the right to see payloads, which you lack: ask a user who has it")
+            raise NotAllowed(Reason(ReasonCode.PAYLOAD_PERMISSION_NEEDED))
         if self.workflows is not None and (workflows is None or not self.workflows.issuperset(workflows)):
-            raise NotAllowed(f"this token is for {', '.join(sorted(self.workflows))} and cannot give more")
+            raise NotAllowed(Reason(ReasonCode.TOKEN_LIMITED, workflows=tuple(sorted(self.workflows))))

@@ -1,4 +1,8 @@
-"""What a run and a step carry with them, so that a process without the user's code can decide."""
+"""Snapshots of the options of runs and steps, so that a process without the user's code can decide.
+
+A run that belongs to a trace carries its `traceparent` (W3C Trace Context: `00-<trace id>-<span id>-<flags>`) at the
+start of its options, where it can be cut off without parsing them.
+"""
 
 from __future__ import annotations
 
@@ -15,47 +19,40 @@ from redrive.duration import MICROS
 from redrive.policy import Circuit, RetryPolicy
 from redrive.records import as_dict, replace
 
-# -- The trace that a run belongs to, as W3C Trace Context writes it: `00-<trace id>-<span id>-<flag -----
-
+DEFAULT_RETRY = RetryPolicy()
 
 _TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 _TRACE_PREFIX = '{"trace":"'
 _TRACE_END = len(_TRACE_PREFIX) + 55
+_SPARSE_FIELDS = ("undo", "confirm", "cancel", "pivot", "action")
 
 
 def check_traceparent(traceparent: str | None) -> str | None:
-    """A traceparent of the known form; None for anything else, which is to be ignored."""
+    """Return a valid traceparent unchanged, and None for any other text, which is ignored."""
     return traceparent if traceparent is not None and _TRACEPARENT.fullmatch(traceparent) else None
 
 
 def add_trace(options: str, traceparent: str | None) -> str:
-    """The options of a run that belongs to a trace."""
+    """Return the encoded options of a run that belongs to a trace."""
     return options if traceparent is None else f'{_TRACE_PREFIX}{traceparent}",{split_trace(options)[1][1:]}'
 
 
 def split_trace(options: str) -> tuple[str | None, str]:
-    """The trace, and the options that do not speak of it."""
+    """Return the traceparent in encoded options, and the options without it."""
     if not options.startswith(_TRACE_PREFIX):
         return None, options
     return options[len(_TRACE_PREFIX) : _TRACE_END], "{" + options[_TRACE_END + 2 :]
 
 
 def trace_id(traceparent: str | None) -> str | None:
-    """The id that all spans of the trace share."""
+    """Return the id that all spans of the trace share."""
     return None if traceparent is None else traceparent[3:35]
 
 
-# -- What a run and a step carry with them, so that a process without the user's code can decide ---------
-
-
-DEFAULT_RETRY = RetryPolicy()
-_SPARSE_FIELDS = ("undo", "confirm", "cancel", "pivot", "action")
-
-
 class FailureHandler(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A workflow that is told of failures, with what it takes to start it where its code is not.
+    """A workflow that handles failures, with all that a process without its code needs to start it.
 
-    `parameter` is what its one argument is called, `options` its own snapshot, `timeout` microseconds.
+    `parameter`: the name of its argument. `options`: its own snapshot. `timeout`: in microseconds.
     """
 
     workflow: str
@@ -65,7 +62,7 @@ class FailureHandler(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class OnFailure(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a failure of the run starts. `limit`: how large an event may be; `base_url`: where it links to."""
+    """The handlers of a run's failure. `limit`: the maximum size of an event. `base_url`: the start of its link."""
 
     handlers: tuple[FailureHandler, ...]
     limit: int
@@ -80,7 +77,11 @@ class OnFailure(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """A run's snapshot: its own retry override, and its workflow's options when it started."""
+    """A run's snapshot: its own retry override, and the options of its workflow when it started.
+
+    `letter_keeps`: microseconds for which its dead letter is kept. `rollback`: a failed run is rolled back.
+    `reserves`: its code has steps that are confirmed or cancelled at the end.
+    """
 
     override: RetryPolicy | None = None
     retry: RetryPolicy | None = None
@@ -96,56 +97,50 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def undoes(self) -> bool:
-        """True if something may have to be undone when the run does not succeed.
-
-        `reserves`: its code has steps that are confirmed or cancelled in the end.
-        """
+        """True if effects may have to be undone when the run does not succeed."""
         return self.rollback or self.reserves
 
     def to_json(self) -> str:
-        text = json.dumps(
-            {
-                "override": self.override and self.override.to_json(),
-                "retry": self.retry and self.retry.to_json(),
-                "dead_letter": self.dead_letter,
-                "max_crashes": self.max_crashes,
-                "letter_keeps": self.letter_keeps,
-                **({"index": self.index} if self.index else {}),
-                **({"on_failure": self.on_failure.to_json()} if self.on_failure else {}),
-                **{name: True for name in ("rollback", "reserves") if getattr(self, name)},
-                **({"notify": self.notify.to_json()} if self.notify else {}),
-            },
-            separators=(",", ":"),
-        )
-        return add_trace(text, self.trace)
+        data: dict[str, Any] = {
+            "override": self.override and self.override.to_json(),
+            "retry": self.retry and self.retry.to_json(),
+            "dead_letter": self.dead_letter,
+            "max_crashes": self.max_crashes,
+            "letter_keeps": self.letter_keeps,
+        }
+        optional = {
+            "index": self.index,
+            "on_failure": self.on_failure and self.on_failure.to_json(),
+            "rollback": self.rollback,
+            "reserves": self.reserves,
+            "notify": self.notify and self.notify.to_json(),
+        }
+        data |= {name: value for name, value in optional.items() if value}
+        return add_trace(json.dumps(data, separators=(",", ":")), self.trace)
 
     @classmethod
     def from_json(cls, text: str) -> RunOptions:
         data = json.loads(text)
-        return cls(
-            override=_read_policy(data["override"]),
-            retry=_read_policy(data["retry"]),
-            dead_letter=data["dead_letter"],
-            max_crashes=data["max_crashes"],
-            letter_keeps=data["letter_keeps"],
-            index=tuple(data.get("index", ())),
-            on_failure=_read_on_failure(data.get("on_failure")),
-            rollback=data.get("rollback", False),
-            reserves=data.get("reserves", False),
-            notify=NotifyRule.from_json(data["notify"]) if "notify" in data else None,
-            trace=data.get("trace"),
-        )
+        # A newer version of this code may have stored more fields.
+        known = {name: data[name] for name in cls.__struct_fields__ if name in data}
+        known |= {"override": _read_policy(data["override"]), "retry": _read_policy(data["retry"])}
+        known["index"] = tuple(data.get("index", ()))
+        if "on_failure" in data:
+            known["on_failure"] = OnFailure.from_json(data["on_failure"])
+        if "notify" in data:
+            known["notify"] = NotifyRule.from_json(data["notify"])
+        return cls(**known)
 
-    def traced(self, trace: str | None) -> RunOptions:
-        """The same for a run that belongs to a trace."""
+    def with_trace(self, trace: str | None) -> RunOptions:
+        """Return the options of a run that belongs to a trace."""
         return self if trace is None else replace(self, trace=trace)
 
 
 class StepOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """A step's snapshot, written with its begin mark. Times are seconds.
+    """A step's snapshot, recorded when an attempt starts. Times are seconds.
 
-    `generation` and `probe` tell how its circuit let this attempt through.
-    `undo`, `confirm` and `cancel` name the steps that do so; `action` is the kind of a declared one.
+    `generation`, `probe`: the way in which its circuit admitted this attempt. `undo`, `confirm`, `cancel`: names of the
+    steps that do so. `action`: the kind of a declared action.
     """
 
     retry: RetryPolicy | None = None
@@ -164,44 +159,32 @@ class StepOptions(msgspec.Struct, frozen=True, kw_only=True):
     action: str | None = None
 
     def to_json(self) -> str:
-        return json.dumps(
-            {
-                "retry": self.retry and self.retry.to_json(),
-                "timeout": self.timeout,
-                "heartbeat_timeout": self.heartbeat_timeout,
-                "at_most_once": self.at_most_once,
-                "transactional": self.transactional,
-                "effect": self.effect,
-                **self._circuit_json(),
-                **{name: value for name in _SPARSE_FIELDS if (value := getattr(self, name))},
-            },
-            separators=(",", ":"),
-        )
+        data: dict[str, Any] = {
+            "retry": self.retry and self.retry.to_json(),
+            "timeout": self.timeout,
+            "heartbeat_timeout": self.heartbeat_timeout,
+            "at_most_once": self.at_most_once,
+            "transactional": self.transactional,
+            "effect": self.effect,
+        }
+        if self.circuit is not None:
+            data["circuit"] = self.circuit.to_json()
+            if self.generation:
+                data |= {"generation": self.generation, "probe": self.probe}
+        data |= {name: value for name in _SPARSE_FIELDS if (value := getattr(self, name))}
+        return json.dumps(data, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> StepOptions:
         data = json.loads(text)
-        return cls(
-            retry=_read_policy(data["retry"]),
-            timeout=data["timeout"],
-            heartbeat_timeout=data["heartbeat_timeout"],
-            at_most_once=data["at_most_once"],
-            transactional=data["transactional"],
-            effect=data["effect"],
-            circuit=Circuit.from_stored(data["circuit"]) if "circuit" in data else None,
-            generation=data.get("generation", 0),
-            probe=data.get("probe", False),
-            **{name: data[name] for name in _SPARSE_FIELDS if name in data},
-        )
+        known = {name: data[name] for name in cls.__struct_fields__ if name in data}
+        known["retry"] = _read_policy(data["retry"])
+        if "circuit" in data:
+            known["circuit"] = Circuit.from_stored(data["circuit"])
+        return cls(**known)
 
-    def _circuit_json(self) -> dict[str, Any]:
-        if self.circuit is None:
-            return {}
-        passed = {"generation": self.generation, "probe": self.probe} if self.generation else {}
-        return {"circuit": self.circuit.to_json(), **passed}
-
-    def admitted(self, workflow: str, step: str) -> AdmittedCall | None:
-        """What let an attempt with this snapshot through, for those who did not see it begin."""
+    def admitted_call(self, workflow: str, step: str) -> AdmittedCall | None:
+        """Return how the circuit admitted the attempt, for a process that did not see it start."""
         if self.circuit is None:
             return None
         key, settings = circuit_key(self.circuit, workflow, step), json.dumps(self.circuit.to_json())
@@ -209,12 +192,8 @@ class StepOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def limit(self) -> float:
-        """Seconds after which an attempt that shows no sign of life may be ended."""
+        """Seconds after which an attempt without a heartbeat may be ended."""
         return min(self.timeout, self.heartbeat_timeout or self.timeout)
-
-
-def _read_on_failure(data: Any) -> OnFailure | None:
-    return None if data is None else OnFailure.from_json(data)
 
 
 def _read_policy(data: Any) -> RetryPolicy | None:
@@ -222,24 +201,23 @@ def _read_policy(data: Any) -> RetryPolicy | None:
 
 
 StoredPolicies = dict[tuple[str, str, str], RetryPolicy]
-"""The stored policies by (tenant, workflow, step); an empty string stands for any."""
+"""Stored policies by (tenant, workflow, step). An empty string stands for any."""
 
 
 def find_policy(
     stored: StoredPolicies, *, run: RunOptions, step: StepOptions, tenant: str, workflow: str, name: str
 ) -> RetryPolicy:
-    """The policy in force for the next attempt, the most particular first.
+    """Return the policy in force for the next attempt, the most specific first.
 
-    Run override, stored for the step, stored for the workflow, code on the step, code on the
-    workflow, default. A policy stored for one tenant goes before one stored for all.
+    The order is: override of the run, stored for the step, stored for the workflow, code of the step, code of the
+    workflow, default. A policy stored for one tenant precedes one stored for all tenants.
     """
     if run.override is not None:
         return run.override
     if stored:
-        places = ((workflow, name), ("", name), (workflow, ""))
-        for place in places:
+        for target in ((workflow, name), ("", name), (workflow, "")):
             for owner in (tenant, ""):
-                policy = stored.get((owner, *place))
+                policy = stored.get((owner, *target))
                 if policy is not None:
                     return policy
     return step.retry or run.retry or DEFAULT_RETRY

@@ -1,16 +1,17 @@
-"""Cron expressions: at which moments one fires, in the time zone that it is meant in.
+"""Schedules: cron expressions in a time zone, the schedules of a workflow, and the rates of bulk actions.
 
     0 6 * * MON-FRI      minute, hour, day of the month, month, day of the week: six o'clock on working days
 
-Which times of the wall clock an expression names is worked out by cronsim, without any zone. Which moments
-those are is decided here, because on days when clocks are changed a time may come twice, or not at all:
+cronsim computes the wall-clock times of an expression, without a zone. This module converts them to points in time,
+because a wall-clock time may occur twice, or not at all, on a day when the clocks change:
 
-    fixed times      minute and hour are numbers (`30 2`, `0 6,18`): each named time fires once. One that
-                     comes twice fires at the first, one that does not come when the clock jumps over it.
-    every so often   minute or hour begins with a star (`*/15 *`, `0 *`): whenever the clock shows such a
-                     time, so that real time goes on evenly.
+    fixed times      minute and hour are numbers (`30 2`, `0 6,18`): each time fires once. A time that occurs
+                     twice fires at the first, a time that is skipped fires when the clock jumps over it.
+    intervals        minute or hour begins with a star (`*/15 *`, `0 *`): fires whenever the clock shows such
+                     a time, so that the interval in real time stays the same.
 
-Inside here moments are whole seconds since 1970, and so are times of the wall clock, as if it showed UTC.
+Inside `Cron`, points in time are whole seconds since 1970. Wall-clock times are counted the same way, as if the clock
+showed UTC.
 """
 
 from __future__ import annotations
@@ -32,21 +33,18 @@ from redrive.duration import MICROS, Duration, parse_duration
 from redrive.errors import InputError, RegistrationError
 from redrive.reasons import Reason, ReasonCode, quote
 
-# -- Cron expressions: at which moments one fires, in the time zone that it is meant in ------------------
-
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_WALL_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - a wall clock shows no zone
+_WALL_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - a wall clock has no zone
 _SECOND = timedelta(seconds=1)
 _DAY = 86_400
-_OFFSET_SEARCH_STEP = 12 * 3600  # no zone changes its clocks twice within so many seconds
+_OFFSET_SEARCH_STEP = 12 * 3600  # no zone changes its clocks twice within this many seconds
 _FIRST_LOOKBACK = 120
 _FIELD_NAMES = "minute, hour, day of the month, month, day of the week, as in '0 6 * * MON-FRI'"
 
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """An expression and its zone. Make one with `parse`; moments are microseconds since 1970."""
+    """A cron expression and its time zone. Make one with `parse`. Times are microseconds since 1970."""
 
     expression: str
     zone: str
@@ -54,30 +52,40 @@ class Cron:
 
     @classmethod
     def parse(cls, expression: str, zone: str) -> Cron:
-        """Read an expression; RegistrationError if it is none, never fires, or there is no such zone."""
-        cron = cls(_check_expression(expression), zone, _load_zone(zone))
+        """Parse an expression. Raises RegistrationError if it is invalid or never fires, or the zone is unknown."""
+        if not isinstance(expression, str) or len(expression.split()) != 5:
+            raise RegistrationError(f"{expression!r} is not a cron expression; give five fields: {_FIELD_NAMES}")
+        try:
+            CronSim(expression, _WALL_EPOCH)
+        except CronSimError as error:
+            wrong = str(error)[:1].lower() + str(error)[1:]
+            raise RegistrationError(f"cron expression {expression!r} has a {wrong}; it has {_FIELD_NAMES}") from None
+        cron = cls(" ".join(expression.split()), zone, _load_zone(zone))
         if cron.next(0) is None:
-            raise RegistrationError(f"cron expression {expression!r} names no day that ever comes")
+            raise RegistrationError(f"cron expression {expression!r} never fires")
         return cron
 
     def next(self, after: int) -> int | None:
-        """The first moment behind `after` at which it fires; None if there is none within fifty years."""
+        """Return the first fire time after `after`; None if there is none within fifty years."""
         start = after // MICROS + 1
         found = self._next_frequent(start) if self._is_frequent else self._next_fixed(start)
         return None if found is None else found * MICROS
 
     def latest(self, after: int, until: int) -> int | None:
-        """The last moment behind `after`, up to `until`, at which it fires; None if there is none."""
+        """Return the last fire time after `after`, up to `until`; None if there is none."""
+        # cronsim only searches forwards, so search a growing part of the time before `until`.
         look = _FIRST_LOOKBACK * MICROS
         while True:
             since = max(after, until - look)
-            found = self._last_between(since, until)
+            found, at = None, self.next(since)
+            while at is not None and at <= until:
+                found, at = at, self.next(at)
             if found is not None or since == after:
                 return found
             look *= 4
 
     def local(self, at: int) -> datetime:
-        """A moment as the clocks of the zone show it."""
+        """Convert a time to the local time of the zone."""
         return (_EPOCH + timedelta(microseconds=at)).astimezone(self._tz)
 
     @property
@@ -85,33 +93,25 @@ class Cron:
         minute, hour = self.expression.split()[:2]
         return minute.startswith("*") or hour.startswith("*")
 
-    def _last_between(self, since: int, until: int) -> int | None:
-        found, at = None, self.next(since)
-        while at is not None and at <= until:
-            found, at = at, self.next(at)
-        return found
-
-    # -- from the wall clock to moments ---------------------------------------------------------------
-
     def _next_frequent(self, start: int) -> int | None:
-        """The first moment from `start` on at which the wall clock shows a named time."""
+        """Return the first time from `start` on at which the wall clock shows a time of the expression."""
         while True:
             offset = self._utc_offset(start)
-            named = next(self._iter_wall_times(start + offset), None)
-            if named is None:
+            wall = next(self._iter_wall_times(start + offset), None)
+            if wall is None:
                 return None
-            changed = self._find_clock_change(start, named - offset)
+            changed = self._find_clock_change(start, wall - offset)
             if changed is None:
-                return named - offset
+                return wall - offset
             start = changed
 
     def _next_fixed(self, start: int) -> int | None:
-        """The first moment from `start` on that stands for a named time."""
-        moments = map(self._to_moment, self._iter_wall_times(start + self._utc_offset(start) - _DAY))
-        return next((at for at in moments if at >= start), None)
+        """Return the first time from `start` on that a wall-clock time of the expression is converted to."""
+        times = map(self._from_wall_time, self._iter_wall_times(start + self._utc_offset(start) - _DAY))
+        return next((at for at in times if at >= start), None)
 
-    def _to_moment(self, wall: int) -> int:
-        """When the wall clock first shows this time, or has jumped over it."""
+    def _from_wall_time(self, wall: int) -> int:
+        """Return when the wall clock first shows this time, or jumps over it."""
         shown = (_WALL_EPOCH + timedelta(seconds=wall)).replace(tzinfo=self._tz)
         at = (shown - _EPOCH) // _SECOND
         if at + self._utc_offset(at) == wall:
@@ -120,66 +120,51 @@ class Cron:
         return self._find_clock_change(before, at) or at
 
     def _iter_wall_times(self, wall: int) -> Iterator[int]:
-        """The named times from this one on, in order."""
-        behind = _WALL_EPOCH + timedelta(seconds=wall - 1)
-        return ((each - _WALL_EPOCH) // _SECOND for each in CronSim(self.expression, behind))
+        """Yield the wall-clock times of the expression from this one on."""
+        before = _WALL_EPOCH + timedelta(seconds=wall - 1)
+        return ((each - _WALL_EPOCH) // _SECOND for each in CronSim(self.expression, before))
 
     def _utc_offset(self, at: int) -> int:
-        """By how much the zone is ahead of UTC."""
+        """Return by how many seconds the zone is ahead of UTC."""
         offset = (_EPOCH + timedelta(seconds=at)).astimezone(self._tz).utcoffset()
         return (offset or timedelta()) // _SECOND
 
     def _find_clock_change(self, start: int, end: int) -> int | None:
-        """The first moment behind `start`, up to `end`, at which clocks are changed."""
+        """Return the first time after `start`, up to `end`, at which the clocks change."""
         before = self._utc_offset(start)
         while start < end:
             until = min(start + _OFFSET_SEARCH_STEP, end)
             if self._utc_offset(until) != before:
-                moments = range(start + 1, until + 1)
-                return moments[bisect_left(moments, True, key=lambda at: self._utc_offset(at) != before)]
+                times = range(start + 1, until + 1)
+                return times[bisect_left(times, True, key=lambda at: self._utc_offset(at) != before)]
             start = until
         return None
 
 
-def _check_expression(expression: str) -> str:
-    """The expression with single spaces, if it is one of five fields."""
-    if not isinstance(expression, str) or len(expression.split()) != 5:
-        raise RegistrationError(f"{expression!r} is no cron expression; give five fields: {_FIELD_NAMES}")
-    try:
-        CronSim(expression, _WALL_EPOCH)
-    except CronSimError as error:
-        wrong = str(error)[:1].lower() + str(error)[1:]
-        raise RegistrationError(f"cron expression {expression!r} has a {wrong}; it has {_FIELD_NAMES}") from None
-    return " ".join(expression.split())
-
-
 def _load_zone(name: str) -> tzinfo:
     if name == "UTC":
-        return UTC  # known even where no zones are installed
+        return UTC  # works even if no time zones are installed
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError, TypeError):
         raise RegistrationError(
-            f"there is no time zone {name!r} here; give a name such as 'Europe/Warsaw', and where the system "
-            "has no zones of its own, install the package tzdata"
+            f"time zone {name!r} is unknown: give a name such as 'Europe/Warsaw'; if the system has no time zones, "
+            "install the package tzdata"
         ) from None
 
 
-# -- Schedules: what a workflow is started with by itself, and which of its times are due ----------------
-
-
 ScheduleInput: TypeAlias = Mapping[str, Any] | Callable[[datetime], Mapping[str, Any]] | None
-"""What a schedule starts its workflow with, or a function that tells so for a fire time."""
+"""The input that a schedule starts its workflow with, or a function that returns it for a fire time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)
 class Schedule:
-    """When a workflow is started by itself, for which tenant, and with what.
+    """A schedule that starts a workflow: its times, its tenant and its input.
 
-    `cron` has five fields: minute, hour, day of the month, month, day of the week. Its times are those of
-    `timezone`. `input` goes from parameter names to values; a function gets the fire time, in that zone, and
-    returns them. `name` tells several schedules of a workflow apart. `catch_up` is how late a time may still
-    be started that nobody was there for; of several such times only the latest is.
+    `cron` has five fields: minute, hour, day of the month, month, day of the week, in `timezone`. `input` maps
+    parameter names to values; a function gets the fire time, in that zone, and returns such a mapping. `name`
+    distinguishes several schedules of a workflow. If no scheduler was running at a fire time, the workflow is
+    started up to `catch_up` late; of several such times only the latest is started.
     """
 
     cron: Cron
@@ -200,22 +185,30 @@ class Schedule:
     ) -> None:
         put = object.__setattr__
         put(self, "cron", Cron.parse(cron, timezone))
-        put(self, "input", _check_input(input))
+        if not (input is None or isinstance(input, Mapping) or callable(input)):
+            raise RegistrationError(
+                f"input of a schedule is {input!r:.60}: give a dict from parameters to values, "
+                "or a function of the fire time that returns one"
+            )
+        put(self, "input", input)
         put(self, "tenant", _check_text("tenant", tenant, check_tenant_name))
-        put(self, "name", _check_name(name))
+        put(self, "name", _check_text("name", name))
+        # The name is part of URLs and of log lines.
+        if not self.name.isprintable() or set(self.name) & {"/", "#"}:
+            raise RegistrationError(f"name of a schedule is {name!r:.60}: use printable characters, but not / or #")
         put(self, "catch_up", int(parse_duration(catch_up, "catch_up of a schedule") * MICROS))
 
     def input_at(self, at: int) -> dict[str, Any]:
-        """What it starts its workflow with at this fire time."""
+        """Return the input for a fire time."""
         given = self.input(self.cron.local(at)) if callable(self.input) else self.input or {}
         if not isinstance(given, Mapping):
-            raise InputError(f"its input is {given!r:.60}; return a dict from parameters to values")
+            raise InputError(Reason(ReasonCode.OBJECT_NEEDED, field="input of a schedule", given=quote(given)))
         return dict(given)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DueTimes:
-    """Times that have come: from `first` to `latest`, which is started unless it is too late for that."""
+    """Fire times that are due, from `first` to `latest`. `starts` is False if it is too late to start the latest."""
 
     first: int
     latest: int
@@ -223,7 +216,7 @@ class DueTimes:
 
 
 def find_due_times(cron: Cron, *, passed: int, now: int, latest_by: int) -> DueTimes | None:
-    """What is due of a schedule; None if nothing is. `latest_by` is how late a time may be started."""
+    """Return the due times of a schedule, or None. `latest_by` is how late a time may still be started."""
     first = cron.next(passed)
     if first is None or first > now:
         return None
@@ -231,50 +224,26 @@ def find_due_times(cron: Cron, *, passed: int, now: int, latest_by: int) -> DueT
     return DueTimes(first=first, latest=latest, starts=now - latest <= latest_by)
 
 
-def _check_input(given: Any) -> ScheduleInput:
-    if given is None or isinstance(given, Mapping):
-        return given
-    if callable(given):
-        inputs: ScheduleInput = given
-        return inputs
-    raise RegistrationError(
-        f"input of a schedule is {given!r:.60}; give a dict from parameters to values, "
-        "or a function of the fire time that returns one"
-    )
-
-
 def _check_text(what: str, value: Any, allowed: Callable[[str], str] = str) -> str:
     try:
         return allowed(check_name(what, value, ""))
     except InputError as error:
-        raise RegistrationError(f"of a schedule, {error}") from None
-
-
-def _check_name(value: Any) -> str:
-    """A name that can stand in an address and in one line of a log."""
-    name = _check_text("name", value)
-    if not name.isprintable() or set(name) & {"/", "#"}:
-        raise RegistrationError(f"name of a schedule is {name!r:.60}; use what can be printed, but not / or #")
-    return name
-
-
-# -- Rates: how many letters a set may decide on in a second, a minute or an hour ------------------------
+        raise RegistrationError(f"schedule: {error}") from None
 
 
 MAX_RATE = 100_000
-"""The highest rate, in letters per unit."""
+"""The highest rate of a bulk action, in letters per unit."""
 
-_SECOND_MICROS = 1_000_000
-_UNIT_MICROS = {"s": _SECOND_MICROS, "m": 60 * _SECOND_MICROS, "h": 3600 * _SECOND_MICROS}
-_BATCH_INTERVAL = _SECOND_MICROS // 5  # a portion is what may be let go in this time
-_COUNT_PATTERN = r"[1-9]\d{0,2}(?:,\d{3}){1,4}|\d{1,16}"  # any other comma may mean a fraction
+_UNIT_MICROS = {"s": MICROS, "m": 60 * MICROS, "h": 3600 * MICROS}
+_BATCH_INTERVAL = MICROS // 5  # a batch has as many letters as the rate allows in this time
+_COUNT_PATTERN = r"[1-9]\d{0,2}(?:,\d{3}){1,4}|\d{1,16}"  # a comma in another position may mean a fraction
 _RATE_PATTERN = re.compile(
     rf"({_COUNT_PATTERN}) ?(?:/|per) ?(s|sec|second|m|min|minute|h|hour)", re.ASCII | re.IGNORECASE
 )
 
 
 class RateBatch(msgspec.Struct, frozen=True, gc=False):
-    """So many letters at once, and how long, in microseconds, until the next ones."""
+    """The number of letters of a batch, and the microseconds until the next batch."""
 
     count: int
     gap: int
@@ -291,26 +260,26 @@ class Rate(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def unit_micros(self) -> int:
-        """The unit in microseconds."""
+        """The length of the unit in microseconds."""
         return _UNIT_MICROS[self.unit]
 
     @property
     def gap(self) -> int:
-        """How long, in microseconds, the usual portion keeps the next one waiting."""
+        """The microseconds between two batches of the usual size."""
         return self.portion(self.count).gap
 
     def portion(self, most: int) -> RateBatch:
-        """How many to let go at once, never more than `most`, and how long to wait after them."""
+        """Return the size of the next batch, at most `most`, and the wait after it."""
         count = min(max(1, self.count * _BATCH_INTERVAL // self.unit_micros), most)
         return RateBatch(count, -(-self.unit_micros // (self.count // count)))
 
     def estimate_seconds(self, letters: int) -> float:
-        """How long so many letters take at the least."""
-        return letters * self.unit_micros / self.count / _SECOND_MICROS
+        """Return the minimum time for a number of letters."""
+        return letters * self.unit_micros / self.count / MICROS
 
 
 def parse_rate(text: object) -> Rate:
-    """Read a rate as people write it: `50/s`, `600/min`, `100 per hour`."""
+    """Parse a rate such as `50/s`, `600/min` or `100 per hour`."""
     found = _RATE_PATTERN.fullmatch(text.strip()) if isinstance(text, str) else None
     if found is None:
         raise InputError(Reason(ReasonCode.RATE_INVALID, given=quote(text)))

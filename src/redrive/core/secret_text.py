@@ -1,6 +1,6 @@
 """Secrets inside texts: patterns of known formats, and scanners for names with values and card numbers.
 
-The time that each function here takes grows linearly with the text. Three rules ensure that:
+The time that each function takes grows linearly with the text. Three rules ensure that:
 
 - A repetition without an upper bound is possessive, so the regular expression never gives a character back.
 - After such a repetition the expression either cannot fail, or the repetition excludes a character that
@@ -95,15 +95,12 @@ _CARD = re.compile(
 )
 
 SecretCheck = Callable[[str, str], bool]
-"""True if a value (second) is a secret because of the name it has (first)."""
+"""Takes a name and a value; returns True if the value is a secret because of the name."""
 
 
 def is_number(text: str) -> bool:
-    """True for a number, as counts are: `512`, `4,096`, `0.5`."""
+    """Return True for a plain number, as counts are: `512`, `4,096`, `0.5`."""
     return _NUMBER.fullmatch(text) is not None
-
-
-# -- names with values ---------------------------------------------------------------------------------
 
 
 def hide_assignments(text: str, hides: SecretCheck) -> str:
@@ -125,7 +122,7 @@ def _hide_matches(text: str, signs: re.Pattern[str], hides: SecretCheck) -> str:
 
 
 def _is_prose(sign: re.Match[str], value: re.Match[str]) -> bool:
-    """True for a word that is not a secret: `token: expired`, `Authorization: Bearer`."""
+    """Return True for a word that is not a secret: `token: expired`, `Authorization: Bearer`."""
     word = value[0].lower().rstrip(".:!").strip("'\"")
     if sign.re is _PAIR:
         return MASK in word or (sign["first"] is not None and word in _PROSE_WORDS)
@@ -170,22 +167,17 @@ def hide_xml(text: str, hides: SecretCheck) -> str:
     return "".join([*shown, text[at:]]) if shown else text
 
 
-# -- card numbers --------------------------------------------------------------------------------------
-
-
 def hide_cards(text: str) -> str:
     """Hide each run of neighbouring groups of digits that is a card number."""
     return _DIGITS.sub(_mask_cards, text)
 
 
 def is_card_number(digits: str) -> bool:
-    """True for the digits of a card number."""
-    return _CARD.fullmatch(digits) is not None and _luhn_sum(digits) % 10 == 0
-
-
-def _luhn_sum(digits: str) -> int:
-    doubled = (sum(divmod(2 * int(digit), 10)) for digit in digits[-2::-2])
-    return sum(doubled) + sum(int(digit) for digit in digits[::-2])
+    """Return True for the digits of a card number."""
+    if _CARD.fullmatch(digits) is None:
+        return False
+    doubled = sum(sum(divmod(2 * int(digit), 10)) for digit in digits[-2::-2])
+    return (doubled + sum(int(digit) for digit in digits[::-2])) % 10 == 0
 
 
 def _mask_cards(found: re.Match[str]) -> str:

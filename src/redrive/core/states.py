@@ -1,21 +1,21 @@
-"""The states of runs, steps, dead letters and deliveries of messages, and every legal move between them.
+"""The states of runs, steps, dead letters and message deliveries, and every legal move between them.
 
     run      PENDING ──> RUNNING ──> SUCCESS
-                ^          │ ^  ├──> FAILED         (no dead letter wanted)
+                ^          │ ^  ├──> FAILED         (without a dead letter)
                 │          v │  ├──> DLQ_PENDING ──> FAILED (letter closed) | PENDING (replayed)
                 └───── SLEEPING ├──> TIMED_OUT | CANCELLED | PARTIAL
                                 └──> COMPENSATING ──> COMPENSATED | DLQ_PENDING | TIMED_OUT | CANCELLED
 
-             A run that nobody holds can only be claimed, cancelled, overtaken by its deadline or rolled
-             back; only a worker that has it can tell that it failed.
+             A run without a worker can be claimed, cancelled, timed out or rolled back. Only its worker
+             can report that it failed.
 
-    step     PENDING ──> RUNNING ──> SUCCESS | FAILED ──> DLQ ──> SKIPPED | SUCCESS (by hand)
+    step     PENDING ──> RUNNING ──> SUCCESS | FAILED ──> DLQ ──> SKIPPED | SUCCESS (by a user)
                 ^           │ ^  └─> SKIPPED | CANCELLED
                 │           v │
                 └──────── RETRYING
 
-             A step whose circuit is open waits as PENDING: before its first attempt, between two, or when
-             one was cut short.
+             A step whose circuit is open waits as PENDING: before its first attempt, between two attempts,
+             or after an interrupted one.
 
     letter   OPEN ──> REPLAYING ──> RESOLVED | OPEN
               └─────> RESOLVED | IGNORED | EXPIRED
@@ -23,9 +23,8 @@
     delivery PENDING ──> DELIVERED | DEAD ──> PENDING (retried) | SKIPPED
                 └──────> SKIPPED
 
-The tables below are the truth; the documentation's copy is compared with them by a test. Two moves
-that commit together show only the second in the row: an attempt that began and ended, a wait that
-was given up by a function which then ended.
+The tables below are authoritative, and a test compares the documentation with them. Of two moves in one commit the
+row shows only the second: an attempt that began and ended, or a wait that the ending function gave up.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from typing import Any
 
 
 class RunStatus(StrEnum):
-    """Where a run stands."""
+    """The status of a run."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -52,7 +51,7 @@ class RunStatus(StrEnum):
 
 
 class StepStatus(StrEnum):
-    """Where one journal entry stands. Timers and notes use the same words as steps."""
+    """The status of a journal entry: a step, a timer or a note."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -65,7 +64,7 @@ class StepStatus(StrEnum):
 
 
 class LetterStatus(StrEnum):
-    """Where a dead letter stands."""
+    """The status of a dead letter."""
 
     OPEN = "OPEN"
     REPLAYING = "REPLAYING"
@@ -75,7 +74,7 @@ class LetterStatus(StrEnum):
 
 
 class DeliveryStatus(StrEnum):
-    """Where the delivery of one message to one sink stands."""
+    """The status of the delivery of one message to one sink."""
 
     PENDING = "PENDING"
     DELIVERED = "DELIVERED"
@@ -84,7 +83,7 @@ class DeliveryStatus(StrEnum):
 
 
 class EntryKind(StrEnum):
-    """What a journal entry records."""
+    """The kind of a journal entry."""
 
     STEP = "step"
     SLEEP = "sleep"
@@ -148,22 +147,22 @@ _MOVES: dict[type[StrEnum], Mapping[Any, frozenset[StrEnum]]] = {
 }
 
 FINAL_RUN_STATUSES: frozenset[RunStatus] = _RUN_END_STATUSES | {_R.COMPENSATED}
-"""A run in one of these has ended; only a person's decision moves it again."""
+"""A run in one of these has ended. Only a user's decision changes its status again."""
 
 FOLLOW_UP_KINDS: frozenset[EntryKind] = frozenset({EntryKind.UNDO, EntryKind.CONFIRM})
-"""What is done about steps when the workflow function has ended: it knows nothing of these."""
+"""Actions about steps after the workflow function has ended. The function never requests them."""
 
 EXECUTED_KINDS: frozenset[EntryKind] = FOLLOW_UP_KINDS | {EntryKind.STEP}
-"""Entries behind which there is a body to call."""
+"""Entries with a function to call."""
 
 CLOSED_LETTER_STATUSES: frozenset[LetterStatus] = frozenset({_L.RESOLVED, _L.IGNORED, _L.EXPIRED})
-"""A letter in one of these needs nobody any more."""
+"""A letter in one of these needs no decision any more."""
 
 
 def is_legal_move(old: StrEnum, new: StrEnum) -> bool:
-    """Tell whether the tables allow this move. Staying where one is, is no move and always allowed."""
+    """Return True if the tables allow this move. An unchanged status is always allowed."""
     moves = _MOVES.get(type(old))
-    # The words of one kind are equal to the same words of another, so the kind is compared as well.
+    # Members of two of these enums compare equal if their texts do, so the types are compared as well.
     if moves is None or type(new) is not type(old):
-        raise TypeError(f"{old!r} and {new!r} are not two states of one kind of thing")
+        raise TypeError(f"{old!r} and {new!r} are not statuses of the same kind")
     return new is old or new in moves[old]

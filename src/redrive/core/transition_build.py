@@ -1,7 +1,8 @@
-"""The pieces that decisions are made of: transitions, entries, and how a run stands while nobody ends it."""
+"""Building blocks of decisions: transitions, journal entries, and the state of a run that has not ended."""
 
 from __future__ import annotations
 
+from redrive.core.journal import EntryRow
 from redrive.core.outcomes import EntryRef, OpenEntry, RunView
 from redrive.core.states import RunStatus, StepStatus
 from redrive.core.transitions import (
@@ -10,6 +11,7 @@ from redrive.core.transitions import (
     AuditWrite,
     CircuitSampleWrite,
     EntryWrite,
+    LetterStatusWrite,
     LetterWrite,
     MessageWrite,
     RunWrite,
@@ -23,13 +25,22 @@ _COMPENSATING = RunWrite(status=RunStatus.COMPENSATING, release=False, diverged=
 def build_transition(
     run: RunView,
     *entries: EntryWrite,
+    progress: bool = False,
     change: RunWrite | None = None,
     attempts: tuple[AttemptWrite, ...] = (),
     letter: LetterWrite | None = None,
-    closes: bool = False,
+    move: LetterStatusWrite | None = None,
+    ends_replay: str | None = None,
+    audit: tuple[AuditWrite, ...] = (),
     messages: tuple[MessageWrite, ...] = (),
+    closes: bool = False,
+    marks: tuple[CircuitSampleWrite, ...] = (),
 ) -> Transition:
-    """What is written for a run under its fence."""
+    """Return a transition of a run, guarded by its fence.
+
+    `progress`: the run got further, which proves that it does not kill its worker and that its code fits the journal.
+    """
+    # Python passes more than 15 keyword arguments as a dict, which takes several times as long.
     return Transition(
         run=run.id,
         tenant=run.tenant,
@@ -38,50 +49,32 @@ def build_transition(
         attempts=attempts,
         change=change,
         letter=letter,
-        closes=closes,
-        messages=messages,
-    )
-
-
-def build_progress(
-    run: RunView,
-    *entries: EntryWrite,
-    change: RunWrite | None = None,
-    attempts: tuple[AttemptWrite, ...] = (),
-    messages: tuple[MessageWrite, ...] = (),
-    only_if: tuple[int, int] | None = None,
-    audit: tuple[AuditWrite, ...] = (),
-    marks: tuple[CircuitSampleWrite, ...] = (),
-) -> Transition:
-    """A transition that shows the run is no poison: whatever it was suspected of is forgotten."""
-    return Transition(
-        run=run.id,
-        tenant=run.tenant,
-        fence=run.fence,
-        entries=entries,
-        attempts=attempts,
-        change=change,
-        messages=messages,
-        only_if=only_if,
+        move=move,
+        ends_replay=ends_replay,
         audit=audit,
+        messages=messages,
+        closes=closes,
+        clears_suspicion=progress and run.deaths > 0,
+        version=run.new_version if progress else None,
         marks=marks,
-        clears_suspicion=run.deaths > 0,
-        version=run.new_version,
     )
 
 
 def build_entry(
-    place: EntryRef,
+    place: EntryRef | EntryRow,
     status: StepStatus,
     *,
     attempt: int = 1,
     began_ago: int = 0,
     done: int | None = None,
     wake_in: int | None = None,
+    limit_in: int | None = None,
     input: str | None = None,
     output: str | None = None,
+    failure: str | None = None,
+    options: str | None = None,
 ) -> EntryWrite:
-    """An entry at its place."""
+    """Return the new state of the journal entry at `place`."""
     return EntryWrite(
         index=place.index,
         key=place.key,
@@ -92,18 +85,21 @@ def build_entry(
         began_ago=began_ago,
         done=done,
         wake_in=wake_in,
+        limit_in=limit_in,
         input=input,
         output=output,
+        failure=failure,
+        options=options,
     )
 
 
 def keep_attempts_open(steps: tuple[OpenEntry, ...]) -> tuple[EntryWrite, ...]:
-    """Attempts cut short stay open, to be repeated under their number; nobody limits them meanwhile."""
+    """Return the entries of interrupted attempts. The next worker repeats each attempt under its number."""
     return tuple(build_entry(step.place, StepStatus.RUNNING, attempt=step.attempt) for step in steps if step.executing)
 
 
 def end_attempts(steps: tuple[OpenEntry, ...], end: AttemptEnd) -> tuple[AttemptWrite, ...]:
-    """Attempts that end because the run goes elsewhere, or nowhere."""
+    """Return the rows of attempts that end because their run ends or changes its worker."""
     return tuple(
         AttemptWrite(index=step.place.index, attempt=step.attempt, end=end, began_ago=step.began_ago)
         for step in steps
@@ -111,30 +107,29 @@ def end_attempts(steps: tuple[OpenEntry, ...], end: AttemptEnd) -> tuple[Attempt
     )
 
 
-def resume_run(run: RunView) -> RunWrite:
-    """The run goes on where it is: with its function, or undoing what that did."""
+def resume_run(run: RunView, resumes: bool) -> RunWrite | None:
+    """Return the state of a run that was waiting and that its worker now continues; None if it was not waiting."""
+    if not resumes:
+        return None
     return _COMPENSATING if run.undoing else _RUNNING
 
 
 def idle_status(run: RunView, delay: int = 0) -> RunStatus:
-    """How a run stands that no worker has: one that is being rolled back stays so, whatever it waits for."""
+    """Return the status of a run that has no worker. A rollback keeps its status while it waits."""
     if run.undoing:
         return RunStatus.COMPENSATING
     return RunStatus.SLEEPING if delay else RunStatus.PENDING
 
 
 def suspend_run(run: RunView, delay: int | None, hold: int, parked_on: str | None = None) -> RunWrite:
-    """Wait: in its worker's memory if that is short, otherwise put down for any worker to pick up.
-
-    Code that got as far as waiting found its way through the journal: if the code changes once more, it
-    is waited for anew.
-    """
-    put_down = delay is None or delay > hold
+    """Return the state of a run that waits: held in its worker's memory up to `hold`, else released."""
+    releases = delay is None or delay > hold
     return RunWrite(
         status=idle_status(run, 1),
         wake_in=delay,
-        release=put_down,
-        take=put_down,
+        release=releases,
+        take=releases,
+        # Code that reached a wait fits the journal, so the time to wait for other code starts again.
         diverged=False,
-        parked_on=parked_on if put_down else None,
+        parked_on=parked_on if releases else None,
     )

@@ -1,8 +1,8 @@
-"""What is to be written: a fenced bundle of rows that commit together or not at all.
+"""Transitions: rows about one run that the store writes together or not at all, guarded by the run's fence.
 
-`decide` makes transitions, people make them through the desk, and the store applies them without
-asking what they mean. Times are delays in microseconds, because only the store knows what time it
-is: `wake_in=5_000_000` becomes "due five seconds after the store's now", `began_ago` the reverse.
+`decide` and the desk build transitions, and the store applies them without knowing their meaning. Times are delays
+in microseconds, because only the store's clock counts: `wake_in=5_000_000` becomes "due five seconds after the
+store's now", and `began_ago` is subtracted from it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
 
 
 class AttemptEnd(StrEnum):
-    """How a try of a step ended, other than by success (which the journal entry itself records).
+    """The end of an attempt without success. The journal entry itself records a success.
 
-    PARKED is no try at all, and has the number 0: the circuit was open, so that nothing was called.
+    PARKED has the attempt number 0: the circuit was open, so the step was not called.
     """
 
     FAILED = "FAILED"
@@ -30,10 +30,10 @@ class AttemptEnd(StrEnum):
 
 
 class EntryWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One journal entry as it shall stand. `None` leaves a recorded value as it is.
+    """The new state of a journal entry. `None` leaves a recorded value unchanged.
 
-    `index` (order of first begin) identifies the entry within its run; `done` is its completion
-    number; `limit_in` says when the reaper may end the attempt for a worker that does not.
+    `index`: identifies the entry within its run, in the order in which entries first began. `done`: its completion
+    number. `limit_in`: the time after which the reaper may end the attempt.
     """
 
     index: int
@@ -53,7 +53,7 @@ class EntryWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class AttemptWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One try that did not succeed, with the decision that followed (rendered in words when read)."""
+    """An attempt that did not succeed, with the decision that followed."""
 
     index: int
     attempt: int
@@ -66,13 +66,12 @@ class AttemptWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class RunWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The run's new state.
+    """The new state of a run.
 
-    `wake_in`: due for a claim after that long; `None`: not claimable. `release`: no worker holds it
-    any longer. `take`: raise the fence, so that whoever held it, or read it before, can write nothing
-    more about it; whatever releases a run does that.
-    `deaths`, `diverged`, `parked_on`: `None` leaves them as they are ("" clears `parked_on`).
-    `ends_as`: what the run becomes when everything is undone; `None` leaves that alone, too.
+    `wake_in`: the delay after which workers may claim it; None if they may not. `release`: its worker gives it up.
+    `take`: raises the fence, so that processes which read the run before can write nothing more about it; every
+    release does that. `deaths`, `diverged`, `parked_on`, `ends_as`: None leaves the stored value unchanged, and ""
+    clears `parked_on`. `ends_as`: the status after a rollback.
     """
 
     status: RunStatus
@@ -105,7 +104,7 @@ class LetterWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class LetterStatusWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A letter's new status. `by` and `resolution` say how it was closed; `run` hands it to another run."""
+    """The new status of a dead letter. `by`, `resolution`: who closed it, and why. `run`: the run it belongs to now."""
 
     letter: str
     status: LetterStatus
@@ -115,14 +114,13 @@ class LetterStatusWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class NewRun(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A run to be accepted. `public_id` is made by the caller, so that a repeat is recognised.
+    """A run to start. The caller makes `public_id`, so that the store recognises a repeated request.
 
-    `key` is the encoded idempotency key, `key_hash` the hash of the input it stands for. `key_maker` names
-    the credential that asks for the run, None for a process that works on the store itself.
-    `options` is the snapshot from which processes without the code decide. A run that replays another
-    names it in `replay_of`, the first of them all in `root`, and the letter it answers for in `letter`.
-    `index` holds what it can be searched by, as pairs of field and value. `handler_for` is the engine's mark
-    on what handles the failure of a run: the id of that run.
+    `key`: the encoded idempotency key. `key_hash`: the hash of the input it was used with. `key_maker`: the credential
+    that requests the run; None for a process that uses the store directly. `options`: the snapshot from which
+    processes without the code decide. `replay_of`: the run that this one replays. `root`: the first run of that
+    chain. `letter`: the dead letter that the replay resolves. `index`: pairs of field and value to search by.
+    `handler_for`: the run whose failure this one handles.
     """
 
     public_id: str
@@ -151,12 +149,12 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ReopenWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a person changes about a run that has ended, so that it goes on. Its timeout begins anew.
+    """The changes that let an ended run continue. Its timeout starts again.
 
-    `supersedes`: the entries, by index, that no longer count. `loosens`: those that still answer whoever
-    asks for them, but that the function need not come by again. `sole_step`: the key of the only entry
-    that may begin, the run stops before any other. `new_operation`: outside services see new keys.
-    `letter`: what hears how it ends. `index`: what it can be searched by from now on; None leaves that alone.
+    `letter`: the dead letter that this replay resolves. `supersedes`: indexes of entries that no longer count.
+    `loosens`: indexes of entries whose results stand, but that the function need not request again. `sole_step`: the
+    key of the only entry that may begin. `new_operation`: outside services see new idempotency keys. `index`: the new
+    pairs to search by; None leaves them unchanged.
     """
 
     letter: str
@@ -170,10 +168,9 @@ class ReopenWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ReplayWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A person's decision to replay: what was asked for, and which run came of it.
+    """A user's decision to replay, and the run that executes it.
 
-    `digest` is equal for equal decisions, `key` names one decision among equal ones, `changes` is how the
-    edited input differs.
+    `digest`: equal for equal decisions. `key`: distinguishes equal decisions. `changes`: the edits of the input.
     """
 
     letter: str
@@ -188,7 +185,7 @@ class ReplayWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class MessageWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A message to be published. Its id follows from its run, entry and number: a repeat is the same one."""
+    """A message to publish. Its id is derived from its run, entry and number, so a repeat has the same id."""
 
     public_id: str
     topic: str
@@ -200,9 +197,9 @@ class MessageWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class AuditWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One line of the audit log. `subject` is the run, policy or workflow that it is about.
+    """An entry of the audit log. `subject`: the run, policy or workflow concerned.
 
-    `token` makes a line that is sent again the same line; what travels in a transition needs none.
+    `token`: identifies an entry that is sent twice; an entry in a transition needs none.
     """
 
     event: str
@@ -217,9 +214,9 @@ class AuditWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class CircuitSampleWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How a call ended that a circuit let through: `good`, bad, or None where that says nothing about it.
+    """The end of a call that a circuit admitted. `good`: None if it says nothing about the dependency.
 
-    `settings` is the circuit as the code has it. `probe`: the call held a permit, which it gives back.
+    `settings`: the circuit's settings in the code. `probe`: the call held a permit, which it returns.
     """
 
     key: str
@@ -233,15 +230,14 @@ class CircuitSampleWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Transition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Everything one decision writes about one run, guarded by the fence it was made under.
+    """Everything that one decision writes about one run.
 
-    `only_if`: the entry's index and attempt that must still be under way, because the decision is about
-    them and was made by somebody who looked before. `closes`: entries that are still open are cancelled.
-    `clears_suspicion`: deaths laid to the run are forgotten. `version`: the code that wrote this, where
-    it is another than recorded the run so far. `reopens`, `replay`: a person's replay. `starts`: new runs,
-    one that replays this one or those that handle its failure. `ends_replay`: the letter whose replay ends
-    as `change` says. `marks`: what a circuit is to hear of the call that ended. `messages` are
-    published with it, to every sink that the store knows then.
+    `fence`: the store refuses the transition if the run's fence has risen since. `only_if`: index and attempt of the
+    entry that must still be executing; set by a process that does not hold the run. `closes`: cancels all open entries.
+    `clears_suspicion`: resets the count of worker deaths. `version`: the version of the code, where it is new for this
+    run. `reopens`, `replay`: a user's replay. `starts`: new runs, which replay this run or handle its failure.
+    `ends_replay`: the letter whose replay ends with `change`. `marks`: samples for circuits. `messages`: published to
+    every sink that the store knows at that time.
     """
 
     run: int
@@ -266,9 +262,9 @@ class Transition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class TransitionResult(msgspec.Struct, frozen=True, gc=False):
-    """What became of a transition: `kept`, or refused because the run belongs to another by now.
+    """The store's answer to a transition. `kept`: False if the fence had risen.
 
-    `bundled` has, for each of its messages, the number it got and the bundle it is in, if it is in one.
+    `bundled`: the number and the bundle of each message; None for a message that is in no bundle.
     """
 
     kept: bool

@@ -1,1 +1,1 @@
-"""What people do: look at runs and dead letters, cancel, set policies, pause workflows."""
+"""The desk: everything that users do with runs and dead letters, and the operations that HTTP serves."""

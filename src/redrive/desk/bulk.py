@@ -1,4 +1,4 @@
-"""Sets: one decision on many letters, carried out by whichever node has time, with progress to look at."""
+"""Bulk actions: one decision on many letters, executed by any node, with progress."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal, Unpack, overload
 
 import msgspec
 
@@ -14,15 +14,16 @@ from redrive.clock import Clock
 from redrive.core.audit import ENGINE_ACTOR, AuditEvent
 from redrive.core.idempotency import letter_id
 from redrive.core.replay import ReplayRequest
-from redrive.core.schedule import Rate, parse_rate
+from redrive.core.roles import Permission
+from redrive.core.schedule import parse_rate
 from redrive.core.states import FINAL_RUN_STATUSES, LetterStatus
-from redrive.core.transitions import AuditWrite
 from redrive.desk.bulk_execution import REPLAY, explain_refusal
-from redrive.desk.decisions import SUCCESSFUL_STATUSES, ReplayOrder
+from redrive.desk.decisions import SUCCESSFUL_STATUSES, ReplayOrder, make_replay_request
 from redrive.desk.models import make_reason_fields
-from redrive.desk.presenter import Presenter, in_thread_if_large, measure_size
+from redrive.desk.operations import Acting, Actor, operation
+from redrive.desk.presenter import Presenter, present_page
 from redrive.desk.preview import DryRun, Previewer
-from redrive.desk.validation import check_reason, is_id, require_actor, require_text
+from redrive.desk.validation import is_id, require_bool, require_text
 from redrive.duration import to_datetime
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.reasons import Reason, ReasonCode, quote
@@ -30,9 +31,8 @@ from redrive.records import as_dict, replace
 from redrive.store.bulk import BulkChange, BulkItemRow, BulkRow, BulkVerb, NewBulk, SetItemStatus, SetStatus
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.filters import AuditFilter, LetterFilter
-from redrive.store.list_query import parse_states
+from redrive.store.list_query import Page, parse_states
 from redrive.store.port import DeskStore
-from redrive.store.records import Page
 
 MAX_IDS = 100_000
 PREVIEW_LIMIT = 500
@@ -47,15 +47,13 @@ _AUDIT_EVENTS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LetterSet:
-    """A decision on many letters and how far it is.
+    """A bulk action and its progress.
 
-    `total` grows until all letters are `listed`. `done` were decided on: a replay goes on, or is over;
-    `failed` are letters on which the decision was refused, which `set_items` lists with the reasons.
-    `rate` is how many it decides on at the most, such as `50/s`; None is as many as it can.
-    `stopped_because` says why the engine itself stopped a set that it could not carry out: it is the English
-    sentence for `stopped_code` and `stopped_params`. How the runs stand
-    that it let go on (`succeeded`, `failed_again`, `still_going`) is counted where one set is looked at, and
-    None where many are listed or one is changed.
+    `total` grows until all letters are `listed`. `done` letters were decided on: their replay runs or has ended.
+    `failed` letters were refused; `set_items` lists them with the reasons. `rate` limits the decisions, such as
+    `50/s`; None means no limit. `stopped_because` is why the engine itself stopped the action: the English sentence
+    for `stopped_code` and `stopped_params`. The states of its replayed runs (`succeeded`, `failed_again`,
+    `still_going`) are counted by `dlq.set` only, and None elsewhere.
     """
 
     id: str
@@ -84,18 +82,18 @@ class LetterSet:
 
     @property
     def pending(self) -> int:
-        """Letters that are listed and not decided on."""
+        """Letters that are listed and not decided on yet."""
         return self.total - self.done - self.failed
 
     @property
     def seconds_left(self) -> float | None:
-        """How long the letters that are listed take at the least, by the rate; None if nothing is known."""
+        """The least time that the listed letters need at this rate; None if unknown."""
         return None if self.rate is None or self.ended_at else parse_rate(self.rate).estimate_seconds(self.pending)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetItem:
-    """One letter of a set: the run that its replay lets go on, or why the decision was refused.
+    """A letter of a bulk action: the run that its replay continues, or why the decision was refused.
 
     `error` is the English sentence for `reason_code` and `reason_params`.
     """
@@ -121,10 +119,10 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryRunOfMany:
-    """What a replay of many letters would do.
+    """A preview of a bulk replay.
 
-    `total` letters match. The first `checked` of them were looked at: `refused` says which of those would be
-    refused, `sample` shows a few of the others.
+    `total` letters match. The first `checked` of them were examined: `refused` lists those that would be
+    refused, `sample` a few of the others.
     """
 
     total: int
@@ -134,64 +132,97 @@ class DryRunOfMany:
 
 
 class _LetterSelection(msgspec.Struct, frozen=True):
-    """Which letters somebody means, and whose."""
+    """The letters of a bulk action, by a filter or by ids; tenant "" is all tenants."""
 
     tenant: str
     where: LetterFilter | None
     letters: tuple[str, ...]
 
 
-class BulkOperations:
-    """Begins sets, shows them, changes them. `on_begun` lets whoever carries them out here know."""
+class BulkActions:
+    """The calls of `app.dlq` for many letters. `on_bulk` wakes the bulk worker of this process."""
 
     def __init__(
-        self, store: DeskStore, clock: Clock, previewer: Previewer, shaper: Presenter, on_begun: Callable[[], None]
+        self, store: DeskStore, clock: Clock, previewer: Previewer, presenter: Presenter, on_bulk: Callable[[], None]
     ) -> None:
-        self._on_begun = on_begun
+        self._on_bulk = on_bulk
         self._store = store
         self._clock = clock
         self._previewer = previewer
-        self._shaper = shaper
+        self._presenter = presenter
 
-    async def begin(
+    @overload
+    async def replay_many(
+        self, letters: LetterFilter | Iterable[str], *, dry_run: Literal[False] = ..., **options: Any
+    ) -> LetterSet: ...
+    @overload
+    async def replay_many(
+        self, letters: LetterFilter | Iterable[str], *, dry_run: bool, **options: Any
+    ) -> LetterSet | DryRunOfMany: ...
+    @operation(
+        "POST /workflow-dlq/replay",
+        Permission.DECIDE,
+        status=202,
+        from_step="from_step_index",
+        retry="override_retry_policy",
+    )
+    async def replay_many(
         self,
-        action: str,
-        what: LetterFilter | Iterable[str],
-        order: ReplayOrder | None = None,
+        letters: LetterFilter | Iterable[str],
         *,
-        by: str,
-        reason: str | None,
-        tenant: str | None,
+        mode: str = "FROM_FAILED",
+        dry_run: bool = False,
+        by: str = "unknown",
+        reason: str | None = None,
+        tenant: str | None = None,
         rate: str | None = None,
-    ) -> LetterSet:
-        """Accept a decision on many letters; nodes with a worker carry it out from now on."""
-        meant = _select_letters(what, tenant)
-        request = None if order is None else order.request
-        letters = await self._deduplicate_ids(meant)
-        new = NewBulk(
-            public_id=self._clock.new_id(),
-            tenant=meant.tenant,
-            action=action,
-            by=require_actor(by),
-            reason=check_reason(reason),
-            request=None if request is None else request.text,
-            where=meant.where,
-            letters=letters,
-            rate=None if rate is None else parse_rate(rate),
-        )
-        await self._store.create_bulk(
-            new, self._make_audit(AuditEvent.SET_STARTED, new, after=_describe_bulk(new, request))
-        )
-        self._on_begun()
-        return await self.get(new.public_id)
+        **options: Any,
+    ) -> LetterSet | DryRunOfMany:
+        """Replay all open letters that match a filter, or those with these ids, each at most once.
 
-    async def get(self, id: str, *, tenant: str | None = None) -> LetterSet:
-        """A set and how far it is."""
+        Takes the options of `replay`, and returns a bulk action at once: nodes with a worker execute it, a batch at
+        a time. A letter whose replay is refused is marked with the reason; the others continue.
+        `rate` protects a dependency that recovers: "50/s" replays at most 50 letters a second on all nodes
+        together; `rate_set` changes it on the way, `pause_set` and `resume_set` interrupt it.
+        `dry_run` returns how many match, and for the first 500 which would be refused; it changes nothing.
+        """
+        order = ReplayOrder(request=await make_replay_request(mode, **options), actor=Actor(by, reason))
+        if require_bool("dry_run", dry_run):
+            return await self._preview_many(letters, order, tenant)
+        return await self._begin("REPLAY", letters, order.actor, order.request, tenant=tenant, rate=rate)
+
+    @operation("POST /workflow-dlq/resolve", Permission.DECIDE, status=202)
+    async def resolve_many(
+        self,
+        letters: LetterFilter | Iterable[str],
+        *,
+        tenant: str | None = None,
+        rate: str | None = None,
+        **acting: Unpack[Acting],
+    ) -> LetterSet:
+        """Resolve all open letters that match a filter, or those with these ids."""
+        return await self._begin("RESOLVE", letters, Actor(**acting), tenant=tenant, rate=rate)
+
+    @operation("POST /workflow-dlq/ignore", Permission.DECIDE, status=202)
+    async def ignore_many(
+        self,
+        letters: LetterFilter | Iterable[str],
+        *,
+        tenant: str | None = None,
+        rate: str | None = None,
+        **acting: Unpack[Acting],
+    ) -> LetterSet:
+        """Ignore all open letters that match a filter, or those with these ids."""
+        return await self._begin("IGNORE", letters, Actor(**acting), tenant=tenant, rate=rate)
+
+    @operation("GET /bulk-replays/{id}", Permission.LOOK, id="show_set")
+    async def set(self, id: str, *, tenant: str | None = None) -> LetterSet:
+        """Return a bulk action with its progress and the states of its runs."""
         row = await self._find_bulk(id, tenant)
         endings = await self._store.bulk_run_counts(row) if row.action == REPLAY and row.done else {}
         why = await self._find_stop_reason(row)
         return replace(
-            self._present(row),
+            self._present_bulk(row),
             stopped_because=None if why is None else str(why),
             **make_reason_fields(why, "stopped"),
             succeeded=sum(endings.get(status, 0) for status in SUCCESSFUL_STATUSES),
@@ -199,84 +230,142 @@ class BulkOperations:
             still_going=sum(count for status, count in endings.items() if status not in FINAL_RUN_STATUSES),
         )
 
-    async def _find_stop_reason(self, row: BulkRow) -> Reason | None:
-        """What the engine noted when it stopped a set; a person who stops one need not say why."""
-        if row.closed_by != ENGINE_ACTOR:
-            return None
-        stops = AuditFilter(subject=row.public_id, event=AuditEvent.SET_STOPPED.value)
-        found = await self._store.audit(stops, limit=1, cursor=None)
-        told = (line.reason for line in found.items if line.reason is not None)
-        return next((self._shaper.reason(Reason.from_text(text)) for text in told), None)
-
-    async def list(self, limit: int, cursor: str | None, tenant: str | None) -> Page[LetterSet]:
-        """A page of sets, the newest first."""
+    @operation("GET /bulk-replays", Permission.LOOK, id="list_sets")
+    async def sets(self, *, limit: int = 50, cursor: str | None = None, tenant: str | None = None) -> Page[LetterSet]:
+        """Return a page of bulk actions, the newest first."""
         if tenant is not None:
             require_text("tenant", tenant)
-        page = await self._store.sets(tenant, limit=limit, cursor=cursor)
-        sets = await in_thread_if_large(lambda: [self._present(row) for row in page.items], measure_size(page.items))
-        return Page(sets, page.next, page.prev)
+        return await present_page(await self._store.sets(tenant, limit=limit, cursor=cursor), self._present_bulk)
 
-    async def items(
-        self, id: str, status: str | None, limit: int, cursor: str | None, tenant: str | None
+    @operation("GET /bulk-replays/{id}/items", Permission.LOOK, id="list_set_items")
+    async def set_items(
+        self,
+        id: str,
+        *,
+        status: str | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+        tenant: str | None = None,
     ) -> Page[SetItem]:
-        """A page of a set's letters."""
+        """Return a page of the letters of a bulk action; `status="FAILED"` lists those that were refused."""
         row = await self._find_bulk(id, tenant)
         try:
-            wanted = None if status is None else SetItemStatus(status)
+            chosen = None if status is None else SetItemStatus(status)
         except ValueError:
             known = tuple(SetItemStatus)
             reason = Reason(ReasonCode.SET_ITEM_STATUS_UNKNOWN, known=known, given=quote(status))
             raise InputError(reason) from None
-        page = await self._store.set_items(row, wanted, limit=limit, cursor=cursor)
-        items = await in_thread_if_large(
-            lambda: [self._present_item(item) for item in page.items], measure_size(page.items)
+        page = await self._store.set_items(row, chosen, limit=limit, cursor=cursor)
+        return await present_page(page, self._present_item)
+
+    @operation("POST /bulk-replays/{id}/stop", Permission.DECIDE, id="stop_set")
+    async def stop_set(self, id: str, *, by: str = "unknown", tenant: str | None = None) -> LetterSet:
+        """Stop a bulk action before its next letter. Decisions that were made stay."""
+        return await self._change(id, BulkChange(BulkVerb.STOP), Actor(by), tenant)
+
+    @operation("POST /bulk-replays/{id}/pause", Permission.DECIDE, id="pause_set")
+    async def pause_set(self, id: str, *, by: str = "unknown", tenant: str | None = None) -> LetterSet:
+        """Pause a bulk action until it is resumed. The batch that a node has begun is completed."""
+        return await self._change(id, BulkChange(BulkVerb.PAUSE), Actor(by), tenant)
+
+    @operation("POST /bulk-replays/{id}/resume", Permission.DECIDE, id="resume_set")
+    async def resume_set(self, id: str, *, by: str = "unknown", tenant: str | None = None) -> LetterSet:
+        """Continue a paused bulk action at its next letter."""
+        return await self._change(id, BulkChange(BulkVerb.RESUME), Actor(by), tenant)
+
+    @operation("POST /bulk-replays/{id}/rate", Permission.DECIDE, id="rate_set")
+    async def rate_set(self, id: str, rate: str | None, *, by: str = "unknown", tenant: str | None = None) -> LetterSet:
+        """Limit the letters that a bulk action decides on from now on, such as "50/s"; None removes the limit."""
+        change = BulkChange(BulkVerb.RATE, None if rate is None else parse_rate(rate))
+        return await self._change(id, change, Actor(by), tenant)
+
+    async def _begin(
+        self,
+        action: str,
+        letters: LetterFilter | Iterable[str],
+        actor: Actor,
+        request: ReplayRequest | None = None,
+        *,
+        tenant: str | None,
+        rate: str | None = None,
+    ) -> LetterSet:
+        """Accept a decision on many letters; nodes with a worker execute it from now on."""
+        selection = _select_letters(letters, tenant)
+        new = NewBulk(
+            public_id=self._clock.new_id(),
+            tenant=selection.tenant,
+            action=action,
+            by=actor.by,
+            reason=actor.reason,
+            request=None if request is None else request.text,
+            where=selection.where,
+            letters=await self._deduplicate_ids(selection),
+            rate=None if rate is None else parse_rate(rate),
         )
-        return Page(items, page.next, page.prev)
+        after = json.dumps(_describe_bulk(new, request), ensure_ascii=False)
+        line = actor.make_audit(self._clock, AuditEvent.SET_STARTED, new.tenant, new.public_id, after=after)
+        await self._store.create_bulk(new, line)
+        self._on_bulk()
+        return await self.set(new.public_id)
 
-    async def change(self, id: str, change: BulkChange, *, by: str, tenant: str | None = None) -> LetterSet:
-        """Stop a set, pause it, let it go on or change its rate. One that stands like that stays so.
+    async def _find_stop_reason(self, row: BulkRow) -> Reason | None:
+        """Return why the engine stopped a bulk action; None if a user stopped it, who need not give a reason."""
+        if row.closed_by != ENGINE_ACTOR:
+            return None
+        stops = AuditFilter(subject=row.public_id, event=AuditEvent.SET_STOPPED.value)
+        found = await self._store.audit(stops, limit=1, cursor=None)
+        reasons = (line.reason for line in found.items if line.reason is not None)
+        return next((self._presenter.reason(Reason.from_text(text)) for text in reasons), None)
 
-        How its runs stand is not counted: nobody who presses a button shall wait for that.
+    async def _change(self, id: str, change: BulkChange, actor: Actor, tenant: str | None) -> LetterSet:
+        """Stop, pause or resume a bulk action, or change its rate. A repeat changes nothing.
+
+        The states of its runs are not counted: that may take seconds, and the user waits for the answer.
         """
         row = await self._find_bulk(id, tenant)
         before, after = _describe_change(row, change)
-        line = self._make_audit(_AUDIT_EVENTS[change.verb], row, by=require_actor(by), before=before, after=after)
-        if not await self._store.change_bulk(id, change, line):
+        line = actor.make_audit(
+            self._clock, _AUDIT_EVENTS[change.verb], row.tenant, row.public_id, before=before, after=after
+        )
+        # A change has no reason: its line repeats the reason of the bulk action.
+        if not await self._store.change_bulk(id, change, replace(line, reason=row.reason)):
             _refuse_if_ended(await self._find_bulk(id, tenant), change.verb)
-        self._on_begun()
-        return self._present(await self._find_bulk(id, tenant))
+        self._on_bulk()
+        return self._present_bulk(await self._find_bulk(id, tenant))
 
-    async def preview(self, what: LetterFilter | Iterable[str], order: ReplayOrder, tenant: str | None) -> DryRunOfMany:
-        """What a replay of many would do; nothing is changed."""
-        meant = _select_letters(what, tenant)
-        letters = await self._deduplicate_ids(meant)
-        ids, total = letters[:PREVIEW_LIMIT], len(letters)
-        if meant.where is not None:
-            total = await self._store.count_letters(meant.where)
-            page = await self._store.letters(
-                replace(meant.where, status=LetterStatus.OPEN), limit=PREVIEW_LIMIT, cursor=None
-            )
+    async def _preview_many(
+        self, letters: LetterFilter | Iterable[str], order: ReplayOrder, tenant: str | None
+    ) -> DryRunOfMany:
+        """Return what a bulk replay would do, and change nothing."""
+        selection = _select_letters(letters, tenant)
+        ids = await self._deduplicate_ids(selection)
+        total = len(ids)
+        if selection.where is not None:
+            total = await self._store.count_letters(selection.where)
+            where = replace(selection.where, status=LetterStatus.OPEN)
+            page = await self._store.letters(where, limit=PREVIEW_LIMIT, cursor=None)
             ids = tuple(letter.public_id for letter in page.items)
+        ids = ids[:PREVIEW_LIMIT]
         refused: list[Refusal] = []
         sample: list[DryRun] = []
         for id in ids:
             try:
-                shown = await self._previewer.preview(id, order, tenant=meant.tenant or None)
+                shown = await self._previewer.preview(id, order, tenant=selection.tenant or None)
             except Exception as error:
-                why = self._shaper.reason(explain_refusal(error, id))
+                why = self._presenter.reason(explain_refusal(error, id))
                 refused.append(Refusal(id, str(why), **make_reason_fields(why)))
             else:
                 sample += [shown] if isinstance(shown, DryRun) and len(sample) < SAMPLE_SIZE else []
         return DryRunOfMany(total=total, checked=len(ids), refused=tuple(refused), sample=tuple(sample))
 
-    async def _deduplicate_ids(self, meant: _LetterSelection) -> tuple[str, ...]:
-        """The ids without those that name a letter a second time, by its run."""
-        ids = meant.letters
+    async def _deduplicate_ids(self, selection: _LetterSelection) -> tuple[str, ...]:
+        """Return the ids without those that name a letter a second time, by its run."""
+        ids = selection.letters
         runs = [id for id in ids if not id.startswith(letter_id(""))]
         named = {id: letter_id(id) for id in runs}
         for begin in range(0, len(runs), PREVIEW_LIMIT):
             for case in await self._store.cases(runs[begin : begin + PREVIEW_LIMIT]):
-                if meant.tenant in ("", case.run.tenant):
+                if selection.tenant in ("", case.run.tenant):
                     named[case.run.public_id] = case.subject
         first: dict[str, str] = {}
         for id in ids:
@@ -289,49 +378,53 @@ class BulkOperations:
             raise NotFound(Reason(ReasonCode.SET_NOT_FOUND, id=quote(id)))
         return row
 
-    def _make_audit(
-        self,
-        event: AuditEvent,
-        about: NewBulk | BulkRow,
-        *,
-        by: str | None = None,
-        before: str | None = None,
-        after: str | None = None,
-    ) -> AuditWrite:
-        return AuditWrite(
-            event=event.value,
-            tenant=about.tenant,
-            by=by or about.by,
-            subject=about.public_id,
-            before=before,
-            after=after,
-            reason=about.reason,
-            token=self._clock.new_id(),
+    def _present_bulk(self, row: BulkRow) -> LetterSet:
+        readable = row.request is not None and not isinstance(row.request, Unreadable)
+        mode = json.loads(row.request or "{}")["mode"] if row.action == REPLAY and readable else None
+        return LetterSet(
+            id=row.public_id,
+            action=row.action,
+            mode=mode,
+            status=row.status,
+            total=row.total,
+            done=row.done,
+            failed=row.failed,
+            listed=row.listed,
+            tenant=row.tenant or None,
+            by=row.by,
+            reason=self._presenter.text(row.reason),
+            created_at=to_datetime(row.created_at),
+            ended_at=to_datetime(row.ended_at),
+            stopped_by=row.closed_by,
+            rate=None if row.rate is None else str(row.rate),
+            paused_by=row.paused_by,
+            paused_at=to_datetime(row.paused_at),
         )
 
-    def _present(self, row: BulkRow) -> LetterSet:
-        return _make_letter_set(row, self._shaper.text(row.reason))
-
     def _present_item(self, item: BulkItemRow) -> SetItem:
-        why = None if item.error is None else self._shaper.reason(Reason.from_text(item.error))
+        why = None if item.error is None else self._presenter.reason(Reason.from_text(item.error))
         return SetItem(
             letter_id=item.letter,
             status=item.status,
             run_id=item.run_id,
             error=None if why is None else str(why),
-            at=None if item.at is None else to_datetime(item.at),
+            at=to_datetime(item.at),
             **make_reason_fields(why),
         )
 
 
-def _select_letters(what: LetterFilter | Iterable[str], tenant: str | None) -> _LetterSelection:
+def _select_letters(letters: LetterFilter | Iterable[str], tenant: str | None) -> _LetterSelection:
     if tenant is not None:
         require_text("tenant", tenant)
-    if isinstance(what, LetterFilter):
-        return _select_by_filter(what, tenant)
-    if isinstance(what, str) or not isinstance(what, Iterable):
-        raise InputError(Reason(ReasonCode.LETTER_IDS_NEEDED, given=quote(what)))
-    ids = tuple(dict.fromkeys(what))
+    if isinstance(letters, LetterFilter):
+        require_open_letters(letters)
+        if None not in (tenant, letters.tenant) and tenant != letters.tenant:
+            raise InputError(Reason(ReasonCode.TENANTS_DIFFER, filter=letters.tenant, call=tenant))
+        where = replace(letters, tenant=tenant if letters.tenant is None else letters.tenant)
+        return _LetterSelection(where.tenant or "", where, ())
+    if isinstance(letters, str) or not isinstance(letters, Iterable):
+        raise InputError(Reason(ReasonCode.LETTER_IDS_NEEDED, given=quote(letters)))
+    ids = tuple(dict.fromkeys(letters))
     for id in ids:
         if not is_id(id):
             raise InputError(Reason(ReasonCode.LETTER_ID_INVALID, id=quote(id)))
@@ -340,17 +433,15 @@ def _select_letters(what: LetterFilter | Iterable[str], tenant: str | None) -> _
     return _LetterSelection(tenant or "", None, ids)
 
 
-def _select_by_filter(where: LetterFilter, tenant: str | None) -> _LetterSelection:
-    wanted = parse_states(where.status, LetterStatus)
-    if wanted is not None and LetterStatus.OPEN.value not in wanted:
-        raise InputError(Reason(ReasonCode.ONLY_OPEN_LETTERS, statuses=tuple(wanted)))
-    if None not in (tenant, where.tenant) and tenant != where.tenant:
-        raise InputError(Reason(ReasonCode.TENANTS_DIFFER, filter=where.tenant, call=tenant))
-    chosen = replace(where, tenant=tenant if where.tenant is None else where.tenant)
-    return _LetterSelection(chosen.tenant or "", chosen, ())
+def require_open_letters(where: LetterFilter) -> None:
+    """Refuse a filter that excludes open letters: no others can be decided on."""
+    statuses = parse_states(where.status, LetterStatus)
+    if statuses is not None and LetterStatus.OPEN.value not in statuses:
+        raise InputError(Reason(ReasonCode.ONLY_OPEN_LETTERS, statuses=tuple(statuses)))
 
 
-def _describe_bulk(new: NewBulk, request: ReplayRequest | None) -> str:
+def _describe_bulk(new: NewBulk, request: ReplayRequest | None) -> dict[str, object]:
+    """Return the decision for the audit log."""
     about: dict[str, object] = {"action": new.action}
     if request is not None:
         about["mode"] = request.mode.value
@@ -360,49 +451,23 @@ def _describe_bulk(new: NewBulk, request: ReplayRequest | None) -> str:
         about["letters"] = len(new.letters)
     else:
         about["filter"] = {name: value for name, value in as_dict(new.where).items() if value is not None}
-    return json.dumps(about, ensure_ascii=False)
-
-
-def _make_letter_set(row: BulkRow, reason: str | None) -> LetterSet:
-    readable = row.request is not None and not isinstance(row.request, Unreadable)
-    mode = json.loads(row.request or "{}")["mode"] if row.action == REPLAY and readable else None
-    return LetterSet(
-        id=row.public_id,
-        action=row.action,
-        mode=mode,
-        status=row.status,
-        total=row.total,
-        done=row.done,
-        failed=row.failed,
-        listed=row.listed,
-        tenant=row.tenant or None,
-        by=row.by,
-        reason=reason,
-        created_at=to_datetime(row.created_at),
-        ended_at=None if row.ended_at is None else to_datetime(row.ended_at),
-        stopped_by=row.closed_by,
-        rate=None if row.rate is None else str(row.rate),
-        paused_by=row.paused_by,
-        paused_at=None if row.paused_at is None else to_datetime(row.paused_at),
-    )
+    return about
 
 
 def _describe_change(row: BulkRow, change: BulkChange) -> tuple[str | None, str | None]:
-    """How a set stands before and after a change, for the audit log; an end says enough."""
+    """Return the state before and after a change for the audit log. For a stop the event says enough."""
     if change.verb is BulkVerb.STOP:
         return None, None
     if change.verb is BulkVerb.RATE:
-        return _describe_rate(row.rate), _describe_rate(change.rate)
-    after = SetStatus.PAUSED if change.verb is BulkVerb.PAUSE else SetStatus.RUNNING
-    return json.dumps({"status": row.status.value}), json.dumps({"status": after.value})
-
-
-def _describe_rate(rate: Rate | None) -> str:
-    return json.dumps({"rate": None if rate is None else str(rate)})
+        before, after = ({"rate": None if rate is None else str(rate)} for rate in (row.rate, change.rate))
+    else:
+        status = SetStatus.PAUSED if change.verb is BulkVerb.PAUSE else SetStatus.RUNNING
+        before, after = {"status": row.status.value}, {"status": status.value}
+    return json.dumps(before), json.dumps(after)
 
 
 def _refuse_if_ended(row: BulkRow, verb: BulkVerb) -> None:
-    """A set that is over is neither paused nor let go on; one that was stopped can be stopped again."""
+    """Refuse to change a bulk action that has ended; one that was stopped can be stopped again."""
     if row.status is SetStatus.DONE:
         raise Conflict(Reason(ReasonCode.SET_DONE, id=row.public_id))
     if row.status is SetStatus.STOPPED and verb is not BulkVerb.STOP:

@@ -1,7 +1,7 @@
-"""Deciding on a few letters of a set at a time: read them, decide on each, write what may be written.
+"""Execution of bulk actions, a batch of letters at a time: read them, decide on each, write the decisions.
 
-One that is refused is marked with the reason, and the others go on. A replay carries the set's id as its
-key, so a letter whose decision was written before a crash, and not marked, is found to be done. A replayed
+A letter that is refused is marked with the reason, and the others continue. A replay has the id of the bulk action
+as its key: a letter whose decision was written before a crash, and not marked, is recognised as done. A replayed
 run becomes due, and any worker claims it.
 """
 
@@ -20,26 +20,28 @@ from redrive.core.replay import ReplayMode, ReplayRequest
 from redrive.core.schedule import Rate
 from redrive.core.states import LetterStatus
 from redrive.desk.decisions import PreparedReplay, Replayer, ReplayOrder, close_letter
+from redrive.desk.operations import Actor
 from redrive.errors import ConfigurationError, Conflict, DataRefused, InputError, RedriveError, StoreError
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.settle.settler import LocalSettler
 from redrive.store.bulk import BulkChange, BulkItemResult, BulkItemRow, BulkRow, BulkVerb, SetItemStatus, SetStatus
 from redrive.store.encryption.keyring import Unreadable
+from redrive.store.letters import DecisionCase
 from redrive.store.port import Store
-from redrive.store.records import DecisionCase
-
-# -- Deciding on a few letters of a set at a time: read them, decide on each, write what may be writ -----
-
 
 log = logging.getLogger("redrive.desk")
 REPLAY = "REPLAY"
 CLOSED_STATUSES = {"RESOLVE": LetterStatus.RESOLVED, "IGNORE": LetterStatus.IGNORED}
-_YIELD_EVERY = 25  # items between which others get their turn
+_YIELD_EVERY = 25  # items after which other tasks of the event loop run
+_BATCH_SIZE = 300  # three times the runs that a worker of the usual concurrency executes at once
+_BATCHES_PER_CLAIM = 20  # after so many batches another bulk action may be claimed
+_LEASE = 15 * MICROS
 CasesById = dict[str, DecisionCase]
+DecideItems = Callable[[BulkRow, Sequence[BulkItemRow]], Awaitable[list[BulkItemResult]]]
 
 
 class BulkExecutor:
-    """Carries out what a set asks for."""
+    """Decides on letters of a bulk action."""
 
     def __init__(self, store: Store, clock: Clock, replayer: Replayer) -> None:
         self._store = store
@@ -47,22 +49,20 @@ class BulkExecutor:
         self._settler = LocalSettler(store, clock)
 
     async def decide(self, row: BulkRow, items: Sequence[BulkItemRow]) -> list[BulkItemResult]:
-        """Decide on these letters. One that changed meanwhile has no mark, and is looked at again."""
+        """Decide on these letters. A letter that changed meanwhile gets no result, and is tried again."""
         cases = await self._load_cases(row.tenant, [item.letter for item in items])
         if row.action == REPLAY:
             return await self._replay_items(row, items, cases)
         return await self._close_items(row, items, cases)
 
     async def _load_cases(self, tenant: str, ids: Sequence[str]) -> CasesById:
-        """By the ids that were given: those of letters, or of the runs that letters were written for."""
+        """Return cases by the given ids: those of letters, or of the runs that letters were written for."""
         found = _index_cases(await self._store.cases(ids), tenant)
         missing = [id for id in ids if id not in found]
         if missing:
             others = _index_cases(await self._store.cases([letter_id(id) for id in missing]), tenant)
             found.update({id: others[letter_id(id)] for id in missing if letter_id(id) in others})
         return found
-
-    # -- replays -----------------------------------------------------------------------------------------
 
     async def _replay_items(self, row: BulkRow, items: Sequence[BulkItemRow], cases: CasesById) -> list[BulkItemResult]:
         order = make_order(row)
@@ -76,12 +76,13 @@ class BulkExecutor:
                 marks.append(found)
             if number % _YIELD_EVERY == 0:
                 await asyncio.sleep(0)
+        # Preparing takes a while; a bulk action that a user stopped meanwhile writes nothing more.
         if not await self._is_still_running(row):
             return []
         return marks + await self._apply_replays(prepared)
 
     async def _is_still_running(self, row: BulkRow) -> bool:
-        """Return False if the set was stopped, paused or given another rate, or another node has it."""
+        """Return False if the bulk action was stopped, paused or given another rate, or another node has it."""
         now = await self._store.bulk_by_id(row.public_id)
         return now is not None and now.status is SetStatus.RUNNING and now.fence == row.fence
 
@@ -112,8 +113,6 @@ class BulkExecutor:
         pairs = zip(prepared, replays, strict=True)
         return [_make_done_result(item, replay.run_id) for (item, _), replay in pairs if replay is not None]
 
-    # -- closing -----------------------------------------------------------------------------------------
-
     async def _close_items(self, row: BulkRow, items: Sequence[BulkItemRow], cases: CasesById) -> list[BulkItemResult]:
         marks: list[BulkItemResult] = []
         closing: list[tuple[BulkItemRow, LetterClosed]] = []
@@ -129,23 +128,23 @@ class BulkExecutor:
 
 
 def make_order(row: BulkRow) -> ReplayOrder:
-    """What the set asks to be done with each letter, under a key of its own."""
+    """Return the decision of a bulk action on each letter; its id is the key."""
     if isinstance(row.request, Unreadable):
         reason = Reason(ReasonCode.SET_UNREADABLE, id=row.public_id, why=row.request.why)
         raise ConfigurationError(reason)
-    said = json.loads(row.request or "{}")
-    output = said.pop("output", {}).get("value")
-    request = ReplayRequest(**{**said, "mode": ReplayMode(said["mode"]), "output": output})
-    return ReplayOrder(request=request, by=row.by, reason=row.reason, key=row.public_id)
+    stored = json.loads(row.request or "{}")
+    output = stored.pop("output", {}).get("value")
+    request = ReplayRequest(**{**stored, "mode": ReplayMode(stored["mode"]), "output": output})
+    return ReplayOrder(request=request, actor=Actor(row.by, row.reason), key=row.public_id)
 
 
 def explain_refusal(error: Exception, letter: str) -> Reason:
-    """Why a letter cannot be decided on; trouble with the store is no reason, and is raised again."""
+    """Return why a letter cannot be decided on. An error of the store says nothing about it, and is raised again."""
     if isinstance(error, StoreError):
         raise error
     if isinstance(error, RedriveError):
         return Reason.of_error(error)
-    log.error("letter %s of a set cannot be decided on", letter, exc_info=error)
+    log.error("unexpected error while deciding on letter %s", letter, exc_info=error)
     return Reason(ReasonCode.UNEXPECTED_ERROR, error_type=type(error).__name__, message=str(error))
 
 
@@ -158,7 +157,7 @@ def _prepare_closing(row: BulkRow, item: BulkItemRow, case: DecisionCase | None)
     if case is None or case.letter is None:
         return _make_refused_result(item, Reason(ReasonCode.LETTER_GONE, id=quote(item.letter)))
     try:
-        outcome = close_letter(case.run, case.letter, CLOSED_STATUSES[row.action], by=row.by, reason=row.reason)
+        outcome = close_letter(case.run, case.letter, CLOSED_STATUSES[row.action], Actor(row.by, row.reason))
     except Conflict as refused:
         return _make_refused_result(item, Reason.of_error(refused))
     return outcome or _make_done_result(item, None)
@@ -172,52 +171,45 @@ def _make_refused_result(item: BulkItemRow, why: Reason) -> BulkItemResult:
     return BulkItemResult(id=item.id, status=SetItemStatus.FAILED, error=why.to_text())
 
 
-# -- Sets: decide on many letters, a batch at a time, wherever a node has time for it --------------------
-
-
-_BATCH_SIZE = 300  # what a worker for a hundred runs, which is the usual size, executes in three goes
-_BATCHES_PER_CLAIM = 20  # batches until another set may have its turn
-_LEASE = 15 * MICROS
-DecideItems = Callable[[BulkRow, Sequence[BulkItemRow]], Awaitable[list[BulkItemResult]]]
-
-
 class BulkWorker:
-    """Works off sets. `decide` is what the desk does with a few letters of one."""
+    """Claims bulk actions and executes them. `decide` decides on a batch of letters."""
 
     def __init__(self, store: Store, decide: DecideItems, *, batch: int = _BATCH_SIZE) -> None:
         self._store = store
         self._decide = decide
         self._batch = batch
-        self._due: dict[int, int] = {}  # when sets may go on that had to wait for their rate, as far as known
+        self._due: dict[int, int] = {}  # when bulk actions that wait for their rate are due, by id
 
     @property
     def next_at(self) -> int | None:
-        """When the next set may go on that this node left alone because of its rate."""
+        """The time when the next bulk action that waits for its rate is due, as far as this node knows."""
         return min(self._due.values(), default=None)
 
     def pause(self, most: float) -> float:
-        """For how many seconds there is nothing to do, and `most` where that is not known."""
+        """Return the seconds until there is something to do, at most `most`."""
         if self.next_at is None:
             return most
         return min(most, max(0.0, (self.next_at - self._store.now()) / MICROS))
 
     async def run_once(self) -> int:
-        """Work on sets in turn until there are none; returns how many letters were decided on."""
-        now = self._store.now()  # before: a store that does not answer is not asked again at once
-        self._due = {set: due for set, due in self._due.items() if due > now}
+        """Execute all due bulk actions; return how many letters were decided on."""
+        # Forget passed times before asking the store: if it does not answer, they would make `pause` return 0.
+        now = self._store.now()
+        self._due = {id: due for id, due in self._due.items() if due > now}
         total = 0
         while (row := await self._store.claim_bulk(_LEASE)) is not None:
             total += await (self._work_unlimited(row) if row.rate is None else self._work_at_rate(row, row.rate))
         return total
 
     async def _work_at_rate(self, row: BulkRow, rate: Rate) -> int:
-        """Decide on as many letters as may go at once, and leave the set alone until the next ones may."""
+        """Decide on as many letters as the rate allows at once, and release the bulk action until the next portion."""
         portion = rate.portion(self._batch)
         items = await self._advance_or_stop(row, (), portion.count, _LEASE)
         if items is None:
             return 0
         marks = await self._decide(row, items) if items else []
-        wait = portion.gap if items else 0  # from when it was let go, or a slow portion and the next are one
+        # The gap counts from the release: measured from the claim, a slow portion and the next would be one.
+        wait = portion.gap if items else 0
         if await self._advance_or_stop(row, marks, 1, wait):
             self._due[row.id] = self._store.now() + wait
         return len(marks)

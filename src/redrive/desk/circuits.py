@@ -1,4 +1,4 @@
-"""`app.circuits`: which dependencies are not called at the moment, and a person's say in that."""
+"""`app.circuits`: circuits that protect dependencies, and changes that users make to them."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Unpack
 
 from redrive.clock import Clock
 from redrive.core.audit import AuditEvent, read_reason
-from redrive.core.circuit import CircuitState, CircuitStatus, close_circuit, open_manually
-from redrive.core.roles import DEFAULT_TENANT
-from redrive.core.transitions import AuditWrite
+from redrive.core.circuit import CircuitStatus, close_circuit, open_manually
+from redrive.core.roles import DEFAULT_TENANT, Permission
 from redrive.desk.models import make_reason_fields
-from redrive.desk.validation import check_reason, require_actor, require_text
+from redrive.desk.operations import Acting, Actor, operation
+from redrive.desk.validation import require_text
 from redrive.duration import to_datetime
 from redrive.errors import ConfigurationError, InputError, NotFound
 from redrive.policy import Circuit
@@ -23,18 +23,18 @@ from redrive.records import replace
 from redrive.settle.circuits import CircuitDecision, make_circuit_update, update_circuit
 from redrive.store.circuits import MOST_COUNTED, CircuitCase, CircuitRow, CircuitUpdate
 from redrive.store.filters import CircuitFilter
+from redrive.store.list_query import Page
 from redrive.store.port import DeskStore
-from redrive.store.records import Page
 
 _MAX_KEY_LENGTH = 401  # a workflow, a slash and a step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CircuitRecord:
-    """A circuit as it is shown. `until`: when an open one lets probes through, None if a person opened it.
+    """A circuit. `until` is when an open one allows probes, None if a user opened it.
 
-    `settings` are those in force, as far as any code said what they are; `override` is what a person set.
-    `parked` counts the runs that wait for it, up to 10,000. `why` is a person's text, or the English sentence
+    `settings` are those in force, None if no code has declared any; `override` holds those that a user set.
+    `parked` counts the runs that wait for it, up to 10,000. `why` is the text of a user, or the English sentence
     for `reason_code` and `reason_params`.
     """
 
@@ -54,116 +54,113 @@ class CircuitRecord:
 
 
 class Circuits:
-    """Circuits of all tenants. One is there once something happened to it; until then it is closed."""
+    """Circuits of all tenants. One without a record, which no failure and no user has changed yet, is closed."""
 
-    def __init__(self, store: DeskStore, clock: Clock, on_turn: Callable[[CircuitRow], None]) -> None:
+    def __init__(self, store: DeskStore, clock: Clock, on_change: Callable[[CircuitRow], None]) -> None:
         self._store = store
         self._clock = clock
-        self._on_turn = on_turn
+        self._on_change = on_change
 
+    @operation("GET /circuits", Permission.LOOK, id="list_circuits", all_workflows=True)
     async def list(
         self, filter: CircuitFilter | None = None, *, limit: int = 50, cursor: str | None = None
     ) -> Page[CircuitRecord]:
-        """A page of circuits, those heard of last first."""
+        """Return a page of circuits, the latest change first."""
         page = await self._store.circuits(filter or CircuitFilter(), limit=limit, cursor=cursor)
         return Page([present_circuit(row) for row in page.items], page.next, page.prev)
 
+    @operation("GET /circuits/{key:path}", Permission.LOOK, id="show_circuit", all_workflows=True)
     async def get(self, key: str, *, tenant: str = DEFAULT_TENANT) -> CircuitRecord:
-        """One circuit; NotFound if nothing ever happened to one of this key."""
+        """Return one circuit: its state, the runs that wait for it, and its settings; NotFound if it has no record."""
         row = await self._load_row(_check_key(key), require_text("tenant", tenant))
         if not row.version:
             raise NotFound(Reason(ReasonCode.CIRCUIT_UNKNOWN, circuit=key, tenant=tenant))
         return present_circuit(row)
 
-    async def open(
-        self, key: str, *, tenant: str = DEFAULT_TENANT, by: str = "unknown", reason: str | None = None
-    ) -> CircuitRecord:
-        """Let no call through until somebody closes or resets it. It need not have been heard of."""
+    @operation("POST /circuits/{key:path}/open", Permission.DECIDE, id="open_circuit", all_workflows=True)
+    async def open(self, key: str, *, tenant: str = DEFAULT_TENANT, **acting: Unpack[Acting]) -> CircuitRecord:
+        """Refuse all calls until a user closes or resets the circuit. A circuit without a record can be opened, too."""
 
         def decide(case: CircuitCase) -> CircuitUpdate | None:
             if case.row.is_open and case.row.until is None:
                 return None
-            return make_circuit_update(case, open_manually(case.row.state), why=why, by=by)
+            return make_circuit_update(case, open_manually(case.row.state), why=why, by=actor.by)
 
-        by, why = require_actor(by), check_reason(reason) or f"opened by {by}"
+        actor = Actor(**acting)
+        why = actor.reason or f"opened by {actor.by}"
         return await self._change_circuit(key, tenant, decide)
 
-    async def close(
-        self, key: str, *, tenant: str = DEFAULT_TENANT, by: str = "unknown", reason: str | None = None
-    ) -> CircuitRecord:
-        """Let calls through at once. Runs that wait go on in growing waves."""
+    @operation("POST /circuits/{key:path}/close", Permission.DECIDE, id="close_circuit", all_workflows=True)
+    async def close(self, key: str, *, tenant: str = DEFAULT_TENANT, **acting: Unpack[Acting]) -> CircuitRecord:
+        """Allow calls at once. Waiting runs continue in growing groups."""
 
         def decide(case: CircuitCase) -> CircuitUpdate | None:
             if case.row.status is CircuitStatus.CLOSED:
                 return None
-            return make_circuit_update(case, close_circuit(case.row.state), why=why, by=by)
+            return make_circuit_update(case, close_circuit(case.row.state), why=why, by=actor.by)
 
-        by, why = require_actor(by), check_reason(reason) or f"closed by {by}"
+        actor = Actor(**acting)
+        why = actor.reason or f"closed by {actor.by}"
         return await self._change_circuit(key, tenant, decide)
 
-    async def reset(
-        self, key: str, *, tenant: str = DEFAULT_TENANT, by: str = "unknown", reason: str | None = None
-    ) -> CircuitRecord:
-        """Close it, and forget what was marked down and what people set: it is as the code has it."""
+    @operation("POST /circuits/{key:path}/reset", Permission.DECIDE, id="reset_circuit", all_workflows=True)
+    async def reset(self, key: str, *, tenant: str = DEFAULT_TENANT, **acting: Unpack[Acting]) -> CircuitRecord:
+        """Close the circuit, forget its failures, and return to the settings that the code has."""
 
         def decide(case: CircuitCase) -> CircuitUpdate:
-            wanted = make_circuit_update(case, close_circuit(case.row.state), why=why, by=by)
-            line = replace(wanted.audit[0], event=AuditEvent.CIRCUIT_RESET.value)
-            return replace(wanted, override=None, audit=(line,))
+            update = make_circuit_update(case, close_circuit(case.row.state), why=why, by=actor.by)
+            line = replace(update.audit[0], event=AuditEvent.CIRCUIT_RESET.value)
+            return replace(update, override=None, audit=(line,))
 
-        by, why = require_actor(by), check_reason(reason) or f"reset by {by}"
+        actor = Actor(**acting)
+        why = actor.reason or f"reset by {actor.by}"
         return await self._change_circuit(key, tenant, decide)
 
+    @operation("PUT /circuits/{key:path}", Permission.SET_POLICIES, all_workflows=True)
     async def set(
         self, key: str, *, tenant: str = DEFAULT_TENANT, by: str = "unknown", **settings: Any
     ) -> CircuitRecord:
-        """Set some of `failures, window, open_for, probes, on_open` instead of what the code has.
+        """Set some of `failures, window, open_for, probes, on_open` instead of the values that the code has.
 
-        What is not named stays as it is. In force from the next failure or call on.
+        Settings that are not given stay as they are. In force from the next failure or call on.
         """
-        given = _check_settings(settings)
-        by, token = require_actor(by), self._clock.new_id()
+        checked = _check_settings(settings)
+        return await self._override(
+            key, tenant, by, AuditEvent.CIRCUIT_SET, lambda old: json.dumps({**json.loads(old or "{}"), **checked})
+        )
 
-        def decide(case: CircuitCase) -> CircuitUpdate:
-            override = json.dumps({**json.loads(case.row.override or "{}"), **given})
-            return _make_override_change(case, override, AuditEvent.CIRCUIT_SET, by, token)
-
-        return await self._change_circuit(key, tenant, decide)
-
+    @operation("DELETE /circuits/{key:path}", Permission.SET_POLICIES, id="unset_circuit", all_workflows=True)
     async def unset(self, key: str, *, tenant: str = DEFAULT_TENANT, by: str = "unknown") -> CircuitRecord:
-        """Go back to the settings that the code has."""
-        by, token = require_actor(by), self._clock.new_id()
+        """Return to the settings that the code has."""
+        return await self._override(key, tenant, by, AuditEvent.CIRCUIT_UNSET, lambda _: None)
+
+    async def _override(
+        self, key: str, tenant: str, by: str, event: AuditEvent, edit: Callable[[str | None], str | None]
+    ) -> CircuitRecord:
+        line = Actor(by).make_audit(self._clock, event, tenant, key)
 
         def decide(case: CircuitCase) -> CircuitUpdate | None:
-            if case.row.override is None:
+            before = case.row.override
+            after = edit(before)
+            if before is None and after is None:
                 return None
-            return _make_override_change(case, None, AuditEvent.CIRCUIT_UNSET, by, token)
+            audit = (replace(line, before=before, after=after),)
+            return replace(make_circuit_update(case, case.row.state), override=after, changed=True, audit=audit)
 
         return await self._change_circuit(key, tenant, decide)
 
     async def _change_circuit(self, key: str, tenant: str, decide: CircuitDecision) -> CircuitRecord:
-        place = (require_text("tenant", tenant), _check_key(key))
-        row, _ = await update_circuit(self._store, place, decide)
-        self._on_turn(row)
-        return present_circuit(await self._load_row(place[1], place[0]))
+        tenant, key = require_text("tenant", tenant), _check_key(key)
+        row, _ = await update_circuit(self._store, (tenant, key), decide)
+        self._on_change(row)
+        return present_circuit(await self._load_row(key, tenant))
 
     async def _load_row(self, key: str, tenant: str) -> CircuitRow:
         return (await self._store.circuit(tenant, key, counted=MOST_COUNTED)).row
 
 
-def _make_override_change(
-    case: CircuitCase, override: str | None, event: AuditEvent, by: str, token: str
-) -> CircuitUpdate:
-    row = case.row
-    line = AuditWrite(
-        event=event.value, tenant=row.tenant, by=by, subject=row.key, before=row.override, after=override, token=token
-    )
-    state: CircuitState = row.state
-    return replace(make_circuit_update(case, state), override=override, changed=True, audit=(line,))
-
-
 def _check_settings(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What was given, checked and as it is kept."""
+    """Return the settings as they are stored."""
     if not given:
         raise InputError(Reason(ReasonCode.CIRCUIT_SETTINGS_NEEDED))
     if "name" in given:
@@ -171,19 +168,19 @@ def _check_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     try:
         whole = Circuit.from_json(given).to_json()
     except ConfigurationError as error:
-        raise InputError(str(error)) from None
+        raise InputError(Reason.of_error(error)) from None
     return {name: whole[name] for name in given}
 
 
 def _check_key(key: str) -> str:
-    """A circuit's name, or a workflow's and a step's."""
+    """Return a valid key: the name of a circuit, or `WORKFLOW/STEP`."""
     if not isinstance(key, str) or not key.strip() or not key.isprintable() or len(key) > _MAX_KEY_LENGTH:
         raise InputError(Reason(ReasonCode.CIRCUIT_KEY_INVALID, given=quote(key)))
     return key
 
 
 def present_circuit(row: CircuitRow) -> CircuitRecord:
-    """A circuit as it is shown."""
+    """Return a circuit as users see it."""
     known = row.settings is not None or row.override is not None
     reason = None if row.why is None else read_reason(row.changed_by, row.why)
     return CircuitRecord(

@@ -1,4 +1,4 @@
-"""Runs, steps, attempts, dead letters and lines of the audit log, as people and programs see them."""
+"""Records that users and programs see: runs, steps, attempts, dead letters, lines of the audit log."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from redrive.core.json_edit import Change
 from redrive.core.states import CLOSED_LETTER_STATUSES, EntryKind, LetterStatus, RunStatus, StepStatus
 from redrive.reasons import Reason, ReasonCode
 
-# -- Runs, steps, attempts, dead letters and lines of the audit log, as people and programs see them -----
-
 
 def make_reason_fields(reason: Reason | None, name: str = "reason") -> dict[str, Any]:
     """Return the fields `reason_code` and `reason_params` of a record; both are empty for free text."""
@@ -25,7 +23,7 @@ def make_reason_fields(reason: Reason | None, name: str = "reason") -> dict[str,
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The credential that asks for runs. Its name is None for a process that works on the store itself."""
+    """The credential of a caller. Its name is None for a process that works on the store itself."""
 
     name: str | None = None
     sees_payloads: bool = True
@@ -33,7 +31,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRecord:
-    """One try of a step, with the decision that followed it.
+    """An attempt of a step, with the decision that followed it.
 
     `decision` is the English sentence for `reason_code` and `reason_params`.
     """
@@ -54,7 +52,7 @@ class AttemptRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRecord:
-    """One journal entry of a run with all its tries. `by_hand`: a person gave its result.
+    """A journal entry of a run with all its attempts. `by_hand`: a user gave its result.
 
     `error` is the English sentence for `reason_code` and `reason_params`.
     """
@@ -81,7 +79,7 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayRecord:
-    """One replay of a letter: who decided what, which run it became, and how that ended."""
+    """A replay of a letter: the decision, its user, the run that it continued or started, and how that ended."""
 
     number: int
     mode: str
@@ -96,9 +94,9 @@ class ReplayRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRecord:
-    """One line of the audit log. `label` says in words what happened.
+    """A line of the audit log. `label` describes the event.
 
-    `reason` is a person's text, or the English sentence for `reason_code` and `reason_params`.
+    `reason` is the text of a user, or the English sentence for `reason_code` and `reason_params`.
     """
 
     id: int
@@ -118,9 +116,9 @@ class AuditRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One execution of a workflow. `steps` and `handled_by` are filled where one run is looked at alone.
+    """An execution of a workflow. `steps` and `handled_by` are filled by `get` only.
 
-    `handler_for` is the failed run that this one handles, or was started on behalf of; `handled_by` are the
+    `handler_for` is the failed run whose failure this one handles, or helps to handle; `handled_by` are the
     ids of the runs that handle the failures of this one. `error` is the English sentence for `reason_code`
     and `reason_params`.
     """
@@ -157,14 +155,14 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """A run's failure waiting for a person. `stack`, `steps`, `replays` and `history` are filled by `get`.
+    """A failed run that waits for a decision. `stack`, `steps`, `replays` and `history` are filled by `get`.
 
     `purged`: its run's input and steps are gone, so it can no longer be replayed. `handler_for` and
     `handled_by` are those of its run, also as it was before it was replayed in full. `payload_hash` is None
-    unless nothing is hidden: who has it can try out what the hidden part of a short input is. `policy` is
+    in a redacted letter: with the hash, a caller could guess a short input. `policy` is
     the retry policy that was in force when the step failed for good; None if no step did. `reason` is the
-    English sentence for `reason_code` and `reason_params`. `resolution` says how the letter was closed: in a
-    person's words, or in English for the engine's `resolution_code`.
+    English sentence for `reason_code` and `reason_params`. `resolution` says how the letter was closed: the text
+    of a user, or the English sentence for the engine's `resolution_code`.
     """
 
     id: str
@@ -212,15 +210,12 @@ class DeadLetter:
 
     @property
     def comments(self) -> tuple[AuditRecord, ...]:
-        """What people said about it, in order of time."""
+        """The comments of users, in order of time."""
         return tuple(line for line in self.history if line.event == AuditEvent.LETTER_COMMENTED)
 
 
-# -- What became of the work of a dead letter that is closed ---------------------------------------------
-
-
 class LetterOutcome(Enum):
-    """How the work stands: a replay decides that, or whoever closed the letter without one."""
+    """The state of the work that a closed letter is about, after its last replay or without one."""
 
     SUCCEEDED = auto()
     PARTLY_SUCCEEDED = auto()
@@ -239,7 +234,7 @@ _OUTCOME_BY_STATUS: dict[str | None, LetterOutcome] = {
     RunStatus.CANCELLED: LetterOutcome.CANCELLED,
     None: LetterOutcome.REPLAY_RUNNING,
 }
-# For when the replays are purged together with the run.
+# Used when the replays were purged together with the run.
 _OUTCOME_BY_RESOLUTION: dict[str | None, LetterOutcome] = {
     ReasonCode.REPLAY_SUCCEEDED: LetterOutcome.SUCCEEDED,
     ReasonCode.STEP_REPLAY_SUCCEEDED: LetterOutcome.PARTLY_SUCCEEDED,
@@ -249,20 +244,15 @@ _OUTCOME_BY_RESOLUTION: dict[str | None, LetterOutcome] = {
 
 
 def find_letter_outcome(letter: DeadLetter) -> LetterOutcome | None:
-    """How the work stands that a closed letter is about; None while the letter is not closed."""
+    """Return the state of the work that a closed letter is about; None while the letter is not closed."""
     if letter.status not in CLOSED_LETTER_STATUSES:
         return None
-    last = _find_deciding_replay(letter)
+    last = letter.replays[-1] if letter.replays else None
+    if last is not None and last.ended_at is not None and letter.closed_at is not None:
+        # A user who closed the letter after the replay had ended decided on that result.
+        last = last if last.ended_at >= letter.closed_at else None
     if last is not None:
         return _OUTCOME_BY_STATUS.get(last.outcome, LetterOutcome.FAILED_AGAIN)
     if letter.resolution_code in _OUTCOME_BY_RESOLUTION:
         return _OUTCOME_BY_RESOLUTION[letter.resolution_code]
     return LetterOutcome.EXPIRED if letter.status is LetterStatus.EXPIRED else LetterOutcome.CLOSED
-
-
-def _find_deciding_replay(letter: DeadLetter) -> ReplayRecord | None:
-    """The last replay, unless the letter was closed after it: by somebody who knew how it had ended."""
-    last = letter.replays[-1] if letter.replays else None
-    if last is None or letter.closed_at is None or last.ended_at is None:
-        return last
-    return last if last.ended_at >= letter.closed_at else None

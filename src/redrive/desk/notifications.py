@@ -1,4 +1,4 @@
-"""`app.notifications`: the inbox, and the rules about who is told of what that people store."""
+"""`app.notifications`: the inbox, and the stored rules about which events are sent where."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from redrive.core.audit import AuditEvent
 from redrive.core.notifications import Notification, build_notification, render_notification
 from redrive.core.notify_rules import NotifyRule
 from redrive.core.redact import Redactor
-from redrive.core.transitions import AuditWrite
-from redrive.desk.presenter import in_thread_if_large, measure_size
+from redrive.core.roles import Permission
+from redrive.desk.operations import Actor, operation
+from redrive.desk.presenter import in_thread_if_large, measure_size, present_page
 from redrive.desk.validation import require_actor, require_text
 from redrive.duration import to_datetime
 from redrive.errors import ConfigurationError, InputError, NotFound
@@ -24,14 +25,14 @@ from redrive.http.ssrf import check_url
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.sinks.webhook import read_secrets
 from redrive.store.encryption.keyring import Unreadable
+from redrive.store.list_query import Page
 from redrive.store.notifications import NotificationFilter, NotificationRow, RuleRow
 from redrive.store.port import DeskStore
-from redrive.store.records import Page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InboxItem:
-    """A notification in the inbox. `read_at` is when whoever looks read it, None if that is still to come."""
+    """A notification in the inbox. `read_at` is when the reader marked it as read, None if unread."""
 
     id: str
     event: str
@@ -47,7 +48,7 @@ class InboxItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRule:
-    """A stored rule and what it applies to; None means any. Of URLs only the host is shown."""
+    """A stored rule and its target; None means any. Of URLs only the host is shown."""
 
     on: tuple[str, ...]
     targets: tuple[str, ...]
@@ -59,25 +60,24 @@ class StoredRule:
 
 
 class NotificationDisplay(msgspec.Struct, frozen=True, kw_only=True):
-    """How notifications are shown: what is hidden, where links lead."""
+    """Settings for displaying notifications: the redactor, and the base of links."""
 
     redactor: Redactor
     base_url: str = ""
 
 
 class Notifications:
-    """The inbox of whoever looks, and the stored rules. `changed` hears that a rule was stored."""
+    """The inbox of a reader, and the stored rules. `on_change` is called after a rule was stored."""
 
     def __init__(
-        self, store: DeskStore, clock: Clock, showing: NotificationDisplay, changed: Callable[[], Awaitable[None]]
+        self, store: DeskStore, clock: Clock, display: NotificationDisplay, on_change: Callable[[], Awaitable[None]]
     ) -> None:
         self._store = store
         self._clock = clock
-        self._showing = showing
-        self._changed = changed
+        self._display = display
+        self._on_change = on_change
 
-    # -- the inbox -------------------------------------------------------------------------------------
-
+    @operation("GET /notifications", Permission.LOOK)
     async def list(
         self,
         *,
@@ -88,16 +88,14 @@ class Notifications:
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page[InboxItem]:
-        """A page of the inbox, newest first, as this reader sees it."""
+        """Return a page of the inbox of a reader, newest first."""
         where = _make_filter(tenant, workflow, unread=unread)
         page = await self._store.notices.inbox(where, require_actor(reader), limit=limit, cursor=cursor)
-        items = await in_thread_if_large(
-            lambda: [self._present_item(row) for row in page.items], measure_size(page.items)
-        )
-        return Page(items, page.next, page.prev)
+        return await present_page(page, self._present_item)
 
+    @operation("GET /notifications/{id}", Permission.LOOK, id="get_notification")
     async def get(self, id: str, *, reader: str = "unknown", tenant: str | None = None) -> InboxItem:
-        """One notification of the inbox."""
+        """Return one notification of the inbox."""
         where = NotificationFilter(tenant=tenant, ids=(id,))
         page = await self._store.notices.inbox(where, require_actor(reader), limit=1, cursor=None)
         if not page.items:
@@ -105,102 +103,87 @@ class Notifications:
         return await in_thread_if_large(lambda: self._present_item(page.items[0]), measure_size(page.items))
 
     async def unread(self, *, reader: str = "unknown", tenant: str | None = None, workflow: str | None = None) -> int:
-        """How many this reader has not read, counted up to 1,000."""
+        """Return the number of notifications that this reader has not read, counted up to 1,000."""
         return await self._store.notices.unread(_make_filter(tenant, workflow), require_actor(reader))
 
+    @operation("POST /notifications/read", Permission.LOOK, field="marked")
     async def mark_read(
         self, ids: Sequence[str] | None = None, *, reader: str = "unknown", tenant: str | None = None
     ) -> int:
-        """Note that this reader has read these, or all there are; returns of how many that was new."""
-        named = None if ids is None else tuple(ids)
-        where = NotificationFilter(tenant=tenant, ids=named)
+        """Mark these notifications, or all, as read by a reader; return how many were unread before."""
+        where = NotificationFilter(tenant=tenant, ids=None if ids is None else tuple(ids))
         return await self._store.notices.mark_read(where, require_actor(reader))
 
     def _present_item(self, row: NotificationRow) -> InboxItem:
         if isinstance(row.content, Unreadable):
             raise ConfigurationError(f"a notification cannot be read: {row.content.why}")
-        told = build_notification(row.public_id, row.content, self._showing.redactor, self._showing.base_url)
-        words = render_notification(told)
+        notification = build_notification(row.public_id, row.content, self._display.redactor, self._display.base_url)
+        text = render_notification(notification)
         return InboxItem(
             id=row.public_id,
             event=row.event,
             tenant=row.tenant,
             workflow=row.workflow,
-            title=words.subject,
-            text=words.text,
+            title=text.subject,
+            text=text.text,
             count=row.count,
             at=to_datetime(row.created_at),
             read_at=to_datetime(row.read_at),
-            notification=told,
+            notification=notification,
         )
 
-    # -- the rules -------------------------------------------------------------------------------------
-
+    @operation("GET /notification-rules", Permission.LOOK, id="list_notification_rules")
     async def rules(self) -> Sequence[StoredRule]:
-        """All stored rules."""
+        """Return all stored rules."""
         return [_present_rule(row) for row in await self._store.notices.rules()]
 
+    @operation("PUT /notification-rules", Permission.SET_POLICIES, id="set_notification_rule")
     async def set_rule(
         self, rule: Mapping[str, Any], *, workflow: str | None = None, tenant: str | None = None, by: str = "unknown"
     ) -> StoredRule:
-        """Store who is told of what, for a workflow or for all: it goes before what the code says.
+        """Store which events are sent where, for a workflow or for all, in place of the rule in the code.
 
         `rule` is written like `notify=` of a workflow; one with `"on": []` silences. Its URLs must be public,
-        whatever hosts are let through: a channel that the code registers leads inside.
+        whatever hosts the settings allow: an internal URL needs a channel that the code registers.
         """
-        require_actor(by)
-        read = self._parse_rule(rule)
+        actor, parsed = Actor(by), _parse_rule(rule)
         for what, value in (("workflow", workflow), ("tenant", tenant)):
             if value is not None:
                 require_text(what, value)
         row = RuleRow(
             tenant=tenant or "",
             workflow=workflow or "",
-            rule=json.dumps(read.to_json()),
+            rule=json.dumps(parsed.to_json()),
             updated_at=self._store.now(),
             updated_by=by,
         )
-        await self._store.notices.set_rule(row, self._make_audit(AuditEvent.NOTIFY_SET, row, _describe_rule(read)))
-        await self._changed()
+        after = json.dumps(_describe_rule(parsed))
+        line = actor.make_audit(self._clock, AuditEvent.NOTIFY_SET, row.tenant, row.workflow or "*", after=after)
+        await self._store.notices.set_rule(row, line)
+        await self._on_change()
         return _present_rule(row)
 
+    @operation("DELETE /notification-rules", Permission.SET_POLICIES, status=204)
     async def delete_rule(self, *, workflow: str | None = None, tenant: str | None = None, by: str = "unknown") -> bool:
-        """Remove the rule stored for exactly this; False if there was none."""
-        require_actor(by)
-        row = RuleRow(tenant=tenant or "", workflow=workflow or "", rule="", updated_at=0, updated_by=by)
-        line = self._make_audit(AuditEvent.NOTIFY_DELETED, row, None)
-        return await self._store.notices.delete_rule(row.tenant, row.workflow, line)
-
-    def _parse_rule(self, rule: Mapping[str, Any]) -> NotifyRule:
-        try:
-            read = NotifyRule.read(rule, "the rule")
-            for target in read.targets:
-                if target.kind in ("slack", "teams", "webhook"):
-                    _require_public_url(target.to)
-                if target.secret is not None:
-                    read_secrets(target.secret, "a webhook of the rule")
-        except ConfigurationError as error:
-            raise InputError(str(error)) from None
-        return read
-
-    def _make_audit(self, event: AuditEvent, row: RuleRow, after: dict[str, Any] | None) -> AuditWrite:
-        return AuditWrite(
-            event=event.value,
-            tenant=row.tenant,
-            by=row.updated_by,
-            subject=row.workflow or "*",
-            after=None if after is None else json.dumps(after),
-            token=self._clock.new_id(),
-        )
+        """Remove the rule stored for exactly this target; False if there was none."""
+        line = Actor(by).make_audit(self._clock, AuditEvent.NOTIFY_DELETED, tenant or "", workflow or "*")
+        return await self._store.notices.delete_rule(tenant or "", workflow or "", line)
 
 
-def _require_public_url(url: str) -> None:
+def _parse_rule(rule: Mapping[str, Any]) -> NotifyRule:
     try:
-        check_url(url)
-    except InputError as error:
-        raise InputError(
-            f"{error} That is for URLs in the code; a stored rule names a channel that the code registers."
-        ) from None
+        parsed = NotifyRule.read(rule, "the rule")
+        for target in parsed.targets:
+            if target.kind in ("slack", "teams", "webhook"):
+                try:
+                    check_url(target.to)
+                except InputError as error:
+                    raise InputError(Reason(ReasonCode.RULE_URL_REFUSED, why=Reason.of_error(error))) from None
+            if target.secret is not None:
+                read_secrets(target.secret, "a webhook of the rule")
+    except ConfigurationError as error:
+        raise InputError(Reason.of_error(error)) from None
+    return parsed
 
 
 def _make_filter(tenant: str | None, workflow: str | None, *, unread: bool = False) -> NotificationFilter:
@@ -209,7 +192,7 @@ def _make_filter(tenant: str | None, workflow: str | None, *, unread: bool = Fal
 
 
 def _describe_rule(rule: NotifyRule) -> dict[str, Any]:
-    """A rule without what lets others write there."""
+    """Return a rule without its secrets: the URL of a webhook lets others write there."""
     return {"on": list(rule.on), "to": [target.shown for target in rule.targets], "app": rule.app}
 
 

@@ -1,4 +1,4 @@
-"""`app.outbox`: messages and where they got to; what people do about those that did not arrive."""
+"""`app.outbox` and `app.sinks`: messages with their deliveries, and the sinks that they go to."""
 
 from __future__ import annotations
 
@@ -6,26 +6,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 from redrive.clock import Clock
 from redrive.core.audit import AuditEvent
 from redrive.core.notifications import mask_targets
+from redrive.core.roles import Permission
 from redrive.core.run_options import trace_id
 from redrive.core.states import DeliveryStatus
-from redrive.core.transitions import AuditWrite
-from redrive.desk.presenter import Presenter, in_thread_if_large, measure_size
-from redrive.desk.validation import check_reason, is_id, require_actor, require_bool, require_text
+from redrive.desk.operations import Acting, Actor, operation
+from redrive.desk.presenter import Presenter, in_thread_if_large, measure_size, present_page
+from redrive.desk.validation import is_id, require_bool, require_text
 from redrive.duration import to_datetime
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.reasons import Reason, ReasonCode, quote
+from redrive.store.deliveries import MessageRow
 from redrive.store.filters import OutboxFilter
-from redrive.store.outbox_records import BlockedKey, DeliveryAction, DeliveryDecision, DeliveryRow, MessageRow, SinkRow
+from redrive.store.list_query import Page
+from redrive.store.outbox import BlockedKey, DeliveryAction, DeliveryDecision
 from redrive.store.port import DeskStore, Store
-from redrive.store.records import Page
-
-# -- `app.outbox`: messages and where they got to; what people do about those that did not arrive --------
-
 
 MAX_BLOCKED = 500
 _AUDIT_EVENTS = {DeliveryAction.RETRY: AuditEvent.MESSAGE_RETRIED, DeliveryAction.SKIP: AuditEvent.MESSAGE_SKIPPED}
@@ -33,9 +32,9 @@ _AUDIT_EVENTS = {DeliveryAction.RETRY: AuditEvent.MESSAGE_RETRIED, DeliveryActio
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """How far a message got on its way to one sink.
+    """The delivery of a message to one sink.
 
-    `next_at` is when it is tried next, None if it is over, dead, or waits `behind` another message.
+    `next_at` is when it is tried next, None if it has ended, is dead, or waits `behind` another message.
     """
 
     sink: str
@@ -50,7 +49,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxMessage:
-    """A message and its deliveries; the payload is redacted. Of notifications only the hosts they go to."""
+    """A message and its deliveries. The payload is redacted: of a notification's URLs it has the hosts only."""
 
     id: str
     topic: str
@@ -80,93 +79,77 @@ class Blocked:
 
 
 class Outbox:
-    """Looks at messages; retries and skips deliveries. `ring` wakes the relays of this process."""
+    """Lists messages; retries and skips deliveries. `ring` wakes the relays of this process."""
 
-    def __init__(self, store: DeskStore, clock: Clock, shaper: Presenter, ring: Callable[[], None]) -> None:
+    def __init__(self, store: DeskStore, clock: Clock, presenter: Presenter, ring: Callable[[], None]) -> None:
         self._store = store
         self._clock = clock
-        self._shaper = shaper
+        self._presenter = presenter
         self._ring = ring
 
-    # -- looking ------------------------------------------------------------------------------------
-
+    @operation("GET /outbox", Permission.LOOK, id="list_messages")
     async def list(
         self, filter: OutboxFilter | None = None, *, limit: int = 50, cursor: str | None = None
     ) -> Page[OutboxMessage]:
-        """A page of messages, newest first."""
+        """Return a page of messages with their deliveries, newest first. `topic` may end in `.*`."""
         page = await self._store.messages(filter or OutboxFilter(), limit=limit, cursor=cursor)
-        shown = await in_thread_if_large(
-            lambda: [self._present_message(row) for row in page.items], measure_size(page.items)
-        )
-        return Page(shown, page.next, page.prev)
+        return await present_page(page, self._present_message)
 
+    @operation("GET /outbox/blocked", Permission.LOOK, id="list_blocked")
+    async def blocked(self, *, tenant: str | None = None, limit: int = 50) -> tuple[Blocked, ...]:
+        """Return the keys whose messages wait for a dead one, the oldest first."""
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+            raise InputError(Reason(ReasonCode.LIMIT_INVALID, most=MAX_BLOCKED, given=quote(limit)))
+        rows = await self._store.blocked_keys(tenant=tenant, limit=min(limit, MAX_BLOCKED))
+        return await in_thread_if_large(lambda: tuple(map(self._present_blocked_key, rows)), measure_size(rows))
+
+    @operation("GET /outbox/{id}", Permission.LOOK, id="show_message")
     async def get(self, id: str, *, tenant: str | None = None) -> OutboxMessage:
-        """One message."""
+        """Return one message with its deliveries. Its payload is redacted."""
         row = await self._find_message(id, tenant)
         return await in_thread_if_large(partial(self._present_message, row), measure_size(row))
 
-    async def blocked(self, *, tenant: str | None = None, limit: int = 50) -> tuple[Blocked, ...]:
-        """Keys that wait for a person, the oldest first."""
-        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-            raise InputError(f"limit is {limit!r}; give a whole number from 1 to {MAX_BLOCKED}")
-        rows = await self._store.blocked_keys(tenant=tenant, limit=min(limit, MAX_BLOCKED))
-        return await in_thread_if_large(
-            lambda: tuple(self._present_blocked_key(row) for row in rows), measure_size(rows)
-        )
-
-    # -- deciding -----------------------------------------------------------------------------------
-
+    @operation("POST /outbox/{id}/retry", Permission.DECIDE, id="retry_message")
     async def retry(
         self,
         id: str,
         *,
         sink: str | None = None,
-        by: str,
-        reason: str | None = None,
         tenant: str | None = None,
         dry_run: bool = False,
+        **acting: Unpack[Acting],
     ) -> OutboxMessage:
-        """Try at once what is dead or waits for its time, with all attempts before it.
+        """Deliver at once what is dead or waits for its next attempt, with all attempts available again.
 
-        At one sink, or at all where the message has not arrived. `dry_run` refuses what would be refused,
-        and changes nothing.
+        To one sink, or to all that have not received the message. `dry_run` checks the request and changes nothing.
         """
-        return await self._decide(DeliveryAction.RETRY, id, sink, by, reason, tenant, dry_run)
+        return await self._decide(DeliveryAction.RETRY, id, sink, Actor(**acting), tenant, dry_run)
 
+    @operation("POST /outbox/{id}/skip", Permission.DECIDE, id="skip_message")
     async def skip(
         self,
         id: str,
         *,
         sink: str | None = None,
-        by: str,
-        reason: str | None = None,
         tenant: str | None = None,
         dry_run: bool = False,
+        **acting: Unpack[Acting],
     ) -> OutboxMessage:
-        """Give up on a message, at one sink or at all where it has not arrived; its key goes on.
+        """Give up on a message, at one sink or at all that have not received it; later messages of its key follow.
 
         `dry_run` as for `retry`.
         """
-        return await self._decide(DeliveryAction.SKIP, id, sink, by, reason, tenant, dry_run)
+        return await self._decide(DeliveryAction.SKIP, id, sink, Actor(**acting), tenant, dry_run)
 
     async def _decide(
-        self,
-        choice: DeliveryAction,
-        id: str,
-        sink: str | None,
-        by: str,
-        reason: str | None,
-        tenant: str | None,
-        dry_run: bool,
+        self, action: DeliveryAction, id: str, sink: str | None, actor: Actor, tenant: str | None, dry_run: bool
     ) -> OutboxMessage:
         row = await self._find_message(id, tenant)
-        _check_decision_applies(row, choice, sink)
-        audit = self._make_audit(_AUDIT_EVENTS[choice], row.tenant, id, by, reason)
-        if require_bool("dry_run", dry_run):
-            return await in_thread_if_large(partial(self._present_message, row), measure_size(row))
-        decision = DeliveryDecision(message=id, choice=choice, sink=sink, audit=audit)
-        if await self._store.decide_deliveries(decision):
-            self._ring()
+        _check_decision_applies(row, action, sink)
+        if not require_bool("dry_run", dry_run):
+            audit = actor.make_audit(self._clock, _AUDIT_EVENTS[action], row.tenant, id)
+            if await self._store.decide_deliveries(DeliveryDecision(message=id, choice=action, sink=sink, audit=audit)):
+                self._ring()
         return await self.get(id, tenant=tenant)
 
     async def _find_message(self, id: str, tenant: str | None) -> MessageRow:
@@ -174,18 +157,6 @@ class Outbox:
         if row is None:
             raise NotFound(Reason(ReasonCode.MESSAGE_NOT_FOUND, id=quote(id)))
         return row
-
-    def _make_audit(self, event: AuditEvent, tenant: str, subject: str, by: str, reason: str | None) -> AuditWrite:
-        return AuditWrite(
-            event=event.value,
-            tenant=tenant,
-            by=require_actor(by),
-            subject=subject,
-            reason=check_reason(reason),
-            token=self._clock.new_id(),
-        )
-
-    # -- shapes -------------------------------------------------------------------------------------
 
     def _present_message(self, row: MessageRow) -> OutboxMessage:
         return OutboxMessage(
@@ -196,21 +167,21 @@ class Outbox:
             run_id=row.run_id,
             correlation_id=row.correlation_id,
             created_at=to_datetime(row.created_at),
-            payload=self._shaper.payload(row.payload, lambda found: mask_targets(row.topic, found)),
-            deliveries=tuple(self._present_delivery(each) for each in row.deliveries),
+            payload=self._presenter.payload(row.payload, lambda found: mask_targets(row.topic, found)),
+            deliveries=tuple(
+                Delivery(
+                    sink=each.sink,
+                    status=each.status,
+                    attempt=each.attempt,
+                    next_at=to_datetime(each.available_at),
+                    behind=each.behind,
+                    error=self._presenter.text(each.error),
+                    tried_at=to_datetime(each.tried_at),
+                    finished_at=to_datetime(each.finished_at),
+                )
+                for each in row.deliveries
+            ),
             trace_id=trace_id(row.trace),
-        )
-
-    def _present_delivery(self, row: DeliveryRow) -> Delivery:
-        return Delivery(
-            sink=row.sink,
-            status=row.status,
-            attempt=row.attempt,
-            next_at=to_datetime(row.available_at),
-            behind=row.behind,
-            error=self._shaper.text(row.error),
-            tried_at=to_datetime(row.tried_at),
-            finished_at=to_datetime(row.finished_at),
         )
 
     def _present_blocked_key(self, row: BlockedKey) -> Blocked:
@@ -221,34 +192,29 @@ class Outbox:
             message_id=row.message,
             topic=row.topic,
             attempt=row.attempt,
-            error=self._shaper.text(row.error),
+            error=self._presenter.text(row.error),
             tried_at=to_datetime(row.tried_at),
             waiting=row.waiting,
         )
 
 
-def _check_decision_applies(row: MessageRow, choice: DeliveryAction, sink: str | None) -> None:
-    """Refuse a decision about nothing. One that was carried out before is not refused: it is answered."""
-    meant = [each for each in row.deliveries if sink in (None, each.sink)]
-    if not meant:
+def _check_decision_applies(row: MessageRow, action: DeliveryAction, sink: str | None) -> None:
+    """Refuse a decision that changes nothing. A decision that was carried out before gets the same answer."""
+    deliveries = [each for each in row.deliveries if sink in (None, each.sink)]
+    if not deliveries:
         known = ", ".join(each.sink for each in row.deliveries) or "none"
-        what = "no sink" if sink is None else f"sink {sink!r}"
-        raise Conflict(f"message {row.public_id} goes to {what}; its sinks are: {known}")
-    done = DeliveryStatus.SKIPPED if choice is DeliveryAction.SKIP else DeliveryStatus.DELIVERED
-    open_ = [each for each in meant if each.finished_at is None]
-    if not open_ and not any(each.status is done for each in meant):
-        ended = ", ".join(f"{each.status} at {each.sink!r}" for each in meant)
-        raise Conflict(f"message {row.public_id} is over: {ended}")
-
-
-# -- `app.sinks`: where messages go, of all tenants at once ----------------------------------------------
+        raise Conflict(Reason(ReasonCode.MESSAGE_SINK_UNKNOWN, id=row.public_id, sink=sink, known=known))
+    done = DeliveryStatus.SKIPPED if action is DeliveryAction.SKIP else DeliveryStatus.DELIVERED
+    if all(each.finished_at is not None and each.status is not done for each in deliveries):
+        ended = ", ".join(f"{each.status} at {each.sink!r}" for each in deliveries)
+        raise Conflict(Reason(ReasonCode.MESSAGE_OVER, id=row.public_id, ended=ended))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkStatus:
-    """A sink and how many messages wait for it or are dead there, each counted up to 1,000.
+    """A sink with its messages that wait or are dead, each counted up to 1,000.
 
-    `seen_at` is when an app that has the sink was last opened: a sink that no app has any more gathers
+    `seen_at` is when an app that has the sink was last opened: a sink that is in no app any more gathers
     messages until it is removed.
     """
 
@@ -261,38 +227,32 @@ class SinkStatus:
 
 
 class Sinks:
-    """Looks at sinks, and removes those that no app has any more."""
+    """Lists sinks of all tenants, and removes those that no app has any more."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
 
+    @operation("GET /sinks", Permission.MANAGE_SINKS, id="list_sinks")
     async def list(self) -> tuple[SinkStatus, ...]:
-        """All sinks that messages go to, by name."""
-        return tuple(_present_sink(row) for row in await self._store.sinks())
-
-    async def remove(self, name: str, *, by: str, reason: str | None = None, dry_run: bool = False) -> None:
-        """Send nothing more to a sink that no app has any more, and skip what waits for it."""
-        audit = AuditWrite(
-            event=AuditEvent.SINK_REMOVED.value,
-            tenant="",
-            by=require_actor(by),
-            subject=require_text("sink", name),
-            reason=check_reason(reason),
-            token=self._clock.new_id(),
+        """Return the sinks that messages of all tenants go to, by name, with the messages that wait for each."""
+        return tuple(
+            SinkStatus(
+                name=row.name,
+                kind=row.kind,
+                topics=tuple(map(str, row.topics)),
+                seen_at=to_datetime(row.seen_at),
+                pending=row.pending,
+                dead=row.dead,
+            )
+            for row in await self._store.sinks()
         )
+
+    @operation("DELETE /sinks/{name}", Permission.MANAGE_SINKS, id="remove_sink", status=204)
+    async def remove(self, name: str, *, dry_run: bool = False, **acting: Unpack[Acting]) -> None:
+        """Remove a sink that no app has any more, and skip the messages that wait for it."""
+        audit = Actor(**acting).make_audit(self._clock, AuditEvent.SINK_REMOVED, "", require_text("sink", name))
         known = [each.name for each in await self._store.sinks()]
         is_there = name in known if require_bool("dry_run", dry_run) else await self._store.remove_sink(name, audit)
         if not is_there:
             raise NotFound(Reason(ReasonCode.SINK_NOT_FOUND, name=quote(name), known=", ".join(known) or "none"))
-
-
-def _present_sink(row: SinkRow) -> SinkStatus:
-    return SinkStatus(
-        name=row.name,
-        kind=row.kind,
-        topics=tuple(str(each) for each in row.topics),
-        seen_at=to_datetime(row.seen_at),
-        pending=row.pending,
-        dead=row.dead,
-    )

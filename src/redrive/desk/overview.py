@@ -1,4 +1,4 @@
-"""How things stand: what waits, what runs, what is late, and how the last hour went. All of it is bounded."""
+"""The overview of a tenant: waiting, running and late runs, open letters, and the last hour; counts are bounded."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from redrive.duration import to_datetime
 from redrive.store.filters import LetterFilter, RunFilter
 from redrive.store.list_query import OLDEST_CURSOR
 from redrive.store.port import DeskStore
-from redrive.store.records import DecisionCase, RunSummary
+from redrive.store.runs import RunSummary
 
 MAX_COUNTED_RUNS = 1_000
-"""Runs of one state that are counted; more are more."""
+"""The highest count of runs in one state."""
 
-_MAX_HOUR_RUNS = 5_000  # runs of the last hour that are looked at
+_MAX_HOUR_RUNS = 5_000  # runs of the last hour that are read
 _MINUTES_SHOWN = 60
 _MINUTE_MICROS = 60 * MICROS
 _MAX_RETRYING = 12
@@ -29,7 +29,7 @@ _FAILED_STATUSES = frozenset({RunStatus.DLQ_PENDING, RunStatus.FAILED, RunStatus
 class RunsPerMinute(msgspec.Struct, frozen=True, kw_only=True):
     """The last hour by minutes, the present one last: runs that were started, and those of them that failed.
 
-    `since`: nothing before is counted, as so many runs were started.
+    `since` is when counting began: later than an hour ago if there were too many runs.
     """
 
     started: tuple[int, ...]
@@ -38,17 +38,17 @@ class RunsPerMinute(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def good(self) -> tuple[int, ...]:
-        """Those that have not failed, by minute."""
+        """Started runs that have not failed, by minute."""
         return tuple(all - bad for all, bad in zip(self.started, self.failed, strict=True))
 
     @property
     def share(self) -> float | None:
-        """Of those started, how many failed, from 0 to 1."""
+        """The share of started runs that failed, from 0 to 1; None without runs."""
         return sum(self.failed) / sum(self.started) if sum(self.started) else None
 
 
 class RetryingStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A step that failed and is tried again at a time that is known."""
+    """A failed step whose next attempt is scheduled."""
 
     run_id: str
     workflow: str
@@ -59,7 +59,7 @@ class RetryingStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
-    """How things stand for whoever looks. Counts of runs go up to `MOST`."""
+    """The state of one tenant, or of all. Counts of runs end at `MAX_COUNTED_RUNS`."""
 
     open_letters: int
     oldest_letter: datetime | None
@@ -73,7 +73,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def load_overview(store: DeskStore, tenant: str | None) -> Overview:
-    """Look at one tenant, or at all."""
+    """Read the overview of one tenant, or of all."""
     now = store.now()
     oldest = await store.letters(LetterFilter(tenant=tenant, status=LetterStatus.OPEN), limit=1, cursor=OLDEST_CURSOR)
     waiting = await store.run_summaries(
@@ -102,13 +102,6 @@ async def _list_retrying_steps(store: DeskStore, tenant: str | None) -> tuple[Re
     where = RunFilter(tenant=tenant, status=RunStatus.SLEEPING)
     page = await store.runs(where, limit=_MAX_RETRYING, cursor=None)
     found = [
-        each for case in await store.cases([run.public_id for run in page.items]) for each in _find_retrying_steps(case)
-    ]
-    return tuple(sorted(found, key=lambda each: each.next_at))
-
-
-def _find_retrying_steps(case: DecisionCase) -> list[RetryingStep]:
-    return [
         RetryingStep(
             run_id=case.run.public_id,
             workflow=case.run.workflow,
@@ -117,9 +110,11 @@ def _find_retrying_steps(case: DecisionCase) -> list[RetryingStep]:
             attempt=entry.attempt,
             next_at=to_datetime(entry.wake_at),
         )
+        for case in await store.cases([run.public_id for run in page.items])
         for entry in case.journal
         if entry.status is StepStatus.RETRYING and entry.wake_at is not None and not entry.superseded
     ]
+    return tuple(sorted(found, key=lambda each: each.next_at))
 
 
 def _count_runs_per_minute(runs: Sequence[RunSummary], now: int) -> RunsPerMinute:

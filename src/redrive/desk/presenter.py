@@ -1,4 +1,4 @@
-"""Rows as people and programs see them: times as datetimes, secrets masked, decisions in words."""
+"""Presentation of rows: times as datetimes, redacted payloads, sentences for decisions."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from redrive.desk.models import (
 from redrive.duration import to_datetime
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import as_dict, is_record, replace
-from redrive.store.records import AttemptRow, AuditRow, GroupPage, GroupRow, LetterRow, ReplayRow, RunRow
-
-# -- Rows as people and programs see them: times as datetimes, secrets masked, decisions in words --------
-
+from redrive.store.groups import GroupPage, GroupRow
+from redrive.store.letters import AuditRow, LetterRow, ReplayRow
+from redrive.store.list_query import Page
+from redrive.store.runs import AttemptRow, RunRow
 
 _INTERRUPTION_REASONS = {
     AttemptEnd.LOST: ReasonCode.ATTEMPT_LOST,
@@ -45,7 +45,7 @@ _INTERRUPTION_REASONS = {
 
 
 class Presenter:
-    """Shapes rows for those who look, through one redactor; without one, everything is shown."""
+    """Makes records from rows. Without a redactor, nothing is redacted."""
 
     def __init__(self, redactor: Redactor | None) -> None:
         self._reveals = redactor is None
@@ -61,7 +61,7 @@ class Presenter:
         letter_id: str | None = None,
         handled_by: Iterable[str] = (),
     ) -> Run:
-        """A run, with its steps if its journal is given."""
+        """Return a run, with its steps if its journal is given."""
         failed = row.status in FINAL_RUN_STATUSES or row.status is RunStatus.COMPENSATING
         ending = FailureReason.from_json(row.failure) if row.failure is not None and failed else None
         reason = None if ending is None else self.reason(ending.reason)
@@ -96,7 +96,7 @@ class Presenter:
         )
 
     def steps(self, entries: Sequence[EntryRow], attempts: Sequence[AttemptRow]) -> tuple[StepRecord, ...]:
-        """The journal with every try in its place."""
+        """Return the entries of a journal with their attempts."""
         tries: dict[int, list[AttemptRow]] = {}
         for attempt in attempts:
             tries.setdefault(attempt.index, []).append(attempt)
@@ -114,9 +114,9 @@ class Presenter:
         handler_for: str | None = None,
         handled_by: Iterable[str] = (),
     ) -> DeadLetter:
-        """A dead letter, with its run's steps and all that was done about it if they are given.
+        """Return a dead letter, with its run's steps, its replays and its history if they are given.
 
-        Looking for secrets in a stack takes as long as in all the rest: lists leave it out.
+        Redacting a stack takes as long as all the rest: lists leave it out.
         """
         ending = FailureReason.from_json(row.failure)
         failure, reason = ending.failure, self.reason(ending.reason)
@@ -166,7 +166,7 @@ class Presenter:
         )
 
     def line(self, row: AuditRow, language: str = "en") -> AuditRecord:
-        """A line of the audit log."""
+        """Return a line of the audit log."""
         reason = None if row.reason is None else self.reason(read_reason(row.by, row.reason))
         return AuditRecord(
             id=row.id,
@@ -229,15 +229,15 @@ class Presenter:
         )
 
     def reason(self, reason: Reason) -> Reason:
-        """Return a reason as it may be shown: its parameters may quote a payload."""
+        """Return a reason with redacted parameters, which may quote a payload."""
         return reason if self._reveals else reason.map_text(self._text)
 
     def text(self, text: str | None) -> str | None:
-        """A text that may quote a payload, as it may be shown."""
+        """Redact a text, which may quote a payload."""
         return None if text is None else self._text(text)
 
     def payload(self, text: str | None, without: Callable[[Any], Any] | None = None) -> Any:
-        """A stored payload as it may be shown; `without` takes out what nobody is shown."""
+        """Return a redacted payload; `without` removes what is never shown."""
         if text is None:
             return None
         try:
@@ -266,7 +266,7 @@ def _present_replay(row: ReplayRow) -> ReplayRecord:
 
 
 def parse_changes(text: str | None) -> tuple[Change, ...]:
-    """The differences of an edited input, as they were stored."""
+    """Parse the stored differences of an edited input."""
     return () if text is None else tuple(Change.from_json(each) for each in json.loads(text))
 
 
@@ -275,7 +275,7 @@ def _is_at_most_once(entry: EntryRow) -> bool:
 
 
 def _is_given_by_hand(entry: EntryRow, tries: Sequence[AttemptRecord], once: bool) -> bool:
-    """True if a person gave the result: it is there, and no try can have given it."""
+    """Return True if a user gave the result: there is one, and no attempt can have returned it."""
     if entry.kind is not EntryKind.STEP or entry.status is StepStatus.SKIPPED:
         return entry.status is StepStatus.SKIPPED
     return entry.status is StepStatus.SUCCESS and (entry.failure is not None or (once and bool(tries)))
@@ -315,25 +315,29 @@ def _make_success_record(entry: EntryRow) -> AttemptRecord:
     )
 
 
-# -- Work on large values in a thread, so that the event loop answers other requests meanwhile -----------
-
-
 T = TypeVar("T")
+Row = TypeVar("Row")
 LARGE_SIZE = 64 * 1024
-"""Number of characters from which on a thread does the work: a megabyte takes a tenth of a second."""
+"""Values of at least so many characters are handled in a thread: a megabyte takes a tenth of a second."""
 
-_SIZE_PER_VALUE = 8  # characters that a number, an object or a list counts for: each is a step of the work
+_SIZE_PER_VALUE = 8  # characters that a number, an object or a list counts as
 
 
 async def in_thread_if_large(work: Callable[[], T], size: int) -> T:
-    """Return what the work returns; a thread does it if it is about a large value."""
+    """Call `work`, in a thread if its values are large, and return the result."""
     return work() if size < LARGE_SIZE else await asyncio.to_thread(work)
 
 
-def measure_size(*parts: Any) -> int:
-    """Return how many characters values, rows, or lists of them hold.
+async def present_page(page: Page[Row], present: Callable[[Row], T]) -> Page[T]:
+    """Return a page of rows as users see them."""
+    items = await in_thread_if_large(lambda: [present(row) for row in page.items], measure_size(page.items))
+    return Page(items, page.next, page.prev)
 
-    The count ends at LARGE: the event loop itself counts.
+
+def measure_size(*parts: Any) -> int:
+    """Count the characters of values, rows, or lists of them.
+
+    The count ends at LARGE_SIZE, because it runs on the event loop.
     """
     found = 0
     pending = list(parts)
@@ -357,16 +361,13 @@ def measure_size(*parts: Any) -> int:
     return found
 
 
-# -- Failure groups as people see them: what failed, how often, since when, with one letter to look  -----
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureGroup:
     """The letters of a tenant that have one cause.
 
     `open` of `total` wait for a decision. `trend` counts failures by hour over the last 24 hours, the
-    present hour last; `message` says why the letter `sample_id` is there, which stands for all: it is
-    the English sentence for `reason_code` and `reason_params`. `error` says what went wrong in it.
+    present hour last. The letter `sample_id` is an example: `message` is its reason, the English sentence for
+    `reason_code` and `reason_params`, and `error` its error message.
     """
 
     fingerprint: str
@@ -397,14 +398,14 @@ class GroupList:
     as_of: datetime
 
 
-def present_groups(page: GroupPage, shaper: Presenter) -> GroupList:
-    """A page of groups as it is shown, with secrets hidden."""
-    items = [_present_group(row, shaper) for row in page.items]
+def present_groups(page: GroupPage, presenter: Presenter) -> GroupList:
+    """Return a page of groups, redacted."""
+    items = [_present_group(row, presenter) for row in page.items]
     return GroupList(items=items, next=page.next, prev=page.prev, as_of=to_datetime(page.as_of))
 
 
-def _present_group(row: GroupRow, shaper: Presenter) -> FailureGroup:
-    reason = None if row.reason is None else shaper.reason(Reason.from_text(row.reason))
+def _present_group(row: GroupRow, presenter: Presenter) -> FailureGroup:
+    reason = None if row.reason is None else presenter.reason(Reason.from_text(row.reason))
     return FailureGroup(
         fingerprint=row.fingerprint,
         tenant=row.tenant,
@@ -420,5 +421,5 @@ def _present_group(row: GroupRow, shaper: Presenter) -> FailureGroup:
         **make_reason_fields(reason),
         code=row.code,
         category=row.category,
-        error=None if row.failure is None else shaper.text(FailureReason.from_json(row.failure).failure.message),
+        error=None if row.failure is None else presenter.text(FailureReason.from_json(row.failure).failure.message),
     )

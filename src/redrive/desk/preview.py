@@ -1,4 +1,4 @@
-"""A dry run: what a replay would do again, what it would reuse, what to know before. No side effect."""
+"""Dry runs of replays: the steps that would run again, the results that would be reused, and warnings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STEPS_FOLLOW, _NOTHING_FOLLOWS = "and whatever follows", "and that is all"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedStep:
-    """A recorded step in a dry run. `idempotency_key` is what the outside world would see."""
+    """A recorded step in a dry run. `idempotency_key` is the key that outside services would receive."""
 
     index: int
     key: str
@@ -38,11 +38,11 @@ class PlannedStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryRun:
-    """What a replay would do.
+    """A preview of a replay.
 
-    `again`: recorded steps that run again. `reused`: results that stand; `computed_before_the_edit` says
-    that they came of the original input. `given`: what a person gives instead. Then come whatever steps
-    follow, which no record can name. `unregistered`: names that no code here has any more. `undoes`: it is a
+    `again`: recorded steps that run again. `reused`: results that are kept; `computed_before_the_edit` says
+    that they were computed from the original input. `given`: steps whose result the user gives. Steps that follow
+    have no record, so they are not listed. `unregistered`: names that no code here has any more. `undoes`: it is a
     rollback, and `again` are the compensations. `warnings` are the English sentences for `warning_reasons`.
     """
 
@@ -66,22 +66,22 @@ class DryRun:
 
     @property
     def effects(self) -> tuple[PlannedStep, ...]:
-        """The steps that would act on the outside world again."""
+        """Steps with an outside effect that would run again."""
         return tuple(step for step in self.again if step.effect is not None)
 
 
 class Previewer:
-    """Makes dry runs out of what a replay prepares."""
+    """Makes dry runs from prepared replays."""
 
-    def __init__(self, store: DeskStore, replayer: Replayer, shaper: Presenter) -> None:
+    def __init__(self, store: DeskStore, replayer: Replayer, presenter: Presenter) -> None:
         self._store = store
         self._replayer = replayer
-        self._shaper = shaper
+        self._presenter = presenter
 
     async def preview(self, id: str, order: ReplayOrder, *, tenant: str | None = None) -> DryRun | Replay:
-        """What the decision would do; refused for the same reasons as the real thing.
+        """Return what a decision would do; it is refused for the same reasons as the decision itself.
 
-        One that was made before would do nothing, and get the first one's answer: that is returned.
+        For a decision that was made before, return its answer: repeating it does nothing.
         """
         case = await self._replayer.case(id, tenant=tenant)
         before = await self._replayer.find_earlier_answer(case, order)
@@ -95,6 +95,8 @@ class Previewer:
         again = await self._present_steps(prepared, _select_rerun_entries(prepared), known)
         newest = _find_newest_version(known, case.run.workflow)
         abandoned = newest is not None and await self._replayer.is_abandoned(case)
+        # A step that was interrupted has no result to reuse.
+        ended = [entry for entry in (*plan.kept, *plan.loose) if entry.ended_at is not None]
         warnings = list(_collect_warnings(prepared, again, newest, abandoned=abandoned))
         return DryRun(
             letter_id=case.subject,
@@ -102,9 +104,7 @@ class Previewer:
             mode=request.mode.value,
             new_run=request.mode is ReplayMode.FULL,
             again=again,
-            reused=await self._present_steps(
-                prepared, _exclude_given(prepared, _select_reusable_entries(prepared)), known
-            ),
+            reused=await self._present_steps(prepared, _exclude_given(prepared, ended), known),
             given=_list_given_steps(prepared),
             changes=parse_changes(decision.changes),
             computed_before_the_edit=request.edits and bool(plan.kept or plan.loose),
@@ -119,11 +119,11 @@ class Previewer:
         )
 
     async def _find_open_circuits(self, prepared: PreparedReplay, known: list[CatalogueRow]) -> tuple[str, ...]:
-        """The circuits of steps that ever ran in this run, or of those that may follow, as far as known."""
+        """Return the keys of open circuits of steps that ran in this run or may follow."""
         run = prepared.case.run
         texts = {item.name: item.options for item in known if item.kind == "step"}
         texts |= {entry.name: entry.options for entry in prepared.case.journal if entry.options}
-        passed = [StepOptions.from_json(text).admitted(run.workflow, name) for name, text in texts.items()]
+        passed = [StepOptions.from_json(text).admitted_call(run.workflow, name) for name, text in texts.items()]
         keys = sorted({admitted.key for admitted in passed if admitted is not None})
         rows = [(await self._store.circuit(run.tenant, key)).row for key in keys]
         return tuple(row.key for row in rows if row.status is not CircuitStatus.CLOSED)
@@ -149,7 +149,7 @@ class Previewer:
             name=entry.name,
             kind=entry.kind,
             status=entry.status,
-            output=self._shaper.payload(entry.output),
+            output=self._presenter.payload(entry.output),
             effect=None if options is None else StepOptions.from_json(options).effect,
             idempotency_key=flow_key(
                 run.tenant, run.root or run.public_id, entry.key, _find_generation(prepared, entry)
@@ -158,7 +158,7 @@ class Previewer:
 
 
 def _find_generation(prepared: PreparedReplay, entry: EntryRow) -> int:
-    """The generation in which an entry is called; a new run knows only its own."""
+    """Return the generation in which an entry is called; a new run has only its own."""
     run, request = prepared.case.run, prepared.decision.request
     if request.new_operation or request.mode is ReplayMode.FULL:
         return run.generation + request.new_operation
@@ -166,7 +166,7 @@ def _find_generation(prepared: PreparedReplay, entry: EntryRow) -> int:
 
 
 def _select_rerun_entries(prepared: PreparedReplay) -> Iterable[EntryRow]:
-    """What is done again; a replay of one step alone lets nothing else begin that was cut off."""
+    """Return the entries that run again; a replay of one step alone continues no interrupted ones."""
     plan, mode = prepared.decision.plan, prepared.decision.request.mode
     if mode is ReplayMode.STEP_ONLY and plan.failed is not None:
         return (plan.failed,)
@@ -174,12 +174,6 @@ def _select_rerun_entries(prepared: PreparedReplay) -> Iterable[EntryRow]:
         return [entry for entry in plan.again if entry is not plan.undo]
     cut_short = [entry for entry in (*plan.kept, *plan.loose) if entry.ended_at is None]
     return _exclude_given(prepared, (*plan.again, *cut_short))
-
-
-def _select_reusable_entries(prepared: PreparedReplay) -> Iterable[EntryRow]:
-    """What stays on record; a step that was cut short has nothing to reuse."""
-    plan = prepared.decision.plan
-    return [entry for entry in (*plan.kept, *plan.loose) if entry.ended_at is not None]
 
 
 def _exclude_given(prepared: PreparedReplay, entries: Iterable[EntryRow]) -> Iterable[EntryRow]:
@@ -191,16 +185,12 @@ def _exclude_given(prepared: PreparedReplay, entries: Iterable[EntryRow]) -> Ite
 
 
 def _list_given_steps(prepared: PreparedReplay) -> tuple[str, ...]:
-    failed, decision = prepared.decision.plan.failed, prepared.decision
-    by_hand = (failed.name,) if failed is not None and _has_given_result(prepared) else ()
-    return (*by_hand, *decision.skipped)
-
-
-def _has_given_result(prepared: PreparedReplay) -> bool:
-    """True if a person says what came of the failed entry, or that it is dealt with."""
     decision = prepared.decision
-    about_undo = decision.plan.undo is not None and decision.request.mode is not ReplayMode.FROM_FAILED
-    return decision.output is not None or about_undo
+    failed = decision.plan.failed
+    # Skipping a compensation, or marking it as done, gives a result, too.
+    is_about_undo = decision.plan.undo is not None and decision.request.mode is not ReplayMode.FROM_FAILED
+    by_hand = failed is not None and (decision.output is not None or is_about_undo)
+    return (*((failed.name,) if failed is not None and by_hand else ()), *decision.skipped)
 
 
 def _find_newest_version(known: Iterable[CatalogueRow], workflow: str) -> str | None:

@@ -1,34 +1,36 @@
-"""`app.saga`: the ledger of a rollback, and what a person decides about it."""
+"""`app.saga`: the ledger of a rollback, and the decisions of a user about it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 from redrive.core.idempotency import flow_key, payload_hash
 from redrive.core.replay import ReplayMode
+from redrive.core.roles import Permission
 from redrive.core.run_options import StepOptions
 from redrive.core.saga import LedgerRow, read_ledger
 from redrive.core.states import RunStatus, StepStatus
 from redrive.desk.decisions import Replay, Replayer, ReplayOrder, make_replay_request
 from redrive.desk.models import AttemptRecord, StepRecord
+from redrive.desk.operations import Acting, Actor, operation
 from redrive.desk.presenter import Presenter, in_thread_if_large, measure_size
 from redrive.desk.runs import find_run
 from redrive.store.port import DeskStore
-from redrive.store.records import RunRow
+from redrive.store.runs import RunRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SagaEntry:
-    """One compensation: of which step, by what, and how far it is.
+    """A compensation: the step that it undoes, its action, and its progress.
 
-    `status` is a step's, or UNCERTAIN: nobody knows whether the step happened, and it is left so.
+    `status` is that of a step, or UNCERTAIN: it is unknown whether the step happened, so it is not undone.
     `type` is `function`, `api_call`, `sql`, `notify` or `manual`; `attempt` is 0 until the first; `ts` is
-    when it last changed; `instructions` are what a person has to do. `payload_hash` is None for those who may
-    not see payloads: who has it can try out what a short one is.
+    when it last changed; `instructions` say what a user has to do. `payload_hash` is None for callers who may
+    not see payloads: with the hash they could guess a short payload.
     """
 
     run_id: str
@@ -59,18 +61,18 @@ class SagaEntry:
 
     @property
     def is_over(self) -> bool:
-        """True if nothing more happens to it."""
+        """True if the compensation needs nothing more."""
         return self.status in ("SUCCESS", "SKIPPED", "UNCERTAIN")
 
     @property
     def waits_for_person(self) -> bool:
-        """True if somebody has to do it and say so."""
+        """True if a user has to do the compensation and mark it as done."""
         return self.type == "manual" and self.status == StepStatus.RUNNING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saga:
-    """The compensations of one run, in the order in which they are done; `done` need nothing more."""
+    """The compensations of one run, in the order of their execution; `done` of them need nothing more."""
 
     run_id: str
     workflow: str
@@ -80,39 +82,26 @@ class Saga:
     entries: tuple[SagaEntry, ...]
 
 
-class Ledger:
-    """The compensations of one run, in the order in which they are done."""
+Decide = Callable[[ReplayMode, Actor, str | None], Awaitable[Replay]]
 
-    def __init__(self, run: RunRow, entries: tuple[SagaEntry, ...], replayer: Replayer) -> None:
-        self.run_id = run.public_id
-        self.workflow = run.workflow
-        self.tenant = run.tenant
-        self.status: RunStatus = run.status
-        self.entries = entries
-        self._replayer = replayer
 
-    @property
-    def done(self) -> int:
-        """How many of them need nothing more."""
-        return sum(entry.is_over for entry in self.entries)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Ledger(Saga):
+    """The compensations of one run, with the decisions of a user. `decide` carries one out."""
 
-    async def resume(self, *, by: str = "unknown", reason: str | None = None) -> Replay:
-        """Go on with a rollback that stopped, at the compensation that failed."""
-        return await self._decide(ReplayMode.FROM_FAILED, by, reason)
+    decide: Decide
 
-    async def skip(self, step: str, *, by: str = "unknown", reason: str | None = None) -> Replay:
-        """Leave out the compensation of this step, and go on with the next."""
-        return await self._decide(ReplayMode.SKIP, by, reason, undo=step)
+    async def resume(self, **acting: Unpack[Acting]) -> Replay:
+        """Continue a rollback that stopped, at the compensation that failed."""
+        return await self.decide(ReplayMode.FROM_FAILED, Actor(**acting), None)
 
-    async def mark_done(self, step: str, *, by: str = "unknown", reason: str | None = None) -> Replay:
-        """Say that the step was undone by hand, and go on with the next."""
-        return await self._decide(ReplayMode.COMPLETE, by, reason, undo=step)
+    async def skip(self, step: str, **acting: Unpack[Acting]) -> Replay:
+        """Leave out the compensation of this step, and continue with the next."""
+        return await self.decide(ReplayMode.SKIP, Actor(**acting), step)
 
-    async def _decide(self, mode: ReplayMode, by: str, reason: str | None, **options: str) -> Replay:
-        request = await make_replay_request(mode, **options)
-        return await self._replayer.replay(
-            self.run_id, ReplayOrder(request=request, by=by, reason=reason), tenant=self.tenant
-        )
+    async def mark_done(self, step: str, **acting: Unpack[Acting]) -> Replay:
+        """Record that a user undid the step by hand, and continue with the next."""
+        return await self.decide(ReplayMode.COMPLETE, Actor(**acting), step)
 
     def __repr__(self) -> str:
         return f"<ledger of run {self.run_id}: {self.done} of {len(self.entries)}>"
@@ -121,25 +110,37 @@ class Ledger:
 class Sagas:
     """Finds ledgers."""
 
-    def __init__(self, store: DeskStore, shaper: Presenter, replayer: Replayer) -> None:
+    def __init__(self, store: DeskStore, presenter: Presenter, replayer: Replayer) -> None:
         self._store = store
-        self._shaper = shaper
+        self._presenter = presenter
         self._replayer = replayer
 
+    @operation("GET /runs/{id}/saga", Permission.LOOK, run_id="id")
     async def get(self, run_id: str, *, tenant: str | None = None) -> Ledger:
-        """The ledger of a run as it stands; one that is not rolled back has no entries."""
+        """Return the ledger of a run; a run that is not rolled back has no entries."""
         run = await find_run(self._store, run_id, tenant)
-        journal = await self._store.journal(run.id)
-        rows = read_ledger(journal)
-        entries, attempts = [row.entry for row in rows], await self._store.attempts(run.id)
-        shaped = await in_thread_if_large(
-            partial(self._shaper.steps, entries, attempts), measure_size(entries, attempts)
+        rows = read_ledger(await self._store.journal(run.id))
+        compensations, attempts = [row.entry for row in rows], await self._store.attempts(run.id)
+        steps = await in_thread_if_large(
+            partial(self._presenter.steps, compensations, attempts), measure_size(compensations, attempts)
         )
-        return Ledger(run, _present_entries(run, rows, shaped), self._replayer)
+        entries = tuple(_present_entry(run, row, step) for row, step in zip(rows, steps, strict=True))
 
+        async def decide(mode: ReplayMode, actor: Actor, undo: str | None) -> Replay:
+            request = await make_replay_request(mode, undo=undo)
+            return await self._replayer.replay(
+                run.public_id, ReplayOrder(request=request, actor=actor), tenant=run.tenant
+            )
 
-def _present_entries(run: RunRow, rows: Sequence[LedgerRow], shaped: Sequence[StepRecord]) -> tuple[SagaEntry, ...]:
-    return tuple(_present_entry(run, row, step) for row, step in zip(rows, shaped, strict=True))
+        return Ledger(
+            run_id=run.public_id,
+            workflow=run.workflow,
+            tenant=run.tenant,
+            status=run.status,
+            done=sum(entry.is_over for entry in entries),
+            entries=entries,
+            decide=decide,
+        )
 
 
 def _present_entry(run: RunRow, row: LedgerRow, step: StepRecord) -> SagaEntry:

@@ -1,4 +1,4 @@
-"""Saved views: filters of lists that people give a name, for themselves or for their tenant."""
+"""`app.views`: named filters of lists, private to a user or shared by a tenant."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from urllib.parse import parse_qsl, urlencode
 
 from redrive.clock import Clock
 from redrive.core.audit import AuditEvent
-from redrive.core.roles import ALL_TENANTS
+from redrive.core.roles import ALL_TENANTS, Permission
 from redrive.core.transitions import AuditWrite
-from redrive.desk.validation import require_actor, require_long_text, require_text
+from redrive.desk.operations import Actor, operation
+from redrive.desk.validation import require_long_text, require_text
 from redrive.duration import to_datetime
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.reasons import Reason, ReasonCode, quote
@@ -24,13 +25,13 @@ from redrive.store.port import DeskStore
 from redrive.store.settings import NewView, ViewKey, ViewRow
 
 MAX_VIEWS = 50
-"""How many views of a list somebody has, and how many a tenant shares."""
+"""Views of one list that a user may have, and that a tenant may share."""
 
 _MAX_NAME_LENGTH, _MAX_QUERY_LENGTH = 60, 2000
 
 
 class ListName(StrEnum):
-    """The lists that can be narrowed."""
+    """The lists that can be filtered."""
 
     LETTERS = "letters"
     RUNS = "runs"
@@ -45,14 +46,14 @@ FILTER_FIELDS: dict[ListName, tuple[str, ...]] = {
     ListName.RUNS: (*("kind", "status", "workflow", "correlation_id", "idempotency_key", "queue", "index", "since"),),
     ListName.AUDIT: ("event", "by", "subject", "since"),
 }
-"""What each list can be narrowed by, as an address says it."""
+"""The fields that each list can be filtered by, as in the query of its address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedView:
-    """A filter with a name. `query` is that of an address; `by` saved it `at` that time.
+    """A named filter. `query` is the query of an address; user `by` saved it `at` that time.
 
-    `tenant` is whose list it narrows; None is all tenants at once.
+    `tenant` is the tenant whose list it filters; None is all tenants at once.
     """
 
     list: ListName
@@ -65,69 +66,70 @@ class SavedView:
 
     @property
     def wanted(self) -> dict[str, str]:
-        """What it asks for, field by field."""
+        """The filter, from field to value."""
         return dict(parse_qsl(self.query))
 
 
 class SavedViews:
-    """Saves views, lists them, forgets them. Those that are shared are noted in the audit log."""
+    """Saves, lists and removes views. Changes of shared views are written to the audit log."""
 
     def __init__(self, store: DeskStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
 
+    @operation("GET /views", Permission.LOOK, of="list")
     async def list(
         self, of: str | None = None, *, reader: str = "unknown", tenant: str | None = None
     ) -> builtins.list[SavedView]:
-        """The views that somebody has in a tenant, their own and those that are shared, by list and name."""
+        """Return the views of a reader in a tenant, private and shared, by list and name."""
         wanted = {*ListName} if of is None else {_parse_list_name(of)}
         rows = await self._store.views.known(_check_tenant(tenant), reader)
-        # One whose query cannot be opened here would show everything under a name that promises less.
+        # A view whose query cannot be decrypted here would show the whole list under the name of a filter.
         return [present_view(row) for row in rows if row.list in wanted and not isinstance(row.query, Unreadable)]
 
+    @operation("PUT /views/{list}/{name}", Permission.LOOK, of="list")
     async def save(
         self, of: str, name: str, query: str, *, by: str = "unknown", tenant: str | None = None, shared: bool = False
     ) -> SavedView:
-        """Keep a filter under a name, in place of the one that has it."""
+        """Save a filter under a name, replacing the one with that name."""
+        actor = Actor(by)
         new = NewView(
             tenant=_check_tenant(tenant),
             list=_parse_list_name(of).value,
-            owner="" if shared else require_actor(by),
+            owner="" if shared else by,
             name=_check_name(name),
             query=_check_query(_parse_list_name(of), query),
-            by=require_actor(by),
+            by=by,
         )
-        line = self._make_audit(AuditEvent.VIEW_SHARED, new.place, by, after=new.query) if shared else None
+        line = self._make_audit(AuditEvent.VIEW_SHARED, new.place, actor, query=new.query) if shared else None
         if not await self._store.views.put(new, most=MAX_VIEWS, audit=line):
             if shared:
                 raise Conflict(Reason(ReasonCode.TOO_MANY_SHARED_VIEWS, tenant=new.tenant, n=MAX_VIEWS))
             raise Conflict(Reason(ReasonCode.TOO_MANY_VIEWS, n=MAX_VIEWS))
         return present_view(ViewRow(**as_dict(new), at=self._store.now()))
 
+    @operation("DELETE /views/{list}/{name}", Permission.LOOK, status=204, of="list")
     async def remove(
         self, of: str, name: str, *, by: str = "unknown", tenant: str | None = None, shared: bool = False
     ) -> None:
-        """Forget a view."""
-        owner = "" if shared else require_actor(by)
-        place = ViewKey(
-            tenant=_check_tenant(tenant), list=_parse_list_name(of).value, owner=owner, name=normalize_name(name)
+        """Remove a view."""
+        actor = Actor(by)
+        key = ViewKey(
+            tenant=_check_tenant(tenant),
+            list=_parse_list_name(of).value,
+            owner="" if shared else by,
+            name=normalize_name(name),
         )
-        line = self._make_audit(AuditEvent.VIEW_REMOVED, place, by) if shared else None
-        sane = place.name.isprintable()
-        if not sane or not await self._store.views.remove(place, line):
+        line = self._make_audit(AuditEvent.VIEW_REMOVED, key, actor) if shared else None
+        # PostgreSQL refuses a text with a null byte; no view has such a name.
+        if not key.name.isprintable() or not await self._store.views.remove(key, line):
             code = ReasonCode.SHARED_VIEW_NOT_FOUND if shared else ReasonCode.VIEW_NOT_FOUND
             raise NotFound(Reason(code, name=quote(name)))
 
-    def _make_audit(self, event: AuditEvent, place: ViewKey, by: str, after: str | None = None) -> AuditWrite:
-        query = {} if after is None else {"query": after}
-        return AuditWrite(
-            event=event.value,
-            tenant="" if place.tenant == ALL_TENANTS else place.tenant,
-            by=by,
-            subject=place.name,
-            after=json.dumps({"list": place.list, **query}, ensure_ascii=False),
-            token=self._clock.new_id(),
-        )
+    def _make_audit(self, event: AuditEvent, key: ViewKey, actor: Actor, **query: str) -> AuditWrite:
+        tenant = "" if key.tenant == ALL_TENANTS else key.tenant
+        after = json.dumps({"list": key.list, **query}, ensure_ascii=False)
+        return actor.make_audit(self._clock, event, tenant, key.name, after=after)
 
 
 def _parse_list_name(of: str) -> ListName:
@@ -143,12 +145,12 @@ def _check_tenant(tenant: str | None) -> str:
 
 
 def normalize_name(name: str) -> str:
-    """A name as it is kept: what looks the same is the same, however it was typed."""
+    """Return a name as it is stored: names that look the same are the same, however they were typed."""
     return " ".join(normalize("NFC", name).split()) if isinstance(name, str) else ""
 
 
 def _check_name(name: str) -> str:
-    """A name that fits on a button."""
+    """Return a normalized name that fits on a button."""
     plain = normalize_name(name)
     if not 1 <= len(plain) <= _MAX_NAME_LENGTH or not plain.isprintable() or "/" in plain:
         raise InputError(Reason(ReasonCode.VIEW_NAME_INVALID, longest=_MAX_NAME_LENGTH, given=quote(name)))
@@ -156,7 +158,7 @@ def _check_name(name: str) -> str:
 
 
 def _check_query(of: ListName, query: str) -> str:
-    """What an address asks a list for, in the order of its fields and without what is blank."""
+    """Return the query of an address with its fields in a fixed order and without blank ones."""
     if not isinstance(query, str) or len(query) > _MAX_QUERY_LENGTH:
         raise _make_too_long_error()
     given = {name: value.strip() for name, value in parse_qsl(query.lstrip("?")) if value.strip()}
@@ -178,7 +180,7 @@ def _make_too_long_error() -> InputError:
 
 
 def present_view(row: ViewRow) -> SavedView:
-    """A view as it is shown."""
+    """Return a view as users see it."""
     return SavedView(
         list=ListName(row.list),
         name=row.name,

@@ -1,4 +1,4 @@
-"""`app.schedules`: when workflows are started by themselves, what came of it, and pausing that."""
+"""`app.policies`, `app.workflows` and `app.schedules`: settings that users change while workers run."""
 
 from __future__ import annotations
 
@@ -6,31 +6,28 @@ import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Unpack
 
 from redrive.clock import Clock
 from redrive.core.audit import AuditEvent
-from redrive.core.roles import DEFAULT_TENANT
+from redrive.core.roles import DEFAULT_TENANT, Permission
 from redrive.core.schedule import Cron
 from redrive.core.states import RunStatus
 from redrive.core.transitions import AuditWrite
-from redrive.desk.validation import check_reason, require_actor, require_bool, require_text
+from redrive.desk.operations import Acting, Actor, operation
+from redrive.desk.validation import require_bool, require_text
 from redrive.duration import to_datetime
 from redrive.errors import Conflict, InputError, NotFound, RegistrationError
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
 from redrive.store.port import DeskStore, Store
-from redrive.store.records import PolicyRow
-from redrive.store.settings import ScheduleKey, ScheduleRow
-from redrive.store.settings import ScheduleStore as Rows
+from redrive.store.settings import PolicyRow, ScheduleKey, ScheduleRow
 from redrive.store.workers import live_workers
-
-# -- `app.policies`: retry policies that people store, in force from the next attempt on -----------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPolicy:
-    """A stored policy and what it applies to; None means any."""
+    """A stored policy and its target; None means any."""
 
     policy: RetryPolicy
     workflow: str | None
@@ -47,6 +44,7 @@ class Policies:
         self._store = store
         self._clock = clock
 
+    @operation("PUT /policies", Permission.SET_POLICIES)
     async def set(
         self,
         policy: RetryPolicy,
@@ -56,62 +54,50 @@ class Policies:
         tenant: str | None = None,
         by: str = "unknown",
     ) -> StoredPolicy:
-        """Store a policy, replacing the one for the same place."""
+        """Store a policy, replacing the one with the same target; in force from the next attempt on."""
         if not isinstance(policy, RetryPolicy):
             raise InputError(Reason(ReasonCode.POLICY_NEEDED, given=type(policy).__name__))
-        require_actor(by)
-        if tenant is not None:
-            require_text("tenant", tenant)
         if not workflow and not step:
             raise InputError(Reason(ReasonCode.POLICY_TARGET_NEEDED))
+        after = json.dumps(policy.to_json())
+        key, line = await self._prepare_change(AuditEvent.POLICY_SET, by, tenant, workflow, step, after)
         row = PolicyRow(
-            tenant=tenant or "",
-            workflow=workflow or "",
-            step=step or "",
-            policy=json.dumps(policy.to_json()),
-            updated_at=self._store.now(),
-            updated_by=by,
+            tenant=key[0], workflow=key[1], step=key[2], policy=after, updated_at=self._store.now(), updated_by=by
         )
-        before = await self.get(workflow=workflow, step=step, tenant=tenant)
-        await self._store.set_policy(row, self._make_audit(AuditEvent.POLICY_SET, row, before))
+        await self._store.set_policy(row, line)
         return _present_policy(row)
 
     async def get(
         self, *, workflow: str | None = None, step: str | None = None, tenant: str | None = None
     ) -> StoredPolicy | None:
-        """The policy stored for exactly this place, or None."""
-        place = (tenant, workflow, step)
-        for stored in await self.list():
-            if (stored.tenant, stored.workflow, stored.step) == place:
-                return stored
-        return None
+        """Return the policy stored for exactly this target, or None."""
+        target = (tenant, workflow, step)
+        return next((each for each in await self.list() if (each.tenant, each.workflow, each.step) == target), None)
 
+    @operation("GET /policies", Permission.LOOK)
     async def list(self) -> list[StoredPolicy]:
-        """All stored policies."""
+        """Return all stored policies."""
         return [_present_policy(row) for row in await self._store.policies()]
 
+    @operation("DELETE /policies", Permission.SET_POLICIES, status=204)
     async def delete(
         self, *, workflow: str | None = None, step: str | None = None, tenant: str | None = None, by: str = "unknown"
     ) -> bool:
-        """Remove the policy stored for exactly this place; False if there was none."""
-        require_actor(by)
+        """Remove the policy stored for exactly this target; False if there was none."""
+        key, line = await self._prepare_change(AuditEvent.POLICY_DELETED, by, tenant, workflow, step, None)
+        return await self._store.delete_policy(*key, line)
+
+    async def _prepare_change(
+        self, event: AuditEvent, by: str, tenant: str | None, workflow: str | None, step: str | None, after: str | None
+    ) -> tuple[tuple[str, str, str], AuditWrite]:
+        actor = Actor(by)
         if tenant is not None:
             require_text("tenant", tenant)
-        before = await self.get(workflow=workflow, step=step, tenant=tenant)
-        place = (tenant or "", workflow or "", step or "")
-        gone = PolicyRow(tenant=place[0], workflow=place[1], step=place[2], policy="", updated_at=0, updated_by=by)
-        return await self._store.delete_policy(*place, self._make_audit(AuditEvent.POLICY_DELETED, gone, before))
-
-    def _make_audit(self, event: AuditEvent, row: PolicyRow, before: StoredPolicy | None) -> AuditWrite:
-        return AuditWrite(
-            event=event.value,
-            tenant=row.tenant,
-            by=row.updated_by,
-            subject=f"{row.workflow or '*'}/{row.step or '*'}",
-            before=None if before is None else json.dumps(before.policy.to_json()),
-            after=row.policy or None,
-            token=self._clock.new_id(),
-        )
+        stored = await self.get(workflow=workflow, step=step, tenant=tenant)
+        before = None if stored is None else json.dumps(stored.policy.to_json())
+        subject = f"{workflow or '*'}/{step or '*'}"
+        line = actor.make_audit(self._clock, event, tenant or "", subject, before=before, after=after)
+        return (tenant or "", workflow or "", step or ""), line
 
 
 def _present_policy(row: PolicyRow) -> StoredPolicy:
@@ -125,12 +111,9 @@ def _present_policy(row: PolicyRow) -> StoredPolicy:
     )
 
 
-# -- `app.workflows`: which there are; stop one from being claimed, and let it go on ---------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownWorkflow:
-    """A workflow that somebody registered. `unclaimable` counts due runs that no live worker can take.
+    """A workflow that code registered. `unclaimable` counts due runs that no live worker can take.
 
     Version and schemas are those of the newest code that ran; None if none did.
     """
@@ -145,7 +128,7 @@ class KnownWorkflow:
 
 
 class Workflows:
-    """Registered workflows, as people handle them."""
+    """Registered workflows, of all tenants."""
 
     def __init__(self, store: Store, clock: Clock, on_change: Callable[[], None], here: Collection[str] = ()) -> None:
         self._store = store
@@ -153,8 +136,9 @@ class Workflows:
         self._on_change = on_change
         self._here = here
 
+    @operation("GET /workflows", Permission.LOOK)
     async def list(self) -> list[KnownWorkflow]:
-        """Every workflow that code registered, that is paused or that runs wait for, by name."""
+        """Return every workflow that code registered, that is paused or that runs wait for, by name."""
         store = self._store
         alive = live_workers(await store.workers(), store.now())
         items = {item.name: item for item in await store.workflows()}
@@ -172,42 +156,40 @@ class Workflows:
             for name in sorted(items.keys() | paused.keys() | waiting.keys() | set(self._here))
         ]
 
+    @operation("POST /workflows/{name}/pause", Permission.PAUSE, status=204)
     async def pause(self, name: str, *, by: str = "unknown") -> None:
-        """Let no run of the workflow be claimed. Runs can still be started; those under way go on
-        until they wait."""
-        await self._store.pause(name, self._make_audit(AuditEvent.WORKFLOW_PAUSED, name, by))
+        """Stop workers from claiming runs of a workflow, of any tenant.
 
+        Runs can still be started. Those that are being executed stop when they next wait.
+        """
+        await self._store.pause(name, Actor(by).make_audit(self._clock, AuditEvent.WORKFLOW_PAUSED, "", name))
+
+    @operation("POST /workflows/{name}/resume", Permission.PAUSE, status=204)
     async def resume(self, name: str, *, by: str = "unknown") -> None:
-        """Let its runs be claimed again."""
-        await self._store.resume(name, self._make_audit(AuditEvent.WORKFLOW_RESUMED, name, by))
+        """Allow workers to claim runs of a workflow again."""
+        await self._store.resume(name, Actor(by).make_audit(self._clock, AuditEvent.WORKFLOW_RESUMED, "", name))
         self._on_change()
 
     async def unclaimable(self) -> dict[str, int]:
-        """Workflows with due runs that no live worker has registered, and how many (up to 1,000)."""
+        """Return the workflows with due runs that no live worker has registered, and how many (up to 1,000)."""
         return await self._store.unclaimable(())
 
     async def paused(self) -> dict[str, str]:
-        """The paused workflows, and who paused them."""
+        """Return the paused workflows with the user who paused each."""
         return await self._store.paused()
-
-    def _make_audit(self, event: AuditEvent, name: str, by: str) -> AuditWrite:
-        return AuditWrite(event=event.value, tenant="", by=require_actor(by), subject=name, token=self._clock.new_id())
-
-
-# -- `app.schedules`: when workflows are started by themselves, what came of it, and pausing that --------
 
 
 _NEXT_TIMES_SHOWN = 3
-_LATE_AFTER = 120_000_000  # a schedule whose worker stopped is taken over within a minute
+_LATE_AFTER = 120_000_000  # a live worker takes over the schedule of a stopped one within a minute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownSchedule:
-    """A schedule as it stands. Times are those of its zone.
+    """A schedule and its state. Times are those of its zone.
 
     `next` are its next times, none while it is paused or no live worker has it (`live`). `last_run` was
     started for `last_at`; its status is None once it was purged. `late_since` is the first of its times that
-    passed more than two minutes ago and that nobody saw to.
+    passed more than two minutes ago without a start.
     """
 
     workflow: str
@@ -225,103 +207,85 @@ class KnownSchedule:
 
 
 class Schedules:
-    """Schedules, as people handle them. They are made in code, and come here with the first worker."""
+    """Schedules of workflows. Code declares them; the first worker registers them here."""
 
     def __init__(self, store: DeskStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
 
-    @property
-    def _schedule_store(self) -> Rows:
-        return self._store.schedules
-
+    @operation("GET /schedules", Permission.LOOK, id="list_schedules")
     async def list(self, *, tenant: str | None = None) -> tuple[KnownSchedule, ...]:
-        """All schedules, or those of a tenant, by workflow, tenant and name."""
+        """Return all schedules, or those of a tenant, with their next times and their last runs."""
         return await load_schedules(self._store, tenant)
 
+    @operation("POST /schedules/{workflow}/{name}/pause", Permission.DECIDE, id="pause_schedule", field="changed")
     async def pause(
         self,
         workflow: str,
         name: str = "default",
         *,
         tenant: str = DEFAULT_TENANT,
-        by: str = "unknown",
-        reason: str | None = None,
         dry_run: bool = False,
+        **acting: Unpack[Acting],
     ) -> bool:
         """Start nothing for a schedule until it is resumed; False if it was paused before."""
-        place = (tenant, workflow, name)
-        line = self._make_audit(AuditEvent.SCHEDULE_PAUSED, place, by, reason)
-        row = await self._find_schedule(place)
-        return (
-            row.paused_at is None if require_bool("dry_run", dry_run) else await self._schedule_store.pause(place, line)
-        )
+        row, line = await self._prepare_change(AuditEvent.SCHEDULE_PAUSED, (tenant, workflow, name), Actor(**acting))
+        if require_bool("dry_run", dry_run):
+            return row.paused_at is None
+        return await self._store.schedules.pause(row.place, line)
 
+    @operation("POST /schedules/{workflow}/{name}/resume", Permission.DECIDE, id="resume_schedule", field="changed")
     async def resume(
         self,
         workflow: str,
         name: str = "default",
         *,
         tenant: str = DEFAULT_TENANT,
-        by: str = "unknown",
-        reason: str | None = None,
         dry_run: bool = False,
+        **acting: Unpack[Acting],
     ) -> bool:
-        """Go on with its next time; those that came meanwhile are not made up for. False if not paused."""
-        place = (tenant, workflow, name)
-        line = self._make_audit(AuditEvent.SCHEDULE_RESUMED, place, by, reason)
-        row = await self._find_schedule(place)
-        return (
-            row.paused_at is not None
-            if require_bool("dry_run", dry_run)
-            else await self._schedule_store.resume(place, line)
-        )
+        """Continue a schedule at its next time; times that passed meanwhile are skipped. False if it was not paused."""
+        row, line = await self._prepare_change(AuditEvent.SCHEDULE_RESUMED, (tenant, workflow, name), Actor(**acting))
+        if require_bool("dry_run", dry_run):
+            return row.paused_at is not None
+        return await self._store.schedules.resume(row.place, line)
 
+    @operation("DELETE /schedules/{workflow}/{name}", Permission.DECIDE, id="remove_schedule", status=204)
     async def remove(
         self,
         workflow: str,
         name: str = "default",
         *,
         tenant: str = DEFAULT_TENANT,
-        by: str = "unknown",
-        reason: str | None = None,
         dry_run: bool = False,
+        **acting: Unpack[Acting],
     ) -> None:
-        """Forget a schedule that is in no code any more."""
-        place = (tenant, workflow, name)
-        line = self._make_audit(AuditEvent.SCHEDULE_REMOVED, place, by, reason)
-        row = await self._find_schedule(place)
-        is_gone = not row.kept if require_bool("dry_run", dry_run) else await self._schedule_store.remove(place, line)
+        """Remove a schedule that no code has any more."""
+        row, line = await self._prepare_change(AuditEvent.SCHEDULE_REMOVED, (tenant, workflow, name), Actor(**acting))
+        is_gone = (
+            not row.kept if require_bool("dry_run", dry_run) else await self._store.schedules.remove(row.place, line)
+        )
         if not is_gone:
             raise Conflict(Reason(ReasonCode.SCHEDULE_IN_CODE, schedule=name, workflow=workflow))
 
-    async def _find_schedule(self, place: ScheduleKey) -> ScheduleRow:
-        tenant, workflow, name = place
-        rows = await self._schedule_store.known(tenant=tenant)
+    async def _prepare_change(
+        self, event: AuditEvent, key: ScheduleKey, actor: Actor
+    ) -> tuple[ScheduleRow, AuditWrite]:
+        tenant, workflow, name = key
+        subject = f"{require_text('workflow', workflow)}/{require_text('name', name)}"
+        line = actor.make_audit(self._clock, event, require_text("tenant", tenant), subject)
+        rows = await self._store.schedules.known(tenant=tenant)
         for row in rows:
-            if row.place == place:
-                return row
-        known = ", ".join(f"{row.workflow} {row.name!r}" for row in rows)
+            if row.place == key:
+                return row, line
+        known = ", ".join(f"{row.workflow} {row.name!r}" for row in rows) or "none"
         raise NotFound(
-            Reason(
-                ReasonCode.SCHEDULE_NOT_FOUND, workflow=workflow, schedule=name, tenant=tenant, known=known or "none"
-            )
-        )
-
-    def _make_audit(self, event: AuditEvent, place: ScheduleKey, by: str, reason: str | None) -> AuditWrite:
-        tenant, workflow, name = place
-        return AuditWrite(
-            event=event.value,
-            tenant=require_text("tenant", tenant),
-            by=require_actor(by),
-            subject=f"{require_text('workflow', workflow)}/{require_text('name', name)}",
-            reason=check_reason(reason),
-            token=self._clock.new_id(),
+            Reason(ReasonCode.SCHEDULE_NOT_FOUND, workflow=workflow, schedule=name, tenant=tenant, known=known)
         )
 
 
 async def load_schedules(store: DeskStore, tenant: str | None = None) -> tuple[KnownSchedule, ...]:
-    """Schedules as they stand, with what became of their last runs."""
+    """Return schedules with the states of their last runs."""
     rows = await store.schedules.known(tenant=tenant)
     runs = await store.runs_by_id([row.last_run for row in rows if row.last_run is not None])
     status = {run.public_id: run.status for run in runs}
@@ -329,41 +293,32 @@ async def load_schedules(store: DeskStore, tenant: str | None = None) -> tuple[K
 
 
 def _present_schedule(row: ScheduleRow, status: Mapping[str, RunStatus], now: int) -> KnownSchedule:
-    cron = _parse_cron(row)
-    is_on = row.kept and row.paused_at is None
+    try:
+        cron = Cron.parse(row.expression, row.zone)
+    except RegistrationError:
+        cron = None  # this process does not know the zone, or newer code wrote the expression
+    next_times: list[datetime] = []
+    last_at = late_since = None
+    if cron is not None:
+        last_at = None if row.last_at is None else cron.local(row.last_at)
+        due = cron.next(row.passed)
+        if row.paused_at is None and due is not None and due <= now - _LATE_AFTER:
+            late_since = cron.local(due)
+        at = cron.next(max(row.passed, now)) if row.kept and row.paused_at is None else None
+        while at is not None and len(next_times) < _NEXT_TIMES_SHOWN:
+            next_times.append(cron.local(at))
+            at = cron.next(at)
     return KnownSchedule(
         workflow=row.workflow,
         name=row.name,
         tenant=row.tenant,
         cron=row.expression,
         timezone=row.zone,
-        next=_find_next_times(cron, max(row.passed, now)) if cron is not None and is_on else (),
-        last_at=None if cron is None or row.last_at is None else cron.local(row.last_at),
+        next=tuple(next_times),
+        last_at=last_at,
         last_run=row.last_run,
         last_status=None if row.last_run is None else status.get(row.last_run),
         paused_by=row.paused_by,
         live=row.kept,
-        late_since=None if cron is None or row.paused_at is not None else _find_late_since(cron, row.passed, now),
+        late_since=late_since,
     )
-
-
-def _find_late_since(cron: Cron, passed: int, now: int) -> datetime | None:
-    due = cron.next(passed)
-    return None if due is None or due > now - _LATE_AFTER else cron.local(due)
-
-
-def _parse_cron(row: ScheduleRow) -> Cron | None:
-    """Its expression; None where this process does not know the zone, or an expression of newer code."""
-    try:
-        return Cron.parse(row.expression, row.zone)
-    except RegistrationError:
-        return None
-
-
-def _find_next_times(cron: Cron, after: int) -> tuple[datetime, ...]:
-    found: list[datetime] = []
-    at = cron.next(after)
-    while at is not None and len(found) < _NEXT_TIMES_SHOWN:
-        found.append(cron.local(at))
-        at = cron.next(at)
-    return tuple(found)

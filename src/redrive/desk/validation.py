@@ -1,4 +1,4 @@
-"""Whether a value that a person typed fits: by type where the code is at hand, else by its schema."""
+"""Validation of what callers send: payloads by type or by schema, names, texts, flags."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from redrive.store.workers import CatalogueRow, WorkerRow, live_workers
 
 _MAX_FAULTS = 5
 _MAX_SHORT_TEXT, _MAX_LONG_TEXT = 255, 10_000
-_OVERSIZE_FACTOR = 2  # times the largest payload that a text may have before it is checked: types may shorten it
-_REGISTRATION_TRUST = MICROS  # how long it is believed that somebody has a workflow: a set asks for each of its letters
+_OVERSIZE_FACTOR = 2  # a text may be so many times too long before it is checked: types may shorten it
+_REGISTRATION_TRUST = MICROS  # how long a found workflow is cached: a bulk action asks for each letter
 
 
 class PayloadChecker:
     """Checks and encodes inputs of workflows and outputs of steps.
 
-    `workflow` and `step` find the signatures of what this process registered; what others registered is
-    known from the catalogue, and their workers check it once more by type. `workers` are all that are known.
+    `workflow` and `step` find the signatures of what this process registered. The catalogue has the schemas of
+    what others registered; their workers check the value again by type. `workers` loads all workers.
     """
 
     def __init__(
@@ -46,10 +46,10 @@ class PayloadChecker:
         self._step = step
         self._workers = workers
         self._max_payload = max_payload
-        self._seen: dict[str, int] = {}  # when it was found that somebody has a workflow
+        self._seen: dict[str, int] = {}  # when a workflow was last found to be registered
 
     async def input(self, workflow: str, value: Any) -> str:
-        """A workflow's input as it is stored; InputError names every field that does not fit."""
+        """Return the input of a workflow as it is stored; InputError names every invalid field."""
         what = Reason(ReasonCode.WORKFLOW_INPUT, workflow=workflow)
         signature = self._workflow(workflow)
         if signature is None:
@@ -58,7 +58,7 @@ class PayloadChecker:
         return await in_thread_if_large(partial(self._check_typed_input, signature, value, what), measure_size(value))
 
     async def output(self, step: str, value: Any) -> str:
-        """A step's output as it is stored."""
+        """Return the output of a step as it is stored."""
         what = Reason(ReasonCode.STEP_OUTPUT, step=step)
         signature = self._step(step)
         if masked := await in_thread_if_large(partial(find_masked_paths, value), measure_size(value)):
@@ -70,7 +70,7 @@ class PayloadChecker:
         return await in_thread_if_large(partial(self._check_typed_output, signature, value, what), measure_size(value))
 
     async def registered(self, workflow: str) -> None:
-        """Refuse a workflow that nobody would execute: no code ever registered it, or none does any more."""
+        """Refuse a workflow that no worker would execute: no code registered it, or no live worker has it."""
         now = self._store.now()
         if self._workflow(workflow) is not None or now - self._seen.get(workflow, 0) < _REGISTRATION_TRUST:
             return
@@ -81,7 +81,7 @@ class PayloadChecker:
         self._seen[workflow] = now
 
     async def is_abandoned(self, workflow: str) -> bool:
-        """True if workers live and none of them has this workflow. Where nobody lives, somebody may come."""
+        """Return True if workers are alive and none has this workflow. Without any worker, one may still start."""
         if self._workflow(workflow) is not None:
             return False
         alive = live_workers(await self._workers(), self._store.now())
@@ -95,7 +95,7 @@ class PayloadChecker:
         raise UnknownWorkflow(Reason(ReasonCode.CODE_UNREGISTERED, kind=kind, name=name))
 
     async def fitting(self, value: Any, schema: Any, what: Reason) -> str:
-        """A value as it is stored, if it fits a schema; InputError says where it does not."""
+        """Return a value as it is stored, if it fits a schema; InputError names the invalid fields."""
         return await in_thread_if_large(partial(self._check_schema, value, schema, what), measure_size(value))
 
     def _check_typed_input(self, signature: Signature, value: Any, what: Reason) -> str:
@@ -122,7 +122,7 @@ class PayloadChecker:
         return self._limit_size(text, what)
 
     def _encode(self, value: Any, what: Reason) -> str:
-        """Write a value, and refuse one that is far too large before anything looks into it."""
+        """Encode a value, and refuse one that is far too large before it is checked."""
         text = encode_json(value, what)
         check_size(text, _OVERSIZE_FACTOR * self._max_payload, what)
         return text
@@ -147,11 +147,11 @@ def _make_decode_reason(what: Reason, error: PayloadError) -> Reason:
 
 
 def encode_json(value: Any, what: str | Reason) -> str:
-    """A value as it is stored; InputError if JSON or a database cannot hold it."""
+    """Return a value as JSON; InputError if JSON or a database cannot hold it."""
     encoder = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     try:
-        # The encoder in C holds the interpreter's lock until it has written everything, so that the event
-        # loop would wait for a thread as it would for itself. In pieces it is slower, and others run.
+        # The encoder in C holds the GIL until it has written everything, so the event loop would wait even for
+        # a thread. Encoding in pieces is slower, but other threads run meanwhile.
         large = measure_size(value) >= LARGE_SIZE
         text = "".join(encoder.iterencode(value)) if large else encoder.encode(value)
         text.encode()
@@ -161,12 +161,12 @@ def encode_json(value: Any, what: str | Reason) -> str:
 
 
 def is_id(value: object) -> bool:
-    """False for what no store could be asked for, or nobody would have as an id."""
+    """Return True for a value that can be an id; no store is asked for any other."""
     return isinstance(value, str) and len(value) <= _MAX_SHORT_TEXT and value.isascii() and value.isprintable()
 
 
 def require_text(what: str, value: Any) -> str:
-    """A name of somebody or something."""
+    """Return a short text, such as a name."""
     if not isinstance(value, str) or not value.strip() or len(value) > _MAX_SHORT_TEXT or not value.isprintable():
         given = quote(value)
         raise InputError(Reason(ReasonCode.SHORT_TEXT_NEEDED, field=what, longest=_MAX_SHORT_TEXT, given=given))
@@ -174,14 +174,14 @@ def require_text(what: str, value: Any) -> str:
 
 
 def require_actor(by: Any) -> str:
-    """Who does something. The engine's own name is nobody else's."""
+    """Return the name of a user. The name of the engine is reserved."""
     if isinstance(by, str) and unicodedata.normalize("NFKC", by).strip().casefold() == ENGINE_ACTOR:
         raise InputError(Reason(ReasonCode.ENGINE_NAME_TAKEN, name=ENGINE_ACTOR))
     return require_text("by", by)
 
 
 def require_long_text(what: str, value: Any) -> str:
-    """What somebody says in words: every database can store it."""
+    """Return a long text that every database can store."""
     if not isinstance(value, str) or not value.strip() or len(value) > _MAX_LONG_TEXT:
         given = quote(value)
         raise InputError(Reason(ReasonCode.LONG_TEXT_NEEDED, field=what, longest=_MAX_LONG_TEXT, given=given))
@@ -191,12 +191,12 @@ def require_long_text(what: str, value: Any) -> str:
 
 
 def check_reason(reason: Any) -> str | None:
-    """Why somebody does something, if they said so."""
+    """Return a valid reason, or None."""
     return None if reason is None else require_long_text("reason", reason)
 
 
 def require_bool(what: str, value: Any) -> bool:
-    """True or False; a word that happens to be true does not count."""
+    """Return a flag; a value that is only truthy is refused."""
     if not isinstance(value, bool):
         raise InputError(Reason(ReasonCode.FLAG_NEEDED, field=what, given=quote(value)))
     return value

@@ -1,4 +1,4 @@
-"""Reasons as data, and the sentences that people read instead."""
+"""Reasons as data, and their sentences in each language."""
 
 from redrive.reasons.codes import Catalogue, ReasonCode
 from redrive.reasons.english import ENGLISH

@@ -1,4 +1,4 @@
-"""The codes of reasons, and the catalogue that a language has for them."""
+"""Codes of reasons, and the catalogue of sentences that each language has for them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
 
     A template names parameters as `str.format` does, and has three additions:
 
-        {delay:duration}    seconds in words; other formats are `clock`, `list`, `quoted`, `or`, `faults`
-        [ of {of}]          a part that is left out where one of its parameters is None
-        one|many            forms by the parameter `n`; `form` says which one a number takes
+        {delay:duration}    seconds as `1 m 30 s`; other formats are `clock`, `list`, `quoted`, `or`, `faults`
+        [ of {of}]          a part that is left out if one of its parameters is None
+        one|many            forms by the parameter `n`; `form` returns the index of the form for a number
 
-    `either` joins alternatives.
+    `either` is the text between alternatives.
     """
 
     texts: Mapping[str, str]
@@ -146,6 +146,8 @@ class ReasonCode(StrEnum):
     RATE_OUT_OF_RANGE = "rate_out_of_range"
     LETTERS_NOT_SELECTED = "letters_not_selected"
     LETTER_IDS_NEEDED = "letter_ids_needed"
+    LETTER_CHOICE_NEEDED = "letter_choice_needed"
+    INDEX_INVALID = "index_invalid"
     LETTER_IDS_TOO_MANY = "letter_ids_too_many"
     LETTER_ID_INVALID = "letter_id_invalid"
     ONLY_OPEN_LETTERS = "only_open_letters"
@@ -155,6 +157,7 @@ class ReasonCode(StrEnum):
     # why a decision on one dead letter or run is refused
     LETTER_NOT_FOUND = "letter_not_found"
     LETTER_GONE = "letter_gone"
+    COMPENSATION_NOT_FOUND = "compensation_not_found"
     LETTER_OR_RUN_NOT_FOUND = "letter_or_run_not_found"
     RUN_NOT_FOUND = "run_not_found"
     LETTER_RUN_PURGED = "letter_run_purged"
@@ -212,25 +215,81 @@ class ReasonCode(StrEnum):
     INPUT_NOT_PATCHABLE = "input_not_patchable"
     MASK_AMBIGUOUS = "mask_ambiguous"
 
+    # why a start is refused
+    START_OPTION_UNKNOWN = "start_option_unknown"
+    START_KEY_USED = "start_key_used"
+    EVENT_USED = "event_used"
+    DEADLINE_WITHOUT_ZONE = "deadline_without_zone"
+    DEADLINE_TOO_FAR = "deadline_too_far"
+    INDEX_VALUE_INVALID = "index_value_invalid"
+
     # why another request is refused
     POLICY_NEEDED = "policy_needed"
     POLICY_TARGET_NEEDED = "policy_target_needed"
+    POLICY_NOT_FOUND = "policy_not_found"
+    POLICY_INVALID = "policy_invalid"
     CIRCUIT_UNKNOWN = "circuit_unknown"
     CIRCUIT_SETTINGS_NEEDED = "circuit_settings_needed"
     CIRCUIT_NAME_FIXED = "circuit_name_fixed"
     CIRCUIT_KEY_INVALID = "circuit_key_invalid"
     NOTIFICATION_NOT_FOUND = "notification_not_found"
+    RULE_URL_REFUSED = "rule_url_refused"
+    RULE_NOT_FOUND = "rule_not_found"
     MESSAGE_NOT_FOUND = "message_not_found"
+    MESSAGE_SINK_UNKNOWN = "message_sink_unknown"
+    MESSAGE_OVER = "message_over"
     SINK_NOT_FOUND = "sink_not_found"
     SCHEDULE_IN_CODE = "schedule_in_code"
     SCHEDULE_NOT_FOUND = "schedule_not_found"
+    KEY_OF_OTHER_CREDENTIAL = "key_of_other_credential"
+    EVENT_KEY_TWICE = "event_key_twice"
+    SEARCH_NEEDS_PAYLOADS = "search_needs_payloads"
+    OWN_TENANT = "own_tenant"
+    CONFIRMATION_NEEDED = "confirmation_needed"
+    TENANT_NEEDED = "tenant_needed"
+    TOKEN_TENANT_FIXED = "token_tenant_fixed"
+    TOKEN_SCOPE_TOO_SMALL = "token_scope_too_small"
+    CROSS_SITE_REQUEST = "cross_site_request"
+    ORIGIN_NEEDED = "origin_needed"
+    TOKEN_NEEDED = "token_needed"
+    OTHER_TENANT = "other_tenant"
+    TOKEN_WORKFLOWS = "token_workflows"
+    TOKEN_LACKS_WORKFLOWS = "token_lacks_workflows"
+    TOKEN_WORKFLOW_NEEDED = "token_workflow_needed"
+    TOKEN_CANNOT_SAVE_VIEWS = "token_cannot_save_views"
+    RUN_NOT_SHOWN = "run_not_shown"
+    ENGINE_ONLY = "engine_only"
+    TEXT_SEARCH_SEALED = "text_search_sealed"
+    STEP_STATEMENT_REFUSED = "step_statement_refused"
+    TOPIC_PATTERN_INVALID = "topic_pattern_invalid"
+    TOPICS_NEEDED = "topics_needed"
+    TOPIC_INVALID = "topic_invalid"
+    MESSAGE_KEY_INVALID = "message_key_invalid"
+    TENANT_NAME_RESERVED = "tenant_name_reserved"
+    ROLE_UNKNOWN = "role_unknown"
+    ROLE_NEEDED = "role_needed"
+    PAYLOAD_PERMISSION_NEEDED = "payload_permission_needed"
+    OTHER_TENANT_FORBIDDEN = "other_tenant_forbidden"
+    TOKEN_LIMITED = "token_limited"
+    EVENT_HAS_KEY = "event_has_key"
+    START_ITEM_INVALID = "start_item_invalid"
+    TOO_MANY_MESSAGES = "too_many_messages"
 
     # what is wrong with a value that a person typed
     OBJECT_NEEDED = "object_needed"
     FLAG_NEEDED = "flag_needed"
     SHORT_TEXT_NEEDED = "short_text_needed"
+    LIMIT_INVALID = "limit_invalid"
     LONG_TEXT_NEEDED = "long_text_needed"
+    TAGS_NEEDED = "tags_needed"
     TEXT_UNSTORABLE = "text_unstorable"
+    FILTER_VALUE_INVALID = "filter_value_invalid"
+    FILTER_TEXT_EMPTY = "filter_text_empty"
+    FILTER_TIME_ZONE_NEEDED = "filter_time_zone_needed"
+    FILTER_TIME_OUT_OF_RANGE = "filter_time_out_of_range"
+    PAGE_LIMIT_INVALID = "page_limit_invalid"
+    CURSOR_INVALID = "cursor_invalid"
+    WHOLE_NUMBER_NEEDED = "whole_number_needed"
     ENGINE_NAME_TAKEN = "engine_name_taken"
     NOT_JSON = "not_json"
     MASKED_OUTPUT = "masked_output"
@@ -271,6 +330,16 @@ class ReasonCode(StrEnum):
     NOT_READABLE_BACK = "not_readable_back"
     CHANGED_BY_READING = "changed_by_reading"
     UNION_AMBIGUOUS = "union_ambiguous"
+    ARGUMENTS_TOO_MANY = "arguments_too_many"
+    ARGUMENT_TWICE = "argument_twice"
+    ARGUMENT_MISSING = "argument_missing"
+    ARGUMENT_UNKNOWN = "argument_unknown"
+    TEMPLATE_FIELD_MISSING = "template_field_missing"
+    TEMPLATE_TOO_LARGE = "template_too_large"
+    HEADER_VALUE_INVALID = "header_value_invalid"
+    PATH_VALUE_INVALID = "path_value_invalid"
+    NOT_UNICODE = "not_unicode"
+    NOT_PLAIN_JSON = "not_plain_json"
     EXPECTED = "expected"
     EXPECTED_NOTHING = "expected_nothing"
     FIELD_MISSING = "field_missing"
@@ -291,6 +360,7 @@ class ReasonCode(StrEnum):
     ONE_OF = "one_of"
     KIND_OBJECT = "kind_object"
     KIND_LIST = "kind_list"
+    KIND_LIST_OF = "kind_list_of"
     KIND_TEXT = "kind_text"
     KIND_INTEGER = "kind_integer"
     KIND_NUMBER = "kind_number"
@@ -298,5 +368,8 @@ class ReasonCode(StrEnum):
     KIND_BOOLEAN = "kind_boolean"
     KIND_NULL = "kind_null"
     KIND_VALUE = "kind_value"
+    KIND_SCALAR = "kind_scalar"
     KIND_OTHER_VALUE = "kind_other_value"
     KIND_FOREIGN = "kind_foreign"
+    KIND_TIME = "kind_time"
+    KIND_STATUS = "kind_status"

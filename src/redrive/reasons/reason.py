@@ -1,6 +1,6 @@
 """Reasons: decisions, failures, refusals and faults as a code with parameters.
 
-A reason is stored and sent as data. `render` turns it into a sentence where people read it.
+A reason is stored and sent as data. `render` makes a sentence of it where a user reads it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _MAX_QUOTED = 60  # characters of a refused value
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """A code and its parameters, of which each may be a reason itself.
+    """A code and its parameters. A parameter may be a reason itself.
 
-    `code` is a text that `ReasonCode` may lack: a newer process may have stored it.
+    `code` may be missing in `ReasonCode`, because a newer process may have stored it.
     """
 
     code: str
@@ -66,25 +66,24 @@ class Reason:
 
     @classmethod
     def of_error(cls, error: BaseException) -> Reason:
-        """Return the reason that an error carries, or its message."""
+        """Return the reason that an error was made from, or a reason with its message."""
         found = error.args[0] if error.args else None
         return found if isinstance(found, cls) else cls(ReasonCode.TEXT, text=str(error))
 
     def map_text(self, change: Callable[[str], str]) -> Reason:
-        """Return the reason with every text in it changed, for example redacted."""
+        """Return a copy of the reason with every text changed, for example redacted."""
         return Reason(self.code, **{name: _map_param(value, change) for name, value in self.params.items()})
 
     @property
     def faults(self) -> tuple[tuple[str, Reason], ...]:
         """The faults that the reason lists, each with its place in the value; "" is the value itself."""
         listed = self.params.get("faults")
-        found = [each for each in listed if isinstance(each, Reason)] if isinstance(listed, tuple) else []
-        return tuple((str(each.params.get("path") or ""), _fault_reason(each)) for each in found)
-
-
-def _fault_reason(fault: Reason) -> Reason:
-    why = fault.params.get("why")
-    return why if isinstance(why, Reason) else fault
+        faults = []
+        for each in listed if isinstance(listed, tuple) else ():
+            if isinstance(each, Reason):
+                why = each.params.get("why")
+                faults.append((str(each.params.get("path") or ""), why if isinstance(why, Reason) else each))
+        return tuple(faults)
 
 
 def _param_to_json(value: Param) -> Any:
@@ -143,19 +142,14 @@ class _Renderer(Formatter):
 def render(reason: Reason, catalogue: Catalogue = ENGLISH) -> str:
     """Return the sentence for a reason, in English unless another catalogue is given."""
     try:
-        return _render_template(reason, catalogue)
+        forms = catalogue.texts[reason.code].split("|")
+        number = reason.params.get("n")
+        # A language may have fewer forms of a sentence than of its numbers; the last one then serves for the rest.
+        form = catalogue.form(number) if isinstance(number, int) else 1
+        parts = _OPTIONAL_PART.split(forms[min(form, len(forms) - 1)])
+        for index in range(1, len(parts), 2):
+            if any(reason.params.get(name) is None for name in parameter_names(parts[index])):
+                parts[index] = ""
+        return _Renderer(catalogue).vformat("".join(parts), (), reason.params)
     except (LookupError, TypeError, ValueError):  # stored by a version with other codes or parameters
         return ", ".join([str(reason.code), *(f"{name}={value}" for name, value in reason.params.items())])
-
-
-def _render_template(reason: Reason, catalogue: Catalogue) -> str:
-    template = catalogue.texts[reason.code]
-    if "|" in template:
-        forms = template.split("|")
-        number = reason.params.get("n")
-        template = forms[min(catalogue.form(number) if isinstance(number, int) else 1, len(forms) - 1)]
-    renderer, parts = _Renderer(catalogue), _OPTIONAL_PART.split(template)
-    for index in range(1, len(parts), 2):
-        if any(reason.params.get(name) is None for name in parameter_names(parts[index])):
-            parts[index] = ""
-    return renderer.vformat("".join(parts), (), reason.params)

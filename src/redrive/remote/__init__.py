@@ -1,11 +1,8 @@
-"""The desk of a server somewhere else: the same calls as an app's, over HTTP.
+"""The desk of a server: the calls of an app, over HTTP.
 
-    client    one connection, the token, errors from problems     reading   JSON as the desk's records
-    runs, letters, circuits, outbox, settings, sagas, people, notifications
-                                                                  one module for each kind of thing, with
-                                                                  the calls of the desk's class of that kind
-    place     all of them: what commands work on instead of an app
+    client    one connection: requests with the token, answers as JSON, problems as errors
+    desk      the classes of the desk as proxies, and the few calls that differ from their operation
 
-Who does something is known from the token, so `by` is not sent. No tenant means the token's own; an owner may
-name another, or `*` for all.
+The server knows the user from the token, so `by` is not sent. Without a tenant, the server takes that of the token;
+an owner may name another one, or `*` for all.
 """

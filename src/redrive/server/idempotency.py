@@ -1,11 +1,11 @@
-"""One request, carried out once, however often it is sent with the same Idempotency-Key.
+"""Idempotent requests: a request is handled once, however often it is sent with the same Idempotency-Key.
 
-    claim the key   the row says who carries the request out; others wait for the answer, or get it
-    carry it out    every id that is made on the way follows from the key, so that a store that hears of
-                    the same effect again, after a crash here, recognises it and changes nothing more
-    keep the answer for whoever sends the request again
+    claim the key       one server handles the request; others wait for its answer, or return it
+    handle the request  every new id follows from the key: after a crash, the store recognises an effect
+                        that is repeated, and changes nothing more
+    keep the answer     for repeats of the request
 
-`POST /runs` needs none of this: the key becomes the run's own, in the transaction that starts it.
+`POST /runs` does without: the key becomes that of the run, in the transaction that starts it.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from fastapi.responses import RedirectResponse
 from fastapi.routing import APIRoute
 
 from redrive.clock import MICROS, Clock, Timer
-from redrive.ids import format_id
+from redrive.records import format_id
 from redrive.server.body import JsonRequest
 from redrive.server.problems import ProblemError, make_problem_response
 from redrive.server.request import RequestContext, check_permissions, get_context
-from redrive.store.account_records import RequestClaim, ResponseRow
+from redrive.store.accounts import RequestClaim, ResponseRow
 
 KEY_HEADER = "Idempotency-Key"
 FORM_KEY_PREFIX = "page:"
-"""Begins the keys of forms."""
+"""The prefix of the keys of forms."""
 
 SECRET_EXTENSION = "x-secret"
-"""Marks a route whose answer holds a secret, which is never kept."""
+"""Marks a route whose answer holds a secret, which is never stored."""
 
 _MAX_KEY_LENGTH = 255
 _CLAIM_TIMEOUT = 60 * MICROS
@@ -42,9 +42,9 @@ _REDIRECT = "elsewhere"
 
 
 class KeyedClock:
-    """A clock whose ids follow from a request, in order: the same request makes the same ones again.
+    """A clock whose ids follow from a request: a repeat of the request makes the same ids in the same order.
 
-    They begin with the time at which it was first begun, so that they sort like all others.
+    The ids begin with the time of the first attempt, so that they sort like all others.
     """
 
     def __init__(self, clock: Clock, seed: str, begun: int) -> None:
@@ -78,10 +78,10 @@ class KeyedClock:
 
 
 class IdempotentRoute(APIRoute):
-    """A route whose POSTs are carried out once for each key.
+    """A route that handles a POST once for each key.
 
-    An answer is remembered for `days`. Where a tenant has too many of them, `needs_key` says whether the
-    request is refused or carried out without one.
+    An answer is stored for `days`. If a tenant has too many stored answers, `needs_key` refuses the request;
+    otherwise the request is handled without its key.
     """
 
     days = _KEPT_DAYS
@@ -89,8 +89,8 @@ class IdempotentRoute(APIRoute):
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
-        own = self.openapi_extra or {}
-        keyed = "POST" in (self.methods or ()) and not own.get("x-own-key")
+        extensions = self.openapi_extra or {}
+        keyed = "POST" in (self.methods or ()) and not extensions.get("x-own-key")
 
         async def once(request: Request) -> Response:
             request = JsonRequest(request.scope, request.receive)
@@ -101,58 +101,60 @@ class IdempotentRoute(APIRoute):
                 return await handle(request)
             if not 1 <= len(key) <= _MAX_KEY_LENGTH or not key.isprintable():
                 raise ProblemError(422, f"{KEY_HEADER} has 1 to {_MAX_KEY_LENGTH} printable characters")
-            asking = await get_context(request)
-            check_permissions(asking.principal, own)  # before anything is told of what was answered to others
-            digest = await _compute_digest(request, asking)
+            context = await get_context(request)
+            check_permissions(context.principal, extensions)  # before a stored answer is returned
+            digest = await _compute_digest(request, context)
             keeps = self.days * 86_400 * MICROS
-            row = RequestClaim(tenant=asking.tenant, key=key, digest=digest, patience=_CLAIM_TIMEOUT, keeps=keeps)
-            found = await _claim_key(asking, row)
+            row = RequestClaim(tenant=context.tenant, key=key, digest=digest, patience=_CLAIM_TIMEOUT, keeps=keeps)
+            found = await _claim_key(context, row)
             if isinstance(found, Response):
                 return found
-            # A request that a server gave up halfway is completed: some of its effects may be there already.
-            taken_over = asking.runtime.store.now() - found >= _CLAIM_TIMEOUT
-            if not taken_over and await asking.service.answers.is_full(asking.tenant, asking.accounts.response_usage):
-                await asyncio.shield(asking.accounts.drop_request(row.tenant, row.key))
+            # A request that another server left unfinished is completed: some of its effects may exist already.
+            taken_over = context.runtime.store.now() - found >= _CLAIM_TIMEOUT
+            if not taken_over and await context.service.answers.is_full(
+                context.tenant, context.accounts.response_usage
+            ):
+                await asyncio.shield(context.accounts.drop_request(row.tenant, row.key))
                 if self.needs_key:
                     raise ProblemError(
                         429,
-                        f"tenant {asking.tenant!r} has too many remembered answers: send the request without "
+                        f"tenant {context.tenant!r} has too many remembered answers: send the request without "
                         f"{KEY_HEADER}, or wait until older ones expire ({_KEPT_DAYS} days after their request)",
                         code="too_many_answers",
                         headers={"Retry-After": "3600"},
                     )
                 return await handle(request)
-            seed = f"{asking.tenant}:{key}:{digest}"
-            asking.clock = KeyedClock(asking.clock, hashlib.sha256(seed.encode()).hexdigest(), found)
-            secret = bool(own.get(SECRET_EXTENSION))
-            return await _handle_once(request, handle, asking, row, keeps=self.keeps, secret=secret)
+            seed = f"{context.tenant}:{key}:{digest}"
+            context.clock = KeyedClock(context.clock, hashlib.sha256(seed.encode()).hexdigest(), found)
+            secret = bool(extensions.get(SECRET_EXTENSION))
+            return await _handle_once(request, handle, context, row, keeps=self.keeps, secret=secret)
 
         return once
 
     async def key_of(self, request: Request) -> str | None:
-        """What tells this request from others that look alike."""
+        """Return the key of a request."""
         key = request.headers.get(KEY_HEADER)
         if key is not None and key.startswith(FORM_KEY_PREFIX):
             raise ProblemError(422, f"{KEY_HEADER} begins with {FORM_KEY_PREFIX}, which is reserved: use another one")
         return key
 
     def keeps(self, response: Response) -> bool:
-        """True for an answer that whoever sends the request again shall get again."""
+        """Return True for an answer that repeats of the request get, too."""
         return True
 
 
-async def _compute_digest(request: Request, asking: RequestContext) -> str:
-    who = asking.principal
-    may = [who.role.value, str(who.payloads), *sorted(who.workflows or ())]
-    said = [request.method, request.url.path, request.url.query, who.key, *may]
-    return hashlib.sha256("\0".join(said).encode() + b"\0" + await request.body()).hexdigest()
+async def _compute_digest(request: Request, context: RequestContext) -> str:
+    who = context.principal
+    rights = [who.role.value, str(who.payloads), *sorted(who.workflows or ())]
+    parts = [request.method, request.url.path, request.url.query, who.key, *rights]
+    return hashlib.sha256("\0".join(parts).encode() + b"\0" + await request.body()).hexdigest()
 
 
-async def _claim_key(asking: RequestContext, new: RequestClaim) -> Response | int:
-    """When the request was first begun, if it is ours to carry out; else the answer that it got."""
+async def _claim_key(context: RequestContext, new: RequestClaim) -> Response | int:
+    """Return when the request was first begun, if this server is to handle it; else its stored answer."""
     waited = 0.0
     while True:
-        found = await asking.accounts.claim_request(new)
+        found = await context.accounts.claim_request(new)
         if isinstance(found, int):
             return found
         if found.digest != new.digest:
@@ -175,7 +177,7 @@ def _replay_answer(found: ResponseRow) -> Response:
 async def _handle_once(
     request: Request,
     handle: Callable[[Request], Coroutine[Any, Any, Response]],
-    asking: RequestContext,
+    context: RequestContext,
     new: RequestClaim,
     *,
     keeps: Callable[[Response], bool],
@@ -184,37 +186,37 @@ async def _handle_once(
     try:
         response = await handle(request)
     except BaseException:
-        await asyncio.shield(asking.accounts.drop_request(new.tenant, new.key))
+        await asyncio.shield(context.accounts.drop_request(new.tenant, new.key))
         raise
     if not keeps(response):
-        await asyncio.shield(asking.accounts.drop_request(new.tenant, new.key))
+        await asyncio.shield(context.accounts.drop_request(new.tenant, new.key))
         return response
     kept = _omit_secret(response) if secret and _has_secret(response) else response
     row = ResponseRow(
         tenant=new.tenant, key=new.key, digest=new.digest, status=kept.status_code, body=_serialize_answer(kept)
     )
-    await asyncio.shield(asking.accounts.save_response(row))
-    asking.service.answers.add(row.tenant, len((row.body or "").encode()))
+    await asyncio.shield(context.accounts.save_response(row))
+    context.service.answers.add(row.tenant, len((row.body or "").encode()))
     return response
 
 
 def _serialize_answer(response: Response) -> str:
-    """An answer as it is kept: its kind and its text, or where it sends the browser."""
+    """Return an answer as it is stored: its media type and its text, or the target of a redirect."""
     if "location" in response.headers:
         return f"{_REDIRECT}\n{response.headers['location']}"
     return f"{response.media_type or 'application/json'}\n{bytes(response.body).decode()}"
 
 
 def _has_secret(response: Response) -> bool:
-    """A page with a secret names a place without it; of an answer in JSON the fields are looked at."""
+    """Return True if an answer holds a secret: a page names another URL without it, JSON has a field for it."""
     if "content-location" in response.headers:
         return True
-    said = {} if "location" in response.headers else json.loads(bytes(response.body))
-    return any(said.get(name) is not None for name in ("secret", "code"))
+    fields = {} if "location" in response.headers else json.loads(bytes(response.body))
+    return any(fields.get(name) is not None for name in ("secret", "code"))
 
 
 def _omit_secret(response: Response) -> Response:
-    """What a repeat gets in place of an answer that showed a secret: a page sends it elsewhere."""
+    """Return the answer for repeats of a request whose answer held a secret: a redirect, or a problem."""
     if "content-location" in response.headers:
         return RedirectResponse(response.headers["content-location"], 303)
     id = json.loads(bytes(response.body)).get("id", "")

@@ -1,7 +1,7 @@
-"""One request and whoever sends it: the principal, the tenant it is for, and a desk that knows no other.
+"""The context of a request: its principal, its tenant, and a desk that is confined to the tenant.
 
-The tenant is the credential's. An owner may name another one with `?tenant=`, or all with `?tenant=*`; that
-is noted in that tenant's audit log, or in the log of all.
+The tenant is that of the credential. An owner may name another one with `?tenant=`, or all with `?tenant=*`; the
+audit log of that tenant, or of all, records it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
@@ -27,7 +28,7 @@ from redrive.desk.settings import KnownWorkflow, Workflows
 from redrive.desk.validation import require_text
 from redrive.errors import InputError, NotAllowed, NotSignedIn, RedriveError
 from redrive.observability.tracing import set_request_trace
-from redrive.reasons import Reason
+from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
 from redrive.server.auth.admin import AccountAdmin
 from redrive.server.auth.secrets import is_hashing_busy
@@ -36,7 +37,7 @@ from redrive.server.limits import BODY_METHODS, AnswerQuota, Limits, LoginLimite
 from redrive.server.live_updates import StreamHub
 from redrive.server.problems import ProblemError
 from redrive.settings import caller_network, find_client_address, is_forwarded_https, parse_trusted_proxies
-from redrive.store.account_records import AccountStore
+from redrive.store.accounts import AccountStore
 from redrive.store.filters import RunFilter
 from redrive.store.list_query import OLDEST_CURSOR
 from redrive.store.port import DeskStore, Store
@@ -45,12 +46,9 @@ from redrive.store.workers import live_workers
 if TYPE_CHECKING:
     from redrive.app.runtime import Desk, Runtime
 
-# -- One request and whoever sends it: the principal, the tenant it is for, and a desk that knows no -----
-
-
 SESSION_COOKIE = "redrive_session"
 _ALL_WORKFLOWS = "x-all-workflows"
-_CROSS_SITE_REFUSED = "requests with a cookie must come from this site; use a token elsewhere"
+_MAX_OLDEST_RUNS = 100
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _SAME_SITE_VALUES = frozenset({"same-origin", "none"})
@@ -60,56 +58,49 @@ _ALL_WORKFLOWS_PERMISSIONS = frozenset(
 
 
 class RequestContext:
-    """A request that is known to come from somebody."""
+    """A request whose principal is known."""
 
     def __init__(self, service: Service, principal: Principal, tenant: str) -> None:
         self.service = service
         self.principal = principal
         self.tenant = tenant
+        self.runtime: Runtime = service.app.runtime
+        # A keyed request replaces the clock before its route asks for the desk (`server/idempotency.py`).
         self.clock: Clock = self.runtime.clock
-        self._view: DeskStore | None = None
-
-    @property
-    def runtime(self) -> Runtime:
-        return self.service.app.runtime
 
     @property
     def everywhere(self) -> bool:
-        """True if an owner asks about all tenants at once."""
+        """True if an owner names all tenants at once."""
         return self.tenant == ALL_TENANTS
 
     @property
     def one_tenant(self) -> str | None:
-        """The tenant to be named in calls, None for all."""
+        """The tenant for calls of the desk, None for all."""
         return None if self.everywhere else self.tenant
 
     @property
     def home(self) -> str:
-        """The tenant that a request is about which cannot be about all of them."""
+        """The tenant of a request that cannot be about all tenants."""
         if self.everywhere:
-            raise InputError("this is about one tenant: name it (on a page: at its top), not all of them")
+            raise InputError(Reason(ReasonCode.TENANT_NEEDED))
         return self.tenant
 
-    @property
+    @cached_property
     def view(self) -> DeskStore:
-        """The store as far as this request may see it."""
-        if self._view is None:
-            whole = self.runtime.store
-            self._view = whole if self.everywhere else whole.tenant_view(self.tenant, self.principal.workflows)
-        return self._view
+        """The store, confined to the tenant and the workflows of this request."""
+        return make_store_view(self.service.app, self.tenant, self.principal.workflows)
 
     @property
     def whole(self) -> Store:
-        """The store of all tenants, for those who answer for all."""
+        """The store of all tenants, for routes that need such a permission."""
         return self.runtime.store
 
-    @property
+    @cached_property
     def desk(self) -> Desk:
-        """What can be done, for this tenant only."""
-        who = self.principal
+        """The desk, confined like the view."""
         # A digest: the key of a credential names the user or the token.
-        name = hashlib.sha256(who.key.encode()).hexdigest()[:32]
-        caller = Caller(name, sees_payloads=who.may(Permission.SEE_PAYLOADS))
+        name = hashlib.sha256(self.principal.key.encode()).hexdigest()[:32]
+        caller = Caller(name, sees_payloads=self.principal.may(Permission.SEE_PAYLOADS))
         return self.runtime.desk(self.view, self.clock, caller)
 
     @property
@@ -118,7 +109,7 @@ class RequestContext:
 
     @property
     def access(self) -> AccountAdmin:
-        """Manages tenants, users and tokens.
+        """The administration of tenants, users and tokens.
 
         An OWNER acts on the store of all tenants: on PostgreSQL a connection that is confined to a tenant
         cannot write an OWNER. Every other principal has the confined connection.
@@ -129,24 +120,24 @@ class RequestContext:
 
     @property
     def by(self) -> str:
-        """Who does it, for the record."""
+        """The name of the principal in the audit log."""
         return self.principal.who
 
 
 def get_service(request: Request) -> Service:
-    """What all requests share."""
+    """Return what all requests of the server share."""
     service: Service = request.app.state.service
     return service
 
 
 async def get_context(request: Request) -> RequestContext:
-    """Who sends a request, found out once."""
-    known: RequestContext | None = getattr(request.state, "asking", None)
+    """Return the context of a request, made once."""
+    known: RequestContext | None = getattr(request.state, "context", None)
     return known if known is not None else await authenticate(request, audit_tenant_entry)
 
 
 async def authenticate(request: Request, note: Callable[[RequestContext, Request], Awaitable[None]]) -> RequestContext:
-    """Find out who sends a request; `note` writes down that an owner works in another tenant."""
+    """Authenticate a request; `note` records that an owner works in another tenant."""
     service = get_service(request)
     set_request_trace(request.headers.get("traceparent"))
     principal = await _load_principal(request, service)
@@ -156,23 +147,23 @@ async def authenticate(request: Request, note: Callable[[RequestContext, Request
     named = request.query_params.get("tenant")
     tenant = principal.enter(named if named is None else require_text("tenant", named))
     if tenant == principal.tenant:
-        asking = RequestContext(service, principal, tenant)
+        context = RequestContext(service, principal, tenant)
     elif principal.workflows is not None:
-        raise NotAllowed("a token for some workflows works in its own tenant only")
+        raise NotAllowed(Reason(ReasonCode.TOKEN_TENANT_FIXED))
     else:
         # The other tenant may have a user with the same address: its log has to tell the two apart.
         foreign = replace(principal, who=f"{principal.who} (tenant {principal.tenant})"[:255])
-        asking = RequestContext(service, foreign, tenant)
-        await note(asking, request)
-    request.state.asking = asking
-    return asking
+        context = RequestContext(service, foreign, tenant)
+        await note(context, request)
+    request.state.context = context
+    return context
 
 
 async def identify_sender(service: Service, request: Request) -> Sender:
     """Return the sender of a request from its headers alone, and count anonymous requests by address.
 
-    The route authenticates a request that cannot have a body. What the credential of any other one is
-    found to be, the route finds on the request.
+    The route authenticates a request that cannot have a body. For any other request, the principal or the error
+    is kept on the request for the route.
     """
     anonymous = Sender(caller_network(request_address(request, service)), known=False)
     if is_open_path(request.scope) or not _has_credential(request, service):
@@ -253,15 +244,15 @@ def refuse_cross_site(request: Request, service: Service, *, browser: bool = Tru
     """
     site, sent = request.headers.get("sec-fetch-site"), request.headers.get("origin")
     if site is not None and site not in _SAME_SITE_VALUES:
-        raise NotAllowed(_CROSS_SITE_REFUSED)
+        raise NotAllowed(Reason(ReasonCode.CROSS_SITE_REQUEST))
     if sent is None:
         if site is None and browser:
-            raise NotAllowed("requests with a cookie need the header Origin or Sec-Fetch-Site")
+            raise NotAllowed(Reason(ReasonCode.ORIGIN_NEEDED))
         return
     scheme = "https" if uses_https(request, service) else "http"
     ours = service.app.settings.base_url or f"{scheme}://{request.headers.get('host', '')}"
     if _parse_origin(sent) != _parse_origin(ours):
-        raise NotAllowed(_CROSS_SITE_REFUSED)
+        raise NotAllowed(Reason(ReasonCode.CROSS_SITE_REQUEST))
 
 
 def _parse_origin(url: str) -> tuple[str, str | None, int | None] | None:
@@ -276,53 +267,48 @@ def _parse_origin(url: str) -> tuple[str, str | None, int | None] | None:
     return parts.scheme, parts.hostname, port or _DEFAULT_PORTS[parts.scheme]
 
 
-async def audit_tenant_entry(asking: RequestContext, request: Request) -> None:
+async def audit_tenant_entry(context: RequestContext, request: Request) -> None:
     """Write into the audit log of a tenant that an owner of another one works in it."""
     line = AuditWrite(
         event=AuditEvent.TENANT_ENTERED.value,
-        tenant="" if asking.everywhere else asking.tenant,
-        by=asking.by,
+        tenant="" if context.everywhere else context.tenant,
+        by=context.by,
         subject=f"{request.method} {request.url.path}"[:255],
-        token=asking.clock.new_id(),
+        token=context.clock.new_id(),
     )
-    await asking.view.note([line])
+    await context.view.note([line])
 
 
 Context = Annotated[RequestContext, Depends(get_context)]
-"""What a route takes to know who asks."""
+"""The parameter of a route that receives the context of the request."""
 
 
 def requires(*permissions: Permission, all_workflows: bool = False, **more: Any) -> dict[str, Any]:
-    """What a route says about itself: the permissions it takes. The document and the tests read it, too.
+    """Return the arguments of a route that needs these permissions. The OpenAPI document and tests show them, too.
 
-    `all_workflows`: it tells of all of them, so it is not for tokens that are for some.
+    `all_workflows`: the answer covers all workflows, so a token for some workflows is refused.
     """
+    names = [permission.value for permission in permissions]
+    extensions = {"x-permissions": names, **({_ALL_WORKFLOWS: True} if all_workflows else {}), **more}
 
-    named = [permission.value for permission in permissions]
-    said = {"x-permissions": named, **({_ALL_WORKFLOWS: True} if all_workflows else {}), **more}
+    async def check(context: Context) -> None:
+        check_permissions(context.principal, extensions)
 
-    async def check(asking: Context) -> None:
-        check_permissions(asking.principal, said)
-
-    return {"dependencies": [Depends(check)], "openapi_extra": said}
+    return {"dependencies": [Depends(check)], "openapi_extra": extensions}
 
 
-def check_permissions(principal: Principal, said: Mapping[str, Any]) -> None:
-    """Refuse whoever lacks what a route says about itself."""
-    permissions = [Permission(name) for name in said.get("x-permissions", ())]
+def check_permissions(principal: Principal, extensions: Mapping[str, Any]) -> None:
+    """Refuse a principal that lacks a permission of a route."""
+    permissions = [Permission(name) for name in extensions.get("x-permissions", ())]
     for permission in permissions:
         principal.need(permission)
-    if (
-        said.get(_ALL_WORKFLOWS) or not _ALL_WORKFLOWS_PERMISSIONS.isdisjoint(permissions)
-    ) and principal.workflows is not None:
-        raise NotAllowed("a token for some workflows cannot do this")
-
-
-# -- What all requests of one server share ---------------------------------------------------------------
+    covers_all = extensions.get(_ALL_WORKFLOWS) or not _ALL_WORKFLOWS_PERMISSIONS.isdisjoint(permissions)
+    if covers_all and principal.workflows is not None:
+        raise NotAllowed(Reason(ReasonCode.TOKEN_SCOPE_TOO_SMALL))
 
 
 class Service:
-    """One server: its app, who may come in, how often, and the streams that are open."""
+    """A server: its app, its limits, and its open event streams."""
 
     def __init__(self, app: Redrive, limits: Limits, poll: float) -> None:
         clock = SystemClock()
@@ -333,7 +319,7 @@ class Service:
         self.logins = LoginLimiter(clock, limits)
         self.answers = AnswerQuota(clock, limits)
         self.hub = StreamHub(
-            lambda tenant, workflows: _make_store_view(app, tenant, workflows),
+            lambda tenant, workflows: make_store_view(app, tenant, workflows),
             every=poll,
             most=limits.streams,
             each=limits.streams_each,
@@ -343,40 +329,35 @@ class Service:
 
     @property
     def credentials(self) -> Credentials:
-        """Finding out who is asking."""
+        """The lookup of principals by their credentials."""
         return Credentials(self.app.runtime.store, self.app.settings.secret_key)
 
     @property
     def sessions(self) -> Sessions:
-        """Signing in and out."""
+        """The sessions of users who sign in."""
         return Sessions(self.app.runtime.store, self.app.runtime.clock)
 
     async def redact(self, reason: Reason) -> Reason:
-        """Return a reason as it may be shown: without secrets, and without what UTF-8 cannot hold.
+        """Return a reason without secrets and without lone surrogates; a thread redacts a large one."""
 
-        A thread redacts a large one.
-        """
-
-        def shown(text: str) -> str:
+        def clean(text: str) -> str:
             return self.redactor.text(text).encode("utf-8", "replace").decode()
 
-        return await in_thread_if_large(lambda: reason.map_text(shown), len(str(reason)))
+        return await in_thread_if_large(lambda: reason.map_text(clean), len(str(reason)))
 
     def stop(self) -> None:
-        """End what would not end by itself: the open streams."""
+        """Close the open event streams, which have no end."""
         self.hub.close()
 
 
-def _make_store_view(app: Redrive, tenant: str, workflows: Collection[str] | None) -> DeskStore:
+def make_store_view(app: Redrive, tenant: str, workflows: Collection[str] | None) -> DeskStore:
+    """Return the store, confined to a tenant and to workflows; ALL_TENANTS is not confined."""
     store = app.runtime.store
     return store if tenant == ALL_TENANTS else store.tenant_view(tenant, workflows)
 
 
-# -- Signing in and out over HTTP: how often somebody may try, and the cookie that is set and taken  -----
-
-
 async def sign_in(request: Request, response: Response, login: Login) -> Principal:
-    """Begin a session, and let the answer set its cookie; tries that fail are counted."""
+    """Begin a session, and set its cookie in the answer. Failed attempts are counted."""
     service = get_service(request)
     # Another site could sign a browser in as a user of its choice. A program sends none of these headers.
     refuse_cross_site(request, service, browser=False)
@@ -389,16 +370,16 @@ async def sign_in(request: Request, response: Response, login: Login) -> Princip
             headers={"Retry-After": "1"},
         )
     client = request_address(request, service)
-    tried = caller_network(client), login.email.lower()
-    service.logins.take(*tried)
+    attempt = caller_network(client), login.email.lower()
+    service.logins.take(*attempt)
     try:
         signed_in = await service.sessions.sign_in(replace(login, place=client))
     except NotSignedIn:
-        raise
+        raise  # this attempt counts
     except BaseException:
-        service.logins.give_back(*tried)
+        service.logins.give_back(*attempt)
         raise
-    service.logins.give_back(*tried)
+    service.logins.give_back(*attempt)
     response.set_cookie(
         make_session_cookie_name(request, service),
         signed_in.cookie,
@@ -412,50 +393,42 @@ async def sign_in(request: Request, response: Response, login: Login) -> Princip
 
 
 async def sign_out(request: Request, response: Response) -> None:
-    """End the session whose cookie came along, unless another site made the browser send it."""
+    """End the session of the cookie, unless another site made the browser send the request."""
     service = get_service(request)
     name = make_session_cookie_name(request, service)
     if name not in request.cookies:
-        return  # a form on another site comes without it, and shall not take it away
+        return  # a form on another site is sent without the cookie, and must not remove it
     refuse_cross_site(request, service)
     await service.sessions.sign_out(request.cookies[name])
     response.delete_cookie(name, path="/", secure=uses_https(request, service), httponly=True, samesite="lax")
 
 
-# -- Which workflows somebody may know of, and how many runs of them wait in vain ------------------------
+def make_workflows_desk(context: RequestContext) -> Workflows:
+    """Return the desk for workflows, which all tenants share."""
+    return Workflows(context.whole, context.clock, context.runtime.ring)
 
 
-_MAX_OLDEST_RUNS = 100
+async def list_known_workflows(context: RequestContext) -> list[KnownWorkflow]:
+    """Return the registered workflows that the principal may see.
 
-
-def make_workflows_desk(asked: RequestContext) -> Workflows:
-    """Handling workflows, which are of all tenants."""
-    return Workflows(asked.whole, asked.clock, asked.runtime.ring)
-
-
-async def list_known_workflows(asked: RequestContext) -> list[KnownWorkflow]:
-    """The workflows that code registered, as far as somebody may know of them.
-
-    How many due runs nobody can take is counted over all tenants for owners; for others, among the hundred
-    of their own tenant that have waited longest.
+    Due runs that no worker can take are counted over all tenants for owners; for others, among the hundred
+    runs of their tenant that have waited longest.
     """
-    mine = asked.principal.workflows
-    shown = [one for one in await make_workflows_desk(asked).list() if mine is None or one.name in mine]
-    if asked.principal.may(Permission.MANAGE_TENANTS):
-        return shown
-    stranded = await _count_stranded_runs(asked)
-    return [replace(one, unclaimable=stranded.get(one.name, 0)) for one in shown]
+    allowed = context.principal.workflows
+    found = [each for each in await make_workflows_desk(context).list() if allowed is None or each.name in allowed]
+    if context.principal.may(Permission.MANAGE_TENANTS):
+        return found
+    alive = live_workers(await context.whole.workers(), context.whole.now())
+    registered = {name for worker in alive for name in worker.workflows}
+    due = await list_oldest_due_runs(context)
+    unclaimable = Counter(workflow for workflow, _ in due if workflow not in registered)
+    return [replace(each, unclaimable=unclaimable[each.name]) for each in found]
 
 
-async def list_oldest_due_runs(asked: RequestContext) -> list[tuple[str, int]]:
-    """The runs that have waited longest to be taken and are due: their workflow, and since when."""
-    page = await asked.view.runs(RunFilter(status=[RunStatus.PENDING]), limit=_MAX_OLDEST_RUNS, cursor=OLDEST_CURSOR)
-    now, paused = asked.whole.now(), await asked.view.paused()
+async def list_oldest_due_runs(context: RequestContext) -> list[tuple[str, int]]:
+    """Return the due runs that have waited longest: the workflow of each, and since when it is due."""
+    view = context.view
+    page = await view.runs(RunFilter(status=[RunStatus.PENDING]), limit=_MAX_OLDEST_RUNS, cursor=OLDEST_CURSOR)
+    now, paused = context.whole.now(), await view.paused()
     due = [(run.workflow, run.available_at or now) for run in page.items if run.workflow not in paused]
     return [(workflow, since) for workflow, since in due if since <= now]
-
-
-async def _count_stranded_runs(asked: RequestContext) -> Mapping[str, int]:
-    alive = live_workers(await asked.whole.workers(), asked.whole.now())
-    taken = {name for worker in alive for name in worker.workflows}
-    return Counter(workflow for workflow, _ in await list_oldest_due_runs(asked) if workflow not in taken)

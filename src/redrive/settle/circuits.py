@@ -1,6 +1,6 @@
-"""Turning circuits: read one, let `core` decide, write it if nobody was quicker, otherwise look again.
+"""Updates of circuits: read the circuit, decide, write the new state; read again if it changed meanwhile.
 
-A worker weighs what its calls came to, a chore does the rest, and people open and close: all of them here.
+Workers evaluate the results of their calls, a chore handles time and parked runs, users open and close circuits.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from redrive.store.circuits import CircuitCase, CircuitKey, CircuitRow, CircuitU
 from redrive.store.port import DeskStore
 
 WAVE_INTERVAL = MICROS
-"""Microseconds between two waves of parked runs."""
+"""Microseconds between two releases of parked runs."""
 
 CircuitDecision = Callable[[CircuitCase], CircuitUpdate | None]
-"""What is to become of a circuit; None if it stays as it is."""
+"""Returns the update of a circuit, or None if it stays as it is."""
 
 _EVENTS = {
     CircuitStatus.OPEN: AuditEvent.CIRCUIT_OPENED,
@@ -41,19 +41,34 @@ _EVENTS = {
 
 
 async def update_circuit(store: DeskStore, place: CircuitKey, decide: CircuitDecision) -> tuple[CircuitRow, int]:
-    """Turn a circuit as decided; returns how it stands then, and how many parked runs went on."""
+    """Update a circuit as `decide` says. Return its new row, and the number of parked runs that were released."""
     while True:
         case = await store.circuit(*place)
-        wanted = decide(case)
-        if wanted is None:
+        update = decide(case)
+        if update is None:
             return case.row, 0
-        turned = await store.update_circuit(wanted)
-        if turned.kept:
-            return _apply_update(case, wanted), turned.released
+        # The store refuses an update of an older version: another process was first, so read again.
+        result = await store.update_circuit(update)
+        if result.kept:
+            row = replace(
+                case.row,
+                status=update.state.status,
+                generation=update.state.generation,
+                version=update.version + 1,
+                until=update.state.until,
+                wave=update.state.wave,
+                next_wave_at=update.next_wave_at,
+                settings=update.settings,
+                override=update.override,
+                why=update.why,
+                changed_by=update.by,
+                changed_at=case.now if update.changed else case.row.changed_at,
+            )
+            return row, result.released
 
 
 def after_marks(case: CircuitCase, settings: str | None = None) -> CircuitUpdate | None:
-    """What the marks make of a circuit. `settings` are those of the code that marked something down."""
+    """Return the update that the recorded calls ask for. `settings` are those of the code that made the calls."""
     row = case.row
     known = settings or row.settings
     rules = build_rules(resolve_circuit(known, row.override))
@@ -64,7 +79,7 @@ def after_marks(case: CircuitCase, settings: str | None = None) -> CircuitUpdate
 
 
 def after_time(case: CircuitCase) -> CircuitUpdate | None:
-    """What marks and time make of a circuit, and how many of the runs that wait for it may go on."""
+    """Return the update that recorded calls and time ask for, and release parked runs that may continue."""
     row = case.row
     rules = build_rules(row.in_force)
     before = expire(evaluate(row.state, rules, case.marks, case.now), case.now)
@@ -74,8 +89,8 @@ def after_time(case: CircuitCase) -> CircuitUpdate | None:
     releases, state = release_size(before, rules, 0 if changed else case.probing) if row.parked else (0, before)
     if not changed and not releases and state == row.state:
         return None
-    wanted = make_circuit_update(case, state, why=_change_reason(case, state, rules))
-    return replace(wanted, releases=releases, next_wave_at=case.now + WAVE_INTERVAL)
+    update = make_circuit_update(case, state, why=_change_reason(case, state, rules))
+    return replace(update, releases=releases, next_wave_at=case.now + WAVE_INTERVAL)
 
 
 def make_circuit_update(
@@ -86,12 +101,22 @@ def make_circuit_update(
     why: Reason | str | None = None,
     by: str = ENGINE_ACTOR,
 ) -> CircuitUpdate:
-    """Return a circuit's new state; if its status changes, the audit log says so.
+    """Return the update to a new state, with an audit entry if the circuit's status changes.
 
-    `why` is a reason of the engine, or the text of a person.
+    `why` is a reason of the engine, or a user's text.
     """
     row, text = case.row, why.to_text() if isinstance(why, Reason) else why
     changed = state.generation != row.generation
+    audit = AuditWrite(
+        event=_EVENTS[state.status].value,
+        tenant=row.tenant,
+        by=by,
+        subject=row.key,
+        before=json.dumps({"status": row.status.value, "generation": row.generation}),
+        after=json.dumps({"status": state.status.value, "generation": state.generation}),
+        reason=text,
+        token=encode_key("circuit", row.tenant, row.key, str(state.generation)),
+    )
     return CircuitUpdate(
         tenant=row.tenant,
         key=row.key,
@@ -103,25 +128,12 @@ def make_circuit_update(
         why=text if changed else row.why,
         by=by if changed else row.changed_by,
         changed=changed,
-        audit=(_make_audit_entry(row, state, text, by),) if changed else (),
-    )
-
-
-def _make_audit_entry(row: CircuitRow, state: CircuitState, why: str | None, by: str) -> AuditWrite:
-    return AuditWrite(
-        event=_EVENTS[state.status].value,
-        tenant=row.tenant,
-        by=by,
-        subject=row.key,
-        before=json.dumps({"status": row.status.value, "generation": row.generation}),
-        after=json.dumps({"status": state.status.value, "generation": state.generation}),
-        reason=why,
-        token=encode_key("circuit", row.tenant, row.key, str(state.generation)),
+        audit=(audit,) if changed else (),
     )
 
 
 def _change_reason(case: CircuitCase, state: CircuitState, rules: CircuitRules) -> Reason:
-    """Return why the engine turned it."""
+    """Return why the engine changes the circuit."""
     match case.row.status, state.status:
         case CircuitStatus.HALF_OPEN, CircuitStatus.OPEN:
             return Reason(ReasonCode.CIRCUIT_PROBE_FAILED, category=case.category)
@@ -133,20 +145,3 @@ def _change_reason(case: CircuitCase, state: CircuitState, rules: CircuitRules) 
             return Reason(ReasonCode.CIRCUIT_OPEN_TIME_OVER, open_for=rules.open_for / MICROS)
         case _:
             return Reason(ReasonCode.CIRCUIT_PROBE_SUCCEEDED)
-
-
-def _apply_update(case: CircuitCase, wanted: CircuitUpdate) -> CircuitRow:
-    return replace(
-        case.row,
-        status=wanted.state.status,
-        generation=wanted.state.generation,
-        version=wanted.version + 1,
-        until=wanted.state.until,
-        wave=wanted.state.wave,
-        next_wave_at=wanted.next_wave_at,
-        settings=wanted.settings,
-        override=wanted.override,
-        why=wanted.why,
-        changed_by=wanted.by,
-        changed_at=case.now if wanted.changed else case.row.changed_at,
-    )

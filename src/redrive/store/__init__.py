@@ -1,4 +1,4 @@
-"""Durable rows behind one port: `port` says what a store promises, `sqlite` and `postgres` keep it."""
+"""The store: `port` defines its calls, `sqlite` and `postgres` implement them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from redrive.store.port import Store
 __all__ = ["TENANTS_EXPOSED", "open_store"]
 
 TENANTS_EXPOSED = "does not keep tenants apart"
-"""What an error says that is raised on opening where one tenant could see another."""
+"""The text by which the error about a database with visible foreign rows is recognised."""
 
 
 def open_store(url: str, clock: Clock, keys: Keyring | None = None) -> Store:
-    """Return the store that a URL names, not yet opened. Its driver is imported only now.
+    """Return the store of a URL, not yet opened. Its driver is imported only now.
 
     With `keys`, payloads are encrypted.
     """
@@ -33,10 +33,10 @@ def open_store(url: str, clock: Clock, keys: Keyring | None = None) -> Store:
         return PostgresStore(url, clock, keys)
     if scheme in ("http", "https"):
         raise ConfigurationError(
-            "this works on a database itself, and the URL is that of a server: name the database, as "
-            "sqlite:///file.db or postgresql://"
+            "the URL is that of a server, but this command needs the database itself: write sqlite:///file.db or "
+            "postgresql://"
         )
     # Not the whole URL: it may hold a password.
     raise ConfigurationError(
-        f"no store is called {scheme!r}: write sqlite:///file.db, sqlite:////absolute/file.db or postgresql://"
+        f"store type {scheme!r} is unknown: write sqlite:///file.db, sqlite:////absolute/file.db or postgresql://"
     )

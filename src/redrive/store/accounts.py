@@ -1,41 +1,216 @@
-"""Store calls about tenants, users, tokens, sessions and remembered answers."""
+"""Accounts: tenants, users, tokens, sessions and remembered responses.
+
+Every call names the tenant it is about; a view of one tenant knows no other.
+No secret is stored: passwords and tokens are hashed before they reach the store.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from enum import StrEnum
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
-from redrive.core.roles import Role
+import msgspec
+
+from redrive.core.roles import Role, ranks_at_least
 from redrive.core.transitions import AuditWrite
 from redrive.errors import RedriveError
-from redrive.store.account_records import (
-    MemberRow,
-    RequestClaim,
-    ResponseRow,
-    SessionRow,
-    TenantRow,
-    TokenKind,
-    TokenRow,
-    UserRow,
-)
-from redrive.store.session import Database, Session, Statements, read_call, write_call
+from redrive.records import as_dict, replace
+from redrive.store.session import Database, Session, Statements, build_record, read_call, write_call
 from redrive.store.sql_files import load_migrations
 
 SQL = Statements("accounts.sql")
 
+_LONGEST_CHAIN = 8
+_CREATE_TABLE = re.compile(r"^CREATE TABLE (?:\w+\.)?(\w+)", re.MULTILINE)
+
+
+class TokenKind(StrEnum):
+    """Kinds of tokens: a key, a signed token, or a code that signs a user in once."""
+
+    KEY = "key"
+    JWT = "jwt"
+    CODE = "code"
+
+
+class TenantRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """An organisation. A disabled one keeps its data, and none of its credentials works."""
+
+    tenant: str
+    created_at: int = 0
+    created_by: str = ""
+    disabled_at: int | None = None
+
+
+class MemberRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A user's membership of a tenant. With `payloads`, the user may read payloads."""
+
+    user: str
+    tenant: str
+    role: Role
+    payloads: bool = False
+    active: bool = True
+
+
+class UserRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A user's account. `password` is a hash, or None if none was set or the call does not read it.
+
+    `home` is the tenant that created the account. An address has one account in each home, so that a tenant
+    can add a user without learning whether another tenant knows the address.
+    """
+
+    id: str
+    email: str
+    home: str = ""
+    password: str | None = None
+    created_at: int = 0
+    disabled_at: int | None = None
+    members: tuple[MemberRow, ...] = ()
+
+
+class TokenRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A token. Empty `workflows` means all. `hash` is the hash of its secret, and empty in lists.
+
+    `maker_user` or `maker_token` is the id of its creator; both are None for a token that was created on the store
+    itself. `user` is the user whom a code signs in.
+    """
+
+    id: str
+    kind: TokenKind
+    tenant: str
+    role: Role
+    name: str
+    created_by: str
+    payloads: bool = False
+    workflows: tuple[str, ...] = ()
+    hash: str = ""
+    user: str | None = None
+    created_at: int = 0
+    expires_at: int | None = None
+    revoked_at: int | None = None
+    maker_user: str | None = None
+    maker_token: str | None = None
+
+    def is_over(self, now: int) -> bool:
+        """Return True if the token was revoked or has expired."""
+        return self.revoked_at is not None or (self.expires_at is not None and self.expires_at <= now)
+
+
+class SessionRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A user's sign-in for a tenant. `hash` is the hash of the secret in the browser's cookie."""
+
+    hash: str
+    tenant: str
+    user: str
+    created_at: int = 0
+    expires_at: int = 0
+
+
+class RequestClaim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A request that a server is about to execute under a key. `digest` identifies its content.
+
+    A request that began more than `patience` ago and has no response belongs to a server that died.
+    """
+
+    tenant: str
+    key: str
+    digest: str
+    patience: int
+    keeps: int
+
+
+class ResponseRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A request that began under a key, with its response as soon as there is one."""
+
+    tenant: str
+    key: str
+    digest: str
+    status: int | None
+    body: str | None
+
+
+class AccountStore(Protocol):
+    """Calls about accounts and credentials. Each is one transaction and safe to repeat."""
+
+    async def tenants(self) -> list[TenantRow]:
+        """Return all registered tenants, by name."""
+
+    async def put_tenant(self, row: TenantRow, audit: AuditWrite) -> bool:
+        """Register, disable or enable a tenant; return False, and write no audit line, if nothing changed."""
+
+    async def erase(self, tenant: str, limit: int) -> int:
+        """Remove up to `limit` runs of a tenant with all their rows; when no runs are left, everything else.
+
+        Return the number of removed rows. Nothing is left when that is 0.
+        """
+
+    async def user(self, id: str) -> UserRow | None:
+        """Return an account with its password and all memberships."""
+
+    async def users_by_email(self, email: str) -> list[UserRow]:
+        """Return the accounts with an address, each with its password and all memberships."""
+
+    async def users(self, tenant: str | None) -> list[UserRow]:
+        """Return the members of a tenant, or all users, by address, without passwords."""
+
+    async def add_user(self, user: UserRow, audit: AuditWrite) -> bool:
+        """Add an account with its memberships; return False if its home has the id or the address already."""
+
+    async def change_user(self, user: UserRow, audit: AuditWrite) -> bool:
+        """Change the password, if one is given, and disable or enable the user; return False if there is none."""
+
+    async def put_member(self, member: MemberRow, audit: AuditWrite) -> None:
+        """Add or replace a user's membership of a tenant."""
+
+    async def token(self, id: str) -> TokenRow | None:
+        """Return a token with its hash, even if it is expired or revoked, unless its tenant is disabled."""
+
+    async def tokens(self, tenant: str | None) -> list[TokenRow]:
+        """Return the tokens of a tenant, or of all, newest first."""
+
+    async def put_token(self, row: TokenRow, lasts: int | None, audit: AuditWrite) -> None:
+        """Add a token that expires after `lasts` microseconds."""
+
+    async def revoke_token(self, id: str, tenant: str | None, audit: AuditWrite) -> bool:
+        """Revoke a token of a tenant, or of any; return False if there is none that is not revoked."""
+
+    async def session(self, hash: str) -> SessionRow | None:
+        """Return a sign-in, even if it is expired, unless its tenant is disabled."""
+
+    async def put_session(self, row: SessionRow, lasts: int) -> None:
+        """Store a sign-in that expires after `lasts` microseconds, and remove those that have expired."""
+
+    async def end_sessions(self, *, hash: str | None = None, user: str | None = None) -> None:
+        """End one sign-in, or all of a user."""
+
+    async def claim_request(self, new: RequestClaim) -> ResponseRow | int:
+        """Claim a request for the caller to execute; return the time when it first began.
+
+        If the request was executed, or another server executes it, return its row instead.
+        """
+
+    async def save_response(self, row: ResponseRow) -> None:
+        """Store the response to a request."""
+
+    async def response_usage(self, tenant: str) -> tuple[int, int]:
+        """Return the number of a tenant's stored responses, and their size in bytes."""
+
+    async def drop_request(self, tenant: str, key: str) -> None:
+        """Remove a request that had no effect."""
+
 
 class AccountCalls:
-    """See `redrive.store.account_records.AccountStore` for what each call promises."""
+    """Implements `AccountStore`."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
 
     @read_call()
     async def tenants(self, session: Session) -> list[TenantRow]:
-        return [_tenant_row(row) for row in await session.rows(SQL["tenants"])]
+        return [build_record(TenantRow, row) for row in await session.rows(SQL["tenants"])]
 
     @write_call()
     async def put_tenant(self, session: Session, row: TenantRow, audit: AuditWrite) -> bool:
@@ -50,12 +225,14 @@ class AccountCalls:
             ours = _migrated_tables(f"{__package__}.{session.dialect}")
             tables = await session.rows(SQL["tables_with_tenant"], ours=list(ours))
             runs = [row[0] for row in await session.rows(SQL["runs_to_erase"], tenant=tenant, most=limit)]
-            if runs:
-                return await _erase_runs(session, tenant, runs, [table for table, of_run in tables if of_run])
             erased = 0
-            for table, _ in tables:
-                statement = SQL["erase_tenant_rows"].text(session.dialect).format(table=table)
-                erased += len(await session.rows(statement, tenant=tenant))
+            for table, of_run in tables:
+                if of_run or not runs:
+                    name = "erase_run_rows" if runs else "erase_tenant_rows"
+                    statement = SQL[name].text(session.dialect).format(table=table)
+                    erased += len(await session.rows(statement, tenant=tenant, runs=runs))
+            if runs:
+                return erased + len(await session.rows(SQL["erase_runs"], tenant=tenant, runs=runs))
             await session.rows(SQL["erase_users_without_tenant"])
         return erased
 
@@ -112,7 +289,14 @@ class AccountCalls:
 
     @write_call()
     async def put_token(self, session: Session, row: TokenRow, lasts: int | None, audit: AuditWrite) -> None:
-        await session.change(SQL["put_token"], audit, **_token_values(row), lasts=lasts)
+        values = {
+            **as_dict(row),
+            "kind": row.kind.value,
+            "role": row.role.value,
+            "payloads": int(row.payloads),
+            "workflows": json.dumps(row.workflows, ensure_ascii=False),
+        }
+        await session.change(SQL["put_token"], audit, **values, lasts=lasts)
 
     @write_call()
     async def revoke_token(self, session: Session, id: str, tenant: str | None, audit: AuditWrite) -> bool:
@@ -121,13 +305,12 @@ class AccountCalls:
     @read_call()
     async def session(self, session: Session, hash: str) -> SessionRow | None:
         row = await session.row(SQL["session"], hash=hash)
-        return None if row is None else _session_row(row)
+        return None if row is None else build_record(SessionRow, row)
 
     @write_call()
     async def put_session(self, session: Session, row: SessionRow, lasts: int) -> None:
         await session.rows(SQL["delete_old_sessions"])
-        values = {"hash": row.hash, "tenant": row.tenant, "user": row.user}
-        await session.rows(SQL["put_session"], **values, lasts=lasts)
+        await session.rows(SQL["put_session"], **as_dict(row), lasts=lasts)
 
     @write_call()
     async def end_sessions(self, session: Session, *, hash: str | None = None, user: str | None = None) -> None:
@@ -137,22 +320,14 @@ class AccountCalls:
     async def claim_request(self, session: Session, new: RequestClaim) -> ResponseRow | int:
         async with session.transaction():
             await session.rows(SQL["delete_old_answers"], tenant=new.tenant)
-            begun = await session.value(
-                SQL["claim_request"],
-                tenant=new.tenant,
-                key=new.key,
-                digest=new.digest,
-                keeps=new.keeps,
-                patience=new.patience,
-            )
+            begun = await session.value(SQL["claim_request"], **as_dict(new))
             if begun is not None:
                 return int(begun)
-            return _answer_row(await session.row(SQL["answer"], tenant=new.tenant, key=new.key))
+            return build_record(ResponseRow, await session.row(SQL["answer"], tenant=new.tenant, key=new.key))
 
     @write_call()
     async def save_response(self, session: Session, row: ResponseRow) -> None:
-        answer = {"tenant": row.tenant, "key": row.key, "status": row.status, "body": row.body}
-        await session.rows(SQL["save_response"], **answer)
+        await session.rows(SQL["save_response"], **as_dict(row))
 
     @read_call()
     async def response_usage(self, session: Session, tenant: str) -> tuple[int, int]:
@@ -169,117 +344,58 @@ class _AddressTakenError(RedriveError):
 
 
 async def _read_users(session: Session, statement: str, of_tenant: str | None, **values: Any) -> list[UserRow]:
-    rows = await session.rows(SQL[statement], **values)
-    members = await session.rows(SQL["members"], users=[row[0] for row in rows], tenant=of_tenant)
-    return _join_members(rows, [_member_row(row) for row in members])
-
-
-async def _erase_runs(session: Session, tenant: str, runs: Sequence[int], tables: Iterable[str]) -> int:
-    erased = 0
-    for table in tables:
-        statement = SQL["erase_run_rows"].text(session.dialect).format(table=table)
-        erased += len(await session.rows(statement, tenant=tenant, runs=list(runs)))
-    return erased + len(await session.rows(SQL["erase_runs"], tenant=tenant, runs=list(runs)))
+    """Return the users that a statement finds, each with the memberships of one tenant, or of all."""
+    users = [build_record(UserRow, row) for row in await session.rows(SQL[statement], **values)]
+    rows = await session.rows(SQL["members"], users=[user.id for user in users], tenant=of_tenant)
+    members: dict[str, list[MemberRow]] = {}
+    for row in rows:
+        member = build_record(MemberRow, row, role=Role, payloads=bool, active=bool)
+        members.setdefault(member.user, []).append(member)
+    return [replace(user, members=tuple(members.get(user.id, ()))) for user in users]
 
 
 def _member_values(member: MemberRow) -> dict[str, Any]:
-    return {
-        "user": member.user,
-        "tenant": member.tenant,
-        "role": member.role.value,
-        "payloads": int(member.payloads),
-        "active": int(member.active),
-    }
+    flags = {"payloads": int(member.payloads), "active": int(member.active)}
+    return {**as_dict(member), **flags, "role": member.role.value}
 
 
-_CREATE_TABLE = re.compile(r"^CREATE TABLE (?:\w+\.)?(\w+)", re.MULTILINE)
+def _token_row(row: Sequence[Any]) -> TokenRow:
+    return build_record(
+        TokenRow, row, kind=TokenKind, role=Role, payloads=bool, workflows=lambda names: tuple(json.loads(names))
+    )
 
 
 @cache
 def _migrated_tables(package: str) -> tuple[str, ...]:
-    """Return the tables that a store's migrations create. Others in the database are not ours to erase."""
+    """Return the tables that a store's migrations create. `erase` leaves all other tables alone."""
     return tuple(name for migration in load_migrations(package) for name in _CREATE_TABLE.findall(migration.text))
 
 
-def _tenant_row(row: Sequence[Any]) -> TenantRow:
-    """One row of `access_tenants`."""
-    tenant, created_at, created_by, disabled_at = row
-    return TenantRow(tenant=tenant, created_at=created_at, created_by=created_by, disabled_at=disabled_at)
+async def token_invalid_reason(accounts: AccountStore, token: TokenRow, now: int) -> str | None:
+    """Return why a token no longer works although it was not revoked; None if it works.
+
+    A token works while its maker could still create it. A token that a token created ends with that one, so
+    the chain is followed up to the user, or to the store itself, where it began.
+    """
+    for _ in range(_LONGEST_CHAIN):
+        if token.maker_user is not None:
+            return _invalid_by_user(await accounts.user(token.maker_user), token)
+        if token.maker_token is None:
+            return None
+        maker = await accounts.token(token.maker_token)
+        if maker is None or maker.is_over(now):
+            return f"token {token.maker_token}, which created it, has ended"
+        token = maker
+    return f"it is more than {_LONGEST_CHAIN} tokens away from the user who began"
 
 
-def _member_row(row: Sequence[Any]) -> MemberRow:
-    """One row of `access_members`."""
-    user, tenant, role, payloads, active = row
-    return MemberRow(user=user, tenant=tenant, role=Role(role), payloads=bool(payloads), active=bool(active))
-
-
-def _join_members(rows: Iterable[Sequence[Any]], members: Iterable[MemberRow]) -> list[UserRow]:
-    """Rows of `access_users`, each with what the person is to tenants."""
-    of_user: dict[str, list[MemberRow]] = {}
-    for member in members:
-        of_user.setdefault(member.user, []).append(member)
-    return [
-        UserRow(
-            id=id,
-            email=email,
-            home=home,
-            password=password,
-            created_at=created_at,
-            disabled_at=disabled_at,
-            members=tuple(of_user.get(id, ())),
-        )
-        for id, email, home, password, created_at, disabled_at in rows
-    ]
-
-
-def _token_row(row: Sequence[Any]) -> TokenRow:
-    """One row of `access_tokens`."""
-    id, kind, tenant, role, name, created_by, payloads, workflows, hash, user, *times = row
-    created_at, expires_at, revoked_at, maker_user, maker_token = times
-    return TokenRow(
-        id=id,
-        kind=TokenKind(kind),
-        tenant=tenant,
-        role=Role(role),
-        name=name,
-        created_by=created_by,
-        payloads=bool(payloads),
-        workflows=tuple(json.loads(workflows)),
-        hash=hash,
-        user=user,
-        created_at=created_at,
-        expires_at=expires_at,
-        revoked_at=revoked_at,
-        maker_user=maker_user,
-        maker_token=maker_token,
-    )
-
-
-def _token_values(row: TokenRow) -> dict[str, Any]:
-    """A new token as the parameters of its statement."""
-    return {
-        "id": row.id,
-        "tenant": row.tenant,
-        "kind": row.kind.value,
-        "role": row.role.value,
-        "name": row.name,
-        "created_by": row.created_by,
-        "payloads": int(row.payloads),
-        "workflows": json.dumps(row.workflows, ensure_ascii=False),
-        "user": row.user,
-        "hash": row.hash,
-        "maker_user": row.maker_user,
-        "maker_token": row.maker_token,
-    }
-
-
-def _session_row(row: Sequence[Any]) -> SessionRow:
-    """One row of `access_sessions`."""
-    hash, tenant, user, created_at, expires_at = row
-    return SessionRow(hash=hash, tenant=tenant, user=user, created_at=created_at, expires_at=expires_at)
-
-
-def _answer_row(row: Sequence[Any]) -> ResponseRow:
-    """One row of `access_answers`."""
-    tenant, key, digest, status, body = row
-    return ResponseRow(tenant=tenant, key=key, digest=digest, status=status, body=body)
+def _invalid_by_user(user: UserRow | None, token: TokenRow) -> str | None:
+    if user is None:
+        return "the user who created it was erased"
+    if user.disabled_at is not None:
+        return f"{user.email}, who created it, is disabled"
+    for member in user.members:
+        reaches = member.active and (member.tenant == token.tenant or member.role is Role.OWNER)
+        if reaches and ranks_at_least(member.role, token.role) and (member.payloads or not token.payloads):
+            return None
+    return f"{user.email}, who created it, no longer has the rights that it gives"

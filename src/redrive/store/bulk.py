@@ -1,4 +1,4 @@
-"""Decisions on many letters at once: a set, its letters, their results, and the store calls about them."""
+"""Bulk decisions: one decision on a set of letters, its items and their results."""
 
 from __future__ import annotations
 
@@ -6,28 +6,35 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any, assert_never
+from typing import Any, Protocol, assert_never
 
 import msgspec
 
 from redrive.core.schedule import Rate, parse_rate
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transitions import AuditWrite
-from redrive.records import as_dict
+from redrive.records import as_dict, replace
 from redrive.store.filters import LetterFilter
-from redrive.store.list_query import IndexPath, PageRequest, Window, add_scan_limit, filter_values, query_parameters
+from redrive.store.list_query import (
+    IndexPath,
+    Page,
+    PageRequest,
+    Window,
+    add_scan_limit,
+    filter_values,
+    query_parameters,
+)
 from redrive.store.lists import choose_scan, detect_popular, scan_sql
-from redrive.store.records import Page
-from redrive.store.session import Database, Session, Statements, read_call, write_call
+from redrive.store.session import Database, Session, Statements, build_record, read_call, write_call
 
 SQL = Statements("sets.sql")
 
 LISTING_BATCH = 5000
-"""Letters of a filter that are listed at a time: well ahead of those that are worked off."""
+"""Letters of a filter that are listed at a time: more than one batch of decisions takes."""
 
 
 class SetStatus(StrEnum):
-    """Whether letters of a set are still to be decided on; of a paused one, when somebody lets it go on."""
+    """Progress of a bulk decision. A paused one continues when a user resumes it."""
 
     RUNNING = "RUNNING"
     PAUSED = "PAUSED"
@@ -36,7 +43,7 @@ class SetStatus(StrEnum):
 
 
 class SetItemStatus(StrEnum):
-    """What became of a set's decision on one letter."""
+    """Result of a bulk decision for one letter."""
 
     PENDING = "PENDING"
     DONE = "DONE"
@@ -44,10 +51,10 @@ class SetItemStatus(StrEnum):
 
 
 class NewBulk(msgspec.Struct, frozen=True, kw_only=True):
-    """Letters to decide on together: those that are open now and match `where`, or those that are named.
+    """A decision on the letters that are open now and match `where`, or on those in `letters`.
 
-    `public_id` is made by the caller, so that a repeat is recognised. `action` is REPLAY, RESOLVE or IGNORE,
-    `request` what a replay is asked to do. No tenant ("") means letters of all tenants.
+    The caller makes `public_id`, so that the store recognises a repeat. `action` is REPLAY, RESOLVE or IGNORE;
+    `request` holds the options of a replay. No tenant ("") means letters of all tenants.
     """
 
     public_id: str
@@ -62,7 +69,7 @@ class NewBulk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BulkVerb(StrEnum):
-    """What people do with a set that is not over."""
+    """Changes that a user can make to an unfinished bulk decision."""
 
     STOP = "stop"
     PAUSE = "pause"
@@ -71,14 +78,14 @@ class BulkVerb(StrEnum):
 
 
 class BulkChange(msgspec.Struct, frozen=True, gc=False):
-    """One of these verbs; with RATE, how fast the set may be from now on, which None leaves open."""
+    """A change of a bulk decision. With RATE, `rate` is the new limit; None means no limit."""
 
     verb: BulkVerb
     rate: Rate | None = None
 
 
 class BulkRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A set as recorded. `total` grows until all its letters are `listed`."""
+    """A stored bulk decision. `total` grows until all its letters are `listed`."""
 
     id: int
     public_id: str
@@ -103,7 +110,7 @@ class BulkRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class BulkItemRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One letter of a set: the run that its replay let go on, or why the decision was refused."""
+    """A letter of a bulk decision, with the run that its replay started, or the reason of a refusal."""
 
     id: int
     letter: str
@@ -114,7 +121,7 @@ class BulkItemRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class BulkItemResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What became of the decision on a letter of a set, named by its number there."""
+    """The result for one item of a bulk decision. `id` is the item's number."""
 
     id: int
     status: SetItemStatus
@@ -122,8 +129,55 @@ class BulkItemResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     error: str | None = None
 
 
+class BulkDesk(Protocol):
+    """Calls about bulk decisions for users. A tenant view answers them too."""
+
+    async def create_bulk(self, new: NewBulk, audit: AuditWrite) -> None:
+        """Store a bulk decision for a worker to carry out."""
+
+    async def change_bulk(self, public_id: str, change: BulkChange, audit: AuditWrite) -> bool:
+        """Stop, pause or resume a bulk decision, or change its rate.
+
+        Return False if it is over, or already in that state. Once it is stopped or paused, workers get no more of
+        its letters; those already handed out are decided.
+        """
+
+    async def bulk_by_id(self, public_id: str) -> BulkRow | None:
+        """Return a bulk decision."""
+
+    async def sets(self, tenant: str | None, *, limit: int, cursor: str | None) -> Page[BulkRow]:
+        """Return a page of bulk decisions, of one tenant or of all, newest first."""
+
+    async def set_items(
+        self, set: BulkRow, status: SetItemStatus | None, *, limit: int, cursor: str | None
+    ) -> Page[BulkItemRow]:
+        """Return a page of the letters of a bulk decision, the last ones first."""
+
+    async def bulk_run_counts(self, set: BulkRow) -> dict[RunStatus, int]:
+        """Count the runs that a bulk decision resumed or started, by status. Purged runs are left out."""
+
+    async def count_letters(self, where: LetterFilter) -> int:
+        """Count the open letters that match."""
+
+
+class BulkStore(BulkDesk, Protocol):
+    """All calls about bulk decisions."""
+
+    async def claim_bulk(self, lease: int) -> BulkRow | None:
+        """Claim a bulk decision that no worker holds, until the lease expires; the one that waited longest."""
+
+    async def advance(
+        self, set: BulkRow, marks: Sequence[BulkItemResult], *, limit: int, lease: int
+    ) -> list[BulkItemRow] | None:
+        """Record results and return the next letters; the list may be empty for the moment.
+
+        Return None if the caller has no more to do: the bulk decision is done, was stopped, or another worker has
+        claimed it. The results are recorded in any case. The letters of a filter are listed on the way.
+        """
+
+
 class BulkCalls:
-    """See `redrive.store.port` for what each call promises."""
+    """Implements `BulkStore`."""
 
     database: Database
 
@@ -138,7 +192,7 @@ class BulkCalls:
                 by=new.by,
                 reason=new.reason,
                 request=new.request,
-                wanted=filter_json(new),
+                wanted=None if new.where is None else filter_json(new.where),
                 upto=await session.value(SQL["highest_letter"]),
                 listed=int(new.where is None),
                 total=len(new.letters),
@@ -152,18 +206,18 @@ class BulkCalls:
 
     @write_call(begin=False)
     async def claim_bulk(self, session: Session, lease: int) -> BulkRow | None:
-        # Most of the time there is no set, so the write lock is taken only if there is one.
+        # Most of the time there is none, and the write lock is not needed.
         if not await session.value(SQL["has_claimable_bulk"]):
             return None
         async with session.transaction():
             row = await session.row(SQL["claim_bulk"], lease=lease)
-        return None if row is None else bulk_row(row)
+        return None if row is None else _bulk_row(row)
 
     @write_call(durable=False)
     async def advance(
         self, session: Session, set: BulkRow, marks: Sequence[BulkItemResult], *, limit: int, lease: int
     ) -> list[BulkItemRow] | None:
-        # Not durable: letters that a power cut leaves without their marks are found to be decided on.
+        # Not durable: after a power cut, letters that lost their result are found to be decided already.
         async with session.transaction():
             now = await session.now()
             await _record_results(session, now, set, marks)
@@ -189,7 +243,7 @@ class BulkCalls:
     @read_call()
     async def bulk_by_id(self, session: Session, public_id: str) -> BulkRow | None:
         row = await session.row(SQL["bulk_by_id"], set=public_id)
-        return None if row is None else bulk_row(row)
+        return None if row is None else _bulk_row(row)
 
     @read_call()
     async def set_items(
@@ -199,7 +253,7 @@ class BulkCalls:
         window = request.window
         statement, bounds = _page_sql(session, "items", status.value if status else "all", window)
         rows = await session.rows(statement, **bounds, set=set.id, most=window.most)
-        return request.page([bulk_item_row(row) for row in rows])
+        return request.page([build_record(BulkItemRow, row, status=SetItemStatus) for row in rows])
 
     @read_call()
     async def sets(self, session: Session, tenant: str | None, *, limit: int, cursor: str | None) -> Page[BulkRow]:
@@ -207,7 +261,7 @@ class BulkCalls:
         window = request.window
         statement, bounds = _page_sql(session, "sets", "all" if tenant is None else "tenant", window)
         rows = await session.rows(statement, **bounds, tenant=tenant, most=window.most)
-        return request.page([bulk_row(row) for row in rows])
+        return request.page([_bulk_row(row) for row in rows])
 
     @read_call()
     async def bulk_run_counts(self, session: Session, set: BulkRow) -> dict[RunStatus, int]:
@@ -223,7 +277,7 @@ class BulkCalls:
 
 
 def letter_scan_sql(session: Session, name: str, path: IndexPath, values: dict[str, Any], *, newest_first: bool) -> str:
-    """Fill in a statement about letters so that it reads along one index."""
+    """Return a statement about letters that reads along one index."""
     text = SQL[name].text(session.dialect)
     return scan_sql(session, text, "letters", path, values, newest_first=newest_first)
 
@@ -248,43 +302,29 @@ async def _record_results(session: Session, now: int, set: BulkRow, marks: Seque
 
 
 async def _list_letters(session: Session, set: BulkRow, values: dict[str, Any]) -> bool:
-    """List the next letters that a filter names; True if those were the last."""
+    """List the next letters that match the filter; return True if those were the last."""
     values = await detect_popular(session, values)
     async with session.index_order():
         scan = await choose_scan(session, "letters", values, newest_first=False)
         values = add_scan_limit(values, scan.limit, newest_first=False)
         statement = letter_scan_sql(session, "list_next_letters", scan.path, values, newest_first=False)
-        asked = {**query_parameters(values), "set": set.id, "set_tenant": set.tenant, "most": LISTING_BATCH}
-        found = await session.rows(statement, **asked)
-    last, reached = _listing_progress([row[0] for row in found], LISTING_BATCH, scan.limit, values["above"])
-    await session.rows(SQL["record_listing"], set=set.id, count=len(found), reached=reached, listed=int(last))
-    return last
+        parameters = {**query_parameters(values), "set": set.id, "set_tenant": set.tenant, "most": LISTING_BATCH}
+        ids = [row[0] for row in await session.rows(statement, **parameters)]
+    is_last = len(ids) < LISTING_BATCH and scan.limit is None
+    # With a scan limit, a short batch means only that the scan ended there.
+    reached = scan.limit if len(ids) < LISTING_BATCH and scan.limit is not None else max(ids, default=values["above"])
+    await session.rows(SQL["record_listing"], set=set.id, count=len(ids), reached=reached, listed=int(is_last))
+    return is_last
 
 
-_BULK_COLUMNS = (
-    "id", "public_id", "tenant", "action", "status", "by", "reason", "request", "wanted", "listed", "total",
-    "done", "failed", "created_at", "ended_at", "closed_by", "fence", "rate", "paused_at", "paused_by",
-)  # fmt: skip
-
-
-def bulk_row(row: Any) -> BulkRow:
-    """Make a record of a row of `sets`."""
-    values: dict[str, Any] = dict(zip(_BULK_COLUMNS, row, strict=True))
-    paused = values["paused_at"] is not None
-    values["status"] = SetStatus.PAUSED if paused else SetStatus(values["status"])
-    values["rate"] = None if values["rate"] is None else parse_rate(values["rate"])
-    values["listed"] = bool(values["listed"])
-    return BulkRow(**values)
-
-
-def bulk_item_row(row: Any) -> BulkItemRow:
-    """Make a record of a row of `set_items`."""
-    number, letter, status, run_id, error, at = row
-    return BulkItemRow(id=number, letter=letter, status=SetItemStatus(status), run_id=run_id, error=error, at=at)
+def _bulk_row(row: Any) -> BulkRow:
+    rate = parse_rate if row[17] is not None else lambda none: none
+    bulk = build_record(BulkRow, row, status=SetStatus, listed=bool, rate=rate)
+    return bulk if bulk.paused_at is None else replace(bulk, status=SetStatus.PAUSED)
 
 
 def _page_sql(session: Session, table: str, which: str, window: Window) -> tuple[str, dict[str, int | None]]:
-    """Return the statement for a page of sets or of their letters, the last ones first, and its bounds."""
+    """Return the statement for a page of bulk decisions or of their letters, and its bounds."""
     bounds = {"below": window.below, "above": window.above}
     names = [which, *(name for name, at in bounds.items() if at is not None)]
     wanted = " AND ".join(SQL[f"{table}.{name}"].text(session.dialect) for name in names)
@@ -293,7 +333,7 @@ def _page_sql(session: Session, table: str, which: str, window: Window) -> tuple
 
 
 def _change_sql(change: BulkChange, by: str) -> tuple[str, dict[str, Any]]:
-    """Return the statement that makes a change, and its parameters beside the set."""
+    """Return the name of the statement that makes a change, and its parameters."""
     rate = change.rate
     match change.verb:
         case BulkVerb.STOP:
@@ -310,27 +350,18 @@ def _change_sql(change: BulkChange, by: str) -> tuple[str, dict[str, Any]]:
             assert_never(change.verb)
 
 
-def filter_json(new: NewBulk) -> str | None:
-    """Return the filter of a set as text; None if its letters are named."""
-    if new.where is None:
-        return None
-    said = {name: value for name, value in as_dict(new.where).items() if value is not None}
-    said.pop("status", None)  # a set takes open letters only
-    return json.dumps(said, ensure_ascii=False)
-
-
 def next_letter_conditions(wanted: str, *, above: int, upto: int) -> dict[str, Any]:
-    """Return the conditions for the next letters of a set: behind `above`, up to `upto`."""
+    """Return the conditions for the next letters of a stored filter: behind `above`, up to `upto`."""
     return {**_open_letter_values(LetterFilter(**json.loads(wanted))), "above": above, "below": upto + 1}
 
 
-def _listing_progress(found: Sequence[int], most: int, end: int | None, above: int) -> tuple[bool, int]:
-    """Return whether all letters of a set are listed now, and how far the listing came."""
-    if len(found) >= most:
-        return False, max(found)
-    return (True, max(found, default=above)) if end is None else (False, end)
+def filter_json(where: LetterFilter) -> str:
+    """Return a filter as a bulk decision stores it."""
+    fields = {name: value for name, value in as_dict(where).items() if value is not None}
+    fields.pop("status", None)  # bulk decisions take open letters only
+    return json.dumps(fields, ensure_ascii=False)
 
 
 def _open_letter_values(where: LetterFilter) -> dict[str, Any]:
-    """Return the values of a filter, for open letters."""
+    """Return the values of a filter, restricted to open letters."""
     return {**filter_values(where), "status": LetterStatus.OPEN.value}

@@ -1,10 +1,10 @@
-"""Circuits in the store: their records, and the calls that read, change and ask them for permits."""
+"""Circuits: their records, and the calls that read them, change them and ask them for permits."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -21,32 +21,31 @@ from redrive.core.circuit import (
 )
 from redrive.core.transitions import AuditWrite
 from redrive.policy import MAX_CIRCUIT_TIME, MAX_FAILURES, Circuit
-from redrive.records import as_dict
+from redrive.records import as_dict, replace
 from redrive.store.filters import CircuitFilter
-from redrive.store.list_query import PageRequest
-from redrive.store.records import Page
-from redrive.store.session import Database, Session, Statements, read_call, write_call
+from redrive.store.list_query import Page, PageRequest
+from redrive.store.session import Database, Session, Statements, build_record, read_call, write_call
 
 SQL = Statements("circuits.sql")
 
 MARK_RETENTION = int(MAX_CIRCUIT_TIME * MICROS)
-"""How long marks are kept: as long as the longest window, in microseconds."""
+"""Microseconds for which marks are kept: the length of the longest window."""
 
 MOST_MARKS = MAX_FAILURES
-"""Marks that are read of a circuit: as many as its settings may ask for."""
+"""Marks that are read of a circuit: the largest number that its settings may count."""
 
 MOST_COUNTED = 10_000
 """Parked runs are counted up to this many."""
 
 CircuitKey = tuple[str, str]
-"""Which circuit: its tenant and its key."""
+"""The tenant and the key of a circuit."""
 
 
 class CircuitRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One circuit as recorded. Version 0: it has no row yet.
+    """A stored circuit; one with version 0 has no row yet.
 
-    `settings` are the code's, `override` is what a person set instead; `why` and `changed_by` tell about
-    the latest change of status. `parked` counts the runs that wait for it.
+    `settings` come from the code, `override` from a user. `why` and `changed_by` describe the latest change of
+    status. `parked` counts the runs that wait for the circuit.
     """
 
     id: int
@@ -67,30 +66,30 @@ class CircuitRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def place(self) -> CircuitKey:
-        """The tenant and the key."""
+        """The tenant and the key, which name the circuit."""
         return self.tenant, self.key
 
     @property
     def is_open(self) -> bool:
-        """Whether no run may call."""
+        """True if no run may call."""
         return self.status is CircuitStatus.OPEN
 
     @property
     def state(self) -> CircuitState:
-        """The state, for `core.circuit`."""
+        """The state as `core.circuit` takes it."""
         return CircuitState(status=self.status, generation=self.generation, until=self.until, wave=self.wave)
 
     @property
     def in_force(self) -> Circuit:
-        """The settings that hold."""
+        """The settings in force: the override, else those of the code."""
         return resolve_circuit(self.settings, self.override)
 
 
 class CircuitCase(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A circuit with all that deciding about it takes, as of one moment.
+    """A circuit with everything that a decision about it depends on, read at one moment.
 
-    `marks` are those of its generation, the newest ones if there are many; `category` is the newest
-    failure's; `probing` counts the permits that are out.
+    `marks` are those of its generation, the newest ones if there are many. `category` is that of the newest
+    failure. `probing` counts the permits in use.
     """
 
     row: CircuitRow
@@ -101,9 +100,10 @@ class CircuitCase(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class CircuitUpdate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The new state of a circuit that still has this version. `releases`: so many parked runs become due.
+    """The new state of a circuit, written only if the circuit still has this version.
 
-    `next_wave_at` is when more of them may. `why` and `by` are given where the status changes.
+    `releases` parked runs become due; more may be released at `next_wave_at`. `why` and `by` are set if the status
+    changes.
     """
 
     tenant: str
@@ -121,14 +121,14 @@ class CircuitUpdate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class CircuitUpdateResult(msgspec.Struct, frozen=True, gc=False):
-    """The result of a turn: `kept`, or refused because the circuit has another version by now."""
+    """The result of an update. It is not `kept` if the circuit had another version by then."""
 
     kept: bool
     released: int = 0
 
 
 class PermitRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A run that asks whether it may call a dependency."""
+    """A run's request to call a dependency."""
 
     tenant: str
     key: str
@@ -139,47 +139,66 @@ class PermitRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Permit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The answer: what may be done, and the circuit as it is. `stale`: it is to be weighed first."""
+    """The answer to a permit request, with the circuit. A `stale` circuit must be evaluated first."""
 
     admission: Admission
     row: CircuitRow
     stale: bool = False
 
 
-_CIRCUIT_COLUMNS = (
-    "id", "tenant", "key", "status", "generation", "version", "until", "wave", "next_wave_at", "settings",
-    "override", "why", "changed_by", "changed_at", "parked",
-)  # fmt: skip
+class CircuitDesk(Protocol):
+    """Calls about circuits for users. A tenant view answers them too."""
+
+    async def circuit(self, tenant: str, key: str, *, counted: int = 1) -> CircuitCase:
+        """Return a circuit with everything that a decision about it depends on; an unknown circuit is closed.
+
+        The runs that wait for it are counted up to `counted`.
+        """
+
+    async def circuits(self, where: CircuitFilter, *, limit: int, cursor: str | None) -> Page[CircuitRow]:
+        """Return a page of circuits, newest first."""
+
+    async def update_circuit(self, update: CircuitUpdate) -> CircuitUpdateResult:
+        """Write a circuit if it still has the version it was read with, and release parked runs.
+
+        The runs that were parked first become due first. Runs that another transaction has locked stay parked.
+        """
+
+
+class CircuitStore(CircuitDesk, Protocol):
+    """All calls about circuits."""
+
+    async def permit(self, ask: PermitRequest) -> Permit:
+        """Ask for a permit to call a dependency whose circuit may not be closed.
+
+        A permit is valid while the run is held under the fence that got it; asking again under that fence returns
+        the same permit. Requests are answered one after the other.
+        """
+
+    async def circuits_due(self, since: int) -> list[CircuitKey]:
+        """Return the circuits that need work.
+
+        Those are circuits whose open time is over, circuits with marks of `since` or later, and circuits that have
+        parked runs although calls are allowed.
+        """
+
+    async def circuits_changed_since(self, since: int) -> list[CircuitRow]:
+        """Return the circuits whose status changed at `since` or later, without counting parked runs."""
 
 
 def _circuit_row(row: Sequence[Any]) -> CircuitRow:
-    """Make a record of a row of `circuits`, with or without the number of runs that wait for it."""
-    values: dict[str, Any] = dict(zip(_CIRCUIT_COLUMNS, row, strict=False))
-    return CircuitRow(**{**values, "status": CircuitStatus(values["status"])})
-
-
-def _circuit_case(row: Sequence[Any]) -> CircuitCase:
-    """Make a record of the row of the statement `circuit`. A circuit without a row of its own is closed."""
-    now, *found, probing, bad, good, category = row
-    if found[0] is None:
-        tenant, key, parked = found[1], found[2], found[-1]
-        found = [0, tenant, key, CircuitStatus.CLOSED, 0, 0, None, 0, 0, None, None, None, None, 0, parked]
-    circuit = _circuit_row(found)
-    marks = [CircuitSample(circuit.generation, False, at) for at in json.loads(bad or "[]")]
-    if good is not None:
-        marks.append(CircuitSample(circuit.generation, True, good))
-    return CircuitCase(row=circuit, marks=tuple(marks), category=category, probing=probing, now=now)
+    return build_record(CircuitRow, row, status=CircuitStatus)
 
 
 def _decide_permit(case: CircuitCase, ask: PermitRequest, *, permitted: bool, held: bool) -> Permit:
-    """Decide whether one more run may call. `permitted`: the asking run has a permit already.
+    """Decide if one more run may call.
 
-    `held`: the run is still held under the fence it asks with. A circuit whose marks are about to change
-    its status admits no run until they were weighed; otherwise a probe that just ended would make room
-    for one too many.
+    `permitted`: the run has a permit already. `held`: the run is still held under the fence it asks with.
     """
     row = case.row
     rules = build_rules(resolve_circuit(row.settings or ask.settings, row.override))
+    # While its marks are about to change its status, a circuit admits no run: a probe that just ended would
+    # otherwise make room for one run too many.
     stale = evaluate(row.state, rules, case.marks, case.now) != row.state
     if stale or not held:
         return Permit(admission=Admission.STAY_OUT, row=row, stale=stale)
@@ -189,7 +208,7 @@ def _decide_permit(case: CircuitCase, ask: PermitRequest, *, permitted: bool, he
 
 
 class CircuitCalls:
-    """See `redrive.store.port` for what each call promises."""
+    """Implements `CircuitStore`."""
 
     database: Database
 
@@ -198,48 +217,34 @@ class CircuitCalls:
         return await _read_case(session, tenant, key, counted)
 
     @write_call()
-    async def update_circuit(self, session: Session, turn: CircuitUpdate) -> CircuitUpdateResult:
+    async def update_circuit(self, session: Session, update: CircuitUpdate) -> CircuitUpdateResult:
         async with session.transaction():
             now = await session.now()
-            changed = await session.rows(
-                SQL["update_circuit" if turn.version else "insert_circuit"],
-                tenant=turn.tenant,
-                key=turn.key,
-                version=turn.version,
-                status=turn.state.status.value,
-                generation=turn.state.generation,
-                until=turn.state.until,
-                wave=turn.state.wave,
-                next_wave_at=turn.next_wave_at,
-                settings=turn.settings,
-                override=turn.override,
-                why=turn.why,
-                by=turn.by,
-                changed=int(turn.changed),
-                now=now,
-            )
+            values = {**as_dict(replace(update, audit=())), **as_dict(update.state), "now": now}
+            values |= {"status": update.state.status.value, "changed": int(update.changed)}
+            changed = await session.rows(SQL["update_circuit" if update.version else "insert_circuit"], **values)
             if not changed:
                 return CircuitUpdateResult(False)
-            if turn.audit:
-                await session.note(turn.audit)
-            if not turn.releases:
+            if update.audit:
+                await session.note(update.audit)
+            if not update.releases:
                 return CircuitUpdateResult(True)
             released = await session.rows(
-                SQL["release_parked"], tenant=turn.tenant, key=turn.key, releases=turn.releases, now=now
+                SQL["release_parked"], tenant=update.tenant, key=update.key, releases=update.releases, now=now
             )
             return CircuitUpdateResult(True, len(released))
 
     @write_call()
     async def permit(self, session: Session, ask: PermitRequest) -> Permit:
         async with session.transaction():
-            # Of several workers that ask at once, each must see the permits of those before it.
+            # Workers that ask at once wait for each other here, so that each sees the permits given before.
             await session.rows(SQL["lock_circuit"], tenant=ask.tenant, key=ask.key)
             case = await _read_case(session, ask.tenant, ask.key, 1)
-            asked = {**as_dict(ask), "generation": case.row.generation, "now": case.now}
-            permitted, held = await session.row(SQL["permit_state"], **asked)
+            parameters = {**as_dict(ask), "generation": case.row.generation, "now": case.now}
+            permitted, held = await session.row(SQL["permit_state"], **parameters)
             permit = _decide_permit(case, ask, permitted=permitted, held=held)
             if permit.admission is Admission.PROBE:
-                await session.rows(SQL["put_permit"], **asked)
+                await session.rows(SQL["put_permit"], **parameters)
             return permit
 
     @read_call()
@@ -258,8 +263,8 @@ class CircuitCalls:
         request = PageRequest.of(limit, cursor)
         window = request.window
         status = None if where.status is None else str(where.status)
-        asked = {"tenant": where.tenant, "status": status, "below": window.below, "above": window.above}
-        values = {name: value for name, value in asked.items() if value is not None}
+        bounds = {"tenant": where.tenant, "status": status, "below": window.below, "above": window.above}
+        values = {name: value for name, value in bounds.items() if value is not None}
         parts = SQL.texts(session.dialect)
         statement = parts["circuits"].format(
             conditions=" AND ".join(parts[f"circuits.{name}"] for name in values) or "true",
@@ -270,6 +275,17 @@ class CircuitCalls:
 
 
 async def _read_case(session: Session, tenant: str, key: str, counted: int) -> CircuitCase:
-    """Read a circuit and its marks in one statement, so that both are of the same moment."""
+    """Read a circuit and its marks in one statement, so that both are of the same moment.
+
+    A circuit without a row is closed.
+    """
     row = await session.row(SQL["circuit"], tenant=tenant, key=key, counted=counted, most=MOST_MARKS)
-    return _circuit_case(row)
+    now, *found, probing, bad, good, category = row
+    if found[0] is None:
+        tenant, key, parked = found[1], found[2], found[-1]
+        found = [0, tenant, key, CircuitStatus.CLOSED, 0, 0, None, 0, 0, None, None, None, None, 0, parked]
+    circuit = _circuit_row(found)
+    marks = [CircuitSample(circuit.generation, False, at) for at in json.loads(bad or "[]")]
+    if good is not None:
+        marks.append(CircuitSample(circuit.generation, True, good))
+    return CircuitCase(row=circuit, marks=tuple(marks), category=category, probing=probing, now=now)

@@ -1,4 +1,4 @@
-"""Which rows a list shows. What is left out does not filter."""
+"""Filters of lists. A field that is left out does not filter."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NOT_TEXT = frozenset({"status", "index", "workflows", "accounts"})
 
 
 def _normalise_filter(filter: Filter) -> None:
-    """Make every field what a store can be asked for, or say which one is not."""
+    """Convert every field of a filter to a value that a store can be asked for, or refuse it."""
     for field in fields(filter):
         value = getattr(filter, field.name)
         if value is None or field.name in _NOT_TEXT:
@@ -34,60 +34,60 @@ def _normalise_filter(filter: Filter) -> None:
     _normalise_status(filter)
     if isinstance(filter, RunFilter | LetterFilter):
         _normalise_index(filter)
-        _refuse_empty(filter)
+        if getattr(filter, "text", None) == "":  # a slip: as a filter it would mean nothing, or everything
+            raise InputError(Reason(ReasonCode.FILTER_TEXT_EMPTY, field="text"))
 
 
 def _parse_time(name: str, value: Any) -> int:
-    """People give datetimes; rows hold microseconds since 1970."""
+    """Return a time as rows hold it: microseconds since 1970."""
     if isinstance(value, datetime):
         if value.tzinfo is None:
-            raise InputError(f"{name} needs a time zone, for example datetime.now(UTC)")
+            raise InputError(Reason(ReasonCode.FILTER_TIME_ZONE_NEEDED, field=name))
         return (value - _EPOCH) // timedelta(microseconds=1)
     if not isinstance(value, int) or isinstance(value, bool):
-        raise InputError(f"{name} takes a datetime or microseconds since 1970, not {value!r:.60}")
+        raise refuse_value(name, Reason(ReasonCode.KIND_TIME), value)
     if not _EARLIEST <= value <= _LATEST:
-        raise InputError(f"{name} takes microseconds since 1970, and {value!r:.60} is in no year there is")
+        raise InputError(Reason(ReasonCode.FILTER_TIME_OUT_OF_RANGE, field=name, given=f"{value!r:.60}"))
     return value
 
 
+def refuse_value(name: str, expected: Reason, value: object) -> InputError:
+    """Return the error about a field of a filter that has a wrong value."""
+    return InputError(Reason(ReasonCode.FILTER_VALUE_INVALID, field=name, expected=expected, given=f"{value!r:.60}"))
+
+
 def _check_text(name: str, value: Any) -> str:
-    """A text that a database can be asked for."""
+    """Return a text if a database can be asked for it; otherwise refuse it."""
     if not isinstance(value, str):
-        raise InputError(f"{name} takes one text, not {value!r:.60}")
+        raise refuse_value(name, Reason(ReasonCode.KIND_TEXT), value)
     if len(value) > _MAX_LENGTH:
-        raise InputError(f"{name} takes a text of at most {_MAX_LENGTH:,} characters, not {len(value):,}")
+        raise InputError(Reason(ReasonCode.LONG_TEXT_NEEDED, field=name, longest=_MAX_LENGTH, given=f"{len(value):,}"))
     if "\x00" in value or any("\ud800" <= sign <= "\udfff" for sign in value):
         raise InputError(Reason(ReasonCode.TEXT_UNSTORABLE, field=name))
     return value
 
 
-def _refuse_empty(filter: RunFilter | LetterFilter) -> None:
-    """An empty text is a slip: as a filter it would mean nothing, or everything."""
-    if getattr(filter, "text", None) == "":
-        raise InputError("text is empty; leave it out to look for everything")
-
-
 def _normalise_status(filter: Filter) -> None:
-    """People give one state, or several in whatever holds them."""
+    """Make a tuple of several statuses; a single one stays."""
     given = getattr(filter, "status", None)
     if given is None or isinstance(given, str):
         return
     if isinstance(filter, GroupFilter) or not isinstance(given, Iterable) or isinstance(given, Mapping):
-        raise InputError(f"status takes the name of a state, not {given!r:.60}")
+        raise refuse_value("status", Reason(ReasonCode.KIND_STATUS), given)
     states = tuple(given)
     for state in states:
         if not isinstance(state, str):
-            raise InputError(f"status takes names of states, not {state!r:.60}")
+            raise refuse_value("status", Reason(ReasonCode.KIND_STATUS), state)
     object.__setattr__(filter, "status", states)
 
 
 def _normalise_index(filter: RunFilter | LetterFilter) -> None:
-    """People give a value for each field of the index, or several of which any will do; rows hold texts."""
+    """Convert the values of each index field to texts. Of several values of a field, any matches."""
     given = filter.index
     if given is None:
         return
     if not isinstance(given, Mapping) or not all(isinstance(field, str) for field in given):
-        raise InputError(f"index takes an object from field to value, not {given!r:.60}")
+        raise InputError(Reason(ReasonCode.OBJECT_NEEDED, field="index", given=f"{given!r:.60}"))
     texts = {
         _check_text("index", field): tuple(
             map(format_index_value, value if isinstance(value, tuple | list) else [value])
@@ -99,10 +99,10 @@ def _normalise_index(filter: RunFilter | LetterFilter) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFilter:
-    """Which runs to list. What is left out does not filter; no tenant means all tenants.
+    """Filter of runs. A field that is left out does not filter; no tenant means all tenants.
 
-    `index` gives values of fields that the workflow declared to be searched by; `handler_for` is the id of a
-    failed run, whose failure handlers are meant.
+    `index` gives values of fields that the workflow declared as searchable. `handler_for` is the id of a failed run:
+    its failure handlers match.
     """
 
     tenant: str | None = None
@@ -122,9 +122,9 @@ class RunFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LetterFilter:
-    """Which dead letters to list. What is left out does not filter; no tenant means all tenants.
+    """Filter of dead letters. A field that is left out does not filter; no tenant means all tenants.
 
-    `index` gives values of fields that the workflow declared to be searched by.
+    `index` gives values of fields that the workflow declared as searchable.
     """
 
     tenant: str | None = None
@@ -148,9 +148,9 @@ class LetterFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditFilter:
-    """Which lines of the audit log to list. `event` may end in `.` for all events of a kind.
+    """Filter of the audit log. An `event` that ends in `.` means all events of a kind.
 
-    `accounts=False` leaves out what was done about users and tokens, sign-ins among it.
+    `accounts=False` leaves out the lines about users, tokens and sign-ins.
     """
 
     tenant: str | None = None
@@ -168,7 +168,7 @@ class AuditFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CircuitFilter:
-    """Which circuits to list. What is left out does not filter; no tenant means all tenants."""
+    """Filter of circuits. A field that is left out does not filter; no tenant means all tenants."""
 
     tenant: str | None = None
     status: CircuitStatus | str | None = None
@@ -177,14 +177,14 @@ class CircuitFilter:
         _normalise_filter(self)
         known = [status.value for status in CircuitStatus]
         if self.status is not None and self.status not in known:
-            raise InputError(f"a circuit's status is one of {', '.join(known)}, not {self.status!r}")
+            raise refuse_value("status", Reason(ReasonCode.ONE_OF, options=tuple(known), more=None), self.status)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFilter:
-    """Which failure groups to list: those with open letters, or with `status=None` all of them.
+    """Filter of failure groups: those with open letters, or with `status=None` all of them.
 
-    `workflows` limits them to some; None means all.
+    `workflows` limits them to some workflows; None means all.
     """
 
     tenant: str | None = None
@@ -197,10 +197,10 @@ class GroupFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxFilter:
-    """Which messages to list. What is left out does not filter; no tenant means all tenants.
+    """Filter of messages. A field that is left out does not filter; no tenant means all tenants.
 
-    `topic` may end in `.*` for all that begin alike. `sink` and `status` are about deliveries: both together
-    mean messages whose delivery to that sink stands so.
+    A `topic` that ends in `.*` means all topics that begin alike. `sink` and `status` are about deliveries: both
+    together mean messages whose delivery to that sink has that status.
     """
 
     tenant: str | None = None

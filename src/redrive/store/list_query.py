@@ -2,10 +2,10 @@
 
 A filter may name several columns that each have an index, with no index for all of them together. A list is
 read along one index, in the order of ids, and the other conditions are checked on the rows met there. So that
-no page walks through a whole table, it looks at `SCANNED` rows at most and its cursor continues behind them.
-Of several indexes the one is taken whose next rows reach furthest: it has the fewest rows in between.
+no page walks through a whole table, it scans at most `MAX_SCANNED` rows and its cursor continues behind them.
+Of several indexes, the query uses the one whose next rows reach furthest: it has the fewest rows in between.
 
-The index is not left to the planner, whose statistics can be years old. `store/lists.py` insists on it.
+The planner does not choose the index, because its statistics can be years old. `store/lists.py` enforces the choice.
 """
 
 from __future__ import annotations
@@ -15,22 +15,20 @@ import binascii
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from heapq import merge
 from itertools import islice
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
 from redrive.core.audit import ENGINE_ACTOR
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.errors import InputError
+from redrive.reasons import Reason, ReasonCode
 from redrive.records import as_dict
-from redrive.store.filters import AuditFilter, LetterFilter, RunFilter
-from redrive.store.records import Page
+from redrive.store.filters import AuditFilter, LetterFilter, RunFilter, refuse_value
 from redrive.store.session import Dialect, Statements, VerbatimText
-
-# -- Pages of a list, newest first, and the opaque cursors between them ----------------------------------
-
 
 MAX_PAGE_SIZE = 500
 _CURSOR = re.compile(r"([<>])(\d{1,19})")
@@ -45,8 +43,17 @@ Item = TypeVar("Item", bound=_HasId)
 Each = TypeVar("Each")
 
 
+@dataclass(frozen=True, slots=True)
+class Page(Generic[Each]):
+    """A page of a list, newest first, with cursors to its neighbours."""
+
+    items: list[Each]
+    next: str | None
+    prev: str | None
+
+
 async def iterate_pages(ask: Callable[[str | None], Awaitable[Page[Each]]]) -> AsyncIterator[Each]:
-    """Every item of a list, in constant memory; `ask` gives the page at a cursor."""
+    """Yield every item of a list, in constant memory. `ask` returns the page at a cursor."""
     cursor: str | None = None
     while True:
         page = await ask(cursor)
@@ -58,7 +65,7 @@ async def iterate_pages(ask: Callable[[str | None], Awaitable[Page[Each]]]) -> A
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Which rows a page wants: up to `most` older than `below`, or newer than `above`, nearest first."""
+    """A range of rows: up to `most` older than `below`, or newer than `above`, nearest first."""
 
     most: int
     below: int | None = None
@@ -66,12 +73,12 @@ class Window(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def down(self) -> bool:
-        """Whether rows are read from the newest to older ones."""
+        """True if rows are read from the newest to older ones."""
         return self.above is None
 
 
 class PageRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One page that somebody asked for: first the window to fetch, then the page its rows make."""
+    """A requested page: the window to fetch, and the page that its rows make."""
 
     size: int
     direction: str
@@ -79,22 +86,23 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @classmethod
     def of(cls, limit: int, cursor: str | None) -> PageRequest:
-        """Read what a caller passed; raises InputError if it makes no sense."""
-        size = _check_size(limit)
+        """Parse the arguments of a caller; raise InputError if they are not valid."""
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+            raise InputError(Reason(ReasonCode.PAGE_LIMIT_INVALID, largest=MAX_PAGE_SIZE, given=f"{limit!r:.60}"))
         direction, place = _decode_cursor(cursor) if cursor is not None else ("<", None)
-        return cls(size=size, direction=direction, place=place)
+        return cls(size=min(limit, MAX_PAGE_SIZE), direction=direction, place=place)
 
     @property
     def window(self) -> Window:
-        """The rows to fetch, nearest to the cursor's place first; one more than fit, to see if there are."""
+        """The rows to fetch, nearest to the cursor first; one more than fit, to see if there are more."""
         if self.direction == "<":
             return Window(most=self.size + 1, below=self.place)
         return Window(most=self.size + 1, above=self.place)
 
     def page(self, rows: list[Item], reached: int | None = None) -> Page[Item]:
-        """The page that the window's rows make.
+        """Return the page that the window's rows make.
 
-        It may be short, or even empty, and yet not the last: `reached` is how far rows were looked through.
+        It may be short, or even empty, and yet not the last: `reached` is the last row that was scanned.
         """
         more = len(rows) > self.size
         if not more and reached is not None:
@@ -105,8 +113,12 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         else:
             items.reverse()
             more_older, more_newer = True, more
-        if not items:
-            return _empty_page(self.direction, self.place)
+        if not items:  # only the way back is left
+            if self.place is None:
+                return Page([], next=None, prev=None)
+            if self.direction == "<":
+                return Page([], next=None, prev=_encode_cursor(">", self.place - 1))
+            return Page([], next=_encode_cursor("<", self.place + 1), prev=None)
         return Page(
             items,
             next=_encode_cursor("<", items[-1].id) if more_older else None,
@@ -122,21 +134,6 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return Page(rows, next=on, prev=_encode_cursor(">", reached))
 
 
-def _empty_page(direction: str, place: int | None) -> Page[Item]:
-    """Nothing there: the way back is all there is to offer."""
-    if place is None:
-        return Page([], next=None, prev=None)
-    if direction == "<":
-        return Page([], next=None, prev=_encode_cursor(">", place - 1))
-    return Page([], next=_encode_cursor("<", place + 1), prev=None)
-
-
-def _check_size(limit: int) -> int:
-    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-        raise InputError(f"limit is {limit!r}; it must be a whole number from 1 to {MAX_PAGE_SIZE}")
-    return min(limit, MAX_PAGE_SIZE)
-
-
 def _encode_cursor(direction: str, place: int) -> str:
     return base64.urlsafe_b64encode(f"{direction}{place}".encode()).decode().rstrip("=")
 
@@ -148,7 +145,7 @@ def _decode_cursor(cursor: str) -> tuple[str, int]:
         text = ""
     found = _CURSOR.fullmatch(text)
     if found is None or int(found[2]) >= 2**63:
-        raise InputError(f"{cursor!r} is no cursor of a list: pass one that a page gave you, or none")
+        raise InputError(Reason(ReasonCode.CURSOR_INVALID, given=repr(cursor)))
     return found[1], int(found[2])
 
 
@@ -156,14 +153,11 @@ OLDEST_CURSOR = _encode_cursor(">", 0)
 """The cursor of the page with the oldest rows."""
 
 
-# -- List queries: the conditions of a filter, the index to read along, and how far to look --------------
-
-
 CLOCK_SKEW = 60_000_000
-"""Microseconds by which neighbouring rows may be out of order: clocks differ between machines."""
+"""Microseconds by which neighbouring rows may be out of order, because clocks differ between machines."""
 
 POPULAR_ABOVE = 1000
-"""Up to so many runs with one value of a search field are looked up and sorted. With more of them, the list
+"""Up to this many runs with one value of a search field are looked up and sorted. With more of them, the list
 is read in its own order and each row is checked for the value."""
 
 MAX_SCANNED = 5_000
@@ -175,16 +169,6 @@ _POPULAR_PREFIX = "popular_"
 _USUAL_STAGE = "exec"
 
 
-def _like_pattern(text: str) -> str:
-    """Return the LIKE pattern that finds a text in a stored reason.
-
-    A reason is stored as JSON, so the text is written as JSON writes it. A space matches any character:
-    "retries exhausted" finds the code `retries_exhausted`.
-    """
-    written = json.dumps(text, ensure_ascii=False)[1:-1]
-    return "%" + re.sub(r"([\\%_])", r"\\\1", written).replace(" ", "_") + "%"
-
-
 def filter_values(where: RunFilter | LetterFilter | AuditFilter) -> dict[str, Any]:
     """Return the values that a filter sets, without the status."""
     found = {name: value for name, value in as_dict(where).items() if value is not None and name != "status"}
@@ -193,7 +177,10 @@ def filter_values(where: RunFilter | LetterFilter | AuditFilter) -> dict[str, An
     if "tag" in found:
         found["tag"] = VerbatimText(found["tag"])  # tags are kept in JSON, which escapes NUL by itself
     if "text" in found:
-        found["text"] = _like_pattern(found["text"])
+        # A LIKE pattern for a stored reason, which is JSON. A space matches any character: "retries exhausted" finds
+        # the code `retries_exhausted`.
+        written = json.dumps(found["text"], ensure_ascii=False)[1:-1]
+        found["text"] = "%" + re.sub(r"([\\%_])", r"\\\1", written).replace(" ", "_") + "%"
     if not found.pop("accounts", True):
         found["no_accounts"] = True
     if found.get("event", "").endswith("."):
@@ -207,14 +194,12 @@ def filter_values(where: RunFilter | LetterFilter | AuditFilter) -> dict[str, An
 
 def join_clauses(sql: Statements, dialect: Dialect, table: str, names: Iterable[str]) -> str:
     """Return the conditions of these names, joined by AND; one for each field to search by."""
-    return " AND ".join(_clause(sql, dialect, table, name) for name in names) or "true"
-
-
-def _clause(sql: Statements, dialect: Dialect, table: str, name: str) -> str:
-    for prefix, condition in (("index_", "index"), (_POPULAR_PREFIX, "popular")):
-        if name.startswith(prefix):
-            return sql[f"{table}.{condition}"].text(dialect).replace("index_0", name)
-    return sql[f"{table}.{name}"].text(dialect)
+    clauses = []
+    for name in names:
+        kind = "index" if name.startswith("index_") else "popular" if name.startswith(_POPULAR_PREFIX) else name
+        clause = sql[f"{table}.{kind}"].text(dialect)
+        clauses.append(clause if kind == name else clause.replace("index_0", name))
+    return " AND ".join(clauses) or "true"
 
 
 def query_parameters(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -229,15 +214,15 @@ def query_parameters(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse_states(wanted: Any, kind: type[RunStatus] | type[LetterStatus]) -> Sequence[str] | None:
-    """Return the states asked for, each once; None for all."""
+    """Return the names of the requested states, each once; None for all."""
     if wanted is None:
         return None
+    known = [status.value for status in kind]
     names = [wanted] if isinstance(wanted, str) else list(wanted)
-    try:
-        return list(dict.fromkeys(kind(name).value for name in names))
-    except ValueError as error:
-        known = ", ".join(kind)
-        raise InputError(f"{error}: there are {known}") from None
+    for name in names:
+        if name not in known:
+            raise refuse_value("status", Reason(ReasonCode.ONE_OF, options=tuple(known), more=None), name)
+    return list(dict.fromkeys(str(name) for name in names))
 
 
 def add_id_range(
@@ -291,7 +276,7 @@ class IndexPath(msgspec.Struct, frozen=True, kw_only=True):
     """An index and the filter values it needs: `columns` come before the id in it, in this order.
 
     `wanted` values are needed too, although the index has no column for them. `said` are the conditions of a
-    partial index. `few`: the rows are so few that they are looked up one by one and sorted.
+    partial index. `few`: there are so few rows that they are looked up one by one and sorted.
     """
 
     index: str
@@ -302,7 +287,7 @@ class IndexPath(msgspec.Struct, frozen=True, kw_only=True):
     few: bool = False
 
     def covers(self, values: Mapping[str, Any]) -> bool:
-        """Return whether this index finds the rows with these values."""
+        """Return True if this index finds the rows with these values."""
         state_fits = self.states is None or values.get("status") in self.states
         given = {"index" if name.startswith("index_") else name for name in values}
         return state_fits and given.issuperset((*self.columns, *self.wanted))
@@ -367,24 +352,24 @@ def candidate_indexes(table: str, values: Mapping[str, Any]) -> Sequence[IndexPa
         if path.covers(values):
             return [path]
     leading = [path for path in _LIST_INDEXES[table] if path.covers(values)]
-    found = [path for path in leading if not any(_is_less_selective(path, other) for other in leading)]
+    # An index whose columns another one has as well, and more, is less selective.
+    found = [
+        path
+        for path in leading
+        if not path.columns or not any(set(path.columns) < set(other.columns) for other in leading)
+    ]
     if whole := [path for path in found if is_exact(path, values)]:
         return whole[:1]
     return found or [IndexPath(index=f"{table}_pkey")]
 
 
-def _is_less_selective(path: IndexPath, other: IndexPath) -> bool:
-    """Return whether the other index is more selective: it has all columns of this one, and more."""
-    return bool(path.columns) and set(path.columns) < set(other.columns)
-
-
 def is_read_by_state(table: str, values: Mapping[str, Any]) -> bool:
-    """Return whether all states are read one by one and merged: only so are a tenant's letters in order."""
+    """Return True if each state is read by itself and merged: only so are a tenant's letters in order."""
     return table == "letters" and "tenant" in values and not candidate_indexes(table, values)[0].few
 
 
 def is_exact(path: IndexPath, values: Mapping[str, Any]) -> bool:
-    """Return whether every row of this index is wanted, or the rows are few."""
+    """Return True if every row of this index matches, or the rows are few."""
     implied = {"status"} if "succeeded" in path.said else set()
     return path.few or not values.keys() - _BOUNDS - set(path.columns) - implied
 

@@ -1,8 +1,8 @@
-"""Notifications: the records, the calls of the port, and the calls themselves.
+"""Notifications: facts that are collected in lanes, the inbox of users, and the rules.
 
     notices         facts that users are to be notified of, collected in lanes
-    notifications   what users were notified of; the inbox shows them
-    rules           who is notified of what, as users stored it
+    notifications   sent notifications; the inbox shows them
+    rules           which users are notified of which events
 
 While failures come in by the thousand, rows are only added: a lane is written when its notification is sent.
 """
@@ -18,15 +18,16 @@ from redrive.clock import MICROS
 from redrive.core.transitions import AuditWrite, MessageWrite, Transition
 from redrive.errors import RedriveError
 from redrive.records import as_dict
-from redrive.store.list_query import PageRequest, Window
-from redrive.store.records import Page
-from redrive.store.session import Database, Session, Statements, read_call, write_call
+from redrive.store.list_query import Page, PageRequest, Window
+from redrive.store.session import Database, Session, Statements, build_record, read_call, write_call
+
+SQL = Statements("notifications.sql")
 
 MOST_UNREAD = 1000
 """Unread notifications are counted up to this many."""
 
 SENT_RETENTION = 86_400 * MICROS
-"""How long notices are kept after they were sent, so that a relay which repeats one adds nothing."""
+"""Microseconds for which sent notices are kept, so that a relay that repeats one adds nothing."""
 
 
 class NewNotice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -39,7 +40,7 @@ class NewNotice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class NoticeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Facts as recorded."""
+    """Stored facts."""
 
     id: int
     tenant: str
@@ -111,7 +112,7 @@ class NotificationFilter(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class RuleRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Who is notified of what, for a workflow of a tenant; an empty text stands for any."""
+    """A notification rule for a workflow of a tenant; an empty text means any."""
 
     tenant: str
     workflow: str
@@ -121,23 +122,19 @@ class RuleRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class NotificationStore(Protocol):
-    """The calls about notifications: each one transaction, each safe to repeat."""
-
-    # -- chores ------------------------------------------------------------------------------------
+    """Calls about notifications. Each is one transaction and safe to repeat."""
 
     async def add(self, notices: Sequence[NewNotice]) -> None:
         """Keep facts until they are sent; those that are stored already change nothing."""
 
     async def due(self, *, limit: int, newest: int) -> list[DueLane]:
-        """Return lanes that are due and have something to send, each with its `newest` facts."""
+        """Return the due lanes that have unsent notices, each with its `newest` ones."""
 
     async def tell(self, telling: LaneNotification) -> bool:
         """Store the notification of a lane, and the messages that bring it to users.
 
-        Return False if another process was faster, or a notice was added meanwhile: then nothing is written.
+        Return False if another process sent it first, or a notice was added meanwhile: then nothing is written.
         """
-
-    # -- people ------------------------------------------------------------------------------------
 
     async def inbox(
         self, where: NotificationFilter, reader: str, *, limit: int, cursor: str | None
@@ -160,20 +157,15 @@ class NotificationStore(Protocol):
         """Remove a rule; return False, and note nothing, if there was none."""
 
 
-SQL = Statements("notifications.sql")
-
-
 class _LaneChanged(RedriveError):
     """Another process sent this lane, or added to it. Rolls back what the call has written."""
 
 
 class NotificationCalls:
-    """See `Notices` for what each call promises."""
+    """Implements `NotificationStore`."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
-
-    # -- chores ------------------------------------------------------------------------------------
 
     @write_call()
     async def add(self, session: Session, notices: Sequence[NewNotice]) -> None:
@@ -189,20 +181,10 @@ class NotificationCalls:
         now = await session.now()
         found = []
         for row in await session.rows(SQL["due_lanes"], now=now, most=limit):
-            tenant, lane, version, count, first_at, last = row
+            tenant, lane, *_, last = row
             notices = await session.rows(SQL["newest_notices"], tenant=tenant, lane=lane, last=last, newest=newest)
-            found.append(
-                DueLane(
-                    tenant=tenant,
-                    lane=lane,
-                    version=version,
-                    count=count,
-                    first_at=first_at,
-                    last=last,
-                    notices=tuple(_notice_row(each) for each in notices),
-                    now=now,
-                )
-            )
+            newest_notices = tuple(build_record(NoticeRow, each) for each in notices)
+            found.append(build_record(DueLane, (*row, newest_notices, now)))
         return found
 
     async def tell(self, telling: LaneNotification) -> bool:
@@ -229,8 +211,6 @@ class NotificationCalls:
                 carrier = Transition(run=0, tenant=case.tenant, fence=0, messages=telling.messages)
                 await session.publish([carrier], now)
 
-    # -- people ------------------------------------------------------------------------------------
-
     @read_call()
     async def inbox(
         self, session: Session, where: NotificationFilter, reader: str, *, limit: int, cursor: str | None
@@ -240,7 +220,7 @@ class NotificationCalls:
         values = _condition_values(where, window)
         statement = _build_statement(session, "notifications", values, "DESC" if window.down else "ASC")
         rows = await session.rows(statement, **values, reader=reader, most=window.most)
-        return request.page([_notification_row(row) for row in rows])
+        return request.page([build_record(NotificationRow, row) for row in rows])
 
     @read_call()
     async def unread(self, session: Session, where: NotificationFilter, reader: str) -> int:
@@ -255,18 +235,12 @@ class NotificationCalls:
 
     @read_call()
     async def rules(self, session: Session) -> Sequence[RuleRow]:
-        rows = await session.rows(SQL["rules"])
-        return [
-            RuleRow(tenant=tenant, workflow=workflow, rule=rule, updated_at=updated_at, updated_by=updated_by)
-            for tenant, workflow, rule, updated_at, updated_by in rows
-        ]
+        return [build_record(RuleRow, row) for row in await session.rows(SQL["rules"])]
 
     @write_call()
     async def set_rule(self, session: Session, row: RuleRow, audit: AuditWrite) -> None:
         async with session.transaction():
-            await session.rows(
-                SQL["put_rule"], tenant=row.tenant, workflow=row.workflow, rule=row.rule, updated_by=row.updated_by
-            )
+            await session.rows(SQL["put_rule"], **as_dict(row))
             await session.note([audit])
 
     @write_call()
@@ -274,28 +248,8 @@ class NotificationCalls:
         return await session.change(SQL["drop_rule"], audit, tenant=tenant, workflow=workflow)
 
 
-def _notice_row(row: Sequence[Any]) -> NoticeRow:
-    id, tenant, created_at, notice = row
-    return NoticeRow(id=id, tenant=tenant, created_at=created_at, notice=notice)
-
-
-def _notification_row(row: Sequence[Any]) -> NotificationRow:
-    id, public_id, tenant, event, workflow, count, created_at, content, read_at = row
-    return NotificationRow(
-        id=id,
-        public_id=public_id,
-        tenant=tenant,
-        event=event,
-        workflow=workflow,
-        count=count,
-        created_at=created_at,
-        content=content,
-        read_at=read_at,
-    )
-
-
 def _condition_values(where: NotificationFilter, window: Window | None = None) -> dict[str, Any]:
-    """Return what a filter and a window ask for, by the names of the conditions."""
+    """Return the values of a filter and a window, by the names of the conditions."""
     values: dict[str, Any] = {
         "tenant": where.tenant,
         "workflows": None if where.workflows is None else list(where.workflows),
@@ -308,7 +262,7 @@ def _condition_values(where: NotificationFilter, window: Window | None = None) -
 
 
 def _build_statement(session: Session, name: str, values: dict[str, Any], order: str = "") -> str:
-    """Return the text of a statement with the conditions that these values need."""
+    """Return the text of a statement with the conditions for these values."""
     dialect = session.dialect
     conditions = [SQL[f"notifications.{each}"].text(dialect) for each in values]
     return SQL[name].text(dialect).format(conditions=" AND ".join(conditions) or "true", order=order)

@@ -5,15 +5,18 @@ Every call is short, bounded, and safe to make from several processes at once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, Protocol
 
+import msgspec
+
+from redrive.core.journal import EntryRow
 from redrive.store.circuits import MARK_RETENTION
 from redrive.store.notifications import purge_notifications
 from redrive.store.outbox import purge_messages
-from redrive.store.records import HeldRun, PurgeRequest, RunRow, entry_row, run_row
+from redrive.store.runs import RunRow, entry_row, run_row
 from redrive.store.session import Database, Session, Statement, Statements, read_call, write_call
 from redrive.store.workers import WorkerRow, worker_row
 
@@ -23,8 +26,70 @@ BULK = Statements("sets.sql")
 STARTS = Statements("starts.sql")
 
 
+class HeldRun(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A run whose worker died, that passed its deadline, or whose step hangs.
+
+    `open` are its unfinished entries: running attempts, and waiting retries and sleeps.
+    """
+
+    run: RunRow
+    worker: int | None
+    open: tuple[EntryRow, ...]
+
+
+class PurgeRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Retention times in microseconds, and the number of rows that one call may remove.
+
+    `keep` limits the number of finished runs of each workflow, whatever their age; `keeps` overrides it for
+    single workflows.
+    """
+
+    runs: int
+    letters: int
+    workers: int
+    limit: int
+    audit: int = 365 * 86_400_000_000
+    messages: int = 86_400_000_000
+    keep: int | None = None
+    keeps: Mapping[str, int] = msgspec.field(default_factory=dict)
+
+    def workflows_by_limit(self, workflows: Iterable[str]) -> dict[int, list[str]]:
+        """Return the workflows by the number of runs that they keep, without those that have no limit."""
+        found: dict[int, list[str]] = {}
+        for name in workflows:
+            if (keep := self.keeps.get(name, self.keep)) is not None:
+                found.setdefault(keep, []).append(name)
+        return found
+
+
+class RecoveryStore(Protocol):
+    """Calls of the chores that recover runs and remove old data."""
+
+    async def expire_workers(self) -> list[WorkerRow]:
+        """Declare workers dead whose lease has expired; return all dead or stopped ones that still hold runs."""
+
+    async def held(self, worker: int) -> list[HeldRun]:
+        """Return the runs that a worker holds."""
+
+    async def hung(self, margin: int, limit: int) -> list[HeldRun]:
+        """Return runs with an attempt that passed its limit by more than `margin`.
+
+        The begin mark of the present claim sets the limit (`limit_in`). If the step has a heartbeat timeout, each
+        heartbeat moves the limit on, up to the timeout of the step.
+        """
+
+    async def overdue(self, margin: int, limit: int) -> list[HeldRun]:
+        """Return unfinished runs that passed their deadline by more than `margin`."""
+
+    async def runs_with_expired_letters(self, limit: int) -> list[RunRow]:
+        """Return runs whose open letters got no decision in time."""
+
+    async def purge(self, purge: PurgeRequest) -> int:
+        """Remove data whose retention time is over; return the number of rows removed."""
+
+
 class RecoveryCalls:
-    """See `redrive.store.port` for what each call promises."""
+    """Implements `RecoveryStore`."""
 
     database: Database
 
@@ -60,8 +125,12 @@ class RecoveryCalls:
         async with session.transaction():
             now = await session.now()
             letters_before = now - purge.letters
-            removed = await _purge_letters(session, letters_before, most)
-            removed += await _purge_runs(session, now, purge)
+            letters = [
+                row[0] for row in await session.rows(SQL["delete_old_letters"], before=letters_before, most=most)
+            ]
+            if letters:
+                await session.rows(SQL["delete_old_replays"], letters=letters)
+            removed = len(letters) + await _purge_runs(session, now, purge)
             removed += await _count_removed(session, BULK["delete_old_items"], before=letters_before, most=most)
             removed += await _count_removed(session, BULK["delete_old_sets"], before=letters_before)
             removed += await _purge_keys(session, now, most)
@@ -93,20 +162,13 @@ async def _count_removed(session: Session, statement: Statement, **params: Any) 
     return len(await session.rows(statement, **params))
 
 
-async def _purge_letters(session: Session, before: int, most: int) -> int:
-    gone = [row[0] for row in await session.rows(SQL["delete_old_letters"], before=before, most=most)]
-    if gone:
-        await session.rows(SQL["delete_old_replays"], letters=gone)
-    return len(gone)
-
-
 async def _purge_runs(session: Session, now: int, purge: PurgeRequest) -> int:
     """Remove runs that ended long enough ago, then those beyond the number that their workflow keeps."""
     names = [row[0] for row in await session.rows(SQL["ended_workflows"])]
     old = await session.rows(SQL["old_runs"], names=names, before=now - purge.runs, most=purge.limit)
     await _drop_runs(session, now, old)
     surplus: list[Any] = []
-    for keep, these in purge.numbers(names).items():
+    for keep, these in purge.workflows_by_limit(names).items():
         most = purge.limit - len(surplus)
         surplus += await session.rows(SQL["surplus_runs"], names=these, keep=keep, most=most)
     await _drop_runs(session, now, surplus)
@@ -114,7 +176,7 @@ async def _purge_runs(session: Session, now: int, purge: PurgeRequest) -> int:
 
 
 async def _drop_runs(session: Session, now: int, old: Sequence[Any]) -> None:
-    """Drop runs with all their rows. A run that a key still names keeps its state and its result."""
+    """Drop runs with all their rows. A run that an idempotency key still names keeps its state and its result."""
     if not old:
         return
     ids = [id for id, _ in old]

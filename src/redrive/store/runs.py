@@ -1,31 +1,141 @@
-"""Store calls that read runs, their journals and their failed attempts."""
+"""Runs: their records, the calls that read them, and what both databases share when they write them."""
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
+from typing import Any, Protocol
 
+import msgspec
+
+from redrive.clock import MICROS
+from redrive.core.idempotency import decode_key
 from redrive.core.journal import EntryRow
-from redrive.core.states import RunStatus
+from redrive.core.run_options import StepOptions
+from redrive.core.states import EntryKind, RunStatus, StepStatus
+from redrive.core.transitions import AttemptEnd, EntryWrite, NewRun
+from redrive.records import field_names
 from redrive.store.filters import RunFilter
-from redrive.store.list_query import PageRequest, Window, filter_values, parse_states
+from redrive.store.list_query import Page, PageRequest, Window, filter_values, parse_states
 from redrive.store.lists import ListQuery, detect_popular
-from redrive.store.records import AttemptRow, Page, RunRow, RunSummary, attempt_row, entry_row, run_row, run_summary
-from redrive.store.session import Database, Session, Statements, read_call
-from redrive.store.workers import LANE_START
+from redrive.store.session import Database, Session, Statements, build_record, read_call
+from redrive.store.workers import ClaimedRun
 
 SQL = Statements("runs.sql")
-LANES = Statements("claims.sql")["lanes"]
 
-_MOST_COUNTED = 1000  # runs of an unregistered workflow: operators need to know that there are many, not how many
-_MOST_LANES = 10_000
+ENDED_STATUSES = frozenset(
+    {StepStatus.SUCCESS, StepStatus.FAILED, StepStatus.DLQ, StepStatus.SKIPPED, StepStatus.CANCELLED}
+)
+"""Statuses of journal entries that have ended."""
+
+_KINDS = {kind.value: kind for kind in EntryKind}
+_STEPS = {status.value: status for status in StepStatus}
+_RUNS = {status.value: status for status in RunStatus}
+
+
+class StartResult(msgspec.Struct, frozen=True, gc=False):
+    """The accepted run: a new one, the one that an equal key names, or a clash (same key, other input).
+
+    `maker` is the credential that bound the key of a run that is not new. `claimed` is set if the worker named
+    in the call holds the run from the beginning.
+    """
+
+    public_id: str
+    new: bool
+    clash: bool = False
+    maker: str | None = None
+    claimed: ClaimedRun | None = None
+
+
+class AttemptRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A stored attempt that did not succeed."""
+
+    index: int
+    attempt: int
+    fence: int
+    end: AttemptEnd
+    began_at: int
+    ended_at: int
+    category: str | None
+    failure: str | None
+    decision: str | None
+    next_at: int | None
+    worker: int | None
+
+
+class RunRow(msgspec.Struct, frozen=True, gc=False):
+    """A stored run. Its payloads are None unless the call reads them."""
+
+    id: int
+    public_id: str
+    tenant: str
+    workflow: str
+    queue: str
+    priority: int
+    status: RunStatus
+    fence: int
+    worker: int | None
+    available_at: int | None
+    deadline: int | None
+    deaths: int
+    version: str
+    created_at: int
+    started_at: int | None
+    finished_at: int | None
+    correlation_id: str | None
+    parent: str | None
+    root: str | None
+    replay_of: str | None
+    generation: int
+    parked_on: str | None
+    diverged_at: int | None
+    letter: str | None = None
+    handler_for: str | None = None
+    timeout: int | None = None
+    input: str | None = None
+    options: str | None = None
+    output: str | None = None
+    failure: str | None = None
+
+
+class RunSummary(msgspec.Struct, frozen=True, gc=False):
+    """The few columns of a run that charts of recent work need."""
+
+    id: int
+    status: RunStatus
+    created_at: int
+    available_at: int | None
+
+
+_RUN_WIDTH, _ENTRY_WIDTH = len(field_names(RunRow)), len(field_names(EntryRow))
+
+
+class RunDesk(Protocol):
+    """Calls that read runs. A tenant view answers them too."""
+
+    async def run(self, public_id: str, *, tenant: str | None = None) -> RunRow | None:
+        """Return a run with its payloads."""
+
+    async def runs_by_id(self, public_ids: Sequence[str]) -> list[RunRow]:
+        """Return those of the runs that exist, with their payloads."""
+
+    async def runs(self, where: RunFilter, *, limit: int, cursor: str | None) -> Page[RunRow]:
+        """Return a page of runs, newest first."""
+
+    async def run_summaries(self, where: RunFilter, *, most: int, oldest: bool = False) -> list[RunSummary]:
+        """Return the newest matching runs, up to `most`; with `oldest`, the oldest ones first."""
+
+    async def journal(self, run: int) -> list[EntryRow]:
+        """Return all entries of a run in the order of their index, superseded ones included."""
+
+    async def attempts(self, run: int) -> list[AttemptRow]:
+        """Return all attempts of a run that did not succeed, in order of time."""
 
 
 class RunCalls:
-    """See `redrive.store.port` for what each call promises."""
+    """Implements `RunDesk`."""
 
     database: Database
 
@@ -36,7 +146,7 @@ class RunCalls:
 
     @read_call()
     async def runs_by_id(self, session: Session, public_ids: Sequence[str]) -> list[RunRow]:
-        return await runs_by_id(session, public_ids)
+        return await read_runs(session, public_ids)
 
     @read_call()
     async def runs(self, session: Session, where: RunFilter, *, limit: int, cursor: str | None) -> Page[RunRow]:
@@ -50,7 +160,7 @@ class RunCalls:
         self, session: Session, where: RunFilter, *, most: int, oldest: bool = False
     ) -> list[RunSummary]:
         values = await detect_popular(session, filter_values(where))
-        query = ListQuery(session, "runs", values, run_summary, columns="runs.summaries")
+        query = ListQuery(session, "runs", values, _run_summary, columns="runs.summaries")
         window = Window(most=most, above=0) if oldest else Window(most=most)
         return (await query.fetch(window, parse_states(where.status, RunStatus))).rows
 
@@ -60,38 +170,97 @@ class RunCalls:
 
     @read_call()
     async def attempts(self, session: Session, run: int) -> list[AttemptRow]:
-        return [attempt_row(row) for row in await session.rows(SQL["attempts"], run=run)]
-
-    @read_call()
-    async def unclaimable(self, session: Session, workflows: Sequence[str]) -> dict[str, int]:
-        now = await session.now()
-        known = set(workflows)
-        for (names,) in await session.rows(SQL["live_workflows"]):
-            known.update(json.loads(names))
-        suspects = await session.rows(SQL["due_suspects"], at=now, known=sorted(known), most=_MOST_COUNTED)
-        waiting = Counter(dict(suspects))
-        start = {
-            "tenant": LANE_START.tenant,
-            "queue": LANE_START.queue,
-            "rank": LANE_START.rank,
-            "workflow": LANE_START.workflow,
-        }
-        for tenant, queue, rank, workflow, first_due in await session.rows(LANES, **start, most=_MOST_LANES):
-            left = _MOST_COUNTED - waiting[workflow]
-            if first_due <= now and workflow not in known and left > 0:
-                lane = {"tenant": tenant, "queue": queue, "rank": rank, "workflow": workflow}
-                waiting[workflow] += await session.value(SQL["due_in_lane"], **lane, at=now, most=left)
-        return dict(waiting)
+        rows = await session.rows(SQL["attempts"], run=run)
+        return [build_record(AttemptRow, row, end=AttemptEnd) for row in rows]
 
 
-async def runs_by_id(session: Session, public_ids: Sequence[str]) -> list[RunRow]:
+async def read_runs(session: Session, public_ids: Sequence[str]) -> list[RunRow]:
     """Return those of the runs that exist, with their payloads."""
     return [run_row(row) for row in await session.rows(SQL["runs_by_id"], public_ids=list(public_ids))]
 
 
 async def read_journals(session: Session, runs: Sequence[int]) -> dict[int, tuple[EntryRow, ...]]:
-    """Return the journals of these runs, superseded entries too."""
+    """Return the journals of these runs, superseded entries included."""
     if not runs:
         return {}
     rows = await session.rows(SQL["journals"], runs=list(runs))
     return {run: tuple([entry_row(row[1:]) for row in group]) for run, group in groupby(rows, key=itemgetter(0))}
+
+
+def entry_row(row: Sequence[Any]) -> EntryRow:
+    """Return a row of `entries` as a record. Columns behind the record's last field are ignored."""
+    return EntryRow(row[0], row[1], _KINDS[row[2]], row[3], _STEPS[row[4]], *row[5:_ENTRY_WIDTH])
+
+
+def run_row(row: Sequence[Any]) -> RunRow:
+    """Return a row of `runs` as a record, with or without payloads. The rank is the negated priority."""
+    return RunRow(*row[:5], -row[5], _RUNS[row[6]], *row[7:_RUN_WIDTH])  # type: ignore[call-arg]  # mypy lets the first star take all
+
+
+def _run_summary(row: Sequence[Any]) -> RunSummary:
+    return RunSummary(row[0], RunStatus(row[1]), row[2], row[3])
+
+
+def attempt_limits(entry: EntryWrite) -> tuple[int | None, int | None, int | None]:
+    """Return an attempt's time limit, its heartbeat timeout, and the nearer of the two.
+
+    They are microseconds from the store's now, like all times of a transition.
+    """
+    if entry.status is not StepStatus.RUNNING or entry.limit_in is None:
+        return None, None, None
+    if entry.options is None or (rule := _heartbeat_rule(entry.options)) is None:
+        return entry.limit_in, None, entry.limit_in
+    timeout, patience = rule
+    timeout_in = timeout - entry.began_ago
+    return timeout_in, patience, min(entry.limit_in, timeout_in, patience)
+
+
+# Cached, because every begin mark of a step carries the same text.
+@lru_cache(maxsize=1024)
+def _heartbeat_rule(options: str) -> tuple[int, int] | None:
+    """Return a step's timeout and its heartbeat timeout; None if it has no heartbeat timeout.
+
+    Options that other code wrote in another form hold no rule; the limit that came with them still applies.
+    """
+    try:
+        step = StepOptions.from_json(options)
+    except (KeyError, TypeError, ValueError):
+        return None
+    if step.heartbeat_timeout is None:
+        return None
+    return int(step.timeout * MICROS), int(step.heartbeat_timeout * MICROS)
+
+
+def claimed_at_start(run: NewRun, id: int, *, version: str, deadline: int | None, now: int) -> ClaimedRun:
+    """Return a run that its worker claims by starting it. A claim would read what was just written."""
+    return ClaimedRun(
+        id=id,
+        public_id=run.public_id,
+        tenant=run.tenant,
+        workflow=run.workflow,
+        fence=1,
+        version=version,
+        input=run.input,
+        options=run.options,
+        deadline=deadline,
+        deaths=0,
+        correlation_id=run.correlation_id,
+        root=run.root,
+        generation=run.generation,
+        created_at=now,
+        diverged_at=None,
+        letter=run.letter,
+        started_at=now,
+        handler_for=run.handler_for,
+    )
+
+
+def caller_key(key: str) -> str:
+    """Return an idempotency key as the caller passed it: the last part of the encoded key."""
+    last = key.rpartition(":")[2]
+    if "%" not in last:
+        return last  # nothing in it was escaped
+    try:
+        return decode_key(key)[1][-1]
+    except (ValueError, IndexError):
+        return key

@@ -40,12 +40,14 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol
 from redrive.clock import Clock
 from redrive.core.transitions import AuditWrite, Transition
 from redrive.errors import DataRefused, StoreError, StoreUnavailable
+from redrive.records import field_names
 from redrive.store.sql_files import parse_statements
 
 if TYPE_CHECKING:
     from redrive.store.encryption.codec import Codec
 
 Dialect: TypeAlias = Literal["sqlite", "postgres"]
+Record = TypeVar("Record")
 Result = TypeVar("Result")
 Params = ParamSpec("Params")
 log = logging.getLogger("redrive.store")
@@ -66,7 +68,7 @@ _SERVER_TIME = "COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestam
 
 
 class Statement:
-    """One named statement. Its text is read when a session first runs it."""
+    """A named statement. Its text is read when a session first runs it."""
 
     __slots__ = ("_file", "_name")
 
@@ -137,31 +139,46 @@ def translate_to_postgres(text: str) -> str:
     return _NOW.sub(_SERVER_TIME, text)
 
 
+def build_record(record: type[Record], row: Sequence[Any], /, **parsers: Callable[[Any], Any]) -> Record:
+    """Return a row as a record whose fields are in the order of the columns.
+
+    `parsers` convert single fields. Fields behind the last column keep their defaults.
+    """
+    values: dict[str, Any] = dict(zip(field_names(record)[: len(row)], row, strict=True))
+    for name, parse in parsers.items():
+        values[name] = parse(values[name])
+    return record(**values)
+
+
 class VerbatimText(str):
-    """A text that is sent as it is, without what a database does to texts that it cannot hold."""
+    """A text that a session sends unchanged, without escaping characters that the database cannot hold."""
 
     __slots__ = ()
 
 
 class Session(Protocol):
-    """One connection in use, by one call of the store."""
+    """A connection in use by one call of the store."""
 
     @property
     def dialect(self) -> Dialect:
-        """The SQL that this session speaks, for statements that are put together from parts."""
+        """SQL dialect of this session, for statements that are put together from parts."""
 
     @property
     def single_writer(self) -> bool:
-        """Whether a transaction locks out all other writers, so that it pays to look before it begins."""
+        """True if a transaction locks out all other writers, so that a call should look before it begins one."""
 
     async def rows(self, statement: Statement | str, **params: Any) -> list[Any]:
         """Run a statement and return its rows. `:now` need not be passed."""
 
     async def row(self, statement: Statement | str, **params: Any) -> Any:
         """Run a statement and return its first row, or None."""
+        rows = await self.rows(statement, **params)
+        return rows[0] if rows else None
 
     async def value(self, statement: Statement | str, **params: Any) -> Any:
         """Run a statement and return the first value of its first row, or None."""
+        row = await self.row(statement, **params)
+        return None if row is None else row[0]
 
     async def write_many(self, statement: Statement, rows: Iterable[Mapping[str, Any]]) -> list[Any]:
         """Run a statement once for each of these sets of parameters, in order; return the rows of all.
@@ -173,42 +190,47 @@ class Session(Protocol):
         """Return the store's time in microseconds since 1970."""
 
     async def note(self, lines: Iterable[AuditWrite]) -> None:
-        """Add lines to the audit log; a line that is there already is not added again."""
+        """Add lines to the audit log; a line that exists already is not added again."""
 
     async def publish(self, transitions: Sequence[Transition], now: int) -> None:
-        """Write the messages of transitions, and a delivery for each sink that wants one."""
+        """Write the messages of transitions, and a delivery for each sink that subscribes to their topic."""
 
     async def change(self, statement: Statement, audit: AuditWrite | None, **params: Any) -> bool:
-        """Run a statement that returns a row for each row it changed, and note it if there was any.
+        """Run a statement that returns a row for each row it changed; if it changed any, write the audit line.
 
-        One transaction. Returns whether anything changed.
+        Both happen in one transaction. Return whether anything changed.
         """
+        async with self.transaction():
+            changed = bool(await self.rows(statement, **params))
+            if changed and audit is not None:
+                await self.note([audit])
+        return changed
 
     def index_order(self) -> AbstractAsyncContextManager[None]:
-        """Hold the planner to indexes that give rows in the order of a list."""
+        """Restrict the planner to indexes that give rows in the order of a list."""
 
     def transaction(self) -> AbstractAsyncContextManager[None]:
-        """Commit everything inside together, or nothing. Within another transaction it is part of that."""
+        """Commit everything inside together, or nothing. Inside another transaction it is part of that one."""
 
 
 class Database(Protocol):
-    """Runs pieces of work, each on a session of its own. Its codec seals and opens payloads."""
+    """Runs work on sessions. Its codec seals and opens payloads."""
 
     @property
     def codec(self) -> Codec: ...
 
     async def read(self, work: Callable[[Session], Coroutine[Any, Any, Result]], *, snapshot: bool) -> Result:
-        """Run work that only reads. With `snapshot`, all of it sees the database as of one moment."""
+        """Run work that only reads. With `snapshot`, all of it sees the database at one moment."""
 
     async def write(
         self, work: Callable[[Session], Coroutine[Any, Any, Result]], *, durable: bool, begin: bool
     ) -> Result:
         """Run work that writes.
 
-        On SQLite all of it is one transaction, unless `begin` is False: then it may look first and take the
-        write lock with `session.transaction()` only if there is something to do. On PostgreSQL work that
-        needs a transaction says so. Without `durable`, SQLite does not wait for the disk: right for work
-        that is repeated after a power cut.
+        On SQLite all of it is one transaction, unless `begin` is False: then the work looks first and takes the
+        write lock with `session.transaction()` only if there is something to do. On PostgreSQL, work that needs a
+        transaction always begins it itself. Without `durable`, SQLite does not wait for the disk: use it for
+        work that is repeated after a power cut.
         """
 
 
@@ -231,8 +253,6 @@ class StoreCalls(Protocol):
 
 
 _CallsT = TypeVar("_CallsT", bound=StoreCalls)
-
-
 _SessionCall: TypeAlias = Callable[Concatenate[_CallsT, Session, Params], Coroutine[Any, Any, Result]]
 _StoreCall: TypeAlias = Callable[Concatenate[_CallsT, Params], Coroutine[Any, Any, Result]]
 
@@ -276,7 +296,7 @@ def write_call(
 def _seal_arguments(
     call: Callable[..., Coroutine[Any, Any, Result]], calls: StoreCalls, args: Any, kwargs: Any
 ) -> tuple[Callable[[Session], Coroutine[Any, Any, Result]], str | None]:
-    """Return the call with its arguments sealed, and the tenant that its first argument names."""
+    """Return the call with its arguments sealed, and the tenant of its first argument."""
     sealed, named = calls.database.codec.seal_call(args, kwargs)
     tenant = getattr(args[0], "tenant", None) if args else None
     return (lambda session: call(calls, session, *sealed, **named)), tenant
@@ -285,10 +305,10 @@ def _seal_arguments(
 async def repeat_until_answered(
     ask: Callable[[], Awaitable[Result]], clock: Clock, *, patience: float | None = None
 ) -> Result:
-    """Repeat a store call until the store answers. Trouble with the store delays; it decides nothing.
+    """Repeat a store call until the store answers. An outage delays a run; it never fails one.
 
-    With `patience`, only a store that cannot be reached is asked again, for that many seconds; any other
-    error is raised at once. It is for calls whose caller waits.
+    With `patience`, only StoreUnavailable is repeated, for that many seconds; any other error is raised at once.
+    Use it for calls that a user waits for.
     """
     pause = _FIRST_PAUSE
     while True:
@@ -301,6 +321,6 @@ async def repeat_until_answered(
                 if not isinstance(error, StoreUnavailable) or patience <= 0:
                     raise
                 patience -= pause
-            log.warning("the store cannot be used, asking again in %.2g s: %s", pause, error)
+            log.warning("store call failed; repeating it in %.2g s: %s", pause, error)
             await clock.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)

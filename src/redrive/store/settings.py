@@ -1,53 +1,84 @@
-"""Store calls for what operators set: retry policies and paused workflows; and the secrets of the store."""
+"""Settings of operators and users: retry policies, paused workflows, saved views, schedules."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import msgspec
 
 from redrive.core.transitions import AuditWrite
 from redrive.records import as_dict
-from redrive.store.records import PolicyRow, policy_row
-from redrive.store.session import Database, Session, Statements, read_call, write_call
-
-# -- Store calls for what operators set: retry policies and paused workflows; and the secrets of the -----
-
+from redrive.store.session import Database, Session, Statements, build_record, read_call, write_call
 
 SQL = Statements("settings.sql")
+VIEW_SQL = Statements("views.sql")
+SCHEDULE_SQL = Statements("schedules.sql")
+
+ScheduleKey: TypeAlias = tuple[str, str, str]
+"""The tenant, the workflow and the name of a schedule, which identify it."""
+
+
+class PolicyRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A stored retry policy. An empty tenant, workflow or step means any."""
+
+    tenant: str
+    workflow: str
+    step: str
+    policy: str
+    updated_at: int
+    updated_by: str
+
+
+class SettingsDesk(Protocol):
+    """Calls about retry policies and paused workflows for users. A tenant view answers them too."""
+
+    async def policies(self) -> list[PolicyRow]:
+        """Return all stored retry policies."""
+
+    async def set_policy(self, policy: PolicyRow, audit: AuditWrite) -> None:
+        """Store a policy, replacing the one with the same tenant, workflow and step."""
+
+    async def delete_policy(self, tenant: str, workflow: str, step: str, audit: AuditWrite) -> bool:
+        """Remove a policy; return False, and write no audit line, if there was none."""
+
+    async def paused(self) -> dict[str, str]:
+        """Return the paused workflows, each with the user who paused it."""
+
+
+class SettingsStore(SettingsDesk, Protocol):
+    """All calls about retry policies and paused workflows."""
+
+    async def pause(self, workflow: str, audit: AuditWrite) -> None:
+        """Stop claims of a workflow's runs until it is resumed."""
+
+    async def resume(self, workflow: str, audit: AuditWrite) -> None:
+        """Undo `pause`; write no audit line if the workflow was not paused."""
 
 
 class SettingsCalls:
-    """See `redrive.store.port` for what each call promises."""
+    """Implements `SettingsStore`."""
 
     database: Database
 
     @write_call(begin=False)
     async def store_secret(self, session: Session, name: str, make: Callable[[], str]) -> str:
-        """Return a secret of the store; the first process that asks makes it."""
+        """Return a secret of the store; the first process that asks for it creates it."""
         found = await session.value(SQL["secret"], name=name)
         if found is None:
             async with session.transaction():
                 await session.rows(SQL["make_secret"], name=name, secret=make())
-            found = await session.value(SQL["secret"], name=name)  # another process may have been quicker
+            found = await session.value(SQL["secret"], name=name)  # another process may have created it first
         return str(found)
 
     @read_call()
     async def policies(self, session: Session) -> list[PolicyRow]:
-        return [policy_row(row) for row in await session.rows(SQL["policies"])]
+        return [build_record(PolicyRow, row) for row in await session.rows(SQL["policies"])]
 
     @write_call()
     async def set_policy(self, session: Session, policy: PolicyRow, audit: AuditWrite) -> None:
         async with session.transaction():
-            await session.rows(
-                SQL["put_policy"],
-                tenant=policy.tenant,
-                workflow=policy.workflow,
-                step=policy.step,
-                policy=policy.policy,
-                updated_by=policy.updated_by,
-            )
+            await session.rows(SQL["put_policy"], **as_dict(policy))
             await session.note([audit])
 
     @write_call()
@@ -67,11 +98,8 @@ class SettingsCalls:
         return {row[0]: row[1] for row in await session.rows(SQL["paused"])}
 
 
-# -- What is asked of a store about saved views: filters of lists that people gave a name ----------------
-
-
 class ViewKey(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a view is known by."""
+    """The fields that identify a saved view."""
 
     tenant: str
     list: str
@@ -80,7 +108,7 @@ class ViewKey(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class NewView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A view that somebody saves: the query of an address, and who did."""
+    """A view to save: the query string of a page's address. `by` is the user who saves it."""
 
     tenant: str
     list: str
@@ -95,7 +123,7 @@ class NewView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ViewRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A view as recorded."""
+    """A stored view."""
 
     tenant: str
     list: str
@@ -107,36 +135,27 @@ class ViewRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class SavedViewStore(Protocol):
-    """The calls about saved views: each one transaction, each safe to repeat."""
+    """Calls about saved views. Each is one transaction and safe to repeat."""
 
     async def known(self, tenant: str, owner: str | None) -> Sequence[ViewRow]:
-        """Somebody's own views in a tenant and those that it shares, or everybody's, by list and name."""
+        """Return a user's own views in a tenant and the shared ones, by list and name; without `owner`, all."""
 
     async def put(self, view: NewView, *, most: int, audit: AuditWrite | None) -> bool:
-        """Save a view, in place of one with its name; False if its owner has `most` others in that list."""
+        """Save or replace a view; return False if its owner has `most` others in that list."""
 
     async def remove(self, place: ViewKey, audit: AuditWrite | None) -> bool:
-        """Forget a view; False if there is none."""
-
-
-def view_row(row: Sequence[Any]) -> ViewRow:
-    """A row of the statement `views`."""
-    tenant, list, owner, name, query, by, at = row
-    return ViewRow(tenant=tenant, list=list, owner=owner, name=name, query=query, by=by, at=at)
-
-
-VIEW_SQL = Statements("views.sql")
+        """Remove a view; return False if there is none."""
 
 
 class SavedViewCalls:
-    """See `Views` for what each call promises."""
+    """Implements `SavedViewStore`."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
 
     @read_call()
     async def known(self, session: Session, tenant: str, owner: str | None) -> list[ViewRow]:
-        return [view_row(row) for row in await session.rows(VIEW_SQL["views"], tenant=tenant, owner=owner)]
+        return [build_record(ViewRow, row) for row in await session.rows(VIEW_SQL["views"], tenant=tenant, owner=owner)]
 
     @write_call()
     async def put(self, session: Session, view: NewView, *, most: int, audit: AuditWrite | None) -> bool:
@@ -147,12 +166,8 @@ class SavedViewCalls:
         return await session.change(VIEW_SQL["drop_view"], audit, **as_dict(place))
 
 
-ScheduleKey: TypeAlias = tuple[str, str, str]
-"""What a schedule is known by: tenant, workflow, name."""
-
-
 class NewSchedule(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A schedule as the code of a worker declares it."""
+    """A schedule that the code of a worker declares."""
 
     tenant: str
     workflow: str
@@ -166,9 +181,9 @@ class NewSchedule(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ScheduleRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A schedule as it stands. Times up to `passed` are over; `last_run` was started for `last_at`.
+    """A stored schedule. Times up to `passed` are over; `last_run` was started for `last_at`.
 
-    `kept`: the worker that keeps it is alive.
+    `kept`: the worker that owns the schedule is alive.
     """
 
     tenant: str
@@ -189,7 +204,7 @@ class ScheduleRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ScheduleProgress(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The times of a schedule up to `at` are over; `run` was started for it, if one was."""
+    """The progress of a schedule: its times up to `at` are over. `run` is the run started for it, if any."""
 
     schedule: NewSchedule
     at: int
@@ -197,54 +212,33 @@ class ScheduleProgress(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ScheduleStore(Protocol):
-    """The calls about schedules: each one transaction, each safe to repeat."""
+    """Calls about schedules. Each is one transaction and safe to repeat."""
 
     async def keep(self, schedules: Sequence[NewSchedule], *, worker: int) -> list[ScheduleRow]:
-        """How these schedules stand, in the same order; one that nobody has heard of begins now.
+        """Return the stored state of these schedules, in the same order; a new schedule begins now.
 
-        One whose keeper is gone is kept by this worker from here on. If it has another expression or zone
-        than before, it begins anew: its times up to now are over.
+        This worker takes over a schedule whose worker is gone. If its expression or zone differs from before, the
+        schedule begins anew: its times up to now are over.
         """
 
     async def mark(self, marks: Sequence[ScheduleProgress]) -> list[bool]:
-        """Note how far schedules are; True for those that were not so far, and are still as marked."""
+        """Record the progress of schedules; return True for each that moved and still has the same expression."""
 
     async def known(self, *, tenant: str | None = None) -> list[ScheduleRow]:
-        """All schedules, or those of a tenant, by workflow, tenant and name."""
+        """Return all schedules, or those of a tenant, by workflow, tenant and name."""
 
     async def pause(self, place: ScheduleKey, audit: AuditWrite) -> bool:
-        """Start nothing for a schedule until it is resumed; False if there is none that is not paused."""
+        """Start no runs for a schedule until it is resumed; return False if there is none that is not paused."""
 
     async def resume(self, place: ScheduleKey, audit: AuditWrite) -> bool:
-        """Undo `pause`: its times up to now are over; False if there is none that is paused."""
+        """Undo `pause`: its times up to now are over. Return False if there is none that is paused."""
 
     async def remove(self, place: ScheduleKey, audit: AuditWrite) -> bool:
-        """Forget a schedule that no live worker keeps; False if there is none."""
-
-
-def schedule_row(row: Sequence[Any]) -> ScheduleRow:
-    """A row of the statement `schedules`, or of one with the same columns."""
-    tenant, workflow, name, expression, zone, passed, last_at, last_run, paused_at, paused_by, kept = row
-    return ScheduleRow(
-        tenant=tenant,
-        workflow=workflow,
-        name=name,
-        expression=expression,
-        zone=zone,
-        passed=passed,
-        last_at=last_at,
-        last_run=last_run,
-        paused_at=paused_at,
-        paused_by=paused_by,
-        kept=bool(kept),
-    )
-
-
-SCHEDULE_SQL = Statements("schedules.sql")
+        """Remove a schedule that no live worker owns; return False if there is none."""
 
 
 class ScheduleCalls:
-    """See `Schedules` for what each call promises."""
+    """Implements `ScheduleStore`."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -255,12 +249,9 @@ class ScheduleCalls:
         async with session.transaction():
             now = await session.now()
             for each in _sort_for_locking(schedules):
-                tenant, workflow, name = each.place
                 await session.rows(SCHEDULE_SQL["claim_schedule"], **as_dict(each), worker=worker, now=now)
-                row = await session.row(
-                    SCHEDULE_SQL["schedule_by_key"], tenant=tenant, workflow=workflow, name=name, now=now
-                )
-                found[each.place] = schedule_row(row)
+                row = await session.row(SCHEDULE_SQL["schedule_by_key"], **_key_values(each.place), now=now)
+                found[each.place] = build_record(ScheduleRow, row, kept=bool)
         return [found[each.place] for each in schedules]
 
     @write_call()
@@ -278,7 +269,8 @@ class ScheduleCalls:
 
     @read_call()
     async def known(self, session: Session, *, tenant: str | None = None) -> list[ScheduleRow]:
-        return [schedule_row(row) for row in await session.rows(SCHEDULE_SQL["schedules"], tenant=tenant)]
+        rows = await session.rows(SCHEDULE_SQL["schedules"], tenant=tenant)
+        return [build_record(ScheduleRow, row, kept=bool) for row in rows]
 
     @write_call()
     async def pause(self, session: Session, place: ScheduleKey, audit: AuditWrite) -> bool:

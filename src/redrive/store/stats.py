@@ -1,34 +1,41 @@
-"""How much waits in a store, and since when: what is asked when metrics are read, or a doctor comes.
+"""Statistics for metrics and `redrive doctor`: what waits in the store, and since when.
 
-Every count is bounded, so that looking costs about the same however full the store is.
+Every count is bounded, so that reading costs about the same however full the store is.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 import msgspec
 
 from redrive.clock import MICROS
 from redrive.core.circuit import CircuitStatus
 from redrive.core.decide_run import ROLLBACK_HEAD_START
+from redrive.records import as_dict
 from redrive.store.session import Database, Session, Statements, read_call
 from redrive.store.workers import LANE_START, MOST_LANES
 
 SQL = Statements("figures.sql")
+RUNS = Statements("runs.sql")
 LANES = Statements("claims.sql")["lanes"]
 PAUSED = Statements("settings.sql")["paused"]
 
 OVERDUE_AFTER = 60 * MICROS
-"""Microseconds after which a due run that nobody took is overdue."""
+"""Microseconds after which an unclaimed due run is overdue."""
 
 COUNT_LIMITS = {"per_lane": 1_000, "causes": 10_000, "changes": 100_000, "counted": 10_000, "circuits": 100}
-"""Where counting stops: due runs of one lane, causes of open letters, and so on."""
+"""Limits of counting: due runs of one lane, causes of open letters, and so on."""
+
+_MOST_COUNTED = 1000  # runs of an unregistered workflow: operators need to know that there are many, not how many
+_MOST_LANES = 10_000
 
 
 class LaneCount(msgspec.Struct, frozen=True, gc=False):
-    """The due runs of one lane: how many, how many of them are overdue, and when the first became due."""
+    """Due and overdue runs of one lane. `since` is when the first became due."""
 
     workflow: str
     due: int
@@ -37,7 +44,7 @@ class LaneCount(msgspec.Struct, frozen=True, gc=False):
 
 
 class CircuitCount(msgspec.Struct, frozen=True, gc=False):
-    """So many circuits of one name, each of another tenant, are open or half-open."""
+    """Number of open or half-open circuits with one name, each of another tenant."""
 
     key: str
     status: CircuitStatus
@@ -45,7 +52,7 @@ class CircuitCount(msgspec.Struct, frozen=True, gc=False):
 
 
 class SinkLag(msgspec.Struct, frozen=True, gc=False):
-    """What waits for a sink. `due_since`: when the first delivery that could have gone by now became due."""
+    """Unfinished deliveries of a sink. `due_since` is when the first due one became due."""
 
     sink: str
     pending: int
@@ -54,12 +61,12 @@ class SinkLag(msgspec.Struct, frozen=True, gc=False):
 
 
 class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
-    """How a store stands at one moment. Times are microseconds since 1970.
+    """The state of a store at one moment. Times are microseconds since 1970.
 
-    `letters`: open dead letters by workflow; `oldest_letter`: when the first of them was written.
-    `due`: runs that a worker could take, by workflow; `overdue`: those that waited for more than a minute,
-    and `due_since` the first of them, where paused workflows do not count. `suspects`: runs that a worker
-    died with. `parked`: runs that wait for a circuit.
+    `letters`: open dead letters by workflow. `oldest_letter`: when the first of them was written.
+    `due`: claimable runs by workflow. `overdue`: those that have waited for more than a minute. `due_since`: when
+    the first became due. The last two leave out paused workflows. `suspects`: runs whose worker died.
+    `parked`: runs that wait for a circuit.
     """
 
     now: int
@@ -76,7 +83,7 @@ class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sum_lanes(lanes: Iterable[LaneCount], paused: Collection[str]) -> tuple[dict[str, int], dict[str, int], int | None]:
-    """What lanes come to: due and overdue runs by workflow, and since when the first one waits."""
+    """Return the due and the overdue runs by workflow, and when the first run became due."""
     due: Counter[str] = Counter()
     overdue: Counter[str] = Counter()
     since: list[int] = []
@@ -88,8 +95,21 @@ def sum_lanes(lanes: Iterable[LaneCount], paused: Collection[str]) -> tuple[dict
     return dict(+due), dict(+overdue), min(since, default=None)
 
 
+class StatsStore(Protocol):
+    """Calls that count waiting work."""
+
+    async def figures(self) -> StoreStats:
+        """Return the state of the store, counted up to limits and along indexes."""
+
+    async def unclaimable(self, workflows: Sequence[str]) -> dict[str, int]:
+        """Return the number of due runs (up to 1,000) of each workflow that no worker can claim.
+
+        Those are workflows that no live worker has registered and that are not among the given ones.
+        """
+
+
 class StatsCalls:
-    """See `redrive.store.port` for what each call promises."""
+    """Implements `StatsStore`."""
 
     database: Database
 
@@ -115,15 +135,29 @@ class StatsCalls:
             workers=dict(await session.rows(SQL["workers_by_state"], **limits)),
         )
 
+    @read_call()
+    async def unclaimable(self, session: Session, workflows: Sequence[str]) -> dict[str, int]:
+        now = await session.now()
+        known = set(workflows)
+        for (names,) in await session.rows(RUNS["live_workflows"]):
+            known.update(json.loads(names))
+        suspects = await session.rows(RUNS["due_suspects"], at=now, known=sorted(known), most=_MOST_COUNTED)
+        waiting = Counter(dict(suspects))
+        for tenant, queue, rank, workflow in await _read_due_lanes(session, now, _MOST_LANES):
+            left = _MOST_COUNTED - waiting[workflow]
+            if workflow not in known and left > 0:
+                lane = {"tenant": tenant, "queue": queue, "rank": rank, "workflow": workflow}
+                waiting[workflow] += await session.value(RUNS["due_in_lane"], **lane, at=now, most=left)
+        return dict(waiting)
+
+
+async def _read_due_lanes(session: Session, now: int, most: int) -> list[Any]:
+    """Return the tenant, queue, rank and workflow of each lane whose first run is due, of up to `most` lanes."""
+    return [row[:4] for row in await session.rows(LANES, **as_dict(LANE_START), most=most) if row[4] <= now]
+
 
 async def _count_due_by_lane(session: Session, now: int) -> list[LaneCount]:
-    start = {
-        "tenant": LANE_START.tenant,
-        "queue": LANE_START.queue,
-        "rank": LANE_START.rank,
-        "workflow": LANE_START.workflow,
-    }
-    lanes = [row[:4] for row in await session.rows(LANES, **start, most=MOST_LANES) if row[4] <= now]
+    lanes = await _read_due_lanes(session, now, MOST_LANES)
     if not lanes:
         return []
     tenants, queues, ranks, workflows = map(list, zip(*lanes, strict=True))

@@ -1,4 +1,4 @@
-"""The store: every call that both databases answer with the same code."""
+"""The part of the store that both databases share."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from redrive.core.failure import derive_fingerprint_key
 from redrive.core.outbox import SinkLease
 from redrive.core.transitions import NewRun, Transition, TransitionResult
 from redrive.records import replace
-from redrive.store.account_records import AccountStore
-from redrive.store.accounts import AccountCalls
+from redrive.store.accounts import AccountCalls, AccountStore
 from redrive.store.bulk import BulkCalls
 from redrive.store.circuits import CircuitCalls
+from redrive.store.deliveries import DeliveryCalls
 from redrive.store.encryption.keyring import Keyring
-from redrive.store.letters import GroupCalls, LetterCalls
+from redrive.store.groups import GroupCalls
+from redrive.store.letters import LetterCalls
 from redrive.store.notifications import NotificationCalls, NotificationStore
 from redrive.store.outbox import OutboxCalls
 from redrive.store.port import LeaseConnection, Transaction
-from redrive.store.records import StartResult
 from redrive.store.recovery import RecoveryCalls
-from redrive.store.runs import RunCalls
+from redrive.store.runs import RunCalls, StartResult
 from redrive.store.settings import SavedViewCalls, SavedViewStore, ScheduleCalls, ScheduleStore, SettingsCalls
 from redrive.store.stats import StatsCalls
-from redrive.store.workers import CatalogueCalls, ClaimRequest, ClaimResult, WorkerCalls
+from redrive.store.workers import ClaimRequest, ClaimResult, WorkerCalls
 
 
 class SqlStore(
@@ -32,16 +32,16 @@ class SqlStore(
     BulkCalls,
     CircuitCalls,
     OutboxCalls,
-    CatalogueCalls,
+    DeliveryCalls,
     WorkerCalls,
     RecoveryCalls,
     SettingsCalls,
     StatsCalls,
 ):
-    """The calls that do not depend on the database.
+    """Calls that do not depend on the database.
 
-    Subclasses add the fast path, which seals and opens payloads here: `_start`, `_apply` and `_claim`, and
-    the lease and the step transaction, which are open for longer than one call.
+    Subclasses add the fast path (`_start`, `_apply`, `_claim`), the lease and the step transaction. This class seals
+    and opens the payloads of those.
     """
 
     _start: Callable[[Sequence[NewRun], int | None], Awaitable[list[StartResult]]]
@@ -50,7 +50,7 @@ class SqlStore(
     _lease_connection: Callable[[], LeaseConnection]
     _transaction: Callable[[float], Transaction]
 
-    secret = ""  # read when the store is opened
+    secret = ""  # `open` reads it
 
     def fingerprint_key(self, tenant: str) -> bytes:
         return derive_fingerprint_key(self.secret, tenant)
@@ -73,8 +73,8 @@ class SqlStore(
     ) -> StartResult:
         """Start a run again that clashed, with its input's hash in every form that other keys give it.
 
-        A clash may only mean that the first run's hash was written under another key, or under none. A
-        start that clashes leaves nothing behind.
+        The clash may only mean that the first run's hash was written under another key, or under none. A start that
+        clashes writes nothing.
         """
         for form in keys.covers(run.key_hash or "", run.tenant):
             if form != sealed.key_hash:

@@ -1,222 +1,186 @@
-"""A store seen by one tenant's user: a view in which no other tenant exists.
+"""The view of the store for one tenant's user: no other tenant exists in it.
 
-Every question gets the tenant, every row of another is taken for missing, and what would be written for
-another is refused. On PostgreSQL the store below it acts as `redrive_app` for the tenant as well, so that a
-slip here finds a second lock; on SQLite this is the lock.
+The view adds the tenant to every query, treats rows of other tenants as missing, and refuses writes for other
+tenants. On PostgreSQL the store below also acts as the role `redrive_app` for the tenant, so that row level security
+catches an error here. On SQLite this view is the only lock.
 
-Runs are known inside by numbers that say nothing about their tenant. So a view remembers the numbers it has
-shown, answers for those only, and writes about those only. It is made for one request and dropped with it.
+Inside the engine, a run's number says nothing about its tenant. So the view remembers the numbers that it has
+returned, and reads and writes only those runs. It is made for one request and dropped with it.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from redrive.core.journal import EntryRow
 from redrive.core.outbox import SinkLease
 from redrive.core.states import RunStatus
 from redrive.core.transitions import AuditWrite, NewRun, Transition, TransitionResult
 from redrive.errors import InputError, NotAllowed
+from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
-from redrive.store.account_records import AccountStore
+from redrive.store import notifications, settings
+from redrive.store.accounts import AccountStore
 from redrive.store.bulk import BulkChange, BulkItemRow, BulkRow, NewBulk, SetItemStatus
 from redrive.store.circuits import CircuitCase, CircuitRow, CircuitUpdate, CircuitUpdateResult
+from redrive.store.deliveries import MessageRow
 from redrive.store.filters import AuditFilter, CircuitFilter, GroupFilter, LetterFilter, OutboxFilter, RunFilter
-from redrive.store.notifications import (
-    DueLane,
-    LaneNotification,
-    NewNotice,
-    NotificationFilter,
-    NotificationRow,
-    NotificationStore,
-    RuleRow,
-)
-from redrive.store.outbox_records import BlockedKey, DeliveryDecision, MessageRow
-from redrive.store.records import (
-    AttemptRow,
-    AuditRow,
-    DecisionCase,
-    Facets,
-    GroupPage,
-    LetterRow,
-    Page,
-    PolicyRow,
-    RunRow,
-    RunSummary,
-    StartResult,
-    Triage,
-    facets_of,
-)
-from redrive.store.settings import (
-    NewSchedule,
-    NewView,
-    SavedViewStore,
-    ScheduleKey,
-    ScheduleProgress,
-    ScheduleRow,
-    ScheduleStore,
-    ViewKey,
-    ViewRow,
-)
+from redrive.store.groups import GroupPage
+from redrive.store.letters import AuditRow, DecisionCase, Facets, LetterRow, Triage, count_facets
+from redrive.store.list_query import Page
+from redrive.store.outbox import BlockedKey, DeliveryDecision
+from redrive.store.runs import AttemptRow, RunRow, RunSummary, StartResult
+from redrive.store.settings import PolicyRow, ScheduleKey
 from redrive.store.workers import CatalogueRow
 
 if TYPE_CHECKING:
     from redrive.store.port import DeskStore
 
-# -- The calls about notifications as one tenant's user may make them: see `redrive.store.tenant_view` ------
+Inner = TypeVar("Inner")
+Where = TypeVar("Where", RunFilter, LetterFilter)
 
 
-_NOTIFICATIONS_REFUSED = "notifications are made by the engine, not for a tenant's user"
+class _Confined(Generic[Inner]):
+    """The calls of `inner`, for one tenant or for some of its workflows."""
 
-
-class TenantNotifications:
-    """The inbox and the rules of one tenant, or of some workflows of it."""
-
-    def __init__(self, inner: NotificationStore, tenant: str, workflows: Collection[str] | None) -> None:
+    def __init__(self, inner: Inner, tenant: str, workflows: Collection[str] | None = None) -> None:
         self._inner = inner
         self._tenant = tenant
-        self._workflows = None if workflows is None else tuple(sorted(workflows))
+        self._workflows = None if workflows is None else frozenset(workflows)
 
-    async def add(self, notices: Sequence[NewNotice]) -> None:
-        raise NotAllowed(_NOTIFICATIONS_REFUSED)
+    def _require_tenant(self, tenants: Iterable[str]) -> None:
+        if any(tenant != self._tenant for tenant in tenants):
+            raise NotAllowed(Reason(ReasonCode.OTHER_TENANT, tenant=self._tenant))
 
-    async def due(self, *, limit: int, newest: int) -> list[DueLane]:
-        raise NotAllowed(_NOTIFICATIONS_REFUSED)
+    def _require_workflows(self, workflows: Iterable[str]) -> None:
+        if not all(map(self._is_visible, workflows)):
+            raise NotAllowed(Reason(ReasonCode.TOKEN_WORKFLOWS, workflows=self._workflow_names))
 
-    async def tell(self, telling: LaneNotification) -> bool:
-        raise NotAllowed(_NOTIFICATIONS_REFUSED)
+    def _require_all_workflows(self) -> None:
+        """Refuse calls about data that names no workflow to a view of some workflows."""
+        if self._workflows is not None:
+            raise NotAllowed(Reason(ReasonCode.TOKEN_LACKS_WORKFLOWS, workflows=self._workflow_names))
+
+    @property
+    def _workflow_names(self) -> tuple[str, ...]:
+        return tuple(sorted(self._workflows or ()))
+
+    def _excludes_tenant(self, tenant: str | None) -> bool:
+        return tenant not in (None, self._tenant)
+
+    def _is_visible(self, workflow: str) -> bool:
+        return self._workflows is None or workflow in self._workflows
+
+
+class TenantNotifications(_Confined[notifications.NotificationStore]):
+    """The inbox and the rules of one tenant, or of some of its workflows."""
+
+    async def add(self, notices: Sequence[notifications.NewNotice]) -> None:
+        raise NotAllowed(Reason(ReasonCode.ENGINE_ONLY))
+
+    async def due(self, *, limit: int, newest: int) -> list[notifications.DueLane]:
+        raise NotAllowed(Reason(ReasonCode.ENGINE_ONLY))
+
+    async def tell(self, telling: notifications.LaneNotification) -> bool:
+        raise NotAllowed(Reason(ReasonCode.ENGINE_ONLY))
 
     async def inbox(
-        self, where: NotificationFilter, reader: str, *, limit: int, cursor: str | None
-    ) -> Page[NotificationRow]:
+        self, where: notifications.NotificationFilter, reader: str, *, limit: int, cursor: str | None
+    ) -> Page[notifications.NotificationRow]:
         return await self._inner.inbox(self._narrow(where), reader, limit=limit, cursor=cursor)
 
-    async def unread(self, where: NotificationFilter, reader: str) -> int:
+    async def unread(self, where: notifications.NotificationFilter, reader: str) -> int:
         return await self._inner.unread(self._narrow(where), reader)
 
-    async def mark_read(self, where: NotificationFilter, reader: str) -> int:
+    async def mark_read(self, where: notifications.NotificationFilter, reader: str) -> int:
         return await self._inner.mark_read(self._narrow(where), reader)
 
-    def _narrow(self, where: NotificationFilter) -> NotificationFilter:
-        """Of this tenant; a filter that names another finds nothing."""
-        if where.tenant not in (None, self._tenant):
+    def _narrow(self, where: notifications.NotificationFilter) -> notifications.NotificationFilter:
+        """Return the filter for this tenant. A filter that names another tenant finds nothing."""
+        if self._excludes_tenant(where.tenant):
             return replace(where, tenant=self._tenant, ids=())
-        mine, named = self._workflows, where.workflows
-        if mine is not None:
-            named = mine if named is None else tuple(name for name in named if name in mine)
-        return replace(where, tenant=self._tenant, workflows=named)
+        workflows = where.workflows
+        if self._workflows is not None:
+            workflows = tuple(filter(self._is_visible, self._workflow_names if workflows is None else workflows))
+        return replace(where, tenant=self._tenant, workflows=workflows)
 
-    async def rules(self) -> Sequence[RuleRow]:
+    async def rules(self) -> Sequence[notifications.RuleRow]:
         rows = [row for row in await self._inner.rules() if row.tenant in ("", self._tenant)]
-        return rows if self._workflows is None else [row for row in rows if row.workflow in self._workflows]
+        return [row for row in rows if self._is_visible(row.workflow)]
 
-    async def set_rule(self, row: RuleRow, audit: AuditWrite) -> None:
-        self._require_tenant([row.tenant, audit.tenant], row.workflow)
+    async def set_rule(self, row: notifications.RuleRow, audit: AuditWrite) -> None:
+        self._require_tenant([row.tenant, audit.tenant])
+        self._require_workflows([row.workflow])
         await self._inner.set_rule(row, audit)
 
     async def delete_rule(self, tenant: str, workflow: str, audit: AuditWrite) -> bool:
-        self._require_tenant([tenant, audit.tenant], workflow)
+        self._require_tenant([tenant, audit.tenant])
+        self._require_workflows([workflow])
         return await self._inner.delete_rule(tenant, workflow, audit)
 
-    def _require_tenant(self, tenants: Sequence[str], workflow: str) -> None:
-        if any(tenant != self._tenant for tenant in tenants):
-            raise NotAllowed(f"this is done for tenant {self._tenant!r}, nothing of another is written")
-        if self._workflows is not None and workflow not in self._workflows:
-            raise NotAllowed(f"this token is for these workflows only: {', '.join(self._workflows)}")
 
+class TenantSchedules(_Confined[settings.ScheduleStore]):
+    """The schedules of one tenant, or of some of its workflows."""
 
-# -- The calls about schedules as one tenant's user may make them: see `redrive.store.tenant_view` ----------
+    async def keep(self, schedules: Sequence[settings.NewSchedule], *, worker: int) -> list[settings.ScheduleRow]:
+        raise NotAllowed(Reason(ReasonCode.ENGINE_ONLY))
 
+    async def mark(self, marks: Sequence[settings.ScheduleProgress]) -> list[bool]:
+        raise NotAllowed(Reason(ReasonCode.ENGINE_ONLY))
 
-_SCHEDULES_REFUSED = "schedules are kept by workers, not for a tenant's user"
-
-
-class TenantSchedules:
-    """The schedules of one tenant, or of some workflows of it."""
-
-    def __init__(self, inner: ScheduleStore, tenant: str, workflows: Collection[str] | None) -> None:
-        self._inner = inner
-        self._tenant = tenant
-        self._workflows = workflows
-
-    async def keep(self, schedules: Sequence[NewSchedule], *, worker: int) -> list[ScheduleRow]:
-        raise NotAllowed(_SCHEDULES_REFUSED)
-
-    async def mark(self, marks: Sequence[ScheduleProgress]) -> list[bool]:
-        raise NotAllowed(_SCHEDULES_REFUSED)
-
-    async def known(self, *, tenant: str | None = None) -> list[ScheduleRow]:
-        if tenant not in (None, self._tenant):
+    async def known(self, *, tenant: str | None = None) -> list[settings.ScheduleRow]:
+        if self._excludes_tenant(tenant):
             return []
-        return [row for row in await self._inner.known(tenant=self._tenant) if self._is_visible(row.place)]
+        rows = await self._inner.known(tenant=self._tenant)
+        return [row for row in rows if row.tenant == self._tenant and self._is_visible(row.workflow)]
 
     async def pause(self, place: ScheduleKey, audit: AuditWrite) -> bool:
-        self._require_tenant(place, audit)
+        self._require_schedule(place, audit)
         return await self._inner.pause(place, audit)
 
     async def resume(self, place: ScheduleKey, audit: AuditWrite) -> bool:
-        self._require_tenant(place, audit)
+        self._require_schedule(place, audit)
         return await self._inner.resume(place, audit)
 
     async def remove(self, place: ScheduleKey, audit: AuditWrite) -> bool:
-        self._require_tenant(place, audit)
+        self._require_schedule(place, audit)
         return await self._inner.remove(place, audit)
 
-    def _is_visible(self, place: ScheduleKey) -> bool:
+    def _require_schedule(self, place: ScheduleKey, audit: AuditWrite) -> None:
         tenant, workflow, _ = place
-        return tenant == self._tenant and (self._workflows is None or workflow in self._workflows)
-
-    def _require_tenant(self, place: ScheduleKey, audit: AuditWrite) -> None:
-        if not self._is_visible((audit.tenant, *place[1:])) or not self._is_visible(place):
-            raise NotAllowed(f"this is done for tenant {self._tenant!r}, nothing of another is written")
+        self._require_tenant([tenant, audit.tenant])
+        self._require_workflows([workflow])
 
 
-# -- The calls about saved views as one tenant's user may make them: see `redrive.store.tenant_view` --------
+class TenantSavedViews(_Confined[settings.SavedViewStore]):
+    """The saved views of one tenant. A view may name any workflow, so a token for some workflows has none."""
 
-
-class TenantSavedViews:
-    """The saved views of one tenant. They may name any workflow, so a view of some workflows has none."""
-
-    def __init__(self, inner: SavedViewStore, tenant: str, workflows: Collection[str] | None) -> None:
-        self._inner = inner
-        self._tenant = tenant
-        self._workflows = workflows
-
-    async def known(self, tenant: str, owner: str | None) -> Sequence[ViewRow]:
+    async def known(self, tenant: str, owner: str | None) -> Sequence[settings.ViewRow]:
         if tenant != self._tenant or self._workflows is not None:
             return []
         return [row for row in await self._inner.known(tenant, owner) if row.tenant == self._tenant]
 
-    async def put(self, view: NewView, *, most: int, audit: AuditWrite | None) -> bool:
-        self._require_tenant(view.tenant, audit)
+    async def put(self, view: settings.NewView, *, most: int, audit: AuditWrite | None) -> bool:
+        self._require_view(view.tenant, audit)
         return await self._inner.put(view, most=most, audit=audit)
 
-    async def remove(self, place: ViewKey, audit: AuditWrite | None) -> bool:
-        self._require_tenant(place.tenant, audit)
+    async def remove(self, place: settings.ViewKey, audit: AuditWrite | None) -> bool:
+        self._require_view(place.tenant, audit)
         return await self._inner.remove(place, audit)
 
-    def _require_tenant(self, tenant: str, audit: AuditWrite | None) -> None:
+    def _require_view(self, tenant: str, audit: AuditWrite | None) -> None:
         if self._workflows is not None:
-            raise NotAllowed("a token for some workflows saves no views: they are of all")
-        if tenant != self._tenant or (audit is not None and audit.tenant != self._tenant):
-            raise NotAllowed(f"this is done for tenant {self._tenant!r}, nothing of another is written")
+            raise NotAllowed(Reason(ReasonCode.TOKEN_CANNOT_SAVE_VIEWS))
+        self._require_tenant([tenant] if audit is None else [tenant, audit.tenant])
 
 
-# -- A store seen by one tenant's user: a view in which no other tenant exists ---------------------------
-
-
-Where = TypeVar("Where", RunFilter, LetterFilter)
-
-
-class TenantView:
-    """The people's half of the port for one tenant, or for some workflows of it."""
+class TenantView(_Confined["DeskStore"]):
+    """The calls for users, for one tenant or for some of its workflows."""
 
     def __init__(self, inner: DeskStore, tenant: str, workflows: Collection[str] | None = None) -> None:
-        self._inner = inner
-        self._tenant = tenant
-        self._workflows = None if workflows is None else frozenset(workflows)
+        super().__init__(inner, tenant, workflows)
         self._shown: set[int] = set()
 
     def now(self) -> int:
@@ -231,18 +195,16 @@ class TenantView:
         return self._inner.accounts
 
     @property
-    def notices(self) -> NotificationStore:
+    def notices(self) -> notifications.NotificationStore:
         return TenantNotifications(self._inner.notices, self._tenant, self._workflows)
 
     @property
-    def schedules(self) -> ScheduleStore:
+    def schedules(self) -> settings.ScheduleStore:
         return TenantSchedules(self._inner.schedules, self._tenant, self._workflows)
 
     @property
-    def views(self) -> SavedViewStore:
+    def views(self) -> settings.SavedViewStore:
         return TenantSavedViews(self._inner.views, self._tenant, self._workflows)
-
-    # -- accepting work ------------------------------------------------------------------------------
 
     async def start(self, runs: Sequence[NewRun], *, worker: int | None = None) -> list[StartResult]:
         self._require_tenant(run.tenant for run in runs)
@@ -257,10 +219,8 @@ class TenantView:
                 [each.tenant, *(one.tenant for one in each.starts), *(one.tenant for one in each.audit)]
             )
             if each.run not in self._shown:
-                raise NotAllowed("a run is changed only through the view that showed it")
+                raise NotAllowed(Reason(ReasonCode.RUN_NOT_SHOWN))
         return await self._inner.apply(transitions, worker=worker, carriers=carriers)
-
-    # -- deciding and noting -------------------------------------------------------------------------
 
     async def triage(self, triage: Triage) -> bool:
         self._require_tenant([triage.audit.tenant])
@@ -279,15 +239,13 @@ class TenantView:
         elif self._workflows is None:
             await self._inner.create_bulk(new, audit)
         else:
-            raise NotAllowed(f"this token decides on many by a filter that names one of: {self._workflow_names}")
+            raise NotAllowed(Reason(ReasonCode.TOKEN_WORKFLOW_NEEDED, workflows=self._workflow_names))
 
     async def change_bulk(self, public_id: str, change: BulkChange, audit: AuditWrite) -> bool:
         self._require_tenant([audit.tenant])
         if await self.bulk_by_id(public_id) is None:
             return False
         return await self._inner.change_bulk(public_id, change, audit)
-
-    # -- reading -------------------------------------------------------------------------------------
 
     async def run(self, public_id: str, *, tenant: str | None = None) -> RunRow | None:
         if self._excludes_tenant(tenant):
@@ -322,7 +280,9 @@ class TenantView:
         return [case for case in await self._inner.cases(ids) if self._visible_run(case.run) is not None]
 
     async def audit(self, where: AuditFilter, *, limit: int, cursor: str | None) -> Page[AuditRow]:
-        if self._excludes_tenant(where.tenant) or (self._workflows and not await self._may_read_audit(where)):
+        if self._excludes_tenant(where.tenant) or (
+            self._workflows is not None and not await self._may_read_audit(where)
+        ):
             return Page([], None, None)
         return await self._inner.audit(replace(where, tenant=self._tenant), limit=limit, cursor=cursor)
 
@@ -342,7 +302,7 @@ class TenantView:
 
     async def facets(self, where: LetterFilter, *, most: int) -> Facets:
         if self._excludes_tenant(where.tenant):
-            return facets_of([])
+            return count_facets([])
         return await self._inner.facets(self._narrow(where), most=most)
 
     async def run_summaries(self, where: RunFilter, *, most: int, oldest: bool = False) -> list[RunSummary]:
@@ -358,7 +318,7 @@ class TenantView:
         return found if found is not None and self._owns_bulk(found) else None
 
     async def sets(self, tenant: str | None, *, limit: int, cursor: str | None) -> Page[BulkRow]:
-        self._require_all_workflows("sets")
+        self._require_all_workflows()
         if self._excludes_tenant(tenant):
             return Page([], None, None)
         return await self._inner.sets(self._tenant, limit=limit, cursor=cursor)
@@ -376,49 +336,47 @@ class TenantView:
     async def groups(self, where: GroupFilter, *, limit: int, cursor: str | None) -> GroupPage:
         if self._excludes_tenant(where.tenant):
             return GroupPage([], None, None, self.now())
-        # The store filters by workflow, too: a cursor made from rows left out here would tell of them.
+        # The store filters by workflow, too: a cursor made from rows left out here would reveal them.
         some = None if self._workflows is None else tuple(sorted(self._workflows))
         mine = replace(where, tenant=self._tenant, workflows=some)
         page = await self._inner.groups(mine, limit=limit, cursor=cursor)
         own = [row for row in page.items if row.tenant == self._tenant and self._is_visible(row.workflow)]
         return replace(page, items=own)
 
-    # -- circuits and messages -----------------------------------------------------------------------
-
     async def circuit(self, tenant: str, key: str, *, counted: int = 1) -> CircuitCase:
         self._require_tenant([tenant])
         workflow, slash, _ = key.rpartition("/")
-        # One without a slash is shared by name. A view of some workflows asks for those that its own runs
-        # wait for or would pass; the routes about circuits are closed to such a token.
+        # A key without a slash names a shared circuit. A view of some workflows reads those that its own runs wait
+        # for or would pass; the routes about circuits are closed to such a token.
         if slash:
             self._require_workflows([workflow])
         return await self._inner.circuit(tenant, key, counted=counted)
 
     async def circuits(self, where: CircuitFilter, *, limit: int, cursor: str | None) -> Page[CircuitRow]:
-        self._require_all_workflows("circuits")
+        self._require_all_workflows()
         if self._excludes_tenant(where.tenant):
             return Page([], None, None)
         return await self._inner.circuits(replace(where, tenant=self._tenant), limit=limit, cursor=cursor)
 
-    async def update_circuit(self, turn: CircuitUpdate) -> CircuitUpdateResult:
-        self._require_all_workflows("circuits")
-        self._require_tenant([turn.tenant, *(line.tenant for line in turn.audit)])
-        return await self._inner.update_circuit(turn)
+    async def update_circuit(self, update: CircuitUpdate) -> CircuitUpdateResult:
+        self._require_all_workflows()
+        self._require_tenant([update.tenant, *(line.tenant for line in update.audit)])
+        return await self._inner.update_circuit(update)
 
     async def message(self, public_id: str, *, tenant: str | None = None) -> MessageRow | None:
-        self._require_all_workflows("messages")
+        self._require_all_workflows()
         if self._excludes_tenant(tenant):
             return None
         return await self._inner.message(public_id, tenant=self._tenant)
 
     async def messages(self, where: OutboxFilter, *, limit: int, cursor: str | None) -> Page[MessageRow]:
-        self._require_all_workflows("messages")
+        self._require_all_workflows()
         if self._excludes_tenant(where.tenant):
             return Page([], None, None)
         return await self._inner.messages(replace(where, tenant=self._tenant), limit=limit, cursor=cursor)
 
     async def blocked_keys(self, *, tenant: str | None = None, limit: int) -> list[BlockedKey]:
-        self._require_all_workflows("messages")
+        self._require_all_workflows()
         if self._excludes_tenant(tenant):
             return []
         return await self._inner.blocked_keys(tenant=self._tenant, limit=limit)
@@ -428,8 +386,6 @@ class TenantView:
         if await self.message(decision.message) is None:
             return 0
         return await self._inner.decide_deliveries(decision)
-
-    # -- settings ------------------------------------------------------------------------------------
 
     async def policies(self) -> list[PolicyRow]:
         rows = [row for row in await self._inner.policies() if row.tenant in ("", self._tenant)]
@@ -449,54 +405,31 @@ class TenantView:
     async def paused(self) -> dict[str, str]:
         return {name: by for name, by in (await self._inner.paused()).items() if self._is_visible(name)}
 
-    # -- what belongs to whom ------------------------------------------------------------------------
-
-    def _require_tenant(self, tenants: Iterable[str]) -> None:
-        if any(tenant != self._tenant for tenant in tenants):
-            raise NotAllowed(f"this is done for tenant {self._tenant!r}, nothing of another is written")
-
-    def _require_workflows(self, workflows: Iterable[str]) -> None:
-        if not all(map(self._is_visible, workflows)):
-            raise NotAllowed(f"this token is for these workflows only: {self._workflow_names}")
-
-    def _require_all_workflows(self, what: str) -> None:
-        """Refuse what says nothing about workflows to a view of some of them."""
-        if self._workflows is not None:
-            raise NotAllowed(f"this token is for these workflows only: {self._workflow_names}; {what} are of all")
-
-    @property
-    def _workflow_names(self) -> str:
-        return ", ".join(sorted(self._workflows or ()))
-
     async def _may_read_audit(self, where: AuditFilter) -> bool:
-        """A view of some workflows reads what the log says about their letters and sets, no more."""
+        """Return True if a view of some workflows may read these lines: only those about its letters and sets."""
+        if self._workflows is None:
+            return True
         if where.letter is not None:
             return await self.letter(where.letter) is not None
         if where.subject is None or await self.bulk_by_id(where.subject) is None:
-            raise NotAllowed(f"this token is for these workflows only: {self._workflow_names}; the log is about all")
+            self._require_all_workflows()
         return True
 
-    def _excludes_tenant(self, tenant: str | None) -> bool:
-        return tenant not in (None, self._tenant)
-
-    def _is_visible(self, workflow: str) -> bool:
-        return self._workflows is None or workflow in self._workflows
-
     def _owns_bulk(self, set: BulkRow) -> bool:
-        """A view of some workflows has the sets that were begun for one of them, by a filter on it."""
+        """Return True for a set of this tenant; with some workflows, only if its filter names one of them."""
         if self._workflows is None or set.tenant != self._tenant:
             return set.tenant == self._tenant
         return set.wanted is not None and json.loads(set.wanted).get("workflow") in self._workflows
 
     def _narrow(self, where: Where) -> Where:
-        """The filter for this tenant; a view of some workflows asks for one of them at a time."""
+        """Return the filter for this tenant. A view of some workflows must name one of them."""
         workflow = where.workflow
         if self._workflows is not None and workflow is None:
             if len(self._workflows) > 1:
-                raise InputError(f"this token is for several workflows; name one of them: {self._workflow_names}")
-            workflow = self._workflow_names
-        if workflow is not None and not self._is_visible(workflow):
-            raise NotAllowed(f"this token is for these workflows only: {self._workflow_names}")
+                raise InputError(Reason(ReasonCode.TOKEN_WORKFLOW_NEEDED, workflows=self._workflow_names))
+            workflow = ", ".join(self._workflows)  # the only one, or an empty name that no run has
+        if workflow is not None:
+            self._require_workflows([workflow])
         return replace(where, tenant=self._tenant, workflow=workflow)
 
     def _visible_run(self, row: RunRow | None) -> RunRow | None:

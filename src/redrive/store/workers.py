@@ -1,4 +1,4 @@
-"""Workers: what their code contains, what they claim and hold, and whether they are alive.
+"""Workers: the catalogue of their code, their leases, and fair claiming of due runs.
 
 Due runs are claimed from the tenants' queues one by one, in turn:
 
@@ -8,7 +8,7 @@ Due runs are claimed from the tenants' queues one by one, in turn:
 
 A queue with a million due runs therefore delays its neighbours by one run each, not by a million.
 Within a queue the most urgent run comes first, and among equals the one that has been due longest.
-Each database claims and renews leases in a way of its own; see `claims` and `lease` there.
+Each database has its own code for claims and leases: see its modules `runs` and `lease`.
 """
 
 from __future__ import annotations
@@ -18,22 +18,21 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
-from redrive.store.session import Database, Session, Statements, read_call, write_call
-
-# -- Workers: what their code contains, what they claim and hold, and whether they are alive -------------
-
+from redrive.records import as_dict
+from redrive.store.session import Database, Session, Statements, build_record, read_call, write_call
 
 SQL = Statements("workers.sql")
+CATALOGUE_SQL = Statements("catalogue.sql")
 
 
 class CatalogueItem(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One registered workflow or step."""
+    """A registered workflow or step."""
 
     name: str
     options: str
@@ -70,7 +69,7 @@ class NewWorker(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class WorkerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One worker as recorded."""
+    """A stored worker."""
 
     id: int
     name: str
@@ -82,7 +81,7 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     lease_until: int
 
     def is_alive_at(self, now: int) -> bool:
-        """Return whether its lease runs: without one it counts as dead, declared so or not."""
+        """Return True while its lease runs. Without a lease it counts as dead, even if not declared dead yet."""
         return self.state == "LIVE" and self.lease_until > now
 
 
@@ -92,18 +91,8 @@ def live_workers(workers: Iterable[WorkerRow], now: int) -> list[WorkerRow]:
 
 
 def worker_row(row: Sequence[Any]) -> WorkerRow:
-    """Make a record of a row of `workers`."""
-    id, name, version, state, workflows, started_at, beat_at, lease_until = row
-    return WorkerRow(
-        id=id,
-        name=name,
-        version=version,
-        state=state,
-        workflows=tuple(json.loads(workflows)),
-        started_at=started_at,
-        beat_at=beat_at,
-        lease_until=lease_until,
-    )
+    """Return a row of `workers` as a record."""
+    return build_record(WorkerRow, row, workflows=lambda names: tuple(json.loads(names)))
 
 
 class Lane(msgspec.Struct, frozen=True, gc=False):
@@ -116,10 +105,10 @@ class Lane(msgspec.Struct, frozen=True, gc=False):
 
 
 class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A worker that asks for up to `capacity` due runs of these workflows.
+    """A worker's request for up to `capacity` due runs of these workflows.
 
-    Lanes are visited in turn, starting after `after`; at most one suspect is taken, and only if
-    `suspect` says that the worker holds none.
+    Lanes are visited in turn, starting after `after`. A claim takes at most one suspect, and only with `suspect`:
+    the worker holds none.
     """
 
     worker: int
@@ -130,7 +119,7 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ClaimedRun(msgspec.Struct, frozen=True, gc=False):
-    """A run that this worker holds from now on, with all it takes to execute it."""
+    """A run that a worker has claimed, with everything needed to execute it."""
 
     id: int
     public_id: str
@@ -174,7 +163,7 @@ class HeartbeatReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DueRun(msgspec.Struct, frozen=True, gc=False):
-    """A run that could be taken. The lower the rank, the more urgent."""
+    """A due run. A lower rank is more urgent."""
 
     tenant: str
     queue: str
@@ -223,7 +212,7 @@ class LaneScan:
     next_at: int | None = None
 
     def has_due(self, now: int) -> bool:
-        """Return whether there is a run to take."""
+        """Return True if a run is due."""
         return self.next_at is not None and self.next_at <= now
 
 
@@ -267,31 +256,47 @@ def time_until(now: int, at: int | None) -> int | None:
     return None if at is None else max(0, at - now)
 
 
+class CatalogueDesk(Protocol):
+    """Calls that read the catalogue of registered code. A tenant view answers them too."""
+
+    async def known(self, names: Sequence[str]) -> list[CatalogueRow]:
+        """Return the registered workflows and steps with these names."""
+
+    async def workflows(self) -> list[CatalogueRow]:
+        """Return every registered workflow by name, as the newest code registered it."""
+
+
+class WorkerStore(CatalogueDesk, Protocol):
+    """All calls about workers and their code, except claims and leases."""
+
+    async def enlist(self, worker: NewWorker, catalogue: Catalogue) -> int:
+        """Register a worker and the catalogue of its code; return the worker's id."""
+
+    async def retire(self, worker: int) -> None:
+        """Mark a worker as stopped. Runs that it still holds are orphans at once."""
+
+    async def workers(self) -> list[WorkerRow]:
+        """Return all stored workers, newest first."""
+
+
 class WorkerCalls:
-    """See `redrive.store.port` for what each call promises."""
+    """Implements `WorkerStore`."""
 
     database: Database
 
     @write_call()
     async def enlist(self, session: Session, worker: NewWorker, catalogue: Catalogue) -> int:
         kinds = (("workflow", catalogue.workflows), ("step", catalogue.steps))
-        items = sorted(((kind, item) for kind, items in kinds for item in items), key=_catalogue_key)
+        # Sorted, because two workers that lock the same rows must do so in the same order.
+        items = sorted(
+            ((kind, item) for kind, items in kinds for item in items), key=lambda each: (each[0], each[1].name)
+        )
         async with session.transaction():
             now = await session.now()
             await session.rows(SQL["insert_version"], version=catalogue.version, now=now)
             await session.write_many(
                 SQL["put_catalogue"],
-                (
-                    {
-                        "kind": kind,
-                        "name": item.name,
-                        "version": catalogue.version,
-                        "options": item.options,
-                        "schema_in": item.schema_in,
-                        "schema_out": item.schema_out,
-                    }
-                    for kind, item in items
-                ),
+                ({"kind": kind, "version": catalogue.version, **as_dict(item)} for kind, item in items),
             )
             id: int = await session.value(
                 SQL["insert_worker"],
@@ -311,30 +316,6 @@ class WorkerCalls:
     async def workers(self, session: Session) -> list[WorkerRow]:
         return [worker_row(row) for row in await session.rows(SQL["all_workers"])]
 
-
-def _catalogue_key(entry: tuple[str, CatalogueItem]) -> tuple[str, str]:
-    """Sort by kind and name: two workers that lock the same rows must do so in the same order."""
-    kind, item = entry
-    return kind, item.name
-
-
-# -- Store calls about the catalogue: the workflows and steps that code registered -----------------------
-
-
-CATALOGUE_SQL = Statements("catalogue.sql")
-_CATALOGUE_COLUMNS = ("kind", "name", "version", "options", "schema_in", "schema_out")
-
-
-def catalogue_row(row: Sequence[Any]) -> CatalogueRow:
-    """One row of `catalogue`."""
-    return CatalogueRow(**dict(zip(_CATALOGUE_COLUMNS, row, strict=True)))
-
-
-class CatalogueCalls:
-    """See `redrive.store.port` for what each call promises."""
-
-    database: Database
-
     @read_call()
     async def known(self, session: Session, names: Sequence[str]) -> list[CatalogueRow]:
         return _keep_newest(await session.rows(CATALOGUE_SQL["known"], names=list(names)))
@@ -346,5 +327,5 @@ class CatalogueCalls:
 
 def _keep_newest(rows: Iterable[Any]) -> list[CatalogueRow]:
     """Keep the first row of each workflow or step: the one that the newest code registered."""
-    found = groupby(map(catalogue_row, rows), key=lambda item: (item.kind, item.name))
-    return [next(items) for _, items in found]
+    newest = [next(group) for _, group in groupby(rows, key=lambda row: (row[0], row[1]))]
+    return [build_record(CatalogueRow, row) for row in newest]

@@ -20,7 +20,7 @@ from typing import Any
 
 from redrive.clock import MICROS
 from redrive.duration import to_datetime, to_micros
-from redrive.ids import format_id
+from redrive.records import format_id
 
 DEFAULT_START = datetime(2030, 1, 1, tzinfo=UTC)
 """When time begins, unless a test says otherwise."""

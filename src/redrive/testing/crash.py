@@ -25,7 +25,7 @@ from redrive.core.states import EXECUTED_KINDS, RunStatus
 from redrive.core.transitions import AttemptEnd
 from redrive.store import open_store
 from redrive.store.filters import LetterFilter, RunFilter
-from redrive.store.records import RunRow
+from redrive.store.runs import RunRow
 from redrive.testing.clock import DEFAULT_START, VirtualClock
 from redrive.testing.driver import Engine, RunReport
 from redrive.testing.faulty_store import LOSE, Call, Fault, crash_after, crash_before

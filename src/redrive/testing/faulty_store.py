@@ -21,7 +21,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 from redrive.clock import Clock, SystemClock
 from redrive.errors import StoreUnavailable
-from redrive.store.account_records import AccountStore
+from redrive.store.accounts import AccountStore
 from redrive.store.notifications import NotificationStore
 from redrive.store.port import LeaseConnection, Store, Transaction
 from redrive.store.settings import SavedViewStore, ScheduleStore

@@ -21,7 +21,7 @@ from redrive.errors import ConfigurationError
 from redrive.store.filters import RunFilter
 from redrive.store.list_query import iterate_pages
 from redrive.store.port import Store
-from redrive.store.records import RunRow
+from redrive.store.runs import RunRow
 from redrive.testing.clock import VirtualClock
 from redrive.testing.faulty_store import Plan
 from redrive.testing.injection import CallCounts, Crash, FaultSource, StepBodies, next_fault

@@ -1,6 +1,6 @@
-"""One attempt of a step: its body, within its time limits, in a thread if it is a plain `def`; its messages.
+"""Attempts of steps: their bodies with time limits, in threads for plain `def` functions, and their messages.
 
-A message of a step is kept with the attempt and committed with the step's success, or dropped.
+A message of a step is kept with the attempt. It is committed with the step's success, or dropped.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import msgspec
+
 from redrive.clock import Timer, resume_started
 from redrive.core.idempotency import flow_key, message_id
 from redrive.core.outbox import check_message_key, check_topic
@@ -21,6 +23,7 @@ from redrive.core.transitions import MessageWrite
 from redrive.duration import format_duration
 from redrive.errors import InputError, MisusedStep
 from redrive.observability.tracing import current_traceparent
+from redrive.reasons import Reason, ReasonCode
 from redrive.worker.branches import Branch, current_scope
 
 if TYPE_CHECKING:
@@ -30,48 +33,34 @@ if TYPE_CHECKING:
     from redrive.worker.execution import Execution
 
 MAX_MESSAGES = 1_000
-"""Messages that one attempt of a step may publish: they travel in one commit."""
+"""Messages that one attempt of a step may publish: they are written in one commit."""
 
 _LOCK = threading.Lock()
 
 
-class Attempt:
-    """What a step's body can learn and say about itself: `step_info()` returns it."""
+class Attempt(msgspec.Struct, eq=False):
+    """An attempt of a step. `step_info()` returns it to the step's body.
 
-    __slots__ = (
-        "_details",
-        "_drafts",
-        "_heard",
-        "attempt",
-        "began",
-        "branch",
-        "due",
-        "execution",
-        "has_heartbeat",
-        "over",
-        "place",
-        "step",
-    )
+    `over`: the body has ended. `due`: when its time limit passes. `has_heartbeat`: the body sent a heartbeat
+    that the lease has not passed on yet. `drafts`: the messages that it published.
+    """
 
-    def __init__(
-        self, execution: Execution, branch: Branch, step: str, place: EntryRef, attempt: int, began: float
-    ) -> None:
-        self.execution = execution
-        self.branch = branch
-        self.over = False
-        self.has_heartbeat = False
-        self.due: float | None = None
-        self._details: str | None = None
-        self._drafts: MessageDrafts | None = None
-        self._heard: float | None = None
-        self.step = step
-        self.place = place
-        self.attempt = attempt
-        self.began = began
+    execution: Execution
+    branch: Branch
+    step: str
+    place: EntryRef
+    attempt: int
+    began: float
+    over: bool = False
+    due: float | None = None
+    has_heartbeat: bool = False
+    drafts: MessageDrafts | None = None
+    _details: str | None = None
+    _heard: float | None = None
 
     @property
     def run_id(self) -> str:
-        """The run this step belongs to."""
+        """The id of the run."""
         return self.execution.claimed.public_id
 
     @property
@@ -86,48 +75,40 @@ class Attempt:
 
     @property
     def idempotency_key(self) -> str:
-        """The same for every try and every replay of this step; give it to outside services."""
+        """A key for outside services: it is the same for all attempts and replays of this step."""
         claimed = self.execution.claimed
         root = claimed.root or claimed.public_id
         return flow_key(claimed.tenant, root, self.place.key, self.execution.generation_of(self.place.key))
 
     def heartbeat(self, details: Any = None) -> None:
-        """Show that the step is alive, with details for those who watch. May be called from any thread."""
+        """Show that the step is alive, with details for users. May be called from any thread."""
         self._details = None if details is None else json.dumps(details)[:4000]
         self._heard = self.execution.clock.monotonic()
         self.has_heartbeat = True
 
     def publish(self, topic: str, payload: Any, key: str | None = None) -> MessageId:
         """Publish a message if this attempt succeeds. May be called from any thread."""
-        drafts = self._drafts or self._new_drafts()
+        with _LOCK:  # two threads must not create the drafts at once
+            if self.drafts is None:
+                self.drafts = MessageDrafts()
         if self.over:
-            drafts.close()
-        return drafts.add(self.execution, self.place.index, topic, payload, key)
-
-    def _new_drafts(self) -> MessageDrafts:
-        with _LOCK:
-            if self._drafts is None:
-                self._drafts = MessageDrafts()
-            return self._drafts
-
-    def messages(self) -> tuple[MessageWrite, ...]:
-        """What the attempt published; nothing is added from here on."""
-        return () if self._drafts is None else self._drafts.close()
+            self.drafts.close()
+        return self.drafts.add(self.execution, self.place.index, topic, payload, key)
 
     @property
     def last_heartbeat_at(self) -> float:
-        """When the step last showed that it is alive, on the clock's monotonic scale."""
+        """Monotonic time of the last heartbeat, or of the beginning."""
         return self.began if self._heard is None else self._heard
 
     def news(self) -> str | None:
-        """The latest heartbeat's details. From then on the step has no news until its next heartbeat."""
+        """Return the details of the latest heartbeat, and mark it as sent."""
         self.has_heartbeat = False
         details, self._details = self._details, None
         return details
 
 
 class _AttemptTimeLimit:
-    """Cancels the attempt's task when the step takes too long or falls silent."""
+    """The time limits of an attempt. It cancels the attempt's task when one passes."""
 
     __slots__ = ("_attempt", "_clock", "_expired", "_limits", "_pending", "_task", "_timer")
 
@@ -141,7 +122,7 @@ class _AttemptTimeLimit:
         self._expired = ""
 
     async def around(self, work: Awaitable[Any]) -> Any:
-        """Await the work; if this limit cancels it, that comes out as TimeoutError."""
+        """Await the work; raise TimeoutError if this limit cancels it."""
         try:
             return await work
         except asyncio.CancelledError:
@@ -149,10 +130,13 @@ class _AttemptTimeLimit:
                 raise TimeoutError(self._expired) from None
             raise
         finally:
-            self._disarm()
+            if self._timer is not None:
+                self._timer.cancel()
+            # A cancellation that the body swallowed must not stay with the workflow's task.
+            self._absorb_cancellation()
 
     def arm(self) -> None:
-        """Watch the time, counted from when the attempt began."""
+        """Check the limits, counted from the attempt's beginning, and set a timer for the next one."""
         timeout, silence = self._limits
         now = self._clock.monotonic()
         left = self._attempt.began + timeout - now
@@ -172,14 +156,8 @@ class _AttemptTimeLimit:
         if self._task is not None:
             self._pending = self._task.cancel()
 
-    def _disarm(self) -> None:
-        """The body is over. A cancellation that it swallowed must not stay with the workflow's task."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._absorb_cancellation()
-
     def _absorb_cancellation(self) -> bool:
-        """True if a cancellation that arrived was this limit's own and nobody else's."""
+        """Withdraw this limit's cancellation. Return True if no other code cancelled the task as well."""
         if self._task is None or not self._pending:
             return False
         self._pending = False
@@ -187,7 +165,7 @@ class _AttemptTimeLimit:
 
 
 class UnfinishedBody:
-    """A body that has not ended, and what it takes to see it to its end."""
+    """A body that has begun and waits for something."""
 
     __slots__ = ("_attempt", "_work")
 
@@ -196,7 +174,7 @@ class UnfinishedBody:
         self._work = work
 
     async def finish(self) -> Any:
-        """Go on to its end, within its limits. Raises TimeoutError when they pass."""
+        """Wait for its end. Raises TimeoutError if a time limit passes."""
         token = current_scope.set(self._attempt)
         try:
             return await self._work
@@ -206,10 +184,10 @@ class UnfinishedBody:
 
 
 def start_body(attempt: Attempt, step: Step[Any, Any], call: Callable[[], Any], on_start: Callable[[], None]) -> Any:
-    """Call the body: what it returned, or `Unfinished` if it waits for something.
+    """Call the body; return its result, or an `UnfinishedBody` if it waits for something.
 
-    `on_start` is called when the body really begins, which in a thread may be later than now. A body that
-    is over before it waits for anything costs no timer, and nobody needs to hear that it began.
+    `on_start` is called when the body begins, which in a thread may be later. A body that ends without
+    waiting needs neither a timer nor a begin mark.
     """
     if not step.is_async:
         return UnfinishedBody(attempt, _run_in_thread(attempt, step, call, on_start))
@@ -243,7 +221,7 @@ async def _run_in_thread(
     limit = _AttemptTimeLimit(attempt, step.options)
 
     def begins() -> None:
-        """A step that waited for a free thread is timed from when it got one."""
+        # A step that waited for a free thread is timed from when it got one.
         if not attempt.over:
             attempt.began = attempt.execution.clock.monotonic()
             attempt.due = attempt.began + step.options.timeout
@@ -251,9 +229,6 @@ async def _run_in_thread(
             limit.arm()
 
     return await limit.around(attempt.execution.worker.threads.run_step(call, begins))
-
-
-# -- messages --------------------------------------------------------------------------------------------
 
 
 class MessageId(str):
@@ -269,7 +244,7 @@ class MessageId(str):
 def new_message(
     execution: Execution, index: int, number: int, topic: str, payload: Any, key: str | None
 ) -> MessageWrite:
-    """Return the message as it is stored. Raises InputError if its topic, key or payload cannot be."""
+    """Return the message as stored. Raises InputError if its topic, key or payload is not allowed."""
     topic, key = check_topic(topic), check_message_key(key)
     text = encode_any(payload)
     check_size(text, execution.worker.max_payload, f"the payload of a message on {topic!r}")
@@ -299,11 +274,11 @@ class MessageDrafts:
             number = len(self._messages)
             if self._closed:
                 raise MisusedStep(
-                    f"a message on {topic!r} was published after its attempt was over, so that nothing will "
-                    "commit it; wait in the step for what it begins"
+                    f"a message on {topic!r} was published after its attempt was over, so it will not be "
+                    "committed; let the step wait for tasks and threads that it begins"
                 )
             if number == MAX_MESSAGES:
-                raise InputError(f"a step publishes {MAX_MESSAGES:,} messages at most; spread them over several steps")
+                raise InputError(Reason(ReasonCode.TOO_MANY_MESSAGES, limit=MAX_MESSAGES))
             message = new_message(execution, index, number, topic, payload, key)
             self._messages.append(message)
         return MessageId(message.public_id)
@@ -315,17 +290,14 @@ class MessageDrafts:
             return tuple(self._messages)
 
 
-# -- threads ---------------------------------------------------------------------------------------------
-
-
 class ThreadPools:
-    """Threads in which a function runs with the context of its caller.
+    """Threads for `def` functions, which run with the context of their caller.
 
-    Workflow functions have threads apart from those of steps: they block while their steps run, so with
-    one pool for both, as many of them as there are threads would block each other.
+    Workflow functions and steps have separate pools. A workflow function blocks its thread while its steps
+    run, so in a shared pool workflow functions could take all threads and wait forever.
 
-    A thread cannot be stopped. One whose step timed out keeps its place until the function returns;
-    `stuck` counts these.
+    A thread cannot be stopped. If a step timed out, its thread stays in use until the function returns;
+    `stuck` counts these threads.
     """
 
     def __init__(self, steps: int, workflows: int) -> None:
@@ -335,26 +307,29 @@ class ThreadPools:
 
     @property
     def stuck(self) -> int:
-        """The number of threads that still run a function whose result is not wanted any more."""
+        """The number of threads that still run a function whose attempt is over."""
         return len(self._stuck)
 
     async def run_step(self, call: Callable[[], Any], on_start: Callable[[], None]) -> Any:
         """Run a step's body; `on_start` is called on the loop when a thread begins it."""
+        return await self._run(self._steps, call, on_start)
+
+    async def run_workflow(self, call: Callable[[], Any]) -> Any:
+        """Run a workflow function."""
+        return await self._run(self._workflows, call)
+
+    async def _run(self, pool: Executor, call: Callable[[], Any], on_start: Callable[[], None] | None = None) -> Any:
         loop = asyncio.get_running_loop()
         context = contextvars.copy_context()
 
         def work() -> Any:
-            loop.call_soon_threadsafe(on_start)
-            return context.run(_call_safely, call)
+            if on_start is not None:
+                loop.call_soon_threadsafe(on_start)
+            try:
+                return context.run(call)
+            except StopIteration as stop:  # a future cannot carry it, so it becomes an error as in a coroutine
+                raise RuntimeError("the function raised StopIteration") from stop
 
-        return await self._run(self._steps, work)
-
-    async def run_workflow(self, call: Callable[[], Any]) -> Any:
-        """Run a workflow function."""
-        context = contextvars.copy_context()
-        return await self._run(self._workflows, lambda: context.run(_call_safely, call))
-
-    async def _run(self, pool: Executor, work: Callable[[], Any]) -> Any:
         future = pool.submit(work)
         try:
             return await asyncio.wrap_future(future)
@@ -365,14 +340,6 @@ class ThreadPools:
             raise
 
     def close(self) -> None:
-        """Accept nothing more. Threads at work are left to end by themselves."""
+        """Accept no more calls. Running functions are not stopped."""
         self._steps.shutdown(wait=False, cancel_futures=True)
         self._workflows.shutdown(wait=False, cancel_futures=True)
-
-
-def _call_safely(call: Callable[[], Any]) -> Any:
-    """Call the function; a StopIteration, which no future can carry, becomes an error as in a coroutine."""
-    try:
-        return call()
-    except StopIteration as stop:
-        raise RuntimeError("the function raised StopIteration") from stop

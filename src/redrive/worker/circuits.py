@@ -4,11 +4,11 @@
     request_permit         otherwise: wait for an evaluation that is under way, or ask the store for a permit
     evaluate_marks         evaluate the circuits about which something was recorded
     wait                   for a branch that stays in memory: until one more may try
-    refresh_if_stale       learn what others did: with every claim, and twice a second
-    refresh_in_background  the same while something else is done, such as a start
+    refresh_if_stale       read changes by other processes: with every claim, and twice a second
+    refresh_in_background  do so while something else is done, such as a start
 
-A circuit that never changed is not in memory, and is closed. `CircuitGate` is a step call in front of its
-circuit: it goes through, waits, or fails without a call.
+A circuit that never changed is not in memory, and is closed. `CircuitGate` decides about one step call: it is
+made, waits, or fails without being made.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import contextvars
 import logging
 import math
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from redrive.clock import MICROS, Clock, Timer
@@ -32,11 +32,11 @@ from redrive.core.circuit import (
     release_size,
     resolve_circuit,
 )
-from redrive.core.outcomes import EntryRef, Outcome, StepParked
+from redrive.core.outcomes import EntryRef, StepParked
 from redrive.errors import RunDetached, StoreError
 from redrive.records import replace
 from redrive.settle.circuits import after_marks, update_circuit
-from redrive.settle.settler import Settled, Settler
+from redrive.settle.settler import Settled
 from redrive.store.circuits import CircuitKey, CircuitRow, Permit, PermitRequest
 from redrive.store.port import Store
 from redrive.store.session import repeat_until_answered
@@ -69,8 +69,6 @@ class Circuits:
         self._refreshed_at = -math.inf
         self._refreshing: asyncio.Task[None] | None = None
 
-    # -- calls -----------------------------------------------------------------------------------------
-
     def generation_if_closed(self, place: CircuitKey) -> int | None:
         """Return the generation under which a call may go out; None if the circuit may not be closed."""
         if place in self._evaluating:
@@ -89,7 +87,7 @@ class Circuits:
         return replace(fresh, generation=generation)
 
     async def request_permit(self, ask: PermitRequest) -> Permit | None:
-        """Ask whether to call a dependency that may be out of order; None: look again whether it is."""
+        """Ask whether to call a dependency that may be down; None if the circuit's state must be checked again."""
         place = (ask.tenant, ask.key)
         evaluating = self._evaluating.get(place)
         if evaluating is not None:
@@ -98,27 +96,22 @@ class Circuits:
         row = self._rows.get(place)
         if row is not None and row.is_open:
             return Permit(admission=Admission.STAY_OUT, row=row)
-        permit = await self._ask_store(ask)
+        self.asking += 1
+        try:
+            permit = await repeat_until_answered(lambda: self._store.permit(ask), self._clock)
+        finally:
+            self.asking -= 1
         self.learn(permit.row)
         if permit.stale:
             self.evaluate(place, ask.settings)
             return None
         return permit
 
-    async def _ask_store(self, ask: PermitRequest) -> Permit:
-        self.asking += 1
-        try:
-            return await repeat_until_answered(lambda: self._store.permit(ask), self._clock)
-        finally:
-            self.asking -= 1
-
     def evaluate_marks(self, settled: Settled) -> None:
         """Evaluate the circuits about which something was recorded."""
         if settled.kept:
             for mark in settled.transition.marks:
                 self.evaluate((settled.transition.tenant, mark.key), mark.settings)
-
-    # -- weighing --------------------------------------------------------------------------------------
 
     def evaluate(self, place: CircuitKey, settings: str) -> None:
         """Begin to evaluate a circuit; it admits no call before that is done."""
@@ -144,8 +137,6 @@ class Circuits:
     def tasks(self) -> Collection[asyncio.Task[None]]:
         """The evaluations that are under way."""
         return self._evaluating.values()
-
-    # -- knowing ---------------------------------------------------------------------------------------
 
     def learn(self, row: CircuitRow) -> None:
         """Remember the state of a circuit, unless a newer one is known."""
@@ -190,8 +181,6 @@ class Circuits:
             self._refreshing = loop.create_task(self.refresh_if_stale(), name="redrive circuits", context=empty)
         return self._refreshing
 
-    # -- waiting in memory -----------------------------------------------------------------------------
-
     async def wait(self, place: CircuitKey) -> None:
         """Wait until one more waiting branch may try: few at first, more with every second."""
         queue = self._queues.setdefault(place, _WaitQueue(self._clock))
@@ -216,7 +205,7 @@ class Circuits:
 
 
 class _WaitQueue:
-    """Branches of runs that wait for one circuit in memory, because something else goes on in their runs."""
+    """Branches that wait for one circuit in memory, because other branches of their runs continue."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -242,7 +231,7 @@ class _WaitQueue:
                 self._waiting.remove(passed)
 
     def on_change(self, row: CircuitRow) -> None:
-        """The circuit changed: begin with small waves."""
+        """Handle a change of the circuit: begin with small waves."""
         self._row, self._state = row, replace(row.state, wave=0)
         self.close()
         self._release_wave()
@@ -263,32 +252,16 @@ class _WaitQueue:
             self._timer = self._clock.call_later(_WAVE_INTERVAL, self._release_wave)
 
     def close(self) -> None:
-        """No wave follows."""
+        """Cancel the next wave."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
 
-class CircuitSettler:
-    """A settler that evaluates circuits before callers get their answers."""
-
-    def __init__(self, settler: Settler, circuits: Circuits) -> None:
-        self._settler = settler
-        self._circuits = circuits
-
-    async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
-        """Settle, and begin to evaluate the circuits that are concerned."""
-        settled = await self._settler.settle(outcomes)
-        for each in settled:
-            if each.transition.marks:
-                self._circuits.evaluate_marks(each)
-        return settled
-
-
 class CircuitGate:
-    """One step call in front of its circuit. `parked`: the journal shows the step as waiting for it."""
+    """Admission of one step call by its circuit. `parked`: the journal shows the step as waiting for it."""
 
-    __slots__ = ("_ask", "_execution", "_input", "_on_record", "_place", "_step", "parked")
+    __slots__ = ("_execution", "_input", "_key", "_on_record", "_place", "_request", "_step", "parked")
 
     def __init__(
         self, execution: Execution, step: Step[Any, Any], place: EntryRef, input: str, *, parked: bool
@@ -300,7 +273,7 @@ class CircuitGate:
         self._input = input
         self._on_record = False
         self.parked = parked
-        self._ask = PermitRequest(
+        self._request = PermitRequest(
             tenant=claimed.tenant,
             key=step.fresh(claimed.workflow).key,
             settings=step.circuit_text,
@@ -308,71 +281,59 @@ class CircuitGate:
             fence=claimed.fence,
             index=place.index,
         )
+        self._key: CircuitKey = (claimed.tenant, self._request.key)
 
     @property
     def key(self) -> str:
         """The circuit's key."""
-        return self._ask.key
+        return self._request.key
 
     async def admit(self, made: int) -> AdmittedCall | None:
         """Wait until the step may be called; None if it is to fail instead. `made` counts its attempts."""
-        circuits = self._execution.worker.circuits
+        execution, request = self._execution, self._request
+        circuits = execution.worker.circuits
         while True:
-            permit = await self._request_permit()
-            generation = circuits.generation_if_closed(self._circuit_key)
+            with execution.waits.keep_awake():  # the run must not be parked while the store is asked
+                permit = await circuits.request_permit(request)
+            await execution.ready()
+            generation = circuits.generation_if_closed(self._key)
+            probe = False
+            if generation is None:
+                if permit is None or permit.admission is Admission.CALL:
+                    continue  # memory has a newer state now
+                if permit.admission is Admission.PROBE:
+                    generation, probe = permit.row.generation, True
             if generation is not None:
-                return self._make_admitted(generation, probe=False)
-            if permit is None or permit.admission is Admission.CALL:
-                continue  # memory has a newer state now
-            if permit.admission is Admission.PROBE:
-                return self._make_admitted(permit.row.generation, probe=True)
-            if resolve_circuit(self._ask.settings, permit.row.override).on_open == "fail":
+                self.parked = False
+                return AdmittedCall(request.key, request.settings, generation, probe)
+            assert permit is not None
+            if resolve_circuit(request.settings, permit.row.override).on_open == "fail":
                 return None
             await self._park(made)
-
-    @property
-    def _circuit_key(self) -> CircuitKey:
-        return self._ask.tenant, self._ask.key
-
-    def _make_admitted(self, generation: int, *, probe: bool) -> AdmittedCall:
-        self.parked = False
-        return AdmittedCall(self._ask.key, self._ask.settings, generation, probe)
-
-    async def _request_permit(self) -> Permit | None:
-        """Ask for a permit; the run is not parked meanwhile, and continues only if it may."""
-        execution = self._execution
-        with execution.waits.keep_awake():
-            permit = await execution.worker.circuits.request_permit(self._ask)
-        await execution.ready()
-        return permit
 
     async def _park(self, made: int) -> None:
         """Wait: the whole run if it has no other branch, otherwise the branch in memory."""
         execution = self._execution
         idle = execution.is_only_branch()
         if idle or not self._on_record:
-            await self._record_parked(made, idle)
-        with execution.waits.count(self._place, made, math.inf, self._ask.key):
-            execution.order.recheck()
-            await execution.worker.circuits.wait(self._circuit_key)
-        await execution.ready()
-
-    async def _record_parked(self, made: int, idle: bool) -> None:
-        execution = self._execution
-        settled = await execution.settle(
-            StepParked(
-                run=execution.view,
-                place=self._place,
-                made=made,
-                input=self._input,
-                options=self._step.options_text,
-                circuit=self._ask.key,
-                noted=self.parked,
-                idle=idle,
-                resumes=execution.waits.wake_up(),
+            settled = await execution.settle(
+                StepParked(
+                    run=execution.view,
+                    place=self._place,
+                    made=made,
+                    input=self._input,
+                    options=self._step.options_text,
+                    circuit=self._request.key,
+                    noted=self.parked,
+                    idle=idle,
+                    resumes=execution.waits.wake_up(),
+                )
             )
-        )
-        self.parked = self._on_record = True
-        if settled.transition.change is not None and settled.transition.change.release:
-            execution.detach()
-            raise RunDetached
+            self.parked = self._on_record = True
+            if settled.transition.change is not None and settled.transition.change.release:
+                execution.detach()
+                raise RunDetached
+        with execution.waits.count(self._place, made, math.inf, self._request.key):
+            execution.order.recheck()
+            await execution.worker.circuits.wait(self._key)
+        await execution.ready()

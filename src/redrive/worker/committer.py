@@ -1,33 +1,51 @@
-"""Natural batching: while one commit is under way, everything else queues and goes out as the next.
+"""The committer: batches outcomes. While one commit is under way, all others queue and form the next batch.
 
-There is no timer. An idle worker commits at once; a busy one groups by itself, because whatever
-arrives during a commit shares the next. Each caller gets its own answer, after the commit.
+No timer is involved. An idle worker commits at once. A busy one groups by itself, because outcomes that
+arrive during a commit share the next one. Each caller gets its own answer after the commit.
 
 A begin mark is queued without waiting. If the attempt ends before the mark went out, the mark is
 withdrawn: a fast step costs one row, a slow one shows as RUNNING.
 
-One bad row never fails its batch (`settle/settler.py`): it becomes a failure of its own run.
+One bad row never fails its batch (`settle_bisecting`): it becomes a failure of its run alone.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
 
-from redrive.core.outcomes import Outcome
-from redrive.settle.settler import Settled, Settler, make_refused, settle_bisecting
+import msgspec
 
+from redrive.clock import Clock
+from redrive.core.outbox import SinkLease
+from redrive.core.outcomes import AttemptSucceeded, Outcome, ValueRecorded
+from redrive.settle.settler import FAILURE_OUTCOMES, LocalSettler, Settled, make_refused, settle_bisecting
+from redrive.worker.circuits import Circuits
+
+log = logging.getLogger("redrive.worker")
+
+_PUBLISHING = (AttemptSucceeded, ValueRecorded)
 MAX_BATCH = 256  # larger batches are slower, not faster: see docs/internals
 
 
-class QueuedOutcome:
-    """An outcome in the queue."""
+class MessageForwarder(Protocol):
+    """The relays of this process, which take messages directly from the commit that publishes them."""
 
-    __slots__ = ("answer", "outcome")
+    def carriers(self, messages: int, size: int) -> Sequence[SinkLease]:
+        """Return the sinks whose relays have room for this many messages, with `size` characters of payload."""
 
-    def __init__(self, outcome: Outcome, answer: asyncio.Future[Settled] | None) -> None:
-        self.outcome: Outcome | None = outcome
-        self.answer = answer
+    def forward(self, settled: Sequence[Settled], carriers: Sequence[SinkLease], began: float) -> None:
+        """Pass the messages of a commit to the relays. Their leases are not older than `began`."""
+
+
+class QueuedOutcome(msgspec.Struct, gc=False):
+    """An outcome in the queue, with the future of its answer if a caller waits for it."""
+
+    outcome: Outcome | None
+    answer: asyncio.Future[Settled] | None = None
 
     def withdraw(self) -> bool:
         """Take the outcome back; False if it already went out."""
@@ -39,8 +57,13 @@ class QueuedOutcome:
 class Committer:
     """Settles outcomes in the order they came, one batch at a time."""
 
-    def __init__(self, settler: Settler) -> None:
+    def __init__(
+        self, settler: LocalSettler, clock: Clock, circuits: Circuits, forwarder: MessageForwarder | None = None
+    ) -> None:
         self._settler = settler
+        self._clock = clock
+        self._circuits = circuits
+        self._forwarder = forwarder
         self._queue: deque[QueuedOutcome] = deque()
         self._wake: asyncio.Event = asyncio.Event()
         self._idle: asyncio.Event = asyncio.Event()
@@ -49,22 +72,19 @@ class Committer:
         self.outcomes = 0
 
     def submit(self, outcome: Outcome) -> asyncio.Future[Settled]:
-        """Queue an outcome; the future gets what was decided, once that is durable."""
+        """Queue an outcome; the future gets the decision, once that is durable."""
         answer: asyncio.Future[Settled] = asyncio.get_running_loop().create_future()
-        self._enqueue(QueuedOutcome(outcome, answer))
+        self.post(outcome, answer)
         return answer
 
-    def post(self, outcome: Outcome) -> QueuedOutcome:
-        """Queue an outcome without an answer. It is sent before anything that is queued later."""
-        mark = QueuedOutcome(outcome, None)
-        self._enqueue(mark)
-        return mark
-
-    def _enqueue(self, mark: QueuedOutcome) -> None:
+    def post(self, outcome: Outcome, answer: asyncio.Future[Settled] | None = None) -> QueuedOutcome:
+        """Queue an outcome. It is sent before anything that is queued later."""
+        queued = QueuedOutcome(outcome, answer)
         if not self._queue:
             self._wake.set()
             self._idle.clear()
-        self._queue.append(mark)
+        self._queue.append(queued)
+        return queued
 
     @property
     def idle(self) -> bool:
@@ -72,11 +92,11 @@ class Committer:
         return self._idle.is_set()
 
     def forget(self) -> None:
-        """Drop what was not sent: the worker was declared dead, so it would not be kept."""
-        for mark in self._queue:
-            if mark.outcome is not None:
-                _set_answer(mark, make_refused(mark.outcome))
-            mark.outcome = None
+        """Drop outcomes that were not sent: the worker was declared dead, so the store would refuse them."""
+        for queued in self._queue:
+            if queued.outcome is not None and queued.answer is not None and not queued.answer.done():
+                queued.answer.set_result(make_refused(queued.outcome))
+            queued.outcome = None
 
     async def flush(self) -> None:
         """Wait until nothing is queued or under way."""
@@ -84,37 +104,48 @@ class Committer:
 
     async def run(self) -> None:
         """Commit for as long as the task lives."""
+        queue = self._queue
         while True:
             await self._wake.wait()
             self._wake.clear()
-            while self._queue:
-                await self._commit(self._next_batch())
-                if not self._queue:
+            while queue:
+                batch: list[QueuedOutcome] = []
+                while queue and len(batch) < MAX_BATCH:
+                    queued = queue.popleft()
+                    if queued.outcome is not None:
+                        batch.append(queued)
+                if batch:
+                    await self._commit(batch)
+                if not queue:
                     await asyncio.sleep(0)  # callers that just got their answers may have the next outcome ready
             self._idle.set()
 
-    def _next_batch(self) -> list[QueuedOutcome]:
-        queue = self._queue
-        batch: list[QueuedOutcome] = []
-        while queue and len(batch) < MAX_BATCH:
-            mark = queue.popleft()
-            if mark.outcome is not None:
-                batch.append(mark)
-        return batch
-
     async def _commit(self, batch: list[QueuedOutcome]) -> None:
-        if not batch:
-            return
-        outcomes = [mark.outcome for mark in batch if mark.outcome is not None]
-        for mark in batch:
-            mark.outcome = None  # from here on it can no longer be withdrawn
-        settled = await settle_bisecting(self._settler, outcomes)
+        outcomes = [queued.outcome for queued in batch if queued.outcome is not None]
+        messages = size = 0
+        for queued, outcome in zip(batch, outcomes, strict=True):
+            queued.outcome = None  # from here on it can no longer be withdrawn
+            if isinstance(outcome, _PUBLISHING):
+                messages += len(outcome.messages)
+                size += sum([len(message.payload) for message in outcome.messages])
+            elif type(outcome) in FAILURE_OUTCOMES:
+                messages += 1  # a failure may publish a notification, which `decide` adds
+        carriers: Sequence[SinkLease] = ()
+        began = self._clock.monotonic()
+        if messages and self._forwarder is not None:
+            carriers = self._forwarder.carriers(messages, size)
+        settled = await settle_bisecting(self._settler, outcomes, carriers)
         self.batches += 1
         self.outcomes += len(batch)
-        for mark, answer in zip(batch, settled, strict=True):
-            _set_answer(mark, answer)
-
-
-def _set_answer(mark: QueuedOutcome, answer: Settled) -> None:
-    if mark.answer is not None and not mark.answer.done():
-        mark.answer.set_result(answer)
+        if messages and self._forwarder is not None:
+            try:
+                self._forwarder.forward(settled, carriers, began)
+            except Exception:  # the commit is durable, so callers must get their answers in any case
+                log.exception("could not pass messages to the relays; they are delivered when their leases expire")
+        # Before any caller gets its answer: a circuit that may open now must not admit the caller's next call.
+        for each in settled if self._circuits.wanted else ():
+            if each.transition.marks:
+                self._circuits.evaluate_marks(each)
+        for queued, each in zip(batch, settled, strict=True):
+            if queued.answer is not None and not queued.answer.done():
+                queued.answer.set_result(each)

@@ -1,4 +1,4 @@
-"""The engine as workflow and step code sees it. `redrive` exports all of these, except `log_context`."""
+"""The functions that workflow and step code calls. `redrive` exports all of them, except `log_context`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from redrive.worker.execution import Execution
 
 
 class StepInfo(Protocol):
-    """What a step can learn and say about itself while it runs."""
+    """The current attempt, as the code of a step sees it."""
 
     @property
     def step(self) -> str: ...
@@ -40,7 +40,7 @@ class StepInfo(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunInfo:
-    """What workflow or step code can learn about its run."""
+    """The current run, as workflow and step code sees it."""
 
     run_id: str
     workflow: str
@@ -50,18 +50,18 @@ class RunInfo:
 
 
 def step_info() -> StepInfo:
-    """The attempt this code runs in: its number, its idempotency key, and `heartbeat()`."""
+    """Return the current attempt of a step: its number, its idempotency key, and `heartbeat()`."""
     here = current_scope.get()
     if isinstance(here, Attempt):
         return here
-    raise MisusedStep("step_info() is for the body of a step that an engine runs")
+    raise MisusedStep("step_info() works only in the body of a step that an engine runs")
 
 
 def run_info() -> RunInfo:
-    """The run this code belongs to, in workflow code and in steps."""
+    """Return the current run, in workflow code and in steps."""
     here = current_scope.get()
     if not isinstance(here, Branch | Attempt):
-        raise MisusedStep("run_info() is for code that an engine runs")
+        raise MisusedStep("run_info() works only in code that an engine runs")
     execution: Execution = here.execution
     return RunInfo(
         run_id=execution.claimed.public_id,
@@ -73,7 +73,7 @@ def run_info() -> RunInfo:
 
 
 def sleep(duration: Duration) -> Awaitable[None]:
-    """Wait durably: the run costs nothing meanwhile and goes on after a crash or a deploy.
+    """Wait durably: the run costs nothing meanwhile and continues after a crash or a deploy.
 
     In a `def` workflow the call itself blocks. Outside a run it is an ordinary sleep.
     """
@@ -87,11 +87,11 @@ def sleep(duration: Duration) -> Awaitable[None]:
 
 
 def publish(topic: str, payload: Any, key: str | None = None) -> MessageId:
-    """Publish a message to every sink that wants its topic; returns the message's id.
+    """Publish a message to all sinks that subscribe to its topic; return the message's id.
 
     In workflow code it is recorded: a resumed run does not publish it again. In a step it is committed with
     the step's success, and dropped if the attempt fails. Messages with equal keys arrive in order. Awaiting
-    the call is allowed and changes nothing.
+    the call is allowed and has no effect.
     """
     here = current_scope.get()
     if isinstance(here, Attempt):
@@ -99,13 +99,13 @@ def publish(topic: str, payload: Any, key: str | None = None) -> MessageId:
     if isinstance(here, Branch):
         return MessageId(here.execution.requests.publish(here, topic, payload, key))
     raise MisusedStep(
-        "redrive.publish() is for workflows and steps that an engine runs: a message is committed with what "
-        "it announces. In a thread of a step's own, call publish() of what step_info() returned in the step"
+        "redrive.publish() works only in workflows and steps that an engine runs: a message is committed with "
+        "its step. In a thread that the step started, use the publish() method of the step's step_info()"
     )
 
 
 def now() -> datetime:
-    """The current time (UTC), recorded: a resumed run sees the same."""
+    """Return the current time (UTC) and record it: a resumed run gets the same time."""
     branch = _current_branch("redrive.now")
     if branch is None:
         return to_datetime(SystemClock().now())
@@ -115,7 +115,7 @@ def now() -> datetime:
 
 
 def uuid() -> uuid_module.UUID:
-    """A random UUID, recorded: a resumed run gets the same."""
+    """Return a random UUID and record it: a resumed run gets the same one."""
     branch = _current_branch("redrive.uuid")
     if branch is None:
         return uuid_module.uuid4()
@@ -124,7 +124,7 @@ def uuid() -> uuid_module.UUID:
 
 
 def random() -> float:
-    """A random number in [0, 1), recorded: a resumed run gets the same."""
+    """Return a random number in [0, 1) and record it: a resumed run gets the same number."""
     branch = _current_branch("redrive.random")
     if branch is None:
         return SystemClock().draw()
@@ -162,18 +162,18 @@ class timeout:
 
 
 def _current_branch(what: str) -> Branch | None:
-    """Return the branch that calls; None outside a run."""
+    """Return the branch of the caller; None outside a run."""
     here = current_scope.get()
     if isinstance(here, Attempt):
         raise MisusedStep(
-            f"{what} is for workflow code, and step {here.step!r} called it; "
-            "a step is repeated as a whole and needs no record of what it does inside"
+            f"{what} works only in workflow code, and step {here.step!r} called it; "
+            "a step is repeated as a whole, so nothing inside it is recorded"
         )
     return here if isinstance(here, Branch) else None
 
 
 def log_context() -> dict[str, Any]:
-    """Return the run, step and attempt that the caller belongs to, as far as there are any."""
+    """Return the run, step and attempt of the caller, for log lines; empty outside a run."""
     here = current_scope.get()
     execution = getattr(here, "execution", None)
     if execution is None:

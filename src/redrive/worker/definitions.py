@@ -1,6 +1,6 @@
 """Steps and workflows as the engine knows them, and the call of a workflow function.
 
-Whatever a workflow function does, returning or raising, becomes an outcome.
+A workflow function that returns or raises becomes an outcome.
 """
 
 from __future__ import annotations
@@ -84,26 +84,26 @@ class Step(Generic[P, R]):
         self.result_label = f"the result of step {name!r}"
         self.signature = signature
         self.is_async = inspect.iscoroutinefunction(fn)
-        self._passed: tuple[AdmittedCall | None, str] = (None, self.options_text)
+        self._snapshot: tuple[AdmittedCall | None, str] = (None, self.options_text)
         self._fresh: dict[str, AdmittedCall] = {}
 
     def fresh(self, workflow: str) -> AdmittedCall:
         """Return the admission of a call while the step's circuit never changed."""
-        found = self._fresh.get(workflow)
-        if found is None:
+        admitted = self._fresh.get(workflow)
+        if admitted is None:
             assert self.options.circuit is not None
             key = circuit_key(self.options.circuit, workflow, self.name)
-            found = self._fresh[workflow] = AdmittedCall(key, self.circuit_text)
-        return found
+            admitted = self._fresh[workflow] = AdmittedCall(key, self.circuit_text)
+        return admitted
 
     def snapshot(self, admitted: AdmittedCall | None) -> str:
         """Return the options that go with a begin mark, with how its circuit admitted the attempt."""
         if admitted is None or not admitted.generation:
             return self.options_text
-        if self._passed[0] != admitted:
+        if self._snapshot[0] != admitted:
             options = replace(self.options, generation=admitted.generation, probe=admitted.probe)
-            self._passed = (admitted, options.to_json())
-        return self._passed[1]
+            self._snapshot = (admitted, options.to_json())
+        return self._snapshot[1]
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         here = current_scope.get()
@@ -167,9 +167,6 @@ class WorkflowDefinition(msgspec.Struct, frozen=True, kw_only=True):
     is_async: bool
 
 
-# -- calling the function --------------------------------------------------------------------------------
-
-
 class TooManyEntries(RedriveError):
     """The run recorded as many entries as a run may."""
 
@@ -189,24 +186,24 @@ async def call_function(execution: Execution, workflow: WorkflowDefinition, root
             call = functools.partial(workflow.fn, *args, **kwargs)
             value = await execution.worker.threads.run_workflow(call)
     except RunDetached:
-        if execution.dead or not execution.requests.single_step.cut_off:
+        single_step = None if execution.dead else execution.requests.single_step
+        if single_step is None or not single_step.cut_off:
             raise
-        return execution.requests.single_step.outcome()
+        return single_step.outcome()
     except KeyboardInterrupt:
         raise
     except asyncio.CancelledError as error:
         if execution.dead or execution.worker.is_being_cancelled:
             raise
-        _clear_cancellation()  # workflow code cancelled its own task: that is a failure like another
+        # Workflow code cancelled its own task: a failure like any other. What follows must not be cancelled.
+        task = asyncio.current_task()
+        while task is not None and task.cancelling():
+            task.uncancel()
         return _make_exception_outcome(execution, error)
     except BaseException as error:
         return _make_exception_outcome(execution, error)
     finally:
         current_scope.reset(token)
-    return _make_result_outcome(execution, workflow, value)
-
-
-def _make_result_outcome(execution: Execution, workflow: WorkflowDefinition, value: Any) -> Outcome:
     try:
         text = workflow.signature.encode_result(value)
         check_size(text, execution.worker.max_payload, f"the result of workflow {workflow.name!r}")
@@ -216,30 +213,26 @@ def _make_result_outcome(execution: Execution, workflow: WorkflowDefinition, val
 
 
 def _make_bad_input_outcome(execution: Execution, error: PayloadError) -> WorkflowFailed:
-    claimed = execution.claimed
-    unreadable = claimed.input if isinstance(claimed.input, Unreadable) else None
-    why = Reason(ReasonCode.TEXT, text=unreadable.why) if unreadable else Reason.of_error(error)
+    claimed, why = execution.claimed, Reason.of_error(error)
+    if isinstance(claimed.input, Unreadable):  # other processes have keys that this one was started without
+        code, why = LetterCode.INFRASTRUCTURE_FAILURE, Reason(ReasonCode.TEXT, text=claimed.input.why)
+    else:
+        try:
+            json.loads(claimed.input)
+            code = LetterCode.VALIDATION_FAILED
+        except ValueError:
+            code = LetterCode.PARSE_ERROR
     ending = FailureReason(
         failure=execution.capture(error),
-        code=_bad_input_code(claimed.input),
+        code=code,
         reason=Reason(ReasonCode.WORKFLOW_INPUT_UNUSABLE, workflow=claimed.workflow, why=why),
         stage=Stage.INPUT,
     )
     return WorkflowFailed(run=execution.view, ending=ending)
 
 
-def _bad_input_code(text: str) -> LetterCode:
-    if isinstance(text, Unreadable):  # other processes have keys that this one was started without
-        return LetterCode.INFRASTRUCTURE_FAILURE
-    try:
-        json.loads(text)
-    except ValueError:
-        return LetterCode.PARSE_ERROR
-    return LetterCode.VALIDATION_FAILED
-
-
 def _make_exception_outcome(execution: Execution, error: BaseException, *, stage: Stage = Stage.EXEC) -> WorkflowFailed:
-    """Return the outcome of an exception that left the function: a step's failure, or the function's own."""
+    """Return the outcome of an exception that left the function: a step's failure, or a failure of the function."""
     for failed in _step_failures(error):
         if (known := execution.requests.find_failure(failed.key)) is not None:
             ending, place, attempt = known
@@ -273,9 +266,3 @@ def _step_failures(error: BaseException) -> Iterator[StepFailed]:
             yield one
         elif isinstance(one, BaseExceptionGroup):
             found.extend(reversed(one.exceptions))
-
-
-def _clear_cancellation() -> None:
-    task = asyncio.current_task()
-    while task is not None and task.cancelling():
-        task.uncancel()

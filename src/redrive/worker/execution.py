@@ -1,20 +1,20 @@
-"""One run that a worker executes, from its claim to its end.
+"""The execution of a run by a worker, from its claim to its end.
 
-    drive     decode the input, call the function, settle how it ended; or do what follows the function
-    settle    send an outcome, wait until what was decided is durable
-    check     continue only with a run that is still this worker's
+    execute   decode the input, call the function, settle how it ended; or do what follows the function
+    settle    send an outcome, wait until the decision is durable
+    check     continue only with a run that this worker still holds
     detach    unwind the run's code, send nothing more
 
 An execution has three collaborators, each with its own state:
 
-    requests    what the run's function asks for                   worker/requests.py
-    waits       which entries wait, and whether the run sleeps     worker/waits.py
-    order       in which order its branches see their results      worker/result_order.py
+    requests    the engine calls of the run's function             worker/requests.py
+    waits       the entries that wait, and whether the run sleeps  worker/waits.py
+    order       the order in which branches see their results      worker/branches.py
 
-Everything that leaves this module goes through the committer as an outcome, and comes back as what
-was decided. When the run is no longer this worker's (it waits too long, was taken away, or the
-worker stops), the execution is *detached*: from then on every engine call raises `RunDetached`, nothing
-more is sent, and its tasks are cancelled.
+Everything that leaves this module goes through the committer as an outcome, and comes back as a decision.
+When the worker no longer holds the run (it waits too long, was taken away, or the worker stops), the
+execution is *detached*: from then on every engine call raises `RunDetached`, nothing more is sent, and its
+tasks are cancelled.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from redrive.clock import MICROS, Timer
-from redrive.core.failure import Failure
-from redrive.core.failure import capture_failure as capture_failure
+from redrive.clock import MICROS
+from redrive.core.failure import Failure, capture_failure
 from redrive.core.failure_reason import Stage
 from redrive.core.journal import Journal, generation_of_call
 from redrive.core.outcomes import (
@@ -47,10 +46,9 @@ from redrive.reasons import Reason
 from redrive.records import replace
 from redrive.settle.settler import make_claimed_run_view, parse_run_options
 from redrive.worker.attempt import Attempt
-from redrive.worker.branches import Branch, current_scope
+from redrive.worker.branches import Branch, ResultOrder, current_scope
 from redrive.worker.definitions import call_function
 from redrive.worker.requests import DETACHED_REQUESTS, Requests
-from redrive.worker.result_order import ResultOrder
 from redrive.worker.rollback import confirm_and_end, roll_back
 from redrive.worker.waits import Waits
 
@@ -62,7 +60,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("redrive.worker")
 
-_UNWIND_TIMEOUT = 1.0  # how long branches of a run that ended may take to notice
+_LEASE_RECHECK = 0.05  # seconds between two looks at a lease that must be renewed before new work begins
+_UNWIND_TIMEOUT = 1.0  # seconds that branches of a run that ended may take to stop
 
 
 class Execution:
@@ -94,31 +93,26 @@ class Execution:
         self.journal = Journal(() if self._follows else claimed.journal)
         self._loop = loop = asyncio.get_running_loop()
         self.waits = Waits(self.clock, worker.held)
-        self.order = ResultOrder(loop, self.journal, on_quiet=self._on_all_blocked, on_diverged=self._on_diverged)
+        self.order = ResultOrder(loop, self.journal, self._on_all_blocked, self._on_diverged)
         self.requests = Requests(self)
         self.open: dict[int, Attempt] = {}
         self._in_flight = 0
         self._recording: dict[int, asyncio.Future[Settled]] = {}  # results on their way, by number
         self._difference: Reason | None = None
         self._helpers: set[asyncio.Task[Any]] = set()
-        self._task: asyncio.Task[None] | None = None
 
-    # -- the life of the run ------------------------------------------------------------------------
-
-    def launch(self) -> asyncio.Task[None]:
-        """Begin executing; the task ends when the run ended or was detached."""
-        self._task = self._loop.create_task(self._execute(), name=f"redrive run {self.claimed.public_id}")
-        return self._task
-
-    async def _execute(self) -> None:
+    async def execute(self) -> None:
+        """Execute the run until it has ended or was detached."""
         if self.dead:  # detached before its task had its first turn
             return
         me = asyncio.current_task()
         assert me is not None
         root = Branch(self)
         root.task = me
-        self.order.add(me, root)
-        deadline = self._arm_deadline()
+        self.order.branches[me] = root
+        deadline = None
+        if self.claimed.deadline is not None and not self._follows:
+            deadline = self.clock.call_later(self.seconds_until(self.claimed.deadline), self._on_deadline)
         tracing = self.worker.tracing
         span = None if tracing is None else tracing.executing(self.view, self.claimed_at)
         try:
@@ -132,7 +126,8 @@ class Execution:
                 outcome = await call_function(self, self.workflow, root)
                 if not self.dead:
                     self.ending = True
-                    await self._close_branches(me)
+                    if len(self.order.branches) > 1:
+                        await self._close_branches(me)
                     await self._settle_end(outcome)
         except RunDetached:
             pass  # the run belongs to another worker by now, or waits in the store
@@ -152,41 +147,30 @@ class Execution:
         Where tasks of its code are still unwinding, they need it whole.
         """
         if not (self._helpers or self.order.branches):
-            self._task = None
             self.requests = DETACHED_REQUESTS
 
-    def _should_roll_back(self, outcome: WorkflowFailed) -> bool:
-        """Return True if what the function did is to be undone: by its options or reservations, and no pivot.
-
-        A replay of one step alone ends as it began, and so does a run whose function was never called.
-        """
-        wanted = self.view.options.rollback or self.requests.reserved
-        called = outcome.ending.stage is not Stage.INPUT and self.claimed.sole_step is None
-        return wanted and called and not self.requests.pivoted
-
     async def _settle_end(self, outcome: Outcome) -> None:
-        if self.requests.single_step.cut_off:
-            outcome = self.requests.single_step.outcome()
+        requests = self.requests
+        if requests.single_step is not None and requests.single_step.cut_off:
+            outcome = requests.single_step.outcome()
         if self._difference is None and isinstance(outcome, WorkflowReturned) and self.journal.list_unrequested():
-            self._difference = self.journal.difference(())
+            self._difference = self.journal.describe_difference(())
         if self._difference is not None:
             outcome = await self.worker.handle_code_change(self.claimed, self.view, self._difference)
-        else:
-            self.requests.send_held_back()
+        elif requests.held_back:
+            requests.send_held_back()
         if isinstance(outcome, WorkflowFailed):
-            outcome = replace(outcome, rolls_back=self._should_roll_back(outcome))
-        elif isinstance(outcome, WorkflowReturned) and self.requests.reserved:
+            # A replay of one step alone ends as it began, and so does a run whose function was never called.
+            called = outcome.ending.stage is not Stage.INPUT and self.claimed.sole_step is None
+            undoes = self.view.options.rollback or requests.reserved
+            outcome = replace(outcome, rolls_back=called and undoes and not requests.pivoted)
+        elif isinstance(outcome, WorkflowReturned) and requests.reserved:
             self.dead = True  # tasks of the function that are left send nothing more
             self.worker.confirm(self, outcome)
             return
         settled = await self.settle(outcome)
         self.dead = True
         self.worker.on_ended(self.claimed, settled)
-
-    def _arm_deadline(self) -> Timer | None:
-        if self.claimed.deadline is None or self._follows:
-            return None
-        return self.clock.call_later(self.seconds_until(self.claimed.deadline), self._on_deadline)
 
     def _on_deadline(self) -> None:
         if self.is_live:
@@ -195,24 +179,23 @@ class Execution:
     async def _expire(self) -> None:
         with suppress(RunDetached):
             await self.settle(DeadlinePassed(run=self.view, open=self.open_steps()))
-            self.detach()  # the worker that claims the run next undoes what it did
+            self.detach()  # the worker that claims the run next rolls it back
 
-    def _on_diverged(self, wanted: list[str]) -> None:
-        """End the function and settle that its code asks for something else than is recorded."""
-        self._difference = self.journal.difference(wanted)
+    def _on_diverged(self, requested: list[str]) -> None:
+        """End the function: its code requests other entries than those recorded."""
+        self._difference = difference = self.journal.describe_difference(requested)
         self.order.close()
-        self.spawn(self._settle_divergence(self._difference))
 
-    async def _settle_divergence(self, difference: Reason) -> None:
-        outcome = await self.worker.handle_code_change(self.claimed, self.view, difference)
-        with suppress(RunDetached):
-            await self.settle(outcome)
-            self.detach()
+        async def settle_divergence() -> None:
+            outcome = await self.worker.handle_code_change(self.claimed, self.view, difference)
+            with suppress(RunDetached):
+                await self.settle(outcome)
+                self.detach()
 
-    # -- tasks --------------------------------------------------------------------------------------
+        self.spawn(settle_divergence())
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Start a task of the engine on behalf of this run, which is no branch of it."""
+        """Start a task of the engine on behalf of this run. It does not count as a branch."""
         context = contextvars.copy_context()
         context.run(current_scope.set, None)
         task = self._loop.create_task(work, context=context)
@@ -222,23 +205,24 @@ class Execution:
 
     def call_from_thread(self, call: Coroutine[Any, Any, Any]) -> Any:
         """Make an engine call from a thread of workflow code, which blocks until it is answered."""
+
+        async def await_call() -> Any:
+            task = asyncio.current_task()
+            assert task is not None
+            self._helpers.add(task)  # detaching the run must reach it, or the thread would block forever
+            try:
+                return await call
+            finally:
+                self._helpers.discard(task)
+
         context = contextvars.copy_context()
         context.run(current_scope.set, None)
-        return context.run(asyncio.run_coroutine_threadsafe, self._await_for_thread(call), self._loop).result()
-
-    async def _await_for_thread(self, call: Coroutine[Any, Any, Any]) -> Any:
-        task = asyncio.current_task()
-        assert task is not None
-        self._helpers.add(task)  # detaching the run must reach it, or the thread would block forever
-        try:
-            return await call
-        finally:
-            self._helpers.discard(task)
+        return context.run(asyncio.run_coroutine_threadsafe, await_call(), self._loop).result()
 
     def adopt(self, task: asyncio.Future[Any], branch: Branch, parent: Branch) -> None:
         """Count a task that workflow code created as a branch of this run."""
         branch.task = task if isinstance(task, asyncio.Task) else None
-        self.order.add(task, branch)
+        self.order.branches[task] = branch
         parent.live_children += 1
 
         def gone(task: asyncio.Future[Any]) -> None:
@@ -250,7 +234,7 @@ class Execution:
         task.add_done_callback(gone)
 
     async def _close_branches(self, me: asyncio.Task[Any]) -> None:
-        """Cancel branches that wait; let steps in flight come to their end and be recorded."""
+        """Cancel branches that wait; let steps in flight end and be recorded."""
         branches = self.order.branches
         while others := [task for task in branches if task is not me and not task.done()]:
             executing = {branch for attempt in self.open.values() for branch in attempt.branch.lineage()}
@@ -260,27 +244,16 @@ class Execution:
             limit = None if executing else _UNWIND_TIMEOUT
             ended, _ = await asyncio.wait(others, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
             if not ended and not executing:
-                log.warning("run %s: %d tasks ignore that it ended", self.claimed.public_id, len(others))
+                log.warning("run %s ended, but %d of its tasks do not stop", self.claimed.public_id, len(others))
                 return
-
-    # -- waiting ------------------------------------------------------------------------------------
 
     def is_only_branch(self) -> bool:
         """Return True if a wait of the calling branch is a wait of the whole run."""
-        return self.order.has_one_branch and not self._in_flight and not self.waits
+        return len(self.order.branches) <= 1 and not self._in_flight and not self.waits
 
     def seconds_until(self, wake_at: int | None) -> float:
         """Return the seconds until a time of the store's clock."""
         return max(0.0, ((wake_at or 0) - self.worker.store.now()) / MICROS)
-
-    @property
-    def is_ready(self) -> bool:
-        """True if `ready` would return at once: the common case."""
-        return (
-            not (self.dead or self.ending or self.draining or self.waits.is_parking)
-            and self.requests.is_saved
-            and self.worker.lease.healthy()
-        )
 
     async def ready(self) -> None:
         """Return when new work may begin: the lease is good, the run is neither detached nor drained."""
@@ -291,23 +264,25 @@ class Execution:
                 with self.waits.keep_awake():  # it would continue now, and does so on the next worker
                     self.worker.check_drained()
                     await self.wait_forever()
-            self.requests.send_if_caught_up()
-            if self.waits.is_parking:
+            requests = self.requests
+            if requests.held_back:
+                requests.send_if_caught_up()
+            if self.waits.parking is not None:
                 await self.waits.parked()
-            elif self.requests.is_unsaved:
-                await self.requests.saved()
-            elif self.worker.lease.healthy():
+            elif requests.unsaved is not None:
+                await requests.saved()
+            elif self.worker.has_lease:
                 return
             else:
                 with self.waits.keep_awake():
-                    await self.clock.sleep(0.05)
+                    await self.clock.sleep(_LEASE_RECHECK)
 
     async def wait_forever(self) -> None:
         """Wait until the run is detached."""
         await self._loop.create_future()
 
     async def wait(self, place: EntryRef, attempt: int, seconds: float, change: RunWrite | None) -> None:
-        """Let an entry wait in memory, unless what was decided releases the run."""
+        """Let an entry wait in memory, unless the decision releases the run."""
         if change is not None and change.release:
             self.detach()
             raise RunDetached
@@ -323,7 +298,7 @@ class Execution:
     def _on_all_blocked(self) -> None:
         """Record that the run waits, or stop a replay of one step that may not begin anything else."""
         single_step = self.requests.single_step
-        if single_step.is_over:
+        if single_step is not None and single_step.is_over:
             self.spawn(single_step.stop())
         elif self.waits.may_park and self.is_live and not self.busy:
             self.waits.begin_parking()
@@ -342,10 +317,8 @@ class Execution:
         else:
             self.waits.fall_asleep()
 
-    # -- settling -----------------------------------------------------------------------------------
-
     async def settle(self, outcome: Outcome) -> Settled:
-        """Send an outcome and wait until what was decided is durable."""
+        """Send an outcome and wait until the decision is durable."""
         if self.dead:
             raise RunDetached
         self._in_flight += 1
@@ -361,29 +334,24 @@ class Execution:
                 self._recording.pop(done, None)
 
     async def wait_recorded_before(self, done: int) -> None:
-        """Wait until no result with a lower number is on its way: a resumed run will see that one first."""
+        """Wait until no result with a lower number is being recorded: a resumed run sees that one first."""
         if lower := [answer for number, answer in self._recording.items() if number < done]:
             await asyncio.wait(lower)
 
     def check(self, settled: Settled) -> Settled:
-        """Continue only with a run that is still this worker's; otherwise detach it."""
+        """Return the decision if this worker still holds the run; otherwise detach the run."""
         change = settled.transition.change
         if settled.kept:
-            if settled.transition.clears_suspicion:
-                self._clear_suspicion()
+            if settled.transition.clears_suspicion and self.view.deaths:
+                self.view = replace(self.view, deaths=0)
+                self.worker.wakeup.notify()  # the worker holds no suspect any more, so it may claim the next one
             if change is None or change.status not in FINAL_RUN_STATUSES or self.ending:
                 return settled
             self.worker.on_ended(self.claimed, settled)
         else:
-            log.info("run %s is no longer this worker's", self.claimed.public_id)
+            log.info("run %s was taken from this worker", self.claimed.public_id)
         self.detach()
         raise RunDetached
-
-    def _clear_suspicion(self) -> None:
-        """Let the worker take the next suspect: this run has made progress."""
-        if self.view.deaths:
-            self.view = replace(self.view, deaths=0)
-            self.worker.wakeup.notify()
 
     def generation_of(self, key: str) -> int:
         """Return the generation of a call, which is part of the key that outside services see."""
@@ -391,13 +359,11 @@ class Execution:
         return generation_of_call(self.claimed.journal, key, current) if current else 0
 
     def capture(self, error: BaseException) -> Failure:
-        """Return what is kept of an exception."""
+        """Return the stored form of an exception."""
         return capture_failure(error, self.worker.rules, self.worker.store.now() / MICROS)
 
-    # -- giving the run up --------------------------------------------------------------------------
-
     def detach(self) -> None:
-        """Unwind the run's code and send nothing more: the run is no longer this worker's."""
+        """Unwind the run's code and send nothing more: this worker does not hold the run any more."""
         if self.dead:
             return
         self.dead = True
@@ -414,7 +380,7 @@ class Execution:
         self.detach()
 
     def drain(self) -> None:
-        """Begin nothing new, because the worker stops; report when nothing is in flight."""
+        """Begin nothing new, because the worker stops."""
         self.draining = True
         if not self.busy:
             self.worker.check_drained()
@@ -431,11 +397,11 @@ class Execution:
 
     @property
     def is_settling(self) -> bool:
-        """True while an answer is awaited, which will tell whether the run is still this worker's."""
+        """True while an answer is awaited, which says whether this worker still holds the run."""
         return self._in_flight > 0
 
     def release(self) -> RunReleased:
-        """Return the outcome of giving the run back as it is."""
+        """Return the outcome that releases the run as it is."""
         delay = 0.0 if self.open or self.waits.is_kept_awake else self.waits.first_due_in()
         return RunReleased(run=self.view, open=self.open_steps(), delay=int(delay * MICROS))
 
@@ -450,6 +416,6 @@ class Execution:
         return (*executing, *self.waits.open_steps())
 
     def heartbeats(self) -> dict[tuple[int, int], str | None]:
-        """Return the signs of life that steps sent since the last time."""
+        """Return the heartbeats that steps sent since the last call."""
         attempts = list(self.open.values())  # copied: the loop adds and removes attempts meanwhile
         return {(self.claimed.id, a.place.index): a.news() for a in attempts if a.has_heartbeat}

@@ -2,13 +2,14 @@
 
 A step that blocks the event loop must not cost the lease, so the loop has no part in renewing it. The
 loop only gets the answers: which runs the store says this worker holds, and whether it is still alive.
-`HeldRunsReport` is what a heartbeat says about the worker's runs, and what its answer means for them.
+`HeldRunsReport` collects what a heartbeat reports about the worker's runs, and handles the answer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
@@ -34,11 +35,15 @@ def renewal_interval(lease: float) -> float:
 
 
 class Lease:
-    """Renews a worker's lease; `on_beat` is called on the loop with each answer."""
+    """Renews a worker's lease; `on_beat` is called on the loop with each answer.
+
+    `good_until`: monotonic time until which new work may begin. A margin before the lease expires leaves time
+    for work that is under way.
+    """
 
     def __init__(
         self,
-        line: LeaseConnection,
+        connection: LeaseConnection,
         clock: Clock,
         worker: int,
         lease: float,
@@ -47,7 +52,7 @@ class Lease:
         on_beat: Callable[[HeartbeatReply], None],
         overdue: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._line = line
+        self._connection = connection
         self._clock = clock
         self._worker = worker
         self._interval = renewal_interval(lease)
@@ -57,20 +62,16 @@ class Lease:
         self._overdue = overdue
         self._heard_at = clock.monotonic()
         self._hung = False
-        self._confirmed_at = clock.monotonic()
+        self.good_until = clock.monotonic() + self._good_for
         self._lost = False
-        self._unsent: dict[tuple[int, int], str | None] = {}  # a sign of life whose beat failed goes again
+        self._unsent: dict[tuple[int, int], str | None] = {}  # heartbeats of steps are sent again if a beat failed
         self._loop = asyncio.get_running_loop()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def healthy(self) -> bool:
-        """True while the last confirmed beat is young enough to begin new work."""
-        return not self._lost and self._clock.monotonic() - self._confirmed_at < self._good_for
-
     @property
     def is_over(self) -> bool:
-        """True once the lease is not renewed any longer."""
+        """True after `stop`: the lease is not renewed any more."""
         return self._stop.is_set()
 
     def start(self) -> None:
@@ -83,22 +84,23 @@ class Lease:
         self._stop.set()
         if self._thread is not None and self._thread.is_alive():
             await asyncio.to_thread(self._thread.join)
-        self._line.close()
+        self._connection.close()
 
     def renew_once(self) -> HeartbeatReply | None:
         """Renew the lease now; None if the store did not answer."""
         asked_at = self._clock.monotonic()
         try:
             self._unsent.update(self._heartbeats())
-            beat = self._line.beat(self._worker, self._unsent)
+            beat = self._connection.beat(self._worker, self._unsent)
             self._unsent = {}
-        except Exception as error:  # whatever it is, ceasing to renew would make it worse
+        except Exception as error:  # of any kind: to stop renewing would lose all runs
             log.warning("the lease could not be renewed, trying again: %s", error)
             return None
         if beat.alive:
-            self._confirmed_at = asked_at
+            # Counted from before the call: the store may have renewed the lease long before it answered.
+            self.good_until = asked_at + self._good_for
         else:
-            self._lost = True
+            self._lost, self.good_until = True, -math.inf
         return beat
 
     def _renew_loop(self) -> None:
@@ -107,25 +109,22 @@ class Lease:
                 continue
             beat = self.renew_once()
             if beat is not None:
-                self._forward_answer(beat)
+                try:
+                    self._loop.call_soon_threadsafe(self._on_answer, beat)
+                except RuntimeError:
+                    log.debug("the event loop is closed; the answer to a heartbeat is dropped")
 
     def _is_loop_blocked(self) -> bool:
         """Return True if the loop is blocked for longer than the step that blocks it may take.
 
         All runs of this worker are stuck then. Not renewing the lease lets other workers claim them.
         """
-        deaf_for = self._clock.monotonic() - self._heard_at
-        hung = deaf_for > 2 * self._interval and self._overdue()
+        silent_for = self._clock.monotonic() - self._heard_at
+        hung = silent_for > 2 * self._interval and self._overdue()
         if hung and not self._hung:
             log.error("the event loop is blocked by a step past its time limit: the lease is not renewed any more")
         self._hung = hung
         return hung
-
-    def _forward_answer(self, beat: HeartbeatReply) -> None:
-        try:
-            self._loop.call_soon_threadsafe(self._on_answer, beat)
-        except RuntimeError:
-            log.debug("the event loop is closed, so a heartbeat's answer is dropped")
 
     def _on_answer(self, beat: HeartbeatReply) -> None:
         self._heard_at = self._clock.monotonic()
@@ -133,7 +132,7 @@ class Lease:
 
 
 class HeldRunsReport:
-    """The part of a heartbeat about the worker's runs: their signs of life, and which are still its own."""
+    """The part of a heartbeat about the runs that the worker holds."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
@@ -141,13 +140,13 @@ class HeldRunsReport:
         self._strays: frozenset[int] = frozenset()
 
     def collect(self) -> dict[tuple[int, int], str | None]:
-        """Return the signs of life of all steps. Called from the lease's thread."""
+        """Return the heartbeats of all steps. Called from the lease's thread."""
         executions = self._worker.held.all
         self._reported = frozenset(execution.claimed.id for execution in executions)
-        signs: dict[tuple[int, int], str | None] = {}
+        heartbeats: dict[tuple[int, int], str | None] = {}
         for execution in executions:
-            signs.update(execution.heartbeats())
-        return signs
+            heartbeats.update(execution.heartbeats())
+        return heartbeats
 
     def is_overdue(self) -> bool:
         """Return True if an attempt is past its time by a whole lease. Called from the lease's thread."""
@@ -162,15 +161,13 @@ class HeldRunsReport:
         for run in self._reported - beat.held:
             execution = held.get(run)
             if execution is None or execution.dead or execution.is_settling or execution.claimed_at > beat.now:
-                continue  # it has left, will learn it from its next answer, or was claimed after the report
+                continue  # it ended here, its next answer will say so, or it was claimed after the report
             log.warning("run %s was taken from this worker", execution.claimed.public_id)
             self._worker.count_lost_runs(1)
             execution.detach()
-        self._release_strays(beat.held - self._reported - held.keys())
-
-    def _release_strays(self, unknown: frozenset[int]) -> None:
-        """Give back runs that the store counts as this worker's, twice in a row, and it does not know."""
-        worker = self._worker
+        # Runs that the store lists twice in a row as held here, and that this worker does not know, are released.
+        # Once is not enough: a claim or a start may be under way.
+        worker, unknown = self._worker, beat.held - self._reported - held.keys()
         if worker.claimer.under_way or worker.claimer.reserved or worker.is_stopping:
             unknown = frozenset()
         strays = unknown & self._strays

@@ -1,15 +1,15 @@
-"""What workflow code asks of the engine, answered from the journal or for real.
+"""The engine calls of workflow code, answered from the journal or executed.
 
     step       recorded? -> the record.   new? -> try, settle, wait, try again ... -> value or StepFailed
-    sleep      recorded? -> continue.     new? -> record when it is over, wait
-    limit      recorded? -> as it was.    new? -> record when it is over, watch
-    start      recorded? -> the record.   new? -> start it, record that
+    sleep      recorded? -> continue.     new? -> record when it ends, wait
+    limit      recorded? -> as it was.    new? -> record when it ends, watch
+    start      recorded? -> the record.   new? -> start the run, record that
     record     recorded? -> the record.   new? -> make the value, send it
     publish    recorded? -> its id.       new? -> send the message
 
-Code does not wait for recorded values and messages. They go to the committer at once, and whatever begins
-next in the run waits until they are durable. A message is held back while the journal has not been walked
-through: the code might turn out to be other code, which must not publish anything.
+Code does not wait for values and messages to be recorded. They go to the committer at once, and the next step
+of the run begins when they are durable. A message is held back until the function has requested all recorded
+entries: the code may have changed, and changed code must not publish anything.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 from redrive.clock import MICROS
 from redrive.core.failure_reason import FailureReason, build_step_failed
 from redrive.core.idempotency import message_id
-from redrive.core.journal import MAX_ENTRIES, EntryRow, entry_key, entry_name
+from redrive.core.journal import MAX_ENTRIES, EntryRow, entry_name
 from redrive.core.outbox import check_topic
 from redrive.core.outcomes import (
     EntryCancelled,
@@ -50,27 +50,29 @@ if TYPE_CHECKING:
     from redrive.worker.execution import Execution
 
 FailedStep = tuple[FailureReason, EntryRef, int]
-"""How a step failed for good, where it stands in the journal, and how many attempts were made."""
+"""The final failure of a step, its journal entry, and the number of attempts."""
 
 
 class Requests:
     """The engine calls of one run's function.
 
-    `reserved`: steps were called that are confirmed or cancelled in the end. `pivoted`: one has happened
-    after which nothing is undone. `single_step`: how far a replay of one step alone may go.
+    `reserved`: steps were called that are confirmed or cancelled in the end. `pivoted`: a step succeeded
+    after which nothing is undone. `held_back`: messages that wait for the code to agree with the journal.
+    `unsaved`: the answer to the latest value or message that was sent. `single_step`: the limits of a replay
+    of one step alone; None for other runs.
     """
 
     __slots__ = (
         "_execution",
         "_failed",
-        "_held_back",
         "_journal",
         "_order",
         "_starting",
-        "_unsaved",
+        "held_back",
         "pivoted",
         "reserved",
         "single_step",
+        "unsaved",
     )
 
     def __init__(self, execution: Execution) -> None:
@@ -78,20 +80,19 @@ class Requests:
         self._journal = execution.journal
         self._order = execution.order
         self._failed: dict[str, FailedStep] = {}
-        self._held_back: list[ValueRecorded] = []
-        self._unsaved: asyncio.Future[Settled] | None = None  # the answer to the latest that was sent
+        self.held_back: list[ValueRecorded] = []
+        self.unsaved: asyncio.Future[Settled] | None = None
         self._starting = 0
         self.reserved = False
         self.pivoted = False
-        self.single_step = SingleStepReplay(execution, self._failed)
-
-    # -- what code waits for --------------------------------------------------------------------------
+        self.single_step: SingleStepReplay | None = None
+        if execution.claimed.sole_step is not None:
+            self.single_step = SingleStepReplay(execution, execution.claimed.sole_step, self._failed)
 
     async def step(self, branch: Branch, step: Step[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call a step: from the record, or for real until it succeeds or fails for good."""
+        """Return a step's recorded result, or call it until it succeeds or fails for good."""
         execution = self._execution
-        branch = self._find_awaiting_branch(branch)
-        place, entry = self._find_entry(branch, EntryKind.STEP, step.name)
+        branch, place, entry = self._find_entry(branch, EntryKind.STEP, step.name)
         branch.enter_call()
         try:
             if step.cancel is not None:
@@ -99,16 +100,25 @@ class Requests:
             if entry is not None:
                 if entry.done is not None:
                     await self._order.pass_result(entry.done, entry.key)
-                    return self._read_recorded_result(step, place, entry)
+                    if entry.status in (StepStatus.SUCCESS, StepStatus.SKIPPED):
+                        self.pivoted = self.pivoted or step.options.pivot
+                        return step.signature.decode_result(entry.output or "null")
+                    raise self.step_failed(FailureReason.from_json(entry.failure or ""), place, entry.attempt)
                 if entry.status is StepStatus.CANCELLED:
                     await execution.wait_forever()
-            if execution.claimed.sole_step is not None:
+            if self.single_step is not None:
                 await self.single_step.block_other_steps(place)
-            if self._journal.turn is not None:
-                await self._wait_to_begin(place, entry)
+            if self._journal.next_key is not None:
+                try:
+                    await self._order.begin(place.key)
+                except asyncio.CancelledError:
+                    if entry is not None and not execution.dead:  # cancelled before it could resume
+                        await execution.settle(EntryCancelled(run=execution.view, place=place, attempt=entry.attempt))
+                    raise
             text = step.signature.encode(args, kwargs)
             check_size(text, execution.worker.max_payload, step.input_label)
-            value = await StepCall(execution, branch, step, place, text).run(entry, args, kwargs)
+            call = StepCall(execution, branch, step, place, text, execution.clock.monotonic())
+            value = await call.run(entry, args, kwargs)
             if step.options.pivot:
                 self.pivoted = True
             return value
@@ -117,16 +127,10 @@ class Requests:
                 raise RunDetached from None
             raise
         finally:
-            branch.leave_call()
-
-    def _read_recorded_result(self, step: Step[Any, Any], place: EntryRef, entry: EntryRow) -> Any:
-        if entry.status in (StepStatus.SUCCESS, StepStatus.SKIPPED):
-            self.pivoted = self.pivoted or step.options.pivot
-            return step.signature.decode_result(entry.output or "null")
-        raise self.step_failed(FailureReason.from_json(entry.failure or ""), place, entry.attempt)
+            branch.busy -= 1
 
     def step_failed(self, ending: FailureReason, place: EntryRef, attempt: int) -> StepFailed:
-        """Remember how a step failed for good, and return what its caller sees."""
+        """Remember how a step failed for good, and return the exception for its caller."""
         self._failed[place.key] = (ending, place, attempt)
         return build_step_failed(ending, key=place.key)
 
@@ -134,21 +138,10 @@ class Requests:
         """Return how the step with this key failed; None if it did not."""
         return self._failed.get(key)
 
-    async def _wait_to_begin(self, place: EntryRef, entry: EntryRow | None) -> None:
-        """Wait until a step may begin or resume. One that is cancelled before it resumes is recorded."""
-        execution = self._execution
-        try:
-            await self._order.begin(place.key)
-        except asyncio.CancelledError:
-            if entry is not None and not execution.dead:
-                await execution.settle(EntryCancelled(run=execution.view, place=place, attempt=entry.attempt))
-            raise
-
     async def sleep(self, branch: Branch, seconds: float) -> None:
         """Wait durably."""
         execution = self._execution
-        branch = self._find_awaiting_branch(branch)
-        place, entry = self._find_entry(branch, EntryKind.SLEEP, "redrive.sleep")
+        branch, place, entry = self._find_entry(branch, EntryKind.SLEEP, "redrive.sleep")
         with self._mark_blocked(branch):
             try:
                 if entry is not None and entry.done is not None:
@@ -181,16 +174,17 @@ class Requests:
         await self._order.pass_result(done, place.key)
 
     async def _wait_until_live(self, place: EntryRef) -> None:
-        """Wait until something that is not on record may begin."""
-        await self.single_step.block_other_steps(place)
-        if self._journal.turn is not None:
+        """Wait until a call that is not recorded may begin."""
+        if self.single_step is not None:
+            await self.single_step.block_other_steps(place)
+        if self._journal.next_key is not None:
             await self._order.begin(place.key)
         await self._execution.ready()
 
     def limit(self, branch: Branch, seconds: float) -> TimeLimit:
         """Begin a durable time limit for the block of code that the current task enters."""
         execution = self._execution
-        place, entry = self._find_entry(branch, EntryKind.TIMER, "redrive.timeout")
+        _, place, entry = self._find_entry(branch, EntryKind.TIMER, "redrive.timeout")
         task = asyncio.current_task()
         assert task is not None
         limit = TimeLimit(execution, place, task)
@@ -207,10 +201,9 @@ class Requests:
         return limit
 
     async def start(self, branch: Branch, name: str, start: Callable[[str], Coroutine[Any, Any, str]]) -> str:
-        """Start another run, once: `start` is given a key that stays the same when resumed."""
+        """Start another run, once: `start` gets a key that is the same when the run is resumed."""
         execution = self._execution
-        branch = self._find_awaiting_branch(branch)
-        place, entry = self._find_entry(branch, EntryKind.START, f"redrive.start {name}")
+        branch, place, entry = self._find_entry(branch, EntryKind.START, f"redrive.start {name}")
         with self._mark_blocked(branch):
             if entry is not None and entry.done is not None and entry.output is not None:
                 await self._order.pass_result(entry.done, entry.key)
@@ -218,7 +211,10 @@ class Requests:
             await self._wait_until_live(place)
             self._starting += 1
             try:
-                started = await start(self._start_key(place))
+                # Like the idempotency keys of steps, the key is the same for all replays of a run.
+                claimed, generation = execution.claimed, execution.generation_of(place.key)
+                key = f"{claimed.root or claimed.public_id}{place.key}"
+                started = await start(f"{key}:{generation}" if generation else key)
             finally:
                 self._starting -= 1
             done, output = self._journal.new_done_number(), json.dumps(started)
@@ -231,13 +227,6 @@ class Requests:
         """True while the store is being asked to start another run."""
         return self._starting > 0
 
-    def _start_key(self, place: EntryRef) -> str:
-        """Return a key that is the same for all replays of a run, like the idempotency keys of its steps."""
-        claimed = self._execution.claimed
-        generation = self._execution.generation_of(place.key)
-        key = f"{claimed.root or claimed.public_id}{place.key}"
-        return f"{key}:{generation}" if generation else key
-
     @contextmanager
     def _mark_blocked(self, branch: Branch) -> Iterator[None]:
         """Mark the branch as blocked by the engine; if the run is over here, its code unwinds."""
@@ -249,136 +238,117 @@ class Requests:
                 raise RunDetached from None
             raise
         finally:
-            branch.leave_call()
+            branch.busy -= 1
 
-    def _find_awaiting_branch(self, branch: Branch) -> Branch:
-        """Return the branch that awaits a call, which need not have made it: see `gather(a(), b())`."""
-        here = current_scope.get()
-        return here if isinstance(here, Branch) and here.execution is self._execution else branch
-
-    def _find_entry(self, branch: Branch, kind: EntryKind, name: str) -> tuple[EntryRef, EntryRow | None]:
-        """Return where a call stands in the journal, and what is recorded there."""
+    def _find_entry(self, branch: Branch, kind: EntryKind, name: str) -> tuple[Branch, EntryRef, EntryRow | None]:
+        """Return the branch that makes a call, the position of the call in the journal, and its recorded entry."""
         execution, journal = self._execution, self._journal
         if execution.dead or execution.ending:
             raise RunDetached
-        key = entry_key(branch.path, name, branch.count(name))
-        entry = journal.ask(key)
+        # The branch that awaits a call need not have created it: see `gather(a(), b())`.
+        here = current_scope.get()
+        if isinstance(here, Branch) and here.execution is execution:
+            branch = here
+        key = branch.next_key(name)
+        entry = journal.request_entry(key)
         if entry is not None:
-            return EntryRef(entry.index, key, kind, name), entry
-        if journal.next_index - journal.set_aside >= MAX_ENTRIES:
+            return branch, EntryRef(entry.index, key, kind, name), entry
+        if journal.next_index - journal.superseded_count >= MAX_ENTRIES:
             raise TooManyEntries(
                 f"run {execution.claimed.public_id} recorded {MAX_ENTRIES:,} entries, the most a run may "
                 "have; split the work over several runs"
             )
-        return EntryRef(journal.new_index(), key, kind, name), None
-
-    # -- what code does not wait for --------------------------------------------------------------------
+        return branch, EntryRef(journal.new_index(), key, kind, name), None
 
     def record(self, branch: Branch, name: str, make: Callable[[], Any]) -> Any:
         """Return a value that is made once and recorded."""
-        if branch.threaded:
-            return self._execution.call_from_thread(_call_on_loop(lambda: self._record(branch, name, make)))
-        return self._record(branch, name, make)
-
-    def _record(self, branch: Branch, name: str, make: Callable[[], Any]) -> Any:
-        execution = self._execution
-        place, entry = self._find_entry(branch, EntryKind.NOTE, name)
-        if entry is not None and entry.output is not None:
-            return json.loads(entry.output)
-        value = make()
-        self._send(ValueRecorded(run=execution.view, place=place, output=json.dumps(value)))
-        return value
+        return self._call_on_loop(branch, self._record, branch, name, make)
 
     def publish(self, branch: Branch, topic: str, payload: Any, key: str | None) -> str:
         """Publish a message, once: a resumed run finds it in the journal."""
-        if branch.threaded:
-            call = _call_on_loop(lambda: self._publish(branch, topic, payload, key))
-            return str(self._execution.call_from_thread(call))
-        return self._publish(branch, topic, payload, key)
+        return str(self._call_on_loop(branch, self._publish, branch, topic, payload, key))
+
+    def _call_on_loop(self, branch: Branch, call: Callable[..., Any], *args: Any) -> Any:
+        """Make a call on the event loop, which workflow code in a thread must wait for."""
+        if not branch.threaded:
+            return call(*args)
+
+        async def on_loop() -> Any:
+            return call(*args)
+
+        return self._execution.call_from_thread(on_loop())
+
+    def _record(self, branch: Branch, name: str, make: Callable[[], Any]) -> Any:
+        execution = self._execution
+        _, place, entry = self._find_entry(branch, EntryKind.NOTE, name)
+        if entry is not None and entry.output is not None:
+            return json.loads(entry.output)
+        value = make()
+        noted = ValueRecorded(run=execution.view, place=place, output=json.dumps(value))
+        self.unsaved = execution.worker.committer.submit(noted)
+        return value
 
     def _publish(self, branch: Branch, topic: str, payload: Any, key: str | None) -> str:
         execution = self._execution
         name = f"redrive.publish {check_topic(topic)}"
-        place, entry = self._find_entry(branch, EntryKind.PUBLISH, name)
+        _, place, entry = self._find_entry(branch, EntryKind.PUBLISH, name)
         if entry is not None:
             return message_id(execution.claimed.public_id, place.index, 0)
-        self.single_step.refuse_message()
+        if self.single_step is not None:
+            self.single_step.cut_off = True  # a replay of one step alone ends at a new message
+            raise RunDetached
         message = new_message(execution, place.index, 0, topic, payload, key)
         output = json.dumps(message.public_id)
-        self._held_back.append(ValueRecorded(run=execution.view, place=place, output=output, messages=(message,)))
+        self.held_back.append(ValueRecorded(run=execution.view, place=place, output=output, messages=(message,)))
         self.send_if_caught_up()
         return message.public_id
 
     def send_if_caught_up(self) -> None:
-        """Send the messages that were held back, if the code agrees with the whole journal."""
-        if self._held_back and self._journal.turn is None:
+        """Send the messages that were held back, if the code has requested all recorded entries."""
+        if self.held_back and self._journal.next_key is None:
             self.send_held_back()
 
     def send_held_back(self) -> None:
         """Send the messages that were held back while the run was resumed."""
-        for message in self._held_back:
-            self._send(message)
-        self._held_back.clear()
-
-    def _send(self, noted: ValueRecorded) -> None:
-        self._unsaved = self._execution.worker.committer.submit(noted)
-
-    @property
-    def is_saved(self) -> bool:
-        """True if nothing is held back or being recorded."""
-        return self._unsaved is None and not self._held_back
-
-    @property
-    def is_unsaved(self) -> bool:
-        """True while something that was sent may not be durable yet."""
-        return self._unsaved is not None
+        for message in self.held_back:
+            self.unsaved = self._execution.worker.committer.submit(message)
+        self.held_back.clear()
 
     async def saved(self) -> None:
-        """Wait until everything that was sent is durable."""
-        unsaved, self._unsaved = self._unsaved, None
+        """Wait until all values and messages that were sent are durable."""
+        unsaved, self.unsaved = self.unsaved, None
         if unsaved is not None:
             self._execution.check(await unsaved)
 
 
-async def _call_on_loop(call: Callable[[], Any]) -> Any:
-    """Make a call on the loop."""
-    return call()
-
-
 class SingleStepReplay:
-    """Limits a replay of one step alone: the rest comes from the record, and nothing else begins.
+    """Limits of a replay of one step alone: the rest comes from the record, and nothing else begins.
 
-    A run that may do everything is not hindered. `cut_off`: the function came to a message, and ends there.
+    `cut_off`: the function came to a new message, and ends there.
     """
 
-    __slots__ = ("_execution", "_failed", "_kept_out", "cut_off")
+    __slots__ = ("_blocked", "_execution", "_failed", "_key", "cut_off")
 
-    def __init__(self, execution: Execution, failed: Mapping[str, FailedStep]) -> None:
+    def __init__(self, execution: Execution, key: str, failed: Mapping[str, FailedStep]) -> None:
         self._execution = execution
+        self._key = key
         self._failed = failed
-        self._kept_out = 0  # calls that were not let begin
+        self._blocked = 0  # calls that may not begin
         self.cut_off = False
 
     async def block_other_steps(self, place: EntryRef) -> None:
-        """Let no call begin but that of the one step; the run stops when only other calls are left."""
-        execution = self._execution
-        if execution.claimed.sole_step in (None, place.key):
+        """Let only the call of the one step begin. The run stops when only other calls are left."""
+        if place.key == self._key:
             return
-        self._kept_out += 1
-        execution.order.recheck()
-        await execution.wait_forever()
-
-    def refuse_message(self) -> None:
-        """End the replay at a new message."""
-        if self._execution.claimed.sole_step is not None:
-            self.cut_off = True
-            raise RunDetached
+        self._blocked += 1
+        self._execution.order.recheck()
+        await self._execution.wait_forever()
 
     @property
     def is_over(self) -> bool:
-        """True if all that is left to do is kept out."""
+        """True if only calls that may not begin are left."""
         execution = self._execution
-        return self._kept_out > 0 and not execution.busy and not execution.waits.includes(execution.claimed.sole_step)
+        return self._blocked > 0 and not execution.busy and not execution.waits.includes(self._key)
 
     async def stop(self) -> None:
         """End the run where it is."""
@@ -386,17 +356,17 @@ class SingleStepReplay:
             await self._execution.settle(self.outcome())
 
     def outcome(self) -> Outcome:
-        """Return how a replay of one step alone ends that may not continue: as that step did."""
-        run, sole_step = self._execution.view, self._execution.claimed.sole_step or ""
-        failed = self._failed.get(sole_step)
+        """Return the outcome of the replay: the result of its step."""
+        run = self._execution.view
+        failed = self._failed.get(self._key)
         if failed is None:
-            return StepReplayEnded(run=run, step=entry_name(sole_step))
+            return StepReplayEnded(run=run, step=entry_name(self._key))
         ending, place, attempt = failed
         return WorkflowFailed(run=run, ending=ending, place=place, attempt=attempt)
 
 
 class _DetachedRequests:
-    """The requests of an execution that is over: code that still runs in a thread unwinds when it calls."""
+    """The requests of an execution that is over: code that still runs in a thread unwinds at its next call."""
 
     def __getattr__(self, name: str) -> NoReturn:
         raise RunDetached

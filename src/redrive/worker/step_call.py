@@ -1,12 +1,14 @@
-"""One call of a step: its attempts until it succeeds or fails for good; the `tx` of transactional steps."""
+"""Step calls: the attempts of a step until it succeeds or fails for good; the `tx` of transactional steps."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from redrive.clock import MICROS
 from redrive.core.circuit import AdmittedCall
@@ -19,7 +21,7 @@ from redrive.core.outcomes import AttemptFailed, AttemptStarted, AttemptSucceede
 from redrive.core.payload import check_size
 from redrive.core.run_options import DEFAULT_RETRY
 from redrive.core.states import StepStatus
-from redrive.core.transitions import AttemptEnd, EntryWrite
+from redrive.core.transitions import AttemptEnd
 from redrive.errors import PayloadError, PayloadTooLarge, RunDetached, StoreError, StoreUnavailable
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
@@ -30,14 +32,14 @@ from redrive.worker.circuits import CircuitGate
 
 if TYPE_CHECKING:
     from redrive.core.journal import EntryRow
-    from redrive.observability.tracing import Tracing
     from redrive.store.port import Transaction
     from redrive.worker.branches import Branch
     from redrive.worker.committer import QueuedOutcome
     from redrive.worker.definitions import Step
     from redrive.worker.execution import Execution
 
-_STORE_RETRY_PAUSE = MICROS  # how long a transactional step leaves a store alone that did not answer
+_NO_SPAN = nullcontext()
+_STORE_RETRY_PAUSE = MICROS  # pause before a transactional step is repeated after the store did not answer
 
 
 class Tx:
@@ -64,56 +66,39 @@ class Tx:
         return await self._transaction.fetchrow(statement, *params)
 
 
-class StepCall:
-    """One call of one step by one branch."""
+class StepCall(msgspec.Struct, eq=False):
+    """A call of a step by a branch."""
 
-    __slots__ = (
-        "_admitted",
-        "_attempt",
-        "_begun",
-        "_branch",
-        "_current",
-        "_cut_short",
-        "_execution",
-        "_first",
-        "_gate",
-        "_input",
-        "_mark",
-        "_place",
-        "_resumed_at",
-        "_resumes",
-        "_step",
-    )
-
-    def __init__(self, execution: Execution, branch: Branch, step: Step[Any, Any], place: EntryRef, input: str) -> None:
-        self._execution = execution
-        self._branch = branch
-        self._step = step
-        self._place = place
-        self._input = input
-        self._attempt = 1
-        self._begun = 0  # the last attempt whose body was called, or may have been
-        self._first = execution.clock.monotonic()
-        self._current: Attempt | None = None
-        self._mark: QueuedOutcome | None = None
-        self._resumes = False
-        self._cut_short = False
-        self._admitted: AdmittedCall | None = None
-        self._gate: CircuitGate | None = None
-        self._resumed_at: int | None = None  # when, if it may have waited for its circuit before
+    _execution: Execution
+    _branch: Branch
+    _step: Step[Any, Any]
+    _place: EntryRef
+    _input: str
+    _first: float  # when the first attempt began
+    _attempt: int = 1
+    _begun: int = 0  # the last attempt whose body was called, or may have been
+    _current: Attempt | None = None
+    _mark: QueuedOutcome | None = None
+    _resumes: bool = False
+    _cut_short: bool = False
+    _admitted: AdmittedCall | None = None
+    _gate: CircuitGate | None = None
+    _resumed_at: int | None = None  # when, if it may have waited for its circuit before
 
     async def run(self, entry: EntryRow | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Try, settle, wait, try again: returns the value, or raises StepFailed."""
+        """Make attempts until one succeeds; return its value, or raise StepFailed."""
         execution = self._execution
         try:
             if entry is not None:
                 await self._resume(entry)
             while True:
-                if not execution.is_ready:
-                    await execution.ready()
+                await execution.ready()
                 refused = None
-                if self._step.options.circuit is not None and not self._circuit_allows():
-                    refused = await self._wait_for_circuit(entry)
+                if self._step.options.circuit is not None:
+                    claimed, circuits = execution.claimed, execution.worker.circuits
+                    self._admitted = circuits.admit_now(self._step, claimed.tenant, claimed.workflow)
+                    if self._admitted is None:  # as far as this worker knows, the circuit is not closed
+                        refused = await self._wait_for_circuit(entry)
                 value, settled = refused or await self._run_attempt(args, kwargs)
                 self._admitted = None
                 written = settled.transition.entries[0]
@@ -128,21 +113,17 @@ class StepCall:
                 await self._record_interruption()
             raise
         if execution.ending or execution.draining:
-            await execution.ready()  # the function sees nothing more of this run, here
+            await execution.ready()  # the function gets no more results here
         assert written.done is not None
         if not execution.order.passes(written.done, self._place.key):
             await execution.order.pass_result(written.done, self._place.key)
-        return self._deliver_result(written, value)
-
-    def _deliver_result(self, written: EntryWrite, value: Any) -> Any:
-        """Return the settled result to the workflow function, or raise how the step failed."""
         if written.status is StepStatus.SUCCESS:
             return value
         ending = FailureReason.from_json(written.failure or "")
-        raise self._execution.requests.step_failed(ending, self._place, self._attempt)
+        raise execution.requests.step_failed(ending, self._place, self._attempt)
 
     async def _resume(self, entry: EntryRow) -> None:
-        """Continue where the journal ends: after a failed attempt, or again with one that was cut short."""
+        """Continue where the journal ends: after a failed attempt, or with one that was cut short."""
         execution = self._execution
         now = execution.worker.store.now()
         self._first -= (now - entry.first_at) / MICROS
@@ -162,15 +143,8 @@ class StepCall:
         outcome = self._make_raised_outcome(failure, AttemptEnd.LOST, LetterCode.INFRASTRUCTURE_FAILURE, Stage.EXEC)
         return await self._execution.settle(replace(outcome, why=why))
 
-    def _circuit_allows(self) -> bool:
-        """Return True if the circuit is closed as far as this worker knows, without asking the store."""
-        claimed = self._execution.claimed
-        circuits = self._execution.worker.circuits
-        self._admitted = circuits.admit_now(self._step, claimed.tenant, claimed.workflow)
-        return self._admitted is not None
-
     async def _wait_for_circuit(self, entry: EntryRow | None) -> tuple[None, Settled] | None:
-        """Wait for the circuit of the step's dependency; return what to record if the step is not called."""
+        """Wait for the step's circuit. Return what was recorded if the step fails without being called."""
         if self._cut_short and self._step.options.at_most_once:
             return None
         if self._gate is None:
@@ -178,7 +152,7 @@ class StepCall:
             self._gate = CircuitGate(self._execution, self._step, self._place, self._input, parked=parked)
         before = self._execution.clock.monotonic()
         self._admitted = await self._gate.admit(self._attempt - 1)
-        self._first += self._execution.clock.monotonic() - before  # an outage is a delay: it uses up nothing
+        self._first += self._execution.clock.monotonic() - before  # an outage does not use up the retry time
         if self._admitted is not None:
             return None
         began = self._execution.clock.monotonic()
@@ -190,8 +164,6 @@ class StepCall:
         )
         return None, await self._execution.settle(replace(outcome, why=why))
 
-    # -- one try ------------------------------------------------------------------------------------
-
     async def _run_attempt(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Settled]:
         execution, step, place = self._execution, self._step, self._place
         if self._cut_short and step.options.at_most_once:
@@ -200,12 +172,15 @@ class StepCall:
         attempt = Attempt(execution, self._branch, step.name, place, self._attempt, began)
         self._current = execution.open[place.index] = attempt
         self._mark = None
-        self._resumes = execution.waits.wake_up()
+        self._resumes = execution.waits.asleep and execution.waits.wake_up()
         try:
             if step.options.transactional:
                 return await self._run_transaction(attempt, args, kwargs)
             if step.options.at_most_once:
-                await self._record_begin()
+                # Recorded before the body is called, because it must not be called twice.
+                self._begun = self._attempt
+                await execution.settle(self._make_began_outcome())
+                self._resumes = False
             value, outcome = await self._call_body(attempt, functools.partial(step.fn, *args, **kwargs))
             return value, await execution.settle(outcome)
         finally:
@@ -222,14 +197,8 @@ class StepCall:
             resumes=self._resumes,
         )
 
-    async def _record_begin(self) -> None:
-        """Wait until it is recorded that the step is called, because it must not be called twice."""
-        self._begun = self._attempt
-        await self._execution.settle(self._make_began_outcome())
-        self._resumes = False
-
     def _post_begin(self) -> None:
-        """Send that the body begins, without waiting for that to be recorded."""
+        """Send the begin mark, without waiting until it is recorded."""
         self._begun = self._attempt
         if not self._step.options.at_most_once:
             self._mark = self._execution.worker.committer.post(self._make_began_outcome())
@@ -237,14 +206,17 @@ class StepCall:
     async def _call_body(self, attempt: Attempt, call: Callable[[], Any]) -> tuple[Any, Outcome]:
         """Call the body; return its value, and the outcome of the attempt."""
         execution, worker = self._execution, self._execution.worker
-        task = self._branch.running_task
+        branch = self._branch
+        # A thread of workflow code has no task; the call is then made by a task of the engine.
+        task = asyncio.current_task() if branch.threaded or branch.task is None else branch.task
         cancelled_before = 0 if task is None else task.cancelling()
         try:
             if worker.wrap_step is not None:
                 call = worker.wrap_step(attempt, call)
+            span: AbstractContextManager[object] = _NO_SPAN
             if worker.tracing is not None:
-                value = await self._call_traced(worker.tracing, attempt, call)
-            else:
+                span = worker.tracing.attempt(execution.view, self._step.name, self._attempt)
+            with span:
                 value = start_body(attempt, self._step, call, self._post_begin)
                 if type(value) is UnfinishedBody:
                     value = await value.finish()
@@ -259,31 +231,24 @@ class StepCall:
                 raise  # the step was cancelled; otherwise something that its body awaits was
             self._withdraw_begin()
             return None, await self._make_failure_outcome(error)
-        self._withdraw_begin()
+        if self._mark is not None:
+            self._withdraw_begin()
         return self._make_result_outcome(attempt, value)
 
     async def _make_failure_outcome(self, error: BaseException) -> AttemptFailed:
-        end = AttemptEnd.TIMED_OUT if isinstance(error, TimeoutError) else AttemptEnd.FAILED
-        await self._subtract_parked_time()
-        return self._make_raised_outcome(self._execution.capture(error), end)
-
-    async def _call_traced(self, tracing: Tracing, attempt: Attempt, call: Callable[[], Any]) -> Any:
-        with tracing.attempt(self._execution.view, self._step.name, self._attempt):
-            value = start_body(attempt, self._step, call, self._post_begin)
-            return await value.finish() if type(value) is UnfinishedBody else value
-
-    async def _subtract_parked_time(self) -> None:
-        """Do not count the time that the step waited for its circuit before it was resumed here."""
-        resumed_at, self._resumed_at = self._resumed_at, None
+        execution, resumed_at = self._execution, self._resumed_at
         if resumed_at is not None:
-            execution = self._execution
+            # The time that the step waited for its circuit before it was resumed here does not count.
+            self._resumed_at = None
             rows = await repeat_until_answered(
                 lambda: execution.worker.store.attempts(execution.claimed.id), execution.clock
             )
             self._first += sum_parked_time(rows, self._place.index, resumed_at) / MICROS
+        end = AttemptEnd.TIMED_OUT if isinstance(error, TimeoutError) else AttemptEnd.FAILED
+        return self._make_raised_outcome(execution.capture(error), end)
 
     def _withdraw_begin(self) -> None:
-        """Take back the begin mark of an attempt that is over, if it was not sent yet."""
+        """Withdraw the begin mark of an attempt that is over, if it was not sent yet."""
         if self._mark is not None and not self._mark.withdraw():
             self._resumes = False
 
@@ -300,13 +265,13 @@ class StepCall:
             run=self._execution.view,
             place=self._place,
             attempt=self._attempt,
-            began_ago=self._micros_since(attempt.began),
+            began_ago=int((self._execution.clock.monotonic() - attempt.began) * MICROS),
             done=self._execution.journal.new_done_number(),
             input=self._input,
             output=text,
             resumes=self._resumes,
             admitted=None if self._admitted is None or not self._admitted.probe else self._admitted,
-            messages=attempt.messages(),
+            messages=() if attempt.drafts is None else attempt.drafts.close(),
         )
         return signature.roundtrip_result(value, text), outcome
 
@@ -339,10 +304,7 @@ class StepCall:
         )
 
     async def _record_interruption(self) -> None:
-        """Record that workflow code cancelled the step, whatever else is cancelled meanwhile.
-
-        An attempt that was about to begin does not count: it certainly did not happen.
-        """
+        """Record that workflow code cancelled the step. An attempt that had not begun does not count."""
         outcome = EntryCancelled(
             run=self._execution.view,
             place=self._place,
@@ -358,8 +320,6 @@ class StepCall:
 
     def _micros_since(self, since: float) -> int:
         return int((self._execution.clock.monotonic() - since) * MICROS)
-
-    # -- transactional steps ------------------------------------------------------------------------
 
     async def _run_transaction(
         self, attempt: Attempt, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -377,7 +337,7 @@ class StepCall:
                 outcome = committed
         except StoreUnavailable:
             # The journal says whether it was committed; the worker that claims the run next reads it.
-            await _roll_back(transaction)  # first: its lock would keep all others from writing
+            await _roll_back(transaction)  # first, because its lock would keep all others from writing
             await execution.give_back(_STORE_RETRY_PAUSE)
             raise RunDetached from None
         finally:
@@ -390,7 +350,7 @@ class StepCall:
         if execution.dead:
             raise RunDetached
         transition = decide(outcome, DEFAULT_RETRY, 0.0)
-        # It does not pass the committer. Results with higher numbers must not be seen before it.
+        # This result bypasses the committer, and results with higher numbers must not be seen before it.
         execution.order.expect(outcome.done)
         began = execution.clock.monotonic()
         try:
@@ -398,9 +358,10 @@ class StepCall:
                 answer = await transaction.commit(execution.worker.id, transition)
             except StoreUnavailable:
                 raise
-            except Exception as error:  # time ran out, or a constraint that is checked last does not hold
+            except Exception as error:  # the time limit passed, or a constraint failed that is checked at the commit
                 return await self._make_failure_outcome(error)
-            execution.worker.settler.heard([outcome], [transition], [answer], began)
+            for listener in execution.worker.settler.listeners:
+                listener.settled([outcome], [transition], [answer], execution.clock.monotonic() - began)
             if transition.messages:
                 execution.worker.on_published()
             await execution.wait_recorded_before(outcome.done)
@@ -412,6 +373,6 @@ class StepCall:
 
 
 async def _roll_back(transaction: Transaction) -> None:
-    """Roll back what was not committed. If even that fails, the connection is lost, which does the same."""
+    """Roll back an open transaction. If that fails, the connection is lost, which has the same effect."""
     with suppress(StoreError):
         await transaction.rollback()

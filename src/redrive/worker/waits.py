@@ -1,6 +1,6 @@
-"""The waits of one run: for a time or a circuit, with a limit, and by the run as a whole.
+"""The waits of one run: for a time, for a circuit, and time limits.
 
-Waiting shall cost nothing. A run whose every branch waits is recorded as sleeping and gives up its slot.
+A run that waits should cost nothing. If all its branches wait, it is recorded as sleeping and frees its slot.
 If its first wait is longer than the worker's hold, the worker releases the run, which leaves memory as well.
 """
 
@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from redrive.clock import MICROS, Clock
-from redrive.core.outcomes import EntryCancelled, EntryRef, OpenEntry, RunView, SleepEnded
-from redrive.core.outcomes import RunIdle as RunWaits
+from redrive.core.outcomes import EntryCancelled, EntryRef, OpenEntry, RunIdle, RunView, SleepEnded
 from redrive.errors import RunDetached
 
 if TYPE_CHECKING:
     from redrive.worker.claimer import HeldRuns
     from redrive.worker.execution import Execution
 
-_RECHECK_INTERVAL = 30.0  # a run is parked on one circuit; if it waits for several, it looks at the others this often
+_RECHECK_INTERVAL = 30.0  # a run is parked on one circuit; if it waits for several, it checks the others this often
 
 
 class _WaitingEntry(msgspec.Struct, frozen=True, gc=False):
@@ -35,23 +34,19 @@ class _WaitingEntry(msgspec.Struct, frozen=True, gc=False):
     circuit: str | None = None
 
 
-class Waits:
+class Waits(msgspec.Struct, eq=False):
     """The entries of one run that wait, and whether the run as a whole does.
 
-    `asleep`: the store shows the run as sleeping, and this worker holds it.
+    `asleep`: the store shows the run as sleeping, and this worker holds it. `parking`: is done when it is
+    recorded that the run waits; None if that is not being recorded.
     """
 
-    __slots__ = ("_awake", "_clock", "_held", "_parking", "_waits", "asleep")
-
-    def __init__(self, clock: Clock, held: HeldRuns) -> None:
-        self._clock = clock
-        self._held = held
-        self._waits: dict[str, _WaitingEntry] = {}
-        self._awake = 0
-        self._parking: asyncio.Future[None] | None = None
-        self.asleep = False
-
-    # -- entries --------------------------------------------------------------------------------------
+    _clock: Clock
+    _held: HeldRuns
+    _waits: dict[str, _WaitingEntry] = {}
+    _awake: int = 0
+    parking: asyncio.Future[None] | None = None
+    asleep: bool = False
 
     def __bool__(self) -> bool:
         return bool(self._waits)
@@ -81,11 +76,9 @@ class Waits:
             OpenEntry(place=wait.place, attempt=wait.attempt, executing=False) for wait in self._waits.values()
         )
 
-    # -- the run as a whole ---------------------------------------------------------------------------
-
     @contextmanager
     def keep_awake(self) -> Iterator[None]:
-        """Keep the run from being parked: a branch that looks blocked will continue without a result."""
+        """Keep the run from being parked: a branch that looks blocked continues without a result."""
         self._awake += 1
         try:
             yield
@@ -100,36 +93,31 @@ class Waits:
     @property
     def may_park(self) -> bool:
         """True if some entry waits and nothing speaks against recording the run as waiting."""
-        return bool(self._waits) and not (self.asleep or self._parking or self._awake)
-
-    @property
-    def is_parking(self) -> bool:
-        """True while it is being recorded that the run waits."""
-        return self._parking is not None
+        return bool(self._waits) and not (self.asleep or self.parking or self._awake)
 
     def begin_parking(self) -> None:
         """Let new work wait until it is recorded that the run waits."""
-        self._parking = asyncio.get_running_loop().create_future()
+        self.parking = asyncio.get_running_loop().create_future()
 
     def end_parking(self) -> None:
-        """Let new work continue: what was to be recorded is recorded, or will not be."""
-        assert self._parking is not None
-        self._parking.set_result(None)
-        self._parking = None
+        """Let new work continue: the wait is recorded, or will not be."""
+        assert self.parking is not None
+        self.parking.set_result(None)
+        self.parking = None
 
     async def parked(self) -> None:
-        """Wait until what is being recorded about the run's wait is durable."""
-        if self._parking is not None:
-            await asyncio.shield(self._parking)
+        """Wait until the record of the run's wait is durable."""
+        if self.parking is not None:
+            await asyncio.shield(self.parking)
 
-    def outcome(self, run: RunView, hold: int) -> RunWaits:
-        """Return what to record: until when the run waits, and for which circuit."""
+    def outcome(self, run: RunView, hold: int) -> RunIdle:
+        """Return the outcome to record: until when the run waits, and for which circuit."""
         circuits = list(dict.fromkeys(wait.circuit for wait in self._waits.values() if wait.circuit))
         timed = any(wait.circuit is None for wait in self._waits.values())
         seconds = self.first_due_in() if timed else math.inf
         if len(circuits) > 1:
             seconds = min(seconds, _RECHECK_INTERVAL)
-        return RunWaits(
+        return RunIdle(
             run=run,
             delay=None if seconds == math.inf else int(seconds * MICROS),
             hold=hold,
@@ -137,7 +125,7 @@ class Waits:
         )
 
     def fall_asleep(self) -> None:
-        """Give up the run's slot: the store shows it as sleeping."""
+        """Free the run's slot: the store shows it as sleeping."""
         self.asleep = True
         self._held.rest(self)
 
@@ -151,13 +139,12 @@ class Waits:
 
 
 class TimeLimit:
-    """Watches the time for one block of workflow code; when it is up, cancels the task that is inside.
+    """A time limit for one block of workflow code; it cancels the task inside when the time is up.
 
-    A limit that is neither told to `watch` nor that it `was_reached` does nothing: the journal says that
-    its block was left in time.
+    Without `watch` or `fire_recorded` it does nothing: the journal says that its block was left in time.
 
-    That the limit was reached is a recorded result like a step's, and takes its turn like one: a
-    resumed run is interrupted at the same place again.
+    Reaching the limit is a recorded result like a step's, and is delivered in order like one, so a resumed
+    run is interrupted at the same place again.
     """
 
     def __init__(self, execution: Execution, place: EntryRef, task: asyncio.Task[object]) -> None:
@@ -172,12 +159,12 @@ class TimeLimit:
     def watch(self, seconds: float) -> None:
         """Fire after this many seconds."""
         self._recorded = False
-        # Counted as waiting from now on: the block may wait for something else before the loop turns.
+        # Counted as waiting from now on: the block may wait for something else before the task begins.
         self._waiting.enter_context(self._execution.waits.count(self._place, 1, seconds))
         self._start_task(self._wait(seconds))
 
     def fire_recorded(self, done: int) -> None:
-        """Fire again in turn, because the journal says that the limit was reached."""
+        """Fire again in order, because the journal says that the limit was reached."""
         self._start_task(self._fire(done))
 
     def _start_task(self, work: Coroutine[Any, Any, None]) -> None:

@@ -1,7 +1,7 @@
-"""The worker: claim due runs, execute them, settle what happens, stop without losing anything.
+"""The worker: claims due runs, executes them, and stops without losing anything.
 
 run      claim ──> execute ──> (executions settle through the committer) ──> claim ...
-stop     begin nothing new ──> steps in flight end ──> release the rest ──> retire
+stop     begin nothing new ──> steps in flight end ──> release the rest ──> deregister
 died     the store declared this worker dead: detach all runs, enlist again
 """
 
@@ -29,29 +29,22 @@ from redrive.core.outcomes import (
     WorkflowFailed,
     WorkflowReturned,
 )
-from redrive.core.states import FINAL_RUN_STATUSES, RunStatus
-from redrive.core.transitions import NewRun
+from redrive.core.run_options import RunOptions
+from redrive.core.states import FINAL_RUN_STATUSES
 from redrive.errors import StoreError
 from redrive.observability.counters import Counters, SettleListener
 from redrive.observability.tracing import Tracing
 from redrive.reasons import Reason, ReasonCode
-from redrive.settle.settler import (
-    LocalSettler,
-    MessageForwarder,
-    Settled,
-    Settler,
-    make_claimed_run_view,
-    parse_run_options,
-    parse_run_options_or_default,
-)
+from redrive.records import replace
+from redrive.settle.settler import LocalSettler, Settled, make_claimed_run_view, parse_run_options
 from redrive.store.port import Store, Transaction
 from redrive.store.session import repeat_until_answered
 from redrive.store.workers import Catalogue, ClaimedRun, HeartbeatReply, NewWorker, live_workers
 from redrive.worker.attempt import Attempt, ThreadPools
 from redrive.worker.branches import install_task_factory
-from redrive.worker.circuits import Circuits, CircuitSettler
-from redrive.worker.claimer import Claimer, HeldRuns, Reservation, Wakeup
-from redrive.worker.committer import Committer
+from redrive.worker.circuits import Circuits
+from redrive.worker.claimer import Claimer, HeldRuns, Wakeup
+from redrive.worker.committer import Committer, MessageForwarder
 from redrive.worker.definitions import Step, WorkflowDefinition
 from redrive.worker.execution import Execution
 from redrive.worker.lease import HeldRunsReport, Lease
@@ -59,13 +52,13 @@ from redrive.worker.rollback import ActionRunner
 
 log = logging.getLogger("redrive.worker")
 
-_STOP_TIMEOUT = 10.0  # how long a worker that stops waits for a store that does not answer
-_UNWIND_TIMEOUT = 1.0  # how long a worker that is killed waits for its tasks
-_HELD_RUNS_PER_SLOT = 10  # runs that wait in memory, for each run that may execute
+_STOP_TIMEOUT = 10.0  # seconds that a worker that stops waits for a store that does not answer
+_UNWIND_TIMEOUT = 1.0  # seconds that a worker that is killed waits for its tasks
+_HELD_RUNS_PER_SLOT = 10  # runs that may sleep in memory, for each run that may execute
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Settings of a worker. Times are seconds; `poll` is how long an idle worker relies on hints alone."""
+    """Settings of a worker. Times are seconds; `poll` is the longest time between two claims of an idle worker."""
 
     name: str
     concurrency: int = 100
@@ -95,9 +88,9 @@ class Worker:
         has_circuits: bool = False,
         on_ended: Callable[[ClaimedRun, Settled], None] | None = None,
         on_published: Callable[[], None] = lambda: None,
-        outgoing: MessageForwarder | None = None,
+        forwarder: MessageForwarder | None = None,
         wrap_step: Callable[[Attempt, Callable[[], Any]], Callable[[], Any]] | None = None,
-        ears: Sequence[SettleListener] = (),
+        listeners: Sequence[SettleListener] = (),
         tally: Counters | None = None,
         tracing: Tracing | None = None,
     ) -> None:
@@ -119,7 +112,8 @@ class Worker:
         self._on_ended = on_ended
         self.on_published = on_published
         self.wrap_step = wrap_step
-        self.settler = LocalSettler(store, clock, ears=ears, outgoing=outgoing)
+        self.settler = LocalSettler(store, clock, listeners=listeners)
+        self._forwarder = forwarder
         self.tally = tally
         self.tracing = tracing
         self.circuits = Circuits(store, clock, wanted=has_circuits)
@@ -131,18 +125,16 @@ class Worker:
         self._drained: asyncio.Event
         self._services: list[asyncio.Task[None]] = []
         self._undo_factory: Callable[[], None] = lambda: None
-        self._automatic = True
-
-    # -- life ---------------------------------------------------------------------------------------
+        self.automatic = True  # False: a test renews the lease and moves the clock
 
     async def start(self, *, automatic: bool = True) -> None:
-        """Enlist and begin to claim. `automatic=False`: a test renews the lease."""
-        self._automatic = automatic
+        """Enlist and begin to claim. With `automatic=False`, a test renews the lease."""
+        self.automatic = automatic
         self._stopping = False
         self._drained = asyncio.Event()
         size = self.settings.concurrency
         self.threads = ThreadPools(steps=size, workflows=size * (1 + _HELD_RUNS_PER_SLOT))
-        self.committer = Committer(self._new_settler())
+        self.committer = Committer(self.settler, self.clock, self.circuits, self._forwarder)
         self._undo_factory = install_task_factory(asyncio.get_running_loop())
         try:
             await self._enlist()
@@ -168,10 +160,6 @@ class Worker:
             if pause := self.claimer.pause_after(claims):
                 await self.wakeup.wait(pause)
 
-    def _new_settler(self) -> Settler:
-        """Return the settler, which evaluates circuits as well if any step has one."""
-        return CircuitSettler(self.settler, self.circuits) if self.circuits.wanted else self.settler
-
     async def _enlist(self) -> None:
         worker = NewWorker(
             name=self.settings.name,
@@ -190,25 +178,42 @@ class Worker:
             on_beat=self.on_heartbeat,
             overdue=self.report.is_overdue,
         )
-        if self._automatic:
+        if self.automatic:
             self.lease.start()
 
     async def stop(self, grace: float | None = None) -> None:
-        """Let steps and claims in flight end, within the grace period; release all other runs; retire."""
+        """Let steps and claims in flight end within the grace period; release all other runs; deregister."""
         self._stopping = True
         for execution in self.executions:
             execution.drain()
-        await self._wait_drained(self.settings.grace if grace is None else grace)
+        grace_over = self.clock.call_later(self.settings.grace if grace is None else grace, self._drained.set)
+        self.check_drained()
+        await self._drained.wait()
+        grace_over.cancel()
         await self._cancel_task(self._claiming)
         with suppress(TimeoutError):
             async with asyncio.timeout(_STOP_TIMEOUT):
-                await self.claimer.wait_arrived()  # or they would wait for the end of a lease
-        await self._release_all()
+                await self.claimer.wait_arrived()  # otherwise these runs would wait until the lease expires
+        for execution in self.executions:
+            self.committer.post(execution.release())
+            execution.detach()
+        flushing = asyncio.create_task(self.committer.flush())
+        await asyncio.wait([flushing], timeout=_STOP_TIMEOUT)
+        if not flushing.done():
+            flushing.cancel()
+            log.warning("the store did not answer; other workers claim the runs held here when the lease expires")
         for service in self._services:
             await self._cancel_task(service)
+        await self._close()
+        try:
+            await self.store.retire(self.id)
+        except StoreError as error:
+            lease = self.settings.lease
+            log.warning("could not deregister worker %d, its lease will expire in %g s: %s", self.id, lease, error)
+
+    async def _close(self) -> None:
         await self.circuits.close()
         await self.lease.stop()
-        await self._retire()
         self.threads.close()
         self._undo_factory()
 
@@ -228,40 +233,12 @@ class Worker:
         for task in ended:
             if not task.cancelled():
                 task.exception()  # asyncio would warn that it was never looked at
-        await self.circuits.close()
-        await self.lease.stop()
-        self.threads.close()
-        self._undo_factory()
-
-    async def _wait_drained(self, grace: float) -> None:
-        """Wait until no step is in flight and no run on its way here, or the grace period is over."""
-        over = self.clock.call_later(grace, self._drained.set)
-        self.check_drained()
-        await self._drained.wait()
-        over.cancel()
+        await self._close()
 
     def check_drained(self) -> None:
         """Let a worker that stops continue if no step is in flight and no run on its way here."""
         if self._stopping and not self.claimer.expects_runs and not self.held.busy:
             self._drained.set()
-
-    async def _release_all(self) -> None:
-        for execution in self.executions:
-            self.committer.post(execution.release())
-            execution.detach()
-        flushing = asyncio.create_task(self.committer.flush())
-        await asyncio.wait([flushing], timeout=_STOP_TIMEOUT)
-        if not flushing.done():
-            flushing.cancel()
-            log.warning("the store did not answer; other workers claim the runs held here when the lease expires")
-
-    async def _retire(self) -> None:
-        try:
-            await self.store.retire(self.id)
-        except StoreError as error:
-            log.warning(
-                "could not deregister worker %d, its lease will expire in %g s: %s", self.id, self.settings.lease, error
-            )
 
     @staticmethod
     async def _cancel_task(task: asyncio.Task[None] | None) -> None:
@@ -269,37 +246,32 @@ class Worker:
             task.cancel()
             await asyncio.wait([task])
 
-    # -- runs ---------------------------------------------------------------------------------------
-
     @property
     def room(self) -> int:
         """The number of runs that the worker could begin now."""
-        taken = self.held.at_work + self.claimer.reserved
+        taken = len(self.held.by_id) - len(self.held.resting) + self.claimer.reserved
         return 0 if self._stopping else max(0, self.settings.concurrency - taken)
 
-    def reserve(self, runs: Sequence[NewRun]) -> Reservation:
-        """Reserve slots for runs that are about to be started, if this worker has time for them."""
-        has_time = self._automatic and self.claimer.can_accept(runs)
-        return Reservation(self, len(runs), self.id if has_time else None)
+    @property
+    def has_lease(self) -> bool:
+        """True while the last confirmed heartbeat is young enough to begin new work."""
+        return self.clock.monotonic() < self.lease.good_until
 
     def take(self, runs: Iterable[ClaimedRun], now: int) -> None:
-        """Begin with runs that are this worker's from now on, or release them if it stops."""
+        """Begin with runs that this worker holds from now on, or release them if it stops."""
         for claimed in runs:
             try:
-                self._begin_run(claimed, now)
+                if self._stopping:
+                    view = make_claimed_run_view(claimed, parse_run_options(claimed.options), self.version)
+                    self.committer.post(RunReleased(run=view))
+                else:
+                    self.held.begin(Execution(self, claimed, self.workflows[claimed.workflow], claimed_at=now))
             except Exception as error:
                 self.committer.post(_make_unreadable_outcome(claimed, error))
         self.check_drained()
 
-    def _begin_run(self, claimed: ClaimedRun, now: int) -> None:
-        if self._stopping:
-            view = make_claimed_run_view(claimed, parse_run_options(claimed.options), self.version)
-            self.committer.post(RunReleased(run=view))
-            return
-        self.held.begin(Execution(self, claimed, self.workflows[claimed.workflow], claimed_at=now))
-
     def confirm(self, before: Execution, ended: WorkflowReturned) -> None:
-        """Confirm what a run reserved, now that its function has returned."""
+        """Confirm the reservations of a run whose function has returned."""
         after = Execution(self, before.claimed, before.workflow, claimed_at=before.claimed_at, ended=ended)
         after.journal.continue_numbers(before.journal)
         if self._stopping:
@@ -314,9 +286,9 @@ class Worker:
     def runs_reported_here(self) -> set[str]:
         """Return the ids of the runs whose end this process reports itself.
 
-        Empty under a test's clock, which may stand still between an end and its answer.
+        The result is empty under a test's clock, which may stand still between an end and its answer.
         """
-        if not self._automatic or not self.lease.healthy():
+        if not self.automatic or not self.has_lease:
             return set()
         return {execution.claimed.public_id for execution in self.held.by_id.values()}
 
@@ -327,24 +299,22 @@ class Worker:
 
     @property
     def is_stopping(self) -> bool:
-        """True from the moment the worker is told to stop."""
+        """True once `stop` or `kill` was called."""
         return self._stopping
 
     @property
     def is_claiming(self) -> bool:
         """True while a claim is under way, or about to be made."""
-        return self.claimer.under_way or self.wakeup.is_pending
+        return self.claimer.under_way or self.wakeup.event.is_set()
 
     @property
     def is_being_cancelled(self) -> bool:
         """True when the whole loop is being torn down, rather than one run's task."""
         return any(service.cancelling() or service.done() for service in self._services[:1])
 
-    # -- what executions ask of their worker ----------------------------------------------------------
-
     def hold(self) -> int:
-        """Return how long a wait to keep in memory, in microseconds: 0 when many runs wait already."""
-        crowded = self.held.at_rest >= self.settings.concurrency * _HELD_RUNS_PER_SLOT
+        """Return the longest wait to keep in memory, in microseconds: 0 if many runs wait already."""
+        crowded = len(self.held.resting) >= self.settings.concurrency * _HELD_RUNS_PER_SLOT
         return 0 if crowded or self._stopping else int(self.settings.hold * MICROS)
 
     def transaction(self) -> Transaction:
@@ -352,31 +322,28 @@ class Worker:
         return self.store.transaction(min(self.settings.transaction_limit, self.settings.lease / 3))
 
     def on_ended(self, claimed: ClaimedRun, settled: Settled) -> None:
-        """Handle that a run ended or was released; inform callers in this process that wait for it."""
+        """Free the slot of a run that ended, and report the result to callers in this process."""
         change, execution = settled.transition.change, self.held.by_id.get(claimed.id)
         if execution is not None and change is not None and change.status in FINAL_RUN_STATUSES:
             self.held.release(execution)
-            self.claimer.on_slot_free()
-            if claimed.deaths or settled.transition.starts:
+            if self.claimer.more_due or claimed.deaths or settled.transition.starts:
                 self.wakeup.notify()
         if self._on_ended is not None:
             self._on_ended(claimed, settled)
 
     async def handle_code_change(self, claimed: ClaimedRun, view: RunView, difference: Reason) -> Outcome:
-        """Decide whether to release a run for a worker that has its code, or to give up."""
+        """Return the outcome for a run that needs other code: release it for another worker, or give up."""
         log.warning("run %s: %s", claimed.public_id, difference)
         if claimed.version == self.version:
             return CodeDiverged(run=view, difference=difference, wait=CodeWait.NO_MORE)
         workers = await repeat_until_answered(self.store.workers, self.clock)
-        is_known = any(each.version == claimed.version for each in live_workers(workers, self.store.now()))
+        has_worker = any(each.version == claimed.version for each in live_workers(workers, self.store.now()))
         since = claimed.diverged_at
         waited = 0.0 if since is None else (self.store.now() - since) / MICROS
-        if not is_known and waited >= self.settings.code_wait:
+        if not has_worker and waited >= self.settings.code_wait:
             return CodeDiverged(run=view, difference=difference, wait=CodeWait.NO_MORE)
         pause = min(5.0, max(0.1, self.settings.code_wait / 10))
         return CodeDiverged(run=view, difference=difference, wait=CodeWait.FOR_CODE, delay=int(pause * MICROS))
-
-    # -- heartbeats -----------------------------------------------------------------------------------
 
     def on_heartbeat(self, beat: HeartbeatReply) -> None:
         """Handle a heartbeat's answer."""
@@ -390,40 +357,31 @@ class Worker:
         self._services.append(asyncio.get_running_loop().create_task(work))
 
     def count_lost_runs(self, runs: int, *, lease: bool = False) -> None:
-        """Count runs that were taken from this worker, and a lease."""
+        """Count runs that were taken from this worker; with `lease`, count a lost lease as well."""
         if self.tally is not None:
             self.tally.runs_lost += runs
             self.tally.leases_lost += lease
 
     async def _enlist_again(self) -> None:
         """Detach all runs and begin again under another id: the store declared this worker dead."""
-        log.warning("worker %d was declared dead; it detaches its runs and enlists again", self.id)
+        log.warning("worker %d was declared dead: it detaches its runs and enlists again", self.id)
         self.count_lost_runs(len(self.held.by_id), lease=True)
         for execution in self.executions:
             execution.detach()
         self.committer.forget()
-        self.id = 0  # runs on their way to the old id do not arrive here
+        self.id = 0  # runs that are being started or claimed for the old id must not be begun
         await self.lease.stop()
         await self._enlist()
         self.wakeup.notify()
 
 
 def _make_unreadable_outcome(claimed: ClaimedRun, error: Exception) -> WorkflowFailed:
-    """Return the outcome of a run that cannot even be begun: a letter."""
+    """Return the outcome of a run that cannot be begun: a dead letter."""
     log.error("run %s cannot be executed", claimed.public_id, exc_info=error)
-    view = RunView(
-        id=claimed.id,
-        public_id=claimed.public_id,
-        tenant=claimed.tenant,
-        workflow=claimed.workflow,
-        fence=claimed.fence,
-        input=claimed.input,
-        options=parse_run_options_or_default(claimed.options),
-        correlation_id=claimed.correlation_id,
-        started_at=claimed.started_at,
-        handler_for=claimed.handler_for,
-        undoing=claimed.status is RunStatus.COMPENSATING,
-    )
+    options = RunOptions()
+    with suppress(Exception):  # the options may be what is unreadable
+        options = parse_run_options(claimed.options)
+    view = replace(make_claimed_run_view(claimed, options, claimed.version), deaths=0, letter=None)
     reason = Reason(ReasonCode.RUN_UNREADABLE, why=Reason.of_error(error))
     code = LetterCode.INFRASTRUCTURE_FAILURE
     return WorkflowFailed(

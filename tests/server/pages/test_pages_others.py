@@ -119,7 +119,7 @@ def test_a_policy_is_stored_shown_and_removed_and_a_wrong_one_kept_in_its_form(s
         assert "max_retries takes a number" in wrong.text
         assert 'value="many"' in wrong.text
         nowhere = sent(client, "/policies", "/policies", max_retries="2")
-        assert "name the workflow, the step, or both" in nowhere.text
+        assert "name the workflow or the step that the policy is for" in nowhere.text
         done = sent(client, "/policies", "/policies", workflow="fulfil", max_retries="7", base_delay="2s")
         assert done.status_code == 303
         assert "7 retries" in Looked(client.get("/policies").text).text

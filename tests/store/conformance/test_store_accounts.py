@@ -7,7 +7,7 @@ from store_kit import DAY, SECOND, Kit, entry, failed_try, noted, writes
 
 from redrive.core.roles import Role
 from redrive.records import replace
-from redrive.store.account_records import (
+from redrive.store.accounts import (
     MemberRow,
     RequestClaim,
     ResponseRow,

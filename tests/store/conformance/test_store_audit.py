@@ -12,7 +12,9 @@ from store_kit import DAY, HOUR, SECOND, Kit, becomes, buried, noted, writes
 from redrive.core.states import RunStatus
 from redrive.errors import InputError
 from redrive.store.filters import AuditFilter
-from redrive.store.records import AuditRow, PolicyRow, PurgeRequest
+from redrive.store.letters import AuditRow
+from redrive.store.recovery import PurgeRequest
+from redrive.store.settings import PolicyRow
 
 POLICY = PolicyRow(tenant="", workflow="", step="", policy="{}", updated_at=0, updated_by="ann")
 

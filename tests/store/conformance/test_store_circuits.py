@@ -14,7 +14,7 @@ from redrive.core.transitions import CircuitSampleWrite, RunWrite
 from redrive.records import replace
 from redrive.store.circuits import CircuitUpdate, PermitRequest
 from redrive.store.filters import AuditFilter, CircuitFilter
-from redrive.store.records import PurgeRequest
+from redrive.store.recovery import PurgeRequest
 from redrive.store.workers import ClaimedRun
 
 SETTINGS = '{"name": "payments"}'

@@ -20,9 +20,11 @@ from redrive.records import replace
 from redrive.store.bulk import BulkChange, BulkVerb, NewBulk
 from redrive.store.circuits import CircuitUpdate
 from redrive.store.filters import AuditFilter, CircuitFilter, GroupFilter, LetterFilter, OutboxFilter, RunFilter
-from redrive.store.outbox_records import DeliveryAction, DeliveryDecision
+from redrive.store.letters import Triage
+from redrive.store.outbox import DeliveryAction, DeliveryDecision
 from redrive.store.port import DeskStore
-from redrive.store.records import PolicyRow, RunRow, Triage
+from redrive.store.runs import RunRow
+from redrive.store.settings import PolicyRow
 
 HALF_OPEN = CircuitState(status=CircuitStatus.HALF_OPEN, generation=2)
 CLOSED = CircuitState(status=CircuitStatus.CLOSED, generation=3)
@@ -290,7 +292,7 @@ async def test_a_view_of_one_workflow_has_the_sets_that_were_begun_for_it(kit: K
 async def test_a_view_of_several_workflows_asks_which_one_is_meant(kit: Kit) -> None:
     await kit.start(1, tenant="a", workflow="x")
     seen = kit.store.tenant_view("a", ["w", "x"])
-    with pytest.raises(InputError, match="name one of them: w, x"):
+    with pytest.raises(InputError, match="name one of w, x"):
         await seen.runs(RunFilter(), limit=9, cursor=None)
     assert len((await seen.runs(RunFilter(workflow="x"), limit=9, cursor=None)).items) == 1
 

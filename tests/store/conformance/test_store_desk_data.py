@@ -15,7 +15,9 @@ from redrive.core.transitions import Transition
 from redrive.errors import DataRefused, InputError, StoreUnavailable
 from redrive.records import replace
 from redrive.store.filters import AuditFilter, CircuitFilter, GroupFilter, LetterFilter, OutboxFilter, RunFilter
-from redrive.store.records import PolicyRow, RunRow, Triage
+from redrive.store.letters import Triage
+from redrive.store.runs import RunRow
+from redrive.store.settings import PolicyRow
 
 ODD = [
     "",
@@ -106,7 +108,7 @@ async def test_a_filter_that_no_row_can_meet_is_refused_by_name_before_anybody_i
             "workflows",
             "accounts",
         }:
-            with pytest.raises(InputError, match=f"^{field} has a NUL or half a character in it"):
+            with pytest.raises(InputError, match=f"^{field} contains a NUL or half a character"):
                 kind(**{field: odd})
     index: dict[str, Any] = {"customer": odd}
     assert (await kit.store.runs(RunFilter(index=index), limit=10, cursor=None)).items == []

@@ -12,7 +12,9 @@ from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transitions import LetterStatusWrite, RunWrite, Transition
 from redrive.errors import InputError
 from redrive.store.filters import GroupFilter
-from redrive.store.records import GroupPage, GroupRow, PurgeRequest, RunRow
+from redrive.store.groups import GroupPage, GroupRow
+from redrive.store.recovery import PurgeRequest
+from redrive.store.runs import RunRow
 from redrive.store.workers import ClaimedRun
 
 ALL = GroupFilter(status=None)
@@ -219,7 +221,7 @@ async def test_a_group_that_is_seen_again_comes_first(kit: Kit) -> None:
 
 
 async def test_an_odd_status_is_refused(kit: Kit) -> None:
-    with pytest.raises(InputError, match="status='OPEN' or None"):
+    with pytest.raises(InputError, match="status must be OPEN or None"):
         await kit.store.groups(GroupFilter(status="RESOLVED"), limit=10, cursor=None)
 
 

@@ -15,7 +15,7 @@ from redrive.core.states import RunStatus
 from redrive.core.transitions import NewRun, Transition
 from redrive.records import replace
 from redrive.store.filters import RunFilter
-from redrive.store.records import RunRow
+from redrive.store.runs import RunRow
 from redrive.store.workers import ClaimedRun
 
 

@@ -12,7 +12,7 @@ from redrive.core.transitions import AuditWrite, LetterStatusWrite, NewRun, Reop
 from redrive.errors import InputError
 from redrive.store.bulk import NewBulk
 from redrive.store.filters import LetterFilter, RunFilter
-from redrive.store.records import PurgeRequest
+from redrive.store.recovery import PurgeRequest
 from redrive.store.workers import ClaimedRun
 
 ORDER = (("order_id", "42"), ("customer.email", "ann@example.org"))

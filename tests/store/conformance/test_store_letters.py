@@ -8,7 +8,8 @@ from store_kit import DAY, SECOND, Kit, buried, noted, writes
 
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.records import replace
-from redrive.store.records import PurgeRequest, Triage
+from redrive.store.letters import Triage
+from redrive.store.recovery import PurgeRequest
 from redrive.store.workers import ClaimedRun
 
 PURGE = PurgeRequest(runs=DAY, letters=DAY, workers=900 * DAY, limit=100)

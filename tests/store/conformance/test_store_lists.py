@@ -16,7 +16,7 @@ from redrive.errors import InputError
 from redrive.reasons import Reason, ReasonCode
 from redrive.store.bulk import NewBulk
 from redrive.store.filters import AuditFilter, LetterFilter, RunFilter
-from redrive.store.records import Page
+from redrive.store.list_query import Page
 
 
 async def listed(kit: Kit, limit: int = 50, cursor: str | None = None, **where) -> list[str]:

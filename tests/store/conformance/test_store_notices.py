@@ -19,7 +19,7 @@ from redrive.store.notifications import (
     NotificationFilter,
     RuleRow,
 )
-from redrive.store.records import PurgeRequest
+from redrive.store.recovery import PurgeRequest
 
 ALL = NotificationFilter()
 SET, DELETED = noted("notify.set"), noted("notify.deleted")

@@ -8,7 +8,7 @@ from store_kit import SECOND, Kit, becomes, catalogue, noted
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.records import field_names, replace
 from redrive.store.filters import LetterFilter
-from redrive.store.records import ReplayRow, Triage
+from redrive.store.letters import ReplayRow, Triage
 from redrive.store.workers import CatalogueItem, CatalogueRow, NewWorker
 
 

@@ -23,7 +23,7 @@ from redrive.store.bulk import (
     SetStatus,
 )
 from redrive.store.filters import AuditFilter, LetterFilter
-from redrive.store.records import PurgeRequest
+from redrive.store.recovery import PurgeRequest
 from redrive.store.workers import ClaimedRun
 
 LEASE = 15 * SECOND

@@ -9,7 +9,7 @@ from redrive.core.transitions import AuditWrite
 from redrive.errors import NotAllowed
 from redrive.records import replace
 from redrive.store.filters import AuditFilter
-from redrive.store.records import PolicyRow
+from redrive.store.settings import PolicyRow
 
 DEFAULT = PolicyRow(tenant="", workflow="", step="", policy='{"max_retries":1}', updated_at=0, updated_by="ann")
 

@@ -12,7 +12,7 @@ from redrive.core.states import RunStatus
 from redrive.core.transitions import RunWrite
 from redrive.errors import DataRefused
 from redrive.store.filters import RunFilter
-from redrive.store.records import PurgeRequest
+from redrive.store.recovery import PurgeRequest
 
 KEY = job_key("default", "w", "order-1")
 

@@ -9,7 +9,7 @@ from store_kit import LEASE, SECOND, Kit, becomes, catalogue, entry, writes
 from redrive.core.run_options import StepOptions
 from redrive.core.states import RunStatus, StepStatus
 from redrive.store.port import Store
-from redrive.store.records import PurgeRequest
+from redrive.store.recovery import PurgeRequest
 from redrive.store.workers import NewWorker
 
 

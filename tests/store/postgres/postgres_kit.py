@@ -16,8 +16,8 @@ from store_kit import HandClock, Kit
 from redrive.clock import Clock
 from redrive.store.postgres import PostgresStore
 from redrive.store.postgres.connection import Address, Connection, DatabaseClock, connect, engine_settings, parse_url
-from redrive.store.postgres.sql import replace_schema
 from redrive.store.postgres.store import PostgresDatabase
+from redrive.store.sql_files import replace_schema
 
 
 class OneLine:
@@ -29,8 +29,8 @@ class OneLine:
     async def run(self, work: Callable[[Connection], Awaitable[Any]]) -> Any:
         return await work(self._line)
 
-    async def picture(self, work: Callable[[Connection], Awaitable[Any]]) -> Any:
-        async with self._line.picture():
+    async def snapshot(self, work: Callable[[Connection], Awaitable[Any]]) -> Any:
+        async with self._line.snapshot():
             return await work(self._line)
 
 

@@ -47,8 +47,8 @@ async def test_a_resumed_workflow_is_announced(bench: Bench) -> None:
 
 async def all_rung(bench: Bench) -> None:
     """Wait until the store has sent what it has to send."""
-    if bench.store._bell._ringing is not None:
-        await bench.store._bell._ringing
+    if bench.store._notifier._notifying is not None:
+        await bench.store._notifier._notifying
 
 
 async def count_rings(bench: Bench, work) -> int:

@@ -60,7 +60,7 @@ async def test_a_server_without_a_free_connection_is_waited_for(caplog: pytest.L
                 await check(works, await works.start(20), server.url())
 
         async def complained() -> bool:
-            return "asking again" in caplog.text and "too many clients" in caplog.text
+            return "repeating it" in caplog.text and "too many clients" in caplog.text
 
         async with AsyncExitStack() as hogs:
             for _ in range(20):

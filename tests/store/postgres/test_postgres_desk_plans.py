@@ -7,8 +7,8 @@ from postgres_kit import Bench
 from test_postgres_plans import bench as bench
 from test_postgres_plans import plan, scans, statements
 
-from redrive.store.postgres.sql import number_parameters
 from redrive.store.session import Statements
+from redrive.store.sql_files import number_parameters
 
 SETS = Statements("sets.sql").texts("postgres")
 GROUPS = Statements("groups.sql").texts("postgres")

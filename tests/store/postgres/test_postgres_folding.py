@@ -6,7 +6,7 @@ from postgres_kit import Bench
 
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transitions import LetterStatusWrite, RunWrite, Transition
-from redrive.store.records import PurgeRequest
+from redrive.store.recovery import PurgeRequest
 
 
 async def test_a_group_that_came_and_went_in_the_wrong_order_is_gone(bench: Bench) -> None:

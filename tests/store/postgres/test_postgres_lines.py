@@ -15,7 +15,7 @@ from redrive.errors import DataRefused, StoreUnavailable
 from redrive.store.filters import RunFilter
 from redrive.store.postgres import pool as lines
 from redrive.store.postgres.pool import ENGINE_ROLE
-from redrive.store.records import PurgeRequest
+from redrive.store.recovery import PurgeRequest
 
 pytestmark = pytest.mark.parametrize("ready_url", cluster.ENOUGH, indirect=True)
 OURS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'redrive'"
@@ -39,7 +39,7 @@ async def test_the_connection_that_opened_a_store_goes_on_to_serve_it(ready_url:
     async with opened(f"{ready_url}&bell=off") as bench:
         (opener,) = await bench.sql(OURS)
         await bench.kit.held()
-        async with bench.store._lines.line() as line:
+        async with bench.store._pool.line() as line:
             assert line.con.get_server_pid() == opener["pid"]
             assert await line.con.fetchval("SELECT current_user") == ENGINE_ROLE
 
@@ -113,7 +113,7 @@ async def test_callers_wait_for_a_connection_in_turn_and_only_so_long(
 ) -> None:
     store = await bench.beside(pool_size="2")
     monkeypatch.setattr(lines, "ACQUIRE_TIMEOUT", 0.05)
-    async with store._lines.line(), store._lines.line():
+    async with store._pool.line(), store._pool.line():
         with pytest.raises(StoreUnavailable, match=r"all 2 connections .* pool_size"):
             await store.paused()
     assert await store.paused() == {}
@@ -132,7 +132,7 @@ async def test_heartbeats_do_not_starve_when_every_connection_is_busy(bench: Ben
     store = await bench.beside(pool_size="2")
     worker = await bench.kit.worker()
     line = store.lease_connection()
-    async with store._lines.line(), store._lines.line():
+    async with store._pool.line(), store._pool.line():
         assert (await asyncio.to_thread(line.beat, worker, {})).alive
     await asyncio.to_thread(line.close)
 
@@ -140,7 +140,7 @@ async def test_heartbeats_do_not_starve_when_every_connection_is_busy(bench: Ben
 async def test_a_caller_that_is_cancelled_costs_no_connection(bench: Bench) -> None:
     store = await bench.beside(pool_size="2")
     for _ in range(6):
-        sleeping = asyncio.create_task(store._lines.run(lambda line: line.con.execute("SELECT pg_sleep(3)")))
+        sleeping = asyncio.create_task(store._pool.run(lambda line: line.con.execute("SELECT pg_sleep(3)")))
 
         async def asleep() -> bool:
             rows = await bench.sql("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep'")
@@ -155,14 +155,14 @@ async def test_a_caller_that_is_cancelled_costs_no_connection(bench: Bench) -> N
 
 async def test_a_refused_row_costs_no_connection(bench: Bench) -> None:
     worker, run = await bench.kit.held()
-    async with bench.store._lines.line() as line:
+    async with bench.store._pool.line() as line:
         before = line.con.get_server_pid()
     for bad in ("\ud800", object()):
         with pytest.raises(DataRefused):
             await bench.store.apply([writes(run, entry(0, output=bad))], worker=worker)
     with pytest.raises(DataRefused):
         await bench.store.apply([writes(run, entry(0, StepStatus.RUNNING, limit_in=2**63 - 1))], worker=worker)
-    async with bench.store._lines.line() as line:
+    async with bench.store._pool.line() as line:
         assert line.con.get_server_pid() == before
 
 

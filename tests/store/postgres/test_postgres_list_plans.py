@@ -23,7 +23,7 @@ from redrive.store.lists import choose_scan
 from redrive.store.postgres.connection import Connection
 from redrive.store.postgres.pool import tenant_transaction
 from redrive.store.postgres.session import PostgresSession
-from redrive.store.postgres.sql import NumberedStatement, number_parameters
+from redrive.store.sql_files import NumberedStatement, number_parameters
 from redrive.store.store import SqlStore
 
 LISTS: dict[type[Any], Callable[..., Any]] = {
@@ -134,7 +134,7 @@ async def _sets_are_listed_in_order(bench: Bench) -> None:
         (LetterFilter(tenant="b", fingerprint="f"), "letters_of_tenant_by_status"),
     ):
         new = NewBulk(public_id="s", tenant="a", action="REPLAY", by="ann", where=where, request="{}")
-        values = next_letter_conditions(filter_json(new) or "", above=0, upto=ROWS)
+        values = next_letter_conditions(filter_json(new.where), above=0, upto=ROWS)
         async with bench.line() as line:
             session = PostgresSession(line, bench.time)
             async with session.index_order():

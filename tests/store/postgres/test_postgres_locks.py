@@ -20,8 +20,8 @@ from redrive.errors import StoreUnavailable
 from redrive.store.postgres import apply as applying
 from redrive.store.postgres import lease
 from redrive.store.postgres.session import PostgresSession
-from redrive.store.postgres.sql import replace_schema
-from redrive.store.records import PurgeRequest
+from redrive.store.recovery import PurgeRequest
+from redrive.store.sql_files import replace_schema
 from redrive.store.workers import NewWorker
 
 pytestmark = pytest.mark.parametrize("ready_url", cluster.ENOUGH, indirect=True)
@@ -270,7 +270,7 @@ async def test_workers_reapers_heartbeats_people_and_purges_at_once_do_not_deadl
 
 
 async def test_the_database_s_own_deadlock_is_a_call_to_repeat(bench: Bench) -> None:
-    """Should two transactions ever be in each other's way, the one that is undone may come again."""
+    """Should two transactions ever be in two transactions conflicted, the one that is undone may come again."""
     await bench.kit.start(2)
     worker = await bench.kit.worker()
     one, two = (await bench.kit.claim(worker)).runs
@@ -284,7 +284,7 @@ async def test_the_database_s_own_deadlock_is_a_call_to_repeat(bench: Bench) -> 
         applied = asyncio.create_task(bench.store.apply(batch, worker=worker))
         await bench.waits()
         stuck = asyncio.create_task(con.execute(update, one.id))
-        with pytest.raises(StoreUnavailable, match="each other's way"):
+        with pytest.raises(StoreUnavailable, match="two transactions conflicted"):
             await applied
         await stuck
     await con.close()
@@ -298,7 +298,7 @@ async def test_no_connection_of_ours_holds_a_lock_in_silence(bench: Bench) -> No
     short = NewWorker(name="short", version="v", workflows=("w",), lease=2 * SECOND)
     store = await bench.beside()
     await store.enlist(short, catalogue("v", "w"))
-    async with store._lines.line() as line:
+    async with store._pool.line() as line:
         limit = await line.con.fetchval("SHOW idle_in_transaction_session_timeout")
         assert limit == "666ms"
     async with bench.line() as line:

@@ -119,7 +119,7 @@ async def test_a_server_that_is_down_is_waited_for_and_that_is_said(caplog: pyte
     await eventually(said_twice)
     assert not opening.done()
     assert caplog.messages[0].startswith(
-        f"the store cannot be used, asking again in 0.05 s: PostgreSQL at 127.0.0.1:{port}/db does not"
+        f"store call failed; repeating it in 0.05 s: PostgreSQL at 127.0.0.1:{port}/db does not"
     )
     opening.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -160,7 +160,7 @@ async def test_a_whole_engine_works_behind_a_pooler(mode: str, caplog: pytest.Lo
             async with app:
                 handles = await twice.start_many([(n,) for n in range(100)])
                 assert await asyncio.gather(*(handle.result() for handle in handles)) == [1] * 100
-            assert ("seems to stand behind a pooler" in caplog.text) == (mode == "session")
+            assert ("seems to be behind a pooler" in caplog.text) == (mode == "session")
             assert await con.fetchval("SELECT count(*) FROM kept") == 100
             await con.close()
         finally:
@@ -190,7 +190,7 @@ async def test_connections_are_not_shared_across_a_fork(bench: Bench) -> None:
     child = os.fork()
     if child == 0:
         try:
-            bench.store._lines._check_open()
+            bench.store._pool._check_open()
             os.write(writer, b"no complaint")
         except StoreError as error:
             os.write(writer, str(error).encode())

@@ -114,7 +114,7 @@ async def test_a_worker_that_starts_before_its_database_waits_for_it(
 
     async with complaints(caplog):
         working = asyncio.create_task(open_and_work())
-    assert f"asking again in 0.05 s: PostgreSQL at 127.0.0.1:{server.port}/postgres" in caplog.text
+    assert f"repeating it in 0.05 s: PostgreSQL at 127.0.0.1:{server.port}/postgres" in caplog.text
     await asyncio.to_thread(server.start)
     await working
 

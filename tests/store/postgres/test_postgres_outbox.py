@@ -14,7 +14,7 @@ from store_kit import HandClock, Kit, entry, writes
 from redrive.core.outbox import SinkLease
 from redrive.core.transitions import AuditWrite
 from redrive.store import open_store
-from redrive.store.outbox_records import DeliveryAction, DeliveryDecision
+from redrive.store.outbox import DeliveryAction, DeliveryDecision
 from redrive.store.postgres.connection import parse_url
 
 pytestmark = pytest.mark.parametrize("ready_url", cluster.ENOUGH, indirect=True)

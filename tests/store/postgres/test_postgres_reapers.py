@@ -135,7 +135,7 @@ async def test_a_node_whose_idle_connections_were_cut_declares_nobody_dead(bench
     worker = await dead_by_its_lease(bench)
 
     async def all_cut() -> bool:
-        return all(line.con.is_closed() for line in bench.store._lines._idle)
+        return all(line.con.is_closed() for line in bench.store._pool._idle)
 
     await bench.sql(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "

@@ -19,15 +19,15 @@ from tenant_keys import without_tenant
 from redrive.core.roles import Role
 from redrive.core.states import RunStatus
 from redrive.errors import SchemaMismatch, StoreError
-from redrive.store.account_records import MemberRow, RequestClaim, SessionRow, TenantRow, TokenKind, TokenRow, UserRow
+from redrive.store.accounts import MemberRow, RequestClaim, SessionRow, TenantRow, TokenKind, TokenRow, UserRow
 from redrive.store.filters import AuditFilter, LetterFilter, RunFilter
+from redrive.store.letters import Triage
 from redrive.store.port import DeskStore
 from redrive.store.postgres import PostgresStore
 from redrive.store.postgres.connection import Connection
 from redrive.store.postgres.pool import check_tenant_isolation, tenant_transaction
-from redrive.store.postgres.sql import replace_schema
-from redrive.store.records import PolicyRow, Triage
-from redrive.store.sql_files import load_statements
+from redrive.store.settings import PolicyRow
+from redrive.store.sql_files import load_statements, replace_schema
 
 FILLERS = {"text": "$1", "boolean": "false", "text[]": "'{}'"}  # anything else is a number
 
@@ -166,7 +166,7 @@ async def test_every_table_with_a_tenant_is_guarded_even_against_its_owner(bench
 
 
 async def test_the_engine_s_connections_act_as_the_engine(bench: Bench) -> None:
-    async with bench.store._lines.line() as line:
+    async with bench.store._pool.line() as line:
         row = await line.con.fetchrow(
             "SELECT rolname AS me, rolsuper, rolbypassrls FROM pg_roles WHERE rolname = current_user"
         )
@@ -302,7 +302,7 @@ async def test_a_connection_never_keeps_a_tenant(bench: Bench) -> None:
         with pytest.raises(StoreError):
             await store.as_tenant(tenant).start([bench.kit.new(tenant="c")])
         assert await seen(store) == {"a", "b"}
-    async with store._lines.line() as line:
+    async with store._pool.line() as line:
         assert await line.con.fetchval("SELECT current_setting('redrive.tenant', true)") in ("", None)
         assert await line.con.fetchval("SELECT current_user") == "redrive_engine"
 

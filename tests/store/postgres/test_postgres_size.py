@@ -24,7 +24,7 @@ from redrive.store.postgres import runs as claims
 from redrive.store.postgres import runs as starts
 from redrive.store.postgres.connection import Connection
 from redrive.store.postgres.session import PostgresSession
-from redrive.store.records import PurgeRequest
+from redrive.store.recovery import PurgeRequest
 from redrive.store.store import SqlStore
 from redrive.store.workers import ClaimRequest
 

@@ -176,7 +176,7 @@ async def test_a_step_asks_for_the_isolation_it_needs_in_vain(bench: Bench) -> N
         tx = store.transaction(5.0)
         assert await tx.fetchrow("SHOW transaction_isolation") == {"transaction_isolation": "read committed"}
         await tx.rollback()
-        async with store._lines.line() as line:
+        async with store._pool.line() as line:
             assert await line.con.fetchval("SHOW default_transaction_isolation") == "read committed"
     finally:
         await bench.sql(
@@ -196,5 +196,5 @@ async def test_nobody_claims_to_know_what_became_of_a_commit_that_takes_too_long
     worker, run = await accounts.kit.held()
     tx = accounts.store.transaction(0.5)
     await tx.execute("UPDATE accounts SET balance = 0 WHERE name = 'ann'")
-    with pytest.raises(StoreUnavailable, match="whether a transaction was committed"):
+    with pytest.raises(StoreUnavailable, match="did not confirm a commit"):
         await tx.commit(worker, writes(run, entry(0)))

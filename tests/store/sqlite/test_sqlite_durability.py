@@ -27,12 +27,12 @@ async def waits_for_the_disk(kit: Kit, work: Callable[[], Awaitable[object]]) ->
 
         con.set_trace_callback(listen)
 
-    lines = kit.store._lines
-    await lines.visit(hear)
+    lines = kit.store._connections
+    await lines.run_on_writer(hear)
     await work()
-    await lines.visit(lambda con: con.set_trace_callback(None))
+    await lines.run_on_writer(lambda con: con.set_trace_callback(None))
     (waited,) = commits
-    assert await lines.visit(lambda con: con.execute("PRAGMA synchronous").fetchone()[0]) == 2
+    assert await lines.run_on_writer(lambda con: con.execute("PRAGMA synchronous").fetchone()[0]) == 2
     return waited
 
 
@@ -62,4 +62,4 @@ async def test_what_a_letter_tells_goes_with_it(on_file: Kit) -> None:
         con.execute("DELETE FROM letters WHERE id = 1")
         return con.execute("SELECT letter FROM letter_texts").fetchall()
 
-    assert await on_file.store._lines.write(left) == [(2,)]
+    assert await on_file.store._connections.write(left) == [(2,)]

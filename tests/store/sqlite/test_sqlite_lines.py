@@ -81,8 +81,8 @@ async def test_a_claim_that_waited_for_the_write_lock_has_its_whole_lease(on_fil
 
 async def test_a_cancelled_caller_does_not_break_the_call_it_began(on_file: Kit) -> None:
     gate = threading.Event()
-    lines = on_file.store._lines
-    blocked = asyncio.create_task(lines.visit(lambda con: gate.wait(5)))
+    lines = on_file.store._connections
+    blocked = asyncio.create_task(lines.run_on_writer(lambda con: gate.wait(5)))
     await asyncio.sleep(0.02)
     queued = asyncio.create_task(on_file.start())
     await asyncio.sleep(0)
@@ -104,7 +104,7 @@ async def test_a_write_under_way_completes_although_nobody_waits(on_file: Kit) -
         gate.wait(5)
         con.execute("INSERT INTO pauses VALUES ('w', 1, 'ann')")
 
-    task = asyncio.create_task(on_file.store._lines.write(slow))
+    task = asyncio.create_task(on_file.store._connections.write(slow))
     await asyncio.to_thread(begun.wait, 5)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -121,8 +121,8 @@ async def test_closing_refuses_what_waits_and_lets_go_of_the_threads(on_file: Ki
         begun.set()
         return gate.wait(20)
 
-    lines = on_file.store._lines
-    running = asyncio.create_task(lines.visit(slow))
+    lines = on_file.store._connections
+    running = asyncio.create_task(lines.run_on_writer(slow))
     await asyncio.to_thread(begun.wait, 20)
     waiting = asyncio.create_task(on_file.start())
     await asyncio.sleep(0)
@@ -158,7 +158,7 @@ async def test_an_error_of_the_program_s_own_passes_through_and_undoes_its_write
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        await on_file.store._lines.write(broken)
+        await on_file.store._connections.write(broken)
     assert await on_file.store.paused() == {}
 
 
@@ -170,7 +170,7 @@ async def test_a_loop_that_ended_is_no_problem_for_the_line(tmp_path: Path, cloc
     def abandoned() -> None:
         async def main() -> None:
             asyncio.get_running_loop().call_later(0.02, gate.set)
-            asyncio.ensure_future(store._lines.visit(lambda con: gate.wait(0.1) and None))  # noqa: RUF006
+            asyncio.ensure_future(store._connections.run_on_writer(lambda con: gate.wait(0.1) and None))  # noqa: RUF006
             await asyncio.sleep(0.01)
 
         asyncio.run(main())
@@ -199,7 +199,7 @@ async def test_a_running_statement_is_interrupted_at_the_limit(on_file: Kit) -> 
     worker, run = await on_file.held()
     endless = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
     tx = on_file.store.transaction(0.1)
-    with pytest.raises(TimeoutError, match="undone"):
+    with pytest.raises(TimeoutError, match="rolled"):
         await asyncio.wait_for(tx.fetch(endless), 5)
     with pytest.raises(TimeoutError):
         await tx.commit(worker, writes(run, entry(0)))

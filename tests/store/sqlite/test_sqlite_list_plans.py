@@ -103,7 +103,7 @@ def test_a_page_behind_a_cursor_does_not_come_past_what_is_newer(con: sqlite3.Co
 )
 def test_a_set_is_listed_in_order_of_an_index(con: sqlite3.Connection, where: LetterFilter, index: str) -> None:
     new = NewBulk(public_id="s", tenant="a", action="REPLAY", by="ann", where=where, request="{}")
-    values = next_letter_conditions(filter_json(new) or "", above=0, upto=ROWS)
+    values = next_letter_conditions(filter_json(new.where), above=0, upto=ROWS)
     session = sqlite_session(con)
     scan = run_inline(choose_scan(session, "letters", values, newest_first=False))
     statement = letter_scan_sql(session, "list_next_letters", scan.path, values, newest_first=False)

@@ -66,14 +66,14 @@ async def test_connections_are_durable_and_safe(on_file: Kit) -> None:
         names = ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
         return [con.execute(f"PRAGMA {name}").fetchone()[0] for name in names]
 
-    lines = on_file.store._lines
-    for run in (lines.visit, lines.read):
+    lines = on_file.store._connections
+    for run in (lines.run_on_writer, lines.read):
         assert await run(pragmas) == ["wal", 2, 1, 5000]
 
 
 async def test_a_missing_folder_is_named(tmp_path: Path, clock: HandClock) -> None:
     store = open_store(f"sqlite:///{tmp_path}/no/such/orders.db", clock)
-    with pytest.raises(StoreError, match=r"no folder .*such.* create it"):
+    with pytest.raises(StoreError, match=r"folder .*such.* does not exist: create it"):
         await store.open()
 
 
@@ -116,7 +116,7 @@ async def test_a_damaged_file_says_so(tmp_path: Path, clock: HandClock) -> None:
 
 async def test_a_file_that_may_not_be_written_says_so_and_can_be_read(on_file: Kit) -> None:
     await on_file.start()
-    await on_file.store._lines.visit(lambda con: con.execute("PRAGMA query_only = ON"))
+    await on_file.store._connections.run_on_writer(lambda con: con.execute("PRAGMA query_only = ON"))
     with pytest.raises(StoreError, match="write access") as caught:
         await on_file.start()
     assert not isinstance(caught.value, StoreUnavailable)
@@ -125,14 +125,14 @@ async def test_a_file_that_may_not_be_written_says_so_and_can_be_read(on_file: K
 
 async def test_a_full_disk_is_waited_out_and_loses_nothing(on_file: Kit) -> None:
     worker, run = await on_file.held()
-    lines = on_file.store._lines
-    await lines.visit(lambda con: con.execute("PRAGMA max_page_count = 60"))
+    lines = on_file.store._connections
+    await lines.run_on_writer(lambda con: con.execute("PRAGMA max_page_count = 60"))
     big = on_file.new(input="x" * 1_000_000)
     with pytest.raises(StoreUnavailable, match="free some space"):
         await on_file.store.start([big])
     (answer,) = await on_file.store.apply([becomes(run, RunStatus.PENDING, wake_in=0)], worker=worker)
     assert answer.kept
-    await lines.visit(lambda con: con.execute("PRAGMA max_page_count = 1073741823"))
+    await lines.run_on_writer(lambda con: con.execute("PRAGMA max_page_count = 1073741823"))
     (started,) = await on_file.store.start([big])
     assert started.new
 
@@ -200,7 +200,7 @@ async def test_memory_is_empty_after_it_was_closed(clock: HandClock) -> None:
 async def test_the_bell_rings_when_another_process_commits_and_not_when_this_one_does(
     on_file: Kit, clock: HandClock, tmp_path: Path
 ) -> None:
-    bell = on_file.store._bell
+    bell = on_file.store._notifier
     other = open_store(f"sqlite:///{tmp_path}/redrive.db", clock)
     await other.open()
     assert not await bell._check_other_writers()
@@ -218,11 +218,11 @@ async def test_the_bell_rings_when_another_process_commits_and_not_when_this_one
 async def test_a_connection_that_is_busy_writing_is_not_asked_for_a_while(
     on_file: Kit, clock: HandClock, tmp_path: Path
 ) -> None:
-    bell, done = on_file.store._bell, threading.Event()
+    bell, done = on_file.store._notifier, threading.Event()
     other = open_store(f"sqlite:///{tmp_path}/redrive.db", clock)
     await other.open()
     await Kit(other, clock, lambda: None, True).start()
-    writing = asyncio.ensure_future(on_file.store._lines.visit(lambda con: done.wait(30)))
+    writing = asyncio.ensure_future(on_file.store._connections.run_on_writer(lambda con: done.wait(30)))
     await asyncio.sleep(0)
     assert not await asyncio.wait_for(bell._check_other_writers(), 10)  # it did not wait behind what is written
     clock.move(SECOND)

@@ -26,7 +26,7 @@ PRELUDE = """
 import asyncio, json, sys, time
 from redrive.clock import SystemClock
 from redrive.store import open_store
-from redrive.store.records import *
+from redrive.store.runs import *
 from redrive.store.workers import *
 from redrive.core.states import *
 from redrive.core.transitions import *

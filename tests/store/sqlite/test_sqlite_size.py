@@ -11,7 +11,7 @@ from store_kit import DAY, SECOND, HandClock, Kit, becomes, entry, writes
 from redrive.core.states import RunStatus
 from redrive.store import open_store
 from redrive.store.filters import LetterFilter, RunFilter
-from redrive.store.records import PurgeRequest
+from redrive.store.recovery import PurgeRequest
 
 FINISHED, DUE, BATCH = 1_000_000, 100_000, 10_000
 
@@ -31,7 +31,7 @@ async def fill(kit: Kit) -> int:
 
     for _ in range(FINISHED // BATCH):
         await kit.start(BATCH, tenant=f"t{_ % 20}")
-        await kit.store._lines.write(finish)
+        await kit.store._connections.write(finish)
         kit.clock.move(SECOND)
     for n in range(DUE // BATCH):
         await kit.start(BATCH, tenant=f"t{n}", queue="q")

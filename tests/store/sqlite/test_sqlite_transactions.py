@@ -47,9 +47,9 @@ async def test_a_statement_that_undoes_the_transaction_ends_it(with_table: Kit) 
     await tx.execute("INSERT INTO accounts VALUES ('ann', 10)")
     with pytest.raises(sqlite3.IntegrityError):
         await tx.execute("INSERT OR ROLLBACK INTO accounts VALUES ('ann', 10)")
-    with pytest.raises(StoreError, match="undone"):
+    with pytest.raises(StoreError, match="rolled"):
         await tx.execute("INSERT INTO accounts VALUES ('bob', 10)")
-    with pytest.raises(StoreError, match="undone"):
+    with pytest.raises(StoreError, match="rolled"):
         await tx.commit(worker, writes(run, entry(0)))
     assert await balances(kit) == {}
     assert await kit.store.journal(run.id) == []

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from redrive.cli.dlq.decision import DecisionOptions
     from redrive.desk.bulk import DryRunOfMany, LetterSet, SetItem
     from redrive.store.filters import LetterFilter
-    from redrive.store.records import Page
+    from redrive.store.list_query import Page
 
 _POLL_INTERVAL = 0.3
 _POLL_BACKOFF = 9  # pauses are this many times longer than a query: counting a large set takes long

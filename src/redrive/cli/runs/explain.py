@@ -20,7 +20,7 @@ from redrive.core.saga import undone_step_name
 from redrive.core.states import EXECUTED_KINDS, FINAL_RUN_STATUSES, EntryKind, RunStatus, StepStatus
 from redrive.core.transitions import AttemptEnd
 from redrive.desk.models import Run, StepRecord
-from redrive.desk.runs import Surroundings
+from redrive.desk.runs import RunContext
 from redrive.duration import format_duration, to_datetime
 
 _UNFINISHED_STATUSES = frozenset({StepStatus.PENDING, StepStatus.RUNNING, StepStatus.RETRYING})
@@ -36,7 +36,7 @@ _MIN_BAR_WIDTH = 10
 _MAX_PAYLOAD_LINES = 20
 
 
-def explain_run(run: Run, around: Surroundings) -> list[str]:
+def explain_run(run: Run, around: RunContext) -> list[str]:
     """Explain the state of a run, its reason and its end, and give the next command."""
     finished, error = _format_time(run.finished_at), f": {run.error}" if run.error else ""
     match run.status:
@@ -69,7 +69,7 @@ def explain_run(run: Run, around: Surroundings) -> list[str]:
     return sentences
 
 
-def _explain_waiting(run: Run, around: Surroundings) -> list[str]:
+def _explain_waiting(run: Run, around: RunContext) -> list[str]:
     if run.parked_on:
         return _explain_parked(run.parked_on, around)
     due = run.next_at
@@ -87,7 +87,7 @@ def _explain_waiting(run: Run, around: Surroundings) -> list[str]:
     return [f"The run continues at {when}."]
 
 
-def _explain_parked(key: str, around: Surroundings) -> list[str]:
+def _explain_parked(key: str, around: RunContext) -> list[str]:
     circuit = around.circuit
     if circuit is None or circuit.status is CircuitStatus.OPEN:
         sentences = [f"The run is parked: circuit {key!r} is open. The run continues when the circuit closes."]
@@ -105,7 +105,7 @@ def _explain_parked(key: str, around: Surroundings) -> list[str]:
     return [*sentences, f"{waiting} for it: {circuit_hint('show', key, circuit.tenant)}"]
 
 
-def _explain_obstacles(run: Run, around: Surroundings) -> list[str]:
+def _explain_obstacles(run: Run, around: RunContext) -> list[str]:
     sentences: list[str] = []
     if around.paused_by is not None:
         sentences.append(
@@ -129,7 +129,7 @@ def _explain_obstacles(run: Run, around: Surroundings) -> list[str]:
     return sentences
 
 
-def _explain_running(run: Run, around: Surroundings) -> list[str]:
+def _explain_running(run: Run, around: RunContext) -> list[str]:
     sentences = []
     for step in run.steps:
         if step.status is StepStatus.RUNNING:
@@ -145,7 +145,7 @@ def _explain_running(run: Run, around: Surroundings) -> list[str]:
     return sentences
 
 
-def _explain_rollback(run: Run, around: Surroundings) -> list[str]:
+def _explain_rollback(run: Run, around: RunContext) -> list[str]:
     undone = [step for step in run.steps if step.kind is EntryKind.UNDO and not step.superseded]
     done = sum(step.ended_at is not None for step in undone)
     error = f": {run.error}" if run.error else ""

@@ -19,7 +19,7 @@ from redrive.cli.target import Target, run_on, target_options
 if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.desk.models import Run
-    from redrive.store.records import Page
+    from redrive.store.list_query import Page
 
 _POLL_INTERVAL = 0.3
 _STATUS_NAMES = (
@@ -129,7 +129,7 @@ def why(id: str, place: Target, output: Output) -> None:
 
     async def explain(app: Redrive) -> tuple[Run, list[str]]:
         run = await _load_run(app, id)
-        return run, explain_run(run, await app.runs.around(run.id))
+        return run, explain_run(run, await app.runs.context(run.id))
 
     run, sentences = run_on(place, explain)
     if output.json:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from redrive.desk.decisions import Replay
     from redrive.desk.models import Run
     from redrive.desk.preview import DryRun
-    from redrive.remote.place import Remote
+    from redrive.remote.desk import Remote
 
 T = TypeVar("T")
 _BATCH_SIZE = 500

@@ -1,4 +1,4 @@
-"""One annotation's way to JSON text and back."""
+"""A codec for the values of one annotation, and the limit on the size of payloads."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from redrive.core.payload.types import CORE_CONFIG, find_union_classes, split_de
 from redrive.errors import PayloadError, PayloadTooLarge
 from redrive.reasons import Reason, ReasonCode
 
-# -- One annotation's way to JSON text and back ----------------------------------------------------------
+_SIZE_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
 @final
 class Codec:
-    """Writes values of one schema and reads them back. What it writes, it has read once already."""
+    """Writes values of one schema and reads them back. Every text is read back once before it is returned."""
 
     __slots__ = ("_root", "_schema", "_serializer", "_to_json", "_unions", "_validate_json", "_validator")
 
     def __init__(self, schema: CoreSchema, root: Path = ()) -> None:
-        # Prebuilt serializers of models would bring back the configuration that the schema corrects.
+        # Prebuilt serializers of models would use the configuration that the schema corrects.
         self._schema = schema
         self._serializer = SchemaSerializer(schema, CORE_CONFIG, _use_prebuilt=False)
         self._validator = SchemaValidator(schema, CORE_CONFIG, _use_prebuilt=False)
@@ -42,17 +42,17 @@ class Codec:
         self._root = root
 
     def encode(self, value: Any) -> str:
-        """Compact JSON text, or a PayloadError that names the place."""
+        """Return compact JSON text, or raise a PayloadError that names the place."""
         try:
             raw = self._to_json(value, warnings="error", round_trip=True, by_alias=False)
-        except Exception as error:  # serializers of user types raise what they like
+        except Exception as error:  # serializers of user types may raise anything
             if "surrogates not allowed" not in str(error):
                 raise self._explain_unwritable(value) from error
-            return self._encode_carefully(value)
+            return self._encode_surrogates(value)
         text = raw.decode()
-        # In keys a lone surrogate is no error but three replacement characters.
+        # pydantic does not refuse a lone surrogate in a key, but writes three replacement characters.
         if not raw.isascii() and "\ufffd\ufffd\ufffd" in text and has_surrogates(value):
-            return self._encode_carefully(value)
+            return self._encode_surrogates(value)
         try:
             back = self._validate_json(text, by_alias=True, by_name=True)
         except Exception:
@@ -62,13 +62,13 @@ class Codec:
         return text
 
     def decode(self, text: str) -> Any:
-        """The typed value, or a PayloadError that names the place."""
+        """Return the typed value, or raise a PayloadError that names the place."""
         try:
             return self._validate_json(text, by_alias=True, by_name=True)
         except ValidationError as error:
             if r"\u" not in text or error.errors()[0]["type"] != "json_invalid":
                 raise build_misfit_error(error, text, self._root) from None
-            return self._read_carefully(text, error)
+            return self._decode_surrogates(text, error)
         except Exception as error:
             why = Reason(ReasonCode.NOT_READABLE_BACK, error_type=type(error).__name__, message=str(error))
             raise build_payload_error(self._root, why) from error
@@ -79,16 +79,16 @@ class Codec:
         except PayloadError as error:
             raise find_unstorable(value, self._root) or error from None
 
-    def _encode_carefully(self, value: Any) -> str:
-        """The way that minds lone surrogates. It is longer, so it proves that nothing was changed."""
-        text = self._write_carefully(value)
+    def _encode_surrogates(self, value: Any) -> str:
+        """Encode a value that contains lone surrogates, and check that reading it back changes nothing."""
+        text = self._write_surrogates(value)
         back = self._read_back(text, value)
-        if self._write_carefully(back) != text:
+        if self._write_surrogates(back) != text:
             raise build_payload_error(self._root, Reason(ReasonCode.CHANGED_BY_READING))
         self._refuse_union_swaps(value, back, self._root)
         return text
 
-    def _write_carefully(self, value: Any) -> str:
+    def _write_surrogates(self, value: Any) -> str:
         try:
             tree = self._serializer.to_python(value, warnings="error", round_trip=True, by_alias=False)
             return dump_typed(tree)
@@ -98,8 +98,8 @@ class Codec:
     def _explain_unwritable(self, value: Any) -> PayloadError:
         return build_unwritable_error(value, *split_definitions(self._schema), self._root)
 
-    def _read_carefully(self, text: str, error: ValidationError) -> Any:
-        """pydantic's parser refuses lone surrogates; Python's does not."""
+    def _decode_surrogates(self, text: str, error: ValidationError) -> Any:
+        """Decode with Python's parser, which accepts lone surrogates; pydantic's refuses them."""
         try:
             tree = json.loads(text)
         except (ValueError, RecursionError):
@@ -110,7 +110,7 @@ class Codec:
             raise build_misfit_error(misfits, text, self._root) from None
 
     def _refuse_union_swaps(self, value: Any, back: Any, path: Path) -> None:
-        """Refuse a value that came back as another member of its union."""
+        """Refuse a value that was read back as another member of its union."""
         kind, other = type(value), type(back)
         if kind is not other:
             swapped = kind in self._unions and other in self._unions and not issubclass(kind, other)
@@ -135,14 +135,9 @@ def _pair_children(value: Any, back: Any) -> list[tuple[str | int, Any, Any]]:
     return [(name, getattr(value, name), getattr(back, name)) for name in names]
 
 
-# -- How large a payload may be --------------------------------------------------------------------------
-
-
-_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
-
-
 def check_size(text: str, limit: int, what: str | Reason) -> None:
     """Refuse `text` if it takes more than `limit` bytes as UTF-8. `what` names it in the message."""
+    # Most texts are far below the limit, so these two comparisons avoid encoding them.
     if len(text) * 4 <= limit or (len(text) <= limit and text.isascii()):
         return
     size = len(text.encode("utf-8", "surrogatepass"))
@@ -152,7 +147,7 @@ def check_size(text: str, limit: int, what: str | Reason) -> None:
 
 
 def _format_size(size: int) -> str:
-    for unit, name in _UNITS:
+    for unit, name in _SIZE_UNITS:
         if size >= unit:
             return f"{size / unit:.1f} {name} ({size:,} bytes)"
     return f"{size:,} bytes"

@@ -1,4 +1,4 @@
-"""Why a value was refused, and where: `order.lines[2].price: ...`. Never the value itself."""
+"""Errors for refused values: the place, such as `order.lines[2].price`, and the cause, but never the value."""
 
 from __future__ import annotations
 
@@ -21,18 +21,17 @@ from redrive.reasons import Reason, ReasonCode
 Path = tuple[str | int, ...]
 _EXPECTED = re.compile(r"Expected `([^`]+)`")
 _TOO_DEEP = Reason(ReasonCode.NESTED_TOO_DEEP, most=MAX_DEPTH)
-_MAX_NAMED_PATHS = 5  # an error names this many places
+_MAX_NAMED_PATHS = 5  # places that one error names
 _CONTAINERS = (list, tuple, set, frozenset)
 
 
 def build_payload_error(path: Path, why: Reason) -> PayloadError:
-    """The error for one place."""
     place = format_path(path)
     return PayloadError(Reason(ReasonCode.FAULT, path=place or None, why=why), path=place)
 
 
 def format_path(path: Path) -> str:
-    """`("order", "lines", 2)` as `order.lines[2]`."""
+    """Format `("order", "lines", 2)` as `order.lines[2]`."""
     text = ""
     for part in path:
         if isinstance(part, int):
@@ -45,14 +44,21 @@ def format_path(path: Path) -> str:
 
 
 def build_misfit_error(error: ValidationError, text: str, root: Path) -> PayloadError:
-    """The error for JSON that does not fit its annotation: it names every place, up to five."""
+    """Build the error for JSON that does not fit its annotation. It names up to five places."""
     problems = error.errors(include_url=False, include_context=False, include_input=False)
+    messages = [each["msg"][:1].lower() + each["msg"][1:] for each in problems[:_MAX_NAMED_PATHS]]
     if problems[0]["type"] == "json_invalid":
-        return PayloadError(_explain_invalid_json(_lower_message(problems[0])))
+        if "recursion limit" in messages[0]:
+            return PayloadError(_TOO_DEEP)
+        if "number out of range" in messages[0]:
+            return PayloadError(Reason(ReasonCode.NUMBER_TOO_LONG))
+        return PayloadError(Reason(ReasonCode.JSON_INVALID, why=messages[0].removeprefix("invalid JSON: ")))
     data = load_json(text)
     named = [
-        build_payload_error(root + _locate_problem(each, data), _rule_reason(each))
-        for each in problems[:_MAX_NAMED_PATHS]
+        build_payload_error(
+            root + _locate_problem(each, data), Reason(ReasonCode.PYDANTIC_RULE, rule=each["type"], message=message)
+        )
+        for each, message in zip(problems, messages, strict=False)
     ]
     if len(problems) == 1:
         return named[0]
@@ -61,29 +67,10 @@ def build_misfit_error(error: ValidationError, text: str, root: Path) -> Payload
     return PayloadError(Reason(ReasonCode.FAULTS, faults=faults, more=more), path=named[0].path)
 
 
-def _rule_reason(problem: ErrorDetails) -> Reason:
-    return Reason(ReasonCode.PYDANTIC_RULE, rule=problem["type"], message=_lower_message(problem))
-
-
-def _lower_message(problem: ErrorDetails) -> str:
-    return problem["msg"][:1].lower() + problem["msg"][1:]
-
-
 def _locate_problem(problem: ErrorDetails, data: Any) -> Path:
-    return _real_path(problem["loc"], data, missing=problem["type"].startswith("missing"))
-
-
-def _explain_invalid_json(message: str) -> Reason:
-    if "recursion limit" in message:
-        return _TOO_DEEP
-    if "number out of range" in message:
-        return Reason(ReasonCode.NUMBER_TOO_LONG)
-    return Reason(ReasonCode.JSON_INVALID, why=message.removeprefix("invalid JSON: "))
-
-
-def _real_path(loc: tuple[str | int, ...], data: Any, *, missing: bool) -> Path:
-    """pydantic's location without the names of union members and validators in between."""
+    """Return pydantic's location without the names of union members and validators in it."""
     path: Path = ()
+    loc, missing = problem["loc"], problem["type"].startswith("missing")
     for position, part in enumerate(loc):
         inside = part in data if isinstance(data, dict) else isinstance(data, list) and isinstance(part, int)
         if inside:
@@ -95,7 +82,7 @@ def _real_path(loc: tuple[str | int, ...], data: Any, *, missing: bool) -> Path:
 
 
 def build_unwritable_error(value: Any, node: SchemaNode, definitions: list[SchemaNode], root: Path) -> PayloadError:
-    """The error for a Python value that its schema could not write."""
+    """Build the error for a Python value that its schema could not write."""
     found = find_unstorable(value, root) or _find_mismatch(value, node, _SchemaDefinitions(definitions), root)
     return found or build_payload_error(
         root, Reason(ReasonCode.NOT_STORABLE_AS_ANNOTATED, type=type(value).__qualname__)
@@ -103,9 +90,9 @@ def build_unwritable_error(value: Any, node: SchemaNode, definitions: list[Schem
 
 
 def find_unstorable(value: Any, root: Path) -> PayloadError | None:
-    """What no annotation can make storable: code, handles, circles and bottomless nesting."""
+    """Return the error for a value that no annotation can store: code, handles, cycles, too deep nesting."""
     parents: list[int] = []
-    levels = [iter([(root, value)])]  # a stack of our own: the value may be deeper than Python's
+    levels = [iter([(root, value)])]  # an explicit stack, because the value may be deeper than Python's
     while levels:
         path, each = next(levels[-1], (None, None))
         if path is None:
@@ -124,7 +111,7 @@ def find_unstorable(value: Any, root: Path) -> PayloadError | None:
 
 
 def has_surrogates(value: Any) -> bool:
-    """True if a text or key somewhere in the value, which has no circles, is not valid Unicode."""
+    """Return True if a text or key in the value is not valid Unicode. The value must have no cycles."""
     left = [value]
     while left:
         each = left.pop()
@@ -189,7 +176,7 @@ class _SchemaDefinitions:
         self.serializers: dict[int, SchemaSerializer] = {}
 
     def resolve(self, node: SchemaNode) -> SchemaNode:
-        """The node that says something: past references, defaults, validators and optional values."""
+        """Return the node behind references, defaults, validators and optional values."""
         while True:
             match node:
                 case {"schema_ref": ref}:
@@ -202,7 +189,7 @@ class _SchemaDefinitions:
                     return node
 
     def write_error(self, value: Any, node: SchemaNode) -> str | None:
-        """Why this node alone cannot write the value, if it cannot."""
+        """Return pydantic's error if this node cannot write the value, else None."""
         serializer = self.serializers.get(id(node))
         if serializer is None:
             serializer = SchemaSerializer(join_definitions(node, self.definitions), CORE_CONFIG, _use_prebuilt=False)
@@ -210,13 +197,13 @@ class _SchemaDefinitions:
         try:
             serializer.to_json(value, warnings="error", round_trip=True)
         except (PydanticSerializationError, RecursionError) as error:
-            # A field's own serializer runs only within its model; then the model's error says it.
+            # The serializer of a field runs only inside its model, whose error then describes the problem.
             return None if "inside the context of a model" in str(error) else str(error)
         return None
 
 
 def _find_mismatch(value: Any, node: SchemaNode, known: _SchemaDefinitions, path: Path) -> PayloadError | None:
-    """The innermost place whose Python type the schema refuses."""
+    """Return the error for the innermost place whose Python type the schema refuses."""
     found = None
     error = known.write_error(value, node)
     while error is not None:
@@ -264,6 +251,6 @@ def _explain_mismatch(value: Any, error: str) -> Reason:
     expected = _EXPECTED.search(error)
     if expected is not None:
         return Reason(ReasonCode.TYPE_DIFFERS, expected=expected[1], found=found)
-    if "UnexpectedValue" in error:  # its text shows the value
+    if "UnexpectedValue" in error:  # pydantic's text contains the value, so it is not shown
         return Reason(ReasonCode.ANNOTATION_DIFFERS, type=found)
     return Reason(ReasonCode.NOT_STORABLE_HERE, type=found, why=error.rpartition(": ")[2])

@@ -1,4 +1,4 @@
-"""Values without a schema: scalars written directly, and whatever `Any` may hold as plain JSON."""
+"""Values without a schema: fast writers for scalars, and plain JSON for values of any type."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from pydantic import BaseModel
 from pydantic_core import from_json, to_json, to_jsonable_python
 
 MAX_DEPTH = 200
-"""Levels of nesting that can be read back: the JSON parser's own limit."""
+"""Levels of nesting that can be read back; the JSON parser has this limit."""
 
 Writer = Callable[[Any], str | None]
-"""Writes a scalar, or gives None if it needs the careful way."""
+"""Writes a value, or returns None if it needs the codec of its schema."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SURROGATE_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
@@ -27,37 +27,25 @@ _INT_LIMIT = 1 << 4096  # far below the 4,300 digits that Python and the parser 
 _INFINITY = float("inf")
 
 
-def _write_str(value: str) -> str | None:
-    return encode_basestring(value) if value.isascii() or not has_lone_surrogates(value) else None
-
-
-def _write_int(value: int) -> str | None:
-    return repr(value) if -_INT_LIMIT < value < _INT_LIMIT else None
-
-
-def _write_float(value: float) -> str | None:
-    return repr(value) if -_INFINITY < value < _INFINITY else None
-
-
 SCALAR_WRITERS: Mapping[type, Writer] = {
     type(None): lambda _: "null",
     bool: lambda value: "true" if value else "false",
-    int: _write_int,
-    float: _write_float,
-    str: _write_str,
+    int: lambda value: repr(value) if -_INT_LIMIT < value < _INT_LIMIT else None,
+    float: lambda value: repr(value) if -_INFINITY < value < _INFINITY else None,
+    str: lambda value: encode_basestring(value) if value.isascii() or not has_lone_surrogates(value) else None,
 }
 
 
 def decline_write(value: Any) -> None:
-    """The writer for types that have no short way."""
+    """Return None for a value whose type has no fast writer."""
 
 
 def write_any(value: Any) -> str | None:
-    """Plain JSON for any value, proved to be readable."""
+    """Write plain JSON that can be read back, or return None."""
     try:
         text = dump_json(value)
         load_json(text)
-    except Exception:  # the longer way explains it
+    except Exception:  # the codec of the schema explains the problem
         return None
     return text
 
@@ -67,38 +55,38 @@ def _write_text_keyed(value: dict[Any, Any]) -> str | None:
 
 
 def find_writers(hint: Any) -> tuple[Mapping[type, Writer], Writer]:
-    """Short ways to write values of exactly these types under this hint, and of all other types."""
+    """Return the fast writers for a hint: by exact type, and one for all other types."""
     if hint is Any:
         return SCALAR_WRITERS, write_any
     union = typing.get_origin(hint) in {typing.Union, types.UnionType}
-    short: dict[type, Writer] = {}
+    by_type: dict[type, Writer] = {}
     for member in typing.get_args(hint) if union else (hint,):
         container = next((write for known, write in _CONTAINERS if known == member), None)
         if container is not None:
-            short[typing.get_origin(member) or member] = container
+            by_type[typing.get_origin(member) or member] = container
         elif isinstance(member, type) and member in SCALAR_WRITERS:
-            short[member] = SCALAR_WRITERS[member]
-        else:  # a string may be one of several members then
+            by_type[member] = SCALAR_WRITERS[member]
+        else:  # a string may then belong to several members of the union
             return {}, decline_write
-    return short, decline_write
+    return by_type, decline_write
 
 
 def dump_json(value: Any) -> str:
-    """Compact JSON for a value of any kind. Raises ValueError, TypeError or RecursionError if it has none."""
+    """Return compact JSON for any value. Raises ValueError, TypeError or RecursionError if it has none."""
     try:
         text = _encode(value)
-    except TypeError:  # perhaps only a key that JSON lacks
+    except TypeError:  # perhaps a key that is not a string
         text = _encode(_simplify_tree(value))
     return text if text.isascii() else _escape_surrogates(text)
 
 
 def dump_typed(tree: Any) -> str:
-    """Compact JSON for what a schema already took apart: the way that minds lone surrogates."""
+    """Return compact JSON for the plain tree that a schema made of a value; lone surrogates become escapes."""
     return _escape_surrogates(_encode(_simplify_tree(tree, inf_nan=True)))
 
 
 def to_plain_json(value: Any) -> Any:
-    """The plain JSON value that `any_text` would be read back as."""
+    """Return the plain JSON value that is read back for a value of any type."""
     kind = type(value)
     if kind in SCALAR_WRITERS and (kind is not float or -_INFINITY < value < _INFINITY):
         return value
@@ -116,7 +104,7 @@ def load_json(text: str) -> Any:
 
 
 def _escape_surrogates(text: str) -> str:
-    """The same JSON text with every lone surrogate as an escape, so that it is valid UTF-8."""
+    """Write every lone surrogate of a JSON text as an escape, so that the text is valid UTF-8."""
     if not has_lone_surrogates(text):
         return text
     if has_surrogate_pair(text):
@@ -125,30 +113,30 @@ def _escape_surrogates(text: str) -> str:
 
 
 def has_lone_surrogates(text: str) -> bool:
-    """True if the text is not valid Unicode."""
+    """Return True if the text is not valid Unicode."""
     return _SURROGATE.search(text) is not None
 
 
 def has_surrogate_pair(text: str) -> bool:
-    """True if two surrogates follow each other that JSON would read as one character."""
+    """Return True if JSON would read two neighbouring surrogates as one character."""
     return _SURROGATE_PAIR.search(text) is not None
 
 
 def sort_set(values: Any) -> list[Any]:
-    """The members in an order that does not depend on hash seeds."""
+    """Sort the members in an order that does not depend on hash seeds."""
     return sorted(values, key=dump_json)
 
 
 def _simplify_object(value: Any) -> Any:
-    """One step from an object that JSON lacks towards one that it has."""
+    """Convert an object that JSON does not have one level towards one that it has."""
     if isinstance(value, set | frozenset):
         return sort_set(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, BaseModel):
         return value.model_dump(round_trip=True, warnings=False)
-    if isinstance(value, Iterator):  # pydantic would read it to its end
-        raise ValueError("an iterator is no data")
+    if isinstance(value, Iterator):  # pydantic would consume it
+        raise ValueError("an iterator cannot be stored")
     return to_jsonable_python(value, bytes_mode="base64", inf_nan_mode="strings")
 
 
@@ -173,7 +161,7 @@ def _text_key(key: Any) -> str:
     return next(iter(written))
 
 
-# What JSONEncoder.encode makes anew for every call. No markers: the recursion limit ends a circle.
+# JSONEncoder.encode would make this encoder again for every call. Without markers the recursion limit ends a cycle.
 _encode_chunks = c_make_encoder(None, _simplify_object, encode_basestring, None, ":", ",", False, False, False)
 
 
@@ -181,7 +169,7 @@ def _encode(value: Any) -> str:
     return "".join(_encode_chunks(value, 0))
 
 
-# Pairs, as a hint need not be hashable.
+# Pairs instead of a dict, because a hint need not be hashable.
 _CONTAINERS: tuple[tuple[Any, Writer], ...] = (
     (dict, write_any),
     (dict[str, Any], _write_text_keyed),

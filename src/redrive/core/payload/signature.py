@@ -1,4 +1,7 @@
-"""A function's parameters and result as JSON: worked out once at registration, cheap at every call."""
+"""Signatures of functions: how their arguments and results are stored as JSON.
+
+The schemas are built once, at registration, so that each call is cheap.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,6 @@ import typing_extensions
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUndefinedAnnotation
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
-from pydantic_core import CoreSchema
 
 from redrive.core.payload.codec import Codec
 from redrive.core.payload.plain import SCALAR_WRITERS, Writer, find_writers, write_any
@@ -31,14 +33,15 @@ from redrive.core.payload.types import (
     split_definitions,
 )
 from redrive.errors import PayloadError, RegistrationError
-
-# -- What a function's signature says: its parameters, and what their annotations mean -------------------
-
+from redrive.reasons import Param, Reason, ReasonCode
 
 REQUIRED = inspect.Parameter.empty
 """The default of a parameter that has none."""
 
-# Python 3.14 evaluates annotations when they are asked for, and would raise for a name defined later.
+_RETURN = "return"
+_PREFIX_LENGTH = len('{"payload":')
+
+# Python 3.14 evaluates annotations when they are read, and would raise for a name that is defined later.
 _FORWARDREF_OPTIONS: dict[str, Any] = (
     {"annotation_format": importlib.import_module("annotationlib").Format.FORWARDREF}
     if sys.version_info >= (3, 14)
@@ -46,8 +49,8 @@ _FORWARDREF_OPTIONS: dict[str, Any] = (
 )
 
 
-class Parameter(msgspec.Struct, frozen=True, kw_only=True):
-    """One parameter as written."""
+class Parameter(msgspec.Struct, frozen=True):
+    """A parameter of a function, with its annotation as written."""
 
     name: str
     annotation: Any
@@ -56,7 +59,7 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnresolvedName(Exception):
-    """A name in an annotation is not defined (yet)."""
+    """A name in an annotation is not defined, or not yet."""
 
     def __init__(self, where: str, name: str) -> None:
         super().__init__(where, name)
@@ -65,25 +68,23 @@ class UnresolvedName(Exception):
 
 
 def function_name(fn: Callable[..., Any]) -> str:
-    """What messages call the function."""
     qualname: str = getattr(fn, "__qualname__", type(fn).__qualname__)
     return qualname.rpartition("<locals>.")[2]
 
 
 def describe_parameter(name: str) -> str:
-    """What messages call a parameter, or the result."""
     return "the result" if name == "return" else f"parameter {name!r}"
 
 
 def read_signature(fn: Callable[..., Any]) -> inspect.Signature:
-    """The function's signature, with names that are not defined yet left for later."""
+    """Return the signature of a function; names that are not defined yet are resolved later."""
     return inspect.signature(fn, **_FORWARDREF_OPTIONS)
 
 
 def read_parameters(
     fn: Callable[..., Any], signature: inspect.Signature, reserved: frozenset[str]
 ) -> tuple[Parameter, ...]:
-    """The parameters, or a RegistrationError for one that an input object cannot hold."""
+    """Return the parameters; raise a RegistrationError for one that an input object cannot hold."""
     for each in signature.parameters.values():
         if each.kind in {each.VAR_POSITIONAL, each.VAR_KEYWORD}:
             stars = "*" if each.kind is each.VAR_POSITIONAL else "**"
@@ -94,21 +95,16 @@ def read_parameters(
         if each.name in reserved:
             raise RegistrationError(
                 f"{function_name(fn)}(): parameter {each.name!r} has the name of an option of start(). "
-                f"Rename the parameter"
+                "Rename the parameter"
             )
     return tuple(
-        Parameter(
-            name=each.name,
-            annotation=each.annotation,
-            default=each.default,
-            keyword_only=each.kind is each.KEYWORD_ONLY,
-        )
+        Parameter(each.name, each.annotation, each.default, each.kind is each.KEYWORD_ONLY)
         for each in signature.parameters.values()
     )
 
 
 def collect_namespace(fn: Callable[..., Any], names: Mapping[str, Any]) -> dict[str, Any]:
-    """What names mean where the function was written."""
+    """Return the values of names where the function was defined: globals, closure and `names`."""
     inner = inspect.unwrap(fn)
     found = {**getattr(inner, "__globals__", {}), **names}
     code = getattr(inner, "__code__", None)
@@ -119,7 +115,7 @@ def collect_namespace(fn: Callable[..., Any], names: Mapping[str, Any]) -> dict[
 
 
 def resolve_annotation(fn: Callable[..., Any], name: str, annotation: Any, names: Mapping[str, Any]) -> Any:
-    """What an annotation means; Any if there is none. Raises NotYet or RegistrationError."""
+    """Evaluate an annotation; a missing one is Any. Raises UnresolvedName or RegistrationError."""
     holder = types.SimpleNamespace(__annotations__={name: annotation})
     try:
         hint = typing.get_type_hints(holder, dict(names), include_extras=True)[name]
@@ -132,14 +128,8 @@ def resolve_annotation(fn: Callable[..., Any], name: str, annotation: Any, names
     return Any if hint in (REQUIRED, typing.NoReturn, typing.Never) else hint
 
 
-# -- A function's parameters and result as JSON: worked out once at registration, cheap at every cal -----
-
-
-_RETURN = "return"
-
-
 class _CallPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that needs resolved annotations."""
+    """Codecs and writers of a signature whose annotations are resolved."""
 
     input: Codec
     output: Codec
@@ -147,7 +137,7 @@ class _CallPlan(msgspec.Struct, frozen=True, kw_only=True):
     output_adapter: TypeAdapter[Any]
     names: tuple[str, ...]
     fields: tuple[tuple[str, Mapping[type, Writer], Writer], ...]
-    """For each parameter the text before its value, and the short ways to write the value."""
+    """For each parameter: the text before its value, and the fast writers of the value."""
     result: tuple[Mapping[type, Writer], Writer]
     immutable: frozenset[type]
     """Results of these types need no copy."""
@@ -155,7 +145,7 @@ class _CallPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 @final
 class Signature:
-    """How one function's calls and results are stored. Make it with `Signature.of`."""
+    """Encodes and decodes the calls and results of one function. Make it with `Signature.of`."""
 
     __slots__ = ("_fn", "_names", "_parameters", "_plan", "_positional", "_returns", "_schemas", "name")
 
@@ -180,11 +170,11 @@ class Signature:
         reserved: frozenset[str] = frozenset(),
         names: Mapping[str, Any] | None = None,
     ) -> Signature:
-        """Read a function's signature, or say in a RegistrationError why it cannot be stored.
+        """Read the signature of a function, or raise a RegistrationError if its calls cannot be stored.
 
-        `skip_first` leaves out a parameter that the engine supplies. `names` helps to resolve annotations
-        written as text, beside the function's globals and closure. A name that is not defined yet is looked
-        up again by `prepare`, at the latest by the first call.
+        `skip_first` leaves out a parameter that the engine supplies. Annotations written as text are resolved
+        with `names`, and with the globals and the closure of the function. A name that is not defined yet is
+        looked up again by `prepare`, or else by the first call.
         """
         read = read_signature(fn)
         if skip_first:
@@ -217,7 +207,7 @@ class Signature:
                 ) from None
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-        """A call as the JSON text of an object from parameter name to value, defaults included."""
+        """Return the JSON text of a call: an object from parameter name to value, with defaults."""
         plan = self._plan or self._require_plan()
         if kwargs or len(args) != len(self._parameters) or len(args) != self._positional:
             args = self._bind_arguments(args, kwargs)
@@ -230,7 +220,7 @@ class Signature:
         return text + "}"
 
     def decode(self, text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Positional and keyword arguments, typed, ready for the call."""
+        """Return the typed positional and keyword arguments of a call."""
         plan = self._plan or self._require_plan()
         values = plan.input.decode(text)
         positional, keywords = [], {}
@@ -243,23 +233,22 @@ class Signature:
         return tuple(positional), keywords
 
     def encode_result(self, value: Any) -> str:
-        """A result as JSON text, by the return annotation."""
+        """Return the JSON text of a result, by the return annotation."""
         plan = self._plan or self._require_plan()
         short, other = plan.result
         written = short.get(type(value), other)(value)
         return plan.output.encode(value) if written is None else written
 
     def decode_result(self, text: str) -> Any:
-        """The typed result."""
         return (self._plan or self._require_plan()).output.decode(text)
 
     def roundtrip_result(self, value: Any, text: str) -> Any:
-        """What live workflow code gets, so that it sees what resumed code will see."""
+        """Return the result as live workflow code gets it: equal to what resumed code will decode."""
         plan = self._plan or self._require_plan()
         return value if type(value) in plan.immutable else plan.output.decode(text)
 
     def schema_in(self) -> dict[str, Any]:
-        """The JSON Schema of the input object; {} if a type has none."""
+        """Return the JSON Schema of the input object; {} if a type has none."""
         schema = _json_schema((self._plan or self._require_plan()).input_adapter, "validation")
         if schema:
             schema["additionalProperties"] = False
@@ -269,13 +258,13 @@ class Signature:
         return schema
 
     def schema_out(self) -> dict[str, Any]:
-        """The JSON Schema of the result; {} if its type has none."""
+        """Return the JSON Schema of the result; {} if its type has none."""
         schema = _json_schema((self._plan or self._require_plan()).output_adapter, "serialization")
         shared = {"$defs": schema["$defs"]} if "$defs" in schema else {}
         return {**schema["properties"][_RETURN], **shared} if schema else {}
 
     def schemas(self) -> tuple[str, str]:
-        """Both as JSON text. They are made once: a worker tells them whenever it starts."""
+        """Return both schemas as JSON text. They are cached, because a worker registers them at every start."""
         if self._schemas is None:
             self._schemas = json.dumps(self.schema_in()), json.dumps(self.schema_out())
         return self._schemas
@@ -285,28 +274,33 @@ class Signature:
         return typing.cast("_CallPlan", self._plan)
 
     def _bind_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-        """One value per parameter, in order."""
+        """Return one value per parameter, in order."""
         if len(args) > self._positional:
-            raise PayloadError(f"{self.name}() takes {self._positional} positional arguments, {len(args)} were given")
+            taken, given = self._positional, len(args)
+            raise PayloadError(Reason(ReasonCode.ARGUMENTS_TOO_MANY, function=self.name, taken=taken, given=given))
         left = dict(kwargs)
         values = list(args)
         for parameter in self._parameters[: len(args)]:
             if parameter.name in left:
-                raise PayloadError(f"{self.name}() got argument {parameter.name!r} twice", path=parameter.name)
+                raise self._argument_error(ReasonCode.ARGUMENT_TWICE, parameter.name)
         for parameter in self._parameters[len(args) :]:
             value = left.pop(parameter.name, parameter.default)
             if value is REQUIRED:
-                raise PayloadError(f"{self.name}() is missing argument {parameter.name!r}", path=parameter.name)
+                raise self._argument_error(ReasonCode.ARGUMENT_MISSING, parameter.name)
             values.append(value)
         if left:
-            known = ", ".join(parameter.name for parameter in self._parameters) or "none"
-            extra = next(iter(left))
-            raise PayloadError(f"{self.name}() has no parameter {extra!r}; it takes: {known}", path=extra)
+            raise self._argument_error(ReasonCode.ARGUMENT_UNKNOWN, next(iter(left)), known=self.parameters or None)
         return tuple(values)
+
+    def _argument_error(self, code: ReasonCode, name: str, **params: Param) -> PayloadError:
+        return PayloadError(Reason(code, function=self.name, argument=name, **params), path=name)
 
     def _build_plan(self) -> _CallPlan:
         names = collect_namespace(self._fn, self._names)
-        hints = {each.name: self._resolve_hint(each, names) for each in self._parameters}
+        hints = {}
+        for each in self._parameters:
+            hint = resolve_annotation(self._fn, each.name, each.annotation, names)
+            hints[each.name] = hint if each.default is not None else typing.Optional[hint]  # noqa: UP045
         returns = resolve_annotation(self._fn, _RETURN, self._returns, names)
         required = {each.name for each in self._parameters if each.default is REQUIRED}
         marked = {
@@ -314,9 +308,13 @@ class Signature:
         }
         input_adapter = self._build_adapter(marked, names)
         output_adapter = self._build_adapter({_RETURN: returns}, names)
+        input_node, input_definitions = split_definitions(correct_schema(input_adapter))
+        input_node = {**input_node, "extra_behavior": "forbid"}  # a misspelt parameter must not be ignored
+        output_node, output_definitions = split_definitions(correct_schema(output_adapter))
+        output_node = output_node["fields"][_RETURN]["schema"]
         return _CallPlan(
-            input=Codec(_forbid_extra_fields(correct_schema(input_adapter))),
-            output=Codec(_result_schema(correct_schema(output_adapter)), ("result",)),
+            input=Codec(join_definitions(input_node, input_definitions)),
+            output=Codec(join_definitions(output_node, output_definitions), ("result",)),
             input_adapter=input_adapter,
             output_adapter=output_adapter,
             names=tuple(hints),
@@ -328,14 +326,11 @@ class Signature:
             immutable=frozenset(find_writers(returns)[0].keys() & SCALAR_WRITERS.keys()),
         )
 
-    def _resolve_hint(self, parameter: Parameter, names: Mapping[str, Any]) -> Any:
-        hint = resolve_annotation(self._fn, parameter.name, parameter.annotation, names)
-        return hint if parameter.default is not None else typing.Optional[hint]  # noqa: UP045
-
     def _build_adapter(self, hints: Mapping[str, Any], names: Mapping[str, Any]) -> TypeAdapter[Any]:
         try:
             return build_adapter(self.name, hints, names)
         except Exception as error:
+            # Build each hint alone to find the parameter at fault.
             problems = (self._find_problem(name, hint, names) for name, hint in hints.items())
             raise next(filter(None, problems), error) from error
 
@@ -345,31 +340,20 @@ class Signature:
         except PydanticUndefinedAnnotation as error:
             return UnresolvedName(describe_parameter(name), str(error.name))
         except Exception as error:
-            return RegistrationError(
-                f"{self.name}(): {describe_parameter(name)} cannot be stored as JSON: {_first_line(error)}"
-            )
+            text, cut, _ = str(error).partition("\n")[0].partition(" Set `arbitrary_types_allowed")
+            why = f"{text} Use a dataclass, a pydantic model or plain data" if cut else text
+            return RegistrationError(f"{self.name}(): {describe_parameter(name)} cannot be stored as JSON: {why}")
         return None
 
 
-def _forbid_extra_fields(schema: CoreSchema) -> CoreSchema:
-    """The input object takes no other fields than the parameters: a misspelt one must not be ignored."""
-    node, definitions = split_definitions(schema)
-    return join_definitions({**node, "extra_behavior": "forbid"}, definitions)
-
-
-def _result_schema(schema: CoreSchema) -> CoreSchema:
-    node, definitions = split_definitions(schema)
-    return join_definitions(node["fields"][_RETURN]["schema"], definitions)
-
-
 class _WrittenSchemaGenerator(GenerateJsonSchema):
-    """Describes enums as they are written: sums of flags, and the names of members whose values are no JSON.
+    """Describes enums as the codec writes them: flags as integers, and members without a JSON value as names.
 
-    pydantic offers no other way to say that than deriving from its generator.
+    Deriving from pydantic's generator is the only way to change this.
     """
 
     def emit_warning(self, kind: JsonSchemaWarningKind, detail: str) -> None:
-        """A default that is no JSON is left out of the schema; nobody needs to be warned of that."""
+        """Ignore the warning that a default without a JSON form is left out of the schema."""
 
     def enum_schema(self, schema: Any) -> dict[str, Any]:
         if issubclass(schema["cls"], Flag):
@@ -386,28 +370,15 @@ def _json_schema(adapter: TypeAdapter[Any], mode: Literal["validation", "seriali
         return {}
 
 
-def _first_line(error: Exception) -> str:
-    text, cut, _ = str(error).partition("\n")[0].partition(" Set `arbitrary_types_allowed")
-    return f"{text} Use a dataclass, a pydantic model or plain data" if cut else text
-
-
-# -- Values that come without an annotation, as plain JSON text ------------------------------------------
-
-
-def _takes(payload: Any) -> None:
-    """Stands for whoever takes a payload, so that what is wrong with one is said as for any parameter."""
-
-
-_PREFIX_LENGTH = len('{"payload":')
-
-
 @cache
 def _payload_signature() -> Signature:
-    # Not when this is imported: it takes longer than importing, and nearly every value is plain.
-    return Signature.of(_takes)
+    # Built at the first use, because it takes longer than the import, and nearly every value is plain.
+    def accept(payload: Any) -> None: ...
+
+    return Signature.of(accept)
 
 
 def encode_any(payload: Any) -> str:
-    """Compact JSON for a value of any kind, or a PayloadError that names the place in it."""
+    """Return compact JSON for a value of any type, or raise a PayloadError that names the place in it."""
     text = write_any(payload)
     return _payload_signature().encode((payload,), {})[_PREFIX_LENGTH:-1] if text is None else text

@@ -1,8 +1,8 @@
-"""From annotations to a pydantic-core schema that writes every value exactly.
+"""Schemas of annotations: pydantic-core schemas, corrected so that they write every value exactly.
 
-pydantic's own JSON is lossy in places: bytes must be UTF-8, NaN becomes null, sets come in hash order,
-offsets lose their seconds. Models and dataclasses carry their own configuration, so the finished schema
-is walked and corrected; what a user's model configures itself is left as it is.
+pydantic's own JSON is lossy in places: bytes must be UTF-8, NaN becomes null, sets are in hash order,
+offsets lose their seconds. Models and dataclasses have their own configuration, so the finished schema
+is walked and corrected. Settings that a user's model makes itself are kept.
 """
 
 from __future__ import annotations
@@ -18,23 +18,22 @@ from typing import Any, cast
 from uuid import UUID
 
 import typing_extensions
-from pydantic import ConfigDict, GetCoreSchemaHandler, TypeAdapter
+from pydantic import ConfigDict, TypeAdapter
 from pydantic_core import CoreConfig, CoreSchema, SchemaError, core_schema
 
 from redrive.core.payload.plain import sort_set, to_plain_json
 
-# -- `typing.TypedDict` before Python 3.12: pydantic refuses it, so its classes are taught to stand  -----
-
-
+# Before Python 3.12 pydantic refuses `typing.TypedDict`. Each such class gets a hook that returns the schema of an
+# equal class made by typing_extensions.
 _SCHEMA_HOOK = "__get_pydantic_core_schema__"
 _STAND_IN = "__redrive_stand_in__"
 _REQUIRED_MARKERS = {typing_extensions.Required, typing_extensions.NotRequired}
 make_typed_dict: Any = typing_extensions.TypedDict
-"""Makes a class from a name and hints; typed as Any, as neither is known before run time."""
+"""Makes a class from a name and hints. Typed as Any, because both are known at run time only."""
 
 
 def adapt_typed_dicts(hint: Any, seen: set[int] | None = None) -> None:
-    """Make every TypedDict within the hint readable for pydantic."""
+    """Make every TypedDict in the hint readable for pydantic."""
     seen = set() if seen is None else seen
     if sys.version_info >= (3, 12) or id(hint) in seen:
         return
@@ -44,12 +43,14 @@ def adapt_typed_dicts(hint: Any, seen: set[int] | None = None) -> None:
 
 
 def _nested_hints(target: Any) -> list[Any]:
-    """The hints inside a class that has typed fields."""
+    """Return the hints of the fields of a class that has typed fields."""
     if not isinstance(target, type):
         return []
     is_dict = typing.is_typeddict(target)
     if is_dict and type(target).__module__ == "typing" and _SCHEMA_HOOK not in vars(target):
-        setattr(target, _SCHEMA_HOOK, classmethod(_stand_in_schema))
+        setattr(
+            target, _SCHEMA_HOOK, classmethod(lambda cls, source, handler: handler.generate_schema(_get_stand_in(cls)))
+        )
     if not (is_dict or dataclasses.is_dataclass(target) or hasattr(target, "_fields")):
         return []
     try:
@@ -58,32 +59,23 @@ def _nested_hints(target: Any) -> list[Any]:
         return []
 
 
-def _stand_in_schema(cls: type, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-    return handler.generate_schema(_get_stand_in(cls))
-
-
 def _get_stand_in(cls: Any) -> Any:
-    """The equal class. Made once, so that a class that contains itself is recognised."""
+    """Return the equal class. It is made once, so that a class that contains itself is recognised."""
     if _STAND_IN not in vars(cls):
-        made = make_typed_dict(cls.__name__, {name: _mark_field(cls, name, hint) for name, hint in _class_hints(cls)})
+        hints = typing.get_type_hints(cls, include_extras=True)
+        made = make_typed_dict(cls.__name__, {name: _mark_field(cls, name, hint) for name, hint in hints.items()})
         made.__module__, made.__qualname__ = cls.__module__, cls.__qualname__
         setattr(cls, _STAND_IN, made)
     return vars(cls)[_STAND_IN]
 
 
-def _class_hints(cls: type) -> list[tuple[str, Any]]:
-    return list(typing.get_type_hints(cls, include_extras=True).items())
-
-
 def _mark_field(cls: Any, name: str, hint: Any) -> Any:
-    """The field with its mark. The class's own key sets miss marks in annotations written as text."""
+    """Return the hint with its marker."""
+    # The key sets of the class miss markers in annotations that are written as text, so the hint goes first.
     if typing.get_origin(hint) in _REQUIRED_MARKERS:
         return hint
     mark: Any = typing_extensions.Required if name in cls.__required_keys__ else typing_extensions.NotRequired
     return mark[hint]
-
-
-# -- From annotations to a pydantic-core schema that writes every value exactly --------------------------
 
 
 SchemaNode = dict[str, Any]
@@ -93,7 +85,7 @@ _SERIALIZATION_CONFIG: CoreConfig = {
     "ser_json_inf_nan": "strings",
 }
 CORE_CONFIG: CoreConfig = {**_SERIALIZATION_CONFIG, "allow_inf_nan": True}
-"""For the top of a schema. Users' models get the way of writing only, so they refuse what they always did."""
+"""For the top of a schema. Models of users get the settings for writing only, so they refuse what they did before."""
 
 _BOX_CONFIG = ConfigDict(
     ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="strings", allow_inf_nan=True, defer_build=True
@@ -118,18 +110,23 @@ _LEAF_CLASSES: Mapping[str, type] = {
 
 
 def build_adapter(title: str, hints: Mapping[str, Any], names: Mapping[str, Any]) -> TypeAdapter[Any]:
-    """An adapter for an object with these fields, whose configuration reaches plain dataclasses too.
+    """Build an adapter for an object with these fields. Its configuration applies to plain dataclasses too.
 
-    `names` resolves what the hints' own classes refer to. Raises pydantic's errors.
+    `names` resolves the names that classes in the hints refer to. Raises pydantic's errors.
     """
     for hint in hints.values():
         adapt_typed_dicts(hint)
     try:
         adapter = _create_adapter(title, hints, names, _BOX_CONFIG)
-    except SchemaError:  # decimals with a number of digits cannot be infinite, whatever is allowed around them
+    except SchemaError:  # decimals with a number of digits cannot be infinite
         adapter = _create_adapter(title, hints, names, {**_BOX_CONFIG, "allow_inf_nan": False})
     for node in _walk(adapter.core_schema):
-        _refuse_secret(node)
+        write = node.get("serialization", {}).get("function")
+        if getattr(write, "__module__", "") == "pydantic.types" and write.__name__.startswith("_serialize_secret"):
+            raise TypeError(
+                "pydantic's secret types write asterisks instead of their value. "
+                "Pass a reference to the secret, or declare it as str and name it in REDRIVE_REDACT"
+            )
     return adapter
 
 
@@ -144,12 +141,12 @@ def _create_adapter(
 
 
 def correct_schema(adapter: TypeAdapter[Any]) -> CoreSchema:
-    """The adapter's schema, corrected so that what it writes is exact and does not depend on hash seeds."""
+    """Return the adapter's schema, corrected to write values exactly and independently of hash seeds."""
     return cast("CoreSchema", _correct_node(cast("SchemaNode", adapter.core_schema)))
 
 
 def split_definitions(schema: CoreSchema) -> tuple[SchemaNode, list[SchemaNode]]:
-    """A schema's own node and the definitions that its references mean."""
+    """Return the node of a schema, and the definitions that its references name."""
     node = cast("SchemaNode", schema)
     if node["type"] == "definitions":
         return node["schema"], node["definitions"]
@@ -157,30 +154,21 @@ def split_definitions(schema: CoreSchema) -> tuple[SchemaNode, list[SchemaNode]]
 
 
 def join_definitions(node: SchemaNode, definitions: list[SchemaNode]) -> CoreSchema:
-    """The opposite of `split`."""
+    """Return a schema from what `split_definitions` returned."""
     if not definitions:
         return cast("CoreSchema", node)
     return core_schema.definitions_schema(cast("CoreSchema", node), cast("list[CoreSchema]", definitions))
 
 
 def find_union_classes(node: SchemaNode) -> frozenset[type]:
-    """Every class that stands beside others in a union somewhere in this schema."""
+    """Return every class that is a member of a union in this schema."""
     nodes = list(_walk(node))
     by_ref = {each["ref"]: each for each in nodes if "ref" in each}
     unions = [each for each in nodes if each.get("type") == "union"]
     choices = [choice[0] if isinstance(choice, tuple) else choice for each in unions for choice in each["choices"]]
-    meant = [by_ref.get(choice.get("schema_ref"), choice) for choice in choices]
-    kinds = [each.get("cls") or _LEAF_CLASSES.get(each["type"]) for each in meant]
+    members = [by_ref.get(choice.get("schema_ref"), choice) for choice in choices]
+    kinds = [each.get("cls") or _LEAF_CLASSES.get(each["type"]) for each in members]
     return frozenset(kind for kind in kinds if kind is not None)
-
-
-def _refuse_secret(node: SchemaNode) -> None:
-    write = node.get("serialization", {}).get("function")
-    if getattr(write, "__module__", "") == "pydantic.types" and write.__name__.startswith("_serialize_secret"):
-        raise TypeError(
-            "pydantic's secret types write asterisks instead of their value. "
-            "Pass a reference to the secret, or declare it as str and name it in REDRIVE_REDACT"
-        )
 
 
 def _children(node: SchemaNode) -> Iterator[tuple[str, Any]]:
@@ -217,35 +205,27 @@ def _correct_node(node: Any) -> Any:
     return copy if correction is None or "serialization" in copy else correction(copy)
 
 
-def _exact_any(node: SchemaNode) -> SchemaNode:
-    return {**node, "serialization": core_schema.plain_serializer_function_ser_schema(to_plain_json)}
+def _write_set(value: Any, handler: Callable[[Any], Any]) -> Any:
+    return sort_set(handler(value)) if isinstance(value, set | frozenset) else handler(value)
 
 
-def _exact_set(node: SchemaNode) -> SchemaNode:
-    def write(value: Any, handler: Callable[[Any], Any]) -> Any:
-        return sort_set(handler(value)) if isinstance(value, set | frozenset) else handler(value)
-
-    return {**node, "serialization": core_schema.wrap_serializer_function_ser_schema(write)}
-
-
-def _exact_datetime(node: SchemaNode) -> SchemaNode:
-    def write(value: Any, handler: Callable[[Any], Any]) -> Any:
-        if isinstance(value, datetime) and value.tzinfo is not None and value.tzinfo is not UTC:
-            offset = value.utcoffset()
-            if offset is not None and offset % timedelta(minutes=1):
-                value = value.astimezone(UTC)
-        return handler(value)
-
-    return {**node, "serialization": core_schema.wrap_serializer_function_ser_schema(write)}
+def _write_datetime(value: Any, handler: Callable[[Any], Any]) -> Any:
+    if isinstance(value, datetime) and value.tzinfo is not None and value.tzinfo is not UTC:
+        offset = value.utcoffset()
+        if offset is not None and offset % timedelta(minutes=1):
+            value = value.astimezone(UTC)
+    return handler(value)
 
 
-def _exact_time(node: SchemaNode) -> SchemaNode:
-    def write(value: Any, handler: Callable[[Any], Any]) -> Any:
-        if isinstance(value, time) and (value.utcoffset() or timedelta()) % timedelta(minutes=1):
-            raise ValueError("a time's offset must be whole minutes")
-        return handler(value)
+def _write_time(value: Any, handler: Callable[[Any], Any]) -> Any:
+    if isinstance(value, time) and (value.utcoffset() or timedelta()) % timedelta(minutes=1):
+        raise ValueError("a time's offset must be whole minutes")
+    return handler(value)
 
-    return {**node, "serialization": core_schema.wrap_serializer_function_ser_schema(write)}
+
+def _write_with(write: Callable[[Any, Callable[[Any], Any]], Any]) -> Callable[[SchemaNode], SchemaNode]:
+    """Return a correction that makes a node write its values with a function."""
+    return lambda node: {**node, "serialization": core_schema.wrap_serializer_function_ser_schema(write)}
 
 
 def _exact_iterable(node: SchemaNode) -> SchemaNode:
@@ -257,12 +237,8 @@ def _exact_iterable(node: SchemaNode) -> SchemaNode:
     return {"type": "list", **kept, "serialization": ser}
 
 
-def _exact_decimal(node: SchemaNode) -> SchemaNode:
-    return {**node, "allow_inf_nan": False} if {"max_digits", "decimal_places"} & node.keys() else node
-
-
 def has_plain_values(members: Sequence[Enum]) -> bool:
-    """True for an enum whose members are written as their values; others are written as their names."""
+    """Return True for an enum whose members are written as values; others are written as names."""
     return all(isinstance(member.value, _SCALARS) for member in members)
 
 
@@ -280,20 +256,22 @@ def _exact_enum(node: SchemaNode) -> SchemaNode:
 
 
 def _exact_field(node: SchemaNode) -> SchemaNode:
-    """Read back fields that `__init__` does not take, as they may have been changed since."""
+    """Read back fields that `__init__` does not take, because their values may have changed since."""
     if node["schema"]["type"] != "default":
         return node
     return {key: child for key, child in node.items() if key != "init"}
 
 
 _CORRECTIONS: Mapping[str, Callable[[SchemaNode], SchemaNode]] = {
-    "any": _exact_any,
-    "set": _exact_set,
-    "frozenset": _exact_set,
-    "datetime": _exact_datetime,
-    "time": _exact_time,
+    "any": lambda node: {**node, "serialization": core_schema.plain_serializer_function_ser_schema(to_plain_json)},
+    "set": _write_with(_write_set),
+    "frozenset": _write_with(_write_set),
+    "datetime": _write_with(_write_datetime),
+    "time": _write_with(_write_time),
     "generator": _exact_iterable,
     "enum": _exact_enum,
-    "decimal": _exact_decimal,
+    "decimal": lambda node: (
+        {**node, "allow_inf_nan": False} if {"max_digits", "decimal_places"} & node.keys() else node
+    ),
     "dataclass-field": _exact_field,
 }

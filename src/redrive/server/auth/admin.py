@@ -19,7 +19,7 @@ from redrive.records import replace
 from redrive.server.auth.secrets import hash_password, hash_secret, new_api_key, new_code, new_secret, sign_token
 from redrive.server.contract import IssuedToken, NewToken, NewUser
 from redrive.settings import is_mail_address
-from redrive.store.account_records import AccountStore, MemberRow, TenantRow, TokenKind, TokenRow, UserRow
+from redrive.store.accounts import AccountStore, MemberRow, TenantRow, TokenKind, TokenRow, UserRow
 from redrive.store.port import Store
 
 # -- Managing tenants, people and tokens: who may, what is written, what the audit log says about it -----

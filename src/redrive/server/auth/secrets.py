@@ -27,7 +27,7 @@ from joserfc.jwk import OctKey
 
 from redrive.errors import ConfigurationError, InputError, NotSignedIn
 from redrive.settings import MIN_SECRET_BYTES
-from redrive.store.account_records import TokenRow
+from redrive.store.accounts import TokenRow
 
 # -- Random secrets: API keys, sessions, codes. Only their hashes are stored, and compared in consta -----
 

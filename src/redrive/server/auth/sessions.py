@@ -28,7 +28,7 @@ from redrive.server.auth.secrets import (
     parse_api_key,
 )
 from redrive.settings import API_PREFIX
-from redrive.store.account_records import MemberRow, SessionRow, TokenKind, TokenRow, UserRow, token_invalid_reason
+from redrive.store.accounts import MemberRow, SessionRow, TokenKind, TokenRow, UserRow, token_invalid_reason
 from redrive.store.port import Store
 
 # -- Signing in and out. A browser holds a random cookie; what it stands for is kept on the server -------

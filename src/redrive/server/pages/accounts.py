@@ -26,7 +26,7 @@ from redrive.server.request import (
     requires,
 )
 from redrive.server.routes.common import Id
-from redrive.store.account_records import TokenKind
+from redrive.store.accounts import TokenKind
 
 # -- Members and keys: who may come in, and as what ------------------------------------------------------
 

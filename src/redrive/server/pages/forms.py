@@ -134,7 +134,7 @@ def make_page_router() -> APIRouter:
 
 
 async def _require_authentication(request: Request) -> None:
-    if getattr(request.state, "asking", None) is None:
+    if getattr(request.state, "context", None) is None:
         await authenticate_page(request)
 
 

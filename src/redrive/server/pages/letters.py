@@ -24,10 +24,10 @@ from redrive.server.pages.forms import SentForm, make_page_router, redirect_to
 from redrive.server.pages.render import make_view, render_page
 from redrive.server.pages.translations import N
 from redrive.server.request import Context, RequestContext, requires
-from redrive.server.routes.common import Id, check_search_text
-from redrive.server.routes.runs import parse_index
+from redrive.server.routes.common import Id, check_search_text, parse_index
 from redrive.store.filters import LetterFilter
-from redrive.store.records import Page, facets_of
+from redrive.store.letters import count_facets
+from redrive.store.list_query import Page
 
 # -- Dead letters: by cause first, then one by one. All that narrows the list is in its address ----------
 
@@ -90,7 +90,7 @@ async def list_letters(request: Request, asked: Context) -> Response:
         )
     found = await asked.desk.dlq.list(make_letter_filter(asked, query), limit=_read_page_size(request), cursor=cursor)
     # A text is looked for row by row, which is done once: for the list.
-    facets = facets_of([]) if "text" in query else await asked.desk.dlq.facets(make_letter_filter(asked, query))
+    facets = count_facets([]) if "text" in query else await asked.desk.dlq.facets(make_letter_filter(asked, query))
     return await render_page(
         request,
         "letters.html",

@@ -21,8 +21,7 @@ from redrive.server.pages.forms import Form, SentForm, make_page_router, redirec
 from redrive.server.pages.render import make_view
 from redrive.server.pages.translations import N
 from redrive.server.request import Context, RequestContext, requires
-from redrive.store.list_query import iterate_pages
-from redrive.store.records import Page
+from redrive.store.list_query import Page, iterate_pages
 
 # -- What lists have in common: what their address says, ranges of time, and the same list as a file -----
 

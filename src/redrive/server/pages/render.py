@@ -321,7 +321,7 @@ def _expand_pairs(named: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 def make_view(request: Request) -> PageView:
     """The view of a request, whoever sends it."""
-    return PageView(request, getattr(request.state, "asking", None))
+    return PageView(request, getattr(request.state, "context", None))
 
 
 async def render_page(request: Request, template: str, *, status: int = 200, **shown: Any) -> Response:

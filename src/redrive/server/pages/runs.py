@@ -26,8 +26,7 @@ from redrive.server.pages.lists import (
 from redrive.server.pages.render import make_view, render_page
 from redrive.server.pages.translations import N
 from redrive.server.request import Context, requires
-from redrive.server.routes.common import Id
-from redrive.server.routes.runs import parse_index
+from redrive.server.routes.common import Id, parse_index
 from redrive.store.filters import RunFilter
 
 # -- The list of runs ------------------------------------------------------------------------------------

@@ -1,10 +1,14 @@
-"""The routes, one module for each kind of thing. To add one: write a function, and name its permission.
+"""Routes of the HTTP API, one module for each kind of resource.
 
-    @routes.post("/runs/{id}/cancel", **needs(Permission.CANCEL))
-    async def cancel_run(asked: Asked, id: Id, body: Reason) -> Run:
-        "Cancel a run for good."
-        return await asked.desk.runs.cancel(id, by=asked.by, reason=body.reason or "")
+The desk describes its operations (`desk/operations.py`): method, path, permission. A route that only passes its
+parameters on is made from that description, and one that does more has a function:
 
-The document, the check of the role, the answer to another tenant's id and the tests that try all of these
-follow from that.
+    add_operations(routes, lambda context: context.desk.circuits, Circuits.get, Circuits.open)
+
+    @serve(routes, Circuits.list)
+    async def list_circuits(context: Context, limit: Limit = 50, cursor: Cursor = None) -> Page[CircuitRecord]:
+        "Return a page of circuits."
+        return await context.desk.circuits.list(limit=limit, cursor=cursor)
+
+The OpenAPI document, the check of the permission and the tests of tenants and roles follow from the description.
 """

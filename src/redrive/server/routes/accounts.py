@@ -1,4 +1,4 @@
-"""Signing in, and managing tenants, people and tokens."""
+"""Routes for signing in, tenants, users and tokens."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pydantic import Field
 from redrive.core.roles import Permission, Role, parse_role
 from redrive.duration import to_datetime
 from redrive.errors import Conflict, InputError
+from redrive.reasons import Reason, ReasonCode
 from redrive.server import request as signing
 from redrive.server.auth.admin import (
     MembershipChange,
@@ -28,14 +29,14 @@ from redrive.server.contract import NewToken, NewUser
 from redrive.server.idempotency import SECRET_EXTENSION
 from redrive.server.request import Context, RequestContext, get_service, requires
 from redrive.server.routes.common import Body, Id, Name, Text, make_router
-from redrive.store.account_records import TenantRow, TokenKind, TokenRow, UserRow
+from redrive.store.accounts import TenantRow, TokenKind, TokenRow, UserRow
 
 account_routes = make_router("people")
 RoleName = Annotated[str, Field(max_length=20, description="OWNER, ADMIN, STAFF or VIEWER, or an alias.")]
 
 
 class SignIn(Body):
-    """What somebody signs in with: a password, or a code that holds once."""
+    """Credentials of a user: a password, or a code for one sign-in."""
 
     email: Annotated[str, Field(max_length=254)]
     password: Annotated[str, Field(max_length=1024)] | None = None
@@ -45,7 +46,7 @@ class SignIn(Body):
 
 
 class Me(Body):
-    """Whoever is asking, and what that allows."""
+    """The caller and its permissions."""
 
     who: str
     tenant: str
@@ -57,28 +58,28 @@ class Me(Body):
 
 @account_routes.post("/login", openapi_extra={"x-own-key": True, "x-open": True})
 async def sign_in(request: Request, response: Response, body: SignIn) -> Me:
-    """Sign in with a password or a code; the answer sets a cookie that holds for twelve hours."""
+    """Sign in with a password or a code; the answer sets a cookie that is valid for twelve hours."""
     principal = await signing.sign_in(request, response, Login(**body.model_dump()))
     return _present_me(RequestContext(get_service(request), principal, principal.tenant))
 
 
 @account_routes.post("/logout", status_code=204, openapi_extra={"x-own-key": True, "x-open": True})
 async def sign_out(request: Request, response: Response) -> None:
-    """End the session whose cookie came along."""
+    """End the session of the cookie."""
     await signing.sign_out(request, response)
 
 
 @account_routes.get("/me", **requires(Permission.LOOK))
-async def show_me(asked: Context) -> Me:
-    """Who is asking."""
-    return _present_me(asked)
+async def show_me(context: Context) -> Me:
+    """Return the caller and its permissions."""
+    return _present_me(context)
 
 
-def _present_me(asked: RequestContext) -> Me:
-    principal = asked.principal
+def _present_me(context: RequestContext) -> Me:
+    principal = context.principal
     return Me(
         who=principal.who,
-        tenant=asked.tenant,
+        tenant=context.tenant,
         role=principal.role,
         may_see_payloads=principal.payloads,
         workflows=None if principal.workflows is None else sorted(principal.workflows),
@@ -87,7 +88,7 @@ def _present_me(asked: RequestContext) -> Me:
 
 
 class Tenant(Body):
-    """One organisation."""
+    """A tenant: one organisation."""
 
     name: str
     created_at: datetime
@@ -96,51 +97,51 @@ class Tenant(Body):
 
 
 class TenantName(Body):
-    """A tenant to be registered."""
+    """A tenant to be created."""
 
     name: Text
 
 
 class Erased(Body):
-    """What went."""
+    """The number of erased rows."""
 
     rows: int
 
 
 @account_routes.get("/tenants", **requires(Permission.LOOK))
-async def list_tenants(asked: Context) -> list[Tenant]:
-    """All tenants for an owner, one's own for everybody else."""
-    return [_present_tenant(row) for row in await asked.access.tenants()]
+async def list_tenants(context: Context) -> list[Tenant]:
+    """Return all tenants to an owner, and their own tenant to others."""
+    return [_present_tenant(row) for row in await context.access.tenants()]
 
 
 @account_routes.post("/tenants", status_code=201, **requires(Permission.MANAGE_TENANTS))
-async def create_tenant(asked: Context, body: TenantName) -> Tenant:
-    """Register a tenant; registering it again changes nothing."""
-    return _present_tenant(await asked.access.create_tenant(body.name))
+async def create_tenant(context: Context, body: TenantName) -> Tenant:
+    """Create a tenant; creating it again changes nothing."""
+    return _present_tenant(await context.access.create_tenant(body.name))
 
 
 @account_routes.post("/tenants/{name}/disable", **requires(Permission.MANAGE_TENANTS))
-async def disable_tenant(asked: Context, name: Name) -> Tenant:
-    """Let no credential of a tenant hold. Its data stays, and its runs go on."""
-    if name == asked.principal.tenant:
-        raise Conflict("this is the tenant you belong to: disabling it would lock you out")
-    return _present_tenant(await asked.access.disable_tenant(name, disabled=True))
+async def disable_tenant(context: Context, name: Name) -> Tenant:
+    """Disable all credentials of a tenant. Its data stays, and its runs continue."""
+    if name == context.principal.tenant:
+        raise Conflict(Reason(ReasonCode.OWN_TENANT))
+    return _present_tenant(await context.access.disable_tenant(name, disabled=True))
 
 
 @account_routes.post("/tenants/{name}/enable", **requires(Permission.MANAGE_TENANTS))
-async def enable_tenant(asked: Context, name: Name) -> Tenant:
-    """Let the credentials of a tenant hold again."""
-    return _present_tenant(await asked.access.disable_tenant(name, disabled=False))
+async def enable_tenant(context: Context, name: Name) -> Tenant:
+    """Enable the credentials of a tenant again."""
+    return _present_tenant(await context.access.disable_tenant(name, disabled=False))
 
 
 @account_routes.delete("/tenants/{name}", **requires(Permission.MANAGE_TENANTS))
-async def erase_tenant(asked: Context, name: Name, confirm: Text | None = None) -> Erased:
-    """Remove everything a tenant has. `confirm` must repeat its name."""
-    access = asked.access
+async def erase_tenant(context: Context, name: Name, confirm: Text | None = None) -> Erased:
+    """Erase all records of a tenant. `confirm` must repeat its name."""
+    access = context.access
     await access.tenant(name)
     if confirm != name:
-        raise InputError("nothing was erased: repeat the tenant's name in `confirm`")
-    return Erased(rows=await erase_tenant_data(asked.whole, access, name))
+        raise InputError(Reason(ReasonCode.CONFIRMATION_NEEDED))
+    return Erased(rows=await erase_tenant_data(context.whole, access, name))
 
 
 @account_routes.get(
@@ -149,10 +150,10 @@ async def erase_tenant(asked: Context, name: Name, confirm: Text | None = None) 
     responses={200: {"content": {"application/x-ndjson": {"schema": {"type": "string"}}}}},
     **requires(Permission.MANAGE_TENANTS, Permission.SEE_PAYLOADS, **{"x-stream": True}),
 )
-async def export_tenant(asked: Context, name: Name) -> StreamingResponse:
-    """Everything a tenant has, one JSON object on each line, with nothing hidden; noted in its log."""
-    await asked.access.tenant(name)
-    things = await export_tenant_data(asked.whole, asked.access, name)
+async def export_tenant(context: Context, name: Name) -> StreamingResponse:
+    """Export all records of a tenant, one JSON object a line, without redaction; its audit log records it."""
+    await context.access.tenant(name)
+    things = await export_tenant_data(context.whole, context.access, name)
     return StreamingResponse(_encode_lines(things), media_type="application/x-ndjson")
 
 
@@ -171,7 +172,7 @@ def _present_tenant(row: TenantRow) -> Tenant:
 
 
 class Membership(Body):
-    """What a person is to a tenant."""
+    """The role of a user in a tenant."""
 
     tenant: str
     role: Role
@@ -180,7 +181,7 @@ class Membership(Body):
 
 
 class User(Body):
-    """One person."""
+    """A user."""
 
     id: str
     email: str
@@ -190,7 +191,7 @@ class User(Body):
 
 
 class NewPerson(Body):
-    """A person to be known to this tenant. Without a password a code to sign in once is made."""
+    """A user to be added to this tenant. Without a password, a code for one sign-in is made."""
 
     email: Annotated[str, Field(max_length=254)]
     role: RoleName
@@ -199,20 +200,20 @@ class NewPerson(Body):
 
 
 class CreatedUser(User):
-    """The person, and the code to sign in with once, where there is a new one."""
+    """The user, and the code for one sign-in, if a new one was made."""
 
     code: str | None
 
 
 class Code(Body):
-    """A person, and the code to sign in with once."""
+    """A user, and the code for one sign-in."""
 
     id: str
     code: str
 
 
 class Change(Body):
-    """What a person is to be to this tenant; what is left out stays."""
+    """Changes of a user's membership; fields that are left out stay."""
 
     role: RoleName | None = None
     may_see_payloads: bool | None = None
@@ -220,69 +221,69 @@ class Change(Body):
 
 
 @account_routes.get("/users", **requires(Permission.MANAGE_PEOPLE))
-async def list_users(asked: Context) -> list[User]:
-    """The people of this tenant."""
-    return [_present_user(row) for row in await asked.access.users(asked.one_tenant)]
+async def list_users(context: Context) -> list[User]:
+    """Return the users of this tenant."""
+    return [_present_user(row) for row in await context.access.users(context.one_tenant)]
 
 
 @account_routes.post("/users", status_code=201, **requires(Permission.MANAGE_PEOPLE, **{SECRET_EXTENSION: True}))
-async def create_user(asked: Context, body: NewPerson) -> CreatedUser:
-    """Make a person known to this tenant."""
+async def create_user(context: Context, body: NewPerson) -> CreatedUser:
+    """Add a user to this tenant."""
     new = NewUser(
         email=body.email,
-        tenant=asked.home,
+        tenant=context.home,
         role=parse_role(body.role),
         password=body.password,
         payloads=body.may_see_payloads,
     )
-    row, code = await asked.access.create_user(new)
-    shown = await asked.access.user(new.tenant, row.id)
+    row, code = await context.access.create_user(new)
+    shown = await context.access.user(new.tenant, row.id)
     return CreatedUser(**_present_user(shown).model_dump(), code=code)
 
 
 @account_routes.get("/users/{id}", **requires(Permission.MANAGE_PEOPLE))
-async def show_user(asked: Context, id: Id) -> User:
-    """One of the people of this tenant."""
-    return _present_user(await asked.access.user(asked.one_tenant, id))
+async def show_user(context: Context, id: Id) -> User:
+    """Return one user of this tenant."""
+    return _present_user(await context.access.user(context.one_tenant, id))
 
 
 @account_routes.post("/users/{id}/role", **requires(Permission.MANAGE_PEOPLE, **{SECRET_EXTENSION: True}))
-async def change_user(asked: Context, id: Id, body: Change) -> CreatedUser:
-    """Change what a person is to this tenant, or let them be nothing to it any more.
+async def change_user(context: Context, id: Id, body: Change) -> CreatedUser:
+    """Change the role of a user in this tenant, or deactivate the membership.
 
-    For somebody whom another tenant knows already an owner gets a code: their old password holds no longer.
+    For a user of another tenant, an owner gets a code: the old password of the user stops working.
     """
-    tenant, user = asked.home, await _find_user(asked, id)
+    tenant, user = context.home, await _find_user(context, id)
     role = None if body.role is None else parse_role(body.role)
     part = MembershipChange(role=role, payloads=body.may_see_payloads, active=body.active)
-    changed, code = await change_membership(asked.access, user, tenant, part)
+    changed, code = await change_membership(context.access, user, tenant, part)
     return CreatedUser(**_present_user(changed).model_dump(), code=code)
 
 
-async def _find_user(asked: RequestContext, id: str) -> UserRow:
-    """Somebody of this tenant; an owner, who may give a role to people of others, finds those as well."""
-    if asked.principal.may(Permission.MANAGE_TENANTS):
-        return await asked.access.user(None, id, near=asked.home)
-    return await asked.access.user(asked.home, id)
+async def _find_user(context: RequestContext, id: str) -> UserRow:
+    """Return a user of this tenant; for an owner, who may add users of other tenants, any user."""
+    if context.principal.may(Permission.MANAGE_TENANTS):
+        return await context.access.user(None, id, near=context.home)
+    return await context.access.user(context.home, id)
 
 
 @account_routes.post("/users/{id}/code", **requires(Permission.MANAGE_TENANTS, **{SECRET_EXTENSION: True}))
-async def make_code(asked: Context, id: Id) -> Code:
-    """A code with which a person can sign in once, within a day, and choose a new password."""
-    user, code = await create_sign_in_code(asked.access, id, asked.tenant)
+async def make_code(context: Context, id: Id) -> Code:
+    """Make a code with which a user can sign in once, within a day, and choose a new password."""
+    user, code = await create_sign_in_code(context.access, id, context.tenant)
     return Code(id=user.id, code=code)
 
 
 @account_routes.post("/users/{id}/disable", **requires(Permission.MANAGE_TENANTS))
-async def disable_user(asked: Context, id: Id) -> User:
-    """Let a person sign in nowhere; whoever is signed in no longer is."""
-    return _present_user(await asked.access.disable_user(id, disabled=True))
+async def disable_user(context: Context, id: Id) -> User:
+    """Disable a user in all tenants, and end the sessions of that user."""
+    return _present_user(await context.access.disable_user(id, disabled=True))
 
 
 @account_routes.post("/users/{id}/enable", **requires(Permission.MANAGE_TENANTS))
-async def enable_user(asked: Context, id: Id) -> User:
-    """Let a person sign in again."""
-    return _present_user(await asked.access.disable_user(id, disabled=False))
+async def enable_user(context: Context, id: Id) -> User:
+    """Enable a user again."""
+    return _present_user(await context.access.disable_user(id, disabled=False))
 
 
 def _present_user(row: UserRow) -> User:
@@ -299,7 +300,7 @@ def _present_user(row: UserRow) -> User:
 
 
 class Token(Body):
-    """One token, without its secret."""
+    """A token, without its secret."""
 
     id: str
     kind: TokenKind
@@ -314,8 +315,8 @@ class Token(Body):
     revoked_at: datetime | None
 
 
-class WantedToken(Body):
-    """A token to be made. `lasts` is in seconds; no workflows mean all."""
+class TokenRequest(Body):
+    """A token to be created. `lasts` is in seconds; no workflows mean all."""
 
     name: Text = "unnamed"
     role: RoleName
@@ -326,22 +327,22 @@ class WantedToken(Body):
 
 
 class CreatedToken(Token):
-    """The token with its secret, which is shown now and never again."""
+    """A new token with its secret, which is shown only once."""
 
     secret: str
 
 
 @account_routes.get("/tokens", **requires(Permission.MANAGE_PEOPLE))
-async def list_tokens(asked: Context) -> list[Token]:
-    """The tokens of this tenant, newest first."""
-    return [_present_token(row) for row in await asked.access.tokens(asked.one_tenant)]
+async def list_tokens(context: Context) -> list[Token]:
+    """Return the tokens of this tenant, newest first."""
+    return [_present_token(row) for row in await context.access.tokens(context.one_tenant)]
 
 
 @account_routes.post("/tokens", status_code=201, **requires(Permission.MANAGE_PEOPLE, **{SECRET_EXTENSION: True}))
-async def create_token(asked: Context, body: WantedToken) -> CreatedToken:
-    """Make a token. Its secret is in this answer and nowhere else."""
+async def create_token(context: Context, body: TokenRequest) -> CreatedToken:
+    """Create a token. Only this answer has its secret."""
     new = NewToken(
-        tenant=asked.home,
+        tenant=context.home,
         role=parse_role(body.role),
         name=body.name,
         kind=TokenKind(body.kind),
@@ -349,20 +350,20 @@ async def create_token(asked: Context, body: WantedToken) -> CreatedToken:
         payloads=body.may_see_payloads,
         lasts=body.lasts,
     )
-    made = await asked.access.create_token(new)
+    made = await context.access.create_token(new)
     return CreatedToken(**_present_token(made.token).model_dump(), secret=made.secret)
 
 
 @account_routes.get("/tokens/{id}", **requires(Permission.MANAGE_PEOPLE))
-async def show_token(asked: Context, id: Id) -> Token:
-    """One token."""
-    return _present_token(await asked.access.token(asked.one_tenant, id))
+async def show_token(context: Context, id: Id) -> Token:
+    """Return one token."""
+    return _present_token(await context.access.token(context.one_tenant, id))
 
 
 @account_routes.post("/tokens/{id}/revoke", **requires(Permission.MANAGE_PEOPLE))
-async def revoke_token(asked: Context, id: Id) -> Token:
-    """Let a token hold no longer."""
-    return _present_token(await asked.access.revoke_token(asked.one_tenant, id))
+async def revoke_token(context: Context, id: Id) -> Token:
+    """Revoke a token."""
+    return _present_token(await context.access.revoke_token(context.one_tenant, id))
 
 
 def _present_token(row: TokenRow) -> Token:

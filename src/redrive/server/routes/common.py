@@ -1,26 +1,30 @@
-"""What routes share: ids, pages, reasons, and the parts of a filter."""
+"""Shared parts of routes: parameters, bodies, and routes made from the operations of the desk."""
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Header, Path, Query
+from fastapi import APIRouter, Depends, Header, Path, Query
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
 from redrive.core.roles import Permission
-from redrive.duration import parse_duration
+from redrive.desk.operations import CALLER_PARAMETERS, get_answer_type, get_operation, get_parameters
 from redrive.errors import ConfigurationError, InputError, NotAllowed
 from redrive.policy import RetryPolicy
+from redrive.reasons import Reason, ReasonCode
 from redrive.server.idempotency import KEY_HEADER, IdempotentRoute
-from redrive.server.request import RequestContext
+from redrive.server.request import Context, RequestContext, requires
 
 Id = Annotated[str, Path(pattern=r"^[!-~]{1,200}$", description="An id.")]
 Name = Annotated[str, Path(pattern=r"^[^/#\x00-\x1f]{1,255}$", description="A name.")]
 Key = Annotated[str | None, Header(alias=KEY_HEADER, max_length=255)]
-Limit = Annotated[int, Query(ge=1, le=500, description="How many at most.")]
+Limit = Annotated[int, Query(ge=1, le=500, description="The most items to return.")]
 Cursor = Annotated[str | None, Query(max_length=200, description="`next` or `prev` of another page.")]
 Since = Annotated[datetime | None, Query(description="At or after this time, with its zone.")]
 Until = Annotated[datetime | None, Query(description="Before this time, with its zone.")]
@@ -31,10 +35,14 @@ Index = Annotated[
 Span = Annotated[float | str, Field(description="Seconds, or a text such as `10m`.")]
 Text = Annotated[str, Field(min_length=1, max_length=255)]
 _MAX_UNKNOWN_NAMES = 20
+_PARAMETER_TYPES: dict[str, Any] = {"id": Id, "limit": Limit, "cursor": Cursor, "idempotency_key": Key}
+_WIRE_TYPES: dict[Any, Any] = {str: Text, str | None: Text | None}
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Body(BaseModel):
-    """A request's body: nothing in it is guessed, and nothing unknown is passed over."""
+    """A JSON object with strictly checked fields; unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -47,14 +55,20 @@ class Body(BaseModel):
         return data
 
 
-class Reason(Body):
-    """Why somebody does something, for the record."""
+class ReasonBody(Body):
+    """The reason that a user gives, for the audit log."""
 
     reason: str | None = Field(default=None, max_length=10_000)
 
 
+class DryRunBody(ReasonBody):
+    """A reason, and whether to preview the operation only."""
+
+    dry_run: bool = False
+
+
 class SafeJsonResponse(JSONResponse):
-    """JSON that can be sent whatever its texts hold: half a character is written as its number."""
+    """A JSON response that escapes lone surrogates, which UTF-8 cannot encode."""
 
     def render(self, content: Any) -> bytes:
         try:
@@ -66,36 +80,145 @@ class SafeJsonResponse(JSONResponse):
 
 
 def make_router(tag: str) -> APIRouter:
-    """Routes under one heading of the document."""
+    """Return a router for the routes under one heading of the OpenAPI document."""
     return APIRouter(route_class=IdempotentRoute, tags=[tag], default_response_class=SafeJsonResponse)
 
 
-def check_search_text(asked: RequestContext, text: str | None) -> str | None:
-    """What is looked for in the texts of errors, for those who may read all of them.
+def serve(router: APIRouter, call: Callable[..., Any]) -> Callable[[F], F]:
+    """Return a decorator that serves an operation of the desk by the decorated function."""
+    about = get_operation(call)
+    return router.api_route(
+        about.path,
+        methods=[about.method],
+        status_code=about.status,
+        **requires(about.permission, all_workflows=about.all_workflows),
+    )
 
-    What is hidden there is searched, too: to others, how many letters match would tell it bit by bit.
+
+def add_operations(
+    router: APIRouter,
+    find_facet: Callable[[RequestContext], Any],
+    *calls: Callable[..., Any],
+    types: Mapping[str, Any] | None = None,
+) -> None:
+    """Serve operations of the desk that take their parameters as they were sent.
+
+    A text in the path is a `Name`, elsewhere it is a `Text`; `types` holds other types by the name of a parameter.
+    Parameters of a POST or PUT that are not in its path form its body.
     """
-    if text is not None and not asked.principal.may(Permission.SEE_PAYLOADS):
-        raise NotAllowed(
-            "a text is looked for in what is hidden, too: that takes the permission to see payloads; filter "
-            "by workflow, step, code, category, fingerprint or tag instead"
+    for call in calls:
+        about, answer = get_operation(call), get_answer_type(call)
+        if about.field is not None:
+            field: dict[str, Any] = {about.field: (answer, ...)}
+            answer = create_model(about.field.capitalize(), __base__=Body, **field)
+        router.add_api_route(
+            about.path,
+            _make_endpoint(call, find_facet, {**_PARAMETER_TYPES, **(types or {})}),
+            methods=[about.method],
+            name=about.id,
+            description=inspect.getdoc(call),
+            status_code=about.status,
+            response_model=None if answer is type(None) else answer,
+            **requires(about.permission, all_workflows=about.all_workflows),
         )
+
+
+def _make_endpoint(
+    call: Callable[..., Any], find_facet: Callable[[RequestContext], Any], types: Mapping[str, Any]
+) -> Callable[..., Any]:
+    """Return a function with the signature that FastAPI reads the parameters and the body of an operation from."""
+    about, described = get_operation(call), get_parameters(call)
+    parameters = [_make_parameter("context", Context)]
+    fields: dict[str, Any] = {}
+    sent = {name: about.names.get(name, name) for name in described if name not in {*CALLER_PARAMETERS, "tenant"}}
+    for name, wire_name in sent.items():
+        annotation, default = described[name].annotation, described[name].default
+        if wire_name in about.path_names:
+            parameters.append(_make_parameter(wire_name, types.get(wire_name, Name)))
+            continue
+        kind = types.get(wire_name, _WIRE_TYPES.get(annotation, annotation))
+        if about.method in ("POST", "PUT") and kind is not Key:
+            fields[wire_name] = (kind, ... if default is inspect.Parameter.empty else default)
+        else:
+            # A filter has no default: each of its fields has one.
+            parameters.append(
+                _make_parameter(wire_name, kind, inspect.Parameter.empty if name == "filter" else default)
+            )
+    model: Any = None
+    if fields:
+        base = ReasonBody if fields.pop("reason", None) else Body
+        model = create_model(about.id.title().replace("_", ""), __base__=base, **fields) if fields else base
+        if any(field.is_required() for field in model.model_fields.values()):
+            parameters.append(_make_parameter("body", model))
+        else:
+            parameters.append(_make_parameter("body", model | None, None))
+
+    async def endpoint(context: RequestContext, body: Body | None = None, **given: Any) -> Any:
+        if model is not None:
+            given |= dict(body or model())
+        values = {name: given[wire_name] for name, wire_name in sent.items()}
+        values |= dict.fromkeys(CALLER_PARAMETERS & described.keys(), context.by)
+        if "tenant" in described:
+            values["tenant"] = context.home if described["tenant"].annotation is str else context.one_tenant
+        answer = await getattr(find_facet(context), call.__name__)(**values)
+        return answer if about.field is None else {about.field: answer}
+
+    endpoint.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return endpoint
+
+
+def _make_parameter(name: str, kind: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
+
+
+def read_filter(kind: type[Any], **types: Any) -> Any:
+    """Return the type of a parameter that takes a filter of the desk from the query.
+
+    Its fields are `Text`, times or the given types. The tenant is not a field of the query.
+    """
+    kinds = {"since": Since, "until": Until, "index": Index, **types}
+    fields = [field.name for field in dataclasses.fields(kind) if field.name != "tenant"]
+    parameters = [_make_parameter(name, kinds.get(name, Text | None), None) for name in fields]
+
+    def make_filter(context: RequestContext, **given: Any) -> Any:
+        if "text" in given:
+            check_search_text(context, given["text"])
+        if "index" in given:
+            given["index"] = parse_index(given["index"])
+        if isinstance(given.get("status"), list):
+            given["status"] = tuple(given["status"]) or None
+        return kind(**given)
+
+    make_filter.__signature__ = inspect.Signature([_make_parameter("context", Context), *parameters])  # type: ignore[attr-defined]
+    return Annotated[kind, Depends(make_filter)]
+
+
+def check_search_text(context: RequestContext, text: str | None) -> str | None:
+    """Return a text to search errors for, if the caller may see payloads.
+
+    The search covers redacted values: the number of matches would reveal them bit by bit.
+    """
+    if text is not None and not context.principal.may(Permission.SEE_PAYLOADS):
+        raise NotAllowed(Reason(ReasonCode.SEARCH_NEEDS_PAYLOADS))
     return text
 
 
-def parse_span(what: str, given: float | str | None) -> float | None:
-    """A duration in seconds as it came in a body."""
-    try:
-        return None if given is None else parse_duration(given, what)
-    except ConfigurationError as error:
-        raise InputError(str(error)) from None
+def parse_index(given: list[str] | None) -> dict[str, str] | None:
+    """Parse values to search by, such as `customer.email:ann@example.org`."""
+    found: dict[str, str] = {}
+    for text in given or ():
+        field, colon, value = text.partition(":")
+        if not colon or not field:
+            raise InputError(Reason(ReasonCode.INDEX_INVALID))
+        found[field] = value
+    return found or None
 
 
 def parse_policy(given: dict[str, Any] | None) -> RetryPolicy | None:
-    """A retry policy as it came in a body."""
+    """Parse the retry policy of a body."""
     if given is None:
         return None
     try:
         return RetryPolicy.from_json(given)
     except (ConfigurationError, TypeError, ValueError, KeyError, OverflowError) as error:
-        raise InputError(f"this is no retry policy: {error}") from None
+        raise InputError(Reason(ReasonCode.POLICY_INVALID, why=Reason.of_error(error))) from None

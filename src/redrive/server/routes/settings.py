@@ -1,4 +1,4 @@
-"""What people set, and what was done: policies, workflows, the audit log, hints."""
+"""Routes for policies, workflows, the audit log, live updates and saved views."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from fastapi.responses import StreamingResponse
 from pydantic import Field
 
 from redrive.core.roles import Permission
+from redrive.desk.audit import Audit
 from redrive.desk.models import AuditRecord
-from redrive.desk.saved_views import ListName, SavedView
-from redrive.desk.settings import KnownWorkflow, StoredPolicy, Workflows
+from redrive.desk.saved_views import ListName, SavedView, SavedViews
+from redrive.desk.settings import KnownWorkflow, Policies, StoredPolicy, Workflows
 from redrive.errors import InputError, NotFound
+from redrive.reasons import Reason, ReasonCode
 from redrive.server.request import Context, RequestContext, list_known_workflows, make_workflows_desk, requires
-from redrive.server.routes.common import Body, Cursor, Limit, Name, Since, Text, Until, make_router, parse_policy
+from redrive.server.routes.common import Body, Cursor, Limit, Name, Since, Text, Until, make_router, parse_policy, serve
 from redrive.store.filters import AuditFilter
-from redrive.store.records import Page
-
-# -- What people set, and what was done: policies, workflows, the audit log, hints -----------------------
-
+from redrive.store.list_query import Page
 
 settings_routes = make_router("settings and log")
+view_routes = make_router("saved views")
 
 
 class NewPolicy(Body):
@@ -34,7 +34,7 @@ class NewPolicy(Body):
 
 
 class Policy(Body):
-    """A stored retry policy; no tenant means that it holds for all."""
+    """A stored retry policy; without a tenant it applies to all tenants."""
 
     workflow: str | None
     step: str | None
@@ -44,29 +44,28 @@ class Policy(Body):
     updated_by: str
 
 
-@settings_routes.get("/policies", **requires(Permission.LOOK))
-async def list_policies(asked: Context) -> list[Policy]:
-    """The stored retry policies that hold for this tenant."""
-    return [_present_policy(each) for each in await asked.desk.policies.list()]
+@serve(settings_routes, Policies.list)
+async def list_policies(context: Context) -> list[Policy]:
+    """Return the stored retry policies of this tenant."""
+    return [_present_policy(each) for each in await context.desk.policies.list()]
 
 
-@settings_routes.put("/policies", **requires(Permission.SET_POLICIES))
-async def set_policy(asked: Context, body: NewPolicy) -> Policy:
-    """Store a policy, replacing the one for the same place; in force from the next attempt on."""
+@serve(settings_routes, Policies.set)
+async def set_policy(context: Context, body: NewPolicy) -> Policy:
+    """Store a policy, replacing the one with the same target; in force from the next attempt on."""
     policy = parse_policy(body.policy)
     assert policy is not None
-    place = {"workflow": body.workflow, "step": body.step, "tenant": asked.one_tenant}
-    return _present_policy(await asked.desk.policies.set(policy, **place, by=asked.by))
+    target = {"workflow": body.workflow, "step": body.step, "tenant": context.one_tenant}
+    return _present_policy(await context.desk.policies.set(policy, **target, by=context.by))
 
 
-@settings_routes.delete("/policies", status_code=204, **requires(Permission.SET_POLICIES))
-async def delete_policy(asked: Context, workflow: Text | None = None, step: Text | None = None) -> None:
-    """Remove the policy stored for exactly this place."""
+@serve(settings_routes, Policies.delete)
+async def delete_policy(context: Context, workflow: Text | None = None, step: Text | None = None) -> None:
+    """Remove the policy stored for exactly this target."""
     if not workflow and not step:
-        raise InputError("name the workflow, the step, or both, that the policy is for")
-    place = {"workflow": workflow, "step": step, "tenant": asked.one_tenant}
-    if not await asked.desk.policies.delete(**place, by=asked.by):
-        raise NotFound("no policy is stored for this place")
+        raise InputError(Reason(ReasonCode.POLICY_TARGET_NEEDED))
+    if not await context.desk.policies.delete(workflow=workflow, step=step, tenant=context.one_tenant, by=context.by):
+        raise NotFound(Reason(ReasonCode.POLICY_NOT_FOUND))
 
 
 def _present_policy(stored: StoredPolicy) -> Policy:
@@ -80,37 +79,37 @@ def _present_policy(stored: StoredPolicy) -> Policy:
     )
 
 
-@settings_routes.get("/workflows", **requires(Permission.LOOK))
-async def list_workflows(asked: Context) -> list[KnownWorkflow]:
-    """The workflows that code registered here, whether they are paused, and who can execute them.
+@serve(settings_routes, Workflows.list)
+async def list_workflows(context: Context) -> list[KnownWorkflow]:
+    """Return the workflows that code registered, their pauses, and the workers that have them.
 
-    How many due runs nobody can take is counted over all tenants for owners; for others, among the hundred of
-    their own tenant that have waited longest.
+    Due runs that no worker can take are counted over all tenants for owners; for others, among the hundred runs of
+    their tenant that have waited longest.
     """
-    return await list_known_workflows(asked)
+    return await list_known_workflows(context)
 
 
-@settings_routes.post("/workflows/{name}/pause", status_code=204, **requires(Permission.PAUSE))
-async def pause_workflow(asked: Context, name: Name) -> None:
-    """Let no run of a workflow be taken, of any tenant; those under way go on until they wait."""
-    await (await _require_workflow(asked, name)).pause(name, by=asked.by)
+@serve(settings_routes, Workflows.pause)
+async def pause_workflow(context: Context, name: Name) -> None:
+    """Stop workers from claiming runs of a workflow, of any tenant; running ones stop when they next wait."""
+    await (await _require_workflow(context, name)).pause(name, by=context.by)
 
 
-@settings_routes.post("/workflows/{name}/resume", status_code=204, **requires(Permission.PAUSE))
-async def resume_workflow(asked: Context, name: Name) -> None:
-    """Let its runs be taken again."""
-    await (await _require_workflow(asked, name)).resume(name, by=asked.by)
+@serve(settings_routes, Workflows.resume)
+async def resume_workflow(context: Context, name: Name) -> None:
+    """Allow workers to claim runs of a workflow again."""
+    await (await _require_workflow(context, name)).resume(name, by=context.by)
 
 
-async def _require_workflow(asked: RequestContext, name: str) -> Workflows:
-    if name not in {item.name for item in await asked.view.workflows()}:
-        raise NotFound("no code registered a workflow of this name")
-    return make_workflows_desk(asked)
+async def _require_workflow(context: RequestContext, name: str) -> Workflows:
+    if name not in {item.name for item in await context.view.workflows()}:
+        raise NotFound(Reason(ReasonCode.CODE_UNREGISTERED, kind="workflow", name=name[:60]))
+    return make_workflows_desk(context)
 
 
-@settings_routes.get("/audit", **requires(Permission.LOOK))
+@serve(settings_routes, Audit.list)
 async def list_audit(
-    asked: Context,
+    context: Context,
     event: Text | None = None,
     by: Text | None = None,
     subject: Text | None = None,
@@ -122,9 +121,9 @@ async def list_audit(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[AuditRecord]:
-    """List the audit log, newest first. `event` may end in `.` for all events of a kind.
+    """Return a page of the audit log, newest first. `event` may end in `.` for all events of a kind.
 
-    Lines about users, sign-ins and tokens are shown to those who manage people only; `accounts=false` leaves
+    Lines about users, sign-ins and tokens need the permission to manage people; `accounts=false` leaves
     them out.
     """
     where = AuditFilter(
@@ -134,9 +133,9 @@ async def list_audit(
         letter=letter,
         since=since,
         until=until,
-        accounts=accounts and asked.principal.may(Permission.MANAGE_PEOPLE),
+        accounts=accounts and context.principal.may(Permission.MANAGE_PEOPLE),
     )
-    return await asked.desk.audit.list(where, limit=limit, cursor=cursor, language=language)
+    return await context.desk.audit.list(where, limit=limit, cursor=cursor, language=language)
 
 
 @settings_routes.get(
@@ -145,55 +144,51 @@ async def list_audit(
     responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
     **requires(Permission.LOOK, **{"x-stream": True}),
 )
-async def listen(asked: Context) -> StreamingResponse:
-    """Hints that something changed, as server-sent events: look again when one comes."""
-    hub = asked.service.hub
-    hub.check(asked.principal.key)
-    told = hub.listen(asked.tenant, asked.principal.key, asked.principal.workflows)
-    return StreamingResponse(told, media_type="text/event-stream")
+async def listen(context: Context) -> StreamingResponse:
+    """Stream hints that something changed, as server-sent events: a client reloads when one arrives."""
+    hub = context.service.hub
+    hub.check(context.principal.key)
+    events = hub.listen(context.tenant, context.principal.key, context.principal.workflows)
+    return StreamingResponse(events, media_type="text/event-stream")
 
 
-# -- Saved views: filters of lists under a name, one's own and those that a tenant shares ----------------
-
-
-view_routes = make_router("saved views")
 ViewName = Annotated[str, Path(pattern=r"^[^/\x00-\x1f]{1,255}$", description="Its name.")]
-ListPath = Annotated[ListName, Path(alias="list", description="Which list it narrows.")]
+ListPath = Annotated[ListName, Path(alias="list", description="The list that it filters.")]
 
 
-class Filter(Body):
-    """What a list is to be narrowed by."""
+class ViewFilter(Body):
+    """The filter of a saved view."""
 
     query: str = Field(
         max_length=2000, description="The query of an address of that list.", examples=["code=timeout&since=24h"]
     )
 
 
-@view_routes.get("/views", **requires(Permission.LOOK))
-async def list_views(asked: Context, of: Annotated[ListName | None, Query(alias="list")] = None) -> list[SavedView]:
-    """One's own views and those that are shared, by list and name."""
-    return await asked.desk.views.list(of, reader=asked.by, tenant=asked.tenant)
+@serve(view_routes, SavedViews.list)
+async def list_views(context: Context, of: Annotated[ListName | None, Query(alias="list")] = None) -> list[SavedView]:
+    """Return the private views of the caller and the shared ones, by list and name."""
+    return await context.desk.views.list(of, reader=context.by, tenant=context.tenant)
 
 
-@view_routes.put("/views/{list}/{name}", **requires(Permission.LOOK))
-async def save_view(asked: Context, of: ListPath, name: ViewName, body: Filter) -> SavedView:
-    """Keep a filter for oneself, in place of the one with that name."""
-    return await asked.desk.views.save(of, name, body.query, by=asked.by, tenant=asked.tenant)
+@serve(view_routes, SavedViews.save)
+async def save_view(context: Context, of: ListPath, name: ViewName, body: ViewFilter) -> SavedView:
+    """Save a private view, replacing the one with that name."""
+    return await context.desk.views.save(of, name, body.query, by=context.by, tenant=context.tenant)
 
 
-@view_routes.delete("/views/{list}/{name}", status_code=204, **requires(Permission.LOOK))
-async def remove_view(asked: Context, of: ListPath, name: ViewName) -> None:
-    """Forget a view of one's own."""
-    await asked.desk.views.remove(of, name, by=asked.by, tenant=asked.tenant)
+@serve(view_routes, SavedViews.remove)
+async def remove_view(context: Context, of: ListPath, name: ViewName) -> None:
+    """Remove a private view."""
+    await context.desk.views.remove(of, name, by=context.by, tenant=context.tenant)
 
 
 @view_routes.put("/shared-views/{list}/{name}", **requires(Permission.NOTE))
-async def share_view(asked: Context, of: ListPath, name: ViewName, body: Filter) -> SavedView:
-    """Keep a filter for everybody in the tenant, in place of the one with that name."""
-    return await asked.desk.views.save(of, name, body.query, by=asked.by, tenant=asked.tenant, shared=True)
+async def share_view(context: Context, of: ListPath, name: ViewName, body: ViewFilter) -> SavedView:
+    """Save a view for all users of the tenant, replacing the one with that name."""
+    return await context.desk.views.save(of, name, body.query, by=context.by, tenant=context.tenant, shared=True)
 
 
 @view_routes.delete("/shared-views/{list}/{name}", status_code=204, **requires(Permission.NOTE))
-async def remove_shared_view(asked: Context, of: ListPath, name: ViewName) -> None:
-    """Forget a view of the tenant."""
-    await asked.desk.views.remove(of, name, by=asked.by, tenant=asked.tenant, shared=True)
+async def remove_shared_view(context: Context, of: ListPath, name: ViewName) -> None:
+    """Remove a shared view."""
+    await context.desk.views.remove(of, name, by=context.by, tenant=context.tenant, shared=True)

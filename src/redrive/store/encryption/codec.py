@@ -1,24 +1,26 @@
-"""Encryption of records: which parts are payloads, and sealing and opening just those.
+"""Encryption of records: the tables of payload fields, and the codec that seals and opens them.
 
 Every store call passes its arguments through `Codec.seal` and its result through `Codec.open`, so a new call
-needs nothing here. Payloads are the fields named in the tables below; what is not named is stored in clear:
-names, states, times, codes, fingerprints, options, and what people write about a letter. A test goes through
-the records and fails on a text that has no place in either list.
+needs nothing here. Payloads are the fields in the tables below. Other fields are stored in clear: names,
+states, times, codes, fingerprints, options, and users' notes on a letter. A test goes through the records and
+fails on a text field that is in neither list.
 
-The database moves sealed texts about like any other: a letter's copy of its run's input needs no key.
+The database copies sealed texts like any other: a letter's copy of its run's input needs no key.
 
-A payload that cannot be opened here is an `Unreadable` value. It is never dropped or overwritten: written
-back, it is stored as it came. A claimed run with such a payload gets a journal that raises when it is read,
-which makes its worker set the run aside as a dead letter.
+A payload that cannot be opened becomes an `Unreadable` value. It is never dropped or overwritten: written
+back, it is stored as it was. A claimed run with such a payload gets a journal that raises when it is read, and
+its worker then makes the run a dead letter.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from operator import is_
 from typing import Any, TypeVar, cast
 
+from redrive.core import transitions
 from redrive.core.classify import Category
 from redrive.core.failure import Failure
 from redrive.core.failure_reason import FailureReason, LetterCode, Stage
@@ -26,80 +28,53 @@ from redrive.core.journal import EntryRow
 from redrive.core.json_edit import Change
 from redrive.core.outbox import DeliveryResult
 from redrive.core.retry import RetryDecision
-from redrive.core.transitions import (
-    AttemptWrite,
-    AuditWrite,
-    EntryWrite,
-    LetterWrite,
-    MessageWrite,
-    NewRun,
-    ReopenWrite,
-    ReplayWrite,
-    RunWrite,
-    Transition,
-    TransitionResult,
-)
+from redrive.core.transitions import Transition, TransitionResult
 from redrive.errors import ConfigurationError, InputError
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
-from redrive.store.account_records import ResponseRow
+from redrive.store import notifications
+from redrive.store.accounts import ResponseRow
 from redrive.store.bulk import BulkItemResult, BulkItemRow, BulkRow, NewBulk
 from redrive.store.circuits import CircuitUpdate
-from redrive.store.encryption.keyring import SEALED_ERROR, Keyring, Unreadable, is_sealed, missing_key_message
+from redrive.store.deliveries import ClaimedDeliveries, ClaimedDelivery, DeliveryRow, MessageRow
+from redrive.store.encryption.keyring import (
+    KEYS_VARIABLE,
+    SEALED_ERROR,
+    Keyring,
+    Unreadable,
+    is_sealed,
+    missing_key_message,
+)
 from redrive.store.filters import LetterFilter, RunFilter
-from redrive.store.notifications import (
-    DueLane,
-    LaneNotification,
-    NewNotice,
-    NewNotification,
-    NoticeRow,
-    NotificationRow,
-    RuleRow,
-)
-from redrive.store.outbox_records import (
-    BlockedKey,
-    ClaimedDeliveries,
-    ClaimedDelivery,
-    DeliveryDecision,
-    DeliveryRow,
-    MessageRow,
-)
+from redrive.store.groups import GroupPage, GroupRow
+from redrive.store.letters import AuditRow, DecisionCase, LetterRow, ReplayRow, Triage
+from redrive.store.list_query import Page
+from redrive.store.outbox import BlockedKey, DeliveryDecision
 from redrive.store.port import LeaseConnection, Store, Transaction
-from redrive.store.records import (
-    AttemptRow,
-    AuditRow,
-    DecisionCase,
-    GroupPage,
-    GroupRow,
-    HeldRun,
-    LetterRow,
-    Page,
-    ReplayRow,
-    RunRow,
-    Triage,
-)
+from redrive.store.recovery import HeldRun
+from redrive.store.runs import AttemptRow, RunRow
 from redrive.store.settings import NewView, ViewRow
 from redrive.store.workers import ClaimedRun, ClaimResult, HeartbeatReply
 
 Value = TypeVar("Value")
 
 WRITTEN_PAYLOADS: dict[type[Any], tuple[str, ...]] = {
-    NewRun: ("input",),
-    EntryWrite: ("input", "output", "failure"),
-    AttemptWrite: ("failure", "decision"),
-    RunWrite: ("output", "failure"),
-    LetterWrite: ("reason", "failure"),
-    ReopenWrite: ("input",),
-    ReplayWrite: ("request", "changes"),
-    AuditWrite: ("before", "after"),
+    transitions.NewRun: ("input",),
+    transitions.EntryWrite: ("input", "output", "failure"),
+    transitions.AttemptWrite: ("failure", "decision"),
+    transitions.RunWrite: ("output", "failure"),
+    transitions.LetterWrite: ("reason", "failure"),
+    transitions.ReopenWrite: ("input",),
+    transitions.ReplayWrite: ("request", "changes"),
+    transitions.AuditWrite: ("before", "after"),
     NewBulk: ("request",),
     BulkItemResult: ("error",),
-    MessageWrite: ("payload",),
+    transitions.MessageWrite: ("payload",),
     DeliveryResult: ("error",),
     ResponseRow: ("body",),
-    NewNotice: ("notice",),
-    NewNotification: ("content",),
-    RuleRow: ("rule",),
+    notifications.NewNotice: ("notice",),
+    notifications.NewNotification: ("content",),
+    notifications.RuleRow: ("rule",),
     NewView: ("query",),
 }
 """The payloads of records that are written."""
@@ -119,24 +94,24 @@ READ_PAYLOADS: dict[type[Any], tuple[str, ...]] = {
     DeliveryRow: ("error",),
     BlockedKey: ("error",),
     ResponseRow: ("body",),
-    NoticeRow: ("notice",),
-    NotificationRow: ("content",),
-    RuleRow: ("rule",),
+    notifications.NoticeRow: ("notice",),
+    notifications.NotificationRow: ("content",),
+    notifications.RuleRow: ("rule",),
     ViewRow: ("query",),
 }
 """The payloads of records that are read."""
 
 HASH_FIELDS: dict[type[Any], tuple[str, ...]] = {
-    NewRun: ("key_hash",),
-    LetterWrite: ("payload_hash",),
-    ReplayWrite: ("digest",),
+    transitions.NewRun: ("key_hash",),
+    transitions.LetterWrite: ("payload_hash",),
+    transitions.ReplayWrite: ("digest",),
     LetterRow: ("payload_hash",),
     ReplayRow: ("digest",),
 }
 """Hashes of payloads: with a plain hash, a guess of the payload could be proved right."""
 
-INDEXED_RECORDS = frozenset({NewRun, ReopenWrite})
-"""Records with values to search by: those are covered, too."""
+INDEXED_RECORDS = frozenset({transitions.NewRun, transitions.ReopenWrite})
+"""Records with searchable values: those are covered, too."""
 
 WRITTEN_PARTS: dict[type[Any], tuple[str, ...]] = {
     Transition: (
@@ -145,7 +120,7 @@ WRITTEN_PARTS: dict[type[Any], tuple[str, ...]] = {
     Triage: ("audit",),
     CircuitUpdate: ("audit",),
     DeliveryDecision: ("audit",),
-    LaneNotification: ("notification", "messages"),
+    notifications.LaneNotification: ("notification", "messages"),
 }  # fmt: skip
 """Fields with further records, of records that are written."""
 
@@ -157,18 +132,16 @@ READ_PARTS: dict[type[Any], tuple[str, ...]] = {
     MessageRow: ("deliveries",),
     ClaimedDeliveries: ("items",),
     ClaimedDelivery: ("message",),
-    DueLane: ("notices",),
+    notifications.DueLane: ("notices",),
 }
 """Fields with further records, of records that are read."""
 
 
 class Codec:
-    """Seals what is written and opens what is read. Without keys it only finds what is unreadable."""
+    """Seals records that are written and opens records that are read. Without keys it only detects sealed texts."""
 
     def __init__(self, keys: Keyring | None = None) -> None:
         self.keys = keys
-
-    # -- sealing ---------------------------------------------------------------------------------------
 
     def seal_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
         """Return the arguments of a store call with their payloads sealed."""
@@ -207,17 +180,14 @@ class Codec:
         return replace(value, **changes) if changes else value
 
     def _seal_filter(self, where: Any, *, stored: bool) -> Any:
-        """Return a filter that finds a value to search by in whichever form it was written.
+        """Return a filter that finds a searchable value in every form in which it may be stored.
 
-        A filter that is `stored` itself must not show the value in clear, and finds sealed rows only.
+        A filter that is itself `stored` must not show the value in clear, so it finds sealed rows only.
         """
         keys = self.keys
         assert keys is not None
         if isinstance(where, LetterFilter) and where.text is not None and keys.writes is not None:
-            raise InputError(
-                "letters cannot be searched by text while REDRIVE_ENCRYPTION_KEYS seals it; filter by "
-                "workflow, step, code, category, fingerprint, or by index: a field that the workflow declared"
-            )
+            raise InputError(Reason(ReasonCode.TEXT_SEARCH_SEALED, variable=KEYS_VARIABLE))
         if where.index is None:
             return where
         forms = {
@@ -228,13 +198,11 @@ class Codec:
             forms = {field: tuple(form for form in each if is_sealed(form)) for field, each in forms.items()}
         return replace(where, index=forms)
 
-    # -- opening ---------------------------------------------------------------------------------------
-
     def open(self, value: Value, tenant: str | None = None) -> Value:
         """Return a value with the payloads of all its records opened.
 
-        A payload that cannot be opened becomes `Unreadable`; a failure, or what else is only shown, is
-        replaced by one that says why.
+        A payload that cannot be opened becomes `Unreadable`; a failure, or another text that is only shown, is
+        replaced by one with the reason.
         """
         kind: type[Any] = type(value)
         if kind is list or kind is tuple:
@@ -255,7 +223,8 @@ class Codec:
         for name in HASH_FIELDS.get(kind, ()):
             text = getattr(value, name)
             if text.startswith("det1:") and self.keys is not None:
-                changes[name] = self._open_hash(text, tenant)
+                with suppress(ConfigurationError):  # a hash that cannot be compared stays as it is, and equals none
+                    changes[name] = self.keys.open_hash(text, tenant)
         if kind is EntryRow and (text := value.heartbeat) is not None and text.startswith("enc1:"):  # type: ignore[attr-defined]
             changes["heartbeat"] = self._open_text(kind, "heartbeat", text, "")  # a beat names no tenant
         return replace(value, **changes) if changes else value
@@ -274,7 +243,7 @@ class Codec:
         texts = [opened.input, *(text for entry in journal for text in (entry.input, entry.output))]
         whys = [text.why for text in texts if isinstance(text, Unreadable)]
         for stored, entry in zip(run.journal, journal, strict=True):
-            # A failure that was stored in clear is the step's own, whatever it says.
+            # A failure that was stored in clear is the step's own, even if it looks like a placeholder.
             opened_failure = entry.failure if entry.failure is not stored.failure else None
             if opened_failure and SEALED_ERROR in opened_failure:
                 failure = FailureReason.from_json(opened_failure).failure
@@ -292,26 +261,17 @@ class Codec:
             stand_in = _PLACEHOLDERS.get((kind, name))
             return Unreadable.of(text, str(error)) if stand_in is None else stand_in(str(error))
 
-    def _open_hash(self, text: str, tenant: str | None) -> str:
-        assert self.keys is not None
-        try:
-            return self.keys.open_hash(text, tenant)
-        except ConfigurationError:
-            return text  # a hash that cannot be compared equals none
-
-    # -- what is open for longer than one call -----------------------------------------------------------
-
     def wrap_lease(self, lease: LeaseConnection) -> LeaseConnection:
-        """Return a lease that seals what steps say about themselves in heartbeats."""
+        """Return a lease that seals the details of heartbeats."""
         return lease if self.keys is None else _SealedLease(lease, self.keys)
 
     def wrap_transaction(self, transaction: Transaction) -> Transaction:
-        """Return a transaction whose record of the step is sealed. The user's own SQL is left alone."""
+        """Return a transaction that seals the record of the step. The user's SQL is not changed."""
         return transaction if self.keys is None else cast(Transaction, _SealedTransaction(transaction, self))
 
 
 def _tenant_of(value: Any, otherwise: str | None = None) -> str | None:
-    """Return the tenant that a record names, itself, in its run or in its lane; "" means no tenant."""
+    """Return the tenant of a record, of its run or of its lane; "" means no tenant."""
     for holder in (value, getattr(value, "run", None), getattr(value, "case", None)):
         tenant: str | None = getattr(holder, "tenant", None)
         if tenant is not None:
@@ -320,10 +280,10 @@ def _tenant_of(value: Any, otherwise: str | None = None) -> str | None:
 
 
 async def refuse_unreadable(store: Store) -> None:
-    """Refuse to start if what was written last cannot be read with the keys of this process.
+    """Refuse to start if this process cannot read the newest run with its keys.
 
-    A look at the newest run is enough to notice that keys are missing or wrong before anything is claimed,
-    and costs a process that has no keys, and needs none, next to nothing.
+    Missing or wrong keys are noticed this way before any run is claimed. Without encryption the check costs next
+    to nothing.
     """
     newest = await store.runs(RunFilter(), limit=1, cursor=None)
     for row in newest.items:
@@ -336,7 +296,7 @@ async def refuse_unreadable(store: Store) -> None:
 
 
 class _UnreadableJournal(tuple[EntryRow, ...]):
-    """The journal of a run that cannot be opened here: reading it raises."""
+    """The journal of a run that cannot be opened: reading it raises."""
 
     why: str
 
@@ -351,7 +311,7 @@ class _UnreadableJournal(tuple[EntryRow, ...]):
 
 
 class _SealedLease:
-    """A lease that seals the heartbeats of steps. A beat names no tenant, so they are sealed for none."""
+    """A lease that seals the heartbeats of steps. A heartbeat names no tenant, so they are sealed for none."""
 
     def __init__(self, inner: LeaseConnection, keys: Keyring) -> None:
         self._inner = inner
@@ -379,9 +339,6 @@ class _SealedTransaction:
 
     async def commit(self, worker: int, transition: Transition) -> TransitionResult:
         return await self._inner.commit(worker, self._codec.seal(transition))
-
-
-# -- shown in place of what cannot be opened -----------------------------------------------------------
 
 
 def _unreadable_reason(why: str) -> Reason:

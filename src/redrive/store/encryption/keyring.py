@@ -1,14 +1,14 @@
-"""Sealing texts before they are stored, with the keys of REDRIVE_ENCRYPTION_KEYS.
+"""The keys of REDRIVE_ENCRYPTION_KEYS, and the forms of sealed texts.
 
     enc1:<key id>:<base64>    a payload: AES-256-GCM under a random nonce, another text each time
     det1:<key id>:<base64>    a hash: AES-SIV, the same text each time, so that a store can compare it
 
-The key id is a short hash of the key: it tells a key that is missing here from a text that was damaged.
-The tenant is sealed in together with the text, and compared with the row's wherever that is known. Texts
-without such a beginning were written in clear and are read as they are.
+The key id is a short hash of the key: it distinguishes a missing key from a damaged text. The tenant is sealed
+together with the text, and compared with the row's tenant where that is known. Texts without such a prefix were
+written in clear and are read unchanged.
 
-This is no part of `core` because it draws nonces and needs a package that only the extra `encryption`
-brings, which is imported with the first key and not before.
+This module is not in `core` because it draws nonces and needs a package that only the extra `encryption`
+installs, which is imported with the first key.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from redrive.errors import ConfigurationError, DataRefused
 from redrive.settings import ENVIRONMENT_VARIABLES, parse_encryption_keys
 
 NO_KEY = "in clear"
-"""Stands for the id of a key where there is none."""
+"""The key id of a text in clear."""
 
 SEALED_ERROR = "redrive.Sealed"
-"""The type of the error that stands for one which cannot be opened."""
+"""The error type of a placeholder for a failure that cannot be opened."""
 
-_VARIABLE = ENVIRONMENT_VARIABLES["encryption_keys"]
+KEYS_VARIABLE = ENVIRONMENT_VARIABLES["encryption_keys"]
 _HEAD = re.compile(r"(?:enc1|det1):([0-9a-f]{8}):")
 _PREFIXES = frozenset({"enc1:", "det1:"})
 _NONCE = 12
 
 
 def is_sealed(text: str) -> bool:
-    """True for a text that looks sealed. What the engine writes in clear never does: it is JSON or words."""
+    """Return True for a text that looks sealed. Texts in clear never do: they are JSON or words."""
     return text[:5] in _PREFIXES and _HEAD.match(text) is not None
 
 
 def key_id_of(text: str) -> str:
-    """The id of the key that a text is sealed with."""
+    """Return the id of the key that a text is sealed with."""
     head = _HEAD.match(text)
     return NO_KEY if head is None else head[1]
 
 
 def missing_key_message(text: str) -> str:
-    """What to tell whoever meets a text that this process could not open."""
+    """Return the message about a text whose key this process does not have."""
     key = key_id_of(text)
-    return f"it is sealed with key {key}, which {_VARIABLE} does not hold here; add that key and try again"
+    return f"it is sealed with key {key}, which {KEYS_VARIABLE} does not hold here; add that key and try again"
 
 
 class Unreadable(str):
@@ -67,7 +67,7 @@ class Unreadable(str):
 
 
 class _Key:
-    """One key, ready to use."""
+    """A key, ready to use."""
 
     __slots__ = ("_aes", "_head", "_siv", "id", "prefix", "prefix_of_hashes")
 
@@ -76,7 +76,7 @@ class _Key:
             from cryptography.hazmat.primitives.ciphers.aead import AESGCM, AESSIV
         except ModuleNotFoundError:
             raise ConfigurationError(
-                f'{_VARIABLE} is set, and encryption needs a package: pip install "redrive[encryption]"'
+                f'{KEYS_VARIABLE} is set, and encryption needs a package: pip install "redrive[encryption]"'
             ) from None
         self.id = hashlib.sha256(b"redrive key id\0" + key).hexdigest()[:8]
         self.prefix = f"enc1:{self.id}:"
@@ -103,7 +103,7 @@ class _Key:
 
 
 class Keyring:
-    """The keys of this process: the first one writes (none does after `plain`), all of them read."""
+    """The keys of this process: the first one seals (none does after `plain`), all of them open."""
 
     def __init__(self, keys: list[bytes | None]) -> None:
         ready = [None if key is None else _Key(key) for key in keys]
@@ -112,54 +112,54 @@ class Keyring:
 
     @classmethod
     def parse(cls, text: str) -> Keyring | None:
-        """The keys that a setting names; None if it names none."""
+        """Return the keys of a setting; None if it has none."""
         keys = parse_encryption_keys(text)
         return cls(keys) if keys else None
 
     def read_only(self) -> Keyring:
-        """The same keys for reading, with nothing sealed that is written."""
+        """Return a keyring with the same keys that seals nothing."""
         ring = Keyring([])
         ring._keys = self._keys
         return ring
 
     @property
     def writes(self) -> str | None:
-        """The id of the key that seals what is written; None if it is written in clear."""
+        """The id of the key that seals; None if texts are written in clear."""
         return None if self._writes is None else self._writes.id
 
     def seal(self, text: str, tenant: str) -> str:
-        """Seal a text. One that is sealed already, since it could not be opened, stays as it is."""
+        """Seal a text. A text that is sealed already, because it could not be opened, stays unchanged."""
         if self._writes is None or not isinstance(text, str) or is_sealed(text):
-            return text  # what is no text at all is for the store to refuse
+            return text  # the store refuses a value that is not a text
         return self._writes.seal(_join_tenant(text, tenant))
 
     def open(self, text: str, tenant: str | None) -> str:
-        """The text that was sealed, or written in clear. ConfigurationError if it cannot be had.
+        """Return the text in clear; raise ConfigurationError if it cannot be opened.
 
-        Where the tenant is given, a text that was sealed for another one is refused.
+        With a tenant, a text that was sealed for another tenant is refused.
         """
         if not text.startswith("enc1:") or not is_sealed(text):
             return text
         return _split_tenant(self._decrypt(text), tenant)
 
     def seal_hash(self, hash: str, tenant: str) -> str:
-        """A hash in a form that tells nothing without the key, and is the same for the same hash."""
+        """Return a hash in a form that reveals nothing without the key; equal hashes have equal forms."""
         if self._writes is None or not hash or is_sealed(hash):
             return hash
         return self._writes.seal_hash(_join_tenant(hash, tenant))
 
     def covers(self, hash: str, tenant: str) -> list[str]:
-        """Every form in which a hash may have been written: under any of the keys, or in clear."""
+        """Return every form in which a hash may be stored: under any of the keys, or in clear."""
         return [*(key.seal_hash(_join_tenant(hash, tenant)) for key in self._keys.values()), hash]
 
     def open_hash(self, covered: str, tenant: str | None) -> str:
-        """The hash that was covered, as `open` does for texts."""
+        """Return the hash in clear, as `open` does for texts."""
         if not covered.startswith("det1:") or not is_sealed(covered):
             return covered
         return _split_tenant(self._decrypt(covered), tenant)
 
     def is_current(self, text: str) -> bool:
-        """True if the text is as it would be written now."""
+        """Return True if the text has the form in which it would be written now."""
         if self._writes is None or not text:
             return not is_sealed(text)
         return text.startswith((self._writes.prefix, self._writes.prefix_of_hashes))
@@ -175,14 +175,14 @@ class Keyring:
             return key.open(body) if form == "enc1" else key.open_hash(body)
         except (InvalidTag, ValueError):
             raise ConfigurationError(
-                f"it is sealed with key {id}, which {_VARIABLE} holds, but it was damaged since: restore it "
+                f"it is sealed with key {id}, which {KEYS_VARIABLE} holds, but it was damaged since: restore it "
                 "from a backup"
             ) from None
 
 
 def _join_tenant(text: str, tenant: str) -> bytes:
     try:
-        return f"{tenant}\0{text}".encode()  # no tenant contains a NUL: no store would take it
+        return f"{tenant}\0{text}".encode()  # a tenant never contains a NUL: stores refuse it
     except UnicodeEncodeError as error:
         raise DataRefused(f"the store refused a row: {error}") from None
 

@@ -1,12 +1,12 @@
-"""Rewriting everything that is sealed: under the first key after a rotation, or back in clear.
+"""Reencryption of all sealed texts: under the first key after a rotation, or back in clear.
 
     read a page      without a lock
-    seal it anew     what is as it should be is left alone, and so is what cannot be opened
-    exchange         each row only if its texts are still the ones that were read
+    seal it again    except texts that are current, and texts that cannot be opened
+    swap             each row only if its texts are still the ones that were read
 
-A worker that writes a row in between wins, and the row is looked at again. Stopping at any moment leaves
-some rows rewritten and the others as they were, all of them readable; the next time only the others are
-left to do. The audit log is append-only and keeps the keys it was written with.
+A worker that writes a row in between wins, and the row is read again. Stopping at any moment leaves some rows
+rewritten and the others unchanged, all of them readable; the next time only the others are rewritten. The audit
+log is append-only and keeps the keys it was written with.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from redrive.errors import ConfigurationError
 from redrive.store.encryption.keyring import Keyring, key_id_of
 
 _BATCH = 500
-_TRIES = 3  # how often a page is looked at whose rows others wrote meanwhile
+_TRIES = 3  # reads of a page whose rows other processes write meanwhile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextTable:
-    """Where sealed texts lie: how rows are told apart, which columns are payloads and which hashes.
+    """A table with sealed texts: its key, its payload columns (`sealed`) and its hash columns (`covered`).
 
-    `start` is a place before every row. `unowned` columns are sealed for no tenant, and a table whose rows
-    name none has another `owner` than its column.
+    `start` is a key before every row. `unowned` columns are sealed for no tenant. `owner` is the SQL expression of
+    the row's tenant. The rows of a `fixed` table cannot be rewritten.
     """
 
     name: str
@@ -42,7 +42,7 @@ class TextTable:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns with texts."""
+        """All columns with texts."""
         return (*self.sealed, *self.unowned, *self.covered)
 
 
@@ -78,7 +78,7 @@ TEXT_TABLES = (
     TextTable(name="access_answers", key=("tenant", "key"), start=("", ""), sealed=("body",)),
     TextTable(name="audit", key=("id",), start=(-1,), sealed=("before", "after"), fixed=True),
 )
-"""Every table with sealed texts, where none is divided."""
+"""Every table with sealed texts. SQLite splits the table of letters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,32 +92,32 @@ class TextRow:
 
 @dataclass(frozen=True, slots=True)
 class TextSwap:
-    """Other texts for a row, to be written if it still has the old ones."""
+    """New texts for a row, written only if it still has the old ones."""
 
     row: TextRow
     texts: tuple[str | None, ...]
 
 
 class TextStore(Protocol):
-    """A store as rows of texts, for those who rewrite them."""
+    """The sealed texts of a store, as rows."""
 
     @property
     def tables(self) -> Sequence[TextTable]:
-        """Where they are."""
+        """The tables with sealed texts."""
 
     async def page(self, table: TextTable, after: tuple[Any, ...], most: int) -> list[TextRow]:
-        """The next rows behind a place, in order."""
+        """Return the next rows behind a key, in order."""
 
     async def swap(self, table: TextTable, exchanges: Sequence[TextSwap]) -> int:
-        """Write, in one commit, what may be written; return for how many rows that was."""
+        """Write the rows that still have their old texts, in one commit; return how many."""
 
     async def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
 
 
 @dataclass(slots=True)
 class ReencryptReport:
-    """What was done, in rows; texts that could not be opened, and audit lines that stay, by key id."""
+    """Numbers of rows; `unreadable` texts and `audit` lines that stay, by key id."""
 
     seen: int = 0
     rewritten: int = 0
@@ -132,7 +132,7 @@ ProgressListener = Callable[[TextTable, ReencryptReport], None]
 async def reencrypt_store(
     texts: TextStore, keys: Keyring, *, watch: ProgressListener, batch: int = _BATCH
 ) -> ReencryptReport:
-    """Rewrite everything as these keys would write it now. `watch` is told after every batch."""
+    """Rewrite all texts in the form in which these keys write them. `watch` is called after every batch."""
     work = _Reencryption(texts, keys, batch)
     for table in texts.tables:
         after: tuple[Any, ...] | None = table.start
@@ -152,7 +152,7 @@ class _Reencryption:
         self.report = ReencryptReport()
 
     async def page(self, table: TextTable, after: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        """Rewrite the rows behind a place; returns the place behind them, None if there are none."""
+        """Rewrite the rows behind a key; return the last row's key, None if there are none."""
         for _ in range(_TRIES):
             rows = await self._texts.page(table, after, self._batch)
             unreadable: Counter[str] = Counter()
@@ -165,36 +165,29 @@ class _Reencryption:
         return rows[-1].key if rows else None
 
     async def _swap_rows(self, table: TextTable, rows: Sequence[TextRow], unreadable: Counter[str]) -> int:
-        """Exchange what is not as it should be; returns how many rows others wrote, or hold, meanwhile."""
-        wanted = [TextSwap(row, self._reseal_row(table, row, unreadable)) for row in rows]
-        wanted = [exchange for exchange in wanted if exchange.texts != exchange.row.texts]
+        """Rewrite the rows that are not current; return how many other processes wrote or locked meanwhile."""
+        swaps = [TextSwap(row, self._reseal_row(table, row, unreadable)) for row in rows]
+        swaps = [swap for swap in swaps if swap.texts != swap.row.texts]
         if table.fixed:
-            self.report.audit.update(_key_id_of_row(exchange.row) for exchange in wanted)
+            texts = [next((text for text in swap.row.texts if text is not None), None) for swap in swaps]
+            self.report.audit.update("" if text is None else key_id_of(text) for text in texts)
             return 0
-        done = await self._texts.swap(table, wanted) if wanted else 0
+        done = await self._texts.swap(table, swaps) if swaps else 0
         self.report.rewritten += done
-        return len(wanted) - done
+        return len(swaps) - done
 
     def _reseal_row(self, table: TextTable, row: TextRow, unreadable: Counter[str]) -> tuple[str | None, ...]:
-        texts: list[str | None] = []
-        for column, text in zip(table.columns, row.texts, strict=True):
-            try:
-                texts.append(self._reseal_text(table, column, row.tenant, text))
-            except ConfigurationError:
-                texts.append(text)
-                unreadable[key_id_of(text or "")] += 1
-        return tuple(texts)
-
-    def _reseal_text(self, table: TextTable, column: str, tenant: str, text: str | None) -> str | None:
         keys = self._keys
-        if text is None or keys.is_current(text):
-            return text
-        if column in table.covered:
-            return keys.seal_hash(keys.open_hash(text, tenant), tenant)
-        tenant = "" if column in table.unowned else tenant
-        return keys.seal(keys.open(text, tenant), tenant)
-
-
-def _key_id_of_row(row: TextRow) -> str:
-    """The key with which a row was written."""
-    return next((key_id_of(text) for text in row.texts if text is not None), "")
+        texts = list(row.texts)
+        for number, (column, text) in enumerate(zip(table.columns, row.texts, strict=True)):
+            if text is None or keys.is_current(text):
+                continue
+            try:
+                if column in table.covered:
+                    texts[number] = keys.seal_hash(keys.open_hash(text, row.tenant), row.tenant)
+                else:
+                    tenant = "" if column in table.unowned else row.tenant
+                    texts[number] = keys.seal(keys.open(text, tenant), tenant)
+            except ConfigurationError:
+                unreadable[key_id_of(text)] += 1
+        return tuple(texts)

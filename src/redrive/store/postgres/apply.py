@@ -1,8 +1,7 @@
-"""Applying transitions: a batch is turned into columns and written by one call of the schema's `apply`.
+"""Applying transitions: a batch becomes columns, and one call of the schema's function `apply` writes them.
 
-Within one call no run and no entry is written twice, and nothing follows the taking of a run. A batch
-that asks for more is cut into several calls, which share one transaction; that is rare, and only the
-reaper's and people's transitions take runs.
+One call writes no run and no entry twice, and writes nothing after it has taken a run. A batch that needs more is
+split into several calls in one transaction. That is rare: only transitions of the reaper and of users take runs.
 """
 
 from __future__ import annotations
@@ -13,16 +12,17 @@ from typing import Any
 
 from redrive.core.outbox import SinkLease
 from redrive.core.states import FINAL_RUN_STATUSES
-from redrive.core.transitions import AttemptWrite, EntryWrite, LetterWrite, RunWrite, Transition, TransitionResult
+from redrive.core.transitions import AttemptWrite, EntryWrite, RunWrite, Transition, TransitionResult
+from redrive.records import as_dict
 from redrive.store.postgres import messages
 from redrive.store.postgres.connection import Connection, DatabaseClock, dense_column, escape_nul, sparse_column
 from redrive.store.postgres.fast_path import apply_single
 from redrive.store.postgres.messages import rest_json, starts_json
 from redrive.store.postgres.runs import drop_index, put_index
-from redrive.store.postgres.sql import load_statements
-from redrive.store.records import ENDED_STATUSES, attempt_limits
+from redrive.store.runs import ENDED_STATUSES, attempt_limits
+from redrive.store.sql_files import load_numbered_statements
 
-SQL = load_statements("writes.sql")
+SQL = load_numbered_statements(__package__, "writes.sql")
 _Row = tuple[Any, ...]
 _CHANGES = ("c_t", "c_status", "c_wake_in", "c_release", "c_take", "c_final", "c_deaths", "c_diverged", "c_parked_on")
 _RESULTS = ("r_t", "r_tenant", "r_output", "r_failure")
@@ -44,54 +44,42 @@ async def apply(
     worker: int | None,
     carriers: Sequence[SinkLease] = (),
 ) -> list[TransitionResult]:
-    """Write what may be written, and answer for each transition in turn."""
+    """Write the transitions whose fence holds; return a result for each, in order."""
     if not transitions:
         return []
     if len(transitions) == 1 and worker is not None:
-        answer = await apply_single(line, clock, transitions[0], worker)
-        if answer is not None:
-            return [answer]
+        result = await apply_single(line, clock, transitions[0], worker)
+        if result is not None:
+            return [result]
     calls = _split_calls(transitions)
     indexed = [each for each in transitions if _changes_index(each)]
     ends = any(each.change is not None and each.change.ends_as is not None for each in transitions)
     if len(calls) == 1 and not indexed and not ends:
         return await _apply_call(line, clock, calls[0], worker, carriers)
     async with line.transaction():
-        answers = [answer for call in calls for answer in await _apply_call(line, clock, call, worker, carriers)]
+        results = [result for call in calls for result in await _apply_call(line, clock, call, worker, carriers)]
+        kept = [each for each, result in zip(transitions, results, strict=True) if result.kept]
         if indexed:
-            pairs = zip(transitions, answers, strict=True)
-            await _write_index(line, [each for each, answer in pairs if answer.kept and _changes_index(each)])
+            changed = [each for each in kept if _changes_index(each)]
+            reopened = [each for each in changed if each.reopens is not None]
+            await drop_index(line, [each.run for each in reopened])
+            await put_index(line, [run for each in changed for run in each.starts], reopened)
         if ends:
-            pairs = zip(transitions, answers, strict=True)
-            await _set_end(line, [each for each, answer in pairs if answer.kept])
-        return answers
-
-
-async def _set_end(line: Connection, transitions: Sequence[Transition]) -> None:
-    ends = {
-        each.run: each.change.ends_as.value
-        for each in transitions
-        if each.change is not None and each.change.ends_as is not None
-    }
-    if ends:
-        await line.rows(SQL["set_end"], runs=sorted(ends), ends=[ends[run] for run in sorted(ends)])
+            ends_as = {each.run: each.change.ends_as.value for each in kept if each.change and each.change.ends_as}
+            if ends_as:
+                await line.rows(SQL["set_end"], runs=sorted(ends_as), ends=[ends_as[run] for run in sorted(ends_as)])
+        return results
 
 
 def _changes_index(transition: Transition) -> bool:
-    """True if the runs that a transition starts or reopens are found by other values from now on."""
+    """Return True if a transition changes the searchable values of runs that it starts or reopens."""
     if transition.reopens is not None:
         return transition.reopens.index is not None
     return any(run.index for run in transition.starts)
 
 
-async def _write_index(line: Connection, transitions: Sequence[Transition]) -> None:
-    reopened = [each for each in transitions if each.reopens is not None]
-    await drop_index(line, [each.run for each in reopened])
-    await put_index(line, [run for each in transitions for run in each.starts], reopened)
-
-
 def _split_calls(transitions: Sequence[Transition]) -> list[Sequence[Transition]]:
-    """Cut a batch where a transition writes again what an earlier one of its call wrote or took."""
+    """Split a batch where a transition writes a row again, or writes a run that an earlier one took."""
     if len(transitions) == 1:
         return [transitions]
     changed: set[int] = set()
@@ -128,25 +116,25 @@ async def _apply_call(
     for number, transition in enumerate(transitions, 1):
         columns.add(number, transition)
     values = columns.values(transitions)
-    told, begun, said = rest_json(transitions), starts_json(transitions), messages.message_columns(transitions)
-    if told is None and begun is None and said is None:
+    rest, starts, sent = rest_json(transitions), starts_json(transitions), messages.message_columns(transitions)
+    if rest is None and starts is None and sent is None:
         row = await line.row(SQL["apply"], worker=worker, now=clock.given(), **values)
     else:
-        values |= messages.NO_MESSAGES if said is None else said | messages.group_columns(transitions, carriers)
-        more = {"told": told or "{}", "begun": begun}
+        values |= messages.NO_MESSAGES if sent is None else sent | messages.group_columns(transitions, carriers)
+        more = {"told": rest or "{}", "begun": starts}
         row = await line.row(SQL["apply_with_rest"], worker=worker, now=clock.given(), **more, **values)
     now, kept = clock.heard(row[0]), row[1]
     yes, no = TransitionResult(True, now), TransitionResult(False, now)
-    answers = [yes if each else no for each in kept]
+    results = [yes if each else no for each in kept]
     if values.get("m_group"):
         for number, taken in enumerate(messages.bundles_by_transition(transitions, kept, values, row[-1])):
             if taken:
-                answers[number] = TransitionResult(True, now, taken)
-    return answers
+                results[number] = TransitionResult(True, now, taken)
+    return results
 
 
 class _Columns:
-    """The rows of a call by table, each under the number of its transition."""
+    """The rows of a call by table, each with the number of its transition."""
 
     def __init__(self) -> None:
         self._entries: list[tuple[int, int, _Row]] = []
@@ -155,11 +143,11 @@ class _Columns:
         self._rare: dict[str, list[dict[str, Any]]] = {}
 
     def add(self, number: int, transition: Transition) -> None:
-        """Gather the rows of one transition."""
+        """Add the rows of one transition."""
         run, change = transition.run, transition.change
         for entry in transition.entries:
             self._entries.append((run, entry.index, _entry_row(number, transition.tenant, entry)))
-        if change is not None and transition.reopens is None:  # which is told, with what it becomes
+        if change is not None and transition.reopens is None:  # `rest_json` has the change of a reopened run
             self._changes.append((run, _change_row(number, transition, change)))
             if change.output is not None or change.failure is not None or change.status in FINAL_RUN_STATUSES:
                 self._results.append((number, transition.tenant, escape_nul(change.output), escape_nul(change.failure)))
@@ -174,13 +162,15 @@ class _Columns:
         for each in transition.attempts:
             self._add_rare("attempts", _attempt_row(number, transition.tenant, each))
         if transition.letter is not None:
-            self._add_rare("letters", _letter_row(number, transition.letter))
+            letter = transition.letter
+            texts = {"reason": escape_nul(letter.reason), "failure": escape_nul(letter.failure)}
+            self._add_rare("letters", {**as_dict(letter), **texts, "t": number})
 
     def _add_rare(self, kind: str, row: dict[str, Any]) -> None:
         self._rare.setdefault(kind, []).append(row)
 
     def values(self, transitions: Sequence[Transition]) -> dict[str, Any]:
-        """The parameters of the call. Rows come in the order in which they are to be locked."""
+        """Return the parameters of the call. Rows are in the order in which they are locked."""
         self._entries.sort(key=lambda row: row[:2])
         self._changes.sort(key=lambda row: row[0])
         return {
@@ -189,14 +179,9 @@ class _Columns:
             **_to_columns(_CHANGES, [row[1] for row in self._changes]),
             **_to_columns(_RESULTS, self._results),
             **_to_columns(_ENTRIES, [row[2] for row in self._entries]),
-            "rare": self._rare_json(),
+            # Not escaped: a lone surrogate must be refused, as everywhere else, not stored as \ud800.
+            "rare": json.dumps(self._rare, ensure_ascii=False) if self._rare else None,
         }
-
-    def _rare_json(self) -> str | None:
-        if not self._rare:
-            return None
-        # Not escaped: a lone surrogate must be refused here, as everywhere else, not smuggled in as \ud800.
-        return json.dumps(self._rare, ensure_ascii=False)
 
 
 def _to_columns(names: Sequence[str], rows: Sequence[_Row]) -> dict[str, Sequence[Any] | None]:
@@ -212,26 +197,10 @@ def _to_columns(names: Sequence[str], rows: Sequence[_Row]) -> dict[str, Sequenc
 def _entry_row(number: int, tenant: str, entry: EntryWrite) -> _Row:
     timeout_in, patience, limit_in = attempt_limits(entry)
     return (
-        number,
-        entry.index,
-        tenant,
-        entry.key,
-        entry.kind._value_,
-        entry.name,
-        entry.status._value_,
-        entry.attempt,
-        entry.done,
-        entry.began_ago,
-        entry.status in ENDED_STATUSES,
-        entry.wake_in,
-        timeout_in,
-        patience,
-        limit_in,
-        escape_nul(entry.input),
-        escape_nul(entry.output),
-        escape_nul(entry.failure),
-        entry.options,
-    )
+        number, entry.index, tenant, entry.key, entry.kind._value_, entry.name, entry.status._value_, entry.attempt,
+        entry.done, entry.began_ago, entry.status in ENDED_STATUSES, entry.wake_in, timeout_in, patience, limit_in,
+        escape_nul(entry.input), escape_nul(entry.output), escape_nul(entry.failure), entry.options,
+    )  # fmt: skip
 
 
 def _change_row(number: int, transition: Transition, change: RunWrite) -> _Row:
@@ -239,46 +208,18 @@ def _change_row(number: int, transition: Transition, change: RunWrite) -> _Row:
     if deaths is None and transition.clears_suspicion:
         deaths = 0
     return (
-        number,
-        change.status._value_,
-        change.wake_in,
-        change.release,
-        1 if change.take else 0,
-        change.status in FINAL_RUN_STATUSES,
-        deaths,
-        change.diverged,
-        change.parked_on,
-    )
+        number, change.status._value_, change.wake_in, change.release, 1 if change.take else 0,
+        change.status in FINAL_RUN_STATUSES, deaths, change.diverged, change.parked_on,
+    )  # fmt: skip
 
 
 def _attempt_row(number: int, tenant: str, attempt: AttemptWrite) -> dict[str, Any]:
     return {
+        **as_dict(attempt),
         "t": number,
         "idx": attempt.index,
-        "attempt": attempt.attempt,
         "tenant": tenant,
         "ending": attempt.end._value_,
-        "began_ago": attempt.began_ago,
-        "category": attempt.category,
         "failure": escape_nul(attempt.failure),
         "decision": escape_nul(attempt.decision),
-        "next_in": attempt.next_in,
-    }
-
-
-def _letter_row(number: int, letter: LetterWrite) -> dict[str, Any]:
-    return {
-        "t": number,
-        "public_id": letter.public_id,
-        "code": letter.code,
-        "stage": letter.stage,
-        "category": letter.category,
-        "reason": escape_nul(letter.reason),
-        "failure": escape_nul(letter.failure),
-        "fingerprint": letter.fingerprint,
-        "payload_hash": letter.payload_hash,
-        "step": letter.step,
-        "step_index": letter.step_index,
-        "attempts": letter.attempts,
-        "expires_in": letter.expires_in,
     }

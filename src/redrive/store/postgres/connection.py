@@ -1,4 +1,4 @@
-"""One connection, and what may be asked of it."""
+"""PostgreSQL connections: addresses, settings, transactions, texts, errors and the server's time."""
 
 from __future__ import annotations
 
@@ -15,10 +15,15 @@ import msgspec
 
 from redrive.clock import MICROS, Clock, SystemClock
 from redrive.errors import ConfigurationError, DataRefused, RedriveError, SchemaMismatch, StoreError, StoreUnavailable
-from redrive.store.postgres.sql import NumberedStatement, replace_schema
+from redrive.store.sql_files import NumberedStatement, replace_schema
 
-# -- Where the database is and how to use it: everything that a `postgresql://` URL says -----------------
+log = logging.getLogger("redrive.store")
 
+CONNECT_TIMEOUT = 10.0
+"""Seconds until an attempt to connect is given up."""
+
+ANSWER_TIMEOUT = 30.0
+"""Seconds until a call without an answer is given up, so that a vanished server is noticed."""
 
 _SCHEMES = ("postgresql", "postgres")
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,50}")
@@ -28,9 +33,9 @@ _OWN_PARAMETERS = ("schema", "pool_size", "statement_cache_size", "bell")
 class Address(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A database, the schema in it, and how many connections to keep.
 
-    `pooled` says that a pooler in transaction mode stands before the database: a connection then
-    remembers nothing from one transaction to the next. `bell` is the URL of a direct connection for
-    LISTEN, or None; `rings` says whether others are told of new work, which a pooler does not hinder.
+    `pooled`: the URL leads to a pooler in transaction mode, so a connection keeps no settings between transactions.
+    `bell` is the URL of a direct connection for LISTEN, or None. `rings`: this process sends NOTIFY, which works
+    through a pooler as well.
     """
 
     url: str
@@ -43,7 +48,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def parse_url(url: str) -> Address:
-    """Read a URL; what it says beyond Redrive's own parameters goes to the driver."""
+    """Parse a URL. Parameters that are not Redrive's go to the driver."""
     parts = urlsplit(url)
     if parts.scheme.partition("+")[0] not in _SCHEMES:
         raise ConfigurationError(
@@ -54,24 +59,21 @@ def parse_url(url: str) -> Address:
     rest = [(name, value) for name, value in given if name not in _OWN_PARAMETERS]
     plain = urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(rest), ""))
     pooled = _parse_number(ours, "statement_cache_size", 1, least=0) == 0
+    schema = ours.get("schema", "redrive")
+    if not _NAME.fullmatch(schema):
+        raise ConfigurationError(
+            f"schema={schema!r} is not valid: begin with a small letter, continue with small letters, digits and "
+            "underscores, and use at most 51 characters"
+        )
     return Address(
         url=plain,
         where=_display_url(url),
-        schema=_check_schema_name(ours.get("schema", "redrive")),
+        schema=schema,
         pool_size=_parse_number(ours, "pool_size", 10, least=2),
         pooled=pooled,
         bell=_listen_url(ours.get("bell"), plain, pooled),
         rings=ours.get("bell") != "off",
     )
-
-
-def _check_schema_name(name: str) -> str:
-    if not _NAME.fullmatch(name):
-        raise ConfigurationError(
-            f"schema={name!r}: a schema's name begins with a small letter and goes on with small letters, "
-            "digits and underscores, 51 of them at most"
-        )
-    return name
 
 
 def _parse_number(given: dict[str, str], name: str, default: int, *, least: int) -> int:
@@ -82,7 +84,7 @@ def _parse_number(given: dict[str, str], name: str, default: int, *, least: int)
 
 
 def _listen_url(wish: str | None, url: str, pooled: bool) -> str | None:
-    """`bell=off`, `bell=on`, or the `host:port` to listen at when the URL leads to a pooler."""
+    """Return the URL for LISTEN: of `bell=off`, `bell=on`, or `bell=host:port` behind a pooler."""
     if wish == "off" or (wish is None and pooled):
         return None
     if wish in (None, "on"):
@@ -93,24 +95,14 @@ def _listen_url(wish: str | None, url: str, pooled: bool) -> str | None:
 
 
 def _display_url(url: str) -> str:
-    """The URL as it may appear in a log: host and database, no password."""
+    """Return the host and the database of a URL for messages, without the password."""
     parts = urlsplit(url)
     hosts = parts.netloc.rpartition("@")[2] or dict(parse_qsl(parts.query)).get("host", "localhost")
     return f"PostgreSQL at {unquote(hosts)}{unquote(parts.path)}"
 
 
-# -- One connection, and what may be asked of it ---------------------------------------------------------
-
-
-log = logging.getLogger("redrive.store")
-CONNECT_TIMEOUT = 10.0
-"""Seconds until an attempt to connect is given up."""
-
-ANSWER_TIMEOUT = 30.0
-"""Seconds until a call that gets no answer is given up, so that a server that vanished is noticed."""
-
-# The engine's statements are made for their indexes. What the planner would do with a table it has no
-# statistics of (a new one, or one that grew a thousandfold in a minute) must not be left to luck.
+# The engine's statements are made for their indexes. Without statistics (of a new table, or of one that grew a
+# thousandfold in a minute) the planner would guess.
 PLANNER_SETTINGS = {
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
@@ -122,7 +114,7 @@ PLANNER_SETTINGS = {
 
 
 def engine_settings(patience: float) -> dict[str, str]:
-    """How the engine's connections are set up; none holds a lock in silence for longer than `patience`."""
+    """Return the settings of the engine's connections. None idles with a lock for longer than `patience` seconds."""
     return {
         "role": "redrive_engine",
         "default_transaction_isolation": "read committed",  # each statement must see what was just committed
@@ -136,7 +128,7 @@ def engine_settings(patience: float) -> dict[str, str]:
 async def connect(
     address: Address, settings: Mapping[str, str], *, url: str | None = None, answer: float = ANSWER_TIMEOUT
 ) -> asyncpg.Connection:
-    """Open a connection with these settings in force, unless each transaction has to make them anew."""
+    """Open a connection with these settings. Behind a pooler each transaction sets them instead."""
     con = await asyncpg.connect(
         url or address.url,
         timeout=CONNECT_TIMEOUT,
@@ -155,18 +147,18 @@ async def connect(
 
 
 async def apply_settings(con: asyncpg.Connection, address: Address, settings: Mapping[str, str]) -> None:
-    """Make settings hold on a connection that has none, unless each transaction has to make them anew."""
+    """Apply settings to a connection. Behind a pooler each transaction sets them instead."""
     if settings and not address.pooled:
-        # Not as parameters of the connection itself: poolers refuse those they do not know.
+        # Not as connection parameters: poolers refuse those they do not know.
         await con.execute("; ".join(f"SET {name} = '{value}'" for name, value in settings.items()))
 
 
 async def close_connection(con: asyncpg.Connection) -> None:
-    """Close a connection in good order if that is possible, and at once if not."""
+    """Close a connection, or terminate it if that fails."""
     try:
         await con.close(timeout=1.0)
-    except Exception as error:  # it is gone either way
-        log.debug("a connection did not close in good order: %s", error)
+    except Exception as error:
+        log.debug("could not close a connection; terminating it: %s", error)
         con.terminate()
 
 
@@ -209,15 +201,18 @@ class Connection:
 
     @asynccontextmanager
     async def transaction(self, **settings: str) -> AsyncIterator[None]:
-        """Commit everything in here together, or nothing. Within another one it is part of that.
+        """Commit everything inside together, or nothing. Inside another transaction it is part of that one.
 
-        Settings hold until the end of the transaction.
+        The settings hold until the end of the transaction.
         """
         if self.con.is_in_transaction():
-            await self._set(settings)
+            if settings:
+                await self.con.execute(_set_local(settings))
             yield
             return
-        await self._begin(settings)
+        local = _set_local({**self.settings, **settings} if self._pooled else settings)
+        # The isolation level belongs to BEGIN: a default that is set inside the transaction comes too late.
+        await self.con.execute(f"BEGIN ISOLATION LEVEL READ COMMITTED; {local}")
         try:
             yield
             await self.con.execute("COMMIT")
@@ -227,24 +222,14 @@ class Connection:
             raise
 
     @asynccontextmanager
-    async def picture(self) -> AsyncIterator[None]:
-        """Everything that is read in here was true at one moment. To be entered before anything is read."""
+    async def snapshot(self) -> AsyncIterator[None]:
+        """Read everything inside as of one moment. It must be entered before the first read."""
         async with self.transaction():
             await self.con.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             yield
 
-    async def _begin(self, settings: Mapping[str, str]) -> None:
-        wanted = {**self.settings, **settings} if self._pooled else settings
-        # The isolation is said here: a default that is set in the transaction comes too late for it.
-        begin = "BEGIN ISOLATION LEVEL READ COMMITTED"
-        await self.con.execute("; ".join([begin, *(_set_local(*each) for each in wanted.items())]))
-
-    async def _set(self, settings: Mapping[str, str]) -> None:
-        if settings:
-            await self.con.execute("; ".join(_set_local(*each) for each in settings.items()))
-
     async def forget(self, timeout: float) -> None:
-        """Roll back what is under way, and undo what its user set for the session."""
+        """Roll back the open transaction, and reset what its user set for the session."""
         if self.con.is_in_transaction():
             await self.con.execute("ROLLBACK", timeout=timeout)
         if not self._pooled:
@@ -252,7 +237,7 @@ class Connection:
 
     @asynccontextmanager
     async def use(self) -> AsyncIterator[None]:
-        """One use of the connection: behind a pooler a transaction, otherwise what its user makes of it."""
+        """Use the connection: behind a pooler in one transaction, otherwise as its user decides."""
         if self._pooled:
             async with self.transaction():
                 yield
@@ -260,13 +245,11 @@ class Connection:
             yield
 
 
-def _set_local(name: str, value: str) -> str:
-    return f"SET LOCAL {name} = '{value}'"
+def _set_local(settings: Mapping[str, str]) -> str:
+    return "; ".join(f"SET LOCAL {name} = '{value}'" for name, value in settings.items())
 
 
-# -- Text that PostgreSQL can hold: all of Unicode but NUL, which is written as two other characters -----
-
-
+# PostgreSQL stores all of Unicode except NUL, which is therefore written as two other characters.
 _ESCAPE = "\x1a"  # SUBSTITUTE: the control character made for this
 _ESCAPED = {"\0": f"{_ESCAPE}0", _ESCAPE: f"{_ESCAPE}1"}
 _UNESCAPED = {written: letter for letter, written in _ESCAPED.items()}
@@ -276,40 +259,35 @@ _WRITTEN = re.compile(f"{_ESCAPE}[01]")
 
 
 def escape_nul(text: Any) -> Any:
-    """The text as it is written; what is no text passes."""
+    """Return a text without NUL characters; other values are returned unchanged."""
     if type(text) is str and ("\0" in text or _ESCAPE in text):
         return _LETTER.sub(lambda found: _ESCAPED[found[0]], text)
     return text
 
 
 def unescape_row(row: Sequence[Any], looked_at: Sequence[Any] | None = None) -> Sequence[Any]:
-    """The values of a row with their texts as they were given; nearly always the row itself.
+    """Return the values of a row with unescaped texts; nearly always the row itself.
 
-    Where there are many rows, only those values are looked at that may need it.
+    `looked_at` are the values that may need it, to save time with many rows.
     """
     for value in row if looked_at is None else looked_at:
         if type(value) is str and _ESCAPE in value:
-            return [_unescape(value) for value in row]
+            return [
+                _WRITTEN.sub(lambda found: _UNESCAPED[found[0]], each) if type(each) is str else each for each in row
+            ]
     return row
 
 
-def needs_no_escape(told: str) -> bool:
-    """True if nothing in this JSON needs to be written otherwise, which `json.dumps` makes easy to see."""
-    return not any(escape in told for escape in _ESCAPES)
-
-
-def _unescape(value: Any) -> Any:
-    return _WRITTEN.sub(lambda found: _UNESCAPED[found[0]], value) if type(value) is str else value
-
-
-# -- What PostgreSQL's errors mean for the engine: try again, blame a row, or call a person --------------
+def needs_no_escape(text: str) -> bool:
+    """Return True if this JSON contains no character that must be escaped."""
+    return not any(escape in text for escape in _ESCAPES)
 
 
 NOTHING_LOST = "nothing is lost, the call is repeated"
-"""What follows for the engine, which asks until it is answered."""
+"""The end of messages for the engine, which repeats calls."""
 
 TRY_AGAIN = "try again when it does; nothing was left half done"
-"""What follows for a person who asked for something once."""
+"""The end of messages for a user, who makes a call once."""
 
 # By SQLSTATE, the longest beginning that fits.
 _TRANSIENT = {
@@ -317,13 +295,13 @@ _TRANSIENT = {
     "25006": "this server takes no writes, another one may have taken over",
     "25P03": "a transaction was idle for too long",
     "26000": "a prepared statement is gone",
-    "40": "two transactions were in each other's way",
-    "53": "the server is short of something",
-    "55P03": "a lock was not to be had in time",
+    "40": "two transactions conflicted",
+    "53": "the server lacks resources",
+    "55P03": "a lock was not available in time",
     "57014": "a statement took too long",
     "57P": "the server is starting, stopping or gone",
-    "58": "the server met an error of its system",
-    "XX000": "the server met an error of its own",
+    "58": "the server had a system error",
+    "XX000": "the server had an internal error",
 }
 _DATA_STATES = ("22", "23", "54")
 _MISSING_STATES = ("42P01", "3F000", "42883", "42703", "42704")
@@ -337,9 +315,9 @@ _LOST_CONNECTION = (OSError, EOFError, TimeoutError, asyncpg.InterfaceError, asy
 
 
 def translate_error(error: BaseException, where: str, then: str = NOTHING_LOST) -> RedriveError | None:
-    """Translate an error from the driver; None if it is not the database's doing.
+    """Translate an error of the driver; return None for other errors.
 
-    `then` says what follows if the same call may work a moment later.
+    `then` ends the message if the same call may work a moment later.
     """
     if isinstance(error, asyncpg.DataError | UnicodeEncodeError | OverflowError):
         return DataRefused(f"the store refused a row: {error}")
@@ -369,7 +347,7 @@ def _translate_sqlstate(error: asyncpg.PostgresError, where: str, then: str) -> 
 
 
 def is_usable_after(error: BaseException) -> bool:
-    """True if the connection can be used again after this error, once its transaction is rolled back."""
+    """Return True if the connection can be used again after this error, once its transaction is rolled back."""
     if isinstance(error, asyncpg.DataError | UnicodeEncodeError | OverflowError | RedriveError):
         return True
     if not isinstance(error, asyncpg.PostgresError):
@@ -385,14 +363,11 @@ def _error_text(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-# -- Time on PostgreSQL is the server's. This is what a process knows of it, and the test clock's wa -----
-
-
 class DatabaseClock:
-    """The server's time, as well as its answers have told it.
+    """The server's time, estimated from its answers; in tests, the test clock's.
 
-    An answer is a little old when it arrives, so the true time is never before the best estimate so far;
-    one that is later by much means that a clock was set, and is believed step by step.
+    An answer is a little old when it arrives, so the true time is never before the best estimate so far. A much later
+    answer means that a clock was set, and is adopted step by step.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -401,11 +376,11 @@ class DatabaseClock:
         self._ahead: float | None = None  # of this machine's monotonic clock, in microseconds
 
     def given(self) -> int | None:
-        """What statements take as `:now`: None for the server's own time, else the test clock's."""
+        """Return the value of `:now` in statements: None for the server's own time, else the test clock's."""
         return None if self._is_real else self._clock.now()
 
     def heard(self, now: int) -> int:
-        """Learn from an answer that carried the server's time; returns that time."""
+        """Learn the server's time from an answer; return that time."""
         if self._is_real:
             ahead = now - self._clock.monotonic() * MICROS
             if self._ahead is None or ahead > self._ahead:
@@ -415,22 +390,22 @@ class DatabaseClock:
         return now
 
     def now(self) -> int:
-        """The best estimate of the server's time. Never compare it with another process's."""
+        """Return the best estimate of the server's time. Never compare it with another process's."""
         if self._ahead is None:
             return self._clock.now()
         return int(self._clock.monotonic() * MICROS + self._ahead)
 
 
-# -- Columns of a batch as arrays, as short as they can be: the driver is slow with long ones ------------
+# Columns of a batch are sent as arrays. The driver is slow with long arrays, so these are as short as possible.
 
 
 def dense_column(values: Iterable[Any]) -> tuple[Any, ...]:
-    """A column that has a value in every row."""
+    """Return a column that has a value in every row; one value stands for equal ones."""
     column = tuple(values)
     return column[:1] if column.count(column[0]) == len(column) else column
 
 
 def sparse_column(values: Iterable[Any]) -> tuple[Any, ...] | None:
-    """A column that may have no value."""
+    """Return a column that may lack values; None if it has none at all."""
     column = tuple(values)
     return None if column[0] is None and column.count(None) == len(column) else column

@@ -1,7 +1,7 @@
-"""Leases of workers: heartbeats, and the workers whose lease has run out.
+"""Leases of workers, and the notifier between processes.
 
-Heartbeats have a connection, a thread and an event loop to themselves: the driver needs a loop, and
-neither the worker's loop (a step may block it) nor its connections (steps may use them all) may delay one.
+Heartbeats have their own connection, thread and event loop: the driver needs a loop, and neither the worker's loop
+(a step may block it) nor its connections (steps may use them all) may delay a heartbeat.
 """
 
 from __future__ import annotations
@@ -35,17 +35,18 @@ from redrive.store.recovery import dead_workers_with_runs
 from redrive.store.session import Statements
 from redrive.store.workers import HeartbeatReply, WorkerRow
 
-# -- Leases of workers: heartbeats, and the workers whose lease has run out ------------------------------
-
-
+log = logging.getLogger("redrive.store")
 WORKERS = Statements("workers.sql")
 RECOVERY = Statements("recovery.sql")
 PATIENCE = 5.0
-"""Seconds to wait for an answer, or a third of a shorter lease: the next beat comes soon enough."""
+"""Seconds to wait for an answer, or a third of a shorter lease. A later heartbeat renews the lease as well."""
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0  # seconds between two attempts to listen
+_NOTIFY_INTERVAL = 0.002  # seconds between two notifications: more of them would wake no process sooner
 
 
 class PostgresLease:
-    """The heartbeat line of a worker. `beat` blocks its caller, whichever thread that is."""
+    """The lease of a worker. `beat` blocks the calling thread."""
 
     def __init__(self, address: Address, clock: DatabaseClock, on_trouble: Callable[[], None]) -> None:
         self._address = address
@@ -57,32 +58,32 @@ class PostgresLease:
         self._patience = PATIENCE
 
     def beat(self, worker: int, heartbeats: Mapping[tuple[int, int], str | None]) -> HeartbeatReply:
-        """Renew the lease; StoreUnavailable if the server does not answer, and the next beat will do."""
-        asked = asyncio.run_coroutine_threadsafe(self._beat(worker, heartbeats), self._start_loop())
+        """Renew the lease; raise StoreUnavailable if the server does not answer. The next heartbeat tries again."""
+        reply = asyncio.run_coroutine_threadsafe(self._beat(worker, heartbeats), self._start_loop())
         try:
-            return asked.result(2 * self._patience)
+            return reply.result(2 * self._patience)
         except concurrent.futures.TimeoutError:
-            asked.cancel()
+            reply.cancel()
             self._on_trouble()
             raise StoreUnavailable(
                 f"{self._address.where} did not answer in {2 * self._patience:g} s; {NOTHING_LOST}"
             ) from None
 
     def close(self) -> None:
-        """Give the connection back and end the thread."""
+        """Close the connection and end the thread."""
         loop, thread = self._loop, self._thread
         if loop is None or thread is None:
             return
         self._loop = None
-        asked = asyncio.run_coroutine_threadsafe(self._close_connection(), loop)
-        with suppress(Exception):  # it is gone either way
-            asked.result(2.0)
+        closed = asyncio.run_coroutine_threadsafe(self._close_connection(), loop)
+        with suppress(Exception):  # the connection ends either way
+            closed.result(2.0)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
 
     def _start_loop(self) -> asyncio.AbstractEventLoop:
-        """The loop, which runs in its thread from the first beat on."""
+        """Return the loop; the first call starts its thread."""
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             self._thread = threading.Thread(target=self._loop.run_forever, name="redrive-beat", daemon=True)
@@ -98,19 +99,16 @@ class PostgresLease:
         except BaseException as raised:
             if not is_usable_after(raised):
                 self._on_trouble()
-                self._drop_connection()
+                if self._line is not None:
+                    self._line.con.terminate()
+                    self._line = None
             error = translate_error(raised, self._address.where)
             if error is None:
                 raise
             raise error from raised
 
-    def _drop_connection(self) -> None:
-        if self._line is not None:
-            self._line.con.terminate()
-            self._line = None
-
     async def _connect(self, worker: int) -> Connection:
-        """Connects at the first beat and after every loss."""
+        """Return the connection; open one at the first heartbeat and after every loss."""
         if self._line is None or self._line.con.is_closed():
             settings = engine_settings(self._patience)
             self._line = Connection(await connect(self._address, settings), self._address, settings)
@@ -127,96 +125,89 @@ class PostgresLease:
 async def renew_lease(
     session: PostgresSession, worker: int, heartbeats: Mapping[tuple[int, int], str | None]
 ) -> HeartbeatReply:
-    """Renew the lease of a live worker and note the signs of life of its steps."""
-    signs = sorted(heartbeats)
+    """Renew the lease of a live worker and record the heartbeats of its steps."""
+    entries = sorted(heartbeats)
     now, alive, held = await session.row(
         WORKERS["beat"],
         worker=worker,
-        runs=[run for run, _ in signs],
-        indexes=[index for _, index in signs],
-        details=[heartbeats[sign] for sign in signs],
+        runs=[run for run, _ in entries],
+        indexes=[index for _, index in entries],
+        details=[heartbeats[entry] for entry in entries],
     )
     return HeartbeatReply(alive=alive, held=frozenset(held), now=session.clock.heard(now))
 
 
 async def expire_workers(session: PostgresSession, *, certain: bool) -> tuple[list[WorkerRow], list[int]]:
-    """Declare workers dead whose lease has run out, unless they are in the middle of a write.
+    """Declare workers dead whose lease has expired, unless they are in the middle of a write.
 
-    Without `certain`, they may not have been able to renew it, and none is declared dead this time.
-    Return the dead or stopped workers that still hold runs, and the gates of those that were writing.
+    Without `certain`, live workers may have been unable to renew their lease, and none is declared dead. Return the
+    dead or stopped workers that still hold runs, and the gates of those that were writing.
     """
     expired = await session.rows(RECOVERY["expired_workers"]) if certain else []
-    buried = {row[0] for row in await session.rows(RECOVERY["expire_workers"])} if expired else set()
-    writing = [gate for id, gate in expired if id not in buried]
+    dead = {row[0] for row in await session.rows(RECOVERY["expire_workers"])} if expired else set()
+    writing = [gate for id, gate in expired if id not in dead]
     return await dead_workers_with_runs(session), writing
 
 
 async def end_connections(session: PostgresSession, gates: Sequence[int]) -> int:
-    """End the idle connections that hold these gates; return how many.
-
-    It is done as the user of the URL, who owns these connections.
-    """
+    """End the idle connections that hold these gates; return how many."""
+    # As the login of the URL, which owns these connections.
     async with session.line.transaction(role="none"):
         return len(await session.rows(RECOVERY["end_idle_connections"], gates=gates))
 
 
-# -- LISTEN and NOTIFY: the bell between processes. A hint only; polling finds everything a ring mis -----
-
-
-log = logging.getLogger("redrive.store")
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
-_NOTIFY_INTERVAL = 0.002  # whoever rings all the time wakes nobody sooner by ringing more often
-
-
 class ChangeNotifier:
-    """Hears others ring; rings for them."""
+    """Notifies other processes of changes, and listens to them, by LISTEN and NOTIFY.
 
-    def __init__(self, address: Address, lines: ConnectionPool) -> None:
+    This is a hint only: polling finds what a notification missed.
+    """
+
+    def __init__(self, address: Address, pool: ConnectionPool) -> None:
         self._address = address
-        self._lines = lines
+        self._pool = pool
         self._channel = f"redrive_{address.schema}"
         self._name = uuid.uuid4().hex
         self._heard = asyncio.Event()
         self._listening: asyncio.Task[None] | None = None
-        self._ringing: asyncio.Task[None] | None = None
+        self._notifying: asyncio.Task[None] | None = None
         self._again = False
         self._lost = asyncio.Event()
 
     async def changed(self) -> None:
-        """Return when somebody rang since the last time; never, where there is nothing to listen on."""
+        """Return when another process has notified since the last return; never, if this process cannot listen."""
         await self._heard.wait()
         self._heard.clear()
 
     def open(self) -> None:
-        """Begin to listen, if there is a direct connection to listen on."""
+        """Start listening, if there is a direct connection to listen on."""
         if self._address.bell is not None:
             self._listening = asyncio.create_task(self._listen(), name="redrive listener")
 
     async def close(self) -> None:
-        """Listen and ring no longer."""
-        tasks = [task for task in (self._listening, self._ringing) if task is not None]
+        """Stop listening and notifying."""
+        tasks = [task for task in (self._listening, self._notifying) if task is not None]
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
 
-    def ring(self) -> None:
-        """Tell other processes, some time soon, that there may be work."""
+    def notify(self) -> None:
+        """Notify other processes soon that there may be work."""
         if not self._address.rings:
             return
-        if self._ringing is not None and not self._ringing.done():
+        if self._notifying is not None and not self._notifying.done():
             self._again = True
             return
-        self._ringing = asyncio.create_task(self._send_notify(), name="redrive bell")
+        self._notifying = asyncio.create_task(self._send_notify(), name="redrive notifier")
 
     async def _send_notify(self) -> None:
         while True:
             self._again = False
             try:
-                async with self._lines.line() as line:
+                async with self._pool.line() as line:
                     await line.con.execute("SELECT pg_notify($1, $2)", self._channel, self._name)
             except Exception as error:
-                log.debug("the bell was not rung, polling will do: %s", error)
+                log.debug("could not notify other processes; they find the work by polling: %s", error)
             if not self._again:
                 return
             await asyncio.sleep(_NOTIFY_INTERVAL)
@@ -230,9 +221,9 @@ class ChangeNotifier:
                 pause = _FIRST_PAUSE
                 self._heard.set()
                 await self._lost.wait()
-                log.info("the bell's connection was lost; listening again")
+                log.info("lost the connection that listens for notifications; connecting again")
             except Exception as error:
-                log.info("the bell cannot listen, polling will do: %s", error)
+                log.info("could not listen for notifications; polling continues: %s", error)
             finally:
                 if con is not None:
                     con.terminate()
@@ -250,6 +241,6 @@ class ChangeNotifier:
             raise
         return con
 
-    def _on_notify(self, _con: Any, _pid: int, _channel: str, ringer: object) -> None:
-        if ringer != self._name:  # within this process everybody knows already
+    def _on_notify(self, _con: Any, _pid: int, _channel: str, sender: object) -> None:
+        if sender != self._name:  # this process knows about its own changes
             self._heard.set()

@@ -1,4 +1,4 @@
-"""Messages: the columns they are written as."""
+"""The rest of a transition as parameters: messages, reopened runs, new runs, letters, replays, audit lines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from redrive.core.outbox import Bundle, SinkLease
 from redrive.core.states import CLOSED_LETTER_STATUSES
-from redrive.core.transitions import AuditWrite, LetterStatusWrite, NewRun, ReopenWrite, RunWrite, Transition
+from redrive.core.transitions import AuditWrite, NewRun, ReopenWrite, RunWrite, Transition
 from redrive.records import as_dict
 from redrive.store.postgres.connection import (
     Connection,
@@ -19,11 +19,9 @@ from redrive.store.postgres.connection import (
     needs_no_escape,
     sparse_column,
 )
-from redrive.store.postgres.sql import load_statements
+from redrive.store.sql_files import load_numbered_statements
 
-# -- Messages: the columns they are written as -----------------------------------------------------------
-
-
+WRITES = load_numbered_statements(__package__, "writes.sql")
 _NAMES = (
     "m_t", "m_public_id", "m_tenant", "m_topic", "m_key", "m_run_id", "m_correlation_id", "m_payload",
     "m_trace",
@@ -33,7 +31,7 @@ _GROUPED = ("m_group", "g_topic", "c_sink", "c_lease")
 
 
 def message_columns(transitions: Sequence[Transition]) -> dict[str, Sequence[Any] | None] | None:
-    """The messages of a call as columns, each under the number of its transition; None if there are none."""
+    """Return the messages of a call as columns, each with the number of its transition; None if there are none."""
     rows = [
         (
             number,
@@ -58,11 +56,11 @@ def message_columns(transitions: Sequence[Transition]) -> dict[str, Sequence[Any
 
 
 NO_MESSAGES: dict[str, Sequence[Any] | None] = dict.fromkeys((*_NAMES, *_GROUPED))
-"""The columns where no transition has a message."""
+"""The columns of a call without messages."""
 
 
 def group_columns(transitions: Sequence[Transition], carriers: Sequence[SinkLease]) -> dict[str, Sequence[Any] | None]:
-    """The columns that say who takes which messages along: in which group each is, 0 if in none."""
+    """Return the columns for the carriers: the group of each message (0 for none), and the sinks."""
     if not carriers:
         return dict.fromkeys(_GROUPED)
     groups: dict[tuple[str, str], int] = {}
@@ -80,10 +78,10 @@ def group_columns(transitions: Sequence[Transition], carriers: Sequence[SinkLeas
 
 
 def bundles_by_transition(
-    transitions: Sequence[Transition], kept: Sequence[bool], groups: Mapping[str, Sequence[Any] | None], said: Any
+    transitions: Sequence[Transition], kept: Sequence[bool], groups: Mapping[str, Sequence[Any] | None], published: Any
 ) -> list[tuple[tuple[int, Bundle] | None, ...]]:
-    """For each transition, which of its messages the carriers have from now on, as `publish_bundled` told."""
-    ids, bundles, topics, sinks = said
+    """Return the messages of each transition that the carriers have claimed, from the reply of `publish_bundled`."""
+    ids, bundles, topics, sinks = published
     if not bundles:
         return [()] * len(transitions)
     made = _bundles_by_group(groups, bundles, list(zip(topics or (), sinks or (), strict=True)))
@@ -93,14 +91,18 @@ def bundles_by_transition(
     found: list[tuple[tuple[int, Bundle] | None, ...]] = []
     for each, yes in zip(transitions, kept, strict=True):
         mine = [made[next(number)] for _ in each.messages]
-        found.append(tuple([_message_bundle(next(place), bundle) for bundle in mine]) if yes else ())
+        if not yes:
+            found.append(())
+            continue
+        pairs = [(next(place), bundle) for bundle in mine]
+        found.append(tuple([None if bundle is None else (id, bundle) for id, bundle in pairs]))
     return found
 
 
 def _bundles_by_group(
     groups: Mapping[str, Sequence[Any] | None], bundles: Sequence[int | None], wants: list[tuple[str, str]]
 ) -> list[Bundle | None]:
-    """The bundles by the numbers of the groups; 0 is none."""
+    """Return the bundles by the numbers of their groups. Group 0 has none."""
     carriers = groups["c_sink"] or ()
     found: list[Bundle | None] = [None]
     for topic, id in zip(groups["g_topic"] or (), bundles, strict=True):
@@ -110,51 +112,46 @@ def _bundles_by_group(
     return found
 
 
-def _message_bundle(id: int, bundle: Bundle | None) -> tuple[int, Bundle] | None:
-    return None if bundle is None else (id, bundle)
-
-
-# -- What transitions say beyond runs and journals: new runs, moved letters, replays, audit lines. A -----
-
-
 _Row = dict[str, Any]
 _Write = Callable[[_Row], _Row]
 
 
 def rest_json(transitions: Sequence[Transition]) -> str | None:
-    """The rows by kind, each under the number of its transition; None if there are none."""
-    told = _collect_rows(transitions, _without_none)
-    if not told:
+    """Return the other rows by kind as JSON, each with the number of its transition; None if there are none."""
+    rows = _collect_rows(transitions, _without_none)
+    if not rows:
         return None
-    text = _to_json(told)
+    text = _to_json(rows)
     return text if needs_no_escape(text) else _to_json(_collect_rows(transitions, _escape_row))
 
 
 def starts_json(transitions: Sequence[Transition]) -> str | None:
-    """The runs that transitions start, each under the number of its transition; None if there are none."""
+    """Return the runs that transitions start as JSON; None if there are none."""
     rows = [{"t": number, **_start_row(run)} for number, each in enumerate(transitions, 1) for run in each.starts]
     return _to_json(rows) if rows else None
 
 
 def audit_json(lines: Iterable[AuditWrite]) -> str:
-    """Audit lines that belong to no transition."""
+    """Return audit lines that belong to no transition as JSON."""
     return _to_json({"audit": [{"t": 1, **_escape_row(as_dict(line))} for line in lines]})
 
 
 def _collect_rows(transitions: Sequence[Transition], write: _Write) -> dict[str, list[_Row]]:
-    told: dict[str, list[_Row]] = {}
+    rows: dict[str, list[_Row]] = {}
     for number, transition in enumerate(transitions, 1):
         for kind, row in _rest_rows(transition, write):
             row["t"] = number
-            told.setdefault(kind, []).append(row)
-    return told
+            rows.setdefault(kind, []).append(row)
+    return rows
 
 
 def _rest_rows(transition: Transition, write: _Write) -> Iterator[tuple[str, _Row]]:
     if transition.reopens is not None:
         yield "reopens", write({**_reopen_row(transition.reopens), **_reopened_change(transition.change)})
     if transition.move is not None:
-        yield "moves", write(_move_row(transition.move))
+        status = transition.move.status
+        closed = status in CLOSED_LETTER_STATUSES
+        yield "moves", write({**as_dict(transition.move), "status": status.value, "closed": closed})
     if transition.ends_replay is not None and transition.change is not None:
         yield "ends", {"letter": transition.ends_replay, "outcome": transition.change.status.value}
     if transition.replay is not None:
@@ -167,40 +164,26 @@ def _rest_rows(transition: Transition, write: _Write) -> Iterator[tuple[str, _Ro
 
 def _reopen_row(reopening: ReopenWrite) -> _Row:
     row = as_dict(reopening)
-    del row["index"]  # which is written by statements of its own
+    del row["index"]  # other statements write it
     row["new_operation"] = int(reopening.new_operation)
     return row
 
 
 def _reopened_change(change: RunWrite | None) -> _Row:
-    """What a reopened run becomes, said with the rest: so its row is written once, not twice."""
-    if change is None:
-        return {}
-    return {
-        "status": change.status.value,
-        "wake_in": change.wake_in,
-        "release": change.release,
-        "take": int(change.take),
-        "deaths": change.deaths,
-        "diverged": change.diverged,
-        "parked_on": change.parked_on,
-    }
+    """Return the change of a reopened run, for the same row: so the run is written once, not twice."""
+    return {} if change is None else {**as_dict(change), "status": change.status.value, "take": int(change.take)}
 
 
 def _start_row(run: NewRun) -> _Row:
-    """A run's names stay as they are: one with a NUL in it is refused here as it is by `start`."""
+    """Return a run as a row. Its names are not escaped: one with a NUL is refused, as by `start`."""
     texts = {name: getattr(run, name) for name in ("input", "options", "correlation_id", "parent")}
     row = as_dict(run)
     del row["index"]
     return {**row, **_escape_row(texts), "rank": -run.priority}
 
 
-def _move_row(move: LetterStatusWrite) -> _Row:
-    return {**as_dict(move), "status": move.status.value, "closed": move.status in CLOSED_LETTER_STATUSES}
-
-
 def _without_none(row: _Row) -> _Row:
-    """What is not there is not said: it would be read for nothing, a thousand times."""
+    """Leave out empty fields, which the server would parse a thousand times for nothing."""
     return {name: value for name, value in row.items() if value is not None}
 
 
@@ -208,15 +191,9 @@ def _escape_row(row: _Row) -> _Row:
     return {name: escape_nul(value) for name, value in row.items() if value is not None}
 
 
-def _to_json(told: dict[str, list[_Row]] | list[_Row]) -> str:
-    # Not escaped: a lone surrogate must be refused here, as everywhere else, not smuggled in as \\ud800.
-    return json.dumps(told, ensure_ascii=False)
-
-
-# -- Adding lines to the audit log -----------------------------------------------------------------------
-
-
-WRITES = load_statements("writes.sql")
+def _to_json(rows: dict[str, list[_Row]] | list[_Row]) -> str:
+    # Not escaped: a lone surrogate must be refused, as everywhere else, not stored as \\ud800.
+    return json.dumps(rows, ensure_ascii=False)
 
 
 async def write_audit(line: Connection, clock: DatabaseClock, lines: Iterable[AuditWrite]) -> None:

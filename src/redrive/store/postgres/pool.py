@@ -1,4 +1,4 @@
-"""Connection pool: lends connections, drops those that break, and opens new ones when needed.
+"""The connection pool, the roles, and the connections of one tenant.
 
 ADR 0039 says why it is not `asyncpg.Pool`.
 """
@@ -25,10 +25,7 @@ from redrive.store.postgres.connection import (
     is_usable_after,
     translate_error,
 )
-from redrive.store.postgres.sql import NumberedStatement, load_statements, number_parameters
-
-# -- Connection pool: lends connections, drops those that break, and opens new ones when needed ----------
-
+from redrive.store.sql_files import load_numbered_statements, number_parameters
 
 Result = TypeVar("Result")
 ACQUIRE_TIMEOUT = 10.0
@@ -51,7 +48,7 @@ class ConnectionPool:
         self._closed = False
 
     async def close(self) -> None:
-        """Close what is idle in good order and end what is in use."""
+        """Close the idle connections, and terminate those in use."""
         self._closed = True
         for line in self._used:
             line.con.terminate()
@@ -60,33 +57,33 @@ class ConnectionPool:
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """What holds for the connections that are handed out."""
+        """The settings of the connections that are handed out."""
         return self._settings
 
     def adopt(self, con: asyncpg.Connection) -> None:
-        """Hand out, too, a connection on which these settings are in force."""
+        """Add a connection on which these settings are in force."""
         self._idle.append(Connection(con, self._address, self._settings))
 
     async def change(self, settings: Mapping[str, str]) -> None:
-        """Let other settings hold for every connection handed out from now on."""
+        """Use other settings for every connection handed out from now on."""
         self._settings = settings
         idle, self._idle = self._idle, []
         for line in idle:
             await close_connection(line.con)
 
     def record_outage(self) -> None:
-        """The server did not answer somebody, or nobody has asked it yet: who knows since when."""
+        """Record that the server did not answer, or may not have answered until now."""
         self._broken_at = self._clock.monotonic()
 
     def has_answered_for(self, seconds: float) -> bool:
-        """True if the server has answered everybody here for the last so many seconds."""
+        """Return True if the server has answered every call of this process for the last `seconds`."""
         return self._broken_at is None or self._clock.monotonic() - self._broken_at >= seconds
 
     @asynccontextmanager
     async def line(self, *, bare: bool = False) -> AsyncIterator[Connection]:
-        """A connection for the time of a `with`; errors of the database come out translated.
+        """Lend a connection for the time of a `with`. Errors of the database are translated.
 
-        A `bare` one is left to its user, who begins and ends transactions on it.
+        The user of a `bare` connection begins and ends transactions on it.
         """
         self._check_open()
         await self._acquire_slot()
@@ -104,7 +101,7 @@ class ConnectionPool:
             self._release_connection(line)
 
     async def run(self, work: Callable[[Connection], Awaitable[Result]]) -> Result:
-        """Do one thing on a connection. Every commit takes this way, so it is as short as it can be."""
+        """Run work on a connection. Every commit passes here, so this does as little as possible."""
         if self._address.pooled:
             async with self.line() as line:
                 return await work(line)
@@ -123,14 +120,17 @@ class ConnectionPool:
             self._release_connection(taken)
 
     def _translate_error(self, line: Connection | None, raised: BaseException) -> RedriveError | None:
-        """What an error means. A connection that it broke is not used again."""
+        """Translate an error. A connection that it broke is not used again."""
         if not is_usable_after(raised):
-            self._drop_connection(line, raised)
+            if not isinstance(raised, asyncio.CancelledError):  # which says nothing about the server
+                self.record_outage()
+            if line is not None:
+                line.con.terminate()
         return translate_error(raised, self._address.where)
 
-    async def picture(self, work: Callable[[Connection], Awaitable[Result]]) -> Result:
-        """Read several things on a connection as they were at one moment."""
-        async with self.line() as line, line.picture():
+    async def snapshot(self, work: Callable[[Connection], Awaitable[Result]]) -> Result:
+        """Run work that reads the database as of one moment."""
+        async with self.line() as line, line.snapshot():
             return await work(line)
 
     def _check_open(self) -> None:
@@ -164,13 +164,6 @@ class ConnectionPool:
         self._used.add(line)
         return line
 
-    def _drop_connection(self, line: Connection | None, why: BaseException) -> None:
-        """A connection broke, or could not be made; or its user was cancelled and left it in the middle."""
-        if not isinstance(why, asyncio.CancelledError):
-            self.record_outage()
-        if line is not None:
-            line.con.terminate()
-
     def _release_connection(self, line: Connection | None) -> None:
         if line is not None:
             self._used.discard(line)
@@ -181,10 +174,7 @@ class ConnectionPool:
         self._turns.release()
 
 
-# -- The roles, and the proof that a tenant's transaction sees no other tenant ---------------------------
-
-
-SQL = load_statements("schema.sql")
+SQL = load_numbered_statements(__package__, "schema.sql")
 _FOREIGN_ROWS = sql_files.load_statements(__package__, "schema.sql")["foreign_rows"]
 ENGINE_ROLE, APP_ROLE, LOGIN_ROLE = "redrive_engine", "redrive_app", "redrive_login"
 _PROBE_TENANT, _OTHER_TENANT = "redrive probe", "redrive probe's neighbour"
@@ -199,14 +189,14 @@ END $body$;
 
 
 async def create_roles(line: Connection, address: Address) -> None:
-    """Make sure that this user can act as both roles, or say what is to be done.
+    """Make sure that the login can act in both roles, or raise an error that says what to do.
 
-    The user is made a member of `redrive_login`, which inherits nothing: statements of the user's own, in a
-    transactional step for example, then have no right to the rows of any tenant.
+    The login becomes a member of `redrive_login`, which inherits nothing: statements of the user, in a transactional
+    step for example, then have no right to the rows of any tenant.
     """
     me = await line.row(SQL["current_user"])
     cannot_act = await line.rows(SQL["roles_not_granted"])
-    # A plain login that can act already needs nothing, and might not have the right to arrange more.
+    # A plain login that has both roles needs nothing more, and may not have the right to arrange it.
     wanted = cannot_act or me["is_super"]
     missing = [row["name"] for row in await line.rows(SQL["missing_roles"])] if wanted else []
     if missing and not me["may_create_roles"]:
@@ -240,7 +230,7 @@ def _role_advice(address: Address, name: str) -> str:
 
 @asynccontextmanager
 async def tenant_transaction(line: Connection, tenant: str) -> AsyncIterator[None]:
-    """A transaction in which only one tenant's rows exist."""
+    """Begin a transaction in which only one tenant's rows exist."""
     async with line.transaction(role=APP_ROLE):
         await line.con.execute("SELECT set_config('redrive.tenant', $1, true)", tenant)
         yield
@@ -254,65 +244,56 @@ async def check_tenant_isolation(line: Connection, address: Address) -> None:
     ]
     tables = await line.rows(SQL["tenant_tables"], schema=address.schema)
     faults += [f"table {row['name']} lacks forced row level security" for row in tables if not row["guarded"]]
-    if not faults and not await _lacks_app_role(line):
+    # A login that cannot act as `redrive_app` cannot leak through it.
+    can_act = all(row["name"] != APP_ROLE for row in await line.rows(SQL["roles_not_granted"]))
+    if not faults and can_act:
         faults += await _find_leaks(line, [row["name"] for row in tables])
     if faults:
         raise StoreError(
-            f"{address.where} {TENANTS_EXPOSED}: {'; '.join(faults)}. Nothing was started; undo what was changed there"
+            f"{address.where} {TENANTS_EXPOSED}: {'; '.join(faults)}. Nothing was started: undo these changes there"
         )
 
 
-async def _lacks_app_role(line: Connection) -> bool:
-    """True for a user that cannot act as `redrive_app` at all, which is as confined as can be."""
-    return any(row["name"] == APP_ROLE for row in await line.rows(SQL["roles_not_granted"]))
-
-
 async def _find_leaks(line: Connection, tables: list[str]) -> list[str]:
-    """Write a row for one tenant, look at every table as another one, and undo it all."""
+    """Write a row for one tenant, read every table as another tenant, and roll back. Return what was visible."""
+    # One query for all tables: the server is asked at every start, and may be far away.
+    query = number_parameters(" UNION ALL ".join(_FOREIGN_ROWS.format(table=name) for name in tables))
     try:
         async with line.transaction(role=ENGINE_ROLE):
             await line.rows(SQL["insert_probe_run"], tenant=_OTHER_TENANT)
             async with tenant_transaction(line, _PROBE_TENANT):
-                seen = await line.rows(_leak_query(tables), tenant=_PROBE_TENANT)
+                seen = await line.rows(query, tenant=_PROBE_TENANT)
             raise _ProbeRollback
     except _ProbeRollback:
         return [f"a transaction of one tenant sees another's rows in {row['name']}" for row in seen]
-
-
-def _leak_query(tables: list[str]) -> NumberedStatement:
-    """One question for all tables: the server is asked at every start, and may be far away."""
-    return number_parameters(" UNION ALL ".join(_FOREIGN_ROWS.format(table=name) for name in tables))
 
 
 class _ProbeRollback(Exception):
     """Rolls the probe back."""
 
 
-# -- Connections for one tenant's user: each use is a transaction in which no other tenant exists --------
-
-
 class Pool(Protocol):
-    """Connections, whoever they act for."""
+    """Connections of the engine or of one tenant."""
 
     async def run(self, work: Callable[[Connection], Awaitable[Result]]) -> Result:
-        """Do one thing on a connection."""
+        """Run work on a connection."""
 
-    async def picture(self, work: Callable[[Connection], Awaitable[Result]]) -> Result:
-        """Read several things as they were at one moment."""
+    async def snapshot(self, work: Callable[[Connection], Awaitable[Result]]) -> Result:
+        """Run work that reads the database as of one moment."""
 
 
 class TenantPool:
-    """The engine's connections, each use one transaction as `redrive_app` for one tenant."""
+    """The engine's connections; each use is one transaction as `redrive_app` for one tenant."""
 
-    def __init__(self, lines: ConnectionPool, tenant: str) -> None:
-        self._lines = lines
+    def __init__(self, pool: ConnectionPool, tenant: str) -> None:
+        self._pool = pool
         self._tenant = tenant
 
     async def run(self, work: Callable[[Connection], Awaitable[Result]]) -> Result:
-        async with self._lines.line() as line, tenant_transaction(line, self._tenant):
+        async with self._pool.line() as line, tenant_transaction(line, self._tenant):
             return await work(line)
 
-    async def picture(self, work: Callable[[Connection], Awaitable[Result]]) -> Result:
-        # The picture comes first: setting the tenant is a query, and after one it would be too late.
-        async with self._lines.line() as line, line.picture(), tenant_transaction(line, self._tenant):
+    async def snapshot(self, work: Callable[[Connection], Awaitable[Result]]) -> Result:
+        # The snapshot comes first: setting the tenant is a query, and after a query it would be too late.
+        async with self._pool.line() as line, line.snapshot(), tenant_transaction(line, self._tenant):
             return await work(line)

@@ -1,14 +1,16 @@
-"""Claiming: find lanes with due runs, choose fairly, take under a new fence, bring what it takes to execute.
+"""Starting and claiming runs.
 
-look      one statement without a lock: lanes, their first runs, what is due  (an idle poll ends here)
-choose    here, in turn: see `redrive.store.workers`
-take      one statement: fence + 1 and the worker's name on those that nobody else has taken meanwhile
-journals  of those that were under way before: they are this worker's now, so nobody adds to them
+A start writes the run, its input and its idempotency key in one commit and one round trip. A claim has four parts:
+
+look      one statement without a lock: lanes and their first runs (an idle poll ends here)
+choose    in Python, fairly: see `redrive.store.workers`
+take      one statement: set fence + 1 and the worker on those runs that no other worker has taken meanwhile
+journals  of the runs that were started before; they belong to this worker now, so no other worker adds to them
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -18,7 +20,8 @@ import msgspec
 from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
 from redrive.core.transitions import NewRun, Transition
-from redrive.records import replace
+from redrive.records import as_dict, replace
+from redrive.store import workers
 from redrive.store.postgres.connection import (
     Connection,
     DatabaseClock,
@@ -28,40 +31,26 @@ from redrive.store.postgres.connection import (
     unescape_row,
 )
 from redrive.store.postgres.fast_path import start_single
-from redrive.store.postgres.sql import load_statements
-from redrive.store.records import StartResult, caller_key, claimed_at_start, entry_row
-from redrive.store.workers import (
-    LANE_START,
-    MOST_LANES,
-    ClaimedRun,
-    ClaimRequest,
-    ClaimResult,
-    DueRun,
-    Lane,
-    LaneScan,
-    choose_fairly,
-    earliest_time,
-    lane_key,
-    queue_end,
-    scan_lanes,
-    time_until,
-)
+from redrive.store.runs import StartResult, caller_key, claimed_at_start, entry_row
+from redrive.store.sql_files import load_numbered_statements
+from redrive.store.workers import ClaimedRun, ClaimRequest, ClaimResult, DueRun, Lane, LaneScan
 
-# -- Accepting runs: the run, its input and its idempotency key in one commit and one round trip ---------
-
-
-SQL = load_statements("starts.sql")
+SQL = load_numbered_statements(__package__, "starts.sql")
+CLAIM_SQL = load_numbered_statements(__package__, "claims.sql")
+_read_payloads = itemgetter(13, 14, 15, 20)  # the columns of `journals` with texts of users
+_STATES = {status.value: status for status in RunStatus}
+_Heads = dict[Lane, list[tuple[int, int]]]  # the first runs of a lane: due time and id
 _KeyBindings = dict[tuple[str, str], tuple[str, str, str | None]]  # (tenant, key) -> (public id, hash, maker)
 
 
 async def start(
     line: Connection, clock: DatabaseClock, runs: Sequence[NewRun], worker: int | None = None
 ) -> list[StartResult]:
-    """Accept the runs that are new; answer for the others as the first call did."""
+    """Accept the runs that are new; return for the others what the first call returned."""
     if not runs:
         return []
-    if len(runs) == 1 and (answer := await _start_single(line, clock, runs[0], worker)) is not None:
-        return [answer]
+    if len(runs) == 1 and (result := await _start_single(line, clock, runs[0], worker)) is not None:
+        return [result]
     if any(run.index for run in runs):
         async with line.transaction():
             row = await _insert_runs(line, clock, runs, worker)
@@ -69,9 +58,12 @@ async def start(
     else:
         row = await _insert_runs(line, clock, runs, worker)
     clock.heard(row["now"])
-    bound = _read_key_bindings(row) if row["keys"] else {}
-    answers = [_start_result(run, bound) for run in runs]
-    return _attach_claims(answers, runs, row) if row["taken"] else answers
+    bound: _KeyBindings = {}
+    if row["keys"]:
+        keys = zip(row["tenants"], row["keys"], strict=True)
+        bound = dict(zip(keys, zip(row["bound_to"], row["hashes"], row["makers"], strict=True), strict=True))
+    results = [_start_result(run, bound) for run in runs]
+    return _attach_claims(results, runs, row) if row["taken"] else results
 
 
 async def _start_single(line: Connection, clock: DatabaseClock, run: NewRun, worker: int | None) -> StartResult | None:
@@ -91,26 +83,20 @@ async def _insert_runs(line: Connection, clock: DatabaseClock, runs: Sequence[Ne
     return await line.row(SQL["start"], now=clock.given(), worker=worker, **columns)
 
 
-def _read_key_bindings(row: Any) -> _KeyBindings:
-    """What each key stands for, now."""
-    names = zip(row["tenants"], row["keys"], strict=True)
-    return dict(zip(names, zip(row["bound_to"], row["hashes"], row["makers"], strict=True), strict=True))
-
-
-def _attach_claims(answers: list[StartResult], runs: Sequence[NewRun], row: Any) -> list[StartResult]:
-    """The answers, with the runs that the worker has from the beginning."""
+def _attach_claims(results: list[StartResult], runs: Sequence[NewRun], row: Any) -> list[StartResult]:
+    """Add the runs that the worker has claimed to their results."""
     taken = dict(zip(row["taken"], zip(row["ids"], row["deadlines"], strict=True), strict=True))
     version, now = row["version"], row["now"]
     for number, run in enumerate(runs):
         id, deadline = taken.pop(run.public_id, (None, None))
         if id is not None:
             claimed = claimed_at_start(run, id, version=version, deadline=deadline, now=now)
-            answers[number] = replace(answers[number], claimed=claimed)
-    return answers
+            results[number] = replace(results[number], claimed=claimed)
+    return results
 
 
 async def put_index(line: Connection, runs: Iterable[NewRun], reopened: Iterable[Transition] = ()) -> None:
-    """Keep what runs can be searched by, as far as they were accepted, and what others are found by now."""
+    """Store the searchable values of accepted runs and of reopened ones."""
     rows: list[tuple[str | None, int | None, str, str, str]]
     rows = [(run.public_id, None, run.tenant, *pair) for run in runs for pair in run.index]
     rows += [
@@ -124,12 +110,12 @@ async def put_index(line: Connection, runs: Iterable[NewRun], reopened: Iterable
 
 
 async def drop_index(line: Connection, runs: Sequence[int]) -> None:
-    """Forget what runs could be searched by."""
+    """Delete the searchable values of runs."""
     await line.rows(SQL["drop_index"], runs=runs)
 
 
 def _drop_duplicates(runs: Sequence[NewRun]) -> list[NewRun]:
-    """One statement writes no row twice: of equal ids and of equal keys only the first is sent."""
+    """Keep the first of runs with equal ids or keys: one statement cannot write a row twice."""
     ids: set[str] = set()
     keys: set[tuple[str, str]] = set()
     first = []
@@ -188,32 +174,47 @@ def _key_columns(runs: Sequence[NewRun]) -> dict[str, Sequence[Any] | None]:
     }
 
 
-# -- Claiming: find lanes with due runs, choose fairly, take under a new fence, bring what it takes  -----
-
-
-CLAIM_SQL = load_statements("claims.sql")
-_payloads = itemgetter(13, 14, 15, 20)  # of `journals`: all that holds what users wrote
-_STATES = {status.value: status for status in RunStatus}
-_Heads = dict[Lane, list[tuple[int, int]]]  # the first runs of a lane: when due, and which
-
-
 async def claim(line: Connection, clock: DatabaseClock, claim: ClaimRequest) -> ClaimResult:
     """Give a worker due runs, each under a fence one higher than before."""
     if not claim.workflows or claim.capacity < 1:
         return ClaimResult(runs=[], now=clock.now(), next_in=None, after=claim.after)
-    rows = await _read_due_lanes(line, clock, claim)
+    after = claim.after or workers.LANE_START
+    rows = await line.rows(
+        CLAIM_SQL["find_due_lanes"],
+        now=clock.given(),
+        workflows=claim.workflows,
+        tenant=after.tenant,
+        queue=after.queue,
+        rank=after.rank,
+        workflow=after.workflow,
+        wraps=after != workers.LANE_START,
+        capacity=claim.capacity,
+        most=workers.MOST_LANES,
+        suspect=claim.suspect,
+    )
     now = clock.heard(rows[0]["now"])
     found, heads = _parse_lanes(rows, now, claim)
-    wish = _choose_runs(rows[0], now, claim, found, heads)
-    if not wish.ids:
-        next_at = earliest_time(_next_due(found.known, heads, set()), rows[0]["suspect_at"])
-        return ClaimResult(runs=[], now=now, next_in=time_until(now, next_at), after=found.after)
+    suspect, suspect_at = rows[0]["suspect"], rows[0]["suspect_at"]
+    if suspect is not None and suspect_at > now:
+        suspect = None
+    free = claim.capacity - (suspect is not None)
+    candidates = (
+        DueRun(lane.tenant, lane.queue, lane.rank, due_at, run)
+        for lane in found.due
+        for due_at, run in heads[lane]
+        if due_at <= now
+    )
+    # Twice as many as fit, because other workers may take some of them first.
+    choice = _RunChoice(suspect=suspect, due=workers.choose_fairly(candidates, 2 * free), free=free)
+    if not choice.ids:
+        next_at = workers.earliest_time(_next_due(found.known, heads, set()), suspect_at)
+        return ClaimResult(runs=[], now=now, next_in=workers.time_until(now, next_at), after=found.after)
     taken = await line.rows(
         CLAIM_SQL["take"],
         now=clock.given(),
         worker=claim.worker,
-        ids=wish.ids,
-        suspect=wish.suspect,
+        ids=choice.ids,
+        suspect=suspect,
         capacity=claim.capacity,
     )
     now = clock.heard(taken[0]["now"])
@@ -221,19 +222,18 @@ async def claim(line: Connection, clock: DatabaseClock, claim: ClaimRequest) -> 
         return ClaimResult(runs=[], now=now, next_in=None, after=claim.after)
     got = [row for row in taken if row["id"] is not None]
     ids = {row["id"] for row in got}
-    next_at = earliest_time(
-        _next_due(found.known, heads, ids), None if wish.suspect is not None else rows[0]["suspect_at"]
-    )
+    next_at = workers.earliest_time(_next_due(found.known, heads, ids), suspect_at if suspect is None else None)
+    journals = await read_journals(line, [row["id"] for row in got if row["fence"] > 1])
     return ClaimResult(
-        runs=await _read_claimed_runs(line, got),
+        runs=[_claimed_run(row, journals.get(row["id"], ())) for row in got],
         now=now,
-        next_in=time_until(now, next_at) if len(got) >= min(claim.capacity, len(wish.ids)) else 0,
-        after=wish.end(ids) or found.after,
+        next_in=workers.time_until(now, next_at) if len(got) >= min(claim.capacity, len(choice.ids)) else 0,
+        after=choice.end(ids) or found.after,
     )
 
 
 class _RunChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """The runs to take, the most wanted first; more than fit, because others may be quicker."""
+    """The runs to take, the most urgent first. There may be more than fit."""
 
     suspect: int | None
     due: list[DueRun]
@@ -245,37 +245,13 @@ class _RunChoice(msgspec.Struct, frozen=True, kw_only=True):
         return first + [due.run for due in self.due]
 
     def end(self, taken: set[int]) -> Lane | None:
-        """Where to go on next time, if everything was filled: behind the queue that was served last."""
+        """Return the lane after which the next claim starts, if this one was filled: the end of the last queue."""
         served = [due for due in self.due if due.run in taken]
-        return queue_end(served[-1]) if served and len(served) == self.free else None
-
-
-def _choose_runs(row: Any, now: int, claim: ClaimRequest, found: LaneScan, heads: _Heads) -> _RunChoice:
-    suspect = row["suspect"] if row["suspect"] is not None and row["suspect_at"] <= now else None
-    free = claim.capacity - (suspect is not None)
-    due = choose_fairly(_candidates(found.due, heads, now), 2 * free)
-    return _RunChoice(suspect=suspect, due=due, free=free)
-
-
-async def _read_due_lanes(line: Connection, clock: DatabaseClock, claim: ClaimRequest) -> list[Any]:
-    after = claim.after or LANE_START
-    return await line.rows(
-        CLAIM_SQL["find_due_lanes"],
-        now=clock.given(),
-        workflows=claim.workflows,
-        tenant=after.tenant,
-        queue=after.queue,
-        rank=after.rank,
-        workflow=after.workflow,
-        wraps=after != LANE_START,
-        capacity=claim.capacity,
-        most=MOST_LANES,
-        suspect=claim.suspect,
-    )
+        return workers.queue_end(served[-1]) if served and len(served) == self.free else None
 
 
 def _parse_lanes(rows: Sequence[Any], now: int, claim: ClaimRequest) -> tuple[LaneScan, _Heads]:
-    """What the look saw, and the first runs of the lanes that have something due."""
+    """Return the lanes that were found, and the first runs of those with due runs."""
     found = LaneScan(workflows=tuple(rows[0]["names"] or ()), after=claim.after)
     walked: list[tuple[Lane, int]] = []
     heads: _Heads = {}
@@ -288,73 +264,40 @@ def _parse_lanes(rows: Sequence[Any], now: int, claim: ClaimRequest) -> tuple[La
             heads[lane] = [(row["head"], 0)]
         else:
             heads[lane] = list(zip(row["dues"], row["ids"], strict=True))
-    scan_lanes(walked, now, claim, found)
+    workers.scan_lanes(walked, now, claim, found)
     return found, heads
 
 
-def _candidates(lanes: Sequence[Lane], heads: _Heads, now: int) -> Iterator[DueRun]:
-    for lane in lanes:
-        for due_at, run in heads[lane]:
-            if due_at <= now:
-                yield DueRun(lane.tenant, lane.queue, lane.rank, due_at, run)
-
-
 def _next_due(known: Sequence[Lane], heads: _Heads, taken: set[int]) -> int | None:
-    """When the first run that is left will be due, as far as the look saw."""
+    """Return when the first remaining run is due, among those that were read."""
     next_at: int | None = None
     for lane in known:
         left = (due_at for due_at, run in heads[lane] if run not in taken)
-        next_at = earliest_time(next_at, next(left, None))
+        next_at = workers.earliest_time(next_at, next(left, None))
     return next_at
 
 
-async def _read_claimed_runs(line: Connection, rows: Sequence[Any]) -> list[ClaimedRun]:
-    resumed = await read_journals(line, [row["id"] for row in rows if row["fence"] > 1])
-    return [_claimed_run(row, resumed.get(row["id"], ())) for row in rows]
-
-
 async def read_journals(line: Connection, runs: Sequence[int]) -> dict[int, tuple[EntryRow, ...]]:
-    """The journals of these runs, superseded entries too."""
+    """Return the journals of these runs, superseded entries included."""
     if not runs:
         return {}
     rows = await line.rows(CLAIM_SQL["journals"], runs=runs)
     return {
-        run: tuple(entry_row(unescape_row(row, _payloads(row))[1:]) for row in group)
+        run: tuple(entry_row(unescape_row(row, _read_payloads(row))[1:]) for row in group)
         for run, group in groupby(rows, key=itemgetter(0))
     }
 
 
 def _claimed_run(row: Any, journal: tuple[EntryRow, ...]) -> ClaimedRun:
-    """Written out, because claims make many of these."""
+    """Return a row of `take` as a record. Behind `now` and `claimer`, columns are in the order of its fields."""
     values = unescape_row(row)
-    return ClaimedRun(
-        id=values[2],
-        public_id=values[3],
-        tenant=values[4],
-        workflow=values[5],
-        status=_STATES[values[6]],
-        fence=values[7],
-        version=values[8],
-        input=values[9],
-        options=values[10],
-        deadline=values[11],
-        deaths=values[12],
-        correlation_id=values[13],
-        root=values[14],
-        generation=values[15],
-        created_at=values[16],
-        diverged_at=values[17],
-        letter=values[18],
-        sole_step=values[19],
-        started_at=values[20],
-        handler_for=values[21],
-        ends_as=values[22],
-        journal=journal,
-    )
+    # The status is the seventh column and the last but one field.
+    return ClaimedRun(*values[2:6], *values[7:23], _STATES[values[6]], journal)  # type: ignore[call-arg]  # mypy lets the first star take all
 
 
-async def read_lanes(line: Connection, after: Lane = LANE_START, most: int = MOST_LANES) -> list[tuple[Lane, int]]:
-    """Each lane behind a place, in order, with the time its first run is due."""
-    tenant, queue, rank, workflow = lane_key(after)
-    rows = await line.rows(CLAIM_SQL["lanes"], tenant=tenant, queue=queue, rank=rank, workflow=workflow, most=most)
+async def read_lanes(
+    line: Connection, after: Lane = workers.LANE_START, most: int = workers.MOST_LANES
+) -> list[tuple[Lane, int]]:
+    """Return each lane behind a lane, in order, with the time its first run is due."""
+    rows = await line.rows(CLAIM_SQL["lanes"], **as_dict(after), most=most)
     return [(Lane(row[0], row[1], row[2], row[3]), row[4]) for row in rows]

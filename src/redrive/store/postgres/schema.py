@@ -1,8 +1,8 @@
-"""Bringing the schema up to date, or saying what to do about it.
+"""The schema of a PostgreSQL database: opening, checking and migrating it.
 
-An empty database is set up by whoever opens it first and may do so. An older schema is left alone:
-other workers may be using it, so a person runs `redrive migrate`. That may be started twice at once;
-the second one finds nothing left to do.
+The first process that opens an empty database, and has the rights, sets it up. An older schema is not changed, because
+other workers may be using it: an administrator runs `redrive migrate`. Of two migrations at once the second finds
+nothing left to do.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import asyncpg
 
 from redrive.clock import SystemClock
 from redrive.errors import SchemaMismatch, StoreError
-from redrive.store.postgres import pool as roles
+from redrive.records import as_dict
 from redrive.store.postgres.connection import (
     NOTHING_LOST,
     TRY_AGAIN,
@@ -30,46 +30,50 @@ from redrive.store.postgres.connection import (
     parse_url,
     translate_error,
 )
-from redrive.store.postgres.pool import ENGINE_ROLE, check_tenant_isolation
+from redrive.store.postgres.pool import ENGINE_ROLE, check_tenant_isolation, create_roles
 from redrive.store.postgres.session import PostgresSession
-from redrive.store.postgres.sql import load_statements
-from redrive.store.session import repeat_until_answered
-from redrive.store.sql_files import AppliedMigration, Migration, load_migrations, outstanding_migrations
+from redrive.store.session import build_record, repeat_until_answered
+from redrive.store.sql_files import (
+    AppliedMigration,
+    Migration,
+    load_migrations,
+    load_numbered_statements,
+    outstanding_migrations,
+)
 
-# -- Bringing the schema up to date, or saying what to do about it ---------------------------------------
+log = logging.getLogger("redrive.store")
 
-
-SQL = load_statements("schema.sql")
+SQL = load_numbered_statements(__package__, "schema.sql")
 LOCK_TIMEOUT = "10s"
-"""How long a migration waits for a lock: everybody else queues behind it meanwhile."""
+"""How long a migration waits for a lock. All other transactions queue behind it meanwhile."""
 
 _CREATE_OBJECT = re.compile(r"^CREATE (?:TABLE|INDEX|UNIQUE INDEX) (?:\w+\.)?(\w+)", re.MULTILINE)
 
 
 async def check_schema(line: Connection, address: Address) -> bool:
-    """True if this code may use the schema as it is, False if there is none yet; otherwise SchemaMismatch."""
+    """Return True if this code can use the schema, False if there is none yet; otherwise raise SchemaMismatch."""
     if not await line.value(SQL["has_schema"], schema=address.schema):
         return False
-    async with line.transaction(role=roles.ENGINE_ROLE):
+    async with line.transaction(role=ENGINE_ROLE):
         behind = await pending_migrations(line, address)
     if behind:
         raise SchemaMismatch(
             f"the schema of {address.where} is older than this code (it lacks {', '.join(migration_names(behind))}): "
-            "run `redrive migrate`; workers may go on meanwhile"
+            "run `redrive migrate`; workers may continue meanwhile"
         )
     return True
 
 
 async def pending_migrations(line: Connection, address: Address) -> list[Migration]:
-    """What `bring_up_to_date` would do."""
+    """Return the migrations that `apply_migrations` would apply."""
     return outstanding_migrations(await _read_applied(line, address), load_migrations(__package__))
 
 
 async def apply_migrations(line: Connection, address: Address, clock: DatabaseClock) -> list[Migration]:
-    """Apply what is outstanding; returns what this call has applied.
+    """Apply the outstanding migrations; return those that this call has applied.
 
-    Each migration is a transaction of its own, except in an empty database, which is set up by one: whoever
-    opens it at the same moment finds all of the schema or nothing, and never an older one.
+    Each migration has its own transaction. An empty database gets all in one: a process that opens it at the same
+    moment finds the whole schema or none.
     """
     done: list[Migration] = []
     while True:
@@ -83,64 +87,43 @@ async def apply_migrations(line: Connection, address: Address, clock: DatabaseCl
             if not applied:
                 await _create_schema(line, address, behind)
             for migration in due:
-                await _migrate(line, migration, clock)
+                await line.script(migration.text)
+                values = {**as_dict(migration), "checksum": migration.checksum, "now": clock.given()}
+                await line.rows(SQL["record_migration"], **values)
             done += due
 
 
 async def _read_applied(line: Connection, address: Address) -> list[AppliedMigration]:
     if not await line.value(SQL["has_schema"], schema=address.schema):
         return []
-    rows = await line.rows(SQL["applied"])
-    return [
-        AppliedMigration(version=row["version"], checksum=row["checksum"], oldest_code=row["oldest_code"])
-        for row in rows
-    ]
+    return [build_record(AppliedMigration, row) for row in await line.rows(SQL["applied"])]
 
 
 async def _create_schema(line: Connection, address: Address, migrations: Sequence[Migration]) -> None:
-    """Begin: the roles, the schema, and the table that remembers."""
+    """Create the roles, the schema, and the table of applied migrations."""
     there = {row["relname"] for row in await line.rows(SQL["existing_names"], schema=address.schema)}
     ours = {name for migration in migrations for name in _CREATE_OBJECT.findall(migration.text)}
     if clash := sorted(there & ours):
         raise StoreError(
             f"schema {address.schema!r} of {address.where} has a table or index called {clash[0]!r} that is "
-            "not Redrive's: give Redrive a schema of its own (schema=... in the URL)"
+            "not Redrive's: give Redrive another schema (schema=... in the URL)"
         )
-    await roles.create_roles(line, address)
+    await create_roles(line, address)
     await line.script(f"CREATE SCHEMA IF NOT EXISTS {address.schema}")
     await line.script(SQL["create_schema"].text)
 
 
-async def _migrate(line: Connection, migration: Migration, clock: DatabaseClock) -> None:
-    await line.script(migration.text)
-    await line.rows(
-        SQL["record_migration"],
-        version=migration.version,
-        name=migration.name,
-        checksum=migration.checksum,
-        oldest_code=migration.oldest_code,
-        now=clock.given(),
-    )
-
-
 def migration_names(migrations: Sequence[Migration]) -> list[str]:
-    """Migrations as people know them."""
+    """Return the names of migrations, like their files."""
     return [f"{migration.version:04d}_{migration.name}" for migration in migrations]
-
-
-# -- Opening a database: wait for it, see to its schema, and prove that tenants are kept apart in it -----
-
-
-log = logging.getLogger("redrive.store")
 
 
 async def prepare_database(
     address: Address, clock: DatabaseClock, settings: Mapping[str, str], *, migrate: bool
 ) -> asyncpg.Connection:
-    """Make sure that this code may use the schema; returns a connection to use it by, as if by `connect`.
+    """Make sure that this code can use the schema; return a connection with these settings.
 
-    Who only wants to look (`migrate=False`) is told at once that a server does not answer or that a
-    database is empty; for everybody else the one is waited for and the other is set up.
+    With `migrate`, wait for a server that does not answer, and set up an empty database; otherwise raise at once.
     """
     if not migrate:
         return await _prepare_once(address, clock, settings, migrate=False)
@@ -158,26 +141,20 @@ async def _prepare_once(
                 raise SchemaMismatch(f"{address.where} has no schema {address.schema!r} yet: run `redrive migrate`")
             await apply_migrations(line, address, clock)
         await check_tenant_isolation(line, address)
-        await _warn_about_pooler(line, address)
-        await _warn_about_inheritance(line, address)
+        await _warn_about_setup(line, address)
         async with line.transaction(role=ENGINE_ROLE):
-            await PostgresSession(line, clock).now()  # which the clock learns from
+            await PostgresSession(line, clock).now()  # the clock learns the server's time
         await apply_settings(line.con, address, settings)
         return line.con
 
 
-async def _warn_about_pooler(line: Connection, address: Address) -> None:
-    """A pooler in transaction mode that the URL does not mention would mix up connections: say so."""
+async def _warn_about_setup(line: Connection, address: Address) -> None:
+    """Warn about a pooler that the URL does not mention, and about a login that sees the rows of all tenants."""
     if not address.pooled and await line.value(SQL["backend_pid"]) != line.con.get_server_pid():
         log.warning(
-            "%s seems to stand behind a pooler; if that works in transaction mode, the URL needs "
-            "statement_cache_size=0",
+            "%s seems to be behind a pooler; if that works in transaction mode, the URL needs statement_cache_size=0",
             address.where,
         )
-
-
-async def _warn_about_inheritance(line: Connection, address: Address) -> None:
-    """Warn about a login whose own statements see the rows of all tenants."""
     if await line.value(SQL["inherits_engine"]):
         log.warning(
             "the user of %s inherits redrive_engine, so that its own statements see all tenants: as an "
@@ -187,7 +164,7 @@ async def _warn_about_inheritance(line: Connection, address: Address) -> None:
 
 
 async def migrate(url: str, *, plan: bool = False) -> list[str]:
-    """Bring a database's schema up to date; returns the migrations applied, or those a `plan` would apply."""
+    """Apply the outstanding migrations; return their names. With `plan`, only return them."""
     address = parse_url(url)
     async with _plain_connection(address, TRY_AGAIN) as line:
         if plan:
@@ -196,7 +173,7 @@ async def migrate(url: str, *, plan: bool = False) -> list[str]:
 
 
 async def excess_login_rights(url: str) -> list[str]:
-    """Return what the login of a URL may do that a server or a worker does not need."""
+    """Return the rights of a URL's login that a server or a worker does not need."""
     address = parse_url(url)
     async with _plain_connection(address, TRY_AGAIN) as line:
         return [row["reason"] for row in await line.rows(SQL["excess_login_rights"], schema=address.schema)]
@@ -204,10 +181,9 @@ async def excess_login_rights(url: str) -> list[str]:
 
 @asynccontextmanager
 async def _plain_connection(address: Address, then: str, *, stays: bool = False) -> AsyncIterator[Connection]:
-    """A connection as the user whom the URL names, with nothing set; errors come out translated.
+    """Open a connection as the URL's login, without settings. Errors of the database are translated.
 
-    `then` says what follows for the caller if the server does not answer. A line that `stays` is closed
-    only if something went wrong.
+    `then` ends the message if the server does not answer. With `stays`, the connection is closed only after an error.
     """
     con = None
     try:

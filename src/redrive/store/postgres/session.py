@@ -1,4 +1,4 @@
-"""PostgreSQL's session: shared store code on one connection of the pool."""
+"""The PostgreSQL session, on which shared store code runs."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from redrive.store.postgres import messages
 from redrive.store.postgres.connection import Connection, DatabaseClock, escape_nul, unescape_row
 from redrive.store.postgres.messages import write_audit
 from redrive.store.postgres.pool import Pool
-from redrive.store.postgres.sql import load_statements, number_parameters
 from redrive.store.session import Dialect, Session, Statement
+from redrive.store.sql_files import load_numbered_statements, number_parameters
 
 Result = TypeVar("Result")
 Work: TypeAlias = Callable[[Session], Coroutine[Any, Any, Result]]
 
 LIST_PLANNER_SETTINGS = {"enable_sort": "off", "random_page_cost": "0", "seq_page_cost": "0"}
-"""Settings that hold the planner to rows that come in order, and to the index with the fewest of them."""
+"""Settings that make the planner read rows in order, along the index with the fewest rows."""
 
-_SERVER_TIME = load_statements("chores.sql")["server_time"]
-_PUBLISH = load_statements("outbox.sql")["publish"]
+_SERVER_TIME = load_numbered_statements(__package__, "chores.sql")["server_time"]
+_PUBLISH = load_numbered_statements(__package__, "outbox.sql")["publish"]
 
 
-class PostgresSession:
+class PostgresSession(Session):
     """A session on one connection. Texts with NUL characters are stored and returned as they were given."""
 
     dialect: Dialect = "postgres"
@@ -47,14 +47,6 @@ class PostgresSession:
         stored.setdefault("now", self.clock.given())
         return stored
 
-    async def row(self, statement: Statement | str, **params: Any) -> Any:
-        rows = await self.rows(statement, **params)
-        return rows[0] if rows else None
-
-    async def value(self, statement: Statement | str, **params: Any) -> Any:
-        row = await self.row(statement, **params)
-        return None if row is None else row[0]
-
     async def write_many(self, statement: Statement, rows: Iterable[Mapping[str, Any]]) -> list[Any]:
         batch = [self._stored(params) for params in rows]
         if not batch:
@@ -64,13 +56,6 @@ class PostgresSession:
 
     async def now(self) -> int:
         return self.clock.heard(await self.line.value(_SERVER_TIME, now=self.clock.given()))
-
-    async def change(self, statement: Statement, audit: AuditWrite | None, **params: Any) -> bool:
-        async with self.transaction():
-            changed = bool(await self.rows(statement, **params))
-            if changed and audit is not None:
-                await self.note([audit])
-        return changed
 
     async def note(self, lines: Iterable[AuditWrite]) -> None:
         await write_audit(self.line, self.clock, lines)
@@ -90,14 +75,14 @@ class PostgresSession:
 class PostgresDatabase:
     """The connections of a PostgreSQL store, or of a view of it for one tenant."""
 
-    def __init__(self, lines: Pool, clock: DatabaseClock, codec: Codec) -> None:
+    def __init__(self, pool: Pool, clock: DatabaseClock, codec: Codec) -> None:
         self.codec = codec
-        self._lines = lines
+        self._pool = pool
         self._clock = clock
 
     async def read(self, work: Work[Result], *, snapshot: bool) -> Result:
-        run = self._lines.picture if snapshot else self._lines.run
+        run = self._pool.snapshot if snapshot else self._pool.run
         return await run(lambda line: work(PostgresSession(line, self._clock)))
 
     async def write(self, work: Work[Result], *, durable: bool, begin: bool) -> Result:
-        return await self._lines.run(lambda line: work(PostgresSession(line, self._clock)))
+        return await self._pool.run(lambda line: work(PostgresSession(line, self._clock)))

@@ -2,9 +2,9 @@
 
     fresh ──first statement──> begun ──commit, rollback, error or time limit──> over
 
-It has a connection of its own and acts as the user the URL names, because the tables are the user's;
-only the record is written as the engine. When its time is up the connection is closed, whatever the
-step is doing, and the server undoes what was not committed.
+It has a connection to itself and acts as the login of the URL, because the tables are the user's; only the record is
+written in the engine's role. When its time is up, the connection is closed, whatever the step is doing, and the
+server rolls back.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ import asyncpg
 
 from redrive.core.transitions import Transition, TransitionResult
 from redrive.errors import InputError, StoreError, StoreUnavailable
-from redrive.store.postgres import apply as writes
+from redrive.reasons import Reason, ReasonCode
+from redrive.store.postgres.apply import apply
 from redrive.store.postgres.connection import PLANNER_SETTINGS, Connection, DatabaseClock, translate_error
 from redrive.store.postgres.pool import ENGINE_ROLE, ConnectionPool
 
@@ -37,54 +38,49 @@ _COUNT = re.compile(r"(\d+)$")
 
 
 class StepTransaction:
-    """One transaction on a connection that is its own until it is over."""
+    """A transaction that has a connection to itself until it is over."""
 
-    def __init__(self, lines: ConnectionPool, clock: DatabaseClock, where: str, limit: float) -> None:
-        self._lines = lines
+    def __init__(self, pool: ConnectionPool, clock: DatabaseClock, where: str, limit: float) -> None:
+        self._pool = pool
         self._clock = clock
         self._where = where
         self._limit = limit
         self._held = AsyncExitStack()
         self._line: Connection | None = None
-        self._refusal: Exception | None = None  # what a further call is told
+        self._refusal: Exception | None = None  # what further calls raise
         self._timer: asyncio.TimerHandle | None = None
         self._dirty = False  # something happened since the savepoint
         self._is_sent = False  # the server may have committed
 
     async def execute(self, statement: str, *params: Any) -> int:
-        """Run a statement; return the number of rows it changed."""
-
         async def work(con: asyncpg.Connection) -> int:
             if params:
-                said = await con.execute(statement, *params)
-            else:  # `execute` would take several statements then, and a COMMIT could hide among them
+                status = await con.execute(statement, *params)
+            else:  # without parameters `execute` takes several statements, and one could be a COMMIT
                 prepared = await con.prepare(statement, name="")
                 await prepared.fetch()
-                said = prepared.get_statusmsg()
-            count = _COUNT.search(said)
+                status = prepared.get_statusmsg()
+            count = _COUNT.search(status)
             return int(count[1]) if count else 0
 
         return await self._run_statement(statement, work)
 
     async def fetch(self, statement: str, *params: Any) -> list[dict[str, Any]]:
-        """Run a query; return its rows, each from column name to value."""
-
         async def work(con: asyncpg.Connection) -> list[dict[str, Any]]:
             return [dict(row) for row in await con.fetch(statement, *params)]
 
         return await self._run_statement(statement, work)
 
     async def fetchrow(self, statement: str, *params: Any) -> dict[str, Any] | None:
-        """Run a query; return its first row."""
         rows = await self.fetch(statement, *params)
         return rows[0] if rows else None
 
     async def commit(self, worker: int, transition: Transition) -> TransitionResult:
-        """Record the step and commit; undo everything if the run is no longer this worker's."""
+        """Record the step and commit; roll back if another worker holds the run now."""
         try:
             line = await self._begin()
             async with line.transaction(role=ENGINE_ROLE, **PLANNER_SETTINGS):
-                answer = (await writes.apply(line, self._clock, [transition], worker))[0]
+                answer = (await apply(line, self._clock, [transition], worker))[0]
             self._is_sent = True
             await line.con.execute("COMMIT" if answer.kept else "ROLLBACK")
             return answer
@@ -94,15 +90,13 @@ class StepTransaction:
             await self._end()
 
     async def rollback(self) -> None:
-        """Undo everything. Harmless when it is over already, or never began."""
+        """Roll back. Does nothing if the transaction is over already, or never began."""
         await self._end()
 
     async def _run_statement(self, statement: str, work: Callable[[asyncpg.Connection], Awaitable[Result]]) -> Result:
         if refused := _REFUSED.match(statement):
-            raise InputError(
-                f"{' '.join(refused[1].upper().split())} cannot be used in a transactional step: its "
-                "transaction begins by itself and is committed together with the step's record"
-            )
+            words = " ".join(refused[1].upper().split())
+            raise InputError(Reason(ReasonCode.STEP_STATEMENT_REFUSED, statement=words))
         try:
             con = (await self._begin()).con
             if self._dirty:
@@ -114,9 +108,11 @@ class StepTransaction:
             raise
 
     async def _recover(self, raised: Exception) -> None:
-        """One statement that fails is not all of them: the next may go on, as on SQLite."""
+        """Roll back one failed statement, so that the step can go on with another, as on SQLite."""
         error = self._translate_error(raised)
-        if error is not self._refusal and not _is_outage(error, raised) and self._line is not None:
+        # A statement that ran into its own limit failed by itself: the database is not out.
+        is_outage = isinstance(error, StoreUnavailable) and not isinstance(raised, asyncpg.QueryCanceledError)
+        if error is not self._refusal and not is_outage and self._line is not None:
             try:
                 await self._line.con.execute("ROLLBACK TO SAVEPOINT step")
                 return
@@ -130,7 +126,7 @@ class StepTransaction:
         if self._refusal is not None:
             raise self._refusal
         if self._line is None:
-            self._line = await self._held.enter_async_context(self._lines.line(bare=True))
+            self._line = await self._held.enter_async_context(self._pool.line(bare=True))
             limit = f"{int(self._limit * 1000)}ms"
             names = ("statement_timeout", "idle_in_transaction_session_timeout", "lock_timeout")
             local = "; ".join(f"SET LOCAL {name} = '{limit}'" for name in names)
@@ -144,19 +140,19 @@ class StepTransaction:
     def _expire(self) -> None:
         if self._is_sent:
             self._refusal = StoreUnavailable(
-                f"{self._where} did not say within {self._limit:g} s whether a transaction was committed"
+                f"{self._where} did not confirm a commit within {self._limit:g} s: it may be committed or not"
             )
         else:
             self._refusal = TimeoutError(
-                f"the transaction took longer than {self._limit:g} s and was undone, because others wait for "
-                "its locks: do slow work before its first statement"
+                f"the transaction took longer than {self._limit:g} s and was rolled back, because other writers "
+                "wait for its locks: do slow work before its first statement"
             )
         if self._line is not None:
             self._line.con.terminate()
 
     async def _end(self) -> None:
-        """Undo what was not committed and give the connection back, once only."""
-        self._refusal = self._refusal or StoreError("the transaction is over: it was committed or undone")
+        """Roll back what was not committed and give the connection back, once only."""
+        self._refusal = self._refusal or StoreError("the transaction is over: it was committed or rolled back")
         if self._timer is not None:
             self._timer.cancel()
         line, self._line = self._line, None
@@ -165,16 +161,11 @@ class StepTransaction:
         try:
             if not line.con.is_closed():
                 await line.forget(timeout=2.0)
-        except Exception as error:  # the server undoes what it never heard the end of
-            log.debug("a transaction was not rolled back in good order: %s", error)
+        except Exception as error:  # the server rolls back when the connection ends
+            log.debug("could not roll a transaction back; closing its connection: %s", error)
             line.con.terminate()
         except BaseException:
             line.con.terminate()
             raise
         finally:
             await self._held.aclose()
-
-
-def _is_outage(error: Exception, raised: Exception) -> bool:
-    """True if the database failed the step; a statement that ran into a limit of its own failed by itself."""
-    return isinstance(error, StoreUnavailable) and not isinstance(raised, asyncpg.QueryCanceledError)

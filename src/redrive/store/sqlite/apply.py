@@ -1,4 +1,4 @@
-"""Transitions as rows: what each of them writes, gathered by the statement that writes it."""
+"""Applying transitions: each is written whole if its fence still holds, and not at all otherwise."""
 
 from __future__ import annotations
 
@@ -20,16 +20,15 @@ from redrive.core.transitions import (
     Transition,
     TransitionResult,
 )
-from redrive.store.records import ENDED_STATUSES, attempt_limits
+from redrive.store.runs import ENDED_STATUSES, attempt_limits
 from redrive.store.sql_files import load_statements
-from redrive.store.sqlite import messages
 from redrive.store.sqlite.connection import Row, Write, multi_row_statements, write_many
-from redrive.store.sqlite.messages import has_rest, write_rest
-
-# -- Transitions as rows: what each of them writes, gathered by the statement that writes it -------------
-
+from redrive.store.sqlite.messages import has_rest, publish, write_rest
 
 SQL = load_statements(__package__, "writes.sql")
+
+# A plan that waited longer for the write lock is made again: its times count from the moment it was made.
+_PLAN_LIFETIME = MICROS // 10
 
 
 class TransitionRows:
@@ -54,7 +53,7 @@ class TransitionRows:
         self._audit: list[Row] = []
 
     def add(self, transition: Transition) -> None:
-        """Gather the rows of one transition."""
+        """Add the rows of one transition."""
         now = self._now
         for entry in transition.entries:
             self._entries.append(_entry_row(transition, entry, now))
@@ -65,27 +64,24 @@ class TransitionRows:
         elif transition.clears_suspicion:
             self._cleared.append((transition.run,))
         if transition.closes:
-            self._closed.append((self._now, transition.run))
+            self._closed.append((now, transition.run))
         if transition.version is not None:
             self._versions.append((transition.version, transition.run))
         if transition.letter is not None:
-            self._letters.append(_letter_row(transition.run, transition.letter, self._now))
+            self._letters.append(_letter_row(transition.run, transition.letter, now))
             self._texts.append((transition.letter.failure, transition.run))
         for mark in transition.marks:
-            self._add_mark(transition, mark)
+            self._circuits.append((transition.tenant, mark.key, mark.settings, now))
+            if mark.good is not None:
+                self._marks.append(_mark_row(transition, mark, now))
+            if mark.probe:
+                fenced = (mark.generation, transition.run, transition.fence, mark.index)
+                self._probes.append((transition.tenant, mark.key, *fenced))
         if transition.audit:
-            self._audit.extend(audit_row(line, self._now) for line in transition.audit)
-
-    def _add_mark(self, transition: Transition, mark: CircuitSampleWrite) -> None:
-        place = (transition.tenant, mark.key)
-        self._circuits.append((*place, mark.settings, self._now))
-        if mark.good is not None:
-            self._marks.append(_mark_row(transition, mark, self._now))
-        if mark.probe:
-            self._probes.append((*place, mark.generation, transition.run, transition.fence, mark.index))
+            self._audit.extend(_audit_row(line, now) for line in transition.audit)
 
     def _add_change(self, transition: Transition, change: RunWrite) -> None:
-        if transition.reopens is None:  # a reopened run is told what it becomes with the rest
+        if transition.reopens is None:  # `write_rest` writes the change of a reopened run
             self._changes.append(_change_row(transition, change, self._now))
         if change.ends_as is not None:
             self._ends.append((change.ends_as._value_, transition.run))
@@ -93,8 +89,12 @@ class TransitionRows:
             self._results.append((transition.run, transition.tenant, change.output, change.failure))
 
     def writes(self) -> list[Write]:
-        """What writes everything, in the lock order of the architecture."""
-        writes = _run_change_writes(self._changes)
+        """Return the statements for all rows, in the lock order of the architecture."""
+        # Of two changes to one run the later one must win, so these are written one after the other.
+        if len({run for *_, run in self._changes}) == len(self._changes):
+            writes = multi_row_statements(SQL["change_run"], self._changes)
+        else:
+            writes = [(SQL["change_run"], self._changes)]
         for name, rows in (
             ("set_end", self._ends),
             ("clear_suspicion", self._cleared),
@@ -115,57 +115,24 @@ class TransitionRows:
         return writes
 
 
-def _run_change_writes(changes: Sequence[Row]) -> list[Write]:
-    """Of two changes to the same run the later one stands, so each has a statement of its own."""
-    if len({run for *_, run in changes}) == len(changes):
-        return multi_row_statements(SQL["change_run"], changes)
-    return [(SQL["change_run"], changes)]
-
-
 def _entry_row(transition: Transition, entry: EntryWrite, now: int) -> Row:
     began_at = now - entry.began_ago
     timeout_in, patience, limit_in = attempt_limits(entry) if entry.limit_in is not None else (None, None, None)
     return (
-        transition.run,
-        entry.index,
-        transition.tenant,
-        entry.key,
-        entry.kind._value_,
-        entry.name,
-        entry.status._value_,
-        entry.attempt,
-        transition.fence,
-        entry.done,
-        began_at,
-        began_at,
-        now if entry.status in ENDED_STATUSES else None,
-        None if entry.wake_in is None else now + entry.wake_in,
-        None if timeout_in is None else now + timeout_in,
-        patience,
-        None if limit_in is None else now + limit_in,
-        entry.input,
-        entry.output,
-        entry.failure,
-        entry.options,
-    )
+        transition.run, entry.index, transition.tenant, entry.key, entry.kind._value_, entry.name,
+        entry.status._value_, entry.attempt, transition.fence, entry.done, began_at, began_at,
+        now if entry.status in ENDED_STATUSES else None, None if entry.wake_in is None else now + entry.wake_in,
+        None if timeout_in is None else now + timeout_in, patience, None if limit_in is None else now + limit_in,
+        entry.input, entry.output, entry.failure, entry.options,
+    )  # fmt: skip
 
 
 def _attempt_row(transition: Transition, attempt: AttemptWrite, now: int, worker: int | None) -> Row:
     return (
-        transition.run,
-        attempt.index,
-        attempt.attempt,
-        transition.fence,
-        transition.tenant,
-        attempt.end._value_,
-        now - attempt.began_ago,
-        now,
-        attempt.category,
-        attempt.failure,
-        attempt.decision,
-        _add_delay(now, attempt.next_in),
-        worker,
-    )
+        transition.run, attempt.index, attempt.attempt, transition.fence, transition.tenant, attempt.end._value_,
+        now - attempt.began_ago, now, attempt.category, attempt.failure, attempt.decision,
+        None if attempt.next_in is None else now + attempt.next_in, worker,
+    )  # fmt: skip
 
 
 def _change_row(transition: Transition, change: RunWrite, now: int) -> Row:
@@ -173,85 +140,44 @@ def _change_row(transition: Transition, change: RunWrite, now: int) -> Row:
     if deaths is None and transition.clears_suspicion:
         deaths = 0
     return (
-        change.status._value_,
-        _add_delay(now, change.wake_in),
-        change.release,
-        change.take,
-        change.status in FINAL_RUN_STATUSES,
-        now,
-        deaths,
-        change.diverged,
-        change.parked_on,
+        change.status._value_, None if change.wake_in is None else now + change.wake_in, change.release,
+        change.take, change.status in FINAL_RUN_STATUSES, now, deaths, change.diverged, change.parked_on,
         transition.run,
-    )
+    )  # fmt: skip
 
 
 def _letter_row(run: int, letter: LetterWrite, now: int) -> Row:
     return (
-        letter.public_id,
-        letter.code,
-        letter.stage,
-        letter.category,
-        letter.reason,
-        letter.fingerprint,
-        letter.payload_hash,
-        letter.step,
-        letter.step_index,
-        letter.attempts,
-        now,
-        now,
-        now + letter.expires_in,
+        letter.public_id, letter.code, letter.stage, letter.category, letter.reason, letter.fingerprint,
+        letter.payload_hash, letter.step, letter.step_index, letter.attempts, now, now, now + letter.expires_in,
         run,
-    )
+    )  # fmt: skip
 
 
 def _mark_row(transition: Transition, mark: CircuitSampleWrite, now: int) -> Row:
     return (
-        transition.run,
-        mark.index,
-        mark.attempt,
-        transition.fence,
-        transition.tenant,
-        mark.key,
-        mark.generation,
-        mark.good,
-        mark.category,
-        now,
-    )
+        transition.run, mark.index, mark.attempt, transition.fence, transition.tenant, mark.key, mark.generation,
+        mark.good, mark.category, now,
+    )  # fmt: skip
 
 
-def audit_row(line: AuditWrite, now: int) -> Row:
+def _audit_row(line: AuditWrite, now: int) -> Row:
     return (
-        line.tenant,
-        now,
-        line.event,
-        line.by,
-        line.subject,
-        line.letter,
-        line.before,
-        line.after,
-        line.reason,
+        line.tenant, now, line.event, line.by, line.subject, line.letter, line.before, line.after, line.reason,
         line.token,
-    )
-
-
-def _add_delay(now: int, delay: int | None) -> int | None:
-    return None if delay is None else now + delay
-
-
-# -- Applying transitions: each is written whole if its fence still holds, and not at all otherwise ------
-
-
-_PLAN_LIFETIME = MICROS // 10  # how long to wait for a turn with a plan: what it says of time counts from its making
+    )  # fmt: skip
 
 
 def write_audit(con: sqlite3.Connection, now: int, lines: Iterable[AuditWrite]) -> None:
     """Add lines to the audit log."""
-    write_many(con, SQL["put_audit"], [audit_row(line, now) for line in lines])
+    write_many(con, SQL["put_audit"], [_audit_row(line, now) for line in lines])
 
 
 class TransitionBatch:
-    """Transitions that are to be applied in one transaction."""
+    """Transitions to apply in one transaction.
+
+    The plan is made before the write lock is taken, for the fences that the transitions presume.
+    """
 
     def __init__(
         self,
@@ -269,44 +195,41 @@ class TransitionBatch:
         self._plan = _WritePlan(clock(), worker, transitions, self._presumed)
 
     def apply(self, con: sqlite3.Connection) -> list[TransitionResult]:
-        """Write what may be written, and answer for each transition in turn."""
-        fresh = self._clock() - self._plan.now < _PLAN_LIFETIME
-        plan = self._plan if fresh and self._all_fences_hold(con) else self._plan_again(con)
+        """Write the transitions whose fence holds; return a result for each, in order."""
+        plan = self._plan
+        if self._clock() - plan.now >= _PLAN_LIFETIME or not self._all_fences_hold(con):
+            runs = {"runs": json.dumps(list(self._presumed)), "worker": self._worker}
+            (fences,) = con.execute(SQL["fences"], runs).fetchone()
+            open_ones = [each if _attempt_is_open(con, each) else None for each in self._transitions]
+            plan = _WritePlan(self._clock(), self._worker, open_ones, dict(json.loads(fences)))
         for statement, rows in plan.writes:
             con.executemany(statement, rows)
-        if plan.more:
+        if plan.rest:
             self._publish_messages(con, plan)
-            write_rest(con, plan.now, plan.more)
-        return plan.answers
+            write_rest(con, plan.now, plan.rest)
+        return plan.results
 
     def _all_fences_hold(self, con: sqlite3.Connection) -> bool:
-        """True if every run carries the fence that is presumed, and every attempt in question goes on."""
+        """Return True if every run carries the presumed fence, and every `only_if` attempt is still open."""
         presumed = {"fences": json.dumps(self._presumed), "worker": self._worker}
         (holding,) = con.execute(SQL["count_held_fences"], presumed).fetchone()
         return holding == len(self._presumed) and all(_attempt_is_open(con, each) for each in self._conditional)
 
-    def _plan_again(self, con: sqlite3.Connection) -> _WritePlan:
-        """The plan for those that may be written, by the fences that the runs carry now."""
-        runs = {"runs": json.dumps(list(self._presumed)), "worker": self._worker}
-        (fences,) = con.execute(SQL["fences"], runs).fetchone()
-        those = [each if _attempt_is_open(con, each) else None for each in self._transitions]
-        return _WritePlan(self._clock(), self._worker, those, dict(json.loads(fences)))
-
     def _publish_messages(self, con: sqlite3.Connection, plan: _WritePlan) -> None:
-        """Write the messages of what was kept; the answers tell which of them the carriers have."""
-        said = [n for n, each in enumerate(self._transitions) if each.messages and plan.answers[n].kept]
-        if said:
-            kept = [self._transitions[n] for n in said]
-            bundled = iter(messages.publish(con, plan.now, kept, self._carriers))
-            for n in said:
+        """Write the messages of kept transitions; add to their results which messages the carriers have claimed."""
+        numbers = [n for n, each in enumerate(self._transitions) if each.messages and plan.results[n].kept]
+        if numbers:
+            kept = [self._transitions[n] for n in numbers]
+            bundled = iter(publish(con, plan.now, kept, self._carriers))
+            for n in numbers:
                 taken = tuple(islice(bundled, len(self._transitions[n].messages)))
-                plan.answers[n] = TransitionResult(True, plan.now, taken)
+                plan.results[n] = TransitionResult(True, plan.now, taken)
 
 
 class _WritePlan:
-    """What applying transitions to runs with these fences comes to, now: statements, and an answer for each.
+    """The statements that apply transitions to runs with these fences, and a result for each transition.
 
-    `more`: those that say something beyond runs and journals.
+    `rest`: transitions that write more than runs and journals.
     """
 
     def __init__(
@@ -315,24 +238,24 @@ class _WritePlan:
         self.now = now
         rows, carried = TransitionRows(now, worker), dict(fences)
         kept, lost = TransitionResult(True, now), TransitionResult(False, now)
-        self.answers: list[TransitionResult] = []
-        self.more: list[Transition] = []
+        self.results: list[TransitionResult] = []
+        self.rest: list[Transition] = []
         for transition in transitions:
             if transition is None or carried.get(transition.run) != transition.fence:
-                self.answers.append(lost)
+                self.results.append(lost)
                 continue
-            self.answers.append(kept)
+            self.results.append(kept)
             rows.add(transition)
             change = transition.change
             if change is not None and change.take:
                 carried[transition.run] += 1
             if transition.messages or has_rest(transition):
-                self.more.append(transition)
+                self.rest.append(transition)
         self.writes = rows.writes()
 
 
 def _attempt_is_open(con: sqlite3.Connection, transition: Transition) -> bool:
-    """True if the attempt that a decision is about, where it names one, has not ended meanwhile."""
+    """Return True unless the transition depends on an attempt (`only_if`) that has ended meanwhile."""
     if transition.only_if is None:
         return True
     return con.execute(SQL["open_attempt"], (transition.run, *transition.only_if)).fetchone() is not None

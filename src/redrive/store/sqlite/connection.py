@@ -1,4 +1,4 @@
-"""Opening SQLite: where the file is, how a connection is set up, what one write looks like."""
+"""SQLite connections: opening and setting them up, transactions, errors, and writes of many rows."""
 
 from __future__ import annotations
 
@@ -18,9 +18,6 @@ from typing import TypeAlias
 import msgspec
 
 from redrive.errors import ConfigurationError, DataRefused, RedriveError, StoreError, StoreUnavailable
-
-# -- What SQLite's errors mean for the engine: try again, blame a row, or call a person ------------------
-
 
 NOTHING_LOST = "nothing is lost, the call is repeated"
 _DATA_CODES = {sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_RANGE}
@@ -46,7 +43,7 @@ _TRANSIENT = {
 
 
 def translate_error(error: BaseException, file: str) -> RedriveError | None:
-    """Translate an error from the driver; None if it is not the database's doing."""
+    """Translate an error of the driver; return None for other errors."""
     if isinstance(error, _DATA_ERRORS):
         return DataRefused(f"the store refused a row: {error}")
     if not isinstance(error, sqlite3.Error):
@@ -63,12 +60,9 @@ def translate_error(error: BaseException, file: str) -> RedriveError | None:
     return StoreError(f"{file} cannot be used: {error}")
 
 
-# -- Opening SQLite: where the file is, how a connection is set up, what one write looks like ------------
-
-
 MEMORY = ":memory:"
 BUSY_TIMEOUT = 5.0
-"""Seconds a connection waits for another process's write before it says StoreUnavailable."""
+"""Seconds for which a connection waits for another process's write before it raises StoreUnavailable."""
 
 _URL_FORMS = "sqlite:///relative.db, sqlite:////absolute/path.db or sqlite:///:memory:"
 _CACHED_STATEMENTS = 512  # statements kept compiled: there are about 360, and those for many rows in several sizes
@@ -82,12 +76,12 @@ class Address(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def in_memory(self) -> bool:
-        """True for the test store, which lives in one connection and dies with it."""
+        """True for a store that lives and ends with one connection, for tests."""
         return self.path == MEMORY
 
 
 def parse_url(url: str) -> Address:
-    """Find the file that a URL or a plain path names."""
+    """Return the file of a URL or a plain path."""
     scheme, separator, rest = url.partition("://")
     if not separator:
         path = url
@@ -96,17 +90,24 @@ def parse_url(url: str) -> Address:
     else:
         raise ConfigurationError(f"{url!r} is not an SQLite store: write {_URL_FORMS}")
     if not path or path.endswith("/") or "\0" in path:
-        raise ConfigurationError(f"{url!r} names no file: write {_URL_FORMS}")
+        raise ConfigurationError(f"{url!r} contains no file name: write {_URL_FORMS}")
     return Address(path)
 
 
 def connect(address: Address, *, busy: float = BUSY_TIMEOUT) -> sqlite3.Connection:
-    """Open a connection that commits only when told, in WAL mode, durable at every commit."""
+    """Open a connection in WAL mode. Commits are explicit and durable."""
     if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
         raise StoreError(f"this Python has SQLite {sqlite3.sqlite_version}; Redrive needs 3.35.5 or newer")
     if not address.in_memory:
-        _check_path(Path(address.path))
-        _create_private(address.path)
+        path = Path(address.path)
+        if path.is_dir():
+            raise StoreError(f"{path} is a folder, not a database file: name a file")
+        if not path.parent.is_dir():
+            raise StoreError(f"folder {path.parent} of {path.name} does not exist: create it, or name another")
+        # Create a missing file so that only its owner can read it; SQLite gives its -wal and -shm the same mode.
+        # Where the file exists, or cannot be created, SQLite opens it or explains the error.
+        with suppress(OSError):
+            os.close(os.open(os.path.realpath(address.path), os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     try:
         con = sqlite3.connect(
             address.path,
@@ -118,7 +119,13 @@ def connect(address: Address, *, busy: float = BUSY_TIMEOUT) -> sqlite3.Connecti
     except sqlite3.Error as error:
         raise translate_error(error, address.path) or error from error
     try:
-        _set_up(con, address, busy)
+        con.execute("PRAGMA foreign_keys = ON")
+        con.execute("PRAGMA synchronous = FULL")
+        con.execute("PRAGMA temp_store = MEMORY")
+        con.execute("PRAGMA cache_size = -16000")
+        con.execute("PRAGMA journal_size_limit = 67108864")  # free the disk space that a burst of writes took
+        if not address.in_memory:
+            _use_wal(con, address, busy)
     except sqlite3.Error as error:
         con.close()
         raise translate_error(error, address.path) or error from error
@@ -130,10 +137,10 @@ def connect(address: Address, *, busy: float = BUSY_TIMEOUT) -> sqlite3.Connecti
 
 @contextmanager
 def write_transaction(con: sqlite3.Connection) -> Iterator[None]:
-    """One write: takes the file's write lock at once, commits at the end, undoes everything on an error.
+    """Take the file's write lock; commit at the end, or roll back on an error.
 
-    The lock is taken first because SQLite fails at once, without waiting, when a transaction that
-    began by reading wants to write and another one wrote in between.
+    The lock is taken first: a transaction that begins by reading fails without waiting if it writes after another
+    one wrote.
     """
     con.execute("BEGIN IMMEDIATE")
     try:
@@ -147,9 +154,9 @@ def write_transaction(con: sqlite3.Connection) -> Iterator[None]:
 
 @contextmanager
 def without_fsync(con: sqlite3.Connection) -> Iterator[None]:
-    """What is committed in here reaches the disk with the next ordinary commit, and survives a crash before.
+    """Commit without waiting for the disk. The data survives a crash of the process, but not a power cut.
 
-    For what may be done again after a power cut. It spares a wait for the disk.
+    It reaches the disk with the next ordinary commit. Use it for work that is repeated after a power cut.
     """
     con.execute("PRAGMA synchronous = NORMAL")
     try:
@@ -160,7 +167,7 @@ def without_fsync(con: sqlite3.Connection) -> Iterator[None]:
 
 @contextmanager
 def read_snapshot(con: sqlite3.Connection) -> Iterator[None]:
-    """Everything that is read in here was true at one moment."""
+    """Read everything inside as of one moment."""
     con.execute("BEGIN")
     try:
         yield
@@ -168,32 +175,8 @@ def read_snapshot(con: sqlite3.Connection) -> Iterator[None]:
         con.execute("COMMIT")
 
 
-def _check_path(path: Path) -> None:
-    if path.is_dir():
-        raise StoreError(f"{path} is a folder, not a database file")
-    if not path.parent.is_dir():
-        raise StoreError(f"there is no folder {path.parent} to keep {path.name} in: create it, or name another")
-
-
-def _create_private(path: str) -> None:
-    """Create a missing file so that only its owner reads it; SQLite gives its -wal and -shm the same mode."""
-    # Where the file exists, or cannot be created, SQLite opens it or explains the error.
-    with suppress(OSError):
-        os.close(os.open(os.path.realpath(path), os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-
-
-def _set_up(con: sqlite3.Connection, address: Address, busy: float) -> None:
-    con.execute("PRAGMA foreign_keys = ON")
-    con.execute("PRAGMA synchronous = FULL")
-    con.execute("PRAGMA temp_store = MEMORY")
-    con.execute("PRAGMA cache_size = -16000")
-    con.execute("PRAGMA journal_size_limit = 67108864")  # give the disk back what a burst of writes took
-    if not address.in_memory:
-        _use_wal(con, address, busy)
-
-
 def _use_wal(con: sqlite3.Connection, address: Address, busy: float) -> None:
-    """Switch the file to WAL. Two processes that do it at once meet a lock SQLite does not wait for."""
+    """Switch the file to WAL. Retries, because SQLite does not wait if two processes switch at once."""
     for _ in range(max(1, int(busy / 0.05))):
         try:
             mode = con.execute("PRAGMA journal_mode").fetchone()[0]
@@ -201,7 +184,7 @@ def _use_wal(con: sqlite3.Connection, address: Address, busy: float) -> None:
                 mode = con.execute("PRAGMA journal_mode = WAL").fetchone()[0]
             if mode == "wal":
                 return
-            raise StoreError(f"{address.path} cannot use write-ahead logging (it said {mode!r}): use a local disk")
+            raise StoreError(f"{address.path} cannot use write-ahead logging (its mode is {mode!r}): use a local disk")
         except sqlite3.OperationalError as error:
             if not isinstance(translate_error(error, address.path), StoreUnavailable):
                 raise
@@ -210,11 +193,8 @@ def _use_wal(con: sqlite3.Connection, address: Address, busy: float) -> None:
     raise last
 
 
-# -- Who in this process may write next ------------------------------------------------------------------
-
-
 class FairLock:
-    """A lock that is handed over in the order in which it was asked for."""
+    """A lock that waiting threads get in the order in which they asked."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
@@ -222,7 +202,7 @@ class FairLock:
         self._taken = False
 
     def take(self, timeout: float) -> bool:
-        """Wait for the lock; False if it did not come in time."""
+        """Wait for the lock; return False if the time is up."""
         with self._mutex:
             if not self._taken:
                 self._taken = True
@@ -236,10 +216,10 @@ class FairLock:
             if gate in self._waiting:
                 self._waiting.remove(gate)
                 return False
-            return True  # it was handed over at the last moment
+            return True  # the holder released it at the last moment
 
     def release(self) -> None:
-        """Hand the lock to the one who waits longest."""
+        """Give the lock to the thread that has waited longest."""
         with self._mutex:
             if self._waiting:
                 self._waiting.popleft().release()
@@ -247,12 +227,9 @@ class FairLock:
                 self._taken = False
 
 
-# -- Writing many rows by few statements -----------------------------------------------------------------
-
-
 Row: TypeAlias = tuple[object, ...]
 Write: TypeAlias = tuple[str, Sequence[Sequence[object]]]
-"""A statement, and the rows it is to be run for one after the other."""
+"""A statement and the rows to run it for, one after the other."""
 
 _VALUES = re.compile(r"VALUES (\([?, ]+\))")
 _PLACEHOLDER = "?"
@@ -268,38 +245,31 @@ def write_many(con: sqlite3.Connection, statement: str, rows: Sequence[Row]) -> 
 
 
 def multi_row_statements(statement: str, rows: Sequence[Row]) -> list[Write]:
-    """The same in few statements, each for many rows; as it is, if it has no list of values."""
+    """Return few statements for all rows, each with many rows; the statement itself if it has no VALUES."""
     if not _VALUES.search(statement):
         return [(statement, rows)]
     writes: list[Write] = []
     done = 0
     while (left := len(rows) - done) > 0:
-        size = _chunk_size(left)
-        writes.append(_multi_row_statement(statement, rows[done : done + size]))
+        # Only few sizes occur, because SQLite compiles a statement for each.
+        size = min(_MOST_ROWS, left - left % _STEP) or 1 << (left.bit_length() - 1)
+        columns = list(zip(*rows[done : done + size], strict=True))
+        texts = tuple([_column_sql(column) for column in columns])
+        bound = [column for column, text in zip(columns, texts, strict=True) if text == _PLACEHOLDER]
+        values = list(chain.from_iterable(zip(*bound, strict=True)))
+        writes.append((_multi_row_sql(statement, texts, size), (values,)))
         done += size
     return writes
 
 
-def _chunk_size(left: int) -> int:
-    """How many of the rows that are left to write at once. Few sizes: each is a statement to be compiled."""
-    return min(_MOST_ROWS, left - left % _STEP) or 1 << (left.bit_length() - 1)
-
-
-def _multi_row_statement(statement: str, rows: Sequence[Row]) -> Write:
-    columns = list(zip(*rows, strict=True))
-    said = tuple([_column_sql(column) for column in columns])
-    bound = [column for column, text in zip(columns, said, strict=True) if text == _PLACEHOLDER]
-    return _multi_row_sql(statement, said, len(rows)), (list(chain.from_iterable(zip(*bound, strict=True))),)
-
-
 def _column_sql(column: tuple[object, ...]) -> str:
-    """What the statement says of a column: its value, if that is the same slow one in every row."""
+    """Return the literal of a column that is NULL, true or false in every row (slow to bind), else a placeholder."""
     first = column[0]
     slow = first is None or first is True or first is False
     return _LITERALS[first] if slow and column.count(first) == len(column) else _PLACEHOLDER
 
 
 @cache
-def _multi_row_sql(statement: str, said: tuple[str, ...], size: int) -> str:
-    row = f"({', '.join(said)})"
+def _multi_row_sql(statement: str, columns: tuple[str, ...], size: int) -> str:
+    row = f"({', '.join(columns)})"
     return _VALUES.sub(lambda _: "VALUES " + ", ".join([row] * size), statement)

@@ -1,4 +1,7 @@
-"""Heartbeats on a connection of their own, so that no amount of other work can delay them."""
+"""Leases of workers, and the notifier of other processes' commits.
+
+Heartbeats have their own connection, so that no other work can delay them.
+"""
 
 from __future__ import annotations
 
@@ -12,31 +15,33 @@ from redrive.store.sqlite.connection import Address, FairLock, connect, translat
 from redrive.store.sqlite.threads import MemoryConnection, run_exclusive
 from redrive.store.workers import HeartbeatReply
 
-# -- Heartbeats on a connection of their own, so that no amount of other work can delay them -------------
-
-
 SQL = Statements("workers.sql").texts("sqlite")
 _Heartbeats = Mapping[tuple[int, int], str | None]
 PATIENCE = 2.0
-"""Seconds to wait for the write lock, or a third of a shorter lease: the next beat comes soon enough."""
+"""Seconds to wait for the write lock, or a third of a shorter lease. A later heartbeat renews the lease as well."""
+
+# Seconds between two polls for other processes' commits: soon after one, and when there was none for some seconds.
+_SHORTEST_POLL, _LONGEST_POLL = 0.001, 0.005
+_POLL_BACKOFF = 1.002  # factor after each poll that finds nothing: seconds pass until the longest pause
+_BUSY_PAUSE = 0.05  # seconds for which a busy writing connection is not asked
 
 
 class FileLease:
-    """The heartbeat line of a worker on a file."""
+    """The lease of a worker on a file."""
 
-    def __init__(self, address: Address, turn: FairLock, clock: Clock) -> None:
+    def __init__(self, address: Address, lock: FairLock, clock: Clock) -> None:
         self._address = address
-        self._turn = turn
+        self._write_lock = lock
         self._clock = clock
         self._con: sqlite3.Connection | None = None
         self._patience = PATIENCE
 
     def beat(self, worker: int, heartbeats: _Heartbeats) -> HeartbeatReply:
-        """Renew the lease; StoreUnavailable if the file is busy, and the next beat will do."""
+        """Renew the lease; raise StoreUnavailable if the file is busy. The next heartbeat tries again."""
         try:
             return run_exclusive(
                 self._connect(worker),
-                self._turn,
+                self._write_lock,
                 lambda con: _beat(con, self._clock.now(), worker, heartbeats),
                 self._address.path,
                 self._patience,
@@ -45,13 +50,12 @@ class FileLease:
             raise translate_error(error, self._address.path) or error from error
 
     def close(self) -> None:
-        """Give the connection back."""
         if self._con is not None:
             self._con.close()
             self._con = None
 
     def _connect(self, worker: int) -> sqlite3.Connection:
-        """Connects at the first beat, on the thread that beats."""
+        """Connect at the first heartbeat, on the thread that sends them."""
         if self._con is None:
             self._con = connect(self._address, busy=PATIENCE)
             found = self._con.execute(SQL["lease_of"], {"worker": worker}).fetchone()
@@ -61,26 +65,26 @@ class FileLease:
 
 
 class MemoryLease:
-    """The heartbeat line of a worker whose store is in memory: there is one connection only."""
+    """The lease of a worker whose store is in memory, on the store's only connection."""
 
-    def __init__(self, lines: MemoryConnection, clock: Clock) -> None:
-        self._lines = lines
+    def __init__(self, connection: MemoryConnection, clock: Clock) -> None:
+        self._connection = connection
         self._clock = clock
 
     def beat(self, worker: int, heartbeats: _Heartbeats) -> HeartbeatReply:
-        """Renew the lease; StoreUnavailable while a transactional step has the connection."""
-        return self._lines.now(
-            lambda con: self._lines.locked(
+        """Renew the lease; raise StoreUnavailable while a transactional step has the connection."""
+        return self._connection.now(
+            lambda con: self._connection.run_locked(
                 con, lambda con: _beat(con, self._clock.now(), worker, heartbeats), wait=0.05
             )
         )
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: the store closes the connection."""
 
 
 def _beat(con: sqlite3.Connection, now: int, worker: int, heartbeats: _Heartbeats) -> HeartbeatReply:
-    """Renew the lease of a live worker and note the signs of life of its steps."""
+    """Renew the lease of a live worker and record the heartbeats of its steps."""
     alive = bool(con.execute(SQL["renew_lease"], {"now": now, "worker": worker}).fetchall())
     if alive:
         con.executemany(
@@ -94,23 +98,13 @@ def _beat(con: sqlite3.Connection, now: int, worker: int, heartbeats: _Heartbeat
     return HeartbeatReply(alive=alive, held=held, now=now)
 
 
-# -- Noticing that another process committed something: SQLite counts it in `data_version` ---------------
-
-
-_SHORTEST_POLL, _LONGEST_POLL = 0.001, 0.005
-"""Seconds between two looks: soon after anybody wrote, and when nobody has for some seconds."""
-
-_BUSY_PAUSE = 0.05  # seconds for which a writing connection that is busy is not asked
-_POLL_BACKOFF = 1.002  # each look that finds nothing makes the next one so much later: seconds to the slowest
-
-
 def data_version(con: sqlite3.Connection) -> int:
-    """The connection's count of what others committed."""
+    """Return SQLite's count of commits by other connections."""
     return int(con.execute("PRAGMA data_version").fetchone()[0])
 
 
 class ChangeNotifier:
-    """Tells when others committed. `ask` has the writing connection's count, unless that one is `busy`."""
+    """Notices commits of other processes. `ask` returns the writing connection's count, unless that is `busy`."""
 
     def __init__(
         self, address: Address, clock: Clock, ask: Callable[[], Awaitable[int]], *, busy: Callable[[], bool]
@@ -122,17 +116,17 @@ class ChangeNotifier:
         self._asked_at = clock.monotonic()
         self._con: sqlite3.Connection | None = None
         self._seen = 0  # by this connection
-        self._written = 0  # by others, as the writing connection counts
+        self._written = 0  # by other processes, as the writing connection counts
         self._pause = _SHORTEST_POLL
 
     async def open(self) -> None:
-        """Connect. A store in memory has nobody to listen to."""
+        """Connect. For a store in memory there are no other processes."""
         if not self._address.in_memory:
             self._con = connect(self._address)
             self._seen, self._written = self._read_data_version(), await self._ask()
 
     async def changed(self) -> None:
-        """Return when another process has committed since the last time; never, for a store in memory."""
+        """Return when another process has committed since the last return; never, for a store in memory."""
         if self._con is None:
             await asyncio.get_running_loop().create_future()
         while not await self._check_other_writers():
@@ -152,14 +146,12 @@ class ChangeNotifier:
         return self._written != before
 
     def _read_data_version(self) -> int:
-        """A hint only, so that an error is no reason to raise."""
         try:
             return 0 if self._con is None else data_version(self._con)
         except sqlite3.Error:
-            return 0
+            return 0  # the notifier only hints, so an error is not raised
 
     def close(self) -> None:
-        """Let go of the connection."""
         if self._con is not None:
             self._con.close()
             self._con = None

@@ -1,4 +1,4 @@
-"""Messages: writing them with the transitions they belong to."""
+"""The rest of a transition: messages, reopened runs, closed letters, replays."""
 
 from __future__ import annotations
 
@@ -12,50 +12,48 @@ from redrive.core.states import CLOSED_LETTER_STATUSES, DeliveryStatus
 from redrive.core.transitions import LetterStatusWrite, MessageWrite, ReopenWrite, ReplayWrite, RunWrite, Transition
 from redrive.records import as_dict
 from redrive.store.sql_files import load_statements
-from redrive.store.sqlite import runs as starts
 from redrive.store.sqlite.connection import write_many
-
-# -- Messages: writing them with the transitions they belong to ------------------------------------------
-
+from redrive.store.sqlite.runs import drop_index, put_index, start
 
 SQL = load_statements(__package__, "outbox.sql")
+WRITE_SQL = load_statements(__package__, "writes.sql")
+_Row = dict[str, Any]
 _NumberedMessage = tuple[int, str, MessageWrite, Bundle | None]
-"""A message with its number, its tenant, and the bundle it is in."""
+"""A message's id, tenant, content and bundle."""
 
 
 def publish(
     con: sqlite3.Connection, now: int, transitions: Iterable[Transition], carriers: Sequence[SinkLease] = ()
 ) -> list[tuple[int, Bundle] | None]:
-    """Write the messages of transitions that were kept, and how they go to each sink that wants them.
+    """Write the messages of kept transitions, with a bundle or a delivery for each sink of their topics.
 
-    Returns which of them the carriers have from now on; none where some were written before.
+    Return the messages that the carriers have claimed; none if some messages were written before.
     """
     (last,) = con.execute(SQL["last_message"]).fetchone()
-    said = [(each.tenant, m) for each in transitions for m in each.messages]
-    wants = {topic: _sinks_for(con, topic) for topic in {m.topic for _, m in said}}
-    rows = _assign_bundles(said, last + 1, wants, [each.sink for each in carriers])
+    messages = [(each.tenant, m) for each in transitions for m in each.messages]
+    sinks = {
+        topic: [name for (name,) in con.execute(SQL["sinks_for"], {"topic": topic})]
+        for topic in {m.topic for _, m in messages}
+    }
+    rows = _assign_bundles(messages, last + 1, sinks, [each.sink for each in carriers])
     new = _insert_messages(con, now, rows)
     until = {each.sink: now + each.lease for each in carriers}
     write_many(con, SQL["put_bundle"], _bundle_rows(new, until))
     others = [
         (id, sink, tenant, m.key, DeliveryStatus.PENDING._value_, now)
         for id, tenant, m, bundle in new
-        for sink in wants[m.topic]
+        for sink in sinks[m.topic]
         if bundle is None or sink not in bundle.sinks
     ]
     write_many(con, SQL["put_delivery"], others)
     if len(new) < len(rows):
-        con.execute(SQL["clear_bundles"], {"messages": json.dumps([m.public_id for _, m in said])})
+        con.execute(SQL["clear_bundles"], {"messages": json.dumps([m.public_id for _, m in messages])})
         return []
     return [None if bundle is None else (id, bundle) for id, _, _, bundle in rows]
 
 
-def _sinks_for(con: sqlite3.Connection, topic: str) -> list[str]:
-    return [name for (name,) in con.execute(SQL["sinks_for"], {"topic": topic})]
-
-
 def _insert_messages(con: sqlite3.Connection, now: int, rows: list[_NumberedMessage]) -> list[_NumberedMessage]:
-    """Write messages; return those that were not there yet."""
+    """Write messages; return those that did not exist before."""
     before = con.total_changes
     write_many(
         con,
@@ -74,19 +72,19 @@ def _insert_messages(con: sqlite3.Connection, now: int, rows: list[_NumberedMess
 
 
 def _assign_bundles(
-    said: Sequence[tuple[str, MessageWrite]], first: int, wants: Mapping[str, list[str]], carriers: list[str]
+    messages: Sequence[tuple[str, MessageWrite]], first: int, sinks: Mapping[str, list[str]], carriers: list[str]
 ) -> list[_NumberedMessage]:
-    """Messages with their numbers. A bundle has the number of its first message."""
-    carried = {topic: tuple(sink for sink in sinks if sink in carriers) for topic, sinks in wants.items()}
+    """Return the messages with ids and bundles. A bundle has the id of its first message."""
+    carried = {topic: tuple(sink for sink in names if sink in carriers) for topic, names in sinks.items()}
     bundles: dict[tuple[str, str], Bundle] = {}
     rows: list[_NumberedMessage] = []
-    for id, (tenant, m) in enumerate(said, first):
+    for id, (tenant, m) in enumerate(messages, first):
         bundle = None
         if m.key is None and carried[m.topic]:
             lane = (tenant, m.topic)
             if lane not in bundles:
-                sinks = carried[m.topic]
-                bundles[lane] = Bundle(id, sinks, len(sinks) == len(wants[m.topic]))
+                names = carried[m.topic]
+                bundles[lane] = Bundle(id, names, len(names) == len(sinks[m.topic]))
             bundle = bundles[lane]
         rows.append((id, tenant, m, bundle))
     return rows
@@ -104,41 +102,40 @@ def _bundle_rows(rows: Sequence[_NumberedMessage], until: Mapping[str, int]) -> 
     ]
 
 
-# -- What transitions say beyond runs and journals: runs that are reopened, letters that move, repla -----
-
-
-WRITE_SQL = load_statements(__package__, "writes.sql")
-_Row = dict[str, Any]
-
-
 def has_rest(transition: Transition) -> bool:
-    """True if there is anything to tell."""
+    """Return True if `write_rest` has something to write."""
     return bool(
         transition.move or transition.ends_replay or transition.replay or transition.reopens or transition.starts
     )
 
 
 def write_rest(con: sqlite3.Connection, now: int, transitions: Sequence[Transition]) -> None:
-    """Write it kind by kind, as the PostgreSQL store does."""
+    """Write the rest of transitions, one kind after the other, as the PostgreSQL store does."""
     _reopen_runs(con, now, [each for each in transitions if each.reopens])
     if begun := [run for each in transitions for run in each.starts]:
-        starts.start(con, now, begun)
+        start(con, now, begun)
     moves = [each.move for each in transitions if each.move]
     con.executemany(WRITE_SQL["move_letter_to_run"], [{"letter": m.letter, "run": m.run} for m in moves if m.run])
     _write_grouped(con, "move_letter", [(_move_values(move, now), move.letter) for move in moves])
     _write_grouped(
-        con, "end_replay", [_end_values(each, now) for each in transitions if each.ends_replay and each.change]
+        con,
+        "end_replay",
+        [
+            ({"outcome": each.change.status.value, "now": now}, each.ends_replay)
+            for each in transitions
+            if each.ends_replay and each.change
+        ],
     )
     _write_grouped(con, "put_replay", [_replay_values(each, each.replay, now) for each in transitions if each.replay])
 
 
 def _write_grouped(con: sqlite3.Connection, statement: str, rows: Iterable[tuple[_Row, Any]]) -> None:
-    """Run a statement once for all rows about which it says the same; `these` is what they differ in."""
-    alike: dict[tuple[tuple[str, Any], ...], list[Any]] = {}
-    for said, this in rows:
-        alike.setdefault(tuple(said.items()), []).append(this)
-    for values, these in alike.items():
-        con.execute(WRITE_SQL[statement], {**dict(values), "these": json.dumps(these)})
+    """Run a statement once for all rows with equal values; `:these` is the list of their keys."""
+    groups: dict[tuple[tuple[str, Any], ...], list[Any]] = {}
+    for values, key in rows:
+        groups.setdefault(tuple(values.items()), []).append(key)
+    for items, keys in groups.items():
+        con.execute(WRITE_SQL[statement], {**dict(items), "these": json.dumps(keys)})
 
 
 def _reopen_runs(con: sqlite3.Connection, now: int, transitions: Sequence[Transition]) -> None:
@@ -152,16 +149,17 @@ def _reopen_runs(con: sqlite3.Connection, now: int, transitions: Sequence[Transi
         if r.input is not None or r.options is not None
     ]
     con.executemany(WRITE_SQL["edit_input"], edited)
-    _write_grouped(con, "supersede", [(_index_values(r.supersedes), each.run) for each, r in pairs if r.supersedes])
-    _write_grouped(con, "loosen", [(_index_values(r.loosens), each.run) for each, r in pairs if r.loosens])
+    for name, field in (("supersede", "supersedes"), ("loosen", "loosens")):
+        indexes = [(getattr(r, field), each.run) for each, r in pairs]
+        _write_grouped(con, name, [({"indexes": json.dumps(found)}, run) for found, run in indexes if found])
     for each, r in pairs:
         if r.index is not None:
-            starts.drop_index(con, [each.run])
-            starts.put_index(con, each.run, each.tenant, r.index)
+            drop_index(con, [each.run])
+            put_index(con, each.run, each.tenant, r.index)
 
 
 def _reopened_values(reopening: ReopenWrite, change: RunWrite | None, now: int) -> _Row:
-    """What a reopened run becomes, with all else that is said about it: so its row is written once."""
+    """Return the values of a reopened run, its change included, so that its row is written once."""
     return {
         "status": None if change is None else change.status._value_,
         "wake_in": None if change is None else change.wake_in,
@@ -176,10 +174,6 @@ def _reopened_values(reopening: ReopenWrite, change: RunWrite | None, now: int) 
     }
 
 
-def _index_values(indexes: Sequence[int]) -> _Row:
-    return {"indexes": json.dumps(indexes)}
-
-
 def _move_values(move: LetterStatusWrite, now: int) -> _Row:
     return {
         "status": move.status._value_,
@@ -190,12 +184,7 @@ def _move_values(move: LetterStatusWrite, now: int) -> _Row:
     }
 
 
-def _end_values(transition: Transition, now: int) -> tuple[_Row, str | None]:
-    assert transition.change is not None
-    return {"outcome": transition.change.status.value, "now": now}, transition.ends_replay
-
-
 def _replay_values(transition: Transition, replay: ReplayWrite, now: int) -> tuple[_Row, list[str]]:
     row = as_dict(replay)
-    this = [row.pop("letter"), row.pop("run_id")]
-    return {**row, "tenant": transition.tenant, "now": now}, this
+    key = [row.pop("letter"), row.pop("run_id")]
+    return {**row, "tenant": transition.tenant, "now": now}, key

@@ -1,7 +1,7 @@
-"""Where SQLite calls run.
+"""The connections of a SQLite store, and the threads that use them.
 
-Threaded   a writer, a reader and (when needed) a line for transactional steps, for files
-Inline     one connection on the caller's own thread, for `:memory:` (tests and simulation)
+FileConnections    a thread for writes, one for reads and (when needed) one for transactional steps
+MemoryConnection   one connection on the caller's thread, for `:memory:` (tests and simulation)
 """
 
 from __future__ import annotations
@@ -27,16 +27,13 @@ from redrive.store.sqlite.connection import (
     write_transaction,
 )
 
-# -- One connection and the thread it lives in: a call hops there as a whole and its answer hops bac -----
-
-
 Result = TypeVar("Result")
 Work: TypeAlias = Callable[[sqlite3.Connection], Result]
 _AwaitedCall = tuple[Work[Any], asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
 
 
 class ConnectionThread:
-    """Runs closures on its connection, in the order in which they came."""
+    """A connection and its thread, which runs closures in the order in which they came."""
 
     def __init__(self, address: Address, name: str) -> None:
         self._address = address
@@ -48,14 +45,14 @@ class ConnectionThread:
         self._awaited = 0
 
     def open(self) -> None:
-        """Connect and start the thread; raises if the store cannot be used."""
+        """Connect and start the thread; raise if the store cannot be used."""
         con = connect(self._address)
         # A daemon, because a process must be able to end while a statement still waits for a lock.
         self._thread = threading.Thread(target=self._run_jobs, args=(con,), name=f"redrive-{self._name}", daemon=True)
         self._thread.start()
 
     async def run(self, work: Work[Result]) -> Result:
-        """Run the closure and wait for its result; errors of the database come back translated."""
+        """Run the closure and wait for its result. Errors of the database are translated."""
         self._check_open()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
@@ -68,15 +65,15 @@ class ConnectionThread:
 
     @property
     def busy(self) -> bool:
-        """True while somebody waits for the result of a closure."""
+        """True while a caller waits for a result."""
         return self._awaited > 0
 
     def post(self, work: Work[object]) -> None:
-        """Run the closure some time soon; nobody waits for it. May be called from any thread."""
+        """Queue the closure without waiting for it. May be called from any thread."""
         self._jobs.put(work)
 
     async def close(self) -> None:
-        """End the thread. What it is doing may finish, what waits behind it is refused."""
+        """End the thread. The running closure may finish; waiting ones are refused."""
         was_closed, self._closed = self._closed, True
         if was_closed or self._thread is None:
             return
@@ -102,9 +99,9 @@ class ConnectionThread:
             if isinstance(job, tuple):
                 self._run_job(con, *job)
             else:
-                with suppress(Exception):  # clean-up: nobody waits, and the thread must live on
+                with suppress(Exception):  # clean-up: no caller waits for it, and the thread must survive
                     job(con)
-            del job  # or what it refers to would live until the next one comes
+            del job  # otherwise its objects would live until the next job comes
 
     def _run_job(
         self, con: sqlite3.Connection, work: Work[Any], loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any]
@@ -125,8 +122,8 @@ class ConnectionThread:
 
 
 def call_on_loop(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
-    """Have the callback called on a loop, from any thread."""
-    with suppress(RuntimeError):  # raised if the loop has ended: then nobody is left to tell
+    """Schedule the callback on a loop, from any thread."""
+    with suppress(RuntimeError):  # the loop has ended, and no caller waits any more
         loop.call_soon_threadsafe(callback)
 
 
@@ -144,38 +141,35 @@ def _set_result(
     call_on_loop(loop, settle)
 
 
-# -- Where SQLite calls run ------------------------------------------------------------------------------
-
-
 class ReservedConnection(Protocol):
-    """A connection that its user has reserved."""
+    """A connection that a transactional step has reserved."""
 
     async def run(self, work: Work[Result]) -> Result:
         """Run the closure and wait for its result."""
 
     def post(self, work: Work[object]) -> None:
-        """Run the closure some time soon; nobody waits for it."""
+        """Queue the closure without waiting for it."""
 
 
 @contextmanager
 def exclusive_transaction(
-    con: sqlite3.Connection, turn: FairLock, file: str, wait: float = BUSY_TIMEOUT
+    con: sqlite3.Connection, lock: FairLock, file: str, wait: float = BUSY_TIMEOUT
 ) -> Iterator[None]:
     """Hold a write transaction, after the other writers of this process."""
-    if not turn.take(wait):
+    if not lock.take(wait):
         raise StoreUnavailable(f"{file} is busy with another transaction of this process; {NOTHING_LOST}")
     try:
         with write_transaction(con):
             yield
     finally:
-        turn.release()
+        lock.release()
 
 
 def run_exclusive(
-    con: sqlite3.Connection, turn: FairLock, work: Work[Result], file: str, wait: float = BUSY_TIMEOUT
+    con: sqlite3.Connection, lock: FairLock, work: Work[Result], file: str, wait: float = BUSY_TIMEOUT
 ) -> Result:
     """Run the closure in a write transaction, after the other writers of this process."""
-    with exclusive_transaction(con, turn, file, wait):
+    with exclusive_transaction(con, lock, file, wait):
         return work(con)
 
 
@@ -184,7 +178,7 @@ class FileConnections:
 
     def __init__(self, address: Address) -> None:
         self.file = address.path
-        self.turn = FairLock()
+        self.write_lock = FairLock()
         self._address = address
         self._writer = ConnectionThread(address, "writer")
         self._reader = ConnectionThread(address, "reader")
@@ -194,15 +188,15 @@ class FileConnections:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def open(self) -> None:
-        """Connect, so that a store which cannot be used says so at once."""
+        """Connect; raise at once if the store cannot be used."""
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self._writer.open)
         await loop.run_in_executor(None, self._reader.open)
 
     async def close(self) -> None:
-        """Let go of the connections; calls still waiting are refused."""
-        for line in (self._private, self._reader, self._writer):
-            await line.close()
+        """Close the connections. Waiting calls are refused."""
+        for thread in (self._private, self._reader, self._writer):
+            await thread.close()
 
     async def read(self, work: Work[Result]) -> Result:
         """Run a closure that only reads."""
@@ -210,9 +204,9 @@ class FileConnections:
 
     async def write(self, work: Work[Result]) -> Result:
         """Run a closure in one transaction that holds the write lock from its beginning."""
-        return await self._writer.run(lambda con: self.locked(con, work))
+        return await self._writer.run(lambda con: self.run_locked(con, work))
 
-    async def visit(self, work: Work[Result]) -> Result:
+    async def run_on_writer(self, work: Work[Result]) -> Result:
         """Run a closure on the writing connection, outside a transaction."""
         return await self._writer.run(work)
 
@@ -221,9 +215,9 @@ class FileConnections:
         """True while the writing connection is in use."""
         return self._writer.busy
 
-    def locked(self, con: sqlite3.Connection, work: Work[Result], wait: float = BUSY_TIMEOUT) -> Result:
-        """Within `visit`: run a closure in one transaction that holds the write lock."""
-        return run_exclusive(con, self.turn, work, self.file, wait)
+    def run_locked(self, con: sqlite3.Connection, work: Work[Result], wait: float = BUSY_TIMEOUT) -> Result:
+        """Within `run_on_writer`: run a closure in one transaction that holds the write lock."""
+        return run_exclusive(con, self.write_lock, work, self.file, wait)
 
     async def reserve(self) -> ReservedConnection:
         """Wait for the connection of transactional steps. One is enough: only one can write at a time."""
@@ -239,95 +233,90 @@ class FileConnections:
             raise
 
     def release(self) -> None:
-        """Let the next transactional step have the connection."""
+        """Give the connection to the next transactional step."""
         self._lock.release()
 
     def after(self, delay: float, clock: Clock, callback: Callable[[], None]) -> Timer:
-        """Call back on a thread: the loop may be what takes too long."""
+        """Call back on a thread, because the loop itself may be blocked."""
         timer = threading.Timer(delay, callback)
         timer.daemon = True
         timer.start()
         return timer
 
     def abandon(self, end: Work[object], released: Callable[[], None]) -> None:
-        """End a transaction from outside, on the connection's thread, then tell its loop."""
+        """End a transaction on the connection's thread, then call back on its loop."""
         self._private.post(end)
         if self._loop is not None:
             call_on_loop(self._loop, released)
 
 
 class MemoryConnection:
-    """One connection for everything, used on the caller's thread; a lock keeps transactions apart."""
+    """The only connection of a store in memory, used on the caller's thread. A lock separates transactions.
+
+    Its calls are those of `FileConnections`.
+    """
 
     def __init__(self, address: Address) -> None:
         self.file = address.path
-        self.turn = FairLock()
+        self.write_lock = FairLock()
         self._address = address
         self._con: sqlite3.Connection | None = None
         self._lock = asyncio.Lock()
 
     async def open(self) -> None:
-        """Connect."""
         self._con = connect(self._address)
 
     async def close(self) -> None:
-        """Let go of the connection, and with it of everything in the store."""
+        """Close the connection, which deletes everything in the store."""
         if self._con is not None:
             self._con.close()
             self._con = None
 
     async def read(self, work: Work[Result]) -> Result:
-        """Run a closure that only reads."""
         async with self._lock:
             return self.now(work)
 
     async def write(self, work: Work[Result]) -> Result:
-        """Run a closure in one transaction."""
         async with self._lock:
-            return self.now(lambda con: self.locked(con, work))
+            return self.now(lambda con: self.run_locked(con, work))
 
-    async def visit(self, work: Work[Result]) -> Result:
-        """Run a closure outside a transaction."""
+    async def run_on_writer(self, work: Work[Result]) -> Result:
         return await self.read(work)
 
     @property
     def busy(self) -> bool:
-        """True while the connection is in use."""
         return self._lock.locked()
 
-    def locked(self, con: sqlite3.Connection, work: Work[Result], wait: float = BUSY_TIMEOUT) -> Result:
-        """Within `visit`: run a closure in one transaction."""
-        return run_exclusive(con, self.turn, work, self.file, wait)
+    def run_locked(self, con: sqlite3.Connection, work: Work[Result], wait: float = BUSY_TIMEOUT) -> Result:
+        return run_exclusive(con, self.write_lock, work, self.file, wait)
 
     async def reserve(self) -> ReservedConnection:
-        """Have the connection for oneself until `release`."""
+        """Wait for exclusive use of the connection, until `release`."""
         await self._lock.acquire()
         return self
 
     def release(self) -> None:
-        """Let the others have the connection."""
         self._lock.release()
 
     def after(self, delay: float, clock: Clock, callback: Callable[[], None]) -> Timer:
-        """Call back when the clock says so; in tests, time stands still."""
+        """Call back by the clock, which tests control."""
         return clock.call_later(delay, callback)
 
     def abandon(self, end: Work[object], released: Callable[[], None]) -> None:
-        """End a transaction from outside."""
         self.post(end)
         released()
 
     async def run(self, work: Work[Result]) -> Result:
-        """Run the closure here and now, for the one who has reserved the connection."""
+        """Run the closure for the step that has reserved the connection."""
         return self.now(work)
 
     def post(self, work: Work[object]) -> None:
-        """The same, where nobody waits for the outcome."""
+        """Run the closure if the connection is open."""
         if self._con is not None:
             self.now(work)
 
     def now(self, work: Work[Result]) -> Result:
-        """The same without a loop, for the lease's thread."""
+        """Run the closure on the calling thread. The lease's thread uses this as well."""
         if self._con is None:
             raise StoreError("the store is closed")
         try:

@@ -2,9 +2,9 @@
 
     fresh ──first statement──> begun ──commit, rollback, error or time limit──> over
 
-It begins (and takes the file's write lock) at the first statement, and a timer undoes it when its
-time is up, whatever the step is doing: nobody else can write in the meantime. Every change of state
-happens on the connection's own thread, one after the other.
+It begins (and takes the file's write lock) at the first statement. Because no other process can write meanwhile, a
+timer rolls it back when its time is up, whatever the step is doing. Every change of state happens on the
+connection's own thread, one after the other.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import Any, TypeVar, cast
 from redrive.clock import Clock, Timer
 from redrive.core.transitions import Transition, TransitionResult
 from redrive.errors import InputError, StoreError, StoreUnavailable
-from redrive.store.sqlite import apply as writes
+from redrive.reasons import Reason, ReasonCode
+from redrive.store.sqlite.apply import TransitionBatch
 from redrive.store.sqlite.connection import BUSY_TIMEOUT, NOTHING_LOST, translate_error
 from redrive.store.sqlite.threads import FileConnections, MemoryConnection, ReservedConnection, Work
 
@@ -30,25 +31,22 @@ _REFUSED = re.compile(
 
 
 class StepTransaction:
-    """One transaction on a connection that is its own until it is over."""
+    """A transaction that has a connection to itself until it is over."""
 
-    def __init__(self, lines: FileConnections | MemoryConnection, clock: Clock, limit: float) -> None:
-        self._lines = lines
+    def __init__(self, connections: FileConnections | MemoryConnection, clock: Clock, limit: float) -> None:
+        self._connections = connections
         self._clock = clock
         self._limit = limit
         self._runner: ReservedConnection | None = None
-        self._refusal: Exception | None = None  # what a further call is told
+        self._refusal: Exception | None = None  # what further calls raise
         self._open = False  # changed on the connection's thread only
-        self._guard = threading.Lock()  # between the end of the transaction and the end of its time
+        self._guard = threading.Lock()  # protects _open between `_end` and `_expire`
         self._timer: Timer | None = None
 
     async def execute(self, statement: str, *params: Any) -> int:
-        """Run a statement; return the number of rows it changed."""
         return await self._run_statement(statement, lambda con: max(0, con.execute(statement, params).rowcount))
 
     async def fetch(self, statement: str, *params: Any) -> list[dict[str, Any]]:
-        """Run a query; return its rows, each from column name to value."""
-
         def rows(con: sqlite3.Connection) -> list[dict[str, Any]]:
             cursor = con.execute(statement, params)
             names = [column[0] for column in cursor.description or ()]
@@ -57,12 +55,11 @@ class StepTransaction:
         return await self._run_statement(statement, rows)
 
     async def fetchrow(self, statement: str, *params: Any) -> dict[str, Any] | None:
-        """Run a query; return its first row."""
         rows = await self.fetch(statement, *params)
         return rows[0] if rows else None
 
     async def commit(self, worker: int, transition: Transition) -> TransitionResult:
-        """Record the step and commit; undo everything if the run is no longer this worker's."""
+        """Record the step and commit; roll back if another worker holds the run now."""
         try:
             runner = await self._reserve()
             return await runner.run(lambda con: self._commit(con, worker, transition))
@@ -70,7 +67,7 @@ class StepTransaction:
             self._release()
 
     async def rollback(self) -> None:
-        """Undo everything. Harmless when it is over already, or never began."""
+        """Roll back. Does nothing if the transaction is over already, or never began."""
         runner = self._runner
         try:
             if runner is not None:
@@ -79,14 +76,9 @@ class StepTransaction:
         finally:
             self._release()
 
-    # -- on the loop ---------------------------------------------------------------------------------
-
     async def _run_statement(self, statement: str, work: Work[Result]) -> Result:
         if refused := _REFUSED.match(statement):
-            raise InputError(
-                f"{refused[1].upper()} cannot be used in a transactional step: its transaction begins by "
-                "itself and is committed together with the step's record"
-            )
+            raise InputError(Reason(ReasonCode.STEP_STATEMENT_REFUSED, statement=refused[1].upper()))
         runner = await self._reserve()
         result, error = await runner.run(lambda con: self._run_on_thread(con, work))
         if error is not None:
@@ -97,32 +89,30 @@ class StepTransaction:
         if self._refusal is not None:
             raise self._refusal
         if self._runner is None:
-            self._runner = await self._lines.reserve()
+            self._runner = await self._connections.reserve()
         return self._runner
 
     def _release(self) -> None:
-        """Let the next transaction have the connection. Once only, however this one ended."""
-        self._refusal = self._refusal or StoreError("the transaction is over: it was committed or undone")
+        """Give the connection to the next transaction. Only the first call does so."""
+        self._refusal = self._refusal or StoreError("the transaction is over: it was committed or rolled back")
         if self._runner is not None:
             self._runner = None
-            self._lines.release()
-
-    # -- on the connection's thread ------------------------------------------------------------------
+            self._connections.release()
 
     def _run_on_thread(self, con: sqlite3.Connection, work: Work[Result]) -> tuple[Result | None, Exception | None]:
-        """Run a statement of the user's. Its errors are the user's too, and handed over as they are."""
+        """Run a statement of the user on the connection's thread. Its errors are returned unchanged."""
         self._begin(con)
         try:
             return work(con), None
         except Exception as error:
-            if self._refusal is None and isinstance(translate_error(error, self._lines.file), StoreUnavailable):
+            if self._refusal is None and isinstance(translate_error(error, self._connections.file), StoreUnavailable):
                 raise
             return None, self._refusal or error
         finally:
             if self._open and not con.in_transaction:
-                # Some errors (a full disk, ON CONFLICT ROLLBACK) undo a transaction by themselves. What
-                # followed would be committed statement by statement.
-                self._refusal = self._refusal or StoreError("the transaction was undone by the database")
+                # Some errors (a full disk, ON CONFLICT ROLLBACK) roll the transaction back. Without this, each
+                # further statement would commit by itself.
+                self._refusal = self._refusal or StoreError("the database rolled the transaction back")
                 self._end(con)
 
     def _begin(self, con: sqlite3.Connection) -> None:
@@ -130,20 +120,20 @@ class StepTransaction:
             raise self._refusal
         if self._open:
             return
-        if not self._lines.turn.take(BUSY_TIMEOUT):
-            raise StoreUnavailable(f"{self._lines.file} is busy with other writes; {NOTHING_LOST}")
+        if not self._connections.write_lock.take(BUSY_TIMEOUT):
+            raise StoreUnavailable(f"{self._connections.file} is busy with other writes; {NOTHING_LOST}")
         try:
             con.execute("BEGIN IMMEDIATE")
         except BaseException:
-            self._lines.turn.release()
+            self._connections.write_lock.release()
             raise
         self._open = True
-        self._timer = self._lines.after(self._limit, self._clock, lambda: self._expire(con))
+        self._timer = self._connections.after(self._limit, self._clock, lambda: self._expire(con))
 
     def _commit(self, con: sqlite3.Connection, worker: int, transition: Transition) -> TransitionResult:
         self._begin(con)
         try:
-            (answer,) = writes.TransitionBatch(self._clock.now, [transition], worker).apply(con)
+            (answer,) = TransitionBatch(self._clock.now, [transition], worker).apply(con)
             if answer.kept:
                 con.execute("COMMIT")
             return answer
@@ -153,7 +143,7 @@ class StepTransaction:
             self._end(con)
 
     def _end(self, con: sqlite3.Connection) -> None:
-        """Undo what was not committed and let others write. Harmless when that has been done."""
+        """Roll back what was not committed and release the write lock, once only."""
         with self._guard:
             was_open, self._open = self._open, False
         if not was_open:
@@ -164,18 +154,17 @@ class StepTransaction:
             if con.in_transaction:
                 con.execute("ROLLBACK")
         finally:
-            self._lines.turn.release()
-
-    # -- when time is up, on a thread of its own (or on the loop, for a store in memory) ---------------
+            self._connections.write_lock.release()
 
     def _expire(self, con: sqlite3.Connection) -> None:
+        """End the transaction when its time is up. Runs on the timer's thread, or on the loop for `:memory:`."""
         with self._guard:
             if not self._open:
                 return
             self._refusal = TimeoutError(
-                f"the transaction took longer than {self._limit:g} s and was undone, because nobody else can "
-                "write meanwhile: do slow work before its first statement"
+                f"the transaction took longer than {self._limit:g} s and was rolled back, because it blocks all "
+                "other writers: do slow work before its first statement"
             )
-            with suppress(sqlite3.Error):  # the store was closed, which undid the transaction
+            with suppress(sqlite3.Error):  # the store was closed, which rolled the transaction back
                 con.interrupt()
-        self._lines.abandon(self._end, self._release)
+        self._connections.abandon(self._end, self._release)

@@ -1,11 +1,11 @@
--- Tenants, people, tokens, sessions, remembered answers.
+-- Tenants, users, tokens, sessions and stored responses.
 
 -- name: tenants
 -- All registered tenants.
 SELECT tenant, created_at, created_by, disabled_at FROM redrive.access_tenants ORDER BY tenant;
 
 -- name: put_tenant
--- Register a tenant, or let it be disabled or not.
+-- Register, disable or enable a tenant.
 INSERT INTO redrive.access_tenants AS t (tenant, created_at, created_by, disabled_at)
 VALUES (:tenant, :now, :created_by,
         CASE WHEN CAST(:disabled AS boolean) THEN :now END)
@@ -15,7 +15,7 @@ WHERE (t.disabled_at IS NULL) = CAST(:disabled AS boolean)
 RETURNING 1;
 
 -- name: user
--- One account.
+-- The account with an id.
 SELECT id, email, home, password, created_at, disabled_at FROM redrive.access_users WHERE id = :id;
 
 -- name: users_by_email
@@ -23,33 +23,33 @@ SELECT id, email, home, password, created_at, disabled_at FROM redrive.access_us
 SELECT id, email, home, password, created_at, disabled_at FROM redrive.access_users WHERE email = :email ORDER BY id;
 
 -- name: users
--- The people of a tenant, or of all.
+-- The users of a tenant, or of all.
 SELECT u.id, u.email, u.home, CAST(NULL AS text), u.created_at, u.disabled_at FROM redrive.access_users AS u
 WHERE CAST(:tenant AS text) IS NULL
    OR EXISTS (SELECT 1 FROM redrive.access_members AS m WHERE m.user_id = u.id AND m.tenant = CAST(:tenant AS text))
 ORDER BY u.email, u.id;
 
 -- name: members
--- What people are to a tenant, or to all.
+-- The memberships of users in a tenant, or in all.
 SELECT user_id, tenant, role, payloads, active FROM redrive.access_members
 WHERE user_id = ANY (CAST(:users AS text[])) AND (CAST(:tenant AS text) IS NULL OR tenant = CAST(:tenant AS text))
 ORDER BY user_id, tenant;
 
 -- name: insert_user
--- Write a new account; an address has one in each home.
+-- Insert an account. An address has one in each home.
 INSERT INTO redrive.access_users (id, email, home, password, created_at)
 VALUES (:id, :email, :home, CAST(:password AS text), :now)
 ON CONFLICT DO NOTHING RETURNING id;
 
 -- name: change_user
--- Another password for a person, or the end of all sign-ins.
+-- Change the password of a user, or disable or enable the user.
 UPDATE redrive.access_users SET password = COALESCE(CAST(:password AS text), password),
     disabled_at = CASE WHEN CAST(:disabled AS boolean) THEN COALESCE(disabled_at, :now) END
 WHERE id = :id AND email = :email
 RETURNING id;
 
 -- name: put_member
--- What a person is to a tenant.
+-- Add or replace a membership.
 INSERT INTO redrive.access_members (user_id, tenant, role, payloads, active)
 VALUES (:user, :tenant, :role, :payloads, :active)
 ON CONFLICT (user_id, tenant) DO UPDATE SET
@@ -69,7 +69,7 @@ SELECT id, kind, tenant, role, name, created_by, payloads, workflows, '', user_i
 FROM redrive.access_tokens WHERE CAST(:tenant AS text) IS NULL OR tenant = CAST(:tenant AS text) ORDER BY id DESC;
 
 -- name: put_token
--- Keep a new token.
+-- Insert a token.
 INSERT INTO redrive.access_tokens (id, tenant, kind, role, name, created_by, payloads, workflows, user_id, created_at,
                                    expires_at, hash, maker_user, maker_token)
 VALUES (:id, :tenant, :kind, :role, :name, :created_by, :payloads, :workflows, :user,
@@ -79,33 +79,33 @@ VALUES (:id, :tenant, :kind, :role, :name, :created_by, :payloads, :workflows, :
 ON CONFLICT (id) DO NOTHING RETURNING id;
 
 -- name: revoke_token
--- Let a token hold no longer.
+-- Revoke a token.
 UPDATE redrive.access_tokens SET revoked_at = :now
 WHERE id = :id AND revoked_at IS NULL AND (CAST(:tenant AS text) IS NULL OR tenant = CAST(:tenant AS text))
 RETURNING id;
 
 -- name: session
--- One sign-in, unless its tenant is disabled.
+-- A sign-in, unless its tenant is disabled.
 SELECT hash, tenant, user_id, created_at, expires_at FROM redrive.access_sessions AS s WHERE hash = :hash
   AND NOT EXISTS (SELECT 1 FROM redrive.access_tenants AS t WHERE t.tenant = s.tenant AND t.disabled_at IS NOT NULL);
 
 -- name: put_session
--- Keep a sign-in.
+-- Insert a sign-in.
 INSERT INTO redrive.access_sessions (hash, tenant, user_id, created_at, expires_at)
 VALUES (:hash, :tenant, :user, :now,
         :now + CAST(:lasts AS bigint))
 ON CONFLICT (hash) DO NOTHING;
 
 -- name: delete_old_sessions
--- Sign-ins that have expired.
+-- Remove sign-ins that have expired.
 DELETE FROM redrive.access_sessions WHERE expires_at <= :now;
 
 -- name: end_sessions
--- End one sign-in, or all of a person.
+-- End one sign-in, or all of a user.
 DELETE FROM redrive.access_sessions WHERE hash = CAST(:hash AS text) OR user_id = CAST(:user AS text);
 
 -- name: claim_request
--- Begin a request; one that was given up may be begun again. Gives when it was begun first.
+-- Begin a request; one that was abandoned may begin again. Return when it first began.
 INSERT INTO redrive.access_answers AS a (tenant, key, digest, begun_at, expires_at)
 VALUES (:tenant, :key, :digest, :now,
         :now + CAST(:keeps AS bigint))
@@ -114,28 +114,28 @@ WHERE a.status IS NULL AND a.digest = excluded.digest AND a.begun_at <= excluded
 RETURNING expires_at - CAST(:keeps AS bigint);
 
 -- name: answer
--- A request that was begun, and its answer.
+-- A request and its response.
 SELECT tenant, key, digest, status, body FROM redrive.access_answers WHERE tenant = :tenant AND key = :key;
 
 -- name: drop_request
--- Forget a request that came to nothing.
+-- Remove a request that had no effect.
 DELETE FROM redrive.access_answers WHERE tenant = :tenant AND key = :key AND status IS NULL;
 
 -- name: response_usage
--- How many answers a tenant has, and how large they are together.
+-- The number of a tenant's responses, and their size in bytes.
 SELECT count(*), COALESCE(sum(size), 0) FROM redrive.access_answers WHERE tenant = :tenant;
 
 -- name: delete_old_answers
--- Answers that were kept long enough.
+-- Remove responses whose retention time is over.
 DELETE FROM redrive.access_answers
 WHERE tenant = :tenant AND expires_at <= :now;
 
 -- name: runs_to_erase
--- Runs of a tenant that is erased, a few at a time.
+-- Some runs of a tenant that is being erased.
 SELECT id FROM redrive.runs WHERE tenant = :tenant ORDER BY id LIMIT CAST(:most AS bigint);
 
 -- name: erase_run_rows
--- Remove what belongs to runs from a table.
+-- Remove the rows of runs from a table.
 DELETE FROM redrive.{table} WHERE tenant = :tenant AND run = ANY (CAST(:runs AS bigint[])) RETURNING 1;
 
 -- name: erase_runs
@@ -143,10 +143,10 @@ DELETE FROM redrive.{table} WHERE tenant = :tenant AND run = ANY (CAST(:runs AS 
 DELETE FROM redrive.runs WHERE tenant = :tenant AND id = ANY (CAST(:runs AS bigint[])) RETURNING 1;
 
 -- name: erase_tenant_rows
--- Remove what else a tenant has in a table.
+-- Remove the other rows of a tenant from a table.
 DELETE FROM redrive.{table} WHERE tenant = :tenant RETURNING 1;
 
 -- name: erase_users_without_tenant
--- Remove people whom no tenant knows any more.
+-- Remove users that are a member of no tenant.
 DELETE FROM redrive.access_users AS u
 WHERE NOT EXISTS (SELECT 1 FROM redrive.access_members AS m WHERE m.user_id = u.id);

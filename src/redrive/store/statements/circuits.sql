@@ -30,7 +30,7 @@ LEFT JOIN redrive.circuits AS c ON c.tenant = w.tenant AND c.key = w.key;
 SELECT id FROM redrive.circuits WHERE tenant = :tenant AND key = :key FOR UPDATE;
 
 -- name: insert_circuit
--- The row of a circuit that has none yet, unless another node was quicker.
+-- Insert a circuit that has no row yet, unless another node did so first.
 INSERT INTO redrive.circuits (tenant, key, status, generation, version, until, wave, next_wave_at, settings, override,
                               why, changed_by, changed_at)
 VALUES (:tenant, :key, :status, :generation, CAST(:version AS integer) + 1, :until, :wave, :next_wave_at, :settings,
@@ -67,7 +67,7 @@ WHERE id = ANY (ARRAY(
 RETURNING id;
 
 -- name: permit_state
--- Whether the run that asks has a permit of this generation, and whether it is still held under its fence.
+-- Two flags of the asking run: it has a permit of this generation; it is still held under its fence.
 SELECT EXISTS (SELECT 1 FROM redrive.probes AS p
                WHERE p.tenant = :tenant AND p.key = :key AND p.generation = :generation AND p.run = CAST(:run AS bigint)
                  AND p.fence = CAST(:fence AS bigint) AND p.idx = :index) AS permitted,
@@ -75,7 +75,7 @@ SELECT EXISTS (SELECT 1 FROM redrive.probes AS p
                WHERE r.id = CAST(:run AS bigint) AND r.fence = CAST(:fence AS bigint) AND r.worker IS NOT NULL) AS held;
 
 -- name: put_permit
--- A permit; asked for again, it is there already.
+-- Insert a permit, unless the run has it already.
 INSERT INTO redrive.probes (tenant, key, generation, run, fence, idx, at)
 VALUES (:tenant, :key, :generation, :run, :fence, :index, :now)
 ON CONFLICT (tenant, key, generation, run, fence, idx) DO NOTHING;
@@ -145,14 +145,14 @@ c.id < :below;
 c.id > :above;
 
 -- name: delete_old_marks
--- Marks that no window reaches back to.
+-- Remove marks that are older than every window.
 DELETE FROM redrive.circuit_marks WHERE (run, idx, attempt, fence) IN (
     SELECT m.run, m.idx, m.attempt, m.fence FROM redrive.circuit_marks AS m /* INDEXED BY circuit_marks_recent */
     WHERE m.at <= CAST(:before AS bigint) ORDER BY m.at LIMIT CAST(:most AS bigint))
 RETURNING run;
 
 -- name: delete_old_probes
--- Permits whose runs are no longer held under the fence they were given to.
+-- Remove permits whose runs are no longer held under the permit's fence.
 DELETE FROM redrive.probes WHERE (tenant, key, generation, run, fence, idx) IN (
     SELECT p.tenant, p.key, p.generation, p.run, p.fence, p.idx FROM redrive.probes AS p /* INDEXED BY probes_old */
     WHERE p.at <= CAST(:before AS bigint)

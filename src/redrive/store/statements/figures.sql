@@ -1,4 +1,4 @@
--- How much waits in a store. Every count stops at a limit, so that looking costs the same however full the store is.
+-- Statistics. Every count stops at a limit, so that reading costs the same however full the store is.
 
 -- name: open_letters
 -- Open letters by workflow: what the groups have counted, and what is not folded into them yet.
@@ -18,7 +18,7 @@ SELECT l.created_at FROM redrive.letters AS l /* INDEXED BY letters_by_status */
 WHERE l.status = 'OPEN' ORDER BY l.id LIMIT 1;
 
 -- name: suspects
--- Runs that a worker died with, whether they wait or are tried again.
+-- Runs whose worker died, waiting or running again.
 SELECT (SELECT COUNT(*) FROM (SELECT 1 FROM redrive.runs AS r /* INDEXED BY runs_suspect */
                               WHERE r.worker IS NULL AND r.available_at IS NOT NULL AND r.deaths > 0
                               ORDER BY r.available_at LIMIT CAST(:counted AS bigint)) AS waiting)
@@ -38,6 +38,6 @@ SELECT c.key, c.status, COUNT(*) FROM redrive.circuits AS c WHERE c.status <> 'C
 GROUP BY c.key, c.status ORDER BY COUNT(*) DESC, c.key LIMIT CAST(:circuits AS bigint);
 
 -- name: workers_by_state
--- Workers by state; one whose lease has run out is dead, whether that is noted or not.
+-- Workers by state. A worker whose lease has expired counts as dead, even if not declared dead yet.
 SELECT CASE WHEN w.state = 'LIVE' AND w.lease_until < CAST(:now AS bigint) THEN 'DEAD' ELSE w.state END, COUNT(*)
 FROM redrive.workers AS w GROUP BY 1;

@@ -1,7 +1,7 @@
 -- Failure groups: adding the feed to them, and listing them.
 
 -- name: has_feed_rows
--- Whether there is anything to fold; read without a lock.
+-- True if the feed has rows; read without a lock.
 SELECT EXISTS (SELECT 1 FROM redrive.letter_feed);
 
 -- name: take_feed_rows

@@ -9,7 +9,7 @@ SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fen
 FROM redrive.runs AS r {hint} WHERE {conditions} ORDER BY {order} LIMIT CAST(:most AS bigint);
 
 -- name: runs.summaries
--- The same rows as a page of runs, with little about each.
+-- A page of runs with few columns of each.
 SELECT r.id, r.status, r.created_at, r.available_at
 FROM redrive.runs AS r {hint} WHERE {conditions} ORDER BY {order} LIMIT CAST(:most AS bigint);
 
@@ -26,15 +26,15 @@ r.workflow IS NOT DISTINCT FROM :workflow;
 r.status IS NOT DISTINCT FROM :status;
 
 -- name: runs.indexed
--- Said in addition for states that the index by state covers, so that the planner knows it may be used.
+-- Added for states that the partial index by state covers, so that the planner may use it.
 r.status <> 'SUCCESS' AND r.status <> 'RUNNING';
 
 -- name: runs.succeeded
--- Said in addition for runs that succeeded, for the same reason.
+-- Added for runs that succeeded, for the same reason.
 r.status = 'SUCCESS';
 
 -- name: runs.correlation_id
--- Runs that belong together.
+-- Runs with one correlation id.
 r.correlation_id IS NOT DISTINCT FROM :correlation_id;
 
 -- name: runs.handler_for
@@ -42,11 +42,11 @@ r.correlation_id IS NOT DISTINCT FROM :correlation_id;
 r.handler_for IS NOT DISTINCT FROM :handler_for;
 
 -- name: runs.handling
--- Said in addition for runs that handle failures, which have an index of their own.
+-- Added for runs that handle failures, which have a partial index.
 r.handler_for IS NOT NULL;
 
 -- name: runs.correlated
--- Said in addition for runs that belong together, for the same reason.
+-- Added for runs with a correlation id, for the same reason.
 r.correlation_id IS NOT NULL;
 
 -- name: runs.queue
@@ -70,7 +70,7 @@ r.id < :below;
 r.id > :above;
 
 -- name: runs.edge
--- How far runs are looked through: how many there are up to there, and the ids at both ends.
+-- The range of runs that one page scans: their number, and the ids at both ends.
 SELECT count(*) AS count, min(id) AS lowest, max(id) AS highest FROM (
     SELECT r.id FROM redrive.runs AS r {hint} WHERE {conditions} ORDER BY {order} LIMIT CAST(:scanned AS bigint)) AS met;
 
@@ -83,13 +83,13 @@ SELECT created_at FROM redrive.runs WHERE id >= CAST(:id AS bigint) ORDER BY id 
 SELECT COALESCE(max(id), 0) FROM redrive.runs;
 
 -- name: count_index_matches
--- How many runs have one of these values in a field to search by, as far as that matters.
+-- The number of runs with one of these values in a search field, up to a limit.
 SELECT count(*) FROM (
     SELECT 1 FROM redrive.run_index AS x WHERE x.field = :index_0_field
       AND x.value = ANY (CAST(:index_0_values AS text[])) LIMIT CAST(:most AS bigint)) AS x;
 
 -- name: letters.facets
--- The same rows as a page of letters, with those columns alone that are counted by.
+-- A page of letters with only the columns that they are counted by.
 SELECT l.id, l.code, l.stage, l.workflow, l.step, l.owner
 FROM redrive.letters AS l {hint} WHERE {conditions} ORDER BY {order} LIMIT CAST(:most AS bigint);
 
@@ -102,19 +102,19 @@ l.tenant IS NOT DISTINCT FROM :tenant;
 l.status IS NOT DISTINCT FROM :status;
 
 -- name: letters.code
--- Letters that ended for one reason.
+-- Letters with one code.
 l.code IS NOT DISTINCT FROM :code;
 
 -- name: letters.stage
--- Letters that ended at one stage.
+-- Letters of one stage.
 l.stage IS NOT DISTINCT FROM :stage;
 
 -- name: letters.early_or_late
--- Letters that ended at another stage than most.
+-- Letters of an unusual stage.
 l.stage IS NOT DISTINCT FROM :early_or_late;
 
 -- name: letters.unusual
--- Said in addition for those, which have an index of their own.
+-- Added for those, which have a partial index.
 l.stage <> 'exec';
 
 -- name: letters.category
@@ -134,15 +134,15 @@ l.step IS NOT DISTINCT FROM :step;
 l.fingerprint IS NOT DISTINCT FROM :fingerprint;
 
 -- name: letters.owner
--- Letters that somebody looks after.
+-- Letters with one owner.
 l.owner IS NOT DISTINCT FROM :owner;
 
 -- name: letters.owned
--- Said in addition for those, which have an index of their own.
+-- Added for those, which have a partial index.
 l.owner IS NOT NULL;
 
 -- name: letters.tagged
--- Said in addition for letters that are marked, which have an index of their own.
+-- Added for letters with tags, which have a partial index.
 l.tags <> '[]';
 
 -- name: letters.since
@@ -166,7 +166,7 @@ l.id < :below;
 l.id > :above;
 
 -- name: letters.edge
--- How far letters are looked through: how many there are up to there, and the ids at both ends.
+-- The range of letters that one page scans: their number, and the ids at both ends.
 SELECT count(*) AS count, min(id) AS lowest, max(id) AS highest FROM (
     SELECT l.id FROM redrive.letters AS l {hint} WHERE {conditions} ORDER BY {order} LIMIT CAST(:scanned AS bigint)) AS met;
 
@@ -196,15 +196,15 @@ a.event IS NOT DISTINCT FROM :event;
 a.event >= :kind AND a.event < CAST(:kind AS text) || '~';
 
 -- name: audit.by
--- Lines about what the engine did by itself, which most of them are.
+-- Lines about actions of the engine, which are most of them.
 a.by IS NOT DISTINCT FROM :by;
 
 -- name: audit.person
--- Lines about what one person did.
+-- Lines about actions of one user.
 a.by IS NOT DISTINCT FROM :person;
 
 -- name: audit.by_person
--- Said in addition for those, which have an index of their own.
+-- Added for those, which have a partial index.
 a.by <> 'redrive';
 
 -- name: audit.subject
@@ -216,7 +216,7 @@ a.subject IS NOT DISTINCT FROM :subject;
 a.letter IS NOT DISTINCT FROM :letter;
 
 -- name: audit.about_letter
--- Said in addition for lines about letters, for the same reason.
+-- Added for lines about letters, for the same reason.
 a.letter IS NOT NULL;
 
 -- name: audit.no_accounts
@@ -240,7 +240,7 @@ a.id < :below;
 a.id > :above;
 
 -- name: audit.edge
--- How far lines are looked through: how many there are up to there, and the ids at both ends.
+-- The range of lines that one page scans: their number, and the ids at both ends.
 SELECT count(*) AS count, min(id) AS lowest, max(id) AS highest FROM (
     SELECT a.id FROM redrive.audit AS a {hint} WHERE {conditions} ORDER BY {order} LIMIT CAST(:scanned AS bigint)) AS met;
 
@@ -290,7 +290,7 @@ m.id < CAST(:below AS bigint);
 m.id > CAST(:above AS bigint);
 
 -- name: messages.edge
--- How far messages are looked through: how many there are up to there, and the ids at both ends.
+-- The range of messages that one page scans: their number, and the ids at both ends.
 SELECT count(*) AS count, min(id) AS lowest, max(id) AS highest FROM (
     SELECT m.id FROM redrive.messages AS m {hint} WHERE {conditions} ORDER BY {order} LIMIT CAST(:scanned AS bigint)) AS met;
 

@@ -1,6 +1,6 @@
--- Recovery and purging: what dead workers held, what hangs, what is overdue, what was kept long enough.
--- Several nodes do this at once: rows that one of them has locked are left to it by the others.
--- OFFSET 0 keeps PostgreSQL's planner from looking for a row by another index than the one that is meant.
+-- Recovery and purging: runs of dead workers, hung and overdue runs, data whose retention time is over.
+-- Several nodes do this at once: each skips the rows that another one has locked.
+-- OFFSET 0 keeps PostgreSQL's planner from using another index.
 
 -- name: dead_workers_with_runs
 -- Dead or stopped workers that still hold runs.
@@ -60,7 +60,7 @@ FROM redrive.letters AS l /* INDEXED BY letters_expiring */
 WHERE l.status = 'OPEN' AND l.expires_at <= :now ORDER BY l.expires_at LIMIT CAST(:most AS bigint);
 
 -- name: delete_old_letters
--- Letters that were closed long enough ago.
+-- Remove letters whose retention time is over.
 DELETE FROM redrive.letters WHERE id = ANY (ARRAY(
     SELECT l.id FROM redrive.letters AS l /* INDEXED BY letters_closed */
     WHERE l.closed_at IS NOT NULL AND l.closed_at <= CAST(:before AS bigint)
@@ -68,7 +68,7 @@ DELETE FROM redrive.letters WHERE id = ANY (ARRAY(
 RETURNING public_id;
 
 -- name: delete_old_replays
--- The lineage of letters that are gone.
+-- Remove the replays of removed letters.
 DELETE FROM redrive.replays WHERE letter = ANY (CAST(:letters AS text[]));
 
 -- name: ended_workflows
@@ -87,34 +87,34 @@ WITH RECURSIVE names (workflow) AS (
 SELECT workflow FROM names WHERE workflow IS NOT NULL;
 
 -- name: mark_purged
--- Mark runs of which the state and the result are kept while their keys live.
+-- Mark runs as purged whose state and result are kept while a key names them.
 UPDATE redrive.runs SET purged_at = :now WHERE id = ANY (CAST(:runs AS bigint[]));
 
 -- name: drop_replays
--- The replays of purged runs that never had a letter.
+-- Remove the replays of purged runs that never had a letter.
 DELETE FROM redrive.replays AS p
 WHERE p.letter = ANY (ARRAY(
           SELECT 'dl-' || r.public_id FROM redrive.runs AS r WHERE r.id = ANY (CAST(:runs AS bigint[]))))
   AND NOT EXISTS (SELECT 1 FROM redrive.letters AS l WHERE l.public_id = p.letter LIMIT 1 OFFSET 0);
 
 -- name: drop_entries
--- The journal of purged runs.
+-- Remove the journals of purged runs.
 DELETE FROM redrive.entries WHERE run = ANY (CAST(:runs AS bigint[]));
 
 -- name: drop_attempts
--- The failed attempts of purged runs.
+-- Remove the failed attempts of purged runs.
 DELETE FROM redrive.attempts WHERE run = ANY (CAST(:runs AS bigint[]));
 
 -- name: drop_inputs
--- The inputs of purged runs.
+-- Remove the inputs of purged runs.
 DELETE FROM redrive.inputs WHERE run = ANY (CAST(:runs AS bigint[]));
 
 -- name: drop_results
--- The results of purged runs.
+-- Remove the results of purged runs.
 DELETE FROM redrive.results WHERE run = ANY (CAST(:runs AS bigint[]));
 
 -- name: drop_runs
--- The purged runs themselves.
+-- Remove purged runs.
 DELETE FROM redrive.runs WHERE id = ANY (CAST(:runs AS bigint[]));
 
 -- name: old_keys
@@ -127,7 +127,7 @@ WHERE k.expires_at <= :now
 ORDER BY k.expires_at LIMIT CAST(:most AS bigint) FOR UPDATE OF k SKIP LOCKED;
 
 -- name: drop_key
--- An expired key.
+-- Remove an expired key.
 DELETE FROM redrive.idempotency WHERE tenant = :tenant AND key = :key AND expires_at <= :now;
 
 -- name: purged_runs
@@ -135,7 +135,7 @@ DELETE FROM redrive.idempotency WHERE tenant = :tenant AND key = :key AND expire
 SELECT id FROM redrive.runs WHERE id = ANY (CAST(:runs AS bigint[])) AND purged_at IS NOT NULL;
 
 -- name: delete_old_workers
--- Workers that ended long ago and hold nothing.
+-- Remove workers that ended long ago and hold no runs.
 DELETE FROM redrive.workers WHERE id = ANY (ARRAY(
     SELECT w.id FROM redrive.workers AS w
     WHERE w.state <> 'LIVE' AND w.lease_until <= CAST(:before AS bigint)
@@ -144,7 +144,7 @@ DELETE FROM redrive.workers WHERE id = ANY (ARRAY(
 RETURNING id;
 
 -- name: delete_old_audit
--- Lines of the audit log that were kept long enough. They are in order of time, so the oldest ones are enough to read.
+-- Remove audit lines whose retention time is over. They are in order of time, so only the oldest are read.
 DELETE FROM redrive.audit WHERE id = ANY (ARRAY(
     SELECT oldest.id FROM (SELECT a.id, a.at FROM redrive.audit AS a ORDER BY a.id LIMIT CAST(:most AS bigint)) AS oldest
     WHERE oldest.at <= CAST(:before AS bigint)))

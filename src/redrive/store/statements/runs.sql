@@ -19,13 +19,13 @@ FROM redrive.runs AS r LEFT JOIN redrive.inputs AS i ON i.run = r.id LEFT JOIN r
 WHERE r.public_id = ANY (CAST(:public_ids AS text[]));
 
 -- name: journal
--- All entries of a run, superseded ones too.
+-- All entries of a run, superseded ones included.
 SELECT idx, key, kind, name, status, attempt, done, first_at, began_at, ended_at, wake_at, limit_at, input,
        output, failure, options, superseded, loose, heartbeat_at, heartbeat
 FROM redrive.entries WHERE run = :run ORDER BY idx;
 
 -- name: journals
--- The journals of these runs, superseded entries too.
+-- The journals of these runs, superseded entries included.
 SELECT run, idx, key, kind, name, status, attempt, done, first_at, began_at, ended_at, wake_at, limit_at, input,
        output, failure, options, superseded, loose, heartbeat_at, heartbeat
 FROM redrive.entries WHERE run = ANY (CAST(:runs AS bigint[])) ORDER BY run, idx;
@@ -36,11 +36,11 @@ SELECT idx, attempt, fence, ending, began_at, ended_at, category, failure, decis
 FROM redrive.attempts WHERE run = :run ORDER BY ended_at, began_at, idx, attempt, fence;
 
 -- name: live_workflows
--- What the live workers have registered, one JSON array each.
+-- The workflows of each live worker, as a JSON array.
 SELECT workflows FROM redrive.workers WHERE state = 'LIVE';
 
 -- name: due_in_lane
--- How many runs of one lane are due, up to a limit.
+-- The number of due runs of one lane, up to a limit.
 SELECT COUNT(*) FROM (
     SELECT 1 FROM redrive.runs /* INDEXED BY runs_due */
     WHERE worker IS NULL AND available_at IS NOT NULL AND deaths = 0
@@ -48,7 +48,7 @@ SELECT COUNT(*) FROM (
       AND available_at <= CAST(:at AS bigint) LIMIT CAST(:most AS bigint)) AS due;
 
 -- name: due_suspects
--- How many suspects of each workflow are due, except of those named.
+-- The number of due suspects of each workflow, except of the given ones.
 SELECT workflow, COUNT(*) FROM (
     SELECT workflow FROM redrive.runs /* INDEXED BY runs_suspect */
     WHERE worker IS NULL AND available_at IS NOT NULL AND deaths > 0 AND available_at <= CAST(:at AS bigint)

@@ -1,7 +1,7 @@
--- Schedules: keeping them, marking how far they are, pausing and removing them.
+-- Schedules: claiming them, recording their progress, pausing and removing them.
 
 -- name: claim_schedule
--- Take a schedule that no live worker keeps; with another expression than before it begins anew.
+-- Claim a schedule that no live worker owns; with another expression than before it begins anew.
 INSERT INTO redrive.schedules AS s (tenant, workflow, name, expression, zone, passed, keeper)
 VALUES (:tenant, :workflow, :name, :expression, :zone, :now, :worker)
 ON CONFLICT (tenant, workflow, name) DO UPDATE SET
@@ -13,14 +13,14 @@ WHERE s.keeper <> excluded.keeper AND NOT EXISTS (
     WHERE w.id = s.keeper AND w.state = 'LIVE' AND w.lease_until > :now);
 
 -- name: schedule_by_key
--- One schedule as it stands.
+-- One schedule.
 SELECT s.tenant, s.workflow, s.name, s.expression, s.zone, s.passed, s.last_at, s.last_run, s.paused_at, s.paused_by,
        EXISTS (SELECT 1 FROM redrive.workers AS w
                WHERE w.id = s.keeper AND w.state = 'LIVE' AND w.lease_until > :now)
 FROM redrive.schedules AS s WHERE s.tenant = :tenant AND s.workflow = :workflow AND s.name = :name;
 
 -- name: record_schedule_progress
--- Move a schedule on, unless it is so far already, or has another expression by now.
+-- Record the progress of a schedule, unless it is as far already or its expression changed.
 UPDATE redrive.schedules SET passed = :at,
     last_at = CASE WHEN CAST(:run AS text) IS NULL THEN last_at ELSE CAST(:at AS bigint) END,
     last_run = COALESCE(CAST(:run AS text), last_run)
@@ -38,7 +38,7 @@ WHERE CAST(:tenant AS text) IS NULL OR s.tenant = CAST(:tenant AS text)
 ORDER BY s.workflow, s.tenant, s.name;
 
 -- name: pause_schedule
--- Start nothing for a schedule; the first pause counts.
+-- Pause a schedule; the first pause counts.
 UPDATE redrive.schedules SET paused_at = :now, paused_by = :by
 WHERE tenant = :tenant AND workflow = :workflow AND name = :name AND paused_at IS NULL
 RETURNING 1;
@@ -50,7 +50,7 @@ WHERE tenant = :tenant AND workflow = :workflow AND name = :name AND paused_at I
 RETURNING 1;
 
 -- name: drop_schedule
--- Remove a schedule that no live worker keeps.
+-- Remove a schedule that no live worker owns.
 DELETE FROM redrive.schedules AS s
 WHERE s.tenant = :tenant AND s.workflow = :workflow AND s.name = :name AND NOT EXISTS (
     SELECT 1 FROM redrive.workers AS w

@@ -1,11 +1,11 @@
--- Sets of letters that are decided on together: listing them, working them off, looking at them.
+-- Bulk decisions: creating, executing, changing and reading them. A set holds the letters of one.
 
 -- name: highest_letter
--- The newest letter; later ones do not belong to a set that begins now.
+-- The newest letter. Later ones do not belong to a set that begins now.
 SELECT COALESCE(max(id), 0) FROM redrive.letters;
 
 -- name: insert_bulk
--- Begin a set; one that is sent again is there already.
+-- Insert a set; a repeat changes nothing.
 INSERT INTO redrive.sets (public_id, tenant, action, status, by, reason, request, wanted, upto, reached, listed, total,
                           created_at, lease_until, rate)
 VALUES (:public_id, :tenant, :action, 'RUNNING', :by, :reason, :request, :wanted, :upto, 0, :listed, :total, :now, :now,
@@ -14,11 +14,11 @@ ON CONFLICT (public_id) DO NOTHING
 RETURNING id;
 
 -- name: has_claimable_bulk
--- Whether there is a set to work on, which is neither paused nor somebody's: a look that takes no lock.
+-- True if there is a set that is not paused and that no worker holds; read without a lock.
 SELECT EXISTS (SELECT 1 FROM redrive.sets WHERE status = 'RUNNING' AND paused_at IS NULL AND lease_until <= CAST(:now AS bigint));
 
 -- name: claim_bulk
--- Take the set that has waited longest, for a while.
+-- Claim the set that has waited longest, until the lease expires.
 UPDATE redrive.sets SET fence = fence + 1, lease_until = CAST(:now AS bigint) + CAST(:lease AS bigint)
 WHERE id = (SELECT id FROM redrive.sets WHERE status = 'RUNNING' AND paused_at IS NULL AND lease_until <= CAST(:now AS bigint)
             ORDER BY lease_until, id LIMIT 1 FOR UPDATE SKIP LOCKED)
@@ -26,11 +26,11 @@ RETURNING id, public_id, tenant, action, status, by, reason, request, wanted, li
           ended_at, closed_by, fence, rate, paused_at, paused_by;
 
 -- name: add_result_counts
--- Add what was marked to the set's counts.
+-- Add results to the counts of a set.
 UPDATE redrive.sets SET done = done + CAST(:done AS bigint), failed = failed + CAST(:failed AS bigint) WHERE id = :set;
 
 -- name: renew_bulk
--- Go on with a set, unless it was stopped or taken over. Of one that is paused the lease says when it may go on.
+-- Renew the lease of a set, unless it was stopped or claimed by another worker. A paused set keeps its lease time.
 UPDATE redrive.sets SET lease_until = CAST(:now AS bigint) + CAST(:lease AS bigint)
 WHERE id = :set AND fence = :fence AND status = 'RUNNING'
 RETURNING wanted, upto, reached, listed, paused_at IS NOT NULL;
@@ -43,7 +43,7 @@ WHERE {conditions} ORDER BY {order} LIMIT CAST(:most AS bigint)
 RETURNING number;
 
 -- name: record_listing
--- How far a set is listed.
+-- Record the progress of listing a set.
 UPDATE redrive.sets SET total = total + CAST(:count AS bigint), reached = :reached, listed = :listed WHERE id = :set;
 
 -- name: pending
@@ -52,36 +52,36 @@ SELECT number, letter FROM redrive.set_items /* INDEXED BY set_items_by_status *
 WHERE set_id = :set AND status = 'PENDING' ORDER BY number LIMIT CAST(:most AS bigint);
 
 -- name: finish_bulk
--- All letters of the set were decided on.
+-- Mark a set as done.
 UPDATE redrive.sets SET status = 'DONE', ended_at = :now WHERE id = :set AND status = 'RUNNING';
 
 -- name: stop_set
--- No further letter of the set is decided on.
+-- Stop a set.
 UPDATE redrive.sets SET status = 'STOPPED', ended_at = :now, closed_by = :by, paused_at = NULL, paused_by = NULL
 WHERE public_id = :set AND status = 'RUNNING'
 RETURNING id;
 
 -- name: pause_set
--- No further letter of the set is decided on until somebody lets it go on.
+-- Pause a set until a user resumes it.
 UPDATE redrive.sets SET paused_at = :now, paused_by = :by
 WHERE public_id = :set AND status = 'RUNNING' AND paused_at IS NULL
 RETURNING id;
 
 -- name: resume_set
--- Go on with a set that is paused: at once, unless its rate has something against it.
+-- Resume a paused set: at once, unless its rate makes it wait.
 UPDATE redrive.sets SET paused_at = NULL, paused_by = NULL, lease_until = CASE WHEN rate IS NULL THEN CAST(:now AS bigint) ELSE lease_until END
 WHERE public_id = :set AND paused_at IS NOT NULL
 RETURNING id;
 
 -- name: rate_set
--- Another rate for a set. Whoever works on it has it no longer, and would not know of it.
+-- Change the rate of a set. Its worker loses it, because it does not know the new rate.
 UPDATE redrive.sets SET rate = :rate, fence = fence + 1, lease_until = CASE WHEN lease_until < CAST(:now AS bigint) + CAST(:gap AS bigint) THEN lease_until
                        ELSE CAST(:now AS bigint) + CAST(:gap AS bigint) END
 WHERE public_id = :set AND status = 'RUNNING' AND rate IS DISTINCT FROM CAST(:rate AS text)
 RETURNING id;
 
 -- name: bulk_by_id
--- A set.
+-- The set with a public id.
 SELECT id, public_id, tenant, action, status, by, reason, request, wanted, listed, total, done, failed, created_at,
        ended_at, closed_by, fence, rate, paused_at, paused_by
 FROM redrive.sets WHERE public_id = :set;
@@ -93,7 +93,7 @@ SELECT s.id, s.public_id, s.tenant, s.action, s.status, s.by, s.reason, s.reques
 FROM redrive.sets AS s WHERE {conditions} ORDER BY s.id {order} LIMIT CAST(:most AS bigint);
 
 -- name: sets.all
--- Sets of everybody.
+-- Sets of all tenants.
 true;
 
 -- name: sets.tenant
@@ -105,11 +105,11 @@ s.tenant = :tenant;
 s.id < :below;
 
 -- name: sets.above
--- Sets behind a place.
+-- Sets after a place.
 s.id > :above;
 
 -- name: bulk_run_counts
--- How the runs stand that the replays of a set let go on or started.
+-- The number of runs by status that the replays of a set resumed or started.
 SELECT r.status, count(*) FROM redrive.set_items AS i JOIN redrive.runs AS r ON r.public_id = i.run_id
 WHERE i.set_id = :set AND i.status = 'DONE' GROUP BY r.status;
 
@@ -119,19 +119,19 @@ SELECT i.number, i.letter, i.status, i.run_id, i.error, i.at
 FROM redrive.set_items AS i WHERE i.set_id = :set AND {conditions} ORDER BY i.number {order} LIMIT CAST(:most AS bigint);
 
 -- name: items.all
--- Whatever became of them.
+-- Letters with any result.
 true;
 
 -- name: items.PENDING
--- Letters that were not decided on yet.
+-- Letters without a decision.
 i.status = 'PENDING';
 
 -- name: items.DONE
--- Letters that were decided on.
+-- Letters with a decision.
 i.status = 'DONE';
 
 -- name: items.FAILED
--- Letters on which the decision was refused.
+-- Letters whose decision was refused.
 i.status = 'FAILED';
 
 -- name: items.below
@@ -139,10 +139,10 @@ i.status = 'FAILED';
 i.number < :below;
 
 -- name: items.above
--- Letters behind a place.
+-- Letters after a place.
 i.number > :above;
 
 -- name: count_letters
--- How many letters there are; the conditions are filled in.
+-- The number of letters; the conditions are filled in.
 SELECT count(*) FROM redrive.letters AS l {hint} WHERE {conditions};
 

@@ -16,7 +16,7 @@ ON CONFLICT (tenant, workflow, step) DO UPDATE SET
 DELETE FROM redrive.policies WHERE tenant = :tenant AND workflow = :workflow AND step = :step RETURNING 1;
 
 -- name: pause
--- Let nothing of a workflow be claimed; the first pause counts.
+-- Pause a workflow: its runs are not claimed. The first pause counts.
 INSERT INTO redrive.pauses (workflow, paused_at, paused_by)
 VALUES (:workflow, :now, :by)
 ON CONFLICT (workflow) DO NOTHING RETURNING 1;
@@ -26,7 +26,7 @@ ON CONFLICT (workflow) DO NOTHING RETURNING 1;
 DELETE FROM redrive.pauses WHERE workflow = :workflow RETURNING 1;
 
 -- name: paused
--- Paused workflows and who paused them.
+-- Paused workflows, each with the user who paused it.
 SELECT workflow, paused_by FROM redrive.pauses ORDER BY workflow;
 
 -- name: secret

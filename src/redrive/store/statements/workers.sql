@@ -1,20 +1,20 @@
--- Workers, and what their code contains.
+-- Workers and the catalogue of their code.
 
 -- name: insert_worker
--- A worker that may claim from now on.
+-- Insert a worker.
 INSERT INTO redrive.workers (name, version, state, workflows, lease, started_at, beat_at, lease_until)
 VALUES (:name, :version, 'LIVE', :workflows, CAST(:lease AS bigint), :now, :now, :now + CAST(:lease AS bigint))
 RETURNING id;
 
 -- name: insert_version
--- Remember when a version of the user's code was first seen.
+-- Insert a version of the user's code, in the order in which versions are first seen.
 INSERT INTO redrive.versions (version, first_seen_at)
 SELECT CAST(:version AS text), :now
 WHERE NOT EXISTS (SELECT 1 FROM redrive.versions AS v WHERE v.version = CAST(:version AS text))
 ON CONFLICT (version) DO NOTHING;
 
 -- name: put_catalogue
--- What a version contains; a version that is not a hash of the code may be registered with other contents.
+-- Insert or replace a catalogue item. A version that is not a hash of the code may change its contents.
 INSERT INTO redrive.catalogue AS c (kind, name, version, options, schema_in, schema_out)
 VALUES (:kind, :name, :version, :options, :schema_in, :schema_out)
 ON CONFLICT (kind, name, version) DO UPDATE SET
@@ -22,9 +22,9 @@ ON CONFLICT (kind, name, version) DO UPDATE SET
 WHERE c.options <> excluded.options OR c.schema_in <> excluded.schema_in OR c.schema_out <> excluded.schema_out;
 
 -- name: all_workers
--- All workers still known, newest first.
+-- All workers, newest first.
 SELECT id, name, version, state, workflows, started_at, beat_at, lease_until FROM redrive.workers ORDER BY id DESC;
 
 -- name: lease_of
--- How long a worker's lease is.
+-- The length of a worker's lease.
 SELECT lease FROM redrive.workers WHERE id = :worker;

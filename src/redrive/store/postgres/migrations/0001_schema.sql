@@ -688,7 +688,7 @@ CREATE TABLE redrive.store_secrets (
 );
 
 -- --------------------------------------------------------------------------------------- notifications
--- Rules: which users are told of what; an empty tenant or workflow means any.
+-- Rules: which users are notified of which events; an empty tenant or workflow means any.
 CREATE TABLE redrive.notify_rules (
     updated_at bigint NOT NULL,
     tenant     text   COLLATE "C" NOT NULL,
@@ -1323,7 +1323,7 @@ END $body$;
 -- Policies and rules without a tenant hold for all of them, so each tenant may read them.
 CREATE POLICY everyone ON redrive.policies FOR SELECT TO redrive_app USING (tenant = '');
 CREATE POLICY everyone ON redrive.notify_rules FOR SELECT TO redrive_app USING (tenant = '');
--- A tenant sees the users that are its members, and adds users of its own.
+-- A tenant sees the users that are its members, and adds its own users.
 CREATE POLICY known ON redrive.access_users FOR SELECT TO redrive_app USING (
     EXISTS (SELECT 1 FROM redrive.access_members AS m WHERE m.user_id = id));
 CREATE POLICY added ON redrive.access_users FOR INSERT TO redrive_app

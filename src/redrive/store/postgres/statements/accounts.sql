@@ -1,12 +1,12 @@
 -- Accounts, where PostgreSQL needs its own form.
 
 -- name: save_response
--- Remember the answer to a request.
+-- Store the response to a request.
 UPDATE redrive.access_answers SET status = :status, body = :body, size = octet_length(CAST(:body AS text))
 WHERE tenant = :tenant AND key = :key AND status IS NULL;
 
 -- name: tables_with_tenant
--- Our tables with a tenant in them, and whether their rows belong to runs.
+-- Redrive's tables with a tenant column, and a flag for those with a run column.
 SELECT c.relname AS name,
        EXISTS (SELECT 1 FROM pg_catalog.pg_attribute AS r
                WHERE r.attrelid = c.oid AND r.attname = 'run' AND NOT r.attisdropped) AS of_run

@@ -1,5 +1,5 @@
 -- The time of the server.
 
 -- name: server_time
--- What time it is.
+-- The server's time, or the test clock's.
 SELECT COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp()));

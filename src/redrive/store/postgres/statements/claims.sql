@@ -1,7 +1,7 @@
 -- Claiming due runs. A lane is one (tenant, queue, rank, workflow); see store/workers.py.
 
 -- name: lanes
--- The first run of each lane behind a place: the index is leapt through from lane to lane.
+-- The first run of each lane after a place: the query skips through the index from lane to lane.
 WITH RECURSIVE walk (tenant, queue, rank, workflow, head, n) AS (
     SELECT CAST(:tenant AS text) COLLATE "C", CAST(:queue AS text) COLLATE "C", CAST(:rank AS bigint),
            CAST(:workflow AS text) COLLATE "C", CAST(NULL AS bigint), 0
@@ -17,9 +17,9 @@ WITH RECURSIVE walk (tenant, queue, rank, workflow, head, n) AS (
 SELECT tenant, queue, rank, workflow, head FROM walk WHERE n > 0 ORDER BY n;
 
 -- name: find_due_lanes
--- Everything a claim needs to choose, without a lock: the lanes behind the cursor and, once around, those before it,
--- until enough queues have something due; the first runs of those that have, and as many again to share between them,
--- should other workers be quicker; the first suspect; what is paused.
+-- Everything that a claim needs to choose, without a lock: the lanes after the cursor and then those before it,
+-- until enough queues have due runs; the first runs of those lanes, and as many again to share between them,
+-- because other workers may claim some first; the first suspect; the workflows that are not paused.
 WITH RECURSIVE clock AS (
     SELECT COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())) AS now
 ), allowed AS (
@@ -84,7 +84,7 @@ LEFT JOIN LATERAL (
 ORDER BY lanes.n;
 
 -- name: take
--- Hand runs to the worker, if it is alive: the first of these that nobody else has just taken or is about to.
+-- Claim runs for the worker, if it is alive: the first of these that no other worker has claimed or locked.
 -- The version is the one that began the run.
 WITH clock AS (
     SELECT COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())) AS now
@@ -119,7 +119,7 @@ FROM clock LEFT JOIN claimer ON true LEFT JOIN taken ON true LEFT JOIN redrive.i
 ORDER BY taken.id;
 
 -- name: journals
--- The journals of these runs, superseded entries too.
+-- The journals of these runs, superseded entries included.
 SELECT run, idx, key, kind, name, status, attempt, done, first_at, began_at, ended_at, wake_at, limit_at, input,
        output, failure, options, superseded, loose, heartbeat_at, heartbeat
 FROM redrive.entries

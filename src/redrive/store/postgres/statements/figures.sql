@@ -1,7 +1,7 @@
--- How much waits in a store, where the databases differ.
+-- Statistics, where the databases differ.
 
 -- name: sink_lags
--- What waits for each sink, and since when the first delivery waits that could have gone.
+-- The unfinished deliveries of each sink, and when the first due one became due.
 SELECT s.name,
        (SELECT COUNT(*) FROM (SELECT 1 FROM redrive.deliveries AS d
                               WHERE d.sink = s.name AND d.available_at IS NOT NULL
@@ -22,8 +22,8 @@ SELECT s.name,
 FROM redrive.sinks AS s ORDER BY s.name;
 
 -- name: due_by_lane
--- The due runs of these lanes: how many, how many are overdue, the first. A rollback is made due some time before it is,
--- to go before others; it waits since that time was over.
+-- The due and overdue runs of these lanes, and when the first became due. A rollback gets an earlier due time,
+-- to go before others; it counts as waiting from its real due time.
 SELECT lane.workflow, due.runs, due.late, due.since
 FROM unnest(CAST(:tenants AS text[]), CAST(:queues AS text[]), CAST(:ranks AS bigint[]), CAST(:workflows AS text[]))
     AS lane (tenant, queue, rank, workflow)

@@ -1,7 +1,7 @@
--- Letters whole. Their texts are columns of the letter.
+-- Whole letters. Their texts are columns of the letter.
 
 -- name: letter
--- One dead letter.
+-- The dead letter with a public id.
 SELECT id, public_id, tenant, run, run_id, workflow, status, code, stage, category, reason, failure, fingerprint,
        payload_hash, input, options, step, step_index, attempts, replay_count, owner, correlation_id, version,
        created_at, failed_at, closed_at, closed_by, resolution, expires_at, tags

@@ -1,7 +1,7 @@
 -- Parts of list queries that PostgreSQL needs in its own form.
 
 -- name: runs.held
--- Said in addition for runs that a worker holds: they are few, and have an index of their own.
+-- Added for runs that a worker holds: they are few, and have a partial index.
 r.id = ANY (ARRAY(SELECT held.id FROM redrive.runs AS held WHERE held.worker IS NOT NULL ORDER BY held.worker));
 
 -- name: runs.idempotency_key
@@ -9,12 +9,12 @@ r.id = ANY (ARRAY(SELECT held.id FROM redrive.runs AS held WHERE held.worker IS 
 r.id = ANY (ARRAY(SELECT k.run FROM redrive.idempotency AS k WHERE k.given = :idempotency_key));
 
 -- name: runs.index
--- Runs that have one of these values in a field to search by.
+-- Runs with one of these values in a search field.
 r.id = ANY (ARRAY(SELECT x.run FROM redrive.run_index AS x
          WHERE x.field = :index_0_field AND x.value = ANY (CAST(:index_0_values AS text[]))));
 
 -- name: runs.popular
--- The same, where there are so many of those runs that they are looked at one by one.
+-- Runs with one of these values in a search field, if there are so many that each row is checked.
 EXISTS (SELECT 1 FROM redrive.run_index AS x WHERE x.field = :index_0_field
         AND x.value = ANY (CAST(:index_0_values AS text[])) AND x.run = r.id OFFSET 0);
 
@@ -27,16 +27,16 @@ SELECT l.id, l.public_id, l.tenant, l.run, l.run_id, l.workflow, l.status, l.cod
 FROM redrive.letters AS l {hint} WHERE {conditions} ORDER BY {order} LIMIT CAST(:most AS bigint);
 
 -- name: letters.tag
--- Letters marked with a word.
+-- Letters with a tag.
 EXISTS (SELECT 1 FROM json_array_elements_text(CAST(l.tags AS json)) AS tag WHERE tag = :tag);
 
 -- name: letters.index
--- Letters of runs that have one of these values in a field to search by.
+-- Letters of runs with one of these values in a search field.
 l.run = ANY (ARRAY(SELECT x.run FROM redrive.run_index AS x
          WHERE x.field = :index_0_field AND x.value = ANY (CAST(:index_0_values AS text[]))));
 
 -- name: letters.popular
--- The same, where there are so many of those runs that letters are looked at one by one.
+-- Letters of runs with one of these values in a search field, if there are so many that each row is checked.
 EXISTS (SELECT 1 FROM redrive.run_index AS x WHERE x.field = :index_0_field
         AND x.value = ANY (CAST(:index_0_values AS text[])) AND x.run = l.run OFFSET 0);
 
@@ -45,23 +45,23 @@ EXISTS (SELECT 1 FROM redrive.run_index AS x WHERE x.field = :index_0_field
 starts_with(m.topic, :topics);
 
 -- name: messages.sink
--- Messages that go to one sink.
+-- Messages to one sink.
 (EXISTS (SELECT 1 FROM redrive.deliveries AS d WHERE d.message = m.id AND d.sink = :sink OFFSET 0)
  OR EXISTS (SELECT 1 FROM redrive.bundles AS b WHERE b.id = m.bundle AND b.sink = :sink OFFSET 0));
 
 -- name: messages.dead
--- Messages that some sink did not take.
+-- Messages with a dead delivery.
 m.id = ANY (ARRAY(SELECT d.message FROM redrive.deliveries AS d WHERE d.status = 'DEAD')) AND :dead = 'DEAD';
 
 -- name: messages.state
--- Messages of which a delivery stands so.
+-- Messages with a delivery in one state.
 (EXISTS (SELECT 1 FROM redrive.deliveries AS d WHERE d.message = m.id AND d.status = :state OFFSET 0)
  OR EXISTS (SELECT 1 FROM redrive.bundles AS b
             WHERE b.id = m.bundle
               AND CASE WHEN b.finished_at IS NULL THEN 'PENDING' ELSE 'DELIVERED' END = :state OFFSET 0));
 
 -- name: messages.sink_state
--- Messages of which the delivery to one sink stands so.
+-- Messages whose delivery to one sink is in one state.
 (EXISTS (SELECT 1 FROM redrive.deliveries AS d WHERE d.message = m.id AND d.sink = (CAST(:sink_state AS text[]))[1]
                                                  AND d.status = (CAST(:sink_state AS text[]))[2] OFFSET 0)
  OR EXISTS (SELECT 1 FROM redrive.bundles AS b

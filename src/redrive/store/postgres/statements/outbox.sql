@@ -1,8 +1,8 @@
--- The outbox on PostgreSQL: statements that SQLite needs otherwise. The function `publish_bundled` of the schema writes
+-- The outbox on PostgreSQL: statements that differ on SQLite. The function `publish_bundled` of the schema writes
 -- messages.
 
 -- name: publish
--- Write messages that belong to no run, and a delivery for each sink that wants one.
+-- Write messages that belong to no run, with a delivery for each sink of their topic.
 SELECT 1 FROM redrive.publish_bundled(
     CAST(:now AS bigint), ARRAY[true], CAST(:m_t AS integer[]), CAST(:m_public_id AS text[]), CAST(:m_tenant AS text[]),
     CAST(:m_topic AS text[]), CAST(:m_key AS text[]), CAST(:m_run_id AS text[]), CAST(:m_correlation_id AS text[]),

@@ -1,9 +1,9 @@
--- Recovery and purging, where PostgreSQL and SQLite differ: dead workers, and runs that were kept long enough.
--- Several nodes do this at once: rows that one of them has locked are left to it by the others.
--- OFFSET 0 keeps the planner from looking for a row by another index than the one that is meant.
+-- Recovery and purging, where PostgreSQL and SQLite differ: dead workers, and old runs.
+-- Several nodes do this at once: each skips the rows that another one has locked.
+-- OFFSET 0 keeps the planner from using another index.
 
 -- name: expire_workers
--- Declare workers dead whose lease has run out, except those in the middle of a write: they are tried again later.
+-- Declare workers dead whose lease has expired, except those in the middle of a write: a later call tries again.
 -- A server that has just started declares none: they could not renew their leases while it was down.
 WITH expired AS MATERIALIZED (
     SELECT w.id FROM redrive.workers AS w
@@ -16,13 +16,13 @@ FROM expired WHERE w.id = expired.id AND pg_try_advisory_xact_lock(redrive.gate(
 RETURNING w.id;
 
 -- name: expired_workers
--- Workers whose lease has run out, each with its gate; read without a lock.
+-- Workers whose lease has expired, each with its gate; read without a lock.
 SELECT id, redrive.gate(id) AS gate FROM redrive.workers
 WHERE state = 'LIVE' AND lease_until < COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp()));
 
 -- name: end_idle_connections
--- End the connections that have held one of these gates in silence for a second. A client that stands still, or whose
--- machine is gone, between two messages of one statement is waited for without a limit: no timeout covers that.
+-- End the connections that have held one of these gates idle for a second. No timeout covers a client that hangs, or
+-- whose machine is gone, between two messages of one statement: the server would wait without a limit.
 SELECT a.pid, pg_terminate_backend(a.pid) AS ended
 FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid)
 WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 AND a.datname = current_database()
@@ -30,7 +30,7 @@ WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 AND a.datname = c
   AND a.query_start < clock_timestamp() - interval '1 s';
 
 -- name: old_runs
--- Runs that ended, and whose letters were closed, long enough ago, and whether a key still names them.
+-- Runs whose retention time is over since they ended and their letters were closed. The flag: a key names the run.
 SELECT old.id, EXISTS (SELECT 1 FROM redrive.idempotency AS k WHERE k.run = old.id OFFSET 0) AS named
 FROM unnest(CAST(:names AS text[])) AS n (workflow)
 CROSS JOIN LATERAL (
@@ -43,7 +43,7 @@ CROSS JOIN LATERAL (
 LIMIT CAST(:most AS bigint);
 
 -- name: surplus_runs
--- Finished runs beyond the last of their workflow, and whether a key still names them; an open letter keeps its run.
+-- Finished runs beyond the number that their workflow keeps, except with an open letter. The flag: a key names the run.
 SELECT surplus.id, EXISTS (SELECT 1 FROM redrive.idempotency AS k WHERE k.run = surplus.id OFFSET 0) AS named
 FROM unnest(CAST(:names AS text[])) AS n (workflow)
 CROSS JOIN LATERAL (

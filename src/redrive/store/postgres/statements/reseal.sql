@@ -1,12 +1,12 @@
 -- Rewriting sealed texts under another key. The tables and their columns are filled in: `store/encryption/reencrypt.py` lists them.
 
 -- name: texts
--- A page of a table's texts, behind a place.
+-- A page of a table's texts, after a key.
 SELECT {owner}, {key}, {columns} FROM redrive.{table} WHERE ({key}) > ({place}) ORDER BY {key} LIMIT :most;
 
 -- name: swap
--- Exchange the texts of rows that are still what was read. Those that somebody else has locked are left for the next
--- time, so that nobody waits for this.
+-- Replace the texts of rows that still have the texts that were read. Rows that are locked are left for the next time,
+-- so that no writer waits for this statement.
 WITH n AS (
     SELECT n.* FROM unnest({arrays}) AS n ({names})
     JOIN redrive.{table} AS t ON {found} WHERE {same} FOR UPDATE OF t SKIP LOCKED

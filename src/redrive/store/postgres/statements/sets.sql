@@ -1,14 +1,14 @@
 -- Sets of letters, where PostgreSQL needs its own form.
 
 -- name: insert_items
--- The letters of a set, by the ids that were given.
+-- Insert the letters of a set, by their ids.
 INSERT INTO redrive.set_items (set_id, number, tenant, letter, status)
 SELECT CAST(:set AS bigint), n.number, :tenant, n.letter, 'PENDING'
 FROM unnest(CAST(:letters AS text[])) WITH ORDINALITY AS n (letter, number);
 
 -- name: record_results
--- What became of the decision on letters; said a second time, it changes nothing. The set is named beside each number,
--- and those that are pending are told by having no time, or the planner would look through all of them.
+-- Record the results of decisions; a repeat changes nothing. The set is given with each number, and pending letters
+-- are recognised by their missing time: otherwise the planner would scan all of them.
 UPDATE redrive.set_items AS i SET status = n.status, run_id = n.run_id, error = n.error, at = CAST(:now AS bigint)
 FROM (SELECT CAST(:set AS bigint) AS set_id, m.number, m.status, m.run_id, m.error
       FROM unnest(CAST(:number AS bigint[]), CAST(:status AS text[]), CAST(:run_id AS text[]), CAST(:error AS text[]))
@@ -17,7 +17,7 @@ WHERE i.set_id = n.set_id AND i.number = n.number AND i.at IS NULL
 RETURNING i.status;
 
 -- name: delete_old_items
--- Letters of sets that ended long enough ago.
+-- Remove the letters of sets whose retention time is over.
 DELETE FROM redrive.set_items AS d USING (
     SELECT i.set_id, i.number
     FROM (SELECT id FROM redrive.sets WHERE ended_at IS NOT NULL AND ended_at <= CAST(:before AS bigint)
@@ -27,7 +27,7 @@ WHERE d.set_id = o.set_id AND d.number = o.number
 RETURNING d.number;
 
 -- name: delete_old_sets
--- Sets that ended long enough ago, once their letters are gone.
+-- Remove sets whose retention time is over, once their letters are removed.
 DELETE FROM redrive.sets WHERE id = ANY (ARRAY(
     SELECT s.id FROM redrive.sets AS s WHERE s.ended_at IS NOT NULL AND s.ended_at <= CAST(:before AS bigint)
       AND NOT EXISTS (SELECT 1 FROM redrive.set_items AS i WHERE i.set_id = s.id OFFSET 0)

@@ -1,7 +1,7 @@
--- Accepting runs.
+-- Starting runs.
 
 -- name: put_index
--- Keep what runs can be searched by; those just accepted, if they were, are named by their public ids.
+-- Insert searchable values of runs. Runs that were just accepted are named by their public ids.
 INSERT INTO redrive.run_index (field, value, run, tenant)
 SELECT n.field, n.value, n.run, n.tenant
 FROM (SELECT w.field, w.value, w.tenant,
@@ -13,11 +13,11 @@ WHERE n.run IS NOT NULL
 ON CONFLICT (field, value, run) DO NOTHING;
 
 -- name: drop_index
--- Runs that can be searched by this no longer.
+-- Remove the searchable values of runs.
 DELETE FROM redrive.run_index WHERE run = ANY (CAST(:runs AS bigint[]));
 
 -- name: start_single
--- The short way for one run without a key.
+-- Fast path for one run without a key.
 WITH clock AS (
     SELECT COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())) AS now
 ), taker AS MATERIALIZED (
@@ -48,11 +48,11 @@ SELECT clock.now, taker.version, accepted.id, accepted.deadline
 FROM clock LEFT JOIN taker ON true LEFT JOIN accepted ON accepted.worker IS NOT NULL;
 
 -- name: start
--- Accept runs with their inputs and keys. A known id is left alone; a key that is bound keeps its run unless it
--- has expired and its run has ended; what each key stands for afterwards is the answer. Keys are locked in their order. The two INs stand
--- where the planner cannot make joins of them, because it may only loop: this way it looks them up in a hash.
--- A live worker that is named has what is due and not paused from the beginning. No lock is taken for that: if it is
--- declared dead in this very moment, the reaper finds what it holds, as it finds everything the dead hold.
+-- Insert runs with their inputs and keys. A known id is not changed; a bound key keeps its run unless it
+-- has expired and its run has ended. The result is the run of each key. Keys are locked in their order. The two INs are
+-- placed where the planner cannot make joins of them: it may only use loops, and this way it uses a hash.
+-- A live worker that is given has claimed the runs that are due and not paused. No lock is taken for that: if it is
+-- declared dead at this moment, the reaper finds the runs that it holds.
 WITH clock AS (
     SELECT COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())) AS now
 ), taker AS MATERIALIZED (

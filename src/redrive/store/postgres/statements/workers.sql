@@ -1,14 +1,14 @@
 -- Workers, where SQLite and PostgreSQL differ: the end of a worker, and its heartbeats.
 
 -- name: retire
--- A worker that ends; what it still holds is an orphan at once, after its last write.
+-- Mark a worker as stopped, after its last write. Runs that it still holds are orphans at once.
 UPDATE redrive.workers AS w SET state = 'STOPPED'
 FROM (SELECT pg_advisory_xact_lock(redrive.gate(CAST(:worker AS bigint)))) AS alone
 WHERE w.id = CAST(:worker AS bigint) AND w.state = 'LIVE';
 
 -- name: beat
--- A heartbeat: it keeps a live worker alive, notes the signs of life of its steps, which move the ends of their
--- patience, and returns what the worker holds. One statement, so that a beat takes one answer of the server.
+-- Renew the lease of a live worker, record the heartbeats of its steps, which move the limits of their attempts, and
+-- return the runs that it holds. One statement, so that a heartbeat takes one round trip.
 WITH clock AS (
     SELECT COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())) AS now
 ), renew_lease AS (

@@ -16,18 +16,18 @@ SELECT now, kept FROM redrive.apply(
     CAST(:rare AS json));
 
 -- name: write_entry
--- The short way for one new entry of a run that is still its worker's; NULL if it is not as simple as that.
+-- Fast path for one new entry of a run that its worker still holds; NULL if the batch path is needed.
 SELECT now, kept FROM redrive.record(
     :worker, :now, :run, :fence, :tenant, :idx, :key, :kind, :name, :status, :attempt, :done, :began_ago, :input,
     :output);
 
 -- name: write_success
--- The short way for a run that ended well and is still its worker's.
+-- Fast path for a successful run that its worker still holds.
 SELECT now, kept FROM redrive.finish(:worker, :now, :run, :fence, :tenant, :status, :take, :output);
 
 -- name: apply_with_rest
--- The same, where transitions say more: the rest is written by functions that hear what was kept. Runs are begun
--- before anything is said about letters, which may be handed over to them.
+-- Write a batch of transitions with more than runs and journals. Functions write the rest of the kept ones. Runs start
+-- before letters change, because a letter may move to a new run.
 SELECT applied.now, applied.kept,
        redrive.decide_on_letters(applied.now, :runs, applied.kept, CAST(:told AS json)),
        redrive.mark_circuits(applied.now, :runs, :fences, applied.kept, CAST(:told AS json)),
@@ -46,7 +46,7 @@ FROM redrive.apply(
 CROSS JOIN LATERAL redrive.begin_runs(applied.now, applied.kept, CAST(:begun AS json)) AS begun;
 
 -- name: set_end
--- What runs become when everything is undone. Few transitions say so, and those hold the runs' fences.
+-- Set the status that runs get after their rollback. Few transitions do so, and those hold the runs' fences.
 UPDATE redrive.runs AS r SET ends_as = n.ends_as
 FROM unnest(CAST(:runs AS bigint[]), CAST(:ends AS text[])) AS n (run, ends_as)
 WHERE r.id = n.run AND r.id = ANY (CAST(:runs AS bigint[]));

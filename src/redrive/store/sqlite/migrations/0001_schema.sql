@@ -690,7 +690,7 @@ CREATE TABLE store_secrets (
 ) WITHOUT ROWID;
 
 -- --------------------------------------------------------------------------------------- notifications
--- Rules: which users are told of what; an empty tenant or workflow means any.
+-- Rules: which users are notified of which events; an empty tenant or workflow means any.
 CREATE TABLE notify_rules (
     tenant     TEXT    NOT NULL,
     workflow   TEXT    NOT NULL,

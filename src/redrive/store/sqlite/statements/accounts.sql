@@ -1,12 +1,12 @@
 -- Accounts, where SQLite needs its own form.
 
 -- name: save_response
--- Remember the answer to a request.
+-- Store the response to a request.
 UPDATE access_answers SET status = :status, body = :body, size = length(CAST(:body AS BLOB))
 WHERE tenant = :tenant AND key = :key AND status IS NULL;
 
 -- name: tables_with_tenant
--- Our tables with a tenant in them, and whether their rows belong to runs.
+-- Redrive's tables with a tenant column, and a flag for those with a run column.
 SELECT m.name,
        EXISTS (SELECT 1 FROM pragma_table_info(m.name) AS r WHERE r.name = 'run') AS of_run
 FROM sqlite_master AS m

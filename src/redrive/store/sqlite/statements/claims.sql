@@ -5,7 +5,7 @@
 SELECT version FROM workers WHERE id = ? AND state = 'LIVE';
 
 -- name: lanes
--- The first run of each lane behind a place. The index is leapt through lane by lane, from each to the next workflow,
+-- The first run of each lane after a place. The query skips through the index lane by lane, to the next workflow,
 -- else rank, else queue, else tenant; one comparison of all four would walk through every run of the lane it leaves.
 WITH RECURSIVE heads (id, n) AS (
     SELECT NULL, 0
@@ -37,7 +37,7 @@ SELECT runs.tenant, runs.queue, runs.rank, runs.workflow, runs.available_at
 FROM heads CROSS JOIN runs ON runs.id = heads.id;
 
 -- name: candidates
--- The oldest due runs of these lanes, as many of each as could be needed.
+-- The oldest due runs of these lanes, up to a number of each.
 SELECT lane.key, (
     SELECT json_group_array(json_array(available_at, id)) FROM (
         SELECT available_at, id FROM runs INDEXED BY runs_due
@@ -60,7 +60,7 @@ SELECT min((
 FROM json_each(:lanes) AS lane;
 
 -- name: next_suspect
--- The suspect that is due first, among workflows the worker knows and nobody paused.
+-- The suspect that is due first, of workflows that the worker has and that are not paused.
 SELECT runs.id, runs.available_at
 FROM json_each(?) AS known CROSS JOIN runs ON runs.id = (
     SELECT id FROM runs INDEXED BY runs_suspect_of
@@ -69,11 +69,11 @@ FROM json_each(?) AS known CROSS JOIN runs ON runs.id = (
 ORDER BY runs.available_at, runs.id LIMIT 1;
 
 -- name: paused_names
--- Workflows of which nothing may be claimed.
+-- The paused workflows.
 SELECT workflow FROM pauses;
 
 -- name: take
--- Hand the runs to the worker. The version is the one that began the run.
+-- Claim the runs for the worker. The version is the one that began the run.
 UPDATE runs SET
     status = CASE status WHEN 'COMPENSATING' THEN status ELSE 'RUNNING' END,
     worker = :worker,
@@ -85,7 +85,7 @@ UPDATE runs SET
 WHERE id IN (SELECT value FROM json_each(:ids));
 
 -- name: claimed_runs
--- Everything it takes to execute these runs, in order of their ids.
+-- Everything that a worker needs to execute these runs, in order of their ids.
 SELECT runs.status, runs.id, runs.public_id, runs.tenant, runs.workflow, runs.fence, runs.version, inputs.input,
        inputs.options, runs.deadline, runs.deaths, runs.correlation_id, runs.root, runs.generation,
        runs.created_at, runs.diverged_at, runs.letter, runs.sole_step, runs.started_at,
@@ -95,7 +95,7 @@ WHERE runs.id IN (SELECT value FROM json_each(?))
 ORDER BY runs.id;
 
 -- name: journals
--- The journals of these runs, as far as they count.
+-- The journals of these runs, for execution.
 SELECT idx, key, kind, name, status, attempt, done, first_at, began_at, ended_at, wake_at, limit_at, input,
        output, failure, options, superseded, loose, heartbeat_at, heartbeat, run
 FROM entries

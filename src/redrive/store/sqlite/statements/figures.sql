@@ -1,7 +1,7 @@
--- How much waits in a store, where the databases differ.
+-- Statistics, where the databases differ.
 
 -- name: sink_lags
--- What waits for each sink, and since when the first delivery waits that could have gone.
+-- The unfinished deliveries of each sink, and when the first due one became due.
 SELECT s.name,
        (SELECT count(*) FROM (SELECT 1 FROM deliveries INDEXED BY deliveries_due
                               WHERE sink = s.name AND available_at IS NOT NULL LIMIT :counted))
@@ -20,7 +20,7 @@ SELECT s.name,
 FROM sinks AS s ORDER BY s.name;
 
 -- name: due_by_lane
--- The due runs of these lanes: how many, how many are overdue, the first. A rollback is made due some time before it is,
+-- The due and overdue runs of these lanes, and when the first became due. A rollback gets an earlier due time,
 -- so that it goes first.
 SELECT workflow, json_extract(due, '$[0]'), json_extract(due, '$[1]'), json_extract(due, '$[2]') FROM (
     SELECT json_extract(lane.value, '$[3]') AS workflow, (

@@ -1,7 +1,7 @@
--- Letters whole. Their texts lie in a table of their own, so that a decision writes few pages.
+-- Whole letters. Their texts are in a separate table, so that a decision writes few pages.
 
 -- name: letter
--- One dead letter.
+-- The dead letter with a public id.
 SELECT l.id, l.public_id, l.tenant, l.run, l.run_id, l.workflow, l.status, l.code, l.stage, l.category, l.reason,
        t.failure, l.fingerprint, l.payload_hash, t.input, t.options, l.step, l.step_index, l.attempts,
        l.replay_count, l.owner, l.correlation_id, l.version, l.created_at, l.failed_at, l.closed_at, l.closed_by,

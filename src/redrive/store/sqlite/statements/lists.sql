@@ -1,7 +1,7 @@
 -- Parts of list queries that SQLite needs in its own form.
 
 -- name: runs.held
--- Said in addition for runs that a worker holds: they are few, and have an index of their own.
+-- Added for runs that a worker holds: they are few, and have a partial index.
 r.id IN (SELECT held.id FROM runs AS held INDEXED BY runs_held WHERE held.worker IS NOT NULL);
 
 -- name: runs.idempotency_key
@@ -9,12 +9,12 @@ r.id IN (SELECT held.id FROM runs AS held INDEXED BY runs_held WHERE held.worker
 r.id IN (SELECT k.run FROM idempotency AS k WHERE k.given = :idempotency_key);
 
 -- name: runs.index
--- Runs that have one of these values in a field to search by.
+-- Runs with one of these values in a search field.
 r.id IN (SELECT x.run FROM run_index AS x
          WHERE x.field = :index_0_field AND x.value IN (SELECT value FROM json_each(:index_0_values)));
 
 -- name: runs.popular
--- The same, where there are so many of those runs that they are looked at one by one.
+-- Runs with one of these values in a search field, if there are so many that each row is checked.
 EXISTS (SELECT 1 FROM run_index AS x WHERE x.field = :index_0_field
         AND x.value IN (SELECT value FROM json_each(:index_0_values)) AND x.run = r.id);
 
@@ -28,16 +28,16 @@ FROM letters AS l {hint} CROSS JOIN letter_texts AS t ON t.letter = l.id
 WHERE {conditions} ORDER BY {order} LIMIT :most;
 
 -- name: letters.tag
--- Letters marked with a word.
+-- Letters with a tag.
 EXISTS (SELECT 1 FROM json_each(l.tags) AS tag WHERE tag.value = :tag);
 
 -- name: letters.index
--- Letters of runs that have one of these values in a field to search by.
+-- Letters of runs with one of these values in a search field.
 l.run IN (SELECT x.run FROM run_index AS x
          WHERE x.field = :index_0_field AND x.value IN (SELECT value FROM json_each(:index_0_values)));
 
 -- name: letters.popular
--- The same, where there are so many of those runs that letters are looked at one by one.
+-- Letters of runs with one of these values in a search field, if there are so many that each row is checked.
 EXISTS (SELECT 1 FROM run_index AS x WHERE x.field = :index_0_field
         AND x.value IN (SELECT value FROM json_each(:index_0_values)) AND x.run = l.run);
 
@@ -46,22 +46,22 @@ EXISTS (SELECT 1 FROM run_index AS x WHERE x.field = :index_0_field
 substr(m.topic, 1, length(:topics)) = :topics;
 
 -- name: messages.sink
--- Messages that go to one sink.
+-- Messages to one sink.
 (EXISTS (SELECT 1 FROM deliveries AS d WHERE d.message = m.id AND d.sink = :sink)
  OR EXISTS (SELECT 1 FROM bundles AS b WHERE b.id = m.bundle AND b.sink = :sink));
 
 -- name: messages.dead
--- Messages that some sink did not take.
+-- Messages with a dead delivery.
 m.id IN (SELECT d.message FROM deliveries AS d INDEXED BY deliveries_dead WHERE d.status = 'DEAD');
 
 -- name: messages.state
--- Messages of which a delivery stands so.
+-- Messages with a delivery in one state.
 (EXISTS (SELECT 1 FROM deliveries AS d WHERE d.message = m.id AND d.status = :state)
  OR EXISTS (SELECT 1 FROM bundles AS b
             WHERE b.id = m.bundle AND iif(b.finished_at IS NULL, 'PENDING', 'DELIVERED') = :state));
 
 -- name: messages.sink_state
--- Messages of which the delivery to one sink stands so.
+-- Messages whose delivery to one sink is in one state.
 (EXISTS (SELECT 1 FROM deliveries AS d WHERE d.message = m.id AND d.sink = json_extract(:sink_state, '$[0]')
                                       AND d.status = json_extract(:sink_state, '$[1]'))
  OR EXISTS (SELECT 1 FROM bundles AS b

@@ -1,43 +1,43 @@
--- The outbox on SQLite: writing messages, and statements that PostgreSQL needs otherwise.
+-- The outbox on SQLite: writing messages, and statements that differ on PostgreSQL.
 
 -- name: last_message
--- The newest id that was ever given.
+-- The highest id that was ever used.
 SELECT COALESCE((SELECT seq FROM sqlite_sequence WHERE name = 'messages'), 0);
 
 -- name: sinks_for
--- The sinks that want messages on a topic.
+-- The sinks of a topic.
 SELECT s.name FROM sinks AS s WHERE EXISTS (
     SELECT 1 FROM sink_topics AS t
     WHERE t.sink = s.name AND (t.topic = :topic OR (t.wild AND substr(:topic, 1, length(t.topic)) = t.topic)));
 
 -- name: put_message
--- A message; a repeat finds it there.
+-- Insert a message; a repeat changes nothing.
 INSERT INTO messages (
     id, public_id, tenant, topic, key, run_id, correlation_id, created_at, payload, trace, bundle)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (public_id) DO NOTHING;
 
 -- name: messages_between
--- Which numbers in a row are those of messages.
+-- The ids of a range that messages have.
 SELECT id FROM messages WHERE id BETWEEN :first AND :last;
 
 -- name: put_bundle
--- Messages that somebody brings to a sink from their commit on.
+-- Insert a bundle that a relay delivers from its commit on.
 INSERT INTO bundles (id, sink, tenant, first, last, size, lease_until) VALUES (?, ?, ?, ?, ?, ?, ?);
 
 -- name: put_delivery
--- A delivery of a message that is new.
+-- Insert a delivery of a new message.
 INSERT INTO deliveries (message, sink, tenant, key, status, available_at) VALUES (?, ?, ?, ?, ?, ?);
 
 -- name: clear_bundles
--- A repeat, because a reply was lost, and with it what was given to the carriers: it is anybody's.
+-- After a lost reply no carrier knows its bundles: end their leases, so that any relay takes the messages.
 UPDATE bundles SET lease_until = 0
 WHERE finished_at IS NULL AND id IN (
     SELECT m.bundle FROM json_each(:messages) AS w CROSS JOIN messages AS m ON m.public_id = w.value
     WHERE m.bundle IS NOT NULL);
 
 -- name: has_due_deliveries
--- A row if a claim would find something.
+-- One row if a claim would find a delivery.
 SELECT 1 WHERE EXISTS (
     SELECT 1 FROM deliveries INDEXED BY deliveries_due
     WHERE sink = :sink AND available_at IS NOT NULL AND available_at <= :now AND lease_until <= :now)

@@ -1,15 +1,15 @@
--- Recovery and purging, where SQLite and PostgreSQL differ: dead workers, and runs that were kept long enough.
+-- Recovery and purging, where SQLite and PostgreSQL differ: dead workers, and old runs.
 
 -- name: expire_workers
--- Declare workers dead whose lease has run out.
+-- Declare workers dead whose lease has expired.
 UPDATE workers SET state = 'DEAD' WHERE state = 'LIVE' AND lease_until < :now;
 
 -- name: expired_workers
--- Workers whose lease has run out; read without a lock.
+-- Workers whose lease has expired; read without a lock.
 SELECT id FROM workers WHERE state = 'LIVE' AND lease_until < :now;
 
 -- name: old_runs
--- Runs that ended, and whose letters were closed, long enough ago, and whether a key still names them.
+-- Runs whose retention time is over since they ended and their letters were closed. The flag: a key names the run.
 SELECT r.id, EXISTS (SELECT 1 FROM idempotency AS k WHERE k.run = r.id)
 FROM json_each(:names) AS n CROSS JOIN runs AS r INDEXED BY runs_finished ON r.workflow = n.value
 WHERE r.finished_at IS NOT NULL AND r.status <> 'DLQ_PENDING' AND r.purged_at IS NULL AND r.finished_at <= :before
@@ -17,7 +17,7 @@ WHERE r.finished_at IS NOT NULL AND r.status <> 'DLQ_PENDING' AND r.purged_at IS
 LIMIT :most;
 
 -- name: surplus_runs
--- Finished runs beyond the last of their workflow, and whether a key still names them; an open letter keeps its run.
+-- Finished runs beyond the number that their workflow keeps, except with an open letter. The flag: a key names the run.
 WITH newest (workflow, id) AS MATERIALIZED (
     SELECT n.value, (SELECT r.id FROM runs AS r INDEXED BY runs_finished
                      WHERE r.workflow = n.value AND r.finished_at IS NOT NULL AND r.status <> 'DLQ_PENDING'

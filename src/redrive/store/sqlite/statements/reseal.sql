@@ -1,9 +1,9 @@
 -- Rewriting sealed texts under another key. The tables and their columns are filled in: `store/encryption/reencrypt.py` lists them.
 
 -- name: texts
--- A page of a table's texts, behind a place.
+-- A page of a table's texts, after a key.
 SELECT {owner}, {key}, {columns} FROM {table} WHERE ({key}) > ({place}) ORDER BY {key} LIMIT ?;
 
 -- name: swap
--- Exchange the texts of a row that is still what was read.
+-- Replace the texts of a row that still has the texts that were read.
 UPDATE {table} SET {new} WHERE {same};

@@ -1,7 +1,7 @@
 -- Sets of letters, where SQLite needs its own form.
 
 -- name: insert_items
--- The letters of a set, by the ids that were given.
+-- Insert the letters of a set, by their ids.
 INSERT INTO set_items (set_id, number, tenant, letter, status)
 SELECT :set, key + 1, :tenant, value, 'PENDING' FROM json_each(:letters);
 
@@ -17,7 +17,7 @@ WHERE set_items.set_id = this.set_id AND set_items.number = this.number AND set_
 RETURNING status;
 
 -- name: delete_old_items
--- Letters of sets that ended long enough ago.
+-- Remove the letters of sets whose retention time is over.
 DELETE FROM set_items WHERE (set_id, number) IN (
     SELECT i.set_id, i.number
     FROM (SELECT id FROM sets WHERE ended_at IS NOT NULL AND ended_at <= :before ORDER BY ended_at LIMIT 10) AS s
@@ -25,7 +25,7 @@ DELETE FROM set_items WHERE (set_id, number) IN (
 RETURNING number;
 
 -- name: delete_old_sets
--- Sets that ended long enough ago, once their letters are gone.
+-- Remove sets whose retention time is over, once their letters are removed.
 DELETE FROM sets WHERE id IN (
     SELECT s.id FROM sets AS s WHERE s.ended_at IS NOT NULL AND s.ended_at <= :before
       AND NOT EXISTS (SELECT 1 FROM set_items AS i WHERE i.set_id = s.id)

@@ -1,11 +1,11 @@
--- Accepting runs.
+-- Starting runs.
 
 -- name: existing_ids
--- Which of these runs were accepted before: their caller never got the answer and asks again.
+-- Those of these runs that were accepted before: their caller repeats the call after a lost reply.
 SELECT public_id FROM runs WHERE public_id IN (SELECT value FROM json_each(?));
 
 -- name: existing_keys
--- What these idempotency keys stand for. A key whose time is over stands for nothing, unless its run goes on, or has
+-- The runs that these idempotency keys name. An expired key names none, unless its run is unfinished, or has
 -- a letter that could run it again.
 SELECT k.tenant, k.key, k.run_id, k.hash, k.maker
 FROM json_each(?) AS wanted
@@ -16,34 +16,34 @@ WHERE k.expires_at > ?
               WHERE letters.tenant = k.tenant AND letters.public_id = 'dl-' || k.run_id AND letters.status IN ('OPEN', 'REPLAYING'));
 
 -- name: last_id
--- The highest run id ever given; ids are never used twice, not even after a purge.
+-- The highest run id that was ever used. Ids are not used again, even after a purge.
 SELECT COALESCE(max(seq), 0) FROM sqlite_sequence WHERE name = 'runs';
 
 -- name: starting_worker
--- The version of a worker that may take what is accepted, and which workflows are paused.
+-- The version of a live worker that claims the runs it starts, and the paused workflows.
 SELECT version, (SELECT json_group_array(workflow) FROM pauses) FROM workers WHERE id = ? AND state = 'LIVE';
 
 -- name: insert_run
--- Accept a run: for whoever claims it, or for a worker that has it from the beginning.
+-- Insert a run, unclaimed or claimed by the worker that starts it.
 INSERT INTO runs (id, public_id, tenant, workflow, queue, rank, status, available_at, worker, fence, started_at,
                   deadline, timeout, version, created_at, correlation_id, parent, root, replay_of, generation, letter,
                   handler_for)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: insert_input
--- Keep what an accepted run was given.
+-- Insert the input of a run.
 INSERT INTO inputs (run, tenant, input, options) VALUES (?, ?, ?, ?);
 
 -- name: put_index
--- Keep what an accepted run can be searched by.
+-- Insert a searchable value of a run.
 INSERT INTO run_index (field, value, run, tenant) VALUES (?, ?, ?, ?) ON CONFLICT (field, value, run) DO NOTHING;
 
 -- name: drop_index
--- Runs that can be searched by this no longer.
+-- Remove the searchable values of runs.
 DELETE FROM run_index WHERE run IN (SELECT value FROM json_each(:runs));
 
 -- name: insert_key
--- Bind an idempotency key to its run; only an expired one can be in the way, and gives up its place.
+-- Bind an idempotency key to its run; it replaces an expired one.
 INSERT INTO idempotency (tenant, key, given, run, run_id, hash, created_at, expires_at, maker)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (tenant, key) DO UPDATE SET

@@ -1,11 +1,11 @@
 -- Workers, where SQLite and PostgreSQL differ: the end of a worker, and its heartbeats.
 
 -- name: retire
--- A worker that ends; what it still holds is an orphan at once.
+-- Mark a worker as stopped. Runs that it still holds are orphans at once.
 UPDATE workers SET state = 'STOPPED' WHERE id = :worker AND state = 'LIVE';
 
 -- name: renew_lease
--- A heartbeat keeps a live worker alive; a dead one stays dead.
+-- Renew the lease of a live worker; a dead one stays dead.
 UPDATE workers SET beat_at = :now, lease_until = :now + lease WHERE id = :worker AND state = 'LIVE' RETURNING id;
 
 -- name: held_ids
@@ -13,7 +13,7 @@ UPDATE workers SET beat_at = :now, lease_until = :now + lease WHERE id = :worker
 SELECT id FROM runs WHERE worker = :worker;
 
 -- name: record_step_heartbeat
--- A sign of life from a step, as long as its run is this worker's; it moves the end of the step's patience.
+-- Record the heartbeat of a step while this worker holds its run; it moves the limit of the attempt.
 UPDATE entries SET
     heartbeat_at = :now,
     heartbeat = COALESCE(:details, heartbeat),

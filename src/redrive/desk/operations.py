@@ -1,0 +1,136 @@
+"""Descriptions of the desk's operations, which the HTTP server and its client share, and the actor of a call."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, TypedDict, TypeVar, Unpack, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from redrive.clock import Clock
+from redrive.core.audit import AuditEvent
+from redrive.core.roles import Permission
+from redrive.core.transitions import AuditWrite
+from redrive.desk.validation import check_reason, require_actor
+
+CALLER_PARAMETERS = frozenset({"by", "reader"})
+"""Parameters that name the caller. A client does not send them: the server takes the user from the credential."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True):
+    """An operation as HTTP sees it: `id` names it in the OpenAPI document.
+
+    `names` maps parameters to their names in a path, query or body where the two differ. `field` is the field of
+    the answer that holds the result, where the answer is an object around it.
+    """
+
+    method: str
+    path: str
+    permission: Permission
+    id: str = ""
+    status: int = 200
+    all_workflows: bool = False
+    field: str | None = None
+    names: Mapping[str, str] = {}
+
+    @property
+    def path_names(self) -> frozenset[str]:
+        """The names of the parameters in the path."""
+        return frozenset(re.findall(r"{(\w+)", self.path))
+
+
+def operation(
+    route: str,
+    permission: Permission,
+    *,
+    id: str = "",
+    status: int = 200,
+    all_workflows: bool = False,
+    field: str | None = None,
+    **names: str,
+) -> Callable[[F], F]:
+    """Describe a method of the desk: `@operation("POST /circuits/{key:path}/open", Permission.DECIDE)`.
+
+    The parameters are those of the method; other keywords say what a parameter is called on the wire.
+    """
+    method, path = route.split(" ")
+
+    def describe(call: F) -> F:
+        call.operation = Operation(  # type: ignore[attr-defined]
+            method=method,
+            path=path,
+            permission=permission,
+            id=id,
+            status=status,
+            all_workflows=all_workflows,
+            field=field,
+            names=names,
+        )
+        return call
+
+    return describe
+
+
+def get_operation(call: Callable[..., Any]) -> Operation:
+    """Return the description of a method."""
+    found: Operation = call.operation  # type: ignore[attr-defined]
+    return found
+
+
+def list_operations(facet: type) -> dict[str, Callable[..., Any]]:
+    """Return the methods of a class of the desk that are described, by name."""
+    return {name: call for name, call in inspect.getmembers(facet) if hasattr(call, "operation")}
+
+
+@cache
+def get_parameters(call: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of a method with their types, and those of `**options: Unpack[...]` one by one."""
+    hints = get_type_hints(call, include_extras=True)
+    found: dict[str, inspect.Parameter] = {}
+    for name, parameter in list(inspect.signature(call).parameters.items())[1:]:
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD:
+            found[name] = parameter.replace(annotation=hints[name])
+        elif get_origin(hints[name]) is Unpack:
+            for field, kind in get_type_hints(get_args(hints[name])[0]).items():
+                found[field] = inspect.Parameter(field, parameter.KEYWORD_ONLY, default=None, annotation=kind)
+    return found
+
+
+def get_answer_type(call: Callable[..., Any]) -> Any:
+    """Return the type of what a method returns."""
+    return get_type_hints(call)["return"]
+
+
+class Acting(TypedDict, total=False):
+    """Keywords of every call that decides something: the user who does it, and why."""
+
+    by: str
+    reason: str | None
+
+
+class Actor(msgspec.Struct, frozen=True, gc=False):
+    """The user who does something, and the reason that the user gave."""
+
+    by: str = "unknown"
+    reason: str | None = None
+
+    def __post_init__(self) -> None:
+        require_actor(self.by)
+        check_reason(self.reason)
+
+    def make_audit(self, clock: Clock, event: AuditEvent, tenant: str, subject: str, **more: Any) -> AuditWrite:
+        """Return the line of the audit log about what the actor did."""
+        return AuditWrite(
+            event=event.value,
+            tenant=tenant,
+            by=self.by,
+            subject=subject,
+            reason=self.reason,
+            token=clock.new_id(),
+            **more,
+        )

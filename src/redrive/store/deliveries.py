@@ -1,0 +1,375 @@
+"""Deliveries: claiming due ones for a relay, and recording their results.
+
+On PostgreSQL any number of relays claim at once. A claim locks the due deliveries that it finds and skips
+those that another relay has locked. A delivery that must not go yet waits behind an earlier one of its key.
+The claim locks that earlier one while it writes this: a relay that finishes it has either done so before, and
+then nothing waits for it, or does so afterwards, and then sees what waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, Protocol
+
+import msgspec
+
+from redrive.core.outbox import (
+    INITIAL_FENCE,
+    MAX_CLAIM_BYTES,
+    DeliveredBundle,
+    DeliveryResult,
+    DueDelivery,
+    Lane,
+    Suspects,
+    find_first_blocked,
+    find_predecessors,
+    group_by_lane,
+)
+from redrive.core.states import DeliveryStatus
+from redrive.core.transitions import AuditWrite
+from redrive.store.session import Database, Session, Statements, write_call
+
+SQL = Statements("outbox.sql")
+
+MAX_COUNTED = 1000
+"""Deliveries of one sink are counted up to this many."""
+
+_FULL_SCAN_EVERY = 20
+
+
+class DeliveryRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The delivery of a message to one sink. `behind` is the message that has to be finished first."""
+
+    sink: str
+    status: DeliveryStatus
+    attempt: int
+    available_at: int | None
+    lease_until: int
+    behind: str | None
+    tried_at: int | None
+    finished_at: int | None
+    error: str | None
+
+
+class MessageRow(msgspec.Struct, frozen=True, gc=False):
+    """A stored message, with its deliveries if the call reads them. Fields are in the order of the columns."""
+
+    id: int
+    public_id: str
+    tenant: str
+    topic: str
+    key: str | None
+    payload: str
+    run_id: str
+    correlation_id: str
+    created_at: int
+    trace: str | None = None
+    deliveries: tuple[DeliveryRow, ...] = ()
+
+
+class ClaimedDelivery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A message that the claiming relay has to deliver; `attempt` tries have failed.
+
+    A message of a `bundle` was claimed with the other messages of that bundle, when they were committed.
+    """
+
+    message: MessageRow
+    fence: int
+    attempt: int
+    deaths: int = 0
+    bundle: int | None = None
+
+
+class ClaimedDeliveries(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The deliveries that a claim took; those with equal keys are in order.
+
+    `more`: another claim may get more at once. `next_at`: when the next delivery is due, if none was.
+    `suspects`: some were left for a claim that takes one suspect alone.
+    """
+
+    items: tuple[ClaimedDelivery, ...]
+    now: int
+    more: bool = False
+    suspects: bool = False
+    next_at: int | None = None
+
+
+class DeliveryStore(Protocol):
+    """Calls that a relay makes."""
+
+    async def claim_deliveries(
+        self, sink: str, *, limit: int, lease: int, suspects: Suspects = Suspects.TAKE
+    ) -> ClaimedDeliveries:
+        """Claim due deliveries to a sink. No other relay gets them until the lease expires.
+
+        Of the messages with one key, only the first unfinished ones are claimed, together. One that may not go yet
+        waits behind the message that blocks it. Large payloads come in smaller numbers. `suspects` chooses what
+        to do about deliveries whose claimant never reported a result.
+        """
+
+    async def record_deliveries(
+        self,
+        sink: str,
+        marks: Sequence[DeliveryResult],
+        audit: Sequence[AuditWrite] = (),
+        arrived: Sequence[DeliveredBundle] = (),
+    ) -> None:
+        """Record the results of claimed deliveries, except of those that another relay has claimed since.
+
+        Bundles that `arrived` completely are recorded as a whole.
+        """
+
+
+class DeliveryFloors:
+    """For each sink, the time since which claims look for due deliveries: a hint that saves work.
+
+    On PostgreSQL an index keeps entries of delivered rows until they are vacuumed, and a claim would read all
+    of them. A delivery that was committed late may be due since before the hint. A claim finds it if there is
+    little else to do, and every twentieth claim looks at all.
+    """
+
+    def __init__(self) -> None:
+        self._floors: dict[str, int] = {}
+        self._claims: dict[str, int] = {}
+
+    def since(self, sink: str) -> int:
+        """Return the time from which the next claim looks."""
+        claims = self._claims[sink] = self._claims.get(sink, 0) + 1
+        return 0 if claims % _FULL_SCAN_EVERY == 0 else self._floors.get(sink, 0)
+
+    def move(self, sink: str, first: int | None) -> None:
+        """Remember since when the first delivery that a claim found was due."""
+        self._floors[sink] = first or 0
+
+
+class _DueRows(msgspec.Struct, frozen=True):
+    """Due deliveries. `more`: others may be due as well."""
+
+    rows: list[Any]
+    more: bool
+
+
+class DeliveryCalls:
+    """Implements `DeliveryStore`."""
+
+    database: Database
+    delivery_floors: DeliveryFloors | None = None
+
+    # SQLite need not wait for the disk here: a claim that a power cut undoes is made again.
+    @write_call(durable=False, begin=False)
+    async def claim_deliveries(
+        self, session: Session, sink: str, *, limit: int, lease: int, suspects: Suspects = Suspects.TAKE
+    ) -> ClaimedDeliveries:
+        if session.single_writer:
+            # A relay that finds nothing must not make the other writers wait.
+            now = await session.now()
+            if not await session.rows(SQL["has_due_deliveries"], sink=sink, now=now):
+                next_at = await session.value(SQL["next_delivery"], sink=sink, at=now)
+                return ClaimedDeliveries(items=(), now=now, next_at=next_at)
+        async with session.transaction():
+            now = await session.now()
+            await unfold_bundles(session, await expired_bundles(session, sink, now), sink)
+            only = True if suspects is Suspects.TAKE_ONE else None
+            found = await self._due_deliveries(session, sink, now, limit, suspect=only)
+            rows, left = _choose_rows(found, suspects)
+            if left and len(found.rows) == limit:
+                # Suspects took up the whole limit: look again for deliveries that are not.
+                found = await self._due_deliveries(session, sink, now, limit, suspect=False)
+                rows = found.rows
+            back = await _find_blocked(session, sink, [DueDelivery(row[0], row[2], row[4]) for row in rows])
+            await _wait_behind(session, sink, back)
+            items = tuple(_claimed_delivery(row) for row in sorted(rows, key=itemgetter(0)) if row[0] not in back)
+            if items:
+                messages = [each.message.id for each in items]
+                await session.rows(SQL["take_deliveries"], sink=sink, messages=messages, until=now + lease)
+        next_at = None if rows else await session.value(SQL["next_delivery"], sink=sink, at=now)
+        return ClaimedDeliveries(items=items, now=now, more=found.more, suspects=left, next_at=next_at)
+
+    async def _due_deliveries(
+        self, session: Session, sink: str, now: int, limit: int, *, suspect: bool | None
+    ) -> _DueRows:
+        """Return deliveries that are due and free, up to a number and a size.
+
+        Those due since before the floor are looked for only if there are not enough others.
+        """
+        floors = self.delivery_floors
+        since = 0 if floors is None else floors.since(sink)
+
+        async def ask(since: int, before: int, most: int) -> list[Any]:
+            return await session.rows(
+                SQL["due_deliveries"],
+                sink=sink,
+                now=now,
+                since=since,
+                before=before,
+                most=most,
+                suspect=suspect,
+                bytes=MAX_CLAIM_BYTES,
+            )
+
+        rows = await ask(since, now + 1, limit)
+        if since and not _limit_size(rows, limit).more:
+            rows = [*rows, *await ask(0, since, limit - len(rows))]
+        if floors is not None:
+            floors.move(sink, min((row[14] for row in rows), default=None))
+        return _limit_size(rows, limit)
+
+    # SQLite need not wait for the disk here: what a power cut undoes is delivered once more.
+    @write_call(durable=False)
+    async def record_deliveries(
+        self,
+        session: Session,
+        sink: str,
+        marks: Sequence[DeliveryResult],
+        audit: Sequence[AuditWrite] = (),
+        arrived: Sequence[DeliveredBundle] = (),
+    ) -> None:
+        now = await session.now()
+        delivered = [(mark.message, mark.fence) for mark in marks if mark.status is DeliveryStatus.DELIVERED]
+        delivered += await _finish_bundles(session, sink, now, arrived) if arrived else ()
+        delivered.sort()  # relays that lock the same rows must do so in the same order
+        others = [mark for mark in marks if mark.status is not DeliveryStatus.DELIVERED]
+        over = [mark.message for mark in marks if mark.over and mark.keyed]
+        unfolded = {mark.bundle for mark in marks if mark.bundle is not None}
+        if not others and not over and not audit and not unfolded:
+            # Most calls end here: on PostgreSQL one statement, without BEGIN and COMMIT around it.
+            await _mark_delivered(session, sink, now, delivered)
+            return
+        async with session.transaction():
+            await unfold_bundles(session, unfolded, sink)
+            unfinished = await _lock_unfinished(session, sink, marks)
+            await _mark_delivered(session, sink, now, delivered)
+            for mark in sorted(others, key=lambda each: each.message):
+                await session.rows(SQL["mark_delivery"], sink=sink, **_result_values(mark, now, unfinished))
+            if over:
+                await session.rows(SQL["release"], sink=sink, messages=over, now=now)
+            if audit:
+                await session.note(audit)
+
+
+def _claimed_delivery(row: Sequence[Any]) -> ClaimedDelivery:
+    """Return a row of `due_deliveries` as the claim that begins now, under a fence one higher."""
+    fence, attempt, deaths, is_suspect = row[10:14]
+    return ClaimedDelivery(
+        message=MessageRow(*row[:10]), fence=fence + 1, attempt=attempt, deaths=deaths + bool(is_suspect)
+    )
+
+
+def _result_values(mark: DeliveryResult, now: int, unfinished: set[int]) -> dict[str, Any]:
+    """Return the parameters of `mark_delivery`."""
+    # Behind a finished message a delivery would wait without end.
+    behind = mark.behind if mark.behind in unfinished else None
+    is_due = mark.status is DeliveryStatus.PENDING and behind is None
+    return {
+        "message": mark.message,
+        "fence": mark.fence,
+        "status": mark.status._value_,
+        "attempt": mark.attempt,
+        "error": mark.error,
+        "tried_at": now if mark.tried else None,
+        "available_at": now + mark.wake_in if is_due else None,
+        "behind": behind,
+        "finished_at": now if mark.over else None,
+    }
+
+
+def _limit_size(rows: Sequence[Any], limit: int) -> _DueRows:
+    """Return as many of the due rows, from the first, as are not too large together."""
+    found: list[Any] = []
+    size = 0
+    for row in rows:
+        if size >= MAX_CLAIM_BYTES:
+            return _DueRows(found, more=True)
+        found.append(row)
+        size += len(row[5])
+    return _DueRows(found, more=len(found) == limit or size >= MAX_CLAIM_BYTES)
+
+
+def _choose_rows(found: _DueRows, suspects: Suspects) -> tuple[list[Any], bool]:
+    """Return the due rows that a claim takes, and whether it leaves suspects for another claim."""
+    if suspects is Suspects.TAKE:
+        return found.rows, False
+    doubtful = [row for row in found.rows if row[13]]
+    if suspects is Suspects.TAKE_ONE:
+        return doubtful[:1], False
+    return [row for row in found.rows if not row[13]], bool(doubtful)
+
+
+async def _find_blocked(session: Session, sink: str, due: Sequence[DueDelivery]) -> dict[int, int]:
+    """Return the due messages that must not go yet, each with the message it waits behind."""
+    keyed = group_by_lane(due)
+    if not keyed:
+        return {}
+    mine = [message for messages in keyed.values() for message in messages]
+
+    async def ask(name: str, places: Mapping[Lane, int]) -> dict[Lane, int]:
+        found = await session.rows(
+            SQL[name],
+            sink=sink,
+            tenants=[tenant for tenant, _ in places],
+            keys=[key for _, key in places],
+            places=list(places.values()),
+            due=mine,
+        )
+        return {(tenant, key): message for tenant, key, message in found if message is not None}
+
+    others = await ask("earlier_unfinished", {lane: messages[-1] for lane, messages in keyed.items()})
+    back = find_first_blocked(due, others)
+    return find_predecessors(due, back, await ask("ahead", back)) if back else {}
+
+
+async def _wait_behind(session: Session, sink: str, back: dict[int, int]) -> None:
+    """Make deliveries wait behind earlier ones.
+
+    An earlier one that cannot be locked is about to change. What would wait behind it stays due, for the
+    next claim.
+    """
+    if not back:
+        return
+    held = await session.rows(SQL["lock_unfinished"], sink=sink, messages=list(set(back.values())))
+    for (ahead,) in held:
+        messages = [message for message, behind in back.items() if behind == ahead]
+        await session.rows(SQL["wait_behind"], sink=sink, messages=messages, behind=ahead)
+
+
+async def expired_bundles(session: Session, sink: str, now: int) -> list[int]:
+    """Return the bundles of a sink whose lease has expired."""
+    return [row[0] for row in await session.rows(SQL["expired_bundles"], sink=sink, at=now)]
+
+
+async def unfold_bundles(session: Session, bundles: Iterable[int], sink: str | None) -> None:
+    """Replace bundles by a delivery of each message: to one sink, or to all sinks that the bundle is for."""
+    wanted = sorted(bundles)
+    if wanted:
+        await session.rows(SQL["split_bundle"], bundles=wanted, sink=sink, fence=INITIAL_FENCE)
+        await session.rows(SQL["drop_bundles"], bundles=wanted, sink=sink)
+
+
+async def _finish_bundles(
+    session: Session, sink: str, now: int, arrived: Sequence[DeliveredBundle]
+) -> list[tuple[int, int]]:
+    """Mark bundles as delivered; return message and fence of those that were unfolded meanwhile."""
+    wanted = [each.bundle for each in arrived]
+    rows = await session.rows(SQL["finish_bundles"], now=now, sink=sink, bundles=wanted)
+    finished = {row[0] for row in rows}
+    return [(id, INITIAL_FENCE) for each in arrived if each.bundle not in finished for id in each.messages]
+
+
+async def _lock_unfinished(session: Session, sink: str, marks: Sequence[DeliveryResult]) -> set[int]:
+    """Return the messages that a delivery may wait behind: those still unfinished after these marks.
+
+    They are locked with the marked ones. Behind a finished delivery another would wait without end.
+    """
+    ahead = [mark.behind for mark in marks if mark.behind is not None]
+    if not ahead:
+        return set()
+    messages = [*ahead, *(mark.message for mark in marks)]
+    rows = await session.rows(SQL["unfinished"], sink=sink, messages=messages)
+    return {row[0] for row in rows} - {mark.message for mark in marks if mark.over}
+
+
+async def _mark_delivered(session: Session, sink: str, now: int, delivered: Sequence[tuple[int, int]]) -> None:
+    if delivered:
+        messages, fences = zip(*delivered, strict=True)
+        await session.rows(SQL["mark_delivered"], sink=sink, now=now, messages=messages, fences=fences)
