@@ -178,4 +178,4 @@ def _describe_fault(found: Mapping[str, Any]) -> str:
 async def _handle_unexpected_error(request: Request, error: Exception) -> JSONResponse:
     log.error("%s %s failed", request.method, request.url.path, exc_info=error)
     detail = "unexpected error: details are in the server log"
-    return make_problem_response(500, "internal", "Something went wrong here", detail)
+    return make_problem_response(500, "internal", "Internal error", detail)
