@@ -45,8 +45,11 @@ def present_row(kind: type[T], row: Any, **given: Any) -> T:
 @cache
 def _list_shared_fields(kind: Any, row: type) -> tuple[tuple[str, bool], ...]:
     """Return the fields that a record and a row share, and which of them are times."""
-    shared = [each for each in fields(kind) if each.type != "Any" and hasattr(row, each.name)]
-    return tuple((each.name, str(each.type).startswith("datetime")) for each in shared)
+    if hasattr(kind, "model_fields"):  # a body of the HTTP API
+        types = {name: str(each.annotation) for name, each in kind.model_fields.items()}
+    else:
+        types = {each.name: str(each.type) for each in fields(kind)}
+    return tuple((name, "datetime" in type) for name, type in types.items() if type != "Any" and hasattr(row, name))
 
 
 @dataclass(frozen=True, slots=True)
