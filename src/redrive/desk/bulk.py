@@ -19,12 +19,11 @@ from redrive.core.schedule import parse_rate
 from redrive.core.states import FINAL_RUN_STATUSES, LetterStatus
 from redrive.desk.bulk_execution import REPLAY, explain_refusal
 from redrive.desk.decisions import SUCCESSFUL_STATUSES, ReplayOrder, make_replay_request
-from redrive.desk.models import make_reason_fields
+from redrive.desk.models import make_reason_fields, present_row
 from redrive.desk.operations import Acting, Actor, operation
 from redrive.desk.presenter import Presenter, present_page
 from redrive.desk.preview import DryRun, Previewer
 from redrive.desk.validation import is_id, require_bool, require_text
-from redrive.duration import to_datetime
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.records import as_dict, replace
@@ -186,10 +185,10 @@ class BulkActions:
         together; `rate_set` changes it on the way, `pause_set` and `resume_set` interrupt it.
         `dry_run` returns how many match, and for the first 500 which would be refused; it changes nothing.
         """
-        order = ReplayOrder(request=await make_replay_request(mode, **options), actor=Actor(by, reason))
+        request, actor = await make_replay_request(mode, **options), Actor(by, reason)
         if require_bool("dry_run", dry_run):
-            return await self._preview_many(letters, order, tenant)
-        return await self._begin("REPLAY", letters, order.actor, order.request, tenant=tenant, rate=rate)
+            return await self._preview_many(letters, ReplayOrder(request=request, actor=actor), tenant)
+        return await self._begin("REPLAY", letters, actor, request, tenant=tenant, rate=rate)
 
     @operation("POST /workflow-dlq/resolve", Permission.DECIDE, status=202)
     async def resolve_many(
@@ -220,11 +219,15 @@ class BulkActions:
         """Return a bulk action with its progress and the states of its runs."""
         row = await self._find_bulk(id, tenant)
         endings = await self._store.bulk_run_counts(row) if row.action == REPLAY and row.done else {}
-        why = await self._find_stop_reason(row)
+        why = None
+        if row.closed_by == ENGINE_ACTOR:  # a user need not give a reason
+            stops = AuditFilter(subject=row.public_id, event=AuditEvent.SET_STOPPED.value)
+            lines = (await self._store.audit(stops, limit=1, cursor=None)).items
+            reasons = (self._presenter.reason(Reason.from_text(line.reason)) for line in lines if line.reason)
+            why = next(reasons, None)
         return replace(
             self._present_bulk(row),
-            stopped_because=None if why is None else str(why),
-            **make_reason_fields(why, "stopped"),
+            **make_reason_fields(why, "stopped_because", "stopped"),
             succeeded=sum(endings.get(status, 0) for status in SUCCESSFUL_STATUSES),
             failed_again=sum(endings.get(status, 0) for status in FINAL_RUN_STATUSES - SUCCESSFUL_STATUSES),
             still_going=sum(count for status, count in endings.items() if status not in FINAL_RUN_STATUSES),
@@ -255,8 +258,12 @@ class BulkActions:
             known = tuple(SetItemStatus)
             reason = Reason(ReasonCode.SET_ITEM_STATUS_UNKNOWN, known=known, given=quote(status))
             raise InputError(reason) from None
-        page = await self._store.set_items(row, chosen, limit=limit, cursor=cursor)
-        return await present_page(page, self._present_item)
+
+        def present(item: BulkItemRow) -> SetItem:
+            why = None if item.error is None else self._presenter.reason(Reason.from_text(item.error))
+            return present_row(SetItem, item, letter_id=item.letter, **make_reason_fields(why, "error"))
+
+        return await present_page(await self._store.set_items(row, chosen, limit=limit, cursor=cursor), present)
 
     @operation("POST /bulk-replays/{id}/stop", Permission.DECIDE, id="stop_set")
     async def stop_set(self, id: str, *, by: str = "unknown", tenant: str | None = None) -> LetterSet:
@@ -302,20 +309,20 @@ class BulkActions:
             letters=await self._deduplicate_ids(selection),
             rate=None if rate is None else parse_rate(rate),
         )
-        after = json.dumps(_describe_bulk(new, request), ensure_ascii=False)
+        about: dict[str, object] = {"action": new.action}
+        if request is not None:
+            about["mode"] = request.mode.value
+        if new.rate is not None:
+            about["rate"] = str(new.rate)
+        if new.where is None:
+            about["letters"] = len(new.letters)
+        else:
+            about["filter"] = {name: value for name, value in as_dict(new.where).items() if value is not None}
+        after = json.dumps(about, ensure_ascii=False)
         line = actor.make_audit(self._clock, AuditEvent.SET_STARTED, new.tenant, new.public_id, after=after)
         await self._store.create_bulk(new, line)
         self._on_bulk()
         return await self.set(new.public_id)
-
-    async def _find_stop_reason(self, row: BulkRow) -> Reason | None:
-        """Return why the engine stopped a bulk action; None if a user stopped it, who need not give a reason."""
-        if row.closed_by != ENGINE_ACTOR:
-            return None
-        stops = AuditFilter(subject=row.public_id, event=AuditEvent.SET_STOPPED.value)
-        found = await self._store.audit(stops, limit=1, cursor=None)
-        reasons = (line.reason for line in found.items if line.reason is not None)
-        return next((self._presenter.reason(Reason.from_text(text)) for text in reasons), None)
 
     async def _change(self, id: str, change: BulkChange, actor: Actor, tenant: str | None) -> LetterSet:
         """Stop, pause or resume a bulk action, or change its rate. A repeat changes nothing.
@@ -323,13 +330,21 @@ class BulkActions:
         The states of its runs are not counted: that may take seconds, and the user waits for the answer.
         """
         row = await self._find_bulk(id, tenant)
-        before, after = _describe_change(row, change)
-        line = actor.make_audit(
-            self._clock, _AUDIT_EVENTS[change.verb], row.tenant, row.public_id, before=before, after=after
-        )
+        line = actor.make_audit(self._clock, _AUDIT_EVENTS[change.verb], row.tenant, row.public_id)
+        if change.verb is BulkVerb.RATE:
+            rates = [json.dumps({"rate": None if rate is None else str(rate)}) for rate in (row.rate, change.rate)]
+            line = replace(line, before=rates[0], after=rates[1])
+        elif change.verb is not BulkVerb.STOP:  # for a stop the event says enough
+            status = SetStatus.PAUSED if change.verb is BulkVerb.PAUSE else SetStatus.RUNNING
+            line = replace(line, before=json.dumps({"status": row.status}), after=json.dumps({"status": status}))
         # A change has no reason: its line repeats the reason of the bulk action.
         if not await self._store.change_bulk(id, change, replace(line, reason=row.reason)):
-            _refuse_if_ended(await self._find_bulk(id, tenant), change.verb)
+            row = await self._find_bulk(id, tenant)
+            if row.status is SetStatus.DONE:
+                raise Conflict(Reason(ReasonCode.SET_DONE, id=row.public_id))
+            # A bulk action that was stopped can be stopped again.
+            if row.status is SetStatus.STOPPED and change.verb is not BulkVerb.STOP:
+                raise Conflict(Reason(ReasonCode.SET_STOPPED, id=row.public_id, by=row.closed_by))
         self._on_bulk()
         return self._present_bulk(await self._find_bulk(id, tenant))
 
@@ -381,35 +396,15 @@ class BulkActions:
     def _present_bulk(self, row: BulkRow) -> LetterSet:
         readable = row.request is not None and not isinstance(row.request, Unreadable)
         mode = json.loads(row.request or "{}")["mode"] if row.action == REPLAY and readable else None
-        return LetterSet(
+        return present_row(
+            LetterSet,
+            row,
             id=row.public_id,
-            action=row.action,
             mode=mode,
-            status=row.status,
-            total=row.total,
-            done=row.done,
-            failed=row.failed,
-            listed=row.listed,
             tenant=row.tenant or None,
-            by=row.by,
             reason=self._presenter.text(row.reason),
-            created_at=to_datetime(row.created_at),
-            ended_at=to_datetime(row.ended_at),
             stopped_by=row.closed_by,
             rate=None if row.rate is None else str(row.rate),
-            paused_by=row.paused_by,
-            paused_at=to_datetime(row.paused_at),
-        )
-
-    def _present_item(self, item: BulkItemRow) -> SetItem:
-        why = None if item.error is None else self._presenter.reason(Reason.from_text(item.error))
-        return SetItem(
-            letter_id=item.letter,
-            status=item.status,
-            run_id=item.run_id,
-            error=None if why is None else str(why),
-            at=to_datetime(item.at),
-            **make_reason_fields(why),
         )
 
 
@@ -438,37 +433,3 @@ def require_open_letters(where: LetterFilter) -> None:
     statuses = parse_states(where.status, LetterStatus)
     if statuses is not None and LetterStatus.OPEN.value not in statuses:
         raise InputError(Reason(ReasonCode.ONLY_OPEN_LETTERS, statuses=tuple(statuses)))
-
-
-def _describe_bulk(new: NewBulk, request: ReplayRequest | None) -> dict[str, object]:
-    """Return the decision for the audit log."""
-    about: dict[str, object] = {"action": new.action}
-    if request is not None:
-        about["mode"] = request.mode.value
-    if new.rate is not None:
-        about["rate"] = str(new.rate)
-    if new.where is None:
-        about["letters"] = len(new.letters)
-    else:
-        about["filter"] = {name: value for name, value in as_dict(new.where).items() if value is not None}
-    return about
-
-
-def _describe_change(row: BulkRow, change: BulkChange) -> tuple[str | None, str | None]:
-    """Return the state before and after a change for the audit log. For a stop the event says enough."""
-    if change.verb is BulkVerb.STOP:
-        return None, None
-    if change.verb is BulkVerb.RATE:
-        before, after = ({"rate": None if rate is None else str(rate)} for rate in (row.rate, change.rate))
-    else:
-        status = SetStatus.PAUSED if change.verb is BulkVerb.PAUSE else SetStatus.RUNNING
-        before, after = {"status": row.status.value}, {"status": status.value}
-    return json.dumps(before), json.dumps(after)
-
-
-def _refuse_if_ended(row: BulkRow, verb: BulkVerb) -> None:
-    """Refuse to change a bulk action that has ended; one that was stopped can be stopped again."""
-    if row.status is SetStatus.DONE:
-        raise Conflict(Reason(ReasonCode.SET_DONE, id=row.public_id))
-    if row.status is SetStatus.STOPPED and verb is not BulkVerb.STOP:
-        raise Conflict(Reason(ReasonCode.SET_STOPPED, id=row.public_id, by=row.closed_by))

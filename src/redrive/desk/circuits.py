@@ -10,12 +10,11 @@ from typing import Any, Unpack
 
 from redrive.clock import Clock
 from redrive.core.audit import AuditEvent, read_reason
-from redrive.core.circuit import CircuitStatus, close_circuit, open_manually
+from redrive.core.circuit import CircuitState, CircuitStatus, close_circuit, open_manually
 from redrive.core.roles import DEFAULT_TENANT, Permission
-from redrive.desk.models import make_reason_fields
+from redrive.desk.models import make_reason_fields, present_row
 from redrive.desk.operations import Acting, Actor, operation
 from redrive.desk.validation import require_text
-from redrive.duration import to_datetime
 from redrive.errors import ConfigurationError, InputError, NotFound
 from redrive.policy import Circuit
 from redrive.reasons import Reason, ReasonCode, quote
@@ -80,40 +79,35 @@ class Circuits:
     @operation("POST /circuits/{key:path}/open", Permission.DECIDE, id="open_circuit", all_workflows=True)
     async def open(self, key: str, *, tenant: str = DEFAULT_TENANT, **acting: Unpack[Acting]) -> CircuitRecord:
         """Refuse all calls until a user closes or resets the circuit. A circuit without a record can be opened, too."""
+        actor = Actor(**acting)
 
         def decide(case: CircuitCase) -> CircuitUpdate | None:
-            if case.row.is_open and case.row.until is None:
-                return None
-            return make_circuit_update(case, open_manually(case.row.state), why=why, by=actor.by)
+            opened_before = case.row.is_open and case.row.until is None
+            return None if opened_before else _change_state(case, open_manually, "opened", actor)
 
-        actor = Actor(**acting)
-        why = actor.reason or f"opened by {actor.by}"
         return await self._change_circuit(key, tenant, decide)
 
     @operation("POST /circuits/{key:path}/close", Permission.DECIDE, id="close_circuit", all_workflows=True)
     async def close(self, key: str, *, tenant: str = DEFAULT_TENANT, **acting: Unpack[Acting]) -> CircuitRecord:
         """Allow calls at once. Waiting runs continue in growing groups."""
+        actor = Actor(**acting)
 
         def decide(case: CircuitCase) -> CircuitUpdate | None:
-            if case.row.status is CircuitStatus.CLOSED:
-                return None
-            return make_circuit_update(case, close_circuit(case.row.state), why=why, by=actor.by)
+            closed_before = case.row.status is CircuitStatus.CLOSED
+            return None if closed_before else _change_state(case, close_circuit, "closed", actor)
 
-        actor = Actor(**acting)
-        why = actor.reason or f"closed by {actor.by}"
         return await self._change_circuit(key, tenant, decide)
 
     @operation("POST /circuits/{key:path}/reset", Permission.DECIDE, id="reset_circuit", all_workflows=True)
     async def reset(self, key: str, *, tenant: str = DEFAULT_TENANT, **acting: Unpack[Acting]) -> CircuitRecord:
         """Close the circuit, forget its failures, and return to the settings that the code has."""
+        actor = Actor(**acting)
 
         def decide(case: CircuitCase) -> CircuitUpdate:
-            update = make_circuit_update(case, close_circuit(case.row.state), why=why, by=actor.by)
+            update = _change_state(case, close_circuit, "reset", actor)
             line = replace(update.audit[0], event=AuditEvent.CIRCUIT_RESET.value)
             return replace(update, override=None, audit=(line,))
 
-        actor = Actor(**acting)
-        why = actor.reason or f"reset by {actor.by}"
         return await self._change_circuit(key, tenant, decide)
 
     @operation("PUT /circuits/{key:path}", Permission.SET_POLICIES, all_workflows=True)
@@ -124,7 +118,15 @@ class Circuits:
 
         Settings that are not given stay as they are. In force from the next failure or call on.
         """
-        checked = _check_settings(settings)
+        if not settings:
+            raise InputError(Reason(ReasonCode.CIRCUIT_SETTINGS_NEEDED))
+        if "name" in settings:
+            raise InputError(Reason(ReasonCode.CIRCUIT_NAME_FIXED))
+        try:
+            whole = Circuit.from_json(settings).to_json()
+        except ConfigurationError as error:
+            raise InputError(Reason.of_error(error)) from None
+        checked = {name: whole[name] for name in settings}
         return await self._override(
             key, tenant, by, AuditEvent.CIRCUIT_SET, lambda old: json.dumps({**json.loads(old or "{}"), **checked})
         )
@@ -159,17 +161,11 @@ class Circuits:
         return (await self._store.circuit(tenant, key, counted=MOST_COUNTED)).row
 
 
-def _check_settings(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings as they are stored."""
-    if not given:
-        raise InputError(Reason(ReasonCode.CIRCUIT_SETTINGS_NEEDED))
-    if "name" in given:
-        raise InputError(Reason(ReasonCode.CIRCUIT_NAME_FIXED))
-    try:
-        whole = Circuit.from_json(given).to_json()
-    except ConfigurationError as error:
-        raise InputError(Reason.of_error(error)) from None
-    return {name: whole[name] for name in given}
+def _change_state(
+    case: CircuitCase, change: Callable[[CircuitState], CircuitState], verb: str, actor: Actor
+) -> CircuitUpdate:
+    why = actor.reason or f"{verb} by {actor.by}"
+    return make_circuit_update(case, change(case.row.state), why=why, by=actor.by)
 
 
 def _check_key(key: str) -> str:
@@ -183,17 +179,10 @@ def present_circuit(row: CircuitRow) -> CircuitRecord:
     """Return a circuit as users see it."""
     known = row.settings is not None or row.override is not None
     reason = None if row.why is None else read_reason(row.changed_by, row.why)
-    return CircuitRecord(
-        key=row.key,
-        tenant=row.tenant,
-        status=row.status,
-        generation=row.generation,
-        until=to_datetime(row.until),
-        parked=row.parked,
+    return present_row(
+        CircuitRecord,
+        row,
         settings=row.in_force if known else None,
         override=None if row.override is None else json.loads(row.override),
-        why=None if reason is None else str(reason),
-        **make_reason_fields(reason),
-        changed_by=row.changed_by,
-        changed_at=to_datetime(row.changed_at),
+        **make_reason_fields(reason, "why"),
     )

@@ -38,7 +38,7 @@ from redrive.core.states import (
     StepStatus,
 )
 from redrive.core.transitions import NewRun, ReplayWrite, Transition
-from redrive.desk.models import Caller
+from redrive.desk.models import Caller, present_row
 from redrive.desk.operations import Acting, Actor
 from redrive.desk.presenter import in_thread_if_large, measure_size, parse_changes
 from redrive.desk.validation import PayloadChecker, encode_json, is_id, make_invalid_reason, require_bool, require_text
@@ -118,6 +118,12 @@ async def find_rollback(store: DeskStore, case: DecisionCase) -> tuple[tuple[Ent
             )
     return tuple(undoes), find_passed_pivot(case.journal, effects, options)
 
+
+_KEPT_OF_RUN = (
+    *("tenant", "workflow", "queue", "priority", "timeout", "version"),
+    *("correlation_id", "parent", "generation", "handler_for"),
+)
+"""The fields of a run that a new run for a replay keeps."""
 
 _OBJECT_OPTIONS = frozenset({"input", "patch", "skip_steps"})
 _JSON_OPTIONS = _OBJECT_OPTIONS | {"output"}
@@ -465,33 +471,11 @@ def _require_open_letter(letter: LetterState | None) -> None:
 
 
 def _copy_run(run: RunRow, public_id: str) -> NewRun:
-    return NewRun(
-        public_id=public_id,
-        tenant=run.tenant,
-        workflow=run.workflow,
-        input=run.input or "",
-        options=run.options or "",
-        queue=run.queue,
-        priority=run.priority,
-        timeout=run.timeout,
-        version=run.version,
-        correlation_id=run.correlation_id,
-        parent=run.parent,
-        root=run.root or run.public_id,
-        replay_of=run.public_id,
-        generation=run.generation,
-        handler_for=run.handler_for,
-    )
+    kept: dict[str, Any] = {name: getattr(run, name) for name in _KEPT_OF_RUN}
+    kept |= {"input": run.input or "", "options": run.options or "", "root": run.root or run.public_id}
+    return NewRun(public_id=public_id, replay_of=run.public_id, **kept)
 
 
 def _make_replay(row: ReplayRow | ReplayWrite, number: int, at: int) -> Replay:
-    return Replay(
-        letter_id=row.letter,
-        number=number,
-        mode=row.mode,
-        run_id=row.run_id,
-        by=row.by,
-        reason=row.reason,
-        at=to_datetime(at),
-        changes=parse_changes(row.changes),
-    )
+    given = {"letter_id": row.letter, "number": number, "at": to_datetime(at)}
+    return present_row(Replay, row, **given, changes=parse_changes(row.changes))

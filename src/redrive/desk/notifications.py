@@ -16,6 +16,7 @@ from redrive.core.notifications import Notification, build_notification, render_
 from redrive.core.notify_rules import NotifyRule
 from redrive.core.redact import Redactor
 from redrive.core.roles import Permission
+from redrive.desk.models import present_row
 from redrive.desk.operations import Actor, operation
 from redrive.desk.presenter import in_thread_if_large, measure_size, present_page
 from redrive.desk.validation import require_actor, require_text
@@ -119,16 +120,13 @@ class Notifications:
             raise ConfigurationError(f"a notification cannot be read: {row.content.why}")
         notification = build_notification(row.public_id, row.content, self._display.redactor, self._display.base_url)
         text = render_notification(notification)
-        return InboxItem(
+        return present_row(
+            InboxItem,
+            row,
             id=row.public_id,
-            event=row.event,
-            tenant=row.tenant,
-            workflow=row.workflow,
             title=text.subject,
             text=text.text,
-            count=row.count,
             at=to_datetime(row.created_at),
-            read_at=to_datetime(row.read_at),
             notification=notification,
         )
 
@@ -146,7 +144,19 @@ class Notifications:
         `rule` is written like `notify=` of a workflow; one with `"on": []` silences. Its URLs must be public,
         whatever hosts the settings allow: an internal URL needs a channel that the code registers.
         """
-        actor, parsed = Actor(by), _parse_rule(rule)
+        actor = Actor(by)
+        try:
+            parsed = NotifyRule.read(rule, "the rule")
+            for target in parsed.targets:
+                if target.kind in ("slack", "teams", "webhook"):
+                    try:
+                        check_url(target.to)
+                    except InputError as error:
+                        raise InputError(Reason(ReasonCode.RULE_URL_REFUSED, why=Reason.of_error(error))) from None
+                if target.secret is not None:
+                    read_secrets(target.secret, "a webhook of the rule")
+        except ConfigurationError as error:
+            raise InputError(Reason.of_error(error)) from None
         for what, value in (("workflow", workflow), ("tenant", tenant)):
             if value is not None:
                 require_text(what, value)
@@ -170,22 +180,6 @@ class Notifications:
         return await self._store.notices.delete_rule(tenant or "", workflow or "", line)
 
 
-def _parse_rule(rule: Mapping[str, Any]) -> NotifyRule:
-    try:
-        parsed = NotifyRule.read(rule, "the rule")
-        for target in parsed.targets:
-            if target.kind in ("slack", "teams", "webhook"):
-                try:
-                    check_url(target.to)
-                except InputError as error:
-                    raise InputError(Reason(ReasonCode.RULE_URL_REFUSED, why=Reason.of_error(error))) from None
-            if target.secret is not None:
-                read_secrets(target.secret, "a webhook of the rule")
-    except ConfigurationError as error:
-        raise InputError(Reason.of_error(error)) from None
-    return parsed
-
-
 def _make_filter(tenant: str | None, workflow: str | None, *, unread: bool = False) -> NotificationFilter:
     named = None if workflow is None else (workflow,)
     return NotificationFilter(tenant=tenant, workflows=named, unread=unread)
@@ -200,12 +194,5 @@ def _present_rule(row: RuleRow) -> StoredRule:
     if isinstance(row.rule, Unreadable):
         raise ConfigurationError(f"a rule cannot be read: {row.rule.why}")
     shown = _describe_rule(NotifyRule.from_json(json.loads(row.rule)))
-    return StoredRule(
-        on=tuple(shown["on"]),
-        targets=tuple(shown["to"]),
-        app=shown["app"],
-        workflow=row.workflow or None,
-        tenant=row.tenant or None,
-        updated_at=to_datetime(row.updated_at),
-        updated_by=row.updated_by,
-    )
+    given = {"on": tuple(shown["on"]), "targets": tuple(shown["to"]), "app": shown["app"]}
+    return present_row(StoredRule, row, **given, workflow=row.workflow or None, tenant=row.tenant or None)

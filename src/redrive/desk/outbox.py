@@ -14,6 +14,7 @@ from redrive.core.notifications import mask_targets
 from redrive.core.roles import Permission
 from redrive.core.run_options import trace_id
 from redrive.core.states import DeliveryStatus
+from redrive.desk.models import present_row
 from redrive.desk.operations import Acting, Actor, operation
 from redrive.desk.presenter import Presenter, in_thread_if_large, measure_size, present_page
 from redrive.desk.validation import is_id, require_bool, require_text
@@ -101,7 +102,11 @@ class Outbox:
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
             raise InputError(Reason(ReasonCode.LIMIT_INVALID, most=MAX_BLOCKED, given=quote(limit)))
         rows = await self._store.blocked_keys(tenant=tenant, limit=min(limit, MAX_BLOCKED))
-        return await in_thread_if_large(lambda: tuple(map(self._present_blocked_key, rows)), measure_size(rows))
+
+        def present(row: BlockedKey) -> Blocked:
+            return present_row(Blocked, row, message_id=row.message, error=self._presenter.text(row.error))
+
+        return await in_thread_if_large(lambda: tuple(map(present, rows)), measure_size(rows))
 
     @operation("GET /outbox/{id}", Permission.LOOK, id="show_message")
     async def get(self, id: str, *, tenant: str | None = None) -> OutboxMessage:
@@ -145,7 +150,15 @@ class Outbox:
         self, action: DeliveryAction, id: str, sink: str | None, actor: Actor, tenant: str | None, dry_run: bool
     ) -> OutboxMessage:
         row = await self._find_message(id, tenant)
-        _check_decision_applies(row, action, sink)
+        deliveries = [each for each in row.deliveries if sink in (None, each.sink)]
+        if not deliveries:
+            known = ", ".join(each.sink for each in row.deliveries) or "none"
+            raise Conflict(Reason(ReasonCode.MESSAGE_SINK_UNKNOWN, id=row.public_id, sink=sink, known=known))
+        # A decision that was carried out before gets the same answer; one that changes nothing is refused.
+        done = DeliveryStatus.SKIPPED if action is DeliveryAction.SKIP else DeliveryStatus.DELIVERED
+        if all(each.finished_at is not None and each.status is not done for each in deliveries):
+            ended = ", ".join(f"{each.status} at {each.sink!r}" for each in deliveries)
+            raise Conflict(Reason(ReasonCode.MESSAGE_OVER, id=row.public_id, ended=ended))
         if not require_bool("dry_run", dry_run):
             audit = actor.make_audit(self._clock, _AUDIT_EVENTS[action], row.tenant, id)
             if await self._store.decide_deliveries(DeliveryDecision(message=id, choice=action, sink=sink, audit=audit)):
@@ -159,55 +172,18 @@ class Outbox:
         return row
 
     def _present_message(self, row: MessageRow) -> OutboxMessage:
-        return OutboxMessage(
+        text = self._presenter.text
+        return present_row(
+            OutboxMessage,
+            row,
             id=row.public_id,
-            topic=row.topic,
-            key=row.key,
-            tenant=row.tenant,
-            run_id=row.run_id,
-            correlation_id=row.correlation_id,
-            created_at=to_datetime(row.created_at),
             payload=self._presenter.payload(row.payload, lambda found: mask_targets(row.topic, found)),
             deliveries=tuple(
-                Delivery(
-                    sink=each.sink,
-                    status=each.status,
-                    attempt=each.attempt,
-                    next_at=to_datetime(each.available_at),
-                    behind=each.behind,
-                    error=self._presenter.text(each.error),
-                    tried_at=to_datetime(each.tried_at),
-                    finished_at=to_datetime(each.finished_at),
-                )
+                present_row(Delivery, each, next_at=to_datetime(each.available_at), error=text(each.error))
                 for each in row.deliveries
             ),
             trace_id=trace_id(row.trace),
         )
-
-    def _present_blocked_key(self, row: BlockedKey) -> Blocked:
-        return Blocked(
-            sink=row.sink,
-            tenant=row.tenant,
-            key=row.key,
-            message_id=row.message,
-            topic=row.topic,
-            attempt=row.attempt,
-            error=self._presenter.text(row.error),
-            tried_at=to_datetime(row.tried_at),
-            waiting=row.waiting,
-        )
-
-
-def _check_decision_applies(row: MessageRow, action: DeliveryAction, sink: str | None) -> None:
-    """Refuse a decision that changes nothing. A decision that was carried out before gets the same answer."""
-    deliveries = [each for each in row.deliveries if sink in (None, each.sink)]
-    if not deliveries:
-        known = ", ".join(each.sink for each in row.deliveries) or "none"
-        raise Conflict(Reason(ReasonCode.MESSAGE_SINK_UNKNOWN, id=row.public_id, sink=sink, known=known))
-    done = DeliveryStatus.SKIPPED if action is DeliveryAction.SKIP else DeliveryStatus.DELIVERED
-    if all(each.finished_at is not None and each.status is not done for each in deliveries):
-        ended = ", ".join(f"{each.status} at {each.sink!r}" for each in deliveries)
-        raise Conflict(Reason(ReasonCode.MESSAGE_OVER, id=row.public_id, ended=ended))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,17 +212,8 @@ class Sinks:
     @operation("GET /sinks", Permission.MANAGE_SINKS, id="list_sinks")
     async def list(self) -> tuple[SinkStatus, ...]:
         """Return the sinks that messages of all tenants go to, by name, with the messages that wait for each."""
-        return tuple(
-            SinkStatus(
-                name=row.name,
-                kind=row.kind,
-                topics=tuple(map(str, row.topics)),
-                seen_at=to_datetime(row.seen_at),
-                pending=row.pending,
-                dead=row.dead,
-            )
-            for row in await self._store.sinks()
-        )
+        rows = await self._store.sinks()
+        return tuple(present_row(SinkStatus, row, topics=tuple(map(str, row.topics))) for row in rows)
 
     @operation("DELETE /sinks/{name}", Permission.MANAGE_SINKS, id="remove_sink", status=204)
     async def remove(self, name: str, *, dry_run: bool = False, **acting: Unpack[Acting]) -> None:

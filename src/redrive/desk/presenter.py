@@ -28,10 +28,11 @@ from redrive.desk.models import (
     Run,
     StepRecord,
     make_reason_fields,
+    present_row,
 )
 from redrive.duration import to_datetime
 from redrive.reasons import Reason, ReasonCode
-from redrive.records import as_dict, is_record, replace
+from redrive.records import as_dict, is_record
 from redrive.store.groups import GroupPage, GroupRow
 from redrive.store.letters import AuditRow, LetterRow, ReplayRow
 from redrive.store.list_query import Page
@@ -42,6 +43,7 @@ _INTERRUPTION_REASONS = {
     AttemptEnd.RELEASED: ReasonCode.ATTEMPT_RELEASED,
     AttemptEnd.CANCELLED: ReasonCode.ATTEMPT_CANCELLED,
 }
+_NO_FAILURE = dict.fromkeys(("category", "error_type", "message", "stack", "next_at"))
 
 
 class Presenter:
@@ -65,34 +67,20 @@ class Presenter:
         failed = row.status in FINAL_RUN_STATUSES or row.status is RunStatus.COMPENSATING
         ending = FailureReason.from_json(row.failure) if row.failure is not None and failed else None
         reason = None if ending is None else self.reason(ending.reason)
-        return Run(
+        return present_row(
+            Run,
+            row,
             id=row.public_id,
-            workflow=row.workflow,
-            tenant=row.tenant,
-            queue=row.queue,
-            priority=row.priority,
-            status=row.status,
-            version=row.version,
-            correlation_id=row.correlation_id,
-            parent=row.parent,
-            replay_of=row.replay_of,
-            created_at=to_datetime(row.created_at),
-            started_at=to_datetime(row.started_at),
-            finished_at=to_datetime(row.finished_at),
             next_at=to_datetime(row.available_at),
-            deadline=to_datetime(row.deadline),
             crashes=row.deaths,
-            parked_on=row.parked_on,
             input=self.payload(row.input),
             output=self.payload(row.output),
-            error=None if reason is None else str(reason),
             code=None if ending is None else ending.code.value,
             steps=self.steps(entries, attempts),
             letter_id=letter_id,
-            handler_for=row.handler_for,
             handled_by=tuple(handled_by),
             trace_id=_find_trace_id(row.options),
-            **make_reason_fields(reason),
+            **make_reason_fields(reason, "error"),
         )
 
     def steps(self, entries: Sequence[EntryRow], attempts: Sequence[AttemptRow]) -> tuple[StepRecord, ...]:
@@ -121,43 +109,26 @@ class Presenter:
         ending = FailureReason.from_json(row.failure)
         failure, reason = ending.failure, self.reason(ending.reason)
         closed = None if row.resolution is None else self.reason(read_reason(row.closed_by, row.resolution))
-        return DeadLetter(
+        return present_row(
+            DeadLetter,
+            row,
             id=row.public_id,
-            run_id=row.run_id,
-            workflow=row.workflow,
-            tenant=row.tenant,
-            status=row.status,
-            code=row.code,
-            stage=row.stage,
-            category=row.category,
-            reason=str(reason),
-            **make_reason_fields(reason),
+            **make_reason_fields(reason, "reason"),
             error_type=failure.error_type,
             message=self._text(failure.message),
             stack=self._text(failure.stack) if stack else "",
             details=self._redact(failure.details),
-            step=row.step,
-            step_index=row.step_index,
-            attempts=row.attempts,
             policy=None if ending.policy is None else ending.policy.to_json(),
-            replay_count=row.replay_count,
-            fingerprint=row.fingerprint,
             payload_hash=row.payload_hash if self._reveals else None,
             input=self.payload(row.input),
             config=self.payload(row.options),
-            owner=row.owner,
-            tags=row.tags,
-            correlation_id=row.correlation_id,
-            version=row.version,
-            created_at=to_datetime(row.created_at),
-            failed_at=to_datetime(row.failed_at),
-            closed_at=to_datetime(row.closed_at),
-            closed_by=row.closed_by,
             resolution=None if closed is None else str(closed),
             resolution_code=make_reason_fields(closed)["reason_code"],
-            expires_at=to_datetime(row.expires_at),
             steps=steps,
-            replays=tuple(replace(_present_replay(row), reason=self.text(row.reason)) for row in replays),
+            replays=tuple(
+                present_row(ReplayRecord, row, reason=self.text(row.reason), changes=parse_changes(row.changes))
+                for row in replays
+            ),
             history=tuple(map(self.line, history)),
             purged=purged,
             handler_for=handler_for,
@@ -168,43 +139,33 @@ class Presenter:
     def line(self, row: AuditRow, language: str = "en") -> AuditRecord:
         """Return a line of the audit log."""
         reason = None if row.reason is None else self.reason(read_reason(row.by, row.reason))
-        return AuditRecord(
-            id=row.id,
-            at=to_datetime(row.at),
-            event=row.event,
+        return present_row(
+            AuditRecord,
+            row,
             label=event_label(row.event, language),
-            by=row.by,
-            tenant=row.tenant,
-            subject=row.subject,
-            letter=row.letter,
             before=self.payload(row.before),
             after=self.payload(row.after),
-            reason=None if reason is None else str(reason),
-            **make_reason_fields(reason),
+            **make_reason_fields(reason, "reason"),
         )
 
     def _present_step(self, entry: EntryRow, tries: Iterable[AttemptRow]) -> StepRecord:
-        once = _is_at_most_once(entry)
+        once = entry.options is not None and StepOptions.from_json(entry.options).at_most_once
         records = [self._present_attempt(row, once) for row in tries]
         by_hand = _is_given_by_hand(entry, records, once)
         if entry.kind in EXECUTED_KINDS and entry.status is StepStatus.SUCCESS and not by_hand:
-            records.append(_make_success_record(entry))
+            decision = Reason(ReasonCode.ATTEMPT_SUCCEEDED, attempt=entry.attempt)
+            given = {"status": entry.status.value, **make_reason_fields(decision, "decision")}
+            records.append(present_row(AttemptRecord, entry, **given, **_NO_FAILURE))
         ending = None if entry.failure is None else FailureReason.from_json(entry.failure)
         reason = None if ending is None else self.reason(ending.reason)
-        return StepRecord(
-            index=entry.index,
-            key=entry.key,
-            name=entry.name,
-            kind=entry.kind,
-            status=entry.status,
-            attempt=entry.attempt,
+        return present_row(
+            StepRecord,
+            entry,
             began_at=to_datetime(entry.first_at),
-            ended_at=to_datetime(entry.ended_at),
             next_at=to_datetime(entry.wake_at),
             input=self.payload(entry.input),
             output=self.payload(entry.output),
-            error=None if reason is None else str(reason),
-            **make_reason_fields(reason),
+            **make_reason_fields(reason, "error"),
             superseded=entry.superseded > 0,
             heartbeat=self.payload(entry.heartbeat),
             attempts=tuple(records),
@@ -213,19 +174,14 @@ class Presenter:
 
     def _present_attempt(self, row: AttemptRow, once: bool) -> AttemptRecord:
         failure = None if row.failure is None else Failure.from_json(json.loads(row.failure))
-        text, decision = self._text, self.reason(_explain_attempt(row, once))
-        return AttemptRecord(
-            attempt=row.attempt,
+        return present_row(
+            AttemptRecord,
+            row,
             status=row.end.value,
-            began_at=to_datetime(row.began_at),
-            ended_at=to_datetime(row.ended_at),
-            category=row.category,
             error_type=None if failure is None else failure.error_type,
-            message=None if failure is None else text(failure.message),
-            stack=None if failure is None else text(failure.stack),
-            next_at=to_datetime(row.next_at),
-            decision=str(decision),
-            **make_reason_fields(decision),
+            message=None if failure is None else self._text(failure.message),
+            stack=None if failure is None else self._text(failure.stack),
+            **make_reason_fields(self.reason(_explain_attempt(row, once)), "decision"),
         )
 
     def reason(self, reason: Reason) -> Reason:
@@ -251,27 +207,9 @@ def _return_unchanged(value: Any) -> Any:
     return value
 
 
-def _present_replay(row: ReplayRow) -> ReplayRecord:
-    return ReplayRecord(
-        number=row.number,
-        mode=row.mode,
-        run_id=row.run_id,
-        by=row.by,
-        reason=row.reason,
-        at=to_datetime(row.at),
-        ended_at=to_datetime(row.ended_at),
-        outcome=row.outcome,
-        changes=parse_changes(row.changes),
-    )
-
-
 def parse_changes(text: str | None) -> tuple[Change, ...]:
     """Parse the stored differences of an edited input."""
     return () if text is None else tuple(Change.from_json(each) for each in json.loads(text))
-
-
-def _is_at_most_once(entry: EntryRow) -> bool:
-    return entry.options is not None and StepOptions.from_json(entry.options).at_most_once
 
 
 def _is_given_by_hand(entry: EntryRow, tries: Sequence[AttemptRecord], once: bool) -> bool:
@@ -296,23 +234,6 @@ def _explain_attempt(row: AttemptRow, once: bool) -> Reason:
         return Reason(ReasonCode.ATTEMPT_INTERRUPTED if once else code, attempt=row.attempt)
     verdict = RetryDecision.from_json(row.decision)
     return explain_decision(verdict, attempt=row.attempt, category=Category(row.category), next_at=row.next_at)
-
-
-def _make_success_record(entry: EntryRow) -> AttemptRecord:
-    decision = Reason(ReasonCode.ATTEMPT_SUCCEEDED, attempt=entry.attempt)
-    return AttemptRecord(
-        attempt=entry.attempt,
-        status=entry.status.value,
-        began_at=to_datetime(entry.began_at),
-        ended_at=to_datetime(entry.ended_at),
-        category=None,
-        error_type=None,
-        message=None,
-        stack=None,
-        next_at=None,
-        decision=str(decision),
-        **make_reason_fields(decision),
-    )
 
 
 T = TypeVar("T")
@@ -400,26 +321,17 @@ class GroupList:
 
 def present_groups(page: GroupPage, presenter: Presenter) -> GroupList:
     """Return a page of groups, redacted."""
-    items = [_present_group(row, presenter) for row in page.items]
-    return GroupList(items=items, next=page.next, prev=page.prev, as_of=to_datetime(page.as_of))
 
+    def present(row: GroupRow) -> FailureGroup:
+        reason = None if row.reason is None else presenter.reason(Reason.from_text(row.reason))
+        return present_row(
+            FailureGroup,
+            row,
+            workflows=(row.workflow,),  # a fingerprint is made of one workflow and one step, among other things
+            steps=() if row.step is None else (row.step,),
+            sample_id=row.letter,
+            **make_reason_fields(reason, "message"),
+            error=None if row.failure is None else presenter.text(FailureReason.from_json(row.failure).failure.message),
+        )
 
-def _present_group(row: GroupRow, presenter: Presenter) -> FailureGroup:
-    reason = None if row.reason is None else presenter.reason(Reason.from_text(row.reason))
-    return FailureGroup(
-        fingerprint=row.fingerprint,
-        tenant=row.tenant,
-        open=row.open,
-        total=row.total,
-        first_seen=to_datetime(row.first_seen),
-        last_seen=to_datetime(row.last_seen),
-        trend=row.trend,
-        workflows=(row.workflow,),  # a fingerprint is made of one workflow and one step, among other things
-        steps=() if row.step is None else (row.step,),
-        sample_id=row.letter,
-        message=None if reason is None else str(reason),
-        **make_reason_fields(reason),
-        code=row.code,
-        category=row.category,
-        error=None if row.failure is None else presenter.text(FailureReason.from_json(row.failure).failure.message),
-    )
+    return present_row(GroupList, page, items=list(map(present, page.items)))

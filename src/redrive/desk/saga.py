@@ -15,7 +15,7 @@ from redrive.core.run_options import StepOptions
 from redrive.core.saga import LedgerRow, read_ledger
 from redrive.core.states import RunStatus, StepStatus
 from redrive.desk.decisions import Replay, Replayer, ReplayOrder, make_replay_request
-from redrive.desk.models import AttemptRecord, StepRecord
+from redrive.desk.models import AttemptRecord, StepRecord, present_row
 from redrive.desk.operations import Acting, Actor, operation
 from redrive.desk.presenter import Presenter, in_thread_if_large, measure_size
 from redrive.desk.runs import find_run
@@ -132,15 +132,8 @@ class Sagas:
                 run.public_id, ReplayOrder(request=request, actor=actor), tenant=run.tenant
             )
 
-        return Ledger(
-            run_id=run.public_id,
-            workflow=run.workflow,
-            tenant=run.tenant,
-            status=run.status,
-            done=sum(entry.is_over for entry in entries),
-            entries=entries,
-            decide=decide,
-        )
+        done = sum(entry.is_over for entry in entries)
+        return present_row(Ledger, run, run_id=run.public_id, done=done, entries=entries, decide=decide)
 
 
 def _present_entry(run: RunRow, row: LedgerRow, step: StepRecord) -> SagaEntry:

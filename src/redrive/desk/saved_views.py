@@ -14,9 +14,9 @@ from redrive.clock import Clock
 from redrive.core.audit import AuditEvent
 from redrive.core.roles import ALL_TENANTS, Permission
 from redrive.core.transitions import AuditWrite
+from redrive.desk.models import present_row
 from redrive.desk.operations import Actor, operation
 from redrive.desk.validation import require_long_text, require_text
-from redrive.duration import to_datetime
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.records import as_dict
@@ -181,12 +181,5 @@ def _make_too_long_error() -> InputError:
 
 def present_view(row: ViewRow) -> SavedView:
     """Return a view as users see it."""
-    return SavedView(
-        list=ListName(row.list),
-        name=row.name,
-        query=row.query,
-        shared=not row.owner,
-        by=row.by,
-        at=to_datetime(row.at),
-        tenant=None if row.tenant == ALL_TENANTS else row.tenant,
-    )
+    tenant = None if row.tenant == ALL_TENANTS else row.tenant
+    return present_row(SavedView, row, list=ListName(row.list), shared=not row.owner, tenant=tenant)

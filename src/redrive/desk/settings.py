@@ -14,9 +14,9 @@ from redrive.core.roles import DEFAULT_TENANT, Permission
 from redrive.core.schedule import Cron
 from redrive.core.states import RunStatus
 from redrive.core.transitions import AuditWrite
+from redrive.desk.models import present_row
 from redrive.desk.operations import Acting, Actor, operation
 from redrive.desk.validation import require_bool, require_text
-from redrive.duration import to_datetime
 from redrive.errors import Conflict, InputError, NotFound, RegistrationError
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
@@ -101,14 +101,8 @@ class Policies:
 
 
 def _present_policy(row: PolicyRow) -> StoredPolicy:
-    return StoredPolicy(
-        policy=RetryPolicy.from_json(json.loads(row.policy)),
-        workflow=row.workflow or None,
-        step=row.step or None,
-        tenant=row.tenant or None,
-        updated_at=to_datetime(row.updated_at),
-        updated_by=row.updated_by,
-    )
+    target = {"workflow": row.workflow or None, "step": row.step or None, "tenant": row.tenant or None}
+    return present_row(StoredPolicy, row, policy=RetryPolicy.from_json(json.loads(row.policy)), **target)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,17 +302,14 @@ def _present_schedule(row: ScheduleRow, status: Mapping[str, RunStatus], now: in
         while at is not None and len(next_times) < _NEXT_TIMES_SHOWN:
             next_times.append(cron.local(at))
             at = cron.next(at)
-    return KnownSchedule(
-        workflow=row.workflow,
-        name=row.name,
-        tenant=row.tenant,
+    return present_row(
+        KnownSchedule,
+        row,
         cron=row.expression,
         timezone=row.zone,
         next=tuple(next_times),
         last_at=last_at,
-        last_run=row.last_run,
         last_status=None if row.last_run is None else status.get(row.last_run),
-        paused_by=row.paused_by,
         live=row.kept,
         late_since=late_since,
     )

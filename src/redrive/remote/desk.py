@@ -37,7 +37,7 @@ from redrive.desk.settings import Policies, Schedules, StoredPolicy, Workflows
 from redrive.errors import ConfigurationError, NotFound
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
-from redrive.records import as_dict
+from redrive.records import as_dict, field_names
 from redrive.remote.client import TOKEN_VARIABLE, Address, Client, encode_value, make_query, read, without_none
 from redrive.server.contract import IssuedToken, NewToken, NewUser
 from redrive.store.accounts import MemberRow, TenantRow, TokenKind, TokenRow, UserRow
@@ -174,22 +174,21 @@ class RemoteStarter(RunStarter):
         self._client = client
 
     async def start(self, requests: Sequence[StartRequest]) -> list[StartResult]:
+        def encode(request: StartRequest) -> dict[str, Any]:
+            options = {name: value for name, value in request.options.items() if name != "tenant"}
+            if "retry" in options:
+                options["retry"] = encode_value(options["retry"])
+            event = None if request.event is None else dict(zip(("stream", "id"), request.event, strict=True))
+            return without_none(workflow=request.workflow, input=dict(request.input), event=event, **options)
+
         started: dict[int, StartResult] = {}
         for tenant in {each.options.get("tenant") for each in requests}:
             numbers = [n for n, each in enumerate(requests) if each.options.get("tenant") == tenant]
-            body = {"runs": [_encode_start(requests[number]) for number in numbers]}
+            body = {"runs": [encode(requests[number]) for number in numbers]}
             found = await self._client.request("POST", "runs:batch", body=body, tenant=tenant)
             made = (StartResult(public_id=run["id"], new=run["new"]) for run in found["runs"])
             started.update(zip(numbers, made, strict=True))
         return [started[number] for number in range(len(requests))]
-
-
-def _encode_start(request: StartRequest) -> dict[str, Any]:
-    options = {name: value for name, value in request.options.items() if name != "tenant"}
-    if "retry" in options:
-        options["retry"] = encode_value(options["retry"])
-    event = None if request.event is None else dict(zip(("stream", "id"), request.event, strict=True))
-    return without_none(workflow=request.workflow, input=dict(request.input), event=event, **options)
 
 
 class RemotePolicies(Policies):
@@ -222,14 +221,9 @@ class RemotePolicies(Policies):
 
 
 def _read_policy(found: Mapping[str, Any]) -> StoredPolicy:
-    return StoredPolicy(
-        policy=RetryPolicy.from_json(found["policy"]),
-        workflow=found["workflow"],
-        step=found["step"],
-        tenant=found["tenant"],
-        updated_at=datetime.fromisoformat(found["updated_at"]),
-        updated_by=found["updated_by"],
-    )
+    values = {name: found[name] for name in field_names(StoredPolicy)}
+    values["updated_at"] = datetime.fromisoformat(values["updated_at"])
+    return StoredPolicy(**{**values, "policy": RetryPolicy.from_json(values["policy"])})
 
 
 class RemoteWorkflows(Workflows):
@@ -304,13 +298,7 @@ class RemoteAccounts:
         return _read_user(await self._client.request("GET", "users", id))
 
     async def create_user(self, new: NewUser) -> tuple[UserRow, str | None]:
-        body = {
-            "email": new.email,
-            "role": new.role.value,
-            "may_see_payloads": new.payloads,
-            **without_none(password=new.password),
-        }
-        made = await self._client.request("POST", "users", body=body, tenant=new.tenant)
+        made = await self._client.request("POST", "users", body=_encode_account(new), tenant=new.tenant)
         return _read_user(made), made["code"]
 
     async def give_role(self, id: str, tenant: str, role: Role, *, payloads: bool | None) -> tuple[UserRow, str | None]:
@@ -331,67 +319,43 @@ class RemoteAccounts:
         return _read_token(await self._client.request("GET", "tokens", id))
 
     async def create_token(self, new: NewToken) -> IssuedToken:
-        body = {
-            "name": new.name,
-            "role": new.role.value,
-            "kind": new.kind.value,
-            "workflows": list(new.workflows),
-            "may_see_payloads": new.payloads,
-            **without_none(lasts=new.lasts),
-        }
-        made = await self._client.request("POST", "tokens", body=body, tenant=new.tenant)
+        made = await self._client.request("POST", "tokens", body=_encode_account(new), tenant=new.tenant)
         return IssuedToken(_read_token(made), made["secret"])
 
     async def revoke_token(self, id: str) -> TokenRow:
         return _read_token(await self._client.request("POST", "tokens", id, "revoke"))
 
 
-def _read_tenant(found: Any) -> TenantRow:
-    return TenantRow(
-        tenant=found["name"],
-        created_at=_parse_micros(found["created_at"]),
-        created_by=found["created_by"],
-        disabled_at=1 if found["disabled"] else None,
+def _encode_account(new: NewUser | NewToken) -> dict[str, Any]:
+    body = as_dict(new) | {"role": new.role.value, "may_see_payloads": new.payloads}
+    return without_none(**{name: value for name, value in body.items() if name not in ("tenant", "payloads")})
+
+
+def _read_row(row: type[T], found: Mapping[str, Any], **given: Any) -> T:
+    """Return the row that an answer shows; `given` holds the fields that differ."""
+    for name in field_names(row):
+        if name in found and name not in given:
+            value = found[name]
+            if name.endswith("_at") and value is not None:
+                value = (datetime.fromisoformat(value) - _EPOCH) // timedelta(microseconds=1)
+            given[name] = Role(value) if name == "role" else value
+    return row(**given)
+
+
+def _read_tenant(found: Mapping[str, Any]) -> TenantRow:
+    return _read_row(TenantRow, found, tenant=found["name"], disabled_at=1 if found["disabled"] else None)
+
+
+def _read_user(found: Mapping[str, Any]) -> UserRow:
+    members = tuple(
+        _read_row(MemberRow, each, user=found["id"], payloads=each["may_see_payloads"]) for each in found["memberships"]
     )
+    return _read_row(UserRow, found, disabled_at=1 if found["disabled"] else None, members=members)
 
 
-def _read_user(found: Any) -> UserRow:
-    return UserRow(
-        id=found["id"],
-        email=found["email"],
-        created_at=_parse_micros(found["created_at"]),
-        disabled_at=1 if found["disabled"] else None,
-        members=tuple(
-            MemberRow(
-                user=found["id"],
-                tenant=each["tenant"],
-                role=Role(each["role"]),
-                payloads=each["may_see_payloads"],
-                active=each["active"],
-            )
-            for each in found["memberships"]
-        ),
-    )
-
-
-def _read_token(found: Any) -> TokenRow:
-    return TokenRow(
-        id=found["id"],
-        kind=TokenKind(found["kind"]),
-        tenant=found["tenant"],
-        role=Role(found["role"]),
-        name=found["name"],
-        created_by=found["created_by"],
-        payloads=found["may_see_payloads"],
-        workflows=tuple(found["workflows"]),
-        created_at=_parse_micros(found["created_at"]),
-        expires_at=None if found["expires_at"] is None else _parse_micros(found["expires_at"]),
-        revoked_at=None if found["revoked_at"] is None else _parse_micros(found["revoked_at"]),
-    )
-
-
-def _parse_micros(text: str) -> int:
-    return (datetime.fromisoformat(text) - _EPOCH) // timedelta(microseconds=1)
+def _read_token(found: Mapping[str, Any]) -> TokenRow:
+    kind, workflows = TokenKind(found["kind"]), tuple(found["workflows"])
+    return _read_row(TokenRow, found, kind=kind, payloads=found["may_see_payloads"], workflows=workflows)
 
 
 class Remote:
@@ -456,15 +420,9 @@ class Remote:
 
     @property
     def settings(self) -> NoReturn:
-        """Settings, which an app has and a server does not show."""
-        self._refuse()
-
-    @property
-    def runtime(self) -> NoReturn:
-        """The runtime, which an app has and a server does not show."""
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
+        """Settings and runtime, which an app has and a server does not show."""
         raise ConfigurationError(
             f"this command needs a database, and {self._client.address} is a server: name the database with --url"
         )
+
+    runtime = settings

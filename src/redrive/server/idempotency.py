@@ -20,7 +20,7 @@ from fastapi import Request, Response
 from fastapi.responses import RedirectResponse
 from fastapi.routing import APIRoute
 
-from redrive.clock import MICROS, Clock, Timer
+from redrive.clock import MICROS, Clock
 from redrive.records import format_id
 from redrive.server.body import JsonRequest
 from redrive.server.problems import ProblemError, make_problem_response
@@ -58,23 +58,8 @@ class KeyedClock:
         made = hashlib.sha256(f"{self._seed}:{self._count}".encode()).digest()
         return format_id(self._begun, int.from_bytes(made[:10], "big"))
 
-    def now(self) -> int:
-        return self._clock.now()
-
-    def monotonic(self) -> float:
-        return self._clock.monotonic()
-
-    def draw(self) -> float:
-        return self._clock.draw()
-
-    def new_secret(self) -> str:
-        return self._clock.new_secret()
-
-    def call_later(self, delay: float, callback: Callable[[], object]) -> Timer:
-        return self._clock.call_later(delay, callback)
-
-    async def sleep(self, delay: float) -> None:
-        await self._clock.sleep(delay)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._clock, name)
 
 
 class IdempotentRoute(APIRoute):
@@ -103,7 +88,10 @@ class IdempotentRoute(APIRoute):
                 raise ProblemError(422, f"{KEY_HEADER} has 1 to {_MAX_KEY_LENGTH} printable characters")
             context = await get_context(request)
             check_permissions(context.principal, extensions)  # before a stored answer is returned
-            digest = await _compute_digest(request, context)
+            who = context.principal
+            rights = [who.role.value, str(who.payloads), *sorted(who.workflows or ())]
+            parts = [request.method, request.url.path, request.url.query, who.key, *rights]
+            digest = hashlib.sha256("\0".join(parts).encode() + b"\0" + await request.body()).hexdigest()
             keeps = self.days * 86_400 * MICROS
             row = RequestClaim(tenant=context.tenant, key=key, digest=digest, patience=_CLAIM_TIMEOUT, keeps=keeps)
             found = await _claim_key(context, row)
@@ -125,7 +113,8 @@ class IdempotentRoute(APIRoute):
                     )
                 return await handle(request)
             seed = f"{context.tenant}:{key}:{digest}"
-            context.clock = KeyedClock(context.clock, hashlib.sha256(seed.encode()).hexdigest(), found)
+            clock: Any = KeyedClock(context.clock, hashlib.sha256(seed.encode()).hexdigest(), found)
+            context.clock = clock
             secret = bool(extensions.get(SECRET_EXTENSION))
             return await _handle_once(request, handle, context, row, keeps=self.keeps, secret=secret)
 
@@ -143,13 +132,6 @@ class IdempotentRoute(APIRoute):
         return True
 
 
-async def _compute_digest(request: Request, context: RequestContext) -> str:
-    who = context.principal
-    rights = [who.role.value, str(who.payloads), *sorted(who.workflows or ())]
-    parts = [request.method, request.url.path, request.url.query, who.key, *rights]
-    return hashlib.sha256("\0".join(parts).encode() + b"\0" + await request.body()).hexdigest()
-
-
 async def _claim_key(context: RequestContext, new: RequestClaim) -> Response | int:
     """Return when the request was first begun, if this server is to handle it; else its stored answer."""
     waited = 0.0
@@ -160,18 +142,14 @@ async def _claim_key(context: RequestContext, new: RequestClaim) -> Response | i
         if found.digest != new.digest:
             raise ProblemError(422, f"this {KEY_HEADER} was used for another request", code="key_reused")
         if found.status is not None:
-            return _replay_answer(found)
+            media, _, body = (found.body or "").partition("\n")
+            if media == _REDIRECT:
+                return RedirectResponse(body, found.status)
+            return Response(body, found.status, media_type=media, headers={"Idempotent-Replayed": "true"})
         if waited >= _MAX_WAIT:
             raise ProblemError(409, "the same request is under way; ask again", headers={"Retry-After": "1"})
         await asyncio.sleep(_POLL_INTERVAL)
         waited += _POLL_INTERVAL
-
-
-def _replay_answer(found: ResponseRow) -> Response:
-    media, _, body = (found.body or "").partition("\n")
-    if media == _REDIRECT:
-        return RedirectResponse(body, found.status or 303)
-    return Response(body, found.status or 200, media_type=media, headers={"Idempotent-Replayed": "true"})
 
 
 async def _handle_once(
@@ -191,34 +169,26 @@ async def _handle_once(
     if not keeps(response):
         await asyncio.shield(context.accounts.drop_request(new.tenant, new.key))
         return response
-    kept = _omit_secret(response) if secret and _has_secret(response) else response
-    row = ResponseRow(
-        tenant=new.tenant, key=new.key, digest=new.digest, status=kept.status_code, body=_serialize_answer(kept)
-    )
+    kept = _omit_secret(response) if secret else response
+    # An answer is stored with its media type; of a redirect, the target is stored.
+    body = f"{kept.media_type or 'application/json'}\n{bytes(kept.body).decode()}"
+    if "location" in kept.headers:
+        body = f"{_REDIRECT}\n{kept.headers['location']}"
+    row = ResponseRow(tenant=new.tenant, key=new.key, digest=new.digest, status=kept.status_code, body=body)
     await asyncio.shield(context.accounts.save_response(row))
     context.service.answers.add(row.tenant, len((row.body or "").encode()))
     return response
 
 
-def _serialize_answer(response: Response) -> str:
-    """Return an answer as it is stored: its media type and its text, or the target of a redirect."""
-    if "location" in response.headers:
-        return f"{_REDIRECT}\n{response.headers['location']}"
-    return f"{response.media_type or 'application/json'}\n{bytes(response.body).decode()}"
-
-
-def _has_secret(response: Response) -> bool:
-    """Return True if an answer holds a secret: a page names another URL without it, JSON has a field for it."""
-    if "content-location" in response.headers:
-        return True
-    fields = {} if "location" in response.headers else json.loads(bytes(response.body))
-    return any(fields.get(name) is not None for name in ("secret", "code"))
-
-
 def _omit_secret(response: Response) -> Response:
-    """Return the answer for repeats of a request whose answer held a secret: a redirect, or a problem."""
+    """Return the answer for repeats of a request; instead of one that holds a secret, a redirect or a problem.
+
+    A page with a secret names another URL without it; JSON has a field for the secret.
+    """
     if "content-location" in response.headers:
         return RedirectResponse(response.headers["content-location"], 303)
-    id = json.loads(bytes(response.body)).get("id", "")
-    detail = f"this was done before, as {id}; its secret was shown then and is kept nowhere"
+    fields = {} if "location" in response.headers else json.loads(bytes(response.body))
+    if all(fields.get(name) is None for name in ("secret", "code")):
+        return response
+    detail = f"this was done before, as {fields.get('id', '')}; its secret was shown then and is kept nowhere"
     return make_problem_response(409, "already_done", "This was done before", detail)

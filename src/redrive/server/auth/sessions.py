@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -95,7 +96,7 @@ class Sessions:
         if not proven:
             for user in known:
                 for member in user.members:
-                    await self._write_audit(AuditEvent.USER_REFUSED, member.tenant, user.email, login.place)
+                    await self._write_audit(AuditEvent.USER_REFUSED, member.tenant, user.email, login)
             raise NotSignedIn(_SIGN_IN_REFUSED)
         active = [(user, member) for user in proven for member in user.members if member.active]
         active = [(user, member) for user, member in active if login.tenant in (None, member.tenant)]
@@ -112,7 +113,7 @@ class Sessions:
         await self._store.accounts.put_session(session, SESSION_LIFETIME * MICROS)
         if await self._store.accounts.session(session.hash) is None:
             raise NotSignedIn(_SIGN_IN_REFUSED)  # the tenant is disabled
-        await self._write_audit(AuditEvent.USER_SIGNED_IN, member.tenant, user.email, login.place)
+        await self._write_audit(AuditEvent.USER_SIGNED_IN, member.tenant, user.email, login)
         return SignInResult(who, cookie)
 
     async def sign_out(self, cookie: str) -> None:
@@ -145,17 +146,17 @@ class Sessions:
             return []
         if await token_invalid_reason(accounts, row, now) is not None:
             return []
-        line = self._make_audit(AuditEvent.TOKEN_REVOKED, row.tenant, row.id, by=user.email)
+        line = self._make_audit(AuditEvent.TOKEN_REVOKED, row.tenant, user.email, subject=row.id)
         if not await accounts.revoke_token(row.id, row.tenant, line):
             return []
         return [replace(user, members=tuple(each for each in user.members if each.tenant == row.tenant))]
 
-    async def _write_audit(self, event: AuditEvent, tenant: str, email: str, place: str) -> None:
-        line = self._make_audit(event, tenant, email, by=email)
-        await self._store.note([replace(line, after=json.dumps({"from": place})) if place else line])
+    async def _write_audit(self, event: AuditEvent, tenant: str, email: str, login: Login) -> None:
+        after = json.dumps({"from": login.place}) if login.place else None
+        await self._store.note([self._make_audit(event, tenant, email, subject=email, after=after)])
 
-    def _make_audit(self, event: AuditEvent, tenant: str, subject: str, by: str) -> AuditWrite:
-        return AuditWrite(event=event.value, tenant=tenant, by=by, subject=subject, token=self._clock.new_id())
+    def _make_audit(self, event: AuditEvent, tenant: str, by: str, **more: Any) -> AuditWrite:
+        return AuditWrite(event=event.value, tenant=tenant, by=by, token=self._clock.new_id(), **more)
 
 
 class Credentials:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from fastapi import Request
@@ -70,20 +71,16 @@ async def list_audit(request: Request, context: Context) -> Response:
         since=lists.parse_since(query.get("since"), view.now),
         accounts=context.principal.may(Permission.MANAGE_PEOPLE),
     )
-    desk, language = context.desk.audit, view.lang
-    format = request.query_params.get("format")
-    if format in lists.FILE_FORMATS:
-        return await lists.export_list(
-            "audit",
-            format,
-            _COLUMNS,
-            lambda limit, cursor: desk.list(where, limit=limit, cursor=cursor, language=language),
-        )
+    load = partial(context.desk.audit.list, where, language=view.lang)
+    if file := await lists.export_list(
+        request, "audit", _COLUMNS, lambda limit, cursor: load(limit=limit, cursor=cursor)
+    ):
+        return file
     cursor = request.query_params.get("cursor")
     return await render_page(
         request,
         "audit.html",
-        found=await desk.list(where, limit=50, cursor=cursor, language=language),
+        found=await load(limit=50, cursor=cursor),
         query=query,
         views=await lists.list_saved_views(context, ListName.AUDIT),
         first=cursor is None,

@@ -109,14 +109,10 @@ async def submit_bulk(request: Request, context: Context, form: SentForm) -> Res
         return await _render_plan(request, context, form, unconfirmed=True)
     target = list(selection.ids) or selection.where
     options: dict[str, Any] = {"by": context.by, "reason": replay.reason, "tenant": context.one_tenant}
-    options["rate"] = rate.rate
-    desk = context.desk.dlq
-    if action == "RESOLVE":
-        started = await desk.resolve_many(target, **options)
-    elif action == "IGNORE":
-        started = await desk.ignore_many(target, **options)
-    else:
-        started = await desk.replay_many(target, mode=replay.mode.value, **options, **_make_options(replay))
+    if action == "REPLAY":
+        options |= {"mode": replay.mode.value, **_make_options(replay)}
+    start = getattr(context.desk.dlq, f"{action.lower()}_many")
+    started = await start(target, rate=rate.rate, **options)
     return redirect_to(make_view(request).url(f"{BULK_PATH}/{started.id}"))
 
 
@@ -151,7 +147,10 @@ async def _render_plan(
     replay = await _read_replay(form, action, begun=begun)
     plan, wrong = None, None
     if action == "REPLAY" and replay.is_whole:
-        plan, wrong = await _preview_sample(context, selection, replay)
+        try:
+            plan = await _preview_sample(context, selection, replay)
+        except InputError as error:
+            wrong = Reason.of_error(error)
     return await render_page(
         request,
         "bulk_new.html",
@@ -178,20 +177,16 @@ async def _render_plan(
 
 async def _preview_sample(
     context: RequestContext, selection: LetterSelection, replay: ReplayForm
-) -> tuple[DryRunOfMany | None, Reason | None]:
-    """Return the dry run of the first few failures, or the reason why it is refused."""
+) -> DryRunOfMany | None:
+    """Return the dry run of the first few failures, None without any."""
     desk, ids = context.desk.dlq, list(selection.ids[:_PREVIEW_LIMIT])
+    ids = ids or [letter.id for letter in (await desk.list(selection.where, limit=_PREVIEW_LIMIT)).items]
     if not ids:
-        ids = [letter.id for letter in (await desk.list(selection.where, limit=_PREVIEW_LIMIT)).items]
-    if not ids:
-        return None, None
+        return None
     options = {"tenant": context.one_tenant, "by": context.by, **_make_options(replay)}
-    try:
-        found = await desk.replay_many(ids, mode=replay.mode.value, dry_run=True, **options)
-    except InputError as error:
-        return None, Reason.of_error(error)
+    found = await desk.replay_many(ids, mode=replay.mode.value, dry_run=True, **options)
     assert isinstance(found, DryRunOfMany)
-    return found, None
+    return found
 
 
 class EffectCount(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -238,27 +233,6 @@ async def _render_bulk(request: Request, context: RequestContext, id: str, rate:
     )
 
 
-@bulk_routes.post(BULK_PATH + "/{id}/stop", **requires(Permission.DECIDE))
-async def stop_bulk(request: Request, context: Context, id: Id) -> Response:
-    """Stop a bulk action for good."""
-    await context.desk.dlq.stop_set(id, by=context.by, tenant=context.one_tenant)
-    return redirect_to(make_view(request).url(f"{BULK_PATH}/{id}"))
-
-
-@bulk_routes.post(BULK_PATH + "/{id}/pause", **requires(Permission.DECIDE))
-async def pause_bulk(request: Request, context: Context, id: Id) -> Response:
-    """Pause a bulk action."""
-    await context.desk.dlq.pause_set(id, by=context.by, tenant=context.one_tenant)
-    return redirect_to(make_view(request).url(f"{BULK_PATH}/{id}"))
-
-
-@bulk_routes.post(BULK_PATH + "/{id}/resume", **requires(Permission.DECIDE))
-async def resume_bulk(request: Request, context: Context, id: Id) -> Response:
-    """Resume a bulk action."""
-    await context.desk.dlq.resume_set(id, by=context.by, tenant=context.one_tenant)
-    return redirect_to(make_view(request).url(f"{BULK_PATH}/{id}"))
-
-
 @bulk_routes.post(BULK_PATH + "/{id}/rate", **requires(Permission.DECIDE))
 async def change_bulk_rate(request: Request, context: Context, id: Id, form: SentForm) -> Response:
     """Change the rate limit of a bulk action, or show an invalid one again."""
@@ -267,3 +241,15 @@ async def change_bulk_rate(request: Request, context: Context, id: Id, form: Sen
         return await _render_bulk(request, context, id, rate)
     await context.desk.dlq.rate_set(id, rate.rate, by=context.by, tenant=context.one_tenant)
     return redirect_to(make_view(request).url(f"{BULK_PATH}/{id}"))
+
+
+def _add_change_route(verb: str) -> None:
+    async def change_bulk(request: Request, context: Context, id: Id) -> Response:
+        await getattr(context.desk.dlq, f"{verb}_set")(id, by=context.by, tenant=context.one_tenant)
+        return redirect_to(make_view(request).url(f"{BULK_PATH}/{id}"))
+
+    bulk_routes.post(f"{BULK_PATH}/{{id}}/{verb}", **requires(Permission.DECIDE))(change_bulk)
+
+
+for verb in ("stop", "pause", "resume"):
+    _add_change_route(verb)

@@ -81,12 +81,11 @@ def make_letter_filter(context: RequestContext, query: dict[str, str]) -> Letter
 async def list_letters(request: Request, context: Context) -> Response:
     """Show failures by cause, or all that match a filter, or export those."""
     query, cursor = lists.read_query(request, *FILTER_NAMES), request.query_params.get("cursor")
-    desk, format = context.desk.dlq, request.query_params.get("format")
-    if format in lists.FILE_FORMATS:
-        where = make_letter_filter(context, query)
-        return await lists.export_list(
-            "dead-letters", format, _COLUMNS, lambda limit, cursor: desk.list(where, limit=limit, cursor=cursor)
-        )
+    desk, where = context.desk.dlq, make_letter_filter(context, query)
+    if file := await lists.export_list(
+        request, "dead-letters", _COLUMNS, lambda limit, cursor: desk.list(where, limit=limit, cursor=cursor)
+    ):
+        return file
     views = await lists.list_saved_views(context, ListName.LETTERS)
     if not query and request.query_params.get("view") != "items":
         groups = await desk.groups(context.one_tenant, limit=50, cursor=cursor)
@@ -94,7 +93,6 @@ async def list_letters(request: Request, context: Context) -> Response:
         return await render_page(
             request, "groups.html", groups=groups, trends=trends, path=LETTERS_PATH, views=views, query={}
         )
-    where = make_letter_filter(context, query)
     size = PAGE_SIZES.get(request.query_params.get("limit", ""), 25)
     return await render_page(
         request,
@@ -208,14 +206,12 @@ def _redirect_to_letter(request: Request, letter: DeadLetter, done: str) -> Resp
 
 @letter_routes.post(LETTER_PATH + "/resolve", **requires(Permission.DECIDE))
 async def resolve_letter(request: Request, context: Context, id: Id, form: SentForm) -> Response:
-    """Close a failure as resolved."""
     letter = await context.desk.dlq.resolve(id, by=context.by, reason=form.maybe("reason"))
     return _redirect_to_letter(request, letter, "resolved")
 
 
 @letter_routes.post(LETTER_PATH + "/ignore", **requires(Permission.DECIDE))
 async def ignore_letter(request: Request, context: Context, id: Id, form: SentForm) -> Response:
-    """Close a failure as ignored."""
     letter = await context.desk.dlq.ignore(id, by=context.by, reason=form.maybe("reason"))
     return _redirect_to_letter(request, letter, "ignored")
 

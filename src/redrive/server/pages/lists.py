@@ -29,7 +29,6 @@ Columns = Mapping[str, Callable[[Any], Any]]
 """The columns of a file: their titles, and functions that read their values from a row."""
 
 TIME_RANGES = {"1h": N("Last hour"), "24h": N("Last 24 hours"), "7d": N("Last 7 days"), "30d": N("Last 30 days")}
-FILE_FORMATS = ("csv", "json")
 MAX_ROWS = 10_000
 """Rows of a file. The API returns longer lists page by page."""
 
@@ -60,9 +59,15 @@ def parse_since(text: str | None, now: datetime) -> datetime | None:
 
 
 async def export_list(
-    name: str, format: str, columns: Columns, load: Callable[[int, str | None], Awaitable[Page[T]]]
-) -> Response:
-    """Return a list as a file of at most `MAX_ROWS` rows; `load` takes a limit and a cursor."""
+    request: Request, name: str, columns: Columns, load: Callable[[int, str | None], Awaitable[Page[T]]]
+) -> Response | None:
+    """Return a list as a file of at most `MAX_ROWS` rows, None if no file was requested.
+
+    `load` takes a limit and a cursor.
+    """
+    format = request.query_params.get("format")
+    if format not in ("csv", "json"):
+        return None
     rows: list[T] = []
     async for row in iterate_pages(lambda cursor: load(_BATCH, cursor)):
         rows.append(row)
@@ -116,42 +121,26 @@ async def list_saved_views(context: RequestContext, of: ListName) -> list[SavedV
     return await context.desk.views.list(of, reader=context.by, tenant=context.tenant)
 
 
-async def _save_view(request: Request, context: Context, form: SentForm, *, shared: bool) -> Response:
-    of, name, query = form.get("list"), form.get("name"), form.get("query")
-    new = await context.desk.views.save(of, name, query, by=context.by, tenant=context.tenant, shared=shared)
-    return _redirect_to_list(request, new.list, new.wanted)
-
-
-async def _remove_view(request: Request, context: Context, form: SentForm, *, shared: bool) -> Response:
-    of, name = form.get("list"), form.get("name")
-    await context.desk.views.remove(of, name, by=context.by, tenant=context.tenant, shared=shared)
-    return _redirect_to_list(request, ListName(of), {})
-
-
 def _redirect_to_list(request: Request, of: ListName, query: dict[str, str]) -> Response:
     path, more = _LIST_ADDRESSES[of]
     return redirect_to(make_view(request).url(path, {**query, **more}))
 
 
-@views_routes.post("/views", **requires(Permission.LOOK))
-async def save_view(request: Request, context: Context, form: SentForm) -> Response:
-    """Save a view for the user."""
-    return await _save_view(request, context, form, shared=False)
+def _add_view_routes(save: str, remove: str, permission: Permission, *, shared: bool) -> None:
+    """Add the routes that save and remove views of the user, or those of the tenant."""
+
+    @views_routes.post(save, **requires(permission))
+    async def save_view(request: Request, context: Context, form: SentForm) -> Response:
+        of, name, query = form.get("list"), form.get("name"), form.get("query")
+        new = await context.desk.views.save(of, name, query, by=context.by, tenant=context.tenant, shared=shared)
+        return _redirect_to_list(request, new.list, new.wanted)
+
+    @views_routes.post(remove, **requires(permission))
+    async def remove_view(request: Request, context: Context, form: SentForm) -> Response:
+        of, name = form.get("list"), form.get("name")
+        await context.desk.views.remove(of, name, by=context.by, tenant=context.tenant, shared=shared)
+        return _redirect_to_list(request, ListName(of), {})
 
 
-@views_routes.post("/views/share", **requires(Permission.NOTE))
-async def share_view(request: Request, context: Context, form: SentForm) -> Response:
-    """Save a view for the tenant."""
-    return await _save_view(request, context, form, shared=True)
-
-
-@views_routes.post("/views/remove", **requires(Permission.LOOK))
-async def remove_view(request: Request, context: Context, form: SentForm) -> Response:
-    """Remove a view of the user."""
-    return await _remove_view(request, context, form, shared=False)
-
-
-@views_routes.post("/views/unshare", **requires(Permission.NOTE))
-async def unshare_view(request: Request, context: Context, form: SentForm) -> Response:
-    """Remove a view of the tenant."""
-    return await _remove_view(request, context, form, shared=True)
+_add_view_routes("/views", "/views/remove", Permission.LOOK, shared=False)
+_add_view_routes("/views/share", "/views/unshare", Permission.NOTE, shared=True)

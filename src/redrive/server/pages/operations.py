@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
 from fastapi import Request
 from fastapi.responses import Response
 
 from redrive.core.circuit import CircuitStatus
 from redrive.core.roles import Permission
-from redrive.duration import to_datetime
+from redrive.desk.models import present_row
 from redrive.errors import ConfigurationError, InputError, NotFound
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode, quote
@@ -36,11 +36,10 @@ async def list_circuits(request: Request, context: Context) -> Response:
     """Show a page of the circuits that have ever changed, or export all that match."""
     query = lists.read_query(request, "status")
     desk, where = context.desk.circuits, CircuitFilter(status=query.get("status"))
-    format = request.query_params.get("format")
-    if format in lists.FILE_FORMATS:
-        return await lists.export_list(
-            "circuits", format, _COLUMNS, lambda limit, cursor: desk.list(where, limit=limit, cursor=cursor)
-        )
+    if file := await lists.export_list(
+        request, "circuits", _COLUMNS, lambda limit, cursor: desk.list(where, limit=limit, cursor=cursor)
+    ):
+        return file
     found = await desk.list(where, limit=50, cursor=request.query_params.get("cursor"))
     return await render_page(request, "circuits.html", found=found, query=query, states=list(CircuitStatus))
 
@@ -85,15 +84,8 @@ async def _render_circuit(
     circuit = await context.desk.circuits.get(key, tenant=context.home)
     where = AuditFilter(event="circuit.", subject=circuit.key)
     lines = await context.desk.audit.list(where, limit=20, language=make_view(request).lang)
-    return await render_page(
-        request,
-        "circuit.html",
-        status=422 if wrong else 200,
-        circuit=circuit,
-        lines=lines.items,
-        wrong=wrong,
-        typed=form,
-    )
+    values = {"circuit": circuit, "lines": lines.items, "wrong": wrong, "typed": form}
+    return await render_page(request, "circuit.html", status=422 if wrong else 200, **values)
 
 
 def _parse_number(name: str, text: str, kind: Callable[[str], int | float]) -> int | float:
@@ -173,7 +165,8 @@ def _read_policy_scope(context: RequestContext, form: Form) -> dict[str, str | N
     return {"workflow": form.maybe("workflow"), "step": form.maybe("step"), "tenant": context.one_tenant}
 
 
-class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStatus:
     """A worker as a page shows it; `live` while its lease is valid."""
 
     name: str
@@ -189,14 +182,12 @@ async def list_worker_statuses(context: RequestContext) -> list[WorkerStatus]:
     """Return the workers, newest first; a token for some workflows sees only workers and workflows of those."""
     now, some = context.whole.now(), context.principal.workflows
     found = [
-        WorkerStatus(
-            name=row.name,
-            version=row.version,
+        present_row(
+            WorkerStatus,
+            row,
             live=row.is_alive_at(now),
             stopped=row.state != "LIVE",
             workflows=row.workflows if some is None else tuple(filter(some.__contains__, row.workflows)),
-            started_at=to_datetime(row.started_at),
-            beat_at=to_datetime(row.beat_at),
         )
         for row in await context.whole.workers()
     ]

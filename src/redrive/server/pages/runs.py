@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fastapi import Request
 from fastapi.responses import Response
 
 from redrive.core.roles import Permission
 from redrive.core.states import EXECUTED_KINDS, FINAL_RUN_STATUSES, RunStatus
+from redrive.desk.operations import Acting
 from redrive.desk.saved_views import FILTER_FIELDS, ListName
 from redrive.server.pages import lists
 from redrive.server.pages.display import plot_waterfall
@@ -42,20 +45,17 @@ async def list_runs(request: Request, context: Context) -> Response:
     """Show a page of runs, newest first, or export all that match."""
     query = lists.read_query(request, *FILTER_FIELDS[ListName.RUNS])
     status, index = query.get("status"), query.get("index")
+    same: dict[str, Any] = {n: query.get(n) for n in ("workflow", "correlation_id", "idempotency_key", "queue")}
     where = RunFilter(
-        workflow=query.get("workflow"),
+        **same,
         status=((status,) if status else RUN_KINDS.get(query.get("kind", ""), RUN_KINDS[""])[1]) or None,
-        correlation_id=query.get("correlation_id"),
-        idempotency_key=query.get("idempotency_key"),
-        queue=query.get("queue"),
         index=parse_index([index]) if index else None,
         since=lists.parse_since(query.get("since"), make_view(request).now),
     )
-    format = request.query_params.get("format")
-    if format in lists.FILE_FORMATS:
-        return await lists.export_list(
-            "runs", format, _COLUMNS, lambda limit, cursor: context.desk.runs.list(where, limit=limit, cursor=cursor)
-        )
+    if file := await lists.export_list(
+        request, "runs", _COLUMNS, lambda limit, cursor: context.desk.runs.list(where, limit=limit, cursor=cursor)
+    ):
+        return file
     cursor = request.query_params.get("cursor")
     return await render_page(
         request,
@@ -106,12 +106,9 @@ async def cancel_run(request: Request, context: Context, id: Id, form: SentForm)
 async def decide_rollback(request: Request, context: Context, id: Id, way: str, form: SentForm) -> Response:
     """Resume a rollback, skip one of its steps, or mark one as done manually."""
     ledger = await context.desk.sagas.get(id)
-    reason = form.maybe("reason")
-    match way:
-        case "resume":
-            await ledger.resume(by=context.by, reason=reason)
-        case "skip":
-            await ledger.skip(form.get("step"), by=context.by, reason=reason)
-        case _:
-            await ledger.mark_done(form.get("step"), by=context.by, reason=reason)
+    actor: Acting = {"by": context.by, "reason": form.maybe("reason")}
+    if way == "resume":
+        await ledger.resume(**actor)
+    else:
+        await (ledger.skip if way == "skip" else ledger.mark_done)(form.get("step"), **actor)
     return redirect_to(make_view(request).url(f"/runs/{id}") + "#ledger")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import Request, Response
 from fastapi.encoders import jsonable_encoder
@@ -13,7 +12,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import Field
 
 from redrive.core.roles import Permission, Role, parse_role
-from redrive.duration import to_datetime
+from redrive.desk.models import present_row
 from redrive.errors import Conflict, InputError
 from redrive.reasons import Reason, ReasonCode
 from redrive.server import request as signing
@@ -77,10 +76,10 @@ async def show_me(context: Context) -> Me:
 
 def _present_me(context: RequestContext) -> Me:
     principal = context.principal
-    return Me(
-        who=principal.who,
+    return present_row(
+        Me,
+        principal,
         tenant=context.tenant,
-        role=principal.role,
         may_see_payloads=principal.payloads,
         workflows=None if principal.workflows is None else sorted(principal.workflows),
         permissions=[each.value for each in Permission if principal.may(each)],
@@ -154,21 +153,12 @@ async def export_tenant(context: Context, name: Name) -> StreamingResponse:
     """Export all records of a tenant, one JSON object a line, without redaction; its audit log records it."""
     await context.access.tenant(name)
     things = await export_tenant_data(context.whole, context.access, name)
-    return StreamingResponse(_encode_lines(things), media_type="application/x-ndjson")
-
-
-async def _encode_lines(things: AsyncIterator[tuple[str, Any]]) -> AsyncIterator[bytes]:
-    async for kind, value in things:
-        yield json.dumps({"kind": kind, **jsonable_encoder(value)}, ensure_ascii=True).encode() + b"\n"
+    lines = (json.dumps({"kind": kind, **jsonable_encoder(value)}).encode() + b"\n" async for kind, value in things)
+    return StreamingResponse(lines, media_type="application/x-ndjson")
 
 
 def _present_tenant(row: TenantRow) -> Tenant:
-    return Tenant(
-        name=row.tenant,
-        created_at=to_datetime(row.created_at),
-        created_by=row.created_by,
-        disabled=row.disabled_at is not None,
-    )
+    return present_row(Tenant, row, name=row.tenant, disabled=row.disabled_at is not None)
 
 
 class Membership(Body):
@@ -253,18 +243,13 @@ async def change_user(context: Context, id: Id, body: Change) -> CreatedUser:
 
     For a user of another tenant, an owner gets a code: the old password of the user stops working.
     """
-    tenant, user = context.home, await _find_user(context, id)
+    # An owner may add users of other tenants.
+    owner = context.principal.may(Permission.MANAGE_TENANTS)
+    user = await context.access.user(None if owner else context.home, id, near=context.home)
     role = None if body.role is None else parse_role(body.role)
     part = MembershipChange(role=role, payloads=body.may_see_payloads, active=body.active)
-    changed, code = await change_membership(context.access, user, tenant, part)
+    changed, code = await change_membership(context.access, user, context.home, part)
     return CreatedUser(**_present_user(changed).model_dump(), code=code)
-
-
-async def _find_user(context: RequestContext, id: str) -> UserRow:
-    """Return a user of this tenant; for an owner, who may add users of other tenants, any user."""
-    if context.principal.may(Permission.MANAGE_TENANTS):
-        return await context.access.user(None, id, near=context.home)
-    return await context.access.user(context.home, id)
 
 
 @account_routes.post("/users/{id}/code", **requires(Permission.MANAGE_TENANTS, **{SECRET_EXTENSION: True}))
@@ -287,16 +272,8 @@ async def enable_user(context: Context, id: Id) -> User:
 
 
 def _present_user(row: UserRow) -> User:
-    return User(
-        id=row.id,
-        email=row.email,
-        created_at=to_datetime(row.created_at),
-        disabled=row.disabled_at is not None,
-        memberships=[
-            Membership(tenant=each.tenant, role=each.role, may_see_payloads=each.payloads, active=each.active)
-            for each in row.members
-        ],
-    )
+    members = [present_row(Membership, each, may_see_payloads=each.payloads) for each in row.members]
+    return present_row(User, row, disabled=row.disabled_at is not None, memberships=members)
 
 
 class Token(Body):
@@ -367,16 +344,4 @@ async def revoke_token(context: Context, id: Id) -> Token:
 
 
 def _present_token(row: TokenRow) -> Token:
-    return Token(
-        id=row.id,
-        kind=row.kind,
-        name=row.name,
-        tenant=row.tenant,
-        role=row.role,
-        may_see_payloads=row.payloads,
-        workflows=list(row.workflows),
-        created_at=to_datetime(row.created_at),
-        created_by=row.created_by,
-        expires_at=to_datetime(row.expires_at),
-        revoked_at=to_datetime(row.revoked_at),
-    )
+    return present_row(Token, row, may_see_payloads=row.payloads, workflows=list(row.workflows))

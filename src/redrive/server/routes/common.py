@@ -35,6 +35,7 @@ Index = Annotated[
 Span = Annotated[float | str, Field(description="Seconds, or a text such as `10m`.")]
 Text = Annotated[str, Field(min_length=1, max_length=255)]
 _MAX_UNKNOWN_NAMES = 20
+_REPLAY_OPTIONS = frozenset({"input", "patch", "output", "new_operation", "skip_steps"})
 _PARAMETER_TYPES: dict[str, Any] = {"id": Id, "limit": Limit, "cursor": Cursor, "idempotency_key": Key}
 _WIRE_TYPES: dict[Any, Any] = {str: Text, str | None: Text | None}
 
@@ -60,11 +61,29 @@ class ReasonBody(Body):
 
     reason: str | None = Field(default=None, max_length=10_000)
 
+    def read_options(self, context: RequestContext) -> dict[str, Any]:
+        """Return options of a call of the desk: the caller, the reason, and more in subclasses."""
+        return {"by": context.by, "reason": self.reason}
+
 
 class DryRunBody(ReasonBody):
     """A reason, and whether to preview the operation only."""
 
     dry_run: bool = False
+
+
+class ReplayBody(DryRunBody):
+    """The part of a replay that its kinds share."""
+
+    patch: dict[str, Any] | None = None
+    output: Any = None
+    override_retry_policy: dict[str, Any] | None = None
+    new_operation: bool = False
+
+    def read_options(self, context: RequestContext) -> dict[str, Any]:
+        options = {**super().read_options(context), "retry": parse_policy(self.override_retry_policy)}
+        names = type(self).model_fields.keys() & _REPLAY_OPTIONS
+        return {**options, **{name: getattr(self, name) for name in names}}
 
 
 class SafeJsonResponse(JSONResponse):

@@ -27,11 +27,11 @@ from redrive.server.routes.common import (
     Key,
     Limit,
     ReasonBody,
+    ReplayBody,
     Text,
     add_operations,
     check_search_text,
     make_router,
-    parse_policy,
     read_filter,
     serve,
 )
@@ -42,19 +42,15 @@ letter_routes = make_router("dead letters")
 bulk_routes = make_router("decisions on many")
 LongText = Annotated[str, Field(min_length=1, max_length=10_000)]
 Mode = Literal["FROM_FAILED", "STEP_ONLY", "FROM_STEP", "SKIP", "FULL"]
+StepIndex = Annotated[int | None, Field(ge=0, le=10_000)]
 
 
-class Decision(ReasonBody):
+class Decision(ReplayBody):
     """A replay of a dead letter."""
 
     mode: Mode = "FROM_FAILED"
-    from_step_index: int | None = Field(default=None, ge=0, le=10_000)
+    from_step_index: StepIndex = None
     input: dict[str, Any] | None = None
-    patch: dict[str, Any] | None = None
-    output: Any = None
-    override_retry_policy: dict[str, Any] | None = None
-    new_operation: bool = False
-    dry_run: bool = False
 
 
 class Output(DryRunBody):
@@ -103,28 +99,15 @@ async def reveal_letter(context: Context, id: Id) -> DeadLetter:
 async def replay_letter(context: Context, id: Id, body: Decision | None = None, key: Key = None) -> Replay | DryRun:
     """Replay a dead-lettered run. The same decision sent again gets the same answer."""
     body = body or Decision()
-    return await context.desk.dlq.replay(
-        id,
-        body.mode,
-        from_step=body.from_step_index,
-        input=body.input,
-        patch=body.patch,
-        output=body.output,
-        retry=parse_policy(body.override_retry_policy),
-        new_operation=body.new_operation,
-        dry_run=body.dry_run,
-        by=context.by,
-        reason=body.reason,
-        idempotency_key=key,
-    )
+    options = {"from_step": body.from_step_index, "idempotency_key": key, **body.read_options(context)}
+    return await context.desk.dlq.replay(id, body.mode, dry_run=body.dry_run, **options)
 
 
 @serve(letter_routes, DeadLetters.complete)
 async def complete_letter(context: Context, id: Id, body: Output, key: Key = None) -> Replay | DryRun:
     """Give the failed step's result by hand, and continue the run with it."""
-    return await context.desk.dlq.replay(
-        id, "COMPLETE", output=body.output, dry_run=body.dry_run, by=context.by, reason=body.reason, idempotency_key=key
-    )
+    options = {"output": body.output, "idempotency_key": key, **body.read_options(context)}
+    return await context.desk.dlq.replay(id, "COMPLETE", dry_run=body.dry_run, **options)
 
 
 add_operations(
@@ -176,52 +159,34 @@ class Many(ReasonBody):
         check_search_text(context, self.filter.text)
         return LetterFilter(**self.filter.model_dump())
 
+    def read_options(self, context: RequestContext) -> dict[str, Any]:
+        return {**super().read_options(context), "tenant": context.one_tenant, "rate": self.rate}
 
-class ReplayMany(Many):
+
+class ReplayMany(Many, ReplayBody):
     """A replay of many letters."""
 
     mode: Mode = "FROM_FAILED"
-    from_step_index: int | None = Field(default=None, ge=0, le=10_000)
-    patch: dict[str, Any] | None = None
-    output: Any = None
-    override_retry_policy: dict[str, Any] | None = None
-    new_operation: bool = False
-    dry_run: bool = False
+    from_step_index: StepIndex = None
 
 
 @serve(bulk_routes, DeadLetters.replay_many)
 async def replay_letters(context: Context, body: ReplayMany) -> LetterSet | DryRunOfMany:
     """Replay many letters, each at most once; workers execute it. `dry_run` counts and checks."""
-    return await context.desk.dlq.replay_many(
-        body.letters(context),
-        mode=body.mode,
-        dry_run=body.dry_run,
-        by=context.by,
-        reason=body.reason,
-        tenant=context.one_tenant,
-        rate=body.rate,
-        from_step=body.from_step_index,
-        patch=body.patch,
-        output=body.output,
-        retry=parse_policy(body.override_retry_policy),
-        new_operation=body.new_operation,
-    )
+    options = {"mode": body.mode, "from_step": body.from_step_index, **body.read_options(context)}
+    return await context.desk.dlq.replay_many(body.letters(context), dry_run=body.dry_run, **options)
 
 
 @serve(bulk_routes, DeadLetters.resolve_many)
 async def resolve_letters(context: Context, body: Many) -> LetterSet:
     """Resolve many letters."""
-    return await context.desk.dlq.resolve_many(
-        body.letters(context), by=context.by, reason=body.reason, tenant=context.one_tenant, rate=body.rate
-    )
+    return await context.desk.dlq.resolve_many(body.letters(context), **body.read_options(context))
 
 
 @serve(bulk_routes, DeadLetters.ignore_many)
 async def ignore_letters(context: Context, body: Many) -> LetterSet:
     """Ignore many letters."""
-    return await context.desk.dlq.ignore_many(
-        body.letters(context), by=context.by, reason=body.reason, tenant=context.one_tenant, rate=body.rate
-    )
+    return await context.desk.dlq.ignore_many(body.letters(context), **body.read_options(context))
 
 
 add_operations(

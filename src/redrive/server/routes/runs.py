@@ -10,7 +10,7 @@ from pydantic import Field
 from redrive.core.roles import Permission
 from redrive.core.states import RunStatus
 from redrive.desk.decisions import Replay
-from redrive.desk.models import AttemptRecord, StepRecord
+from redrive.desk.models import AttemptRecord, StepRecord, present_row
 from redrive.desk.preview import DryRun
 from redrive.desk.runs import Runs, StartRequest
 from redrive.desk.saga import Saga, SagaEntry, Sagas
@@ -24,7 +24,7 @@ from redrive.server.routes.common import (
     DryRunBody,
     Id,
     Key,
-    ReasonBody,
+    ReplayBody,
     Span,
     Text,
     add_operations,
@@ -105,17 +105,12 @@ class AcceptedBatch(Body):
     runs: list[Accepted]
 
 
-class Retry(ReasonBody):
+class Retry(ReplayBody):
     """A retry of a run."""
 
     mode: Literal["from_failed", "full", "skip_failed"] = "from_failed"
     input: dict[str, Any] | None = None
-    patch: dict[str, Any] | None = None
-    output: Any = None
     skip_steps: dict[str, Any] | None = None
-    override_retry_policy: dict[str, Any] | None = None
-    new_operation: bool = False
-    dry_run: bool = False
 
 
 @run_routes.post("/runs", status_code=201, **requires(Permission.START, **{"x-own-key": True}))
@@ -157,20 +152,8 @@ async def list_attempts(context: Context, id: Id) -> list[AttemptRecord]:
 async def retry_run(context: Context, id: Id, body: Retry | None = None, key: Key = None) -> Replay | DryRun:
     """Run a failed or partial run again; `dry_run` returns what that would do."""
     body = body or Retry()
-    return await context.desk.runs.retry(
-        id,
-        body.mode,
-        skip_steps=body.skip_steps,
-        dry_run=body.dry_run,
-        by=context.by,
-        reason=body.reason,
-        idempotency_key=key,
-        input=body.input,
-        patch=body.patch,
-        output=body.output,
-        retry=parse_policy(body.override_retry_policy),
-        new_operation=body.new_operation,
-    )
+    options = {"idempotency_key": key, **body.read_options(context)}
+    return await context.desk.runs.retry(id, body.mode, dry_run=body.dry_run, **options)
 
 
 add_operations(
@@ -186,15 +169,10 @@ add_operations(saga_routes, lambda context: context.desk.runs, Runs.rollback)
 async def show_saga(context: Context, id: Id) -> Saga:
     """Return the compensations of a run; a run that is not rolled back has none."""
     found = await context.desk.sagas.get(id)
-    hashes = context.principal.may(Permission.SEE_PAYLOADS)
-    return Saga(
-        run_id=found.run_id,
-        workflow=found.workflow,
-        tenant=found.tenant,
-        status=found.status,
-        done=found.done,
-        entries=found.entries if hashes else tuple(replace(each, payload_hash=None) for each in found.entries),
-    )
+    entries = found.entries
+    if not context.principal.may(Permission.SEE_PAYLOADS):
+        entries = tuple(replace(each, payload_hash=None) for each in entries)
+    return present_row(Saga, found, entries=entries)
 
 
 @saga_routes.post("/runs/{id}/saga/{step:path}/resume", **requires(Permission.DECIDE))
@@ -236,6 +214,5 @@ async def _decide_compensation(
     context: RequestContext, id: str, mode: str, body: DryRunBody | None, key: str | None, undo: str | None = None
 ) -> Replay | DryRun:
     body = body or DryRunBody()
-    return await context.desk.runs.retry(
-        id, mode, dry_run=body.dry_run, by=context.by, reason=body.reason, idempotency_key=key, undo=undo
-    )
+    options = {"idempotency_key": key, "undo": undo, **body.read_options(context)}
+    return await context.desk.runs.retry(id, mode, dry_run=body.dry_run, **options)

@@ -16,6 +16,7 @@ from redrive.desk.saved_views import ListName, SavedView, SavedViews
 from redrive.desk.settings import KnownWorkflow, Policies, StoredPolicy, Workflows
 from redrive.errors import InputError, NotFound
 from redrive.reasons import Reason, ReasonCode
+from redrive.records import as_dict
 from redrive.server.request import Context, RequestContext, list_known_workflows, make_workflows_desk, requires
 from redrive.server.routes.common import Body, Cursor, Limit, Name, Since, Text, Until, make_router, parse_policy, serve
 from redrive.store.filters import AuditFilter
@@ -69,14 +70,7 @@ async def delete_policy(context: Context, workflow: Text | None = None, step: Te
 
 
 def _present_policy(stored: StoredPolicy) -> Policy:
-    return Policy(
-        workflow=stored.workflow,
-        step=stored.step,
-        tenant=stored.tenant,
-        policy=stored.policy.to_json(),
-        updated_at=stored.updated_at,
-        updated_by=stored.updated_by,
-    )
+    return Policy(**{**as_dict(stored), "policy": stored.policy.to_json()})
 
 
 @serve(settings_routes, Workflows.list)
