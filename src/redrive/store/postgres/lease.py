@@ -54,7 +54,7 @@ class PostgresLease:
         self._on_trouble = on_trouble
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._line: Connection | None = None
+        self._connection: Connection | None = None
         self._patience = PATIENCE
 
     def beat(self, worker: int, heartbeats: Mapping[tuple[int, int], str | None]) -> HeartbeatReply:
@@ -93,15 +93,15 @@ class PostgresLease:
     async def _beat(self, worker: int, heartbeats: Mapping[tuple[int, int], str | None]) -> HeartbeatReply:
         try:
             async with asyncio.timeout(self._patience):
-                line = await self._connect(worker)
-                async with line.use():
-                    return await renew_lease(PostgresSession(line, self._clock), worker, heartbeats)
+                connection = await self._connect(worker)
+                async with connection.use():
+                    return await renew_lease(PostgresSession(connection, self._clock), worker, heartbeats)
         except BaseException as raised:
             if not is_usable_after(raised):
                 self._on_trouble()
-                if self._line is not None:
-                    self._line.con.terminate()
-                    self._line = None
+                if self._connection is not None:
+                    self._connection.con.terminate()
+                    self._connection = None
             error = translate_error(raised, self._address.where)
             if error is None:
                 raise
@@ -109,17 +109,17 @@ class PostgresLease:
 
     async def _connect(self, worker: int) -> Connection:
         """Return the connection; open one at the first heartbeat and after every loss."""
-        if self._line is None or self._line.con.is_closed():
+        if self._connection is None or self._connection.con.is_closed():
             settings = engine_settings(self._patience)
-            self._line = Connection(await connect(self._address, settings), self._address, settings)
-            async with self._line.use():
-                lease = await PostgresSession(self._line, self._clock).value(WORKERS["lease_of"], worker=worker)
+            self._connection = Connection(await connect(self._address, settings), self._address, settings)
+            async with self._connection.use():
+                lease = await PostgresSession(self._connection, self._clock).value(WORKERS["lease_of"], worker=worker)
             self._patience = min(PATIENCE, max(0.1, (lease or 0) / MICROS / 3))
-        return self._line
+        return self._connection
 
     async def _close_connection(self) -> None:
-        if self._line is not None and not self._line.con.is_closed():
-            await self._line.con.close(timeout=1.0)
+        if self._connection is not None and not self._connection.con.is_closed():
+            await self._connection.con.close(timeout=1.0)
 
 
 async def renew_lease(
@@ -152,7 +152,7 @@ async def expire_workers(session: PostgresSession, *, certain: bool) -> tuple[li
 async def end_connections(session: PostgresSession, gates: Sequence[int]) -> int:
     """End the idle connections that hold these gates; return how many."""
     # As the login of the URL, which owns these connections.
-    async with session.line.transaction(role="none"):
+    async with session.connection.transaction(role="none"):
         return len(await session.rows(RECOVERY["end_idle_connections"], gates=gates))
 
 
@@ -204,8 +204,8 @@ class ChangeNotifier:
         while True:
             self._again = False
             try:
-                async with self._pool.line() as line:
-                    await line.con.execute("SELECT pg_notify($1, $2)", self._channel, self._name)
+                async with self._pool.connection() as connection:
+                    await connection.con.execute("SELECT pg_notify($1, $2)", self._channel, self._name)
             except Exception as error:
                 log.debug("could not notify other processes; they find the work by polling: %s", error)
             if not self._again:

@@ -44,19 +44,19 @@ _KeyBindings = dict[tuple[str, str], tuple[str, str, str | None]]  # (tenant, ke
 
 
 async def start(
-    line: Connection, clock: DatabaseClock, runs: Sequence[NewRun], worker: int | None = None
+    connection: Connection, clock: DatabaseClock, runs: Sequence[NewRun], worker: int | None = None
 ) -> list[StartResult]:
     """Accept the runs that are new; return for the others what the first call returned."""
     if not runs:
         return []
-    if len(runs) == 1 and (result := await _start_single(line, clock, runs[0], worker)) is not None:
+    if len(runs) == 1 and (result := await _start_single(connection, clock, runs[0], worker)) is not None:
         return [result]
     if any(run.index for run in runs):
-        async with line.transaction():
-            row = await _insert_runs(line, clock, runs, worker)
-            await put_index(line, runs)
+        async with connection.transaction():
+            row = await _insert_runs(connection, clock, runs, worker)
+            await put_index(connection, runs)
     else:
-        row = await _insert_runs(line, clock, runs, worker)
+        row = await _insert_runs(connection, clock, runs, worker)
     clock.heard(row["now"])
     bound: _KeyBindings = {}
     if row["keys"]:
@@ -66,8 +66,10 @@ async def start(
     return _attach_claims(results, runs, row) if row["taken"] else results
 
 
-async def _start_single(line: Connection, clock: DatabaseClock, run: NewRun, worker: int | None) -> StartResult | None:
-    row = await start_single(line, clock, run, worker)
+async def _start_single(
+    connection: Connection, clock: DatabaseClock, run: NewRun, worker: int | None
+) -> StartResult | None:
+    row = await start_single(connection, clock, run, worker)
     if row is None:
         return None
     now, version, id, deadline = row
@@ -78,9 +80,9 @@ async def _start_single(line: Connection, clock: DatabaseClock, run: NewRun, wor
     return StartResult(run.public_id, new=True, claimed=claimed)
 
 
-async def _insert_runs(line: Connection, clock: DatabaseClock, runs: Sequence[NewRun], worker: int | None) -> Any:
+async def _insert_runs(connection: Connection, clock: DatabaseClock, runs: Sequence[NewRun], worker: int | None) -> Any:
     columns = _run_columns(_drop_duplicates(runs))
-    return await line.row(SQL["start"], now=clock.given(), worker=worker, **columns)
+    return await connection.row(SQL["start"], now=clock.given(), worker=worker, **columns)
 
 
 def _attach_claims(results: list[StartResult], runs: Sequence[NewRun], row: Any) -> list[StartResult]:
@@ -95,7 +97,7 @@ def _attach_claims(results: list[StartResult], runs: Sequence[NewRun], row: Any)
     return results
 
 
-async def put_index(line: Connection, runs: Iterable[NewRun], reopened: Iterable[Transition] = ()) -> None:
+async def put_index(connection: Connection, runs: Iterable[NewRun], reopened: Iterable[Transition] = ()) -> None:
     """Store the searchable values of accepted runs and of reopened ones."""
     rows: list[tuple[str | None, int | None, str, str, str]]
     rows = [(run.public_id, None, run.tenant, *pair) for run in runs for pair in run.index]
@@ -106,12 +108,12 @@ async def put_index(line: Connection, runs: Iterable[NewRun], reopened: Iterable
     ]
     if rows:
         names = ("public_ids", "runs", "tenants", "fields", "texts")
-        await line.rows(SQL["put_index"], **dict(zip(names, zip(*rows, strict=True), strict=True)))
+        await connection.rows(SQL["put_index"], **dict(zip(names, zip(*rows, strict=True), strict=True)))
 
 
-async def drop_index(line: Connection, runs: Sequence[int]) -> None:
+async def drop_index(connection: Connection, runs: Sequence[int]) -> None:
     """Delete the searchable values of runs."""
-    await line.rows(SQL["drop_index"], runs=runs)
+    await connection.rows(SQL["drop_index"], runs=runs)
 
 
 def _drop_duplicates(runs: Sequence[NewRun]) -> list[NewRun]:
@@ -174,12 +176,12 @@ def _key_columns(runs: Sequence[NewRun]) -> dict[str, Sequence[Any] | None]:
     }
 
 
-async def claim(line: Connection, clock: DatabaseClock, claim: ClaimRequest) -> ClaimResult:
+async def claim(connection: Connection, clock: DatabaseClock, claim: ClaimRequest) -> ClaimResult:
     """Give a worker due runs, each under a fence one higher than before."""
     if not claim.workflows or claim.capacity < 1:
         return ClaimResult(runs=[], now=clock.now(), next_in=None, after=claim.after)
     after = claim.after or workers.LANE_START
-    rows = await line.rows(
+    rows = await connection.rows(
         CLAIM_SQL["find_due_lanes"],
         now=clock.given(),
         workflows=claim.workflows,
@@ -209,7 +211,7 @@ async def claim(line: Connection, clock: DatabaseClock, claim: ClaimRequest) -> 
     if not choice.ids:
         next_at = workers.earliest_time(_next_due(found.known, heads, set()), suspect_at)
         return ClaimResult(runs=[], now=now, next_in=workers.time_until(now, next_at), after=found.after)
-    taken = await line.rows(
+    taken = await connection.rows(
         CLAIM_SQL["take"],
         now=clock.given(),
         worker=claim.worker,
@@ -223,7 +225,7 @@ async def claim(line: Connection, clock: DatabaseClock, claim: ClaimRequest) -> 
     got = [row for row in taken if row["id"] is not None]
     ids = {row["id"] for row in got}
     next_at = workers.earliest_time(_next_due(found.known, heads, ids), suspect_at if suspect is None else None)
-    journals = await read_journals(line, [row["id"] for row in got if row["fence"] > 1])
+    journals = await read_journals(connection, [row["id"] for row in got if row["fence"] > 1])
     return ClaimResult(
         runs=[_claimed_run(row, journals.get(row["id"], ())) for row in got],
         now=now,
@@ -277,11 +279,11 @@ def _next_due(known: Sequence[Lane], heads: _Heads, taken: set[int]) -> int | No
     return next_at
 
 
-async def read_journals(line: Connection, runs: Sequence[int]) -> dict[int, tuple[EntryRow, ...]]:
+async def read_journals(connection: Connection, runs: Sequence[int]) -> dict[int, tuple[EntryRow, ...]]:
     """Return the journals of these runs, superseded entries included."""
     if not runs:
         return {}
-    rows = await line.rows(CLAIM_SQL["journals"], runs=runs)
+    rows = await connection.rows(CLAIM_SQL["journals"], runs=runs)
     return {
         run: tuple(entry_row(unescape_row(row, _read_payloads(row))[1:]) for row in group)
         for run, group in groupby(rows, key=itemgetter(0))
@@ -296,8 +298,8 @@ def _claimed_run(row: Any, journal: tuple[EntryRow, ...]) -> ClaimedRun:
 
 
 async def read_lanes(
-    line: Connection, after: Lane = workers.LANE_START, most: int = workers.MOST_LANES
+    connection: Connection, after: Lane = workers.LANE_START, most: int = workers.MOST_LANES
 ) -> list[tuple[Lane, int]]:
     """Return each lane behind a lane, in order, with the time its first run is due."""
-    rows = await line.rows(CLAIM_SQL["lanes"], **as_dict(after), most=most)
+    rows = await connection.rows(CLAIM_SQL["lanes"], **as_dict(after), most=most)
     return [(Lane(row[0], row[1], row[2], row[3]), row[4]) for row in rows]
