@@ -8,7 +8,7 @@ from redrive.core.failure import derive_fingerprint_key
 from redrive.core.outbox import SinkLease
 from redrive.core.transitions import NewRun, Transition, TransitionResult
 from redrive.records import replace
-from redrive.store.accounts import AccountCalls, AccountStore
+from redrive.store.accounts import AccountStore
 from redrive.store.bulk import BulkCalls
 from redrive.store.circuits import CircuitCalls
 from redrive.store.deliveries import DeliveryCalls
@@ -102,7 +102,7 @@ class SqlStore(
 
     @property
     def accounts(self) -> AccountStore:
-        return AccountCalls(self.database)
+        return AccountStore(self.database)
 
     @property
     def notices(self) -> NotificationStore:
