@@ -201,7 +201,7 @@ class AccountStore:
         async with session.transaction():
             # The memberships come first: row level security shows a tenant the users that are its members.
             for member in user.members:
-                await session.rows(SQL["put_member"], **_member_values(member))
+                await session.rows(SQL["put_member"], **as_dict(member))
             account = {"id": user.id, "email": user.email, "home": user.home, "password": user.password}
             if not await session.rows(SQL["insert_user"], **account):
                 raise _AddressTakenError
@@ -216,9 +216,7 @@ class AccountStore:
     @write_call()
     async def put_member(self, session: Session, member: MemberRow, audit: AuditWrite) -> None:
         """Add or replace a user's membership of a tenant."""
-        async with session.transaction():
-            await session.rows(SQL["put_member"], **_member_values(member))
-            await session.note([audit])
+        await session.change(SQL["put_member"], audit, **as_dict(member))
 
     @read_call()
     async def token(self, session: Session, id: str) -> TokenRow | None:
@@ -234,14 +232,8 @@ class AccountStore:
     @write_call()
     async def put_token(self, session: Session, row: TokenRow, lasts: int | None, audit: AuditWrite) -> None:
         """Add a token that expires after `lasts` microseconds."""
-        values = {
-            **as_dict(row),
-            "kind": row.kind.value,
-            "role": row.role.value,
-            "payloads": int(row.payloads),
-            "workflows": json.dumps(row.workflows, ensure_ascii=False),
-        }
-        await session.change(SQL["put_token"], audit, **values, lasts=lasts)
+        workflows = json.dumps(row.workflows, ensure_ascii=False)
+        await session.change(SQL["put_token"], audit, **{**as_dict(row), "workflows": workflows}, lasts=lasts)
 
     @write_call()
     async def revoke_token(self, session: Session, id: str, tenant: str | None, audit: AuditWrite) -> bool:
@@ -310,11 +302,6 @@ async def _read_users(session: Session, statement: str, of_tenant: str | None, *
     return [replace(user, members=tuple(members.get(user.id, ()))) for user in users]
 
 
-def _member_values(member: MemberRow) -> dict[str, Any]:
-    flags = {"payloads": int(member.payloads), "active": int(member.active)}
-    return {**as_dict(member), **flags, "role": member.role.value}
-
-
 def _token_row(row: Sequence[Any]) -> TokenRow:
     return build_record(
         TokenRow, row, kind=TokenKind, role=Role, payloads=bool, workflows=lambda names: tuple(json.loads(names))
@@ -335,7 +322,16 @@ async def token_invalid_reason(accounts: AccountStore, token: TokenRow, now: int
     """
     for _ in range(_LONGEST_CHAIN):
         if token.maker_user is not None:
-            return _invalid_by_user(await accounts.user(token.maker_user), token)
+            user = await accounts.user(token.maker_user)
+            if user is None:
+                return "the user who created it was erased"
+            if user.disabled_at is not None:
+                return f"{user.email}, who created it, is disabled"
+            for member in user.members:
+                reaches = member.active and (member.tenant == token.tenant or member.role is Role.OWNER)
+                if reaches and ranks_at_least(member.role, token.role) and (member.payloads or not token.payloads):
+                    return None
+            return f"{user.email}, who created it, no longer has the rights that it gives"
         if token.maker_token is None:
             return None
         maker = await accounts.token(token.maker_token)
@@ -343,15 +339,3 @@ async def token_invalid_reason(accounts: AccountStore, token: TokenRow, now: int
             return f"token {token.maker_token}, which created it, has ended"
         token = maker
     return f"it is more than {_LONGEST_CHAIN} tokens away from the user who began"
-
-
-def _invalid_by_user(user: UserRow | None, token: TokenRow) -> str | None:
-    if user is None:
-        return "the user who created it was erased"
-    if user.disabled_at is not None:
-        return f"{user.email}, who created it, is disabled"
-    for member in user.members:
-        reaches = member.active and (member.tenant == token.tenant or member.role is Role.OWNER)
-        if reaches and ranks_at_least(member.role, token.role) and (member.payloads or not token.payloads):
-            return None
-    return f"{user.email}, who created it, no longer has the rights that it gives"

@@ -239,9 +239,7 @@ class NotificationCalls:
 
     @write_call()
     async def set_rule(self, session: Session, row: RuleRow, audit: AuditWrite) -> None:
-        async with session.transaction():
-            await session.rows(SQL["put_rule"], **as_dict(row))
-            await session.note([audit])
+        await session.change(SQL["put_rule"], audit, **as_dict(row))
 
     @write_call()
     async def delete_rule(self, session: Session, tenant: str, workflow: str, audit: AuditWrite) -> bool:

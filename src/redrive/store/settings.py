@@ -77,9 +77,7 @@ class SettingsCalls:
 
     @write_call()
     async def set_policy(self, session: Session, policy: PolicyRow, audit: AuditWrite) -> None:
-        async with session.transaction():
-            await session.rows(SQL["put_policy"], **as_dict(policy))
-            await session.note([audit])
+        await session.change(SQL["put_policy"], audit, **as_dict(policy))
 
     @write_call()
     async def delete_policy(self, session: Session, tenant: str, workflow: str, step: str, audit: AuditWrite) -> bool:
@@ -107,13 +105,9 @@ class ViewKey(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     name: str
 
 
-class NewView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class NewView(ViewKey, frozen=True, kw_only=True, gc=False):
     """A view to save: the query string of a page's address. `by` is the user who saves it."""
 
-    tenant: str
-    list: str
-    owner: str
-    name: str
     query: str
     by: str
 
@@ -122,15 +116,9 @@ class NewView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return ViewKey(tenant=self.tenant, list=self.list, owner=self.owner, name=self.name)
 
 
-class ViewRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class ViewRow(NewView, frozen=True, kw_only=True, gc=False):
     """A stored view."""
 
-    tenant: str
-    list: str
-    owner: str
-    name: str
-    query: str
-    by: str
     at: int
 
 
@@ -180,27 +168,18 @@ class NewSchedule(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return (self.tenant, self.workflow, self.name)
 
 
-class ScheduleRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class ScheduleRow(NewSchedule, frozen=True, kw_only=True, gc=False):
     """A stored schedule. Times up to `passed` are over; `last_run` was started for `last_at`.
 
     `kept`: the worker that owns the schedule is alive.
     """
 
-    tenant: str
-    workflow: str
-    name: str
-    expression: str
-    zone: str
     passed: int
     last_at: int | None
     last_run: str | None
     paused_at: int | None
     paused_by: str | None
     kept: bool
-
-    @property
-    def place(self) -> ScheduleKey:
-        return (self.tenant, self.workflow, self.name)
 
 
 class ScheduleProgress(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -248,7 +227,8 @@ class ScheduleCalls:
         found: dict[ScheduleKey, ScheduleRow] = {}
         async with session.transaction():
             now = await session.now()
-            for each in _sort_for_locking(schedules):
+            # Sorted here and in `mark`: two workers that lock the same rows must do so in the same order.
+            for each in sorted(schedules, key=lambda each: each.place):
                 await session.rows(SCHEDULE_SQL["claim_schedule"], **as_dict(each), worker=worker, now=now)
                 row = await session.row(SCHEDULE_SQL["schedule_by_key"], **_key_values(each.place), now=now)
                 found[each.place] = build_record(ScheduleRow, row, kept=bool)
@@ -257,14 +237,11 @@ class ScheduleCalls:
     @write_call()
     async def mark(self, session: Session, marks: Sequence[ScheduleProgress]) -> list[bool]:
         moved: dict[ScheduleKey, bool] = {}
-        by_place = {each.schedule.place: each for each in marks}
+        statement = SCHEDULE_SQL["record_schedule_progress"]
         async with session.transaction():
-            for schedule in _sort_for_locking([each.schedule for each in marks]):
-                mark = by_place[schedule.place]
-                rows = await session.rows(
-                    SCHEDULE_SQL["record_schedule_progress"], **as_dict(schedule), at=mark.at, run=mark.run
-                )
-                moved[schedule.place] = bool(rows)
+            for mark in sorted(marks, key=lambda each: each.schedule.place):
+                rows = await session.rows(statement, **as_dict(mark.schedule), at=mark.at, run=mark.run)
+                moved[mark.schedule.place] = bool(rows)
         return [moved[each.schedule.place] for each in marks]
 
     @read_call()
@@ -283,11 +260,6 @@ class ScheduleCalls:
     @write_call()
     async def remove(self, session: Session, place: ScheduleKey, audit: AuditWrite) -> bool:
         return await session.change(SCHEDULE_SQL["drop_schedule"], audit, **_key_values(place))
-
-
-def _sort_for_locking(schedules: Sequence[NewSchedule]) -> list[NewSchedule]:
-    """Sort schedules by their key: two workers that lock the same rows must do so in the same order."""
-    return sorted(schedules, key=lambda each: each.place)
 
 
 def _key_values(place: ScheduleKey) -> dict[str, str]:
