@@ -103,8 +103,8 @@ class ConnectionPool:
     async def run(self, work: Callable[[Connection], Awaitable[Result]]) -> Result:
         """Run work on a connection. Every commit passes here, so this does as little as possible."""
         if self._address.pooled:
-            async with self.connection() as connection:
-                return await work(connection)
+            async with self.connection() as pooled:
+                return await work(pooled)
         self._check_open()
         await self._acquire_slot()
         connection: Connection | None = None
