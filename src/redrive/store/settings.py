@@ -105,9 +105,13 @@ class ViewKey(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     name: str
 
 
-class NewView(ViewKey, frozen=True, kw_only=True, gc=False):
+class NewView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A view to save: the query string of a page's address. `by` is the user who saves it."""
 
+    tenant: str
+    list: str
+    owner: str
+    name: str
     query: str
     by: str
 
@@ -116,9 +120,15 @@ class NewView(ViewKey, frozen=True, kw_only=True, gc=False):
         return ViewKey(tenant=self.tenant, list=self.list, owner=self.owner, name=self.name)
 
 
-class ViewRow(NewView, frozen=True, kw_only=True, gc=False):
+class ViewRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A stored view."""
 
+    tenant: str
+    list: str
+    owner: str
+    name: str
+    query: str
+    by: str
     at: int
 
 
@@ -168,18 +178,27 @@ class NewSchedule(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return (self.tenant, self.workflow, self.name)
 
 
-class ScheduleRow(NewSchedule, frozen=True, kw_only=True, gc=False):
+class ScheduleRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A stored schedule. Times up to `passed` are over; `last_run` was started for `last_at`.
 
     `kept`: the worker that owns the schedule is alive.
     """
 
+    tenant: str
+    workflow: str
+    name: str
+    expression: str
+    zone: str
     passed: int
     last_at: int | None
     last_run: str | None
     paused_at: int | None
     paused_by: str | None
     kept: bool
+
+    @property
+    def place(self) -> ScheduleKey:
+        return (self.tenant, self.workflow, self.name)
 
 
 class ScheduleProgress(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -214,7 +214,8 @@ class TenantView(_Confined["DeskStore"]):
         self, transitions: Sequence[Transition], *, worker: int | None = None, carriers: Sequence[SinkLease] = ()
     ) -> list[TransitionResult]:
         for each in transitions:
-            self._require_tenant(*(one.tenant for one in (each, *each.starts, *each.audit)))
+            parts: Sequence[NewRun | AuditWrite] = (*each.starts, *each.audit)
+            self._require_tenant(each.tenant, *(part.tenant for part in parts))
             if each.run not in self._shown:
                 raise NotAllowed(Reason(ReasonCode.RUN_NOT_SHOWN))
         return await self._inner.apply(transitions, worker=worker, carriers=carriers)
