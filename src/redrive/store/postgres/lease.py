@@ -59,7 +59,11 @@ class PostgresLease:
 
     def beat(self, worker: int, heartbeats: Mapping[tuple[int, int], str | None]) -> HeartbeatReply:
         """Renew the lease; raise StoreUnavailable if the server does not answer. The next heartbeat tries again."""
-        reply = asyncio.run_coroutine_threadsafe(self._beat(worker, heartbeats), self._start_loop())
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=self._loop.run_forever, name="redrive-beat", daemon=True)
+            self._thread.start()
+        reply = asyncio.run_coroutine_threadsafe(self._beat(worker, heartbeats), self._loop)
         try:
             return reply.result(2 * self._patience)
         except concurrent.futures.TimeoutError:
@@ -75,20 +79,13 @@ class PostgresLease:
         if loop is None or thread is None:
             return
         self._loop = None
-        closed = asyncio.run_coroutine_threadsafe(self._close_connection(), loop)
-        with suppress(Exception):  # the connection ends either way
-            closed.result(2.0)
+        if self._connection is not None and not self._connection.con.is_closed():
+            closed = asyncio.run_coroutine_threadsafe(self._connection.con.close(timeout=1.0), loop)
+            with suppress(Exception):  # the connection ends either way
+                closed.result(2.0)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
-
-    def _start_loop(self) -> asyncio.AbstractEventLoop:
-        """Return the loop; the first call starts its thread."""
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=self._loop.run_forever, name="redrive-beat", daemon=True)
-            self._thread.start()
-        return self._loop
 
     async def _beat(self, worker: int, heartbeats: Mapping[tuple[int, int], str | None]) -> HeartbeatReply:
         try:
@@ -116,10 +113,6 @@ class PostgresLease:
                 lease = await PostgresSession(self._connection, self._clock).value(WORKERS["lease_of"], worker=worker)
             self._patience = min(PATIENCE, max(0.1, (lease or 0) / MICROS / 3))
         return self._connection
-
-    async def _close_connection(self) -> None:
-        if self._connection is not None and not self._connection.con.is_closed():
-            await self._connection.con.close(timeout=1.0)
 
 
 async def renew_lease(
@@ -217,7 +210,10 @@ class ChangeNotifier:
         while True:
             con: asyncpg.Connection | None = None
             try:
-                con = await self._subscribe()
+                con = await connect(self._address, {}, url=self._address.bell)
+                self._lost.clear()
+                con.add_termination_listener(lambda _: self._lost.set())
+                await con.add_listener(self._channel, self._on_notify)
                 pause = _FIRST_PAUSE
                 self._heard.set()
                 await self._lost.wait()
@@ -229,17 +225,6 @@ class ChangeNotifier:
                     con.terminate()
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
-
-    async def _subscribe(self) -> asyncpg.Connection:
-        con = await connect(self._address, {}, url=self._address.bell)
-        try:
-            self._lost.clear()
-            con.add_termination_listener(lambda _: self._lost.set())
-            await con.add_listener(self._channel, self._on_notify)
-        except BaseException:
-            con.terminate()
-            raise
-        return con
 
     def _on_notify(self, _con: Any, _pid: int, _channel: str, sender: object) -> None:
         if sender != self._name:  # this process knows about its own changes

@@ -9,7 +9,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, nullcontext
-from typing import Protocol, TypeVar
+from typing import TypeAlias, TypeVar
 
 import asyncpg
 
@@ -272,16 +272,6 @@ class _ProbeRollback(Exception):
     """Rolls the probe back."""
 
 
-class Pool(Protocol):
-    """Connections of the engine or of one tenant."""
-
-    async def run(self, work: Callable[[Connection], Awaitable[Result]]) -> Result:
-        """Run work on a connection."""
-
-    async def snapshot(self, work: Callable[[Connection], Awaitable[Result]]) -> Result:
-        """Run work that reads the database as of one moment."""
-
-
 class TenantPool:
     """The engine's connections; each use is one transaction as `redrive_app` for one tenant."""
 
@@ -301,3 +291,7 @@ class TenantPool:
             tenant_transaction(connection, self._tenant),
         ):
             return await work(connection)
+
+
+Pool: TypeAlias = ConnectionPool | TenantPool
+"""Connections of the engine or of one tenant."""

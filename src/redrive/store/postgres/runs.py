@@ -49,8 +49,12 @@ async def start(
     """Accept the runs that are new; return for the others what the first call returned."""
     if not runs:
         return []
-    if len(runs) == 1 and (result := await _start_single(connection, clock, runs[0], worker)) is not None:
-        return [result]
+    if len(runs) == 1 and (single := await start_single(connection, clock, runs[0], worker)) is not None:
+        now, version, id, deadline = single
+        clock.heard(now)
+        run = runs[0]
+        claimed = None if id is None else claimed_at_start(run, id, version=version, deadline=deadline, now=now)
+        return [StartResult(run.public_id, new=True, claimed=claimed)]
     if any(run.index for run in runs):
         async with connection.transaction():
             row = await _insert_runs(connection, clock, runs, worker)
@@ -63,38 +67,20 @@ async def start(
         keys = zip(row["tenants"], row["keys"], strict=True)
         bound = dict(zip(keys, zip(row["bound_to"], row["hashes"], row["makers"], strict=True), strict=True))
     results = [_start_result(run, bound) for run in runs]
-    return _attach_claims(results, runs, row) if row["taken"] else results
-
-
-async def _start_single(
-    connection: Connection, clock: DatabaseClock, run: NewRun, worker: int | None
-) -> StartResult | None:
-    row = await start_single(connection, clock, run, worker)
-    if row is None:
-        return None
-    now, version, id, deadline = row
-    clock.heard(now)
-    if id is None:
-        return StartResult(run.public_id, new=True)
-    claimed = claimed_at_start(run, id, version=version, deadline=deadline, now=now)
-    return StartResult(run.public_id, new=True, claimed=claimed)
+    if row["taken"]:
+        taken = dict(zip(row["taken"], zip(row["ids"], row["deadlines"], strict=True), strict=True))
+        version, now = row["version"], row["now"]
+        for number, run in enumerate(runs):
+            id, deadline = taken.pop(run.public_id, (None, None))
+            if id is not None:
+                claimed = claimed_at_start(run, id, version=version, deadline=deadline, now=now)
+                results[number] = replace(results[number], claimed=claimed)
+    return results
 
 
 async def _insert_runs(connection: Connection, clock: DatabaseClock, runs: Sequence[NewRun], worker: int | None) -> Any:
     columns = _run_columns(_drop_duplicates(runs))
     return await connection.row(SQL["start"], now=clock.given(), worker=worker, **columns)
-
-
-def _attach_claims(results: list[StartResult], runs: Sequence[NewRun], row: Any) -> list[StartResult]:
-    """Add the runs that the worker has claimed to their results."""
-    taken = dict(zip(row["taken"], zip(row["ids"], row["deadlines"], strict=True), strict=True))
-    version, now = row["version"], row["now"]
-    for number, run in enumerate(runs):
-        id, deadline = taken.pop(run.public_id, (None, None))
-        if id is not None:
-            claimed = claimed_at_start(run, id, version=version, deadline=deadline, now=now)
-            results[number] = replace(results[number], claimed=claimed)
-    return results
 
 
 async def put_index(connection: Connection, runs: Iterable[NewRun], reopened: Iterable[Transition] = ()) -> None:
@@ -141,7 +127,7 @@ def _start_result(run: NewRun, bound: _KeyBindings) -> StartResult:
 
 
 def _run_columns(runs: Sequence[NewRun]) -> dict[str, Sequence[Any] | None]:
-    return {
+    columns: dict[str, Sequence[Any] | None] = {
         "public_ids": [run.public_id for run in runs],
         "tenants": dense_column(run.tenant for run in runs),
         "workflows": dense_column(run.workflow for run in runs),
@@ -160,14 +146,10 @@ def _run_columns(runs: Sequence[NewRun]) -> dict[str, Sequence[Any] | None]:
         "generations": sparse_column(run.generation or None for run in runs),
         "letters": sparse_column(run.letter for run in runs),
         "handlers_for": sparse_column(run.handler_for for run in runs),
-        **_key_columns(runs),
     }
-
-
-def _key_columns(runs: Sequence[NewRun]) -> dict[str, Sequence[Any] | None]:
     if all(run.key is None for run in runs):
-        return dict.fromkeys(("keys", "givens", "hashes", "keeps", "makers"))
-    return {
+        return columns | dict.fromkeys(("keys", "givens", "hashes", "keeps", "makers"))
+    return columns | {
         "keys": [run.key for run in runs],
         "givens": [run.key and caller_key(run.key) for run in runs],
         "hashes": [run.key_hash or "" for run in runs],
@@ -262,10 +244,8 @@ def _parse_lanes(rows: Sequence[Any], now: int, claim: ClaimRequest) -> tuple[La
             continue
         lane = Lane(row["tenant"], row["queue"], row["rank"], row["workflow"])
         walked.append((lane, row["head"]))
-        if row["ids"] is None:
-            heads[lane] = [(row["head"], 0)]
-        else:
-            heads[lane] = list(zip(row["dues"], row["ids"], strict=True))
+        ids = row["ids"]
+        heads[lane] = [(row["head"], 0)] if ids is None else list(zip(row["dues"], ids, strict=True))
     workers.scan_lanes(walked, now, claim, found)
     return found, heads
 
@@ -274,8 +254,8 @@ def _next_due(known: Sequence[Lane], heads: _Heads, taken: set[int]) -> int | No
     """Return when the first remaining run is due, among those that were read."""
     next_at: int | None = None
     for lane in known:
-        left = (due_at for due_at, run in heads[lane] if run not in taken)
-        next_at = workers.earliest_time(next_at, next(left, None))
+        first = next((due_at for due_at, run in heads[lane] if run not in taken), None)
+        next_at = workers.earliest_time(next_at, first)
     return next_at
 
 

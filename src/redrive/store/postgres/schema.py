@@ -85,7 +85,16 @@ async def apply_migrations(connection: Connection, address: Address, clock: Data
                 return done
             due = behind[:1] if applied else behind
             if not applied:
-                await _create_schema(connection, address, behind)
+                there = {row["relname"] for row in await connection.rows(SQL["existing_names"], schema=address.schema)}
+                ours = {name for migration in behind for name in _CREATE_OBJECT.findall(migration.text)}
+                if clash := sorted(there & ours):
+                    raise StoreError(
+                        f"schema {address.schema!r} of {address.where} has a table or index called {clash[0]!r} that "
+                        "is not Redrive's: give Redrive another schema (schema=... in the URL)"
+                    )
+                await create_roles(connection, address)
+                await connection.script(f"CREATE SCHEMA IF NOT EXISTS {address.schema}")
+                await connection.script(SQL["create_schema"].text)
             for migration in due:
                 await connection.script(migration.text)
                 values = {**as_dict(migration), "checksum": migration.checksum, "now": clock.given()}
@@ -97,20 +106,6 @@ async def _read_applied(connection: Connection, address: Address) -> list[Applie
     if not await connection.value(SQL["has_schema"], schema=address.schema):
         return []
     return [build_record(AppliedMigration, row) for row in await connection.rows(SQL["applied"])]
-
-
-async def _create_schema(connection: Connection, address: Address, migrations: Sequence[Migration]) -> None:
-    """Create the roles, the schema, and the table of applied migrations."""
-    there = {row["relname"] for row in await connection.rows(SQL["existing_names"], schema=address.schema)}
-    ours = {name for migration in migrations for name in _CREATE_OBJECT.findall(migration.text)}
-    if clash := sorted(there & ours):
-        raise StoreError(
-            f"schema {address.schema!r} of {address.where} has a table or index called {clash[0]!r} that is "
-            "not Redrive's: give Redrive another schema (schema=... in the URL)"
-        )
-    await create_roles(connection, address)
-    await connection.script(f"CREATE SCHEMA IF NOT EXISTS {address.schema}")
-    await connection.script(SQL["create_schema"].text)
 
 
 def migration_names(migrations: Sequence[Migration]) -> list[str]:
@@ -141,26 +136,22 @@ async def _prepare_once(
                 raise SchemaMismatch(f"{address.where} has no schema {address.schema!r} yet: run `redrive migrate`")
             await apply_migrations(connection, address, clock)
         await check_tenant_isolation(connection, address)
-        await _warn_about_setup(connection, address)
+        if not address.pooled and await connection.value(SQL["backend_pid"]) != connection.con.get_server_pid():
+            log.warning(
+                "%s seems to be behind a pooler; if that works in transaction mode, the URL needs "
+                "statement_cache_size=0",
+                address.where,
+            )
+        if await connection.value(SQL["inherits_engine"]):
+            log.warning(
+                "the user of %s inherits redrive_engine, so that its own statements see all tenants: as an "
+                "administrator, REVOKE redrive_engine, redrive_app from it and GRANT redrive_login to it",
+                address.where,
+            )
         async with connection.transaction(role=ENGINE_ROLE):
             await PostgresSession(connection, clock).now()  # the clock learns the server's time
         await apply_settings(connection.con, address, settings)
         return connection.con
-
-
-async def _warn_about_setup(connection: Connection, address: Address) -> None:
-    """Warn about a pooler that the URL does not mention, and about a login that sees the rows of all tenants."""
-    if not address.pooled and await connection.value(SQL["backend_pid"]) != connection.con.get_server_pid():
-        log.warning(
-            "%s seems to be behind a pooler; if that works in transaction mode, the URL needs statement_cache_size=0",
-            address.where,
-        )
-    if await connection.value(SQL["inherits_engine"]):
-        log.warning(
-            "the user of %s inherits redrive_engine, so that its own statements see all tenants: as an "
-            "administrator, REVOKE redrive_engine, redrive_app from it and GRANT redrive_login to it",
-            address.where,
-        )
 
 
 async def migrate(url: str, *, plan: bool = False) -> list[str]:

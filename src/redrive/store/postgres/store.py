@@ -142,20 +142,17 @@ class PostgresStore(SqlStore):
             )
         )
         if writing:
-            await self._end_connections(writing)
+            # The next call declares the workers dead whose writes are stopped here.
+            try:
+                ended = await self._pool.run(
+                    lambda connection: lease.end_connections(PostgresSession(connection, self._clock), writing)
+                )
+            except StoreError as error:
+                log.warning("could not end the connection of a worker whose lease has expired: %s", error)
+                return dead
+            if ended:
+                log.warning("ended %d connections that workers without a lease left in the middle of a write", ended)
         return dead
-
-    async def _end_connections(self, gates: Sequence[int]) -> None:
-        """Stop the writes of workers without a lease. The next call of `expire_workers` declares them dead."""
-        try:
-            ended = await self._pool.run(
-                lambda connection: lease.end_connections(PostgresSession(connection, self._clock), gates)
-            )
-        except StoreError as error:
-            log.warning("could not end the connection of a worker whose lease has expired: %s", error)
-            return
-        if ended:
-            log.warning("ended %d connections that workers without a lease left in the middle of a write", ended)
 
     async def update_circuit(self, update: CircuitUpdate) -> CircuitUpdateResult:
         result = await super().update_circuit(update)

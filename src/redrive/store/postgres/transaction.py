@@ -104,23 +104,20 @@ class StepTransaction:
             self._dirty = True
             return await work(con)
         except Exception as raised:
-            await self._recover(raised)
-            raise
-
-    async def _recover(self, raised: Exception) -> None:
-        """Roll back one failed statement, so that the step can go on with another, as on SQLite."""
-        error = self._translate_error(raised)
-        # A statement that ran into its own limit failed by itself: the database is not out.
-        is_outage = isinstance(error, StoreUnavailable) and not isinstance(raised, asyncpg.QueryCanceledError)
-        if error is not self._refusal and not is_outage and self._connection is not None:
-            try:
-                await self._connection.con.execute("ROLLBACK TO SAVEPOINT step")
-                return
-            except Exception as broken:
-                error, raised = self._translate_error(broken), broken
-        self._refusal = self._refusal or error
-        await self._end()
-        raise error from raised
+            error, cause = self._translate_error(raised), raised
+            # A statement that ran into its own limit failed by itself: the database is not out.
+            is_outage = isinstance(error, StoreUnavailable) and not isinstance(raised, asyncpg.QueryCanceledError)
+            if error is not self._refusal and not is_outage and self._connection is not None:
+                try:
+                    # Only this statement is rolled back, so that the step can continue with another, as on SQLite.
+                    await self._connection.con.execute("ROLLBACK TO SAVEPOINT step")
+                except Exception as broken:
+                    error, cause = self._translate_error(broken), broken
+                else:
+                    raise
+            self._refusal = self._refusal or error
+            await self._end()
+            raise error from cause
 
     async def _begin(self) -> Connection:
         if self._refusal is not None:
