@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from enum import StrEnum
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -132,88 +132,20 @@ class ResponseRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     body: str | None
 
 
-class AccountStore(Protocol):
+class AccountStore:
     """Calls about accounts and credentials. Each is one transaction and safe to repeat."""
-
-    async def tenants(self) -> list[TenantRow]:
-        """Return all registered tenants, by name."""
-
-    async def put_tenant(self, row: TenantRow, audit: AuditWrite) -> bool:
-        """Register, disable or enable a tenant; return False, and write no audit line, if nothing changed."""
-
-    async def erase(self, tenant: str, limit: int) -> int:
-        """Remove up to `limit` runs of a tenant with all their rows; when no runs are left, everything else.
-
-        Return the number of removed rows. Nothing is left when that is 0.
-        """
-
-    async def user(self, id: str) -> UserRow | None:
-        """Return an account with its password and all memberships."""
-
-    async def users_by_email(self, email: str) -> list[UserRow]:
-        """Return the accounts with an address, each with its password and all memberships."""
-
-    async def users(self, tenant: str | None) -> list[UserRow]:
-        """Return the members of a tenant, or all users, by address, without passwords."""
-
-    async def add_user(self, user: UserRow, audit: AuditWrite) -> bool:
-        """Add an account with its memberships; return False if its home has the id or the address already."""
-
-    async def change_user(self, user: UserRow, audit: AuditWrite) -> bool:
-        """Change the password, if one is given, and disable or enable the user; return False if there is none."""
-
-    async def put_member(self, member: MemberRow, audit: AuditWrite) -> None:
-        """Add or replace a user's membership of a tenant."""
-
-    async def token(self, id: str) -> TokenRow | None:
-        """Return a token with its hash, even if it is expired or revoked, unless its tenant is disabled."""
-
-    async def tokens(self, tenant: str | None) -> list[TokenRow]:
-        """Return the tokens of a tenant, or of all, newest first."""
-
-    async def put_token(self, row: TokenRow, lasts: int | None, audit: AuditWrite) -> None:
-        """Add a token that expires after `lasts` microseconds."""
-
-    async def revoke_token(self, id: str, tenant: str | None, audit: AuditWrite) -> bool:
-        """Revoke a token of a tenant, or of any; return False if there is none that is not revoked."""
-
-    async def session(self, hash: str) -> SessionRow | None:
-        """Return a sign-in, even if it is expired, unless its tenant is disabled."""
-
-    async def put_session(self, row: SessionRow, lasts: int) -> None:
-        """Store a sign-in that expires after `lasts` microseconds, and remove those that have expired."""
-
-    async def end_sessions(self, *, hash: str | None = None, user: str | None = None) -> None:
-        """End one sign-in, or all of a user."""
-
-    async def claim_request(self, new: RequestClaim) -> ResponseRow | int:
-        """Claim a request for the caller to execute; return the time when it first began.
-
-        If the request was executed, or another server executes it, return its row instead.
-        """
-
-    async def save_response(self, row: ResponseRow) -> None:
-        """Store the response to a request."""
-
-    async def response_usage(self, tenant: str) -> tuple[int, int]:
-        """Return the number of a tenant's stored responses, and their size in bytes."""
-
-    async def drop_request(self, tenant: str, key: str) -> None:
-        """Remove a request that had no effect."""
-
-
-class AccountCalls:
-    """Implements `AccountStore`."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
 
     @read_call()
     async def tenants(self, session: Session) -> list[TenantRow]:
+        """Return all registered tenants, by name."""
         return [build_record(TenantRow, row) for row in await session.rows(SQL["tenants"])]
 
     @write_call()
     async def put_tenant(self, session: Session, row: TenantRow, audit: AuditWrite) -> bool:
+        """Register, disable or enable a tenant; return False, and write no audit line, if nothing changed."""
         disabled = row.disabled_at is not None
         return await session.change(
             SQL["put_tenant"], audit, tenant=row.tenant, created_by=row.created_by, disabled=disabled
@@ -221,6 +153,10 @@ class AccountCalls:
 
     @write_call()
     async def erase(self, session: Session, tenant: str, limit: int) -> int:
+        """Remove up to `limit` runs of a tenant with all their rows; when no runs are left, everything else.
+
+        Return the number of removed rows. Nothing is left when that is 0.
+        """
         async with session.transaction():
             ours = _migrated_tables(f"{__package__}.{session.dialect}")
             tables = await session.rows(SQL["tables_with_tenant"], ours=list(ours))
@@ -238,18 +174,22 @@ class AccountCalls:
 
     @read_call()
     async def user(self, session: Session, id: str) -> UserRow | None:
+        """Return an account with its password and all memberships."""
         found = await _read_users(session, "user", None, id=id)
         return found[0] if found else None
 
     @read_call()
     async def users_by_email(self, session: Session, email: str) -> list[UserRow]:
+        """Return the accounts with an address, each with its password and all memberships."""
         return await _read_users(session, "users_by_email", None, email=email)
 
     @read_call()
     async def users(self, session: Session, tenant: str | None) -> list[UserRow]:
+        """Return the members of a tenant, or all users, by address, without passwords."""
         return await _read_users(session, "users", tenant, tenant=tenant)
 
     async def add_user(self, user: UserRow, audit: AuditWrite) -> bool:
+        """Add an account with its memberships; return False if its home has the id or the address already."""
         try:
             await self._add_user(user, audit)
         except _AddressTakenError:
@@ -261,7 +201,7 @@ class AccountCalls:
         async with session.transaction():
             # The memberships come first: row level security shows a tenant the users that are its members.
             for member in user.members:
-                await session.rows(SQL["put_member"], **_member_values(member))
+                await session.rows(SQL["put_member"], **as_dict(member))
             account = {"id": user.id, "email": user.email, "home": user.home, "password": user.password}
             if not await session.rows(SQL["insert_user"], **account):
                 raise _AddressTakenError
@@ -269,55 +209,60 @@ class AccountCalls:
 
     @write_call()
     async def change_user(self, session: Session, user: UserRow, audit: AuditWrite) -> bool:
+        """Change the password, if one is given, and disable or enable the user; return False if there is none."""
         account = {"id": user.id, "email": user.email, "password": user.password}
         return await session.change(SQL["change_user"], audit, **account, disabled=user.disabled_at is not None)
 
     @write_call()
     async def put_member(self, session: Session, member: MemberRow, audit: AuditWrite) -> None:
-        async with session.transaction():
-            await session.rows(SQL["put_member"], **_member_values(member))
-            await session.note([audit])
+        """Add or replace a user's membership of a tenant."""
+        await session.change(SQL["put_member"], audit, **as_dict(member))
 
     @read_call()
     async def token(self, session: Session, id: str) -> TokenRow | None:
+        """Return a token with its hash, even if it is expired or revoked, unless its tenant is disabled."""
         row = await session.row(SQL["token"], id=id)
         return None if row is None else _token_row(row)
 
     @read_call()
     async def tokens(self, session: Session, tenant: str | None) -> list[TokenRow]:
+        """Return the tokens of a tenant, or of all, newest first."""
         return [_token_row(row) for row in await session.rows(SQL["tokens"], tenant=tenant)]
 
     @write_call()
     async def put_token(self, session: Session, row: TokenRow, lasts: int | None, audit: AuditWrite) -> None:
-        values = {
-            **as_dict(row),
-            "kind": row.kind.value,
-            "role": row.role.value,
-            "payloads": int(row.payloads),
-            "workflows": json.dumps(row.workflows, ensure_ascii=False),
-        }
-        await session.change(SQL["put_token"], audit, **values, lasts=lasts)
+        """Add a token that expires after `lasts` microseconds."""
+        workflows = json.dumps(row.workflows, ensure_ascii=False)
+        await session.change(SQL["put_token"], audit, **{**as_dict(row), "workflows": workflows}, lasts=lasts)
 
     @write_call()
     async def revoke_token(self, session: Session, id: str, tenant: str | None, audit: AuditWrite) -> bool:
+        """Revoke a token of a tenant, or of any; return False if there is none that is not revoked."""
         return await session.change(SQL["revoke_token"], audit, id=id, tenant=tenant)
 
     @read_call()
     async def session(self, session: Session, hash: str) -> SessionRow | None:
+        """Return a sign-in, even if it is expired, unless its tenant is disabled."""
         row = await session.row(SQL["session"], hash=hash)
         return None if row is None else build_record(SessionRow, row)
 
     @write_call()
     async def put_session(self, session: Session, row: SessionRow, lasts: int) -> None:
+        """Store a sign-in that expires after `lasts` microseconds, and remove those that have expired."""
         await session.rows(SQL["delete_old_sessions"])
         await session.rows(SQL["put_session"], **as_dict(row), lasts=lasts)
 
     @write_call()
     async def end_sessions(self, session: Session, *, hash: str | None = None, user: str | None = None) -> None:
+        """End one sign-in, or all of a user."""
         await session.rows(SQL["end_sessions"], hash=hash, user=user)
 
     @write_call()
     async def claim_request(self, session: Session, new: RequestClaim) -> ResponseRow | int:
+        """Claim a request for the caller to execute; return the time when it first began.
+
+        If the request was executed, or another server executes it, return its row instead.
+        """
         async with session.transaction():
             await session.rows(SQL["delete_old_answers"], tenant=new.tenant)
             begun = await session.value(SQL["claim_request"], **as_dict(new))
@@ -327,15 +272,18 @@ class AccountCalls:
 
     @write_call()
     async def save_response(self, session: Session, row: ResponseRow) -> None:
+        """Store the response to a request."""
         await session.rows(SQL["save_response"], **as_dict(row))
 
     @read_call()
     async def response_usage(self, session: Session, tenant: str) -> tuple[int, int]:
+        """Return the number of a tenant's stored responses, and their size in bytes."""
         count, size = await session.row(SQL["response_usage"], tenant=tenant)
         return int(count), int(size)
 
     @write_call()
     async def drop_request(self, session: Session, tenant: str, key: str) -> None:
+        """Remove a request that had no effect."""
         await session.rows(SQL["drop_request"], tenant=tenant, key=key)
 
 
@@ -352,11 +300,6 @@ async def _read_users(session: Session, statement: str, of_tenant: str | None, *
         member = build_record(MemberRow, row, role=Role, payloads=bool, active=bool)
         members.setdefault(member.user, []).append(member)
     return [replace(user, members=tuple(members.get(user.id, ()))) for user in users]
-
-
-def _member_values(member: MemberRow) -> dict[str, Any]:
-    flags = {"payloads": int(member.payloads), "active": int(member.active)}
-    return {**as_dict(member), **flags, "role": member.role.value}
 
 
 def _token_row(row: Sequence[Any]) -> TokenRow:
@@ -379,7 +322,16 @@ async def token_invalid_reason(accounts: AccountStore, token: TokenRow, now: int
     """
     for _ in range(_LONGEST_CHAIN):
         if token.maker_user is not None:
-            return _invalid_by_user(await accounts.user(token.maker_user), token)
+            user = await accounts.user(token.maker_user)
+            if user is None:
+                return "the user who created it was erased"
+            if user.disabled_at is not None:
+                return f"{user.email}, who created it, is disabled"
+            for member in user.members:
+                reaches = member.active and (member.tenant == token.tenant or member.role is Role.OWNER)
+                if reaches and ranks_at_least(member.role, token.role) and (member.payloads or not token.payloads):
+                    return None
+            return f"{user.email}, who created it, no longer has the rights that it gives"
         if token.maker_token is None:
             return None
         maker = await accounts.token(token.maker_token)
@@ -387,15 +339,3 @@ async def token_invalid_reason(accounts: AccountStore, token: TokenRow, now: int
             return f"token {token.maker_token}, which created it, has ended"
         token = maker
     return f"it is more than {_LONGEST_CHAIN} tokens away from the user who began"
-
-
-def _invalid_by_user(user: UserRow | None, token: TokenRow) -> str | None:
-    if user is None:
-        return "the user who created it was erased"
-    if user.disabled_at is not None:
-        return f"{user.email}, who created it, is disabled"
-    for member in user.members:
-        reaches = member.active and (member.tenant == token.tenant or member.role is Role.OWNER)
-        if reaches and ranks_at_least(member.role, token.role) and (member.payloads or not token.payloads):
-            return None
-    return f"{user.email}, who created it, no longer has the rights that it gives"

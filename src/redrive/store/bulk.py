@@ -6,7 +6,8 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any, Protocol, assert_never
+from functools import partial
+from typing import Any, Protocol
 
 import msgspec
 
@@ -19,10 +20,10 @@ from redrive.store.list_query import (
     IndexPath,
     Page,
     PageRequest,
-    Window,
     add_scan_limit,
     filter_values,
     query_parameters,
+    read_page,
 )
 from redrive.store.lists import choose_scan, detect_popular, scan_sql
 from redrive.store.session import Database, Session, Statements, build_record, read_call, write_call
@@ -31,6 +32,9 @@ SQL = Statements("sets.sql")
 
 LISTING_BATCH = 5000
 """Letters of a filter that are listed at a time: more than one batch of decisions takes."""
+
+
+_CHANGES = {"stop": "stop_set", "pause": "pause_set", "resume": "resume_set", "rate": "rate_set"}  # by verb
 
 
 class SetStatus(StrEnum):
@@ -184,20 +188,15 @@ class BulkCalls:
     @write_call()
     async def create_bulk(self, session: Session, new: NewBulk, audit: AuditWrite) -> None:
         async with session.transaction():
-            begun = await session.value(
-                SQL["insert_bulk"],
-                public_id=new.public_id,
-                tenant=new.tenant,
-                action=new.action,
-                by=new.by,
-                reason=new.reason,
-                request=new.request,
-                wanted=None if new.where is None else filter_json(new.where),
-                upto=await session.value(SQL["highest_letter"]),
-                listed=int(new.where is None),
-                total=len(new.letters),
-                rate=None if new.rate is None else str(new.rate),
-            )
+            values = {
+                **as_dict(new),
+                "wanted": None if new.where is None else filter_json(new.where),
+                "upto": await session.value(SQL["highest_letter"]),
+                "listed": int(new.where is None),
+                "total": len(new.letters),
+                "rate": None if new.rate is None else str(new.rate),
+            }
+            begun = await session.value(SQL["insert_bulk"], **values)
             if begun is None:
                 return
             if new.letters:
@@ -220,7 +219,21 @@ class BulkCalls:
         # Not durable: after a power cut, letters that lost their result are found to be decided already.
         async with session.transaction():
             now = await session.now()
-            await _record_results(session, now, set, marks)
+            if marks:
+                # PostgreSQL takes the marks as columns, SQLite as rows.
+                marked = await session.rows(
+                    SQL["record_results"],
+                    set=set.id,
+                    now=now,
+                    number=[mark.id for mark in marks],
+                    status=[mark.status.value for mark in marks],
+                    run_id=[mark.run_id for mark in marks],
+                    error=[mark.error for mark in marks],
+                    marks=[(set.id, mark.id, mark.status.value, mark.run_id, mark.error) for mark in marks],
+                )
+                counts = Counter(row[0] for row in marked)
+                done, failed = counts[SetItemStatus.DONE.value], counts[SetItemStatus.FAILED.value]
+                await session.rows(SQL["add_result_counts"], set=set.id, done=done, failed=failed)
             kept = await session.row(SQL["renew_bulk"], set=set.id, fence=set.fence, now=now, lease=lease)
             if kept is None:
                 return None
@@ -237,8 +250,9 @@ class BulkCalls:
 
     @write_call()
     async def change_bulk(self, session: Session, public_id: str, change: BulkChange, audit: AuditWrite) -> bool:
-        statement, values = _change_sql(change, audit.by)
-        return await session.change(SQL[statement], audit, set=public_id, **values)
+        rate = change.rate
+        limits = {"rate": None if rate is None else str(rate), "gap": 0 if rate is None else rate.gap}
+        return await session.change(SQL[_CHANGES[change.verb]], audit, set=public_id, by=audit.by, **limits)
 
     @read_call()
     async def bulk_by_id(self, session: Session, public_id: str) -> BulkRow | None:
@@ -249,19 +263,13 @@ class BulkCalls:
     async def set_items(
         self, session: Session, set: BulkRow, status: SetItemStatus | None, *, limit: int, cursor: str | None
     ) -> Page[BulkItemRow]:
-        request = PageRequest.of(limit, cursor)
-        window = request.window
-        statement, bounds = _page_sql(session, "items", status.value if status else "all", window)
-        rows = await session.rows(statement, **bounds, set=set.id, most=window.most)
-        return request.page([build_record(BulkItemRow, row, status=SetItemStatus) for row in rows])
+        request, values = PageRequest.of(limit, cursor), {status.value if status else "all": True}
+        record = partial(build_record, BulkItemRow, status=SetItemStatus)
+        return await read_page(session, SQL, "items", request, values, record, set=set.id)
 
     @read_call()
     async def sets(self, session: Session, tenant: str | None, *, limit: int, cursor: str | None) -> Page[BulkRow]:
-        request = PageRequest.of(limit, cursor)
-        window = request.window
-        statement, bounds = _page_sql(session, "sets", "all" if tenant is None else "tenant", window)
-        rows = await session.rows(statement, **bounds, tenant=tenant, most=window.most)
-        return request.page([_bulk_row(row) for row in rows])
+        return await read_page(session, SQL, "sets", PageRequest.of(limit, cursor), {"tenant": tenant}, _bulk_row)
 
     @read_call()
     async def bulk_run_counts(self, session: Session, set: BulkRow) -> dict[RunStatus, int]:
@@ -278,27 +286,7 @@ class BulkCalls:
 
 def letter_scan_sql(session: Session, name: str, path: IndexPath, values: dict[str, Any], *, newest_first: bool) -> str:
     """Return a statement about letters that reads along one index."""
-    text = SQL[name].text(session.dialect)
-    return scan_sql(session, text, "letters", path, values, newest_first=newest_first)
-
-
-async def _record_results(session: Session, now: int, set: BulkRow, marks: Sequence[BulkItemResult]) -> None:
-    if not marks:
-        return
-    # PostgreSQL takes the marks as columns, SQLite as rows.
-    marked = await session.rows(
-        SQL["record_results"],
-        set=set.id,
-        now=now,
-        number=[mark.id for mark in marks],
-        status=[mark.status.value for mark in marks],
-        run_id=[mark.run_id for mark in marks],
-        error=[mark.error for mark in marks],
-        marks=[(set.id, mark.id, mark.status.value, mark.run_id, mark.error) for mark in marks],
-    )
-    counts = Counter(row[0] for row in marked)
-    done, failed = counts[SetItemStatus.DONE.value], counts[SetItemStatus.FAILED.value]
-    await session.rows(SQL["add_result_counts"], set=set.id, done=done, failed=failed)
+    return scan_sql(session, SQL[name].text(session.dialect), "letters", path, values, newest_first=newest_first)
 
 
 async def _list_letters(session: Session, set: BulkRow, values: dict[str, Any]) -> bool:
@@ -321,33 +309,6 @@ def _bulk_row(row: Any) -> BulkRow:
     rate = parse_rate if row[17] is not None else lambda none: none
     bulk = build_record(BulkRow, row, status=SetStatus, listed=bool, rate=rate)
     return bulk if bulk.paused_at is None else replace(bulk, status=SetStatus.PAUSED)
-
-
-def _page_sql(session: Session, table: str, which: str, window: Window) -> tuple[str, dict[str, int | None]]:
-    """Return the statement for a page of bulk decisions or of their letters, and its bounds."""
-    bounds = {"below": window.below, "above": window.above}
-    names = [which, *(name for name, at in bounds.items() if at is not None)]
-    wanted = " AND ".join(SQL[f"{table}.{name}"].text(session.dialect) for name in names)
-    order = "DESC" if window.down else "ASC"
-    return SQL[table].text(session.dialect).format(conditions=wanted, order=order), bounds
-
-
-def _change_sql(change: BulkChange, by: str) -> tuple[str, dict[str, Any]]:
-    """Return the name of the statement that makes a change, and its parameters."""
-    rate = change.rate
-    match change.verb:
-        case BulkVerb.STOP:
-            return "stop_set", {"by": by}
-        case BulkVerb.PAUSE:
-            return "pause_set", {"by": by}
-        case BulkVerb.RESUME:
-            return "resume_set", {}
-        case BulkVerb.RATE if rate is None:
-            return "rate_set", {"rate": None, "gap": 0}
-        case BulkVerb.RATE:
-            return "rate_set", {"rate": str(rate), "gap": rate.gap}
-        case _:
-            assert_never(change.verb)
 
 
 def next_letter_conditions(wanted: str, *, above: int, upto: int) -> dict[str, Any]:

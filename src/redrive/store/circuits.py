@@ -23,7 +23,7 @@ from redrive.core.transitions import AuditWrite
 from redrive.policy import MAX_CIRCUIT_TIME, MAX_FAILURES, Circuit
 from redrive.records import as_dict, replace
 from redrive.store.filters import CircuitFilter
-from redrive.store.list_query import Page, PageRequest
+from redrive.store.list_query import Page, PageRequest, read_page
 from redrive.store.session import Database, Session, Statements, build_record, read_call, write_call
 
 SQL = Statements("circuits.sql")
@@ -260,18 +260,9 @@ class CircuitCalls:
     async def circuits(
         self, session: Session, where: CircuitFilter, *, limit: int, cursor: str | None
     ) -> Page[CircuitRow]:
+        values = {"tenant": where.tenant, "status": None if where.status is None else str(where.status)}
         request = PageRequest.of(limit, cursor)
-        window = request.window
-        status = None if where.status is None else str(where.status)
-        bounds = {"tenant": where.tenant, "status": status, "below": window.below, "above": window.above}
-        values = {name: value for name, value in bounds.items() if value is not None}
-        parts = SQL.texts(session.dialect)
-        statement = parts["circuits"].format(
-            conditions=" AND ".join(parts[f"circuits.{name}"] for name in values) or "true",
-            order="DESC" if window.down else "ASC",
-        )
-        rows = await session.rows(statement, **values, counted=MOST_COUNTED, most=window.most)
-        return request.page([_circuit_row(row) for row in rows])
+        return await read_page(session, SQL, "circuits", request, values, _circuit_row, counted=MOST_COUNTED)
 
 
 async def _read_case(session: Session, tenant: str, key: str, counted: int) -> CircuitCase:

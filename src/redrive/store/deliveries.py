@@ -178,7 +178,12 @@ class DeliveryCalls:
                 found = await self._due_deliveries(session, sink, now, limit, suspect=False)
                 rows = found.rows
             back = await _find_blocked(session, sink, [DueDelivery(row[0], row[2], row[4]) for row in rows])
-            await _wait_behind(session, sink, back)
+            if back:
+                # An earlier delivery that cannot be locked is about to change: those behind it stay due.
+                held = await session.rows(SQL["lock_unfinished"], sink=sink, messages=list(set(back.values())))
+                for (ahead,) in held:
+                    messages = [message for message, behind in back.items() if behind == ahead]
+                    await session.rows(SQL["wait_behind"], sink=sink, messages=messages, behind=ahead)
             items = tuple(_claimed_delivery(row) for row in sorted(rows, key=itemgetter(0)) if row[0] not in back)
             if items:
                 messages = [each.message.id for each in items]
@@ -197,16 +202,8 @@ class DeliveryCalls:
         since = 0 if floors is None else floors.since(sink)
 
         async def ask(since: int, before: int, most: int) -> list[Any]:
-            return await session.rows(
-                SQL["due_deliveries"],
-                sink=sink,
-                now=now,
-                since=since,
-                before=before,
-                most=most,
-                suspect=suspect,
-                bytes=MAX_CLAIM_BYTES,
-            )
+            limits = {"since": since, "before": before, "most": most, "bytes": MAX_CLAIM_BYTES}
+            return await session.rows(SQL["due_deliveries"], sink=sink, now=now, suspect=suspect, **limits)
 
         rows = await ask(since, now + 1, limit)
         if since and not _limit_size(rows, limit).more:
@@ -227,7 +224,13 @@ class DeliveryCalls:
     ) -> None:
         now = await session.now()
         delivered = [(mark.message, mark.fence) for mark in marks if mark.status is DeliveryStatus.DELIVERED]
-        delivered += await _finish_bundles(session, sink, now, arrived) if arrived else ()
+        if arrived:
+            wanted = [each.bundle for each in arrived]
+            rows = await session.rows(SQL["finish_bundles"], now=now, sink=sink, bundles=wanted)
+            finished = {row[0] for row in rows}  # the others were unfolded meanwhile
+            delivered += [
+                (id, INITIAL_FENCE) for each in arrived if each.bundle not in finished for id in each.messages
+            ]
         delivered.sort()  # relays that lock the same rows must do so in the same order
         others = [mark for mark in marks if mark.status is not DeliveryStatus.DELIVERED]
         over = [mark.message for mark in marks if mark.over and mark.keyed]
@@ -250,10 +253,8 @@ class DeliveryCalls:
 
 def _claimed_delivery(row: Sequence[Any]) -> ClaimedDelivery:
     """Return a row of `due_deliveries` as the claim that begins now, under a fence one higher."""
-    fence, attempt, deaths, is_suspect = row[10:14]
-    return ClaimedDelivery(
-        message=MessageRow(*row[:10]), fence=fence + 1, attempt=attempt, deaths=deaths + bool(is_suspect)
-    )
+    message, (fence, attempt, deaths, is_suspect) = MessageRow(*row[:10]), row[10:14]
+    return ClaimedDelivery(message=message, fence=fence + 1, attempt=attempt, deaths=deaths + bool(is_suspect))
 
 
 def _result_values(mark: DeliveryResult, now: int, unfinished: set[int]) -> dict[str, Any]:
@@ -304,33 +305,15 @@ async def _find_blocked(session: Session, sink: str, due: Sequence[DueDelivery])
     mine = [message for messages in keyed.values() for message in messages]
 
     async def ask(name: str, places: Mapping[Lane, int]) -> dict[Lane, int]:
+        tenants, keys = [tenant for tenant, _ in places], [key for _, key in places]
         found = await session.rows(
-            SQL[name],
-            sink=sink,
-            tenants=[tenant for tenant, _ in places],
-            keys=[key for _, key in places],
-            places=list(places.values()),
-            due=mine,
+            SQL[name], sink=sink, tenants=tenants, keys=keys, places=list(places.values()), due=mine
         )
         return {(tenant, key): message for tenant, key, message in found if message is not None}
 
     others = await ask("earlier_unfinished", {lane: messages[-1] for lane, messages in keyed.items()})
     back = find_first_blocked(due, others)
     return find_predecessors(due, back, await ask("ahead", back)) if back else {}
-
-
-async def _wait_behind(session: Session, sink: str, back: dict[int, int]) -> None:
-    """Make deliveries wait behind earlier ones.
-
-    An earlier one that cannot be locked is about to change. What would wait behind it stays due, for the
-    next claim.
-    """
-    if not back:
-        return
-    held = await session.rows(SQL["lock_unfinished"], sink=sink, messages=list(set(back.values())))
-    for (ahead,) in held:
-        messages = [message for message, behind in back.items() if behind == ahead]
-        await session.rows(SQL["wait_behind"], sink=sink, messages=messages, behind=ahead)
 
 
 async def expired_bundles(session: Session, sink: str, now: int) -> list[int]:
@@ -344,16 +327,6 @@ async def unfold_bundles(session: Session, bundles: Iterable[int], sink: str | N
     if wanted:
         await session.rows(SQL["split_bundle"], bundles=wanted, sink=sink, fence=INITIAL_FENCE)
         await session.rows(SQL["drop_bundles"], bundles=wanted, sink=sink)
-
-
-async def _finish_bundles(
-    session: Session, sink: str, now: int, arrived: Sequence[DeliveredBundle]
-) -> list[tuple[int, int]]:
-    """Mark bundles as delivered; return message and fence of those that were unfolded meanwhile."""
-    wanted = [each.bundle for each in arrived]
-    rows = await session.rows(SQL["finish_bundles"], now=now, sink=sink, bundles=wanted)
-    finished = {row[0] for row in rows}
-    return [(id, INITIAL_FENCE) for each in arrived if each.bundle not in finished for id in each.messages]
 
 
 async def _lock_unfinished(session: Session, sink: str, marks: Sequence[DeliveryResult]) -> set[int]:

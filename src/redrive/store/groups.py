@@ -10,6 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -17,7 +18,7 @@ import msgspec
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import as_dict
 from redrive.store.filters import GroupFilter, refuse_value
-from redrive.store.list_query import PageRequest, add_id_range
+from redrive.store.list_query import PageRequest, read_page
 from redrive.store.session import Database, Session, Statements, build_record, read_call, write_call
 
 SQL = Statements("groups.sql")
@@ -128,28 +129,22 @@ class GroupCalls:
         if where.status not in (None, "OPEN"):
             raise refuse_value("status", Reason(ReasonCode.ONE_OF, options=("OPEN", "None"), more=None), where.status)
         request = PageRequest.of(limit, cursor)
-        window = request.window
-        values: dict[str, Any] = {"open" if where.status == "OPEN" else "any": True}
-        if where.tenant is not None:
-            values["tenant"] = where.tenant
-        if where.workflows is not None:
-            values["workflows"] = list(where.workflows)
-        within = add_id_range(values, window)
-        parts = SQL.texts(session.dialect)
-        statement = parts["groups"].format(
-            conditions=" AND ".join(parts[f"groups.{name}"] for name in within), order="DESC" if window.down else "ASC"
-        )
+        values = {
+            "open" if where.status == "OPEN" else "any": True,
+            "tenant": where.tenant,
+            "workflows": None if where.workflows is None else list(where.workflows),
+        }
         now = await session.now()
+        this_hour = now // HOUR
         # Read before the groups: `as_of` must not include a failure that is folded between the two reads.
         oldest = await session.value(SQL["oldest_feed_time"])
-        rows = await session.rows(statement, **within, most=window.most, since=now // HOUR - TREND_HOURS)
-        this_hour = now // HOUR
 
         def parse_trend(hours: str | None) -> tuple[int, ...]:
             seen = json.loads(hours or "{}")
             return tuple(seen.get(str(hour), 0) for hour in range(this_hour - TREND_HOURS + 1, this_hour + 1))
 
-        page = request.page([build_record(GroupRow, row, trend=parse_trend) for row in rows])
+        record = partial(build_record, GroupRow, trend=parse_trend)
+        page = await read_page(session, SQL, "groups", request, values, record, since=this_hour - TREND_HOURS)
         return GroupPage(page.items, page.next, page.prev, now if oldest is None else min(now, oldest))
 
 

@@ -210,7 +210,9 @@ class LetterCalls:
     @read_call()
     async def facets(self, session: Session, where: LetterFilter, *, most: int) -> Facets:
         values = await detect_popular(session, filter_values(where))
-        query = ListQuery(session, "letters", values, _facet_row, columns="letters.facets")
+        query = ListQuery(
+            session, "letters", values, lambda row: _FacetRow(row[0], tuple(row[1:])), columns="letters.facets"
+        )
         found = await query.fetch(Window(most=most), parse_states(where.status, LetterStatus))
         return count_facets(found.rows)
 
@@ -263,10 +265,6 @@ def letter_row(row: Sequence[Any]) -> LetterRow:
     """Return a row of `letters` as a record."""
     tags = () if row[-1] == "[]" else tuple(json.loads(row[-1]))
     return LetterRow(*row[:6], _STATUSES[row[6]], *row[7:-1], tags)  # type: ignore[call-arg]  # mypy lets the first star take all
-
-
-def _facet_row(row: Sequence[Any]) -> _FacetRow:
-    return _FacetRow(row[0], tuple(row[1:]))
 
 
 def count_facets(rows: Sequence[_FacetRow]) -> Facets:

@@ -28,7 +28,7 @@ from redrive.errors import InputError
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import as_dict
 from redrive.store.filters import AuditFilter, LetterFilter, RunFilter, refuse_value
-from redrive.store.session import Dialect, Statements, VerbatimText
+from redrive.store.session import Dialect, Session, Statements, VerbatimText
 
 MAX_PAGE_SIZE = 500
 _CURSOR = re.compile(r"([<>])(\d{1,19})")
@@ -89,15 +89,23 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """Parse the arguments of a caller; raise InputError if they are not valid."""
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
             raise InputError(Reason(ReasonCode.PAGE_LIMIT_INVALID, largest=MAX_PAGE_SIZE, given=f"{limit!r:.60}"))
-        direction, place = _decode_cursor(cursor) if cursor is not None else ("<", None)
-        return cls(size=min(limit, MAX_PAGE_SIZE), direction=direction, place=place)
+        size = min(limit, MAX_PAGE_SIZE)
+        if cursor is None:
+            return cls(size=size, direction="<", place=None)
+        try:
+            text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode("ascii")
+        except (binascii.Error, ValueError, TypeError):
+            text = ""
+        found = _CURSOR.fullmatch(text)
+        if found is None or int(found[2]) >= 2**63:
+            raise InputError(Reason(ReasonCode.CURSOR_INVALID, given=repr(cursor)))
+        return cls(size=size, direction=found[1], place=int(found[2]))
 
     @property
     def window(self) -> Window:
         """The rows to fetch, nearest to the cursor first; one more than fit, to see if there are more."""
-        if self.direction == "<":
-            return Window(most=self.size + 1, below=self.place)
-        return Window(most=self.size + 1, above=self.place)
+        bound = "below" if self.direction == "<" else "above"
+        return Window(most=self.size + 1, **{bound: self.place})
 
     def page(self, rows: list[Item], reached: int | None = None) -> Page[Item]:
         """Return the page that the window's rows make.
@@ -134,19 +142,28 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return Page(rows, next=on, prev=_encode_cursor(">", reached))
 
 
+async def read_page(
+    session: Session,
+    sql: Statements,
+    table: str,
+    request: PageRequest,
+    values: Mapping[str, Any],
+    record: Callable[[Any], Item],
+    **params: Any,
+) -> Page[Item]:
+    """Read a page with the conditions `table.name` of these values; a value of None is no condition."""
+    window = request.window
+    bounds = {**values, "below": window.below, "above": window.above}
+    given = {name: value for name, value in bounds.items() if value is not None}
+    texts = sql.texts(session.dialect)
+    conditions = " AND ".join(texts[f"{table}.{name}"] for name in given) or "true"
+    statement = texts[table].format(conditions=conditions, order="DESC" if window.down else "ASC")
+    rows = await session.rows(statement, **given, **params, most=window.most)
+    return request.page([record(row) for row in rows])
+
+
 def _encode_cursor(direction: str, place: int) -> str:
     return base64.urlsafe_b64encode(f"{direction}{place}".encode()).decode().rstrip("=")
-
-
-def _decode_cursor(cursor: str) -> tuple[str, int]:
-    try:
-        text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode("ascii")
-    except (binascii.Error, ValueError, TypeError):
-        text = ""
-    found = _CURSOR.fullmatch(text)
-    if found is None or int(found[2]) >= 2**63:
-        raise InputError(Reason(ReasonCode.CURSOR_INVALID, given=repr(cursor)))
-    return found[1], int(found[2])
 
 
 OLDEST_CURSOR = _encode_cursor(">", 0)
@@ -225,17 +242,13 @@ def parse_states(wanted: Any, kind: type[RunStatus] | type[LetterStatus]) -> Seq
     return list(dict.fromkeys(str(name) for name in names))
 
 
-def add_id_range(
-    values: dict[str, Any], window: Window, since: int | None = None, until: int | None = None
-) -> dict[str, Any]:
-    """Return the values with the narrowest range of ids that the window and the times allow."""
+def add_id_range(values: dict[str, Any], window: Window, *, since: int | None, until: int | None) -> dict[str, Any]:
+    """Return the values with the narrowest range of ids: before `until` and after `since`, within the window."""
     found = dict(values)
-    below = min((id for id in (window.below, until) if id is not None), default=None)
-    if below is not None:
-        found["below"] = below
-    above = max((id for id in (window.above, since) if id is not None), default=None)
-    if above is not None:
-        found["above"] = above
+    if below := [id for id in (window.below, until) if id is not None]:
+        found["below"] = min(below)
+    if above := [id for id in (window.above, since) if id is not None]:
+        found["above"] = max(above)
     return found
 
 

@@ -7,25 +7,7 @@ from typing import Any
 
 from redrive.core.states import LetterStatus
 from redrive.store import list_query
-from redrive.store.list_query import (
-    CLOCK_SKEW,
-    IndexPath,
-    Scan,
-    Window,
-    WindowRows,
-    add_id_range,
-    add_scan_limit,
-    candidate_indexes,
-    flag_popular,
-    index_values,
-    is_exact,
-    is_read_by_state,
-    join_clauses,
-    merge_states,
-    query_parameters,
-    scan_limit,
-    widest,
-)
+from redrive.store.list_query import IndexPath, Scan, Window, WindowRows
 from redrive.store.session import Session, Statements
 
 SQL = Statements("lists.sql")
@@ -70,28 +52,27 @@ class ListQuery:
     async def fetch(self, window: Window, states: Sequence[str] | None) -> WindowRows:
         """Read the rows of a window. Each state is read by itself, in the order of its index, and merged."""
         async with self._session.index_order():
-            values = add_id_range(self._values, window, *await self._find_id_range())
-            if states is None and not is_read_by_state(self._table, values):
+            since, until = self._values.get("since"), self._values.get("until")
+            skew = list_query.CLOCK_SKEW
+            values = list_query.add_id_range(
+                self._values,
+                window,
+                since=None if since is None else await self._find_last_id_before(since - skew),
+                until=None if until is None else await self._find_last_id_before(until + skew) + 1,
+            )
+            if states is None and not list_query.is_read_by_state(self._table, values):
                 return await self._select_rows(window, values)
             each = LetterStatus if states is None else states
             found = [await self._select_rows(window, {**values, "status": str(state)}) for state in each]
-            return merge_states(found, window)
+            return list_query.merge_states(found, window)
 
     async def _select_rows(self, window: Window, values: dict[str, Any]) -> WindowRows:
         scan = await choose_scan(self._session, self._table, values, newest_first=window.down)
-        values = add_scan_limit(values, scan.limit, newest_first=window.down)
+        values = list_query.add_scan_limit(values, scan.limit, newest_first=window.down)
         text = SQL[self._columns].text(self._session.dialect)
         statement = scan_sql(self._session, text, self._table, scan.path, values, newest_first=window.down)
-        rows = await self._session.rows(statement, **query_parameters(values), most=window.most)
+        rows = await self._session.rows(statement, **list_query.query_parameters(values), most=window.most)
         return WindowRows([self._record(row) for row in rows], scan.limit)
-
-    async def _find_id_range(self) -> tuple[int | None, int | None]:
-        """Return an id below all rows since a time, and one above all rows until a time."""
-        since, until = self._values.get("since"), self._values.get("until")
-        return (
-            None if since is None else await self._find_last_id_before(since - CLOCK_SKEW),
-            None if until is None else await self._find_last_id_before(until + CLOCK_SKEW) + 1,
-        )
 
     async def _find_last_id_before(self, time: int) -> int:
         """Return the last id before a time. Ids grow with time, so halving finds it without an index."""
@@ -112,34 +93,34 @@ async def detect_popular(session: Session, values: dict[str, Any]) -> dict[str, 
     popular = []
     for name, wanted in values.items():
         if name.startswith("index_"):
-            asked = query_parameters({"index_0": wanted})
+            asked = list_query.query_parameters({"index_0": wanted})
             if await session.value(SQL["count_index_matches"], **asked, most=few + 1) > few:
                 popular.append(name)
-    return flag_popular(values, popular)
+    return list_query.flag_popular(values, popular)
 
 
 async def choose_scan(session: Session, table: str, values: Mapping[str, Any], *, newest_first: bool) -> Scan:
     """Choose the index to read along, and how far to look."""
     scans: list[Scan] = []
-    for path in candidate_indexes(table, values):
-        if is_exact(path, values):
+    for path in list_query.candidate_indexes(table, values):
+        if list_query.is_exact(path, values):
             return Scan(path)
-        known = index_values(path, values)
+        known = list_query.index_values(path, values)
         text = SQL[f"{table}.edge"].text(session.dialect)
         statement = scan_sql(session, text, table, path, known, newest_first=newest_first)
         row = await session.row(statement, **known, scanned=list_query.MAX_SCANNED)
-        limit = scan_limit(*row, newest_first=newest_first)
+        limit = list_query.scan_limit(*row, newest_first=newest_first)
         if limit is None:
             return Scan(path)
         scans.append(Scan(path, limit))
-    return widest(scans, newest_first=newest_first)
+    return list_query.widest(scans, newest_first=newest_first)
 
 
 def scan_sql(
     session: Session, text: str, table: str, path: IndexPath, values: Mapping[str, Any], *, newest_first: bool
 ) -> str:
     """Fill in a list's statement so that the database reads along this index and no other."""
-    wanted = join_clauses(SQL, session.dialect, table, [*values, *path.said])
+    wanted = list_query.join_clauses(SQL, session.dialect, table, [*values, *path.said])
     direction = "DESC" if newest_first else "ASC"
     if session.dialect == "sqlite":
         hint = _SQLITE_HINTS.get(path.index, f"INDEXED BY {path.index}")

@@ -10,6 +10,7 @@ While failures come in by the thousand, rows are only added: a lane is written w
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -18,7 +19,7 @@ from redrive.clock import MICROS
 from redrive.core.transitions import AuditWrite, MessageWrite, Transition
 from redrive.errors import RedriveError
 from redrive.records import as_dict
-from redrive.store.list_query import Page, PageRequest, Window
+from redrive.store.list_query import Page, PageRequest, read_page
 from redrive.store.session import Database, Session, Statements, build_record, read_call, write_call
 
 SQL = Statements("notifications.sql")
@@ -215,12 +216,8 @@ class NotificationCalls:
     async def inbox(
         self, session: Session, where: NotificationFilter, reader: str, *, limit: int, cursor: str | None
     ) -> Page[NotificationRow]:
-        request = PageRequest.of(limit, cursor)
-        window = request.window
-        values = _condition_values(where, window)
-        statement = _build_statement(session, "notifications", values, "DESC" if window.down else "ASC")
-        rows = await session.rows(statement, **values, reader=reader, most=window.most)
-        return request.page([build_record(NotificationRow, row) for row in rows])
+        request, record = PageRequest.of(limit, cursor), partial(build_record, NotificationRow)
+        return await read_page(session, SQL, "notifications", request, _condition_values(where), record, reader=reader)
 
     @read_call()
     async def unread(self, session: Session, where: NotificationFilter, reader: str) -> int:
@@ -239,33 +236,28 @@ class NotificationCalls:
 
     @write_call()
     async def set_rule(self, session: Session, row: RuleRow, audit: AuditWrite) -> None:
-        async with session.transaction():
-            await session.rows(SQL["put_rule"], **as_dict(row))
-            await session.note([audit])
+        await session.change(SQL["put_rule"], audit, **as_dict(row))
 
     @write_call()
     async def delete_rule(self, session: Session, tenant: str, workflow: str, audit: AuditWrite) -> bool:
         return await session.change(SQL["drop_rule"], audit, tenant=tenant, workflow=workflow)
 
 
-def _condition_values(where: NotificationFilter, window: Window | None = None) -> dict[str, Any]:
-    """Return the values of a filter and a window, by the names of the conditions."""
+def _condition_values(where: NotificationFilter) -> dict[str, Any]:
+    """Return the values of a filter by the names of the conditions."""
     values: dict[str, Any] = {
         "tenant": where.tenant,
         "workflows": None if where.workflows is None else list(where.workflows),
         "ids": None if where.ids is None else list(where.ids),
         "unread": where.unread or None,
-        "below": None if window is None else window.below,
-        "above": None if window is None else window.above,
     }
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _build_statement(session: Session, name: str, values: dict[str, Any], order: str = "") -> str:
+def _build_statement(session: Session, name: str, values: dict[str, Any]) -> str:
     """Return the text of a statement with the conditions for these values."""
-    dialect = session.dialect
-    conditions = [SQL[f"notifications.{each}"].text(dialect) for each in values]
-    return SQL[name].text(dialect).format(conditions=" AND ".join(conditions) or "true", order=order)
+    texts = SQL.texts(session.dialect)
+    return texts[name].format(conditions=" AND ".join(texts[f"notifications.{each}"] for each in values) or "true")
 
 
 async def purge_notifications(session: Session, now: int, before: int, limit: int) -> int:

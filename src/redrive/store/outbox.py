@@ -123,17 +123,11 @@ class OutboxCalls:
         topics: dict[str, list[TopicPattern]] = {}
         for sink, topic, wild in await session.rows(SQL["sink_topics"]):
             topics.setdefault(sink, []).append(TopicPattern(topic, bool(wild)))
-        return [
-            SinkRow(
-                name=name,
-                kind=kind,
-                topics=tuple(sorted(topics.get(name, ()))),
-                seen_at=seen_at,
-                pending=min(pending, MAX_COUNTED),
-                dead=dead,
-            )
-            for name, kind, seen_at, pending, dead in await session.rows(SQL["sinks"])
-        ]
+        found = []
+        for name, kind, seen_at, pending, dead in await session.rows(SQL["sinks"]):
+            values = (name, kind, tuple(sorted(topics.get(name, ()))), seen_at, min(pending, MAX_COUNTED), dead)
+            found.append(build_record(SinkRow, values))
+        return found
 
     @write_call()
     async def remove_sink(self, session: Session, name: str, audit: AuditWrite) -> bool:

@@ -103,17 +103,15 @@ class RecoveryCalls:
 
     @read_call()
     async def held(self, session: Session, worker: int) -> list[HeldRun]:
-        return await _add_open_entries(session, await session.rows(SQL["held"], worker=worker))
+        return await _read_held(session, "held", worker=worker)
 
     @read_call()
     async def hung(self, session: Session, margin: int, limit: int) -> list[HeldRun]:
-        rows = await session.rows(SQL["stuck_runs"], margin=margin, most=limit)
-        return await _add_open_entries(session, rows)
+        return await _read_held(session, "stuck_runs", margin=margin, most=limit)
 
     @read_call()
     async def overdue(self, session: Session, margin: int, limit: int) -> list[HeldRun]:
-        rows = await session.rows(SQL["overdue"], margin=margin, most=limit)
-        return await _add_open_entries(session, rows)
+        return await _read_held(session, "overdue", margin=margin, most=limit)
 
     @read_call()
     async def runs_with_expired_letters(self, session: Session, limit: int) -> list[RunRow]:
@@ -125,12 +123,10 @@ class RecoveryCalls:
         async with session.transaction():
             now = await session.now()
             letters_before = now - purge.letters
-            letters = [
-                row[0] for row in await session.rows(SQL["delete_old_letters"], before=letters_before, most=most)
-            ]
-            if letters:
-                await session.rows(SQL["delete_old_replays"], letters=letters)
-            removed = len(letters) + await _purge_runs(session, now, purge)
+            gone = await session.rows(SQL["delete_old_letters"], before=letters_before, most=most)
+            if gone:
+                await session.rows(SQL["delete_old_replays"], letters=[row[0] for row in gone])
+            removed = len(gone) + await _purge_runs(session, now, purge)
             removed += await _count_removed(session, BULK["delete_old_items"], before=letters_before, most=most)
             removed += await _count_removed(session, BULK["delete_old_sets"], before=letters_before)
             removed += await _purge_keys(session, now, most)
@@ -148,8 +144,9 @@ async def dead_workers_with_runs(session: Session) -> list[WorkerRow]:
     return [worker_row(row) for row in await session.rows(SQL["dead_workers_with_runs"])]
 
 
-async def _add_open_entries(session: Session, rows: Sequence[Any]) -> list[HeldRun]:
-    runs = [run_row(row) for row in rows]
+async def _read_held(session: Session, statement: str, **params: Any) -> list[HeldRun]:
+    """Return the runs that a statement finds, with their open entries."""
+    runs = [run_row(row) for row in await session.rows(SQL[statement], **params)]
     if not runs:
         return []
     found = await session.rows(SQL["open_entries"], runs=[run.id for run in runs])
@@ -184,12 +181,8 @@ async def _drop_runs(session: Session, now: int, old: Sequence[Any]) -> None:
         await session.rows(SQL[name], runs=ids)
     await session.rows(STARTS["drop_index"], runs=ids)
     await session.rows(SQL["mark_purged"], runs=[id for id, named in old if named], now=now)
-    await _drop_runs_and_results(session, [id for id, named in old if not named])
-
-
-async def _drop_runs_and_results(session: Session, runs: list[int]) -> None:
     for name in ("drop_results", "drop_runs"):
-        await session.rows(SQL[name], runs=runs)
+        await session.rows(SQL[name], runs=[id for id, named in old if not named])
 
 
 async def _purge_keys(session: Session, now: int, most: int) -> int:
@@ -199,5 +192,6 @@ async def _purge_keys(session: Session, now: int, most: int) -> int:
             SQL["drop_key"], ({"tenant": tenant, "key": key, "now": now} for tenant, key, _ in old)
         )
         bare = await session.rows(SQL["purged_runs"], runs=[run for _, _, run in old])
-        await _drop_runs_and_results(session, [row[0] for row in bare])
+        for name in ("drop_results", "drop_runs"):
+            await session.rows(SQL[name], runs=[row[0] for row in bare])
     return len(old)

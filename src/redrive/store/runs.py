@@ -160,7 +160,9 @@ class RunCalls:
         self, session: Session, where: RunFilter, *, most: int, oldest: bool = False
     ) -> list[RunSummary]:
         values = await detect_popular(session, filter_values(where))
-        query = ListQuery(session, "runs", values, _run_summary, columns="runs.summaries")
+        query = ListQuery(
+            session, "runs", values, lambda row: RunSummary(row[0], _RUNS[row[1]], *row[2:4]), "runs.summaries"
+        )
         window = Window(most=most, above=0) if oldest else Window(most=most)
         return (await query.fetch(window, parse_states(where.status, RunStatus))).rows
 
@@ -195,10 +197,6 @@ def entry_row(row: Sequence[Any]) -> EntryRow:
 def run_row(row: Sequence[Any]) -> RunRow:
     """Return a row of `runs` as a record, with or without payloads. The rank is the negated priority."""
     return RunRow(*row[:5], -row[5], _RUNS[row[6]], *row[7:_RUN_WIDTH])  # type: ignore[call-arg]  # mypy lets the first star take all
-
-
-def _run_summary(row: Sequence[Any]) -> RunSummary:
-    return RunSummary(row[0], RunStatus(row[1]), row[2], row[3])
 
 
 def attempt_limits(entry: EntryWrite) -> tuple[int | None, int | None, int | None]:

@@ -77,9 +77,7 @@ class SettingsCalls:
 
     @write_call()
     async def set_policy(self, session: Session, policy: PolicyRow, audit: AuditWrite) -> None:
-        async with session.transaction():
-            await session.rows(SQL["put_policy"], **as_dict(policy))
-            await session.note([audit])
+        await session.change(SQL["put_policy"], audit, **as_dict(policy))
 
     @write_call()
     async def delete_policy(self, session: Session, tenant: str, workflow: str, step: str, audit: AuditWrite) -> bool:
@@ -248,7 +246,8 @@ class ScheduleCalls:
         found: dict[ScheduleKey, ScheduleRow] = {}
         async with session.transaction():
             now = await session.now()
-            for each in _sort_for_locking(schedules):
+            # Sorted here and in `mark`: two workers that lock the same rows must do so in the same order.
+            for each in sorted(schedules, key=lambda each: each.place):
                 await session.rows(SCHEDULE_SQL["claim_schedule"], **as_dict(each), worker=worker, now=now)
                 row = await session.row(SCHEDULE_SQL["schedule_by_key"], **_key_values(each.place), now=now)
                 found[each.place] = build_record(ScheduleRow, row, kept=bool)
@@ -257,14 +256,11 @@ class ScheduleCalls:
     @write_call()
     async def mark(self, session: Session, marks: Sequence[ScheduleProgress]) -> list[bool]:
         moved: dict[ScheduleKey, bool] = {}
-        by_place = {each.schedule.place: each for each in marks}
+        statement = SCHEDULE_SQL["record_schedule_progress"]
         async with session.transaction():
-            for schedule in _sort_for_locking([each.schedule for each in marks]):
-                mark = by_place[schedule.place]
-                rows = await session.rows(
-                    SCHEDULE_SQL["record_schedule_progress"], **as_dict(schedule), at=mark.at, run=mark.run
-                )
-                moved[schedule.place] = bool(rows)
+            for mark in sorted(marks, key=lambda each: each.schedule.place):
+                rows = await session.rows(statement, **as_dict(mark.schedule), at=mark.at, run=mark.run)
+                moved[mark.schedule.place] = bool(rows)
         return [moved[each.schedule.place] for each in marks]
 
     @read_call()
@@ -283,11 +279,6 @@ class ScheduleCalls:
     @write_call()
     async def remove(self, session: Session, place: ScheduleKey, audit: AuditWrite) -> bool:
         return await session.change(SCHEDULE_SQL["drop_schedule"], audit, **_key_values(place))
-
-
-def _sort_for_locking(schedules: Sequence[NewSchedule]) -> list[NewSchedule]:
-    """Sort schedules by their key: two workers that lock the same rows must do so in the same order."""
-    return sorted(schedules, key=lambda each: each.place)
 
 
 def _key_values(place: ScheduleKey) -> dict[str, str]:

@@ -8,11 +8,10 @@ from redrive.core.failure import derive_fingerprint_key
 from redrive.core.outbox import SinkLease
 from redrive.core.transitions import NewRun, Transition, TransitionResult
 from redrive.records import replace
-from redrive.store.accounts import AccountCalls, AccountStore
+from redrive.store.accounts import AccountStore
 from redrive.store.bulk import BulkCalls
 from redrive.store.circuits import CircuitCalls
 from redrive.store.deliveries import DeliveryCalls
-from redrive.store.encryption.keyring import Keyring
 from redrive.store.groups import GroupCalls
 from redrive.store.letters import LetterCalls
 from redrive.store.notifications import NotificationCalls, NotificationStore
@@ -63,25 +62,15 @@ class SqlStore(
         answers = await self._start(sealed, worker)
         for number, answer in enumerate(answers):
             if answer.clash:
-                answers[number] = await self._retry_with_other_hashes(codec.keys, runs[number], sealed[number], answer)
+                # The first run's hash may have been written under another key, or under none. So the run is started
+                # again with its input's hash in each of these forms. A start that clashes writes nothing.
+                run = runs[number]
+                for form in codec.keys.covers(run.key_hash or "", run.tenant):
+                    if answers[number].clash and form != sealed[number].key_hash:
+                        (answers[number],) = await self._start([replace(sealed[number], key_hash=form)], None)
             elif answer.claimed is not None:
                 answers[number] = replace(answer, claimed=codec.open_claimed(answer.claimed))
         return answers
-
-    async def _retry_with_other_hashes(
-        self, keys: Keyring, run: NewRun, sealed: NewRun, answer: StartResult
-    ) -> StartResult:
-        """Start a run again that clashed, with its input's hash in every form that other keys give it.
-
-        The clash may only mean that the first run's hash was written under another key, or under none. A start that
-        clashes writes nothing.
-        """
-        for form in keys.covers(run.key_hash or "", run.tenant):
-            if form != sealed.key_hash:
-                (again,) = await self._start([replace(sealed, key_hash=form)], None)
-                if not again.clash:
-                    return again
-        return answer
 
     async def apply(
         self, transitions: Sequence[Transition], *, worker: int | None = None, carriers: Sequence[SinkLease] = ()
@@ -102,7 +91,7 @@ class SqlStore(
 
     @property
     def accounts(self) -> AccountStore:
-        return AccountCalls(self.database)
+        return AccountStore(self.database)
 
     @property
     def notices(self) -> NotificationStore:

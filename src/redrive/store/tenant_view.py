@@ -11,7 +11,7 @@ returned, and reads and writes only those runs. It is made for one request and d
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from redrive.core.journal import EntryRow
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 Inner = TypeVar("Inner")
 Where = TypeVar("Where", RunFilter, LetterFilter)
+Row = TypeVar("Row", RunRow, LetterRow)
 
 
 class _Confined(Generic[Inner]):
@@ -50,13 +51,18 @@ class _Confined(Generic[Inner]):
         self._tenant = tenant
         self._workflows = None if workflows is None else frozenset(workflows)
 
-    def _require_tenant(self, tenants: Iterable[str]) -> None:
+    def _require_tenant(self, *tenants: str) -> None:
         if any(tenant != self._tenant for tenant in tenants):
             raise NotAllowed(Reason(ReasonCode.OTHER_TENANT, tenant=self._tenant))
 
-    def _require_workflows(self, workflows: Iterable[str]) -> None:
+    def _require_workflows(self, *workflows: str) -> None:
         if not all(map(self._is_visible, workflows)):
             raise NotAllowed(Reason(ReasonCode.TOKEN_WORKFLOWS, workflows=self._workflow_names))
+
+    def _require_change(self, tenant: str, workflow: str, audit: AuditWrite) -> None:
+        """Refuse a change to a thing of another tenant or of another workflow."""
+        self._require_tenant(tenant, audit.tenant)
+        self._require_workflows(workflow)
 
     def _require_all_workflows(self) -> None:
         """Refuse calls about data that names no workflow to a view of some workflows."""
@@ -111,13 +117,11 @@ class TenantNotifications(_Confined[notifications.NotificationStore]):
         return [row for row in rows if self._is_visible(row.workflow)]
 
     async def set_rule(self, row: notifications.RuleRow, audit: AuditWrite) -> None:
-        self._require_tenant([row.tenant, audit.tenant])
-        self._require_workflows([row.workflow])
+        self._require_change(row.tenant, row.workflow, audit)
         await self._inner.set_rule(row, audit)
 
     async def delete_rule(self, tenant: str, workflow: str, audit: AuditWrite) -> bool:
-        self._require_tenant([tenant, audit.tenant])
-        self._require_workflows([workflow])
+        self._require_change(tenant, workflow, audit)
         return await self._inner.delete_rule(tenant, workflow, audit)
 
 
@@ -137,21 +141,16 @@ class TenantSchedules(_Confined[settings.ScheduleStore]):
         return [row for row in rows if row.tenant == self._tenant and self._is_visible(row.workflow)]
 
     async def pause(self, place: ScheduleKey, audit: AuditWrite) -> bool:
-        self._require_schedule(place, audit)
+        self._require_change(place[0], place[1], audit)
         return await self._inner.pause(place, audit)
 
     async def resume(self, place: ScheduleKey, audit: AuditWrite) -> bool:
-        self._require_schedule(place, audit)
+        self._require_change(place[0], place[1], audit)
         return await self._inner.resume(place, audit)
 
     async def remove(self, place: ScheduleKey, audit: AuditWrite) -> bool:
-        self._require_schedule(place, audit)
+        self._require_change(place[0], place[1], audit)
         return await self._inner.remove(place, audit)
-
-    def _require_schedule(self, place: ScheduleKey, audit: AuditWrite) -> None:
-        tenant, workflow, _ = place
-        self._require_tenant([tenant, audit.tenant])
-        self._require_workflows([workflow])
 
 
 class TenantSavedViews(_Confined[settings.SavedViewStore]):
@@ -173,7 +172,7 @@ class TenantSavedViews(_Confined[settings.SavedViewStore]):
     def _require_view(self, tenant: str, audit: AuditWrite | None) -> None:
         if self._workflows is not None:
             raise NotAllowed(Reason(ReasonCode.TOKEN_CANNOT_SAVE_VIEWS))
-        self._require_tenant([tenant] if audit is None else [tenant, audit.tenant])
+        self._require_tenant(tenant, *(() if audit is None else (audit.tenant,)))
 
 
 class TenantView(_Confined["DeskStore"]):
@@ -187,7 +186,7 @@ class TenantView(_Confined["DeskStore"]):
         return self._inner.now()
 
     def fingerprint_key(self, tenant: str) -> bytes:
-        self._require_tenant([tenant])
+        self._require_tenant(tenant)
         return self._inner.fingerprint_key(tenant)
 
     @property
@@ -207,33 +206,30 @@ class TenantView(_Confined["DeskStore"]):
         return TenantSavedViews(self._inner.views, self._tenant, self._workflows)
 
     async def start(self, runs: Sequence[NewRun], *, worker: int | None = None) -> list[StartResult]:
-        self._require_tenant(run.tenant for run in runs)
-        self._require_workflows(run.workflow for run in runs)
+        self._require_tenant(*(run.tenant for run in runs))
+        self._require_workflows(*(run.workflow for run in runs))
         return await self._inner.start(runs, worker=worker)
 
     async def apply(
         self, transitions: Sequence[Transition], *, worker: int | None = None, carriers: Sequence[SinkLease] = ()
     ) -> list[TransitionResult]:
         for each in transitions:
-            self._require_tenant(
-                [each.tenant, *(one.tenant for one in each.starts), *(one.tenant for one in each.audit)]
-            )
+            parts: Sequence[NewRun | AuditWrite] = (*each.starts, *each.audit)
+            self._require_tenant(each.tenant, *(part.tenant for part in parts))
             if each.run not in self._shown:
                 raise NotAllowed(Reason(ReasonCode.RUN_NOT_SHOWN))
         return await self._inner.apply(transitions, worker=worker, carriers=carriers)
 
     async def triage(self, triage: Triage) -> bool:
-        self._require_tenant([triage.audit.tenant])
-        if await self.letter(triage.letter) is None:
-            return False
-        return await self._inner.triage(triage)
+        self._require_tenant(triage.audit.tenant)
+        return await self.letter(triage.letter) is not None and await self._inner.triage(triage)
 
     async def note(self, lines: Sequence[AuditWrite]) -> None:
-        self._require_tenant(line.tenant for line in lines)
+        self._require_tenant(*(line.tenant for line in lines))
         await self._inner.note(lines)
 
     async def create_bulk(self, new: NewBulk, audit: AuditWrite) -> None:
-        self._require_tenant([new.tenant, audit.tenant])
+        self._require_tenant(new.tenant, audit.tenant)
         if new.where is not None:
             await self._inner.create_bulk(replace(new, where=self._narrow(new.where)), audit)
         elif self._workflows is None:
@@ -242,25 +238,22 @@ class TenantView(_Confined["DeskStore"]):
             raise NotAllowed(Reason(ReasonCode.TOKEN_WORKFLOW_NEEDED, workflows=self._workflow_names))
 
     async def change_bulk(self, public_id: str, change: BulkChange, audit: AuditWrite) -> bool:
-        self._require_tenant([audit.tenant])
-        if await self.bulk_by_id(public_id) is None:
-            return False
-        return await self._inner.change_bulk(public_id, change, audit)
+        self._require_tenant(audit.tenant)
+        return await self.bulk_by_id(public_id) is not None and await self._inner.change_bulk(public_id, change, audit)
 
     async def run(self, public_id: str, *, tenant: str | None = None) -> RunRow | None:
-        if self._excludes_tenant(tenant):
-            return None
-        return self._visible_run(await self._inner.run(public_id, tenant=self._tenant))
+        excluded = self._excludes_tenant(tenant)
+        return None if excluded else self._show_row(await self._inner.run(public_id, tenant=self._tenant))
 
     async def runs_by_id(self, public_ids: Sequence[str]) -> list[RunRow]:
-        found = [self._visible_run(row) for row in await self._inner.runs_by_id(public_ids)]
+        found = [self._show_row(row) for row in await self._inner.runs_by_id(public_ids)]
         return [row for row in found if row is not None]
 
     async def runs(self, where: RunFilter, *, limit: int, cursor: str | None) -> Page[RunRow]:
         if self._excludes_tenant(where.tenant):
             return Page([], None, None)
         page = await self._inner.runs(self._narrow(where), limit=limit, cursor=cursor)
-        return Page([row for row in map(self._visible_run, page.items) if row is not None], page.next, page.prev)
+        return Page([row for row in map(self._show_row, page.items) if row is not None], page.next, page.prev)
 
     async def journal(self, run: int) -> list[EntryRow]:
         return await self._inner.journal(run) if run in self._shown else []
@@ -269,20 +262,17 @@ class TenantView(_Confined["DeskStore"]):
         return await self._inner.attempts(run) if run in self._shown else []
 
     async def letter(self, public_id: str, *, tenant: str | None = None) -> LetterRow | None:
-        if self._excludes_tenant(tenant):
-            return None
-        return self._visible_letter(await self._inner.letter(public_id, tenant=self._tenant))
+        excluded = self._excludes_tenant(tenant)
+        return None if excluded else self._show_row(await self._inner.letter(public_id, tenant=self._tenant))
 
     async def letter_of(self, run: int) -> LetterRow | None:
-        return self._visible_letter(await self._inner.letter_of(run)) if run in self._shown else None
+        return self._show_row(await self._inner.letter_of(run)) if run in self._shown else None
 
     async def cases(self, ids: Sequence[str]) -> list[DecisionCase]:
-        return [case for case in await self._inner.cases(ids) if self._visible_run(case.run) is not None]
+        return [case for case in await self._inner.cases(ids) if self._show_row(case.run) is not None]
 
     async def audit(self, where: AuditFilter, *, limit: int, cursor: str | None) -> Page[AuditRow]:
-        if self._excludes_tenant(where.tenant) or (
-            self._workflows is not None and not await self._may_read_audit(where)
-        ):
+        if self._excludes_tenant(where.tenant) or not await self._may_read_audit(where):
             return Page([], None, None)
         return await self._inner.audit(replace(where, tenant=self._tenant), limit=limit, cursor=cursor)
 
@@ -297,7 +287,7 @@ class TenantView(_Confined["DeskStore"]):
         if self._excludes_tenant(where.tenant):
             return Page([], None, None)
         page = await self._inner.letters(self._narrow(where), limit=limit, cursor=cursor)
-        found = map(self._visible_letter, page.items)
+        found = map(self._show_row, page.items)
         return Page([row for row in found if row is not None], page.next, page.prev)
 
     async def facets(self, where: LetterFilter, *, most: int) -> Facets:
@@ -306,9 +296,8 @@ class TenantView(_Confined["DeskStore"]):
         return await self._inner.facets(self._narrow(where), most=most)
 
     async def run_summaries(self, where: RunFilter, *, most: int, oldest: bool = False) -> list[RunSummary]:
-        if self._excludes_tenant(where.tenant):
-            return []
-        return await self._inner.run_summaries(self._narrow(where), most=most, oldest=oldest)
+        excluded = self._excludes_tenant(where.tenant)
+        return [] if excluded else await self._inner.run_summaries(self._narrow(where), most=most, oldest=oldest)
 
     async def count_letters(self, where: LetterFilter) -> int:
         return 0 if self._excludes_tenant(where.tenant) else await self._inner.count_letters(self._narrow(where))
@@ -337,19 +326,19 @@ class TenantView(_Confined["DeskStore"]):
         if self._excludes_tenant(where.tenant):
             return GroupPage([], None, None, self.now())
         # The store filters by workflow, too: a cursor made from rows left out here would reveal them.
-        some = None if self._workflows is None else tuple(sorted(self._workflows))
+        some = None if self._workflows is None else self._workflow_names
         mine = replace(where, tenant=self._tenant, workflows=some)
         page = await self._inner.groups(mine, limit=limit, cursor=cursor)
         own = [row for row in page.items if row.tenant == self._tenant and self._is_visible(row.workflow)]
         return replace(page, items=own)
 
     async def circuit(self, tenant: str, key: str, *, counted: int = 1) -> CircuitCase:
-        self._require_tenant([tenant])
+        self._require_tenant(tenant)
         workflow, slash, _ = key.rpartition("/")
         # A key without a slash names a shared circuit. A view of some workflows reads those that its own runs wait
         # for or would pass; the routes about circuits are closed to such a token.
         if slash:
-            self._require_workflows([workflow])
+            self._require_workflows(workflow)
         return await self._inner.circuit(tenant, key, counted=counted)
 
     async def circuits(self, where: CircuitFilter, *, limit: int, cursor: str | None) -> Page[CircuitRow]:
@@ -360,14 +349,12 @@ class TenantView(_Confined["DeskStore"]):
 
     async def update_circuit(self, update: CircuitUpdate) -> CircuitUpdateResult:
         self._require_all_workflows()
-        self._require_tenant([update.tenant, *(line.tenant for line in update.audit)])
+        self._require_tenant(update.tenant, *(line.tenant for line in update.audit))
         return await self._inner.update_circuit(update)
 
     async def message(self, public_id: str, *, tenant: str | None = None) -> MessageRow | None:
         self._require_all_workflows()
-        if self._excludes_tenant(tenant):
-            return None
-        return await self._inner.message(public_id, tenant=self._tenant)
+        return None if self._excludes_tenant(tenant) else await self._inner.message(public_id, tenant=self._tenant)
 
     async def messages(self, where: OutboxFilter, *, limit: int, cursor: str | None) -> Page[MessageRow]:
         self._require_all_workflows()
@@ -377,15 +364,11 @@ class TenantView(_Confined["DeskStore"]):
 
     async def blocked_keys(self, *, tenant: str | None = None, limit: int) -> list[BlockedKey]:
         self._require_all_workflows()
-        if self._excludes_tenant(tenant):
-            return []
-        return await self._inner.blocked_keys(tenant=self._tenant, limit=limit)
+        return [] if self._excludes_tenant(tenant) else await self._inner.blocked_keys(tenant=self._tenant, limit=limit)
 
     async def decide_deliveries(self, decision: DeliveryDecision) -> int:
-        self._require_tenant([decision.audit.tenant])
-        if await self.message(decision.message) is None:
-            return 0
-        return await self._inner.decide_deliveries(decision)
+        self._require_tenant(decision.audit.tenant)
+        return 0 if await self.message(decision.message) is None else await self._inner.decide_deliveries(decision)
 
     async def policies(self) -> list[PolicyRow]:
         rows = [row for row in await self._inner.policies() if row.tenant in ("", self._tenant)]
@@ -393,13 +376,11 @@ class TenantView(_Confined["DeskStore"]):
         return rows if self._workflows is None else [row for row in rows if row.workflow in self._workflows]
 
     async def set_policy(self, policy: PolicyRow, audit: AuditWrite) -> None:
-        self._require_tenant([policy.tenant, audit.tenant])
-        self._require_workflows([policy.workflow])
+        self._require_change(policy.tenant, policy.workflow, audit)
         await self._inner.set_policy(policy, audit)
 
     async def delete_policy(self, tenant: str, workflow: str, step: str, audit: AuditWrite) -> bool:
-        self._require_tenant([tenant, audit.tenant])
-        self._require_workflows([workflow])
+        self._require_change(tenant, workflow, audit)
         return await self._inner.delete_policy(tenant, workflow, step, audit)
 
     async def paused(self) -> dict[str, str]:
@@ -429,17 +410,12 @@ class TenantView(_Confined["DeskStore"]):
                 raise InputError(Reason(ReasonCode.TOKEN_WORKFLOW_NEEDED, workflows=self._workflow_names))
             workflow = ", ".join(self._workflows)  # the only one, or an empty name that no run has
         if workflow is not None:
-            self._require_workflows([workflow])
+            self._require_workflows(workflow)
         return replace(where, tenant=self._tenant, workflow=workflow)
 
-    def _visible_run(self, row: RunRow | None) -> RunRow | None:
+    def _show_row(self, row: Row | None) -> Row | None:
+        """Return a run or a letter if this view shows it; remember the run."""
         if row is None or row.tenant != self._tenant or not self._is_visible(row.workflow):
             return None
-        self._shown.add(row.id)
-        return row
-
-    def _visible_letter(self, row: LetterRow | None) -> LetterRow | None:
-        if row is None or row.tenant != self._tenant or not self._is_visible(row.workflow):
-            return None
-        self._shown.add(row.run)
+        self._shown.add(row.id if isinstance(row, RunRow) else row.run)
         return row

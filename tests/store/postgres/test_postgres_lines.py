@@ -39,7 +39,7 @@ async def test_the_connection_that_opened_a_store_goes_on_to_serve_it(ready_url:
     async with opened(f"{ready_url}&bell=off") as bench:
         (opener,) = await bench.sql(OURS)
         await bench.kit.held()
-        async with bench.store._pool.line() as line:
+        async with bench.store._pool.connection() as line:
             assert line.con.get_server_pid() == opener["pid"]
             assert await line.con.fetchval("SELECT current_user") == ENGINE_ROLE
 
@@ -113,7 +113,7 @@ async def test_callers_wait_for_a_connection_in_turn_and_only_so_long(
 ) -> None:
     store = await bench.beside(pool_size="2")
     monkeypatch.setattr(lines, "ACQUIRE_TIMEOUT", 0.05)
-    async with store._pool.line(), store._pool.line():
+    async with store._pool.connection(), store._pool.connection():
         with pytest.raises(StoreUnavailable, match=r"all 2 connections .* pool_size"):
             await store.paused()
     assert await store.paused() == {}
@@ -132,7 +132,7 @@ async def test_heartbeats_do_not_starve_when_every_connection_is_busy(bench: Ben
     store = await bench.beside(pool_size="2")
     worker = await bench.kit.worker()
     line = store.lease_connection()
-    async with store._pool.line(), store._pool.line():
+    async with store._pool.connection(), store._pool.connection():
         assert (await asyncio.to_thread(line.beat, worker, {})).alive
     await asyncio.to_thread(line.close)
 
@@ -155,14 +155,14 @@ async def test_a_caller_that_is_cancelled_costs_no_connection(bench: Bench) -> N
 
 async def test_a_refused_row_costs_no_connection(bench: Bench) -> None:
     worker, run = await bench.kit.held()
-    async with bench.store._pool.line() as line:
+    async with bench.store._pool.connection() as line:
         before = line.con.get_server_pid()
     for bad in ("\ud800", object()):
         with pytest.raises(DataRefused):
             await bench.store.apply([writes(run, entry(0, output=bad))], worker=worker)
     with pytest.raises(DataRefused):
         await bench.store.apply([writes(run, entry(0, StepStatus.RUNNING, limit_in=2**63 - 1))], worker=worker)
-    async with bench.store._pool.line() as line:
+    async with bench.store._pool.connection() as line:
         assert line.con.get_server_pid() == before
 
 

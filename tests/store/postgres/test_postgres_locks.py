@@ -298,7 +298,7 @@ async def test_no_connection_of_ours_holds_a_lock_in_silence(bench: Bench) -> No
     short = NewWorker(name="short", version="v", workflows=("w",), lease=2 * SECOND)
     store = await bench.beside()
     await store.enlist(short, catalogue("v", "w"))
-    async with store._pool.line() as line:
+    async with store._pool.connection() as line:
         limit = await line.con.fetchval("SHOW idle_in_transaction_session_timeout")
         assert limit == "666ms"
     async with bench.line() as line:

@@ -152,7 +152,7 @@ async def test_a_node_whose_beats_fail_declares_nobody_dead(bench: Bench) -> Non
     worker = await dead_by_its_lease(bench)
     line = bench.store.lease_connection()
     await asyncio.to_thread(line.beat, 0, {})
-    line._line.con.terminate()
+    line._connection.con.terminate()
     line._patience = 0.0  # no server is so quick
     with pytest.raises(StoreUnavailable):
         await asyncio.to_thread(line.beat, 0, {})

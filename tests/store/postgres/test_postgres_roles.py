@@ -166,7 +166,7 @@ async def test_every_table_with_a_tenant_is_guarded_even_against_its_owner(bench
 
 
 async def test_the_engine_s_connections_act_as_the_engine(bench: Bench) -> None:
-    async with bench.store._pool.line() as line:
+    async with bench.store._pool.connection() as line:
         row = await line.con.fetchrow(
             "SELECT rolname AS me, rolsuper, rolbypassrls FROM pg_roles WHERE rolname = current_user"
         )
@@ -302,7 +302,7 @@ async def test_a_connection_never_keeps_a_tenant(bench: Bench) -> None:
         with pytest.raises(StoreError):
             await store.as_tenant(tenant).start([bench.kit.new(tenant="c")])
         assert await seen(store) == {"a", "b"}
-    async with store._pool.line() as line:
+    async with store._pool.connection() as line:
         assert await line.con.fetchval("SELECT current_setting('redrive.tenant', true)") in ("", None)
         assert await line.con.fetchval("SELECT current_user") == "redrive_engine"
 

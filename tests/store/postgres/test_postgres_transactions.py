@@ -176,7 +176,7 @@ async def test_a_step_asks_for_the_isolation_it_needs_in_vain(bench: Bench) -> N
         tx = store.transaction(5.0)
         assert await tx.fetchrow("SHOW transaction_isolation") == {"transaction_isolation": "read committed"}
         await tx.rollback()
-        async with store._pool.line() as line:
+        async with store._pool.connection() as line:
             assert await line.con.fetchval("SHOW default_transaction_isolation") == "read committed"
     finally:
         await bench.sql(

@@ -38,7 +38,7 @@ _DENSE = frozenset(
 
 
 async def apply(
-    line: Connection,
+    connection: Connection,
     clock: DatabaseClock,
     transitions: Sequence[Transition],
     worker: int | None,
@@ -48,26 +48,28 @@ async def apply(
     if not transitions:
         return []
     if len(transitions) == 1 and worker is not None:
-        result = await apply_single(line, clock, transitions[0], worker)
+        result = await apply_single(connection, clock, transitions[0], worker)
         if result is not None:
             return [result]
     calls = _split_calls(transitions)
     indexed = [each for each in transitions if _changes_index(each)]
     ends = any(each.change is not None and each.change.ends_as is not None for each in transitions)
     if len(calls) == 1 and not indexed and not ends:
-        return await _apply_call(line, clock, calls[0], worker, carriers)
-    async with line.transaction():
-        results = [result for call in calls for result in await _apply_call(line, clock, call, worker, carriers)]
+        return await _apply_call(connection, clock, calls[0], worker, carriers)
+    async with connection.transaction():
+        results = [result for call in calls for result in await _apply_call(connection, clock, call, worker, carriers)]
         kept = [each for each, result in zip(transitions, results, strict=True) if result.kept]
         if indexed:
             changed = [each for each in kept if _changes_index(each)]
             reopened = [each for each in changed if each.reopens is not None]
-            await drop_index(line, [each.run for each in reopened])
-            await put_index(line, [run for each in changed for run in each.starts], reopened)
+            await drop_index(connection, [each.run for each in reopened])
+            await put_index(connection, [run for each in changed for run in each.starts], reopened)
         if ends:
             ends_as = {each.run: each.change.ends_as.value for each in kept if each.change and each.change.ends_as}
             if ends_as:
-                await line.rows(SQL["set_end"], runs=sorted(ends_as), ends=[ends_as[run] for run in sorted(ends_as)])
+                await connection.rows(
+                    SQL["set_end"], runs=sorted(ends_as), ends=[ends_as[run] for run in sorted(ends_as)]
+                )
         return results
 
 
@@ -106,7 +108,7 @@ def _split_calls(transitions: Sequence[Transition]) -> list[Sequence[Transition]
 
 
 async def _apply_call(
-    line: Connection,
+    connection: Connection,
     clock: DatabaseClock,
     transitions: Sequence[Transition],
     worker: int | None,
@@ -118,11 +120,11 @@ async def _apply_call(
     values = columns.values(transitions)
     rest, starts, sent = rest_json(transitions), starts_json(transitions), messages.message_columns(transitions)
     if rest is None and starts is None and sent is None:
-        row = await line.row(SQL["apply"], worker=worker, now=clock.given(), **values)
+        row = await connection.row(SQL["apply"], worker=worker, now=clock.given(), **values)
     else:
         values |= messages.NO_MESSAGES if sent is None else sent | messages.group_columns(transitions, carriers)
         more = {"told": rest or "{}", "begun": starts}
-        row = await line.row(SQL["apply_with_rest"], worker=worker, now=clock.given(), **more, **values)
+        row = await connection.row(SQL["apply_with_rest"], worker=worker, now=clock.given(), **more, **values)
     now, kept = clock.heard(row[0]), row[1]
     yes, no = TransitionResult(True, now), TransitionResult(False, now)
     results = [yes if each else no for each in kept]

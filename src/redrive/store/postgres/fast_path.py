@@ -50,7 +50,7 @@ _is_plain_run = _only_these_fields(
 
 
 async def apply_single(
-    line: Connection, clock: DatabaseClock, transition: Transition, worker: int
+    connection: Connection, clock: DatabaseClock, transition: Transition, worker: int
 ) -> TransitionResult | None:
     """Write a transition; return None, and write nothing, if it needs the batch path."""
     fenced = {
@@ -70,7 +70,7 @@ async def apply_single(
             or not _is_plain_entry(entry)
         ):
             return None
-        now, kept = await line.row(
+        now, kept = await connection.row(
             WRITES["write_entry"],
             **fenced,
             idx=entry.index,
@@ -91,7 +91,7 @@ async def apply_single(
         and _has_only_change(transition)
         and _is_plain_end(change)
     ):
-        now, kept = await line.row(
+        now, kept = await connection.row(
             WRITES["write_success"],
             **fenced,
             status=change.status._value_,
@@ -103,11 +103,11 @@ async def apply_single(
     return None if kept is None else TransitionResult(kept, clock.heard(now))
 
 
-async def start_single(line: Connection, clock: DatabaseClock, run: NewRun, worker: int | None) -> Any:
+async def start_single(connection: Connection, clock: DatabaseClock, run: NewRun, worker: int | None) -> Any:
     """Accept a run; return None, and write nothing, if it needs the batch path."""
     if not _is_plain_run(run):
         return None
-    return await line.row(
+    return await connection.row(
         STARTS["start_single"],
         now=clock.given(),
         worker=worker,

@@ -54,12 +54,16 @@ class PostgresLease:
         self._on_trouble = on_trouble
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._line: Connection | None = None
+        self._connection: Connection | None = None
         self._patience = PATIENCE
 
     def beat(self, worker: int, heartbeats: Mapping[tuple[int, int], str | None]) -> HeartbeatReply:
         """Renew the lease; raise StoreUnavailable if the server does not answer. The next heartbeat tries again."""
-        reply = asyncio.run_coroutine_threadsafe(self._beat(worker, heartbeats), self._start_loop())
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=self._loop.run_forever, name="redrive-beat", daemon=True)
+            self._thread.start()
+        reply = asyncio.run_coroutine_threadsafe(self._beat(worker, heartbeats), self._loop)
         try:
             return reply.result(2 * self._patience)
         except concurrent.futures.TimeoutError:
@@ -75,33 +79,26 @@ class PostgresLease:
         if loop is None or thread is None:
             return
         self._loop = None
-        closed = asyncio.run_coroutine_threadsafe(self._close_connection(), loop)
-        with suppress(Exception):  # the connection ends either way
-            closed.result(2.0)
+        if self._connection is not None and not self._connection.con.is_closed():
+            closed = asyncio.run_coroutine_threadsafe(self._connection.con.close(timeout=1.0), loop)
+            with suppress(Exception):  # the connection ends either way
+                closed.result(2.0)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
 
-    def _start_loop(self) -> asyncio.AbstractEventLoop:
-        """Return the loop; the first call starts its thread."""
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=self._loop.run_forever, name="redrive-beat", daemon=True)
-            self._thread.start()
-        return self._loop
-
     async def _beat(self, worker: int, heartbeats: Mapping[tuple[int, int], str | None]) -> HeartbeatReply:
         try:
             async with asyncio.timeout(self._patience):
-                line = await self._connect(worker)
-                async with line.use():
-                    return await renew_lease(PostgresSession(line, self._clock), worker, heartbeats)
+                connection = await self._connect(worker)
+                async with connection.use():
+                    return await renew_lease(PostgresSession(connection, self._clock), worker, heartbeats)
         except BaseException as raised:
             if not is_usable_after(raised):
                 self._on_trouble()
-                if self._line is not None:
-                    self._line.con.terminate()
-                    self._line = None
+                if self._connection is not None:
+                    self._connection.con.terminate()
+                    self._connection = None
             error = translate_error(raised, self._address.where)
             if error is None:
                 raise
@@ -109,17 +106,13 @@ class PostgresLease:
 
     async def _connect(self, worker: int) -> Connection:
         """Return the connection; open one at the first heartbeat and after every loss."""
-        if self._line is None or self._line.con.is_closed():
+        if self._connection is None or self._connection.con.is_closed():
             settings = engine_settings(self._patience)
-            self._line = Connection(await connect(self._address, settings), self._address, settings)
-            async with self._line.use():
-                lease = await PostgresSession(self._line, self._clock).value(WORKERS["lease_of"], worker=worker)
+            self._connection = Connection(await connect(self._address, settings), self._address, settings)
+            async with self._connection.use():
+                lease = await PostgresSession(self._connection, self._clock).value(WORKERS["lease_of"], worker=worker)
             self._patience = min(PATIENCE, max(0.1, (lease or 0) / MICROS / 3))
-        return self._line
-
-    async def _close_connection(self) -> None:
-        if self._line is not None and not self._line.con.is_closed():
-            await self._line.con.close(timeout=1.0)
+        return self._connection
 
 
 async def renew_lease(
@@ -152,7 +145,7 @@ async def expire_workers(session: PostgresSession, *, certain: bool) -> tuple[li
 async def end_connections(session: PostgresSession, gates: Sequence[int]) -> int:
     """End the idle connections that hold these gates; return how many."""
     # As the login of the URL, which owns these connections.
-    async with session.line.transaction(role="none"):
+    async with session.connection.transaction(role="none"):
         return len(await session.rows(RECOVERY["end_idle_connections"], gates=gates))
 
 
@@ -204,8 +197,8 @@ class ChangeNotifier:
         while True:
             self._again = False
             try:
-                async with self._pool.line() as line:
-                    await line.con.execute("SELECT pg_notify($1, $2)", self._channel, self._name)
+                async with self._pool.connection() as connection:
+                    await connection.con.execute("SELECT pg_notify($1, $2)", self._channel, self._name)
             except Exception as error:
                 log.debug("could not notify other processes; they find the work by polling: %s", error)
             if not self._again:
@@ -217,7 +210,10 @@ class ChangeNotifier:
         while True:
             con: asyncpg.Connection | None = None
             try:
-                con = await self._subscribe()
+                con = await connect(self._address, {}, url=self._address.bell)
+                self._lost.clear()
+                con.add_termination_listener(lambda _: self._lost.set())
+                await con.add_listener(self._channel, self._on_notify)
                 pause = _FIRST_PAUSE
                 self._heard.set()
                 await self._lost.wait()
@@ -229,17 +225,6 @@ class ChangeNotifier:
                     con.terminate()
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
-
-    async def _subscribe(self) -> asyncpg.Connection:
-        con = await connect(self._address, {}, url=self._address.bell)
-        try:
-            self._lost.clear()
-            con.add_termination_listener(lambda _: self._lost.set())
-            await con.add_listener(self._channel, self._on_notify)
-        except BaseException:
-            con.terminate()
-            raise
-        return con
 
     def _on_notify(self, _con: Any, _pid: int, _channel: str, sender: object) -> None:
         if sender != self._name:  # this process knows about its own changes

@@ -196,6 +196,6 @@ def _to_json(rows: dict[str, list[_Row]] | list[_Row]) -> str:
     return json.dumps(rows, ensure_ascii=False)
 
 
-async def write_audit(line: Connection, clock: DatabaseClock, lines: Iterable[AuditWrite]) -> None:
+async def write_audit(connection: Connection, clock: DatabaseClock, lines: Iterable[AuditWrite]) -> None:
     """Add lines to the audit log."""
-    await line.rows(WRITES["note"], now=clock.given(), told=audit_json(lines))
+    await connection.rows(WRITES["note"], now=clock.given(), told=audit_json(lines))

@@ -9,7 +9,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, nullcontext
-from typing import Protocol, TypeVar
+from typing import TypeAlias, TypeVar
 
 import asyncpg
 
@@ -50,8 +50,8 @@ class ConnectionPool:
     async def close(self) -> None:
         """Close the idle connections, and terminate those in use."""
         self._closed = True
-        for line in self._used:
-            line.con.terminate()
+        for connection in self._used:
+            connection.con.terminate()
         while self._idle:
             await close_connection(self._idle.pop().con)
 
@@ -68,8 +68,8 @@ class ConnectionPool:
         """Use other settings for every connection handed out from now on."""
         self._settings = settings
         idle, self._idle = self._idle, []
-        for line in idle:
-            await close_connection(line.con)
+        for connection in idle:
+            await close_connection(connection.con)
 
     def record_outage(self) -> None:
         """Record that the server did not answer, or may not have answered until now."""
@@ -80,58 +80,58 @@ class ConnectionPool:
         return self._broken_at is None or self._clock.monotonic() - self._broken_at >= seconds
 
     @asynccontextmanager
-    async def line(self, *, bare: bool = False) -> AsyncIterator[Connection]:
+    async def connection(self, *, bare: bool = False) -> AsyncIterator[Connection]:
         """Lend a connection for the time of a `with`. Errors of the database are translated.
 
         The user of a `bare` connection begins and ends transactions on it.
         """
         self._check_open()
         await self._acquire_slot()
-        line: Connection | None = None
+        connection: Connection | None = None
         try:
-            line = await self._acquire_connection()
-            async with nullcontext() if bare else line.use():
-                yield line
+            connection = await self._acquire_connection()
+            async with nullcontext() if bare else connection.use():
+                yield connection
         except BaseException as raised:
-            error = self._translate_error(line, raised)
+            error = self._translate_error(connection, raised)
             if error is None:
                 raise
             raise error from raised
         finally:
-            self._release_connection(line)
+            self._release_connection(connection)
 
     async def run(self, work: Callable[[Connection], Awaitable[Result]]) -> Result:
         """Run work on a connection. Every commit passes here, so this does as little as possible."""
         if self._address.pooled:
-            async with self.line() as line:
-                return await work(line)
+            async with self.connection() as pooled:
+                return await work(pooled)
         self._check_open()
         await self._acquire_slot()
-        taken: Connection | None = None
+        connection: Connection | None = None
         try:
-            taken = await self._acquire_connection()
-            return await work(taken)
+            connection = await self._acquire_connection()
+            return await work(connection)
         except BaseException as raised:
-            error = self._translate_error(taken, raised)
+            error = self._translate_error(connection, raised)
             if error is None:
                 raise
             raise error from raised
         finally:
-            self._release_connection(taken)
+            self._release_connection(connection)
 
-    def _translate_error(self, line: Connection | None, raised: BaseException) -> RedriveError | None:
+    def _translate_error(self, connection: Connection | None, raised: BaseException) -> RedriveError | None:
         """Translate an error. A connection that it broke is not used again."""
         if not is_usable_after(raised):
             if not isinstance(raised, asyncio.CancelledError):  # which says nothing about the server
                 self.record_outage()
-            if line is not None:
-                line.con.terminate()
+            if connection is not None:
+                connection.con.terminate()
         return translate_error(raised, self._address.where)
 
     async def snapshot(self, work: Callable[[Connection], Awaitable[Result]]) -> Result:
         """Run work that reads the database as of one moment."""
-        async with self.line() as line, line.snapshot():
-            return await work(line)
+        async with self.connection() as connection, connection.snapshot():
+            return await work(connection)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -154,23 +154,23 @@ class ConnectionPool:
 
     async def _acquire_connection(self) -> Connection:
         while self._idle:
-            line = self._idle.pop()
-            if not line.con.is_closed():
-                self._used.add(line)
-                return line
+            connection = self._idle.pop()
+            if not connection.con.is_closed():
+                self._used.add(connection)
+                return connection
             self.record_outage()
         settings = self._settings
-        line = Connection(await connect(self._address, settings), self._address, settings)
-        self._used.add(line)
-        return line
+        connection = Connection(await connect(self._address, settings), self._address, settings)
+        self._used.add(connection)
+        return connection
 
-    def _release_connection(self, line: Connection | None) -> None:
-        if line is not None:
-            self._used.discard(line)
-            if line.settings is not self._settings or self._closed:
-                line.con.terminate()
-            elif not line.con.is_closed():
-                self._idle.append(line)
+    def _release_connection(self, connection: Connection | None) -> None:
+        if connection is not None:
+            self._used.discard(connection)
+            if connection.settings is not self._settings or self._closed:
+                connection.con.terminate()
+            elif not connection.con.is_closed():
+                self._idle.append(connection)
         self._turns.release()
 
 
@@ -188,17 +188,17 @@ END $body$;
 """
 
 
-async def create_roles(line: Connection, address: Address) -> None:
+async def create_roles(connection: Connection, address: Address) -> None:
     """Make sure that the login can act in both roles, or raise an error that says what to do.
 
     The login becomes a member of `redrive_login`, which inherits nothing: statements of the user, in a transactional
     step for example, then have no right to the rows of any tenant.
     """
-    me = await line.row(SQL["current_user"])
-    cannot_act = await line.rows(SQL["roles_not_granted"])
+    me = await connection.row(SQL["current_user"])
+    cannot_act = await connection.rows(SQL["roles_not_granted"])
     # A plain login that has both roles needs nothing more, and may not have the right to arrange it.
     wanted = cannot_act or me["is_super"]
-    missing = [row["name"] for row in await line.rows(SQL["missing_roles"])] if wanted else []
+    missing = [row["name"] for row in await connection.rows(SQL["missing_roles"])] if wanted else []
     if missing and not me["may_create_roles"]:
         raise SchemaMismatch(_role_advice(address, me["name"]))
     if not me["may_create_schemas"]:
@@ -208,12 +208,12 @@ async def create_roles(line: Connection, address: Address) -> None:
             f"GRANT CREATE ON DATABASE ... TO {me['name']};"
         )
     for name in missing:
-        await line.script(_CREATE_ROLE.format(name=name))
+        await connection.script(_CREATE_ROLE.format(name=name))
     try:
         if missing:
-            await line.script(f"GRANT {ENGINE_ROLE}, {APP_ROLE} TO {LOGIN_ROLE}")
-        if await line.rows(SQL["roles_not_granted"]):
-            await line.script(f'GRANT {LOGIN_ROLE} TO "{me["name"]}"')
+            await connection.script(f"GRANT {ENGINE_ROLE}, {APP_ROLE} TO {LOGIN_ROLE}")
+        if await connection.rows(SQL["roles_not_granted"]):
+            await connection.script(f'GRANT {LOGIN_ROLE} TO "{me["name"]}"')
     except asyncpg.PostgresError as error:
         raise SchemaMismatch(_role_advice(address, me["name"])) from error
 
@@ -229,40 +229,40 @@ def _role_advice(address: Address, name: str) -> str:
 
 
 @asynccontextmanager
-async def tenant_transaction(line: Connection, tenant: str) -> AsyncIterator[None]:
+async def tenant_transaction(connection: Connection, tenant: str) -> AsyncIterator[None]:
     """Begin a transaction in which only one tenant's rows exist."""
-    async with line.transaction(role=APP_ROLE):
-        await line.con.execute("SELECT set_config('redrive.tenant', $1, true)", tenant)
+    async with connection.transaction(role=APP_ROLE):
+        await connection.con.execute("SELECT set_config('redrive.tenant', $1, true)", tenant)
         yield
 
 
-async def check_tenant_isolation(line: Connection, address: Address) -> None:
+async def check_tenant_isolation(connection: Connection, address: Address) -> None:
     """Refuse to work on a database in which one tenant could see another."""
     faults = [
         f"role {row['name']} {row['reason']}"
-        for row in await line.rows(SQL["excess_role_rights"], schema=address.schema)
+        for row in await connection.rows(SQL["excess_role_rights"], schema=address.schema)
     ]
-    tables = await line.rows(SQL["tenant_tables"], schema=address.schema)
+    tables = await connection.rows(SQL["tenant_tables"], schema=address.schema)
     faults += [f"table {row['name']} lacks forced row level security" for row in tables if not row["guarded"]]
     # A login that cannot act as `redrive_app` cannot leak through it.
-    can_act = all(row["name"] != APP_ROLE for row in await line.rows(SQL["roles_not_granted"]))
+    can_act = all(row["name"] != APP_ROLE for row in await connection.rows(SQL["roles_not_granted"]))
     if not faults and can_act:
-        faults += await _find_leaks(line, [row["name"] for row in tables])
+        faults += await _find_leaks(connection, [row["name"] for row in tables])
     if faults:
         raise StoreError(
             f"{address.where} {TENANTS_EXPOSED}: {'; '.join(faults)}. Nothing was started: undo these changes there"
         )
 
 
-async def _find_leaks(line: Connection, tables: list[str]) -> list[str]:
+async def _find_leaks(connection: Connection, tables: list[str]) -> list[str]:
     """Write a row for one tenant, read every table as another tenant, and roll back. Return what was visible."""
     # One query for all tables: the server is asked at every start, and may be far away.
     query = number_parameters(" UNION ALL ".join(_FOREIGN_ROWS.format(table=name) for name in tables))
     try:
-        async with line.transaction(role=ENGINE_ROLE):
-            await line.rows(SQL["insert_probe_run"], tenant=_OTHER_TENANT)
-            async with tenant_transaction(line, _PROBE_TENANT):
-                seen = await line.rows(query, tenant=_PROBE_TENANT)
+        async with connection.transaction(role=ENGINE_ROLE):
+            await connection.rows(SQL["insert_probe_run"], tenant=_OTHER_TENANT)
+            async with tenant_transaction(connection, _PROBE_TENANT):
+                seen = await connection.rows(query, tenant=_PROBE_TENANT)
             raise _ProbeRollback
     except _ProbeRollback:
         return [f"a transaction of one tenant sees another's rows in {row['name']}" for row in seen]
@@ -270,16 +270,6 @@ async def _find_leaks(line: Connection, tables: list[str]) -> list[str]:
 
 class _ProbeRollback(Exception):
     """Rolls the probe back."""
-
-
-class Pool(Protocol):
-    """Connections of the engine or of one tenant."""
-
-    async def run(self, work: Callable[[Connection], Awaitable[Result]]) -> Result:
-        """Run work on a connection."""
-
-    async def snapshot(self, work: Callable[[Connection], Awaitable[Result]]) -> Result:
-        """Run work that reads the database as of one moment."""
 
 
 class TenantPool:
@@ -290,10 +280,18 @@ class TenantPool:
         self._tenant = tenant
 
     async def run(self, work: Callable[[Connection], Awaitable[Result]]) -> Result:
-        async with self._pool.line() as line, tenant_transaction(line, self._tenant):
-            return await work(line)
+        async with self._pool.connection() as connection, tenant_transaction(connection, self._tenant):
+            return await work(connection)
 
     async def snapshot(self, work: Callable[[Connection], Awaitable[Result]]) -> Result:
         # The snapshot comes first: setting the tenant is a query, and after a query it would be too late.
-        async with self._pool.line() as line, line.snapshot(), tenant_transaction(line, self._tenant):
-            return await work(line)
+        async with (
+            self._pool.connection() as connection,
+            connection.snapshot(),
+            tenant_transaction(connection, self._tenant),
+        ):
+            return await work(connection)
+
+
+Pool: TypeAlias = ConnectionPool | TenantPool
+"""Connections of the engine or of one tenant."""

@@ -44,58 +44,46 @@ _KeyBindings = dict[tuple[str, str], tuple[str, str, str | None]]  # (tenant, ke
 
 
 async def start(
-    line: Connection, clock: DatabaseClock, runs: Sequence[NewRun], worker: int | None = None
+    connection: Connection, clock: DatabaseClock, runs: Sequence[NewRun], worker: int | None = None
 ) -> list[StartResult]:
     """Accept the runs that are new; return for the others what the first call returned."""
     if not runs:
         return []
-    if len(runs) == 1 and (result := await _start_single(line, clock, runs[0], worker)) is not None:
-        return [result]
+    if len(runs) == 1 and (single := await start_single(connection, clock, runs[0], worker)) is not None:
+        now, version, id, deadline = single
+        clock.heard(now)
+        run = runs[0]
+        claimed = None if id is None else claimed_at_start(run, id, version=version, deadline=deadline, now=now)
+        return [StartResult(run.public_id, new=True, claimed=claimed)]
     if any(run.index for run in runs):
-        async with line.transaction():
-            row = await _insert_runs(line, clock, runs, worker)
-            await put_index(line, runs)
+        async with connection.transaction():
+            row = await _insert_runs(connection, clock, runs, worker)
+            await put_index(connection, runs)
     else:
-        row = await _insert_runs(line, clock, runs, worker)
+        row = await _insert_runs(connection, clock, runs, worker)
     clock.heard(row["now"])
     bound: _KeyBindings = {}
     if row["keys"]:
         keys = zip(row["tenants"], row["keys"], strict=True)
         bound = dict(zip(keys, zip(row["bound_to"], row["hashes"], row["makers"], strict=True), strict=True))
     results = [_start_result(run, bound) for run in runs]
-    return _attach_claims(results, runs, row) if row["taken"] else results
-
-
-async def _start_single(line: Connection, clock: DatabaseClock, run: NewRun, worker: int | None) -> StartResult | None:
-    row = await start_single(line, clock, run, worker)
-    if row is None:
-        return None
-    now, version, id, deadline = row
-    clock.heard(now)
-    if id is None:
-        return StartResult(run.public_id, new=True)
-    claimed = claimed_at_start(run, id, version=version, deadline=deadline, now=now)
-    return StartResult(run.public_id, new=True, claimed=claimed)
-
-
-async def _insert_runs(line: Connection, clock: DatabaseClock, runs: Sequence[NewRun], worker: int | None) -> Any:
-    columns = _run_columns(_drop_duplicates(runs))
-    return await line.row(SQL["start"], now=clock.given(), worker=worker, **columns)
-
-
-def _attach_claims(results: list[StartResult], runs: Sequence[NewRun], row: Any) -> list[StartResult]:
-    """Add the runs that the worker has claimed to their results."""
-    taken = dict(zip(row["taken"], zip(row["ids"], row["deadlines"], strict=True), strict=True))
-    version, now = row["version"], row["now"]
-    for number, run in enumerate(runs):
-        id, deadline = taken.pop(run.public_id, (None, None))
-        if id is not None:
-            claimed = claimed_at_start(run, id, version=version, deadline=deadline, now=now)
-            results[number] = replace(results[number], claimed=claimed)
+    if row["taken"]:
+        taken = dict(zip(row["taken"], zip(row["ids"], row["deadlines"], strict=True), strict=True))
+        version, now = row["version"], row["now"]
+        for number, run in enumerate(runs):
+            id, deadline = taken.pop(run.public_id, (None, None))
+            if id is not None:
+                claimed = claimed_at_start(run, id, version=version, deadline=deadline, now=now)
+                results[number] = replace(results[number], claimed=claimed)
     return results
 
 
-async def put_index(line: Connection, runs: Iterable[NewRun], reopened: Iterable[Transition] = ()) -> None:
+async def _insert_runs(connection: Connection, clock: DatabaseClock, runs: Sequence[NewRun], worker: int | None) -> Any:
+    columns = _run_columns(_drop_duplicates(runs))
+    return await connection.row(SQL["start"], now=clock.given(), worker=worker, **columns)
+
+
+async def put_index(connection: Connection, runs: Iterable[NewRun], reopened: Iterable[Transition] = ()) -> None:
     """Store the searchable values of accepted runs and of reopened ones."""
     rows: list[tuple[str | None, int | None, str, str, str]]
     rows = [(run.public_id, None, run.tenant, *pair) for run in runs for pair in run.index]
@@ -106,12 +94,12 @@ async def put_index(line: Connection, runs: Iterable[NewRun], reopened: Iterable
     ]
     if rows:
         names = ("public_ids", "runs", "tenants", "fields", "texts")
-        await line.rows(SQL["put_index"], **dict(zip(names, zip(*rows, strict=True), strict=True)))
+        await connection.rows(SQL["put_index"], **dict(zip(names, zip(*rows, strict=True), strict=True)))
 
 
-async def drop_index(line: Connection, runs: Sequence[int]) -> None:
+async def drop_index(connection: Connection, runs: Sequence[int]) -> None:
     """Delete the searchable values of runs."""
-    await line.rows(SQL["drop_index"], runs=runs)
+    await connection.rows(SQL["drop_index"], runs=runs)
 
 
 def _drop_duplicates(runs: Sequence[NewRun]) -> list[NewRun]:
@@ -139,7 +127,7 @@ def _start_result(run: NewRun, bound: _KeyBindings) -> StartResult:
 
 
 def _run_columns(runs: Sequence[NewRun]) -> dict[str, Sequence[Any] | None]:
-    return {
+    columns: dict[str, Sequence[Any] | None] = {
         "public_ids": [run.public_id for run in runs],
         "tenants": dense_column(run.tenant for run in runs),
         "workflows": dense_column(run.workflow for run in runs),
@@ -158,14 +146,10 @@ def _run_columns(runs: Sequence[NewRun]) -> dict[str, Sequence[Any] | None]:
         "generations": sparse_column(run.generation or None for run in runs),
         "letters": sparse_column(run.letter for run in runs),
         "handlers_for": sparse_column(run.handler_for for run in runs),
-        **_key_columns(runs),
     }
-
-
-def _key_columns(runs: Sequence[NewRun]) -> dict[str, Sequence[Any] | None]:
     if all(run.key is None for run in runs):
-        return dict.fromkeys(("keys", "givens", "hashes", "keeps", "makers"))
-    return {
+        return columns | dict.fromkeys(("keys", "givens", "hashes", "keeps", "makers"))
+    return columns | {
         "keys": [run.key for run in runs],
         "givens": [run.key and caller_key(run.key) for run in runs],
         "hashes": [run.key_hash or "" for run in runs],
@@ -174,12 +158,12 @@ def _key_columns(runs: Sequence[NewRun]) -> dict[str, Sequence[Any] | None]:
     }
 
 
-async def claim(line: Connection, clock: DatabaseClock, claim: ClaimRequest) -> ClaimResult:
+async def claim(connection: Connection, clock: DatabaseClock, claim: ClaimRequest) -> ClaimResult:
     """Give a worker due runs, each under a fence one higher than before."""
     if not claim.workflows or claim.capacity < 1:
         return ClaimResult(runs=[], now=clock.now(), next_in=None, after=claim.after)
     after = claim.after or workers.LANE_START
-    rows = await line.rows(
+    rows = await connection.rows(
         CLAIM_SQL["find_due_lanes"],
         now=clock.given(),
         workflows=claim.workflows,
@@ -209,7 +193,7 @@ async def claim(line: Connection, clock: DatabaseClock, claim: ClaimRequest) -> 
     if not choice.ids:
         next_at = workers.earliest_time(_next_due(found.known, heads, set()), suspect_at)
         return ClaimResult(runs=[], now=now, next_in=workers.time_until(now, next_at), after=found.after)
-    taken = await line.rows(
+    taken = await connection.rows(
         CLAIM_SQL["take"],
         now=clock.given(),
         worker=claim.worker,
@@ -223,7 +207,7 @@ async def claim(line: Connection, clock: DatabaseClock, claim: ClaimRequest) -> 
     got = [row for row in taken if row["id"] is not None]
     ids = {row["id"] for row in got}
     next_at = workers.earliest_time(_next_due(found.known, heads, ids), suspect_at if suspect is None else None)
-    journals = await read_journals(line, [row["id"] for row in got if row["fence"] > 1])
+    journals = await read_journals(connection, [row["id"] for row in got if row["fence"] > 1])
     return ClaimResult(
         runs=[_claimed_run(row, journals.get(row["id"], ())) for row in got],
         now=now,
@@ -260,10 +244,8 @@ def _parse_lanes(rows: Sequence[Any], now: int, claim: ClaimRequest) -> tuple[La
             continue
         lane = Lane(row["tenant"], row["queue"], row["rank"], row["workflow"])
         walked.append((lane, row["head"]))
-        if row["ids"] is None:
-            heads[lane] = [(row["head"], 0)]
-        else:
-            heads[lane] = list(zip(row["dues"], row["ids"], strict=True))
+        ids = row["ids"]
+        heads[lane] = [(row["head"], 0)] if ids is None else list(zip(row["dues"], ids, strict=True))
     workers.scan_lanes(walked, now, claim, found)
     return found, heads
 
@@ -272,16 +254,16 @@ def _next_due(known: Sequence[Lane], heads: _Heads, taken: set[int]) -> int | No
     """Return when the first remaining run is due, among those that were read."""
     next_at: int | None = None
     for lane in known:
-        left = (due_at for due_at, run in heads[lane] if run not in taken)
-        next_at = workers.earliest_time(next_at, next(left, None))
+        first = next((due_at for due_at, run in heads[lane] if run not in taken), None)
+        next_at = workers.earliest_time(next_at, first)
     return next_at
 
 
-async def read_journals(line: Connection, runs: Sequence[int]) -> dict[int, tuple[EntryRow, ...]]:
+async def read_journals(connection: Connection, runs: Sequence[int]) -> dict[int, tuple[EntryRow, ...]]:
     """Return the journals of these runs, superseded entries included."""
     if not runs:
         return {}
-    rows = await line.rows(CLAIM_SQL["journals"], runs=runs)
+    rows = await connection.rows(CLAIM_SQL["journals"], runs=runs)
     return {
         run: tuple(entry_row(unescape_row(row, _read_payloads(row))[1:]) for row in group)
         for run, group in groupby(rows, key=itemgetter(0))
@@ -296,8 +278,8 @@ def _claimed_run(row: Any, journal: tuple[EntryRow, ...]) -> ClaimedRun:
 
 
 async def read_lanes(
-    line: Connection, after: Lane = workers.LANE_START, most: int = workers.MOST_LANES
+    connection: Connection, after: Lane = workers.LANE_START, most: int = workers.MOST_LANES
 ) -> list[tuple[Lane, int]]:
     """Return each lane behind a lane, in order, with the time its first run is due."""
-    rows = await line.rows(CLAIM_SQL["lanes"], **as_dict(after), most=most)
+    rows = await connection.rows(CLAIM_SQL["lanes"], **as_dict(after), most=most)
     return [(Lane(row[0], row[1], row[2], row[3]), row[4]) for row in rows]

@@ -50,12 +50,12 @@ LOCK_TIMEOUT = "10s"
 _CREATE_OBJECT = re.compile(r"^CREATE (?:TABLE|INDEX|UNIQUE INDEX) (?:\w+\.)?(\w+)", re.MULTILINE)
 
 
-async def check_schema(line: Connection, address: Address) -> bool:
+async def check_schema(connection: Connection, address: Address) -> bool:
     """Return True if this code can use the schema, False if there is none yet; otherwise raise SchemaMismatch."""
-    if not await line.value(SQL["has_schema"], schema=address.schema):
+    if not await connection.value(SQL["has_schema"], schema=address.schema):
         return False
-    async with line.transaction(role=ENGINE_ROLE):
-        behind = await pending_migrations(line, address)
+    async with connection.transaction(role=ENGINE_ROLE):
+        behind = await pending_migrations(connection, address)
     if behind:
         raise SchemaMismatch(
             f"the schema of {address.where} is older than this code (it lacks {', '.join(migration_names(behind))}): "
@@ -64,12 +64,12 @@ async def check_schema(line: Connection, address: Address) -> bool:
     return True
 
 
-async def pending_migrations(line: Connection, address: Address) -> list[Migration]:
+async def pending_migrations(connection: Connection, address: Address) -> list[Migration]:
     """Return the migrations that `apply_migrations` would apply."""
-    return outstanding_migrations(await _read_applied(line, address), load_migrations(__package__))
+    return outstanding_migrations(await _read_applied(connection, address), load_migrations(__package__))
 
 
-async def apply_migrations(line: Connection, address: Address, clock: DatabaseClock) -> list[Migration]:
+async def apply_migrations(connection: Connection, address: Address, clock: DatabaseClock) -> list[Migration]:
     """Apply the outstanding migrations; return those that this call has applied.
 
     Each migration has its own transaction. An empty database gets all in one: a process that opens it at the same
@@ -77,40 +77,35 @@ async def apply_migrations(line: Connection, address: Address, clock: DatabaseCl
     """
     done: list[Migration] = []
     while True:
-        async with line.transaction(lock_timeout=LOCK_TIMEOUT, statement_timeout="0"):
-            await line.rows(SQL["lock_migrations"], schema=address.schema)
-            applied = await _read_applied(line, address)
+        async with connection.transaction(lock_timeout=LOCK_TIMEOUT, statement_timeout="0"):
+            await connection.rows(SQL["lock_migrations"], schema=address.schema)
+            applied = await _read_applied(connection, address)
             behind = outstanding_migrations(applied, load_migrations(__package__))
             if not behind:
                 return done
             due = behind[:1] if applied else behind
             if not applied:
-                await _create_schema(line, address, behind)
+                there = {row["relname"] for row in await connection.rows(SQL["existing_names"], schema=address.schema)}
+                ours = {name for migration in behind for name in _CREATE_OBJECT.findall(migration.text)}
+                if clash := sorted(there & ours):
+                    raise StoreError(
+                        f"schema {address.schema!r} of {address.where} has a table or index called {clash[0]!r} that "
+                        "is not Redrive's: give Redrive another schema (schema=... in the URL)"
+                    )
+                await create_roles(connection, address)
+                await connection.script(f"CREATE SCHEMA IF NOT EXISTS {address.schema}")
+                await connection.script(SQL["create_schema"].text)
             for migration in due:
-                await line.script(migration.text)
+                await connection.script(migration.text)
                 values = {**as_dict(migration), "checksum": migration.checksum, "now": clock.given()}
-                await line.rows(SQL["record_migration"], **values)
+                await connection.rows(SQL["record_migration"], **values)
             done += due
 
 
-async def _read_applied(line: Connection, address: Address) -> list[AppliedMigration]:
-    if not await line.value(SQL["has_schema"], schema=address.schema):
+async def _read_applied(connection: Connection, address: Address) -> list[AppliedMigration]:
+    if not await connection.value(SQL["has_schema"], schema=address.schema):
         return []
-    return [build_record(AppliedMigration, row) for row in await line.rows(SQL["applied"])]
-
-
-async def _create_schema(line: Connection, address: Address, migrations: Sequence[Migration]) -> None:
-    """Create the roles, the schema, and the table of applied migrations."""
-    there = {row["relname"] for row in await line.rows(SQL["existing_names"], schema=address.schema)}
-    ours = {name for migration in migrations for name in _CREATE_OBJECT.findall(migration.text)}
-    if clash := sorted(there & ours):
-        raise StoreError(
-            f"schema {address.schema!r} of {address.where} has a table or index called {clash[0]!r} that is "
-            "not Redrive's: give Redrive another schema (schema=... in the URL)"
-        )
-    await create_roles(line, address)
-    await line.script(f"CREATE SCHEMA IF NOT EXISTS {address.schema}")
-    await line.script(SQL["create_schema"].text)
+    return [build_record(AppliedMigration, row) for row in await connection.rows(SQL["applied"])]
 
 
 def migration_names(migrations: Sequence[Migration]) -> list[str]:
@@ -135,48 +130,44 @@ async def prepare_database(
 async def _prepare_once(
     address: Address, clock: DatabaseClock, settings: Mapping[str, str], *, migrate: bool
 ) -> asyncpg.Connection:
-    async with _plain_connection(address, NOTHING_LOST if migrate else TRY_AGAIN, stays=True) as line:
-        if not await check_schema(line, address):
+    async with _plain_connection(address, NOTHING_LOST if migrate else TRY_AGAIN, stays=True) as connection:
+        if not await check_schema(connection, address):
             if not migrate:
                 raise SchemaMismatch(f"{address.where} has no schema {address.schema!r} yet: run `redrive migrate`")
-            await apply_migrations(line, address, clock)
-        await check_tenant_isolation(line, address)
-        await _warn_about_setup(line, address)
-        async with line.transaction(role=ENGINE_ROLE):
-            await PostgresSession(line, clock).now()  # the clock learns the server's time
-        await apply_settings(line.con, address, settings)
-        return line.con
-
-
-async def _warn_about_setup(line: Connection, address: Address) -> None:
-    """Warn about a pooler that the URL does not mention, and about a login that sees the rows of all tenants."""
-    if not address.pooled and await line.value(SQL["backend_pid"]) != line.con.get_server_pid():
-        log.warning(
-            "%s seems to be behind a pooler; if that works in transaction mode, the URL needs statement_cache_size=0",
-            address.where,
-        )
-    if await line.value(SQL["inherits_engine"]):
-        log.warning(
-            "the user of %s inherits redrive_engine, so that its own statements see all tenants: as an "
-            "administrator, REVOKE redrive_engine, redrive_app from it and GRANT redrive_login to it",
-            address.where,
-        )
+            await apply_migrations(connection, address, clock)
+        await check_tenant_isolation(connection, address)
+        if not address.pooled and await connection.value(SQL["backend_pid"]) != connection.con.get_server_pid():
+            log.warning(
+                "%s seems to be behind a pooler; if that works in transaction mode, the URL needs "
+                "statement_cache_size=0",
+                address.where,
+            )
+        if await connection.value(SQL["inherits_engine"]):
+            log.warning(
+                "the user of %s inherits redrive_engine, so that its own statements see all tenants: as an "
+                "administrator, REVOKE redrive_engine, redrive_app from it and GRANT redrive_login to it",
+                address.where,
+            )
+        async with connection.transaction(role=ENGINE_ROLE):
+            await PostgresSession(connection, clock).now()  # the clock learns the server's time
+        await apply_settings(connection.con, address, settings)
+        return connection.con
 
 
 async def migrate(url: str, *, plan: bool = False) -> list[str]:
     """Apply the outstanding migrations; return their names. With `plan`, only return them."""
     address = parse_url(url)
-    async with _plain_connection(address, TRY_AGAIN) as line:
+    async with _plain_connection(address, TRY_AGAIN) as connection:
         if plan:
-            return migration_names(await pending_migrations(line, address))
-        return migration_names(await apply_migrations(line, address, DatabaseClock(SystemClock())))
+            return migration_names(await pending_migrations(connection, address))
+        return migration_names(await apply_migrations(connection, address, DatabaseClock(SystemClock())))
 
 
 async def excess_login_rights(url: str) -> list[str]:
     """Return the rights of a URL's login that a server or a worker does not need."""
     address = parse_url(url)
-    async with _plain_connection(address, TRY_AGAIN) as line:
-        return [row["reason"] for row in await line.rows(SQL["excess_login_rights"], schema=address.schema)]
+    async with _plain_connection(address, TRY_AGAIN) as connection:
+        return [row["reason"] for row in await connection.rows(SQL["excess_login_rights"], schema=address.schema)]
 
 
 @asynccontextmanager

@@ -31,13 +31,13 @@ class PostgresSession(Session):
     dialect: Dialect = "postgres"
     single_writer = False
 
-    def __init__(self, line: Connection, clock: DatabaseClock) -> None:
-        self.line = line
+    def __init__(self, connection: Connection, clock: DatabaseClock) -> None:
+        self.connection = connection
         self.clock = clock
 
     async def rows(self, statement: Statement | str, **params: Any) -> list[Any]:
         prepared = number_parameters(statement if isinstance(statement, str) else statement.text("postgres"))
-        return [unescape_row(row) for row in await self.line.rows(prepared, **self._stored(params))]
+        return [unescape_row(row) for row in await self.connection.rows(prepared, **self._stored(params))]
 
     def _stored(self, params: Mapping[str, Any]) -> dict[str, Any]:
         stored = {
@@ -51,25 +51,25 @@ class PostgresSession(Session):
         batch = [self._stored(params) for params in rows]
         if not batch:
             return []
-        found = await self.line.many(number_parameters(statement.text("postgres")), batch)
+        found = await self.connection.many(number_parameters(statement.text("postgres")), batch)
         return [unescape_row(row) for row in found]
 
     async def now(self) -> int:
-        return self.clock.heard(await self.line.value(_SERVER_TIME, now=self.clock.given()))
+        return self.clock.heard(await self.connection.value(_SERVER_TIME, now=self.clock.given()))
 
     async def note(self, lines: Iterable[AuditWrite]) -> None:
-        await write_audit(self.line, self.clock, lines)
+        await write_audit(self.connection, self.clock, lines)
 
     async def publish(self, transitions: Sequence[Transition], now: int) -> None:
         columns = messages.message_columns(transitions)
         if columns is not None:
-            await self.line.rows(_PUBLISH, **columns, now=now)
+            await self.connection.rows(_PUBLISH, **columns, now=now)
 
     def index_order(self) -> AbstractAsyncContextManager[None]:
-        return self.line.transaction(**LIST_PLANNER_SETTINGS)
+        return self.connection.transaction(**LIST_PLANNER_SETTINGS)
 
     def transaction(self) -> AbstractAsyncContextManager[None]:
-        return self.line.transaction()
+        return self.connection.transaction()
 
 
 class PostgresDatabase:
@@ -82,7 +82,7 @@ class PostgresDatabase:
 
     async def read(self, work: Work[Result], *, snapshot: bool) -> Result:
         run = self._pool.snapshot if snapshot else self._pool.run
-        return await run(lambda line: work(PostgresSession(line, self._clock)))
+        return await run(lambda connection: work(PostgresSession(connection, self._clock)))
 
     async def write(self, work: Work[Result], *, durable: bool, begin: bool) -> Result:
-        return await self._pool.run(lambda line: work(PostgresSession(line, self._clock)))
+        return await self._pool.run(lambda connection: work(PostgresSession(connection, self._clock)))

@@ -103,7 +103,7 @@ class PostgresStore(SqlStore):
         return view
 
     async def _start(self, new: Sequence[NewRun], worker: int | None) -> list[StartResult]:
-        started = await self._pool.run(lambda line: runs.start(line, self._clock, new, worker))
+        started = await self._pool.run(lambda connection: runs.start(connection, self._clock, new, worker))
         if any(each.new and each.claimed is None for each in started):
             self._notifier.notify()
         return started
@@ -118,12 +118,14 @@ class PostgresStore(SqlStore):
         return lease.PostgresLease(self._address, self._clock, self._pool.record_outage)
 
     async def _claim(self, claim: ClaimRequest) -> ClaimResult:
-        return await self._pool.run(lambda line: runs.claim(line, self._clock, claim))
+        return await self._pool.run(lambda connection: runs.claim(connection, self._clock, claim))
 
     async def _apply(
         self, transitions: Sequence[Transition], worker: int | None, carriers: Sequence[SinkLease]
     ) -> list[TransitionResult]:
-        answers = await self._pool.run(lambda line: apply.apply(line, self._clock, transitions, worker, carriers))
+        answers = await self._pool.run(
+            lambda connection: apply.apply(connection, self._clock, transitions, worker, carriers)
+        )
         if any(_makes_due(*pair) for pair in zip(transitions, answers, strict=True)):
             self._notifier.notify()
         return answers
@@ -135,23 +137,22 @@ class PostgresStore(SqlStore):
         # After an outage no worker has renewed its lease for a while: a live one gets time for a heartbeat or two.
         # `has_answered_for` is called on a connection: a connection that was cut off has been noticed by then.
         dead, writing = await self._pool.run(
-            lambda line: lease.expire_workers(
-                PostgresSession(line, self._clock), certain=self._pool.has_answered_for(OUTAGE_GRACE)
+            lambda connection: lease.expire_workers(
+                PostgresSession(connection, self._clock), certain=self._pool.has_answered_for(OUTAGE_GRACE)
             )
         )
         if writing:
-            await self._end_connections(writing)
+            # The next call declares the workers dead whose writes are stopped here.
+            try:
+                ended = await self._pool.run(
+                    lambda connection: lease.end_connections(PostgresSession(connection, self._clock), writing)
+                )
+            except StoreError as error:
+                log.warning("could not end the connection of a worker whose lease has expired: %s", error)
+                return dead
+            if ended:
+                log.warning("ended %d connections that workers without a lease left in the middle of a write", ended)
         return dead
-
-    async def _end_connections(self, gates: Sequence[int]) -> None:
-        """Stop the writes of workers without a lease. The next call of `expire_workers` declares them dead."""
-        try:
-            ended = await self._pool.run(lambda line: lease.end_connections(PostgresSession(line, self._clock), gates))
-        except StoreError as error:
-            log.warning("could not end the connection of a worker whose lease has expired: %s", error)
-            return
-        if ended:
-            log.warning("ended %d connections that workers without a lease left in the middle of a write", ended)
 
     async def update_circuit(self, update: CircuitUpdate) -> CircuitUpdateResult:
         result = await super().update_circuit(update)
@@ -195,7 +196,7 @@ class PostgresTextStore:
             columns=", ".join(table.columns),
         )
         place = dict(zip(table.key, after, strict=True))
-        rows = await self._pool.run(lambda line: line.rows(number_parameters(text), most=most, **place))
+        rows = await self._pool.run(lambda connection: connection.rows(number_parameters(text), most=most, **place))
         end = 1 + len(table.key)
         return [TextRow(row[0], tuple(row[1:end]), tuple(unescape_row(row[end:]))) for row in rows]
 
@@ -217,7 +218,7 @@ class PostgresTextStore:
         for number, name in enumerate(table.columns):
             values[f"old_{name}"] = [escape_nul(each.row.texts[number]) for each in exchanges]
             values[f"new_{name}"] = [escape_nul(each.texts[number]) for each in exchanges]
-        return len(await self._pool.run(lambda line: line.rows(number_parameters(text), **values)))
+        return len(await self._pool.run(lambda connection: connection.rows(number_parameters(text), **values)))
 
     async def close(self) -> None:
         await self._pool.close()

@@ -46,7 +46,7 @@ class StepTransaction:
         self._where = where
         self._limit = limit
         self._held = AsyncExitStack()
-        self._line: Connection | None = None
+        self._connection: Connection | None = None
         self._refusal: Exception | None = None  # what further calls raise
         self._timer: asyncio.TimerHandle | None = None
         self._dirty = False  # something happened since the savepoint
@@ -78,11 +78,11 @@ class StepTransaction:
     async def commit(self, worker: int, transition: Transition) -> TransitionResult:
         """Record the step and commit; roll back if another worker holds the run now."""
         try:
-            line = await self._begin()
-            async with line.transaction(role=ENGINE_ROLE, **PLANNER_SETTINGS):
-                answer = (await apply(line, self._clock, [transition], worker))[0]
+            connection = await self._begin()
+            async with connection.transaction(role=ENGINE_ROLE, **PLANNER_SETTINGS):
+                answer = (await apply(connection, self._clock, [transition], worker))[0]
             self._is_sent = True
-            await line.con.execute("COMMIT" if answer.kept else "ROLLBACK")
+            await connection.con.execute("COMMIT" if answer.kept else "ROLLBACK")
             return answer
         except Exception as raised:
             raise self._translate_error(raised) from raised
@@ -104,35 +104,32 @@ class StepTransaction:
             self._dirty = True
             return await work(con)
         except Exception as raised:
-            await self._recover(raised)
-            raise
-
-    async def _recover(self, raised: Exception) -> None:
-        """Roll back one failed statement, so that the step can go on with another, as on SQLite."""
-        error = self._translate_error(raised)
-        # A statement that ran into its own limit failed by itself: the database is not out.
-        is_outage = isinstance(error, StoreUnavailable) and not isinstance(raised, asyncpg.QueryCanceledError)
-        if error is not self._refusal and not is_outage and self._line is not None:
-            try:
-                await self._line.con.execute("ROLLBACK TO SAVEPOINT step")
-                return
-            except Exception as broken:
-                error, raised = self._translate_error(broken), broken
-        self._refusal = self._refusal or error
-        await self._end()
-        raise error from raised
+            error, cause = self._translate_error(raised), raised
+            # A statement that ran into its own limit failed by itself: the database is not out.
+            is_outage = isinstance(error, StoreUnavailable) and not isinstance(raised, asyncpg.QueryCanceledError)
+            if error is not self._refusal and not is_outage and self._connection is not None:
+                try:
+                    # Only this statement is rolled back, so that the step can continue with another, as on SQLite.
+                    await self._connection.con.execute("ROLLBACK TO SAVEPOINT step")
+                except Exception as broken:
+                    error, cause = self._translate_error(broken), broken
+                else:
+                    raise
+            self._refusal = self._refusal or error
+            await self._end()
+            raise error from cause
 
     async def _begin(self) -> Connection:
         if self._refusal is not None:
             raise self._refusal
-        if self._line is None:
-            self._line = await self._held.enter_async_context(self._pool.line(bare=True))
+        if self._connection is None:
+            self._connection = await self._held.enter_async_context(self._pool.connection(bare=True))
             limit = f"{int(self._limit * 1000)}ms"
             names = ("statement_timeout", "idle_in_transaction_session_timeout", "lock_timeout")
             local = "; ".join(f"SET LOCAL {name} = '{limit}'" for name in names)
             self._timer = asyncio.get_running_loop().call_later(self._limit, self._expire)
-            await self._line.con.execute(f"BEGIN ISOLATION LEVEL READ COMMITTED; {local}; SAVEPOINT step")
-        return self._line
+            await self._connection.con.execute(f"BEGIN ISOLATION LEVEL READ COMMITTED; {local}; SAVEPOINT step")
+        return self._connection
 
     def _translate_error(self, raised: Exception) -> Exception:
         return self._refusal or translate_error(raised, self._where) or raised
@@ -147,25 +144,25 @@ class StepTransaction:
                 f"the transaction took longer than {self._limit:g} s and was rolled back, because other writers "
                 "wait for its locks: do slow work before its first statement"
             )
-        if self._line is not None:
-            self._line.con.terminate()
+        if self._connection is not None:
+            self._connection.con.terminate()
 
     async def _end(self) -> None:
         """Roll back what was not committed and give the connection back, once only."""
         self._refusal = self._refusal or StoreError("the transaction is over: it was committed or rolled back")
         if self._timer is not None:
             self._timer.cancel()
-        line, self._line = self._line, None
-        if line is None:
+        connection, self._connection = self._connection, None
+        if connection is None:
             return
         try:
-            if not line.con.is_closed():
-                await line.forget(timeout=2.0)
+            if not connection.con.is_closed():
+                await connection.forget(timeout=2.0)
         except Exception as error:  # the server rolls back when the connection ends
             log.debug("could not roll a transaction back; closing its connection: %s", error)
-            line.con.terminate()
+            connection.con.terminate()
         except BaseException:
-            line.con.terminate()
+            connection.con.terminate()
             raise
         finally:
             await self._held.aclose()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 
@@ -13,7 +14,6 @@ from redrive.core.states import FINAL_RUN_STATUSES
 from redrive.core.transitions import (
     AttemptWrite,
     AuditWrite,
-    CircuitSampleWrite,
     EntryWrite,
     LetterWrite,
     RunWrite,
@@ -31,87 +31,66 @@ SQL = load_statements(__package__, "writes.sql")
 _PLAN_LIFETIME = MICROS // 10
 
 
+# The statements that write rows of a batch, after `change_run`, in the lock order of the architecture.
+_STATEMENTS = (
+    "set_end", "clear_suspicion", "set_version", "put_result", "put_entry", "close_entries", "put_attempt",
+    "put_letter", "put_letter_texts", "insert_circuit_if_new", "put_mark", "drop_probe", "put_audit",
+)  # fmt: skip
+
+
 class TransitionRows:
     """The rows of a batch, by the statement that writes them."""
 
     def __init__(self, now: int, worker: int | None) -> None:
         self._now = now
         self._worker = worker
-        self._entries: list[Row] = []
-        self._attempts: list[Row] = []
-        self._changes: list[Row] = []
-        self._ends: list[Row] = []
-        self._closed: list[Row] = []
-        self._cleared: list[Row] = []
-        self._versions: list[Row] = []
-        self._results: list[Row] = []
-        self._letters: list[Row] = []
-        self._texts: list[Row] = []
-        self._circuits: list[Row] = []
-        self._marks: list[Row] = []
-        self._probes: list[Row] = []
-        self._audit: list[Row] = []
+        self._rows: defaultdict[str, list[Row]] = defaultdict(list)
 
     def add(self, transition: Transition) -> None:
         """Add the rows of one transition."""
-        now = self._now
+        now, rows, run, change = self._now, self._rows, transition.run, transition.change
         for entry in transition.entries:
-            self._entries.append(_entry_row(transition, entry, now))
+            rows["put_entry"].append(_entry_row(transition, entry, now))
         for attempt in transition.attempts:
-            self._attempts.append(_attempt_row(transition, attempt, now, self._worker))
-        if transition.change is not None:
-            self._add_change(transition, transition.change)
+            rows["put_attempt"].append(_attempt_row(transition, attempt, now, self._worker))
+        if change is not None:
+            if transition.reopens is None:  # `write_rest` writes the change of a reopened run
+                rows["change_run"].append(_change_row(transition, change, now))
+            if change.ends_as is not None:
+                rows["set_end"].append((change.ends_as._value_, run))
+            if change.output is not None or change.failure is not None or change.status in FINAL_RUN_STATUSES:
+                rows["put_result"].append((run, transition.tenant, change.output, change.failure))
         elif transition.clears_suspicion:
-            self._cleared.append((transition.run,))
+            rows["clear_suspicion"].append((run,))
         if transition.closes:
-            self._closed.append((now, transition.run))
+            rows["close_entries"].append((now, run))
         if transition.version is not None:
-            self._versions.append((transition.version, transition.run))
+            rows["set_version"].append((transition.version, run))
         if transition.letter is not None:
-            self._letters.append(_letter_row(transition.run, transition.letter, now))
-            self._texts.append((transition.letter.failure, transition.run))
+            rows["put_letter"].append(_letter_row(run, transition.letter, now))
+            rows["put_letter_texts"].append((transition.letter.failure, run))
         for mark in transition.marks:
-            self._circuits.append((transition.tenant, mark.key, mark.settings, now))
+            circuit = (transition.tenant, mark.key)
+            rows["insert_circuit_if_new"].append((*circuit, mark.settings, now))
             if mark.good is not None:
-                self._marks.append(_mark_row(transition, mark, now))
+                sample = (*circuit, mark.generation, mark.good, mark.category, now)
+                rows["put_mark"].append((run, mark.index, mark.attempt, transition.fence, *sample))
             if mark.probe:
-                fenced = (mark.generation, transition.run, transition.fence, mark.index)
-                self._probes.append((transition.tenant, mark.key, *fenced))
+                rows["drop_probe"].append((*circuit, mark.generation, run, transition.fence, mark.index))
         if transition.audit:
-            self._audit.extend(_audit_row(line, now) for line in transition.audit)
-
-    def _add_change(self, transition: Transition, change: RunWrite) -> None:
-        if transition.reopens is None:  # `write_rest` writes the change of a reopened run
-            self._changes.append(_change_row(transition, change, self._now))
-        if change.ends_as is not None:
-            self._ends.append((change.ends_as._value_, transition.run))
-        if change.output is not None or change.failure is not None or change.status in FINAL_RUN_STATUSES:
-            self._results.append((transition.run, transition.tenant, change.output, change.failure))
+            rows["put_audit"].extend(_audit_row(line, now) for line in transition.audit)
 
     def writes(self) -> list[Write]:
         """Return the statements for all rows, in the lock order of the architecture."""
+        changes = self._rows["change_run"]
         # Of two changes to one run the later one must win, so these are written one after the other.
-        if len({run for *_, run in self._changes}) == len(self._changes):
-            writes = multi_row_statements(SQL["change_run"], self._changes)
+        if len({run for *_, run in changes}) == len(changes):
+            writes = multi_row_statements(SQL["change_run"], changes)
         else:
-            writes = [(SQL["change_run"], self._changes)]
-        for name, rows in (
-            ("set_end", self._ends),
-            ("clear_suspicion", self._cleared),
-            ("set_version", self._versions),
-            ("put_result", self._results),
-            ("put_entry", self._entries),
-            ("close_entries", self._closed),
-            ("put_attempt", self._attempts),
-            ("put_letter", self._letters),
-            ("put_letter_texts", self._texts),
-            ("insert_circuit_if_new", self._circuits),
-            ("put_mark", self._marks),
-            ("drop_probe", self._probes),
-            ("put_audit", self._audit),
-        ):
-            if rows:
-                writes += multi_row_statements(SQL[name], rows)
+            writes = [(SQL["change_run"], changes)]
+        for name in _STATEMENTS:
+            if name in self._rows:
+                writes += multi_row_statements(SQL[name], self._rows[name])
         return writes
 
 
@@ -151,13 +130,6 @@ def _letter_row(run: int, letter: LetterWrite, now: int) -> Row:
         letter.public_id, letter.code, letter.stage, letter.category, letter.reason, letter.fingerprint,
         letter.payload_hash, letter.step, letter.step_index, letter.attempts, now, now, now + letter.expires_in,
         run,
-    )  # fmt: skip
-
-
-def _mark_row(transition: Transition, mark: CircuitSampleWrite, now: int) -> Row:
-    return (
-        transition.run, mark.index, mark.attempt, transition.fence, transition.tenant, mark.key, mark.generation,
-        mark.good, mark.category, now,
     )  # fmt: skip
 
 

@@ -53,7 +53,8 @@ RETURNING id;
 INSERT INTO redrive.access_members (user_id, tenant, role, payloads, active)
 VALUES (:user, :tenant, :role, :payloads, :active)
 ON CONFLICT (user_id, tenant) DO UPDATE SET
-    role = excluded.role, payloads = excluded.payloads, active = excluded.active;
+    role = excluded.role, payloads = excluded.payloads, active = excluded.active
+RETURNING 1;
 
 -- name: token
 -- A token with its hash, unless its tenant is disabled.

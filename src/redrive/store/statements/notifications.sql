@@ -100,7 +100,8 @@ SELECT tenant, workflow, rule, updated_at, updated_by FROM redrive.notify_rules 
 INSERT INTO redrive.notify_rules (tenant, workflow, rule, updated_at, updated_by)
 VALUES (:tenant, :workflow, :rule, :now, :updated_by)
 ON CONFLICT (tenant, workflow) DO UPDATE SET
-    rule = excluded.rule, updated_at = excluded.updated_at, updated_by = excluded.updated_by;
+    rule = excluded.rule, updated_at = excluded.updated_at, updated_by = excluded.updated_by
+RETURNING 1;
 
 -- name: drop_rule
 -- Remove a rule.

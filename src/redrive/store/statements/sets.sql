@@ -92,10 +92,6 @@ SELECT s.id, s.public_id, s.tenant, s.action, s.status, s.by, s.reason, s.reques
        s.failed, s.created_at, s.ended_at, s.closed_by, s.fence, s.rate, s.paused_at, s.paused_by
 FROM redrive.sets AS s WHERE {conditions} ORDER BY s.id {order} LIMIT CAST(:most AS bigint);
 
--- name: sets.all
--- Sets of all tenants.
-true;
-
 -- name: sets.tenant
 -- Sets of one tenant.
 s.tenant = :tenant;

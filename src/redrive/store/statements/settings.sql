@@ -9,7 +9,8 @@ SELECT tenant, workflow, step, policy, updated_at, updated_by FROM redrive.polic
 INSERT INTO redrive.policies (tenant, workflow, step, policy, updated_at, updated_by)
 VALUES (:tenant, :workflow, :step, :policy, :now, :updated_by)
 ON CONFLICT (tenant, workflow, step) DO UPDATE SET
-    policy = excluded.policy, updated_at = excluded.updated_at, updated_by = excluded.updated_by;
+    policy = excluded.policy, updated_at = excluded.updated_at, updated_by = excluded.updated_by
+RETURNING 1;
 
 -- name: drop_policy
 -- Remove a policy.
