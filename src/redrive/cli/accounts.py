@@ -28,7 +28,7 @@ ROLE_CHOICE = click.Choice(["OWNER", "ADMIN", "STAFF", "VIEWER", "SUPER_ADMIN", 
 TENANT_OPTION = click.option("--tenant", metavar="NAME", help="The tenant.  [default: default, or the token's]")
 
 
-def manage_accounts(place: Target, work: Callable[[LocalAccounts], Awaitable[T]], by: str | None = None) -> T:
+def manage_accounts(target: Target, work: Callable[[LocalAccounts], Awaitable[T]], by: str | None = None) -> T:
     """Do the work on the accounts of a store or a server. A store that does not exist is created.
 
     On a store every change is allowed; on a server the rights of the token apply.
@@ -36,11 +36,11 @@ def manage_accounts(place: Target, work: Callable[[LocalAccounts], Awaitable[T]]
     import asyncio
 
     async def open_and_work() -> T:
-        remote = place.server()
+        remote = target.server()
         if remote is not None:
             async with remote.client():
                 return await work(cast("LocalAccounts", remote.accounts))
-        app = place.app()
+        app = target.app()
         async with app.client():
             return await work(LocalAccounts(app, by or current_user()))
 
@@ -61,8 +61,8 @@ def account_command(
         @output_options
         @target_options
         @functools.wraps(call)
-        def command(*, id: str, place: Target, output: Output) -> None:
-            show(manage_accounts(place, lambda accounts: call(accounts, id)), output)
+        def command(*, id: str, target: Target, output: Output) -> None:
+            show(manage_accounts(target, lambda accounts: call(accounts, id)), output)
 
         return group.command(name or call.__name__)(command)
 
@@ -193,14 +193,14 @@ async def create(accounts: LocalAccounts, name: str) -> TenantRow:
 @tenants.command("list")
 @output_options
 @target_options
-def list_(place: Target, output: Output) -> None:
+def list_(target: Target, output: Output) -> None:
     """List the registered tenants.
 
     \b
     Examples:
       redrive tenants list
     """
-    rows = manage_accounts(place, lambda accounts: accounts.tenants())
+    rows = manage_accounts(target, lambda accounts: accounts.tenants())
     columns: list[Column[dict[str, object]]] = [
         Column("NAME", lambda one: one["name"]),
         Column("SINCE", lambda one: one["created_at"]),
@@ -247,7 +247,7 @@ async def enable(accounts: LocalAccounts, name: str) -> TenantRow:
 @tenants.command()
 @click.argument("name")
 @target_options
-def export(name: str, place: Target) -> None:
+def export(name: str, target: Target) -> None:
     """Print all data of tenant NAME, one JSON object on each line. Nothing is redacted.
 
     \b
@@ -261,7 +261,7 @@ def export(name: str, place: Target) -> None:
         for user in await accounts.users(name):
             echo(json_text({"kind": "user", "id": user.id, "email": user.email}))
 
-    manage_accounts(place, print_data)
+    manage_accounts(target, print_data)
 
 
 @tenants.command()
@@ -269,7 +269,7 @@ def export(name: str, place: Target) -> None:
 @change_options
 @output_options
 @target_options
-def erase(name: str, change: ChangeOptions, place: Target, output: Output) -> None:
+def erase(name: str, change: ChangeOptions, target: Target, output: Output) -> None:
     """Remove all data of tenant NAME: runs, dead letters, audit log, members, tokens. It cannot be undone.
 
     Asks on a terminal; a script needs --yes.
@@ -284,7 +284,7 @@ def erase(name: str, change: ChangeOptions, place: Target, output: Output) -> No
     async def erase_data(accounts: LocalAccounts) -> int:
         return 0 if change.dry_run else await accounts.erase_tenant(name)
 
-    rows = manage_accounts(place, erase_data, by=change.by)
+    rows = manage_accounts(target, erase_data, by=change.by)
     if change.dry_run:
         echo_err(f"would erase tenant {name!r}; nothing was changed")
     else:
@@ -315,7 +315,7 @@ def tokens() -> None:
 @click.option("--payloads", is_flag=True, help="The token may see payloads without redaction.")
 @output_options
 @target_options
-def create_token(place: Target, output: Output, tenant: str | None, **options: Any) -> None:
+def create_token(target: Target, output: Output, tenant: str | None, **options: Any) -> None:
     """Create a token and print its secret, which is not shown again.
 
     \b
@@ -323,7 +323,7 @@ def create_token(place: Target, output: Output, tenant: str | None, **options: A
       redrive tokens create --tenant acme --role VIEWER --name grafana
       redrive tokens create --tenant acme --role STAFF --workflow fulfil --kind jwt --lasts 1h
     """
-    tenant_name = tenant or default_tenant(place)
+    tenant_name = tenant or default_tenant(target)
 
     async def create(accounts: LocalAccounts) -> IssuedToken:
         from redrive.core.roles import parse_role
@@ -344,7 +344,7 @@ def create_token(place: Target, output: Output, tenant: str | None, **options: A
         )
         return await accounts.create_token(new)
 
-    issued = manage_accounts(place, create)
+    issued = manage_accounts(target, create)
     if output.json:
         output.object({**_token_fields(issued.token), "secret": issued.secret})
     elif output.quiet:
@@ -358,14 +358,14 @@ def create_token(place: Target, output: Output, tenant: str | None, **options: A
 @click.option("--tenant", metavar="NAME", help="Only tokens of this tenant.  [default: all]")
 @output_options
 @target_options
-def list_tokens(tenant: str | None, place: Target, output: Output) -> None:
+def list_tokens(tenant: str | None, target: Target, output: Output) -> None:
     """List tokens, newest first. Their secrets are not stored.
 
     \b
     Examples:
       redrive tokens list --tenant acme
     """
-    rows = manage_accounts(place, lambda accounts: accounts.tokens(tenant))
+    rows = manage_accounts(target, lambda accounts: accounts.tokens(tenant))
     columns: list[Column[dict[str, Any]]] = [
         Column("ID", lambda one: one["id"]),
         Column("NAME", lambda one: one["name"]),

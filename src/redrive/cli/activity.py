@@ -87,7 +87,7 @@ def _audit_filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @page_options
 @output_options
 @target_options
-def list_(filters: dict[str, Any], lang: str, pages: PageOptions, output: Output, place: Target) -> None:
+def list_(filters: dict[str, Any], lang: str, pages: PageOptions, output: Output, target: Target) -> None:
     """List entries of the audit log, newest first.
 
     \b
@@ -113,7 +113,7 @@ def list_(filters: dict[str, Any], lang: str, pages: PageOptions, output: Output
     listing: Listing[AuditRecord] = Listing(
         fetch=fetch, columns=columns, id=lambda line: str(line.id), empty="No entry of the audit log matches."
     )
-    pages.show(place, listing, output)
+    pages.show(target, listing, output)
 
 
 @audit.command()
@@ -127,7 +127,7 @@ def list_(filters: dict[str, Any], lang: str, pages: PageOptions, output: Output
     help="CSV for a spreadsheet, or one JSON object on each line.",
 )
 @target_options
-def export(filters: dict[str, Any], lang: str, form: str, place: Target) -> None:
+def export(filters: dict[str, Any], lang: str, form: str, target: Target) -> None:
     """Print all matching entries, newest first, as CSV or JSON.
 
     In CSV, text that a spreadsheet would read as a formula has a ' in front.
@@ -154,7 +154,7 @@ def export(filters: dict[str, Any], lang: str, form: str, place: Target) -> None
             else:
                 echo(json_text(line))
 
-    run_on(place, print_entries)
+    run_on(target, print_entries)
 
 
 async def _build_filter(app: Redrive, filters: dict[str, Any]) -> AuditFilter:
@@ -208,7 +208,7 @@ def notifications() -> None:
 @CURSOR_OPTION
 @output_options
 @target_options
-def list_notifications(reader: str | None, output: Output, place: Target, **options: Any) -> None:
+def list_notifications(reader: str | None, output: Output, target: Target, **options: Any) -> None:
     """List the inbox, newest first.
 
     \b
@@ -216,7 +216,7 @@ def list_notifications(reader: str | None, output: Output, place: Target, **opti
       redrive notifications list --unread
     """
     user = name_or_current_user(reader, "--reader")
-    page = run_on(place, lambda app: app.notifications.list(reader=user, **options))
+    page = run_on(target, lambda app: app.notifications.list(reader=user, **options))
     columns: list[Column[InboxItem]] = [
         Column("ID", lambda one: one.id),
         Column("TOLD", lambda one: one.at),
@@ -234,7 +234,7 @@ def list_notifications(reader: str | None, output: Output, place: Target, **opti
 @_READER_OPTION
 @output_options
 @target_options
-def show(id: str, reader: str | None, output: Output, place: Target) -> None:
+def show(id: str, reader: str | None, output: Output, target: Target) -> None:
     """Show a notification as it was sent. Secrets in it are redacted.
 
     \b
@@ -242,7 +242,7 @@ def show(id: str, reader: str | None, output: Output, place: Target) -> None:
       redrive notifications show ntf-12-0a1b2c3d4e5f
     """
     user = name_or_current_user(reader, "--reader")
-    item = run_on(place, lambda app: app.notifications.get(id, reader=user))
+    item = run_on(target, lambda app: app.notifications.get(id, reader=user))
     output.record(item.id, item, f"{escape_line(item.title)}\n\n{item.text}")
 
 
@@ -252,7 +252,7 @@ def show(id: str, reader: str | None, output: Output, place: Target) -> None:
 @_READER_OPTION
 @output_options
 @target_options
-def read(ids: tuple[str, ...], tenant: str | None, reader: str | None, output: Output, place: Target) -> None:
+def read(ids: tuple[str, ...], tenant: str | None, reader: str | None, output: Output, target: Target) -> None:
     """Mark notifications as read; all of them if no id is given. `-` reads ids from standard input.
 
     \b
@@ -262,14 +262,14 @@ def read(ids: tuple[str, ...], tenant: str | None, reader: str | None, output: O
     """
     user = name_or_current_user(reader, "--reader")
     named = read_ids(ids) if ids else None
-    marked = run_on(place, lambda app: app.notifications.mark_read(named, reader=user, tenant=tenant))
+    marked = run_on(target, lambda app: app.notifications.mark_read(named, reader=user, tenant=tenant))
     output.done(str(marked), {"marked": marked}, f"marked {marked} as read")
 
 
 @notifications.command()
 @output_options
 @target_options
-def rules(output: Output, place: Target) -> None:
+def rules(output: Output, target: Target) -> None:
     """List the stored rules: who is notified about which events. Only the host of a URL is shown.
 
     \b
@@ -284,7 +284,7 @@ def rules(output: Output, place: Target) -> None:
         Column("SET BY", lambda one: one.updated_by),
         Column("SET", lambda one: one.updated_at),
     ]
-    stored = run_on(place, lambda app: app.notifications.rules())
+    stored = run_on(target, lambda app: app.notifications.rules())
     empty = "No rule is stored: the rules of the code apply."
     output.list(list(stored), columns, id=lambda one: _format_rule_id(one.tenant, one.workflow), empty=empty)
 

@@ -43,7 +43,7 @@ def circuits() -> None:
 @output_options
 @target_options
 def list_(
-    tenant: str | None, status: str | None, limit: int, cursor: str | None, place: Target, output: Output
+    tenant: str | None, status: str | None, limit: int, cursor: str | None, target: Target, output: Output
 ) -> None:
     """List the circuits that have recorded a failure or a change, with the number of waiting runs.
 
@@ -55,7 +55,7 @@ def list_(
     from redrive.store.filters import CircuitFilter
 
     where = CircuitFilter(tenant=tenant, status=status.upper() if status else None)
-    page = run_on(place, lambda app: app.circuits.list(where, limit=limit, cursor=cursor))
+    page = run_on(target, lambda app: app.circuits.list(where, limit=limit, cursor=cursor))
     columns: list[Column[CircuitRecord]] = [
         Column("CIRCUIT", lambda one: one.key),
         Column("TENANT", lambda one: one.tenant),
@@ -74,7 +74,7 @@ def list_(
 @_TENANT_OPTION
 @output_options
 @target_options
-def show(key: str, tenant: str | None, place: Target, output: Output) -> None:
+def show(key: str, tenant: str | None, target: Target, output: Output) -> None:
     """Show one circuit: its status, the time and reason of the last change, the waiting runs, its settings.
 
     \b
@@ -85,7 +85,7 @@ def show(key: str, tenant: str | None, place: Target, output: Output) -> None:
     async def load(app: Redrive) -> CircuitRecord:
         return await app.circuits.get(key, tenant=tenant or await home_tenant(app))
 
-    found = run_on(place, load)
+    found = run_on(target, load)
     by = f" by {found.changed_by}" if found.changed_by and found.changed_by != "redrive" else ""
     lines = [
         f"Circuit {found.key} of tenant {found.tenant} is {found.status}, {_describe_waiting_runs(found)}.",

@@ -16,7 +16,7 @@ _LEVEL_SIGNS = {"ok": ("✓", "green"), "note": ("!", "yellow"), "wrong": ("✗"
 @click.command(short_help="Check that everything is in order.")
 @output_options
 @target_options
-def doctor(place: Target, output: Output) -> None:
+def doctor(target: Target, output: Output) -> None:
     """Check store, schema, clock, workers, late runs, schedules, messages, mail, webhooks, and security.
 
     Each problem is printed with advice. Exit code 1 if something is wrong; --quiet prints only what is wrong.
@@ -32,11 +32,11 @@ def doctor(place: Target, output: Output) -> None:
     from redrive.cli.doctor_checks import check_notifications, check_server, check_store
 
     with report_errors():
-        server = place.server()
+        server = target.server()
         if server is not None:
             findings = asyncio.run(check_server(server))
         else:
-            app = place.app()
+            app = target.app()
             findings = asyncio.run(check_store(app.settings.url))
             if not any(each.level == "wrong" and each.check in ("store", "schema") for each in findings):
                 from redrive.cli.hardening import check_hardening

@@ -59,7 +59,7 @@ def outbox() -> None:
 @CURSOR_OPTION
 @output_options
 @target_options
-def list_(run: str | None, limit: int, cursor: str | None, output: Output, place: Target, **filters: Any) -> None:
+def list_(run: str | None, limit: int, cursor: str | None, output: Output, target: Target, **filters: Any) -> None:
     """List messages, newest first.
 
     \b
@@ -81,7 +81,7 @@ def list_(run: str | None, limit: int, cursor: str | None, output: Output, place
         Column("DELIVERIES", _describe_deliveries),
         Column("TENANT", lambda one: display_tenant(one.tenant)),
     ]
-    page = run_on(place, fetch)
+    page = run_on(target, fetch)
     empty = "No message matches."
     output.list(page.items, columns, id=lambda one: one.id, empty=empty, next=page.next, prev=page.prev)
 
@@ -90,7 +90,7 @@ def list_(run: str | None, limit: int, cursor: str | None, output: Output, place
 @click.argument("id", metavar="MESSAGE")
 @output_options
 @target_options
-def show(id: str, output: Output, place: Target) -> None:
+def show(id: str, output: Output, target: Target) -> None:
     """Show a message: its payload, and its delivery to each sink. Redacted fields stay redacted.
 
     \b
@@ -101,7 +101,7 @@ def show(id: str, output: Output, place: Target) -> None:
     async def load(app: Redrive) -> OutboxMessage:
         return await app.outbox.get(await _find_message_id(app, id))
 
-    message = run_on(place, load)
+    message = run_on(target, load)
     facts = {
         "topic": message.topic,
         "key": message.key,
@@ -127,7 +127,7 @@ def show(id: str, output: Output, place: Target) -> None:
 @LIMIT_OPTION
 @output_options
 @target_options
-def blocked(tenant: str | None, limit: int, output: Output, place: Target) -> None:
+def blocked(tenant: str | None, limit: int, output: Output, target: Target) -> None:
     """List keys whose messages wait behind one that was not delivered.
 
     \b
@@ -142,14 +142,14 @@ def blocked(tenant: str | None, limit: int, output: Output, place: Target) -> No
         Column("ERROR", lambda one: one.error),
         Column("TENANT", lambda one: display_tenant(one.tenant)),
     ]
-    found = run_on(place, lambda app: app.outbox.blocked(tenant=tenant, limit=limit))
+    found = run_on(target, lambda app: app.outbox.blocked(tenant=tenant, limit=limit))
     output.list(found, columns, id=lambda one: one.message_id, empty="No key is blocked.")
 
 
 @outbox.command()
 @output_options
 @target_options
-def sinks(output: Output, place: Target) -> None:
+def sinks(output: Output, target: Target) -> None:
     """List the sinks, and how many messages wait for each.
 
     \b
@@ -164,7 +164,7 @@ def sinks(output: Output, place: Target) -> None:
         Column("DEAD", lambda one: one.dead),
         Column("LAST SEEN", lambda one: one.seen_at),
     ]
-    found = run_on(place, lambda app: app.sinks.list())
+    found = run_on(target, lambda app: app.sinks.list())
     empty = "No sink is known: no worker whose app has sinks was started yet."
     output.list(found, columns, id=lambda one: one.name, empty=empty)
 
@@ -215,7 +215,7 @@ def _change_messages(
     reason: str | None,
     change: ChangeOptions,
     output: Output,
-    place: Target,
+    target: Target,
 ) -> None:
     names = read_ids(ids)
     change.confirm(f"{verb.capitalize()} {len(names)} message{'' if len(names) == 1 else 's'}")
@@ -230,7 +230,7 @@ def _change_messages(
 
         exit_if_failed(await for_each_id(names, change_message))
 
-    run_on(place, work)
+    run_on(target, work)
 
 
 @change_command(outbox, click.argument("name", metavar="SINK"), REASON_OPTION)

@@ -56,7 +56,7 @@ def _scope_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @policies.command("list")
 @output_options
 @target_options
-def list_(place: Target, output: Output) -> None:
+def list_(target: Target, output: Output) -> None:
     """List all stored policies.
 
     \b
@@ -71,7 +71,7 @@ def list_(place: Target, output: Output) -> None:
         Column("SET BY", lambda one: one.updated_by),
         Column("SET", lambda one: one.updated_at),
     ]
-    stored = run_on(place, lambda app: app.policies.list())
+    stored = run_on(target, lambda app: app.policies.list())
     empty = f"No policy is stored: steps use their own. To store one: {program_name()} policies set --help"
     output.list(stored, columns, id=_format_policy_id, empty=empty)
 
@@ -80,14 +80,14 @@ def list_(place: Target, output: Output) -> None:
 @_scope_options
 @output_options
 @target_options
-def get(scope: dict[str, str | None], place: Target, output: Output) -> None:
+def get(scope: dict[str, str | None], target: Target, output: Output) -> None:
     """Show the policy that is stored for exactly this workflow, step and tenant.
 
     \b
     Examples:
       redrive policies get --step charge
     """
-    stored = run_on(place, lambda app: _load_policy(app, scope))
+    stored = run_on(target, lambda app: _load_policy(app, scope))
     fields = stored.policy.to_json().items()
     lines = [f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in fields]
     output.record(_format_policy_id(stored), stored, "\n".join(lines))
@@ -205,7 +205,7 @@ def workflows() -> None:
 @workflows.command("list")
 @output_options
 @target_options
-def list_workflows(place: Target, output: Output) -> None:
+def list_workflows(target: Target, output: Output) -> None:
     """List the workflows that workers have registered.
 
     \b
@@ -218,7 +218,7 @@ def list_workflows(place: Target, output: Output) -> None:
         Column("PAUSED BY", lambda one: one.paused_by),
         Column("UNCLAIMABLE", lambda one: one.unclaimable or None),
     ]
-    found = run_on(place, lambda app: app.workflows.list())
+    found = run_on(target, lambda app: app.workflows.list())
     empty = f"No worker has registered a workflow yet. Start one: {worker_hint()}"
     output.list(found, columns, id=lambda one: one.name, empty=empty)
 

@@ -40,7 +40,7 @@ def saga() -> None:
 @_RUN_ARGUMENT
 @output_options
 @target_options
-def show(id: str, place: Target, output: Output) -> None:
+def show(id: str, target: Target, output: Output) -> None:
     """Show the ledger of RUN: each compensation in order, with its status. The rollback may still be running.
 
     UNCERTAIN: it is unknown whether the step took effect, and nothing was undone. Check the outside system.
@@ -55,7 +55,7 @@ def show(id: str, place: Target, output: Output) -> None:
     async def load(app: Redrive) -> Ledger:
         return await app.saga(await find_run_id(app, id))
 
-    ledger = run_on(place, load)
+    ledger = run_on(target, load)
     if output.json:
         fields = {"run_id": ledger.run_id, "workflow": ledger.workflow, "status": ledger.status, "done": ledger.done}
         output.object({**fields, "entries": list(ledger.entries)})
@@ -124,10 +124,10 @@ async def done(app: Redrive, **arguments: Any) -> ChangeResult:
 
 
 def run_rollback_decision(
-    place: Target, id: str, mode: str, step: str | None, reason: str | None, change: ChangeOptions, output: Output
+    target: Target, id: str, mode: str, step: str | None, reason: str | None, change: ChangeOptions, output: Output
 ) -> None:
     """Preview or make a decision about a rollback, and print the result."""
-    result = run_on(place, lambda app: _decide_rollback(app, mode, id=id, step=step, reason=reason, change=change))
+    result = run_on(target, lambda app: _decide_rollback(app, mode, id=id, step=step, reason=reason, change=change))
     output.done(*result)
 
 

@@ -35,7 +35,7 @@ def schedules() -> None:
 @click.option("--tenant", metavar="NAME", help="Only schedules of this tenant.  [default: all]")
 @output_options
 @target_options
-def list_(tenant: str | None, place: Target, output: Output) -> None:
+def list_(tenant: str | None, target: Target, output: Output) -> None:
     """List schedules with their next times. Times are in the time zone of the schedule.
 
     \b
@@ -61,7 +61,7 @@ def list_(tenant: str | None, place: Target, output: Output) -> None:
         Column("STATUS", lambda one: one.last_status),
         Column("TENANT", lambda one: display_tenant(one.tenant)),
     ]
-    found = run_on(place, lambda app: app.schedules.list(tenant=tenant))
+    found = run_on(target, lambda app: app.schedules.list(tenant=tenant))
     empty = "No schedule is known: no worker whose workflows have schedules was started yet."
     output.list(found, columns, id=lambda one: f"{one.workflow}/{one.name}", empty=empty)
 

@@ -23,7 +23,7 @@ _PROGRESS_INTERVAL = 10_000  # rows between two progress messages
 @click.option("--plan", is_flag=True, help="Print the outstanding migrations, and apply none.")
 @output_options
 @target_options
-def migrate(plan: bool, place: Target, output: Output) -> None:
+def migrate(plan: bool, target: Target, output: Output) -> None:
     """Bring the schema of a store up to date. A store that does not exist is created.
 
     \b
@@ -38,7 +38,7 @@ def migrate(plan: bool, place: Target, output: Output) -> None:
     from redrive.store import open_store
 
     with report_errors():
-        url = place.app().settings.url
+        url = target.app().settings.url
         where = Redactor().text(url)
         if not plan:
             echo_err(f"bringing {where} up to date")
@@ -86,7 +86,7 @@ def _migrate_file(url: str, plan: bool) -> list[str]:
 @click.option("--by", metavar="NAME", help="Your name in the audit log.  [default: your user name]")
 @output_options
 @target_options
-def reencrypt(plain: bool, by: str | None, place: Target, output: Output) -> None:
+def reencrypt(plain: bool, by: str | None, target: Target, output: Output) -> None:
     """Rewrite all payloads with the first key of REDRIVE_ENCRYPTION_KEYS.
 
     Workers may keep running. If it is interrupted, call it again: it does the rest.
@@ -97,7 +97,7 @@ def reencrypt(plain: bool, by: str | None, place: Target, output: Output) -> Non
       redrive reencrypt --plain --url sqlite:////var/lib/orders.db
     """
     user = name_or_current_user(by, "--by")
-    keys, report = run_on(place, lambda app: _reencrypt_store(app, plain, user))
+    keys, report = run_on(target, lambda app: _reencrypt_store(app, plain, user))
     _print_report(report, keys, output)
     problems = [
         f"{count:,} texts encrypted with key {key} could not be read: add the key to REDRIVE_ENCRYPTION_KEYS"

@@ -20,7 +20,7 @@ _MAX_DIGITS = 9
 
 
 def decision_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options of a change: it receives `change`, `output` and `place`."""
+    """Give a command the options of a change: it receives `change`, `output` and `target`."""
     return change_options(output_options(target_options(command)))
 
 

@@ -102,7 +102,7 @@ def _build_filter(fields: dict[str, Any]) -> LetterFilter:
 @output_options
 @target_options
 def list_(
-    status: str | None, view: str | None, filters: dict[str, Any], pages: PageOptions, output: Output, place: Target
+    status: str | None, view: str | None, filters: dict[str, Any], pages: PageOptions, output: Output, target: Target
 ) -> None:
     """List dead letters, newest first.
 
@@ -128,7 +128,7 @@ def list_(
         id=lambda letter: letter.id,
         empty="No dead letter matches." if given or view else "No open dead letters. All clear.",
     )
-    pages.show(place, listing, output)
+    pages.show(target, listing, output)
 
 
 async def _load_view_filter(app: Redrive, name: str, tenant: str | None) -> dict[str, Any]:
@@ -200,7 +200,7 @@ def join_error_and_reason(error: str, reason: str) -> str:
 @click.option("--by", metavar="NAME", help="Your name for the audit log.  [default: your user name]")
 @output_options
 @target_options
-def show(id: str, reveal: bool, by: str | None, place: Target, output: Output) -> None:
+def show(id: str, reveal: bool, by: str | None, target: Target, output: Output) -> None:
     """Show one dead letter: what happened, its attempts, its activity, and the next commands.
 
     LETTER is the id of a letter or of its run, or the start of an id, if no other id starts like it.
@@ -217,7 +217,7 @@ def show(id: str, reveal: bool, by: str | None, place: Target, output: Output) -
         letter = await load_letter(app, id)
         return await app.dlq.get(letter.id, reveal=True, by=user) if reveal else letter
 
-    letter = run_on(place, load)
+    letter = run_on(target, load)
     if output.json:
         output.object(letter)
     elif output.quiet:

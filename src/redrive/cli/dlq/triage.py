@@ -32,7 +32,7 @@ _BAR_CHARACTERS = "▁▂▃▄▅▆▇█"
 @click.option("--nobody", is_flag=True, help="Leave the letters unassigned.")  # language: the option's name
 @decision_options
 def assign(
-    ids: tuple[str, ...], to: str | None, nobody: bool, change: ChangeOptions, output: Output, place: Target
+    ids: tuple[str, ...], to: str | None, nobody: bool, change: ChangeOptions, output: Output, target: Target
 ) -> None:
     """Assign letters to a person. `-` reads ids from standard input.
 
@@ -49,21 +49,21 @@ def assign(
         )
     owner = None if nobody else change.by if to is None else to
     verb, details = ("assign", f" to {owner}") if owner else ("unassign", "")
-    _change_letters(place, ids, change, output, "assign", {"to": owner}, verb=verb, past=f"{verb}ed", details=details)
+    _change_letters(target, ids, change, output, "assign", {"to": owner}, verb=verb, past=f"{verb}ed", details=details)
 
 
 @click.command()
 @click.argument("id", metavar="LETTER")
 @click.argument("text", metavar="TEXT")
 @decision_options
-def comment(id: str, text: str, change: ChangeOptions, output: Output, place: Target) -> None:
+def comment(id: str, text: str, change: ChangeOptions, output: Output, target: Target) -> None:
     """Add a comment to a letter.
 
     \b
     Examples:
       redrive dlq comment dl-01k9x7 "asked the bank, they answer tomorrow"
     """
-    _change_letters(place, [id], change, output, "comment", {"text": text}, verb="comment on", past="commented on")
+    _change_letters(target, [id], change, output, "comment", {"text": text}, verb="comment on", past="commented on")
 
 
 @click.command()
@@ -71,7 +71,7 @@ def comment(id: str, text: str, change: ChangeOptions, output: Output, place: Ta
 @click.argument("tags", nargs=-1, metavar="[TAG]...")
 @click.option("--none", is_flag=True, help="Remove all tags.")
 @decision_options
-def tag(id: str, tags: tuple[str, ...], none: bool, change: ChangeOptions, output: Output, place: Target) -> None:
+def tag(id: str, tags: tuple[str, ...], none: bool, change: ChangeOptions, output: Output, target: Target) -> None:
     """Replace the tags of a letter. `-` as LETTER reads ids from standard input.
 
     \b
@@ -82,11 +82,11 @@ def tag(id: str, tags: tuple[str, ...], none: bool, change: ChangeOptions, outpu
     if bool(tags) == none:
         raise UsageError("give the new tags of the letter, or --none to remove them")
     details = f": {' '.join(tags) or 'no tags'}"
-    _change_letters(place, [id], change, output, "tag", {"tags": tags}, verb="tag", past="tagged", details=details)
+    _change_letters(target, [id], change, output, "tag", {"tags": tags}, verb="tag", past="tagged", details=details)
 
 
 def _change_letters(
-    place: Target,
+    target: Target,
     ids: Sequence[str],
     change: ChangeOptions,
     output: Output,
@@ -126,7 +126,7 @@ def _change_letters(
             change.confirm(f"{verb.capitalize()} {describe_letters(list(found.values()))} without running it again")
         return max(missing, await for_each_id(list(found), lambda id: apply(app, id)))
 
-    exit_if_failed(run_on(place, work))
+    exit_if_failed(run_on(target, work))
 
 
 def _make_close_command(verb: str, help: str, reason_help: str) -> click.Command:
@@ -149,17 +149,17 @@ def _make_close_command(verb: str, help: str, reason_help: str) -> click.Command
         wait: bool,
         change: ChangeOptions,
         output: Output,
-        place: Target,
+        target: Target,
     ) -> None:
         from redrive.cli.dlq.decision import DecisionOptions
 
         if where is None:
             record = {"reason": reason}
-            _change_letters(place, ids, change, output, verb, record, verb=verb, past=f"{verb}d", closes=True)
+            _change_letters(target, ids, change, output, verb, record, verb=verb, past=f"{verb}d", closes=True)
             return
         call = {"rate": rate, "by": change.by, "reason": reason}
         bulk = BulkDecision(verb=verb, begin=lambda app: getattr(app.dlq, f"{verb}_many")(where, **call))
-        run_bulk_decision(place, where, bulk, DecisionOptions(change=change, output=output, wait=wait))
+        run_bulk_decision(target, where, bulk, DecisionOptions(change=change, output=output, wait=wait))
 
     return close
 
@@ -199,7 +199,7 @@ ignore = _make_close_command(
 @page_options
 @output_options
 @target_options
-def groups(tenant: str | None, closed: bool, pages: PageOptions, output: Output, place: Target) -> None:
+def groups(tenant: str | None, closed: bool, pages: PageOptions, output: Output, target: Target) -> None:
     """List failures by their cause, with the number of open letters and the trend; last seen first.
 
     Workers count them, with a delay of a few seconds. --quiet prints fingerprints.
@@ -234,7 +234,7 @@ def groups(tenant: str | None, closed: bool, pages: PageOptions, output: Output,
         empty="No open failures. All clear.",
         also=("as_of",),
     )
-    page = cast("GroupList", pages.show(place, listing, output))
+    page = cast("GroupList", pages.show(target, listing, output))
     if not on_terminal() or output.quiet or output.json:
         return
     echo(f"Counted up to {format_age(page.as_of)}.")

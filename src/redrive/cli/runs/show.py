@@ -51,7 +51,7 @@ _STATUS_NAMES = (
 @page_options
 @output_options
 @target_options
-def list_(place: Target, output: Output, pages: PageOptions, **filters: Any) -> None:
+def list_(target: Target, output: Output, pages: PageOptions, **filters: Any) -> None:
     """List runs, newest first.
 
     \b
@@ -85,14 +85,14 @@ def list_(place: Target, output: Output, pages: PageOptions, **filters: Any) -> 
     listing: Listing[Run] = Listing(
         fetch=fetch, columns=columns, id=lambda run: run.id, empty=f"No run matches. To start one: {start}"
     )
-    pages.show(place, listing, output)
+    pages.show(target, listing, output)
 
 
 @click.command(short_help="Show one run: its timeline, input and result.")
 @click.argument("id", metavar="RUN")
 @output_options
 @target_options
-def show(id: str, place: Target, output: Output) -> None:
+def show(id: str, target: Target, output: Output) -> None:
     """Show one run: its steps and attempts as a timeline, its input, its result.
 
     RUN is an id or the start of one, if no other id starts like it.
@@ -102,7 +102,7 @@ def show(id: str, place: Target, output: Output) -> None:
       redrive runs show 01k9x7
       redrive runs show 01k9x7 --json
     """
-    run = run_on(place, lambda app: _load_run(app, id))
+    run = run_on(target, lambda app: _load_run(app, id))
     if output.json:
         output.object(run)
     elif output.quiet:
@@ -117,7 +117,7 @@ def show(id: str, place: Target, output: Output) -> None:
 @click.argument("id", metavar="RUN")
 @output_options
 @target_options
-def why(id: str, place: Target, output: Output) -> None:
+def why(id: str, target: Target, output: Output) -> None:
     """Explain the state of a run, and name the next command.
 
     \b
@@ -131,7 +131,7 @@ def why(id: str, place: Target, output: Output) -> None:
         run = await _load_run(app, id)
         return run, explain_run(run, await app.runs.context(run.id))
 
-    run, sentences = run_on(place, explain)
+    run, sentences = run_on(target, explain)
     if output.json:
         output.object({"id": run.id, "status": run.status, "why": sentences})
     elif output.quiet:
@@ -146,7 +146,7 @@ def why(id: str, place: Target, output: Output) -> None:
 @click.argument("id", metavar="RUN")
 @click.option("--json", "json_", is_flag=True, help="Print the run as JSON, in a stable shape, when it has ended.")
 @target_options
-def watch(id: str, place: Target, json_: bool) -> None:
+def watch(id: str, target: Target, json_: bool) -> None:
     """Follow a run until it ends. Ctrl-C does not stop the run.
 
     Exit code 0 if it succeeds, 1 if it ends otherwise, 130 if you stop watching.
@@ -174,7 +174,7 @@ def watch(id: str, place: Target, json_: bool) -> None:
                 await asyncio.sleep(_POLL_INTERVAL)
 
     try:
-        run = run_on(place, follow)
+        run = run_on(target, follow)
     except KeyboardInterrupt:
         echo_err(f"\nThe run continues. To watch it again: {hint('runs', 'watch', run_id)}")
         raise click.exceptions.Exit(INTERRUPTED) from None
