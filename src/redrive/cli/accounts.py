@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from redrive.cli.messages import report_errors
-from redrive.cli.options import DURATION_TYPE, ChangeOptions, change_options, current_user
-from redrive.cli.output import Column, Output, as_json, echo, echo_err, json_text, output_options
+from redrive.cli.options import DURATION_TYPE, ChangeOptions, current_user
+from redrive.cli.output import Column, Output, as_json, echo, echo_err, field_columns, json_text
 from redrive.cli.server import require_extras
-from redrive.cli.target import Target, default_tenant, target_options
+from redrive.cli.target import Target, common_options, decision_options, default_tenant, target_options
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -58,8 +58,7 @@ def account_command(
 
     def decorate(call: Callable[[LocalAccounts, str], Awaitable[T]]) -> click.Command:
         @click.argument("id", metavar=metavar)
-        @output_options
-        @target_options
+        @common_options
         @functools.wraps(call)
         def command(*, id: str, target: Target, output: Output) -> None:
             show(manage_accounts(target, lambda accounts: call(accounts, id)), output)
@@ -191,8 +190,7 @@ async def create(accounts: LocalAccounts, name: str) -> TenantRow:
 
 
 @tenants.command("list")
-@output_options
-@target_options
+@common_options
 def list_(target: Target, output: Output) -> None:
     """List the registered tenants.
 
@@ -202,9 +200,7 @@ def list_(target: Target, output: Output) -> None:
     """
     rows = manage_accounts(target, lambda accounts: accounts.tenants())
     columns: list[Column[dict[str, object]]] = [
-        Column("NAME", lambda one: one["name"]),
-        Column("SINCE", lambda one: one["created_at"]),
-        Column("BY", lambda one: one["created_by"]),
+        *field_columns(NAME="name", SINCE="created_at", BY="created_by"),
         Column("DISABLED", lambda one: "yes" if one["disabled"] else None),
     ]
     empty = "No tenant is registered."
@@ -266,9 +262,7 @@ def export(name: str, target: Target) -> None:
 
 @tenants.command()
 @click.argument("name")
-@change_options
-@output_options
-@target_options
+@decision_options
 def erase(name: str, change: ChangeOptions, target: Target, output: Output) -> None:
     """Remove all data of tenant NAME: runs, dead letters, audit log, members, tokens. It cannot be undone.
 
@@ -313,8 +307,7 @@ def tokens() -> None:
 @click.option("--name", default="unnamed", metavar="TEXT", show_default=True, help="What the token is for.")
 @click.option("--lasts", type=DURATION_TYPE, metavar="TIME", help="How long it is valid.  [default: a jwt 30d]")
 @click.option("--payloads", is_flag=True, help="The token may see payloads without redaction.")
-@output_options
-@target_options
+@common_options
 def create_token(target: Target, output: Output, tenant: str | None, **options: Any) -> None:
     """Create a token and print its secret, which is not shown again.
 
@@ -356,8 +349,7 @@ def create_token(target: Target, output: Output, tenant: str | None, **options: 
 
 @tokens.command("list")
 @click.option("--tenant", metavar="NAME", help="Only tokens of this tenant.  [default: all]")
-@output_options
-@target_options
+@common_options
 def list_tokens(tenant: str | None, target: Target, output: Output) -> None:
     """List tokens, newest first. Their secrets are not stored.
 
@@ -367,14 +359,9 @@ def list_tokens(tenant: str | None, target: Target, output: Output) -> None:
     """
     rows = manage_accounts(target, lambda accounts: accounts.tokens(tenant))
     columns: list[Column[dict[str, Any]]] = [
-        Column("ID", lambda one: one["id"]),
-        Column("NAME", lambda one: one["name"]),
-        Column("TENANT", lambda one: one["tenant"]),
-        Column("ROLE", lambda one: one["role"]),
-        Column("KIND", lambda one: one["kind"]),
+        *field_columns(ID="id", NAME="name", TENANT="tenant", ROLE="role", KIND="kind"),
         Column("WORKFLOWS", lambda one: ", ".join(one["workflows"])),
-        Column("EXPIRES", lambda one: one["expires_at"]),
-        Column("REVOKED", lambda one: one["revoked_at"]),
+        *field_columns(EXPIRES="expires_at", REVOKED="revoked_at"),
     ]
     output.list([_token_fields(row) for row in rows], columns, id=lambda one: one["id"], empty="There are no tokens.")
 

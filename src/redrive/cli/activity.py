@@ -27,12 +27,12 @@ from redrive.cli.output import (
     display_tenant,
     echo,
     escape_line,
+    field_columns,
     json_text,
     on_terminal,
-    output_options,
 )
 from redrive.cli.pager import CURSOR_OPTION, LIMIT_OPTION, Listing, PageOptions, page_options
-from redrive.cli.target import ChangeResult, Target, change_command, run_on, target_options
+from redrive.cli.target import ChangeResult, Target, change_command, common_options, run_on, target_options
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -85,8 +85,7 @@ def _audit_filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @audit.command("list")
 @_audit_filter_options
 @page_options
-@output_options
-@target_options
+@common_options
 def list_(filters: dict[str, Any], lang: str, pages: PageOptions, output: Output, target: Target) -> None:
     """List entries of the audit log, newest first.
 
@@ -102,8 +101,7 @@ def list_(filters: dict[str, Any], lang: str, pages: PageOptions, output: Output
         return await app.audit.list(where, limit=limit, cursor=cursor, language=lang)
 
     columns: list[Column[AuditRecord]] = [
-        Column("WHEN", lambda line: line.at),
-        Column("BY", lambda line: line.by),
+        *field_columns(WHEN="at", BY="by"),
         Column("ABOUT", lambda line: line.letter or line.subject),
     ]
     if on_terminal():
@@ -206,8 +204,7 @@ def notifications() -> None:
 @_READER_OPTION
 @LIMIT_OPTION
 @CURSOR_OPTION
-@output_options
-@target_options
+@common_options
 def list_notifications(reader: str | None, output: Output, target: Target, **options: Any) -> None:
     """List the inbox, newest first.
 
@@ -218,8 +215,7 @@ def list_notifications(reader: str | None, output: Output, target: Target, **opt
     user = name_or_current_user(reader, "--reader")
     page = run_on(target, lambda app: app.notifications.list(reader=user, **options))
     columns: list[Column[InboxItem]] = [
-        Column("ID", lambda one: one.id),
-        Column("TOLD", lambda one: one.at),
+        *field_columns(ID="id", TOLD="at"),
         Column("READ", lambda one: "yes" if one.read_at else "no"),
         Column("COUNT", lambda one: one.count),
         Column("WHAT", lambda one: one.title.removeprefix("[redrive] ")),
@@ -232,8 +228,7 @@ def list_notifications(reader: str | None, output: Output, target: Target, **opt
 @notifications.command()
 @click.argument("id", metavar="NOTIFICATION")
 @_READER_OPTION
-@output_options
-@target_options
+@common_options
 def show(id: str, reader: str | None, output: Output, target: Target) -> None:
     """Show a notification as it was sent. Secrets in it are redacted.
 
@@ -250,8 +245,7 @@ def show(id: str, reader: str | None, output: Output, target: Target) -> None:
 @click.argument("ids", nargs=-1, metavar="[NOTIFICATION]...")
 @_TENANT_OPTION
 @_READER_OPTION
-@output_options
-@target_options
+@common_options
 def read(ids: tuple[str, ...], tenant: str | None, reader: str | None, output: Output, target: Target) -> None:
     """Mark notifications as read; all of them if no id is given. `-` reads ids from standard input.
 
@@ -267,8 +261,7 @@ def read(ids: tuple[str, ...], tenant: str | None, reader: str | None, output: O
 
 
 @notifications.command()
-@output_options
-@target_options
+@common_options
 def rules(output: Output, target: Target) -> None:
     """List the stored rules: who is notified about which events. Only the host of a URL is shown.
 
@@ -277,12 +270,10 @@ def rules(output: Output, target: Target) -> None:
       redrive notifications rules
     """
     columns: list[Column[StoredRule]] = [
-        Column("WORKFLOW", lambda one: one.workflow),
-        Column("TENANT", lambda one: one.tenant),
+        *field_columns(WORKFLOW="workflow", TENANT="tenant"),
         Column("ON", lambda one: ", ".join(one.on) or "nothing"),
         Column("TOLD", lambda one: ", ".join([*one.targets, *(["inbox"] if one.app else [])])),
-        Column("SET BY", lambda one: one.updated_by),
-        Column("SET", lambda one: one.updated_at),
+        *field_columns(SET_BY="updated_by", SET="updated_at"),
     ]
     stored = run_on(target, lambda app: app.notifications.rules())
     empty = "No rule is stored: the rules of the code apply."

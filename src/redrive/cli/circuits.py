@@ -8,9 +8,9 @@ import click
 
 from redrive.cli.messages import NOT_FOUND, circuit_hint
 from redrive.cli.options import REASON_OPTION, ChangeOptions, parse_field, suggest_names
-from redrive.cli.output import Column, Output, echo_err, escape_line, output_options
+from redrive.cli.output import Column, Output, echo_err, escape_line, field_columns
 from redrive.cli.pager import CURSOR_OPTION
-from redrive.cli.target import ChangeResult, Target, change_command, home_tenant, run_on, target_options
+from redrive.cli.target import ChangeResult, Target, change_command, common_options, home_tenant, run_on
 from redrive.core.roles import DEFAULT_TENANT
 
 if TYPE_CHECKING:
@@ -40,8 +40,7 @@ def circuits() -> None:
 @click.option("--status", type=_STATUS_CHOICE, help="Only circuits with this status.")
 @click.option("--limit", default=50, show_default=True, metavar="N", help="How many.")
 @CURSOR_OPTION
-@output_options
-@target_options
+@common_options
 def list_(
     tenant: str | None, status: str | None, limit: int, cursor: str | None, target: Target, output: Output
 ) -> None:
@@ -57,10 +56,7 @@ def list_(
     where = CircuitFilter(tenant=tenant, status=status.upper() if status else None)
     page = run_on(target, lambda app: app.circuits.list(where, limit=limit, cursor=cursor))
     columns: list[Column[CircuitRecord]] = [
-        Column("CIRCUIT", lambda one: one.key),
-        Column("TENANT", lambda one: one.tenant),
-        Column("STATUS", lambda one: one.status),
-        Column("UNTIL", lambda one: one.until),
+        *field_columns(CIRCUIT="key", TENANT="tenant", STATUS="status", UNTIL="until"),
         Column("PARKED", lambda one: one.parked or None),
         Column("CHANGED", lambda one: one.changed_at),
         Column("WHY", lambda one: one.why, sentence=True),
@@ -72,8 +68,7 @@ def list_(
 @circuits.command()
 @click.argument("key", metavar="CIRCUIT")
 @_TENANT_OPTION
-@output_options
-@target_options
+@common_options
 def show(key: str, tenant: str | None, target: Target, output: Output) -> None:
     """Show one circuit: its status, the time and reason of the last change, the waiting runs, its settings.
 

@@ -7,15 +7,14 @@ import sys
 import click
 
 from redrive.cli.messages import FAILED, report_errors
-from redrive.cli.output import Output, echo, escape_line, fold_text, output_options, style_text
-from redrive.cli.target import Target, target_options
+from redrive.cli.output import Output, echo, escape_line, fold_text, style_text
+from redrive.cli.target import Target, common_options
 
 _LEVEL_SIGNS = {"ok": ("✓", "green"), "note": ("!", "yellow"), "wrong": ("✗", "red")}
 
 
 @click.command(short_help="Check that everything is in order.")
-@output_options
-@target_options
+@common_options
 def doctor(target: Target, output: Output) -> None:
     """Check store, schema, clock, workers, late runs, schedules, messages, mail, webhooks, and security.
 

@@ -11,16 +11,15 @@ from redrive.cli.messages import NOT_FOUND, REFUSED, CommandFailed, hint
 from redrive.cli.options import (
     REASON_OPTION,
     ChangeOptions,
-    change_options,
     exit_if_failed,
     find_run_id,
     for_each_id,
     read_ids,
     time_options,
 )
-from redrive.cli.output import Column, Output, display_tenant, escape_line, json_text, output_options
+from redrive.cli.output import Column, Output, display_tenant, escape_line, field_columns, json_text
 from redrive.cli.pager import CURSOR_OPTION, LIMIT_OPTION
-from redrive.cli.target import ChangeResult, Target, change_command, run_on, target_options
+from redrive.cli.target import ChangeResult, Target, change_command, common_options, decision_options, run_on
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -57,8 +56,7 @@ def outbox() -> None:
 @time_options
 @LIMIT_OPTION
 @CURSOR_OPTION
-@output_options
-@target_options
+@common_options
 def list_(run: str | None, limit: int, cursor: str | None, output: Output, target: Target, **filters: Any) -> None:
     """List messages, newest first.
 
@@ -74,10 +72,7 @@ def list_(run: str | None, limit: int, cursor: str | None, output: Output, targe
         return await app.outbox.list(where, limit=limit, cursor=cursor)
 
     columns: list[Column[OutboxMessage]] = [
-        Column("ID", lambda one: one.id),
-        Column("PUBLISHED", lambda one: one.created_at),
-        Column("TOPIC", lambda one: one.topic),
-        Column("KEY", lambda one: one.key),
+        *field_columns(ID="id", PUBLISHED="created_at", TOPIC="topic", KEY="key"),
         Column("DELIVERIES", _describe_deliveries),
         Column("TENANT", lambda one: display_tenant(one.tenant)),
     ]
@@ -88,8 +83,7 @@ def list_(run: str | None, limit: int, cursor: str | None, output: Output, targe
 
 @outbox.command()
 @click.argument("id", metavar="MESSAGE")
-@output_options
-@target_options
+@common_options
 def show(id: str, output: Output, target: Target) -> None:
     """Show a message: its payload, and its delivery to each sink. Redacted fields stay redacted.
 
@@ -125,8 +119,7 @@ def show(id: str, output: Output, target: Target) -> None:
 @outbox.command()
 @click.option("--tenant", metavar="NAME", help="Only keys of this tenant.  [default: all]")
 @LIMIT_OPTION
-@output_options
-@target_options
+@common_options
 def blocked(tenant: str | None, limit: int, output: Output, target: Target) -> None:
     """List keys whose messages wait behind one that was not delivered.
 
@@ -135,11 +128,7 @@ def blocked(tenant: str | None, limit: int, output: Output, target: Target) -> N
       redrive outbox blocked
     """
     columns: list[Column[Blocked]] = [
-        Column("MESSAGE", lambda one: one.message_id),
-        Column("SINK", lambda one: one.sink),
-        Column("KEY", lambda one: one.key),
-        Column("WAITING", lambda one: one.waiting),
-        Column("ERROR", lambda one: one.error),
+        *field_columns(MESSAGE="message_id", SINK="sink", KEY="key", WAITING="waiting", ERROR="error"),
         Column("TENANT", lambda one: display_tenant(one.tenant)),
     ]
     found = run_on(target, lambda app: app.outbox.blocked(tenant=tenant, limit=limit))
@@ -147,8 +136,7 @@ def blocked(tenant: str | None, limit: int, output: Output, target: Target) -> N
 
 
 @outbox.command()
-@output_options
-@target_options
+@common_options
 def sinks(output: Output, target: Target) -> None:
     """List the sinks, and how many messages wait for each.
 
@@ -157,12 +145,9 @@ def sinks(output: Output, target: Target) -> None:
       redrive outbox sinks
     """
     columns: list[Column[SinkStatus]] = [
-        Column("SINK", lambda one: one.name),
-        Column("KIND", lambda one: one.kind),
+        *field_columns(SINK="name", KIND="kind"),
         Column("TOPICS", lambda one: " ".join(one.topics)),
-        Column("PENDING", lambda one: one.pending),
-        Column("DEAD", lambda one: one.dead),
-        Column("LAST SEEN", lambda one: one.seen_at),
+        *field_columns(PENDING="pending", DEAD="dead", LAST_SEEN="seen_at"),
     ]
     found = run_on(target, lambda app: app.sinks.list())
     empty = "No sink is known: no worker whose app has sinks was started yet."
@@ -172,9 +157,7 @@ def sinks(output: Output, target: Target) -> None:
 def _message_command(command: Callable[..., None]) -> Callable[..., Any]:
     """Make `redrive outbox VERB MESSAGE...` of a function that changes messages."""
     for option in (
-        target_options,
-        output_options,
-        change_options,
+        decision_options,
         REASON_OPTION,
         click.option("--sink", metavar="NAME", help="Only the delivery to this sink.  [default: all]"),
         click.argument("ids", metavar="MESSAGE...", nargs=-1, required=True),

@@ -11,8 +11,8 @@ import click
 
 from redrive.cli.messages import NOT_FOUND, CommandFailed, hint, program_name, worker_hint
 from redrive.cli.options import ChangeOptions, parse_field, suggest_names
-from redrive.cli.output import Column, Output, echo_err, output_options
-from redrive.cli.target import ChangeResult, Target, change_command, run_on, target_options
+from redrive.cli.output import Column, Output, echo_err, field_columns
+from redrive.cli.target import ChangeResult, Target, change_command, common_options, run_on
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -54,8 +54,7 @@ def _scope_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @policies.command("list")
-@output_options
-@target_options
+@common_options
 def list_(target: Target, output: Output) -> None:
     """List all stored policies.
 
@@ -64,12 +63,9 @@ def list_(target: Target, output: Output) -> None:
       redrive policies list
     """
     columns: list[Column[StoredPolicy]] = [
-        Column("WORKFLOW", lambda one: one.workflow),
-        Column("STEP", lambda one: one.step),
-        Column("TENANT", lambda one: one.tenant),
+        *field_columns(WORKFLOW="workflow", STEP="step", TENANT="tenant"),
         Column("POLICY", lambda one: one.policy.summarise()),
-        Column("SET BY", lambda one: one.updated_by),
-        Column("SET", lambda one: one.updated_at),
+        *field_columns(SET_BY="updated_by", SET="updated_at"),
     ]
     stored = run_on(target, lambda app: app.policies.list())
     empty = f"No policy is stored: steps use their own. To store one: {program_name()} policies set --help"
@@ -78,8 +74,7 @@ def list_(target: Target, output: Output) -> None:
 
 @policies.command()
 @_scope_options
-@output_options
-@target_options
+@common_options
 def get(scope: dict[str, str | None], target: Target, output: Output) -> None:
     """Show the policy that is stored for exactly this workflow, step and tenant.
 
@@ -203,8 +198,7 @@ def workflows() -> None:
 
 
 @workflows.command("list")
-@output_options
-@target_options
+@common_options
 def list_workflows(target: Target, output: Output) -> None:
     """List the workflows that workers have registered.
 
@@ -213,9 +207,7 @@ def list_workflows(target: Target, output: Output) -> None:
       redrive workflows list
     """
     columns: list[Column[KnownWorkflow]] = [
-        Column("WORKFLOW", lambda one: one.name),
-        Column("WORKERS", lambda one: one.workers),
-        Column("PAUSED BY", lambda one: one.paused_by),
+        *field_columns(WORKFLOW="name", WORKERS="workers", PAUSED_BY="paused_by"),
         Column("UNCLAIMABLE", lambda one: one.unclaimable or None),
     ]
     found = run_on(target, lambda app: app.workflows.list())

@@ -8,8 +8,8 @@ import click
 
 from redrive.cli.messages import CommandFailed, report_errors
 from redrive.cli.options import name_or_current_user
-from redrive.cli.output import Output, echo, echo_err, output_options
-from redrive.cli.target import Target, run_on, target_options
+from redrive.cli.output import Output, echo, echo_err
+from redrive.cli.target import Target, common_options, run_on
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -21,8 +21,7 @@ _PROGRESS_INTERVAL = 10_000  # rows between two progress messages
 
 @click.command(short_help="Bring the schema of a store up to date.")
 @click.option("--plan", is_flag=True, help="Print the outstanding migrations, and apply none.")
-@output_options
-@target_options
+@common_options
 def migrate(plan: bool, target: Target, output: Output) -> None:
     """Bring the schema of a store up to date. A store that does not exist is created.
 
@@ -84,8 +83,7 @@ def _migrate_file(url: str, plan: bool) -> list[str]:
 @click.command(short_help="Rewrite payloads with the first encryption key.")
 @click.option("--plain", is_flag=True, help="Write payloads in clear instead.")
 @click.option("--by", metavar="NAME", help="Your name in the audit log.  [default: your user name]")
-@output_options
-@target_options
+@common_options
 def reencrypt(plain: bool, by: str | None, target: Target, output: Output) -> None:
     """Rewrite all payloads with the first key of REDRIVE_ENCRYPTION_KEYS.
 

@@ -82,19 +82,27 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_target
 
 
+def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options of every command; it receives them as `output` and `target`."""
+    return output_options(target_options(command))
+
+
+def decision_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options of a change: it receives `change`, `output` and `target`."""
+    return change_options(common_options(command))
+
+
 def change_command(
     group: click.Group, *options: Callable[..., Any], **attributes: Any
 ) -> Callable[[Callable[..., Awaitable[ChangeResult]]], click.Command]:
     """Return a decorator that makes a command of a coroutine which changes something through an open app.
 
     The command has the name of the coroutine. It opens the target, calls `work(app, change=..., **arguments)` and
-    prints the result. Besides `options`, it has those of `change_options`, `output_options` and `target_options`.
+    prints the result. Besides `options`, it has `decision_options`.
     """
 
     def decorate(work: Callable[..., Awaitable[ChangeResult]]) -> click.Command:
-        @change_options
-        @output_options
-        @target_options
+        @decision_options
         @functools.wraps(work)
         def command(*, target: Target, output: Output, **arguments: Any) -> None:
             output.done(*run_on(target, lambda app: work(app, **arguments)))

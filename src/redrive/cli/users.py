@@ -14,8 +14,8 @@ from redrive.cli.accounts import (
     ensure_tenant,
     manage_accounts,
 )
-from redrive.cli.output import Column, Output, output_options
-from redrive.cli.target import Target, default_tenant, target_options
+from redrive.cli.output import Column, Output
+from redrive.cli.target import Target, common_options, default_tenant
 
 if TYPE_CHECKING:
     from redrive.store.accounts import UserRow
@@ -39,8 +39,7 @@ def users() -> None:
 @click.option("--role", type=ROLE_CHOICE, required=True, help="Role in the tenant.")
 @click.option("--password", metavar="TEXT", help="Password of the user; - prompts for it.  [default: a sign-in code]")
 @click.option("--payloads", is_flag=True, help="The user may see payloads without redaction.")
-@output_options
-@target_options
+@common_options
 def create(
     email: str, tenant: str | None, role: str, password: str | None, payloads: bool, target: Target, output: Output
 ) -> None:
@@ -71,8 +70,7 @@ def create(
 
 @users.command("list")
 @click.option("--tenant", metavar="NAME", help="Only users of this tenant.  [default: all]")
-@output_options
-@target_options
+@common_options
 def list_(tenant: str | None, target: Target, output: Output) -> None:
     """List the users who may sign in.
 
@@ -119,8 +117,7 @@ async def show(accounts: LocalAccounts, id: str) -> UserRow:
 @click.argument("role", type=ROLE_CHOICE, metavar="ROLE")
 @TENANT_OPTION
 @click.option("--payloads/--no-payloads", default=None, help="Whether the user may see payloads without redaction.")
-@output_options
-@target_options
+@common_options
 def role(email: str, role: str, tenant: str | None, payloads: bool | None, target: Target, output: Output) -> None:
     """Give USER a ROLE in a tenant. A user who is not a member becomes one.
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from redrive.cli.dlq.arguments import decision_options, parse_rate_option
+from redrive.cli.dlq.arguments import parse_rate_option
 from redrive.cli.messages import FAILED, INTERRUPTED, NOT_FOUND, REFUSED, CommandFailed, hint, worker_hint
 from redrive.cli.options import ChangeOptions, find_bulk_id, interruptible_prompt
-from redrive.cli.output import Column, Output, as_json, echo_err, escape_line, format_age, on_terminal, output_options
+from redrive.cli.output import Column, Output, as_json, echo_err, escape_line, field_columns, format_age, on_terminal
 from redrive.cli.pager import Listing, PageOptions, page_options
-from redrive.cli.target import Target, run_on, target_options
+from redrive.cli.target import Target, common_options, decision_options, run_on
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -53,8 +53,7 @@ def sets() -> None:
 @sets.command("list")
 @click.option("--tenant", metavar="NAME", help="Only sets of this tenant.  [default: all]")
 @page_options
-@output_options
-@target_options
+@common_options
 def list_(tenant: str | None, pages: PageOptions, output: Output, target: Target) -> None:
     """List sets, newest first.
 
@@ -69,9 +68,7 @@ def list_(tenant: str | None, pages: PageOptions, output: Output, target: Target
         Column("STATUS", lambda bulk: bulk.status.value),
         Column("DONE", lambda bulk: f"{bulk.done + bulk.failed:,} of {bulk.total:,}"),
         Column("REFUSED", lambda bulk: bulk.failed or None),
-        Column("RATE", lambda bulk: bulk.rate),
-        Column("BEGUN", lambda bulk: bulk.created_at),
-        Column("BY", lambda bulk: bulk.by),
+        *field_columns(RATE="rate", BEGUN="created_at", BY="by"),
         Column("REASON", lambda bulk: bulk.reason, sentence=True),
     ]
     listing: Listing[LetterSet] = Listing(
@@ -92,8 +89,7 @@ def list_(tenant: str | None, pages: PageOptions, output: Output, target: Target
     is_flag=True,
     help="Wait until every letter is processed; exit code 1 if some were refused or the set was stopped.",
 )
-@output_options
-@target_options
+@common_options
 def show(id: str, refused: bool, pages: PageOptions, wait: bool, output: Output, target: Target) -> None:
     """Show the progress of a set, its refused letters and its runs.
 
@@ -117,11 +113,7 @@ def show(id: str, refused: bool, pages: PageOptions, wait: bool, output: Output,
 
     listing: Listing[SetItem] = Listing(
         fetch=fetch,
-        columns=[
-            Column("LETTER", lambda item: item.letter_id),
-            Column("WHEN", lambda item: item.at),
-            Column("WHY", lambda item: item.error, sentence=True),
-        ],
+        columns=[*field_columns(LETTER="letter_id", WHEN="at"), Column("WHY", lambda item: item.error, sentence=True)],
         id=lambda item: item.letter_id,
         empty="No letter of this set was refused.",
     )

@@ -11,9 +11,9 @@ import click
 from redrive.cli.dlq.arguments import load_letter, parse_index_values, parse_rate_option
 from redrive.cli.messages import NOT_FOUND, CommandFailed, UsageError
 from redrive.cli.options import TIME_TYPE, current_user, name_or_current_user
-from redrive.cli.output import Column, Output, echo, on_terminal, output_options
+from redrive.cli.output import Column, Output, echo, on_terminal
 from redrive.cli.pager import Listing, PageOptions, page_options
-from redrive.cli.target import Target, run_on, target_options
+from redrive.cli.target import Target, common_options, run_on
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -99,8 +99,7 @@ def _build_filter(fields: dict[str, Any]) -> LetterFilter:
 @click.option("--view", metavar="NAME", help="Use a saved view of the dashboard; other options override it.")
 @filter_options
 @page_options
-@output_options
-@target_options
+@common_options
 def list_(
     status: str | None, view: str | None, filters: dict[str, Any], pages: PageOptions, output: Output, target: Target
 ) -> None:
@@ -198,8 +197,7 @@ def join_error_and_reason(error: str, reason: str) -> str:
 @click.argument("id", metavar="LETTER")
 @click.option("--reveal", is_flag=True, help="Show hidden values too; the audit log records it.")
 @click.option("--by", metavar="NAME", help="Your name for the audit log.  [default: your user name]")
-@output_options
-@target_options
+@common_options
 def show(id: str, reveal: bool, by: str | None, target: Target, output: Output) -> None:
     """Show one dead letter: what happened, its attempts, its activity, and the next commands.
 

@@ -10,7 +10,6 @@ import click
 
 from redrive.cli.dlq.arguments import (
     act_on_letter,
-    decision_options,
     describe_letters,
     load_letter,
     parse_json_object,
@@ -23,7 +22,7 @@ from redrive.cli.dlq.list import selection_options
 from redrive.cli.messages import REFUSED, CommandFailed, UsageError
 from redrive.cli.options import ChangeOptions
 from redrive.cli.output import Output
-from redrive.cli.target import Target
+from redrive.cli.target import Target, decision_options
 
 if TYPE_CHECKING:
     from redrive.app import Redrive

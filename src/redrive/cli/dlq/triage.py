@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from redrive.cli.dlq.arguments import act_on_letter, decision_options, describe_letters, load_letter
+from redrive.cli.dlq.arguments import act_on_letter, describe_letters, load_letter
 from redrive.cli.dlq.bulk import BulkDecision, run_bulk_decision
 from redrive.cli.dlq.list import join_error_and_reason, selection_options
 from redrive.cli.messages import CONFLICT, CommandFailed, UsageError, hint
 from redrive.cli.options import ChangeOptions, exit_if_failed, for_each_id, read_ids
-from redrive.cli.output import Column, Output, display_tenant, echo, format_age, on_terminal, output_options
+from redrive.cli.output import Column, Output, display_tenant, echo, field_columns, format_age, on_terminal
 from redrive.cli.pager import Listing, PageOptions, page_options
-from redrive.cli.target import Target, run_on, target_options
+from redrive.cli.target import Target, common_options, decision_options, run_on
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -197,8 +197,7 @@ ignore = _make_close_command(
 @click.option("--tenant", metavar="NAME", help="Only letters of this tenant.  [default: all]")
 @click.option("--closed", is_flag=True, help="Also causes without open letters.")
 @page_options
-@output_options
-@target_options
+@common_options
 def groups(tenant: str | None, closed: bool, pages: PageOptions, output: Output, target: Target) -> None:
     """List failures by their cause, with the number of open letters and the trend; last seen first.
 
@@ -212,17 +211,13 @@ def groups(tenant: str | None, closed: bool, pages: PageOptions, output: Output,
     """
     status = None if closed else "OPEN"
     columns: list[Column[FailureGroup]] = [
-        Column("FINGERPRINT", lambda group: group.fingerprint),
-        Column("OPEN", lambda group: group.open),
+        *field_columns(FINGERPRINT="fingerprint", OPEN="open"),
         Column("WORKFLOW", lambda group: ", ".join(group.workflows)),
         Column("STEP", lambda group: ", ".join(group.steps)),
         Column("LAST SEEN", lambda group: group.last_seen),
         Column("LAST 24 H", _format_trend, ends=True),
         Column("REASON", _format_reason, sentence=True),
-        Column("FIRST SEEN", lambda group: group.first_seen),
-        Column("TOTAL", lambda group: group.total),
-        Column("CODE", lambda group: group.code),
-        Column("SAMPLE", lambda group: group.sample_id),
+        *field_columns(FIRST_SEEN="first_seen", TOTAL="total", CODE="code", SAMPLE="sample_id"),
         Column("TENANT", lambda group: display_tenant(group.tenant)),
     ]
     if not on_terminal():  # on a terminal, the reason contains it

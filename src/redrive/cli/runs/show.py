@@ -12,9 +12,9 @@ import click
 from redrive.cli.dlq.arguments import parse_index_values
 from redrive.cli.messages import INTERRUPTED, app_name, hint
 from redrive.cli.options import TIME_TYPE, find_run_id
-from redrive.cli.output import Column, Output, display_tenant, echo, echo_err, escape_line, on_terminal, output_options
+from redrive.cli.output import Column, Output, display_tenant, echo, echo_err, escape_line, field_columns, on_terminal
 from redrive.cli.pager import Listing, PageOptions, page_options
-from redrive.cli.target import Target, run_on, target_options
+from redrive.cli.target import Target, common_options, run_on, target_options
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -49,8 +49,7 @@ _STATUS_NAMES = (
 @click.option("--since", type=TIME_TYPE, metavar="TIME", help="Created at or after: 2h (ago), or an ISO time.")
 @click.option("--until", type=TIME_TYPE, metavar="TIME", help="Created before.")
 @page_options
-@output_options
-@target_options
+@common_options
 def list_(target: Target, output: Output, pages: PageOptions, **filters: Any) -> None:
     """List runs, newest first.
 
@@ -72,11 +71,9 @@ def list_(target: Target, output: Output, pages: PageOptions, **filters: Any) ->
         return await app.runs.list(RunFilter(**filters), limit=limit, cursor=cursor)
 
     columns: list[Column[Run]] = [
-        Column("ID", lambda run: run.id),
-        Column("WORKFLOW", lambda run: run.workflow),
+        *field_columns(ID="id", WORKFLOW="workflow"),
         Column("STATUS", lambda run: run.status.value),
-        Column("CREATED", lambda run: run.created_at),
-        Column("CORRELATION", lambda run: run.correlation_id),
+        *field_columns(CREATED="created_at", CORRELATION="correlation_id"),
         Column("TENANT", lambda run: display_tenant(run.tenant)),
     ]
     start = hint("runs", "start", "NAME", "--input", "'{...}'")
@@ -90,8 +87,7 @@ def list_(target: Target, output: Output, pages: PageOptions, **filters: Any) ->
 
 @click.command(short_help="Show one run: its timeline, input and result.")
 @click.argument("id", metavar="RUN")
-@output_options
-@target_options
+@common_options
 def show(id: str, target: Target, output: Output) -> None:
     """Show one run: its steps and attempts as a timeline, its input, its result.
 
@@ -115,8 +111,7 @@ def show(id: str, target: Target, output: Output) -> None:
 
 @click.command()
 @click.argument("id", metavar="RUN")
-@output_options
-@target_options
+@common_options
 def why(id: str, target: Target, output: Output) -> None:
     """Explain the state of a run, and name the next command.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar, cast
 
 import click
 
-from redrive.cli.dlq.arguments import decision_options, parse_json_value, parse_step_outputs
+from redrive.cli.dlq.arguments import parse_json_value, parse_step_outputs
 from redrive.cli.dlq.replay import WAIT_OPTION, input_edit_options, replay_options
 from redrive.cli.messages import NOT_FOUND, CommandFailed, hint
 from redrive.cli.options import (
@@ -25,8 +25,8 @@ from redrive.cli.options import (
     require_workflow,
     suggest_names,
 )
-from redrive.cli.output import Output, echo_err, on_terminal, output_options
-from redrive.cli.target import Target, run_on, target_options
+from redrive.cli.output import Output, echo_err, on_terminal
+from redrive.cli.target import Target, common_options, decision_options, run_on
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -72,8 +72,7 @@ class _StartCommand(click.Command):
 @click.option("--queue", metavar="NAME", help="The queue.  [default: default]")
 @click.option("--correlation-id", metavar="ID", help="Your own id to find the run by.")
 @click.option("--dry-run", is_flag=True, help="Check the input and start nothing.")
-@output_options
-@target_options
+@common_options
 def start(name: str, text: str | None, many: TextIO | None, target: Target, output: Output, **options: Any) -> None:
     """Start a run of WORKFLOW and print its id.
 
