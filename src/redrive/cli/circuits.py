@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from redrive.desk.circuits import CircuitRecord
 
 _STATUS_CHOICE = click.Choice(["CLOSED", "OPEN", "HALF_OPEN"], case_sensitive=False)
+_KEY_ARGUMENT = click.argument("key", metavar="CIRCUIT")
 _TENANT_OPTION = click.option("--tenant", metavar="NAME", help="The tenant.  [default: default, or the token's]")
 
 
@@ -66,7 +67,7 @@ def list_(
 
 
 @circuits.command()
-@click.argument("key", metavar="CIRCUIT")
+@_KEY_ARGUMENT
 @_TENANT_OPTION
 @common_options
 def show(key: str, tenant: str | None, target: Target, output: Output) -> None:
@@ -99,7 +100,6 @@ def show(key: str, tenant: str | None, target: Target, output: Output) -> None:
     output.record(found.key, found, "\n".join(map(escape_line, lines)))
 
 
-_KEY_ARGUMENT = click.argument("key", metavar="CIRCUIT")
 _status_command = change_command(circuits, _KEY_ARGUMENT, _TENANT_OPTION, REASON_OPTION)
 
 
@@ -186,11 +186,8 @@ async def set_(
     """
     tenant = tenant or await home_tenant(app)
     await _warn_if_unknown(app, key, tenant, change)
-    found = None
-    if unset and not change.dry_run:
-        found = await app.circuits.unset(key, tenant=tenant, by=change.by)
-    elif not change.dry_run:
-        found = await app.circuits.set(key, tenant=tenant, by=change.by, **settings)
+    store = app.circuits.unset if unset else app.circuits.set
+    found = None if change.dry_run else await store(key, tenant=tenant, by=change.by, **settings)
     return _describe_result("set", "set", key, tenant, found, "in force from the next call or failure on")
 
 
@@ -217,10 +214,6 @@ async def _warn_if_unknown(app: Redrive, key: str, tenant: str, change: ChangeOp
 
 
 def _describe_waiting_runs(found: CircuitRecord) -> str:
-    match found.parked:
-        case 0:
-            return "no run waits for it"
-        case 1:
-            return "1 run waits for it"
-        case many:
-            return f"{many:,} runs wait for it"
+    if found.parked == 1:
+        return "1 run waits for it"
+    return f"{found.parked:,} runs wait for it" if found.parked else "no run waits for it"

@@ -46,20 +46,21 @@ def dev(app_name: str, concurrency: int | None, url: str | None, host: str, port
       redrive dev shop:app
       redrive dev shop:app --url sqlite:///scratch.db
     """
+    import asyncio
     import logging
 
-    from redrive.cli.dev_feed import EventPrinter
-    from redrive.cli.worker_process import ApiBesideWorker, run_worker
+    from redrive.cli.dev_feed import print_events
+    from redrive.cli.worker_process import run_worker, serve_beside_worker
 
     with report_errors():
         app = load_app(app_name)
         override_settings(app, concurrency, url)
-        printer, api = EventPrinter(app), None if no_server else ApiBesideWorker(app, host, port)
+        tasks: list[asyncio.Task[None]] = []  # the event loop itself holds only weak references
 
         def start_others(stop: StopController) -> None:
-            printer.begin(stop)
-            if api is not None:
-                api.begin(stop)
+            tasks.append(asyncio.create_task(print_events(app, stop)))
+            if not no_server:
+                tasks.append(asyncio.create_task(serve_beside_worker(app, host, port, stop)))
 
         logging.getLogger("redrive.runs").setLevel(logging.CRITICAL)  # the printer shows the same events
         run_worker(app, also=start_others)

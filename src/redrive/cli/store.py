@@ -94,9 +94,22 @@ def reencrypt(plain: bool, by: str | None, target: Target, output: Output) -> No
       redrive reencrypt
       redrive reencrypt --plain --url sqlite:////var/lib/orders.db
     """
+    from redrive.store.encryption.keyring import NO_KEY
+
     user = name_or_current_user(by, "--by")
     keys, report = run_on(target, lambda app: _reencrypt_store(app, plain, user))
-    _print_report(report, keys, output)
+    if output.json:
+        counts = {name: getattr(report, name) for name in ("seen", "rewritten", "busy")}
+        output.object({"key": keys.writes, **counts, "unreadable": report.unreadable, "audit": report.audit})
+    elif output.quiet:
+        echo(str(report.rewritten))
+    else:
+        how = f"with key {keys.writes}" if keys.writes else NO_KEY
+        others = f"some of the others are not {how} yet" if report.unreadable or report.busy else "no other needs it"
+        echo(f"{report.rewritten:,} of {report.seen:,} rows rewritten, {others}")
+        for key, count in sorted(report.audit.items()):
+            state = "in clear" if key == NO_KEY else f"encrypted with key {key}; keep that key as long as they exist"
+            echo(f"{count:,} entries of the audit log, which is append-only, stay {state}")
     problems = [
         f"{count:,} texts encrypted with key {key} could not be read: add the key to REDRIVE_ENCRYPTION_KEYS"
         for key, count in sorted(report.unreadable.items())
@@ -157,28 +170,3 @@ async def _reencrypt_store(app: Redrive, plain: bool, by: str) -> tuple[Keyring,
     )
     await app.runtime.store.note([entry])
     return keys, report
-
-
-def _print_report(report: ReencryptReport, keys: Keyring, output: Output) -> None:
-    from redrive.store.encryption.keyring import NO_KEY
-
-    if output.json:
-        output.object(
-            {
-                "key": keys.writes,
-                "seen": report.seen,
-                "rewritten": report.rewritten,
-                "busy": report.busy,
-                "unreadable": dict(report.unreadable),
-                "audit": dict(report.audit),
-            }
-        )
-    elif output.quiet:
-        echo(str(report.rewritten))
-    else:
-        how = f"with key {keys.writes}" if keys.writes else NO_KEY
-        others = f"some of the others are not {how} yet" if report.unreadable or report.busy else "no other needs it"
-        echo(f"{report.rewritten:,} of {report.seen:,} rows rewritten, {others}")
-        for key, count in sorted(report.audit.items()):
-            state = "in clear" if key == NO_KEY else f"encrypted with key {key}; keep that key as long as they exist"
-            echo(f"{count:,} entries of the audit log, which is append-only, stay {state}")

@@ -178,7 +178,17 @@ def load_app(app_name: str) -> Redrive:
     """
     from redrive.app import Redrive
 
-    module_name, attribute = _parse_app_name(app_name)
+    module_name, colon, attribute = app_name.partition(":")
+    mistake = None
+    if module_name.endswith(".py") or "/" in module_name or "\\" in module_name:
+        dotted = ".".join(Path(module_name).with_suffix("").parts)
+        mistake = f"a module is named with dots and without .py: {dotted}:{attribute or 'app'}"
+    elif not colon or not attribute:
+        mistake = f"name the app inside the module as well: {module_name or 'module'}:app"
+    elif not all(part.isidentifier() for part in [*module_name.split("."), *attribute.split(".")]):
+        mistake = "write module:app, such as shop:app or company.shop:app"
+    if mistake is not None:
+        raise UsageError(f"{app_name!r} does not name an app: {mistake}")
     module = _import_module(module_name)
     apps = [name for name, value in vars(module).items() if isinstance(value, Redrive)]
     advice = f"; the module has the app{'s' * (len(apps) > 1)} {', '.join(map(repr, apps))}" if apps else ""
@@ -201,21 +211,6 @@ def load_app(app_name: str) -> Redrive:
             "the modules that do so in this module"
         )
     return value
-
-
-def _parse_app_name(app_name: str) -> tuple[str, str]:
-    module, colon, attribute = app_name.partition(":")
-    advice = None
-    if module.endswith(".py") or "/" in module or "\\" in module:
-        dotted = ".".join(Path(module).with_suffix("").parts)
-        advice = f"a module is named with dots and without .py: {dotted}:{attribute or 'app'}"
-    elif not colon or not attribute:
-        advice = f"name the app inside the module as well: {module or 'module'}:app"
-    elif not all(part.isidentifier() for part in [*module.split("."), *attribute.split(".")]):
-        advice = "write module:app, such as shop:app or company.shop:app"
-    if advice is not None:
-        raise UsageError(f"{app_name!r} does not name an app: {advice}")
-    return module, attribute
 
 
 def _import_module(name: str) -> ModuleType:

@@ -90,12 +90,12 @@ def list_(tenant: str | None, target: Target, output: Output) -> None:
 
 
 def _print_user(row: UserRow, output: Output, code: str | None = None) -> None:
-    text = f"{row.email}: {_format_roles(row)}{'; disabled' if row.disabled_at is not None else ''}"
-    if code is None:
-        output.done(row.id, _user_fields(row), text)
-    else:
-        fields = {**_user_fields(row), "code": code}
-        output.done(row.id, fields, f"{text}; the old password no longer works, code to sign in once: {code}")
+    fields, text = _user_fields(row), f"{row.email}: {_format_roles(row)}"
+    text += "; disabled" if row.disabled_at is not None else ""
+    if code is not None:
+        fields["code"] = code
+        text += f"; the old password no longer works, code to sign in once: {code}"
+    output.done(row.id, fields, text)
 
 
 _user_command = account_command(users, "USER", _print_user)

@@ -151,7 +151,6 @@ def rate(id: str, rate: str, change: ChangeOptions, output: Output, target: Targ
       redrive dlq sets rate 01k9x7 none
     """
     limit = None if rate.lower() == "none" else parse_rate_option(rate)
-
     _change_bulk(target, id, "rate", "change the rate of", change, output, limit)
 
 

@@ -11,7 +11,7 @@ import click
 from redrive.cli.dlq.arguments import load_letter, parse_index_values, parse_rate_option
 from redrive.cli.messages import NOT_FOUND, CommandFailed, UsageError
 from redrive.cli.options import TIME_TYPE, current_user, name_or_current_user
-from redrive.cli.output import Column, Output, echo, on_terminal
+from redrive.cli.output import Column, Output, on_terminal
 from redrive.cli.pager import Listing, PageOptions, page_options
 from redrive.cli.target import Target, common_options, run_on
 
@@ -209,6 +209,8 @@ def show(id: str, reveal: bool, by: str | None, target: Target, output: Output) 
       redrive dlq show dl-01k9x7
       redrive dlq show 01k9x7 --json
     """
+    from redrive.cli.dlq.show import render_letter
+
     user = name_or_current_user(by, "--by")
 
     async def load(app: Redrive) -> DeadLetter:
@@ -216,11 +218,4 @@ def show(id: str, reveal: bool, by: str | None, target: Target, output: Output) 
         return await app.dlq.get(letter.id, reveal=True, by=user) if reveal else letter
 
     letter = run_on(target, load)
-    if output.json:
-        output.object(letter)
-    elif output.quiet:
-        echo(letter.id)
-    else:
-        from redrive.cli.dlq.show import render_letter
-
-        echo("\n".join(render_letter(letter)))
+    output.record(letter.id, letter, "\n".join(render_letter(letter)))

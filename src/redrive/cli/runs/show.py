@@ -98,15 +98,10 @@ def show(id: str, target: Target, output: Output) -> None:
       redrive runs show 01k9x7
       redrive runs show 01k9x7 --json
     """
-    run = run_on(target, lambda app: _load_run(app, id))
-    if output.json:
-        output.object(run)
-    elif output.quiet:
-        echo(run.id)
-    else:
-        from redrive.cli.runs.explain import render_run
+    from redrive.cli.runs.explain import render_run
 
-        echo("\n".join(render_run(run)))
+    run = run_on(target, lambda app: _load_run(app, id))
+    output.record(run.id, run, "\n".join(render_run(run)))
 
 
 @click.command()
@@ -127,14 +122,9 @@ def why(id: str, target: Target, output: Output) -> None:
         return run, explain_run(run, await app.runs.context(run.id))
 
     run, sentences = run_on(target, explain)
-    if output.json:
-        output.object({"id": run.id, "status": run.status, "why": sentences})
-    elif output.quiet:
-        echo(run.id)
-    else:
-        echo(f"Run {run.id} of {escape_line(run.workflow)} is {run.status}.")
-        for sentence in sentences:
-            echo(fold_text(escape_line(sentence), sys.stdout))
+    lines = [f"Run {run.id} of {escape_line(run.workflow)} is {run.status}."]
+    lines += (fold_text(escape_line(sentence), sys.stdout) for sentence in sentences)
+    output.record(run.id, {"id": run.id, "status": run.status, "why": sentences}, "\n".join(lines))
 
 
 @click.command()
