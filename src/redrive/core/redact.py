@@ -19,15 +19,9 @@ from redrive.core.secret_text import MASK, SECRET_PATTERNS
 from redrive.errors import ConfigurationError
 
 __all__ = [
-    "DEFAULT_NAMES",
-    "DEFAULT_PATTERNS",
-    "JSON",
-    "MASK",
-    "Redactor",
-    "escape_controls",
-    "is_masked",
+    "DEFAULT_NAMES", "DEFAULT_PATTERNS", "JSON", "MASK", "Redactor", "escape_controls", "is_masked",
     "find_masked_paths",
-]
+]  # fmt: skip
 
 JSON: TypeAlias = Any
 """A value as `json.loads` returns it."""
