@@ -31,41 +31,11 @@ if typing.TYPE_CHECKING:
     from redrive.worker.context import now, publish, random, run_info, sleep, step_info, timeout, uuid
 
 __all__ = [
-    "ApiCall",
-    "AuditFilter",
-    "Category",
-    "Circuit",
-    "CircuitFilter",
-    "FailureEvent",
-    "LetterFilter",
-    "Manual",
-    "Message",
-    "NonRetryable",
-    "Notification",
-    "Notify",
-    "OutboxFilter",
-    "Redrive",
-    "RedriveError",
-    "RetryAfter",
-    "RetryPolicy",
-    "Rule",
-    "RunFailed",
-    "RunFilter",
-    "RunHandle",
-    "Schedule",
-    "Sink",
-    "Sql",
-    "Start",
-    "StepFailed",
-    "now",
-    "publish",
-    "random",
-    "run_info",
-    "sleep",
-    "step_info",
-    "timeout",
-    "uuid",
-]
+    "ApiCall", "AuditFilter", "Category", "Circuit", "CircuitFilter", "FailureEvent", "LetterFilter", "Manual",
+    "Message", "NonRetryable", "Notification", "Notify", "OutboxFilter", "Redrive", "RedriveError",
+    "RetryAfter", "RetryPolicy", "Rule", "RunFailed", "RunFilter", "RunHandle", "Schedule", "Sink", "Sql",
+    "Start", "StepFailed", "now", "publish", "random", "run_info", "sleep", "step_info", "timeout", "uuid",
+]  # fmt: skip
 
 # Each name is imported at its first use. The command line needs few of them, and starts in a tenth of the time.
 _HOMES = {

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
 from redrive.core import template as templates
@@ -22,6 +22,7 @@ from redrive.core.payload.plain import dump_json, to_plain_json
 from redrive.core.redact import JSON
 from redrive.duration import Duration, parse_duration
 from redrive.errors import ConfigurationError, PayloadError
+from redrive.records import as_dict
 
 _MAX_STATEMENT_LENGTH = 100_000
 _QUOTED = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|--[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -87,8 +88,20 @@ class RenderedCall:
     timeout: float
 
 
+class _Action:
+    """Conversion of an action to plain JSON."""
+
+    __slots__ = ()
+    kind: ClassVar[str]
+
+    def to_json(self) -> dict[str, JSON]:
+        """Return all fields as plain JSON."""
+        values = {name: list(value) if isinstance(value, tuple) else value for name, value in as_dict(self).items()}
+        return {"kind": self.kind, **{name: to_plain_json(value) for name, value in values.items()}}
+
+
 @dataclass(frozen=True, slots=True, init=False)
-class ApiCall:
+class ApiCall(_Action):
     """An HTTP call with a JSON body. Any response other than 2xx is a failure; redirects are not followed.
 
     Templates may stand in the path and query of `url`, in the values of `headers`, and in every text of
@@ -142,13 +155,9 @@ class ApiCall:
         url = templates.render_url(self.url, data)
         return RenderedCall(url=url, method=self.method, headers=headers, body=body, timeout=self.timeout)
 
-    def to_json(self) -> dict[str, JSON]:
-        """Return all fields as plain JSON."""
-        return _to_json(self)
-
 
 @dataclass(frozen=True, slots=True, init=False)
-class Sql:
+class Sql(_Action):
     """An SQL statement for a database connection that is registered under a name.
 
     Values are passed as bound parameters only: `params` fill the placeholders (`$1` on PostgreSQL, `?` on
@@ -192,13 +201,9 @@ class Sql:
         values = templates.render(list(self.params), data)
         return tuple(dump_json(value) if isinstance(value, dict | list) else value for value in values)
 
-    def to_json(self) -> dict[str, JSON]:
-        """Return all fields as plain JSON."""
-        return _to_json(self)
-
 
 @dataclass(frozen=True, slots=True, init=False)
-class Notify:
+class Notify(_Action):
     """A message to a channel, whose text is a template."""
 
     kind: ClassVar[str] = "notify"
@@ -218,13 +223,9 @@ class Notify:
     def render(self, data: Mapping[str, JSON]) -> str:
         return templates.render_text(self.template, data)
 
-    def to_json(self) -> dict[str, JSON]:
-        """Return all fields as plain JSON."""
-        return _to_json(self)
-
 
 @dataclass(frozen=True, slots=True, init=False)
-class Manual:
+class Manual(_Action):
     """A task for a person, who confirms when it is done. `instructions` are a template."""
 
     kind: ClassVar[str] = "manual"
@@ -237,18 +238,8 @@ class Manual:
     def render(self, data: Mapping[str, JSON]) -> str:
         return templates.render_text(self.instructions, data)
 
-    def to_json(self) -> dict[str, JSON]:
-        """Return all fields as plain JSON."""
-        return _to_json(self)
-
 
 Action: TypeAlias = ApiCall | Sql | Notify | Manual
-
-
-def _to_json(action: Action) -> dict[str, JSON]:
-    values = {one.name: getattr(action, one.name) for one in fields(action)}
-    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
-    return {"kind": action.kind, **{name: to_plain_json(value) for name, value in plain.items()}}
 
 
 def _check_headers(headers: Mapping[str, str]) -> dict[str, str]:

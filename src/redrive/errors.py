@@ -37,30 +37,11 @@ if TYPE_CHECKING:
     from redrive.reasons import Reason
 
 __all__ = [
-    "ConfigurationError",
-    "Conflict",
-    "DataRefused",
-    "InputError",
-    "MisusedStep",
-    "NonRetryable",
-    "NotAllowed",
-    "NotFound",
-    "NotSignedIn",
-    "PayloadError",
-    "PayloadTooLarge",
-    "RunDetached",
-    "RedriveError",
-    "RegistrationError",
-    "RetryAfter",
-    "RunCancelled",
-    "RunFailed",
-    "RunPartial",
-    "SchemaMismatch",
-    "StepFailed",
-    "StoreError",
-    "StoreUnavailable",
-    "UnknownWorkflow",
-]
+    "ConfigurationError", "Conflict", "DataRefused", "InputError", "MisusedStep", "NonRetryable", "NotAllowed",
+    "NotFound", "NotSignedIn", "PayloadError", "PayloadTooLarge", "RunDetached", "RedriveError",
+    "RegistrationError", "RetryAfter", "RunCancelled", "RunFailed", "RunPartial", "SchemaMismatch",
+    "StepFailed", "StoreError", "StoreUnavailable", "UnknownWorkflow",
+]  # fmt: skip
 
 
 class RedriveError(Exception):

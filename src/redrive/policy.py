@@ -9,13 +9,14 @@ from __future__ import annotations
 import builtins
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, Self, TypeAlias, get_args
 
 from redrive.duration import Duration, format_duration, parse_duration
 from redrive.errors import ConfigurationError
+from redrive.records import as_dict, field_names
 
 
 class Category(StrEnum):
@@ -47,8 +48,37 @@ ErrorName: TypeAlias = str | type[BaseException]
 """A category, an exception class, or the qualified name of one (`"shop.errors.CardDeclined"`)."""
 
 
+class _Declaration:
+    """Conversion of a policy or circuit to and from plain JSON."""
+
+    __slots__ = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all fields as plain JSON."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in as_dict(self).items()}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Read a declaration; missing fields have their defaults, unknown ones are refused."""
+        if not isinstance(data, Mapping):
+            raise ConfigurationError(f"a {cls.__name__} is written as an object of its fields, not as {data!r}.")
+        names = field_names(cls)
+        unknown = [str(key) for key in data if key not in names]
+        if unknown:
+            raise ConfigurationError(
+                f"{cls.__name__} has no field {', '.join(map(repr, unknown))}{_suggest_names(unknown[0], names)}. "
+                f"It has {', '.join(names)}."
+            )
+        return cls(**data)
+
+    @classmethod
+    def from_stored(cls, data: Mapping[str, Any]) -> Self:
+        """Read a stored declaration; fields that a newer version added are ignored."""
+        return cls(**{name: data[name] for name in field_names(cls) if name in data})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)
-class RetryPolicy:
+class RetryPolicy(_Declaration):
     """Rules for retrying a step: how often, after which delays, and for which failures.
 
     After failed attempt n (the first is 1) the delay is `base_delay * factor ** (n - 1)`, or the n-th
@@ -99,10 +129,6 @@ class RetryPolicy:
         put(self, "never_retry_on", _check_error_names("never_retry_on", never_retry_on))
         put(self, "delays", table)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return all fields as plain JSON."""
-        return _to_json(self)
-
     def differs(self) -> dict[str, Any]:
         """Return the fields that differ from the default policy, as plain JSON."""
         return dict(_find_changed_fields(self))
@@ -111,19 +137,9 @@ class RetryPolicy:
         """Describe in one line which fields differ from the default policy."""
         return " ".join(f"{name}={value}" for name, value in _find_changed_fields(self).items()) or "the default"
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> RetryPolicy:
-        """Read a policy; missing fields have their defaults, unknown ones are refused."""
-        return cls(**_check_fields(cls, data))
-
-    @classmethod
-    def from_stored(cls, data: Mapping[str, Any]) -> RetryPolicy:
-        """Read a stored policy; fields that a newer version added are ignored."""
-        return cls(**{one.name: data[one.name] for one in fields(cls) if one.name in data})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)
-class Circuit:
+class Circuit(_Declaration):
     """Circuit breaker of a dependency: when it opens, for how long, and what runs do meanwhile.
 
     `failures` within `window` open it; after `open_for`, up to `probes` calls test whether the dependency is
@@ -156,20 +172,6 @@ class Circuit:
         put(self, "probes", _check_count("probes", probes, MAX_PROBES))
         put(self, "on_open", _check_choice("on_open", on_open, get_args(OnOpen)))
 
-    def to_json(self) -> dict[str, Any]:
-        """Return all fields as plain JSON."""
-        return _to_json(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Circuit:
-        """Read a circuit; missing fields have their defaults, unknown ones are refused."""
-        return cls(**_check_fields(cls, data))
-
-    @classmethod
-    def from_stored(cls, data: Mapping[str, Any]) -> Circuit:
-        """Read a stored circuit; fields that a newer version added are ignored."""
-        return cls(**{one.name: data[one.name] for one in fields(cls) if one.name in data})
-
 
 def qualified_name(cls: type) -> str:
     """Return the name of a class as the engine stores and compares it: `module.Qualname`."""
@@ -181,25 +183,6 @@ def _find_changed_fields(policy: RetryPolicy) -> dict[str, Any]:
     # Cached, because every step that fails permanently records which policy was in force.
     default = RetryPolicy().to_json()
     return {name: value for name, value in policy.to_json().items() if value != default[name]}
-
-
-def _to_json(record: RetryPolicy | Circuit) -> dict[str, Any]:
-    values = {one.name: getattr(record, one.name) for one in fields(record)}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
-
-
-def _check_fields(cls: type[RetryPolicy | Circuit], data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of `data`; raise an error that names unknown ones."""
-    if not isinstance(data, Mapping):
-        raise ConfigurationError(f"a {cls.__name__} is written as an object of its fields, not as {data!r}.")
-    names = [one.name for one in fields(cls)]
-    unknown = [str(key) for key in data if key not in names]
-    if unknown:
-        raise ConfigurationError(
-            f"{cls.__name__} has no field {', '.join(map(repr, unknown))}{_suggest_names(unknown[0], names)}. "
-            f"It has {', '.join(names)}."
-        )
-    return dict(data)
 
 
 def _check_int(what: str, value: int, *, at_least: int, hint: str = "") -> int:
@@ -290,7 +273,7 @@ def _check_error_name(what: str, value: ErrorName) -> str:
     )
 
 
-def _suggest_names(text: str, known: list[str]) -> str:
+def _suggest_names(text: str, known: Iterable[str]) -> str:
     """Return `; did you mean ...?` with the most similar names, or an empty string."""
     by_last_part = {name.rpartition(".")[2].lower(): name for name in known}
     found = difflib.get_close_matches(text.lower(), by_last_part, n=3)

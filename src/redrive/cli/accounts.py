@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from redrive.cli.messages import report_errors
-from redrive.cli.options import DURATION_TYPE, ChangeOptions, change_options, current_user
-from redrive.cli.output import Column, Output, as_json, echo, echo_err, json_text, output_options
+from redrive.cli.options import DURATION_TYPE, ChangeOptions, current_user
+from redrive.cli.output import Column, Output, as_json, echo, echo_err, field_columns, json_text
 from redrive.cli.server import require_extras
-from redrive.cli.target import Target, default_tenant, target_options
+from redrive.cli.target import Target, common_options, decision_options, default_tenant, target_options
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -28,7 +28,7 @@ ROLE_CHOICE = click.Choice(["OWNER", "ADMIN", "STAFF", "VIEWER", "SUPER_ADMIN", 
 TENANT_OPTION = click.option("--tenant", metavar="NAME", help="The tenant.  [default: default, or the token's]")
 
 
-def manage_accounts(place: Target, work: Callable[[LocalAccounts], Awaitable[T]], by: str | None = None) -> T:
+def manage_accounts(target: Target, work: Callable[[LocalAccounts], Awaitable[T]], by: str | None = None) -> T:
     """Do the work on the accounts of a store or a server. A store that does not exist is created.
 
     On a store every change is allowed; on a server the rights of the token apply.
@@ -36,11 +36,11 @@ def manage_accounts(place: Target, work: Callable[[LocalAccounts], Awaitable[T]]
     import asyncio
 
     async def open_and_work() -> T:
-        remote = place.server()
+        remote = target.server()
         if remote is not None:
             async with remote.client():
                 return await work(cast("LocalAccounts", remote.accounts))
-        app = place.app()
+        app = target.app()
         async with app.client():
             return await work(LocalAccounts(app, by or current_user()))
 
@@ -58,11 +58,10 @@ def account_command(
 
     def decorate(call: Callable[[LocalAccounts, str], Awaitable[T]]) -> click.Command:
         @click.argument("id", metavar=metavar)
-        @output_options
-        @target_options
+        @common_options
         @functools.wraps(call)
-        def command(*, id: str, place: Target, output: Output) -> None:
-            show(manage_accounts(place, lambda accounts: call(accounts, id)), output)
+        def command(*, id: str, target: Target, output: Output) -> None:
+            show(manage_accounts(target, lambda accounts: call(accounts, id)), output)
 
         return group.command(name or call.__name__)(command)
 
@@ -191,20 +190,17 @@ async def create(accounts: LocalAccounts, name: str) -> TenantRow:
 
 
 @tenants.command("list")
-@output_options
-@target_options
-def list_(place: Target, output: Output) -> None:
+@common_options
+def list_(target: Target, output: Output) -> None:
     """List the registered tenants.
 
     \b
     Examples:
       redrive tenants list
     """
-    rows = manage_accounts(place, lambda accounts: accounts.tenants())
+    rows = manage_accounts(target, lambda accounts: accounts.tenants())
     columns: list[Column[dict[str, object]]] = [
-        Column("NAME", lambda one: one["name"]),
-        Column("SINCE", lambda one: one["created_at"]),
-        Column("BY", lambda one: one["created_by"]),
+        *field_columns(NAME="name", SINCE="created_at", BY="created_by"),
         Column("DISABLED", lambda one: "yes" if one["disabled"] else None),
     ]
     empty = "No tenant is registered."
@@ -247,7 +243,7 @@ async def enable(accounts: LocalAccounts, name: str) -> TenantRow:
 @tenants.command()
 @click.argument("name")
 @target_options
-def export(name: str, place: Target) -> None:
+def export(name: str, target: Target) -> None:
     """Print all data of tenant NAME, one JSON object on each line. Nothing is redacted.
 
     \b
@@ -261,15 +257,13 @@ def export(name: str, place: Target) -> None:
         for user in await accounts.users(name):
             echo(json_text({"kind": "user", "id": user.id, "email": user.email}))
 
-    manage_accounts(place, print_data)
+    manage_accounts(target, print_data)
 
 
 @tenants.command()
 @click.argument("name")
-@change_options
-@output_options
-@target_options
-def erase(name: str, change: ChangeOptions, place: Target, output: Output) -> None:
+@decision_options
+def erase(name: str, change: ChangeOptions, target: Target, output: Output) -> None:
     """Remove all data of tenant NAME: runs, dead letters, audit log, members, tokens. It cannot be undone.
 
     Asks on a terminal; a script needs --yes.
@@ -284,7 +278,7 @@ def erase(name: str, change: ChangeOptions, place: Target, output: Output) -> No
     async def erase_data(accounts: LocalAccounts) -> int:
         return 0 if change.dry_run else await accounts.erase_tenant(name)
 
-    rows = manage_accounts(place, erase_data, by=change.by)
+    rows = manage_accounts(target, erase_data, by=change.by)
     if change.dry_run:
         echo_err(f"would erase tenant {name!r}; nothing was changed")
     else:
@@ -313,9 +307,8 @@ def tokens() -> None:
 @click.option("--name", default="unnamed", metavar="TEXT", show_default=True, help="What the token is for.")
 @click.option("--lasts", type=DURATION_TYPE, metavar="TIME", help="How long it is valid.  [default: a jwt 30d]")
 @click.option("--payloads", is_flag=True, help="The token may see payloads without redaction.")
-@output_options
-@target_options
-def create_token(place: Target, output: Output, tenant: str | None, **options: Any) -> None:
+@common_options
+def create_token(target: Target, output: Output, tenant: str | None, **options: Any) -> None:
     """Create a token and print its secret, which is not shown again.
 
     \b
@@ -323,7 +316,7 @@ def create_token(place: Target, output: Output, tenant: str | None, **options: A
       redrive tokens create --tenant acme --role VIEWER --name grafana
       redrive tokens create --tenant acme --role STAFF --workflow fulfil --kind jwt --lasts 1h
     """
-    tenant_name = tenant or default_tenant(place)
+    tenant_name = tenant or default_tenant(target)
 
     async def create(accounts: LocalAccounts) -> IssuedToken:
         from redrive.core.roles import parse_role
@@ -344,7 +337,7 @@ def create_token(place: Target, output: Output, tenant: str | None, **options: A
         )
         return await accounts.create_token(new)
 
-    issued = manage_accounts(place, create)
+    issued = manage_accounts(target, create)
     if output.json:
         output.object({**_token_fields(issued.token), "secret": issued.secret})
     elif output.quiet:
@@ -356,25 +349,19 @@ def create_token(place: Target, output: Output, tenant: str | None, **options: A
 
 @tokens.command("list")
 @click.option("--tenant", metavar="NAME", help="Only tokens of this tenant.  [default: all]")
-@output_options
-@target_options
-def list_tokens(tenant: str | None, place: Target, output: Output) -> None:
+@common_options
+def list_tokens(tenant: str | None, target: Target, output: Output) -> None:
     """List tokens, newest first. Their secrets are not stored.
 
     \b
     Examples:
       redrive tokens list --tenant acme
     """
-    rows = manage_accounts(place, lambda accounts: accounts.tokens(tenant))
+    rows = manage_accounts(target, lambda accounts: accounts.tokens(tenant))
     columns: list[Column[dict[str, Any]]] = [
-        Column("ID", lambda one: one["id"]),
-        Column("NAME", lambda one: one["name"]),
-        Column("TENANT", lambda one: one["tenant"]),
-        Column("ROLE", lambda one: one["role"]),
-        Column("KIND", lambda one: one["kind"]),
+        *field_columns(ID="id", NAME="name", TENANT="tenant", ROLE="role", KIND="kind"),
         Column("WORKFLOWS", lambda one: ", ".join(one["workflows"])),
-        Column("EXPIRES", lambda one: one["expires_at"]),
-        Column("REVOKED", lambda one: one["revoked_at"]),
+        *field_columns(EXPIRES="expires_at", REVOKED="revoked_at"),
     ]
     output.list([_token_fields(row) for row in rows], columns, id=lambda one: one["id"], empty="There are no tokens.")
 

@@ -27,12 +27,12 @@ from redrive.cli.output import (
     display_tenant,
     echo,
     escape_line,
+    field_columns,
     json_text,
     on_terminal,
-    output_options,
 )
 from redrive.cli.pager import CURSOR_OPTION, LIMIT_OPTION, Listing, PageOptions, page_options
-from redrive.cli.target import ChangeResult, Target, change_command, run_on, target_options
+from redrive.cli.target import ChangeResult, Target, change_command, common_options, run_on, target_options
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -85,9 +85,8 @@ def _audit_filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @audit.command("list")
 @_audit_filter_options
 @page_options
-@output_options
-@target_options
-def list_(filters: dict[str, Any], lang: str, pages: PageOptions, output: Output, place: Target) -> None:
+@common_options
+def list_(filters: dict[str, Any], lang: str, pages: PageOptions, output: Output, target: Target) -> None:
     """List entries of the audit log, newest first.
 
     \b
@@ -102,8 +101,7 @@ def list_(filters: dict[str, Any], lang: str, pages: PageOptions, output: Output
         return await app.audit.list(where, limit=limit, cursor=cursor, language=lang)
 
     columns: list[Column[AuditRecord]] = [
-        Column("WHEN", lambda line: line.at),
-        Column("BY", lambda line: line.by),
+        *field_columns(WHEN="at", BY="by"),
         Column("ABOUT", lambda line: line.letter or line.subject),
     ]
     if on_terminal():
@@ -113,7 +111,7 @@ def list_(filters: dict[str, Any], lang: str, pages: PageOptions, output: Output
     listing: Listing[AuditRecord] = Listing(
         fetch=fetch, columns=columns, id=lambda line: str(line.id), empty="No entry of the audit log matches."
     )
-    pages.show(place, listing, output)
+    pages.show(target, listing, output)
 
 
 @audit.command()
@@ -127,7 +125,7 @@ def list_(filters: dict[str, Any], lang: str, pages: PageOptions, output: Output
     help="CSV for a spreadsheet, or one JSON object on each line.",
 )
 @target_options
-def export(filters: dict[str, Any], lang: str, form: str, place: Target) -> None:
+def export(filters: dict[str, Any], lang: str, form: str, target: Target) -> None:
     """Print all matching entries, newest first, as CSV or JSON.
 
     In CSV, text that a spreadsheet would read as a formula has a ' in front.
@@ -154,7 +152,7 @@ def export(filters: dict[str, Any], lang: str, form: str, place: Target) -> None
             else:
                 echo(json_text(line))
 
-    run_on(place, print_entries)
+    run_on(target, print_entries)
 
 
 async def _build_filter(app: Redrive, filters: dict[str, Any]) -> AuditFilter:
@@ -206,9 +204,8 @@ def notifications() -> None:
 @_READER_OPTION
 @LIMIT_OPTION
 @CURSOR_OPTION
-@output_options
-@target_options
-def list_notifications(reader: str | None, output: Output, place: Target, **options: Any) -> None:
+@common_options
+def list_notifications(reader: str | None, output: Output, target: Target, **options: Any) -> None:
     """List the inbox, newest first.
 
     \b
@@ -216,10 +213,9 @@ def list_notifications(reader: str | None, output: Output, place: Target, **opti
       redrive notifications list --unread
     """
     user = name_or_current_user(reader, "--reader")
-    page = run_on(place, lambda app: app.notifications.list(reader=user, **options))
+    page = run_on(target, lambda app: app.notifications.list(reader=user, **options))
     columns: list[Column[InboxItem]] = [
-        Column("ID", lambda one: one.id),
-        Column("TOLD", lambda one: one.at),
+        *field_columns(ID="id", TOLD="at"),
         Column("READ", lambda one: "yes" if one.read_at else "no"),
         Column("COUNT", lambda one: one.count),
         Column("WHAT", lambda one: one.title.removeprefix("[redrive] ")),
@@ -232,9 +228,8 @@ def list_notifications(reader: str | None, output: Output, place: Target, **opti
 @notifications.command()
 @click.argument("id", metavar="NOTIFICATION")
 @_READER_OPTION
-@output_options
-@target_options
-def show(id: str, reader: str | None, output: Output, place: Target) -> None:
+@common_options
+def show(id: str, reader: str | None, output: Output, target: Target) -> None:
     """Show a notification as it was sent. Secrets in it are redacted.
 
     \b
@@ -242,7 +237,7 @@ def show(id: str, reader: str | None, output: Output, place: Target) -> None:
       redrive notifications show ntf-12-0a1b2c3d4e5f
     """
     user = name_or_current_user(reader, "--reader")
-    item = run_on(place, lambda app: app.notifications.get(id, reader=user))
+    item = run_on(target, lambda app: app.notifications.get(id, reader=user))
     output.record(item.id, item, f"{escape_line(item.title)}\n\n{item.text}")
 
 
@@ -250,9 +245,8 @@ def show(id: str, reader: str | None, output: Output, place: Target) -> None:
 @click.argument("ids", nargs=-1, metavar="[NOTIFICATION]...")
 @_TENANT_OPTION
 @_READER_OPTION
-@output_options
-@target_options
-def read(ids: tuple[str, ...], tenant: str | None, reader: str | None, output: Output, place: Target) -> None:
+@common_options
+def read(ids: tuple[str, ...], tenant: str | None, reader: str | None, output: Output, target: Target) -> None:
     """Mark notifications as read; all of them if no id is given. `-` reads ids from standard input.
 
     \b
@@ -262,14 +256,13 @@ def read(ids: tuple[str, ...], tenant: str | None, reader: str | None, output: O
     """
     user = name_or_current_user(reader, "--reader")
     named = read_ids(ids) if ids else None
-    marked = run_on(place, lambda app: app.notifications.mark_read(named, reader=user, tenant=tenant))
+    marked = run_on(target, lambda app: app.notifications.mark_read(named, reader=user, tenant=tenant))
     output.done(str(marked), {"marked": marked}, f"marked {marked} as read")
 
 
 @notifications.command()
-@output_options
-@target_options
-def rules(output: Output, place: Target) -> None:
+@common_options
+def rules(output: Output, target: Target) -> None:
     """List the stored rules: who is notified about which events. Only the host of a URL is shown.
 
     \b
@@ -277,14 +270,12 @@ def rules(output: Output, place: Target) -> None:
       redrive notifications rules
     """
     columns: list[Column[StoredRule]] = [
-        Column("WORKFLOW", lambda one: one.workflow),
-        Column("TENANT", lambda one: one.tenant),
+        *field_columns(WORKFLOW="workflow", TENANT="tenant"),
         Column("ON", lambda one: ", ".join(one.on) or "nothing"),
         Column("TOLD", lambda one: ", ".join([*one.targets, *(["inbox"] if one.app else [])])),
-        Column("SET BY", lambda one: one.updated_by),
-        Column("SET", lambda one: one.updated_at),
+        *field_columns(SET_BY="updated_by", SET="updated_at"),
     ]
-    stored = run_on(place, lambda app: app.notifications.rules())
+    stored = run_on(target, lambda app: app.notifications.rules())
     empty = "No rule is stored: the rules of the code apply."
     output.list(list(stored), columns, id=lambda one: _format_rule_id(one.tenant, one.workflow), empty=empty)
 

@@ -8,9 +8,9 @@ import click
 
 from redrive.cli.messages import NOT_FOUND, circuit_hint
 from redrive.cli.options import REASON_OPTION, ChangeOptions, parse_field, suggest_names
-from redrive.cli.output import Column, Output, echo_err, escape_line, output_options
+from redrive.cli.output import Column, Output, echo_err, escape_line, field_columns
 from redrive.cli.pager import CURSOR_OPTION
-from redrive.cli.target import ChangeResult, Target, change_command, home_tenant, run_on, target_options
+from redrive.cli.target import ChangeResult, Target, change_command, common_options, home_tenant, run_on
 from redrive.core.roles import DEFAULT_TENANT
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from redrive.desk.circuits import CircuitRecord
 
 _STATUS_CHOICE = click.Choice(["CLOSED", "OPEN", "HALF_OPEN"], case_sensitive=False)
+_KEY_ARGUMENT = click.argument("key", metavar="CIRCUIT")
 _TENANT_OPTION = click.option("--tenant", metavar="NAME", help="The tenant.  [default: default, or the token's]")
 
 
@@ -40,10 +41,9 @@ def circuits() -> None:
 @click.option("--status", type=_STATUS_CHOICE, help="Only circuits with this status.")
 @click.option("--limit", default=50, show_default=True, metavar="N", help="How many.")
 @CURSOR_OPTION
-@output_options
-@target_options
+@common_options
 def list_(
-    tenant: str | None, status: str | None, limit: int, cursor: str | None, place: Target, output: Output
+    tenant: str | None, status: str | None, limit: int, cursor: str | None, target: Target, output: Output
 ) -> None:
     """List the circuits that have recorded a failure or a change, with the number of waiting runs.
 
@@ -55,12 +55,9 @@ def list_(
     from redrive.store.filters import CircuitFilter
 
     where = CircuitFilter(tenant=tenant, status=status.upper() if status else None)
-    page = run_on(place, lambda app: app.circuits.list(where, limit=limit, cursor=cursor))
+    page = run_on(target, lambda app: app.circuits.list(where, limit=limit, cursor=cursor))
     columns: list[Column[CircuitRecord]] = [
-        Column("CIRCUIT", lambda one: one.key),
-        Column("TENANT", lambda one: one.tenant),
-        Column("STATUS", lambda one: one.status),
-        Column("UNTIL", lambda one: one.until),
+        *field_columns(CIRCUIT="key", TENANT="tenant", STATUS="status", UNTIL="until"),
         Column("PARKED", lambda one: one.parked or None),
         Column("CHANGED", lambda one: one.changed_at),
         Column("WHY", lambda one: one.why, sentence=True),
@@ -70,11 +67,10 @@ def list_(
 
 
 @circuits.command()
-@click.argument("key", metavar="CIRCUIT")
+@_KEY_ARGUMENT
 @_TENANT_OPTION
-@output_options
-@target_options
-def show(key: str, tenant: str | None, place: Target, output: Output) -> None:
+@common_options
+def show(key: str, tenant: str | None, target: Target, output: Output) -> None:
     """Show one circuit: its status, the time and reason of the last change, the waiting runs, its settings.
 
     \b
@@ -85,7 +81,7 @@ def show(key: str, tenant: str | None, place: Target, output: Output) -> None:
     async def load(app: Redrive) -> CircuitRecord:
         return await app.circuits.get(key, tenant=tenant or await home_tenant(app))
 
-    found = run_on(place, load)
+    found = run_on(target, load)
     by = f" by {found.changed_by}" if found.changed_by and found.changed_by != "redrive" else ""
     lines = [
         f"Circuit {found.key} of tenant {found.tenant} is {found.status}, {_describe_waiting_runs(found)}.",
@@ -104,7 +100,6 @@ def show(key: str, tenant: str | None, place: Target, output: Output) -> None:
     output.record(found.key, found, "\n".join(map(escape_line, lines)))
 
 
-_KEY_ARGUMENT = click.argument("key", metavar="CIRCUIT")
 _status_command = change_command(circuits, _KEY_ARGUMENT, _TENANT_OPTION, REASON_OPTION)
 
 
@@ -191,11 +186,8 @@ async def set_(
     """
     tenant = tenant or await home_tenant(app)
     await _warn_if_unknown(app, key, tenant, change)
-    found = None
-    if unset and not change.dry_run:
-        found = await app.circuits.unset(key, tenant=tenant, by=change.by)
-    elif not change.dry_run:
-        found = await app.circuits.set(key, tenant=tenant, by=change.by, **settings)
+    store = app.circuits.unset if unset else app.circuits.set
+    found = None if change.dry_run else await store(key, tenant=tenant, by=change.by, **settings)
     return _describe_result("set", "set", key, tenant, found, "in force from the next call or failure on")
 
 
@@ -222,10 +214,6 @@ async def _warn_if_unknown(app: Redrive, key: str, tenant: str, change: ChangeOp
 
 
 def _describe_waiting_runs(found: CircuitRecord) -> str:
-    match found.parked:
-        case 0:
-            return "no run waits for it"
-        case 1:
-            return "1 run waits for it"
-        case many:
-            return f"{many:,} runs wait for it"
+    if found.parked == 1:
+        return "1 run waits for it"
+    return f"{found.parked:,} runs wait for it" if found.parked else "no run waits for it"

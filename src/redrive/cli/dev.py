@@ -25,7 +25,7 @@ PROJECT_FILES = {
 
 
 @click.command(short_help="Run workflows with dashboard and API, and print every event.")
-@click.argument("target", metavar="MODULE:APP")
+@click.argument("app_name", metavar="MODULE:APP")
 @click.option("--concurrency", type=click.IntRange(min=1), metavar="N", help="Runs to execute at the same time.")
 @click.option(
     "--url",
@@ -35,7 +35,7 @@ PROJECT_FILES = {
 @HOST_OPTION
 @PORT_OPTION
 @click.option("--no-server", is_flag=True, help="Do not serve the dashboard and the API.")
-def dev(target: str, concurrency: int | None, url: str | None, host: str, port: int, no_server: bool) -> None:
+def dev(app_name: str, concurrency: int | None, url: str | None, host: str, port: int, no_server: bool) -> None:
     """Run the workflows of APP in MODULE, and print every event of every run.
 
     For development: a worker as in `redrive worker`, the dashboard and the API as in `redrive server`, and a
@@ -46,20 +46,21 @@ def dev(target: str, concurrency: int | None, url: str | None, host: str, port: 
       redrive dev shop:app
       redrive dev shop:app --url sqlite:///scratch.db
     """
+    import asyncio
     import logging
 
-    from redrive.cli.dev_feed import EventPrinter
-    from redrive.cli.worker_process import ApiBesideWorker, run_worker
+    from redrive.cli.dev_feed import print_events
+    from redrive.cli.worker_process import run_worker, serve_beside_worker
 
     with report_errors():
-        app = load_app(target)
+        app = load_app(app_name)
         override_settings(app, concurrency, url)
-        printer, api = EventPrinter(app), None if no_server else ApiBesideWorker(app, host, port)
+        tasks: list[asyncio.Task[None]] = []  # the event loop itself holds only weak references
 
         def start_others(stop: StopController) -> None:
-            printer.begin(stop)
-            if api is not None:
-                api.begin(stop)
+            tasks.append(asyncio.create_task(print_events(app, stop)))
+            if not no_server:
+                tasks.append(asyncio.create_task(serve_beside_worker(app, host, port, stop)))
 
         logging.getLogger("redrive.runs").setLevel(logging.CRITICAL)  # the printer shows the same events
         run_worker(app, also=start_others)

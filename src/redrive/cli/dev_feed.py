@@ -150,39 +150,29 @@ class EventFeed:
         return is_new
 
 
-class EventPrinter:
-    """Prints each decision and each end of a run once, while a worker runs in this process."""
-
-    def __init__(self, app: Redrive) -> None:
-        self._app = app
-        self._task: asyncio.Task[None] | None = None
-
-    def begin(self, stop: StopController) -> None:
-        """Print events until the worker stops; called on its loop."""
-        self._task = asyncio.create_task(self._print_events(stop))
-
-    async def _print_events(self, stop: StopController) -> None:
-        while stop.worker is None:  # noqa: ASYNC110 - the worker sets it, and notifies no listeners
-            await asyncio.sleep(_POLL_INTERVAL / 10)
-        feed = EventFeed(self._app, endings=True)
-        begun = to_datetime(SystemClock().now())
-        name, workflow = next(iter(self._app.registered_workflows.items()))
-        start = hint("runs", "start", name, "--input", shlex.quote(make_example_input(workflow)))
-        echo(f"start a run, from this folder in another terminal:\n    {start}")
-        echo(f"look at it:\n    {hint('runs', 'list')}")
-        while not stop.requested.is_set():
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stop.requested.wait(), _POLL_INTERVAL)
-            feed.fresh = []
-            with contextlib.suppress(StoreError, ConfigurationError):  # the store is busy, or closed already
-                await feed.refresh()
-            for event in feed.fresh:
-                if event.at < begun:
-                    continue
-                head = f"{event.at:%H:%M:%S} {escape_line(f'{event.run} {event.step}')}"
-                line = fold_text(f"{head}  {escape_line(event.text)}", sys.stdout, deeper=" " * 9)
-                text = style_text(line[len(head) :], fg=_LEVEL_COLOURS[event.level])
-                echo(f"{head[:9]}{style_text(head[9:], bold=True)}{text}")
+async def print_events(app: Redrive, stop: StopController) -> None:
+    """Print each decision and each end of a run once, until the worker of this process stops."""
+    while stop.worker is None:  # noqa: ASYNC110 - the worker sets it, and notifies no listeners
+        await asyncio.sleep(_POLL_INTERVAL / 10)
+    feed = EventFeed(app, endings=True)
+    begun = to_datetime(SystemClock().now())
+    name, workflow = next(iter(app.registered_workflows.items()))
+    start = hint("runs", "start", name, "--input", shlex.quote(make_example_input(workflow)))
+    echo(f"start a run, from this folder in another terminal:\n    {start}")
+    echo(f"look at it:\n    {hint('runs', 'list')}")
+    while not stop.requested.is_set():
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.requested.wait(), _POLL_INTERVAL)
+        feed.fresh = []
+        with contextlib.suppress(StoreError, ConfigurationError):  # the store is busy, or closed already
+            await feed.refresh()
+        for event in feed.fresh:
+            if event.at < begun:
+                continue
+            head = f"{event.at:%H:%M:%S} {escape_line(f'{event.run} {event.step}')}"
+            line = fold_text(f"{head}  {escape_line(event.text)}", sys.stdout, deeper=" " * 9)
+            text = style_text(line[len(head) :], fg=_LEVEL_COLOURS[event.level])
+            echo(f"{head[:9]}{style_text(head[9:], bold=True)}{text}")
 
 
 def make_example_input(workflow: Workflow[Any, Any, Any]) -> str:

@@ -7,16 +7,15 @@ import sys
 import click
 
 from redrive.cli.messages import FAILED, report_errors
-from redrive.cli.output import Output, echo, escape_line, fold_text, output_options, style_text
-from redrive.cli.target import Target, target_options
+from redrive.cli.output import Output, echo, escape_line, fold_text, style_text
+from redrive.cli.target import Target, common_options
 
 _LEVEL_SIGNS = {"ok": ("✓", "green"), "note": ("!", "yellow"), "wrong": ("✗", "red")}
 
 
 @click.command(short_help="Check that everything is in order.")
-@output_options
-@target_options
-def doctor(place: Target, output: Output) -> None:
+@common_options
+def doctor(target: Target, output: Output) -> None:
     """Check store, schema, clock, workers, late runs, schedules, messages, mail, webhooks, and security.
 
     Each problem is printed with advice. Exit code 1 if something is wrong; --quiet prints only what is wrong.
@@ -32,11 +31,11 @@ def doctor(place: Target, output: Output) -> None:
     from redrive.cli.doctor_checks import check_notifications, check_server, check_store
 
     with report_errors():
-        server = place.server()
+        server = target.server()
         if server is not None:
             findings = asyncio.run(check_server(server))
         else:
-            app = place.app()
+            app = target.app()
             findings = asyncio.run(check_store(app.settings.url))
             if not any(each.level == "wrong" and each.check in ("store", "schema") for each in findings):
                 from redrive.cli.hardening import check_hardening

@@ -104,7 +104,7 @@ def report_usage_errors() -> Iterator[None]:
 
 def hint(*words: str) -> str:
     """Return `redrive WORDS` for the store and the app of this command."""
-    return " ".join([program_name(), *words, *_repeat_option("target"), *_repeat_option("url")])
+    return " ".join([program_name(), *words, *_repeat_option("app_name"), *_repeat_option("url")])
 
 
 def circuit_hint(verb: str, key: str, tenant: str) -> str:
@@ -131,7 +131,7 @@ def worker_hint() -> str:
 def app_name() -> str:
     """Return the app of this command as `module:app`."""
     context = click.get_current_context(silent=True)
-    return (context.params.get("target") if context else None) or _APP_PLACEHOLDER
+    return (context.params.get("app_name") if context else None) or _APP_PLACEHOLDER
 
 
 def rewrite_hints(text: str) -> str:
@@ -147,7 +147,7 @@ def _repeat_option(name: str) -> list[str]:
     value = context.params.get(name) if context else None
     if context is None or not value or context.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
         return []
-    if name == "target":
+    if name == "app_name":
         return ["--app", value]
     from redrive.core.redact import Redactor
 

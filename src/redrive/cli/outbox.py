@@ -11,16 +11,15 @@ from redrive.cli.messages import NOT_FOUND, REFUSED, CommandFailed, hint
 from redrive.cli.options import (
     REASON_OPTION,
     ChangeOptions,
-    change_options,
     exit_if_failed,
     find_run_id,
     for_each_id,
     read_ids,
     time_options,
 )
-from redrive.cli.output import Column, Output, display_tenant, escape_line, json_text, output_options
+from redrive.cli.output import Column, Output, display_tenant, escape_line, field_columns, json_text
 from redrive.cli.pager import CURSOR_OPTION, LIMIT_OPTION
-from redrive.cli.target import ChangeResult, Target, change_command, run_on, target_options
+from redrive.cli.target import ChangeResult, Target, change_command, common_options, decision_options, run_on
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -57,9 +56,8 @@ def outbox() -> None:
 @time_options
 @LIMIT_OPTION
 @CURSOR_OPTION
-@output_options
-@target_options
-def list_(run: str | None, limit: int, cursor: str | None, output: Output, place: Target, **filters: Any) -> None:
+@common_options
+def list_(run: str | None, limit: int, cursor: str | None, output: Output, target: Target, **filters: Any) -> None:
     """List messages, newest first.
 
     \b
@@ -74,23 +72,19 @@ def list_(run: str | None, limit: int, cursor: str | None, output: Output, place
         return await app.outbox.list(where, limit=limit, cursor=cursor)
 
     columns: list[Column[OutboxMessage]] = [
-        Column("ID", lambda one: one.id),
-        Column("PUBLISHED", lambda one: one.created_at),
-        Column("TOPIC", lambda one: one.topic),
-        Column("KEY", lambda one: one.key),
+        *field_columns(ID="id", PUBLISHED="created_at", TOPIC="topic", KEY="key"),
         Column("DELIVERIES", _describe_deliveries),
         Column("TENANT", lambda one: display_tenant(one.tenant)),
     ]
-    page = run_on(place, fetch)
+    page = run_on(target, fetch)
     empty = "No message matches."
     output.list(page.items, columns, id=lambda one: one.id, empty=empty, next=page.next, prev=page.prev)
 
 
 @outbox.command()
 @click.argument("id", metavar="MESSAGE")
-@output_options
-@target_options
-def show(id: str, output: Output, place: Target) -> None:
+@common_options
+def show(id: str, output: Output, target: Target) -> None:
     """Show a message: its payload, and its delivery to each sink. Redacted fields stay redacted.
 
     \b
@@ -101,7 +95,7 @@ def show(id: str, output: Output, place: Target) -> None:
     async def load(app: Redrive) -> OutboxMessage:
         return await app.outbox.get(await _find_message_id(app, id))
 
-    message = run_on(place, load)
+    message = run_on(target, load)
     facts = {
         "topic": message.topic,
         "key": message.key,
@@ -125,9 +119,8 @@ def show(id: str, output: Output, place: Target) -> None:
 @outbox.command()
 @click.option("--tenant", metavar="NAME", help="Only keys of this tenant.  [default: all]")
 @LIMIT_OPTION
-@output_options
-@target_options
-def blocked(tenant: str | None, limit: int, output: Output, place: Target) -> None:
+@common_options
+def blocked(tenant: str | None, limit: int, output: Output, target: Target) -> None:
     """List keys whose messages wait behind one that was not delivered.
 
     \b
@@ -135,21 +128,16 @@ def blocked(tenant: str | None, limit: int, output: Output, place: Target) -> No
       redrive outbox blocked
     """
     columns: list[Column[Blocked]] = [
-        Column("MESSAGE", lambda one: one.message_id),
-        Column("SINK", lambda one: one.sink),
-        Column("KEY", lambda one: one.key),
-        Column("WAITING", lambda one: one.waiting),
-        Column("ERROR", lambda one: one.error),
+        *field_columns(MESSAGE="message_id", SINK="sink", KEY="key", WAITING="waiting", ERROR="error"),
         Column("TENANT", lambda one: display_tenant(one.tenant)),
     ]
-    found = run_on(place, lambda app: app.outbox.blocked(tenant=tenant, limit=limit))
+    found = run_on(target, lambda app: app.outbox.blocked(tenant=tenant, limit=limit))
     output.list(found, columns, id=lambda one: one.message_id, empty="No key is blocked.")
 
 
 @outbox.command()
-@output_options
-@target_options
-def sinks(output: Output, place: Target) -> None:
+@common_options
+def sinks(output: Output, target: Target) -> None:
     """List the sinks, and how many messages wait for each.
 
     \b
@@ -157,14 +145,11 @@ def sinks(output: Output, place: Target) -> None:
       redrive outbox sinks
     """
     columns: list[Column[SinkStatus]] = [
-        Column("SINK", lambda one: one.name),
-        Column("KIND", lambda one: one.kind),
+        *field_columns(SINK="name", KIND="kind"),
         Column("TOPICS", lambda one: " ".join(one.topics)),
-        Column("PENDING", lambda one: one.pending),
-        Column("DEAD", lambda one: one.dead),
-        Column("LAST SEEN", lambda one: one.seen_at),
+        *field_columns(PENDING="pending", DEAD="dead", LAST_SEEN="seen_at"),
     ]
-    found = run_on(place, lambda app: app.sinks.list())
+    found = run_on(target, lambda app: app.sinks.list())
     empty = "No sink is known: no worker whose app has sinks was started yet."
     output.list(found, columns, id=lambda one: one.name, empty=empty)
 
@@ -172,9 +157,7 @@ def sinks(output: Output, place: Target) -> None:
 def _message_command(command: Callable[..., None]) -> Callable[..., Any]:
     """Make `redrive outbox VERB MESSAGE...` of a function that changes messages."""
     for option in (
-        target_options,
-        output_options,
-        change_options,
+        decision_options,
         REASON_OPTION,
         click.option("--sink", metavar="NAME", help="Only the delivery to this sink.  [default: all]"),
         click.argument("ids", metavar="MESSAGE...", nargs=-1, required=True),
@@ -215,7 +198,7 @@ def _change_messages(
     reason: str | None,
     change: ChangeOptions,
     output: Output,
-    place: Target,
+    target: Target,
 ) -> None:
     names = read_ids(ids)
     change.confirm(f"{verb.capitalize()} {len(names)} message{'' if len(names) == 1 else 's'}")
@@ -230,7 +213,7 @@ def _change_messages(
 
         exit_if_failed(await for_each_id(names, change_message))
 
-    run_on(place, work)
+    run_on(target, work)
 
 
 @change_command(outbox, click.argument("name", metavar="SINK"), REASON_OPTION)

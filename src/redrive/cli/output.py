@@ -90,6 +90,15 @@ class Column(msgspec.Struct, Generic[Item], frozen=True):
     ends: bool = False
 
 
+def field_columns(**fields: str) -> list[Column[Any]]:
+    """Return columns with fields of the items, by title. `_` in a title is a space."""
+
+    def read(item: Any, name: str) -> Any:
+        return item[name] if isinstance(item, dict) else getattr(item, name)
+
+    return [Column(title.replace("_", " "), functools.partial(read, name=name)) for title, name in fields.items()]
+
+
 class Output(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Output format that the user chose."""
 

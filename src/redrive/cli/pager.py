@@ -67,7 +67,7 @@ class PageOptions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     cursor: str | None
     everything: bool
 
-    def show(self, place: Target, listing: Listing[Item], output: Output) -> PageLike[Item]:
+    def show(self, target: Target, listing: Listing[Item], output: Output) -> PageLike[Item]:
         """Print the part of the list, and return its last page."""
 
         async def show_all(app: Redrive) -> PageLike[Item]:
@@ -86,8 +86,8 @@ class PageOptions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             return page
 
         if self.everything:
-            return run_on(place, show_all)
-        page = run_on(place, lambda app: listing.fetch(app, self.limit, self.cursor))
+            return run_on(target, show_all)
+        page = run_on(target, lambda app: listing.fetch(app, self.limit, self.cursor))
         listing.show(page, page.items, output, alone=True)
         return page
 

@@ -11,8 +11,8 @@ import click
 
 from redrive.cli.messages import NOT_FOUND, CommandFailed, hint, program_name, worker_hint
 from redrive.cli.options import ChangeOptions, parse_field, suggest_names
-from redrive.cli.output import Column, Output, echo_err, output_options
-from redrive.cli.target import ChangeResult, Target, change_command, run_on, target_options
+from redrive.cli.output import Column, Output, echo_err, field_columns
+from redrive.cli.target import ChangeResult, Target, change_command, common_options, run_on
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -54,9 +54,8 @@ def _scope_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @policies.command("list")
-@output_options
-@target_options
-def list_(place: Target, output: Output) -> None:
+@common_options
+def list_(target: Target, output: Output) -> None:
     """List all stored policies.
 
     \b
@@ -64,30 +63,26 @@ def list_(place: Target, output: Output) -> None:
       redrive policies list
     """
     columns: list[Column[StoredPolicy]] = [
-        Column("WORKFLOW", lambda one: one.workflow),
-        Column("STEP", lambda one: one.step),
-        Column("TENANT", lambda one: one.tenant),
+        *field_columns(WORKFLOW="workflow", STEP="step", TENANT="tenant"),
         Column("POLICY", lambda one: one.policy.summarise()),
-        Column("SET BY", lambda one: one.updated_by),
-        Column("SET", lambda one: one.updated_at),
+        *field_columns(SET_BY="updated_by", SET="updated_at"),
     ]
-    stored = run_on(place, lambda app: app.policies.list())
+    stored = run_on(target, lambda app: app.policies.list())
     empty = f"No policy is stored: steps use their own. To store one: {program_name()} policies set --help"
     output.list(stored, columns, id=_format_policy_id, empty=empty)
 
 
 @policies.command()
 @_scope_options
-@output_options
-@target_options
-def get(scope: dict[str, str | None], place: Target, output: Output) -> None:
+@common_options
+def get(scope: dict[str, str | None], target: Target, output: Output) -> None:
     """Show the policy that is stored for exactly this workflow, step and tenant.
 
     \b
     Examples:
       redrive policies get --step charge
     """
-    stored = run_on(place, lambda app: _load_policy(app, scope))
+    stored = run_on(target, lambda app: _load_policy(app, scope))
     fields = stored.policy.to_json().items()
     lines = [f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in fields]
     output.record(_format_policy_id(stored), stored, "\n".join(lines))
@@ -203,9 +198,8 @@ def workflows() -> None:
 
 
 @workflows.command("list")
-@output_options
-@target_options
-def list_workflows(place: Target, output: Output) -> None:
+@common_options
+def list_workflows(target: Target, output: Output) -> None:
     """List the workflows that workers have registered.
 
     \b
@@ -213,12 +207,10 @@ def list_workflows(place: Target, output: Output) -> None:
       redrive workflows list
     """
     columns: list[Column[KnownWorkflow]] = [
-        Column("WORKFLOW", lambda one: one.name),
-        Column("WORKERS", lambda one: one.workers),
-        Column("PAUSED BY", lambda one: one.paused_by),
+        *field_columns(WORKFLOW="name", WORKERS="workers", PAUSED_BY="paused_by"),
         Column("UNCLAIMABLE", lambda one: one.unclaimable or None),
     ]
-    found = run_on(place, lambda app: app.workflows.list())
+    found = run_on(target, lambda app: app.workflows.list())
     empty = f"No worker has registered a workflow yet. Start one: {worker_hint()}"
     output.list(found, columns, id=lambda one: one.name, empty=empty)
 

@@ -8,8 +8,8 @@ import click
 
 from redrive.cli.messages import hint
 from redrive.cli.options import REASON_OPTION, ChangeOptions, find_run_id
-from redrive.cli.output import Column, Output, echo_err, on_terminal, output_options
-from redrive.cli.target import ChangeResult, Target, change_command, run_on, target_options
+from redrive.cli.output import Column, Output, echo_err, field_columns, on_terminal
+from redrive.cli.target import ChangeResult, Target, change_command, common_options, run_on
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -38,9 +38,8 @@ def saga() -> None:
 
 @saga.command()
 @_RUN_ARGUMENT
-@output_options
-@target_options
-def show(id: str, place: Target, output: Output) -> None:
+@common_options
+def show(id: str, target: Target, output: Output) -> None:
     """Show the ledger of RUN: each compensation in order, with its status. The rollback may still be running.
 
     UNCERTAIN: it is unknown whether the step took effect, and nothing was undone. Check the outside system.
@@ -55,19 +54,15 @@ def show(id: str, place: Target, output: Output) -> None:
     async def load(app: Redrive) -> Ledger:
         return await app.saga(await find_run_id(app, id))
 
-    ledger = run_on(place, load)
+    ledger = run_on(target, load)
     if output.json:
         fields = {"run_id": ledger.run_id, "workflow": ledger.workflow, "status": ledger.status, "done": ledger.done}
         output.object({**fields, "entries": list(ledger.entries)})
         return
     columns: list[Column[SagaEntry]] = [
-        Column("STEP", lambda one: one.step),
-        Column("ACTION", lambda one: one.action),
-        Column("TYPE", lambda one: one.type),
-        Column("STATUS", lambda one: one.status),
+        *field_columns(STEP="step", ACTION="action", TYPE="type", STATUS="status"),
         Column("ATTEMPT", lambda one: one.attempt or None),
-        Column("SINCE", lambda one: one.ts),
-        Column("NEXT", lambda one: one.next_at),
+        *field_columns(SINCE="ts", NEXT="next_at"),
         Column("WHAT", lambda one: one.instructions or one.error, sentence=True),
     ]
     for_people = on_terminal() and not output.quiet
@@ -124,10 +119,10 @@ async def done(app: Redrive, **arguments: Any) -> ChangeResult:
 
 
 def run_rollback_decision(
-    place: Target, id: str, mode: str, step: str | None, reason: str | None, change: ChangeOptions, output: Output
+    target: Target, id: str, mode: str, step: str | None, reason: str | None, change: ChangeOptions, output: Output
 ) -> None:
     """Preview or make a decision about a rollback, and print the result."""
-    result = run_on(place, lambda app: _decide_rollback(app, mode, id=id, step=step, reason=reason, change=change))
+    result = run_on(target, lambda app: _decide_rollback(app, mode, id=id, step=step, reason=reason, change=change))
     output.done(*result)
 
 

@@ -8,8 +8,8 @@ import click
 
 from redrive.cli.messages import hint
 from redrive.cli.options import REASON_OPTION, ChangeOptions
-from redrive.cli.output import Column, Output, display_tenant, output_options
-from redrive.cli.target import ChangeResult, Target, change_command, run_on, target_options
+from redrive.cli.output import Column, Output, display_tenant, field_columns
+from redrive.cli.target import ChangeResult, Target, change_command, common_options, run_on
 from redrive.core.roles import DEFAULT_TENANT
 
 if TYPE_CHECKING:
@@ -33,9 +33,8 @@ def schedules() -> None:
 
 @schedules.command("list")
 @click.option("--tenant", metavar="NAME", help="Only schedules of this tenant.  [default: all]")
-@output_options
-@target_options
-def list_(tenant: str | None, place: Target, output: Output) -> None:
+@common_options
+def list_(tenant: str | None, target: Target, output: Output) -> None:
     """List schedules with their next times. Times are in the time zone of the schedule.
 
     \b
@@ -52,16 +51,12 @@ def list_(tenant: str | None, place: Target, output: Output) -> None:
         return "no live worker has it" + (f", late since {one.late_since:{_TIME_FORMAT}}" if one.late_since else "")
 
     columns: list[Column[KnownSchedule]] = [
-        Column("WORKFLOW", lambda one: one.workflow),
-        Column("NAME", lambda one: one.name),
-        Column("CRON", lambda one: one.cron),
-        Column("ZONE", lambda one: one.timezone),
+        *field_columns(WORKFLOW="workflow", NAME="name", CRON="cron", ZONE="timezone"),
         Column("NEXT", format_next),
-        Column("LAST RUN", lambda one: one.last_run),
-        Column("STATUS", lambda one: one.last_status),
+        *field_columns(LAST_RUN="last_run", STATUS="last_status"),
         Column("TENANT", lambda one: display_tenant(one.tenant)),
     ]
-    found = run_on(place, lambda app: app.schedules.list(tenant=tenant))
+    found = run_on(target, lambda app: app.schedules.list(tenant=tenant))
     empty = "No schedule is known: no worker whose workflows have schedules was started yet."
     output.list(found, columns, id=lambda one: f"{one.workflow}/{one.name}", empty=empty)
 

@@ -51,7 +51,7 @@ PORT_OPTION = click.option(
     help="Requests a second for each credential; four times as many at once.",
 )
 @target_options
-def server(host: str, port: int, owner: str, rate: int, place: Target) -> None:
+def server(host: str, port: int, owner: str, rate: int, target: Target) -> None:
     """Serve the dashboard and the HTTP API until stopped.
 
     The first start creates an owner and prints a code to sign in with once. SIGTERM or Ctrl-C stops the
@@ -70,7 +70,7 @@ def server(host: str, port: int, owner: str, rate: int, place: Target) -> None:
     from redrive.worker.context import log_context
 
     with report_errors():
-        app = place.app()
+        app = target.app()
         configure_logging(app.settings.log, log_context, Redactor.parse(app.settings.redact))
         with require_extras():
             asyncio.run(_serve_until_stopped(app, host, port, owner, rate))

@@ -8,8 +8,8 @@ import click
 
 from redrive.cli.messages import CommandFailed, report_errors
 from redrive.cli.options import name_or_current_user
-from redrive.cli.output import Output, echo, echo_err, output_options
-from redrive.cli.target import Target, run_on, target_options
+from redrive.cli.output import Output, echo, echo_err
+from redrive.cli.target import Target, common_options, run_on
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -21,9 +21,8 @@ _PROGRESS_INTERVAL = 10_000  # rows between two progress messages
 
 @click.command(short_help="Bring the schema of a store up to date.")
 @click.option("--plan", is_flag=True, help="Print the outstanding migrations, and apply none.")
-@output_options
-@target_options
-def migrate(plan: bool, place: Target, output: Output) -> None:
+@common_options
+def migrate(plan: bool, target: Target, output: Output) -> None:
     """Bring the schema of a store up to date. A store that does not exist is created.
 
     \b
@@ -38,7 +37,7 @@ def migrate(plan: bool, place: Target, output: Output) -> None:
     from redrive.store import open_store
 
     with report_errors():
-        url = place.app().settings.url
+        url = target.app().settings.url
         where = Redactor().text(url)
         if not plan:
             echo_err(f"bringing {where} up to date")
@@ -84,9 +83,8 @@ def _migrate_file(url: str, plan: bool) -> list[str]:
 @click.command(short_help="Rewrite payloads with the first encryption key.")
 @click.option("--plain", is_flag=True, help="Write payloads in clear instead.")
 @click.option("--by", metavar="NAME", help="Your name in the audit log.  [default: your user name]")
-@output_options
-@target_options
-def reencrypt(plain: bool, by: str | None, place: Target, output: Output) -> None:
+@common_options
+def reencrypt(plain: bool, by: str | None, target: Target, output: Output) -> None:
     """Rewrite all payloads with the first key of REDRIVE_ENCRYPTION_KEYS.
 
     Workers may keep running. If it is interrupted, call it again: it does the rest.
@@ -96,9 +94,22 @@ def reencrypt(plain: bool, by: str | None, place: Target, output: Output) -> Non
       redrive reencrypt
       redrive reencrypt --plain --url sqlite:////var/lib/orders.db
     """
+    from redrive.store.encryption.keyring import NO_KEY
+
     user = name_or_current_user(by, "--by")
-    keys, report = run_on(place, lambda app: _reencrypt_store(app, plain, user))
-    _print_report(report, keys, output)
+    keys, report = run_on(target, lambda app: _reencrypt_store(app, plain, user))
+    if output.json:
+        counts = {name: getattr(report, name) for name in ("seen", "rewritten", "busy")}
+        output.object({"key": keys.writes, **counts, "unreadable": report.unreadable, "audit": report.audit})
+    elif output.quiet:
+        echo(str(report.rewritten))
+    else:
+        how = f"with key {keys.writes}" if keys.writes else NO_KEY
+        others = f"some of the others are not {how} yet" if report.unreadable or report.busy else "no other needs it"
+        echo(f"{report.rewritten:,} of {report.seen:,} rows rewritten, {others}")
+        for key, count in sorted(report.audit.items()):
+            state = "in clear" if key == NO_KEY else f"encrypted with key {key}; keep that key as long as they exist"
+            echo(f"{count:,} entries of the audit log, which is append-only, stay {state}")
     problems = [
         f"{count:,} texts encrypted with key {key} could not be read: add the key to REDRIVE_ENCRYPTION_KEYS"
         for key, count in sorted(report.unreadable.items())
@@ -159,28 +170,3 @@ async def _reencrypt_store(app: Redrive, plain: bool, by: str) -> tuple[Keyring,
     )
     await app.runtime.store.note([entry])
     return keys, report
-
-
-def _print_report(report: ReencryptReport, keys: Keyring, output: Output) -> None:
-    from redrive.store.encryption.keyring import NO_KEY
-
-    if output.json:
-        output.object(
-            {
-                "key": keys.writes,
-                "seen": report.seen,
-                "rewritten": report.rewritten,
-                "busy": report.busy,
-                "unreadable": dict(report.unreadable),
-                "audit": dict(report.audit),
-            }
-        )
-    elif output.quiet:
-        echo(str(report.rewritten))
-    else:
-        how = f"with key {keys.writes}" if keys.writes else NO_KEY
-        others = f"some of the others are not {how} yet" if report.unreadable or report.busy else "no other needs it"
-        echo(f"{report.rewritten:,} of {report.seen:,} rows rewritten, {others}")
-        for key, count in sorted(report.audit.items()):
-            state = "in clear" if key == NO_KEY else f"encrypted with key {key}; keep that key as long as they exist"
-            echo(f"{count:,} entries of the audit log, which is append-only, stay {state}")

@@ -32,11 +32,11 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Store or server, named by its URL or by an app; the environment provides what is left out."""
 
     url: str | None
-    target: str | None
+    app_name: str | None
 
     def server(self) -> Remote | None:
         """Return the server; None if the target is a store."""
-        app = None if self.target is None else self.app()
+        app = None if self.app_name is None else self.app()
         url = app.settings.url if app else self.url or os.environ.get("REDRIVE_URL", "")
         if not url.startswith(("http://", "https://")):
             return None
@@ -51,16 +51,16 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
         from redrive.app import Redrive
 
-        if self.target is None:
+        if self.app_name is None:
             return Redrive(self.url)
-        app = load_app(self.target)
+        app = load_app(self.app_name)
         if self.url is not None:
             app.settings = replace(app.settings, url=self.url)
         return app
 
 
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options `--url` and `--app`; it receives them as `place`."""
+    """Give a command the options `--url` and `--app`; it receives them as `target`."""
 
     @click.option(
         "--url",
@@ -70,16 +70,26 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )
     @click.option(
         "--app",
-        "target",
+        "app_name",
         metavar="MODULE:APP",
         envvar="REDRIVE_APP",
         help="The app whose store and workflows are used.  [default: $REDRIVE_APP]",
     )
     @functools.wraps(command)
-    def with_target(*args: Any, url: str | None, target: str | None, **others: Any) -> Any:
-        return command(*args, place=Target(url=url, target=target), **others)
+    def with_target(*args: Any, url: str | None, app_name: str | None, **others: Any) -> Any:
+        return command(*args, target=Target(url=url, app_name=app_name), **others)
 
     return with_target
+
+
+def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options of every command; it receives them as `output` and `target`."""
+    return output_options(target_options(command))
+
+
+def decision_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options of a change: it receives `change`, `output` and `target`."""
+    return change_options(common_options(command))
 
 
 def change_command(
@@ -88,16 +98,14 @@ def change_command(
     """Return a decorator that makes a command of a coroutine which changes something through an open app.
 
     The command has the name of the coroutine. It opens the target, calls `work(app, change=..., **arguments)` and
-    prints the result. Besides `options`, it has those of `change_options`, `output_options` and `target_options`.
+    prints the result. Besides `options`, it has `decision_options`.
     """
 
     def decorate(work: Callable[..., Awaitable[ChangeResult]]) -> click.Command:
-        @change_options
-        @output_options
-        @target_options
+        @decision_options
         @functools.wraps(work)
-        def command(*, place: Target, output: Output, **arguments: Any) -> None:
-            output.done(*run_on(place, lambda app: work(app, **arguments)))
+        def command(*, target: Target, output: Output, **arguments: Any) -> None:
+            output.done(*run_on(target, lambda app: work(app, **arguments)))
 
         for option in reversed(options):
             command = option(command)
@@ -106,7 +114,7 @@ def change_command(
     return decorate
 
 
-def run_on(place: Target, work: Callable[[Redrive], Awaitable[T]]) -> T:
+def run_on(target: Target, work: Callable[[Redrive], Awaitable[T]]) -> T:
     """Open the target without a worker, do the work and close it. A store that does not exist is not created.
 
     If the target is a server, `work` gets a client that has the same calls as the app.
@@ -114,11 +122,11 @@ def run_on(place: Target, work: Callable[[Redrive], Awaitable[T]]) -> T:
     import asyncio
 
     async def open_and_work() -> T:
-        remote = place.server()
+        remote = target.server()
         if remote is not None:
             async with remote.client():
                 return await work(cast("Redrive", remote))
-        app = place.app()
+        app = target.app()
         await _require_store(app.settings.url)
         async with app.client():
             return await work(app)
@@ -133,9 +141,9 @@ async def home_tenant(app: Redrive) -> str:
     return str(await home()) if home else DEFAULT_TENANT
 
 
-def default_tenant(place: Target) -> str:
+def default_tenant(target: Target) -> str:
     """Return the same tenant as `home_tenant`, without opening a store that may not exist yet."""
-    return DEFAULT_TENANT if place.server() is None else run_on(place, home_tenant)
+    return DEFAULT_TENANT if target.server() is None else run_on(target, home_tenant)
 
 
 async def _require_store(url: str) -> None:
@@ -163,14 +171,24 @@ async def _require_store(url: str) -> None:
         )
 
 
-def load_app(target: str) -> Redrive:
+def load_app(app_name: str) -> Redrive:
     """Import the module of `module:app` and return its app. The current folder is on the path as well.
 
     UsageError: the name is wrong. ClickException: the name is right, but the app cannot be used.
     """
     from redrive.app import Redrive
 
-    module_name, attribute = _parse_app_name(target)
+    module_name, colon, attribute = app_name.partition(":")
+    mistake = None
+    if module_name.endswith(".py") or "/" in module_name or "\\" in module_name:
+        dotted = ".".join(Path(module_name).with_suffix("").parts)
+        mistake = f"a module is named with dots and without .py: {dotted}:{attribute or 'app'}"
+    elif not colon or not attribute:
+        mistake = f"name the app inside the module as well: {module_name or 'module'}:app"
+    elif not all(part.isidentifier() for part in [*module_name.split("."), *attribute.split(".")]):
+        mistake = "write module:app, such as shop:app or company.shop:app"
+    if mistake is not None:
+        raise UsageError(f"{app_name!r} does not name an app: {mistake}")
     module = _import_module(module_name)
     apps = [name for name, value in vars(module).items() if isinstance(value, Redrive)]
     advice = f"; the module has the app{'s' * (len(apps) > 1)} {', '.join(map(repr, apps))}" if apps else ""
@@ -193,21 +211,6 @@ def load_app(target: str) -> Redrive:
             "the modules that do so in this module"
         )
     return value
-
-
-def _parse_app_name(target: str) -> tuple[str, str]:
-    module, colon, attribute = target.partition(":")
-    advice = None
-    if module.endswith(".py") or "/" in module or "\\" in module:
-        dotted = ".".join(Path(module).with_suffix("").parts)
-        advice = f"a module is named with dots and without .py: {dotted}:{attribute or 'app'}"
-    elif not colon or not attribute:
-        advice = f"name the app inside the module as well: {module or 'module'}:app"
-    elif not all(part.isidentifier() for part in [*module.split("."), *attribute.split(".")]):
-        advice = "write module:app, such as shop:app or company.shop:app"
-    if advice is not None:
-        raise UsageError(f"{target!r} does not name an app: {advice}")
-    return module, attribute
 
 
 def _import_module(name: str) -> ModuleType:

@@ -14,8 +14,8 @@ from redrive.cli.accounts import (
     ensure_tenant,
     manage_accounts,
 )
-from redrive.cli.output import Column, Output, output_options
-from redrive.cli.target import Target, default_tenant, target_options
+from redrive.cli.output import Column, Output
+from redrive.cli.target import Target, common_options, default_tenant
 
 if TYPE_CHECKING:
     from redrive.store.accounts import UserRow
@@ -39,10 +39,9 @@ def users() -> None:
 @click.option("--role", type=ROLE_CHOICE, required=True, help="Role in the tenant.")
 @click.option("--password", metavar="TEXT", help="Password of the user; - prompts for it.  [default: a sign-in code]")
 @click.option("--payloads", is_flag=True, help="The user may see payloads without redaction.")
-@output_options
-@target_options
+@common_options
 def create(
-    email: str, tenant: str | None, role: str, password: str | None, payloads: bool, place: Target, output: Output
+    email: str, tenant: str | None, role: str, password: str | None, payloads: bool, target: Target, output: Output
 ) -> None:
     """Create a user who may sign in as EMAIL. Without a password, a code is printed that works once, for a day.
 
@@ -53,7 +52,7 @@ def create(
     """
     if password == "-":
         password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
-    tenant_name = tenant or default_tenant(place)
+    tenant_name = tenant or default_tenant(target)
 
     async def create_user(accounts: LocalAccounts) -> None:
         from redrive.core.roles import parse_role
@@ -66,21 +65,20 @@ def create(
         text = f"{row.email} is {new.role} of {tenant_name}" + (f"; code to sign in once: {code}" if code else "")
         output.done(row.id, fields, text)
 
-    manage_accounts(place, create_user)
+    manage_accounts(target, create_user)
 
 
 @users.command("list")
 @click.option("--tenant", metavar="NAME", help="Only users of this tenant.  [default: all]")
-@output_options
-@target_options
-def list_(tenant: str | None, place: Target, output: Output) -> None:
+@common_options
+def list_(tenant: str | None, target: Target, output: Output) -> None:
     """List the users who may sign in.
 
     \b
     Examples:
       redrive users list --tenant acme
     """
-    rows = manage_accounts(place, lambda accounts: accounts.users(tenant))
+    rows = manage_accounts(target, lambda accounts: accounts.users(tenant))
     roles = {row.id: _format_roles(row) for row in rows}
     columns: list[Column[dict[str, Any]]] = [
         Column("EMAIL", lambda one: one["email"]),
@@ -92,12 +90,12 @@ def list_(tenant: str | None, place: Target, output: Output) -> None:
 
 
 def _print_user(row: UserRow, output: Output, code: str | None = None) -> None:
-    text = f"{row.email}: {_format_roles(row)}{'; disabled' if row.disabled_at is not None else ''}"
-    if code is None:
-        output.done(row.id, _user_fields(row), text)
-    else:
-        fields = {**_user_fields(row), "code": code}
-        output.done(row.id, fields, f"{text}; the old password no longer works, code to sign in once: {code}")
+    fields, text = _user_fields(row), f"{row.email}: {_format_roles(row)}"
+    text += "; disabled" if row.disabled_at is not None else ""
+    if code is not None:
+        fields["code"] = code
+        text += f"; the old password no longer works, code to sign in once: {code}"
+    output.done(row.id, fields, text)
 
 
 _user_command = account_command(users, "USER", _print_user)
@@ -119,9 +117,8 @@ async def show(accounts: LocalAccounts, id: str) -> UserRow:
 @click.argument("role", type=ROLE_CHOICE, metavar="ROLE")
 @TENANT_OPTION
 @click.option("--payloads/--no-payloads", default=None, help="Whether the user may see payloads without redaction.")
-@output_options
-@target_options
-def role(email: str, role: str, tenant: str | None, payloads: bool | None, place: Target, output: Output) -> None:
+@common_options
+def role(email: str, role: str, tenant: str | None, payloads: bool | None, target: Target, output: Output) -> None:
     """Give USER a ROLE in a tenant. A user who is not a member becomes one.
 
     \b
@@ -130,9 +127,9 @@ def role(email: str, role: str, tenant: str | None, payloads: bool | None, place
     """
     from redrive.core.roles import parse_role
 
-    tenant_name = tenant or default_tenant(place)
+    tenant_name = tenant or default_tenant(target)
     row, code = manage_accounts(
-        place, lambda accounts: accounts.give_role(email, tenant_name, parse_role(role), payloads=payloads)
+        target, lambda accounts: accounts.give_role(email, tenant_name, parse_role(role), payloads=payloads)
     )
     _print_user(row, output, code)
 

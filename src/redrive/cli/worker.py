@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Run workflows until stopped.")
-@click.argument("target", metavar="MODULE:APP")
+@click.argument("app_name", metavar="MODULE:APP")
 @click.option(
     "--concurrency",
     type=click.IntRange(min=1),
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 )
 @click.option("--tied", is_flag=True, hidden=True, help="Stop when standard input closes.")
 def worker(
-    target: str, concurrency: int | None, url: str | None, processes: int, metrics: str | None, tied: bool
+    app_name: str, concurrency: int | None, url: str | None, processes: int, metrics: str | None, tied: bool
 ) -> None:
     """Run the workflows of APP in MODULE until stopped.
 
@@ -59,7 +59,7 @@ def worker(
     from redrive.cli.worker_process import run_worker, stop_with_parent, supervise_workers, tune_interpreter
 
     with report_errors():
-        app = load_app(target)
+        app = load_app(app_name)
         override_settings(app, concurrency, url, metrics)
         if processes == 1:
             tune_interpreter()
@@ -68,7 +68,7 @@ def worker(
         if url is not None:
             # The URL may hold a password, which other users could read in the arguments of a process.
             os.environ["REDRIVE_WORKER_URL"] = url
-        command = ["worker", target, "--tied"]
+        command = ["worker", app_name, "--tied"]
         if concurrency is not None:
             command += ["--concurrency", str(concurrency)]
         metrics = app.settings.metrics

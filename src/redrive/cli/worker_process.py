@@ -258,31 +258,19 @@ def _print_supervisor_status(text: str) -> None:
     print(f"redrive {os.getpid()}: {text}", flush=True)
 
 
-class ApiBesideWorker:
-    """Serves the dashboard and the API until the worker stops. If it cannot, the worker runs without them."""
+async def serve_beside_worker(app: Redrive, host: str, port: int, stop: StopController) -> None:
+    """Serve the dashboard and the API until the worker stops. If it cannot, the worker runs without them."""
+    while stop.worker is None:  # noqa: ASYNC110 - the worker sets it, and notifies no listeners
+        await asyncio.sleep(_POLL_INTERVAL)
+    try:
+        with require_extras():
+            from redrive.server.process import Server, bind_socket
 
-    def __init__(self, app: Redrive, host: str, port: int) -> None:
-        self._app = app
-        self._host = host
-        self._port = port
-        self._task: asyncio.Task[None] | None = None
-
-    def begin(self, stop: StopController) -> None:
-        """Serve as soon as the worker runs; called on its loop."""
-        self._task = asyncio.create_task(self._serve(stop))
-
-    async def _serve(self, stop: StopController) -> None:
-        while stop.worker is None:  # noqa: ASYNC110 - the worker sets it, and notifies no listeners
-            await asyncio.sleep(_POLL_INTERVAL)
-        try:
-            with require_extras():
-                from redrive.server.process import Server, bind_socket
-
-                with bind_socket(self._host, self._port) as socket:
-                    await ensure_first_owner(self._app, DEFAULT_OWNER)
-                    await Server(self._app, socket).serve(
-                        stop.requested,
-                        lambda address: click.echo(f"the dashboard: {address}/\nthe API: {address}/api/docs"),
-                    )
-        except RedriveError as error:
-            click.echo(f"the API is not served: {error}")
+            with bind_socket(host, port) as socket:
+                await ensure_first_owner(app, DEFAULT_OWNER)
+                await Server(app, socket).serve(
+                    stop.requested,
+                    lambda address: click.echo(f"the dashboard: {address}/\nthe API: {address}/api/docs"),
+                )
+    except RedriveError as error:
+        click.echo(f"the API is not served: {error}")

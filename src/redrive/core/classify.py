@@ -33,27 +33,14 @@ from redrive.errors import ConfigurationError, RetryAfter, RunFailed, StepFailed
 from redrive.policy import Category, qualified_name
 
 __all__ = [
-    "MAX_RETRY_AFTER",
-    "RETRYABLE_CATEGORIES",
-    "Category",
-    "Rule",
-    "Classification",
-    "classify",
-    "first_leaf",
-    "iter_leaves",
-    "base_names",
-]
+    "MAX_RETRY_AFTER", "RETRYABLE_CATEGORIES", "Category", "Rule", "Classification", "classify", "first_leaf",
+    "iter_leaves", "base_names",
+]  # fmt: skip
 
-RETRYABLE_CATEGORIES = frozenset(
-    {
-        Category.TIMEOUT,
-        Category.NETWORK,
-        Category.RATE_LIMIT,
-        Category.SERVER_ERROR,
-        Category.DEPENDENCY_UNAVAILABLE,
-        Category.UNKNOWN,
-    }
-)
+RETRYABLE_CATEGORIES = frozenset({
+    Category.TIMEOUT, Category.NETWORK, Category.RATE_LIMIT, Category.SERVER_ERROR, Category.DEPENDENCY_UNAVAILABLE,
+    Category.UNKNOWN,
+})  # fmt: skip
 """The categories that are retried unless a policy says otherwise."""
 
 MAX_RETRY_AFTER = 86_400.0
@@ -214,26 +201,17 @@ def _category_by_code(error: BaseException, names: Sequence[str]) -> Category | 
     if status is not None and status >= 400:
         default = Category.CLIENT_ERROR if status < 500 else Category.SERVER_ERROR
         return known_errors.CATEGORY_BY_STATUS.get(status, default)
-    return _category_by_sqlstate(error) or _category_by_number(error, names)
-
-
-def _category_by_sqlstate(error: BaseException) -> Category | None:
     state = _get_attribute(error, "sqlstate")
     if not isinstance(state, str):
         state = _get_attribute(error, "pgcode")  # psycopg 2
-    if not isinstance(state, str) or len(state) != 5:
-        return None
-    known = known_errors.CATEGORY_BY_SQLSTATE
-    # 57014 takes precedence over 57P0, and that over 57.
-    return next((known[state[:size]] for size in (5, 4, 2) if state[:size] in known), None)
-
-
-def _category_by_number(error: BaseException, names: Sequence[str]) -> Category | None:
+    if isinstance(state, str) and len(state) == 5:
+        for size in (5, 4, 2):  # 57014 takes precedence over 57P0, and that over 57
+            if state[:size] in known_errors.CATEGORY_BY_SQLSTATE:
+                return known_errors.CATEGORY_BY_SQLSTATE[state[:size]]
     code = _get_attribute(error, "sqlite_errorcode")
-    if type(code) is int:
-        known = known_errors.CATEGORY_BY_SQLITE_CODE.get(code & 0xFF)  # the higher bytes only refine the lowest one
-        if known is not None:
-            return known
+    lowest = code & 0xFF if type(code) is int else None  # the higher bytes only refine the lowest one
+    if lowest in known_errors.CATEGORY_BY_SQLITE_CODE:
+        return known_errors.CATEGORY_BY_SQLITE_CODE[lowest]
     number = _get_attribute(error, "errno") if "builtins.OSError" in names else None
     if type(number) is not int:
         return None
@@ -255,16 +233,15 @@ def _read_status_code(error: BaseException) -> int | None:
         _get_attribute(response, "status"),
         _get_nested(_get_aws_response(error, base_names(error)), "ResponseMetadata", "HTTPStatusCode"),
     )
-    return next((status for value in found if (status := _parse_status(value)) is not None), None)
-
-
-def _parse_status(value: Any) -> int | None:
-    kind = type(value)  # not isinstance: a mock may claim any class
-    if issubclass(kind, str):
-        value = int(value) if _STATUS_TEXT.fullmatch(value) else None
-    else:
-        value = int.__int__(value) if issubclass(kind, int) else None
-    return value if value is not None and 100 <= value <= 599 else None  # true and false are 1 and 0
+    for value in found:
+        kind, status = type(value), 0  # not isinstance: a mock may claim any class
+        if issubclass(kind, str):
+            status = int(value) if _STATUS_TEXT.fullmatch(value) else 0
+        elif issubclass(kind, int):
+            status = int.__int__(value)
+        if 100 <= status <= 599:  # true and false are 1 and 0
+            return status
+    return None
 
 
 def _read_retry_after(error: BaseException, now: float | None) -> float | None:

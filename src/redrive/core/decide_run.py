@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import assert_never
 
-from redrive.core import audit, outcomes
+from redrive.core import audit, outcomes, transitions
 from redrive.core.classify import Category
 from redrive.core.failure import Failure, compute_fingerprint
 from redrive.core.failure_reason import FailureReason, LetterCode, Stage
@@ -27,15 +27,7 @@ from redrive.core.transition_build import (
     keep_attempts_open,
     suspend_run,
 )
-from redrive.core.transitions import (
-    AttemptEnd,
-    AttemptWrite,
-    EntryWrite,
-    LetterStatusWrite,
-    LetterWrite,
-    RunWrite,
-    Transition,
-)
+from redrive.core.transitions import AttemptEnd, RunWrite, Transition
 from redrive.duration import MICROS, to_micros
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
@@ -116,7 +108,9 @@ def close_letter(outcome: outcomes.LetterClosed) -> Transition:
     return build_transition(
         outcome.run,
         change=RunWrite(status=status, take=True),
-        move=LetterStatusWrite(letter=outcome.letter, status=outcome.status, by=outcome.by, resolution=resolution),
+        move=transitions.LetterStatusWrite(
+            letter=outcome.letter, status=outcome.status, by=outcome.by, resolution=resolution
+        ),
         audit=(audit.audit_letter_closed(outcome, status),),
     )
 
@@ -259,9 +253,11 @@ def _resolve_replay(run: RunView, change: RunWrite, resolution: ReasonCode) -> T
     )
 
 
-def _resolve_letter(letter: str, resolution: ReasonCode) -> LetterStatusWrite:
+def _resolve_letter(letter: str, resolution: ReasonCode) -> transitions.LetterStatusWrite:
     text = Reason(resolution).to_text()
-    return LetterStatusWrite(letter=letter, status=LetterStatus.RESOLVED, by=audit.ENGINE_ACTOR, resolution=text)
+    return transitions.LetterStatusWrite(
+        letter=letter, status=LetterStatus.RESOLVED, by=audit.ENGINE_ACTOR, resolution=text
+    )
 
 
 def _dead_letter_run(
@@ -270,8 +266,8 @@ def _dead_letter_run(
     status: RunStatus,
     *,
     key: bytes,
-    entries: tuple[EntryWrite, ...] = (),
-    attempts: tuple[AttemptWrite, ...] = (),
+    entries: tuple[transitions.EntryWrite, ...] = (),
+    attempts: tuple[transitions.AttemptWrite, ...] = (),
     deaths: int | None = None,
     closes: bool = False,
 ) -> Transition:
@@ -295,8 +291,8 @@ def _dead_letter_run(
     )
 
 
-def _build_letter(run: RunView, ending: FailureReason, text: str, key: bytes) -> LetterWrite:
-    return LetterWrite(
+def _build_letter(run: RunView, ending: FailureReason, text: str, key: bytes) -> transitions.LetterWrite:
+    return transitions.LetterWrite(
         public_id=run.letter or letter_id(run.public_id),
         code=ending.code.value,
         stage=ending.stage.value,

@@ -5,21 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
+from redrive.core import outcomes
 from redrive.core.audit import audit_failed_attempt
 from redrive.core.circuit import COUNTED_CATEGORIES
 from redrive.core.classify import Category
 from redrive.core.failure import Failure
 from redrive.core.failure_reason import FailureReason, choose_letter_code
-from redrive.core.outcomes import (
-    AttemptFailed,
-    AttemptStarted,
-    AttemptSucceeded,
-    EntryCancelled,
-    SleepEnded,
-    SleepStarted,
-    StepParked,
-    ValueRecorded,
-)
 from redrive.core.retry import RetryDecision, decide_retry
 from redrive.core.states import RunStatus, StepStatus
 from redrive.core.transition_build import (
@@ -41,7 +32,7 @@ CIRCUIT_OPEN_ERROR_TYPE = "redrive.CircuitOpen"
 """The error type of a step that was not called because its circuit was open."""
 
 
-def record_start(outcome: AttemptStarted) -> Transition:
+def record_start(outcome: outcomes.AttemptStarted) -> Transition:
     """Record that an attempt began. From now on the reaper may end it when its limit has passed."""
     entry = build_entry(
         outcome.place,
@@ -54,7 +45,7 @@ def record_start(outcome: AttemptStarted) -> Transition:
     return build_transition(outcome.run, entry, change=resume_run(outcome.run, outcome.resumes))
 
 
-def record_success(outcome: AttemptSucceeded) -> Transition:
+def record_success(outcome: outcomes.AttemptSucceeded) -> Transition:
     """Record the result of a step."""
     entry = build_entry(
         outcome.place,
@@ -75,7 +66,7 @@ def record_success(outcome: AttemptSucceeded) -> Transition:
     )
 
 
-def decide_failed_attempt(outcome: AttemptFailed, policy: RetryPolicy, draw: float) -> Transition:
+def decide_failed_attempt(outcome: outcomes.AttemptFailed, policy: RetryPolicy, draw: float) -> Transition:
     """Schedule the next attempt, or fail the step for good."""
     if outcome.cause is not None:
         why = outcome.why or Reason(ReasonCode.TEXT, text=outcome.failure.message)
@@ -127,7 +118,7 @@ def decide_failed_attempt(outcome: AttemptFailed, policy: RetryPolicy, draw: flo
     return replace(decided, only_if=(entry.index, entry.attempt)) if outcome.taken else decided
 
 
-def _build_step_failure(outcome: AttemptFailed, decision: RetryDecision, policy: RetryPolicy) -> FailureReason:
+def _build_step_failure(outcome: outcomes.AttemptFailed, decision: RetryDecision, policy: RetryPolicy) -> FailureReason:
     reason = Reason(
         ReasonCode.STEP_FAILED,
         step=outcome.place.name,
@@ -147,33 +138,33 @@ def _build_step_failure(outcome: AttemptFailed, decision: RetryDecision, policy:
     )
 
 
-def cancel_entry(outcome: EntryCancelled) -> Transition:
+def cancel_entry(outcome: outcomes.EntryCancelled) -> Transition:
     """Record that workflow code cancelled an entry."""
     entry = build_entry(outcome.place, StepStatus.CANCELLED, attempt=outcome.attempt, began_ago=outcome.began_ago)
     change = resume_run(outcome.run, outcome.resumes)
     return build_transition(outcome.run, entry, progress=True, change=change, marks=_collect_circuit_samples(outcome))
 
 
-def record_value(outcome: ValueRecorded) -> Transition:
+def record_value(outcome: outcomes.ValueRecorded) -> Transition:
     """Record a value that a resumed run must see again."""
     entry = build_entry(outcome.place, StepStatus.SUCCESS, done=outcome.done, output=outcome.output)
     return build_transition(outcome.run, entry, messages=outcome.messages)
 
 
-def start_sleep(outcome: SleepStarted) -> Transition:
+def start_sleep(outcome: outcomes.SleepStarted) -> Transition:
     """Record the start of a sleep or time limit, and suspend a run that does nothing else."""
     entry = build_entry(outcome.place, StepStatus.RUNNING, wake_in=outcome.delay)
     change = suspend_run(outcome.run, outcome.delay, outcome.hold) if outcome.idle else None
     return build_transition(outcome.run, entry, progress=True, change=change)
 
 
-def end_sleep(outcome: SleepEnded) -> Transition:
+def end_sleep(outcome: outcomes.SleepEnded) -> Transition:
     """Record the end of a sleep or time limit."""
     entry = build_entry(outcome.place, StepStatus.SUCCESS, done=outcome.done)
     return build_transition(outcome.run, entry, progress=True, change=resume_run(outcome.run, outcome.resumes))
 
 
-def park_step(outcome: StepParked) -> Transition:
+def park_step(outcome: outcomes.StepParked) -> Transition:
     """Let a step wait for its circuit without an attempt, and suspend a run that does nothing else."""
     run, place = outcome.run, outcome.place
     attempts: tuple[AttemptWrite, ...] = ()
@@ -225,16 +216,16 @@ def measure_parked_time(attempts: Iterable[tuple[AttemptEnd, int, int]], until: 
 
 
 def _collect_circuit_samples(
-    outcome: AttemptSucceeded | AttemptFailed | EntryCancelled,
+    outcome: outcomes.AttemptSucceeded | outcomes.AttemptFailed | outcomes.EntryCancelled,
 ) -> tuple[CircuitSampleWrite, ...]:
     """Return the sample for the circuit that admitted a call: of a counted failure, and of each probe."""
     admitted = outcome.admitted
     if admitted is None:
         return ()
     good, category = None, None
-    if isinstance(outcome, AttemptSucceeded):
+    if isinstance(outcome, outcomes.AttemptSucceeded):
         good = True
-    elif isinstance(outcome, AttemptFailed):
+    elif isinstance(outcome, outcomes.AttemptFailed):
         category = outcome.failure.category
         # Other failures say nothing about the dependency.
         good = False if category in COUNTED_CATEGORIES else None

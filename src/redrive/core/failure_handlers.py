@@ -13,6 +13,7 @@ from typing import Any
 
 from redrive.core.failure_reason import FailureReason
 from redrive.core.idempotency import handler_run_id
+from redrive.core.json_schema import is_deeper
 from redrive.core.new_run import extract_index_values
 from redrive.core.outcomes import RunView
 from redrive.core.run_options import OnFailure, RunOptions, add_trace
@@ -26,7 +27,7 @@ INPUT_NOTE_KEY = "redrive.note"
 """The key of the note that replaces an input in an event. No parameter can have this name."""
 
 _FAILED_STATUSES = frozenset({RunStatus.FAILED, RunStatus.DLQ_PENDING, RunStatus.TIMED_OUT, RunStatus.COMPENSATED})
-_MAX_DEPTH = 190  # levels of an input: inside an event it must still be readable
+_MAX_DEPTH = 189  # levels of an input: inside an event it must still be readable
 _PARAMETER_ALLOWANCE = 300  # bytes for the name of the handler's parameter
 
 
@@ -108,7 +109,7 @@ def encode_event(run: RunView, ending: FailureReason, rules: OnFailure, now: int
     try:
         if size > rules.limit - _PARAMETER_ALLOWANCE:
             problem = "is too large for an event"
-        elif _is_too_deep(json.loads(run.input)):
+        elif is_deeper(json.loads(run.input), _MAX_DEPTH):
             problem = "is nested too deeply for an event"
     except (ValueError, RecursionError):
         problem = "could not be read when the failure was recorded"
@@ -117,13 +118,3 @@ def encode_event(run: RunView, ending: FailureReason, rules: OnFailure, now: int
         note = f"the input {problem}: see run {run.public_id}, `redrive runs show` prints it"
         input = json.dumps({INPUT_NOTE_KEY: note})
     return f'{text},"input":{input}}}'
-
-
-def _is_too_deep(value: Any) -> bool:
-    level = [value]
-    for _ in range(_MAX_DEPTH):
-        containers = [each for each in level if isinstance(each, dict | list)]
-        level = [child for each in containers for child in (each.values() if isinstance(each, dict) else each)]
-        if not level:
-            return False
-    return True

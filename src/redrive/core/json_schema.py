@@ -292,6 +292,17 @@ def find_too_deep(value: JSON) -> Path | None:
     return next((path for path, each in level if isinstance(each, dict | list)), None)
 
 
+def is_deeper(value: JSON, levels: int) -> bool:
+    """Return True if lists and objects are nested deeper than `levels`."""
+    level = [value]
+    for _ in range(levels + 1):
+        containers = [each for each in level if isinstance(each, dict | list)]
+        level = [child for each in containers for child in (each.values() if isinstance(each, dict) else each)]
+        if not level:
+            return False
+    return True
+
+
 def _as_dict(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 

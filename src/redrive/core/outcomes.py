@@ -321,25 +321,8 @@ class LetterClosed(_RunOutcome, frozen=True, kw_only=True):
 
 
 Outcome: TypeAlias = (
-    AttemptStarted
-    | AttemptSucceeded
-    | AttemptFailed
-    | StepParked
-    | EntryCancelled
-    | ValueRecorded
-    | SleepStarted
-    | SleepEnded
-    | RunIdle
-    | WorkflowReturned
-    | WorkflowFailed
-    | StepReplayEnded
-    | CodeDiverged
-    | FollowUpsPlanned
-    | ManualActionRequested
-    | RollbackEnded
-    | RunReleased
-    | WorkerLost
-    | DeadlinePassed
-    | CancelRequested
-    | LetterClosed
-)
+    AttemptStarted | AttemptSucceeded | AttemptFailed | StepParked | EntryCancelled | ValueRecorded
+    | SleepStarted | SleepEnded | RunIdle | WorkflowReturned | WorkflowFailed | StepReplayEnded | CodeDiverged
+    | FollowUpsPlanned | ManualActionRequested | RollbackEnded | RunReleased | WorkerLost | DeadlinePassed
+    | CancelRequested | LetterClosed
+)  # fmt: skip

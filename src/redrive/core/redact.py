@@ -14,28 +14,14 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from redrive.core.secret_text import (
-    MASK,
-    SECRET_PATTERNS,
-    hide_assignments,
-    hide_cards,
-    hide_options,
-    hide_xml,
-    is_card_number,
-    is_number,
-)
+from redrive.core import secret_text
+from redrive.core.secret_text import MASK, SECRET_PATTERNS
 from redrive.errors import ConfigurationError
 
 __all__ = [
-    "DEFAULT_NAMES",
-    "DEFAULT_PATTERNS",
-    "JSON",
-    "MASK",
-    "Redactor",
-    "escape_controls",
-    "is_masked",
+    "DEFAULT_NAMES", "DEFAULT_PATTERNS", "JSON", "MASK", "Redactor", "escape_controls", "is_masked",
     "find_masked_paths",
-]
+]  # fmt: skip
 
 JSON: TypeAlias = Any
 """A value as `json.loads` returns it."""
@@ -115,12 +101,12 @@ class Redactor:
             if sign in lower:
                 text = pattern.sub(lambda found: f"{found.groupdict().get('keep') or ''}{MASK}", text)
         if ":" in lower or "=" in lower or "," in lower:
-            text = hide_assignments(text, self._hides_value)
+            text = secret_text.hide_assignments(text, self._hides_value)
         if "--" in lower:
-            text = hide_options(text, self._hides_value)
+            text = secret_text.hide_options(text, self._hides_value)
         if "<" in lower:
-            text = hide_xml(text, self._hides_value)
-        return hide_cards(text)
+            text = secret_text.hide_xml(text, self._hides_value)
+        return secret_text.hide_cards(text)
 
     def hides(self, name: str) -> bool:
         """Return True if a field of this name is hidden. With a plural name a number is still shown."""
@@ -182,7 +168,7 @@ class Redactor:
     def _hides_value(self, name: str, text: str) -> bool:
         """Return True if a text is hidden because of its name; an empty text stands for any text."""
         hidden, plural = self._match_name(name)
-        return hidden and not (plural and is_number(text))
+        return hidden and not (plural and secret_text.is_number(text))
 
     def _hides_inner(self, name: str, value: JSON) -> bool:
         hidden, plural = self._match_name(name)
@@ -197,9 +183,17 @@ class Redactor:
             case str():
                 return self.text(value)
             case int():
-                return MASK if 10**12 <= value < 10**19 and is_card_number(str(value)) else value
+                return MASK if 10**12 <= value < 10**19 and secret_text.is_card_number(str(value)) else value
             case dict():
-                return self._redact_object(value, depth)
+                shown: dict[str, JSON] = {}
+                hidden = self.hidden_parts(value)
+                numbers: dict[str, int] = {}  # the last number given to a masked name
+                for key, inner in value.items():
+                    name = self._key(key) if len(key) <= _MAX_NAME_LENGTH else self.text(key)
+                    if name in shown:
+                        name = _make_unique(name, shown, numbers)
+                    shown[name] = MASK if key in hidden else self._redact_value(inner, depth + 1)
+                return shown
             case list() | tuple():
                 hidden = self.hidden_parts(value, in_list=in_list)
                 return [
@@ -208,17 +202,6 @@ class Redactor:
                 ]
             case _:
                 return value
-
-    def _redact_object(self, value: dict[str, JSON], depth: int) -> dict[str, JSON]:
-        shown: dict[str, JSON] = {}
-        hidden = self.hidden_parts(value)
-        numbers: dict[str, int] = {}  # the last number given to a masked name
-        for key, inner in value.items():
-            name = self._key(key) if len(key) <= _MAX_NAME_LENGTH else self.text(key)
-            if name in shown:
-                name = _make_unique(name, shown, numbers)
-            shown[name] = MASK if key in hidden else self._redact_value(inner, depth + 1)
-        return shown
 
 
 def _is_never_secret(value: JSON) -> bool:

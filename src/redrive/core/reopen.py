@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from redrive.core import transitions
 from redrive.core.audit import AuditEvent
 from redrive.core.journal import build_generation_note, entry_name
 from redrive.core.new_run import extract_index_values
@@ -17,16 +18,7 @@ from redrive.core.replay import ReplayMode, ReplayPlan, ReplayRequest, resolve_s
 from redrive.core.saga import undone_step_name
 from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
 from redrive.core.transition_build import build_entry
-from redrive.core.transitions import (
-    AuditWrite,
-    EntryWrite,
-    LetterStatusWrite,
-    NewRun,
-    ReopenWrite,
-    ReplayWrite,
-    RunWrite,
-    Transition,
-)
+from redrive.core.transitions import EntryWrite, ReopenWrite, RunWrite, Transition
 from redrive.policy import RetryPolicy
 from redrive.records import replace
 
@@ -84,7 +76,7 @@ def reopen_run(run: RunView, status: RunStatus, decision: ReplayDecision) -> Tra
     return _build_transition(run, status, decision, _REOPENED_RUN, entries=entries, reopens=reopens)
 
 
-def restart_run(run: RunView, status: RunStatus, decision: ReplayDecision, new: NewRun) -> Transition:
+def restart_run(run: RunView, status: RunStatus, decision: ReplayDecision, new: transitions.NewRun) -> Transition:
     """Return the transition with which a new run takes the place of this one, and its open letter."""
     ended = RunStatus.FAILED if status is RunStatus.DLQ_PENDING else status
     new = replace(
@@ -129,15 +121,15 @@ def _build_transition(
     *,
     entries: tuple[EntryWrite, ...] = (),
     reopens: ReopenWrite | None = None,
-    new: NewRun | None = None,
+    new: transitions.NewRun | None = None,
 ) -> Transition:
     """Return the transition of a replay, with its audit entry. `new` is the run that replaces `run`."""
     request, run_id = decision.request, run.public_id if new is None else new.public_id
     move = None
     if decision.is_open:
         new_id = None if new is None else new.public_id
-        move = LetterStatusWrite(letter=decision.letter, status=LetterStatus.REPLAYING, run=new_id)
-    replay = ReplayWrite(
+        move = transitions.LetterStatusWrite(letter=decision.letter, status=LetterStatus.REPLAYING, run=new_id)
+    replay = transitions.ReplayWrite(
         letter=decision.letter,
         mode=request.mode.value,
         digest=request.digest,
@@ -191,7 +183,9 @@ def _build_given_results(decision: ReplayDecision) -> tuple[EntryWrite, ...]:
     return tuple(given)
 
 
-def _build_audit_write(run: RunView, status: RunStatus, decision: ReplayDecision, run_id: str) -> AuditWrite:
+def _build_audit_write(
+    run: RunView, status: RunStatus, decision: ReplayDecision, run_id: str
+) -> transitions.AuditWrite:
     request, undo = decision.request, decision.plan.undo
     event = AuditEvent.LETTER_RETRIED if decision.is_open else AuditEvent.RUN_RETRIED
     after: dict[str, Any] = {"mode": request.mode.value, "run": run_id}
@@ -211,7 +205,7 @@ def _build_audit_write(run: RunView, status: RunStatus, decision: ReplayDecision
         "skipped": sorted(request.skip_steps) or None,
     }
     after |= {name: value for name, value in details.items() if value is not None}
-    return AuditWrite(
+    return transitions.AuditWrite(
         event=event.value,
         tenant=run.tenant,
         by=decision.by,

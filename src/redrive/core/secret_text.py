@@ -105,16 +105,21 @@ def is_number(text: str) -> bool:
 
 def hide_assignments(text: str, hides: SecretCheck) -> str:
     """Hide the values of `password=...`, `"password": ...`, and of pairs of a name and a value."""
-    text = _hide_matches(text, _NAME_AND_SIGN, hides)
-    return _hide_matches(text, _PAIR, hides) if "'" in text or '"' in text else text
+    text = _hide_matches(text, _NAME_AND_SIGN, _ASSIGNED_VALUE, hides)
+    return _hide_matches(text, _PAIR, _ASSIGNED_VALUE, hides) if "'" in text or '"' in text else text
 
 
-def _hide_matches(text: str, signs: re.Pattern[str], hides: SecretCheck) -> str:
+def hide_options(text: str, hides: SecretCheck) -> str:
+    """Hide the values of options of a command line: `--password x`."""
+    return _hide_matches(text, _OPTION, _OPTION_VALUE, hides)
+
+
+def _hide_matches(text: str, signs: re.Pattern[str], values: re.Pattern[str], hides: SecretCheck) -> str:
     shown, at = [], 0
     for found in signs.finditer(text):
         name = found[found.lastindex or 0]
         if found.start() >= at and hides(name, ""):
-            value = _ASSIGNED_VALUE.match(text, found.end())
+            value = values.match(text, found.end())
             if value is not None and hides(name, value[0]) and not _is_prose(found, value):
                 shown += [text[at : found.end()], MASK]
                 at = value.end()
@@ -123,25 +128,14 @@ def _hide_matches(text: str, signs: re.Pattern[str], hides: SecretCheck) -> str:
 
 def _is_prose(sign: re.Match[str], value: re.Match[str]) -> bool:
     """Return True for a word that is not a secret: `token: expired`, `Authorization: Bearer`."""
+    if sign.re is _OPTION:
+        return value[0].lower().rstrip(".,:;!)") in _PROSE_AFTER_OPTION
     word = value[0].lower().rstrip(".:!").strip("'\"")
     if sign.re is _PAIR:
         return MASK in word or (sign["first"] is not None and word in _PROSE_WORDS)
     if word != value[0].lower().rstrip(".:!"):
         return False
     return word in _AUTH_SCHEMES or (sign[0].endswith((": ", ":\t")) and word in _PROSE_WORDS)
-
-
-def hide_options(text: str, hides: SecretCheck) -> str:
-    """Hide the values of options of a command line: `--password x`."""
-    shown, at = [], 0
-    for found in _OPTION.finditer(text):
-        if found.start() >= at and hides(found["name"], ""):
-            value = _OPTION_VALUE.match(text, found.end())
-            word = "" if value is None else value[0].lower().rstrip(".,:;!)")
-            if value is not None and word not in _PROSE_AFTER_OPTION and hides(found["name"], value[0]):
-                shown += [text[at : found.end()], MASK]
-                at = value.end()
-    return "".join([*shown, text[at:]]) if shown else text
 
 
 def hide_xml(text: str, hides: SecretCheck) -> str:

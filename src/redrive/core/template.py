@@ -24,7 +24,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from redrive.core.json_schema import describe_value
+from redrive.core.json_schema import describe_value, is_deeper
 from redrive.core.payload.plain import MAX_DEPTH, has_lone_surrogates
 from redrive.core.redact import JSON
 from redrive.errors import ConfigurationError, PayloadError
@@ -183,7 +183,7 @@ class _Renderer:
             case ["", _FieldRef() as field, ""]:
                 value = self._look_up(field)
                 self._count_length(_dump_json(field, value))
-                if _is_deeper(value, MAX_DEPTH - depth):
+                if is_deeper(value, MAX_DEPTH - depth):
                     raise _field_error(field, Reason(ReasonCode.NESTED_TOO_DEEP, most=MAX_DEPTH))
                 return value
             case _:
@@ -221,20 +221,6 @@ class _Renderer:
 def _field_error(field: _FieldRef, why: Reason, parts: tuple[str, ...] = ()) -> PayloadError:
     reason = Reason(ReasonCode.FAULT, path=f"{{{{{field.text}}}}}", why=why)
     return PayloadError(reason, path=".".join(parts or field.parts))
-
-
-def _is_deeper(value: JSON, levels: int) -> bool:
-    level = [value]
-    for _ in range(levels + 1):
-        level = [
-            each
-            for outer in level
-            if isinstance(outer, dict | list)
-            for each in (outer.values() if isinstance(outer, dict) else outer)
-        ]
-        if not level:
-            return False
-    return True
 
 
 def _as_text(field: _FieldRef, value: JSON) -> str:

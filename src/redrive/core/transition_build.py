@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
+from redrive.core import transitions
 from redrive.core.journal import EntryRow
 from redrive.core.outcomes import EntryRef, OpenEntry, RunView
 from redrive.core.states import RunStatus, StepStatus
-from redrive.core.transitions import (
-    AttemptEnd,
-    AttemptWrite,
-    AuditWrite,
-    CircuitSampleWrite,
-    EntryWrite,
-    LetterStatusWrite,
-    LetterWrite,
-    MessageWrite,
-    RunWrite,
-    Transition,
-)
+from redrive.core.transitions import AttemptEnd, AttemptWrite, EntryWrite, RunWrite, Transition
 
 _RUNNING = RunWrite(status=RunStatus.RUNNING, release=False, diverged=False)
 _COMPENSATING = RunWrite(status=RunStatus.COMPENSATING, release=False, diverged=False)
@@ -28,13 +18,13 @@ def build_transition(
     progress: bool = False,
     change: RunWrite | None = None,
     attempts: tuple[AttemptWrite, ...] = (),
-    letter: LetterWrite | None = None,
-    move: LetterStatusWrite | None = None,
+    letter: transitions.LetterWrite | None = None,
+    move: transitions.LetterStatusWrite | None = None,
     ends_replay: str | None = None,
-    audit: tuple[AuditWrite, ...] = (),
-    messages: tuple[MessageWrite, ...] = (),
+    audit: tuple[transitions.AuditWrite, ...] = (),
+    messages: tuple[transitions.MessageWrite, ...] = (),
     closes: bool = False,
-    marks: tuple[CircuitSampleWrite, ...] = (),
+    marks: tuple[transitions.CircuitSampleWrite, ...] = (),
 ) -> Transition:
     """Return a transition of a run, guarded by its fence.
 

@@ -129,9 +129,6 @@ class HttpResponse(msgspec.Struct, frozen=True, kw_only=True):
             raise PayloadError(Reason(code)) from None
 
 
-# -- connections ---------------------------------------------------------------------------------------
-
-
 class _Connection(asyncio.Protocol):
     """An open connection with its h11 state, for one request after the other."""
 
@@ -148,8 +145,6 @@ class _Connection(asyncio.Protocol):
         self._idle = False
         self._ended = False
         self._error: Exception | None = None
-
-    # -- called by the event loop ----------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # A cast and no check: uvloop's transports do not inherit from asyncio's.
@@ -182,8 +177,6 @@ class _Connection(asyncio.Protocol):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    # -- called by the client --------------------------------------------------------------------------
-
     @property
     def usable(self) -> bool:
         """Return True if another request may be sent: the connection is open and everything was sent."""
@@ -207,11 +200,11 @@ class _Connection(asyncio.Protocol):
         self.requests += 1
         if self._h11.our_state is h11.DONE:
             self._h11.start_next_cycle()
-        self._send(
-            h11.Request(method=request.method, target=url.path, headers=_make_headers(request, url)),
-            *([h11.Data(data=request.body)] if request.body else []),
-            h11.EndOfMessage(),
-        )
+        sent: list[h11.Event] = [
+            h11.Request(method=request.method, target=url.path, headers=_make_headers(request, url))
+        ]
+        sent += [h11.Data(data=request.body)] if request.body else []
+        self._transport.write(b"".join(self._h11.send(event) or b"" for event in (*sent, h11.EndOfMessage())))
         head = await self._read_head()
         # A list of pieces, because a body may come in thousands of chunks.
         pieces: list[bytes] = []
@@ -236,9 +229,6 @@ class _Connection(asyncio.Protocol):
         ambiguous = {"transfer-encoding", "content-length"} <= headers.keys() or self._h11.trailing_data[0]
         return answer, self._h11.their_state is h11.DONE and not ambiguous
 
-    def _send(self, *events: h11.Event) -> None:
-        self._transport.write(b"".join(self._h11.send(event) or b"" for event in events))
-
     async def _read_head(self) -> h11.Response:
         """Read up to the final status line and headers, past interim answers such as 103."""
         import h11
@@ -262,7 +252,9 @@ class _Connection(asyncio.Protocol):
                 # The text of the error quotes the server. It goes to the operator's log only: the user who
                 # wrote the URL must not be able to read other services through error messages.
                 log.debug("invalid HTTP answer: %s", error)
-                raise ConnectionError(self._explain_error(error)) from None
+                text = _INCOMPLETE_ANSWER if self._ended else "the server did not answer in valid HTTP/1.1"
+                too_large = error.error_status_hint == 431
+                raise ConnectionError("the head of the answer is too large" if too_large else text) from None
             if event is not h11.NEED_DATA:
                 return cast("h11.Event", event)
             if not _HTTP_START.startswith(self._start):  # another protocol may never send the end of a line
@@ -274,11 +266,6 @@ class _Connection(asyncio.Protocol):
                 await self._waiter
             finally:
                 self._waiter = None
-
-    def _explain_error(self, error: h11.RemoteProtocolError) -> str:
-        if error.error_status_hint == 431:
-            return "the head of the answer is too large"
-        return _INCOMPLETE_ANSWER if self._ended else "the server did not answer in valid HTTP/1.1"
 
 
 class _Pool:
@@ -308,9 +295,6 @@ class _Pool:
         timer = self.idle.pop(connection, None)
         if timer is not None:
             timer.cancel()
-
-
-# -- the client ----------------------------------------------------------------------------------------
 
 
 class HttpClient:
@@ -386,7 +370,9 @@ class HttpClient:
             except ConnectionError:
                 # The server may have closed the connection while the request was sent. It probably did not
                 # process the request, but that is not certain.
-                if connection.answered or not _may_repeat(request):
+                names = {name.lower() for name in request.headers}
+                repeatable = request.method in _IDEMPOTENT_METHODS or not _DEDUPLICATION_HEADERS.isdisjoint(names)
+                if connection.answered or not repeatable:
                     raise
         return await self._use_connection(pool, await self._open(pool, request), request, url)
 
@@ -453,12 +439,6 @@ def _make_headers(request: HttpRequest, url: ParsedUrl) -> list[tuple[bytes, byt
     if request.body or request.method not in _BODYLESS_METHODS:
         pairs.append(("Content-Length", str(len(request.body))))
     return [(name.encode("ascii"), value.strip(" \t").encode()) for name, value in pairs]
-
-
-def _may_repeat(request: HttpRequest) -> bool:
-    """Return True if the request takes effect once although it is sent twice."""
-    given = {name.lower() for name in request.headers}
-    return request.method in _IDEMPOTENT_METHODS or not _DEDUPLICATION_HEADERS.isdisjoint(given)
 
 
 def _make_excerpt(text: str) -> str:

@@ -116,9 +116,6 @@ class ResolvedUrl(msgspec.Struct, frozen=True, kw_only=True):
     addresses: tuple[str, ...]
 
 
-# -- parsing -------------------------------------------------------------------------------------------
-
-
 @lru_cache(maxsize=1_024)
 def parse_url(url: str) -> ParsedUrl:
     """Split a URL into its parts; raise `InputError` if parsers could read it in more than one way."""
@@ -130,25 +127,20 @@ def parse_url(url: str) -> ParsedUrl:
     wrong = _NOT_IN_URL.search(url)
     if wrong is not None:
         raise InputError(Reason(ReasonCode.URL_CHARACTER_INVALID, character=ascii(wrong[0])))
-    scheme = found["scheme"].lower()
-    host, port = _split_authority(found["authority"], _DEFAULT_PORTS[scheme])
+    if "@" in found["authority"]:
+        raise InputError(Reason(ReasonCode.URL_HAS_CREDENTIALS))
+    authority = _AUTHORITY.fullmatch(found["authority"])
+    if authority is None or not authority["host"]:
+        raise InputError(Reason(ReasonCode.URL_HOST_INVALID))
+    scheme, host = found["scheme"].lower(), authority["host"].lower()
+    port = _DEFAULT_PORTS[scheme] if authority["port"] is None else parse_port(authority["port"])
+    if port is None:
+        raise InputError(Reason(ReasonCode.URL_PORT_INVALID))
     address = _parse_address(host)
     if address is not None:
         host = str(address)
     path = found["rest"] if found["rest"].startswith("/") else f"/{found['rest']}"
     return ParsedUrl(scheme=scheme, host=host, port=port, path=path, address=address)
-
-
-def _split_authority(authority: str, standard: int) -> tuple[str, int]:
-    if "@" in authority:
-        raise InputError(Reason(ReasonCode.URL_HAS_CREDENTIALS))
-    found = _AUTHORITY.fullmatch(authority)
-    if found is None or not found["host"]:
-        raise InputError(Reason(ReasonCode.URL_HOST_INVALID))
-    port = standard if found["port"] is None else parse_port(found["port"])
-    if port is None:
-        raise InputError(Reason(ReasonCode.URL_PORT_INVALID))
-    return found["host"].lower(), port
 
 
 def _parse_address(host: str) -> Address | None:
@@ -161,9 +153,6 @@ def _parse_address(host: str) -> Address | None:
     if (address is None or "%" in host) and (literal or not is_host_name(host)):
         raise InputError(Reason(ReasonCode.URL_HOST_UNUSUAL, host=ascii(host[:80])))
     return address
-
-
-# -- checking ------------------------------------------------------------------------------------------
 
 
 def check_url(url: str, allowed: Sequence[AllowedHost] = ()) -> ParsedUrl:
@@ -241,12 +230,11 @@ def _make_refusal(url: ParsedUrl, where: str) -> InputError:
     )
 
 
-# -- addresses -----------------------------------------------------------------------------------------
-
-
 def is_public(address: Address) -> bool:
     """Return True for an address of the public internet that does not lead back into a private network."""
-    address = _translate_nat64(unmap_address(address))
+    address = unmap_address(address)
+    if isinstance(address, IPv6Address) and address in _NAT64:
+        address = IPv4Address(int(address) & 0xFFFF_FFFF)  # an IPv6-only network reaches this IPv4 address
     if isinstance(address, IPv4Address):
         return not any(address in network for network in _NOT_PUBLIC_4)
     if address not in _UNICAST_6 or (int(address) >> 32) & 0xFFFF_FFFF in _ISATAP:
@@ -258,11 +246,4 @@ def unmap_address(address: Address) -> Address:
     """Return the address that the system connects to: 10.0.0.1 for `::ffff:10.0.0.1`."""
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         return address.ipv4_mapped
-    return address
-
-
-def _translate_nat64(address: Address) -> Address:
-    """Return the IPv4 destination of a NAT64 address, which an IPv6-only network uses to reach IPv4."""
-    if isinstance(address, IPv6Address) and address in _NAT64:
-        return IPv4Address(int(address) & 0xFFFF_FFFF)
     return address

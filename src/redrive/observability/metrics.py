@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import functools
 import importlib.util
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from importlib.metadata import version
 from typing import Any, TypeAlias
 
-from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -130,7 +131,8 @@ def _step_metrics(tally: Counters) -> Iterator[Metric]:
     yield _histogram("workflow_step_retry_delay_seconds", ("workflow",), delays)
     yield _histogram("workflow_step_duration_seconds", where, [(place, s.seconds) for place, s in plain])
     yield _histogram("workflow_stage_latency_seconds", ("stage",), _stage_latencies(tally, [s for _, s in plain]))
-    yield _counter("workflow_compensation_invocations_total", where, [(p, _count_attempts(s)) for p, s in undone])
+    invocations = [(place, s.succeeded + sum(s.ends[end] for end in _ATTEMPT_OUTCOMES)) for place, s in undone]
+    yield _counter("workflow_compensation_invocations_total", where, invocations)
     yield _counter("workflow_compensation_outcomes_total", (*where, "outcome"), _compensation_outcomes(undone))
     workflow = ("workflow",)
     yield _counter("workflow_runs_finished_total", (*workflow, "status"), list(tally.runs.items()))
@@ -164,14 +166,8 @@ def _retry_outcomes(steps: Iterable[tuple[tuple[str, str], StepCounters]]) -> La
 def _compensation_outcomes(steps: Iterable[tuple[tuple[str, str], StepCounters]]) -> LabelledValues:
     for place, step in steps:
         yield (*place, "success"), step.succeeded
-        yield (
-            (*place, "failure"),
-            step.ends[AttemptEnd.FAILED] + step.ends[AttemptEnd.TIMED_OUT] - sum(step.retries.values()),
-        )
-
-
-def _count_attempts(step: StepCounters) -> int:
-    return step.succeeded + sum(step.ends[end] for end in _ATTEMPT_OUTCOMES)
+        failed = step.ends[AttemptEnd.FAILED] + step.ends[AttemptEnd.TIMED_OUT]
+        yield (*place, "failure"), failed - sum(step.retries.values())
 
 
 def _stage_latencies(tally: Counters, steps: Iterable[StepCounters]) -> LabelledHistograms:
@@ -188,10 +184,11 @@ def _stage_latencies(tally: Counters, steps: Iterable[StepCounters]) -> Labelled
 def _store_metrics(found: StoreStats, labels: Counters) -> Iterator[Metric]:
     by_workflow, workflows = ("workflow",), labels.workflows
     yield _gauge("workflow_dlq_depth", by_workflow, _count_by_label(found.letters.items(), workflows))
-    yield _age_gauge("workflow_dlq_oldest_age_seconds", found.now, found.oldest_letter)
+    oldest, due = _seconds_since(found.now, found.oldest_letter), _seconds_since(found.now, found.due_since)
+    yield _gauge("workflow_dlq_oldest_age_seconds", (), [((), oldest)])
     yield _gauge("workflow_runs_due", by_workflow, _count_by_label(found.due.items(), workflows))
     yield _gauge("workflow_runs_overdue", by_workflow, _count_by_label(found.overdue.items(), workflows))
-    yield _age_gauge("workflow_runs_due_oldest_age_seconds", found.now, found.due_since)
+    yield _gauge("workflow_runs_due_oldest_age_seconds", (), [((), due)])
     yield _gauge("workflow_runs_suspect", (), [((), found.suspects)])
     yield _gauge("workflow_runs_parked", (), [((), found.parked)])
     circuits: Counter[tuple[str, ...]] = Counter()
@@ -221,26 +218,21 @@ def _count_by_label(counts: Iterable[tuple[str, int]], labels: Labels) -> Labell
     return found.items() or [(("",), 0)]
 
 
-def _age_gauge(name: str, now: int, since: int | None) -> Metric:
-    return _gauge(name, (), [((), _seconds_since(now, since))])
-
-
 def _seconds_since(now: int, since: int | None) -> float:
     return 0.0 if since is None else max(0, now - since) / 1e6
 
 
-def _counter(name: str, labels: tuple[str, ...], values: LabelledValues) -> Metric:
-    family = CounterMetricFamily(name, METRICS[name], labels=labels)
+def _make_family(
+    kind: type[CounterMetricFamily | GaugeMetricFamily], name: str, labels: tuple[str, ...], values: LabelledValues
+) -> Metric:
+    family = kind(name, METRICS[name], labels=labels)
     for place, value in values:
         family.add_metric(place, value)
     return family
 
 
-def _gauge(name: str, labels: tuple[str, ...], values: LabelledValues) -> Metric:
-    family = GaugeMetricFamily(name, METRICS[name], labels=labels)
-    for place, value in values:
-        family.add_metric(place, value)
-    return family
+_counter = functools.partial(_make_family, CounterMetricFamily)
+_gauge = functools.partial(_make_family, GaugeMetricFamily)
 
 
 def _histogram(name: str, labels: tuple[str, ...], values: LabelledHistograms) -> Metric:
@@ -286,7 +278,14 @@ class MetricsEndpoint:
     def __init__(self, host: str, port: int, tally: Counters | None, recent: StatsCache) -> None:
         self._loop = asyncio.get_running_loop()
         self._recent = recent
-        self._server, self._thread = _start_server(host, port, make_registry(tally, self._read_stats))
+        self._server: Any
+        try:
+            self._server, self._thread = start_http_server(port, host, make_registry(tally, self._read_stats))
+        except OSError as error:
+            raise ConfigurationError(
+                f"metrics cannot be served on {host}:{port} ({error.strerror or error}): choose another port with "
+                "--metrics or REDRIVE_METRICS; port 0 takes a free one"
+            ) from None
 
     @property
     def address(self) -> str:
@@ -307,15 +306,3 @@ class MetricsEndpoint:
         await asyncio.to_thread(self._server.shutdown)
         self._server.server_close()
         await asyncio.to_thread(self._thread.join)
-
-
-def _start_server(host: str, port: int, registry: Any) -> tuple[Any, Any]:
-    from prometheus_client import start_http_server
-
-    try:
-        return start_http_server(port, host, registry)
-    except OSError as error:
-        raise ConfigurationError(
-            f"metrics cannot be served on {host}:{port} ({error.strerror or error}): choose another port with "
-            "--metrics or REDRIVE_METRICS; port 0 takes a free one"
-        ) from None

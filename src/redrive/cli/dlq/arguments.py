@@ -6,9 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from redrive.cli.messages import CONFLICT, NOT_FOUND, USAGE, CommandFailed, UsageError, hint, rewrite_hints
-from redrive.cli.options import change_options, find_letter_id, parse_field, parse_json_text, read_text_or_file
-from redrive.cli.output import output_options
-from redrive.cli.target import target_options
+from redrive.cli.options import find_letter_id, parse_field, parse_json_text, read_text_or_file
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -17,11 +15,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _MAX_DIGITS = 9
-
-
-def decision_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options of a change: it receives `change`, `output` and `place`."""
-    return change_options(output_options(target_options(command)))
 
 
 def parse_json_value(text: str, option: str) -> Any:

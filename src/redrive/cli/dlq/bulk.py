@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from redrive.cli.dlq.arguments import decision_options, parse_rate_option
+from redrive.cli.dlq.arguments import parse_rate_option
 from redrive.cli.messages import FAILED, INTERRUPTED, NOT_FOUND, REFUSED, CommandFailed, hint, worker_hint
 from redrive.cli.options import ChangeOptions, find_bulk_id, interruptible_prompt
-from redrive.cli.output import Column, Output, as_json, echo_err, escape_line, format_age, on_terminal, output_options
+from redrive.cli.output import Column, Output, as_json, echo_err, escape_line, field_columns, format_age, on_terminal
 from redrive.cli.pager import Listing, PageOptions, page_options
-from redrive.cli.target import Target, run_on, target_options
+from redrive.cli.target import Target, common_options, decision_options, run_on
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -53,9 +53,8 @@ def sets() -> None:
 @sets.command("list")
 @click.option("--tenant", metavar="NAME", help="Only sets of this tenant.  [default: all]")
 @page_options
-@output_options
-@target_options
-def list_(tenant: str | None, pages: PageOptions, output: Output, place: Target) -> None:
+@common_options
+def list_(tenant: str | None, pages: PageOptions, output: Output, target: Target) -> None:
     """List sets, newest first.
 
     \b
@@ -69,9 +68,7 @@ def list_(tenant: str | None, pages: PageOptions, output: Output, place: Target)
         Column("STATUS", lambda bulk: bulk.status.value),
         Column("DONE", lambda bulk: f"{bulk.done + bulk.failed:,} of {bulk.total:,}"),
         Column("REFUSED", lambda bulk: bulk.failed or None),
-        Column("RATE", lambda bulk: bulk.rate),
-        Column("BEGUN", lambda bulk: bulk.created_at),
-        Column("BY", lambda bulk: bulk.by),
+        *field_columns(RATE="rate", BEGUN="created_at", BY="by"),
         Column("REASON", lambda bulk: bulk.reason, sentence=True),
     ]
     listing: Listing[LetterSet] = Listing(
@@ -80,7 +77,7 @@ def list_(tenant: str | None, pages: PageOptions, output: Output, place: Target)
         id=lambda bulk: bulk.id,
         empty="No bulk decisions yet.",
     )
-    pages.show(place, listing, output)
+    pages.show(target, listing, output)
 
 
 @sets.command()
@@ -92,9 +89,8 @@ def list_(tenant: str | None, pages: PageOptions, output: Output, place: Target)
     is_flag=True,
     help="Wait until every letter is processed; exit code 1 if some were refused or the set was stopped.",
 )
-@output_options
-@target_options
-def show(id: str, refused: bool, pages: PageOptions, wait: bool, output: Output, place: Target) -> None:
+@common_options
+def show(id: str, refused: bool, pages: PageOptions, wait: bool, output: Output, target: Target) -> None:
     """Show the progress of a set, its refused letters and its runs.
 
     SET is an id or the start of one, if no other id starts like it.
@@ -105,10 +101,10 @@ def show(id: str, refused: bool, pages: PageOptions, wait: bool, output: Output,
       redrive dlq sets show 01k9x7 --refused
     """
     if wait:
-        follow_bulk(place, id, output)
+        follow_bulk(target, id, output)
         return
     if not refused:
-        _show_bulk(*run_on(place, lambda app: _load_with_failures(app, id)), output)
+        _show_bulk(*run_on(target, lambda app: _load_with_failures(app, id)), output)
         return
 
     async def fetch(app: Redrive, limit: int, cursor: str | None) -> Page[SetItem]:
@@ -117,23 +113,19 @@ def show(id: str, refused: bool, pages: PageOptions, wait: bool, output: Output,
 
     listing: Listing[SetItem] = Listing(
         fetch=fetch,
-        columns=[
-            Column("LETTER", lambda item: item.letter_id),
-            Column("WHEN", lambda item: item.at),
-            Column("WHY", lambda item: item.error, sentence=True),
-        ],
+        columns=[*field_columns(LETTER="letter_id", WHEN="at"), Column("WHY", lambda item: item.error, sentence=True)],
         id=lambda item: item.letter_id,
         empty="No letter of this set was refused.",
     )
-    pages.show(place, listing, output)
+    pages.show(target, listing, output)
 
 
 def _add_change_command(action: str, help: str) -> None:
     @sets.command(action, help=f"{help}\n\n\b\nExamples:\n  redrive dlq sets {action} 01k9x7")
     @click.argument("id", metavar="SET")
     @decision_options
-    def command(id: str, change: ChangeOptions, output: Output, place: Target) -> None:
-        _change_bulk(place, id, action, action, change, output)
+    def command(id: str, change: ChangeOptions, output: Output, target: Target) -> None:
+        _change_bulk(target, id, action, action, change, output)
 
 
 _add_change_command("stop", "Stop a set for good. Letters that are processed stay so.")
@@ -147,7 +139,7 @@ _add_change_command("resume", "Resume a paused set where it stopped.")
 @click.argument("id", metavar="SET")
 @click.argument("rate", metavar="RATE")
 @decision_options
-def rate(id: str, rate: str, change: ChangeOptions, output: Output, place: Target) -> None:
+def rate(id: str, rate: str, change: ChangeOptions, output: Output, target: Target) -> None:
     """Change how many letters a set processes in a given time.
 
     RATE is a whole number per second, minute or hour, such as 50/s, 600/m or 100/h. `none` removes the
@@ -159,12 +151,11 @@ def rate(id: str, rate: str, change: ChangeOptions, output: Output, place: Targe
       redrive dlq sets rate 01k9x7 none
     """
     limit = None if rate.lower() == "none" else parse_rate_option(rate)
-
-    _change_bulk(place, id, "rate", "change the rate of", change, output, limit)
+    _change_bulk(target, id, "rate", "change the rate of", change, output, limit)
 
 
 def _change_bulk(
-    place: Target, id: str, action: str, verb: str, change: ChangeOptions, output: Output, *arguments: str | None
+    target: Target, id: str, action: str, verb: str, change: ChangeOptions, output: Output, *arguments: str | None
 ) -> None:
     """Call `app.dlq.<action>_set` on a set, after a question."""
 
@@ -177,7 +168,7 @@ def _change_bulk(
         changed: LetterSet = await getattr(app.dlq, f"{action}_set")(bulk.id, *arguments, by=change.by)
         return changed
 
-    bulk = run_on(place, work)
+    bulk = run_on(target, work)
     of_total = f" of {bulk.total:,}" if bulk.listed else ""
     done = f"{'would ' + verb if change.dry_run else _PAST_TENSES[verb]} set {bulk.id}"
     output.done(bulk.id, _bulk_as_json(bulk), f"{done} after {bulk.done + bulk.failed:,}{of_total} letters")
@@ -204,7 +195,7 @@ def describe_bulk(bulk: LetterSet) -> str:
     return f"set {bulk.id} {_ACTION_TEXTS[bulk.action]} {letters}{refused}{rate}: {bulk.status}"
 
 
-def follow_bulk(place: Target, id: str, output: Output) -> None:
+def follow_bulk(target: Target, id: str, output: Output) -> None:
     """Wait until every letter of a set is processed; exit with 1 if some were refused or the set was stopped."""
     import asyncio
 
@@ -227,7 +218,7 @@ def follow_bulk(place: Target, id: str, output: Output) -> None:
         return await _load_with_failures(app, id)
 
     try:
-        bulk, failures = run_on(place, wait)
+        bulk, failures = run_on(target, wait)
     except KeyboardInterrupt:
         echo_err(f"\nThe set continues. To look at it again: {hint('dlq', 'sets', 'show', id)}")
         raise click.exceptions.Exit(INTERRUPTED) from None
@@ -288,13 +279,13 @@ class BulkDecision(msgspec.Struct, frozen=True, kw_only=True):
     preview: Callable[[Redrive], Awaitable[DryRunOfMany]] | None = None
 
 
-def run_bulk_decision(place: Target, where: LetterFilter, decision: BulkDecision, options: DecisionOptions) -> None:
+def run_bulk_decision(target: Target, where: LetterFilter, decision: BulkDecision, options: DecisionOptions) -> None:
     """Start a set, unless it is a dry run or no letter matches; `--wait` follows it."""
-    bulk = run_on(place, lambda app: _start_bulk(app, where, decision, options))
+    bulk = run_on(target, lambda app: _start_bulk(app, where, decision, options))
     if bulk is None:
         return
     if options.wait:
-        follow_bulk(place, bulk.id, options.output)
+        follow_bulk(target, bulk.id, options.output)
         return
     options.output.done(bulk.id, bulk, describe_bulk(bulk))
     if on_terminal():

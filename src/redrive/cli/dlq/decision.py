@@ -75,11 +75,11 @@ class DecisionOptions:
     wait: bool
 
 
-def run_decision(place: Target, ids: Sequence[str], decision: ReplayDecision, options: DecisionOptions) -> None:
+def run_decision(target: Target, ids: Sequence[str], decision: ReplayDecision, options: DecisionOptions) -> None:
     """Decide about each id; end the command with the worst exit code."""
     command = _DecisionCommand(decision, options)
     try:
-        worst = run_on(place, lambda app: command.run(app, read_ids(ids)))
+        worst = run_on(target, lambda app: command.run(app, read_ids(ids)))
     except KeyboardInterrupt:
         for replay in command.replays:
             echo_err(f"\nThe run continues. To follow it: {hint('runs', 'watch', replay.run_id)}")

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from redrive.cli.dlq.arguments import decision_options
 from redrive.cli.dlq.replay import WAIT_OPTION, make_replay_decision, replay_options
 from redrive.cli.messages import CONFLICT, FAILED, INTERRUPTED, REFUSED, CommandFailed, UsageError, hint
 from redrive.cli.options import ChangeOptions
 from redrive.cli.output import Output, as_json, echo_err
-from redrive.cli.target import Target, run_on
+from redrive.cli.target import Target, decision_options, run_on
 from redrive.core.redact import MASK
 from redrive.errors import InputError, UnknownWorkflow
 
@@ -53,7 +52,7 @@ def edit(
     options: dict[str, Any],
     change: ChangeOptions,
     output: Output,
-    place: Target,
+    target: Target,
 ) -> None:
     """Correct a letter's input in your editor ($VISUAL or $EDITOR), and run it again with it.
 
@@ -76,13 +75,13 @@ def edit(
         )
     mode = mode or ("from_step" if from_step else "from_failed")
     call: dict[str, Any] = {"mode": mode, "from_step": from_step, "by": change.by, **options}
-    with run_on(place, lambda app: _load_input(app, id, call)) as draft:
-        edited = _edit_until_valid(place, draft, call, ask_again=change.is_interactive)
+    with run_on(target, lambda app: _load_input(app, id, call)) as draft:
+        edited = _edit_until_valid(target, draft, call, ask_again=change.is_interactive)
         if edited is None:
             echo_err("The input is unchanged, so nothing was done.")
         else:
             decision = make_replay_decision(**call, input=edited)
-            run_decision(place, [draft.letter], decision, DecisionOptions(change=change, output=output, wait=wait))
+            run_decision(target, [draft.letter], decision, DecisionOptions(change=change, output=output, wait=wait))
 
 
 class _InputMistake(msgspec.Struct, frozen=True):
@@ -117,12 +116,12 @@ async def _load_input(app: Redrive, id: str, call: dict[str, Any]) -> InputDraft
 
 
 def _edit_until_valid(
-    place: Target, draft: InputDraft, call: dict[str, Any], *, ask_again: bool
+    target: Target, draft: InputDraft, call: dict[str, Any], *, ask_again: bool
 ) -> dict[str, Any] | None:
     """Return the new input once it is valid, or None if it is the old one. `ask_again` reopens the editor."""
     mistake: _InputMistake | None = None
     while draft.edit(mistake):
-        value, mistake = _check_text(place, draft.text, draft.letter, call)
+        value, mistake = _check_text(target, draft.text, draft.letter, call)
         if mistake is None:
             return value
         if not ask_again:
@@ -133,7 +132,7 @@ def _edit_until_valid(
 
 
 def _check_text(
-    place: Target, text: str, letter: str, call: dict[str, Any]
+    target: Target, text: str, letter: str, call: dict[str, Any]
 ) -> tuple[dict[str, Any] | None, _InputMistake | None]:
     """Return the edited input, None if it equals the old one, and its mistake if it has one."""
     from redrive.core.json_edit import parse_typed_json
@@ -156,25 +155,25 @@ def _check_text(
             return None, _InputMistake(text, Reason.of_error(error))
         return value if plan.changes else None, None
 
-    return run_on(place, check)
+    return run_on(target, check)
 
 
 def locate_faults(mistake: Reason, lines: Mapping[str, int]) -> str:
-    """Return the sentence for a mistake, with the line of each place that it names."""
+    """Return the sentence for a mistake, with the line of each path that it names."""
     from redrive.reasons import Reason
 
-    def locate(place: str, why: Reason) -> str:
-        if not place:
+    def locate(path: str, why: Reason) -> str:
+        if not path:
             return str(why)
-        path = place
-        while path and path not in lines:  # a missing field has no line, but the object around it has
-            shorter = _LAST_SEGMENT.sub("", path)
-            path = shorter if shorter != path else ""
-        return f"line {lines.get(path, 1)}, {place}: {why}"
+        known = path
+        while known and known not in lines:  # a missing field has no line, but the object around it has
+            shorter = _LAST_SEGMENT.sub("", known)
+            known = shorter if shorter != known else ""
+        return f"line {lines.get(known, 1)}, {path}: {why}"
 
     if not mistake.faults:
         return str(mistake)
-    faults = tuple(locate(place, why) for place, why in mistake.faults)
+    faults = tuple(locate(path, why) for path, why in mistake.faults)
     return str(Reason(mistake.code, **{**mistake.params, "faults": faults}))
 
 

@@ -11,9 +11,9 @@ import click
 from redrive.cli.dlq.arguments import load_letter, parse_index_values, parse_rate_option
 from redrive.cli.messages import NOT_FOUND, CommandFailed, UsageError
 from redrive.cli.options import TIME_TYPE, current_user, name_or_current_user
-from redrive.cli.output import Column, Output, echo, on_terminal, output_options
+from redrive.cli.output import Column, Output, on_terminal
 from redrive.cli.pager import Listing, PageOptions, page_options
-from redrive.cli.target import Target, run_on, target_options
+from redrive.cli.target import Target, common_options, run_on
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -99,10 +99,9 @@ def _build_filter(fields: dict[str, Any]) -> LetterFilter:
 @click.option("--view", metavar="NAME", help="Use a saved view of the dashboard; other options override it.")
 @filter_options
 @page_options
-@output_options
-@target_options
+@common_options
 def list_(
-    status: str | None, view: str | None, filters: dict[str, Any], pages: PageOptions, output: Output, place: Target
+    status: str | None, view: str | None, filters: dict[str, Any], pages: PageOptions, output: Output, target: Target
 ) -> None:
     """List dead letters, newest first.
 
@@ -128,7 +127,7 @@ def list_(
         id=lambda letter: letter.id,
         empty="No dead letter matches." if given or view else "No open dead letters. All clear.",
     )
-    pages.show(place, listing, output)
+    pages.show(target, listing, output)
 
 
 async def _load_view_filter(app: Redrive, name: str, tenant: str | None) -> dict[str, Any]:
@@ -198,9 +197,8 @@ def join_error_and_reason(error: str, reason: str) -> str:
 @click.argument("id", metavar="LETTER")
 @click.option("--reveal", is_flag=True, help="Show hidden values too; the audit log records it.")
 @click.option("--by", metavar="NAME", help="Your name for the audit log.  [default: your user name]")
-@output_options
-@target_options
-def show(id: str, reveal: bool, by: str | None, place: Target, output: Output) -> None:
+@common_options
+def show(id: str, reveal: bool, by: str | None, target: Target, output: Output) -> None:
     """Show one dead letter: what happened, its attempts, its activity, and the next commands.
 
     LETTER is the id of a letter or of its run, or the start of an id, if no other id starts like it.
@@ -211,18 +209,13 @@ def show(id: str, reveal: bool, by: str | None, place: Target, output: Output) -
       redrive dlq show dl-01k9x7
       redrive dlq show 01k9x7 --json
     """
+    from redrive.cli.dlq.show import render_letter
+
     user = name_or_current_user(by, "--by")
 
     async def load(app: Redrive) -> DeadLetter:
         letter = await load_letter(app, id)
         return await app.dlq.get(letter.id, reveal=True, by=user) if reveal else letter
 
-    letter = run_on(place, load)
-    if output.json:
-        output.object(letter)
-    elif output.quiet:
-        echo(letter.id)
-    else:
-        from redrive.cli.dlq.show import render_letter
-
-        echo("\n".join(render_letter(letter)))
+    letter = run_on(target, load)
+    output.record(letter.id, letter, "\n".join(render_letter(letter)))

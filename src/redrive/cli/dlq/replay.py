@@ -10,7 +10,6 @@ import click
 
 from redrive.cli.dlq.arguments import (
     act_on_letter,
-    decision_options,
     describe_letters,
     load_letter,
     parse_json_object,
@@ -23,7 +22,7 @@ from redrive.cli.dlq.list import selection_options
 from redrive.cli.messages import REFUSED, CommandFailed, UsageError
 from redrive.cli.options import ChangeOptions
 from redrive.cli.output import Output
-from redrive.cli.target import Target
+from redrive.cli.target import Target, decision_options
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -116,7 +115,7 @@ def replay(
     options: dict[str, Any],
     change: ChangeOptions,
     output: Output,
-    place: Target,
+    target: Target,
 ) -> None:
     """Run dead letters again. `-` reads ids from standard input, --all takes all that match a filter.
 
@@ -151,7 +150,7 @@ def replay(
         raise UsageError("--mode from_step needs --from-step: the number or name of the step to start at")
     decision_options = DecisionOptions(change=change, output=output, wait=wait)
     if where is None:
-        run_decision(place, ids, make_replay_decision(mode, from_step=from_step, **call), decision_options)
+        run_decision(target, ids, make_replay_decision(mode, from_step=from_step, **call), decision_options)
         return
     if from_step is not None and not from_step.isdecimal():
         raise UsageError("with --all, --from-step takes the number of a step: a name may mean several steps")
@@ -163,7 +162,7 @@ def replay(
         return cast("DryRunOfMany", await app.dlq.replay_many(where, dry_run=True, **call))
 
     bulk = BulkDecision(verb="run again", begin=lambda app: app.dlq.replay_many(where, **call), preview=preview)
-    run_bulk_decision(place, where, bulk, decision_options)
+    run_bulk_decision(target, where, bulk, decision_options)
 
 
 @click.command(short_help="Give the result of the failed step by hand.")
@@ -173,7 +172,7 @@ def replay(
 @WAIT_OPTION
 @decision_options
 def complete(
-    id: str, result: str, reason: str | None, wait: bool, change: ChangeOptions, output: Output, place: Target
+    id: str, result: str, reason: str | None, wait: bool, change: ChangeOptions, output: Output, target: Target
 ) -> None:
     """Give the result of the failed step by hand. The run continues with it.
 
@@ -189,7 +188,7 @@ def complete(
 
     value = parse_json_value(result, "--output")
     decision = make_replay_decision("complete", output=value, by=change.by, reason=reason)
-    run_decision(place, [id], decision, DecisionOptions(change=change, output=output, wait=wait))
+    run_decision(target, [id], decision, DecisionOptions(change=change, output=output, wait=wait))
 
 
 def make_replay_decision(mode: str, *, from_step: str | None = None, **options: Any) -> ReplayDecision:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from redrive.cli.dlq.arguments import act_on_letter, decision_options, describe_letters, load_letter
+from redrive.cli.dlq.arguments import act_on_letter, describe_letters, load_letter
 from redrive.cli.dlq.bulk import BulkDecision, run_bulk_decision
 from redrive.cli.dlq.list import join_error_and_reason, selection_options
 from redrive.cli.messages import CONFLICT, CommandFailed, UsageError, hint
 from redrive.cli.options import ChangeOptions, exit_if_failed, for_each_id, read_ids
-from redrive.cli.output import Column, Output, display_tenant, echo, format_age, on_terminal, output_options
+from redrive.cli.output import Column, Output, display_tenant, echo, field_columns, format_age, on_terminal
 from redrive.cli.pager import Listing, PageOptions, page_options
-from redrive.cli.target import Target, run_on, target_options
+from redrive.cli.target import Target, common_options, decision_options, run_on
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -32,7 +32,7 @@ _BAR_CHARACTERS = "▁▂▃▄▅▆▇█"
 @click.option("--nobody", is_flag=True, help="Leave the letters unassigned.")  # language: the option's name
 @decision_options
 def assign(
-    ids: tuple[str, ...], to: str | None, nobody: bool, change: ChangeOptions, output: Output, place: Target
+    ids: tuple[str, ...], to: str | None, nobody: bool, change: ChangeOptions, output: Output, target: Target
 ) -> None:
     """Assign letters to a person. `-` reads ids from standard input.
 
@@ -49,21 +49,21 @@ def assign(
         )
     owner = None if nobody else change.by if to is None else to
     verb, details = ("assign", f" to {owner}") if owner else ("unassign", "")
-    _change_letters(place, ids, change, output, "assign", {"to": owner}, verb=verb, past=f"{verb}ed", details=details)
+    _change_letters(target, ids, change, output, "assign", {"to": owner}, verb=verb, past=f"{verb}ed", details=details)
 
 
 @click.command()
 @click.argument("id", metavar="LETTER")
 @click.argument("text", metavar="TEXT")
 @decision_options
-def comment(id: str, text: str, change: ChangeOptions, output: Output, place: Target) -> None:
+def comment(id: str, text: str, change: ChangeOptions, output: Output, target: Target) -> None:
     """Add a comment to a letter.
 
     \b
     Examples:
       redrive dlq comment dl-01k9x7 "asked the bank, they answer tomorrow"
     """
-    _change_letters(place, [id], change, output, "comment", {"text": text}, verb="comment on", past="commented on")
+    _change_letters(target, [id], change, output, "comment", {"text": text}, verb="comment on", past="commented on")
 
 
 @click.command()
@@ -71,7 +71,7 @@ def comment(id: str, text: str, change: ChangeOptions, output: Output, place: Ta
 @click.argument("tags", nargs=-1, metavar="[TAG]...")
 @click.option("--none", is_flag=True, help="Remove all tags.")
 @decision_options
-def tag(id: str, tags: tuple[str, ...], none: bool, change: ChangeOptions, output: Output, place: Target) -> None:
+def tag(id: str, tags: tuple[str, ...], none: bool, change: ChangeOptions, output: Output, target: Target) -> None:
     """Replace the tags of a letter. `-` as LETTER reads ids from standard input.
 
     \b
@@ -82,11 +82,11 @@ def tag(id: str, tags: tuple[str, ...], none: bool, change: ChangeOptions, outpu
     if bool(tags) == none:
         raise UsageError("give the new tags of the letter, or --none to remove them")
     details = f": {' '.join(tags) or 'no tags'}"
-    _change_letters(place, [id], change, output, "tag", {"tags": tags}, verb="tag", past="tagged", details=details)
+    _change_letters(target, [id], change, output, "tag", {"tags": tags}, verb="tag", past="tagged", details=details)
 
 
 def _change_letters(
-    place: Target,
+    target: Target,
     ids: Sequence[str],
     change: ChangeOptions,
     output: Output,
@@ -126,7 +126,7 @@ def _change_letters(
             change.confirm(f"{verb.capitalize()} {describe_letters(list(found.values()))} without running it again")
         return max(missing, await for_each_id(list(found), lambda id: apply(app, id)))
 
-    exit_if_failed(run_on(place, work))
+    exit_if_failed(run_on(target, work))
 
 
 def _make_close_command(verb: str, help: str, reason_help: str) -> click.Command:
@@ -149,17 +149,17 @@ def _make_close_command(verb: str, help: str, reason_help: str) -> click.Command
         wait: bool,
         change: ChangeOptions,
         output: Output,
-        place: Target,
+        target: Target,
     ) -> None:
         from redrive.cli.dlq.decision import DecisionOptions
 
         if where is None:
             record = {"reason": reason}
-            _change_letters(place, ids, change, output, verb, record, verb=verb, past=f"{verb}d", closes=True)
+            _change_letters(target, ids, change, output, verb, record, verb=verb, past=f"{verb}d", closes=True)
             return
         call = {"rate": rate, "by": change.by, "reason": reason}
         bulk = BulkDecision(verb=verb, begin=lambda app: getattr(app.dlq, f"{verb}_many")(where, **call))
-        run_bulk_decision(place, where, bulk, DecisionOptions(change=change, output=output, wait=wait))
+        run_bulk_decision(target, where, bulk, DecisionOptions(change=change, output=output, wait=wait))
 
     return close
 
@@ -197,9 +197,8 @@ ignore = _make_close_command(
 @click.option("--tenant", metavar="NAME", help="Only letters of this tenant.  [default: all]")
 @click.option("--closed", is_flag=True, help="Also causes without open letters.")
 @page_options
-@output_options
-@target_options
-def groups(tenant: str | None, closed: bool, pages: PageOptions, output: Output, place: Target) -> None:
+@common_options
+def groups(tenant: str | None, closed: bool, pages: PageOptions, output: Output, target: Target) -> None:
     """List failures by their cause, with the number of open letters and the trend; last seen first.
 
     Workers count them, with a delay of a few seconds. --quiet prints fingerprints.
@@ -212,17 +211,13 @@ def groups(tenant: str | None, closed: bool, pages: PageOptions, output: Output,
     """
     status = None if closed else "OPEN"
     columns: list[Column[FailureGroup]] = [
-        Column("FINGERPRINT", lambda group: group.fingerprint),
-        Column("OPEN", lambda group: group.open),
+        *field_columns(FINGERPRINT="fingerprint", OPEN="open"),
         Column("WORKFLOW", lambda group: ", ".join(group.workflows)),
         Column("STEP", lambda group: ", ".join(group.steps)),
         Column("LAST SEEN", lambda group: group.last_seen),
         Column("LAST 24 H", _format_trend, ends=True),
         Column("REASON", _format_reason, sentence=True),
-        Column("FIRST SEEN", lambda group: group.first_seen),
-        Column("TOTAL", lambda group: group.total),
-        Column("CODE", lambda group: group.code),
-        Column("SAMPLE", lambda group: group.sample_id),
+        *field_columns(FIRST_SEEN="first_seen", TOTAL="total", CODE="code", SAMPLE="sample_id"),
         Column("TENANT", lambda group: display_tenant(group.tenant)),
     ]
     if not on_terminal():  # on a terminal, the reason contains it
@@ -234,7 +229,7 @@ def groups(tenant: str | None, closed: bool, pages: PageOptions, output: Output,
         empty="No open failures. All clear.",
         also=("as_of",),
     )
-    page = cast("GroupList", pages.show(place, listing, output))
+    page = cast("GroupList", pages.show(target, listing, output))
     if not on_terminal() or output.quiet or output.json:
         return
     echo(f"Counted up to {format_age(page.as_of)}.")

@@ -12,9 +12,9 @@ import click
 from redrive.cli.dlq.arguments import parse_index_values
 from redrive.cli.messages import INTERRUPTED, app_name, hint
 from redrive.cli.options import TIME_TYPE, find_run_id
-from redrive.cli.output import Column, Output, display_tenant, echo, echo_err, escape_line, on_terminal, output_options
+from redrive.cli.output import Column, Output, display_tenant, echo, echo_err, escape_line, field_columns, on_terminal
 from redrive.cli.pager import Listing, PageOptions, page_options
-from redrive.cli.target import Target, run_on, target_options
+from redrive.cli.target import Target, common_options, run_on, target_options
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -49,9 +49,8 @@ _STATUS_NAMES = (
 @click.option("--since", type=TIME_TYPE, metavar="TIME", help="Created at or after: 2h (ago), or an ISO time.")
 @click.option("--until", type=TIME_TYPE, metavar="TIME", help="Created before.")
 @page_options
-@output_options
-@target_options
-def list_(place: Target, output: Output, pages: PageOptions, **filters: Any) -> None:
+@common_options
+def list_(target: Target, output: Output, pages: PageOptions, **filters: Any) -> None:
     """List runs, newest first.
 
     \b
@@ -72,11 +71,9 @@ def list_(place: Target, output: Output, pages: PageOptions, **filters: Any) -> 
         return await app.runs.list(RunFilter(**filters), limit=limit, cursor=cursor)
 
     columns: list[Column[Run]] = [
-        Column("ID", lambda run: run.id),
-        Column("WORKFLOW", lambda run: run.workflow),
+        *field_columns(ID="id", WORKFLOW="workflow"),
         Column("STATUS", lambda run: run.status.value),
-        Column("CREATED", lambda run: run.created_at),
-        Column("CORRELATION", lambda run: run.correlation_id),
+        *field_columns(CREATED="created_at", CORRELATION="correlation_id"),
         Column("TENANT", lambda run: display_tenant(run.tenant)),
     ]
     start = hint("runs", "start", "NAME", "--input", "'{...}'")
@@ -85,14 +82,13 @@ def list_(place: Target, output: Output, pages: PageOptions, **filters: Any) -> 
     listing: Listing[Run] = Listing(
         fetch=fetch, columns=columns, id=lambda run: run.id, empty=f"No run matches. To start one: {start}"
     )
-    pages.show(place, listing, output)
+    pages.show(target, listing, output)
 
 
 @click.command(short_help="Show one run: its timeline, input and result.")
 @click.argument("id", metavar="RUN")
-@output_options
-@target_options
-def show(id: str, place: Target, output: Output) -> None:
+@common_options
+def show(id: str, target: Target, output: Output) -> None:
     """Show one run: its steps and attempts as a timeline, its input, its result.
 
     RUN is an id or the start of one, if no other id starts like it.
@@ -102,22 +98,16 @@ def show(id: str, place: Target, output: Output) -> None:
       redrive runs show 01k9x7
       redrive runs show 01k9x7 --json
     """
-    run = run_on(place, lambda app: _load_run(app, id))
-    if output.json:
-        output.object(run)
-    elif output.quiet:
-        echo(run.id)
-    else:
-        from redrive.cli.runs.explain import render_run
+    from redrive.cli.runs.explain import render_run
 
-        echo("\n".join(render_run(run)))
+    run = run_on(target, lambda app: _load_run(app, id))
+    output.record(run.id, run, "\n".join(render_run(run)))
 
 
 @click.command()
 @click.argument("id", metavar="RUN")
-@output_options
-@target_options
-def why(id: str, place: Target, output: Output) -> None:
+@common_options
+def why(id: str, target: Target, output: Output) -> None:
     """Explain the state of a run, and name the next command.
 
     \b
@@ -131,22 +121,17 @@ def why(id: str, place: Target, output: Output) -> None:
         run = await _load_run(app, id)
         return run, explain_run(run, await app.runs.context(run.id))
 
-    run, sentences = run_on(place, explain)
-    if output.json:
-        output.object({"id": run.id, "status": run.status, "why": sentences})
-    elif output.quiet:
-        echo(run.id)
-    else:
-        echo(f"Run {run.id} of {escape_line(run.workflow)} is {run.status}.")
-        for sentence in sentences:
-            echo(fold_text(escape_line(sentence), sys.stdout))
+    run, sentences = run_on(target, explain)
+    lines = [f"Run {run.id} of {escape_line(run.workflow)} is {run.status}."]
+    lines += (fold_text(escape_line(sentence), sys.stdout) for sentence in sentences)
+    output.record(run.id, {"id": run.id, "status": run.status, "why": sentences}, "\n".join(lines))
 
 
 @click.command()
 @click.argument("id", metavar="RUN")
 @click.option("--json", "json_", is_flag=True, help="Print the run as JSON, in a stable shape, when it has ended.")
 @target_options
-def watch(id: str, place: Target, json_: bool) -> None:
+def watch(id: str, target: Target, json_: bool) -> None:
     """Follow a run until it ends. Ctrl-C does not stop the run.
 
     Exit code 0 if it succeeds, 1 if it ends otherwise, 130 if you stop watching.
@@ -174,7 +159,7 @@ def watch(id: str, place: Target, json_: bool) -> None:
                 await asyncio.sleep(_POLL_INTERVAL)
 
     try:
-        run = run_on(place, follow)
+        run = run_on(target, follow)
     except KeyboardInterrupt:
         echo_err(f"\nThe run continues. To watch it again: {hint('runs', 'watch', run_id)}")
         raise click.exceptions.Exit(INTERRUPTED) from None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar, cast
 
 import click
 
-from redrive.cli.dlq.arguments import decision_options, parse_json_value, parse_step_outputs
+from redrive.cli.dlq.arguments import parse_json_value, parse_step_outputs
 from redrive.cli.dlq.replay import WAIT_OPTION, input_edit_options, replay_options
 from redrive.cli.messages import NOT_FOUND, CommandFailed, hint
 from redrive.cli.options import (
@@ -25,8 +25,8 @@ from redrive.cli.options import (
     require_workflow,
     suggest_names,
 )
-from redrive.cli.output import Output, echo_err, on_terminal, output_options
-from redrive.cli.target import Target, run_on, target_options
+from redrive.cli.output import Output, echo_err, on_terminal
+from redrive.cli.target import Target, common_options, decision_options, run_on
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -72,9 +72,8 @@ class _StartCommand(click.Command):
 @click.option("--queue", metavar="NAME", help="The queue.  [default: default]")
 @click.option("--correlation-id", metavar="ID", help="Your own id to find the run by.")
 @click.option("--dry-run", is_flag=True, help="Check the input and start nothing.")
-@output_options
-@target_options
-def start(name: str, text: str | None, many: TextIO | None, place: Target, output: Output, **options: Any) -> None:
+@common_options
+def start(name: str, text: str | None, many: TextIO | None, target: Target, output: Output, **options: Any) -> None:
     """Start a run of WORKFLOW and print its id.
 
     The input is checked against the workflow's types. This needs its code: name the app with --app or in
@@ -87,8 +86,8 @@ def start(name: str, text: str | None, many: TextIO | None, place: Target, outpu
       redrive runs start fulfil --input @event.json --stream orders --event e-17 --app shop:app
       redrive runs start fulfil --many orders.jsonl --app shop:app
     """
-    on_server = place.server() is not None
-    if place.target is None and not on_server:
+    on_server = target.server() is not None
+    if target.app_name is None and not on_server:
         raise click.UsageError(
             f"starting {name!r} needs its code to check the input: name the app with --app module:app or $REDRIVE_APP"
         )
@@ -102,7 +101,7 @@ def start(name: str, text: str | None, many: TextIO | None, place: Target, outpu
     dry_run, event = given.pop("dry_run"), (given.pop("stream", ""), given.pop("event", ""))
     inputs = [read_input(text)] if many is None else list(read_input_lines(many))
     begin = _start_on_server if on_server else _start_locally
-    ids = run_on(place, lambda app: begin(app, name, inputs, event, given, dry_run))
+    ids = run_on(target, lambda app: begin(app, name, inputs, event, given, dry_run))
     for id in ids:
         output.done(id, {"id": id, "workflow": name}, id)
     if dry_run:
@@ -173,7 +172,7 @@ def _in_batches(label: str, items: list[T]) -> Iterator[list[T]]:
 @click.argument("ids", nargs=-1, required=True, metavar="RUN...")
 @click.option("--reason", default="", metavar="TEXT", help="The reason, for the audit log.")
 @decision_options
-def cancel(ids: tuple[str, ...], reason: str, change: ChangeOptions, place: Target, output: Output) -> None:
+def cancel(ids: tuple[str, ...], reason: str, change: ChangeOptions, target: Target, output: Output) -> None:
     """Cancel runs for good. `-` reads ids from standard input.
 
     \b
@@ -207,7 +206,7 @@ def cancel(ids: tuple[str, ...], reason: str, change: ChangeOptions, place: Targ
             change.confirm(f"Cancel {name}, for good")
         exit_if_failed(max(missing, await for_each_id(list(found), cancel_run)))
 
-    run_on(place, work)
+    run_on(target, work)
 
 
 @click.command()
@@ -241,7 +240,7 @@ def retry(
     options: dict[str, Any],
     change: ChangeOptions,
     output: Output,
-    place: Target,
+    target: Target,
 ) -> None:
     """Run failed or partial runs again. `-` reads ids from standard input.
 
@@ -271,14 +270,14 @@ def retry(
         return await app.runs.retry(subject.id, mode, dry_run=dry_run, **call)
 
     decision = ReplayDecision(find=find, make=make)
-    run_decision(place, ids, decision, DecisionOptions(change=change, output=output, wait=wait))
+    run_decision(target, ids, decision, DecisionOptions(change=change, output=output, wait=wait))
 
 
 @click.command()
 @click.argument("id", metavar="RUN")
 @click.option("--reason", metavar="TEXT", help="The reason, for the audit log.")
 @decision_options
-def rollback(id: str, reason: str | None, change: ChangeOptions, place: Target, output: Output) -> None:
+def rollback(id: str, reason: str | None, change: ChangeOptions, target: Target, output: Output) -> None:
     """Roll back a failed RUN by the compensations of its steps. `saga show` follows it.
 
     Works also if the workflow has no automatic rollback. Refused after a pivot step.
@@ -290,4 +289,4 @@ def rollback(id: str, reason: str | None, change: ChangeOptions, place: Target, 
     """
     from redrive.cli.saga import run_rollback_decision
 
-    run_rollback_decision(place, id, "rollback", None, reason, change, output)
+    run_rollback_decision(target, id, "rollback", None, reason, change, output)
