@@ -138,7 +138,7 @@ async def lists(job: Job) -> dict[str, float]:
                 await handle.result()
     await _fill(job.url, good.id, job.size)
     async with app.client():
-        while await app.runtime.folder.run_once():
+        while await app.runtime.group_aggregator.run_once():
             pass
     async with served(job.url) as there:
         return {

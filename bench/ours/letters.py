@@ -39,7 +39,7 @@ async def letters(job: Job) -> dict[str, float]:
     await copy_letters(job.url, _OWN, job.size)
     async with parcels.app.client() as app:
         begun = time.perf_counter()
-        while await app.runtime.folder.run_once():
+        while await app.runtime.group_aggregator.run_once():
             pass
         folded = job.size / (time.perf_counter() - begun)
         where = LetterFilter(tenant="tenant-3", status="OPEN", workflow="parcel", step="ship")

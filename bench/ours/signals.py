@@ -47,9 +47,9 @@ async def _speed(job: Job, tells: bool) -> tuple[float, float]:
     flows = Flows(job.url, concurrency=job.concurrency)
     async with flows.app.client():
         runtime = flows.app.runtime
-        assert runtime.tally is not None, "the extra `metrics` is not installed"
+        assert runtime.counters is not None, "the extra `metrics` is not installed"
         if not tells:
-            runtime.tally = None
+            runtime.counters = None
             runtime._listeners = ()
         await runtime.work()
         await burst(flows, WARM_UP)

@@ -91,7 +91,7 @@ def test_dev_tells_what_happens_to_every_run(folder: Path) -> None:
         assert any("paint  attempt 1 of 3, unclassified error, not retried" in line for line in told), told
         assert any("make  DLQ_PENDING, a dead letter: non_retryable" in line for line in told), told
         dev.send_signal(signal.SIGINT)
-        assert "stopped; nothing is lost" in dev.communicate(timeout=PATIENCE)[0]
+        assert "stopped; open runs continue when a worker starts" in dev.communicate(timeout=PATIENCE)[0]
         assert dev.returncode == 0
     finally:
         if dev.poll() is None:
@@ -120,7 +120,7 @@ def test_dev_serves_the_api_beside_its_worker_unless_the_port_is_taken(folder: P
                 with urlopen(told.split()[-1].replace("/api/docs", "/readyz"), timeout=PATIENCE) as answer:
                     assert answer.read() == b'{"status":"ok"}'
             dev.send_signal(signal.SIGINT)
-            assert "stopped; nothing is lost" in dev.communicate(timeout=PATIENCE)[0]
+            assert "stopped; open runs continue when a worker starts" in dev.communicate(timeout=PATIENCE)[0]
             assert dev.returncode == 0
         finally:
             if dev.poll() is None:

@@ -113,7 +113,7 @@ def test_a_worker_whose_store_was_removed_stops_at_one_signal(folder: Path) -> N
         for file in folder.glob("jobs.db*"):
             file.unlink()
         worker.signal()
-        worker.wait_for("stopped; nothing is lost")
+        worker.wait_for("stopped; open runs continue when a worker starts")
         assert worker.wait() == 0
 
 
@@ -126,7 +126,7 @@ def test_a_signal_lets_the_step_in_flight_end_and_gives_back_the_rest(
         worker.signal(number)
         worker.wait_for("stopping: running steps have 10 m to end")
         (folder / "go").touch()
-        worker.wait_for("stopped; nothing is lost")
+        worker.wait_for("stopped; open runs continue when a worker starts")
         assert worker.wait() == 0
 
     async def look() -> None:

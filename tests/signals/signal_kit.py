@@ -41,7 +41,7 @@ class Metrics:
 async def scraped(runtime: Runtime) -> Metrics:
     """What the process tells now, with the store's figures asked for anew."""
     found = await runtime.store.figures()
-    body, content_type = render_metrics(make_registry(runtime.tally, lambda: found), "")
+    body, content_type = render_metrics(make_registry(runtime.counters, lambda: found), "")
     assert content_type.startswith("text/plain")
     return Metrics(body.decode())
 

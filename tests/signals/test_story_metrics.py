@@ -213,24 +213,24 @@ def test_what_was_refused_is_counted_as_refused_and_nothing_else() -> None:
     place = EntryRef(0, "k", EntryKind.STEP, "pay")
     outcome = AttemptSucceeded(run=view, place=place, attempt=1, began_ago=5, done=0, input="1", output="1")
     transition = Transition(run=1, tenant="t", fence=1)
-    tally = Counters()
-    tally.settled([outcome], [transition], [TransitionResult(False, 0)], 0.1)
-    assert (tally.refused, tally.steps) == (1, {})
-    tally.settled([outcome], [transition], [TransitionResult(True, 0)], 0.1)
-    assert (tally.refused, tally.steps["w", EntryKind.STEP, "pay"].succeeded) == (1, 1)
+    counters = Counters()
+    counters.settled([outcome], [transition], [TransitionResult(False, 0)], 0.1)
+    assert (counters.refused, counters.steps) == (1, {})
+    counters.settled([outcome], [transition], [TransitionResult(True, 0)], 0.1)
+    assert (counters.refused, counters.steps["w", EntryKind.STEP, "pay"].succeeded) == (1, 1)
 
 
 def test_names_from_users_are_bounded() -> None:
-    tally = Counters()
+    counters = Counters()
     for number in range(MAX_STEPS + 50):
-        tally._find_step("w", EntryRef(0, "k", EntryKind.STEP, f"step {number}")).succeeded += 1
-    assert len(tally.steps) == MAX_STEPS + 1
-    assert tally.steps[OTHER_LABEL, EntryKind.STEP, OTHER_LABEL].succeeded == 50
+        counters._find_step("w", EntryRef(0, "k", EntryKind.STEP, f"step {number}")).succeeded += 1
+    assert len(counters.steps) == MAX_STEPS + 1
+    assert counters.steps[OTHER_LABEL, EntryKind.STEP, OTHER_LABEL].succeeded == 50
 
 
 def test_made_up_names_add_no_series_from_scrape_to_scrape() -> None:
     """Callers can open circuits of any name and start workflows of tenants; each scrape has new ones."""
-    tally, seen = Counters(), dict[str, set[str]]()
+    counters, seen = Counters(), dict[str, set[str]]()
     for scrape in range(10):
         names = [f"made up {scrape}.{number}" for number in range(60)] + ["x" * 1_000]
         figures = StoreStats(
@@ -242,8 +242,8 @@ def test_made_up_names_add_no_series_from_scrape_to_scrape() -> None:
             sinks=tuple(SinkLag(name, 5, 7, 1_000_000) for name in names),
         )
         for name in names:
-            tally.delivered(name, "DELIVERED", 0.1)
-        body, _ = render_metrics(make_registry(tally, lambda figures=figures: figures), "")
+            counters.delivered(name, "DELIVERED", 0.1)
+        body, _ = render_metrics(make_registry(counters, lambda figures=figures: figures), "")
         told = Metrics(body.decode())
         for metric, label, total in (
             ("workflow_circuits", "circuit", 3),
@@ -266,4 +266,4 @@ def test_made_up_names_add_no_series_from_scrape_to_scrape() -> None:
 async def test_nothing_is_counted_where_metrics_are_off() -> None:
     app = Redrive("sqlite:///:memory:", metrics="off")
     async with engine(app) as e:
-        assert e.app.runtime.tally is None
+        assert e.app.runtime.counters is None

@@ -102,11 +102,13 @@ class Runtime:
         self.clock = clock
         self.results = Results(store, self._runs_reported_here)
         self._redactor = Redactor.parse(app.settings.redact)
-        self.tally = Counters() if metrics_enabled(app.settings.metrics) else None
-        reporter = DecisionLog(self._redactor)
-        self._listeners: tuple[SettleListener, ...] = (reporter,) if self.tally is None else (reporter, self.tally)
+        self.counters = Counters() if metrics_enabled(app.settings.metrics) else None
+        decision_log = DecisionLog(self._redactor)
+        self._listeners: tuple[SettleListener, ...] = (
+            (decision_log,) if self.counters is None else (decision_log, self.counters)
+        )
         self.tracing = make_tracing()
-        self.recent = StatsCache(store.figures, clock)
+        self.stats_cache = StatsCache(store.figures, clock)
         self.endpoint: MetricsEndpoint | None = None
         self._bulk_begun = Wakeup(clock)
         desk = self.desk(store, clock)
@@ -124,11 +126,11 @@ class Runtime:
         self.sinks = Sinks(store, clock)
         self.reaper = self.new_reaper(store)
         self.purger = self.new_purger(store)
-        self.folder = GroupAggregator(store)
+        self.group_aggregator = GroupAggregator(store)
         self.bulk_worker = self.new_bulk_worker(store)
         self.circuit_updater = self.new_circuit_updater(store)
         self.scheduler = self.new_scheduler(store)
-        self.watch = UnclaimableRunMonitor(store)
+        self.unclaimable_monitor = UnclaimableRunMonitor(store)
         self._actions = ActionRunner(app.follow_up_steps.connections, app.follow_up_steps.allowed)
         self.worker: Worker | None = None
         self.notification_chore = self.new_notification_chore(store)
@@ -140,7 +142,7 @@ class Runtime:
 
     def new_reaper(self, store: Store) -> Reaper:
         """Return the chore that ends runs and attempts that their workers do not end."""
-        return Reaper(store, self.clock, listeners=self._listeners, tally=self.tally)
+        return Reaper(store, self.clock, listeners=self._listeners, counters=self.counters)
 
     def new_bulk_worker(self, store: Store) -> BulkWorker:
         """Return the chore that executes bulk operations."""
@@ -192,19 +194,26 @@ class Runtime:
 
     def desk(self, store: DeskStore, clock: Clock, caller: Caller | None = None) -> Desk:
         """Return the operations of users, on the store or on a view of it; a caller over HTTP may see less."""
-        shaper = Presenter(self._redactor)
+        presenter = Presenter(self._redactor)
         replayer = self._make_replayer(store, clock, caller)
-        previewer = Previewer(store, replayer, shaper)
+        previewer = Previewer(store, replayer, presenter)
         return Desk(
             runs=Runs(
-                store, clock, shaper, replayer, previewer, self.changed, self._store.workers, ears=self._listeners
+                store,
+                clock,
+                presenter,
+                replayer,
+                previewer,
+                self.changed,
+                self._store.workers,
+                listeners=self._listeners,
             ),
-            dlq=DeadLetters(store, clock, shaper, replayer, previewer, self._bulk_begun.notify),
-            sagas=Sagas(store, shaper, replayer),
+            dlq=DeadLetters(store, clock, presenter, replayer, previewer, self._bulk_begun.notify),
+            sagas=Sagas(store, presenter, replayer),
             policies=Policies(store, clock),
             circuits=Circuits(store, clock, self.learn_circuit),
-            outbox=Outbox(store, clock, shaper, self.wake_all_relays),
-            audit=Audit(store, shaper),
+            outbox=Outbox(store, clock, presenter, self.wake_all_relays),
+            audit=Audit(store, presenter),
             starter=RunStarter(
                 store,
                 clock,
@@ -230,7 +239,7 @@ class Runtime:
 
     def _make_replayer(self, store: DeskStore, clock: Clock, caller: Caller | None = None) -> Replayer:
         checker = self._make_checker(store)
-        return Replayer(store, clock, checker, self._redactor, self.changed, self.tally, caller)
+        return Replayer(store, clock, checker, self._redactor, self.changed, self.counters, caller)
 
     def _make_checker(self, store: DeskStore) -> PayloadChecker:
         workflows, steps = self._app.registered_workflows, self._app.registered_steps
@@ -295,7 +304,7 @@ class Runtime:
             forwarder=RelayForwarder(self._outbox_relays),
             wrap_step=wrap_step,
             listeners=self._listeners,
-            tally=self.tally,
+            counters=self.counters,
             tracing=self.tracing,
         )
         self._serve_metrics()
@@ -305,11 +314,11 @@ class Runtime:
         self._start_relays(store or self.store, app.registered_sinks.values())
         if automatic:
             await self.answered(self.notification_chore.run_once)
-            often = (self.notification_chore, self.reaper, self.folder, self.circuit_updater, self.scheduler)
+            often = (self.notification_chore, self.reaper, self.group_aggregator, self.circuit_updater, self.scheduler)
             loops = [run_every(settings.chores, chore.run_once, self.clock) for chore in often]
             loops += [
                 run_every(settings.chores * _SLOW_CHORE_FACTOR, chore.run_once, self.clock)
-                for chore in (self.purger, self.watch)
+                for chore in (self.purger, self.unclaimable_monitor)
             ]
             loops.append(run_every(settings.chores, self.bulk_worker.run_once, self.clock, pause=self._wait_for_bulk))
             self._chores = [asyncio.create_task(loop) for loop in loops]
@@ -319,7 +328,7 @@ class Runtime:
         """Serve metrics over HTTP, if the settings name an address."""
         address = parse_metrics_address(self._app.settings.metrics)
         if address is not None and self.endpoint is None:
-            self.endpoint = MetricsEndpoint(*address, self.tally, self.recent)
+            self.endpoint = MetricsEndpoint(*address, self.counters, self.stats_cache)
 
     async def _register_sinks(self, sinks: Iterable[SinkDefinition]) -> None:
         """Register sinks: messages that any worker publishes from now on are delivered to them, too."""
@@ -331,7 +340,8 @@ class Runtime:
         """Begin to deliver messages to sinks."""
         one, rules = self._one_suspect, self._app.rules
         relays = [
-            Relay(store, self.clock, each, rules, self.tally, tracing=self.tracing, one_suspect=one) for each in sinks
+            Relay(store, self.clock, each, rules, self.counters, tracing=self.tracing, one_suspect=one)
+            for each in sinks
         ]
         self.relays += relays
         self._relaying += [asyncio.create_task(relay.run(self._poll), name="redrive relay") for relay in relays]

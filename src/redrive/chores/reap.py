@@ -49,11 +49,11 @@ class Reaper:
         *,
         margin: float = 1.0,
         listeners: Sequence[SettleListener] = (),
-        tally: Counters | None = None,
+        counters: Counters | None = None,
     ) -> None:
         self._store = store
         self._settler = LocalSettler(store, clock, listeners=listeners)
-        self._tally = tally
+        self._counters = counters
         self._margin = int(margin * MICROS)
 
     async def run_once(self) -> int:
@@ -68,9 +68,9 @@ class Reaper:
             # One commit for all of a worker's runs: whether a run is suspected depends on the others.
             decided = await self._settle(outcomes)
             if decided:  # otherwise another process was first, and logs it
-                log.warning("worker %d (%s) is lost; %d of its runs are due again", worker.id, worker.name, decided)
-                if self._tally is not None and worker.state != "STOPPED":
-                    self._tally.worker_deaths += 1
+                log.warning("worker %d (%s) is dead; runs to continue: %d", worker.id, worker.name, decided)
+                if self._counters is not None and worker.state != "STOPPED":
+                    self._counters.worker_deaths += 1
             count += decided
         return count
 

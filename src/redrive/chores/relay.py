@@ -54,7 +54,7 @@ class Relay:
         clock: Clock,
         definition: SinkDefinition,
         rules: Sequence[Rule] = (),
-        tally: Counters | None = None,
+        counters: Counters | None = None,
         *,
         one_suspect: asyncio.Lock | None = None,
         tracing: Tracing | None = None,
@@ -64,7 +64,7 @@ class Relay:
         self._sink = definition
         self._lease = max(_MIN_LEASE, 3 * definition.timeout)
         self._held = HeldMessages(definition.name, store, clock, self._on_recorded)
-        deliverer = MessageDeliverer(store, clock, definition, rules, tally, tracing)
+        deliverer = MessageDeliverer(store, clock, definition, rules, counters, tracing)
         self._queue = DeliveryQueue(definition, clock, deliverer, self._held)
         self._suspects = Suspects.LEAVE if definition.user_code else Suspects.TAKE
         self._trial = SuspectTrial(definition.name, one_suspect or asyncio.Lock(), self._try_suspect, self.ring)

@@ -75,23 +75,23 @@ class MessageDeliverer:
         clock: Clock,
         definition: SinkDefinition,
         rules: Sequence[Rule],
-        tally: Counters | None,
+        counters: Counters | None,
         tracing: Tracing | None,
     ) -> None:
         self._store = store
         self._clock = clock
         self._sink = definition
         self._rules = rules
-        self._tally = tally
+        self._counters = counters
         self._tracing = tracing
         self.deliver_once = self._deliver if tracing is None else self._deliver_traced
 
     def count(self, claimed: ClaimedDelivery, result: DeliveryResult | None) -> None:
         """Count the result of a delivery in the metrics."""
-        if self._tally is not None:
+        if self._counters is not None:
             ago = (self._store.now() - claimed.message.created_at) / MICROS
             status = DeliveryStatus.DELIVERED if result is None else result.status
-            self._tally.delivered(self._sink.name, status.value, ago)
+            self._counters.delivered(self._sink.name, status.value, ago)
 
     async def _deliver_traced(self, claimed: ClaimedDelivery) -> DeliveryResult | None:
         assert self._tracing is not None

@@ -127,7 +127,7 @@ class EventFeed:
         for step in run.steps:
             if step.kind is EntryKind.SLEEP and self._is_new(run, step, 0, "sleep"):
                 until = f", until {step.next_at:%H:%M:%S}" if step.next_at else ""
-                add("sleep", step.began_at, f"waits, at no cost{until}", "waiting")
+                add("sleep", step.began_at, f"sleeps{until}", "waiting")
             for number, attempt in enumerate(step.attempts):
                 is_new = self._is_new(run, step, number, attempt.status)
                 succeeded = attempt.status == "SUCCESS"

@@ -80,7 +80,7 @@ def run_worker(app: Redrive, also: Callable[[StopController], None] | None = Non
             if app.runtime.endpoint is not None:
                 print_worker_status(f"metrics: {app.runtime.endpoint.address}")
             await stop.requested.wait()
-        print_worker_status("stopped; nothing is lost")
+        print_worker_status("stopped; open runs continue when a worker starts")
         stuck = worker.threads.stuck
         if stuck or (stop.hurried and threading.active_count() > 1):
             # Python would wait for threads whose steps were released, and cannot end them. The process can.
@@ -142,7 +142,7 @@ class StopController:
             self._task.cancel()
         elif not self.requested.is_set():
             grace = format_duration(self.worker.settings.grace)
-            print_worker_status(f"stopping: running steps have {grace} to end (again to stop at once)")
+            print_worker_status(f"stopping: running steps have {grace} to end (press Ctrl-C again to stop at once)")
             self.requested.set()
         else:
             print_worker_status("stopping at once: running steps are released")
@@ -273,4 +273,4 @@ async def serve_beside_worker(app: Redrive, host: str, port: int, stop: StopCont
                     lambda address: click.echo(f"the dashboard: {address}/\nthe API: {address}/api/docs"),
                 )
     except RedriveError as error:
-        click.echo(f"the API is not served: {error}")
+        click.echo(f"dashboard and API are not served: {error}")

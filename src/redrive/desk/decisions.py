@@ -193,13 +193,13 @@ class Replayer:
         checker: PayloadChecker,
         redactor: Redactor,
         on_change: Callable[[str], None],
-        tally: Counters | None = None,
+        counters: Counters | None = None,
         caller: Caller | None = None,
     ) -> None:
         self._store = store
         self._caller = caller or Caller()
         self._clock = clock
-        self._tally = tally
+        self._counters = counters
         self._checker = checker
         self._redactor = redactor
         self._on_change = on_change
@@ -248,8 +248,8 @@ class Replayer:
         answers = await repeat_until_answered(lambda: self._store.apply(transitions), self._clock)
         replays: list[Replay | None] = []
         for each, answer in zip(prepared, answers, strict=True):
-            if self._tally is not None and answer.kept:
-                self._tally.replayed(each.case.run.workflow, each.decision.request.mode.value)
+            if self._counters is not None and answer.kept:
+                self._counters.replayed(each.case.run.workflow, each.decision.request.mode.value)
             self._on_change(each.case.run.public_id)
             write = each.transition.replay
             assert write is not None

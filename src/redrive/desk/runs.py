@@ -91,12 +91,12 @@ class Runs:
         on_change: Callable[[str], None],
         workers: LoadWorkers,
         *,
-        ears: Sequence[SettleListener] = (),
+        listeners: Sequence[SettleListener] = (),
     ) -> None:
         self._store = store
         self._replayer = replayer
         self._previewer = previewer
-        self._settler = LocalSettler(store, clock, listeners=ears)
+        self._settler = LocalSettler(store, clock, listeners=listeners)
         self._presenter = presenter
         self._on_change = on_change
         self._workers = workers

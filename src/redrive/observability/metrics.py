@@ -79,9 +79,9 @@ METRICS = {
 class Collector:
     """Collector of the counters and of the store's figures. `figures` returns None if the store does not answer."""
 
-    def __init__(self, tally: Counters | None, figures: Callable[[], StoreStats | None]) -> None:
-        self._tally = tally
-        self._labels = Counters() if tally is None else tally
+    def __init__(self, counters: Counters | None, figures: Callable[[], StoreStats | None]) -> None:
+        self._counters = counters
+        self._labels = Counters() if counters is None else counters
         self._read_stats = figures
 
     def describe(self) -> list[Metric]:
@@ -91,18 +91,18 @@ class Collector:
     def collect(self) -> Iterator[Metric]:
         """Yield every metric."""
         yield InfoMetricFamily("workflow_build", METRICS["workflow_build_info"], {"version": version("redrive")})
-        if self._tally is not None:
-            yield from _step_metrics(self._tally)
+        if self._counters is not None:
+            yield from _step_metrics(self._counters)
         figures = self._read_stats()
         yield _gauge("workflow_store_up", (), [((), float(figures is not None))])
         if figures is not None:
             yield from _store_metrics(figures, self._labels)
 
 
-def make_registry(tally: Counters | None, figures: Callable[[], StoreStats | None]) -> CollectorRegistry:
+def make_registry(counters: Counters | None, figures: Callable[[], StoreStats | None]) -> CollectorRegistry:
     """Make a registry with the engine's metrics and those of this process."""
     registry = CollectorRegistry()
-    registry.register(Collector(tally, figures))
+    registry.register(Collector(counters, figures))
     ProcessCollector(registry=registry)
     return registry
 
@@ -113,8 +113,8 @@ def render_metrics(registry: CollectorRegistry, accept: str) -> tuple[bytes, str
     return encode(registry), content_type
 
 
-def _step_metrics(tally: Counters) -> Iterator[Metric]:
-    steps = [((workflow, name), kind, step) for (workflow, kind, name), step in list(tally.steps.items())]
+def _step_metrics(counters: Counters) -> Iterator[Metric]:
+    steps = [((workflow, name), kind, step) for (workflow, kind, name), step in list(counters.steps.items())]
     plain = [(place, step) for place, _, step in steps]
     undone = [(place, step) for place, kind, step in steps if kind is EntryKind.UNDO]
     where = ("workflow", "step")
@@ -127,25 +127,25 @@ def _step_metrics(tally: Counters) -> Iterator[Metric]:
     yield _counter("workflow_step_retry_outcomes_total", (*where, "outcome"), _retry_outcomes(plain))
     parked = [(place, step.ends[AttemptEnd.PARKED]) for place, step in plain if step.ends[AttemptEnd.PARKED]]
     yield _counter("workflow_step_parked_total", where, parked)
-    delays = [((workflow,), delays) for workflow, delays in list(tally.delays.items())]
+    delays = [((workflow,), delays) for workflow, delays in list(counters.delays.items())]
     yield _histogram("workflow_step_retry_delay_seconds", ("workflow",), delays)
     yield _histogram("workflow_step_duration_seconds", where, [(place, s.seconds) for place, s in plain])
-    yield _histogram("workflow_stage_latency_seconds", ("stage",), _stage_latencies(tally, [s for _, s in plain]))
+    yield _histogram("workflow_stage_latency_seconds", ("stage",), _stage_latencies(counters, [s for _, s in plain]))
     invocations = [(place, s.succeeded + sum(s.ends[end] for end in _ATTEMPT_OUTCOMES)) for place, s in undone]
     yield _counter("workflow_compensation_invocations_total", where, invocations)
     yield _counter("workflow_compensation_outcomes_total", (*where, "outcome"), _compensation_outcomes(undone))
     workflow = ("workflow",)
-    yield _counter("workflow_runs_finished_total", (*workflow, "status"), list(tally.runs.items()))
-    yield _counter("workflow_dlq_moves_total", (*workflow, "stage", "code"), list(tally.letters.items()))
-    yield _counter("workflow_dlq_replays_total", (*workflow, "mode"), list(tally.replays.items()))
-    yield _counter("workflow_dlq_replay_outcomes_total", (*workflow, "outcome"), list(tally.replay_ends.items()))
-    deliveries = [((sink, end.lower()), n) for (sink, end), n in list(tally.deliveries.items())]
+    yield _counter("workflow_runs_finished_total", (*workflow, "status"), list(counters.runs.items()))
+    yield _counter("workflow_dlq_moves_total", (*workflow, "stage", "code"), list(counters.letters.items()))
+    yield _counter("workflow_dlq_replays_total", (*workflow, "mode"), list(counters.replays.items()))
+    yield _counter("workflow_dlq_replay_outcomes_total", (*workflow, "outcome"), list(counters.replay_ends.items()))
+    deliveries = [((sink, end.lower()), n) for (sink, end), n in list(counters.deliveries.items())]
     yield _counter("workflow_outbox_deliveries_total", ("sink", "outcome"), deliveries)
-    yield _histogram("workflow_commit_batch_size", (), [((), tally.batches)])
-    yield _counter("workflow_writes_refused_total", (), [((), tally.refused)])
-    yield _counter("workflow_lease_losses_total", (), [((), tally.leases_lost)])
-    yield _counter("workflow_runs_lost_total", (), [((), tally.runs_lost)])
-    yield _counter("workflow_worker_deaths_total", (), [((), tally.worker_deaths)])
+    yield _histogram("workflow_commit_batch_size", (), [((), counters.batches)])
+    yield _counter("workflow_writes_refused_total", (), [((), counters.refused)])
+    yield _counter("workflow_lease_losses_total", (), [((), counters.leases_lost)])
+    yield _counter("workflow_runs_lost_total", (), [((), counters.runs_lost)])
+    yield _counter("workflow_worker_deaths_total", (), [((), counters.worker_deaths)])
 
 
 def _attempt_outcomes(steps: Iterable[tuple[tuple[str, str], StepCounters]]) -> LabelledValues:
@@ -170,15 +170,15 @@ def _compensation_outcomes(steps: Iterable[tuple[tuple[str, str], StepCounters]]
         yield (*place, "failure"), failed - sum(step.retries.values())
 
 
-def _stage_latencies(tally: Counters, steps: Iterable[StepCounters]) -> LabelledHistograms:
+def _stage_latencies(counters: Counters, steps: Iterable[StepCounters]) -> LabelledHistograms:
     execute = Histogram(LATENCY_BUCKETS)
     for step in steps:
         execute.total += step.seconds.total
         execute.counts = [a + b for a, b in zip(execute.counts, step.seconds.counts, strict=True)]
-    yield ("claim",), tally.claims
+    yield ("claim",), counters.claims
     yield ("execute",), execute
-    yield ("commit",), tally.commits
-    yield ("publish",), tally.published
+    yield ("commit",), counters.commits
+    yield ("publish",), counters.published
 
 
 def _store_metrics(found: StoreStats, labels: Counters) -> Iterator[Metric]:
@@ -275,12 +275,12 @@ class StatsCache:
 class MetricsEndpoint:
     """HTTP server for scrapers, with its own port and thread."""
 
-    def __init__(self, host: str, port: int, tally: Counters | None, recent: StatsCache) -> None:
+    def __init__(self, host: str, port: int, counters: Counters | None, recent: StatsCache) -> None:
         self._loop = asyncio.get_running_loop()
         self._recent = recent
         self._server: Any
         try:
-            self._server, self._thread = start_http_server(port, host, make_registry(tally, self._read_stats))
+            self._server, self._thread = start_http_server(port, host, make_registry(counters, self._read_stats))
         except OSError as error:
             raise ConfigurationError(
                 f"metrics cannot be served on {host}:{port} ({error.strerror or error}): choose another port with "

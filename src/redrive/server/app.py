@@ -69,12 +69,12 @@ async def metrics(request: Request) -> Response:
     given = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
     if not token or not hmac.compare_digest(given.encode(), token.encode()):
         check_permissions((await get_context(request)).principal, {"x-permissions": [Permission.MANAGE_TENANTS]})
-    if app.runtime.tally is None:
+    if app.runtime.counters is None:
         raise NotFound(Reason(ReasonCode.METRICS_OFF))
     from redrive.observability.metrics import make_registry, render_metrics
 
-    found = await app.runtime.recent.get()
-    registry = make_registry(app.runtime.tally, lambda: found)
+    found = await app.runtime.stats_cache.get()
+    registry = make_registry(app.runtime.counters, lambda: found)
     body, content_type = render_metrics(registry, request.headers.get("accept", ""))
     return Response(body, headers={"content-type": content_type})
 

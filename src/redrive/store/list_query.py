@@ -151,7 +151,7 @@ async def read_page(
     record: Callable[[Any], Item],
     **params: Any,
 ) -> Page[Item]:
-    """Read a page with the conditions `table.name` of these values; a value of None is no condition."""
+    """Read a page with the conditions `table.name` of these values; None means no condition."""
     window = request.window
     bounds = {**values, "below": window.below, "above": window.above}
     given = {name: value for name, value in bounds.items() if value is not None}

@@ -220,8 +220,8 @@ class Claimer:
         began = worker.clock.monotonic()
         try:
             claims = await worker.store.claim(claim)
-            if claims.runs and worker.tally is not None:
-                worker.tally.claims.add(worker.clock.monotonic() - began)
+            if claims.runs and worker.counters is not None:
+                worker.counters.claims.add(worker.clock.monotonic() - began)
             if claims.runs and worker.circuits.wanted:
                 await worker.circuits.refresh_if_stale()  # before any of their steps is called
         except StoreError as error:

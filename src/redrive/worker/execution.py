@@ -374,7 +374,7 @@ class Execution:
                 task.cancel()
         self.worker.held.detach(self)
 
-    async def give_back(self, delay: int) -> None:
+    async def release(self, delay: int) -> None:
         """Release the run for any worker to claim after `delay` microseconds."""
         await self.settle(RunReleased(run=self.view, open=self.open_steps(), delay=delay))
         self.detach()
@@ -400,7 +400,7 @@ class Execution:
         """True while an answer is awaited, which says whether this worker still holds the run."""
         return self._in_flight > 0
 
-    def release(self) -> RunReleased:
+    def make_release_outcome(self) -> RunReleased:
         """Return the outcome that releases the run as it is."""
         delay = 0.0 if self.open or self.waits.is_kept_awake else self.waits.first_due_in()
         return RunReleased(run=self.view, open=self.open_steps(), delay=int(delay * MICROS))

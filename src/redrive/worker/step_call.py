@@ -338,7 +338,7 @@ class StepCall(msgspec.Struct, eq=False):
         except StoreUnavailable:
             # The journal says whether it was committed; the worker that claims the run next reads it.
             await _roll_back(transaction)  # first, because its lock would keep all others from writing
-            await execution.give_back(_STORE_RETRY_PAUSE)
+            await execution.release(_STORE_RETRY_PAUSE)
             raise RunDetached from None
         finally:
             await _roll_back(transaction)

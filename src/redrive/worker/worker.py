@@ -91,7 +91,7 @@ class Worker:
         forwarder: MessageForwarder | None = None,
         wrap_step: Callable[[Attempt, Callable[[], Any]], Callable[[], Any]] | None = None,
         listeners: Sequence[SettleListener] = (),
-        tally: Counters | None = None,
+        counters: Counters | None = None,
         tracing: Tracing | None = None,
     ) -> None:
         self.store = store
@@ -114,7 +114,7 @@ class Worker:
         self.wrap_step = wrap_step
         self.settler = LocalSettler(store, clock, listeners=listeners)
         self._forwarder = forwarder
-        self.tally = tally
+        self.counters = counters
         self.tracing = tracing
         self.circuits = Circuits(store, clock, wanted=has_circuits)
         self.held = HeldRuns(clock, self.wakeup, self.check_drained)
@@ -195,7 +195,7 @@ class Worker:
             async with asyncio.timeout(_STOP_TIMEOUT):
                 await self.claimer.wait_arrived()  # otherwise these runs would wait until the lease expires
         for execution in self.executions:
-            self.committer.post(execution.release())
+            self.committer.post(execution.make_release_outcome())
             execution.detach()
         flushing = asyncio.create_task(self.committer.flush())
         await asyncio.wait([flushing], timeout=_STOP_TIMEOUT)
@@ -358,9 +358,9 @@ class Worker:
 
     def count_lost_runs(self, runs: int, *, lease: bool = False) -> None:
         """Count runs that were taken from this worker; with `lease`, count a lost lease as well."""
-        if self.tally is not None:
-            self.tally.runs_lost += runs
-            self.tally.leases_lost += lease
+        if self.counters is not None:
+            self.counters.runs_lost += runs
+            self.counters.leases_lost += lease
 
     async def _enlist_again(self) -> None:
         """Detach all runs and begin again under another id: the store declared this worker dead."""
