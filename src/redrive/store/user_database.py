@@ -30,7 +30,13 @@ def check_user_database_url(name: str, url: object) -> str:
 async def execute_on_user_database(url: str, statement: str, params: Sequence[Any]) -> int:
     """Execute and commit one statement; return how many rows it changed."""
     if url.startswith(_SQLITE):
-        return await asyncio.to_thread(_execute_sqlite, url.removeprefix(_SQLITE), statement, params)
+
+        def execute() -> int:
+            file = f"file:{url.removeprefix(_SQLITE)}?mode=rw"
+            with closing(sqlite3.connect(file, uri=True, timeout=_PATIENCE)) as con, con:
+                return con.execute(statement, params).rowcount
+
+        return await asyncio.to_thread(execute)
     import asyncpg
 
     con = await asyncpg.connect(url, timeout=_PATIENCE)
@@ -42,8 +48,3 @@ async def execute_on_user_database(url: str, statement: str, params: Sequence[An
             return int(count) if count.isdigit() else 0
     finally:
         await con.close(timeout=_PATIENCE)
-
-
-def _execute_sqlite(path: str, statement: str, params: Sequence[Any]) -> int:
-    with closing(sqlite3.connect(f"file:{path}?mode=rw", uri=True, timeout=_PATIENCE)) as con, con:
-        return con.execute(statement, params).rowcount

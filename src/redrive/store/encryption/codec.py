@@ -37,14 +37,8 @@ from redrive.store.accounts import ResponseRow
 from redrive.store.bulk import BulkItemResult, BulkItemRow, BulkRow, NewBulk
 from redrive.store.circuits import CircuitUpdate
 from redrive.store.deliveries import ClaimedDeliveries, ClaimedDelivery, DeliveryRow, MessageRow
-from redrive.store.encryption.keyring import (
-    KEYS_VARIABLE,
-    SEALED_ERROR,
-    Keyring,
-    Unreadable,
-    is_sealed,
-    missing_key_message,
-)
+from redrive.store.encryption import keyring
+from redrive.store.encryption.keyring import SEALED_ERROR, Keyring, Unreadable, is_sealed
 from redrive.store.filters import LetterFilter, RunFilter
 from redrive.store.groups import GroupPage, GroupRow
 from redrive.store.letters import AuditRow, DecisionCase, LetterRow, ReplayRow, Triage
@@ -187,7 +181,7 @@ class Codec:
         keys = self.keys
         assert keys is not None
         if isinstance(where, LetterFilter) and where.text is not None and keys.writes is not None:
-            raise InputError(Reason(ReasonCode.TEXT_SEARCH_SEALED, variable=KEYS_VARIABLE))
+            raise InputError(Reason(ReasonCode.TEXT_SEARCH_SEALED, variable=keyring.KEYS_VARIABLE))
         if where.index is None:
             return where
         forms = {
@@ -255,7 +249,7 @@ class Codec:
             return text
         try:
             if self.keys is None:
-                raise ConfigurationError(missing_key_message(text))
+                raise ConfigurationError(keyring.missing_key_message(text))
             return self.keys.open(text, tenant)
         except ConfigurationError as error:
             stand_in = _PLACEHOLDERS.get((kind, name))
@@ -350,10 +344,8 @@ def _unreadable_failure(why: str) -> Failure:
 
 
 def _unreadable_ending(why: str) -> str:
-    code = LetterCode.INFRASTRUCTURE_FAILURE
-    return FailureReason(
-        failure=_unreadable_failure(why), code=code, reason=_unreadable_reason(why), stage=Stage.FETCH
-    ).to_json()
+    failure, code, reason = _unreadable_failure(why), LetterCode.INFRASTRUCTURE_FAILURE, _unreadable_reason(why)
+    return FailureReason(failure=failure, code=code, reason=reason, stage=Stage.FETCH).to_json()
 
 
 _PLACEHOLDERS: dict[tuple[type[Any], str], Callable[[str], str]] = {

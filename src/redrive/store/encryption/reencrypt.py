@@ -156,25 +156,22 @@ class _Reencryption:
         for _ in range(_TRIES):
             rows = await self._texts.page(table, after, self._batch)
             unreadable: Counter[str] = Counter()
-            missed = await self._swap_rows(table, rows, unreadable)
+            swaps = [TextSwap(row, self._reseal_row(table, row, unreadable)) for row in rows]
+            swaps = [swap for swap in swaps if swap.texts != swap.row.texts]
+            if table.fixed:
+                texts = [next((text for text in swap.row.texts if text is not None), None) for swap in swaps]
+                self.report.audit.update("" if text is None else key_id_of(text) for text in texts)
+                missed = 0
+                break
+            done = await self._texts.swap(table, swaps) if swaps else 0
+            self.report.rewritten += done
+            missed = len(swaps) - done  # other processes wrote or locked these meanwhile
             if not missed:
                 break
         self.report.seen += len(rows)
         self.report.busy += missed
         self.report.unreadable += unreadable
         return rows[-1].key if rows else None
-
-    async def _swap_rows(self, table: TextTable, rows: Sequence[TextRow], unreadable: Counter[str]) -> int:
-        """Rewrite the rows that are not current; return how many other processes wrote or locked meanwhile."""
-        swaps = [TextSwap(row, self._reseal_row(table, row, unreadable)) for row in rows]
-        swaps = [swap for swap in swaps if swap.texts != swap.row.texts]
-        if table.fixed:
-            texts = [next((text for text in swap.row.texts if text is not None), None) for swap in swaps]
-            self.report.audit.update("" if text is None else key_id_of(text) for text in texts)
-            return 0
-        done = await self._texts.swap(table, swaps) if swaps else 0
-        self.report.rewritten += done
-        return len(swaps) - done
 
     def _reseal_row(self, table: TextTable, row: TextRow, unreadable: Counter[str]) -> tuple[str | None, ...]:
         keys = self._keys

@@ -9,7 +9,7 @@ from typing import Any
 
 from redrive.core.outbox import Bundle, SinkLease
 from redrive.core.states import CLOSED_LETTER_STATUSES, DeliveryStatus
-from redrive.core.transitions import LetterStatusWrite, MessageWrite, ReopenWrite, ReplayWrite, RunWrite, Transition
+from redrive.core.transitions import LetterStatusWrite, MessageWrite, ReopenWrite, RunWrite, Transition
 from redrive.records import as_dict
 from redrive.store.sql_files import load_statements
 from redrive.store.sqlite.connection import write_many
@@ -18,6 +18,7 @@ from redrive.store.sqlite.runs import drop_index, put_index, start
 SQL = load_statements(__package__, "outbox.sql")
 WRITE_SQL = load_statements(__package__, "writes.sql")
 _Row = dict[str, Any]
+_CHANGED = ("status", "wake_in", "release", "take", "deaths", "diverged", "parked_on")  # columns of a reopened run
 _NumberedMessage = tuple[int, str, MessageWrite, Bundle | None]
 """A message's id, tenant, content and bundle."""
 
@@ -38,7 +39,16 @@ def publish(
     rows = _assign_bundles(messages, last + 1, sinks, [each.sink for each in carriers])
     new = _insert_messages(con, now, rows)
     until = {each.sink: now + each.lease for each in carriers}
-    write_many(con, SQL["put_bundle"], _bundle_rows(new, until))
+    bundled: dict[int, tuple[str, Bundle, list[int]]] = {}
+    for id, tenant, _, bundle in new:
+        if bundle is not None:
+            bundled.setdefault(bundle.id, (tenant, bundle, []))[2].append(id)
+    bundles = [
+        (bundle.id, sink, tenant, ids[0], ids[-1], len(ids), until[sink])
+        for tenant, bundle, ids in bundled.values()
+        for sink in bundle.sinks
+    ]
+    write_many(con, SQL["put_bundle"], bundles)
     others = [
         (id, sink, tenant, m.key, DeliveryStatus.PENDING._value_, now)
         for id, tenant, m, bundle in new
@@ -90,18 +100,6 @@ def _assign_bundles(
     return rows
 
 
-def _bundle_rows(rows: Sequence[_NumberedMessage], until: Mapping[str, int]) -> list[tuple[object, ...]]:
-    found: dict[int, tuple[str, Bundle, list[int]]] = {}
-    for id, tenant, _, bundle in rows:
-        if bundle is not None:
-            found.setdefault(bundle.id, (tenant, bundle, []))[2].append(id)
-    return [
-        (bundle.id, sink, tenant, ids[0], ids[-1], len(ids), until[sink])
-        for tenant, bundle, ids in found.values()
-        for sink in bundle.sinks
-    ]
-
-
 def write_rest(con: sqlite3.Connection, now: int, transitions: Sequence[Transition]) -> None:
     """Write the rest of transitions, one kind after the other, as the PostgreSQL store does."""
     _reopen_runs(con, now, [each for each in transitions if each.reopens])
@@ -119,7 +117,8 @@ def write_rest(con: sqlite3.Connection, now: int, transitions: Sequence[Transiti
             if each.ends_replay and each.change
         ],
     )
-    _write_grouped(con, "put_replay", [_replay_values(each, each.replay, now) for each in transitions if each.replay])
+    replays = [({**as_dict(each.replay), "tenant": each.tenant, "now": now}) for each in transitions if each.replay]
+    _write_grouped(con, "put_replay", [(row, [row.pop("letter"), row.pop("run_id")]) for row in replays])
 
 
 def _write_grouped(con: sqlite3.Connection, statement: str, rows: Iterable[tuple[_Row, Any]]) -> None:
@@ -153,31 +152,12 @@ def _reopen_runs(con: sqlite3.Connection, now: int, transitions: Sequence[Transi
 
 def _reopened_values(reopening: ReopenWrite, change: RunWrite | None, now: int) -> _Row:
     """Return the values of a reopened run, its change included, so that its row is written once."""
-    return {
-        "status": None if change is None else change.status._value_,
-        "wake_in": None if change is None else change.wake_in,
-        "release": change is not None and change.release,
-        "take": change is not None and change.take,
-        "deaths": None if change is None else change.deaths,
-        "diverged": None if change is None else change.diverged,
-        "parked_on": None if change is None else change.parked_on,
-        "sole_step": reopening.sole_step,
-        "new_operation": reopening.new_operation,
-        "now": now,
-    }
+    values = {"sole_step": reopening.sole_step, "new_operation": reopening.new_operation, "now": now}
+    if change is None:
+        return {**values, **dict.fromkeys(_CHANGED), "release": False, "take": False}
+    return {**values, **{name: getattr(change, name) for name in _CHANGED}}
 
 
 def _move_values(move: LetterStatusWrite, now: int) -> _Row:
-    return {
-        "status": move.status._value_,
-        "closed": move.status in CLOSED_LETTER_STATUSES,
-        "by": move.by,
-        "resolution": move.resolution,
-        "now": now,
-    }
-
-
-def _replay_values(transition: Transition, replay: ReplayWrite, now: int) -> tuple[_Row, list[str]]:
-    row = as_dict(replay)
-    key = [row.pop("letter"), row.pop("run_id")]
-    return {**row, "tenant": transition.tenant, "now": now}, key
+    closed = move.status in CLOSED_LETTER_STATUSES
+    return {"status": move.status._value_, "closed": closed, "by": move.by, "resolution": move.resolution, "now": now}

@@ -93,9 +93,8 @@ def _insert_runs(con: sqlite3.Connection, now: int, runs: Sequence[NewRun], take
     """Insert runs and return the first id. Ids are assigned here, so that each table needs one statement."""
     first: int = con.execute(SQL["last_id"]).fetchone()[0] + 1
     write_many(con, SQL["insert_run"], [_run_row(id, run, now, taker) for id, run in enumerate(runs, first)])
-    write_many(
-        con, SQL["insert_input"], [(id, run.tenant, run.input, run.options) for id, run in enumerate(runs, first)]
-    )
+    inputs = [(id, run.tenant, run.input, run.options) for id, run in enumerate(runs, first)]
+    write_many(con, SQL["insert_input"], inputs)
     keys = [
         (run.tenant, run.key, caller_key(run.key), id, run.public_id, run.key_hash or "", now, now + run.key_keeps,
          run.key_maker)
@@ -163,10 +162,16 @@ def claim_runs(con: sqlite3.Connection, now: int, claim: ClaimRequest, found: La
     ids = sorted(ids + [due.run for due in chosen])
     taker = {"worker": claim.worker, "now": now, "version": worker[0]}
     con.execute(CLAIM_SQL["take"], {**taker, "ids": json.dumps(ids)})
+    rows = con.execute(CLAIM_SQL["claimed_runs"], (json.dumps(ids),)).fetchall()
+    journals = read_journals(con, [row[1] for row in rows if row[5] > 1])
     next_due = con.execute(CLAIM_SQL["next_due"], {"lanes": _json_lanes(found.known)}).fetchone()[0]
     filled = len(chosen) == free and chosen
     return ClaimResult(
-        runs=_read_claimed_runs(con, ids),
+        runs=[
+            # Columns are in the order of the record's fields, which end with the status and the journal.
+            ClaimedRun(*row[1:], _STATES[row[0]], journals.get(row[1], ()))  # type: ignore[call-arg]  # mypy misreads the star
+            for row in rows
+        ],
         now=now,
         next_in=workers.time_until(now, workers.earliest_time(next_due, next_suspect_at)),
         after=workers.queue_end(chosen[-1]) if filled else found.after,
@@ -215,16 +220,6 @@ def _candidates(con: sqlite3.Connection, now: int, lanes: Sequence[Lane], free: 
         lane = lanes[number]
         for due_at, run in json.loads(runs):
             yield DueRun(lane.tenant, lane.queue, lane.rank, due_at, run)
-
-
-def _read_claimed_runs(con: sqlite3.Connection, ids: Sequence[int]) -> list[ClaimedRun]:
-    rows = con.execute(CLAIM_SQL["claimed_runs"], (json.dumps(ids),)).fetchall()
-    journals = read_journals(con, [row[1] for row in rows if row[5] > 1])
-    # Columns are in the order of the record's fields, which end with the status and the journal.
-    return [
-        ClaimedRun(*row[1:], _STATES[row[0]], journals.get(row[1], ()))  # type: ignore[call-arg]  # mypy misreads the star
-        for row in rows
-    ]
 
 
 def read_journals(con: sqlite3.Connection, ids: Sequence[int]) -> dict[int, tuple[EntryRow, ...]]:

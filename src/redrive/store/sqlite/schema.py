@@ -77,7 +77,12 @@ def _apply_next(con: sqlite3.Connection, address: Address, ours: Sequence[Migrat
                 f"the schema of {address.path} is older than this code, and workers are using it "
                 f"({', '.join(workers[:5])}): stop them, then start again"
             )
-        _refuse_taken_names(con, address, ours[: len(found)], pending)
+        there = {row[0].lower() for row in con.execute(SQL["existing_names"])}
+        if clash := sorted((there - _created_names(ours[: len(found)])) & _created_names(pending)):
+            raise StoreError(
+                f"{address.path} has a table or index called {clash[0]!r} that is not Redrive's: give Redrive another "
+                "file"
+            )
         for migration in pending[:1] if found else pending:
             for statement in split_statements(migration.text):
                 con.execute(statement)
@@ -106,17 +111,6 @@ def has_schema(address: Address) -> bool:
             return bool(con.execute(SQL["has_schema"]).fetchone()[0])
     except sqlite3.Error:
         return True
-
-
-def _refuse_taken_names(
-    con: sqlite3.Connection, address: Address, done: Sequence[Migration], pending: Sequence[Migration]
-) -> None:
-    """Refuse a file that has another table or index with a name that Redrive needs."""
-    there = {row[0].lower() for row in con.execute(SQL["existing_names"])}
-    if clash := sorted((there - _created_names(done)) & _created_names(pending)):
-        raise StoreError(
-            f"{address.path} has a table or index called {clash[0]!r} that is not Redrive's: give Redrive another file"
-        )
 
 
 def _created_names(migrations: Sequence[Migration]) -> set[str]:

@@ -13,7 +13,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from redrive.clock import Clock, Timer
 from redrive.errors import StoreError, StoreUnavailable
@@ -53,7 +53,10 @@ class ConnectionThread:
 
     async def run(self, work: Work[Result]) -> Result:
         """Run the closure and wait for its result. Errors of the database are translated."""
-        self._check_open()
+        if self._closed or self._thread is None:
+            raise StoreError("the store is closed")
+        if os.getpid() != self._pid:
+            raise StoreError("the store was opened before this process was forked: open it in the child")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
         self._jobs.put((work, loop, future))
@@ -87,12 +90,6 @@ class ConnectionThread:
         self._jobs.put(end)
         self._jobs.put(None)
         await asyncio.wait([ended], timeout=2 * BUSY_TIMEOUT)
-
-    def _check_open(self) -> None:
-        if self._closed or self._thread is None:
-            raise StoreError("the store is closed")
-        if os.getpid() != self._pid:
-            raise StoreError("the store was opened before this process was forked: open it in the child")
 
     def _run_jobs(self, con: sqlite3.Connection) -> None:
         while (job := self._jobs.get()) is not None:
@@ -139,16 +136,6 @@ def _set_result(
             future.set_result(result)
 
     call_on_loop(loop, settle)
-
-
-class ReservedConnection(Protocol):
-    """A connection that a transactional step has reserved."""
-
-    async def run(self, work: Work[Result]) -> Result:
-        """Run the closure and wait for its result."""
-
-    def post(self, work: Work[object]) -> None:
-        """Queue the closure without waiting for it."""
 
 
 @contextmanager
@@ -326,3 +313,7 @@ class MemoryConnection:
             if error is None:
                 raise
             raise error from raised
+
+
+ReservedConnection: TypeAlias = ConnectionThread | MemoryConnection
+"""A connection that a transactional step has reserved."""
