@@ -75,7 +75,6 @@ class Change:
 
     @classmethod
     def from_json(cls, data: Mapping[str, JSON]) -> Change:
-        """Return the change that `to_json` wrote."""
         before, after = data.get("before"), data.get("after")
         return cls(path=data["path"], kind=data["kind"], before=before, after=after)
 
