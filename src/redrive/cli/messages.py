@@ -62,7 +62,6 @@ def _format_error(message: str) -> str:
 
 
 def exit_code_for(error: RedriveError) -> int:
-    """Return the exit code for an error of Redrive."""
     from redrive.errors import Conflict, InputError, NotAllowed, NotFound, NotSignedIn, UnknownWorkflow
 
     match error:

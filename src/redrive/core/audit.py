@@ -232,7 +232,7 @@ def audit_replay_ended(run: RunView, status: RunStatus) -> tuple[AuditWrite, ...
         return ()
     good = status in (RunStatus.SUCCESS, RunStatus.PARTIAL) or (run.undoing and status in _ROLLED_BACK_STATUSES)
     event = AuditEvent.REPLAY_SUCCEEDED if good else AuditEvent.REPLAY_FAILED
-    return (_build_audit_write(event, run, letter=run.letter, after=_status_json(status)),)
+    return (_build_audit_write(event, run, letter=run.letter, after=status_json(status)),)
 
 
 def audit_rollback(outcome: RollbackEnded) -> tuple[AuditWrite, ...]:
@@ -271,7 +271,7 @@ def _build_audit_write(event: AuditEvent, run: RunView, *, by: str = ENGINE_ACTO
 
 
 @cache
-def _status_json(status: RunStatus) -> str:
+def status_json(status: RunStatus) -> str:
     return _dump_values(run=status.value)
 
 

@@ -147,26 +147,20 @@ def end_rollback(outcome: outcomes.RollbackEnded, key: bytes) -> Transition:
         change = RunWrite(status=RunStatus.CANCELLED, take=True, failure=ending.to_json())
         decided = _resolve_replay(run, change, ReasonCode.RUN_CANCELLED)
     elif ends_as is RunStatus.COMPENSATED and not outcome.forward:
-        decided = _resolve_rolled_back(outcome, key)
+        text = ending.to_json()
+        change = RunWrite(status=RunStatus.COMPENSATED, take=True, failure=text)
+        decided = _resolve_replay(run, change, ReasonCode.ROLLED_BACK)
+        if outcome.fresh and run.options.dead_letter:
+            # The letter records the failure, and is resolved at once because its effects are undone.
+            letter = _build_letter(run, ending, text, key)
+            failed = audit.audit_run_failed(replace(run, undoing=False), ending, letter, RunStatus.COMPENSATED)
+            move = _resolve_letter(letter.public_id, ReasonCode.ROLLED_BACK)
+            decided = replace(decided, letter=letter, move=move, audit=failed)
     else:
         # Past its pivot (`forward`), a run is not undone: it fails and waits for a replay.
         status = RunStatus.DLQ_PENDING if ends_as is RunStatus.COMPENSATED else ends_as
         decided = _dead_letter_run(run, ending, status, key=key)
     return replace(decided, audit=(*decided.audit, *audit.audit_rollback(outcome)))
-
-
-def _resolve_rolled_back(outcome: outcomes.RollbackEnded, key: bytes) -> Transition:
-    """End a run whose effects are undone. Its letter records the failure and is resolved at once."""
-    run, text = outcome.run, outcome.ending.to_json()
-    decided = _resolve_replay(
-        run, RunWrite(status=RunStatus.COMPENSATED, take=True, failure=text), ReasonCode.ROLLED_BACK
-    )
-    if not outcome.fresh or not run.options.dead_letter:
-        return decided
-    letter = _build_letter(run, outcome.ending, text, key)
-    failed = audit.audit_run_failed(replace(run, undoing=False), outcome.ending, letter, RunStatus.COMPENSATED)
-    move = _resolve_letter(letter.public_id, ReasonCode.ROLLED_BACK)
-    return replace(decided, letter=letter, move=move, audit=failed)
 
 
 def _may_need_rollback(run: RunView) -> bool:

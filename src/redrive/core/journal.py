@@ -63,7 +63,6 @@ def entry_key(branch: str, name: str, count: int) -> str:
 
 
 def entry_name(key: str) -> str:
-    """Return the name in a key."""
     return key.rpartition("/")[2].rpartition("#")[0]
 
 

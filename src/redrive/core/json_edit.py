@@ -75,7 +75,6 @@ class Change:
 
     @classmethod
     def from_json(cls, data: Mapping[str, JSON]) -> Change:
-        """Return the change that `to_json` wrote."""
         before, after = data.get("before"), data.get("after")
         return cls(path=data["path"], kind=data["kind"], before=before, after=after)
 
@@ -102,19 +101,19 @@ def diff_json(before: JSON, after: JSON, redactor: Redactor | None = None, *, se
         if old and new and not hidden and type(old[0]) is type(new[0]) and isinstance(old[0], dict | list):
             pending.extend(reversed(_child_sides(path, old[0], new[0], typed, redactor)))
             continue
-        differs = not old or not new or _values_differ(old[0], new[0])
+        differs = not old or not new or type(old[0]) is not type(new[0])
+        if not differs:
+            nested = isinstance(old[0], dict | list)
+            differs = bool(diff_json(old[0], new[0])) if nested else bool(old[0] != new[0])
         if not differs and redactor is not None and typed and not is_masked(typed[0]):
             # The user entered a value where another one is hidden.
             differs = _redact_side(path, old, hidden, redactor) != old[0]
         if differs:
             before, after = (_redact_side(path, side, hidden, redactor) if side else None for side in (old, new))
             kind: ChangeKind = "changed" if old and new else "removed" if old else "added"
-            names = (
-                path
-                if redactor is None
-                else tuple(redactor.text(part) if isinstance(part, str) else part for part in path)
-            )
-            found.append(Change(path=format_path(names), kind=kind, before=before, after=after))
+            if redactor is not None:
+                path = tuple(redactor.text(part) if isinstance(part, str) else part for part in path)
+            found.append(Change(path=format_path(path), kind=kind, before=before, after=after))
     return tuple(found)
 
 
@@ -141,12 +140,6 @@ def _children(value: JSON) -> dict[str | int, JSON]:
 
 def _get_side(pieces: dict[str | int, JSON], part: str | int) -> _Side:
     return (pieces[part],) if part in pieces else ()
-
-
-def _values_differ(old: JSON, new: JSON) -> bool:
-    if type(old) is type(new) and isinstance(old, dict | list):
-        return bool(diff_json(old, new))
-    return type(old) is not type(new) or bool(old != new)
 
 
 def _redact_side(path: Path, side: _Side, hidden: bool, redactor: Redactor | None) -> JSON:

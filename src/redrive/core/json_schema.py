@@ -15,6 +15,7 @@ the codec where the codec differs from the standard (ADR 0040 says why no librar
 
 from __future__ import annotations
 
+import contextlib
 import json
 import operator
 import re
@@ -79,6 +80,7 @@ _SIZES = {
     "Properties": (ReasonCode.TOO_FEW_FIELDS, ReasonCode.TOO_MANY_FIELDS),
     "Length": (ReasonCode.TEXT_TOO_SHORT, ReasonCode.TEXT_TOO_LONG),
 }
+_PYTHON_TYPES = {"object": dict, "array": list, "string": str, "boolean": bool, "null": type(None)}
 _NOT_FINITE = ("Infinity", "-Infinity", "NaN")
 _BYTES = ("binary", "base64", "base64url")
 _MAX_SHOWN_OPTIONS = 10
@@ -156,7 +158,10 @@ class _SchemaCheck:
         found = [_build_fault(path, fault) for fault in _value_faults(value, schema)]
         if isinstance(value, dict):
             found += self._missing_fields(value, schema, path)
-            found += _unknown_fields(value, schema, path)
+            if schema.get("additionalProperties") is False:
+                known = ", ".join(_as_dict(schema.get("properties"))) or "none"
+                unknown = [key for key in value if not list(_iter_field_schemas(key, schema))]
+                found += [_build_fault((*path, key), Reason(ReasonCode.FIELD_UNKNOWN, known=known)) for key in unknown]
             found += self._misnamed_fields(value, schema, path)
         for visit in self._iter_visits(value, schema, path):
             found += yield visit
@@ -259,14 +264,6 @@ def _iter_field_schemas(key: str, schema: dict[str, Any]) -> Iterator[Schema]:
             yield each
 
 
-def _unknown_fields(value: dict[str, JSON], schema: dict[str, Any], path: Path) -> Iterator[SchemaFault]:
-    if schema.get("additionalProperties") is False:
-        known = ", ".join(_as_dict(schema.get("properties"))) or "none"
-        for key in value:
-            if not any(True for _ in _iter_field_schemas(key, schema)):
-                yield _build_fault((*path, key), Reason(ReasonCode.FIELD_UNKNOWN, known=known))
-
-
 def _has_other_tag(value: JSON, schema: dict[str, Any]) -> bool:
     """Return True if the tag field of a union names another member."""
     if not isinstance(value, dict):
@@ -346,21 +343,10 @@ def _value_faults(value: JSON, schema: dict[str, Any]) -> Iterator[Reason]:
 
 def describe_value(value: JSON) -> Reason:
     """Name the JSON type of a value."""
-    match value:
-        case None:
-            return _TYPES["null"]
-        case bool():
-            return _TYPES["boolean"]
-        case int() | float():
-            return _TYPES["integer"] if _is_type(value, "integer") else Reason(ReasonCode.KIND_FRACTION)
-        case str():
-            return _TYPES["string"]
-        case list():
-            return _TYPES["array"]
-        case dict():
-            return _TYPES["object"]
-        case _:
-            return Reason(ReasonCode.KIND_FOREIGN)
+    for kind in ("null", "boolean", "integer", "string", "array", "object"):
+        if _is_type(value, kind):
+            return _TYPES[kind]
+    return Reason(ReasonCode.KIND_FRACTION if isinstance(value, float) else ReasonCode.KIND_FOREIGN)
 
 
 def _describe_type(schema: dict[str, Any]) -> Reason:
@@ -382,22 +368,13 @@ def _matches(pattern: Any, text: str) -> bool:
 
 
 def _is_type(value: JSON, kind: Any) -> bool:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
     match kind:
-        case "object":
-            return isinstance(value, dict)
-        case "array":
-            return isinstance(value, list)
-        case "string":
-            return isinstance(value, str)
         case "integer":
-            return number and (isinstance(value, int) or value.is_integer())
+            return _is_number(value) and (isinstance(value, int) or value.is_integer())
         case "number":
-            return number or value in _NOT_FINITE
-        case "boolean":
-            return isinstance(value, bool)
-        case "null":
-            return value is None
+            return _is_number(value) or value in _NOT_FINITE
+        case str() if kind in _PYTHON_TYPES:
+            return isinstance(value, _PYTHON_TYPES[kind])
         case _:
             return True
 
@@ -433,21 +410,16 @@ def _number_faults(value: float, schema: dict[str, Any]) -> Iterator[Reason]:
         if _is_number(bound) and not fits(value, bound):
             yield Reason(code, bound=bound)
     step = schema.get("multipleOf")
-    if _is_number(step) and step > 0 and not _is_multiple(value, step):
-        yield Reason(ReasonCode.EXPECTED_MULTIPLE, step=step)
+    if _is_number(step) and step > 0:
+        with contextlib.suppress(ValueError):  # not finite
+            # Floats are compared as they are written, so that 0.3 is a multiple of 0.1.
+            dividend, divisor = (Fraction(each if isinstance(each, int) else repr(each)) for each in (value, step))
+            if dividend % divisor:
+                yield Reason(ReasonCode.EXPECTED_MULTIPLE, step=step)
 
 
 def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_multiple(value: float, step: float) -> bool:
-    try:
-        # Floats are compared as they are written, so that 0.3 is a multiple of 0.1.
-        dividend, divisor = (Fraction(each if isinstance(each, int) else repr(each)) for each in (value, step))
-    except ValueError:  # not finite
-        return True
-    return dividend % divisor == 0
 
 
 def _size_faults(size: int, schema: dict[str, Any], key: str) -> Iterator[Reason]:

@@ -149,7 +149,6 @@ def describe_key_conflict(run: NewRun, first: str, event: tuple[str, str] | None
 
 
 def split_field_path(field: str) -> list[str]:
-    """Return the names on the path to a field."""
     return field.split(".")
 
 

@@ -79,6 +79,10 @@ class NotificationFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 _FACT_FIELDS = field_names(NotificationFacts)
 _REASON_FIELDS = ("why", "next")
+_COPIED_FIELDS = (  # fields that a notification has unchanged
+    *("event", "tenant", "workflow", "run_id", "category", "code", "fingerprint", "attempts"),
+    *("correlation_id", "trace_id"),
+)
 
 
 def notification_lane(facts: NotificationFacts) -> str:
@@ -271,25 +275,16 @@ def build_notification(id: str, content: str, redactor: Redactor, base_url: str)
     data = json.loads(content)
     facts, redact = NotificationFacts.from_json(data["facts"]), redactor.text
     return Notification(
+        **{name: getattr(facts, name) for name in _COPIED_FIELDS},
         id=id,
-        event=facts.event,
-        tenant=facts.tenant,
-        workflow=facts.workflow,
-        run_id=facts.run_id,
         step=facts.step or "",
         error=redact(facts.error or _reason_text(facts.why)),
-        category=facts.category,
-        code=facts.code,
-        fingerprint=facts.fingerprint,
-        attempts=facts.attempts,
         count=data["count"],
         at=_format_time(facts.at),
         first_at=_format_time(data["first_at"]),
         next=_reason_text(facts.next),
         next_at="" if facts.next_at is None else _format_time(facts.next_at),
         letter=facts.letter or "",
-        correlation_id=facts.correlation_id,
-        trace_id=facts.trace_id,
         url=f"{base_url}{facts.path}" if base_url and facts.path else "",
         subject=redact(facts.subject),
         text=redact(facts.text),

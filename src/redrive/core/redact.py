@@ -9,7 +9,7 @@ over the real value. The time taken grows linearly with the size of the value.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -84,11 +84,21 @@ class Redactor:
 
     @classmethod
     def parse(cls, spec: str) -> Redactor:
-        """Return the defaults extended by a setting: comma-separated names and `/patterns/`."""
-        items = list(_parse_items(spec))
-        names = tuple(text for kind, text in items if kind == "name")
-        patterns = tuple(text for kind, text in items if kind == "pattern")
-        return cls(names=DEFAULT_NAMES + names, patterns=DEFAULT_PATTERNS + patterns)
+        """Return the defaults and a setting: names and `/patterns/`, which may contain commas, with commas between."""
+        names, patterns, at = list(DEFAULT_NAMES), list(DEFAULT_PATTERNS), 0
+        while at < len(spec):
+            found = _SETTING_ITEM.match(spec, at)
+            if found is None:
+                raise ConfigurationError(
+                    f"the pattern that begins at {spec[at : at + 40].strip()!r} has no end. Write names and "
+                    "/patterns/ with commas between them, and a slash inside a pattern as \\/."
+                )
+            if found["pattern"] is not None:
+                patterns.append(found["pattern"].replace("\\/", "/"))
+            elif found["name"].strip():
+                names.append(found["name"].strip())
+            at = found.end()
+        return cls(names=tuple(names), patterns=tuple(patterns))
 
     def redact(self, value: JSON) -> JSON:
         """Return a copy with every secret hidden. None, true and false are never secrets."""
@@ -265,23 +275,6 @@ def _compile(pattern: str) -> re.Pattern[str]:
             f"/{pattern}/ matches the empty text, so it would hide every text. Make it more specific."
         )
     return compiled
-
-
-def _parse_items(spec: str) -> Iterator[tuple[str, str]]:
-    """Yield the items of a setting, each a name or a pattern. A pattern may contain commas."""
-    at = 0
-    while at < len(spec):
-        found = _SETTING_ITEM.match(spec, at)
-        if found is None:
-            raise ConfigurationError(
-                f"the pattern that begins at {spec[at : at + 40].strip()!r} has no end. Write names and "
-                "/patterns/ with commas between them, and a slash inside a pattern as \\/."
-            )
-        if found["pattern"] is not None:
-            yield "pattern", found["pattern"].replace("\\/", "/")
-        elif found["name"].strip():
-            yield "name", found["name"].strip()
-        at = found.end()
 
 
 # C0 and C1 control characters, characters that change the direction of writing or end a line, lone surrogates.

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 import msgspec
 
 from redrive.core import transitions
-from redrive.core.audit import AuditEvent
+from redrive.core.audit import AuditEvent, status_json
 from redrive.core.journal import build_generation_note, entry_name
 from redrive.core.new_run import extract_index_values
 from redrive.core.outcomes import EntryRef, RunView
@@ -211,15 +210,10 @@ def _build_audit_write(
         by=decision.by,
         subject=run.public_id,
         letter=decision.letter,
-        before=_status_json(status),
+        before=status_json(status),
         after=json.dumps(after),
         reason=decision.reason,
     )
-
-
-@cache
-def _status_json(status: RunStatus) -> str:
-    return json.dumps({"run": status.value})
 
 
 def _override_options(run: RunView, request: ReplayRequest) -> str | None:

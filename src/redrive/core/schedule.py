@@ -68,7 +68,11 @@ class Cron:
     def next(self, after: int) -> int | None:
         """Return the first fire time after `after`; None if there is none within fifty years."""
         start = after // MICROS + 1
-        found = self._next_frequent(start) if self._is_frequent else self._next_fixed(start)
+        if self._is_frequent:
+            found = self._next_frequent(start)
+        else:
+            times = map(self._from_wall_time, self._iter_wall_times(start + self._utc_offset(start) - _DAY))
+            found = next((at for at in times if at >= start), None)
         return None if found is None else found * MICROS
 
     def latest(self, after: int, until: int) -> int | None:
@@ -104,11 +108,6 @@ class Cron:
             if changed is None:
                 return wall - offset
             start = changed
-
-    def _next_fixed(self, start: int) -> int | None:
-        """Return the first time from `start` on that a wall-clock time of the expression is converted to."""
-        times = map(self._from_wall_time, self._iter_wall_times(start + self._utc_offset(start) - _DAY))
-        return next((at for at in times if at >= start), None)
 
     def _from_wall_time(self, wall: int) -> int:
         """Return when the wall clock first shows this time, or jumps over it."""

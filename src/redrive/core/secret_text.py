@@ -167,7 +167,6 @@ def hide_cards(text: str) -> str:
 
 
 def is_card_number(digits: str) -> bool:
-    """Return True for the digits of a card number."""
     if _CARD.fullmatch(digits) is None:
         return False
     doubled = sum(sum(divmod(2 * int(digit), 10)) for digit in digits[-2::-2])

@@ -125,21 +125,17 @@ def _split_template(template: str) -> list[_Piece]:
         close = template.find("}}", start)
         if close < 0:
             raise ConfigurationError(f"{template[start : start + 40]!a} has no closing braces.")
-        pieces += template[end:start], _parse_field(template[start + 2 : close])
+        text = template[start + 2 : close].strip()
+        fits = len(text) <= _MAX_FIELD_LENGTH and _FIELD.fullmatch(text)
+        parts = tuple(_PART.findall(text)) if fits else ()
+        if not parts or len(parts) > _MAX_PARTS or any(part.startswith("__") for part in parts):
+            raise ConfigurationError(
+                f"{{{{{text[:40]}}}}} is not a field. Write names and list indexes joined by dots, such as "
+                "{{result.id}} or {{input.lines.0.sku}}."
+            )
+        pieces += template[end:start], _FieldRef(text, parts)
         end = close + 2
     return [*pieces, template[end:]]
-
-
-def _parse_field(text: str) -> _FieldRef:
-    text = text.strip()
-    fits = len(text) <= _MAX_FIELD_LENGTH and _FIELD.fullmatch(text)
-    parts = tuple(_PART.findall(text)) if fits else ()
-    if not parts or len(parts) > _MAX_PARTS or any(part.startswith("__") for part in parts):
-        raise ConfigurationError(
-            f"{{{{{text[:40]}}}}} is not a field. Write names and list indexes joined by dots, such as "
-            "{{result.id}} or {{input.lines.0.sku}}."
-        )
-    return _FieldRef(text, parts)
 
 
 def render(template: JSON, data: Mapping[str, JSON], *, largest: int = MAX_RENDERED_LENGTH) -> JSON:

@@ -87,7 +87,6 @@ def parse_rate_option(text: str) -> str:
 
 
 def parse_step_number(text: str) -> int:
-    """Parse the number of a step."""
     if len(text) > _MAX_DIGITS:
         raise UsageError(f"--from-step {text[:_MAX_DIGITS]}… has {len(text):,} digits: `dlq show` lists the steps")
     return int(text)

@@ -18,7 +18,6 @@ from redrive.cli.target import Target, common_options, decision_options, run_on
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
-    from redrive.cli.dlq.decision import DecisionOptions
     from redrive.desk.bulk import DryRunOfMany, LetterSet, SetItem
     from redrive.store.filters import LetterFilter
     from redrive.store.list_query import Page
@@ -279,35 +278,37 @@ class BulkDecision(msgspec.Struct, frozen=True, kw_only=True):
     preview: Callable[[Redrive], Awaitable[DryRunOfMany]] | None = None
 
 
-def run_bulk_decision(target: Target, where: LetterFilter, decision: BulkDecision, options: DecisionOptions) -> None:
+def run_bulk_decision(
+    target: Target, where: LetterFilter, decision: BulkDecision, change: ChangeOptions, output: Output, *, wait: bool
+) -> None:
     """Start a set, unless it is a dry run or no letter matches; `--wait` follows it."""
-    bulk = run_on(target, lambda app: _start_bulk(app, where, decision, options))
+    bulk = run_on(target, lambda app: _start_bulk(app, where, decision, change, output))
     if bulk is None:
         return
-    if options.wait:
-        follow_bulk(target, bulk.id, options.output)
+    if wait:
+        follow_bulk(target, bulk.id, output)
         return
-    options.output.done(bulk.id, bulk, describe_bulk(bulk))
+    output.done(bulk.id, bulk, describe_bulk(bulk))
     if on_terminal():
         echo_err(f"To follow it: {hint('dlq', 'sets', 'show', bulk.id)}")
 
 
 async def _start_bulk(
-    app: Redrive, where: LetterFilter, decision: BulkDecision, options: DecisionOptions
+    app: Redrive, where: LetterFilter, decision: BulkDecision, change: ChangeOptions, output: Output
 ) -> LetterSet | None:
     from redrive.core.states import LetterStatus
     from redrive.records import replace
 
-    verb, change = decision.verb, options.change
+    verb = decision.verb
     count = await app.dlq.count(replace(where, status=LetterStatus.OPEN))
     if change.dry_run and decision.preview is not None:
         plan = await decision.preview(app)
-        options.output.done("", plan, "\n".join([*_render_bulk_plan(plan, verb), "Nothing was changed."]))
+        output.done("", plan, "\n".join([*_render_bulk_plan(plan, verb), "Nothing was changed."]))
         return None
     letters = _format_letter_count(count)
     if change.dry_run or count == 0:
         text = f"would {verb} {letters}" if count else "no open letter matches, so nothing was done"
-        options.output.done("", {"total": count}, text)
+        output.done("", {"total": count}, text)
         return None
     question = f"{verb.capitalize()} {letters}"
     if count < _TYPED_CONFIRMATION_FROM or change.yes:

@@ -66,18 +66,11 @@ class ReplayDecision:
     make: Callable[[Redrive, DecisionSubject, bool], Awaitable[Replay | DryRun]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecisionOptions:
-    """Options of the command that makes a decision."""
-
-    change: ChangeOptions
-    output: Output
-    wait: bool
-
-
-def run_decision(target: Target, ids: Sequence[str], decision: ReplayDecision, options: DecisionOptions) -> None:
+def run_decision(
+    target: Target, ids: Sequence[str], decision: ReplayDecision, change: ChangeOptions, output: Output, *, wait: bool
+) -> None:
     """Decide about each id; end the command with the worst exit code."""
-    command = _DecisionCommand(decision, options)
+    command = _DecisionCommand(decision, change, output, wait)
     try:
         worst = run_on(target, lambda app: command.run(app, read_ids(ids)))
     except KeyboardInterrupt:
@@ -90,32 +83,32 @@ def run_decision(target: Target, ids: Sequence[str], decision: ReplayDecision, o
 @dataclass(slots=True)
 class _DecisionCommand:
     decision: ReplayDecision
-    options: DecisionOptions
+    change: ChangeOptions
+    output: Output
+    wait: bool
     subjects: dict[str, DecisionSubject] = field(default_factory=dict)
     replays: list[Replay] = field(default_factory=list)
 
     async def run(self, app: Redrive, ids: Sequence[str]) -> int:
-        wait, output = self.options.wait, self.options.output
-
         async def find(id: str) -> None:
             subject = await self.decision.find(app, id)
             self.subjects[subject.id] = subject
 
         async def preview(id: str) -> None:
             plan = await self.decision.make(app, self.subjects[id], True)
-            output.done(id, plan, "\n".join([*_render_preview(self.subjects[id], plan), "Nothing was changed."]))
+            self.output.done(id, plan, "\n".join([*_render_preview(self.subjects[id], plan), "Nothing was changed."]))
 
         async def apply(id: str) -> None:
             subject = self.subjects[id]
             replay = await self.decision.make(app, subject, False)
             assert isinstance(replay, Replay)
             self.replays.append(replay)
-            if not (wait and output.json):
+            if not (self.wait and self.output.json):
                 text = _describe_replay(subject, replay, repeated=subject.settled or replay.number <= subject.decisions)
-                output.done(id, replay, fold_text(text, sys.stdout, deeper="  "))
+                self.output.done(id, replay, fold_text(text, sys.stdout, deeper="  "))
 
         worst = await for_each_id(ids, find)
-        if self.options.change.dry_run:
+        if self.change.dry_run:
             return max(worst, await for_each_id(list(self.subjects), preview))
         if not self.subjects:
             return worst
@@ -123,11 +116,15 @@ class _DecisionCommand:
         if refused:
             return max(worst, refused)
         worst = max(worst, await for_each_id(list(self.subjects), apply))
-        if self.replays and (wait or on_terminal()):
-            await _warn_if_no_worker(app, {subject.workflow for subject in self.subjects.values()})
-        if wait:
-            return max(worst, await _wait_for_replays(app, self.replays, output))
-        if len(self.replays) == 1 and on_terminal() and not output.quiet:
+        if self.replays and (self.wait or on_terminal()):
+            served = {workflow.name for workflow in await app.workflows.list() if workflow.workers}
+            for name in {subject.workflow for subject in self.subjects.values()} - served:
+                # To the user, a run that waits for a worker would look like one that hangs.
+                text = f"No running worker has workflow {name!r}: the run waits for one."
+                echo_err(f"{text} To start one: {worker_hint()}")
+        if self.wait:
+            return max(worst, await _wait_for_replays(app, self.replays, self.output))
+        if len(self.replays) == 1 and on_terminal() and not self.output.quiet:
             echo_err(f"To follow it: {hint('runs', 'watch', self.replays[0].run_id)}")
         return worst
 
@@ -138,7 +135,7 @@ class _DecisionCommand:
             plan = await self.decision.make(app, self.subjects[id], True)
             echo("\n".join(_render_preview(self.subjects[id], plan)), err=True)
 
-        change, subjects = self.options.change, list(self.subjects.values())
+        change, subjects = self.change, list(self.subjects.values())
         # A settled subject needs no question: the same decision changes nothing, another one is refused.
         if change.yes or not change.is_interactive or all(subject.settled for subject in subjects):
             return 0
@@ -150,13 +147,6 @@ class _DecisionCommand:
                 return refused
         change.confirm(f"Run {name} again")
         return 0
-
-
-async def _warn_if_no_worker(app: Redrive, workflows: set[str]) -> None:
-    """Warn that a run waits for a worker: to the user it would look like one that hangs."""
-    served = {workflow.name for workflow in await app.workflows.list() if workflow.workers}
-    for name in workflows - served:
-        echo_err(f"No running worker has workflow {name!r}: the run waits for one. To start one: {worker_hint()}")
 
 
 async def _wait_for_replays(app: Redrive, replays: Sequence[Replay], output: Output) -> int:

@@ -66,7 +66,7 @@ def edit(
       redrive dlq edit dl-01k9x7
       EDITOR=nano redrive dlq edit dl-01k9x7 --mode full
     """
-    from redrive.cli.dlq.decision import DecisionOptions, run_decision
+    from redrive.cli.dlq.decision import run_decision
 
     if not (change.yes or change.dry_run or change.is_interactive):
         raise UsageError(
@@ -81,7 +81,7 @@ def edit(
             echo_err("The input is unchanged, so nothing was done.")
         else:
             decision = make_replay_decision(**call, input=edited)
-            run_decision(target, [draft.letter], decision, DecisionOptions(change=change, output=output, wait=wait))
+            run_decision(target, [draft.letter], decision, change, output, wait=wait)
 
 
 class _InputMistake(msgspec.Struct, frozen=True):

@@ -138,7 +138,7 @@ def replay(
       redrive dlq replay --all --fingerprint daf56cff46003d07 --wait
       redrive dlq replay --all --code dependency_unavailable --rate 50/s
     """
-    from redrive.cli.dlq.decision import DecisionOptions, run_decision
+    from redrive.cli.dlq.decision import run_decision
 
     mode = mode or ("from_step" if from_step else "skip" if result is not None else "from_failed")
     call = {**options, **edits, "by": change.by}
@@ -148,9 +148,9 @@ def replay(
         raise UsageError("--mode skip needs --output: the result to use for the skipped step, as JSON")
     if mode == "from_step" and from_step is None:
         raise UsageError("--mode from_step needs --from-step: the number or name of the step to start at")
-    decision_options = DecisionOptions(change=change, output=output, wait=wait)
     if where is None:
-        run_decision(target, ids, make_replay_decision(mode, from_step=from_step, **call), decision_options)
+        decision = make_replay_decision(mode, from_step=from_step, **call)
+        run_decision(target, ids, decision, change, output, wait=wait)
         return
     if from_step is not None and not from_step.isdecimal():
         raise UsageError("with --all, --from-step takes the number of a step: a name may mean several steps")
@@ -162,7 +162,7 @@ def replay(
         return cast("DryRunOfMany", await app.dlq.replay_many(where, dry_run=True, **call))
 
     bulk = BulkDecision(verb="run again", begin=lambda app: app.dlq.replay_many(where, **call), preview=preview)
-    run_bulk_decision(target, where, bulk, decision_options)
+    run_bulk_decision(target, where, bulk, change, output, wait=wait)
 
 
 @click.command(short_help="Give the result of the failed step by hand.")
@@ -184,11 +184,11 @@ def complete(
       redrive dlq complete dl-01k9x7 --output '"ch_123"' --reason "paid by telephone"
       redrive dlq complete dl-01k9x7 --output @receipt.json
     """
-    from redrive.cli.dlq.decision import DecisionOptions, run_decision
+    from redrive.cli.dlq.decision import run_decision
 
     value = parse_json_value(result, "--output")
     decision = make_replay_decision("complete", output=value, by=change.by, reason=reason)
-    run_decision(target, [id], decision, DecisionOptions(change=change, output=output, wait=wait))
+    run_decision(target, [id], decision, change, output, wait=wait)
 
 
 def make_replay_decision(mode: str, *, from_step: str | None = None, **options: Any) -> ReplayDecision:

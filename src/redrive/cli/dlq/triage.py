@@ -151,15 +151,13 @@ def _make_close_command(verb: str, help: str, reason_help: str) -> click.Command
         output: Output,
         target: Target,
     ) -> None:
-        from redrive.cli.dlq.decision import DecisionOptions
-
         if where is None:
             record = {"reason": reason}
             _change_letters(target, ids, change, output, verb, record, verb=verb, past=f"{verb}d", closes=True)
             return
         call = {"rate": rate, "by": change.by, "reason": reason}
         bulk = BulkDecision(verb=verb, begin=lambda app: getattr(app.dlq, f"{verb}_many")(where, **call))
-        run_bulk_decision(target, where, bulk, DecisionOptions(change=change, output=output, wait=wait))
+        run_bulk_decision(target, where, bulk, change, output, wait=wait)
 
     return close
 

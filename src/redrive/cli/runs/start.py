@@ -253,7 +253,7 @@ def retry(
       redrive runs retry 01k9x7 --mode full --patch '{"count": 2}'
       redrive runs retry 01k9x7 --skip-step charge='"ch_123"' --wait
     """
-    from redrive.cli.dlq.decision import DecisionOptions, DecisionSubject, ReplayDecision, run_decision
+    from redrive.cli.dlq.decision import DecisionSubject, ReplayDecision, run_decision
     from redrive.core.states import FINAL_RUN_STATUSES, RunStatus
 
     call = {**options, **edits, "skip_steps": parse_step_outputs(skipped, "--skip-step") or None, "by": change.by}
@@ -270,7 +270,7 @@ def retry(
         return await app.runs.retry(subject.id, mode, dry_run=dry_run, **call)
 
     decision = ReplayDecision(find=find, make=make)
-    run_decision(target, ids, decision, DecisionOptions(change=change, output=output, wait=wait))
+    run_decision(target, ids, decision, change, output, wait=wait)
 
 
 @click.command()

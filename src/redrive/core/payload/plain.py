@@ -50,10 +50,6 @@ def write_any(value: Any) -> str | None:
     return text
 
 
-def _write_text_keyed(value: dict[Any, Any]) -> str | None:
-    return write_any(value) if all(type(key) is str for key in value) else None
-
-
 def find_writers(hint: Any) -> tuple[Mapping[type, Writer], Writer]:
     """Return the fast writers for a hint: by exact type, and one for all other types."""
     if hint is Any:
@@ -172,7 +168,7 @@ def _encode(value: Any) -> str:
 # Pairs instead of a dict, because a hint need not be hashable.
 _CONTAINERS: tuple[tuple[Any, Writer], ...] = (
     (dict, write_any),
-    (dict[str, Any], _write_text_keyed),
+    (dict[str, Any], lambda value: write_any(value) if all(type(key) is str for key in value) else None),
     (list, write_any),
     (list[Any], write_any),
 )

@@ -330,20 +330,17 @@ class Signature:
         try:
             return build_adapter(self.name, hints, names)
         except Exception as error:
-            # Build each hint alone to find the parameter at fault.
-            problems = (self._find_problem(name, hint, names) for name, hint in hints.items())
-            raise next(filter(None, problems), error) from error
-
-    def _find_problem(self, name: str, hint: Any, names: Mapping[str, Any]) -> Exception | None:
-        try:
-            build_adapter(self.name, {name: hint}, names)
-        except PydanticUndefinedAnnotation as error:
-            return UnresolvedName(describe_parameter(name), str(error.name))
-        except Exception as error:
-            text, cut, _ = str(error).partition("\n")[0].partition(" Set `arbitrary_types_allowed")
-            why = f"{text} Use a dataclass, a pydantic model or plain data" if cut else text
-            return RegistrationError(f"{self.name}(): {describe_parameter(name)} cannot be stored as JSON: {why}")
-        return None
+            for name, hint in hints.items():  # build each hint alone to find the parameter at fault
+                what = describe_parameter(name)
+                try:
+                    build_adapter(self.name, {name: hint}, names)
+                except PydanticUndefinedAnnotation as undefined:
+                    raise UnresolvedName(what, str(undefined.name)) from error
+                except Exception as problem:
+                    text, cut, _ = str(problem).partition("\n")[0].partition(" Set `arbitrary_types_allowed")
+                    why = f"{text} Use a dataclass, a pydantic model or plain data" if cut else text
+                    raise RegistrationError(f"{self.name}(): {what} cannot be stored as JSON: {why}") from error
+            raise
 
 
 class _WrittenSchemaGenerator(GenerateJsonSchema):

@@ -70,7 +70,6 @@ def _get_stand_in(cls: Any) -> Any:
 
 
 def _mark_field(cls: Any, name: str, hint: Any) -> Any:
-    """Return the hint with its marker."""
     # The key sets of the class miss markers in annotations that are written as text, so the hint goes first.
     if typing.get_origin(hint) in _REQUIRED_MARKERS:
         return hint
