@@ -7,11 +7,13 @@ import gc
 import signal
 from collections.abc import AsyncIterator
 
-import aside
+import background_loop
 import cluster
-import emptied
+import empty_schema
+import engines
 import hypothesis
 import pytest
+from engines import OnStore
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -45,7 +47,7 @@ def pytest_sessionfinish() -> None:
 
 
 async def _tidy() -> None:
-    await aside.do(aside.hang_up())
+    await background_loop.do(background_loop.hang_up())
     await cluster.tidy()
 
 
@@ -69,5 +71,19 @@ async def a_postgres_url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
 async def ready_url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
     """A URL to a store that is set up and empty, once for every PostgreSQL there is."""
     cluster.need_postgres()
-    async with emptied.ready(request.param) as url:
+    async with empty_schema.ready(request.param) as url:
         yield url
+
+
+@pytest.fixture(params=engines.KINDS)
+async def on_store(request: pytest.FixtureRequest) -> AsyncIterator[OnStore]:
+    """`engine` on an empty database of each kind, for behaviour that must be the same on each."""
+    async with engines.on(request.param) as opened:
+        yield opened
+
+
+@pytest.fixture(params=cluster.ENOUGH)
+async def on_postgres(request: pytest.FixtureRequest) -> AsyncIterator[OnStore]:
+    """`engine` on an empty PostgreSQL database, for behaviour that is tried many times on SQLite already."""
+    async with engines.on(request.param) as opened:
+        yield opened

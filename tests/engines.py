@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import cluster
-import emptied
+import empty_schema
 
 from redrive import Redrive
 from redrive.testing import Engine, engine
@@ -23,7 +23,7 @@ async def on(kind: str) -> AsyncIterator[OnStore]:
         yield engine_on("sqlite:///:memory:")
         return
     cluster.need_postgres()
-    async with emptied.ready(kind) as url:
+    async with empty_schema.ready(kind) as url:
         yield engine_on(url)
 
 

@@ -12,7 +12,7 @@ import pytest
 from console import Terminal
 from dlq_kit import played_shop as played_shop
 from dlq_kit import shop as shop
-from playroom import TOYS, Toys, play
+from toy_store import TOYS, Toys, play
 
 from redrive.records import replace
 

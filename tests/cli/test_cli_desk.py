@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from console import Terminal, piped
-from playroom import Toys
+from toy_store import Toys
 
 from redrive.cli import main
 

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 from console import piped
-from playroom import Toys
+from toy_store import Toys
 
 
 async def test_the_commands_work_on_postgresql_as_on_sqlite(toys: Toys, a_postgres_url: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from console import piped
 from dlq_kit import Shop, working
-from playroom import Toys
+from toy_store import Toys
 
 
 def test_a_run_with_an_open_letter_is_replayed_through_it(shop: Shop) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from console import Terminal, piped
-from playroom import Toys
+from toy_store import Toys
 
 from redrive import Redrive, RunFilter
 from redrive.desk.models import Run

@@ -11,7 +11,7 @@ from urllib.request import urlopen
 
 import pytest
 from console import PATIENCE
-from playroom import TOYS
+from toy_store import TOYS
 from worker_process import WorkerProcess
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import cluster
-import emptied
+import empty_schema
 import pytest
 from desk_kit import Shop, failed, shop
 from engines import OnStore, engine_on
@@ -132,7 +132,7 @@ async def test_whoever_decides_on_postgres_may_die_or_not_hear_at_any_point(
 ) -> None:
     """One database for all of them: each has a tenant of its own, and time goes on."""
     cluster.need_postgres()
-    async with emptied.ready(kind) as url:
+    async with empty_schema.ready(kind) as url:
         clock = VirtualClock()
         await _at_every_call(lambda name: Place(url, clock, name.replace(" ", "-")), mode, options, calls)
 

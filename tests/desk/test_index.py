@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from desk_kit import ONCE, ended, failed, new_app
-from keyed import with_keys
+from store_keys import with_keys
 
 from redrive import Redrive
 from redrive.app import Workflow

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import cluster
 import pytest
-from server_kit import World, served
+from server_kit import World, served, served_in_thread
 
 
 @pytest.fixture(scope="session", params=["sqlite", *cluster.POSTGRES[:1]])
@@ -26,6 +26,6 @@ def rough_world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 
 @pytest.fixture(params=["sqlite", *cluster.POSTGRES[:1]])
 def own_world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    """The same for one test alone."""
-    with served(request.param, tmp_path) as made:
+    """The same for one test alone, in a thread."""
+    with served_in_thread(request.param, tmp_path) as made:
         yield made

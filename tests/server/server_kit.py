@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import queue
+import runpy
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -226,6 +228,34 @@ def served(kind: str, folder: Path) -> Iterator[World]:
         made.address = process.address
         yield made
         made.close()
+
+
+@contextmanager
+def served_in_thread(kind: str, folder: Path) -> Iterator[World]:
+    """A server in a thread on a world of its own: to start a process and its imports costs a second more."""
+    begun: queue.Queue[tuple[str, Callable[[], None]]] = queue.Queue()
+    with populated(kind, folder) as made, ThreadPoolExecutor(1, "server") as thread:
+        done = thread.submit(asyncio.run, _serve(made.url, begun))
+        done.add_done_callback(lambda _: begun.put(("", lambda: None)))  # it failed: `result` says how
+        made.address, stop = begun.get(timeout=PATIENCE)
+        try:
+            if made.address:
+                yield made
+                made.close()
+        finally:
+            stop()
+            done.result(PATIENCE)
+
+
+async def _serve(url: str, begun: queue.Queue[tuple[str, Callable[[], None]]]) -> None:
+    """Do what `redrive server --app server_shop:app` does, until stopped."""
+    app = runpy.run_path(str(HERE / "server_shop.py"))["app"]
+    app.settings = Redrive(url, secret_key=SECRET).settings
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    with bind_socket("127.0.0.1", 0) as at:
+        async with app.client():
+            server = Server(app, at)
+            await server.serve(stop, lambda address: begun.put((address, lambda: loop.call_soon_threadsafe(stop.set))))
 
 
 _first: dict[str, World] = {}

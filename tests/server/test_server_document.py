@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -29,14 +30,16 @@ TRIED = [one for one in operations() if one.name not in LEFT_OUT]
 EXAMPLES = int(os.environ.get("REDRIVE_EXAMPLES", "4"))
 
 
-def schema(world: World) -> Any:
+@functools.cache
+def schema(address: str) -> Any:
+    """Return the document as schemathesis reads it, once for each server: that takes longer than the requests."""
     made = schemathesis.openapi.from_dict(document())
-    made.config.base_url = world.address
+    made.config.base_url = address
     return made
 
 
 def tried(world: World, one: Operation, examples: int) -> None:
-    operation = schema(world)[one.path][one.method.upper()]
+    operation = schema(world.address)[one.path][one.method.upper()]
     headers = {"Authorization": f"Bearer {world.tokens['acme', 'OWNER']}"}
 
     @settings(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from server_inbox import tell
 from server_kit import World
-from server_telling import tell
 
 
 def runs(inbox: dict[str, Any]) -> list[str]:

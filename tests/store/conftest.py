@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from cluster import need_bouncer
+from store_kinds import IN_MEMORY, STORES, make, new_place
 from store_kit import HandClock, Kit
-from store_places import IN_MEMORY, STORES, make, new_place
 
 from redrive.store import open_store
 
-BY_POOLER = {"applying", "audit", "bad_data", "claiming", "confined", "starting", "transactions", "workers"}
+BY_POOLER = {"applying", "audit", "bad_data", "claiming", "starting", "tenant_view", "transactions", "workers"}
 """Where what a connection keeps for itself would show: `./dev prove` sends everything through the pooler."""
 
 

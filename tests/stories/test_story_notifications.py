@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("notify", "outside")]
-
 from http_kit import OK, answering, serving
 from notify_kit import OPS, Postbox, postbox
 

@@ -12,8 +12,8 @@ from typing import Any
 import cluster
 import engines
 import pytest
-from real import at_work, make_app, until
-from wrapped import after, replacing
+from file_worker import at_work, make_app, until
+from wrapped_store import after, replacing
 
 from redrive import Redrive, RetryPolicy
 from redrive.core.states import RunStatus

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real import make_app, until, worker_of
+from file_worker import make_app, until, worker_of
 
 import redrive
 from redrive import Redrive, RunFailed

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real import at_work, make_app, until
-from wrapped import replacing
+from file_worker import at_work, make_app, until
+from wrapped_store import replacing
 
 from redrive import Redrive
 from redrive.core.states import RunStatus

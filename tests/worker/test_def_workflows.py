@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real import AT_ONCE, PATIENCE, make_app, until, worker_of
+from file_worker import AT_ONCE, PATIENCE, make_app, until, worker_of
 
 import redrive
 from redrive import RunFailed, StepFailed

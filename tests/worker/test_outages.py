@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real import AT_ONCE, at_work, make_app, until
-from wrapped import replacing
+from file_worker import AT_ONCE, at_work, make_app, until
+from wrapped_store import replacing
 
 import redrive
 from redrive import Redrive, RunFailed, StepFailed

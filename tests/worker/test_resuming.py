@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 import pytest
-from every_point import everywhere
+from every_store_call import everywhere
 
 import redrive
 from redrive import Redrive, RetryPolicy, StepFailed

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real import at_work, make_app
+from file_worker import at_work, make_app
 
 from redrive import Redrive, RetryPolicy, RunFailed
 from redrive.app import Workflow

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real import AT_ONCE, make_app, until, worker_of
+from file_worker import AT_ONCE, make_app, until, worker_of
 
 from redrive import RetryPolicy, RunFailed, run_info, step_info
 

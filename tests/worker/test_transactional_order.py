@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from real import at_work, make_app, until
+from file_worker import at_work, make_app, until
 
 from redrive.store.port import Store
 from redrive.testing.faulty_store import FAIL, Call, Fault, inject_faults

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from real import make_app, until, worker_of
+from file_worker import make_app, until, worker_of
 
 import redrive
 from redrive import Redrive, RetryPolicy

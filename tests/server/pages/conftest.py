@@ -6,18 +6,18 @@ from collections.abc import Iterator
 
 import cluster
 import pytest
-from server_kit import World, served
+from server_kit import World, served_in_thread
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """A server process on a populated store, for the tests of one file."""
-    with served("sqlite", tmp_path_factory.mktemp("site")) as made:
+    """A server in a thread on a populated store, for the tests of one file."""
+    with served_in_thread("sqlite", tmp_path_factory.mktemp("site")) as made:
         yield made
 
 
 @pytest.fixture(scope="module", params=["sqlite", *cluster.POSTGRES[:1]])
 def each_site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """The same on each kind of store."""
-    with served(request.param, tmp_path_factory.mktemp("site")) as made:
+    with served_in_thread(request.param, tmp_path_factory.mktemp("site")) as made:
         yield made

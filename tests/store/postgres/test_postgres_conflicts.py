@@ -10,8 +10,8 @@ import asyncpg
 import cluster
 import pytest
 from cluster import Cluster
+from postgres_engine import RUNS, STEPS, Works, check
 from postgres_kit import Bench, eventually
-from postgres_works import RUNS, STEPS, Works, check
 from store_kit import HandClock, becomes, entry, writes
 
 from redrive.core.states import RunStatus

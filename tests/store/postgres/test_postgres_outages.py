@@ -15,8 +15,8 @@ import asyncpg
 import cluster
 import pytest
 from cluster import Cluster
+from postgres_engine import RUNS, STEPS, Works, check
 from postgres_kit import eventually
-from postgres_works import RUNS, STEPS, Works, check
 
 from redrive import Redrive
 

@@ -22,7 +22,7 @@ _connections: dict[str, asyncpg.Connection] = {}
 @functools.cache
 def _loop() -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name="tests aside", daemon=True).start()
+    threading.Thread(target=loop.run_forever, name="tests background", daemon=True).start()
     return loop
 
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import emptied
+import empty_schema
 import pytest
 from cluster import ENOUGH, POSTGRES, need_postgres
 
@@ -52,5 +52,5 @@ async def new_place(kind: str, folder: Path) -> AsyncIterator[str]:
     else:
         need_postgres()
         pooled = kind == "pgbouncer"
-        async with emptied.ready(POSTGRES[0] if pooled else kind, pooled=pooled) as url:
+        async with empty_schema.ready(POSTGRES[0] if pooled else kind, pooled=pooled) as url:
             yield url

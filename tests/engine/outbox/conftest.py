@@ -1,16 +1,10 @@
-"""What the tests of the outbox share: a real Redis, and the servers of the tests of `outside`."""
+"""A real Redis."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "outside"))
-sys.path.append(str(Path(__file__).parents[1] / "store"))
-
 import redis_server
 
 

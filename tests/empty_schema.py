@@ -21,8 +21,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-import aside
 import asyncpg
+import background_loop
 import cluster
 
 from redrive.store.postgres.schema import migrate
@@ -90,13 +90,13 @@ async def ready(name: str, *, pooled: bool = False) -> AsyncIterator[str]:
     spare = _spare.setdefault(database, [])
     spot = spare.pop() if spare else await _set_up(name, database)
     yield cluster.url_of(name, database, spot.schema, pooled=pooled)
-    if await aside.do(_swept(database, spot, pooled=pooled)):
+    if await background_loop.do(_swept(database, spot, pooled=pooled)):
         spare.append(spot)
 
 
 async def _swept(database: str, spot: Spot, *, pooled: bool) -> bool:
     """Make a schema as good as new; False if it cannot be used again."""
-    con = await aside.connected(database)
+    con = await background_loop.connected(database)
     return (pooled or not await _still_busy(con)) and await _empty(con, spot)
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real import at_work, make_app, until, worker_of
-from wrapped import replacing
+from file_worker import at_work, make_app, until, worker_of
+from wrapped_store import replacing
 
 from redrive import Circuit, Redrive
 from redrive.desk.circuits import Circuits

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engines import OnStore
-from signal_kit import Metrics, scraped, series
+from metrics_kit import Metrics, scraped, series
 
 import redrive
 from redrive import Circuit, NonRetryable, Redrive, RetryPolicy

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 from console import Terminal
-from playroom import Toys
+from toy_store import Toys
 
 from redrive.cli.output import fold_text
 

@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 import pytest
 from cluster import POSTGRES
-from keyed import with_keys
 from outbox_kit import DEAD, mark, say, sink
+from store_keys import with_keys
+from store_kinds import new_place
 from store_kit import DAY, HandClock, Kit, becomes, buried, entry, failed_try, noted, writes
-from store_places import new_place
 
 from redrive.core import transitions as written
 from redrive.core.idempotency import payload_hash

@@ -8,7 +8,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from signal_kit import Metrics
+from metrics_kit import Metrics
 
 from redrive import Redrive
 from redrive.cli.worker import _metrics_arguments

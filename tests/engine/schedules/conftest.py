@@ -1,4 +1,4 @@
-"""Databases of every kind, for nodes and for engines."""
+"""Databases of every kind that several nodes may open."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 import cluster
 import engines
 import pytest
-from engines import OnStore
 from schedule_kit import Place, placed
 
 
@@ -21,11 +20,4 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         return
     cluster.need_postgres()
     async with cluster.fresh(request.param) as url, placed(url) as opened:
-        yield opened
-
-
-@pytest.fixture(params=engines.KINDS)
-async def on_store(request: pytest.FixtureRequest) -> AsyncIterator[OnStore]:
-    """`engine` on an empty database of each kind."""
-    async with engines.on(request.param) as opened:
         yield opened
