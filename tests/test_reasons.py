@@ -15,7 +15,7 @@ import redrive
 from redrive import LetterFilter, Redrive, RetryPolicy
 from redrive.errors import Conflict, InputError, PayloadError
 from redrive.reasons import ENGLISH, Reason, ReasonCode, quote, render
-from redrive.reasons.catalogue import POLISH, parameter_names
+from redrive.reasons.reason import POLISH, parameter_names
 from redrive.remote.client import Address, Client
 from redrive.testing import engine
 

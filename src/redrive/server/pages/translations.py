@@ -17,7 +17,7 @@ import msgspec
 from markupsafe import Markup, escape
 
 from redrive.reasons import ENGLISH
-from redrive.reasons.catalogue import POLISH
+from redrive.reasons.reason import POLISH
 from redrive.server.pages.replay_form import list_form_fields
 
 LANGUAGES = {"en": "English", "pl": "Polski"}
