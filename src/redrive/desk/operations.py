@@ -77,7 +77,6 @@ def operation(
 
 
 def get_operation(call: Callable[..., Any]) -> Operation:
-    """Return the description of a method."""
     found: Operation = call.operation  # type: ignore[attr-defined]
     return found
 
@@ -102,7 +101,6 @@ def get_parameters(call: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 
 
 def get_answer_type(call: Callable[..., Any]) -> Any:
-    """Return the type of what a method returns."""
     return get_type_hints(call)["return"]
 
 

@@ -137,7 +137,6 @@ class Presenter:
         )
 
     def line(self, row: AuditRow, language: str = "en") -> AuditRecord:
-        """Return a line of the audit log."""
         reason = None if row.reason is None else self.reason(read_reason(row.by, row.reason))
         return present_row(
             AuditRecord,
@@ -250,16 +249,12 @@ async def in_thread_if_large(work: Callable[[], T], size: int) -> T:
 
 
 async def present_page(page: Page[Row], present: Callable[[Row], T]) -> Page[T]:
-    """Return a page of rows as users see them."""
     items = await in_thread_if_large(lambda: [present(row) for row in page.items], measure_size(page.items))
     return Page(items, page.next, page.prev)
 
 
 def measure_size(*parts: Any) -> int:
-    """Count the characters of values, rows, or lists of them.
-
-    The count ends at LARGE_SIZE, because it runs on the event loop.
-    """
+    """Count the characters of values, rows, or lists of them, up to LARGE_SIZE: the event loop waits for it."""
     found = 0
     pending = list(parts)
     while pending and found < LARGE_SIZE:

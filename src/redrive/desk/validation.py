@@ -191,7 +191,6 @@ def require_long_text(what: str, value: Any) -> str:
 
 
 def check_reason(reason: Any) -> str | None:
-    """Return a valid reason, or None."""
     return None if reason is None else require_long_text("reason", reason)
 
 

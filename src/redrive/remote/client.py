@@ -109,7 +109,6 @@ class Client:
             raise self._no_answer(error) from error
 
     def close(self) -> None:
-        """Close the connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -221,7 +220,6 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def without_none(**values: Any) -> dict[str, Any]:
-    """Return the values that are given."""
     return {name: value for name, value in values.items() if value is not None}
 
 

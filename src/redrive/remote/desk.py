@@ -383,7 +383,6 @@ class Remote:
         self.accounts = RemoteAccounts(client)
 
     async def saga(self, run_id: str, *, tenant: str | None = None) -> Ledger:
-        """Return the ledger of a run."""
         saga = read(Saga, await self._client.request("GET", "runs", run_id, "saga", tenant=tenant))
 
         async def decide(mode: ReplayMode, actor: Actor, undo: str | None) -> Replay:

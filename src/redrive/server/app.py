@@ -174,7 +174,6 @@ async def show_document(request: Request) -> HTMLResponse:
 
 @document_routes.get("/api/docs.css")
 async def send_document_style() -> Response:
-    """Send the style sheet of the document."""
     return Response(_DOCUMENT_STYLE, media_type="text/css")
 
 

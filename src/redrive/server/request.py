@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
@@ -166,7 +166,9 @@ async def identify_sender(service: Service, request: Request) -> Sender:
     is kept on the request for the route.
     """
     anonymous = Sender(caller_network(request_address(request, service)), known=False)
-    if is_open_path(request.scope) or not _has_credential(request, service):
+    cookie = make_session_cookie_name(request, service)
+    has_credential = "authorization" in request.headers or cookie in request.cookies
+    if is_open_path(request.scope) or not has_credential:
         _count_anonymous(request, service)
         return anonymous
     if request.method not in BODY_METHODS:
@@ -194,10 +196,6 @@ async def _load_principal(request: Request, service: Service) -> Principal:
             raise
         request.state.principal = known
     return known
-
-
-def _has_credential(request: Request, service: Service) -> bool:
-    return "authorization" in request.headers or make_session_cookie_name(request, service) in request.cookies
 
 
 def _count_anonymous(request: Request, service: Service) -> None:
@@ -318,23 +316,17 @@ class Service:
         self.anonymous = RateLimiter(clock, limits.anonymous_rate, limits.anonymous_burst)
         self.logins = LoginLimiter(clock, limits)
         self.answers = AnswerQuota(clock, limits)
-        self.hub = StreamHub(
-            lambda tenant, workflows: make_store_view(app, tenant, workflows),
-            every=poll,
-            most=limits.streams,
-            each=limits.streams_each,
-        )
+        view = partial(make_store_view, app)
+        self.hub = StreamHub(view, every=poll, most=limits.streams, each=limits.streams_each)
         self.redactor = Redactor.parse(app.settings.redact)
         self.proxies = parse_trusted_proxies(app.settings.trusted_proxies)
 
     @property
     def credentials(self) -> Credentials:
-        """The lookup of principals by their credentials."""
         return Credentials(self.app.runtime.store, self.app.settings.secret_key)
 
     @property
     def sessions(self) -> Sessions:
-        """The sessions of users who sign in."""
         return Sessions(self.app.runtime.store, self.app.runtime.clock)
 
     async def redact(self, reason: Reason) -> Reason:
@@ -362,33 +354,23 @@ async def sign_in(request: Request, response: Response, login: Login) -> Princip
     # Another site could sign a browser in as a user of its choice. A program sends none of these headers.
     refuse_cross_site(request, service, browser=False)
     if is_hashing_busy():
-        raise ProblemError(
-            503,
-            "too many sign-ins are under way: try again in a moment",
-            code="busy",
-            title="The server is busy",
-            headers={"Retry-After": "1"},
-        )
+        detail = "too many sign-ins are under way: try again in a moment"
+        raise ProblemError(503, detail, code="busy", title="The server is busy", headers={"Retry-After": "1"})
     client = request_address(request, service)
     attempt = caller_network(client), login.email.lower()
     service.logins.take(*attempt)
+    failed = False
     try:
         signed_in = await service.sessions.sign_in(replace(login, place=client))
     except NotSignedIn:
-        raise  # this attempt counts
-    except BaseException:
-        service.logins.give_back(*attempt)
+        failed = True  # only such an attempt counts
         raise
-    service.logins.give_back(*attempt)
-    response.set_cookie(
-        make_session_cookie_name(request, service),
-        signed_in.cookie,
-        max_age=SESSION_LIFETIME,
-        path="/",
-        httponly=True,
-        samesite="lax",
-        secure=uses_https(request, service),
-    )
+    finally:
+        if not failed:
+            service.logins.give_back(*attempt)
+    name, secure = make_session_cookie_name(request, service), uses_https(request, service)
+    options: dict[str, Any] = {"path": "/", "httponly": True, "samesite": "lax", "secure": secure}
+    response.set_cookie(name, signed_in.cookie, max_age=SESSION_LIFETIME, **options)
     return signed_in.principal
 
 

@@ -117,7 +117,6 @@ class Sessions:
         return SignInResult(who, cookie)
 
     async def sign_out(self, cookie: str) -> None:
-        """End a session."""
         await self._store.accounts.end_sessions(hash=hash_secret(cookie))
 
     async def _authenticate(self, known: Sequence[UserRow], login: Login) -> list[UserRow]:

@@ -52,7 +52,6 @@ async def show_circuit(request: Request, context: Context, key: str = "") -> Res
 
 @operations_routes.post("/circuits/one", **requires(Permission.DECIDE, all_workflows=True))
 async def change_circuit(request: Request, context: Context, form: SentForm) -> Response:
-    """Open, close or reset a circuit."""
     desk = context.desk.circuits
     actions = {"open": desk.open, "close": desk.close, "reset": desk.reset}
     change = actions.get(form.get("way"))
@@ -216,5 +215,4 @@ async def change_workflow(request: Request, context: Context, way: str, form: Se
 
 @operations_routes.get("/workers", **requires(Permission.LOOK))
 async def list_workers(request: Request, context: Context) -> Response:
-    """Show the workers, running or not."""
     return await render_page(request, "workers.html", workers=await list_worker_statuses(context))

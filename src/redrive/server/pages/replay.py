@@ -41,12 +41,8 @@ replay_routes = make_page_router()
 _FORMAT_FIELD, _JSON_FORMAT = "as", "json"  # the input is edited as JSON, or else field by field
 _REPLAY_PATH = LETTERS_PATH + "/{id}/replay"
 _MODES = [
-    ReplayMode.FROM_FAILED,
-    ReplayMode.FROM_STEP,
-    ReplayMode.STEP_ONLY,
-    ReplayMode.FULL,
-    ReplayMode.SKIP,
-    ReplayMode.COMPLETE,
+    *(ReplayMode.FROM_FAILED, ReplayMode.FROM_STEP, ReplayMode.STEP_ONLY),
+    *(ReplayMode.FULL, ReplayMode.SKIP, ReplayMode.COMPLETE),
 ]
 
 

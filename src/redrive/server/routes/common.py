@@ -234,7 +234,6 @@ def parse_index(given: list[str] | None) -> dict[str, str] | None:
 
 
 def parse_policy(given: dict[str, Any] | None) -> RetryPolicy | None:
-    """Parse the retry policy of a body."""
     if given is None:
         return None
     try:
