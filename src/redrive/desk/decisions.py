@@ -98,18 +98,9 @@ async def find_rollback(store: DeskStore, case: DecisionCase) -> tuple[tuple[Ent
         found = options.get(each.entry.name)
         name = None if found is None else found.cancel or found.undo
         if name is not None:
-            undoes.append(
-                replace(
-                    each.entry,
-                    key=follow_up_key(each.entry, name),
-                    kind=EntryKind.UNDO,
-                    name=name,
-                    status=StepStatus.PENDING,
-                    output=None,
-                    failure=None,
-                    options=None,
-                )
-            )
+            new = {"key": follow_up_key(each.entry, name), "kind": EntryKind.UNDO, "name": name}
+            none = dict.fromkeys(("output", "failure", "options"))
+            undoes.append(replace(each.entry, status=StepStatus.PENDING, **new, **none))
     return tuple(undoes), find_passed_pivot(case.journal, effects, options)
 
 

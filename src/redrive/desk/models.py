@@ -38,7 +38,7 @@ def present_row(kind: type[T], row: Any, **given: Any) -> T:
     for name, is_time in _list_shared_fields(*types):
         if name not in given:
             value = getattr(row, name)
-            given[name] = to_datetime(value) if is_time else value
+            given[name] = to_datetime(value) if is_time and isinstance(value, int) else value
     return kind(**given)
 
 

@@ -123,12 +123,5 @@ class Actor(msgspec.Struct, frozen=True, gc=False):
 
     def make_audit(self, clock: Clock, event: AuditEvent, tenant: str, subject: str, **more: Any) -> AuditWrite:
         """Return the line of the audit log about what the actor did."""
-        return AuditWrite(
-            event=event.value,
-            tenant=tenant,
-            by=self.by,
-            subject=subject,
-            reason=self.reason,
-            token=clock.new_id(),
-            **more,
-        )
+        more |= {"by": self.by, "reason": self.reason, "token": clock.new_id()}
+        return AuditWrite(event=event.value, tenant=tenant, subject=subject, **more)

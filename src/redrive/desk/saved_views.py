@@ -93,16 +93,10 @@ class SavedViews:
     ) -> SavedView:
         """Save a filter under a name, replacing the one with that name."""
         actor, chosen, plain = Actor(by), _parse_list_name(of), normalize_name(name)
+        place = {"tenant": _check_tenant(tenant), "list": chosen.value, "owner": "" if shared else by}
         if not 1 <= len(plain) <= _MAX_NAME_LENGTH or not plain.isprintable() or "/" in plain:  # it fits on a button
             raise InputError(Reason(ReasonCode.VIEW_NAME_INVALID, longest=_MAX_NAME_LENGTH, given=quote(name)))
-        new = NewView(
-            tenant=_check_tenant(tenant),
-            list=chosen.value,
-            owner="" if shared else by,
-            name=plain,
-            query=_check_query(chosen, query),
-            by=by,
-        )
+        new = NewView(**place, name=plain, query=_check_query(chosen, query), by=by)
         line = self._make_audit(AuditEvent.VIEW_SHARED, new.place, actor, query=new.query) if shared else None
         if not await self._store.views.put(new, most=MAX_VIEWS, audit=line):
             if shared:
@@ -115,13 +109,9 @@ class SavedViews:
         self, of: str, name: str, *, by: str = "unknown", tenant: str | None = None, shared: bool = False
     ) -> None:
         """Remove a view."""
-        actor = Actor(by)
-        key = ViewKey(
-            tenant=_check_tenant(tenant),
-            list=_parse_list_name(of).value,
-            owner="" if shared else by,
-            name=normalize_name(name),
-        )
+        actor, list = Actor(by), _parse_list_name(of).value
+        owner, plain = "" if shared else by, normalize_name(name)
+        key = ViewKey(tenant=_check_tenant(tenant), list=list, owner=owner, name=plain)
         line = self._make_audit(AuditEvent.VIEW_REMOVED, key, actor) if shared else None
         # PostgreSQL refuses a text with a null byte; no view has such a name.
         if not key.name.isprintable() or not await self._store.views.remove(key, line):

@@ -8,6 +8,7 @@ import json
 import ssl
 import uuid
 from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
@@ -31,7 +32,6 @@ TOKEN_VARIABLE = "REDRIVE_TOKEN"
 _TIMEOUT = 60.0
 _MAX_TRIES = 5
 _MAX_PAUSE = 5.0
-_BUSY = frozenset({429, 503})
 _DROPPED = (http.client.HTTPException, OSError)
 
 
@@ -126,10 +126,13 @@ class Client:
             raise NotSignedIn(Reason(ReasonCode.TOKEN_NEEDED, variable=TOKEN_VARIABLE))
         for attempt in range(1, _MAX_TRIES + 1):
             answer = await self._send(method, target, body, key)
-            if answer.status not in _BUSY or attempt == _MAX_TRIES:
+            if answer.status not in (429, 503) or attempt == _MAX_TRIES:
                 break
             await asyncio.to_thread(answer.read)
-            await asyncio.sleep(_parse_pause(answer.getheader("Retry-After")))
+            pause = 1.0
+            with suppress(ValueError):
+                pause = min(float(answer.getheader("Retry-After") or 1), _MAX_PAUSE)
+            await asyncio.sleep(pause)
         if answer.status < 300:
             return answer
         try:
@@ -190,13 +193,6 @@ class Client:
             f"{self.address} answers {how}, unlike a Redrive server: check the URL, with the "
             "path that the API is mounted under, if any"
         )
-
-
-def _parse_pause(header: str | None) -> float:
-    try:
-        return min(float(header or 1), _MAX_PAUSE)
-    except ValueError:
-        return 1.0
 
 
 T = TypeVar("T")

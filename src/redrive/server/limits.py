@@ -29,10 +29,7 @@ Identify = Callable[[Request], Awaitable["Sender"]]
 _MAX_HEADER_BYTES = 32 * 1024
 _WIDE_FACTOR = 20  # attempts for an email, or from an address, per attempt for both together
 BODY_METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
-_JSON_TYPES = ("application/json", "application/merge-patch+json")
-_FORM_TYPE = "application/x-www-form-urlencoded"
 _PAGES_PREFIX = f"{PAGES_PREFIX}/"  # where browsers send forms
-_ALIVE_PATH = "/healthz"
 _BATCH_PATH = f"{API_PREFIX}/runs:batch"  # takes many inputs in one body
 _OPEN_PATHS = frozenset(
     {
@@ -139,7 +136,7 @@ class RequestGuard:
                 message = {**message, "headers": [*message["headers"], *more]}
             await send(message)
 
-        if _get_path(scope) == _ALIVE_PATH:  # answered even if the server refuses everything else
+        if _get_path(scope) == "/healthz":  # answered even if the server refuses everything else
             await self._app(scope, receive, send_secured)
             return
         try:
@@ -196,12 +193,12 @@ class RequestGuard:
             return body
         media, _, more = headers.get(b"content-type", b"").decode("latin-1").partition(";")
         media = media.strip().lower()
-        if media == _FORM_TYPE and _get_path(scope).startswith(_PAGES_PREFIX):
+        if media == "application/x-www-form-urlencoded" and _get_path(scope).startswith(_PAGES_PREFIX):
             fields = limits.fields if known else limits.anonymous_fields
             if body.count(b"&") >= fields:
                 raise ProblemError(422, Reason(ReasonCode.FORM_TOO_LARGE, most=fields))
             return body
-        if media not in _JSON_TYPES:
+        if media not in ("application/json", "application/merge-patch+json"):
             raise ProblemError(415, Reason(ReasonCode.BODY_NOT_JSON))
         parameters = [each.partition("=") for each in more.split(";")]
         check_encoding(next((value for name, _, value in parameters if name.strip().lower() == "charset"), None), body)

@@ -21,8 +21,8 @@ from redrive.core.audit import AuditEvent
 from redrive.core.redact import Redactor
 from redrive.core.roles import ALL_TENANTS, Permission, Principal
 from redrive.core.states import RunStatus
-from redrive.core.transitions import AuditWrite
 from redrive.desk.models import Caller
+from redrive.desk.operations import Actor
 from redrive.desk.presenter import in_thread_if_large
 from redrive.desk.settings import KnownWorkflow, Workflows
 from redrive.desk.validation import require_text
@@ -50,8 +50,6 @@ SESSION_COOKIE = "redrive_session"
 _ALL_WORKFLOWS = "x-all-workflows"
 _MAX_OLDEST_RUNS = 100
 _DEFAULT_PORTS = {"http": 80, "https": 443}
-_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-_SAME_SITE_VALUES = frozenset({"same-origin", "none"})
 _ALL_WORKFLOWS_PERMISSIONS = frozenset(
     {Permission.MANAGE_PEOPLE, Permission.MANAGE_TENANTS, Permission.MANAGE_SINKS, Permission.PAUSE}
 )
@@ -141,7 +139,7 @@ async def authenticate(request: Request, note: Callable[[RequestContext, Request
     service = get_service(request)
     set_request_trace(request.headers.get("traceparent"))
     principal = await _load_principal(request, service)
-    if "authorization" not in request.headers and request.method not in _SAFE_METHODS:
+    if "authorization" not in request.headers and request.method not in ("GET", "HEAD", "OPTIONS"):
         refuse_cross_site(request, service)
     service.rates.take(principal.key)
     named = request.query_params.get("tenant")
@@ -241,7 +239,7 @@ def refuse_cross_site(request: Request, service: Service, *, browser: bool = Tru
     `browser=False` accepts a request without the headers that every browser sends.
     """
     site, sent = request.headers.get("sec-fetch-site"), request.headers.get("origin")
-    if site is not None and site not in _SAME_SITE_VALUES:
+    if site is not None and site not in ("same-origin", "none"):
         raise NotAllowed(Reason(ReasonCode.CROSS_SITE_REQUEST))
     if sent is None:
         if site is None and browser:
@@ -267,13 +265,8 @@ def _parse_origin(url: str) -> tuple[str, str | None, int | None] | None:
 
 async def audit_tenant_entry(context: RequestContext, request: Request) -> None:
     """Write into the audit log of a tenant that an owner of another one works in it."""
-    line = AuditWrite(
-        event=AuditEvent.TENANT_ENTERED.value,
-        tenant="" if context.everywhere else context.tenant,
-        by=context.by,
-        subject=f"{request.method} {request.url.path}"[:255],
-        token=context.clock.new_id(),
-    )
+    tenant, subject = context.one_tenant or "", f"{request.method} {request.url.path}"[:255]
+    line = Actor(context.by).make_audit(context.clock, AuditEvent.TENANT_ENTERED, tenant, subject)
     await context.view.note([line])
 
 

@@ -38,12 +38,8 @@ async def list_members(request: Request, context: Context) -> Response:
 async def invite_user(request: Request, context: Context, form: SentForm) -> Response:
     """Create a member, and show the invitation code once."""
     try:
-        new = NewUser(
-            email=form.get("email"),
-            tenant=context.home,
-            role=parse_role(form.get("role")),
-            payloads=bool(form.get("payloads")),
-        )
+        role, payloads = parse_role(form.get("role")), bool(form.get("payloads"))
+        new = NewUser(email=form.get("email"), tenant=context.home, role=role, payloads=payloads)
         user, code = await context.access.create_user(new)
     except RedriveError as error:
         return await _render_members(request, context, wrong_member=Reason.of_error(error), typed=form)

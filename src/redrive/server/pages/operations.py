@@ -23,8 +23,7 @@ from redrive.server.request import Context, RequestContext, list_known_workflows
 from redrive.store.filters import AuditFilter, CircuitFilter
 
 operations_routes = make_page_router()
-_NUMBER_SETTINGS = ("failures", "probes")
-_TEXT_SETTINGS = ("window", "open_for", "on_open")
+_CIRCUIT_SETTINGS = ("window", "open_for", "on_open", "failures", "probes")
 _COLUMNS = lists.make_columns("key", "tenant", "status", "until", "parked", "why", "changed_by", "changed_at")
 _POLICY_NUMBERS: dict[str, Callable[[str], int | float]] = {"max_retries": int, "factor": float, "jitter": float}
 _POLICY_LISTS = ("delays", "never_retry_on")
@@ -69,8 +68,9 @@ async def set_circuit(request: Request, context: Context, form: SentForm) -> Res
         if form.get("unset"):
             await desk.unset(key, tenant=context.home, by=context.by)
         else:
-            settings: dict[str, Any] = {name: form.get(name) for name in _TEXT_SETTINGS if form.get(name)}
-            settings |= {name: _parse_number(name, form.get(name), int) for name in _NUMBER_SETTINGS if form.get(name)}
+            settings: dict[str, Any] = {name: form.maybe(name) for name in _CIRCUIT_SETTINGS if form.get(name)}
+            for name in settings.keys() & {"failures", "probes"}:
+                settings[name] = _parse_number(name, settings[name], int)
             await desk.set(key, tenant=context.home, by=context.by, **settings)
     except InputError as error:
         return await _render_circuit(request, context, key, Reason.of_error(error), form)
