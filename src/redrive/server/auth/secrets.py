@@ -91,15 +91,7 @@ async def hash_password(password: str) -> str:
 
 async def matches_password(stored: str | None, password: str) -> bool:
     """Return True if the password has the stored hash. Without a hash the call takes equally long."""
-
-    def verify() -> bool:
-        try:
-            _hasher.verify(stored or _decoy_hash(), password.encode("utf-8", "surrogatepass"))
-        except (VerificationError, InvalidHashError):
-            return False
-        return stored is not None
-
-    return await _run_in_thread(verify)
+    return await _run_in_thread(_verify_password, stored, password)
 
 
 def is_hashing_busy() -> bool:
@@ -114,6 +106,14 @@ async def _run_in_thread(call: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(_threads, call, *arguments)
     finally:
         _waiting -= 1
+
+
+def _verify_password(stored: str | None, password: str) -> bool:
+    try:
+        _hasher.verify(stored or _decoy_hash(), password.encode("utf-8", "surrogatepass"))
+    except (VerificationError, InvalidHashError):
+        return False
+    return stored is not None
 
 
 @cache
