@@ -92,10 +92,7 @@ class LetterSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetItem:
-    """A letter of a bulk action: the run that its replay continues, or why the decision was refused.
-
-    `error` is the English sentence for `reason_code` and `reason_params`.
-    """
+    """A letter of a bulk action: the run that its replay continues, or the `error` why the decision was refused."""
 
     letter_id: str
     status: SetItemStatus

@@ -50,19 +50,14 @@ class BulkExecutor:
 
     async def decide(self, row: BulkRow, items: Sequence[BulkItemRow]) -> list[BulkItemResult]:
         """Decide on these letters. A letter that changed meanwhile gets no result, and is tried again."""
-        cases = await self._load_cases(row.tenant, [item.letter for item in items])
-        if row.action == REPLAY:
-            return await self._replay_items(row, items, cases)
-        return await self._close_items(row, items, cases)
-
-    async def _load_cases(self, tenant: str, ids: Sequence[str]) -> CasesById:
-        """Return cases by the given ids: those of letters, or of the runs that letters were written for."""
-        found = _index_cases(await self._store.cases(ids), tenant)
-        missing = [id for id in ids if id not in found]
+        # The ids are those of letters, or of the runs that letters were written for.
+        ids = [item.letter for item in items]
+        cases = _index_cases(await self._store.cases(ids), row.tenant)
+        missing = [id for id in ids if id not in cases]
         if missing:
-            others = _index_cases(await self._store.cases([letter_id(id) for id in missing]), tenant)
-            found.update({id: others[letter_id(id)] for id in missing if letter_id(id) in others})
-        return found
+            others = _index_cases(await self._store.cases([letter_id(id) for id in missing]), row.tenant)
+            cases.update({id: others[letter_id(id)] for id in missing if letter_id(id) in others})
+        return await (self._replay_items if row.action == REPLAY else self._close_items)(row, items, cases)
 
     async def _replay_items(self, row: BulkRow, items: Sequence[BulkItemRow], cases: CasesById) -> list[BulkItemResult]:
         order = make_order(row)
@@ -76,15 +71,12 @@ class BulkExecutor:
                 marks.append(found)
             if number % _YIELD_EVERY == 0:
                 await asyncio.sleep(0)
-        # Preparing takes a while; a bulk action that a user stopped meanwhile writes nothing more.
-        if not await self._is_still_running(row):
+        # Preparing takes a while. Meanwhile a user may have stopped or paused the bulk action or changed its rate,
+        # or another node may have claimed it: then nothing more is written.
+        now = await self._store.bulk_by_id(row.public_id)
+        if now is None or now.status is not SetStatus.RUNNING or now.fence != row.fence:
             return []
         return marks + await self._apply_replays(prepared)
-
-    async def _is_still_running(self, row: BulkRow) -> bool:
-        """Return False if the bulk action was stopped, paused or given another rate, or another node has it."""
-        now = await self._store.bulk_by_id(row.public_id)
-        return now is not None and now.status is SetStatus.RUNNING and now.fence == row.fence
 
     async def _prepare_item(
         self, order: ReplayOrder, item: BulkItemRow, case: DecisionCase | None
@@ -116,12 +108,21 @@ class BulkExecutor:
     async def _close_items(self, row: BulkRow, items: Sequence[BulkItemRow], cases: CasesById) -> list[BulkItemResult]:
         marks: list[BulkItemResult] = []
         closing: list[tuple[BulkItemRow, LetterClosed]] = []
+        actor = Actor(row.by, row.reason)
         for item in items:
-            found = _prepare_closing(row, item, cases.get(item.letter))
-            if isinstance(found, LetterClosed):
-                closing.append((item, found))
+            case = cases.get(item.letter)
+            if case is None or case.letter is None:
+                marks.append(_make_refused_result(item, Reason(ReasonCode.LETTER_GONE, id=quote(item.letter))))
+                continue
+            try:
+                outcome = close_letter(case.run, case.letter, CLOSED_STATUSES[row.action], actor)
+            except Conflict as refused:
+                marks.append(_make_refused_result(item, Reason.of_error(refused)))
+                continue
+            if outcome is None:
+                marks.append(_make_done_result(item, None))
             else:
-                marks.append(found)
+                closing.append((item, outcome))
         settled = await self._settler.settle([each for _, each in closing]) if closing else []
         pairs = zip(closing, settled, strict=True)
         return marks + [_make_done_result(item, None) for (item, _), answer in pairs if answer.kept]
@@ -151,16 +152,6 @@ def explain_refusal(error: Exception, letter: str) -> Reason:
 def _index_cases(cases: Sequence[DecisionCase], tenant: str) -> CasesById:
     mine = [case for case in cases if case.letter is not None and tenant in ("", case.run.tenant)]
     return {id: case for case in mine for id in (case.run.public_id, case.subject)}
-
-
-def _prepare_closing(row: BulkRow, item: BulkItemRow, case: DecisionCase | None) -> LetterClosed | BulkItemResult:
-    if case is None or case.letter is None:
-        return _make_refused_result(item, Reason(ReasonCode.LETTER_GONE, id=quote(item.letter)))
-    try:
-        outcome = close_letter(case.run, case.letter, CLOSED_STATUSES[row.action], Actor(row.by, row.reason))
-    except Conflict as refused:
-        return _make_refused_result(item, Reason.of_error(refused))
-    return outcome or _make_done_result(item, None)
 
 
 def _make_done_result(item: BulkItemRow, run_id: str | None) -> BulkItemResult:

@@ -176,7 +176,6 @@ def _check_key(key: str) -> str:
 
 
 def present_circuit(row: CircuitRow) -> CircuitRecord:
-    """Return a circuit as users see it."""
     known = row.settings is not None or row.override is not None
     reason = None if row.why is None else read_reason(row.changed_by, row.why)
     return present_row(

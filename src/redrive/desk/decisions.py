@@ -65,14 +65,8 @@ def close_letter(run: RunRow, letter: LetterState, status: LetterStatus, actor: 
     if letter.status is not LetterStatus.OPEN:
         found = letter.status
         raise Conflict(Reason(ReasonCode.LETTER_NOT_OPEN, id=letter.public_id, status=found, wanted=status))
-    return LetterClosed(
-        run=make_run_view(run),
-        letter=letter.public_id,
-        status=status,
-        ended=run.status,
-        by=actor.by,
-        reason=actor.reason,
-    )
+    view, id = make_run_view(run), letter.public_id
+    return LetterClosed(run=view, letter=id, status=status, ended=run.status, by=actor.by, reason=actor.reason)
 
 
 def make_closed_conflict(letter: LetterState) -> Conflict:
@@ -104,18 +98,9 @@ async def find_rollback(store: DeskStore, case: DecisionCase) -> tuple[tuple[Ent
         found = options.get(each.entry.name)
         name = None if found is None else found.cancel or found.undo
         if name is not None:
-            undoes.append(
-                replace(
-                    each.entry,
-                    key=follow_up_key(each.entry, name),
-                    kind=EntryKind.UNDO,
-                    name=name,
-                    status=StepStatus.PENDING,
-                    output=None,
-                    failure=None,
-                    options=None,
-                )
-            )
+            new = {"key": follow_up_key(each.entry, name), "kind": EntryKind.UNDO, "name": name}
+            none = dict.fromkeys(("output", "failure", "options"))
+            undoes.append(replace(each.entry, status=StepStatus.PENDING, **new, **none))
     return tuple(undoes), find_passed_pivot(case.journal, effects, options)
 
 
@@ -269,14 +254,23 @@ class Replayer:
                     raise Conflict(Reason(ReasonCode.KEY_USED, key=order.key, id=case.subject))
                 return _make_replay(row, row.number, row.at)
         if order.request.undo is not None:
-            before = self._find_earlier_decision(case, order)
-            if before is not None or case.run.status is RunStatus.COMPENSATING:
-                return before
+            # The run may be at the next compensation by now.
+            next_undo = find_unfinished(read_ledger(case.journal))
+            entries = () if next_undo is None else (next_undo.undone, next_undo.entry)
+            names = {name for entry in entries for name in (entry.name, entry.key)}
+            rows = () if order.request.undo in names else reversed(case.replays)
+            before = next((each for each in rows if self._is_same_decision(each, order)), None)
+            if before is not None:
+                return _make_replay(before, before.number, before.at)
+            if case.run.status is RunStatus.COMPENSATING:
+                return None
         last = case.replays[-1] if case.replays else None
         letter = case.letter
         if order.of_run and letter is not None and letter.status in CLOSED_LETTER_STATUSES:
             letter = None
-        became = None if last is None else await self._load_replay_status(case, last)
+        # The run that the last replay continued or started may have been purged.
+        latest = case.run if last is None or last.run_id == case.run.public_id else await self._store.run(last.run_id)
+        became = None if latest is None else latest.status
         if last is not None and self._is_same_decision(last, order) and _is_in_force(letter, last, became):
             return _make_replay(last, last.number, last.at)
         _require_open_letter(letter)
@@ -290,22 +284,6 @@ class Replayer:
         if order.request.has_payloads and not (self._caller.sees_payloads or row.by == order.actor.by):
             return False
         return row.digest == order.request.digest
-
-    def _find_earlier_decision(self, case: DecisionCase, order: ReplayOrder) -> Replay | None:
-        """Return the answer to the same decision on a compensation; its run may be at the next one by now."""
-        row = find_unfinished(read_ledger(case.journal))
-        names = () if row is None else (row.undone.name, row.undone.key, row.entry.name, row.entry.key)
-        if order.request.undo in names:
-            return None
-        same = (each for each in reversed(case.replays) if self._is_same_decision(each, order))
-        return next((_make_replay(each, each.number, each.at) for each in same), None)
-
-    async def _load_replay_status(self, case: DecisionCase, last: ReplayRow) -> RunStatus | None:
-        """Return the status of the run that the last replay continued or started; None if it was purged."""
-        if last.run_id == case.run.public_id:
-            return case.run.status
-        started = await self._store.run(last.run_id)
-        return None if started is None else started.status
 
     async def prepare(self, case: DecisionCase, order: ReplayOrder) -> PreparedReplay:
         """Plan the decision and check its values; every reason to refuse it is found here."""
@@ -368,20 +346,18 @@ class Replayer:
 
         def compare() -> tuple[Change, ...]:
             stored = json.loads(text)
-            _refuse_dropped_fields(case, original, edited, stored)
+            # An added field that the type of the input drops is refused: its name is probably misspelt.
+            changes = diff_json(original, edited)
+            added = {each.path for each in changes if each.kind == "added" and each.after is not None}
+            lost = [each.path for each in diff_json(stored, edited) if each.kind == "added" and each.path in added]
+            if lost:
+                unknown = Reason(ReasonCode.FIELD_UNKNOWN, known=None)
+                what = Reason(ReasonCode.WORKFLOW_INPUT, workflow=case.run.workflow)
+                faults = [Reason(ReasonCode.FAULT, path=path, why=unknown) for path in lost]
+                raise InputError(make_invalid_reason(what, faults))
             return diff_json(original, stored, redactor, sent=masked)
 
         return text, await in_thread_if_large(compare, size + len(text))
-
-
-def _refuse_dropped_fields(case: DecisionCase, original: Any, edited: Any, stored: Any) -> None:
-    """Refuse an added field that the type of the input drops: its name is probably misspelt."""
-    added = {each.path for each in diff_json(original, edited) if each.kind == "added" and each.after is not None}
-    lost = [each.path for each in diff_json(stored, edited) if each.kind == "added" and each.path in added]
-    if lost:
-        unknown = Reason(ReasonCode.FIELD_UNKNOWN, known=None)
-        what = Reason(ReasonCode.WORKFLOW_INPUT, workflow=case.run.workflow)
-        raise InputError(make_invalid_reason(what, [Reason(ReasonCode.FAULT, path=path, why=unknown) for path in lost]))
 
 
 def _is_in_force(letter: LetterState | None, last: ReplayRow, became: RunStatus | None) -> bool:
@@ -404,40 +380,36 @@ async def make_replay_order(
 async def make_replay_request(mode: str, **options: Any) -> ReplayRequest:
     """Parse a request; a thread parses a large one."""
 
-    def make() -> ReplayRequest:
-        request = _parse_request(mode, **options)
+    def parse() -> ReplayRequest:
+        if unknown := ", ".join(sorted(options.keys() - _KNOWN_OPTIONS)):
+            known = tuple(sorted(_KNOWN_OPTIONS))
+            raise InputError(Reason(ReasonCode.REPLAY_OPTION_UNKNOWN, names=unknown, known=known))
+        if not isinstance(mode, str) or mode.upper() not in ReplayMode.__members__:
+            raise InputError(Reason(ReasonCode.REPLAY_MODE_UNKNOWN, given=quote(mode), known=tuple(ReplayMode)))
+        given = {name: value for name, value in options.items() if value is not None}
+        retry = given.pop("retry", None)
+        if retry is not None and not isinstance(retry, RetryPolicy):
+            raise InputError(Reason(ReasonCode.RETRY_POLICY_NEEDED, given=type(retry).__name__))
+        for name in given.keys() & _OBJECT_OPTIONS:
+            value = given[name]
+            if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+                raise InputError(Reason(ReasonCode.OBJECT_NEEDED, field=name, given=quote(value)))
+        for name in given.keys() & _JSON_OPTIONS:
+            encode_json(given[name], name)
+        counts = Counter(resolve_step_key(name) for name in given.get("skip_steps", ()))
+        if repeated := [key for key, count in counts.items() if count > 1]:
+            raise InputError(Reason(ReasonCode.SKIP_STEPS_TWICE, step=repeated[0]))
+        if type(given.get("from_step", 0)) is not int:
+            raise InputError(Reason(ReasonCode.FROM_STEP_INVALID, given=quote(given["from_step"])))
+        require_bool("new_operation", given.get("new_operation", False))
+        if "undo" in given:
+            require_text("the name of a compensation", given["undo"])
+        retry_json = None if retry is None else retry.to_json()
+        request = ReplayRequest(mode=ReplayMode(mode.upper()), retry=retry_json, **given)
         _ = request.digest  # computed in the same thread, and cached
         return request
 
-    return await in_thread_if_large(make, measure_size(options))
-
-
-def _parse_request(mode: str, **options: Any) -> ReplayRequest:
-    if unknown := ", ".join(sorted(options.keys() - _KNOWN_OPTIONS)):
-        known = tuple(sorted(_KNOWN_OPTIONS))
-        raise InputError(Reason(ReasonCode.REPLAY_OPTION_UNKNOWN, names=unknown, known=known))
-    if not isinstance(mode, str) or mode.upper() not in ReplayMode.__members__:
-        raise InputError(Reason(ReasonCode.REPLAY_MODE_UNKNOWN, given=quote(mode), known=tuple(ReplayMode)))
-    retry = options.pop("retry", None)
-    if retry is not None and not isinstance(retry, RetryPolicy):
-        raise InputError(Reason(ReasonCode.RETRY_POLICY_NEEDED, given=type(retry).__name__))
-    given = {name: value for name, value in options.items() if value is not None}
-    for name in given.keys() & _OBJECT_OPTIONS:
-        value = given[name]
-        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-            raise InputError(Reason(ReasonCode.OBJECT_NEEDED, field=name, given=quote(value)))
-    for name in given.keys() & _JSON_OPTIONS:
-        encode_json(given[name], name)
-    counts = Counter(resolve_step_key(name) for name in given.get("skip_steps", ()))
-    if repeated := [key for key, count in counts.items() if count > 1]:
-        raise InputError(Reason(ReasonCode.SKIP_STEPS_TWICE, step=repeated[0]))
-    if type(given.get("from_step", 0)) is not int:
-        raise InputError(Reason(ReasonCode.FROM_STEP_INVALID, given=quote(given["from_step"])))
-    require_bool("new_operation", given.get("new_operation", False))
-    if "undo" in given:
-        require_text("the name of a compensation", given["undo"])
-    retry_json = None if retry is None else retry.to_json()
-    return ReplayRequest(mode=ReplayMode(mode.upper()), retry=retry_json, **given)
+    return await in_thread_if_large(parse, measure_size(options))
 
 
 def _refuse_unreadable(case: DecisionCase) -> None:

@@ -1,4 +1,7 @@
-"""Records that users and programs see: runs, steps, attempts, dead letters, lines of the audit log."""
+"""Records that users and programs see: runs, steps, attempts, dead letters, lines of the audit log.
+
+A record with `reason_code` and `reason_params` has the English sentence for them in another field, such as `error`.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,7 @@ T = TypeVar("T")
 
 
 def make_reason_fields(reason: Reason | None, text: str | None = None, name: str = "reason") -> dict[str, Any]:
-    """Return the fields `reason_code` and `reason_params` of a record; both are empty for free text.
-
-    `text` is the field for the English sentence.
-    """
+    """Return the fields of a record for a reason: code and parameters, empty for free text; `text` is the sentence."""
     made: dict[str, Any] = {} if text is None else {text: None if reason is None else str(reason)}
     if reason is None or reason.code == ReasonCode.TEXT:
         return {**made, f"{name}_code": None, f"{name}_params": {}}
@@ -38,7 +38,7 @@ def present_row(kind: type[T], row: Any, **given: Any) -> T:
     for name, is_time in _list_shared_fields(*types):
         if name not in given:
             value = getattr(row, name)
-            given[name] = to_datetime(value) if is_time else value
+            given[name] = to_datetime(value) if is_time and isinstance(value, int) else value
     return kind(**given)
 
 
@@ -62,10 +62,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRecord:
-    """An attempt of a step, with the decision that followed it.
-
-    `decision` is the English sentence for `reason_code` and `reason_params`.
-    """
+    """An attempt of a step. `decision` is the English sentence for the decision that followed it."""
 
     attempt: int
     status: str
@@ -83,10 +80,7 @@ class AttemptRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRecord:
-    """A journal entry of a run with all its attempts. `by_hand`: a user gave its result.
-
-    `error` is the English sentence for `reason_code` and `reason_params`.
-    """
+    """A journal entry of a run with all its attempts. `by_hand`: a user gave its result."""
 
     index: int
     key: str
@@ -125,10 +119,7 @@ class ReplayRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRecord:
-    """A line of the audit log. `label` describes the event.
-
-    `reason` is the text of a user, or the English sentence for `reason_code` and `reason_params`.
-    """
+    """A line of the audit log. `label` describes the event; `reason` may be the text of a user."""
 
     id: int
     at: datetime
@@ -150,8 +141,7 @@ class Run:
     """An execution of a workflow. `steps` and `handled_by` are filled by `get` only.
 
     `handler_for` is the failed run whose failure this one handles, or helps to handle; `handled_by` are the
-    ids of the runs that handle the failures of this one. `error` is the English sentence for `reason_code`
-    and `reason_params`.
+    ids of the runs that handle the failures of this one.
     """
 
     id: str

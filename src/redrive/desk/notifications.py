@@ -120,15 +120,8 @@ class Notifications:
             raise ConfigurationError(f"a notification cannot be read: {row.content.why}")
         notification = build_notification(row.public_id, row.content, self._display.redactor, self._display.base_url)
         text = render_notification(notification)
-        return present_row(
-            InboxItem,
-            row,
-            id=row.public_id,
-            title=text.subject,
-            text=text.text,
-            at=to_datetime(row.created_at),
-            notification=notification,
-        )
+        shown = {"title": text.subject, "text": text.text, "notification": notification}
+        return present_row(InboxItem, row, id=row.public_id, at=to_datetime(row.created_at), **shown)
 
     @operation("GET /notification-rules", Permission.LOOK, id="list_notification_rules")
     async def rules(self) -> Sequence[StoredRule]:
@@ -160,13 +153,8 @@ class Notifications:
         for what, value in (("workflow", workflow), ("tenant", tenant)):
             if value is not None:
                 require_text(what, value)
-        row = RuleRow(
-            tenant=tenant or "",
-            workflow=workflow or "",
-            rule=json.dumps(parsed.to_json()),
-            updated_at=self._store.now(),
-            updated_by=by,
-        )
+        text, now = json.dumps(parsed.to_json()), self._store.now()
+        row = RuleRow(tenant=tenant or "", workflow=workflow or "", rule=text, updated_at=now, updated_by=by)
         after = json.dumps(_describe_rule(parsed))
         line = actor.make_audit(self._clock, AuditEvent.NOTIFY_SET, row.tenant, row.workflow or "*", after=after)
         await self._store.notices.set_rule(row, line)

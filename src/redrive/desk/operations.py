@@ -77,7 +77,6 @@ def operation(
 
 
 def get_operation(call: Callable[..., Any]) -> Operation:
-    """Return the description of a method."""
     found: Operation = call.operation  # type: ignore[attr-defined]
     return found
 
@@ -102,7 +101,6 @@ def get_parameters(call: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 
 
 def get_answer_type(call: Callable[..., Any]) -> Any:
-    """Return the type of what a method returns."""
     return get_type_hints(call)["return"]
 
 
@@ -125,12 +123,5 @@ class Actor(msgspec.Struct, frozen=True, gc=False):
 
     def make_audit(self, clock: Clock, event: AuditEvent, tenant: str, subject: str, **more: Any) -> AuditWrite:
         """Return the line of the audit log about what the actor did."""
-        return AuditWrite(
-            event=event.value,
-            tenant=tenant,
-            by=self.by,
-            subject=subject,
-            reason=self.reason,
-            token=clock.new_id(),
-            **more,
-        )
+        more |= {"by": self.by, "reason": self.reason, "token": clock.new_id()}
+        return AuditWrite(event=event.value, tenant=tenant, subject=subject, **more)

@@ -20,16 +20,8 @@ from redrive.core.retry import RetryDecision, explain_decision
 from redrive.core.run_options import StepOptions, split_trace, trace_id
 from redrive.core.states import EXECUTED_KINDS, FINAL_RUN_STATUSES, EntryKind, RunStatus, StepStatus
 from redrive.core.transitions import AttemptEnd
-from redrive.desk.models import (
-    AttemptRecord,
-    AuditRecord,
-    DeadLetter,
-    ReplayRecord,
-    Run,
-    StepRecord,
-    make_reason_fields,
-    present_row,
-)
+from redrive.desk import models
+from redrive.desk.models import make_reason_fields, present_row
 from redrive.duration import to_datetime
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import as_dict, is_record
@@ -62,13 +54,13 @@ class Presenter:
         attempts: Sequence[AttemptRow] = (),
         letter_id: str | None = None,
         handled_by: Iterable[str] = (),
-    ) -> Run:
+    ) -> models.Run:
         """Return a run, with its steps if its journal is given."""
         failed = row.status in FINAL_RUN_STATUSES or row.status is RunStatus.COMPENSATING
         ending = FailureReason.from_json(row.failure) if row.failure is not None and failed else None
         reason = None if ending is None else self.reason(ending.reason)
         return present_row(
-            Run,
+            models.Run,
             row,
             id=row.public_id,
             next_at=to_datetime(row.available_at),
@@ -83,7 +75,7 @@ class Presenter:
             **make_reason_fields(reason, "error"),
         )
 
-    def steps(self, entries: Sequence[EntryRow], attempts: Sequence[AttemptRow]) -> tuple[StepRecord, ...]:
+    def steps(self, entries: Sequence[EntryRow], attempts: Sequence[AttemptRow]) -> tuple[models.StepRecord, ...]:
         """Return the entries of a journal with their attempts."""
         tries: dict[int, list[AttemptRow]] = {}
         for attempt in attempts:
@@ -95,13 +87,13 @@ class Presenter:
         row: LetterRow,
         *,
         stack: bool = True,
-        steps: tuple[StepRecord, ...] = (),
+        steps: tuple[models.StepRecord, ...] = (),
         replays: Iterable[ReplayRow] = (),
         history: Iterable[AuditRow] = (),
         purged: bool = False,
         handler_for: str | None = None,
         handled_by: Iterable[str] = (),
-    ) -> DeadLetter:
+    ) -> models.DeadLetter:
         """Return a dead letter, with its run's steps, its replays and its history if they are given.
 
         Redacting a stack takes as long as all the rest: lists leave it out.
@@ -110,7 +102,7 @@ class Presenter:
         failure, reason = ending.failure, self.reason(ending.reason)
         closed = None if row.resolution is None else self.reason(read_reason(row.closed_by, row.resolution))
         return present_row(
-            DeadLetter,
+            models.DeadLetter,
             row,
             id=row.public_id,
             **make_reason_fields(reason, "reason"),
@@ -126,7 +118,7 @@ class Presenter:
             resolution_code=make_reason_fields(closed)["reason_code"],
             steps=steps,
             replays=tuple(
-                present_row(ReplayRecord, row, reason=self.text(row.reason), changes=parse_changes(row.changes))
+                present_row(models.ReplayRecord, row, reason=self.text(row.reason), changes=parse_changes(row.changes))
                 for row in replays
             ),
             history=tuple(map(self.line, history)),
@@ -136,11 +128,10 @@ class Presenter:
             trace_id=_find_trace_id(row.options),
         )
 
-    def line(self, row: AuditRow, language: str = "en") -> AuditRecord:
-        """Return a line of the audit log."""
+    def line(self, row: AuditRow, language: str = "en") -> models.AuditRecord:
         reason = None if row.reason is None else self.reason(read_reason(row.by, row.reason))
         return present_row(
-            AuditRecord,
+            models.AuditRecord,
             row,
             label=event_label(row.event, language),
             before=self.payload(row.before),
@@ -148,18 +139,18 @@ class Presenter:
             **make_reason_fields(reason, "reason"),
         )
 
-    def _present_step(self, entry: EntryRow, tries: Iterable[AttemptRow]) -> StepRecord:
+    def _present_step(self, entry: EntryRow, tries: Iterable[AttemptRow]) -> models.StepRecord:
         once = entry.options is not None and StepOptions.from_json(entry.options).at_most_once
         records = [self._present_attempt(row, once) for row in tries]
         by_hand = _is_given_by_hand(entry, records, once)
         if entry.kind in EXECUTED_KINDS and entry.status is StepStatus.SUCCESS and not by_hand:
             decision = Reason(ReasonCode.ATTEMPT_SUCCEEDED, attempt=entry.attempt)
             given = {"status": entry.status.value, **make_reason_fields(decision, "decision")}
-            records.append(present_row(AttemptRecord, entry, **given, **_NO_FAILURE))
+            records.append(present_row(models.AttemptRecord, entry, **given, **_NO_FAILURE))
         ending = None if entry.failure is None else FailureReason.from_json(entry.failure)
         reason = None if ending is None else self.reason(ending.reason)
         return present_row(
-            StepRecord,
+            models.StepRecord,
             entry,
             began_at=to_datetime(entry.first_at),
             next_at=to_datetime(entry.wake_at),
@@ -172,10 +163,10 @@ class Presenter:
             by_hand=by_hand,
         )
 
-    def _present_attempt(self, row: AttemptRow, once: bool) -> AttemptRecord:
+    def _present_attempt(self, row: AttemptRow, once: bool) -> models.AttemptRecord:
         failure = None if row.failure is None else Failure.from_json(json.loads(row.failure))
         return present_row(
-            AttemptRecord,
+            models.AttemptRecord,
             row,
             status=row.end.value,
             error_type=None if failure is None else failure.error_type,
@@ -212,7 +203,7 @@ def parse_changes(text: str | None) -> tuple[Change, ...]:
     return () if text is None else tuple(Change.from_json(each) for each in json.loads(text))
 
 
-def _is_given_by_hand(entry: EntryRow, tries: Sequence[AttemptRecord], once: bool) -> bool:
+def _is_given_by_hand(entry: EntryRow, tries: Sequence[models.AttemptRecord], once: bool) -> bool:
     """Return True if a user gave the result: there is one, and no attempt can have returned it."""
     if entry.kind is not EntryKind.STEP or entry.status is StepStatus.SKIPPED:
         return entry.status is StepStatus.SKIPPED
@@ -250,16 +241,12 @@ async def in_thread_if_large(work: Callable[[], T], size: int) -> T:
 
 
 async def present_page(page: Page[Row], present: Callable[[Row], T]) -> Page[T]:
-    """Return a page of rows as users see them."""
     items = await in_thread_if_large(lambda: [present(row) for row in page.items], measure_size(page.items))
     return Page(items, page.next, page.prev)
 
 
 def measure_size(*parts: Any) -> int:
-    """Count the characters of values, rows, or lists of them.
-
-    The count ends at LARGE_SIZE, because it runs on the event loop.
-    """
+    """Count the characters of values, rows, or lists of them, up to LARGE_SIZE: the event loop waits for it."""
     found = 0
     pending = list(parts)
     while pending and found < LARGE_SIZE:

@@ -14,12 +14,13 @@ from redrive.core.replay import ReplayMode, resolve_step_key
 from redrive.core.run_options import StepOptions
 from redrive.core.states import EXECUTED_KINDS, EntryKind, StepStatus
 from redrive.desk.decisions import PreparedReplay, Replay, Replayer, ReplayOrder
+from redrive.desk.models import present_row
 from redrive.desk.presenter import Presenter, in_thread_if_large, measure_size, parse_changes
 from redrive.reasons import Reason, ReasonCode
 from redrive.store.port import DeskStore
 from redrive.store.workers import CatalogueRow
 
-_STEPS_FOLLOW, _NOTHING_FOLLOWS = "and whatever follows", "and that is all"
+_STEPS_FOLLOW = "and whatever follows"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,10 +94,18 @@ class Previewer:
         names = {entry.name for entry in (*case.journal, *plan.again) if entry.kind in EXECUTED_KINDS}
         known = await self._store.known([case.run.workflow, *sorted(names)])
         again = await self._present_steps(prepared, _select_rerun_entries(prepared), known)
-        newest = _find_newest_version(known, case.run.workflow)
+        versions = (item.version for item in known if (item.kind, item.name) == ("workflow", case.run.workflow))
+        newest = next(versions, None)
         abandoned = newest is not None and await self._replayer.is_abandoned(case)
         # A step that was interrupted has no result to reuse.
         ended = [entry for entry in (*plan.kept, *plan.loose) if entry.ended_at is not None]
+        # Skipping a compensation, or marking it as done, gives a result, too.
+        is_about_undo = plan.undo is not None and request.mode is not ReplayMode.FROM_FAILED
+        gives_result = decision.output is not None or is_about_undo
+        by_hand = (plan.failed.name,) if plan.failed is not None and gives_result else ()
+        # Names that no code has any more.
+        there = {item.name for item in known if item.kind == "step" and item.version == newest}
+        unregistered = [case.run.workflow] if newest is None or abandoned else []
         warnings = list(_collect_warnings(prepared, again, newest, abandoned=abandoned))
         return DryRun(
             letter_id=case.subject,
@@ -105,17 +114,17 @@ class Previewer:
             new_run=request.mode is ReplayMode.FULL,
             again=again,
             reused=await self._present_steps(prepared, _exclude_given(prepared, ended), known),
-            given=_list_given_steps(prepared),
+            given=(*by_hand, *decision.skipped),
             changes=parse_changes(decision.changes),
             computed_before_the_edit=request.edits and bool(plan.kept or plan.loose),
-            unregistered=_find_unregistered(case.run.workflow, names, known, abandoned=abandoned),
+            unregistered=(*unregistered, *sorted(names - there)),
             recorded_version=case.run.version,
             newest_version=newest,
             open_circuits=await self._find_open_circuits(prepared, known),
             warnings=tuple(map(str, warnings)),
             warning_reasons=tuple(each.to_json() for each in warnings),
             undoes=plan.rolls_back or plan.undo is not None,
-            then=_NOTHING_FOLLOWS if plan.rolls_back or plan.undo else _STEPS_FOLLOW,
+            then="and that is all" if plan.rolls_back or plan.undo else _STEPS_FOLLOW,
         )
 
     async def _find_open_circuits(self, prepared: PreparedReplay, known: list[CatalogueRow]) -> tuple[str, ...]:
@@ -134,35 +143,22 @@ class Previewer:
         options = {item.name: item.options for item in known if item.kind == "step"}
         executed = [entry for entry in entries if entry.kind in EXECUTED_KINDS]
 
-        def shape() -> tuple[PlannedStep, ...]:
-            return tuple(
-                self._present_step(prepared, entry, entry.options or options.get(entry.name)) for entry in executed
+        run, request = prepared.case.run, prepared.decision.request
+
+        def present(entry: EntryRow) -> PlannedStep:
+            generation = run.generation + request.new_operation
+            if not request.new_operation and request.mode is not ReplayMode.FULL:  # a new run has only its own
+                generation = generation_of_call(prepared.case.journal, entry.key, run.generation)
+            text = entry.options or options.get(entry.name)
+            return present_row(
+                PlannedStep,
+                entry,
+                output=self._presenter.payload(entry.output),
+                effect=None if text is None else StepOptions.from_json(text).effect,
+                idempotency_key=flow_key(run.tenant, run.root or run.public_id, entry.key, generation),
             )
 
-        return await in_thread_if_large(shape, measure_size(executed))
-
-    def _present_step(self, prepared: PreparedReplay, entry: EntryRow, options: str | None) -> PlannedStep:
-        run = prepared.case.run
-        return PlannedStep(
-            index=entry.index,
-            key=entry.key,
-            name=entry.name,
-            kind=entry.kind,
-            status=entry.status,
-            output=self._presenter.payload(entry.output),
-            effect=None if options is None else StepOptions.from_json(options).effect,
-            idempotency_key=flow_key(
-                run.tenant, run.root or run.public_id, entry.key, _find_generation(prepared, entry)
-            ),
-        )
-
-
-def _find_generation(prepared: PreparedReplay, entry: EntryRow) -> int:
-    """Return the generation in which an entry is called; a new run has only its own."""
-    run, request = prepared.case.run, prepared.decision.request
-    if request.new_operation or request.mode is ReplayMode.FULL:
-        return run.generation + request.new_operation
-    return generation_of_call(prepared.case.journal, entry.key, run.generation)
+        return await in_thread_if_large(lambda: tuple(map(present, executed)), measure_size(executed))
 
 
 def _select_rerun_entries(prepared: PreparedReplay) -> Iterable[EntryRow]:
@@ -182,28 +178,6 @@ def _exclude_given(prepared: PreparedReplay, entries: Iterable[EntryRow]) -> Ite
     if failed is not None and decision.output is not None:
         given.add(failed.key)
     return [entry for entry in entries if entry.key not in given]
-
-
-def _list_given_steps(prepared: PreparedReplay) -> tuple[str, ...]:
-    decision = prepared.decision
-    failed = decision.plan.failed
-    # Skipping a compensation, or marking it as done, gives a result, too.
-    is_about_undo = decision.plan.undo is not None and decision.request.mode is not ReplayMode.FROM_FAILED
-    by_hand = failed is not None and (decision.output is not None or is_about_undo)
-    return (*((failed.name,) if failed is not None and by_hand else ()), *decision.skipped)
-
-
-def _find_newest_version(known: Iterable[CatalogueRow], workflow: str) -> str | None:
-    return next((item.version for item in known if (item.kind, item.name) == ("workflow", workflow)), None)
-
-
-def _find_unregistered(
-    workflow: str, steps: set[str], known: Iterable[CatalogueRow], *, abandoned: bool
-) -> tuple[str, ...]:
-    newest = _find_newest_version(known, workflow)
-    there = {item.name for item in known if item.kind == "step" and item.version == newest}
-    gone = sorted(steps - there)
-    return (workflow, *gone) if newest is None or abandoned else tuple(gone)
 
 
 def _collect_warnings(

@@ -38,7 +38,7 @@ from redrive.store.filters import RunFilter
 from redrive.store.list_query import Page
 from redrive.store.port import DeskStore
 from redrive.store.runs import RunRow, StartResult
-from redrive.store.workers import CatalogueRow, WorkerRow, live_workers
+from redrive.store.workers import WorkerRow, live_workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,13 +223,6 @@ class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
     options: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
-class _StartableWorkflow(msgspec.Struct, frozen=True):
-    """A workflow, and the schema of its input where this process has no code to check it by."""
-
-    workflow: StartableWorkflow
-    schema: Any
-
-
 class RunStarter:
     """Starts runs by the name of their workflow, with inputs as JSON.
 
@@ -262,33 +255,27 @@ class RunStarter:
         answer that depended on the input would let the caller guess it.
         """
         known = await self._find_workflows({each.workflow for each in requests})
-        runs = [await self._make_run(known[each.workflow], each) for each in requests]
+        runs = [await self._make_run(each, *known[each.workflow]) for each in requests]
         started = await self._store.start(runs)
         self._on_start()
         for run, answer, each in zip(runs, started, requests, strict=True):
             if not (answer.new or self._caller.sees_payloads or answer.maker == self._caller.name):
-                raise Conflict(
-                    Reason(
-                        ReasonCode.KEY_OF_OTHER_CREDENTIAL,
-                        run=answer.public_id,
-                        workflow=run.workflow,
-                        tenant=run.tenant,
-                    )
-                )
+                about = {"run": answer.public_id, "workflow": run.workflow, "tenant": run.tenant}
+                raise Conflict(Reason(ReasonCode.KEY_OF_OTHER_CREDENTIAL, **about))
             if answer.clash:
                 raise Conflict(describe_key_conflict(run, answer.public_id, each.event))
         return started
 
-    async def _make_run(self, known: _StartableWorkflow, request: StartRequest) -> NewRun:
-        if known.schema is None:
+    async def _make_run(self, request: StartRequest, workflow: StartableWorkflow, schema: Any) -> NewRun:
+        if schema is None:
             text = await self._checker.input(request.workflow, dict(request.input))
         else:
             what = Reason(ReasonCode.WORKFLOW_INPUT, workflow=request.workflow)
-            text = await self._checker.fitting(dict(request.input), known.schema, what)
+            text = await self._checker.fitting(dict(request.input), schema, what)
         if request.event is not None and "idempotency_key" in request.options:
             raise InputError(Reason(ReasonCode.EVENT_KEY_TWICE))
         run = build_new_run(
-            known.workflow,
+            workflow,
             text,
             request.options,
             public_id=self._clock.new_id(),
@@ -300,24 +287,22 @@ class RunStarter:
             run = set_event_key(run, request.event)
         return run if run.key is None else replace(run, key_maker=self._caller.name)
 
-    async def _find_workflows(self, names: set[str]) -> dict[str, _StartableWorkflow]:
-        found = {name: _StartableWorkflow(here, None) for name in names if (here := self._here(name)) is not None}
+    async def _find_workflows(self, names: set[str]) -> dict[str, tuple[StartableWorkflow, Any]]:
+        """Return workflows by name, each with the schema of its input where this process has no code to check it by."""
+        found: dict[str, tuple[StartableWorkflow, Any]] = {}
+        found |= {name: (here, None) for name in names if (here := self._here(name)) is not None}
         missing = sorted(names - found.keys())
-        items = await self._store.known(missing) if missing else []
-        found.update({item.name: _read_catalogue_item(item) for item in items if item.kind == "workflow"})
+        for item in await self._store.known(missing) if missing else ():
+            if item.kind == "workflow":
+                options = RunOptions.from_json(item.options)
+                workflow = StartableWorkflow(
+                    name=item.name,
+                    version=item.version,
+                    options=options,
+                    text=options.to_json(),
+                    timeout=json.loads(item.options).get("timeout"),  # stored beside the options of a run
+                )
+                found[item.name] = workflow, json.loads(item.schema_in or "{}")
         if unknown := sorted(names - found.keys()):
             raise UnknownWorkflow(Reason(ReasonCode.CODE_UNREGISTERED, kind="workflow", name=unknown[0][:60]))
         return found
-
-
-def _read_catalogue_item(item: CatalogueRow) -> _StartableWorkflow:
-    """Return a workflow of the catalogue, whose options also hold the time limit of a run."""
-    options = RunOptions.from_json(item.options)
-    workflow = StartableWorkflow(
-        name=item.name,
-        version=item.version,
-        options=options,
-        text=options.to_json(),
-        timeout=json.loads(item.options).get("timeout"),
-    )
-    return _StartableWorkflow(workflow, json.loads(item.schema_in or "{}"))

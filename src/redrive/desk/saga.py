@@ -139,7 +139,9 @@ class Sagas:
 def _present_entry(run: RunRow, row: LedgerRow, step: StepRecord) -> SagaEntry:
     options = StepOptions.from_json(row.entry.options or StepOptions().to_json())
     manual, begun = options.action == "manual", row.entry.attempt > 0
-    return SagaEntry(
+    return present_row(
+        SagaEntry,
+        step,
         run_id=run.public_id,
         workflow=run.workflow,
         step=row.undone.name,
@@ -148,21 +150,15 @@ def _present_entry(run: RunRow, row: LedgerRow, step: StepRecord) -> SagaEntry:
         action=step.name,
         type=options.action or "function",
         status="UNCERTAIN" if row.is_listed_only else step.status.value,
-        attempt=step.attempt,
         uncertain=row.uncertain,
         created_at=step.began_at,
         began_at=step.began_at if begun else None,
         ended_at=step.ended_at if begun else None,
-        next_at=step.next_at,
         ts=step.ended_at or step.began_at,
         correlation_id=run.correlation_id or run.public_id,
         payload_hash=payload_hash(row.entry.input or "null"),
         idempotency_key=flow_key(run.tenant, run.root or run.public_id, row.entry.key, run.generation),
         input=step.input,
         result=None if manual else step.output,
-        error=step.error,
-        reason_code=step.reason_code,
-        reason_params=step.reason_params,
         instructions=step.output if manual else None,
-        attempts=step.attempts,
     )

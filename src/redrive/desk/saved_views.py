@@ -92,15 +92,11 @@ class SavedViews:
         self, of: str, name: str, query: str, *, by: str = "unknown", tenant: str | None = None, shared: bool = False
     ) -> SavedView:
         """Save a filter under a name, replacing the one with that name."""
-        actor = Actor(by)
-        new = NewView(
-            tenant=_check_tenant(tenant),
-            list=_parse_list_name(of).value,
-            owner="" if shared else by,
-            name=_check_name(name),
-            query=_check_query(_parse_list_name(of), query),
-            by=by,
-        )
+        actor, chosen, plain = Actor(by), _parse_list_name(of), normalize_name(name)
+        place = {"tenant": _check_tenant(tenant), "list": chosen.value, "owner": "" if shared else by}
+        if not 1 <= len(plain) <= _MAX_NAME_LENGTH or not plain.isprintable() or "/" in plain:  # it fits on a button
+            raise InputError(Reason(ReasonCode.VIEW_NAME_INVALID, longest=_MAX_NAME_LENGTH, given=quote(name)))
+        new = NewView(**place, name=plain, query=_check_query(chosen, query), by=by)
         line = self._make_audit(AuditEvent.VIEW_SHARED, new.place, actor, query=new.query) if shared else None
         if not await self._store.views.put(new, most=MAX_VIEWS, audit=line):
             if shared:
@@ -113,13 +109,9 @@ class SavedViews:
         self, of: str, name: str, *, by: str = "unknown", tenant: str | None = None, shared: bool = False
     ) -> None:
         """Remove a view."""
-        actor = Actor(by)
-        key = ViewKey(
-            tenant=_check_tenant(tenant),
-            list=_parse_list_name(of).value,
-            owner="" if shared else by,
-            name=normalize_name(name),
-        )
+        actor, list = Actor(by), _parse_list_name(of).value
+        owner, plain = "" if shared else by, normalize_name(name)
+        key = ViewKey(tenant=_check_tenant(tenant), list=list, owner=owner, name=plain)
         line = self._make_audit(AuditEvent.VIEW_REMOVED, key, actor) if shared else None
         # PostgreSQL refuses a text with a null byte; no view has such a name.
         if not key.name.isprintable() or not await self._store.views.remove(key, line):
@@ -149,18 +141,11 @@ def normalize_name(name: str) -> str:
     return " ".join(normalize("NFC", name).split()) if isinstance(name, str) else ""
 
 
-def _check_name(name: str) -> str:
-    """Return a normalized name that fits on a button."""
-    plain = normalize_name(name)
-    if not 1 <= len(plain) <= _MAX_NAME_LENGTH or not plain.isprintable() or "/" in plain:
-        raise InputError(Reason(ReasonCode.VIEW_NAME_INVALID, longest=_MAX_NAME_LENGTH, given=quote(name)))
-    return plain
-
-
 def _check_query(of: ListName, query: str) -> str:
     """Return the query of an address with its fields in a fixed order and without blank ones."""
+    too_long = InputError(Reason(ReasonCode.VIEW_FILTER_TOO_LONG, longest=_MAX_QUERY_LENGTH))
     if not isinstance(query, str) or len(query) > _MAX_QUERY_LENGTH:
-        raise _make_too_long_error()
+        raise too_long
     given = {name: value.strip() for name, value in parse_qsl(query.lstrip("?")) if value.strip()}
     unknown = sorted(given.keys() - set(FILTER_FIELDS[of]))
     if unknown:
@@ -171,15 +156,10 @@ def _check_query(of: ListName, query: str) -> str:
         raise InputError(Reason(ReasonCode.VIEW_FILTER_EMPTY))
     kept = urlencode({name: require_long_text(name, given[name]) for name in FILTER_FIELDS[of] if name in given})
     if len(kept) > _MAX_QUERY_LENGTH:
-        raise _make_too_long_error()
+        raise too_long
     return kept
 
 
-def _make_too_long_error() -> InputError:
-    return InputError(Reason(ReasonCode.VIEW_FILTER_TOO_LONG, longest=_MAX_QUERY_LENGTH))
-
-
 def present_view(row: ViewRow) -> SavedView:
-    """Return a view as users see it."""
     tenant = None if row.tenant == ALL_TENANTS else row.tenant
     return present_row(SavedView, row, list=ListName(row.list), shared=not row.owner, tenant=tenant)

@@ -6,7 +6,7 @@ import json
 import unicodedata
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from redrive.clock import MICROS
 from redrive.core.audit import ENGINE_ACTOR
@@ -19,6 +19,7 @@ from redrive.reasons import Reason, ReasonCode, quote
 from redrive.store.port import DeskStore
 from redrive.store.workers import CatalogueRow, WorkerRow, live_workers
 
+T = TypeVar("T")
 _MAX_FAULTS = 5
 _MAX_SHORT_TEXT, _MAX_LONG_TEXT = 255, 10_000
 _OVERSIZE_FACTOR = 2  # a text may be so many times too long before it is checked: types may shorten it
@@ -55,7 +56,12 @@ class PayloadChecker:
         if signature is None:
             schema = (await self._find_catalogue_item("workflow", workflow)).schema_in
             return await self.fitting(value, json.loads(schema), what)
-        return await in_thread_if_large(partial(self._check_typed_input, signature, value, what), measure_size(value))
+
+        def check() -> str:
+            _, (args, kwargs) = self._decode(signature.decode, value, what)
+            return self._limit_size(signature.encode(args, kwargs), what)
+
+        return await in_thread_if_large(check, measure_size(value))
 
     async def output(self, step: str, value: Any) -> str:
         """Return the output of a step as it is stored."""
@@ -67,7 +73,12 @@ class PayloadChecker:
         if signature is None:
             schema = (await self._find_catalogue_item("step", step)).schema_out
             return await self.fitting(value, json.loads(schema), what)
-        return await in_thread_if_large(partial(self._check_typed_output, signature, value, what), measure_size(value))
+
+        def check() -> str:
+            text, _ = self._decode(signature.decode_result, value, what)
+            return self._limit_size(text, what)
+
+        return await in_thread_if_large(check, measure_size(value))
 
     async def registered(self, workflow: str) -> None:
         """Refuse a workflow that no worker would execute: no code registered it, or no live worker has it."""
@@ -96,30 +107,24 @@ class PayloadChecker:
 
     async def fitting(self, value: Any, schema: Any, what: Reason) -> str:
         """Return a value as it is stored, if it fits a schema; InputError names the invalid fields."""
-        return await in_thread_if_large(partial(self._check_schema, value, schema, what), measure_size(value))
 
-    def _check_typed_input(self, signature: Signature, value: Any, what: Reason) -> str:
+        def check() -> str:
+            text = self._encode(value, what)
+            if found := find_faults(value, schema):
+                raise InputError(make_invalid_reason(what, [each.reason for each in found]))
+            return self._limit_size(text, what)
+
+        return await in_thread_if_large(check, measure_size(value))
+
+    def _decode(self, decode: Callable[[str], T], value: Any, what: Reason) -> tuple[str, T]:
+        """Return a value as text and as its type has it; InputError names every invalid field."""
         text = self._encode(value, what)
         try:
-            args, kwargs = signature.decode(text)
+            return text, decode(text)
         except PayloadError as error:
-            raise InputError(_make_decode_reason(what, error)) from None
-        return self._limit_size(signature.encode(args, kwargs), what)
-
-    def _check_typed_output(self, signature: Signature, value: Any, what: Reason) -> str:
-        text = self._encode(value, what)
-        try:
-            signature.decode_result(text)
-        except PayloadError as error:
-            raise InputError(_make_decode_reason(what, error)) from None
-        return self._limit_size(text, what)
-
-    def _check_schema(self, value: Any, schema: Any, what: Reason) -> str:
-        text = self._encode(value, what)
-        found = find_faults(value, schema)
-        if found:
-            raise InputError(make_invalid_reason(what, [each.reason for each in found]))
-        return self._limit_size(text, what)
+            reason = Reason.of_error(error)
+            faults, more = reason.params.get("faults", (reason,)), reason.params.get("more")
+            raise InputError(Reason(ReasonCode.VALUE_INVALID, what=what, faults=faults, more=more)) from None
 
     def _encode(self, value: Any, what: Reason) -> str:
         """Encode a value, and refuse one that is far too large before it is checked."""
@@ -137,13 +142,6 @@ def make_invalid_reason(what: Reason, faults: Sequence[Reason]) -> Reason:
     more = len(faults) - _MAX_FAULTS
     named = tuple(faults[:_MAX_FAULTS])
     return Reason(ReasonCode.VALUE_INVALID, what=what, faults=named, more=more if more > 0 else None)
-
-
-def _make_decode_reason(what: Reason, error: PayloadError) -> Reason:
-    """Return the reason for refusing a value that a codec cannot read."""
-    reason = Reason.of_error(error)
-    faults, more = reason.params.get("faults", (reason,)), reason.params.get("more")
-    return Reason(ReasonCode.VALUE_INVALID, what=what, faults=faults, more=more)
 
 
 def encode_json(value: Any, what: str | Reason) -> str:
@@ -191,7 +189,6 @@ def require_long_text(what: str, value: Any) -> str:
 
 
 def check_reason(reason: Any) -> str | None:
-    """Return a valid reason, or None."""
     return None if reason is None else require_long_text("reason", reason)
 
 

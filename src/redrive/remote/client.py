@@ -8,6 +8,7 @@ import json
 import ssl
 import uuid
 from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
@@ -31,7 +32,6 @@ TOKEN_VARIABLE = "REDRIVE_TOKEN"
 _TIMEOUT = 60.0
 _MAX_TRIES = 5
 _MAX_PAUSE = 5.0
-_BUSY = frozenset({429, 503})
 _DROPPED = (http.client.HTTPException, OSError)
 
 
@@ -109,7 +109,6 @@ class Client:
             raise self._no_answer(error) from error
 
     def close(self) -> None:
-        """Close the connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -127,10 +126,13 @@ class Client:
             raise NotSignedIn(Reason(ReasonCode.TOKEN_NEEDED, variable=TOKEN_VARIABLE))
         for attempt in range(1, _MAX_TRIES + 1):
             answer = await self._send(method, target, body, key)
-            if answer.status not in _BUSY or attempt == _MAX_TRIES:
+            if answer.status not in (429, 503) or attempt == _MAX_TRIES:
                 break
             await asyncio.to_thread(answer.read)
-            await asyncio.sleep(_parse_pause(answer.getheader("Retry-After")))
+            pause = 1.0
+            with suppress(ValueError):
+                pause = min(float(answer.getheader("Retry-After") or 1), _MAX_PAUSE)
+            await asyncio.sleep(pause)
         if answer.status < 300:
             return answer
         try:
@@ -193,13 +195,6 @@ class Client:
         )
 
 
-def _parse_pause(header: str | None) -> float:
-    try:
-        return min(float(header or 1), _MAX_PAUSE)
-    except ValueError:
-        return 1.0
-
-
 T = TypeVar("T")
 Filter = RunFilter | LetterFilter | AuditFilter | CircuitFilter | OutboxFilter
 
@@ -221,7 +216,6 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def without_none(**values: Any) -> dict[str, Any]:
-    """Return the values that are given."""
     return {name: value for name, value in values.items() if value is not None}
 
 

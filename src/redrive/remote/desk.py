@@ -12,6 +12,7 @@ from typing import Any, NoReturn, TypeVar, Unpack
 
 from redrive.core.replay import ReplayMode
 from redrive.core.roles import ALL_TENANTS, Role
+from redrive.desk import operations
 from redrive.desk.audit import Audit
 from redrive.desk.bulk import require_open_letters
 from redrive.desk.circuits import Circuits
@@ -19,14 +20,6 @@ from redrive.desk.decisions import Replay, ReplayOptions
 from redrive.desk.letters import DeadLetters
 from redrive.desk.models import DeadLetter
 from redrive.desk.notifications import Notifications
-from redrive.desk.operations import (
-    CALLER_PARAMETERS,
-    Actor,
-    get_answer_type,
-    get_operation,
-    get_parameters,
-    list_operations,
-)
 from redrive.desk.outbox import Outbox, Sinks
 from redrive.desk.presenter import GroupList
 from redrive.desk.preview import DryRun
@@ -62,7 +55,7 @@ def remote(facet: type[T], client: Client) -> T:
 
         return proxy
 
-    calls = {name: make_proxy(call) for name, call in list_operations(facet).items()}
+    calls = {name: make_proxy(call) for name, call in operations.list_operations(facet).items()}
     made: T = object.__new__(type(facet.__name__, (facet,), calls))
     made._client = client  # type: ignore[attr-defined]
     return made
@@ -70,7 +63,8 @@ def remote(facet: type[T], client: Client) -> T:
 
 async def send(client: Client, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """Call an operation of the desk on a server, and return the answer as the desk would."""
-    about, parameters, answer = get_operation(call), get_parameters(call), get_answer_type(call)
+    about, parameters = operations.get_operation(call), operations.get_parameters(call)
+    answer = operations.get_answer_type(call)
     inspect.signature(call).bind(None, *args, **options)  # a wrong argument is a TypeError, as for a local call
     given = dict(zip(parameters, args, strict=False)) | options
     tenant = given.pop("tenant", parameters["tenant"].default if "tenant" in parameters else None)
@@ -84,8 +78,9 @@ async def send(client: Client, call: Callable[..., Any], *args: Any, **options: 
     for name, value in given.items():
         # The server has the same defaults. None without a default, as in `assign(to=None)`, is sent.
         default = parameters[name].default if name in parameters else None
-        if name not in CALLER_PARAMETERS and (value != default or about.names.get(name, name) in about.path_names):
-            values[about.names.get(name, name)] = encode_value(value)
+        wire_name = about.names.get(name, name)
+        if name not in operations.CALLER_PARAMETERS and (value != default or wire_name in about.path_names):
+            values[wire_name] = encode_value(value)
     parts = about.path.removeprefix("/").split("/")
     path = [values.pop(part[1:-1].removesuffix(":path")) if part.startswith("{") else part for part in parts]
     place = "body" if about.method in ("POST", "PUT") else "query"
@@ -111,6 +106,16 @@ def _encode_letters(letters: LetterFilter | Iterable[str]) -> dict[str, Any]:
     return {"filter": filter}
 
 
+async def _decide(
+    client: Client, path: Sequence[str], body: Mapping[str, Any], options: ReplayOptions
+) -> Replay | DryRun:
+    """Send a decision that has its own path, with the reason and the key of `options`."""
+    sent = {**body, **without_none(reason=options.get("reason"))}
+    key, tenant = options.get("idempotency_key"), options.get("tenant")
+    found = await client.request("POST", *path, body=sent, tenant=tenant, key=key)
+    return read(Replay | DryRun, found)  # type: ignore[arg-type]
+
+
 class RemoteDeadLetters(DeadLetters):
     """Dead letters of a server."""
 
@@ -134,11 +139,8 @@ class RemoteDeadLetters(DeadLetters):
     ) -> Any:
         if mode.upper() != ReplayMode.COMPLETE:
             return await send(self._client, DeadLetters.replay, id, mode.upper(), dry_run=dry_run, **options)
-        body = {"output": options.get("output"), "dry_run": dry_run, **without_none(reason=options.get("reason"))}
-        key, tenant = options.get("idempotency_key"), options.get("tenant")
-        path = ("workflow-dlq", id, "complete")
-        found = await self._client.request("POST", *path, body=body, tenant=tenant, key=key)
-        return read(Replay | DryRun, found)  # type: ignore[arg-type]
+        body = {"output": options.get("output"), "dry_run": dry_run}
+        return await _decide(self._client, ("workflow-dlq", id, "complete"), body, options)
 
     async def replay_many(
         self, letters: LetterFilter | Iterable[str], *, mode: str = "FROM_FAILED", **options: Any
@@ -160,9 +162,7 @@ class RemoteRuns(Runs):
             return await self.rollback(run_id, dry_run=dry_run, reason=reason, idempotency_key=key, tenant=tenant)
         if (undo := options.pop("undo", None)) is not None:
             path = ("runs", run_id, "saga", undo, _COMPENSATION_VERBS.get(mode, mode))
-            body = {"dry_run": dry_run, **without_none(reason=reason)}
-            found = await self._client.request("POST", *path, body=body, tenant=tenant, key=key)
-            return read(Replay | DryRun, found)  # type: ignore[arg-type]
+            return await _decide(self._client, path, {"dry_run": dry_run}, options)
         answer: Replay | DryRun = await send(self._client, Runs.retry, run_id, mode, dry_run=dry_run, **options)
         return answer
 
@@ -384,10 +384,9 @@ class Remote:
         self.accounts = RemoteAccounts(client)
 
     async def saga(self, run_id: str, *, tenant: str | None = None) -> Ledger:
-        """Return the ledger of a run."""
         saga = read(Saga, await self._client.request("GET", "runs", run_id, "saga", tenant=tenant))
 
-        async def decide(mode: ReplayMode, actor: Actor, undo: str | None) -> Replay:
+        async def decide(mode: ReplayMode, actor: operations.Actor, undo: str | None) -> Replay:
             found = await self.runs.retry(run_id, mode, reason=actor.reason, undo=undo, tenant=tenant)
             assert isinstance(found, Replay)
             return found

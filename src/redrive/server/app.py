@@ -174,37 +174,18 @@ async def show_document(request: Request) -> HTMLResponse:
 
 @document_routes.get("/api/docs.css")
 async def send_document_style() -> Response:
-    """Send the style sheet of the document."""
     return Response(_DOCUMENT_STYLE, media_type="text/css")
 
 
 API_ROUTES = (
-    run_routes,
-    saga_routes,
-    bulk_routes,
-    letter_routes,
-    circuit_routes,
-    outbox_routes,
-    settings_routes,
-    schedule_routes,
-    view_routes,
-    notification_routes,
-    account_routes,
+    *(run_routes, saga_routes, bulk_routes, letter_routes, circuit_routes, outbox_routes, settings_routes),
+    *(schedule_routes, view_routes, notification_routes, account_routes),
 )
 """The routes of the API. Paths are tried in this order: `/workflow-dlq/replay` comes before `/workflow-dlq/{id}`."""
 
 PAGE_ROUTES = (
-    session_routes,
-    static_routes,
-    overview_routes,
-    letter_pages,
-    replay_routes,
-    bulk_pages,
-    run_pages,
-    operations_routes,
-    activity_routes,
-    members_routes,
-    views_routes,
+    *(session_routes, static_routes, overview_routes, letter_pages, replay_routes, bulk_pages, run_pages),
+    *(operations_routes, activity_routes, members_routes, views_routes),
 )
 
 
@@ -230,13 +211,8 @@ def build_api(app: Redrive, *, limits: Limits | None = None, poll: float = 1.0) 
     problems.install_error_handlers(api)
     api.openapi = lambda: make_openapi_document(api)  # type: ignore[method-assign]
     guard: Any = RequestGuard
-    api.add_middleware(
-        guard,
-        limits=limits,
-        identify=partial(identify_sender, service),
-        max_payload=app.settings.max_payload,
-        strict_transport=app.settings.base_url.startswith("https:"),
-    )
+    rules = {"max_payload": app.settings.max_payload, "strict_transport": app.settings.base_url.startswith("https:")}
+    api.add_middleware(guard, limits=limits, identify=partial(identify_sender, service), **rules)
     return api
 
 

@@ -29,7 +29,6 @@ _CHUNK = 64 * 1024
 _threads = ThreadPoolExecutor(2, thread_name_prefix="redrive-body")
 _ESCAPE = re.compile(rb"\\.", re.DOTALL)
 _NON_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
-_OPENING_BRACKETS = frozenset(b"[{")
 _BOMS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
 
 T = TypeVar("T")
@@ -130,7 +129,7 @@ def find_json_excess(body: bytes, most: JsonLimits) -> Reason | None:
         if commas + containers > most.values:
             return Reason(ReasonCode.JSON_TOO_MANY_VALUES, most=most.values)
         for bracket in brackets:
-            depth += 1 if bracket in _OPENING_BRACKETS else -1
+            depth += 1 if bracket in b"[{" else -1
             if depth > most.depth:
                 return Reason(ReasonCode.NESTED_TOO_DEEP, most=most.depth)
     return None

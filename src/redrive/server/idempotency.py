@@ -121,7 +121,6 @@ class IdempotentRoute(APIRoute):
         return once
 
     async def key_of(self, request: Request) -> str | None:
-        """Return the key of a request."""
         key = request.headers.get(KEY_HEADER)
         if key is not None and key.startswith(FORM_KEY_PREFIX):
             raise ProblemError(422, f"{KEY_HEADER} begins with {FORM_KEY_PREFIX}, which is reserved: use another one")

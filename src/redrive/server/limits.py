@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
 import msgspec
@@ -29,23 +29,13 @@ Identify = Callable[[Request], Awaitable["Sender"]]
 _MAX_HEADER_BYTES = 32 * 1024
 _WIDE_FACTOR = 20  # attempts for an email, or from an address, per attempt for both together
 BODY_METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
-_JSON_TYPES = ("application/json", "application/merge-patch+json")
-_FORM_TYPE = "application/x-www-form-urlencoded"
 _PAGES_PREFIX = f"{PAGES_PREFIX}/"  # where browsers send forms
-_ALIVE_PATH = "/healthz"
 _BATCH_PATH = f"{API_PREFIX}/runs:batch"  # takes many inputs in one body
 _OPEN_PATHS = frozenset(
     {
-        "/",
-        "/readyz",
-        f"{API_PREFIX}/login",
-        f"{API_PREFIX}/logout",
-        f"{API_PREFIX}/openapi.json",
-        "/api/docs",
-        "/api/docs.css",
-        f"{PAGES_PREFIX}/login",
-        f"{PAGES_PREFIX}/logout",
-        f"{PAGES_PREFIX}/look",
+        *("/", "/readyz", "/api/docs", "/api/docs.css"),
+        *(f"{API_PREFIX}/{name}" for name in ("login", "logout", "openapi.json")),
+        *(f"{PAGES_PREFIX}/{name}" for name in ("login", "logout", "look")),
     }
 )
 _STATIC_PREFIX = f"{PAGES_PREFIX}/static/"
@@ -137,23 +127,31 @@ class RequestGuard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        send = self._add_headers(send)
-        if _get_path(scope) == _ALIVE_PATH:  # answered even if the server refuses everything else
-            await self._app(scope, receive, send)
+
+        async def send_secured(message: AsgiMessage) -> None:
+            """Send a message with security headers for browsers."""
+            if message["type"] == "http.response.start":
+                present = {name.lower() for name, _ in message["headers"]}
+                more = [pair for pair in self._headers if pair[0] not in present]
+                message = {**message, "headers": [*message["headers"], *more]}
+            await send(message)
+
+        if _get_path(scope) == "/healthz":  # answered even if the server refuses everything else
+            await self._app(scope, receive, send_secured)
             return
         try:
             self._check_headers(scope)
             sender = await self._identify(Request(scope))
             if scope["method"] not in BODY_METHODS or not (sender.known or is_open_path(scope)):
                 # Without a credential the body is not read: the route refuses the request.
-                await self._app(scope, _replay_body(b"", receive), send)
+                await self._app(scope, _replay_body(b"", receive), send_secured)
                 return
             in_flight = self._known if sender.known else self._anonymous
             with in_flight.holding(sender.key) as add:
                 body = await self._read_body(scope, sender.known, receive, add)
-                await self._app(scope, _replay_body(body, receive), send)
+                await self._app(scope, _replay_body(body, receive), send_secured)
         except ProblemError as error:  # those of routes are handled in the application
-            await make_http_problem(error)(scope, receive, send)
+            await make_http_problem(error)(scope, receive, send_secured)
 
     def _check_headers(self, scope: AsgiMessage) -> None:
         headers = dict(scope["headers"])
@@ -195,12 +193,12 @@ class RequestGuard:
             return body
         media, _, more = headers.get(b"content-type", b"").decode("latin-1").partition(";")
         media = media.strip().lower()
-        if media == _FORM_TYPE and _get_path(scope).startswith(_PAGES_PREFIX):
+        if media == "application/x-www-form-urlencoded" and _get_path(scope).startswith(_PAGES_PREFIX):
             fields = limits.fields if known else limits.anonymous_fields
             if body.count(b"&") >= fields:
                 raise ProblemError(422, Reason(ReasonCode.FORM_TOO_LARGE, most=fields))
             return body
-        if media not in _JSON_TYPES:
+        if media not in ("application/json", "application/merge-patch+json"):
             raise ProblemError(415, Reason(ReasonCode.BODY_NOT_JSON))
         parameters = [each.partition("=") for each in more.split(";")]
         check_encoding(next((value for name, _, value in parameters if name.strip().lower() == "charset"), None), body)
@@ -209,18 +207,6 @@ class RequestGuard:
             code = "too_deep" if excess.code == ReasonCode.NESTED_TOO_DEEP else "too_complex"
             raise ProblemError(422, excess, code=code)
         return body
-
-    def _add_headers(self, send: Send) -> Send:
-        """Return a `send` that adds security headers for browsers."""
-
-        async def sending(message: AsgiMessage) -> None:
-            if message["type"] == "http.response.start":
-                present = {name.lower() for name, _ in message["headers"]}
-                more = [pair for pair in self._headers if pair[0] not in present]
-                message = {**message, "headers": [*message["headers"], *more]}
-            await send(message)
-
-        return sending
 
 
 async def _receive_body(receive: Receive, most: int, add: Callable[[int], None]) -> bytes:
@@ -284,9 +270,8 @@ class RateLimiter:
         if left < 1:
             self._buckets[name] = (left, now)
             wait = max(1, round((1 - left) / self._rate))
-            raise ProblemError(
-                429, Reason(ReasonCode.TOO_MANY_REQUESTS, seconds=wait), headers={"Retry-After": str(wait)}
-            )
+            reason = Reason(ReasonCode.TOO_MANY_REQUESTS, seconds=wait)
+            raise ProblemError(429, reason, headers={"Retry-After": str(wait)})
         self._buckets[name] = (left - 1, now)
         while len(self._buckets) > self._most:
             self._buckets.popitem(last=False)
@@ -311,15 +296,16 @@ class LoginLimiter:
 
     def take(self, client: str, email: str) -> None:
         """Count an attempt before it is made, so that parallel attempts are limited as well."""
-        self._near.take(f"{client}\0{email}")
-        self._wide.take(f"from {client}")
-        self._wide.take(f"for {email}")
+        for limiter, name in self._limiters(client, email):
+            limiter.take(name)
 
     def give_back(self, client: str, email: str) -> None:
         """Stop counting an attempt that did not fail."""
-        self._near.give_back(f"{client}\0{email}")
-        self._wide.give_back(f"from {client}")
-        self._wide.give_back(f"for {email}")
+        for limiter, name in self._limiters(client, email):
+            limiter.give_back(name)
+
+    def _limiters(self, client: str, email: str) -> Iterable[tuple[RateLimiter, str]]:
+        return (self._near, f"{client}\0{email}"), (self._wide, f"from {client}"), (self._wide, f"for {email}")
 
 
 class AnswerQuota:

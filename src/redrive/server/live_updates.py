@@ -45,7 +45,6 @@ class StreamHub:
 
     @property
     def open(self) -> int:
-        """The number of open streams."""
         return sum(map(len, self._streams.values()))
 
     def check(self, who: str) -> None:
@@ -75,7 +74,6 @@ class StreamHub:
                 self._tasks.pop(scope).cancel()
 
     def close(self) -> None:
-        """End all streams."""
         self._closed = True
         for streams in self._streams.values():
             for stream in streams:

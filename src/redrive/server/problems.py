@@ -76,7 +76,6 @@ def make_problem_response(
     faults: Sequence[Fault] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> JSONResponse:
-    """Return a problem as a response."""
     problem = Problem(
         type=f"urn:redrive:problem:{code}",
         title=title,
@@ -139,9 +138,8 @@ async def _handle_problem_error(request: Request, error: Exception) -> JSONRespo
 
 async def _handle_http_exception(request: Request, error: Exception) -> JSONResponse:
     status = getattr(error, "status_code", 404)
-    code, title = HTTP_PROBLEMS.get(status, ("http", "The request was refused"))
     detail = "the body cannot be read" if status == 400 else f"this path does not support {request.method}"
-    return make_problem_response(status, code, title, detail, headers=getattr(error, "headers", None))
+    return make_http_problem(ProblemError(status, detail, headers=getattr(error, "headers", None)))
 
 
 async def _handle_validation_error(request: Request, error: Exception) -> JSONResponse:
@@ -152,14 +150,13 @@ async def _handle_validation_error(request: Request, error: Exception) -> JSONRe
         return make_problem_response(kind.status, kind.code, kind.title, "the path contains an invalid id")
     if any(each["type"] == "json_invalid" for each in found):
         return make_problem_response(400, *HTTP_PROBLEMS[400], "the body is not JSON")
-    faults = [Fault(place=_format_location(each["loc"]), reason=_describe_fault(each)) for each in found[:20]]
+    faults = []
+    for each in found[:20]:
+        # A client's own names are repeated only if they look like names.
+        names = (str(part) if re.fullmatch(r"[\w:-]{1,40}", str(part)) else "?" for part in each["loc"])
+        faults.append(Fault(place=".".join(names), reason=_describe_fault(each)))
     detail = "; ".join(f"{fault.place}: {fault.reason}" for fault in faults[:5])
     return make_problem_response(422, *HTTP_PROBLEMS[422], detail, faults=faults)
-
-
-def _format_location(loc: Sequence[Any]) -> str:
-    """Return the place of a fault. A client's own names are repeated only if they look like names."""
-    return ".".join(str(part) if re.fullmatch(r"[\w:-]{1,40}", str(part)) else "?" for part in loc)
 
 
 def _describe_fault(found: Mapping[str, Any]) -> str:

@@ -150,16 +150,12 @@ class TimedProtocol(H11Protocol):
 
     def _start_timer(self) -> None:
         if self._timer is None:  # further bytes do not extend the time
-            self._timer = self.loop.call_later(self._header_seconds, self._close)
+            self._timer = self.loop.call_later(self._header_seconds, self.transport.close)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-    def _close(self) -> None:
-        self._timer = None
-        self.transport.close()
 
 
 class _ServerWithoutSignals(uvicorn.Server):

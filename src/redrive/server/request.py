@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
@@ -21,8 +21,8 @@ from redrive.core.audit import AuditEvent
 from redrive.core.redact import Redactor
 from redrive.core.roles import ALL_TENANTS, Permission, Principal
 from redrive.core.states import RunStatus
-from redrive.core.transitions import AuditWrite
 from redrive.desk.models import Caller
+from redrive.desk.operations import Actor
 from redrive.desk.presenter import in_thread_if_large
 from redrive.desk.settings import KnownWorkflow, Workflows
 from redrive.desk.validation import require_text
@@ -50,8 +50,6 @@ SESSION_COOKIE = "redrive_session"
 _ALL_WORKFLOWS = "x-all-workflows"
 _MAX_OLDEST_RUNS = 100
 _DEFAULT_PORTS = {"http": 80, "https": 443}
-_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-_SAME_SITE_VALUES = frozenset({"same-origin", "none"})
 _ALL_WORKFLOWS_PERMISSIONS = frozenset(
     {Permission.MANAGE_PEOPLE, Permission.MANAGE_TENANTS, Permission.MANAGE_SINKS, Permission.PAUSE}
 )
@@ -141,7 +139,7 @@ async def authenticate(request: Request, note: Callable[[RequestContext, Request
     service = get_service(request)
     set_request_trace(request.headers.get("traceparent"))
     principal = await _load_principal(request, service)
-    if "authorization" not in request.headers and request.method not in _SAFE_METHODS:
+    if "authorization" not in request.headers and request.method not in ("GET", "HEAD", "OPTIONS"):
         refuse_cross_site(request, service)
     service.rates.take(principal.key)
     named = request.query_params.get("tenant")
@@ -166,7 +164,9 @@ async def identify_sender(service: Service, request: Request) -> Sender:
     is kept on the request for the route.
     """
     anonymous = Sender(caller_network(request_address(request, service)), known=False)
-    if is_open_path(request.scope) or not _has_credential(request, service):
+    cookie = make_session_cookie_name(request, service)
+    has_credential = "authorization" in request.headers or cookie in request.cookies
+    if is_open_path(request.scope) or not has_credential:
         _count_anonymous(request, service)
         return anonymous
     if request.method not in BODY_METHODS:
@@ -194,10 +194,6 @@ async def _load_principal(request: Request, service: Service) -> Principal:
             raise
         request.state.principal = known
     return known
-
-
-def _has_credential(request: Request, service: Service) -> bool:
-    return "authorization" in request.headers or make_session_cookie_name(request, service) in request.cookies
 
 
 def _count_anonymous(request: Request, service: Service) -> None:
@@ -243,7 +239,7 @@ def refuse_cross_site(request: Request, service: Service, *, browser: bool = Tru
     `browser=False` accepts a request without the headers that every browser sends.
     """
     site, sent = request.headers.get("sec-fetch-site"), request.headers.get("origin")
-    if site is not None and site not in _SAME_SITE_VALUES:
+    if site is not None and site not in ("same-origin", "none"):
         raise NotAllowed(Reason(ReasonCode.CROSS_SITE_REQUEST))
     if sent is None:
         if site is None and browser:
@@ -269,13 +265,8 @@ def _parse_origin(url: str) -> tuple[str, str | None, int | None] | None:
 
 async def audit_tenant_entry(context: RequestContext, request: Request) -> None:
     """Write into the audit log of a tenant that an owner of another one works in it."""
-    line = AuditWrite(
-        event=AuditEvent.TENANT_ENTERED.value,
-        tenant="" if context.everywhere else context.tenant,
-        by=context.by,
-        subject=f"{request.method} {request.url.path}"[:255],
-        token=context.clock.new_id(),
-    )
+    tenant, subject = context.one_tenant or "", f"{request.method} {request.url.path}"[:255]
+    line = Actor(context.by).make_audit(context.clock, AuditEvent.TENANT_ENTERED, tenant, subject)
     await context.view.note([line])
 
 
@@ -318,23 +309,17 @@ class Service:
         self.anonymous = RateLimiter(clock, limits.anonymous_rate, limits.anonymous_burst)
         self.logins = LoginLimiter(clock, limits)
         self.answers = AnswerQuota(clock, limits)
-        self.hub = StreamHub(
-            lambda tenant, workflows: make_store_view(app, tenant, workflows),
-            every=poll,
-            most=limits.streams,
-            each=limits.streams_each,
-        )
+        view = partial(make_store_view, app)
+        self.hub = StreamHub(view, every=poll, most=limits.streams, each=limits.streams_each)
         self.redactor = Redactor.parse(app.settings.redact)
         self.proxies = parse_trusted_proxies(app.settings.trusted_proxies)
 
     @property
     def credentials(self) -> Credentials:
-        """The lookup of principals by their credentials."""
         return Credentials(self.app.runtime.store, self.app.settings.secret_key)
 
     @property
     def sessions(self) -> Sessions:
-        """The sessions of users who sign in."""
         return Sessions(self.app.runtime.store, self.app.runtime.clock)
 
     async def redact(self, reason: Reason) -> Reason:
@@ -362,33 +347,23 @@ async def sign_in(request: Request, response: Response, login: Login) -> Princip
     # Another site could sign a browser in as a user of its choice. A program sends none of these headers.
     refuse_cross_site(request, service, browser=False)
     if is_hashing_busy():
-        raise ProblemError(
-            503,
-            "too many sign-ins are under way: try again in a moment",
-            code="busy",
-            title="The server is busy",
-            headers={"Retry-After": "1"},
-        )
+        detail = "too many sign-ins are under way: try again in a moment"
+        raise ProblemError(503, detail, code="busy", title="The server is busy", headers={"Retry-After": "1"})
     client = request_address(request, service)
     attempt = caller_network(client), login.email.lower()
     service.logins.take(*attempt)
+    failed = False
     try:
         signed_in = await service.sessions.sign_in(replace(login, place=client))
     except NotSignedIn:
-        raise  # this attempt counts
-    except BaseException:
-        service.logins.give_back(*attempt)
+        failed = True  # only such an attempt counts
         raise
-    service.logins.give_back(*attempt)
-    response.set_cookie(
-        make_session_cookie_name(request, service),
-        signed_in.cookie,
-        max_age=SESSION_LIFETIME,
-        path="/",
-        httponly=True,
-        samesite="lax",
-        secure=uses_https(request, service),
-    )
+    finally:
+        if not failed:
+            service.logins.give_back(*attempt)
+    name, secure = make_session_cookie_name(request, service), uses_https(request, service)
+    options: dict[str, Any] = {"path": "/", "httponly": True, "samesite": "lax", "secure": secure}
+    response.set_cookie(name, signed_in.cookie, max_age=SESSION_LIFETIME, **options)
     return signed_in.principal
 
 

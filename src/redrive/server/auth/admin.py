@@ -46,7 +46,6 @@ class AccountAdmin:
         return [row for row in rows if everything or row.tenant == self._by.tenant]
 
     async def tenant(self, name: str) -> TenantRow:
-        """Return one tenant."""
         for row in await self.tenants():
             if row.tenant == name:
                 return row
@@ -88,7 +87,6 @@ class AccountAdmin:
         return self._make_audit(AuditEvent.TENANT_EXPORTED, name, name)
 
     async def users(self, tenant: str | None) -> list[UserRow]:
-        """Return the users of a tenant."""
         self._by.need(Permission.MANAGE_PEOPLE)
         return await self._accounts.users(tenant)
 
@@ -228,7 +226,6 @@ class AccountAdmin:
         return [row for row in await self._accounts.tokens(tenant) if row.kind is not TokenKind.CODE]
 
     async def token(self, tenant: str | None, id: str) -> TokenRow:
-        """Return one token."""
         for row in await self.tokens(tenant):
             if row.id == id:
                 return row

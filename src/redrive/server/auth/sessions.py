@@ -16,18 +16,8 @@ from redrive.core.transitions import AuditWrite
 from redrive.errors import InputError, NotSignedIn
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
+from redrive.server.auth import secrets
 from redrive.server.auth.admin import AccountAdmin
-from redrive.server.auth.secrets import (
-    check_password,
-    claims_match_token,
-    decode_token,
-    hash_secret,
-    looks_like_jwt,
-    matches_password,
-    matches_secret,
-    new_secret,
-    parse_api_key,
-)
 from redrive.settings import API_PREFIX
 from redrive.store.accounts import SessionRow, TokenKind, UserRow, token_invalid_reason
 from redrive.store.port import Store
@@ -90,7 +80,7 @@ class Sessions:
 
     async def _sign_in(self, login: Login) -> SignInResult:
         if login.new_password is not None:
-            check_password(login.new_password)
+            secrets.check_password(login.new_password)
         known = await self._store.accounts.users_by_email(login.email.lower())
         proven = [user for user in await self._authenticate(known, login) if user.disabled_at is None]
         if not proven:
@@ -108,8 +98,8 @@ class Sessions:
         who = Principal(who=user.email, tenant=member.tenant, role=member.role, payloads=member.payloads, user=user.id)
         if login.new_password is not None:
             await AccountAdmin(self._store.accounts, self._clock, who).set_password(user, login.new_password)
-        cookie = new_secret()
-        session = SessionRow(hash=hash_secret(cookie), tenant=member.tenant, user=user.id)
+        cookie = secrets.new_secret()
+        session = SessionRow(hash=secrets.hash_secret(cookie), tenant=member.tenant, user=user.id)
         await self._store.accounts.put_session(session, SESSION_LIFETIME * MICROS)
         if await self._store.accounts.session(session.hash) is None:
             raise NotSignedIn(_SIGN_IN_REFUSED)  # the tenant is disabled
@@ -117,8 +107,7 @@ class Sessions:
         return SignInResult(who, cookie)
 
     async def sign_out(self, cookie: str) -> None:
-        """End a session."""
-        await self._store.accounts.end_sessions(hash=hash_secret(cookie))
+        await self._store.accounts.end_sessions(hash=secrets.hash_secret(cookie))
 
     async def _authenticate(self, known: Sequence[UserRow], login: Login) -> list[UserRow]:
         """Return the accounts that a password or code opens, each with the memberships that it opens.
@@ -131,7 +120,7 @@ class Sessions:
             raise InputError(Reason(ReasonCode.PASSWORD_OR_CODE_NEEDED))
         # In parallel, so that the time does not reveal how many tenants have an account for the email.
         hashes = [user.password for user in known] or [None]
-        fits = await asyncio.gather(*(matches_password(stored, login.password) for stored in hashes))
+        fits = await asyncio.gather(*(secrets.matches_password(stored, login.password) for stored in hashes))
         return [user for user, fit in zip(known, fits, strict=False) if fit]
 
     async def _use_code(self, known: Sequence[UserRow], code: str, tenant: str | None) -> list[UserRow]:
@@ -140,7 +129,12 @@ class Sessions:
         accounts, now = self._store.accounts, self._store.now()
         row = await accounts.token(id)
         user = next((each for each in known if row is not None and each.id == row.user), None)
-        if row is None or user is None or row.kind is not TokenKind.CODE or not matches_secret(row.hash, secret):
+        if (
+            row is None
+            or user is None
+            or row.kind is not TokenKind.CODE
+            or not secrets.matches_secret(row.hash, secret)
+        ):
             return []
         if row.expires_at is None or row.is_over(now) or tenant not in (None, row.tenant):
             return []
@@ -179,15 +173,15 @@ class Credentials:
 
     async def _authenticate_bearer(self, text: str) -> Principal:
         row = None
-        if (key := parse_api_key(text)) is not None:
+        if (key := secrets.parse_api_key(text)) is not None:
             id, secret = key
             row = await self._store.accounts.token(id)
-            if row is not None and (row.kind is not TokenKind.KEY or not matches_secret(row.hash, secret)):
+            if row is not None and (row.kind is not TokenKind.KEY or not secrets.matches_secret(row.hash, secret)):
                 row = None
-        elif looks_like_jwt(text) and self._secret_key:
-            claims = decode_token(text, self._secret_key, self._store.now() // MICROS)
+        elif secrets.looks_like_jwt(text) and self._secret_key:
+            claims = secrets.decode_token(text, self._secret_key, self._store.now() // MICROS)
             row = await self._store.accounts.token(str(claims["jti"]))
-            if row is not None and (row.kind is not TokenKind.JWT or not claims_match_token(claims, row)):
+            if row is not None and (row.kind is not TokenKind.JWT or not secrets.claims_match_token(claims, row)):
                 row = None
         if row is None:
             raise NotSignedIn(_CREDENTIAL_INVALID)
@@ -205,7 +199,7 @@ class Credentials:
 
     async def _authenticate_session(self, cookie: str) -> Principal:
         accounts = self._store.accounts
-        found = await accounts.session(hash_secret(cookie))
+        found = await accounts.session(secrets.hash_secret(cookie))
         if found is None or found.expires_at <= self._store.now():
             raise NotSignedIn(_CREDENTIAL_INVALID)
         user = await accounts.user(found.user)

@@ -31,7 +31,6 @@ _YEAR = 365 * 86_400
 
 @members_routes.get("/members", **_MANAGE_RULE)
 async def list_members(request: Request, context: Context) -> Response:
-    """Show the members and API keys of the tenant."""
     return await _render_members(request, context)
 
 
@@ -39,12 +38,8 @@ async def list_members(request: Request, context: Context) -> Response:
 async def invite_user(request: Request, context: Context, form: SentForm) -> Response:
     """Create a member, and show the invitation code once."""
     try:
-        new = NewUser(
-            email=form.get("email"),
-            tenant=context.home,
-            role=parse_role(form.get("role")),
-            payloads=bool(form.get("payloads")),
-        )
+        role, payloads = parse_role(form.get("role")), bool(form.get("payloads"))
+        new = NewUser(email=form.get("email"), tenant=context.home, role=role, payloads=payloads)
         user, code = await context.access.create_user(new)
     except RedriveError as error:
         return await _render_members(request, context, wrong_member=Reason.of_error(error), typed=form)
@@ -88,7 +83,6 @@ async def create_key(request: Request, context: Context, form: SentForm) -> Resp
 
 @members_routes.post("/keys/{id}/revoke", **_MANAGE_RULE)
 async def revoke_key(request: Request, context: Context, id: Id) -> Response:
-    """Revoke an API key."""
     await context.access.revoke_token(context.one_tenant, id)
     return redirect_to(make_view(request).url("/members") + "#keys-title")
 
@@ -129,7 +123,6 @@ SameSite = Annotated[None, Depends(require_same_site)]
 
 @session_routes.get("/login")
 async def show_login(request: Request) -> Response:
-    """Show the sign-in page."""
     return await _render_login(request, 200, None)
 
 
@@ -160,7 +153,6 @@ async def sign_in(request: Request, form: SentForm, here: SameSite) -> Response:
 
 @session_routes.post("/logout")
 async def sign_out(request: Request, here: SameSite) -> Response:
-    """Sign out."""
     response = redirect_to(f"{make_view(request).root}/login")
     await signing.sign_out(request, response)
     return response

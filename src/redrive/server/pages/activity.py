@@ -52,7 +52,6 @@ EVENT_DESCRIPTIONS = {
 }
 """The texts for events that notification rules name."""
 
-_ACCOUNT_KINDS = frozenset({"user.", "token."})
 _COLUMNS = lists.make_columns("at", "event", "label", "by", "tenant", "subject", "letter", "reason", "before", "after")
 
 
@@ -84,7 +83,7 @@ async def list_audit(request: Request, context: Context) -> Response:
         query=query,
         views=await lists.list_saved_views(context, ListName.AUDIT),
         first=cursor is None,
-        kinds={kind: text for kind, text in EVENT_KINDS.items() if where.accounts or kind not in _ACCOUNT_KINDS},
+        kinds={kind: text for kind, text in EVENT_KINDS.items() if where.accounts or kind not in ("user.", "token.")},
         ranges=lists.TIME_RANGES,
     )
 

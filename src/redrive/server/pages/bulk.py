@@ -84,7 +84,6 @@ def _make_rate_input(rate: Rate) -> RateInput:
 
 @bulk_routes.get(BULK_PATH, **requires(Permission.LOOK))
 async def list_bulk(request: Request, context: Context) -> Response:
-    """Show the bulk actions, newest first."""
     cursor = request.query_params.get("cursor")
     found = await context.desk.dlq.sets(limit=25, cursor=cursor, tenant=context.one_tenant)
     return await render_page(request, "bulk_list.html", sets=found, path=BULK_PATH)

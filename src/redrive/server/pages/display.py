@@ -211,18 +211,8 @@ def plot_columns(lower: Sequence[int], upper: Sequence[int], *, height: float = 
     found = []
     for at, (below, above) in enumerate(zip(lower, upper, strict=True)):
         tall, on_top = height * below / highest, height * above / highest
-        found.append(
-            Column(
-                x=at * gap + gap * 0.12,
-                width=gap * 0.76,
-                y=height - tall,
-                height=tall,
-                upper_y=height - tall - on_top,
-                upper_height=on_top,
-                lower=below,
-                upper=above,
-            )
-        )
+        x, y = at * gap + gap * 0.12, height - tall
+        found.append(Column(x, gap * 0.76, y, tall, upper_y=y - on_top, upper_height=on_top, lower=below, upper=above))
     return found
 
 

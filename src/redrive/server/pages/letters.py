@@ -225,7 +225,6 @@ async def assign_letter(request: Request, context: Context, id: Id, form: SentFo
 
 @letter_routes.post(LETTER_PATH + "/comment", **requires(Permission.NOTE))
 async def comment_letter(request: Request, context: Context, id: Id, form: SentForm) -> Response:
-    """Add a comment to a failure."""
     if not form.get("text"):
         raise InputError(Reason(ReasonCode.COMMENT_NEEDED))
     letter = await context.desk.dlq.comment(id, form.get("text"), by=context.by)
@@ -234,7 +233,6 @@ async def comment_letter(request: Request, context: Context, id: Id, form: SentF
 
 @letter_routes.post(LETTER_PATH + "/tag", **requires(Permission.NOTE))
 async def tag_letter(request: Request, context: Context, id: Id, form: SentForm) -> Response:
-    """Replace the tags of a failure."""
     tags = [tag.strip() for tag in form.get("tags").replace("\n", ",").split(",")]
     letter = await context.desk.dlq.tag(id, [tag for tag in tags if tag], by=context.by)
     return _redirect_to_letter(request, letter, "tagged")

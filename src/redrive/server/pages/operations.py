@@ -23,8 +23,7 @@ from redrive.server.request import Context, RequestContext, list_known_workflows
 from redrive.store.filters import AuditFilter, CircuitFilter
 
 operations_routes = make_page_router()
-_NUMBER_SETTINGS = ("failures", "probes")
-_TEXT_SETTINGS = ("window", "open_for", "on_open")
+_CIRCUIT_SETTINGS = ("window", "open_for", "on_open", "failures", "probes")
 _COLUMNS = lists.make_columns("key", "tenant", "status", "until", "parked", "why", "changed_by", "changed_at")
 _POLICY_NUMBERS: dict[str, Callable[[str], int | float]] = {"max_retries": int, "factor": float, "jitter": float}
 _POLICY_LISTS = ("delays", "never_retry_on")
@@ -52,7 +51,6 @@ async def show_circuit(request: Request, context: Context, key: str = "") -> Res
 
 @operations_routes.post("/circuits/one", **requires(Permission.DECIDE, all_workflows=True))
 async def change_circuit(request: Request, context: Context, form: SentForm) -> Response:
-    """Open, close or reset a circuit."""
     desk = context.desk.circuits
     actions = {"open": desk.open, "close": desk.close, "reset": desk.reset}
     change = actions.get(form.get("way"))
@@ -70,8 +68,9 @@ async def set_circuit(request: Request, context: Context, form: SentForm) -> Res
         if form.get("unset"):
             await desk.unset(key, tenant=context.home, by=context.by)
         else:
-            settings: dict[str, Any] = {name: form.get(name) for name in _TEXT_SETTINGS if form.get(name)}
-            settings |= {name: _parse_number(name, form.get(name), int) for name in _NUMBER_SETTINGS if form.get(name)}
+            settings: dict[str, Any] = {name: form.maybe(name) for name in _CIRCUIT_SETTINGS if form.get(name)}
+            for name in settings.keys() & {"failures", "probes"}:
+                settings[name] = _parse_number(name, settings[name], int)
             await desk.set(key, tenant=context.home, by=context.by, **settings)
     except InputError as error:
         return await _render_circuit(request, context, key, Reason.of_error(error), form)
@@ -216,5 +215,4 @@ async def change_workflow(request: Request, context: Context, way: str, form: Se
 
 @operations_routes.get("/workers", **requires(Permission.LOOK))
 async def list_workers(request: Request, context: Context) -> Response:
-    """Show the workers, running or not."""
     return await render_page(request, "workers.html", workers=await list_worker_statuses(context))

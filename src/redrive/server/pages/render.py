@@ -74,7 +74,6 @@ def _accepts_gzip(request: Request) -> bool:
 
 @static_routes.get("/static/{name}")
 async def send_static_file(request: Request, name: str) -> Response:
-    """Send a static file."""
     file = _load_static_files().get(name)
     if file is None:
         raise NotFound(Reason(ReasonCode.FILE_NOT_FOUND))
@@ -246,7 +245,6 @@ class PageView:
 
     @property
     def now(self) -> datetime:
-        """The time of the store."""
         return to_datetime(self.service.app.runtime.store.now())
 
     def new_form_id(self) -> str:
@@ -263,7 +261,6 @@ class PageView:
         return display.format_relative_time(self.t, (self.now - when).total_seconds())
 
     def format_span(self, seconds: float | None) -> str:
-        """Return a duration as text."""
         return display.format_span(self.t, seconds)
 
     def render_reason(self, reason: Reason | str | None) -> Markup:
@@ -285,7 +282,6 @@ class PageView:
         return escape(record.reason) if record.reason_code is None else self.render_reason_of(record, record.reason)
 
     def render_warnings(self, plan: DryRun) -> list[Markup]:
-        """Return the warnings of a dry run."""
         return [self.render_reason(Reason.from_json(each)) for each in plan.warning_reasons]
 
 

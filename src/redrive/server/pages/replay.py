@@ -21,18 +21,12 @@ from redrive.desk.presenter import in_thread_if_large
 from redrive.desk.preview import DryRun
 from redrive.errors import Conflict, InputError, NotFound, UnknownWorkflow
 from redrive.reasons import Reason, ReasonCode, quote
+from redrive.server.pages import replay_form
 from redrive.server.pages.display import MODES
 from redrive.server.pages.forms import ACTION_FIELD, CHECK_ACTION, Form, SentForm, make_page_router, redirect_to
 from redrive.server.pages.letters import LETTERS_PATH
 from redrive.server.pages.render import make_view, render_page
-from redrive.server.pages.replay_form import (
-    EDITABLE_MODES,
-    ReplayForm,
-    convert_to_fields,
-    list_form_fields,
-    read_replay_form,
-    split_faults,
-)
+from redrive.server.pages.replay_form import EDITABLE_MODES, ReplayForm, read_replay_form
 from redrive.server.pages.translations import format_json
 from redrive.server.request import Context, RequestContext, requires
 from redrive.server.routes.common import Id
@@ -41,12 +35,8 @@ replay_routes = make_page_router()
 _FORMAT_FIELD, _JSON_FORMAT = "as", "json"  # the input is edited as JSON, or else field by field
 _REPLAY_PATH = LETTERS_PATH + "/{id}/replay"
 _MODES = [
-    ReplayMode.FROM_FAILED,
-    ReplayMode.FROM_STEP,
-    ReplayMode.STEP_ONLY,
-    ReplayMode.FULL,
-    ReplayMode.SKIP,
-    ReplayMode.COMPLETE,
+    *(ReplayMode.FROM_FAILED, ReplayMode.FROM_STEP, ReplayMode.STEP_ONLY),
+    *(ReplayMode.FULL, ReplayMode.SKIP, ReplayMode.COMPLETE),
 ]
 
 
@@ -65,7 +55,7 @@ async def submit_replay(request: Request, context: Context, id: Id, form: SentFo
     if format := form.get(_FORMAT_FIELD):
         replay = await read_replay_form(form, input, begun=True)
         if format != _JSON_FORMAT:
-            replay = convert_to_fields(replay, input)
+            replay = replay_form.convert_to_fields(replay, input)
         return await _render_replay(request, context, letter, input, replay, format=format)
     replay = await read_replay_form(form, input)
     checks = form.get(ACTION_FIELD) == CHECK_ACTION
@@ -105,8 +95,8 @@ async def _render_replay(
             raise
         except InputError as error:
             refusal = Reason.of_error(error)
-    placed, rest = split_faults(refusal) if refusal else ({}, [])
-    fields = list_form_fields(input)
+    placed, rest = replay_form.split_faults(refusal) if refusal else ({}, [])
+    fields = replay_form.list_form_fields(input)
     as_json = replay.typed is not None or (format or request.query_params.get(_FORMAT_FIELD)) == _JSON_FORMAT
     flat = None if as_json or fields is None else [(each, replay.given.get(each.name, each.text)) for each in fields]
     text = ""

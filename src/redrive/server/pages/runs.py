@@ -72,7 +72,6 @@ async def list_runs(request: Request, context: Context) -> Response:
 
 @run_routes.get("/runs/{id}", **requires(Permission.LOOK))
 async def show_run(request: Request, context: Context, id: Id) -> Response:
-    """Show one run."""
     run = await context.desk.runs.get(id)
     ledger = await context.desk.sagas.get(run.id)
     current = [step for step in run.steps if not step.superseded]
@@ -97,7 +96,6 @@ async def show_run(request: Request, context: Context, id: Id) -> Response:
 
 @run_routes.post("/runs/{id}/cancel", **requires(Permission.CANCEL))
 async def cancel_run(request: Request, context: Context, id: Id, form: SentForm) -> Response:
-    """Cancel a run."""
     run = await context.desk.runs.cancel(id, by=context.by, reason=form.get("reason"))
     return redirect_to(make_view(request).url(f"/runs/{run.id}"))
 

@@ -29,7 +29,6 @@ _MAX_CELL_LENGTH = 200  # characters of a list that is shown in one cell
 
 
 def format_json(value: Any) -> str:
-    """Return a value as indented JSON."""
     return json.dumps(value, indent=2, ensure_ascii=False, default=str)
 
 

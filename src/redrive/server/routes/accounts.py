@@ -16,13 +16,7 @@ from redrive.desk.models import present_row
 from redrive.errors import Conflict, InputError
 from redrive.reasons import Reason, ReasonCode
 from redrive.server import request as signing
-from redrive.server.auth.admin import (
-    MembershipChange,
-    change_membership,
-    create_sign_in_code,
-    erase_tenant_data,
-    export_tenant_data,
-)
+from redrive.server.auth import admin
 from redrive.server.auth.sessions import Login
 from redrive.server.contract import NewToken, NewUser
 from redrive.server.idempotency import SECRET_EXTENSION
@@ -140,7 +134,7 @@ async def erase_tenant(context: Context, name: Name, confirm: Text | None = None
     await access.tenant(name)
     if confirm != name:
         raise InputError(Reason(ReasonCode.CONFIRMATION_NEEDED))
-    return Erased(rows=await erase_tenant_data(context.whole, access, name))
+    return Erased(rows=await admin.erase_tenant_data(context.whole, access, name))
 
 
 @account_routes.get(
@@ -152,7 +146,7 @@ async def erase_tenant(context: Context, name: Name, confirm: Text | None = None
 async def export_tenant(context: Context, name: Name) -> StreamingResponse:
     """Export all records of a tenant, one JSON object a line, without redaction; its audit log records it."""
     await context.access.tenant(name)
-    things = await export_tenant_data(context.whole, context.access, name)
+    things = await admin.export_tenant_data(context.whole, context.access, name)
     lines = (json.dumps({"kind": kind, **jsonable_encoder(value)}).encode() + b"\n" async for kind, value in things)
     return StreamingResponse(lines, media_type="application/x-ndjson")
 
@@ -219,15 +213,10 @@ async def list_users(context: Context) -> list[User]:
 @account_routes.post("/users", status_code=201, **requires(Permission.MANAGE_PEOPLE, **{SECRET_EXTENSION: True}))
 async def create_user(context: Context, body: NewPerson) -> CreatedUser:
     """Add a user to this tenant."""
-    new = NewUser(
-        email=body.email,
-        tenant=context.home,
-        role=parse_role(body.role),
-        password=body.password,
-        payloads=body.may_see_payloads,
-    )
+    tenant, role, payloads = context.home, parse_role(body.role), body.may_see_payloads
+    new = NewUser(email=body.email, tenant=tenant, role=role, password=body.password, payloads=payloads)
     row, code = await context.access.create_user(new)
-    shown = await context.access.user(new.tenant, row.id)
+    shown = await context.access.user(tenant, row.id)
     return CreatedUser(**_present_user(shown).model_dump(), code=code)
 
 
@@ -247,15 +236,15 @@ async def change_user(context: Context, id: Id, body: Change) -> CreatedUser:
     owner = context.principal.may(Permission.MANAGE_TENANTS)
     user = await context.access.user(None if owner else context.home, id, near=context.home)
     role = None if body.role is None else parse_role(body.role)
-    part = MembershipChange(role=role, payloads=body.may_see_payloads, active=body.active)
-    changed, code = await change_membership(context.access, user, context.home, part)
+    part = admin.MembershipChange(role=role, payloads=body.may_see_payloads, active=body.active)
+    changed, code = await admin.change_membership(context.access, user, context.home, part)
     return CreatedUser(**_present_user(changed).model_dump(), code=code)
 
 
 @account_routes.post("/users/{id}/code", **requires(Permission.MANAGE_TENANTS, **{SECRET_EXTENSION: True}))
 async def make_code(context: Context, id: Id) -> Code:
     """Make a code with which a user can sign in once, within a day, and choose a new password."""
-    user, code = await create_sign_in_code(context.access, id, context.tenant)
+    user, code = await admin.create_sign_in_code(context.access, id, context.tenant)
     return Code(id=user.id, code=code)
 
 

@@ -106,12 +106,8 @@ def make_router(tag: str) -> APIRouter:
 def serve(router: APIRouter, call: Callable[..., Any]) -> Callable[[F], F]:
     """Return a decorator that serves an operation of the desk by the decorated function."""
     about = get_operation(call)
-    return router.api_route(
-        about.path,
-        methods=[about.method],
-        status_code=about.status,
-        **requires(about.permission, all_workflows=about.all_workflows),
-    )
+    rule = requires(about.permission, all_workflows=about.all_workflows)
+    return router.api_route(about.path, methods=[about.method], status_code=about.status, **rule)
 
 
 def add_operations(
@@ -160,17 +156,14 @@ def _make_endpoint(
             fields[wire_name] = (kind, ... if default is inspect.Parameter.empty else default)
         else:
             # A filter has no default: each of its fields has one.
-            parameters.append(
-                _make_parameter(wire_name, kind, inspect.Parameter.empty if name == "filter" else default)
-            )
+            default = inspect.Parameter.empty if name == "filter" else default
+            parameters.append(_make_parameter(wire_name, kind, default))
     model: Any = None
     if fields:
         base = ReasonBody if fields.pop("reason", None) else Body
         model = create_model(about.id.title().replace("_", ""), __base__=base, **fields) if fields else base
-        if any(field.is_required() for field in model.model_fields.values()):
-            parameters.append(_make_parameter("body", model))
-        else:
-            parameters.append(_make_parameter("body", model | None, None))
+        needed = any(field.is_required() for field in model.model_fields.values())
+        parameters.append(_make_parameter("body", model) if needed else _make_parameter("body", model | None, None))
 
     async def endpoint(context: RequestContext, body: Body | None = None, **given: Any) -> Any:
         if model is not None:
@@ -234,7 +227,6 @@ def parse_index(given: list[str] | None) -> dict[str, str] | None:
 
 
 def parse_policy(given: dict[str, Any] | None) -> RetryPolicy | None:
-    """Parse the retry policy of a body."""
     if given is None:
         return None
     try:

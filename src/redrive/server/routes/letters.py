@@ -151,7 +151,6 @@ class Many(ReasonBody):
     rate: RateText | None = None
 
     def letters(self, context: RequestContext) -> LetterFilter | list[str]:
-        """Return the filter or the ids."""
         if (self.filter is None) == (self.ids is None):
             raise InputError(Reason(ReasonCode.LETTER_CHOICE_NEEDED))
         if self.filter is None:

@@ -62,7 +62,6 @@ class NewRun(Body):
     event: Event | None = None
 
     def make_request(self, tenant: str, key: str | None) -> StartRequest:
-        """Return the run as the desk starts it."""
         options: dict[str, Any] = {"tenant": tenant}
         for name in self.model_fields_set & _START_OPTIONS:
             options[name] = getattr(self, name)

@@ -120,15 +120,8 @@ async def list_audit(
     Lines about users, sign-ins and tokens need the permission to manage people; `accounts=false` leaves
     them out.
     """
-    where = AuditFilter(
-        event=event,
-        by=by,
-        subject=subject,
-        letter=letter,
-        since=since,
-        until=until,
-        accounts=accounts and context.principal.may(Permission.MANAGE_PEOPLE),
-    )
+    sees = accounts and context.principal.may(Permission.MANAGE_PEOPLE)
+    where = AuditFilter(event=event, by=by, subject=subject, letter=letter, since=since, until=until, accounts=sees)
     return await context.desk.audit.list(where, limit=limit, cursor=cursor, language=language)
 
 
