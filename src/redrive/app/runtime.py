@@ -12,20 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from redrive import chores
 from redrive.app.catalogue import collect_schedules
 from redrive.app.channels import NotificationChore
 from redrive.app.results import Results
-from redrive.chores import (
-    CircuitUpdater,
-    GroupAggregator,
-    Purger,
-    Reaper,
-    Relay,
-    RelayForwarder,
-    Scheduler,
-    UnclaimableRunMonitor,
-    run_every,
-)
 from redrive.clock import MICROS, Clock, SystemClock
 from redrive.core.new_run import StartableWorkflow
 from redrive.core.redact import Redactor
@@ -124,23 +114,23 @@ class Runtime:
         self.sinks = Sinks(store, clock)
         self.reaper = self.new_reaper(store)
         self.purger = self.new_purger(store)
-        self.folder = GroupAggregator(store)
+        self.folder = chores.GroupAggregator(store)
         self.bulk_worker = self.new_bulk_worker(store)
         self.circuit_updater = self.new_circuit_updater(store)
         self.scheduler = self.new_scheduler(store)
-        self.watch = UnclaimableRunMonitor(store)
+        self.watch = chores.UnclaimableRunMonitor(store)
         self._actions = ActionRunner(app.follow_up_steps.connections, app.follow_up_steps.allowed)
         self.worker: Worker | None = None
         self.notification_chore = self.new_notification_chore(store)
-        self.relays: list[Relay] = []
+        self.relays: list[chores.Relay] = []
         self._relaying: list[asyncio.Task[None]] = []
         self._one_suspect = asyncio.Lock()
         self._chores: list[asyncio.Task[None]] = []
         self._poll = math.inf
 
-    def new_reaper(self, store: Store) -> Reaper:
+    def new_reaper(self, store: Store) -> chores.Reaper:
         """Return the chore that ends runs and attempts that their workers do not end."""
-        return Reaper(store, self.clock, listeners=self._listeners, tally=self.tally)
+        return chores.Reaper(store, self.clock, listeners=self._listeners, tally=self.tally)
 
     def new_bulk_worker(self, store: Store) -> BulkWorker:
         """Return the chore that executes bulk operations."""
@@ -152,13 +142,13 @@ class Runtime:
         """Wait until a bulk operation is begun or resumed here, or until its rate allows more."""
         await self._bulk_begun.wait(self.bulk_worker.pause(most))
 
-    def new_circuit_updater(self, store: Store) -> CircuitUpdater:
+    def new_circuit_updater(self, store: Store) -> chores.CircuitUpdater:
         """Return the chore that updates circuits and releases parked runs."""
-        return CircuitUpdater(store, self.learn_circuit)
+        return chores.CircuitUpdater(store, self.learn_circuit)
 
-    def new_scheduler(self, store: Store) -> Scheduler:
+    def new_scheduler(self, store: Store) -> chores.Scheduler:
         """Return the chore that starts scheduled runs."""
-        return Scheduler(
+        return chores.Scheduler(
             store,
             collect_schedules(self._app),
             worker=lambda: 0 if self.worker is None else self.worker.id,
@@ -186,9 +176,9 @@ class Runtime:
         """Register the sinks of notifications, because a rule was stored that may need them."""
         await self._register_sinks(self.notification_chore.sinks)
 
-    def new_purger(self, store: Store) -> Purger:
+    def new_purger(self, store: Store) -> chores.Purger:
         """Return the chore that removes records after their retention time."""
-        return Purger(store, self.clock, self._app.settings)
+        return chores.Purger(store, self.clock, self._app.settings)
 
     def desk(self, store: DeskStore, clock: Clock, caller: Caller | None = None) -> Desk:
         """Return the operations of users, on the store or on a view of it; a caller over HTTP may see less."""
@@ -292,7 +282,7 @@ class Runtime:
             has_circuits=any(step.options.circuit for step in app.registered_steps.values()),
             on_ended=self.results.on_run_ended,
             on_published=self.wake_relays,
-            forwarder=RelayForwarder(self._outbox_relays),
+            forwarder=chores.RelayForwarder(self._outbox_relays),
             wrap_step=wrap_step,
             listeners=self._listeners,
             tally=self.tally,
@@ -306,12 +296,14 @@ class Runtime:
         if automatic:
             await self.answered(self.notification_chore.run_once)
             often = (self.notification_chore, self.reaper, self.folder, self.circuit_updater, self.scheduler)
-            loops = [run_every(settings.chores, chore.run_once, self.clock) for chore in often]
+            loops = [chores.run_every(settings.chores, chore.run_once, self.clock) for chore in often]
             loops += [
-                run_every(settings.chores * _SLOW_CHORE_FACTOR, chore.run_once, self.clock)
+                chores.run_every(settings.chores * _SLOW_CHORE_FACTOR, chore.run_once, self.clock)
                 for chore in (self.purger, self.watch)
             ]
-            loops.append(run_every(settings.chores, self.bulk_worker.run_once, self.clock, pause=self._wait_for_bulk))
+            loops.append(
+                chores.run_every(settings.chores, self.bulk_worker.run_once, self.clock, pause=self._wait_for_bulk)
+            )
             self._chores = [asyncio.create_task(loop) for loop in loops]
         return worker
 
@@ -331,7 +323,8 @@ class Runtime:
         """Begin to deliver messages to sinks."""
         one, rules = self._one_suspect, self._app.rules
         relays = [
-            Relay(store, self.clock, each, rules, self.tally, tracing=self.tracing, one_suspect=one) for each in sinks
+            chores.Relay(store, self.clock, each, rules, self.tally, tracing=self.tracing, one_suspect=one)
+            for each in sinks
         ]
         self.relays += relays
         self._relaying += [asyncio.create_task(relay.run(self._poll), name="redrive relay") for relay in relays]
@@ -392,7 +385,7 @@ class Runtime:
         for relay in self._outbox_relays():
             relay.ring()
 
-    def _outbox_relays(self) -> list[Relay]:
+    def _outbox_relays(self) -> list[chores.Relay]:
         return [relay for relay in self.relays if relay.name not in SENDER_SINKS]
 
     def wake_all_relays(self) -> None:
