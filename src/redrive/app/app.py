@@ -9,19 +9,9 @@ from functools import partial
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, overload
 
-from redrive.app import channels
+from redrive.app import channels, register
 from redrive.app.catalogue import FailureHandlers, check_schedule_inputs, compute_version, make_catalogue
 from redrive.app.compensation import FollowUpDefinition, FollowUpSteps
-from redrive.app.register import (
-    StepDecorator,
-    StepRequest,
-    WorkflowDecorator,
-    WorkflowRequest,
-    read_classify_rules,
-    read_options,
-    register_step,
-    register_workflow,
-)
 from redrive.app.runtime import Runtime, make_store
 from redrive.app.workflow import RunHandle, Workflow
 from redrive.clock import SystemClock
@@ -83,7 +73,7 @@ class Redrive:
             known = ", ".join(Settings.__dataclass_fields__)
             raise ConfigurationError(f"unknown settings: {', '.join(sorted(unknown))}; there are: {known}")
         self.settings = Settings.load({"url": url, **settings})
-        self.rules = read_classify_rules(classify)
+        self.rules = register.read_classify_rules(classify)
         self.registered_workflows: dict[str, Workflow[Any, Any, Any]] = {}
         self.registered_steps: dict[str, Step[Any, Any]] = {}
         self.handlers = FailureHandlers(self)
@@ -119,7 +109,7 @@ class Redrive:
         confirm: FollowUpDefinition | None = None,
         cancel: FollowUpDefinition | None = None,
         pivot: bool = False,
-    ) -> StepDecorator: ...
+    ) -> register.StepDecorator: ...
     def step(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """Register a function as a step: its result is recorded, and a failed call is retried.
 
@@ -141,8 +131,9 @@ class Redrive:
         """
         # Annotations may name types that are local to the function in which the decorator is used.
         names = sys._getframe(1).f_locals
-        register = partial(register_step, self, names=names, request=read_options("step", StepRequest, options))
-        return register if fn is None else register(fn)
+        request = register.read_options("step", register.StepRequest, options)
+        decorate = partial(register.register_step, self, names=names, request=request)
+        return decorate if fn is None else decorate(fn)
 
     def connection(self, name: str, url: str) -> None:
         """Register your own database under a name, for the declared action `Sql`."""
@@ -173,7 +164,7 @@ class Redrive:
         on_failure: Workflow[Any, Any, Any] | str | None = None,
         notify: Mapping[str, Any] | None = None,
         schedule: Schedule | Sequence[Schedule] | None = None,
-    ) -> WorkflowDecorator: ...
+    ) -> register.WorkflowDecorator: ...
     def workflow(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """Register a function as a workflow: plain Python that calls steps and survives crashes.
 
@@ -193,9 +184,9 @@ class Redrive:
         - `schedule`: a `Schedule`, or a list of them, by which workers start runs.
         """
         names = sys._getframe(1).f_locals
-        request = read_options("workflow", WorkflowRequest, options)
-        register = partial(register_workflow, self, names=names, request=request)
-        return register if fn is None else register(fn)
+        request = register.read_options("workflow", register.WorkflowRequest, options)
+        decorate = partial(register.register_workflow, self, names=names, request=request)
+        return decorate if fn is None else decorate(fn)
 
     def on_failure(self, workflow: Callable[P, R] | Workflow[P, Any, Any], /) -> Workflow[P, Any, Any]:
         """Let a workflow handle the failures of all workflows; a plain function is registered as one first.
@@ -205,7 +196,7 @@ class Redrive:
         """
         names = sys._getframe(1).f_locals
         if not isinstance(workflow, Workflow):
-            workflow = register_workflow(self, workflow, names, WorkflowRequest())
+            workflow = register.register_workflow(self, workflow, names, register.WorkflowRequest())
         self.handlers.set_for_all(workflow)
         self.on_registered()
         return workflow

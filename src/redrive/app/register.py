@@ -9,14 +9,9 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
 import msgspec
 
+from redrive.app import compensation
 from redrive.app.catalogue import read_schedules
-from redrive.app.compensation import (
-    FollowUpDefinition,
-    FollowUpVerb,
-    accepts_missing_result,
-    check_circuit,
-    check_follow_up,
-)
+from redrive.app.compensation import FollowUpDefinition, FollowUpVerb
 from redrive.app.workflow import Workflow
 from redrive.core.classify import Rule
 from redrive.core.new_run import MAX_INDEX_FIELDS, START_OPTIONS, split_field_path
@@ -98,7 +93,7 @@ def register_step(
     name = _choose_name("step", request.name, fn, app.registered_steps)
     what = f"step {name!r}"
     _check_step_request(what, fn, request)
-    check_circuit(what, request.circuit, app.registered_steps)
+    compensation.check_circuit(what, request.circuit, app.registered_steps)
     options = StepOptions(
         retry=request.retry,
         timeout=_read_time_limit(request.timeout, f"timeout of {what}") or _DEFAULT_TIMEOUT,
@@ -115,7 +110,7 @@ def register_step(
     if request.confirm is not None and request.cancel is not None:
         step.confirm = _register_follow_up(app, step, request.confirm, "confirm", names)
         cancel = _register_follow_up(app, step, request.cancel, "cancel", names)
-        step.cancel = Compensation(step=cancel, uncertain=accepts_missing_result(cancel))
+        step.cancel = Compensation(step=cancel, uncertain=compensation.accepts_missing_result(cancel))
         step.marked(confirm=step.confirm.name, cancel=cancel.name)
     if request.compensate is not None:
         _register_compensation(app, step, request.compensate, names)
@@ -181,7 +176,7 @@ def _register_follow_up(
     timeout: Duration | None = None,
 ) -> Step[Any, Any]:
     """Register the step that undoes, confirms or cancels another step."""
-    check_follow_up(step.name, definition, verb)
+    compensation.check_follow_up(step.name, definition, verb)
     what = f"the step to {verb} step {step.name!r}"
     _check_retry(what, retry)
     if callable(definition):

@@ -12,20 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from redrive import chores
 from redrive.app.catalogue import collect_schedules
 from redrive.app.channels import NotificationChore
 from redrive.app.results import Results
-from redrive.chores import (
-    CircuitUpdater,
-    GroupAggregator,
-    Purger,
-    Reaper,
-    Relay,
-    RelayForwarder,
-    Scheduler,
-    UnclaimableRunMonitor,
-    run_every,
-)
 from redrive.clock import MICROS, Clock, SystemClock
 from redrive.core.new_run import StartableWorkflow
 from redrive.core.redact import Redactor
@@ -126,23 +116,23 @@ class Runtime:
         self.sinks = Sinks(store, clock)
         self.reaper = self.new_reaper(store)
         self.purger = self.new_purger(store)
-        self.group_aggregator = GroupAggregator(store)
+        self.group_aggregator = chores.GroupAggregator(store)
         self.bulk_worker = self.new_bulk_worker(store)
         self.circuit_updater = self.new_circuit_updater(store)
         self.scheduler = self.new_scheduler(store)
-        self.unclaimable_monitor = UnclaimableRunMonitor(store)
+        self.unclaimable_monitor = chores.UnclaimableRunMonitor(store)
         self._actions = ActionRunner(app.follow_up_steps.connections, app.follow_up_steps.allowed)
         self.worker: Worker | None = None
         self.notification_chore = self.new_notification_chore(store)
-        self.relays: list[Relay] = []
+        self.relays: list[chores.Relay] = []
         self._relaying: list[asyncio.Task[None]] = []
         self._one_suspect = asyncio.Lock()
         self._chores: list[asyncio.Task[None]] = []
         self._poll = math.inf
 
-    def new_reaper(self, store: Store) -> Reaper:
+    def new_reaper(self, store: Store) -> chores.Reaper:
         """Return the chore that ends runs and attempts that their workers do not end."""
-        return Reaper(store, self.clock, listeners=self._listeners, counters=self.counters)
+        return chores.Reaper(store, self.clock, listeners=self._listeners, counters=self.counters)
 
     def new_bulk_worker(self, store: Store) -> BulkWorker:
         """Return the chore that executes bulk operations."""
@@ -154,13 +144,13 @@ class Runtime:
         """Wait until a bulk operation is begun or resumed here, or until its rate allows more."""
         await self._bulk_begun.wait(self.bulk_worker.pause(most))
 
-    def new_circuit_updater(self, store: Store) -> CircuitUpdater:
+    def new_circuit_updater(self, store: Store) -> chores.CircuitUpdater:
         """Return the chore that updates circuits and releases parked runs."""
-        return CircuitUpdater(store, self.learn_circuit)
+        return chores.CircuitUpdater(store, self.learn_circuit)
 
-    def new_scheduler(self, store: Store) -> Scheduler:
+    def new_scheduler(self, store: Store) -> chores.Scheduler:
         """Return the chore that starts scheduled runs."""
-        return Scheduler(
+        return chores.Scheduler(
             store,
             collect_schedules(self._app),
             worker=lambda: 0 if self.worker is None else self.worker.id,
@@ -188,9 +178,9 @@ class Runtime:
         """Register the sinks of notifications, because a rule was stored that may need them."""
         await self._register_sinks(self.notification_chore.sinks)
 
-    def new_purger(self, store: Store) -> Purger:
+    def new_purger(self, store: Store) -> chores.Purger:
         """Return the chore that removes records after their retention time."""
-        return Purger(store, self.clock, self._app.settings)
+        return chores.Purger(store, self.clock, self._app.settings)
 
     def desk(self, store: DeskStore, clock: Clock, caller: Caller | None = None) -> Desk:
         """Return the operations of users, on the store or on a view of it; a caller over HTTP may see less."""
@@ -301,7 +291,7 @@ class Runtime:
             has_circuits=any(step.options.circuit for step in app.registered_steps.values()),
             on_ended=self.results.on_run_ended,
             on_published=self.wake_relays,
-            forwarder=RelayForwarder(self._outbox_relays),
+            forwarder=chores.RelayForwarder(self._outbox_relays),
             wrap_step=wrap_step,
             listeners=self._listeners,
             counters=self.counters,
@@ -315,12 +305,14 @@ class Runtime:
         if automatic:
             await self.answered(self.notification_chore.run_once)
             often = (self.notification_chore, self.reaper, self.group_aggregator, self.circuit_updater, self.scheduler)
-            loops = [run_every(settings.chores, chore.run_once, self.clock) for chore in often]
+            loops = [chores.run_every(settings.chores, chore.run_once, self.clock) for chore in often]
             loops += [
-                run_every(settings.chores * _SLOW_CHORE_FACTOR, chore.run_once, self.clock)
+                chores.run_every(settings.chores * _SLOW_CHORE_FACTOR, chore.run_once, self.clock)
                 for chore in (self.purger, self.unclaimable_monitor)
             ]
-            loops.append(run_every(settings.chores, self.bulk_worker.run_once, self.clock, pause=self._wait_for_bulk))
+            loops.append(
+                chores.run_every(settings.chores, self.bulk_worker.run_once, self.clock, pause=self._wait_for_bulk)
+            )
             self._chores = [asyncio.create_task(loop) for loop in loops]
         return worker
 
@@ -340,7 +332,7 @@ class Runtime:
         """Begin to deliver messages to sinks."""
         one, rules = self._one_suspect, self._app.rules
         relays = [
-            Relay(store, self.clock, each, rules, self.counters, tracing=self.tracing, one_suspect=one)
+            chores.Relay(store, self.clock, each, rules, self.counters, tracing=self.tracing, one_suspect=one)
             for each in sinks
         ]
         self.relays += relays
@@ -402,7 +394,7 @@ class Runtime:
         for relay in self._outbox_relays():
             relay.ring()
 
-    def _outbox_relays(self) -> list[Relay]:
+    def _outbox_relays(self) -> list[chores.Relay]:
         return [relay for relay in self.relays if relay.name not in SENDER_SINKS]
 
     def wake_all_relays(self) -> None:

@@ -11,17 +11,12 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
+from redrive import errors
 from redrive.app.results import RunResult
 from redrive.clock import MICROS
+from redrive.core import new_run
 from redrive.core.failure_reason import FailureReason
-from redrive.core.new_run import (
-    START_OPTIONS,
-    StartableWorkflow,
-    build_new_run,
-    describe_key_conflict,
-    set_event_key,
-    set_schedule_key,
-)
+from redrive.core.new_run import START_OPTIONS, StartableWorkflow
 from redrive.core.notify_rules import NotifyRule
 from redrive.core.payload import check_size
 from redrive.core.run_options import RunOptions
@@ -30,16 +25,6 @@ from redrive.core.states import RunStatus
 from redrive.core.transitions import NewRun
 from redrive.desk.models import Run
 from redrive.duration import Duration, parse_duration
-from redrive.errors import (
-    ConfigurationError,
-    Conflict,
-    InputError,
-    MisusedStep,
-    NotFound,
-    RunCancelled,
-    RunFailed,
-    RunPartial,
-)
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.records import replace
@@ -73,7 +58,7 @@ class RunHandle(Generic[R]):
         """Return the current status of the run."""
         row = await self._app.runtime.store.run(self.id)
         if row is None:
-            raise NotFound(Reason(ReasonCode.RUN_NOT_FOUND, id=quote(self.id)))
+            raise errors.NotFound(Reason(ReasonCode.RUN_NOT_FOUND, id=quote(self.id)))
         return row.status
 
     async def result(self, timeout: Duration | None = None) -> R:
@@ -83,7 +68,7 @@ class RunHandle(Generic[R]):
         continues all the same.
         """
         if isinstance(current_scope.get(), Branch):
-            raise MisusedStep(
+            raise errors.MisusedStep(
                 "handle.result() was called in workflow code, where waiting is not recorded and would hold a worker; "
                 "wait for the run outside of workflows, or let the run itself start what comes next"
             )
@@ -120,12 +105,16 @@ class RunHandle(Generic[R]):
         return f"<run {self.id}>"
 
 
-def _make_unreadable_error(ending: RunResult, text: Unreadable) -> ConfigurationError:
-    return ConfigurationError(f"run {ending.run_id} ended as {ending.status}, but its result is unreadable: {text.why}")
+def _make_unreadable_error(ending: RunResult, text: Unreadable) -> errors.ConfigurationError:
+    return errors.ConfigurationError(
+        f"run {ending.run_id} ended as {ending.status}, but its result is unreadable: {text.why}"
+    )
 
 
-def _make_run_failed(ending: RunResult) -> RunFailed:
-    kind = {RunStatus.PARTIAL: RunPartial, RunStatus.CANCELLED: RunCancelled}.get(ending.status, RunFailed)
+def _make_run_failed(ending: RunResult) -> errors.RunFailed:
+    kind = {RunStatus.PARTIAL: errors.RunPartial, RunStatus.CANCELLED: errors.RunCancelled}.get(
+        ending.status, errors.RunFailed
+    )
     ended = f"run {ending.run_id} ended as {ending.status}"
     if ending.failure is None:
         return kind(ended, run_id=ending.run_id, status=ending.status)
@@ -229,7 +218,7 @@ class Workflow(Generic[P, R, T]):
     def receive(self, event: tuple[str, str], *args: Any, **options: Any) -> Coroutine[Any, Any, RunHandle[T]]:
         """Start a run for an event of a stream, unless that was done before: see `Redrive.receive_event`."""
         if options.get("idempotency_key") is not None:
-            raise InputError(Reason(ReasonCode.EVENT_HAS_KEY))
+            raise errors.InputError(Reason(ReasonCode.EVENT_HAS_KEY))
         return self._start_in_context([_split_options(args, options)], itemgetter(0), event)
 
     def start_many(self, items: Iterable[tuple[Any, ...] | Start]) -> Coroutine[Any, Any, list[RunHandle[T]]]:
@@ -241,7 +230,7 @@ class Workflow(Generic[P, R, T]):
         starts = []
         for item in items:
             if not isinstance(item, Start | tuple):
-                raise InputError(Reason(ReasonCode.START_ITEM_INVALID, type=type(item).__name__))
+                raise errors.InputError(Reason(ReasonCode.START_ITEM_INVALID, type=type(item).__name__))
             starts.append(item if isinstance(item, Start) else Start(item))
         return self._start_in_context(starts, list)
 
@@ -266,7 +255,7 @@ class Workflow(Generic[P, R, T]):
         handles = []
         for run, result in zip(runs, results, strict=True):
             if result.clash:
-                raise Conflict(describe_key_conflict(run, result.public_id, event))
+                raise errors.Conflict(new_run.describe_key_conflict(run, result.public_id, event))
             handles.append(RunHandle[T](self._app, result.public_id, self.signature, new=result.new))
         return shape(handles)
 
@@ -291,7 +280,7 @@ class Workflow(Generic[P, R, T]):
             # A key of the engine says where the child was started, not with which input: a replay with another
             # input gets the child that was started before.
             if result.clash and (keyed or event is not None):
-                raise Conflict(describe_key_conflict(run, result.public_id, event))
+                raise errors.Conflict(new_run.describe_key_conflict(run, result.public_id, event))
             return result.public_id
 
         request = execution.requests.start
@@ -302,7 +291,7 @@ class Workflow(Generic[P, R, T]):
         self, start: Start, trace: str | None, parent: ClaimedRun | None = None, event: tuple[str, str] | None = None
     ) -> NewRun:
         runtime, settings = self._app.runtime, self._app.settings
-        run = build_new_run(
+        run = new_run.build_new_run(
             self.startable(),
             self.input_text(start.args, start.kwargs),
             start.options,
@@ -313,7 +302,7 @@ class Workflow(Generic[P, R, T]):
             handler_for=None if parent is None else parent.handler_for,
             trace=trace,
         )
-        return run if event is None else set_event_key(run, event)
+        return run if event is None else new_run.set_event_key(run, event)
 
     def input_text(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """Return the arguments as stored; raise PayloadError if they do not fit, or are too large."""
@@ -326,7 +315,7 @@ class Workflow(Generic[P, R, T]):
         start = Start((), schedule.input_at(at), {"tenant": schedule.tenant})
         with self._app.runtime.starting(self.name) as trace:
             run = self._make_new_run(start, trace)
-        return set_schedule_key(run, schedule.name, at, 2 * schedule.catch_up)
+        return new_run.set_schedule_key(run, schedule.name, at, 2 * schedule.catch_up)
 
     def startable(self) -> StartableWorkflow:
         """Return the workflow as its runs are started, with the handlers and steps that are registered now."""

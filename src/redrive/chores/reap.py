@@ -23,14 +23,7 @@ from redrive.core.transitions import AttemptEnd
 from redrive.duration import format_duration
 from redrive.observability.counters import Counters, SettleListener
 from redrive.records import replace
-from redrive.settle.settler import (
-    LocalSettler,
-    make_lenient_run_view,
-    make_open_step,
-    make_open_steps,
-    settle_bisecting,
-    sum_parked_time,
-)
+from redrive.settle import settler
 from redrive.store.port import Store
 from redrive.store.recovery import HeldRun
 
@@ -52,7 +45,7 @@ class Reaper:
         counters: Counters | None = None,
     ) -> None:
         self._store = store
-        self._settler = LocalSettler(store, clock, listeners=listeners)
+        self._settler = settler.LocalSettler(store, clock, listeners=listeners)
         self._counters = counters
         self._margin = int(margin * MICROS)
 
@@ -95,16 +88,16 @@ class Reaper:
             log.error("options of step %r of run %s are unreadable: %r", entry.name, held.run.public_id, error)
             # The run is taken from its worker as if the worker had died, but counts no death. The worker that
             # claims it next knows from its own code what may be repeated.
-            run = make_lenient_run_view(held.run)
-            return WorkerLost(run=run, deaths=run.deaths, executing=True, open=make_open_steps(held.open, now))
+            run = settler.make_lenient_run_view(held.run)
+            return WorkerLost(run=run, deaths=run.deaths, executing=True, open=settler.make_open_steps(held.open, now))
         tried = [] if step.circuit is None else await self._store.attempts(held.run.id)
         message = f"step {entry.name!r} did not finish within {format_duration(step.limit)}, nor did its worker end it"
         return AttemptFailed(
-            run=make_lenient_run_view(held.run),
+            run=settler.make_lenient_run_view(held.run),
             place=EntryRef(entry.index, entry.key, entry.kind, entry.name),
             attempt=entry.attempt,
             began_ago=max(0, now - entry.began_at),
-            first_ago=max(0, now - entry.first_at - sum_parked_time(tried, entry.index, now)),
+            first_ago=max(0, now - entry.first_at - settler.sum_parked_time(tried, entry.index, now)),
             # Far above any number that the worker may use until this is written.
             done=max((e.done for e in journal if e.done is not None), default=-1) + 1_000_000,
             input=entry.input or "null",
@@ -113,20 +106,23 @@ class Reaper:
             end=AttemptEnd.TIMED_OUT,
             taken=True,
             admitted=step.admitted_call(held.run.workflow, entry.name),
-            others=tuple(make_open_step(e, now) for e in held.open if e is not entry),
+            others=tuple(settler.make_open_step(e, now) for e in held.open if e is not entry),
         )
 
     async def _expire_overdue_runs(self) -> int:
         now = self._store.now()
         held = await self._store.overdue(self._margin, _BATCH)
         return await self._settle(
-            [DeadlinePassed(run=make_lenient_run_view(h.run), open=make_open_steps(h.open, now)) for h in held]
+            [
+                DeadlinePassed(run=settler.make_lenient_run_view(h.run), open=settler.make_open_steps(h.open, now))
+                for h in held
+            ]
         )
 
     async def _settle(self, outcomes: list[Outcome]) -> int:
         if not outcomes:
             return 0
-        settled = await settle_bisecting(self._settler, await self._mark_unwritten_letters(outcomes))
+        settled = await settler.settle_bisecting(self._settler, await self._mark_unwritten_letters(outcomes))
         return sum(each.kept for each in settled)
 
     async def _mark_unwritten_letters(self, outcomes: list[Outcome]) -> list[Outcome]:
@@ -155,11 +151,11 @@ def make_lost_outcomes(held: list[HeldRun], now: int, *, died: bool) -> list[Out
         suspected = died and is_executing and (h.run.deaths > 0 or not known)
         outcomes.append(
             WorkerLost(
-                run=make_lenient_run_view(h.run),
+                run=settler.make_lenient_run_view(h.run),
                 deaths=h.run.deaths + 1 if suspected else h.run.deaths,
                 executing=is_executing,
                 wake_in=max(0, (h.run.available_at or now) - now),
-                open=make_open_steps(h.open, now),
+                open=settler.make_open_steps(h.open, now),
             )
         )
     return outcomes

@@ -14,18 +14,9 @@ import logging
 from collections.abc import Callable, Sequence
 
 from redrive.clock import MICROS, Clock
+from redrive.core import notifications
 from redrive.core.idempotency import encode_key
-from redrive.core.notifications import (
-    NOTIFICATION_TOPIC,
-    USER_MESSAGE_TOPIC,
-    NotificationFacts,
-    NotificationRenderer,
-    decode_facts,
-    encode_content,
-    encode_facts,
-    notification_id,
-    notification_lane,
-)
+from redrive.core.notifications import NOTIFICATION_TOPIC, USER_MESSAGE_TOPIC, NotificationFacts, NotificationRenderer
 from redrive.core.notify_rules import CHANNEL_KIND, TARGET_KINDS, NotificationEvent, NotifyRule, NotifyTarget
 from redrive.core.outbox import parse_patterns
 from redrive.core.transitions import MessageWrite
@@ -95,7 +86,9 @@ class Digest:
         rule = NotifyRule(on=(), targets=(NotifyTarget(kind=CHANNEL_KIND, to=channel),), app=True)
         # Each of these messages has its own lane, so that none waits for a digest.
         lane = encode_key(facts.event, message.id)
-        return NewNotice(public_id=message.id, tenant=message.tenant, lane=lane, notice=encode_facts(facts, rule))
+        return NewNotice(
+            public_id=message.id, tenant=message.tenant, lane=lane, notice=notifications.encode_facts(facts, rule)
+        )
 
     # -- as a chore ----------------------------------------------------------------------------------
 
@@ -120,11 +113,13 @@ class Digest:
         if isinstance(newest, Unreadable):
             log.error("a notification of tenant %r cannot be read: %s", case.tenant, newest.why)
             return None
-        facts, _, _ = decode_facts(newest)
-        read = [decode_facts(each.notice) for each in case.notices if not isinstance(each.notice, Unreadable)]
+        facts, _, _ = notifications.decode_facts(newest)
+        read = [
+            notifications.decode_facts(each.notice) for each in case.notices if not isinstance(each.notice, Unreadable)
+        ]
         targets = self._channels.resolved([target for _, wanted, _ in read for target in wanted])
-        id = notification_id(case.tenant, case.lane, case.last)
-        content = encode_content(facts, case.count, case.first_at)
+        id = notifications.notification_id(case.tenant, case.lane, case.last)
+        content = notifications.encode_content(facts, case.count, case.first_at)
         return LaneNotification(
             case=case,
             every=self._every,
@@ -142,8 +137,10 @@ class Digest:
 
 
 def _make_notice(message: Message) -> NewNotice:
-    facts, _, _ = decode_facts(message.text)
-    return NewNotice(public_id=message.id, tenant=message.tenant, lane=notification_lane(facts), notice=message.text)
+    facts, _, _ = notifications.decode_facts(message.text)
+    return NewNotice(
+        public_id=message.id, tenant=message.tenant, lane=notifications.notification_lane(facts), notice=message.text
+    )
 
 
 def _make_message(id: str, number: int, target: NotifyTarget, facts: NotificationFacts, content: str) -> MessageWrite:

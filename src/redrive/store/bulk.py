@@ -15,16 +15,9 @@ from redrive.core.schedule import Rate, parse_rate
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transitions import AuditWrite
 from redrive.records import as_dict, replace
+from redrive.store import list_query
 from redrive.store.filters import LetterFilter
-from redrive.store.list_query import (
-    IndexPath,
-    Page,
-    PageRequest,
-    add_scan_limit,
-    filter_values,
-    query_parameters,
-    read_page,
-)
+from redrive.store.list_query import IndexPath, Page, PageRequest
 from redrive.store.lists import choose_scan, detect_popular, scan_sql
 from redrive.store.session import Database, Session, Statements, build_record, read_call, write_call
 
@@ -265,11 +258,13 @@ class BulkCalls:
     ) -> Page[BulkItemRow]:
         request, values = PageRequest.of(limit, cursor), {status.value if status else "all": True}
         record = partial(build_record, BulkItemRow, status=SetItemStatus)
-        return await read_page(session, SQL, "items", request, values, record, set=set.id)
+        return await list_query.read_page(session, SQL, "items", request, values, record, set=set.id)
 
     @read_call()
     async def sets(self, session: Session, tenant: str | None, *, limit: int, cursor: str | None) -> Page[BulkRow]:
-        return await read_page(session, SQL, "sets", PageRequest.of(limit, cursor), {"tenant": tenant}, _bulk_row)
+        return await list_query.read_page(
+            session, SQL, "sets", PageRequest.of(limit, cursor), {"tenant": tenant}, _bulk_row
+        )
 
     @read_call()
     async def bulk_run_counts(self, session: Session, set: BulkRow) -> dict[RunStatus, int]:
@@ -281,7 +276,7 @@ class BulkCalls:
         values = await detect_popular(session, _open_letter_values(where))
         scan = await choose_scan(session, "letters", values, newest_first=True)
         statement = letter_scan_sql(session, "count_letters", scan.path, values, newest_first=True)
-        return int(await session.value(statement, **query_parameters(values)))
+        return int(await session.value(statement, **list_query.query_parameters(values)))
 
 
 def letter_scan_sql(session: Session, name: str, path: IndexPath, values: dict[str, Any], *, newest_first: bool) -> str:
@@ -294,9 +289,14 @@ async def _list_letters(session: Session, set: BulkRow, values: dict[str, Any]) 
     values = await detect_popular(session, values)
     async with session.index_order():
         scan = await choose_scan(session, "letters", values, newest_first=False)
-        values = add_scan_limit(values, scan.limit, newest_first=False)
+        values = list_query.add_scan_limit(values, scan.limit, newest_first=False)
         statement = letter_scan_sql(session, "list_next_letters", scan.path, values, newest_first=False)
-        parameters = {**query_parameters(values), "set": set.id, "set_tenant": set.tenant, "most": LISTING_BATCH}
+        parameters = {
+            **list_query.query_parameters(values),
+            "set": set.id,
+            "set_tenant": set.tenant,
+            "most": LISTING_BATCH,
+        }
         ids = [row[0] for row in await session.rows(statement, **parameters)]
     is_last = len(ids) < LISTING_BATCH and scan.limit is None
     # With a scan limit, a short batch means only that the scan ended there.
@@ -325,4 +325,4 @@ def filter_json(where: LetterFilter) -> str:
 
 def _open_letter_values(where: LetterFilter) -> dict[str, Any]:
     """Return the values of a filter, restricted to open letters."""
-    return {**filter_values(where), "status": LetterStatus.OPEN.value}
+    return {**list_query.filter_values(where), "status": LetterStatus.OPEN.value}

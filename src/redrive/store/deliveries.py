@@ -14,18 +14,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from redrive.core.outbox import (
-    INITIAL_FENCE,
-    MAX_CLAIM_BYTES,
-    DeliveredBundle,
-    DeliveryResult,
-    DueDelivery,
-    Lane,
-    Suspects,
-    find_first_blocked,
-    find_predecessors,
-    group_by_lane,
-)
+from redrive.core import outbox
+from redrive.core.outbox import MAX_CLAIM_BYTES, DeliveredBundle, DeliveryResult, DueDelivery, Suspects
 from redrive.core.states import DeliveryStatus
 from redrive.core.transitions import AuditWrite
 from redrive.store.session import Database, Session, Statements, write_call
@@ -229,7 +219,7 @@ class DeliveryCalls:
             rows = await session.rows(SQL["finish_bundles"], now=now, sink=sink, bundles=wanted)
             finished = {row[0] for row in rows}  # the others were unfolded meanwhile
             delivered += [
-                (id, INITIAL_FENCE) for each in arrived if each.bundle not in finished for id in each.messages
+                (id, outbox.INITIAL_FENCE) for each in arrived if each.bundle not in finished for id in each.messages
             ]
         delivered.sort()  # relays that lock the same rows must do so in the same order
         others = [mark for mark in marks if mark.status is not DeliveryStatus.DELIVERED]
@@ -299,12 +289,12 @@ def _choose_rows(found: _DueRows, suspects: Suspects) -> tuple[list[Any], bool]:
 
 async def _find_blocked(session: Session, sink: str, due: Sequence[DueDelivery]) -> dict[int, int]:
     """Return the due messages that must not go yet, each with the message it waits behind."""
-    keyed = group_by_lane(due)
+    keyed = outbox.group_by_lane(due)
     if not keyed:
         return {}
     mine = [message for messages in keyed.values() for message in messages]
 
-    async def ask(name: str, places: Mapping[Lane, int]) -> dict[Lane, int]:
+    async def ask(name: str, places: Mapping[outbox.Lane, int]) -> dict[outbox.Lane, int]:
         tenants, keys = [tenant for tenant, _ in places], [key for _, key in places]
         found = await session.rows(
             SQL[name], sink=sink, tenants=tenants, keys=keys, places=list(places.values()), due=mine
@@ -312,8 +302,8 @@ async def _find_blocked(session: Session, sink: str, due: Sequence[DueDelivery])
         return {(tenant, key): message for tenant, key, message in found if message is not None}
 
     others = await ask("earlier_unfinished", {lane: messages[-1] for lane, messages in keyed.items()})
-    back = find_first_blocked(due, others)
-    return find_predecessors(due, back, await ask("ahead", back)) if back else {}
+    back = outbox.find_first_blocked(due, others)
+    return outbox.find_predecessors(due, back, await ask("ahead", back)) if back else {}
 
 
 async def expired_bundles(session: Session, sink: str, now: int) -> list[int]:
@@ -325,7 +315,7 @@ async def unfold_bundles(session: Session, bundles: Iterable[int], sink: str | N
     """Replace bundles by a delivery of each message: to one sink, or to all sinks that the bundle is for."""
     wanted = sorted(bundles)
     if wanted:
-        await session.rows(SQL["split_bundle"], bundles=wanted, sink=sink, fence=INITIAL_FENCE)
+        await session.rows(SQL["split_bundle"], bundles=wanted, sink=sink, fence=outbox.INITIAL_FENCE)
         await session.rows(SQL["drop_bundles"], bundles=wanted, sink=sink)
 
 

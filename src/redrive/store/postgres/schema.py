@@ -18,6 +18,7 @@ import asyncpg
 from redrive.clock import SystemClock
 from redrive.errors import SchemaMismatch, StoreError
 from redrive.records import as_dict
+from redrive.store import sql_files
 from redrive.store.postgres.connection import (
     NOTHING_LOST,
     TRY_AGAIN,
@@ -33,17 +34,11 @@ from redrive.store.postgres.connection import (
 from redrive.store.postgres.pool import ENGINE_ROLE, check_tenant_isolation, create_roles
 from redrive.store.postgres.session import PostgresSession
 from redrive.store.session import build_record, repeat_until_answered
-from redrive.store.sql_files import (
-    AppliedMigration,
-    Migration,
-    load_migrations,
-    load_numbered_statements,
-    outstanding_migrations,
-)
+from redrive.store.sql_files import AppliedMigration, Migration, load_migrations, outstanding_migrations
 
 log = logging.getLogger("redrive.store")
 
-SQL = load_numbered_statements(__package__, "schema.sql")
+SQL = sql_files.load_numbered_statements(__package__, "schema.sql")
 LOCK_TIMEOUT = "10s"
 """How long a migration waits for a lock. All other transactions queue behind it meanwhile."""
 

@@ -19,15 +19,7 @@ from redrive.store.port import DeskStore, LeaseConnection, Transaction
 from redrive.store.runs import StartResult
 from redrive.store.session import Database, Dialect, Session, Statement, run_inline
 from redrive.store.sql_files import load_statements
-from redrive.store.sqlite import apply, runs
-from redrive.store.sqlite.connection import (
-    connect,
-    parse_url,
-    read_snapshot,
-    translate_error,
-    without_fsync,
-    write_transaction,
-)
+from redrive.store.sqlite import apply, connection, runs
 from redrive.store.sqlite.lease import ChangeNotifier, FileLease, MemoryLease, data_version
 from redrive.store.sqlite.messages import publish
 from redrive.store.sqlite.schema import prepare_schema
@@ -105,14 +97,17 @@ class SqliteDatabase:
 
     async def read(self, work: Work[Result], *, snapshot: bool) -> Result:
         def run(con: sqlite3.Connection) -> Result:
-            with read_snapshot(con) if snapshot else nullcontext():
+            with connection.read_snapshot(con) if snapshot else nullcontext():
                 return run_inline(work(SqliteSession(con, self._clock, self._begin)))
 
         return await self._connections.read(run)
 
     async def write(self, work: Work[Result], *, durable: bool, begin: bool) -> Result:
         def run(con: sqlite3.Connection) -> Result:
-            with nullcontext() if durable else without_fsync(con), self._begin(con) if begin else nullcontext():
+            with (
+                nullcontext() if durable else connection.without_fsync(con),
+                self._begin(con) if begin else nullcontext(),
+            ):
                 return run_inline(work(SqliteSession(con, self._clock, self._begin)))
 
         return await self._connections.run_on_writer(run)
@@ -125,7 +120,7 @@ class SqliteStore(SqlStore):
     """A store in one SQLite file, or in memory."""
 
     def __init__(self, url: str, clock: Clock, keys: Keyring | None = None) -> None:
-        self._address = parse_url(url)
+        self._address = connection.parse_url(url)
         self._clock = clock
         self._codec = Codec(keys)
         self._new_connections()
@@ -201,8 +196,8 @@ class SqliteTextStore:
     tables = tuple(part for each in TEXT_TABLES for part in (_LETTER_TABLES if each.name == "letters" else (each,)))
 
     def __init__(self, url: str) -> None:
-        self._address = parse_url(url)
-        self._con = connect(self._address)
+        self._address = connection.parse_url(url)
+        self._con = connection.connect(self._address)
 
     async def page(self, table: TextTable, after: tuple[Any, ...], most: int) -> list[TextRow]:
         statement = _RESEAL_SQL["texts"].format(
@@ -223,7 +218,7 @@ class SqliteTextStore:
         rows = [(*each.texts, *each.row.key, *each.row.texts) for each in exchanges]
 
         def write(con: sqlite3.Connection) -> int:
-            with write_transaction(con):
+            with connection.write_transaction(con):
                 return con.executemany(statement, rows).rowcount
 
         return await self._run(write)
@@ -235,4 +230,4 @@ class SqliteTextStore:
         try:
             return await asyncio.to_thread(work, self._con)
         except sqlite3.Error as error:
-            raise translate_error(error, self._address.path) or error from error
+            raise connection.translate_error(error, self._address.path) or error from error

@@ -17,15 +17,8 @@ from typing import Any, TypeAlias, TypeVar
 
 from redrive.clock import Clock, Timer
 from redrive.errors import StoreError, StoreUnavailable
-from redrive.store.sqlite.connection import (
-    BUSY_TIMEOUT,
-    NOTHING_LOST,
-    Address,
-    FairLock,
-    connect,
-    translate_error,
-    write_transaction,
-)
+from redrive.store.sqlite import connection
+from redrive.store.sqlite.connection import BUSY_TIMEOUT, NOTHING_LOST, Address, FairLock
 
 Result = TypeVar("Result")
 Work: TypeAlias = Callable[[sqlite3.Connection], Result]
@@ -46,7 +39,7 @@ class ConnectionThread:
 
     def open(self) -> None:
         """Connect and start the thread; raise if the store cannot be used."""
-        con = connect(self._address)
+        con = connection.connect(self._address)
         # A daemon, because a process must be able to end while a statement still waits for a lock.
         self._thread = threading.Thread(target=self._run_jobs, args=(con,), name=f"redrive-{self._name}", daemon=True)
         self._thread.start()
@@ -110,7 +103,7 @@ class ConnectionThread:
                 raise StoreUnavailable("the store was closed before the call began")
             result = work(con)
         except BaseException as raised:
-            error = translate_error(raised, self._address.path) or raised
+            error = connection.translate_error(raised, self._address.path) or raised
             if error is not raised:
                 error.__cause__ = raised
             _set_result(loop, future, None, error)
@@ -146,7 +139,7 @@ def exclusive_transaction(
     if not lock.take(wait):
         raise StoreUnavailable(f"{file} is busy with another transaction of this process; {NOTHING_LOST}")
     try:
-        with write_transaction(con):
+        with connection.write_transaction(con):
             yield
     finally:
         lock.release()
@@ -251,7 +244,7 @@ class MemoryConnection:
         self._lock = asyncio.Lock()
 
     async def open(self) -> None:
-        self._con = connect(self._address)
+        self._con = connection.connect(self._address)
 
     async def close(self) -> None:
         """Close the connection, which deletes everything in the store."""
@@ -309,7 +302,7 @@ class MemoryConnection:
         try:
             return work(self._con)
         except Exception as raised:
-            error = translate_error(raised, self.file)
+            error = connection.translate_error(raised, self.file)
             if error is None:
                 raise
             raise error from raised
