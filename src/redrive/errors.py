@@ -225,6 +225,3 @@ class RetryAfter(RedriveError):
 
 class RunDetached(BaseException):
     """Signal that this process no longer executes the run. Its code unwinds and nothing more is recorded."""
-
-
-PutDown = RunDetached  # the name it had before

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -48,24 +47,24 @@ def manage_accounts(target: Target, work: Callable[[LocalAccounts], Awaitable[T]
         return asyncio.run(open_and_work())
 
 
-def account_command(
-    group: click.Group, metavar: str, show: Callable[[T, Output], None], name: str | None = None
-) -> Callable[[Callable[[LocalAccounts, str], Awaitable[T]]], click.Command]:
-    """Return a decorator that makes a command of a coroutine about one tenant, user or token.
+def add_account_command(
+    group: click.Group,
+    usage: str,
+    help: str,
+    call: Callable[[LocalAccounts, str], Awaitable[T]],
+    show: Callable[[T, Output], None],
+) -> None:
+    """Add a command about one tenant, user or token.
 
-    The command calls it with the accounts and the argument, and prints the result with `show`.
+    `usage` is its name, its argument and an example of the argument. `show` prints the result of `call`.
     """
+    name, metavar, example = usage.split()
 
-    def decorate(call: Callable[[LocalAccounts, str], Awaitable[T]]) -> click.Command:
-        @click.argument("id", metavar=metavar)
-        @common_options
-        @functools.wraps(call)
-        def command(*, id: str, target: Target, output: Output) -> None:
-            show(manage_accounts(target, lambda accounts: call(accounts, id)), output)
-
-        return group.command(name or call.__name__)(command)
-
-    return decorate
+    @group.command(name, help=f"{help}\n\n\b\nExamples:\n  redrive {group.name} {name} {example}")
+    @click.argument("id", metavar=metavar)
+    @common_options
+    def command(id: str, target: Target, output: Output) -> None:
+        show(manage_accounts(target, lambda accounts: call(accounts, id)), output)
 
 
 async def ensure_tenant(accounts: LocalAccounts, tenant: str) -> None:
@@ -175,18 +174,13 @@ def _print_tenant(row: TenantRow, output: Output) -> None:
     output.done(row.tenant, _tenant_fields(row), f"{row.tenant}: {state}")
 
 
-_tenant_command = account_command(tenants, "NAME", _print_tenant)
-
-
-@_tenant_command
-async def create(accounts: LocalAccounts, name: str) -> TenantRow:
-    """Register tenant NAME, so that it can have users and tokens.
-
-    \b
-    Examples:
-      redrive tenants create acme
-    """
-    return await accounts.create_tenant(name)
+add_account_command(
+    tenants,
+    "create NAME acme",
+    "Register tenant NAME, so that it can have users and tokens.",
+    lambda accounts, name: accounts.create_tenant(name),
+    _print_tenant,
+)
 
 
 @tenants.command("list")
@@ -207,37 +201,23 @@ def list_(target: Target, output: Output) -> None:
     output.list([_tenant_fields(row) for row in rows], columns, id=lambda one: str(one["name"]), empty=empty)
 
 
-@_tenant_command
-async def show(accounts: LocalAccounts, name: str) -> TenantRow:
-    """Show tenant NAME.
-
-    \b
-    Examples:
-      redrive tenants show acme
-    """
-    return await accounts.tenant(name)
-
-
-@_tenant_command
-async def disable(accounts: LocalAccounts, name: str) -> TenantRow:
-    """Refuse all users and tokens of tenant NAME. Its data stays, and its runs continue.
-
-    \b
-    Examples:
-      redrive tenants disable acme
-    """
-    return await accounts.disable_tenant(name, disabled=True)
-
-
-@_tenant_command
-async def enable(accounts: LocalAccounts, name: str) -> TenantRow:
-    """Accept the users and tokens of tenant NAME again.
-
-    \b
-    Examples:
-      redrive tenants enable acme
-    """
-    return await accounts.disable_tenant(name, disabled=False)
+add_account_command(
+    tenants, "show NAME acme", "Show tenant NAME.", lambda accounts, name: accounts.tenant(name), _print_tenant
+)
+add_account_command(
+    tenants,
+    "disable NAME acme",
+    "Refuse all users and tokens of tenant NAME. Its data stays, and its runs continue.",
+    lambda accounts, name: accounts.disable_tenant(name, disabled=True),
+    _print_tenant,
+)
+add_account_command(
+    tenants,
+    "enable NAME acme",
+    "Accept the users and tokens of tenant NAME again.",
+    lambda accounts, name: accounts.disable_tenant(name, disabled=False),
+    _print_tenant,
+)
 
 
 @tenants.command()
@@ -389,23 +369,17 @@ def _print_token(row: TokenRow, output: Output) -> None:
     output.done(row.id, _token_fields(row), f"{row.id} ({row.name}): {row.role} of {row.tenant}, {state}")
 
 
-@account_command(tokens, "TOKEN", _print_token, "show")
-async def show_token(accounts: LocalAccounts, id: str) -> TokenRow:
-    """Show one token, without its secret.
-
-    \b
-    Examples:
-      redrive tokens show 01k9x7y2m4n6p8q0r2s4t6v8w0
-    """
-    return await accounts.token(id)
-
-
-@account_command(tokens, "TOKEN", _print_token)
-async def revoke(accounts: LocalAccounts, id: str) -> TokenRow:
-    """Revoke TOKEN: it is refused from its next use on.
-
-    \b
-    Examples:
-      redrive tokens revoke 01k9x7y2m4n6p8q0r2s4t6v8w0
-    """
-    return await accounts.revoke_token(id)
+add_account_command(
+    tokens,
+    "show TOKEN 01k9x7y2m4n6p8q0r2s4t6v8w0",
+    "Show one token, without its secret.",
+    lambda accounts, id: accounts.token(id),
+    _print_token,
+)
+add_account_command(
+    tokens,
+    "revoke TOKEN 01k9x7y2m4n6p8q0r2s4t6v8w0",
+    "Revoke TOKEN: it is refused from its next use on.",
+    lambda accounts, id: accounts.revoke_token(id),
+    _print_token,
+)

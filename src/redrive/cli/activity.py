@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 _CSV_FIELDS = ("id", "at", "event", "label", "by", "tenant", "subject", "letter", "before", "after", "reason")
 _FILTER_NAMES = ("event", "by", "subject", "letter", "tenant", "since", "until")
-_LETTER_ID_LENGTH = len("dl-") + 26
 _FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r")
 _READER_OPTION = click.option("--reader", metavar="NAME", help="Whose inbox.  [default: your user name]")
 _TENANT_OPTION = click.option("--tenant", metavar="NAME", help="Only for this tenant.  [default: all]")
@@ -164,7 +163,7 @@ async def _build_filter(app: Redrive, filters: dict[str, Any]) -> AuditFilter:
     if whole["subject"]:
         whole["subject"] = await find_run_id(app, whole["subject"])
     # A whole id is not looked up: the letter may have been removed since.
-    if whole["letter"] and len(whole["letter"]) < _LETTER_ID_LENGTH:
+    if whole["letter"] and len(whole["letter"]) < len("dl-") + 26:
         whole["letter"] = (await load_letter(app, whole["letter"])).id
     return AuditFilter(**whole)
 

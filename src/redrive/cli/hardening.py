@@ -43,7 +43,6 @@ CHECKLIST = {
 }
 """Sentence for each check, by the name of its finding. docs/operations/security.md has the same table."""
 
-_VERIFIED_TLS_MODES = frozenset({"verify-ca", "verify-full"})
 _MIN_DISTINCT_CHARACTERS = 12
 _MIN_PREFIX_LENGTH = {4: 16, 6: 48}  # bits of the largest trusted network, by IP version
 _MIN_AUDIT_DAYS = 90
@@ -169,7 +168,7 @@ def _check_database_tls(url: str) -> Finding:
     query = parse_qs(parts.query)
     host = query.get("host", [parts.hostname or ""])[-1]
     mode = query.get("sslmode", [os.environ.get("PGSSLMODE", "prefer")])[-1]
-    if _is_local(host) or mode in _VERIFIED_TLS_MODES:
+    if _is_local(host) or mode in ("verify-ca", "verify-full"):
         return ok("tls", "the certificate is checked, or the database is on this machine")
     advice = "add sslmode=verify-full to the URL, and sslrootcert if no public authority signed the certificate"
     return note("tls", f"sslmode={mode} does not prove that {host} is the database", advice)

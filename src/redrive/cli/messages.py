@@ -32,7 +32,6 @@ REFUSED = 5
 INTERRUPTED = 130
 
 _QUOTED_COMMAND = re.compile(r"`redrive ([^`]+)`")
-_APP_PLACEHOLDER = "module:app"
 
 
 class CommandFailed(click.ClickException):
@@ -130,7 +129,7 @@ def worker_hint() -> str:
 def app_name() -> str:
     """Return the app of this command as `module:app`."""
     context = click.get_current_context(silent=True)
-    return (context.params.get("app_name") if context else None) or _APP_PLACEHOLDER
+    return (context.params.get("app_name") if context else None) or "module:app"
 
 
 def rewrite_hints(text: str) -> str:

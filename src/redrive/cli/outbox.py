@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from redrive.desk.outbox import Blocked, OutboxMessage, SinkStatus
     from redrive.store.list_query import Page
 
-_STATUSES = ("PENDING", "DELIVERED", "DEAD", "SKIPPED")
-
 
 @click.group(short_help="List messages; retry and skip those that were not delivered.")
 def outbox() -> None:
@@ -49,7 +47,7 @@ def outbox() -> None:
 @click.option("--sink", metavar="NAME", help="Only messages for this sink.")
 @click.option(
     "--status",
-    type=click.Choice(_STATUSES, case_sensitive=False),
+    type=click.Choice(("PENDING", "DELIVERED", "DEAD", "SKIPPED"), case_sensitive=False),
     help="Only messages that have a delivery with this status.",
 )
 @click.option("--tenant", metavar="NAME", help="Only messages of this tenant.  [default: all]")
@@ -156,15 +154,9 @@ def sinks(output: Output, target: Target) -> None:
 
 def _message_command(command: Callable[..., None]) -> Callable[..., Any]:
     """Make `redrive outbox VERB MESSAGE...` of a function that changes messages."""
-    for option in (
-        decision_options,
-        REASON_OPTION,
-        click.option("--sink", metavar="NAME", help="Only the delivery to this sink.  [default: all]"),
-        click.argument("ids", metavar="MESSAGE...", nargs=-1, required=True),
-        outbox.command(command.__name__),
-    ):
-        command = option(command)
-    return command
+    ids = click.argument("ids", metavar="MESSAGE...", nargs=-1, required=True)
+    sink = click.option("--sink", metavar="NAME", help="Only the delivery to this sink.  [default: all]")
+    return outbox.command(command.__name__)(ids(sink(REASON_OPTION(decision_options(command)))))
 
 
 @_message_command

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import click
 import msgspec
@@ -14,25 +14,14 @@ from redrive.cli.target import Target, run_on
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
+    from redrive.store.list_query import Page
 
 Item = TypeVar("Item")
-Item_co = TypeVar("Item_co", covariant=True)
 _MAX_PAGE_SIZE = 500
 LIMIT_OPTION = click.option(
     "--limit", type=click.IntRange(1, _MAX_PAGE_SIZE), default=50, metavar="N", show_default=True, help="How many."
 )
 CURSOR_OPTION = click.option("--cursor", metavar="CURSOR", help="Continue where the last page ended.")
-
-
-class PageLike(Protocol[Item_co]):
-    """Page of items, with cursors to the next and the previous page."""
-
-    @property
-    def items(self) -> Sequence[Item_co]: ...
-    @property
-    def next(self) -> str | None: ...
-    @property
-    def prev(self) -> str | None: ...
 
 
 class Listing(msgspec.Struct, Generic[Item], frozen=True, kw_only=True):
@@ -41,13 +30,13 @@ class Listing(msgspec.Struct, Generic[Item], frozen=True, kw_only=True):
     `also` names further fields of a page for `--json`.
     """
 
-    fetch: Callable[[Redrive, int, str | None], Awaitable[PageLike[Item]]]
+    fetch: Callable[[Redrive, int, str | None], Awaitable[Page[Item]]]
     columns: Sequence[Column[Item]]
     id: Callable[[Item], str]
     empty: str
     also: tuple[str, ...] = ()
 
-    def show(self, page: PageLike[Item], items: Sequence[Item], output: Output, *, alone: bool) -> None:
+    def show(self, page: Page[Item], items: Sequence[Item], output: Output, *, alone: bool) -> None:
         """Print items of a page; its cursors are printed if it is shown alone."""
         output.list(
             items,
@@ -67,10 +56,10 @@ class PageOptions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     cursor: str | None
     everything: bool
 
-    def show(self, target: Target, listing: Listing[Item], output: Output) -> PageLike[Item]:
+    def show(self, target: Target, listing: Listing[Item], output: Output) -> Page[Item]:
         """Print the part of the list, and return its last page."""
 
-        async def show_all(app: Redrive) -> PageLike[Item]:
+        async def show_all(app: Redrive) -> Page[Item]:
             collected: list[Item] = []  # with --json, all pages are printed as one object
             page = await listing.fetch(app, _MAX_PAGE_SIZE, self.cursor)
             while True:

@@ -10,7 +10,7 @@ from redrive.cli.accounts import (
     ROLE_CHOICE,
     TENANT_OPTION,
     LocalAccounts,
-    account_command,
+    add_account_command,
     ensure_tenant,
     manage_accounts,
 )
@@ -98,18 +98,13 @@ def _print_user(row: UserRow, output: Output, code: str | None = None) -> None:
     output.done(row.id, fields, text)
 
 
-_user_command = account_command(users, "USER", _print_user)
-
-
-@_user_command
-async def show(accounts: LocalAccounts, id: str) -> UserRow:
-    """Show one user, by email address or id.
-
-    \b
-    Examples:
-      redrive users show ann@example.org
-    """
-    return await accounts.user(id)
+add_account_command(
+    users,
+    "show USER ann@example.org",
+    "Show one user, by email address or id.",
+    lambda accounts, id: accounts.user(id),
+    _print_user,
+)
 
 
 @users.command()
@@ -134,41 +129,27 @@ def role(email: str, role: str, tenant: str | None, payloads: bool | None, targe
     _print_user(row, output, code)
 
 
-@_user_command
-async def disable(accounts: LocalAccounts, id: str) -> UserRow:
-    """Stop USER from signing in, and end the sessions of USER.
-
-    \b
-    Examples:
-      redrive users disable ann@example.org
-    """
-    return await accounts.disable_user(id, disabled=True)
-
-
-@_user_command
-async def enable(accounts: LocalAccounts, id: str) -> UserRow:
-    """Let USER sign in again.
-
-    \b
-    Examples:
-      redrive users enable ann@example.org
-    """
-    return await accounts.disable_user(id, disabled=False)
-
-
-def _print_code(code: str, output: Output) -> None:
-    output.done(code, {"code": code}, code)
-
-
-@account_command(users, "USER", _print_code)
-async def code(accounts: LocalAccounts, id: str) -> str:
-    """Print a code with which USER can sign in once and choose a new password.
-
-    \b
-    Examples:
-      redrive users code ann@example.org
-    """
-    return await accounts.code(id)
+add_account_command(
+    users,
+    "disable USER ann@example.org",
+    "Stop USER from signing in, and end the sessions of USER.",
+    lambda accounts, id: accounts.disable_user(id, disabled=True),
+    _print_user,
+)
+add_account_command(
+    users,
+    "enable USER ann@example.org",
+    "Let USER sign in again.",
+    lambda accounts, id: accounts.disable_user(id, disabled=False),
+    _print_user,
+)
+add_account_command(
+    users,
+    "code USER ann@example.org",
+    "Print a code with which USER can sign in once and choose a new password.",
+    lambda accounts, id: accounts.code(id),
+    lambda code, output: output.done(code, {"code": code}, code),
+)
 
 
 def _format_roles(row: UserRow) -> str:

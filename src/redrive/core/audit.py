@@ -29,73 +29,89 @@ class EventLabel(msgspec.Struct, frozen=True, gc=False):
 
 
 class AuditEvent(StrEnum):
-    """Names of the events in the audit log."""
+    """Names of the events in the audit log, with their labels in English and Polish."""
 
-    ERROR_RECORDED = "error.recorded"
-    RETRY_SCHEDULED = "error.retry_scheduled"
-    RETRY_EXHAUSTED = "error.retry_exhausted"
+    label: EventLabel
+    _value_: str
 
-    LETTER_CREATED = "dlq.created"
-    LETTER_RETRIED = "dlq.retry"
-    REPLAY_SUCCEEDED = "dlq.replay_succeeded"
-    REPLAY_FAILED = "dlq.replay_failed"
-    LETTER_RESOLVED = "dlq.resolved"
-    LETTER_IGNORED = "dlq.skipped"
-    LETTER_EXPIRED = "dlq.expired"
-    LETTER_ASSIGNED = "dlq.assigned"
-    LETTER_COMMENTED = "dlq.commented"
-    LETTER_TAGGED = "dlq.tagged"
-    LETTER_COMPLETED = "dlq.completed"
-    LETTER_REVEALED = "dlq.revealed"
-    SET_STARTED = "dlq.set_started"
-    SET_STOPPED = "dlq.set_stopped"
-    SET_PAUSED = "dlq.set_paused"
-    SET_RESUMED = "dlq.set_resumed"
-    SET_RATED = "dlq.set_rated"
+    def __new__(cls, name: str, en: str, pl: str) -> AuditEvent:
+        member = str.__new__(cls, name)
+        member._value_, member.label = name, EventLabel(en, pl)
+        return member
 
-    VIEW_SHARED = "view.shared"
-    VIEW_REMOVED = "view.removed"
+    ERROR_RECORDED = "error.recorded", "A failure was recorded", "Zapisano błąd"
+    RETRY_SCHEDULED = "error.retry_scheduled", "Another attempt was scheduled", "Zaplanowano kolejną próbę"
+    RETRY_EXHAUSTED = "error.retry_exhausted", "All attempts were used up", "Wykorzystano wszystkie próby"
 
-    RUN_CANCELLED = "run.cancelled"
-    RUN_RETRIED = "run.retried"
-    POLICY_SET = "policy.set"
-    POLICY_DELETED = "policy.deleted"
-    NOTIFY_SET = "notify.set"
-    NOTIFY_DELETED = "notify.deleted"
-    WORKFLOW_PAUSED = "workflow.paused"
-    WORKFLOW_RESUMED = "workflow.resumed"
-    SCHEDULE_PAUSED = "schedule.paused"
-    SCHEDULE_RESUMED = "schedule.resumed"
-    SCHEDULE_REMOVED = "schedule.removed"
-    MESSAGE_DEAD = "outbox.dead"
-    MESSAGE_RETRIED = "outbox.retried"
-    MESSAGE_SKIPPED = "outbox.skipped"
-    SINK_REMOVED = "outbox.sink_removed"
-    PAYLOAD_REENCRYPTED = "payload.reencrypted"
+    LETTER_CREATED = "dlq.created", "A dead letter was created", "Zapisano nieudaną sprawę"
+    LETTER_RETRIED = "dlq.retry", "A dead letter was replayed", "Ponowiono nieudaną sprawę"
+    REPLAY_SUCCEEDED = "dlq.replay_succeeded", "A replay succeeded", "Ponowne uruchomienie powiodło się"
+    REPLAY_FAILED = "dlq.replay_failed", "A replay failed", "Ponowne uruchomienie nie powiodło się"
+    LETTER_RESOLVED = "dlq.resolved", "A dead letter was resolved", "Oznaczono sprawę jako rozwiązaną"
+    LETTER_IGNORED = "dlq.skipped", "A dead letter was ignored", "Zignorowano sprawę"
+    LETTER_EXPIRED = "dlq.expired", "A dead letter expired", "Sprawa wygasła"
+    LETTER_ASSIGNED = "dlq.assigned", "A dead letter was assigned", "Przypisano sprawę"
+    LETTER_COMMENTED = "dlq.commented", "A dead letter was commented on", "Dodano komentarz do sprawy"
+    LETTER_TAGGED = "dlq.tagged", "The tags of a dead letter were changed", "Zmieniono etykiety sprawy"
+    LETTER_COMPLETED = "dlq.completed", "A step's result was entered by hand", "Wpisano ręcznie wynik kroku"
+    LETTER_REVEALED = "dlq.revealed", "Hidden data of a dead letter was shown", "Wyświetlono ukryte dane sprawy"
+    SET_STARTED = "dlq.set_started", "A bulk action was started", "Rozpoczęto operację zbiorczą"
+    SET_STOPPED = "dlq.set_stopped", "A bulk action was stopped", "Zatrzymano operację zbiorczą"
+    SET_PAUSED = "dlq.set_paused", "A bulk action was paused", "Wstrzymano operację zbiorczą"
+    SET_RESUMED = "dlq.set_resumed", "A bulk action was resumed", "Wznowiono operację zbiorczą"
+    SET_RATED = "dlq.set_rated", "The rate of a bulk action was changed", "Zmieniono tempo operacji zbiorczej"
 
-    CIRCUIT_OPENED = "circuit.opened"
-    CIRCUIT_HALF_OPENED = "circuit.half_opened"
-    CIRCUIT_CLOSED = "circuit.closed"
-    CIRCUIT_RESET = "circuit.reset"
-    CIRCUIT_SET = "circuit.set"
-    CIRCUIT_UNSET = "circuit.unset"
+    VIEW_SHARED = "view.shared", "A view of a list was shared", "Udostępniono widok listy"
+    VIEW_REMOVED = "view.removed", "A shared view of a list was removed", "Usunięto udostępniony widok listy"
 
-    ROLLED_BACK = "execution.rollback"
-    SAGA_RESUMED = "saga.resumed"
-    SAGA_SKIPPED = "saga.skipped"
-    SAGA_MARKED_DONE = "saga.marked_done"
+    RUN_CANCELLED = "run.cancelled", "A run was cancelled", "Anulowano przebieg"
+    RUN_RETRIED = "run.retried", "A run was retried", "Ponowiono przebieg"
+    POLICY_SET = "policy.set", "A policy was set", "Ustawiono zasady ponawiania"
+    POLICY_DELETED = "policy.deleted", "A policy was deleted", "Usunięto zasady ponawiania"
+    NOTIFY_SET = "notify.set", "A notification rule was set", "Ustawiono regułę powiadomień"
+    NOTIFY_DELETED = "notify.deleted", "A notification rule was deleted", "Usunięto regułę powiadomień"
+    WORKFLOW_PAUSED = "workflow.paused", "A workflow was paused", "Wstrzymano przepływ pracy"
+    WORKFLOW_RESUMED = "workflow.resumed", "A workflow was resumed", "Wznowiono przepływ pracy"
+    SCHEDULE_PAUSED = "schedule.paused", "A schedule was paused", "Wstrzymano harmonogram"
+    SCHEDULE_RESUMED = "schedule.resumed", "A schedule was resumed", "Wznowiono harmonogram"
+    SCHEDULE_REMOVED = "schedule.removed", "A schedule was removed", "Usunięto harmonogram"
+    MESSAGE_DEAD = "outbox.dead", "A message could not be delivered", "Nie udało się dostarczyć wiadomości"
+    MESSAGE_RETRIED = "outbox.retried", "A message was sent again", "Ponowiono dostarczenie wiadomości"
+    MESSAGE_SKIPPED = "outbox.skipped", "A message was skipped", "Pominięto dostarczenie wiadomości"
+    SINK_REMOVED = "outbox.sink_removed", "A sink of the outbox was removed", "Usunięto odbiorcę wiadomości"
+    PAYLOAD_REENCRYPTED = (
+        "payload.reencrypted",
+        "Payloads were encrypted with a new key",
+        "Zaszyfrowano dane nowym kluczem",
+    )
 
-    USER_CREATED = "user.created"
-    USER_CHANGED = "user.changed"
-    USER_SIGNED_IN = "user.signed_in"
-    USER_REFUSED = "user.refused"
-    TOKEN_CREATED = "token.created"
-    TOKEN_REVOKED = "token.revoked"
-    TENANT_CREATED = "tenant.created"
-    TENANT_CHANGED = "tenant.changed"
-    TENANT_ENTERED = "tenant.entered"
-    TENANT_EXPORTED = "tenant.exported"
-    TENANT_ERASED = "tenant.erased"
+    CIRCUIT_OPENED = "circuit.opened", "A circuit was opened", "Bezpiecznik został otwarty"
+    CIRCUIT_HALF_OPENED = "circuit.half_opened", "A circuit is being tested", "Bezpiecznik jest sprawdzany"
+    CIRCUIT_CLOSED = "circuit.closed", "A circuit was closed", "Bezpiecznik został zamknięty"
+    CIRCUIT_RESET = "circuit.reset", "A circuit was reset", "Bezpiecznik został zresetowany"
+    CIRCUIT_SET = "circuit.set", "A circuit's settings were changed", "Zmieniono ustawienia bezpiecznika"
+    CIRCUIT_UNSET = (
+        "circuit.unset",
+        "A circuit's settings were reset to those in the code",
+        "Przywrócono ustawienia bezpiecznika z kodu",
+    )
+
+    ROLLED_BACK = "execution.rollback", "A run was rolled back", "Wycofano skutki przebiegu"
+    SAGA_RESUMED = "saga.resumed", "A rollback was resumed", "Wznowiono wycofywanie"
+    SAGA_SKIPPED = "saga.skipped", "A compensation was skipped", "Pominięto kompensację"
+    SAGA_MARKED_DONE = "saga.marked_done", "A compensation was marked as done", "Oznaczono kompensację jako wykonaną"
+
+    USER_CREATED = "user.created", "A user was created", "Utworzono użytkownika"
+    USER_CHANGED = "user.changed", "A user was changed", "Zmieniono użytkownika"
+    USER_SIGNED_IN = "user.signed_in", "A user signed in", "Użytkownik zalogował się"
+    USER_REFUSED = "user.refused", "A sign-in was refused", "Odmówiono logowania"
+    TOKEN_CREATED = "token.created", "A token was created", "Utworzono token"
+    TOKEN_REVOKED = "token.revoked", "A token was revoked", "Unieważniono token"
+    TENANT_CREATED = "tenant.created", "A tenant was created", "Utworzono organizację"
+    TENANT_CHANGED = "tenant.changed", "A tenant was changed", "Zmieniono organizację"
+    TENANT_ENTERED = "tenant.entered", "An owner worked in another tenant", "Właściciel działał w innej organizacji"
+    TENANT_EXPORTED = "tenant.exported", "A tenant's data was exported", "Wyeksportowano dane organizacji"
+    TENANT_ERASED = "tenant.erased", "A tenant was erased", "Usunięto organizację"
 
 
 _E = AuditEvent
@@ -107,69 +123,7 @@ REPLAY_EVENTS = frozenset(
 )
 """Events of a letter that its history shows together, as one replay with its result."""
 
-EVENT_LABELS: dict[str, EventLabel] = {
-    _E.ERROR_RECORDED: EventLabel("A failure was recorded", "Zapisano błąd"),
-    _E.RETRY_SCHEDULED: EventLabel("Another attempt was scheduled", "Zaplanowano kolejną próbę"),
-    _E.RETRY_EXHAUSTED: EventLabel("All attempts were used up", "Wykorzystano wszystkie próby"),
-    _E.LETTER_CREATED: EventLabel("A dead letter was created", "Zapisano nieudaną sprawę"),
-    _E.LETTER_RETRIED: EventLabel("A dead letter was replayed", "Ponowiono nieudaną sprawę"),
-    _E.REPLAY_SUCCEEDED: EventLabel("A replay succeeded", "Ponowne uruchomienie powiodło się"),
-    _E.REPLAY_FAILED: EventLabel("A replay failed", "Ponowne uruchomienie nie powiodło się"),
-    _E.LETTER_RESOLVED: EventLabel("A dead letter was resolved", "Oznaczono sprawę jako rozwiązaną"),
-    _E.LETTER_IGNORED: EventLabel("A dead letter was ignored", "Zignorowano sprawę"),
-    _E.LETTER_EXPIRED: EventLabel("A dead letter expired", "Sprawa wygasła"),
-    _E.LETTER_ASSIGNED: EventLabel("A dead letter was assigned", "Przypisano sprawę"),
-    _E.LETTER_COMMENTED: EventLabel("A dead letter was commented on", "Dodano komentarz do sprawy"),
-    _E.LETTER_TAGGED: EventLabel("The tags of a dead letter were changed", "Zmieniono etykiety sprawy"),
-    _E.LETTER_COMPLETED: EventLabel("A step's result was entered by hand", "Wpisano ręcznie wynik kroku"),
-    _E.LETTER_REVEALED: EventLabel("Hidden data of a dead letter was shown", "Wyświetlono ukryte dane sprawy"),
-    _E.SET_STARTED: EventLabel("A bulk action was started", "Rozpoczęto operację zbiorczą"),
-    _E.SET_STOPPED: EventLabel("A bulk action was stopped", "Zatrzymano operację zbiorczą"),
-    _E.SET_PAUSED: EventLabel("A bulk action was paused", "Wstrzymano operację zbiorczą"),
-    _E.SET_RESUMED: EventLabel("A bulk action was resumed", "Wznowiono operację zbiorczą"),
-    _E.SET_RATED: EventLabel("The rate of a bulk action was changed", "Zmieniono tempo operacji zbiorczej"),
-    _E.VIEW_SHARED: EventLabel("A view of a list was shared", "Udostępniono widok listy"),
-    _E.VIEW_REMOVED: EventLabel("A shared view of a list was removed", "Usunięto udostępniony widok listy"),
-    _E.RUN_CANCELLED: EventLabel("A run was cancelled", "Anulowano przebieg"),
-    _E.RUN_RETRIED: EventLabel("A run was retried", "Ponowiono przebieg"),
-    _E.POLICY_SET: EventLabel("A policy was set", "Ustawiono zasady ponawiania"),
-    _E.POLICY_DELETED: EventLabel("A policy was deleted", "Usunięto zasady ponawiania"),
-    _E.NOTIFY_SET: EventLabel("A notification rule was set", "Ustawiono regułę powiadomień"),
-    _E.NOTIFY_DELETED: EventLabel("A notification rule was deleted", "Usunięto regułę powiadomień"),
-    _E.WORKFLOW_PAUSED: EventLabel("A workflow was paused", "Wstrzymano przepływ pracy"),
-    _E.WORKFLOW_RESUMED: EventLabel("A workflow was resumed", "Wznowiono przepływ pracy"),
-    _E.SCHEDULE_PAUSED: EventLabel("A schedule was paused", "Wstrzymano harmonogram"),
-    _E.SCHEDULE_RESUMED: EventLabel("A schedule was resumed", "Wznowiono harmonogram"),
-    _E.SCHEDULE_REMOVED: EventLabel("A schedule was removed", "Usunięto harmonogram"),
-    _E.MESSAGE_DEAD: EventLabel("A message could not be delivered", "Nie udało się dostarczyć wiadomości"),
-    _E.MESSAGE_RETRIED: EventLabel("A message was sent again", "Ponowiono dostarczenie wiadomości"),
-    _E.MESSAGE_SKIPPED: EventLabel("A message was skipped", "Pominięto dostarczenie wiadomości"),
-    _E.SINK_REMOVED: EventLabel("A sink of the outbox was removed", "Usunięto odbiorcę wiadomości"),
-    _E.PAYLOAD_REENCRYPTED: EventLabel("Payloads were encrypted with a new key", "Zaszyfrowano dane nowym kluczem"),
-    _E.CIRCUIT_OPENED: EventLabel("A circuit was opened", "Bezpiecznik został otwarty"),
-    _E.CIRCUIT_HALF_OPENED: EventLabel("A circuit is being tested", "Bezpiecznik jest sprawdzany"),
-    _E.CIRCUIT_CLOSED: EventLabel("A circuit was closed", "Bezpiecznik został zamknięty"),
-    _E.CIRCUIT_RESET: EventLabel("A circuit was reset", "Bezpiecznik został zresetowany"),
-    _E.CIRCUIT_SET: EventLabel("A circuit's settings were changed", "Zmieniono ustawienia bezpiecznika"),
-    _E.CIRCUIT_UNSET: EventLabel(
-        "A circuit's settings were reset to those in the code", "Przywrócono ustawienia bezpiecznika z kodu"
-    ),
-    _E.ROLLED_BACK: EventLabel("A run was rolled back", "Wycofano skutki przebiegu"),
-    _E.SAGA_RESUMED: EventLabel("A rollback was resumed", "Wznowiono wycofywanie"),
-    _E.SAGA_SKIPPED: EventLabel("A compensation was skipped", "Pominięto kompensację"),
-    _E.SAGA_MARKED_DONE: EventLabel("A compensation was marked as done", "Oznaczono kompensację jako wykonaną"),
-    _E.USER_CREATED: EventLabel("A user was created", "Utworzono użytkownika"),
-    _E.USER_CHANGED: EventLabel("A user was changed", "Zmieniono użytkownika"),
-    _E.USER_SIGNED_IN: EventLabel("A user signed in", "Użytkownik zalogował się"),
-    _E.USER_REFUSED: EventLabel("A sign-in was refused", "Odmówiono logowania"),
-    _E.TOKEN_CREATED: EventLabel("A token was created", "Utworzono token"),
-    _E.TOKEN_REVOKED: EventLabel("A token was revoked", "Unieważniono token"),
-    _E.TENANT_CREATED: EventLabel("A tenant was created", "Utworzono organizację"),
-    _E.TENANT_CHANGED: EventLabel("A tenant was changed", "Zmieniono organizację"),
-    _E.TENANT_ENTERED: EventLabel("An owner worked in another tenant", "Właściciel działał w innej organizacji"),
-    _E.TENANT_EXPORTED: EventLabel("A tenant's data was exported", "Wyeksportowano dane organizacji"),
-    _E.TENANT_ERASED: EventLabel("A tenant was erased", "Usunięto organizację"),
-}
+EVENT_LABELS: dict[str, EventLabel] = {event: event.label for event in AuditEvent}
 
 
 def event_label(event: str, language: str = "en") -> str:

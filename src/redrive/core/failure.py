@@ -95,6 +95,11 @@ def capture_failure(error: BaseException, rules: Sequence[Rule] = (), now: float
     retryable = True if issubclass(type(leaf), RetryAfter) else None
     if any(issubclass(type(each), NonRetryable) for each in iter_leaves(error)):
         retryable = False
+    try:
+        given = getattr(leaf, "details", None)
+        details = _DetailsEncoder().mapping(given, 0) if isinstance(given, Mapping) else {}
+    except Exception as raised:  # a hostile mapping costs the details, not the failure
+        details = {"details": f"<could not be read, {type(raised).__qualname__} raised>"}
     return Failure(
         category=found.category,
         error_type=names[0],
@@ -105,7 +110,7 @@ def capture_failure(error: BaseException, rules: Sequence[Rule] = (), now: float
         status_code=found.status_code,
         retry_after=found.retry_after,
         retryable=retryable,
-        details=_read_details(leaf),
+        details=details,
     )
 
 
@@ -226,15 +231,6 @@ def _is_user_code(module: str, file: str) -> bool:
 def _frame_module(frame: FrameType) -> str:
     name = frame.f_globals.get("__name__")
     return name if type(name) is str else "?"
-
-
-def _read_details(error: BaseException) -> dict[str, Any]:
-    """Return the exception's `details`, if they are a mapping, as JSON of bounded size."""
-    try:
-        details = getattr(error, "details", None)
-        return _DetailsEncoder().mapping(details, 0) if isinstance(details, Mapping) else {}
-    except Exception as raised:  # a hostile mapping costs the details, not the failure
-        return {"details": f"<could not be read, {type(raised).__qualname__} raised>"}
 
 
 class _DetailsEncoder:

@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from datetime import UTC, datetime, timedelta
 
+from redrive.duration import to_datetime
 from redrive.records import format_id
 
 _UNSAFE = re.compile("[%:\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _ESCAPES = re.compile(r"(?:%[0-9A-F]{2})+")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def encode_key(kind: str, *parts: str) -> str:
@@ -53,7 +52,7 @@ def flow_key(tenant: str, root_run: str, step_key: str, generation: int) -> str:
 
 def schedule_key(tenant: str, workflow: str, name: str, at: int) -> str:
     """Return the key under which a schedule starts its workflow at most once for one of its times."""
-    time = (_EPOCH + timedelta(microseconds=at)).isoformat().replace("+00:00", "Z")
+    time = to_datetime(at).isoformat().replace("+00:00", "Z")
     return encode_key("idem_cron", tenant, workflow, name, time)
 
 

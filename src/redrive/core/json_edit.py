@@ -99,7 +99,15 @@ def diff_json(before: JSON, after: JSON, redactor: Redactor | None = None, *, se
     while pending:  # an explicit stack, because input may be nested deeper than Python's stack allows
         path, (old, new, typed), hidden = pending.pop()
         if old and new and not hidden and type(old[0]) is type(new[0]) and isinstance(old[0], dict | list):
-            pending.extend(reversed(_child_sides(path, old[0], new[0], typed, redactor)))
+            ours, theirs, entered = _children(old[0]), _children(new[0]), _children(typed[0] if typed else None)
+            secret: frozenset[str | int] = frozenset()
+            if redactor is not None:
+                # A part is hidden on both sides if it is hidden on one: the name beside it may have been edited.
+                in_list = bool(path) and isinstance(path[-1], int)
+                secret = redactor.hidden_parts(old[0], in_list=in_list) | redactor.hidden_parts(new[0], in_list=in_list)
+            for part in reversed({**ours, **theirs}):
+                sides = _get_side(ours, part), _get_side(theirs, part), _get_side(entered, part)
+                pending.append(((*path, part), sides, part in secret))
             continue
         differs = not old or not new or type(old[0]) is not type(new[0])
         if not differs:
@@ -115,21 +123,6 @@ def diff_json(before: JSON, after: JSON, redactor: Redactor | None = None, *, se
                 path = tuple(redactor.text(part) if isinstance(part, str) else part for part in path)
             found.append(Change(path=format_path(path), kind=kind, before=before, after=after))
     return tuple(found)
-
-
-def _child_sides(
-    path: Path, old: JSON, new: JSON, typed: _Side, redactor: Redactor | None
-) -> list[tuple[Path, _Sides, bool]]:
-    ours, theirs, sent = _children(old), _children(new), _children(typed[0] if typed else None)
-    hidden: frozenset[str | int] = frozenset()
-    if redactor is not None:
-        # A part is hidden on both sides if it is hidden on one: the name beside it may have been edited.
-        in_list = bool(path) and isinstance(path[-1], int)
-        hidden = redactor.hidden_parts(old, in_list=in_list) | redactor.hidden_parts(new, in_list=in_list)
-    return [
-        ((*path, part), (_get_side(ours, part), _get_side(theirs, part), _get_side(sent, part)), part in hidden)
-        for part in {**ours, **theirs}
-    ]
 
 
 def _children(value: JSON) -> dict[str | int, JSON]:

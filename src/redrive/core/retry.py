@@ -133,22 +133,13 @@ def _find_refusal(failure: Failure, policy: RetryPolicy, step: StepOptions) -> R
 def explain_decision(decision: RetryDecision, *, attempt: int, category: Category, next_at: int | None) -> Reason:
     """Return a decision as a reason. `next_at` is the time that the store set for the next attempt."""
     cause = _CATEGORY_REASONS[category]
+    known = {"attempt": attempt, "of": decision.of, "status_code": decision.status_code, "cause": cause}
     if not decision.retry:
-        return Reason(
-            ReasonCode.NOT_RETRIED,
-            attempt=attempt,
-            of=decision.of,
-            status_code=decision.status_code,
-            cause=cause,
-            why=decision.why,
-        )
+        return Reason(ReasonCode.NOT_RETRIED, **known, why=decision.why)
     delay, requested = decision.delay, decision.retry_after
     return Reason(
         ReasonCode.RETRY_SCHEDULED,
-        attempt=attempt,
-        of=decision.of,
-        status_code=decision.status_code,
-        cause=cause,
+        **known,
         delay=delay if requested is None else None,
         retry_after=requested,
         jitter=None if requested is None or delay <= requested else delay - requested,

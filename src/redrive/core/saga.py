@@ -27,7 +27,6 @@ from redrive.core.states import EntryKind, StepStatus
 from redrive.core.transitions import AttemptEnd
 
 _UNCERTAIN_CATEGORIES = frozenset({Category.TIMEOUT, Category.NETWORK})
-_DONE_STATUSES = frozenset({StepStatus.SUCCESS, StepStatus.SKIPPED})
 _WAITING_STATUSES = frozenset({StepStatus.CANCELLED, StepStatus.RETRYING, StepStatus.PENDING})
 
 
@@ -60,7 +59,7 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def is_done(self) -> bool:
         """True if the compensation is done or skipped."""
-        return self.entry.status in _DONE_STATUSES
+        return self.entry.status in (StepStatus.SUCCESS, StepStatus.SKIPPED)
 
     @property
     def is_listed_only(self) -> bool:

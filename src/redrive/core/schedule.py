@@ -29,7 +29,7 @@ from cronsim import CronSim, CronSimError
 
 from redrive.core.new_run import check_name, check_tenant_name
 from redrive.core.roles import DEFAULT_TENANT
-from redrive.duration import MICROS, Duration, parse_duration
+from redrive.duration import MICROS, Duration, parse_duration, to_datetime
 from redrive.errors import InputError, RegistrationError
 from redrive.reasons import Reason, ReasonCode, quote
 
@@ -90,7 +90,7 @@ class Cron:
 
     def local(self, at: int) -> datetime:
         """Convert a time to the local time of the zone."""
-        return (_EPOCH + timedelta(microseconds=at)).astimezone(self._tz)
+        return to_datetime(at).astimezone(self._tz)
 
     @property
     def _is_frequent(self) -> bool:

@@ -174,7 +174,16 @@ async def resolve_url(url: str, allowed: Sequence[AllowedHost] = (), *, lookup: 
     parsed = check_url(url, allowed)
     if parsed.address is not None:
         return ResolvedUrl(url=parsed, addresses=(str(unmap_address(parsed.address)),))
-    found = await _look_up(parsed, lookup or system_lookup)
+    try:
+        texts = await (lookup or system_lookup)(parsed.host, parsed.port)
+    except OSError as error:
+        raise ConnectionError(f"the name {parsed.host} cannot be looked up: {error}") from error
+    if not texts:
+        raise ConnectionError(f"the name {parsed.host} has no address")
+    try:
+        found = [ipaddress.ip_address(text) for text in texts[:_MAX_ADDRESSES]]
+    except ValueError:
+        raise ConnectionError(f"the lookup of {parsed.host} gave something that is not an address") from None
     for address in found:
         _check_address(parsed, address, allowed)
     return ResolvedUrl(url=parsed, addresses=tuple(dict.fromkeys(str(unmap_address(each)) for each in found)))
@@ -185,19 +194,6 @@ async def system_lookup(host: str, port: int) -> Sequence[str]:
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [str(sockaddr[0]) for _, _, _, _, sockaddr in found]
-
-
-async def _look_up(url: ParsedUrl, lookup: Lookup) -> list[Address]:
-    try:
-        texts = await lookup(url.host, url.port)
-    except OSError as error:
-        raise ConnectionError(f"the name {url.host} cannot be looked up: {error}") from error
-    if not texts:
-        raise ConnectionError(f"the name {url.host} has no address")
-    try:
-        return [ipaddress.ip_address(text) for text in texts[:_MAX_ADDRESSES]]
-    except ValueError:
-        raise ConnectionError(f"the lookup of {url.host} gave something that is not an address") from None
 
 
 def _check_port(url: ParsedUrl, allowed: Sequence[AllowedHost]) -> None:

@@ -130,7 +130,13 @@ def _step_metrics(counters: Counters) -> Iterator[Metric]:
     delays = [((workflow,), delays) for workflow, delays in list(counters.delays.items())]
     yield _histogram("workflow_step_retry_delay_seconds", ("workflow",), delays)
     yield _histogram("workflow_step_duration_seconds", where, [(place, s.seconds) for place, s in plain])
-    yield _histogram("workflow_stage_latency_seconds", ("stage",), _stage_latencies(counters, [s for _, s in plain]))
+    execute = Histogram(LATENCY_BUCKETS)
+    for _, step in plain:
+        execute.total += step.seconds.total
+        execute.counts = [a + b for a, b in zip(execute.counts, step.seconds.counts, strict=True)]
+    stages = {"claim": counters.claims, "execute": execute, "commit": counters.commits, "publish": counters.published}
+    latencies = [((stage,), histogram) for stage, histogram in stages.items()]
+    yield _histogram("workflow_stage_latency_seconds", ("stage",), latencies)
     invocations = [(place, s.succeeded + sum(s.ends[end] for end in _ATTEMPT_OUTCOMES)) for place, s in undone]
     yield _counter("workflow_compensation_invocations_total", where, invocations)
     yield _counter("workflow_compensation_outcomes_total", (*where, "outcome"), _compensation_outcomes(undone))
@@ -168,17 +174,6 @@ def _compensation_outcomes(steps: Iterable[tuple[tuple[str, str], StepCounters]]
         yield (*place, "success"), step.succeeded
         failed = step.ends[AttemptEnd.FAILED] + step.ends[AttemptEnd.TIMED_OUT]
         yield (*place, "failure"), failed - sum(step.retries.values())
-
-
-def _stage_latencies(counters: Counters, steps: Iterable[StepCounters]) -> LabelledHistograms:
-    execute = Histogram(LATENCY_BUCKETS)
-    for step in steps:
-        execute.total += step.seconds.total
-        execute.counts = [a + b for a, b in zip(execute.counts, step.seconds.counts, strict=True)]
-    yield ("claim",), counters.claims
-    yield ("execute",), execute
-    yield ("commit",), counters.commits
-    yield ("publish",), counters.published
 
 
 def _store_metrics(found: StoreStats, labels: Counters) -> Iterator[Metric]:

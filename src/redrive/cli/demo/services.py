@@ -24,7 +24,6 @@ from pathlib import Path
 CRASH_EXIT_CODE = 70
 """Exit code of a worker that a catalogue killed."""
 
-_OUTAGE_FILE = "outage"
 _OUTAGE_CALLS = 6  # the circuit opens at the third call, so that two probes still fail
 _KEPT_SECONDS = 7200
 
@@ -86,7 +85,7 @@ async def give_back(card: str) -> None:
 async def collect(member: str) -> str:
     """Collect a standing payment. One member makes the provider refuse the next calls of all members."""
     await _simulate_delay(0.1)
-    outage = _state_folder() / _OUTAGE_FILE
+    outage = _state_folder() / "outage"
     if member == "last straw" and not outage.exists():
         outage.write_bytes(b"." * _OUTAGE_CALLS)
     left = outage.read_bytes()[1:] if outage.exists() else b""

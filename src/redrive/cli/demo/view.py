@@ -60,10 +60,22 @@ class ScreenView:
         letters = [] if feed.letters else [Text(" none yet", style="dim")]
         for letter in feed.letters:
             letters += _render_entry(f"{letter.correlation_id} {letter.code}", letter.reason, "red", width)
+        minutes, seconds = divmod(int(elapsed), 60)
+        state = f"worker {worker.pid}" if worker.pid else "the worker is being started again"
+        crashes = f", crashed {worker.crashes} x" if worker.crashes else ""
+        header = Text(" redrive demo ", style="bold reverse", no_wrap=True)
+        header.append(f"  {minutes}:{seconds:02}  {state}{crashes}  ", style="not reverse not bold")
+        counts, bar, bar_room = Text(" ", no_wrap=True), Text(" ", no_wrap=True), width - 2
+        for status, count in count_by_status(feed):  # the numbers, and a bar with the share of each
+            style = _STATUS_STYLES.get(status, "white")
+            counts.append(f"{count} {status}", style=style).append("  ")
+            share = max(1, round(bar_room * count / max(1, feed.runs)))
+            bar.append("█" * min(share, bar_room - len(bar) + 1), style=style)
         return Group(
-            _render_header(worker, elapsed),
+            header.append("Ctrl-C stops", style="not reverse not bold dim"),
             _render_title(f"{feed.runs} runs"),
-            *_render_counts(feed, width),
+            counts,
+            bar,
             _render_title("decisions, newest first"),
             *_fit_lines(events, room - letter_room),
             _render_title(f"{feed.open_letters} dead letters need a decision"),
@@ -73,28 +85,8 @@ class ScreenView:
         )
 
 
-def _render_header(worker: WorkerProcess, elapsed: float) -> Text:
-    minutes, seconds = divmod(int(elapsed), 60)
-    state = f"worker {worker.pid}" if worker.pid else "the worker is being started again"
-    crashes = "" if not worker.crashes else f", crashed {worker.crashes} x"
-    text = Text(" redrive demo ", style="bold reverse", no_wrap=True)
-    text.append(f"  {minutes}:{seconds:02}  {state}{crashes}  ", style="not reverse not bold")
-    return text.append("Ctrl-C stops", style="not reverse not bold dim")
-
-
 def _render_title(text: str) -> Rule:
     return Rule(Text(text, style="bold"), style="dim", align="left")
-
-
-def _render_counts(feed: EventFeed, width: int) -> tuple[Text, Text]:
-    """Render the number of runs by status, and a bar with the share of each."""
-    counts, bar, room = Text(" ", no_wrap=True), Text(" ", no_wrap=True), width - 2
-    for status, count in count_by_status(feed):
-        style = _STATUS_STYLES.get(status, "white")
-        counts.append(f"{count} {status}", style=style).append("  ")
-        share = max(1, round(room * count / max(1, feed.runs)))
-        bar.append("█" * min(share, room - len(bar) + 1), style=style)
-    return counts, bar
 
 
 def _render_entry(head: str, text: str, style: str, width: int) -> list[Text]:

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from redrive.store.filters import LetterFilter
 
 WAIT_OPTION = click.option("--wait", is_flag=True, help="Wait for the end of the run; exit code 1 if it fails.")
-_MODES = ("from_failed", "step_only", "from_step", "skip", "full")
 
 
 def replay_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -89,7 +88,7 @@ def input_edit_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @selection_options
 @click.option(
     "--mode",
-    type=click.Choice(_MODES, case_sensitive=False),
+    type=click.Choice(("from_failed", "step_only", "from_step", "skip", "full"), case_sensitive=False),
     help="Where to start, as explained above.  [default: from_failed]",
 )
 @click.option("--from-step", metavar="STEP", help="Start at this step, by number or name; implies --mode from_step.")

@@ -100,16 +100,9 @@ def render_letter(letter: DeadLetter) -> list[str]:
         "for developers": _render_technical(letter),
         "next commands": [f"  {title + ':':<{width}} {hint(*words)}" for title, words in commands],
     }
-    lines = _render_header(letter)
-    for title, content in sections.items():
-        lines += ["", style_text(title, bold=True), *content] if content else []
-    return lines
-
-
-def _render_header(letter: DeadLetter) -> list[str]:
     is_closed = letter.status in CLOSED_LETTER_STATUSES
     status = style_text(letter.status, fg="green" if is_closed else "red", bold=True)
-    return [
+    lines = [
         f"dead letter {letter.id}  {escape_line(letter.workflow)}  {status}",
         "",
         *(fold_text(f"  {line}", sys.stdout) for line in _explain_letter(letter)),
@@ -125,6 +118,9 @@ def _render_header(letter: DeadLetter) -> list[str]:
             kept_until=f"{letter.expires_at:%Y-%m-%d} UTC",
         ),
     ]
+    for title, content in sections.items():
+        lines += ["", style_text(title, bold=True), *content] if content else []
+    return lines
 
 
 def _explain_letter(letter: DeadLetter) -> Iterator[str]:

@@ -221,13 +221,14 @@ def groups(tenant: str | None, closed: bool, pages: PageOptions, output: Output,
     if not on_terminal():  # on a terminal, the reason contains it
         columns.append(Column("ERROR", lambda group: group.error))
     listing: Listing[FailureGroup] = Listing(
-        fetch=lambda app, limit, cursor: app.dlq.groups(tenant, status=status, limit=limit, cursor=cursor),
+        # A page of groups has the fields of other pages, and `as_of`.
+        fetch=lambda app, limit, cursor: cast("Any", app.dlq.groups(tenant, status=status, limit=limit, cursor=cursor)),
         columns=columns,
         id=lambda group: group.fingerprint,
         empty="No open failures. All clear.",
         also=("as_of",),
     )
-    page = cast("GroupList", pages.show(target, listing, output))
+    page: GroupList = cast("Any", pages.show(target, listing, output))
     if not on_terminal() or output.quiet or output.json:
         return
     echo(f"Counted up to {format_age(page.as_of)}.")

@@ -63,18 +63,15 @@ def _get_stand_in(cls: Any) -> Any:
     """Return the equal class. It is made once, so that a class that contains itself is recognised."""
     if _STAND_IN not in vars(cls):
         hints = typing.get_type_hints(cls, include_extras=True)
-        made = make_typed_dict(cls.__name__, {name: _mark_field(cls, name, hint) for name, hint in hints.items()})
+        for name, hint in hints.items():
+            # The key sets of the class miss markers in annotations that are written as text, so the hint goes first.
+            if typing.get_origin(hint) not in _REQUIRED_MARKERS:
+                required = name in cls.__required_keys__
+                hints[name] = (typing_extensions.Required if required else typing_extensions.NotRequired)[hint]
+        made = make_typed_dict(cls.__name__, hints)
         made.__module__, made.__qualname__ = cls.__module__, cls.__qualname__
         setattr(cls, _STAND_IN, made)
     return vars(cls)[_STAND_IN]
-
-
-def _mark_field(cls: Any, name: str, hint: Any) -> Any:
-    # The key sets of the class miss markers in annotations that are written as text, so the hint goes first.
-    if typing.get_origin(hint) in _REQUIRED_MARKERS:
-        return hint
-    mark: Any = typing_extensions.Required if name in cls.__required_keys__ else typing_extensions.NotRequired
-    return mark[hint]
 
 
 SchemaNode = dict[str, Any]
