@@ -66,12 +66,12 @@ async def test_the_loop_checks_small_values_only(monkeypatch: pytest.MonkeyPatch
         await e.settle()
         threads = Threads(
             monkeypatch,
-            (PayloadChecker, "_check_typed_input"),
-            (PayloadChecker, "_check_typed_output"),
-            (PayloadChecker, "_check_schema"),
+            (PayloadChecker, "_encode"),
+            (PayloadChecker, "_decode"),
+            (checks, "find_faults"),
             (checks, "find_masked_paths"),
-            (replaying, "_parse_request"),
-            (replaying, "_refuse_dropped_fields"),
+            (replaying, "encode_json"),
+            (replaying, "diff_json"),
         )
         desk = app.runtime.desk(app.runtime.store, app.runtime.clock)
         for some in ([2], rows):

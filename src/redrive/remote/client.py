@@ -133,20 +133,9 @@ class Client:
             with suppress(ValueError):
                 pause = min(float(answer.getheader("Retry-After") or 1), _MAX_PAUSE)
             await asyncio.sleep(pause)
-        if answer.status < 300:
-            return answer
-        try:
-            found = json.loads(await asyncio.to_thread(answer.read))
-            if found["code"] == HTTP_PROBLEMS[404][0]:
-                raise self._strange("that the path does not exist")
-            reason: Reason | str = str(found["detail"])  # the code may be one that only a newer server has
-            if found.get("reason_code") in frozenset(ReasonCode):
-                reason = Reason.from_json({"code": found["reason_code"], "params": found["reason_params"]})
-            error = make_error(answer.status, found["code"], reason)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            # Any other answer did not come from a Redrive server.
-            raise self._strange(f"with status {answer.status}") from None
-        raise error
+        if answer.status >= 300:
+            raise self._problem(answer.status, await asyncio.to_thread(answer.read))
+        return answer
 
     async def _send(self, method: str, target: str, body: bytes | None, key: str | None) -> http.client.HTTPResponse:
         """Send a request; a second time on a new connection if the server had closed the old one."""
@@ -181,6 +170,19 @@ class Client:
     def _no_answer(self, error: Exception) -> StoreUnavailable:
         why = getattr(error, "strerror", None) or str(error) or type(error).__name__
         return StoreUnavailable(f"the server at {self.address} does not answer ({why})")
+
+    def _problem(self, status: int, text: bytes) -> Exception:
+        """Return the error behind a problem; any other answer did not come from a Redrive server."""
+        try:
+            found = json.loads(text)
+            if found["code"] == HTTP_PROBLEMS[404][0]:
+                return self._strange("that the path does not exist")
+            reason: Reason | str = str(found["detail"])  # the code may be one that only a newer server has
+            if found.get("reason_code") in frozenset(ReasonCode):
+                reason = Reason.from_json({"code": found["reason_code"], "params": found["reason_params"]})
+            return make_error(status, found["code"], reason)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return self._strange(f"with status {status}")
 
     def _parse(self, text: bytes) -> Any:
         try:
