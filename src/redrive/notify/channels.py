@@ -68,7 +68,11 @@ class Channels:
         try:
             rule = NotifyRule.read(given, what)
             for target in rule.targets:
-                _check_target(target, self.allowed, what)
+                if target.kind in ("slack", "teams", "webhook"):
+                    require_h11()
+                    check_url(target.to, self.allowed)
+                if target.secret is not None:
+                    read_secrets(target.secret, f"a webhook of {what}")
         except (ConfigurationError, InputError) as error:
             raise RegistrationError(str(error)) from None
         return rule
@@ -89,7 +93,10 @@ class Channels:
         found: list[NotifyTarget] = []
         for target in targets:
             known = self._known.get(target.to) if target.kind == CHANNEL_KIND else None
-            found += [target] if known is None else _resolve_targets(target.to, known)
+            if known is None:
+                found.append(target)
+            for number, each in enumerate(known or ()):
+                found.append(each if each.kind == "email" else NotifyTarget(kind=each.kind, to=f"{target.to}#{number}"))
         return tuple(dict.fromkeys(found))
 
     def find(self, target: NotifyTarget) -> NotifyTarget:
@@ -105,25 +112,6 @@ class Channels:
                 f"app.channel({wanted!r}, ...), or change the rule that names it"
             )
         return known[int(number)]
-
-
-def _resolve_targets(name: str, known: Sequence[NotifyTarget]) -> list[NotifyTarget]:
-    return [
-        target if target.kind == "email" else NotifyTarget(kind=target.kind, to=f"{name}#{number}")
-        for number, target in enumerate(known)
-    ]
-
-
-def _check_target(target: NotifyTarget, allowed: Sequence[AllowedHost], what: str) -> None:
-    """Refuse a URL that may not be called, and an invalid secret."""
-    if target.kind in ("slack", "teams", "webhook"):
-        require_h11()
-        check_url(target.to, allowed)
-    if target.secret is not None:
-        read_secrets(target.secret, f"a webhook of {what}")
-
-
-# -- deliveries ----------------------------------------------------------------------------------------
 
 
 class Delivery(msgspec.Struct, frozen=True, gc=False):
@@ -148,9 +136,6 @@ def make_delivery_reader(redactor: Redactor, base_url: str, channels: Channels) 
         return Delivery(notification, channels.find(target), stored=target.is_url)
 
     return read
-
-
-# -- texts ---------------------------------------------------------------------------------------------
 
 
 class Texts:

@@ -133,8 +133,6 @@ class Engine:
         """The worker that is alive now."""
         return self._simulation.simulated_worker.worker
 
-    # -- time ------------------------------------------------------------------------------------------
-
     @property
     def now(self) -> datetime:
         """The virtual time."""
@@ -152,8 +150,6 @@ class Engine:
         """Let time pass: jump to each moment at which something is due, in order, and settle there."""
         await self._simulation.wait_until_idle()
         await self._simulation.advance_to(self.clock.now() + to_micros(parse_duration(duration, "advance")))
-
-    # -- runs ------------------------------------------------------------------------------------------
 
     async def run(self, workflow: Workflow[..., Any, Any], *args: Any, **options: Any) -> RunReport:
         """Start a run and let time pass until it has ended, or waits for a decision of a user.
@@ -222,8 +218,6 @@ class Engine:
             f"{run.status}{where};{paused}{parked} {next_at}"
         )
 
-    # -- observation -----------------------------------------------------------------------------------
-
     def calls(self, step: Any, *, run: str | None = None, key: str | None = None) -> int:
         """Return how often the body of a step was called; in one run, or at one journal key, if given.
 
@@ -262,8 +256,6 @@ class Engine:
         finally:
             await transaction.rollback()
 
-    # -- circuits ----------------------------------------------------------------------------------------
-
     async def circuit(
         self, key: str, state: Literal["open", "half_open", "closed"], *, tenant: str = DEFAULT_TENANT
     ) -> None:
@@ -290,8 +282,6 @@ class Engine:
         row, _ = await update_circuit(self.store, (tenant, key), decide)
         self.worker.circuits.learn(row)
         await self.settle()
-
-    # -- crashes and deployments -----------------------------------------------------------------------
 
     @property
     def crashes(self) -> int:

@@ -159,9 +159,6 @@ class SimulatedWorker:
             self.worker.wakeup.notify()
 
 
-# -- activities ----------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Activity:
     """Something under way. `may_be_waiting`: it may depend on something that waits for time to pass."""
@@ -220,9 +217,6 @@ def _list_run_activities(execution: Execution, clock: VirtualClock) -> Iterator[
             # It may wait for another branch (a lock, a queue) that waits for time, or for the real world.
             waits_for_time = bool(execution.open_steps())
             yield Activity(f"{run} waits for something outside of its steps", may_be_waiting=waits_for_time)
-
-
-# -- store calls ---------------------------------------------------------------------------------------------
 
 
 class StoreObserver:
