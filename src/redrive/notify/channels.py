@@ -160,7 +160,14 @@ class Texts:
             return lambda fn: fn
 
         def register(fn: RenderFn) -> RenderFn:
-            self.put(event, _make_function_text(fn))
+            def saying(notification: Notification) -> RenderedNotification:
+                made = fn(notification)  # a body, or a subject and a body
+                if isinstance(made, str):
+                    return RenderedNotification(notifications.render_notification(notification).subject, made)
+                subject, text = made
+                return RenderedNotification(notifications.to_one_line(str(subject)), str(text))
+
+            self.put(event, saying)
             return fn
 
         return register
@@ -190,18 +197,5 @@ def _make_template_text(subject: str | None, text: str | None) -> NotificationRe
             default.subject if subject is None else notifications.to_one_line(templates.render_text(subject, data)),
             default.text if text is None else templates.render_text(text, data),
         )
-
-    return saying
-
-
-def _make_function_text(fn: Callable[[Notification], Any]) -> NotificationRenderer:
-    """Return a text that a function makes: a body, or a subject and a body."""
-
-    def saying(notification: Notification) -> RenderedNotification:
-        made = fn(notification)
-        if isinstance(made, str):
-            return RenderedNotification(notifications.render_notification(notification).subject, made)
-        subject, text = made
-        return RenderedNotification(notifications.to_one_line(str(subject)), str(text))
 
     return saying

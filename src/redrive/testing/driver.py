@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -164,7 +164,14 @@ class Engine:
         await self.settle()
         for _ in range(_MAX_JUMPS):
             if await handle.status() in FINAL_RUN_STATUSES:
-                return await self._report(handle)
+                value, error, letter = None, None, None
+                try:
+                    value = await handle.result(timeout=self._simulation.patience)
+                except RunFailed as failed:
+                    error = failed
+                with suppress(NotFound):
+                    letter = await self.app.dlq.get(letter_id(handle.id))
+                return RunReport(described=await handle.describe(), letter=letter, error=error, value=value)
             moment = await self._simulation.next_due_at()
             if moment is not None and moment - began <= _MAX_RUN_TIME:
                 polled_again = False
@@ -192,18 +199,6 @@ class Engine:
                     "always start new ones; let time pass with advance() instead"
                 )
             await self.finish(self.app.handle(unfinished[0].public_id))
-
-    async def _report(self, handle: RunHandle[Any]) -> RunReport:
-        value, error = None, None
-        try:
-            value = await handle.result(timeout=self._simulation.patience)
-        except RunFailed as failed:
-            error = failed
-        try:
-            letter = await self.app.dlq.get(letter_id(handle.id))
-        except NotFound:
-            letter = None
-        return RunReport(described=await handle.describe(), letter=letter, error=error, value=value)
 
     async def _explain_unfinished(self, handle: RunHandle[Any], began: int) -> str:
         run = await handle.describe()

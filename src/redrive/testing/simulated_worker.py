@@ -254,15 +254,12 @@ def _describe_transition(transition: Transition) -> list[str]:
     texts = []
     for entry in transition.entries:
         what = f"step {entry.name!r}" if entry.kind in EXECUTED_KINDS else f"{entry.name!r}"
-        match entry.status:
-            case StepStatus.RUNNING:
-                texts.append(f"{what} began")
-            case StepStatus.RETRYING:
-                texts.append(f"the next attempt of {what} was being scheduled")
-            case StepStatus.SUCCESS:
-                texts.append(f"{what} was being recorded")
-            case _:
-                texts.append(f"{what} was being recorded as {entry.status}")
+        described = {
+            StepStatus.RUNNING: f"{what} began",
+            StepStatus.RETRYING: f"the next attempt of {what} was being scheduled",
+            StepStatus.SUCCESS: f"{what} was being recorded",
+        }
+        texts.append(described.get(entry.status, f"{what} was being recorded as {entry.status}"))
     if change is not None and change.release:
         texts.append("the run was released")
     return texts or ["the run's state changed"]
