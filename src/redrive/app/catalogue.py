@@ -92,9 +92,6 @@ def _make_item(name: str, options: str, signature: Signature) -> CatalogueItem:
     return CatalogueItem(name=name, options=options, schema_in=schema_in, schema_out=schema_out)
 
 
-# -- schedules ---------------------------------------------------------------------------------------------
-
-
 def read_schedules(what: str, given: Any) -> tuple[Schedule, ...]:
     """Return the schedules of a workflow; refuse values of other types, and two of one name and tenant."""
     schedules = (given,) if isinstance(given, Schedule) else () if given is None else given
@@ -137,9 +134,6 @@ def check_schedule_inputs(app: Redrive, now: int) -> None:
             raise RegistrationError(f"{each}: {error}") from None
         except Exception as error:
             raise RegistrationError(f"{each}: its input= raised {error!r} for the next fire time") from error
-
-
-# -- failure handlers --------------------------------------------------------------------------------------
 
 
 class FailureHandlers:

@@ -90,7 +90,7 @@ class Runtime:
         self._pid = os.getpid()
         self._store = store
         self.clock = clock
-        self.results = Results(store, self._runs_reported_here)
+        self.results = Results(store, lambda: set() if self.worker is None else self.worker.runs_reported_here())
         self._redactor = Redactor.parse(app.settings.redact)
         self.counters = Counters() if metrics_enabled(app.settings.metrics) else None
         decision_log = DecisionLog(self._redactor)
@@ -140,10 +140,6 @@ class Runtime:
         replayer = self._make_replayer(store, self.clock, Caller(sees_payloads=False))
         return BulkWorker(store, BulkExecutor(store, self.clock, replayer).decide)
 
-    async def _wait_for_bulk(self, most: float) -> None:
-        """Wait until a bulk operation is begun or resumed here, or until its rate allows more."""
-        await self._bulk_begun.wait(self.bulk_worker.pause(most))
-
     def new_circuit_updater(self, store: Store) -> chores.CircuitUpdater:
         """Return the chore that updates circuits and releases parked runs."""
         return chores.CircuitUpdater(store, self.learn_circuit)
@@ -173,10 +169,6 @@ class Runtime:
                 self._start_relays(store, sinks)
 
         return NotificationChore(self._app, store, self.clock, self._redactor, begin, self.wake_all_relays)
-
-    async def _on_rules_changed(self) -> None:
-        """Register the sinks of notifications, because a rule was stored that may need them."""
-        await self._register_sinks(self.notification_chore.sinks)
 
     def new_purger(self, store: Store) -> chores.Purger:
         """Return the chore that removes records after their retention time."""
@@ -217,7 +209,7 @@ class Runtime:
                 store,
                 clock,
                 NotificationDisplay(redactor=self._redactor, base_url=self._app.settings.base_url),
-                self._on_rules_changed,
+                lambda: self._register_sinks(self.notification_chore.sinks),
             ),
             schedules=Schedules(store, clock),
             views=SavedViews(store, clock),
@@ -297,30 +289,30 @@ class Runtime:
             counters=self.counters,
             tracing=self.tracing,
         )
-        self._serve_metrics()
+        address = parse_metrics_address(settings.metrics)
+        if address is not None and self.endpoint is None:
+            self.endpoint = MetricsEndpoint(*address, self.counters, self.stats_cache)
         await worker.start(automatic=automatic)
         self.worker = worker
         self._poll = _POLL_INTERVAL if automatic else math.inf
         self._start_relays(store or self.store, app.registered_sinks.values())
         if automatic:
             await self.answered(self.notification_chore.run_once)
-            often = (self.notification_chore, self.reaper, self.group_aggregator, self.circuit_updater, self.scheduler)
-            loops = [chores.run_every(settings.chores, chore.run_once, self.clock) for chore in often]
-            loops += [
-                chores.run_every(settings.chores * _SLOW_CHORE_FACTOR, chore.run_once, self.clock)
-                for chore in (self.purger, self.unclaimable_monitor)
-            ]
-            loops.append(
-                chores.run_every(settings.chores, self.bulk_worker.run_once, self.clock, pause=self._wait_for_bulk)
-            )
-            self._chores = [asyncio.create_task(loop) for loop in loops]
+            self._start_chores(settings.chores)
         return worker
 
-    def _serve_metrics(self) -> None:
-        """Serve metrics over HTTP, if the settings name an address."""
-        address = parse_metrics_address(self._app.settings.metrics)
-        if address is not None and self.endpoint is None:
-            self.endpoint = MetricsEndpoint(*address, self.counters, self.stats_cache)
+    def _start_chores(self, interval: float) -> None:
+        """Repeat the chores of this process."""
+        clock, bulk = self.clock, self.bulk_worker
+        often = (self.notification_chore, self.reaper, self.group_aggregator, self.circuit_updater, self.scheduler)
+        loops = [chores.run_every(interval, chore.run_once, clock) for chore in often]
+        seldom = interval * _SLOW_CHORE_FACTOR
+        loops += [chores.run_every(seldom, chore.run_once, clock) for chore in (self.purger, self.unclaimable_monitor)]
+        # The pause ends when a bulk operation is begun or resumed here, or when its rate allows more.
+        loops.append(
+            chores.run_every(interval, bulk.run_once, clock, pause=lambda most: self._bulk_begun.wait(bulk.pause(most)))
+        )
+        self._chores = [asyncio.create_task(loop) for loop in loops]
 
     async def _register_sinks(self, sinks: Iterable[SinkDefinition]) -> None:
         """Register sinks: messages that any worker publishes from now on are delivered to them, too."""
@@ -367,14 +359,9 @@ class Runtime:
         if self.worker is None:
             return await self.answered(lambda: store.start(runs))
         async with self.worker.claimer.reserve(runs) as reservation:
-            reservation.started = started = await repeat_until_answered(
-                lambda: store.start(runs, worker=reservation.worker_id), _REAL_TIME, patience=_STORE_PATIENCE
-            )
+            started = await self.answered(lambda: store.start(runs, worker=reservation.worker_id))
+            reservation.started = started
         return started
-
-    def _runs_reported_here(self) -> set[str]:
-        """Return the ids of the runs whose end the worker of this process reports."""
-        return set() if self.worker is None else self.worker.runs_reported_here()
 
     async def answered(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Make a store call; repeat it for some seconds of real time if the store does not answer."""

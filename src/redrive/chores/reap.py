@@ -51,7 +51,14 @@ class Reaper:
 
     async def run_once(self) -> int:
         """Handle everything that is due; return the number of runs that were decided on."""
-        return await self._recover_orphans() + await self._end_hung_attempts() + await self._expire_overdue_runs()
+        count = await self._recover_orphans()
+        hung = await self._store.hung(self._margin, _BATCH)
+        count += await self._settle([out for run in hung if (out := await self._make_timeout_outcome(run)) is not None])
+        now, make_view = self._store.now(), settler.make_lenient_run_view
+        overdue = await self._store.overdue(self._margin, _BATCH)
+        return count + await self._settle(
+            [DeadlinePassed(run=make_view(h.run), open=settler.make_open_steps(h.open, now)) for h in overdue]
+        )
 
     async def _recover_orphans(self) -> int:
         count = 0
@@ -66,10 +73,6 @@ class Reaper:
                     self._counters.worker_deaths += 1
             count += decided
         return count
-
-    async def _end_hung_attempts(self) -> int:
-        held = await self._store.hung(self._margin, _BATCH)
-        return await self._settle([out for run in held if (out := await self._make_timeout_outcome(run)) is not None])
 
     async def _make_timeout_outcome(self, held: HeldRun) -> Outcome | None:
         """Return the outcome of an attempt that hangs; other attempts of the run are lost with it.
@@ -109,31 +112,18 @@ class Reaper:
             others=tuple(settler.make_open_step(e, now) for e in held.open if e is not entry),
         )
 
-    async def _expire_overdue_runs(self) -> int:
-        now = self._store.now()
-        held = await self._store.overdue(self._margin, _BATCH)
-        return await self._settle(
-            [
-                DeadlinePassed(run=settler.make_lenient_run_view(h.run), open=settler.make_open_steps(h.open, now))
-                for h in held
-            ]
-        )
-
     async def _settle(self, outcomes: list[Outcome]) -> int:
         if not outcomes:
             return 0
-        settled = await settler.settle_bisecting(self._settler, await self._mark_unwritten_letters(outcomes))
-        return sum(each.kept for each in settled)
-
-    async def _mark_unwritten_letters(self, outcomes: list[Outcome]) -> list[Outcome]:
-        """Return the outcomes, marked where the letter of a rollback was not written yet."""
+        # An outcome is marked where the letter of a rollback was not written yet.
         run_ids = [each.run.public_id for each in outcomes if each.run.undoing and each.run.letter]
         cases = await self._store.cases(run_ids) if run_ids else []
         unwritten = {case.run.id for case in cases if case.letter is None}
-        return [
+        marked = [
             replace(each, run=replace(each.run, letter_unwritten=True)) if each.run.id in unwritten else each
             for each in outcomes
         ]
+        return sum(each.kept for each in await settler.settle_bisecting(self._settler, marked))
 
 
 def make_lost_outcomes(held: list[HeldRun], now: int, *, died: bool) -> list[Outcome]:

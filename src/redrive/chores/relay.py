@@ -143,7 +143,10 @@ class Relay:
         self._rung = True
         while True:
             self._changed.clear()
-            if self._should_claim():
+            # Without a ring, it claims when half of its messages are recorded: others may have waited behind them.
+            due = self._rung or self._held.count <= self._claim_below
+            room = self._held.count <= MAX_HELD_MESSAGES - CLAIM_BATCH and self._held.size < MAX_CLAIM_BYTES
+            if due and room and not self._queue.stopped:
                 self._rung = False  # before the claim, so that a ring meanwhile is not lost
                 if await self._claim():
                     self._rung = True
@@ -178,15 +181,6 @@ class Relay:
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
-
-    def _should_claim(self) -> bool:
-        """Return True if there may be something to claim, and room for it.
-
-        Without a ring, it claims when half of its messages are recorded: others may have waited behind them.
-        """
-        due = self._rung or self._held.count <= self._claim_below
-        room = self._held.count <= MAX_HELD_MESSAGES - CLAIM_BATCH and self._held.size < MAX_CLAIM_BYTES
-        return due and room and not self._queue.stopped
 
     async def _claim(self) -> bool:
         """Claim due messages and begin to deliver them; return True if there may be more."""

@@ -68,7 +68,11 @@ class Channels:
         try:
             rule = NotifyRule.read(given, what)
             for target in rule.targets:
-                _check_target(target, self.allowed, what)
+                if target.kind in ("slack", "teams", "webhook"):
+                    require_h11()
+                    check_url(target.to, self.allowed)
+                if target.secret is not None:
+                    read_secrets(target.secret, f"a webhook of {what}")
         except (ConfigurationError, InputError) as error:
             raise RegistrationError(str(error)) from None
         return rule
@@ -89,7 +93,10 @@ class Channels:
         found: list[NotifyTarget] = []
         for target in targets:
             known = self._known.get(target.to) if target.kind == CHANNEL_KIND else None
-            found += [target] if known is None else _resolve_targets(target.to, known)
+            if known is None:
+                found.append(target)
+            for number, each in enumerate(known or ()):
+                found.append(each if each.kind == "email" else NotifyTarget(kind=each.kind, to=f"{target.to}#{number}"))
         return tuple(dict.fromkeys(found))
 
     def find(self, target: NotifyTarget) -> NotifyTarget:
@@ -105,25 +112,6 @@ class Channels:
                 f"app.channel({wanted!r}, ...), or change the rule that names it"
             )
         return known[int(number)]
-
-
-def _resolve_targets(name: str, known: Sequence[NotifyTarget]) -> list[NotifyTarget]:
-    return [
-        target if target.kind == "email" else NotifyTarget(kind=target.kind, to=f"{name}#{number}")
-        for number, target in enumerate(known)
-    ]
-
-
-def _check_target(target: NotifyTarget, allowed: Sequence[AllowedHost], what: str) -> None:
-    """Refuse a URL that may not be called, and an invalid secret."""
-    if target.kind in ("slack", "teams", "webhook"):
-        require_h11()
-        check_url(target.to, allowed)
-    if target.secret is not None:
-        read_secrets(target.secret, f"a webhook of {what}")
-
-
-# -- deliveries ----------------------------------------------------------------------------------------
 
 
 class Delivery(msgspec.Struct, frozen=True, gc=False):
@@ -150,9 +138,6 @@ def make_delivery_reader(redactor: Redactor, base_url: str, channels: Channels) 
     return read
 
 
-# -- texts ---------------------------------------------------------------------------------------------
-
-
 class Texts:
     """The texts that an app registered, by event. The default replaces a text that fails to render."""
 
@@ -175,7 +160,14 @@ class Texts:
             return lambda fn: fn
 
         def register(fn: RenderFn) -> RenderFn:
-            self.put(event, _make_function_text(fn))
+            def saying(notification: Notification) -> RenderedNotification:
+                made = fn(notification)  # a body, or a subject and a body
+                if isinstance(made, str):
+                    return RenderedNotification(notifications.render_notification(notification).subject, made)
+                subject, text = made
+                return RenderedNotification(notifications.to_one_line(str(subject)), str(text))
+
+            self.put(event, saying)
             return fn
 
         return register
@@ -205,18 +197,5 @@ def _make_template_text(subject: str | None, text: str | None) -> NotificationRe
             default.subject if subject is None else notifications.to_one_line(templates.render_text(subject, data)),
             default.text if text is None else templates.render_text(text, data),
         )
-
-    return saying
-
-
-def _make_function_text(fn: Callable[[Notification], Any]) -> NotificationRenderer:
-    """Return a text that a function makes: a body, or a subject and a body."""
-
-    def saying(notification: Notification) -> RenderedNotification:
-        made = fn(notification)
-        if isinstance(made, str):
-            return RenderedNotification(notifications.render_notification(notification).subject, made)
-        subject, text = made
-        return RenderedNotification(notifications.to_one_line(str(subject)), str(text))
 
     return saying

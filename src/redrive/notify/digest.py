@@ -54,11 +54,14 @@ class Digest:
         self._every = int(every * MICROS)
         self._on_messages = on_messages
 
-    # -- as a sink -----------------------------------------------------------------------------------
-
     async def deliver(self, message: Message) -> None:
         """Store the facts of a message, and send them if their lane is due."""
-        new = _make_notice(message) if message.topic == NOTIFICATION_TOPIC else self._make_channel_notice(message)
+        new: NewNotice | None
+        if message.topic == NOTIFICATION_TOPIC:
+            lane = notifications.notification_lane(notifications.decode_facts(message.text)[0])
+            new = NewNotice(public_id=message.id, tenant=message.tenant, lane=lane, notice=message.text)
+        else:
+            new = self._make_channel_notice(message)
         if new is not None:
             await self._store.notices.add([new])
             await self.run_once()
@@ -89,8 +92,6 @@ class Digest:
         return NewNotice(
             public_id=message.id, tenant=message.tenant, lane=lane, notice=notifications.encode_facts(facts, rule)
         )
-
-    # -- as a chore ----------------------------------------------------------------------------------
 
     async def run_once(self) -> int:
         """Send every due lane; return how many there were."""
@@ -136,13 +137,6 @@ class Digest:
         )
 
 
-def _make_notice(message: Message) -> NewNotice:
-    facts, _, _ = notifications.decode_facts(message.text)
-    return NewNotice(
-        public_id=message.id, tenant=message.tenant, lane=notifications.notification_lane(facts), notice=message.text
-    )
-
-
 def _make_message(id: str, number: int, target: NotifyTarget, facts: NotificationFacts, content: str) -> MessageWrite:
     """Return the message for one destination. The webhook sink gets unknown channels, and reports them."""
     kind = target.kind if target.kind in TARGET_KINDS else "webhook"
@@ -154,9 +148,6 @@ def _make_message(id: str, number: int, target: NotifyTarget, facts: Notificatio
         run_id=facts.run_id,
         correlation_id=facts.correlation_id,
     )
-
-
-# -- sinks ---------------------------------------------------------------------------------------------
 
 
 def make_notify_sinks(
@@ -179,15 +170,15 @@ def make_notify_sinks(
         "webhook": http(format_webhook(lambda: clock.now() // MICROS)),
     }
     first = SinkDefinition(name=_DIGEST_SINK, kind="notify", topics=parse_patterns(_TOPICS), sink=digest)
-    return [first, *(_make_sender_sink(kind, senders[kind]) for kind in TARGET_KINDS)]
-
-
-def _make_sender_sink(kind: str, sink: Sink) -> SinkDefinition:
-    return SinkDefinition(
-        name=f"redrive.{kind}",
-        kind="notify",
-        topics=parse_patterns(f"{USER_MESSAGE_TOPIC}.{kind}"),
-        sink=sink,
-        timeout=_SENDER_TIMEOUT,
-        concurrency=_SENDER_CONCURRENCY,
-    )
+    others = [
+        SinkDefinition(
+            name=f"redrive.{kind}",
+            kind="notify",
+            topics=parse_patterns(f"{USER_MESSAGE_TOPIC}.{kind}"),
+            sink=senders[kind],
+            timeout=_SENDER_TIMEOUT,
+            concurrency=_SENDER_CONCURRENCY,
+        )
+        for kind in TARGET_KINDS
+    ]
+    return [first, *others]

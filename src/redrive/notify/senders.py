@@ -42,9 +42,6 @@ RequestFormat = Callable[[Delivery, RenderedNotification, Message], tuple[dict[s
 """Makes the headers and the body for a notification."""
 
 
-# -- mail ----------------------------------------------------------------------------------------------
-
-
 class MailServer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An SMTP server. `starttls` None means: if the server offers it."""
 
@@ -155,9 +152,6 @@ def _make_mail(delivery: Delivery, said: RenderedNotification, sender: str, mess
             mail[name] = value
     mail.set_content(said.text)
     return mail
-
-
-# -- HTTP ----------------------------------------------------------------------------------------------
 
 
 class HttpSender:

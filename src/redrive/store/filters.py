@@ -31,7 +31,15 @@ def _normalise_filter(filter: Filter) -> None:
             continue
         fit = _parse_time if field.name in _TIMES else _check_text
         object.__setattr__(filter, field.name, fit(field.name, value))
-    _normalise_status(filter)
+    given = getattr(filter, "status", None)
+    if given is not None and not isinstance(given, str):  # a single status stays; several become a tuple
+        if isinstance(filter, GroupFilter) or not isinstance(given, Iterable) or isinstance(given, Mapping):
+            raise refuse_value("status", Reason(ReasonCode.KIND_STATUS), given)
+        states = tuple(given)
+        for state in states:
+            if not isinstance(state, str):
+                raise refuse_value("status", Reason(ReasonCode.KIND_STATUS), state)
+        object.__setattr__(filter, "status", states)
     if isinstance(filter, RunFilter | LetterFilter):
         _normalise_index(filter)
         if getattr(filter, "text", None) == "":  # a slip: as a filter it would mean nothing, or everything
@@ -65,20 +73,6 @@ def _check_text(name: str, value: Any) -> str:
     if "\x00" in value or any("\ud800" <= sign <= "\udfff" for sign in value):
         raise InputError(Reason(ReasonCode.TEXT_UNSTORABLE, field=name))
     return value
-
-
-def _normalise_status(filter: Filter) -> None:
-    """Make a tuple of several statuses; a single one stays."""
-    given = getattr(filter, "status", None)
-    if given is None or isinstance(given, str):
-        return
-    if isinstance(filter, GroupFilter) or not isinstance(given, Iterable) or isinstance(given, Mapping):
-        raise refuse_value("status", Reason(ReasonCode.KIND_STATUS), given)
-    states = tuple(given)
-    for state in states:
-        if not isinstance(state, str):
-            raise refuse_value("status", Reason(ReasonCode.KIND_STATUS), state)
-    object.__setattr__(filter, "status", states)
 
 
 def _normalise_index(filter: RunFilter | LetterFilter) -> None:

@@ -261,16 +261,7 @@ def read_call(
     *, snapshot: bool = False
 ) -> Callable[[_SessionCall[_CallsT, Params, Result]], _StoreCall[_CallsT, Params, Result]]:
     """Make a store call of a method that reads on a session. Payloads in its result are opened."""
-
-    def decorate(call: _SessionCall[_CallsT, Params, Result]) -> _StoreCall[_CallsT, Params, Result]:
-        @wraps(call)
-        async def on_store(self: _CallsT, /, *args: Params.args, **kwargs: Params.kwargs) -> Result:
-            work, tenant = _seal_arguments(call, self, args, kwargs)
-            return self.database.codec.open(await self.database.read(work, snapshot=snapshot), tenant)
-
-        return on_store
-
-    return decorate
+    return _make_store_call(lambda database, work: database.read(work, snapshot=snapshot))
 
 
 def write_call(
@@ -280,26 +271,24 @@ def write_call(
 
     Payloads in its arguments are sealed, and those in its result are opened.
     """
+    return _make_store_call(lambda database, work: database.write(work, durable=durable, begin=begin))
 
+
+def _make_store_call(
+    run: Callable[[Database, Callable[[Session], Coroutine[Any, Any, Any]]], Awaitable[Any]],
+) -> Callable[[_SessionCall[_CallsT, Params, Result]], _StoreCall[_CallsT, Params, Result]]:
     def decorate(call: _SessionCall[_CallsT, Params, Result]) -> _StoreCall[_CallsT, Params, Result]:
         @wraps(call)
         async def on_store(self: _CallsT, /, *args: Params.args, **kwargs: Params.kwargs) -> Result:
-            work, tenant = _seal_arguments(call, self, args, kwargs)
-            written = await self.database.write(work, durable=durable, begin=begin)
-            return self.database.codec.open(written, tenant)
+            codec = self.database.codec
+            sealed, named = codec.seal_call(args, kwargs)
+            untyped: Callable[..., Coroutine[Any, Any, Result]] = call
+            result: Result = await run(self.database, lambda session: untyped(self, session, *sealed, **named))
+            return codec.open(result, getattr(args[0], "tenant", None) if args else None)
 
         return on_store
 
     return decorate
-
-
-def _seal_arguments(
-    call: Callable[..., Coroutine[Any, Any, Result]], calls: StoreCalls, args: Any, kwargs: Any
-) -> tuple[Callable[[Session], Coroutine[Any, Any, Result]], str | None]:
-    """Return the call with its arguments sealed, and the tenant of its first argument."""
-    sealed, named = calls.database.codec.seal_call(args, kwargs)
-    tenant = getattr(args[0], "tenant", None) if args else None
-    return (lambda session: call(calls, session, *sealed, **named)), tenant
 
 
 async def repeat_until_answered(

@@ -160,18 +160,9 @@ async def _count_due_by_lane(session: Session, now: int) -> list[LaneCount]:
     lanes = await _read_due_lanes(session, now, MOST_LANES)
     if not lanes:
         return []
-    tenants, queues, ranks, workflows = map(list, zip(*lanes, strict=True))
+    names = ("tenants", "queues", "ranks", "workflows")
+    columns = dict(zip(names, map(list, zip(*lanes, strict=True)), strict=True))
+    limits = {"per_lane": COUNT_LIMITS["per_lane"], "now": now, "late": OVERDUE_AFTER, "ahead": ROLLBACK_HEAD_START}
     # PostgreSQL takes the lanes as columns, SQLite as rows.
-    rows = await session.rows(
-        SQL["due_by_lane"],
-        tenants=tenants,
-        queues=queues,
-        ranks=ranks,
-        workflows=workflows,
-        lanes=[list(lane) for lane in lanes],
-        per_lane=COUNT_LIMITS["per_lane"],
-        now=now,
-        late=OVERDUE_AFTER,
-        ahead=ROLLBACK_HEAD_START,
-    )
+    rows = await session.rows(SQL["due_by_lane"], **columns, lanes=[list(lane) for lane in lanes], **limits)
     return [LaneCount(*row) for row in rows]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from redrive.core.journal import EntryRow
 from redrive.core.outbox import SinkLease
@@ -69,6 +69,9 @@ class _Confined(Generic[Inner]):
         if self._workflows is not None:
             raise NotAllowed(Reason(ReasonCode.TOKEN_LACKS_WORKFLOWS, workflows=self._workflow_names))
 
+    async def _refuse_engine_call(self, *args: Any, **options: Any) -> Any:
+        raise NotAllowed(Reason(ReasonCode.ENGINE_ONLY))
+
     @property
     def _workflow_names(self) -> tuple[str, ...]:
         return tuple(sorted(self._workflows or ()))
@@ -83,14 +86,7 @@ class _Confined(Generic[Inner]):
 class TenantNotifications(_Confined[notifications.NotificationStore]):
     """The inbox and the rules of one tenant, or of some of its workflows."""
 
-    async def add(self, notices: Sequence[notifications.NewNotice]) -> None:
-        raise NotAllowed(Reason(ReasonCode.ENGINE_ONLY))
-
-    async def due(self, *, limit: int, newest: int) -> list[notifications.DueLane]:
-        raise NotAllowed(Reason(ReasonCode.ENGINE_ONLY))
-
-    async def tell(self, telling: notifications.LaneNotification) -> bool:
-        raise NotAllowed(Reason(ReasonCode.ENGINE_ONLY))
+    add = due = tell = _Confined._refuse_engine_call
 
     async def inbox(
         self, where: notifications.NotificationFilter, reader: str, *, limit: int, cursor: str | None
@@ -128,11 +124,7 @@ class TenantNotifications(_Confined[notifications.NotificationStore]):
 class TenantSchedules(_Confined[settings.ScheduleStore]):
     """The schedules of one tenant, or of some of its workflows."""
 
-    async def keep(self, schedules: Sequence[settings.NewSchedule], *, worker: int) -> list[settings.ScheduleRow]:
-        raise NotAllowed(Reason(ReasonCode.ENGINE_ONLY))
-
-    async def mark(self, marks: Sequence[settings.ScheduleProgress]) -> list[bool]:
-        raise NotAllowed(Reason(ReasonCode.ENGINE_ONLY))
+    keep = mark = _Confined._refuse_engine_call
 
     async def known(self, *, tenant: str | None = None) -> list[settings.ScheduleRow]:
         if self._excludes_tenant(tenant):

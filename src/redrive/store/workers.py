@@ -298,14 +298,8 @@ class WorkerCalls:
                 SQL["put_catalogue"],
                 ({"kind": kind, "version": catalogue.version, **as_dict(item)} for kind, item in items),
             )
-            id: int = await session.value(
-                SQL["insert_worker"],
-                name=worker.name,
-                version=worker.version,
-                workflows=json.dumps(worker.workflows, ensure_ascii=False),
-                lease=worker.lease,
-                now=now,
-            )
+            values = {**as_dict(worker), "workflows": json.dumps(worker.workflows, ensure_ascii=False)}
+            id: int = await session.value(SQL["insert_worker"], **values, now=now)
         return id
 
     @write_call()

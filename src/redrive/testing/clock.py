@@ -40,8 +40,6 @@ class VirtualClock:
         self._order = 0
         self._waiting: set[asyncio.Future[Any]] = set()
 
-    # -- the clock of the engine -----------------------------------------------------------------------
-
     def now(self) -> int:
         """Return the time in microseconds since 1970."""
         return self._now
@@ -89,8 +87,6 @@ class VirtualClock:
         finally:
             self._waiting.discard(task)
             timer.cancel()
-
-    # -- the control of the test -----------------------------------------------------------------------
 
     @property
     def time(self) -> datetime:

@@ -232,9 +232,6 @@ class _TrialRuns:
             await simulation.close(in_order=False)
 
 
-# -- comparison --------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunObservation:
     """A run and the runs that it started. `entries` and `called` (calls of bodies) have keys of run and journal key."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -133,8 +133,6 @@ class Engine:
         """The worker that is alive now."""
         return self._simulation.simulated_worker.worker
 
-    # -- time ------------------------------------------------------------------------------------------
-
     @property
     def now(self) -> datetime:
         """The virtual time."""
@@ -153,8 +151,6 @@ class Engine:
         await self._simulation.wait_until_idle()
         await self._simulation.advance_to(self.clock.now() + to_micros(parse_duration(duration, "advance")))
 
-    # -- runs ------------------------------------------------------------------------------------------
-
     async def run(self, workflow: Workflow[..., Any, Any], *args: Any, **options: Any) -> RunReport:
         """Start a run and let time pass until it has ended, or waits for a decision of a user.
 
@@ -168,7 +164,14 @@ class Engine:
         await self.settle()
         for _ in range(_MAX_JUMPS):
             if await handle.status() in FINAL_RUN_STATUSES:
-                return await self._report(handle)
+                value, error, letter = None, None, None
+                try:
+                    value = await handle.result(timeout=self._simulation.patience)
+                except RunFailed as failed:
+                    error = failed
+                with suppress(NotFound):
+                    letter = await self.app.dlq.get(letter_id(handle.id))
+                return RunReport(described=await handle.describe(), letter=letter, error=error, value=value)
             moment = await self._simulation.next_due_at()
             if moment is not None and moment - began <= _MAX_RUN_TIME:
                 polled_again = False
@@ -197,18 +200,6 @@ class Engine:
                 )
             await self.finish(self.app.handle(unfinished[0].public_id))
 
-    async def _report(self, handle: RunHandle[Any]) -> RunReport:
-        value, error = None, None
-        try:
-            value = await handle.result(timeout=self._simulation.patience)
-        except RunFailed as failed:
-            error = failed
-        try:
-            letter = await self.app.dlq.get(letter_id(handle.id))
-        except NotFound:
-            letter = None
-        return RunReport(described=await handle.describe(), letter=letter, error=error, value=value)
-
     async def _explain_unfinished(self, handle: RunHandle[Any], began: int) -> str:
         run = await handle.describe()
         waited = format_duration((self.clock.now() - began) / MICROS)
@@ -221,8 +212,6 @@ class Engine:
             f"run {run.id} of workflow {run.workflow!r} has not ended after {waited} of virtual time: it is "
             f"{run.status}{where};{paused}{parked} {next_at}"
         )
-
-    # -- observation -----------------------------------------------------------------------------------
 
     def calls(self, step: Any, *, run: str | None = None, key: str | None = None) -> int:
         """Return how often the body of a step was called; in one run, or at one journal key, if given.
@@ -262,8 +251,6 @@ class Engine:
         finally:
             await transaction.rollback()
 
-    # -- circuits ----------------------------------------------------------------------------------------
-
     async def circuit(
         self, key: str, state: Literal["open", "half_open", "closed"], *, tenant: str = DEFAULT_TENANT
     ) -> None:
@@ -290,8 +277,6 @@ class Engine:
         row, _ = await update_circuit(self.store, (tenant, key), decide)
         self.worker.circuits.learn(row)
         await self.settle()
-
-    # -- crashes and deployments -----------------------------------------------------------------------
 
     @property
     def crashes(self) -> int:

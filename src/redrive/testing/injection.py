@@ -120,7 +120,13 @@ class faults:
         self.workflow = None if workflow is None else registered_name(workflow, "workflow")
         self.left: list[StepFault] = list(fail)
         for fault in self.left:
-            _check_fault(fault)
+            if fault in (None, Hang, Ok, Crash) or isinstance(fault, Hang | Ok | BaseException):
+                continue
+            if not isinstance(fault, type) or not issubclass(fault, BaseException):
+                raise ConfigurationError(
+                    f"{fault!r} is not a fault: give an exception class or instance, Http(...), Crash, Hang or Ok"
+                )
+            _make_error(fault)
         self.fired: list[StepFault] = []
         self.calls = 0
         self._after = at == "after"
@@ -170,16 +176,6 @@ def registered_name(thing: Any, kind: str) -> str:
     if not isinstance(name, str):
         raise ConfigurationError(f"{thing!r} is not a {kind}: give its name, or the decorated function")
     return name
-
-
-def _check_fault(fault: StepFault) -> None:
-    if fault in (None, Hang, Ok, Crash) or isinstance(fault, Hang | Ok | BaseException):
-        return
-    if not isinstance(fault, type) or not issubclass(fault, BaseException):
-        raise ConfigurationError(
-            f"{fault!r} is not a fault: give an exception class or instance, Http(...), Crash, Hang or Ok"
-        )
-    _make_error(fault)
 
 
 def _make_error(kind: Any) -> BaseException:

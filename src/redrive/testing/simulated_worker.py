@@ -159,9 +159,6 @@ class SimulatedWorker:
             self.worker.wakeup.notify()
 
 
-# -- activities ----------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Activity:
     """Something under way. `may_be_waiting`: it may depend on something that waits for time to pass."""
@@ -222,9 +219,6 @@ def _list_run_activities(execution: Execution, clock: VirtualClock) -> Iterator[
             yield Activity(f"{run} waits for something outside of its steps", may_be_waiting=waits_for_time)
 
 
-# -- store calls ---------------------------------------------------------------------------------------------
-
-
 class StoreObserver:
     """A proxy of a store that describes the latest `apply` and numbers the claims without a run."""
 
@@ -260,15 +254,12 @@ def _describe_transition(transition: Transition) -> list[str]:
     texts = []
     for entry in transition.entries:
         what = f"step {entry.name!r}" if entry.kind in EXECUTED_KINDS else f"{entry.name!r}"
-        match entry.status:
-            case StepStatus.RUNNING:
-                texts.append(f"{what} began")
-            case StepStatus.RETRYING:
-                texts.append(f"the next attempt of {what} was being scheduled")
-            case StepStatus.SUCCESS:
-                texts.append(f"{what} was being recorded")
-            case _:
-                texts.append(f"{what} was being recorded as {entry.status}")
+        described = {
+            StepStatus.RUNNING: f"{what} began",
+            StepStatus.RETRYING: f"the next attempt of {what} was being scheduled",
+            StepStatus.SUCCESS: f"{what} was being recorded",
+        }
+        texts.append(described.get(entry.status, f"{what} was being recorded as {entry.status}"))
     if change is not None and change.release:
         texts.append("the run was released")
     return texts or ["the run's state changed"]

@@ -74,8 +74,6 @@ class Simulation:
         """Describe the store call that the worker makes now; return "" if nothing is known about it."""
         return "" if self._alive is None else self._alive.describe_call(call)
 
-    # -- opening and closing ---------------------------------------------------------------------------
-
     async def open(self) -> None:
         """Open the store and start a worker."""
         await self._app.attach(self._runtime)
@@ -101,8 +99,6 @@ class Simulation:
         self._app.detach()
         self._runtime.worker = None
         await self._runtime.close()
-
-    # -- workers ---------------------------------------------------------------------------------------
 
     async def restart(self) -> None:
         """Stop the worker gracefully and start another."""
@@ -146,8 +142,6 @@ class Simulation:
                 self._count_death()
             else:
                 self._alive = new
-
-    # -- time ------------------------------------------------------------------------------------------
 
     async def settle(self) -> None:
         """Let everything happen that is due; if a worker died, move time until its lease has passed."""

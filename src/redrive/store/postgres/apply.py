@@ -12,7 +12,7 @@ from typing import Any
 
 from redrive.core.outbox import SinkLease
 from redrive.core.states import FINAL_RUN_STATUSES
-from redrive.core.transitions import AttemptWrite, EntryWrite, RunWrite, Transition, TransitionResult
+from redrive.core.transitions import EntryWrite, RunWrite, Transition, TransitionResult
 from redrive.records import as_dict
 from redrive.store.postgres import messages
 from redrive.store.postgres.connection import Connection, DatabaseClock, dense_column, escape_nul, sparse_column
@@ -162,7 +162,9 @@ class _Columns:
         if clears or transition.version is not None:
             self._add_rare("marks", {"t": number, "clears": clears, "version": transition.version})
         for each in transition.attempts:
-            self._add_rare("attempts", _attempt_row(number, transition.tenant, each))
+            place = {"t": number, "idx": each.index, "tenant": transition.tenant, "ending": each.end._value_}
+            texts = {"failure": escape_nul(each.failure), "decision": escape_nul(each.decision)}
+            self._add_rare("attempts", {**as_dict(each), **place, **texts})
         if transition.letter is not None:
             letter = transition.letter
             texts = {"reason": escape_nul(letter.reason), "failure": escape_nul(letter.failure)}
@@ -213,15 +215,3 @@ def _change_row(number: int, transition: Transition, change: RunWrite) -> _Row:
         number, change.status._value_, change.wake_in, change.release, 1 if change.take else 0,
         change.status in FINAL_RUN_STATUSES, deaths, change.diverged, change.parked_on,
     )  # fmt: skip
-
-
-def _attempt_row(number: int, tenant: str, attempt: AttemptWrite) -> dict[str, Any]:
-    return {
-        **as_dict(attempt),
-        "t": number,
-        "idx": attempt.index,
-        "tenant": tenant,
-        "ending": attempt.end._value_,
-        "failure": escape_nul(attempt.failure),
-        "decision": escape_nul(attempt.decision),
-    }

@@ -321,14 +321,9 @@ def translate_error(error: BaseException, where: str, then: str = NOTHING_LOST) 
     """
     if isinstance(error, asyncpg.DataError | UnicodeEncodeError | OverflowError):
         return DataRefused(f"the store refused a row: {error}")
-    if isinstance(error, asyncpg.PostgresError):
-        return _translate_sqlstate(error, where, then)
-    if isinstance(error, _LOST_CONNECTION):
-        return StoreUnavailable(f"{where} does not answer ({_error_text(error)}); {then}")
-    return None
-
-
-def _translate_sqlstate(error: asyncpg.PostgresError, where: str, then: str) -> RedriveError:
+    if not isinstance(error, asyncpg.PostgresError):
+        is_lost = isinstance(error, _LOST_CONNECTION)
+        return StoreUnavailable(f"{where} does not answer ({_error_text(error)}); {then}") if is_lost else None
     state = error.sqlstate or ""
     if state in ("08P01", "08004"):
         return StoreError(

@@ -19,10 +19,8 @@ from redrive.store.postgres.connection import Connection, DatabaseClock, escape_
 from redrive.store.runs import ENDED_STATUSES
 from redrive.store.sql_files import load_numbered_statements
 
-STARTS, WRITES = (
-    load_numbered_statements(__package__, "starts.sql"),
-    load_numbered_statements(__package__, "writes.sql"),
-)
+STARTS = load_numbered_statements(__package__, "starts.sql")
+WRITES = load_numbered_statements(__package__, "writes.sql")
 
 
 def _only_these_fields(record: type[Any], *allowed: str) -> Callable[[Any], bool]:

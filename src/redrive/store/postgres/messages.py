@@ -9,7 +9,7 @@ from typing import Any
 
 from redrive.core.outbox import Bundle, SinkLease
 from redrive.core.states import CLOSED_LETTER_STATUSES
-from redrive.core.transitions import AuditWrite, NewRun, ReopenWrite, RunWrite, Transition
+from redrive.core.transitions import AuditWrite, NewRun, Transition
 from redrive.records import as_dict
 from redrive.store.postgres.connection import (
     Connection,
@@ -147,7 +147,11 @@ def _collect_rows(transitions: Sequence[Transition], write: _Write) -> dict[str,
 
 def _rest_rows(transition: Transition, write: _Write) -> Iterator[tuple[str, _Row]]:
     if transition.reopens is not None:
-        yield "reopens", write({**_reopen_row(transition.reopens), **_reopened_change(transition.change)})
+        row = {**as_dict(transition.reopens), "new_operation": int(transition.reopens.new_operation)}
+        del row["index"]  # other statements write it
+        if (change := transition.change) is not None:  # in the same row: so the run is written once, not twice
+            row |= {**as_dict(change), "status": change.status.value, "take": int(change.take)}
+        yield "reopens", write(row)
     if transition.move is not None:
         status = transition.move.status
         closed = status in CLOSED_LETTER_STATUSES
@@ -160,18 +164,6 @@ def _rest_rows(transition: Transition, write: _Write) -> Iterator[tuple[str, _Ro
         yield "marks", {**as_dict(mark), "tenant": transition.tenant}
     for line in transition.audit:
         yield "audit", write(as_dict(line))
-
-
-def _reopen_row(reopening: ReopenWrite) -> _Row:
-    row = as_dict(reopening)
-    del row["index"]  # other statements write it
-    row["new_operation"] = int(reopening.new_operation)
-    return row
-
-
-def _reopened_change(change: RunWrite | None) -> _Row:
-    """Return the change of a reopened run, for the same row: so the run is written once, not twice."""
-    return {} if change is None else {**as_dict(change), "status": change.status.value, "take": int(change.take)}
 
 
 def _start_row(run: NewRun) -> _Row:

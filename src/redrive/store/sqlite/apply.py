@@ -11,15 +11,7 @@ from itertools import islice
 from redrive.clock import MICROS
 from redrive.core.outbox import SinkLease
 from redrive.core.states import FINAL_RUN_STATUSES
-from redrive.core.transitions import (
-    AttemptWrite,
-    AuditWrite,
-    EntryWrite,
-    LetterWrite,
-    RunWrite,
-    Transition,
-    TransitionResult,
-)
+from redrive.core.transitions import AttemptWrite, AuditWrite, EntryWrite, RunWrite, Transition, TransitionResult
 from redrive.store.runs import ENDED_STATUSES, attempt_limits
 from redrive.store.sql_files import load_statements
 from redrive.store.sqlite.connection import Row, Write, multi_row_statements, write_many
@@ -66,9 +58,13 @@ class TransitionRows:
             rows["close_entries"].append((now, run))
         if transition.version is not None:
             rows["set_version"].append((transition.version, run))
-        if transition.letter is not None:
-            rows["put_letter"].append(_letter_row(run, transition.letter, now))
-            rows["put_letter_texts"].append((transition.letter.failure, run))
+        if (letter := transition.letter) is not None:
+            rows["put_letter"].append((
+                letter.public_id, letter.code, letter.stage, letter.category, letter.reason, letter.fingerprint,
+                letter.payload_hash, letter.step, letter.step_index, letter.attempts, now, now,
+                now + letter.expires_in, run,
+            ))  # fmt: skip
+            rows["put_letter_texts"].append((letter.failure, run))
         for mark in transition.marks:
             circuit = (transition.tenant, mark.key)
             rows["insert_circuit_if_new"].append((*circuit, mark.settings, now))
@@ -122,14 +118,6 @@ def _change_row(transition: Transition, change: RunWrite, now: int) -> Row:
         change.status._value_, None if change.wake_in is None else now + change.wake_in, change.release,
         change.take, change.status in FINAL_RUN_STATUSES, now, deaths, change.diverged, change.parked_on,
         transition.run,
-    )  # fmt: skip
-
-
-def _letter_row(run: int, letter: LetterWrite, now: int) -> Row:
-    return (
-        letter.public_id, letter.code, letter.stage, letter.category, letter.reason, letter.fingerprint,
-        letter.payload_hash, letter.step, letter.step_index, letter.attempts, now, now, now + letter.expires_in,
-        run,
     )  # fmt: skip
 
 
