@@ -22,11 +22,17 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.register_profile("patient", deadline=None)  # how busy a machine is, is no property
     hypothesis.settings.load_profile("patient")
     config.addinivalue_line("markers", "slow: a long proof; `./dev prove` runs these")
+    config.addinivalue_line("markers", "postgres: needs a PostgreSQL server; set by its parameter")
+    config.addinivalue_line("markers", "heavy: starts processes or takes seconds; not in `./dev test --fast`")
     gc.disable()  # until all tests are collected: nothing of that is garbage, and looking costs a second
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by `-m`
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave long proofs to their own verb, and say how many were left."""
+    """Mark the tests on PostgreSQL. Leave long proofs to their own verb, and say how many were left."""
+    for item in items:
+        if "[postgres" in item.name or "-postgres" in item.name or "[pgbouncer" in item.name:
+            item.add_marker("postgres")
     if "slow" in config.getoption("-m"):
         return
     slow = [item for item in items if item.get_closest_marker("slow")]

@@ -8,12 +8,20 @@ from typing import Any
 
 import cluster
 import empty_schema
+import pytest
 
 from redrive import Redrive
 from redrive.testing import Engine, engine
 
 KINDS = ["sqlite", *cluster.ENOUGH]
 OnStore = Callable[..., AbstractAsyncContextManager[Engine]]
+
+
+def paired(on_sqlite: str, on_postgres: str) -> list[Any]:
+    """Pairs of a database and one of two values: each of them once, and the other pairs in `./dev prove`."""
+    normal = [("sqlite", on_sqlite), *((kind, on_postgres) for kind in cluster.POSTGRES[-1:])]
+    every = [(kind, value) for kind in ("sqlite", *cluster.POSTGRES) for value in (on_sqlite, on_postgres)]
+    return [*normal, *(pytest.param(*pair, marks=pytest.mark.slow) for pair in every if pair not in normal)]
 
 
 @asynccontextmanager

@@ -543,6 +543,7 @@ print(hash_functions([("step f", f)]))
 """
 
 
+@pytest.mark.heavy
 def test_a_function_without_source_has_the_same_version_in_every_process() -> None:
     """Addresses of objects and the order of sets differ from process to process; the version must not."""
     script = CONSOLE.format(path=[path for path in sys.path if path])

@@ -626,6 +626,7 @@ def test_unknown_fields_inside_a_value_are_ignored() -> None:
     assert returning(Line).decode_result('{"sku":"a","price":"1","removed":1}') == Line("a", Decimal(1))
 
 
+@pytest.mark.heavy
 def test_the_text_does_not_depend_on_the_hash_seed() -> None:
     program = (
         "from redrive.core.payload import Signature\n"

@@ -390,6 +390,7 @@ def _unbounded(pattern: str) -> list[str]:
 @pytest.mark.parametrize(
     ("size", "seconds"), [(1 << 17, 30), pytest.param(1 << 20, 240, marks=pytest.mark.slow)], ids=["128 KiB", "1 MiB"]
 )
+@pytest.mark.heavy
 def test_a_long_text_of_anything_is_redacted_within_a_processor_limit(size: int, seconds: int) -> None:
     """A quadratic scan of a mebibyte takes hours, one of 128 KiB minutes; all of these together take seconds."""
     program = f"""

@@ -298,6 +298,7 @@ async def replayed_with(
 
 @pytest.mark.parametrize("action", ["REPLAY", "RESOLVE"])
 @pytest.mark.parametrize("manner", FAULTS)
+@pytest.mark.heavy
 async def test_a_fault_at_every_call_of_a_set_leaves_each_letter_decided_on_once(manner: str, action: str) -> None:
     calls = await replayed_with(None, -1, action)
     assert {"claim_bulk", "advance", "cases", "apply"} <= {*calls}
@@ -307,6 +308,7 @@ async def test_a_fault_at_every_call_of_a_set_leaves_each_letter_decided_on_once
 
 
 @pytest.mark.parametrize("manner", FAULTS)
+@pytest.mark.heavy
 async def test_a_fault_at_every_call_of_a_set_with_a_rate_leaves_each_letter_decided_on_once(manner: str) -> None:
     calls = await replayed_with(None, -1, "REPLAY", rate="10/s")
     last = max(number for number, call in enumerate(calls, 1) if call == "advance")
@@ -684,6 +686,7 @@ def bulk_app() -> tuple[Redrive, Workflow[..., Any, Any], Counter[int], list[boo
     return app, parcel, shipped, broken
 
 
+@pytest.mark.heavy
 async def test_two_thousand_letters_end_to_end() -> None:
     app, parcel, shipped, broken = bulk_app()
     async with engine(app, patience="120s") as e:

@@ -40,6 +40,8 @@ from redrive.testing.faulty_store import (
     nth,
 )
 
+pytestmark = pytest.mark.heavy
+
 MODES: list[tuple[str, dict[str, Any], dict[str, int]]] = [
     ("FROM_FAILED", {}, {"reserve": 1, "charge": 2, "ship": 1}),
     ("STEP_ONLY", {}, {"reserve": 1, "charge": 2}),

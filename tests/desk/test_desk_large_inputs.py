@@ -19,8 +19,8 @@ from redrive.desk.validation import PayloadChecker
 from redrive.errors import PayloadTooLarge
 from redrive.testing import engine
 
-LISTS: list[list[str]] = [[]] * 20_000
-NUMBERS = [0.5] * 60_000
+LISTS: list[list[str]] = [[]] * 8_000
+NUMBERS = [0.5] * 8_000
 
 
 def import_app() -> tuple[Redrive, Workflow[..., Any, object]]:

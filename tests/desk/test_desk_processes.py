@@ -20,6 +20,8 @@ from redrive import Redrive, RunFailed
 from redrive.desk.bulk import LetterSet
 from redrive.store.filters import LetterFilter
 
+pytestmark = pytest.mark.heavy
+
 PEOPLE = Path(__file__).with_name("desk_people.py")
 NODE = Path(__file__).with_name("desk_node.py")
 PLACES = engines.KINDS
@@ -59,8 +61,7 @@ async def _open(*arguments: Any) -> Any:
     return await asyncio.create_subprocess_exec(*words, **pipes)
 
 
-@pytest.mark.parametrize("kind", PLACES)
-@pytest.mark.parametrize("mode", ["FROM_FAILED", "FULL"])
+@pytest.mark.parametrize(("kind", "mode"), engines.paired("FROM_FAILED", "FULL"))
 async def test_fifty_two_people_in_four_processes_get_one_answer(tmp_path: Path, kind: str, mode: str) -> None:
     async with place(kind, tmp_path) as url:
         s = shop(Redrive(url))

@@ -299,8 +299,7 @@ async def told(url: str, how: str, processes: int, each: int) -> list[str]:
     return [run_id for out, _ in answers for run_id in json.loads(out)]
 
 
-@pytest.mark.parametrize("how", ["key", "event"])
-@pytest.mark.parametrize("kind", engines.KINDS)
+@pytest.mark.parametrize(("kind", "how"), engines.paired("key", "event"))
 async def test_a_hundred_concurrent_starts_from_four_processes_are_one_run(tmp_path: Path, kind: str, how: str) -> None:
     if kind == "sqlite":
         await _one_run(f"sqlite:///{tmp_path}/redrive.db", how)

@@ -16,6 +16,8 @@ from redrive.testing import CrashPoint, Engine, RunReport, crash_everywhere, eng
 from redrive.testing.crash import _SKIPPED_CALLS, CrashTiming, _RecordingPlan
 from redrive.worker.step_call import StepCall
 
+pytestmark = pytest.mark.heavy
+
 
 def make_app() -> Redrive:
     return Redrive("sqlite:///never-opened.db")

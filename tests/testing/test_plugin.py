@@ -14,6 +14,8 @@ import redrive.testing
 from redrive import Redrive
 from redrive.testing import Engine
 
+pytestmark = pytest.mark.heavy
+
 TEST_FILE = """
 import pytest
 from redrive import Redrive

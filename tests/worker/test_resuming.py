@@ -12,6 +12,8 @@ from every_store_call import everywhere
 import redrive
 from redrive import Redrive, RetryPolicy, StepFailed
 
+pytestmark = pytest.mark.heavy
+
 QUICK = RetryPolicy(max_retries=2, base_delay=1.0, jitter=0.0)
 
 

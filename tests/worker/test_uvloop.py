@@ -7,6 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.heavy
+
 CORE = (
     "test_branches.py",
     "test_def_workflows.py",
@@ -31,10 +35,10 @@ async def _really_on_uvloop():
 def test_the_core_scenarios_hold_on_uvloop(tmp_path: Path) -> None:
     (tmp_path / "on_uvloop.py").write_text(PLUGIN)
     here = Path(__file__).parent
-    pytest = [sys.executable, "-m", "pytest", "-q", "-p", "on_uvloop", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "on_uvloop", "-p", "no:cacheprovider"]
     quietly = ["-W", "ignore::DeprecationWarning", f"--basetemp={tmp_path / 'inner'}"]
     done = subprocess.run(
-        [*pytest, *quietly, *(str(here / name) for name in CORE)],
+        [*command, *quietly, *(str(here / name) for name in CORE)],
         cwd=here.parent.parent,
         env={**_environment(), "PYTHONPATH": str(tmp_path)},
         capture_output=True,
