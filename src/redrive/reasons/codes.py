@@ -219,6 +219,12 @@ class ReasonCode(StrEnum):
     SCHEDULE_NOT_FOUND = "schedule_not_found"
 
     # what is wrong with a URL, an HTTP request or a start
+    REQUEST_KEY_INVALID = "request_key_invalid"
+    REQUEST_KEY_RESERVED = "request_key_reserved"
+    REQUEST_KEY_USED = "request_key_used"
+    REQUEST_UNDER_WAY = "request_under_way"
+    TOO_MANY_ANSWERS = "too_many_answers"
+    SIGN_INS_BUSY = "sign_ins_busy"
     URL_TOO_LONG = "url_too_long"
     URL_SCHEME_MISSING = "url_scheme_missing"
     URL_CHARACTER_INVALID = "url_character_invalid"

@@ -21,6 +21,7 @@ from fastapi.responses import RedirectResponse
 from fastapi.routing import APIRoute
 
 from redrive.clock import MICROS, Clock
+from redrive.reasons import Reason, ReasonCode
 from redrive.records import format_id
 from redrive.server.body import JsonRequest
 from redrive.server.problems import ProblemError, make_problem_response
@@ -85,7 +86,8 @@ class IdempotentRoute(APIRoute):
             if key is None:
                 return await handle(request)
             if not 1 <= len(key) <= _MAX_KEY_LENGTH or not key.isprintable():
-                raise ProblemError(422, f"{KEY_HEADER} has 1 to {_MAX_KEY_LENGTH} printable characters")
+                reason = Reason(ReasonCode.REQUEST_KEY_INVALID, header=KEY_HEADER, longest=_MAX_KEY_LENGTH)
+                raise ProblemError(422, reason)
             context = await get_context(request)
             check_permissions(context.principal, extensions)  # before a stored answer is returned
             who = context.principal
@@ -104,13 +106,10 @@ class IdempotentRoute(APIRoute):
             ):
                 await asyncio.shield(context.accounts.drop_request(row.tenant, row.key))
                 if self.needs_key:
-                    raise ProblemError(
-                        429,
-                        f"tenant {context.tenant!r} has too many remembered answers: send the request without "
-                        f"{KEY_HEADER}, or wait until older ones expire ({_KEPT_DAYS} days after their request)",
-                        code="too_many_answers",
-                        headers={"Retry-After": "3600"},
+                    reason = Reason(
+                        ReasonCode.TOO_MANY_ANSWERS, tenant=repr(context.tenant), header=KEY_HEADER, days=_KEPT_DAYS
                     )
+                    raise ProblemError(429, reason, code="too_many_answers", headers={"Retry-After": "3600"})
                 return await handle(request)
             seed = f"{context.tenant}:{key}:{digest}"
             clock: Any = KeyedClock(context.clock, hashlib.sha256(seed.encode()).hexdigest(), found)
@@ -123,7 +122,7 @@ class IdempotentRoute(APIRoute):
     async def key_of(self, request: Request) -> str | None:
         key = request.headers.get(KEY_HEADER)
         if key is not None and key.startswith(FORM_KEY_PREFIX):
-            raise ProblemError(422, f"{KEY_HEADER} begins with {FORM_KEY_PREFIX}, which is reserved: use another one")
+            raise ProblemError(422, Reason(ReasonCode.REQUEST_KEY_RESERVED, header=KEY_HEADER, prefix=FORM_KEY_PREFIX))
         return key
 
     def keeps(self, response: Response) -> bool:
@@ -139,14 +138,14 @@ async def _claim_key(context: RequestContext, new: RequestClaim) -> Response | i
         if isinstance(found, int):
             return found
         if found.digest != new.digest:
-            raise ProblemError(422, f"this {KEY_HEADER} was used for another request", code="key_reused")
+            raise ProblemError(422, Reason(ReasonCode.REQUEST_KEY_USED, header=KEY_HEADER), code="key_reused")
         if found.status is not None:
             media, _, body = (found.body or "").partition("\n")
             if media == _REDIRECT:
                 return RedirectResponse(body, found.status)
             return Response(body, found.status, media_type=media, headers={"Idempotent-Replayed": "true"})
         if waited >= _MAX_WAIT:
-            raise ProblemError(409, "the same request is under way; ask again", headers={"Retry-After": "1"})
+            raise ProblemError(409, Reason(ReasonCode.REQUEST_UNDER_WAY), headers={"Retry-After": "1"})
         await asyncio.sleep(_POLL_INTERVAL)
         waited += _POLL_INTERVAL
 

@@ -347,8 +347,8 @@ async def sign_in(request: Request, response: Response, login: Login) -> Princip
     # Another site could sign a browser in as a user of its choice. A program sends none of these headers.
     refuse_cross_site(request, service, browser=False)
     if is_hashing_busy():
-        detail = "too many sign-ins are under way: try again in a moment"
-        raise ProblemError(503, detail, code="busy", title="The server is busy", headers={"Retry-After": "1"})
+        reason = Reason(ReasonCode.SIGN_INS_BUSY)
+        raise ProblemError(503, reason, code="busy", title="The server is busy", headers={"Retry-After": "1"})
     client = request_address(request, service)
     attempt = caller_network(client), login.email.lower()
     service.logins.take(*attempt)
