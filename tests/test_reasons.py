@@ -96,7 +96,10 @@ def plain_refusals(tree: ast.AST) -> Iterator[int]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
             name = getattr(node.exc.func, "id", getattr(node.exc.func, "attr", ""))
-            if name in REFUSALS and is_text(node.exc.args[0]):
+            # The first argument of a ProblemError is its status.
+            if (name in REFUSALS and is_text(node.exc.args[0])) or (
+                name == "ProblemError" and is_text(node.exc.args[1])
+            ):
                 yield node.lineno
 
 
