@@ -132,14 +132,18 @@ def _find_refusal(failure: Failure, policy: RetryPolicy, step: StepOptions) -> R
 
 def explain_decision(decision: RetryDecision, *, attempt: int, category: Category, next_at: int | None) -> Reason:
     """Return a decision as a reason. `next_at` is the time that the store set for the next attempt."""
-    cause = _CATEGORY_REASONS[category]
-    known = {"attempt": attempt, "of": decision.of, "status_code": decision.status_code, "cause": cause}
+    cause, of, status_code = _CATEGORY_REASONS[category], decision.of, decision.status_code
     if not decision.retry:
-        return Reason(ReasonCode.NOT_RETRIED, **known, why=decision.why)
+        return Reason(
+            ReasonCode.NOT_RETRIED, attempt=attempt, of=of, status_code=status_code, cause=cause, why=decision.why
+        )
     delay, requested = decision.delay, decision.retry_after
     return Reason(
         ReasonCode.RETRY_SCHEDULED,
-        **known,
+        attempt=attempt,
+        of=of,
+        status_code=status_code,
+        cause=cause,
         delay=delay if requested is None else None,
         retry_after=requested,
         jitter=None if requested is None or delay <= requested else delay - requested,

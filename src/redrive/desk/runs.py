@@ -260,8 +260,8 @@ class RunStarter:
         self._on_start()
         for run, answer, each in zip(runs, started, requests, strict=True):
             if not (answer.new or self._caller.sees_payloads or answer.maker == self._caller.name):
-                about = {"run": answer.public_id, "workflow": run.workflow, "tenant": run.tenant}
-                raise Conflict(Reason(ReasonCode.KEY_OF_OTHER_CREDENTIAL, **about))
+                code, first = ReasonCode.KEY_OF_OTHER_CREDENTIAL, answer.public_id
+                raise Conflict(Reason(code, run=first, workflow=run.workflow, tenant=run.tenant))
             if answer.clash:
                 raise Conflict(describe_key_conflict(run, answer.public_id, each.event))
         return started
