@@ -113,9 +113,9 @@ def test_dev_serves_the_api_beside_its_worker_unless_the_port_is_taken(folder: P
         )
         try:
             assert dev.stdout is not None
-            told = next(line for line in dev.stdout if "the API" in line)
+            told = next(line for line in dev.stdout if "API" in line)
             if taken:
-                assert "is not served: cannot listen on" in told
+                assert "are not served: cannot listen on" in told
             else:
                 with urlopen(told.split()[-1].replace("/api/docs", "/readyz"), timeout=PATIENCE) as answer:
                     assert answer.read() == b'{"status":"ok"}'
