@@ -73,8 +73,8 @@ async def test_a_large_body_arrives_whole() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"method": "get"}, "no HTTP method"),
-        ({"method": "GET / HTTP/1.1\r\nX: y"}, "no HTTP method"),
+        ({"method": "get"}, "not an HTTP method"),
+        ({"method": "GET / HTTP/1.1\r\nX: y"}, "not an HTTP method"),
         ({"headers": {"X\r\nY": "1"}}, "cannot be sent"),
         ({"headers": {"X Y": "1"}}, "cannot be sent"),
         ({"headers": {"": "1"}}, "cannot be sent"),

@@ -265,7 +265,7 @@ async def test_a_name_that_leads_inside_is_refused(address: str) -> None:
 async def test_addresses_with_a_zone_are_refused_and_the_system_is_believed_about_nothing_else() -> None:
     with pytest.raises(InputError, match="not public"):
         await resolve_url("http://zoned.example/", lookup=leads_to("2600::1%eth0"))
-    with pytest.raises(ConnectionError, match="no address"):
+    with pytest.raises(ConnectionError, match="not an address"):
         await resolve_url("http://odd.example/", lookup=leads_to("0x7f.1"))
 
 

@@ -11,7 +11,7 @@ import pytest
 from metrics_kit import Metrics
 
 from redrive import Redrive
-from redrive.cli.worker import _metrics_arguments
+from redrive.cli.worker import metrics_arguments
 from redrive.clock import SystemClock
 from redrive.core.roles import Role
 from redrive.server import api
@@ -88,11 +88,11 @@ async def token_of(app: Redrive, role: Role) -> str:
 
 
 def test_each_worker_process_has_a_port_of_its_own() -> None:
-    assert [_metrics_arguments("0.0.0.0:9464", number)[1] for number in (1, 2, 3)] == [
+    assert [metrics_arguments("0.0.0.0:9464", number)[1] for number in (1, 2, 3)] == [
         "0.0.0.0:9464",
         "0.0.0.0:9465",
         "0.0.0.0:9466",
     ]
-    assert _metrics_arguments("", 1) == []
+    assert metrics_arguments("", 1) == []
     assert parse_metrics_address("9464") == ("127.0.0.1", 9464)
     assert parse_metrics_address("[::1]:9464") == ("::1", 9464)

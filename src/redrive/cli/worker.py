@@ -57,7 +57,6 @@ def worker(
       redrive worker shop:app --processes 4 --metrics 9464
     """
     from redrive.cli.worker_process import run_worker, stop_with_parent, supervise_workers, tune_interpreter
-    from redrive.settings import parse_metrics_address
 
     with report_errors():
         app = load_app(app_name)
@@ -72,16 +71,20 @@ def worker(
         command = ["worker", app_name, "--tied"]
         if concurrency is not None:
             command += ["--concurrency", str(concurrency)]
-        address = parse_metrics_address(app.settings.metrics)
-
-        def arguments(number: int) -> list[str]:
-            if address is None:
-                return command
-            host, port = address  # each process has another port
-            return [*command, "--metrics", f"{host}:{port + number - 1 if port else 0}"]
-
-        code = supervise_workers(arguments, processes)
+        metrics = app.settings.metrics
+        code = supervise_workers(lambda number: [*command, *metrics_arguments(metrics, number)], processes)
     raise click.exceptions.Exit(code)
+
+
+def metrics_arguments(metrics: str, number: int) -> list[str]:
+    """Return the `--metrics` option of a worker process. Each process has another port."""
+    from redrive.settings import parse_metrics_address
+
+    address = parse_metrics_address(metrics)
+    if address is None:
+        return []
+    host, port = address
+    return ["--metrics", f"{host}:{port + number - 1 if port else 0}"]
 
 
 def override_settings(app: Redrive, concurrency: int | None, url: str | None, metrics: str | None = None) -> None:

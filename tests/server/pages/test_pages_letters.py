@@ -482,11 +482,11 @@ async def test_one_example_does_not_hide_what_another_does_to_the_outside_world(
         await charge()
 
     @app.workflow
-    async def counters() -> None:
+    async def sum_up() -> None:
         await count()
 
     async with engine(app) as e:
-        for workflow in (counters, pay, pay):
+        for workflow in (sum_up, pay, pay):
             await e.run(workflow)
         letters = sorted((await app.dlq.list()).items, key=lambda each: each.workflow, reverse=True)
         plan = await app.dlq.replay_many([each.id for each in letters], dry_run=True, by="ann")

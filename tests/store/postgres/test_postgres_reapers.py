@@ -79,8 +79,8 @@ async def test_the_runs_of_a_dead_worker_are_recovered_once(
         found = await bench.kit.look(run)
         assert (found.status, found.deaths, found.fence) == (RunStatus.PENDING, 1, run.fence + 1)
         assert await endings(bench, run) == ["LOST"]
-    said = [message for message in caplog.messages if "due again" in message]
-    assert [f"{COUNT} of its runs" in message for message in said] == [True]  # whoever did it says so
+    said = [message for message in caplog.messages if "runs to continue" in message]
+    assert [message.endswith(f": {COUNT}") for message in said] == [True]  # whoever did it says so
 
 
 async def test_a_hung_step_times_out_once(bench: Bench, reapers: list[Reaper]) -> None:
