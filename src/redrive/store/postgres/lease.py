@@ -79,10 +79,10 @@ class PostgresLease:
         if loop is None or thread is None:
             return
         self._loop = None
-        if self._connection is not None and not self._connection.con.is_closed():
-            closed = asyncio.run_coroutine_threadsafe(self._connection.con.close(timeout=1.0), loop)
-            with suppress(Exception):  # the connection ends either way
-                closed.result(2.0)
+        # Always a turn of the loop: a heartbeat that was cancelled ends in it.
+        closed = asyncio.run_coroutine_threadsafe(self._close_connection(), loop)
+        with suppress(Exception):  # the connection ends either way
+            closed.result(2.0)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
@@ -103,6 +103,10 @@ class PostgresLease:
             if error is None:
                 raise
             raise error from raised
+
+    async def _close_connection(self) -> None:
+        if self._connection is not None and not self._connection.con.is_closed():
+            await self._connection.con.close(timeout=1.0)
 
     async def _connect(self, worker: int) -> Connection:
         """Return the connection; open one at the first heartbeat and after every loss."""
