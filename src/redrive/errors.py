@@ -225,3 +225,7 @@ class RetryAfter(RedriveError):
 
 class RunDetached(BaseException):
     """Signal that this process no longer executes the run. Its code unwinds and nothing more is recorded."""
+
+
+PutDown = RunDetached
+"""The former name of `RunDetached`, for code outside the project."""
