@@ -36,57 +36,63 @@ class TransitionRows:
     def __init__(self, now: int, worker: int | None) -> None:
         self._now = now
         self._worker = worker
+        # Nearly every transition has rows of the first three kinds, so these are not looked up by name.
+        self._entries: list[Row] = []
+        self._changes: list[Row] = []
+        self._results: list[Row] = []
         self._rows: defaultdict[str, list[Row]] = defaultdict(list)
 
     def add(self, transition: Transition) -> None:
         """Add the rows of one transition."""
-        now, rows, run, change = self._now, self._rows, transition.run, transition.change
+        now, change = self._now, transition.change
         for entry in transition.entries:
-            rows["put_entry"].append(_entry_row(transition, entry, now))
+            self._entries.append(_entry_row(transition, entry, now))
         for attempt in transition.attempts:
-            rows["put_attempt"].append(_attempt_row(transition, attempt, now, self._worker))
+            self._rows["put_attempt"].append(_attempt_row(transition, attempt, now, self._worker))
         if change is not None:
             if transition.reopens is None:  # `write_rest` writes the change of a reopened run
-                rows["change_run"].append(_change_row(transition, change, now))
+                self._changes.append(_change_row(transition, change, now))
             if change.ends_as is not None:
-                rows["set_end"].append((change.ends_as._value_, run))
+                self._rows["set_end"].append((change.ends_as._value_, transition.run))
             if change.output is not None or change.failure is not None or change.status in FINAL_RUN_STATUSES:
-                rows["put_result"].append((run, transition.tenant, change.output, change.failure))
+                self._results.append((transition.run, transition.tenant, change.output, change.failure))
         elif transition.clears_suspicion:
-            rows["clear_suspicion"].append((run,))
+            self._rows["clear_suspicion"].append((transition.run,))
         if transition.closes:
-            rows["close_entries"].append((now, run))
+            self._rows["close_entries"].append((now, transition.run))
         if transition.version is not None:
-            rows["set_version"].append((transition.version, run))
+            self._rows["set_version"].append((transition.version, transition.run))
         if (letter := transition.letter) is not None:
-            rows["put_letter"].append((
+            self._rows["put_letter"].append((
                 letter.public_id, letter.code, letter.stage, letter.category, letter.reason, letter.fingerprint,
                 letter.payload_hash, letter.step, letter.step_index, letter.attempts, now, now,
-                now + letter.expires_in, run,
+                now + letter.expires_in, transition.run,
             ))  # fmt: skip
-            rows["put_letter_texts"].append((letter.failure, run))
+            self._rows["put_letter_texts"].append((letter.failure, transition.run))
         for mark in transition.marks:
             circuit = (transition.tenant, mark.key)
-            rows["insert_circuit_if_new"].append((*circuit, mark.settings, now))
+            self._rows["insert_circuit_if_new"].append((*circuit, mark.settings, now))
             if mark.good is not None:
                 sample = (*circuit, mark.generation, mark.good, mark.category, now)
-                rows["put_mark"].append((run, mark.index, mark.attempt, transition.fence, *sample))
+                self._rows["put_mark"].append((transition.run, mark.index, mark.attempt, transition.fence, *sample))
             if mark.probe:
-                rows["drop_probe"].append((*circuit, mark.generation, run, transition.fence, mark.index))
+                self._rows["drop_probe"].append(
+                    (*circuit, mark.generation, transition.run, transition.fence, mark.index)
+                )
         if transition.audit:
-            rows["put_audit"].extend(_audit_row(line, now) for line in transition.audit)
+            self._rows["put_audit"].extend(_audit_row(line, now) for line in transition.audit)
 
     def writes(self) -> list[Write]:
         """Return the statements for all rows, in the lock order of the architecture."""
-        changes = self._rows["change_run"]
+        changes, rows = self._changes, {**self._rows, "put_entry": self._entries, "put_result": self._results}
         # Of two changes to one run the later one must win, so these are written one after the other.
         if len({run for *_, run in changes}) == len(changes):
             writes = multi_row_statements(SQL["change_run"], changes)
         else:
             writes = [(SQL["change_run"], changes)]
         for name in _STATEMENTS:
-            if name in self._rows:
-                writes += multi_row_statements(SQL[name], self._rows[name])
+            if found := rows.get(name):
+                writes += multi_row_statements(SQL[name], found)
         return writes
 
 
