@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import CodeType, FrameType
 
-from bench.ours.flows import Flows
 from bench.stores import fresh_file
+from redrive import Redrive
 
 __all__ = ["walk"]
 
@@ -86,16 +86,25 @@ def walk() -> None:
 
 async def record(url: str, recorder: Recorder) -> list[Walk]:
     """Return the walks of several runs, one after the other."""
-    flows, walks = Flows(url), []
-    async with flows.app:
+    app, walks = Redrive(url), []
+
+    @app.step
+    async def single(number: int) -> int:
+        return number
+
+    @app.workflow
+    async def one(number: int) -> int:
+        return await single(number)
+
+    async with app:
         for number in range(WARM_UP):
-            handle = await flows.one.start(number)
+            handle = await one.start(number)
             await handle.result()
         for number in range(RUNS):
             await asyncio.sleep(PAUSES[number % len(PAUSES)])
             recorder.walk = Walk()
             walks.append(recorder.walk)
-            handle = await flows.one.start(number)
+            handle = await one.start(number)
             await handle.result()
             recorder.walk = None
     return walks

@@ -13,10 +13,11 @@ from redrive.core.outcomes import EntryRef
 from redrive.core.payload import Signature
 from redrive.core.run_options import StepOptions
 from redrive.core.states import EntryKind
-from redrive.worker.attempt import Attempt, UnfinishedBody, start_body
+from redrive.worker.attempt import Attempt
 from redrive.worker.branches import Branch, current_scope
 from redrive.worker.definitions import Step
 from redrive.worker.execution import Execution
+from redrive.worker.step_call import run_body
 
 
 class StandingClock:
@@ -55,8 +56,7 @@ class Call:
         self._step: Step[Any, Any] = Step(fn, name="body", options=options, signature=Signature.of(fn))
 
     async def run(self) -> Any:
-        value = start_body(self.attempt, self._step, self._step.fn, self._begins)
-        return await value.finish() if isinstance(value, UnfinishedBody) else value
+        return await run_body(self.attempt, self._step, self._step.fn, self._begins)
 
     def _begins(self) -> None:
         self.begun += 1

@@ -49,7 +49,7 @@ from redrive.store.encryption.keyring import Keyring
 from redrive.store.outbox import NewSink
 from redrive.store.port import DeskStore, Store
 from redrive.store.runs import StartResult
-from redrive.store.session import repeat_until_answered
+from redrive.store.store import repeat_until_answered
 from redrive.worker.attempt import Attempt
 from redrive.worker.claimer import Wakeup
 from redrive.worker.rollback import ActionRunner

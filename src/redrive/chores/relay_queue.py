@@ -24,7 +24,7 @@ from redrive.records import replace
 from redrive.sinks import SinkDefinition
 from redrive.store.deliveries import ClaimedDelivery
 from redrive.store.port import Store
-from redrive.store.session import repeat_until_answered
+from redrive.store.store import repeat_until_answered
 
 log = logging.getLogger("redrive.chores")
 

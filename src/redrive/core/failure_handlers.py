@@ -68,7 +68,7 @@ def add_handler_runs(decided: Transition, run: RunView, now: int) -> Transition:
     if failure is None:
         return decided
     event = encode_event(run, FailureReason.from_json(failure), rules, now)
-    started = []
+    started, trace = [], run.options.trace
     for handler in rules.handlers:
         text = f"{{{json.dumps(handler.parameter)}:{event}}}"
         new = NewRun(
@@ -76,7 +76,7 @@ def add_handler_runs(decided: Transition, run: RunView, now: int) -> Transition:
             tenant=run.tenant,
             workflow=handler.workflow,
             input=text,
-            options=add_trace(handler.options, run.options.trace),
+            options=handler.options if trace is None else add_trace(handler.options, trace),
             timeout=handler.timeout,
             correlation_id=run.correlation_id or run.public_id,
             parent=run.public_id,

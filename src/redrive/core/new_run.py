@@ -79,7 +79,7 @@ def build_new_run(
         tenant=tenant,
         workflow=workflow.name,
         input=input,
-        options=add_trace(encoded, trace),
+        options=encoded if trace is None else add_trace(encoded, trace),
         queue=check_name("queue", options.get("queue"), "default"),
         priority=priority,
         delay=delay,

@@ -17,13 +17,15 @@ from redrive.core.circuit import AdmittedCall, circuit_key
 from redrive.core.notify_rules import NotifyRule
 from redrive.duration import MICROS
 from redrive.policy import Circuit, RetryPolicy
-from redrive.records import as_dict, replace
+from redrive.records import as_dict
 
 DEFAULT_RETRY = RetryPolicy()
 
 _TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
-_TRACE_PREFIX = '{"trace":"'
-_TRACE_END = len(_TRACE_PREFIX) + 55
+TRACE_PREFIX = '{"trace":"'
+"""The beginning of the encoded options of a run that belongs to a trace."""
+
+_TRACE_END = len(TRACE_PREFIX) + 55
 _SPARSE_FIELDS = ("undo", "confirm", "cancel", "pivot", "action")
 
 
@@ -32,16 +34,16 @@ def check_traceparent(traceparent: str | None) -> str | None:
     return traceparent if traceparent is not None and _TRACEPARENT.fullmatch(traceparent) else None
 
 
-def add_trace(options: str, traceparent: str | None) -> str:
+def add_trace(options: str, traceparent: str) -> str:
     """Return the encoded options of a run that belongs to a trace."""
-    return options if traceparent is None else f'{_TRACE_PREFIX}{traceparent}",{split_trace(options)[1][1:]}'
+    return f'{TRACE_PREFIX}{traceparent}",{split_trace(options)[1][1:]}'
 
 
 def split_trace(options: str) -> tuple[str | None, str]:
     """Return the traceparent in encoded options, and the options without it."""
-    if not options.startswith(_TRACE_PREFIX):
+    if not options.startswith(TRACE_PREFIX):
         return None, options
-    return options[len(_TRACE_PREFIX) : _TRACE_END], "{" + options[_TRACE_END + 2 :]
+    return options[len(TRACE_PREFIX) : _TRACE_END], "{" + options[_TRACE_END + 2 :]
 
 
 def trace_id(traceparent: str | None) -> str | None:
@@ -116,7 +118,8 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
             "notify": self.notify and self.notify.to_json(),
         }
         data |= {name: value for name, value in optional.items() if value}
-        return add_trace(json.dumps(data, separators=(",", ":")), self.trace)
+        text = json.dumps(data, separators=(",", ":"))
+        return text if self.trace is None else add_trace(text, self.trace)
 
     @classmethod
     def from_json(cls, text: str) -> RunOptions:
@@ -130,10 +133,6 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
         if "notify" in data:
             known["notify"] = NotifyRule.from_json(data["notify"])
         return cls(**known)
-
-    def with_trace(self, trace: str | None) -> RunOptions:
-        """Return the options of a run that belongs to a trace."""
-        return self if trace is None else replace(self, trace=trace)
 
 
 class StepOptions(msgspec.Struct, frozen=True, kw_only=True):

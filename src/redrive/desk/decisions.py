@@ -53,7 +53,7 @@ from redrive.store.encryption.keyring import SEALED_ERROR, Unreadable
 from redrive.store.letters import DecisionCase, LetterState, ReplayRow
 from redrive.store.port import DeskStore
 from redrive.store.runs import RunRow
-from redrive.store.session import repeat_until_answered
+from redrive.store.store import repeat_until_answered
 
 
 def close_letter(run: RunRow, letter: LetterState, status: LetterStatus, actor: Actor) -> LetterClosed | None:

@@ -68,7 +68,13 @@ _SUCCESSES = frozenset({RunStatus.SUCCESS, RunStatus.PARTIAL})
 
 
 class SettleListener(Protocol):
-    """Receiver of every batch of transitions that was applied."""
+    """Receiver of batches of transitions that were applied.
+
+    `ignored`: kinds of outcomes that it does not need. It is not called for a batch that has only those.
+    """
+
+    @property
+    def ignored(self) -> frozenset[type]: ...
 
     def settled(
         self,
@@ -113,6 +119,8 @@ class StepCounters:
 
 class Counters:
     """All counters of one process. Written on the event loop, read from any thread."""
+
+    ignored: frozenset[type] = frozenset()  # even a batch of begin marks counts as a commit
 
     def __init__(self) -> None:
         self.steps: dict[tuple[str, EntryKind, str], StepCounters] = {}

@@ -128,7 +128,6 @@ def configure_logging(
 
 
 log = logging.getLogger("redrive.runs")
-_UNLOGGED = frozenset({AttemptSucceeded, AttemptStarted, ValueRecorded, SleepStarted, SleepEnded, WorkflowReturned})
 
 
 def describe_run(run: RunView) -> dict[str, Any]:
@@ -145,6 +144,10 @@ def describe_run(run: RunView) -> dict[str, Any]:
 class DecisionLog:
     """Writer of the log lines about failures and ends of runs. Error texts are redacted."""
 
+    ignored: frozenset[type] = frozenset(
+        {AttemptSucceeded, AttemptStarted, ValueRecorded, SleepStarted, SleepEnded, WorkflowReturned}
+    )
+
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
 
@@ -157,7 +160,7 @@ class DecisionLog:
     ) -> None:
         """Write a line for each outcome that is not a success and was applied."""
         for outcome, transition, answer in zip(outcomes, transitions, answers, strict=True):
-            if type(outcome) in _UNLOGGED or not answer.kept:
+            if type(outcome) in self.ignored or not answer.kept:
                 continue
             if isinstance(outcome, AttemptFailed):
                 self._log_failed_attempt(outcome, transition, answer.now)

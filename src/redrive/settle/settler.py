@@ -33,7 +33,7 @@ from redrive.core.outcomes import (
     WorkerLost,
     WorkflowFailed,
 )
-from redrive.core.run_options import DEFAULT_RETRY, RunOptions, StoredPolicies, find_policy, split_trace
+from redrive.core.run_options import DEFAULT_RETRY, TRACE_PREFIX, RunOptions, StoredPolicies, find_policy, split_trace
 from redrive.core.saga import LastAttempt
 from redrive.core.states import EXECUTED_KINDS, RunStatus, StepStatus
 from redrive.core.transitions import Transition
@@ -43,7 +43,7 @@ from redrive.policy import RetryPolicy
 from redrive.records import replace
 from redrive.store.port import DeskStore
 from redrive.store.runs import AttemptRow, RunRow
-from redrive.store.session import repeat_until_answered
+from redrive.store.store import repeat_until_answered
 from redrive.store.workers import ClaimedRun
 
 log = logging.getLogger("redrive.worker")
@@ -91,7 +91,8 @@ class LocalSettler:
         # Fixed before the first await: if the worker is declared dead and enlists again meanwhile, its new id
         # must not vouch for runs that it held under the old one.
         worker = self.worker
-        if FAILURE_OUTCOMES.isdisjoint(map(type, outcomes)):
+        kinds = set(map(type, outcomes))
+        if FAILURE_OUTCOMES.isdisjoint(kinds):
             now = self._store.now()
             transitions = [decide(outcome, DEFAULT_RETRY, 0.0, now) for outcome in outcomes]
         else:
@@ -102,7 +103,8 @@ class LocalSettler:
             lambda: self._store.apply(transitions, worker=worker, carriers=carriers), self._clock
         )
         for listener in self.listeners:
-            listener.settled(outcomes, transitions, answers, self._clock.monotonic() - began)
+            if not kinds <= listener.ignored:
+                listener.settled(outcomes, transitions, answers, self._clock.monotonic() - began)
         return [
             Settled(answer.kept, answer.now, transition, answer.bundled)
             for answer, transition in zip(answers, transitions, strict=True)
@@ -256,9 +258,10 @@ def make_claimed_run_view(claimed: ClaimedRun, options: RunOptions, version: str
 
 def parse_run_options(text: str) -> RunOptions:
     """Parse the stored options of a run."""
+    if not text.startswith(TRACE_PREFIX):
+        return _parse_options(text)
     trace, rest = split_trace(text)
-    options = _parse_options(rest)
-    return options if trace is None else options.with_trace(trace)
+    return replace(_parse_options(rest), trace=trace)
 
 
 # Cached, because the runs of one workflow have equal options, except for their traces.

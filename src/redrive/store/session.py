@@ -37,9 +37,7 @@ from functools import cache, wraps
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
 
-from redrive.clock import Clock
 from redrive.core.transitions import AuditWrite, Transition
-from redrive.errors import DataRefused, StoreError, StoreUnavailable
 from redrive.records import field_names
 from redrive.store.sql_files import parse_statements
 
@@ -51,8 +49,6 @@ Record = TypeVar("Record")
 Result = TypeVar("Result")
 Params = ParamSpec("Params")
 log = logging.getLogger("redrive.store")
-
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # seconds
 
 _SCHEMA = re.compile(r"\bredrive\.")
 _ANY = re.compile(r"= ANY \(CAST\(:(\w+) AS \w+\[\]\)\)")
@@ -289,27 +285,3 @@ def _make_store_call(
         return on_store
 
     return decorate
-
-
-async def repeat_until_answered(
-    ask: Callable[[], Awaitable[Result]], clock: Clock, *, patience: float | None = None
-) -> Result:
-    """Repeat a store call until the store answers. An outage delays a run; it never fails one.
-
-    With `patience`, only StoreUnavailable is repeated, for that many seconds; any other error is raised at once.
-    Use it for calls that a user waits for.
-    """
-    pause = _FIRST_PAUSE
-    while True:
-        try:
-            return await ask()
-        except DataRefused:
-            raise
-        except StoreError as error:
-            if patience is not None:
-                if not isinstance(error, StoreUnavailable) or patience <= 0:
-                    raise
-                patience -= pause
-            log.warning("store call failed; repeating it in %.2g s: %s", pause, error)
-            await clock.sleep(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE)

@@ -1,12 +1,16 @@
-"""The part of the store that both databases share."""
+"""The part of the store that both databases share, and repeated calls of a store that does not answer."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
+from redrive.clock import Clock
 from redrive.core.failure import derive_fingerprint_key
 from redrive.core.outbox import SinkLease
 from redrive.core.transitions import NewRun, Transition, TransitionResult
+from redrive.errors import DataRefused, StoreError, StoreUnavailable
 from redrive.records import replace
 from redrive.store.accounts import AccountStore
 from redrive.store.bulk import BulkCalls
@@ -22,6 +26,10 @@ from redrive.store.runs import RunCalls, StartResult
 from redrive.store.settings import SavedViewCalls, SavedViewStore, ScheduleCalls, ScheduleStore, SettingsCalls
 from redrive.store.stats import StatsCalls
 from redrive.store.workers import ClaimRequest, ClaimResult, WorkerCalls
+
+Result = TypeVar("Result")
+log = logging.getLogger("redrive.store")
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # seconds
 
 
 class SqlStore(
@@ -104,3 +112,27 @@ class SqlStore(
     @property
     def views(self) -> SavedViewStore:
         return SavedViewCalls(self.database)
+
+
+async def repeat_until_answered(
+    ask: Callable[[], Awaitable[Result]], clock: Clock, *, patience: float | None = None
+) -> Result:
+    """Repeat a store call until the store answers. An outage delays a run; it never fails one.
+
+    With `patience`, only StoreUnavailable is repeated, for that many seconds; any other error is raised at once.
+    Use it for calls that a user waits for.
+    """
+    pause = _FIRST_PAUSE
+    while True:
+        try:
+            return await ask()
+        except DataRefused:
+            raise
+        except StoreError as error:
+            if patience is not None:
+                if not isinstance(error, StoreUnavailable) or patience <= 0:
+                    raise
+                patience -= pause
+            log.warning("store call failed; repeating it in %.2g s: %s", pause, error)
+            await clock.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)

@@ -9,7 +9,7 @@ import asyncio
 import contextvars
 import json
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -24,7 +24,7 @@ from redrive.duration import format_duration
 from redrive.errors import InputError, MisusedStep
 from redrive.observability.tracing import current_traceparent
 from redrive.reasons import Reason, ReasonCode
-from redrive.worker.branches import Branch, current_scope
+from redrive.worker.branches import Branch
 
 if TYPE_CHECKING:
     from redrive.core.outcomes import EntryRef
@@ -164,60 +164,20 @@ class _AttemptTimeLimit:
         return self._task.uncancel() == 0
 
 
-class UnfinishedBody:
-    """A body that has begun and waits for something."""
-
-    __slots__ = ("_attempt", "_work")
-
-    def __init__(self, attempt: Attempt, work: Coroutine[Any, Any, Any]) -> None:
-        self._attempt = attempt
-        self._work = work
-
-    async def finish(self) -> Any:
-        """Wait for its end. Raises TimeoutError if a time limit passes."""
-        token = current_scope.set(self._attempt)
-        try:
-            return await self._work
-        finally:
-            self._attempt.over = True
-            current_scope.reset(token)
-
-
-def start_body(attempt: Attempt, step: Step[Any, Any], call: Callable[[], Any], on_start: Callable[[], None]) -> Any:
-    """Call the body; return its result, or an `UnfinishedBody` if it waits for something.
-
-    `on_start` is called when the body begins, which in a thread may be later. A body that ends without
-    waiting needs neither a timer nor a begin mark.
-    """
-    if not step.is_async:
-        return UnfinishedBody(attempt, _run_in_thread(attempt, step, call, on_start))
-    token = current_scope.set(attempt)
-    attempt.due = attempt.began + step.options.timeout
-    over = True
-    try:
-        body = call().__await__()
-        waits_for = body.send(None)
-        over = False
-    except StopIteration as returned:
-        return returned.value
-    finally:
-        attempt.over = over
-        current_scope.reset(token)
-    return UnfinishedBody(attempt, _run_on_loop(attempt, step, body, waits_for, on_start))
-
-
-async def _run_on_loop(
+async def run_on_loop(
     attempt: Attempt, step: Step[Any, Any], body: Any, waits_for: Any, on_start: Callable[[], None]
 ) -> Any:
+    """Continue a body that began and waits for `waits_for`, within its time limits."""
     on_start()
     limit = _AttemptTimeLimit(attempt, step.options)
     limit.arm()
     return await limit.around(resume_started(body, waits_for))
 
 
-async def _run_in_thread(
+async def run_in_thread(
     attempt: Attempt, step: Step[Any, Any], call: Callable[[], Any], on_start: Callable[[], None]
 ) -> Any:
+    """Run a `def` body in a thread, within its time limits. `on_start` is called when it gets the thread."""
     limit = _AttemptTimeLimit(attempt, step.options)
 
     def begins() -> None:

@@ -39,7 +39,7 @@ from redrive.settle.circuits import after_marks, update_circuit
 from redrive.settle.settler import Settled
 from redrive.store.circuits import CircuitKey, CircuitRow, Permit, PermitRequest
 from redrive.store.port import Store
-from redrive.store.session import repeat_until_answered
+from redrive.store.store import repeat_until_answered
 
 if TYPE_CHECKING:
     from redrive.worker.definitions import Step

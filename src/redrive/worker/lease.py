@@ -18,7 +18,7 @@ from redrive.clock import Clock
 from redrive.core.outcomes import RunReleased
 from redrive.settle.settler import make_lenient_run_view
 from redrive.store.port import LeaseConnection
-from redrive.store.session import repeat_until_answered
+from redrive.store.store import repeat_until_answered
 from redrive.store.workers import HeartbeatReply
 
 if TYPE_CHECKING:

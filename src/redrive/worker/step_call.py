@@ -26,8 +26,9 @@ from redrive.errors import PayloadError, PayloadTooLarge, RunDetached, StoreErro
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
 from redrive.settle.settler import Settled, sum_parked_time
-from redrive.store.session import repeat_until_answered
-from redrive.worker.attempt import Attempt, UnfinishedBody, start_body
+from redrive.store.store import repeat_until_answered
+from redrive.worker.attempt import Attempt, run_in_thread, run_on_loop
+from redrive.worker.branches import current_scope
 from redrive.worker.circuits import CircuitGate
 
 if TYPE_CHECKING:
@@ -217,9 +218,7 @@ class StepCall(msgspec.Struct, eq=False):
             if worker.tracing is not None:
                 span = worker.tracing.attempt(execution.view, self._step.name, self._attempt)
             with span:
-                value = start_body(attempt, self._step, call, self._post_begin)
-                if type(value) is UnfinishedBody:
-                    value = await value.finish()
+                value = await run_body(attempt, self._step, call, self._post_begin)
         except (RunDetached, KeyboardInterrupt):
             raise
         except BaseException as error:
@@ -370,6 +369,30 @@ class StepCall(msgspec.Struct, eq=False):
         settled = Settled(answer.kept, answer.now, transition)
         execution.worker.circuits.evaluate_marks(settled)
         return execution.check(settled)
+
+
+async def run_body(
+    attempt: Attempt, step: Step[Any, Any], call: Callable[[], Any], on_start: Callable[[], None]
+) -> Any:
+    """Return the result of a step's body. Raises TimeoutError if one of its time limits passes.
+
+    `on_start` is called when the body begins, which in a thread may be later. A body that ends without waiting
+    needs neither a timer nor a begin mark, so `on_start` is not called for it.
+    """
+    token = current_scope.set(attempt)
+    try:
+        if not step.is_async:
+            return await run_in_thread(attempt, step, call, on_start)
+        attempt.due = attempt.began + step.options.timeout
+        body = call().__await__()
+        try:
+            waits_for = body.send(None)
+        except StopIteration as returned:
+            return returned.value
+        return await run_on_loop(attempt, step, body, waits_for, on_start)
+    finally:
+        attempt.over = True
+        current_scope.reset(token)
 
 
 async def _roll_back(transaction: Transaction) -> None:

@@ -38,7 +38,7 @@ from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
 from redrive.settle.settler import LocalSettler, Settled, make_claimed_run_view, parse_run_options
 from redrive.store.port import Store, Transaction
-from redrive.store.session import repeat_until_answered
+from redrive.store.store import repeat_until_answered
 from redrive.store.workers import Catalogue, ClaimedRun, HeartbeatReply, NewWorker, live_workers
 from redrive.worker.attempt import Attempt, ThreadPools
 from redrive.worker.branches import install_task_factory

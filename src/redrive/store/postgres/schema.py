@@ -33,8 +33,9 @@ from redrive.store.postgres.connection import (
 )
 from redrive.store.postgres.pool import ENGINE_ROLE, check_tenant_isolation, create_roles
 from redrive.store.postgres.session import PostgresSession
-from redrive.store.session import build_record, repeat_until_answered
+from redrive.store.session import build_record
 from redrive.store.sql_files import AppliedMigration, Migration, load_migrations, outstanding_migrations
+from redrive.store.store import repeat_until_answered
 
 log = logging.getLogger("redrive.store")
 
