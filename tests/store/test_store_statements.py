@@ -93,6 +93,7 @@ TOGETHER = {
     "start_single": {"starting_worker", "insert_run", "insert_input"},
     "write_success": {"fences", "change_run", "put_result"},
     "write_entry": {"fences", "put_entry"},
+    "write_entry_and_success": {"fences", "put_entry", "change_run", "put_result"},
     "note": {"put_audit"},
     "find_due_lanes": {"worker_version", "candidates", "next_due", "next_suspect", "paused_names", "claimed_runs"},
     "beat": {"renew_lease", "held_ids", "record_step_heartbeat"},

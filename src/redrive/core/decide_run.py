@@ -335,6 +335,7 @@ def replace_refused(outcome: outcomes.Outcome, refusal: str) -> outcomes.Outcome
                 why=reason,
                 stage=Stage.COMMIT,
                 resumes=outcome.resumes,
+                releases=outcome.ahead,
                 admitted=outcome.admitted,
             )
         case outcomes.AttemptFailed():

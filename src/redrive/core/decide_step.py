@@ -80,7 +80,7 @@ def decide_failed_attempt(outcome: outcomes.AttemptFailed, policy: RetryPolicy, 
         )
     delay = to_micros(decision.delay) if decision.retry else None
     change = resume_run(outcome.run, outcome.resumes)
-    if outcome.taken:
+    if outcome.taken or outcome.releases:
         change = RunWrite(status=idle_status(outcome.run, delay or 0), wake_in=delay or 0, take=True)
     elif outcome.idle and delay:
         change = suspend_run(outcome.run, delay, outcome.hold)

@@ -88,7 +88,8 @@ class AttemptStarted(_EntryOutcome, frozen=True, kw_only=True):
 class AttemptSucceeded(_EntryOutcome, frozen=True, kw_only=True):
     """An attempt returned a value.
 
-    `messages`: published by the attempt. `admitted`: the circuit whose probe this call was.
+    `messages`: published by the attempt. `admitted`: the circuit whose probe this call was. `ahead`: the function
+    continues before this is recorded.
     """
 
     attempt: int
@@ -97,6 +98,7 @@ class AttemptSucceeded(_EntryOutcome, frozen=True, kw_only=True):
     input: str
     output: str
     resumes: bool = False
+    ahead: bool = False
     admitted: AdmittedCall | None = None
     messages: tuple[MessageWrite, ...] = ()
 
@@ -107,8 +109,9 @@ class AttemptFailed(_EntryOutcome, frozen=True, kw_only=True):
     `first_ago`: time since the step's first attempt. `idle`: the run does nothing else, so it may wait.
     `hold`: the longest wait that the worker keeps in memory. `cause`, `stage`, `why`: the engine's own verdict, where
     the failure is not the step's. `taken`: the reaper saw the failure and takes the run from its worker, with `others`
-    of its entries open. `last`: the run is ending and makes no further attempt. `admitted`: the circuit that admitted
-    the attempt.
+    of its entries open. `releases`: the function continued as if the attempt had succeeded, so the run is released and
+    resumed from its journal. `last`: the run is ending and makes no further attempt. `admitted`: the circuit that
+    admitted the attempt.
     """
 
     attempt: int
@@ -126,6 +129,7 @@ class AttemptFailed(_EntryOutcome, frozen=True, kw_only=True):
     why: Reason | None = None
     taken: bool = False
     others: tuple[OpenEntry, ...] = ()
+    releases: bool = False
     last: bool = False
     resumes: bool = False
     admitted: AdmittedCall | None = None

@@ -42,10 +42,26 @@ class MessageForwarder(Protocol):
 
 
 class QueuedOutcome(msgspec.Struct, gc=False):
-    """An outcome in the queue, with the future of its answer if a caller waits for it."""
+    """An outcome in the queue, with the future of its answer if a caller waits for it.
+
+    `settled` is the answer, once it is there.
+    """
 
     outcome: Outcome | None
     answer: asyncio.Future[Settled] | None = None
+    settled: Settled | None = None
+
+    def expect_answer(self) -> asyncio.Future[Settled]:
+        """Return a future for an answer that is not there yet. A wait that was cancelled cancelled its future."""
+        if self.answer is None or self.answer.cancelled():
+            self.answer = asyncio.get_running_loop().create_future()
+        return self.answer
+
+    def settle(self, settled: Settled) -> None:
+        """Give the answer to the caller that waits for it, or will."""
+        self.settled = settled
+        if self.answer is not None and not self.answer.done():
+            self.answer.set_result(settled)
 
     def withdraw(self) -> bool:
         """Take the outcome back; False if it already went out."""
@@ -94,8 +110,8 @@ class Committer:
     def forget(self) -> None:
         """Drop outcomes that were not sent: the worker was declared dead, so the store would refuse them."""
         for queued in self._queue:
-            if queued.outcome is not None and queued.answer is not None and not queued.answer.done():
-                queued.answer.set_result(make_refused(queued.outcome))
+            if queued.outcome is not None:
+                queued.settle(make_refused(queued.outcome))
             queued.outcome = None
 
     async def flush(self) -> None:
@@ -147,5 +163,4 @@ class Committer:
             if each.transition.marks:
                 self._circuits.evaluate_marks(each)
         for queued, each in zip(batch, settled, strict=True):
-            if queued.answer is not None and not queued.answer.done():
-                queued.answer.set_result(each)
+            queued.settle(each)

@@ -165,6 +165,7 @@ class Execution:
             undoes = self.view.options.rollback or requests.reserved
             outcome = replace(outcome, rolls_back=called and undoes and not requests.pivoted)
         elif isinstance(outcome, WorkflowReturned) and requests.reserved:
+            await requests.saved()
             self.dead = True  # tasks of the function that are left send nothing more
             self.worker.confirm(self, outcome)
             return
@@ -246,6 +247,19 @@ class Execution:
             if not ended and not executing:
                 log.warning("run %s ended, but %d of its tasks do not stop", self.claimed.public_id, len(others))
                 return
+
+    def may_continue(self, branch: Branch, done: int, key: str) -> bool:
+        """Return True if the function may see a result at once, before it is recorded.
+
+        Whatever has an effect outside (a step, a sleep, a started run) waits in `ready` until the result is durable,
+        and later records follow it in the committer's queue. So the last step and the end share a commit.
+        """
+        return (
+            self.is_live
+            and not (self.draining or branch.threaded)
+            and self.requests.single_step is None
+            and self.order.passes(done, key)
+        )
 
     def is_only_branch(self) -> bool:
         """Return True if a wait of the calling branch is a wait of the whole run."""

@@ -7,9 +7,10 @@
     record     recorded? -> the record.   new? -> make the value, send it
     publish    recorded? -> its id.       new? -> send the message
 
-Code does not wait for values and messages to be recorded. They go to the committer at once, and the next step
-of the run begins when they are durable. A message is held back until the function has requested all recorded
-entries: the code may have changed, and changed code must not publish anything.
+Code does not wait for values and messages to be recorded. In a run with one branch it does not wait for the result
+of a step either. All of these go to the committer at once, and the next step of the run begins when they are durable.
+A message is held back until the function has requested all recorded entries: the code may have changed, and changed
+code must not publish anything.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from redrive.worker.step_call import StepCall
 from redrive.worker.waits import TimeLimit
 
 if TYPE_CHECKING:
-    from redrive.settle.settler import Settled
+    from redrive.worker.committer import QueuedOutcome
     from redrive.worker.definitions import Step
     from redrive.worker.execution import Execution
 
@@ -58,8 +59,8 @@ class Requests:
 
     `reserved`: steps were called that are confirmed or cancelled in the end. `pivoted`: a step succeeded
     after which nothing is undone. `held_back`: messages that wait for the code to agree with the journal.
-    `unsaved`: the answer to the latest value or message that was sent. `single_step`: the limits of a replay
-    of one step alone; None for other runs.
+    `unsaved`: the latest result, value or message that was sent and may not be durable yet. `single_step`: the limits
+    of a replay of one step alone; None for other runs.
     """
 
     __slots__ = (
@@ -81,7 +82,7 @@ class Requests:
         self._order = execution.order
         self._failed: dict[str, FailedStep] = {}
         self.held_back: list[ValueRecorded] = []
-        self.unsaved: asyncio.Future[Settled] | None = None
+        self.unsaved: QueuedOutcome | None = None
         self._starting = 0
         self.reserved = False
         self.pivoted = False
@@ -285,7 +286,7 @@ class Requests:
             return json.loads(entry.output)
         value = make()
         noted = ValueRecorded(run=execution.view, place=place, output=json.dumps(value))
-        self.unsaved = execution.worker.committer.submit(noted)
+        self.send_ahead(noted)
         return value
 
     def _publish(self, branch: Branch, topic: str, payload: Any, key: str | None) -> str:
@@ -311,14 +312,27 @@ class Requests:
     def send_held_back(self) -> None:
         """Send the messages that were held back while the run was resumed."""
         for message in self.held_back:
-            self.unsaved = self._execution.worker.committer.submit(message)
+            self.send_ahead(message)
         self.held_back.clear()
 
+    def send_ahead(self, outcome: Outcome) -> None:
+        """Send an outcome for which the function does not wait."""
+        self.unsaved = self._execution.worker.committer.post(outcome)
+
     async def saved(self) -> None:
-        """Wait until all values and messages that were sent are durable."""
-        unsaved, self.unsaved = self.unsaved, None
-        if unsaved is not None:
-            self._execution.check(await unsaved)
+        """Wait until everything that was sent ahead is durable."""
+        execution = self._execution
+        while (unsaved := self.unsaved) is not None:
+            if unsaved.settled is None:
+                answer = unsaved.expect_answer()
+                # With several branches, cancelling this wait must not cancel that of another branch.
+                await (answer if len(self._order.branches) == 1 else asyncio.wait([answer]))
+                continue
+            self.unsaved = None
+            change = execution.check(unsaved.settled).transition.change
+            if change is not None and change.release:
+                execution.detach()  # the store refused the data of the result: the run is resumed with that failure
+                raise RunDetached
 
 
 class SingleStepReplay:

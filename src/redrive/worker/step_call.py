@@ -101,6 +101,8 @@ class StepCall(msgspec.Struct, eq=False):
                     if self._admitted is None:  # as far as this worker knows, the circuit is not closed
                         refused = await self._wait_for_circuit(entry)
                 value, settled = refused or await self._run_attempt(args, kwargs)
+                if settled is None:
+                    return value
                 self._admitted = None
                 written = settled.transition.entries[0]
                 if written.status is not StepStatus.RETRYING:
@@ -165,7 +167,8 @@ class StepCall(msgspec.Struct, eq=False):
         )
         return None, await self._execution.settle(replace(outcome, why=why))
 
-    async def _run_attempt(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Settled]:
+    async def _run_attempt(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Settled | None]:
+        """Make one attempt; return its value and the decision, None if the function need not wait for that."""
         execution, step, place = self._execution, self._step, self._place
         if self._cut_short and step.options.at_most_once:
             return None, await self._settle_lost_attempt()
@@ -183,6 +186,9 @@ class StepCall(msgspec.Struct, eq=False):
                 await execution.settle(self._make_began_outcome())
                 self._resumes = False
             value, outcome = await self._call_body(attempt, functools.partial(step.fn, *args, **kwargs))
+            if isinstance(outcome, AttemptSucceeded) and outcome.ahead:
+                execution.requests.send_ahead(outcome)
+                return value, None
             return value, await execution.settle(outcome)
         finally:
             execution.open.pop(place.index, None)
@@ -260,17 +266,19 @@ class StepCall(msgspec.Struct, eq=False):
             return None, self._make_unusable_outcome(error, LetterCode.POLICY_VIOLATION)
         except PayloadError as error:
             return None, self._make_unusable_outcome(error, LetterCode.VALIDATION_FAILED)
+        execution, done = self._execution, self._execution.journal.new_done_number()
         outcome = AttemptSucceeded(
-            run=self._execution.view,
+            run=execution.view,
             place=self._place,
             attempt=self._attempt,
-            began_ago=int((self._execution.clock.monotonic() - attempt.began) * MICROS),
-            done=self._execution.journal.new_done_number(),
+            began_ago=int((execution.clock.monotonic() - attempt.began) * MICROS),
+            done=done,
             input=self._input,
             output=text,
             resumes=self._resumes,
             admitted=None if self._admitted is None or not self._admitted.probe else self._admitted,
             messages=() if attempt.drafts is None else attempt.drafts.close(),
+            ahead=not self._step.options.transactional and execution.may_continue(self._branch, done, self._place.key),
         )
         return signature.roundtrip_result(value, text), outcome
 

@@ -13,7 +13,7 @@ from redrive.core.states import EntryKind, StepStatus
 from redrive.core.transitions import CircuitSampleWrite, Transition
 from redrive.records import replace
 from redrive.settle.settler import make_claimed_run_view
-from redrive.store.postgres.fast_path import apply_single, start_single
+from redrive.store.postgres.fast_path import apply_few, start_single
 from redrive.store.workers import ClaimedRun
 
 
@@ -26,16 +26,30 @@ def decided(run: ClaimedRun, kind: str) -> Transition:
     return decide(outcome, DEFAULT_RETRY, 0.0, 0)
 
 
-@pytest.mark.parametrize("kind", ["a step", "an end"])
-async def test_a_step_that_returned_and_a_run_that_did_go_the_short_way(bench: Bench, kind: str) -> None:
+@pytest.mark.parametrize("kinds", [["a step"], ["an end"], ["a step", "an end"]])
+async def test_a_step_that_returned_and_a_run_that_did_go_the_short_way(bench: Bench, kinds: list[str]) -> None:
     worker, run = await bench.kit.held()
     async with bench.line() as line:
-        answer = await apply_single(line, bench.time, decided(run, kind), worker)
-    assert answer is not None
-    assert answer.kept
+        answers = await apply_few(line, bench.time, [decided(run, kind) for kind in kinds], worker)
+    assert answers is not None
+    assert [answer.kept for answer in answers] == [True for _ in kinds]
     journal: list[EntryRow] = await bench.store.journal(run.id)
-    assert [row.output for row in journal] == (["2"] if kind == "a step" else [])
-    assert (await bench.kit.look(run)).output == (None if kind == "a step" else "1")
+    assert [row.output for row in journal] == (["2"] if "a step" in kinds else [])
+    assert (await bench.kit.look(run)).output == ("1" if "an end" in kinds else None)
+
+
+async def test_a_run_does_not_end_on_the_short_way_without_its_last_step(bench: Bench) -> None:
+    """The step is on record already, so the batch path decides; or the run was taken away, so nothing is written."""
+    worker, run = await bench.kit.held()
+    both = [decided(run, "a step"), decided(run, "an end")]
+    async with bench.line() as line:
+        lost = await apply_few(line, bench.time, [replace(each, fence=each.fence + 1) for each in both], worker)
+        assert lost is not None
+        assert [answer.kept for answer in lost] == [False, False]
+        assert await bench.store.journal(run.id) == []
+        assert await apply_few(line, bench.time, both[:1], worker) is not None
+        assert await apply_few(line, bench.time, both, worker) is None
+    assert (await bench.kit.look(run)).finished_at is None
 
 
 async def test_a_run_without_a_key_starts_the_short_way(bench: Bench) -> None:
@@ -59,6 +73,6 @@ async def test_what_says_more_goes_the_long_way_and_is_not_written_on_the_short_
         more.append(replace(plain, entries=(replace(entry, status=StepStatus.RUNNING),)))
     async with bench.line() as line:
         for each in more:
-            assert await apply_single(line, bench.time, each, worker) is None
+            assert await apply_few(line, bench.time, [each], worker) is None
     assert await bench.store.journal(run.id) == []
     assert (await bench.kit.look(run)).finished_at is None

@@ -16,7 +16,7 @@ from redrive.core.transitions import EntryWrite, RunWrite, Transition, Transitio
 from redrive.records import as_dict
 from redrive.store.postgres import messages
 from redrive.store.postgres.connection import Connection, DatabaseClock, dense_column, escape_nul, sparse_column
-from redrive.store.postgres.fast_path import apply_single
+from redrive.store.postgres.fast_path import apply_few
 from redrive.store.postgres.messages import rest_json, starts_json
 from redrive.store.postgres.runs import drop_index, put_index
 from redrive.store.runs import ENDED_STATUSES, attempt_limits
@@ -47,10 +47,10 @@ async def apply(
     """Write the transitions whose fence holds; return a result for each, in order."""
     if not transitions:
         return []
-    if len(transitions) == 1 and worker is not None:
-        result = await apply_single(connection, clock, transitions[0], worker)
-        if result is not None:
-            return [result]
+    if len(transitions) <= 2 and worker is not None:
+        written = await apply_few(connection, clock, transitions, worker)
+        if written is not None:
+            return written
     calls = _split_calls(transitions)
     indexed = [each for each in transitions if _changes_index(each)]
     ends = any(each.change is not None and each.change.ends_as is not None for each in transitions)

@@ -18,12 +18,22 @@ SELECT now, kept FROM redrive.apply(
 -- name: write_entry
 -- Fast path for one new entry of a run that its worker still holds; NULL if the batch path is needed.
 SELECT now, kept FROM redrive.record(
-    :worker, :now, :run, :fence, :tenant, :idx, :key, :kind, :name, :status, :attempt, :done, :began_ago, :input,
-    :output);
+    :worker, :now, :run, :fence, :tenant, :idx, :key, :kind, :name, :entry_status, :attempt, :done, :began_ago,
+    :input, :output);
 
 -- name: write_success
 -- Fast path for a successful run that its worker still holds.
-SELECT now, kept FROM redrive.finish(:worker, :now, :run, :fence, :tenant, :status, :take, :output);
+SELECT now, kept FROM redrive.finish(:worker, :now, :run, :fence, :tenant, :status, :take, :result);
+
+-- name: write_entry_and_success
+-- Fast path for the last entry of a run together with its success. The run ends only if the entry was written.
+SELECT recorded.now, CASE WHEN recorded.kept THEN
+    (SELECT finished.kept
+     FROM redrive.finish(:worker, recorded.now, :run, :fence, :tenant, :status, :take, :result) AS finished)
+    ELSE recorded.kept END AS kept
+FROM redrive.record(
+    :worker, :now, :run, :fence, :tenant, :idx, :key, :kind, :name, :entry_status, :attempt, :done, :began_ago,
+    :input, :output) AS recorded;
 
 -- name: apply_with_rest
 -- Write a batch of transitions with more than runs and journals. Functions write the rest of the kept ones. Runs start
