@@ -7,6 +7,6 @@
     ./dev bench --only growth       one workload, perhaps a big one
     ./dev bench profile             where the time of a step goes
 
-Each figure is measured in a process of its own, on a store of its own; rounds alternate between the
-systems, so that what else happens on the machine hits all of them alike.
+Each figure is measured in a separate process, on a separate store. Rounds alternate between the systems, so that
+other load on the machine affects all of them alike.
 """

@@ -81,7 +81,7 @@ def read_arguments() -> argparse.Namespace:
         "--store",
         metavar="URL",
         help="a superuser's URL of a PostgreSQL server to use instead of a throw-away one; each measurement "
-        "makes a database of its own there, and removes it",
+        "creates a database there, and removes it",
     )
     parser.epilog = "workloads: " + ", ".join(WORKLOADS)
     return parser.parse_args()
@@ -89,7 +89,7 @@ def read_arguments() -> argparse.Namespace:
 
 @contextmanager
 def server_for(on: list[str], url: str | None) -> Iterator[Server | None]:
-    """The server that is needed, if one is."""
+    """Start the PostgreSQL server that the chosen workloads need, if any does."""
     if POSTGRES not in on:
         yield None
     elif url is not None:

@@ -1,4 +1,4 @@
-"""Waiting for a moment in which nobody else uses the machine: figures of a busy one say little."""
+"""A wait until the machine is idle: figures from a busy machine mean little."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _is_calm(folder: Path) -> bool:
 
 
 def _ticks() -> tuple[int, int]:
-    """All ticks of all processors so far, and the idle ones. Where nobody counts them, all are idle."""
+    """Return all processor ticks so far, and the idle ones. Where the system does not count them, all are idle."""
     try:
         fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     except OSError:

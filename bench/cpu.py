@@ -1,4 +1,4 @@
-"""How much processor time was used: by this process, by its loop, and by a PostgreSQL server beside it.
+"""Processor time of this process, of its event loop, and of a PostgreSQL server beside it.
 
 Standard library only, because peers use it in their own environments.
 """
@@ -48,7 +48,7 @@ class Cpu:
 
 
 def _of_server(first: int | None) -> float:
-    """What a server's processes have used so far. Those that ended are counted by the first one."""
+    """Return the processor time of a server so far. Its first process counts those that ended."""
     if first is None:
         return 0.0
     stats = [_stat(int(folder.name)) for folder in Path("/proc").iterdir() if folder.name.isdigit()]

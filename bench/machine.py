@@ -1,4 +1,4 @@
-"""What the figures were measured on."""
+"""A description of the machine on which figures are measured."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WRITES = 200
 
 
 def facts(folder: Path, server: Server | None) -> dict[str, str]:
-    """The machine in a few words; `folder` is where the files of SQLite lie."""
+    """Describe the machine; `folder` is the place of SQLite's files."""
     return {
         "date": time.strftime("%Y-%m-%d"),
         "processor": f"{os.cpu_count()} cores, {_processor()}",
@@ -41,7 +41,7 @@ def _processor() -> str:
 
 
 def _filesystem(folder: Path) -> str:
-    """The kind of file system: figures from a disk in memory would mean nothing."""
+    """Return the kind of file system: figures from a disk in memory would mean nothing."""
     try:
         mounts = [line.split() for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()]
     except OSError:
@@ -55,7 +55,7 @@ def _syncs(folder: Path) -> float:
 
 
 def time_syncs(folder: Path, writes: int) -> list[float]:
-    """The seconds that each of so many small synchronous writes took."""
+    """Return the seconds of each of `count` small synchronous writes."""
     path = folder / "fsync"
     sync = os.fsync if sys.platform in ("win32", "darwin") else os.fdatasync
     times = []

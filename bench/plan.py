@@ -1,4 +1,4 @@
-"""What is measured: workloads, who runs them, and how large they are."""
+"""The plan of a measurement: workloads, the systems that run them, and their sizes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ NAMED = (*BIG, "circuits", "signals", "opening", "release", "batches", "streams"
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One number of a measurement: what it is called, its unit, and whether more is better."""
+    """A number of a measurement: its name, its unit, and whether more is better."""
 
     title: str
     unit: str
@@ -133,7 +133,7 @@ METRICS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """One workload, run by one system in one way on one kind of store."""
+    """A workload, run by one system in one way on one kind of store."""
 
     workload: str
     system: str = OURS
@@ -146,7 +146,7 @@ class Measurement:
 
     @property
     def subject(self) -> str:
-        """Who it is, as the table shows it."""
+        """The name of the system and variant, as the table shows it."""
         return f"{self.system} {self.variant}".strip()
 
 
@@ -210,7 +210,7 @@ _BIG = [
 
 
 def plan(stores: Sequence[str], *, quick: bool, only: Collection[str], peers: Collection[str]) -> list[Measurement]:
-    """The measurements of one round, workload by workload."""
+    """Yield the measurements of one round, workload by workload."""
     everything = [one for store in stores for one in [*(replace(o, on=store) for o in _OURS), *_PEERS[store]]]
     everything += [replace(_ENGINE, on=stores[0])]
     everything += [

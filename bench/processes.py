@@ -1,4 +1,4 @@
-"""Each measurement runs in a process of its own, which prints its figures as JSON."""
+"""Processes of measurements: each one measures once and prints its figures as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the time of a step goes, function by function, on the loop's thread.
+"""A profile of a step: the time of each function on the loop's thread.
 
 The profiler slows everything down, small functions most. So the burst is measured without it as well,
 and what the profiler saw is scaled to that: the column adds up to what a step really costs.
@@ -54,7 +54,7 @@ def _print(profiler: cProfile.Profile, loop: float) -> None:
     calls: Counter[str] = Counter()
     for entry in profiler.getstats():
         place = _place(entry.code)
-        if "poll" not in place:  # waiting is no work
+        if "poll" not in place:  # waiting costs no processor time
             functions[place] += entry.inlinetime
             parts[_part(place)] += entry.inlinetime
             calls[place] += entry.callcount
@@ -73,7 +73,7 @@ def _largest(times: dict[str, float]) -> list[tuple[str, float]]:
 
 
 def _part(place: str) -> str:
-    """The folder of a function; what is written in C has none, but may say whose it is."""
+    """Return the folder of a function. Functions in C have none, but may name their module."""
     if "asyncio" in place or "_contextvars" in place:
         return "asyncio"
     if "sqlite3" in place or "asyncpg" in place or "_socket" in place:
@@ -83,7 +83,7 @@ def _part(place: str) -> str:
 
 
 def _place(code: CodeType | str) -> str:
-    """Where a function is; the methods of records are made of text and have no place."""
+    """Return the file and line of a function. Generated methods of records have none."""
     if isinstance(code, str):
         return code
     if code.co_filename == "<string>":

@@ -29,17 +29,17 @@ class Figures:
             self._rounds.setdefault((one.workload, one.on, one.subject, metric), []).append(value)
 
     def best(self, one: Measurement, metric: str) -> float | None:
-        """The best of all rounds; None if it was not measured."""
+        """Return the best of all rounds; None if there was none."""
         values = self._rounds.get((one.workload, one.on, one.subject, metric))
         return None if values is None else _best(metric, values)
 
     def spread(self, one: Measurement, metric: str) -> tuple[float, float]:
-        """The smallest and the largest of all rounds."""
+        """Return the smallest and the largest figure of all rounds."""
         values = self._rounds[one.workload, one.on, one.subject, metric]
         return min(values), max(values)
 
     def to_json(self, machine: dict[str, str]) -> dict[str, Any]:
-        """All of it, for a file."""
+        """Return all figures, for a file."""
         return {
             "machine": machine,
             "figures": [
@@ -69,7 +69,7 @@ def print_facts(machine: dict[str, str]) -> None:
 
 
 def print_tables(measurements: list[Measurement], figures: Figures) -> None:
-    """One block for each workload and store, one line for each figure."""
+    """Print a block for each workload and store, with a line for each figure."""
     for workload, on in dict.fromkeys((one.workload, one.on) for one in measurements):
         subjects = [one for one in measurements if (one.workload, one.on) == (workload, on)]
         print(f"\n{workload} on {on}: {WORKLOADS[workload]}")
@@ -93,13 +93,13 @@ def _print_metric(metric: str, subjects: list[Measurement], figures: Figures) ->
 
 
 def _ratio(metric: str, ours: float, theirs: float) -> str:
-    """How many times better than a peer Redrive's best variant is."""
+    """Return how many times better Redrive's best variant is than a peer."""
     better = ours / theirs if METRICS[metric].more_is_better else theirs / ours
     return f"redrive {better:6.2f} x"
 
 
 def _print_share(on: str, measurements: list[Measurement], figures: Figures) -> None:
-    """How much of what could be written the engine writes."""
+    """Return the share of the store's write rate that the engine reaches."""
     found = {one.workload: figures.best(one, "rows") for one in measurements if one.on == on}
     for one in measurements:
         steps = figures.best(one, "steps")

@@ -33,7 +33,7 @@ class Server:
 
     @contextmanager
     def database(self) -> Iterator[str]:
-        """The URL of a database with nothing in it, on a server that has nothing left to write."""
+        """Create an empty database on a server that has nothing left to write; yield its URL."""
         name = f"redrive_bench_{os.getpid()}_{next(_number)}"
         asyncio.run(_do(self.url, f"CREATE DATABASE {name} TEMPLATE template0", "CHECKPOINT"))
         try:
@@ -44,7 +44,7 @@ class Server:
 
 @contextmanager
 def throw_away() -> Iterator[Server]:
-    """The newest PostgreSQL that is installed, or the wheel's, with fsync, for the time of a `with`."""
+    """Run the newest installed PostgreSQL, or that of the wheel, with fsync."""
     from tests.cluster import NONE_FOUND, Cluster, startable
 
     if not startable():
@@ -65,7 +65,7 @@ def throw_away() -> Iterator[Server]:
 
 
 def running(url: str) -> Server:
-    """A server that runs already; refused unless its commits wait for the disk."""
+    """Use a server that is running; refuse it unless its commits wait for the disk."""
     return asyncio.run(_look_at(url))
 
 
@@ -91,7 +91,7 @@ async def _do(url: str, *statements: str) -> None:
 
 
 def _parent(backend: int) -> int | None:
-    """The server's first process, if the backend is one of this machine's."""
+    """Return the server's first process, if the server runs on this machine."""
     try:
         name, _, rest = Path(f"/proc/{backend}/stat").read_text().rpartition(")")
     except OSError:

@@ -19,13 +19,13 @@ FOLDER = Path(__file__).parent.parent / ".bench"
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """Where stores come from: files for SQLite, a server for PostgreSQL."""
+    """Sources of stores: files for SQLite, a server for PostgreSQL."""
 
     server: Server | None = None
 
     @contextmanager
     def fresh(self, kind: str) -> Iterator[str]:
-        """The URL of a store that holds nothing yet; gone afterwards."""
+        """Yield the URL of an empty store, and remove the store afterwards."""
         if kind == SQLITE:
             with fresh_file() as path:
                 yield f"sqlite:///{path}"
@@ -35,13 +35,13 @@ class Stores:
                 yield url
 
     def process(self, kind: str) -> int | None:
-        """The first process of the server, where there is one and it is known."""
+        """Return the first process of the server, if there is one and it is known."""
         return None if kind == SQLITE or self.server is None else self.server.process
 
 
 @contextmanager
 def fresh_file() -> Iterator[Path]:
-    """The path of a database file that does not exist yet, on the disk the project lies on."""
+    """Yield the path of a database file that does not exist yet, on the disk of the project."""
     prepare()
     folder = Path(tempfile.mkdtemp(prefix="store-", dir=FOLDER))
     try:

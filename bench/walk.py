@@ -151,7 +151,7 @@ def read_layers() -> dict[str, int]:
 
 
 def is_up(call: tuple[CodeType, CodeType], layers: Mapping[str, int]) -> bool:
-    """Whether a call goes from a lower layer to a higher one."""
+    """Return True if a call goes from a lower layer to a higher one."""
     caller, called = (height_of(function, layers) for function in call)
     return caller is not None and called is not None and caller < called
 

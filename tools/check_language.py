@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = ("src/redrive", "tools")
+FOLDERS = ("src/redrive", "bench", "tools")
 TEXT_FILES = (".html", ".js", ".sql", ".json", ".txt")
 
 BANNED = re.compile(

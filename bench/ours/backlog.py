@@ -14,7 +14,7 @@ __all__ = ["backlog"]
 
 
 async def backlog(job: Job) -> dict[str, float]:
-    """Start them all while nobody works, then open a worker and wait for all results."""
+    """Start all runs without a worker, then open a worker and wait for all results."""
     flows, witness = Flows(job.url, concurrency=job.concurrency), Witness(job.url)
     async with flows.app.client():
         begun = time.perf_counter()

@@ -1,7 +1,7 @@
-"""Somebody who keeps changing runs while others look: `python -m bench.ours.changes URL RUNS-PER-SECOND`.
+"""A process that keeps changing runs while others read: `python -m bench.ours.changes URL RUNS-PER-SECOND`.
 
-Says `ready` when it has begun, goes on until its input is closed, and then prints how many runs a second
-were started and ended. Each is two changes: it comes, and it ends.
+It prints `ready` when it has begun, runs until its input is closed, and then prints how many runs it started and
+ended per second. Each run is two changes: its start and its end.
 """
 
 from __future__ import annotations

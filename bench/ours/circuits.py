@@ -123,7 +123,7 @@ async def _failing(job: Job, note: dict[str, float], begun: list[float], opened:
 
 
 async def _quiet(begun: list[float]) -> None:
-    """Wait until nobody has called for three seconds."""
+    """Wait until there was no call for three seconds."""
     while not begun or time.perf_counter() - begun[-1] < 3:  # noqa: ASYNC110
         await asyncio.sleep(0.1)
 

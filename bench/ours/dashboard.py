@@ -26,7 +26,7 @@ _CHROMIUM = ("chromium", "chromium-browser", "google-chrome-stable", "google-chr
 
 
 async def dashboard(job: Job) -> dict[str, float]:
-    """What somebody waits for who looks while others work, in ms; and how much comes with the first page."""
+    """Measure the pages under load, in ms, and the size of the first page."""
     async with served(job.url) as there:
         site = str(there.client.base_url).partition("/api/")[0]
         figures: dict[str, float] = {}
@@ -40,7 +40,7 @@ async def dashboard(job: Job) -> dict[str, float]:
 
 @contextmanager
 def _changing(url: str) -> Iterator[list[float]]:
-    """A process that changes runs all the time; afterwards, how many a second it was."""
+    """Run a process that changes runs all the time; afterwards, give its rate per second."""
     command = [sys.executable, "-m", "bench.ours.changes", url, str(RUNS)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
@@ -65,7 +65,7 @@ async def _looks(client: httpx2.AsyncClient, url: str, times: int) -> list[float
 
 
 async def _first_load(client: httpx2.AsyncClient, site: str) -> float:
-    """All that a browser fetches to show the first page, as it is sent, in kB."""
+    """Return the size of everything that a browser fetches for the first page, in kB."""
     page = await client.get(f"{site}/app/")
     sizes = [page.num_bytes_downloaded]
     for path in dict.fromkeys(_LOADED.findall(page.raise_for_status().text)):

@@ -1,4 +1,4 @@
-"""What a second worker process adds."""
+"""The gain of a second worker process."""
 
 from __future__ import annotations
 

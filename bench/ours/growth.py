@@ -1,4 +1,4 @@
-"""Whether a store that has grown is as fast as an empty one."""
+"""The speed of a store that has grown, compared with an empty one."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class _Speed:
         self._done = 0
 
     async def measure(self) -> None:
-        """One burst more."""
+        """Run another burst."""
         cpu, begun = Cpu(self._server), time.perf_counter()
         await burst(self._flows, RUNS)
         self._elapsed += time.perf_counter() - begun

@@ -51,7 +51,7 @@ class Failing:
 
 
 async def handlers(job: Job) -> dict[str, float]:
-    """What a handler's run costs: the same failures with it and without, alternately."""
+    """Measure the cost of a handler's run: equal failures with it and without it, in turn."""
     failing, witness = Failing(job), Witness(job.url)
     alone, handled = [], []
     async with failing.app as app:

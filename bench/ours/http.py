@@ -63,7 +63,7 @@ def shop(url: str) -> Redrive:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A server process with somebody who may use it."""
+    """A server process with a user who may sign in."""
 
     client: httpx2.AsyncClient
     process: subprocess.Popen[str]
@@ -71,7 +71,7 @@ class Served:
 
 @asynccontextmanager
 async def served(url: str) -> AsyncIterator[Served]:
-    """A server on a store whose catalogue is written."""
+    """Run a server on a store whose catalogue is written."""
     app = shop(url)
     async with app:  # the catalogue is written by a worker
         access = AccountAdmin(app.runtime.store.accounts, SystemClock(), make_operator("bench"))
@@ -127,7 +127,7 @@ async def _rate(call: Callable[[], Awaitable[object]], calls: int = 5) -> float:
 
 
 async def lists(job: Job) -> dict[str, float]:
-    """The slowest of a hundred pages of 50, by kind, from the client's side, with a letter to ten runs."""
+    """Return the slowest of a hundred pages of 50, by kind, seen by the client; one run in ten has a letter."""
     app = shop(job.url)
     async with app:
         workflow = app.find("fulfil")
@@ -173,7 +173,7 @@ async def _fill(url: str, run_id: str, runs: int) -> None:
 
 
 async def _slowest(client: httpx2.AsyncClient, paths: tuple[str, ...]) -> float:
-    """The 99th of a hundred looks, page after page, of the slowest of these lists, in ms."""
+    """Return the 99th percentile of a hundred pages of the slowest list, in ms."""
     slow = []
     for path in paths:
         taken: list[float] = []
@@ -190,7 +190,7 @@ async def _slowest(client: httpx2.AsyncClient, paths: tuple[str, ...]) -> float:
 
 
 async def _slowest_page(client: httpx2.AsyncClient, run: str, letter: str) -> float:
-    """The median of twenty looks at the slowest page of the dashboard, in ms."""
+    """Return the median of twenty requests for the slowest page of the dashboard, in ms."""
     slow = []
     site = str(client.base_url).partition("/api/")[0] + "/app"
     for page in PAGES:
@@ -206,7 +206,7 @@ async def _slowest_page(client: httpx2.AsyncClient, run: str, letter: str) -> fl
 
 
 def _with(path: str, cursor: str | None) -> dict[str, str]:
-    """The query of a path with a cursor: parameters that are given take the place of those in a URL."""
+    """Return the query of a path with a cursor. Parameters that are given replace those in the URL."""
     given = dict(pair.split("=", 1) for pair in path.partition("?")[2].split("&") if pair)
     return given if cursor is None else {**given, "cursor": cursor}
 
@@ -215,7 +215,7 @@ def _with(path: str, cursor: str | None) -> dict[str, str]:
 
 
 async def streams(job: Job) -> dict[str, float]:
-    """The memory of a server process with so many open streams, and without."""
+    """Return the memory of a server process with open streams, and without."""
     raise_open_file_limit()
     async with served(job.url) as there:
         (await there.client.get("/runs")).raise_for_status()
@@ -236,7 +236,7 @@ async def streams(job: Job) -> dict[str, float]:
 
 
 async def _holder(client: httpx2.AsyncClient) -> dict[str, str]:
-    """A credential of its own: each may hold so many streams and no more."""
+    """Create another credential: each one may hold a limited number of streams."""
     made = await client.post("/tokens", json={"role": "VIEWER"})
     return {"Authorization": f"Bearer {made.raise_for_status().json()['secret']}"}
 

@@ -1,4 +1,4 @@
-"""What a measuring process was asked to do."""
+"""The job of a measuring process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long one run takes when nothing else is going on."""
+"""The latency of one run on an idle system."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAUSE = 0.002  # lets the system come to rest between two runs
 
 
 async def idle(job: Job) -> dict[str, float]:
-    """A run of five steps, start to result."""
+    """Measure a run of five steps, from start to result."""
     flows, witness = Flows(job.url), Witness(job.url)
     times = []
     async with flows.app as app:
@@ -44,7 +44,7 @@ async def first_step(job: Job) -> dict[str, float]:
 
 
 async def _first_steps(flows: Flows, size: int) -> float:
-    """The step's result is how long ago its run was started, by the clock that all processes share."""
+    """Measure the time from the start of a run to its first step, by the clock that all processes share."""
     times = []
     for _ in range(WARM_UP + size):
         handle = await flows.first.start(time.monotonic())

@@ -1,4 +1,4 @@
-"""How long a person waits for a page of dead letters, and of failure groups, when there are very many."""
+"""The time of a page of dead letters, and of failure groups, in a large store."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def _failed(handle: RunHandle[Any]) -> None:
 
 
 async def _slow(page: Callable[[str | None], Awaitable[Any]]) -> float:
-    """The 95th of a hundred looks, page after page, in ms."""
+    """Return the 95th percentile of a hundred pages, in ms."""
     taken: list[float] = []
     cursor: str | None = None
     for _ in range(LOOKS):

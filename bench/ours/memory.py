@@ -1,4 +1,4 @@
-"""What runs that sleep cost a worker."""
+"""The memory of runs that sleep."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOOK = 0.1
 
 
 async def memory(job: Job) -> dict[str, float]:
-    """The resident memory of a worker that has worked a while, before and after very many went to sleep."""
+    """Return the resident memory of a warm worker, before and after many runs went to sleep."""
     flows, witness = Flows(job.url, concurrency=1000), Witness(job.url)
     async with flows.app as app:
         first = await _work(flows, witness, PUT_DOWN)

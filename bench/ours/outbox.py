@@ -1,4 +1,4 @@
-"""What publishing costs, and how fast messages are delivered."""
+"""The cost of publishing, and the speed of deliveries."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ async def relay(job: Job) -> dict[str, float]:
 
 
 async def webhook(job: Job) -> dict[str, float]:
-    """The same to a server on the loopback that answers every signed request with 204."""
+    """Measure deliveries to a server on the loopback that answers every signed request with 204."""
     await _fill(job, "*", "hook")
     receiver = subprocess.Popen(
         [sys.executable, "-c", RECEIVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -173,7 +173,7 @@ async def webhook(job: Job) -> dict[str, float]:
 
 
 async def _fill(job: Job, topics: str, sink: str) -> None:
-    """Publish `size` messages for a sink that nobody relays to yet."""
+    """Publish `size` messages for a sink that has no relay yet."""
     from redrive.core.outbox import parse_patterns
     from redrive.store.outbox import NewSink
 
@@ -201,5 +201,5 @@ async def _all_noted(app: Redrive) -> None:
 
 
 def _memory() -> float:
-    """The most that this process has taken so far, in MB."""
+    """Return the largest memory of this process so far, in MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -57,7 +57,7 @@ class Parcels:
 
 
 class Spent:
-    """What runs of one kind took: seconds, and seconds of processors."""
+    """The seconds and processor seconds of runs of one kind."""
 
     def __init__(self, server: int | None) -> None:
         self._server = server
@@ -119,18 +119,18 @@ async def replays(job: Job) -> dict[str, float]:
 
 
 async def _only(app: Redrive) -> LetterSet:
-    """The only set; asked of the list, which does not count how its runs stand."""
+    """Return the only bulk action, from the list, which does not count the states of its runs."""
     (only,) = (await app.dlq.sets(limit=1)).items
     return only
 
 
 async def _has_done(app: Redrive, count: int) -> bool:
-    """Whether it has decided on so many letters."""
+    """Return True if the bulk action has decided on this many letters."""
     return (await _only(app)).done >= count
 
 
 async def _is_over(app: Redrive) -> bool:
-    """Whether it has ended."""
+    """Return True if the bulk action has ended."""
     return (await _only(app)).status is SetStatus.DONE
 
 
@@ -149,5 +149,5 @@ async def _until(true: Callable[[], Awaitable[bool]]) -> None:
 
 
 def _memory() -> float:
-    """The most that this process has taken so far, in MB."""
+    """Return the largest memory of this process so far, in MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -13,7 +13,7 @@ __all__ = ["retries"]
 
 
 async def retries(job: Job) -> dict[str, float]:
-    """Each run's third step fails twice, is classified, recorded and retried at once, then succeeds."""
+    """Measure runs whose third step fails twice, is retried at once, and then succeeds."""
     flows, witness = Flows(job.url, concurrency=job.concurrency), Witness(job.url)
     async with flows.app as app:
         await check_settings(app.runtime.store)

@@ -1,4 +1,4 @@
-"""What a circuit and a compensation on every step cost while nothing is open and nothing is undone."""
+"""The cost of a circuit and a compensation on every step, while no circuit opens and nothing is undone."""
 
 from __future__ import annotations
 

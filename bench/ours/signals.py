@@ -1,4 +1,4 @@
-"""What metrics, logging and tracing without an SDK cost together, while all goes well."""
+"""The cost of metrics, logging and tracing without an SDK, for runs that succeed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the store alone can write: the limit of the engine above it."""
+"""The write rate of the store alone: the limit of the engine above it."""
 
 from __future__ import annotations
 

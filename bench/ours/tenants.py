@@ -1,4 +1,4 @@
-"""Whether a tenant with very many runs keeps others waiting."""
+"""The wait of other tenants beside one with very many runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SMALL, EACH = 100, 10
 
 
 async def tenants(job: Job) -> dict[str, float]:
-    """One tenant's runs are due for long when the small ones come; how long until the last of those ended."""
+    """Measure the time until the runs of small tenants ended, while one tenant has a long backlog."""
     flows = Flows(job.url, concurrency=job.concurrency)
     async with flows.app.client():
         (first,) = await flows.five.start_many([_start(0, "large")])

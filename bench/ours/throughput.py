@@ -20,8 +20,8 @@ WARM_UP = 100
 async def throughput(job: Job) -> dict[str, float]:
     """Start a thousand runs at once, wait for all results; again and again until `size` runs are done.
 
-    Whether a result is committed when it is handed out is looked at before and after, as nobody looks at the
-    peers meanwhile.
+    The check that results are committed when a caller gets them is made before and after the measurement. The peers
+    are not checked meanwhile either.
     """
     flows, witness = Flows(job.url, concurrency=job.concurrency), Witness(job.url)
     async with flows.app as app:

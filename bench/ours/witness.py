@@ -35,7 +35,7 @@ async def check_settings(store: Store) -> None:
 
 
 class Witness:
-    """Looks into the store through a connection of its own.
+    """Reader of the store through a separate connection.
 
     It stays open until the process ends: to open one for each look takes 0.6 ms of the loop on SQLite.
     """
@@ -46,13 +46,13 @@ class Witness:
         self._server: asyncpg.Connection | None = None
 
     async def saw_the_end_of(self, handle: RunHandle[Any]) -> None:
-        """A result that was handed out must be committed by then."""
+        """Check that a result which a caller got is committed."""
         rows = await self._ask("SELECT status FROM runs WHERE public_id = $1", handle.id)
         if rows != [("SUCCESS",)]:
             raise SystemExit(f"run {handle.id} gave its result before that was committed: {rows}")
 
     async def counted(self, *, runs: int, steps: int) -> None:
-        """Every run and every step of it must be there."""
+        """Check that every run and each of its steps is stored."""
         rows = await self._ask(
             "SELECT (SELECT count(*) FROM runs WHERE status = 'SUCCESS'), "
             "(SELECT count(*) FROM entries WHERE status = 'SUCCESS')"
@@ -61,7 +61,7 @@ class Witness:
             raise SystemExit(f"expected {runs} runs with {steps} steps, the store holds {rows}")
 
     async def count(self, status: str) -> int:
-        """How many runs have a status."""
+        """Return the number of runs with a status."""
         [(number,)] = await self._ask("SELECT count(*) FROM runs WHERE status = $1", status)
         return int(number)
 

@@ -1,4 +1,4 @@
-"""A worker in a process of its own, as `redrive worker` has it; it works until its standard input closes."""
+"""A worker in a separate process, as `redrive worker` starts it; it runs until its standard input closes."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ async def flaky(number: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to measure on."""
+    """The store to measure on."""
 
     size: int
     url: str

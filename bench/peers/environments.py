@@ -21,11 +21,11 @@ PACKAGES = {
 
 
 class Missing(Exception):
-    """A peer could not be installed, for instance because there is no network."""
+    """Error of a peer that could not be installed, for instance without a network."""
 
 
 def python_of(peer: str) -> Path:
-    """The Python of a peer's environment."""
+    """Return the Python of a peer's environment."""
     return FOLDER / peer / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
 
 
