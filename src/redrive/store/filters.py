@@ -118,7 +118,8 @@ class RunFilter:
 class LetterFilter:
     """Filter of dead letters. A field that is left out does not filter; no tenant means all tenants.
 
-    `index` gives values of fields that the workflow declared as searchable.
+    `index` gives values of fields that the workflow declared as searchable. `text` is a part of the error message,
+    the reason, the correlation id or such a field.
     """
 
     tenant: str | None = None

@@ -180,6 +180,9 @@ is read in its own order and each row is checked for the value."""
 MAX_SCANNED = 5_000
 """Rows that one page looks at, at most, for conditions that its index does not cover."""
 
+MAX_OPENED = 1_000
+"""Rows that one page decrypts, at most, to search their texts."""
+
 _BOUNDS = frozenset({"below", "above", "since", "until"})  # a time is a range of ids, give or take a minute
 _INDEXED_STATES = frozenset(RunStatus) - {RunStatus.RUNNING, RunStatus.SUCCESS}
 _POPULAR_PREFIX = "popular_"
@@ -194,10 +197,9 @@ def filter_values(where: RunFilter | LetterFilter | AuditFilter) -> dict[str, An
     if "tag" in found:
         found["tag"] = VerbatimText(found["tag"])  # tags are kept in JSON, which escapes NUL by itself
     if "text" in found:
-        # A LIKE pattern for a stored reason, which is JSON. A space matches any character: "retries exhausted" finds
-        # the code `retries_exhausted`.
-        written = json.dumps(found["text"], ensure_ascii=False)[1:-1]
-        found["text"] = "%" + re.sub(r"([\\%_])", r"\\\1", written).replace(" ", "_") + "%"
+        found["text"] = tuple(
+            "%" + re.sub(r"([\\%_])", r"\\\1", each).replace(" ", "_") + "%" for each in spell_text(found["text"])
+        )
     if not found.pop("accounts", True):
         found["no_accounts"] = True
     if found.get("event", "").endswith("."):
@@ -207,6 +209,14 @@ def filter_values(where: RunFilter | LetterFilter | AuditFilter) -> dict[str, An
     if found.get("by", ENGINE_ACTOR) != ENGINE_ACTOR:
         found["person"] = found.pop("by")  # few lines, with an index of their own
     return found
+
+
+def spell_text(text: str) -> tuple[str, str]:
+    """Return a text to search for as it is written in a stored reason, which is JSON, and as it is elsewhere.
+
+    In a search a space matches any character: "retries exhausted" finds the code `retries_exhausted`.
+    """
+    return json.dumps(text, ensure_ascii=False)[1:-1], text
 
 
 def join_clauses(sql: Statements, dialect: Dialect, table: str, names: Iterable[str]) -> str:
@@ -225,6 +235,8 @@ def query_parameters(values: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in values.items():
         if name.startswith(("index_", _POPULAR_PREFIX)):
             found[f"{name}_field"], found[f"{name}_values"] = value[0], value[1]
+        elif name == "text":
+            found["text_reason"], found["text_plain"] = value
         else:
             found[name] = value
     return found

@@ -32,7 +32,8 @@ _POSTGRES_KEYS = {
 class ListQuery:
     """The query of one list, put together from the conditions that a filter needs.
 
-    `columns` names the statement with the columns to read, if not the table's own.
+    `columns` names the statement with the columns to read, if not the table's own. `matches` decides about the
+    texts of a row that the database cannot search, because they are sealed; it needs a statement `table.texts`.
     """
 
     def __init__(
@@ -42,12 +43,14 @@ class ListQuery:
         values: dict[str, Any],
         record: Callable[[Sequence[Any]], Any],
         columns: str | None = None,
+        matches: Callable[[Sequence[Any]], bool] | None = None,
     ) -> None:
         self._session = session
         self._table = table
         self._values = values
         self._record = record
         self._columns = columns or table
+        self._matches = matches
 
     async def fetch(self, window: Window, states: Sequence[str] | None) -> WindowRows:
         """Read the rows of a window. Each state is read by itself, in the order of its index, and merged."""
@@ -69,10 +72,29 @@ class ListQuery:
     async def _select_rows(self, window: Window, values: dict[str, Any]) -> WindowRows:
         scan = await choose_scan(self._session, self._table, values, newest_first=window.down)
         values = list_query.add_scan_limit(values, scan.limit, newest_first=window.down)
-        text = SQL[self._columns].text(self._session.dialect)
-        statement = scan_sql(self._session, text, self._table, scan.path, values, newest_first=window.down)
-        rows = await self._session.rows(statement, **list_query.query_parameters(values), most=window.most)
+        if self._matches is not None:
+            return await self._open_rows(window, scan, values, self._matches)
+        rows = await self._read(self._columns, scan, values, window.down, window.most)
         return WindowRows([self._record(row) for row in rows], scan.limit)
+
+    async def _open_rows(
+        self, window: Window, scan: Scan, values: dict[str, Any], matches: Callable[[Sequence[Any]], bool]
+    ) -> WindowRows:
+        """Read the texts of the next rows, and then the rows whose texts match."""
+        limit = list_query.MAX_OPENED
+        texts = await self._read(f"{self._table}.texts", scan, values, window.down, limit)
+        found = [row[0] for row in texts if matches(row)][: window.most]
+        text = SQL[self._columns].text(self._session.dialect)
+        order = f"{self._table[0]}.id {'DESC' if window.down else 'ASC'}"
+        chosen = text.format(hint="", conditions=SQL[f"{self._table}.ids"].text(self._session.dialect), order=order)
+        rows = await self._session.rows(chosen, ids=found, most=window.most) if found else []
+        reached = texts[-1][0] if len(texts) == limit else scan.limit
+        return WindowRows([self._record(row) for row in rows], reached)
+
+    async def _read(self, columns: str, scan: Scan, values: dict[str, Any], down: bool, most: int) -> list[Any]:
+        text = SQL[columns].text(self._session.dialect)
+        statement = scan_sql(self._session, text, self._table, scan.path, values, newest_first=down)
+        return await self._session.rows(statement, **list_query.query_parameters(values), most=most)
 
     async def _find_last_id_before(self, time: int) -> int:
         """Return the last id before a time. Ids grow with time, so halving finds it without an index."""

@@ -154,8 +154,19 @@ l.created_at >= :since;
 l.created_at < :until;
 
 -- name: letters.text
--- Letters whose reason contains a text.
-l.reason ILIKE :text ESCAPE '\';
+-- Letters whose reason, error message, reference or search field contains a text.
+(l.reason ILIKE :text_reason ESCAPE '\' OR l.message ILIKE :text_plain ESCAPE '\'
+ OR l.correlation_id ILIKE :text_plain ESCAPE '\'
+ OR EXISTS (SELECT 1 FROM redrive.run_index AS x WHERE x.run = l.run AND x.value ILIKE :text_plain ESCAPE '\' OFFSET 0));
+
+-- name: letters.texts
+-- The texts of letters that a search opens where they are sealed.
+SELECT l.id, l.tenant, l.reason, l.message, l.correlation_id
+FROM redrive.letters AS l {hint} WHERE {conditions} ORDER BY {order} LIMIT CAST(:most AS bigint);
+
+-- name: letters.ids
+-- Letters with these ids.
+l.id = ANY (CAST(:ids AS bigint[]));
 
 -- name: letters.below
 -- Letters older than a place.

@@ -249,6 +249,7 @@ CREATE TABLE letters (
     stage          TEXT    NOT NULL CHECK (stage IN ('input', 'fetch', 'exec', 'output', 'commit')),
     category       TEXT    NOT NULL,
     reason         TEXT    NOT NULL,
+    message        TEXT    NOT NULL DEFAULT '',
     fingerprint    TEXT    NOT NULL,
     payload_hash   TEXT    NOT NULL,
     step           TEXT,
