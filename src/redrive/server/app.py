@@ -89,7 +89,7 @@ _COOKIE_SCHEME = {
     "type": "apiKey",
     "in": "cookie",
     "name": "__Host-redrive_session",
-    "description": "Set by `POST /login`. Over plain http its name is `redrive_session_` and the port.",
+    "description": "Set by `POST /login`. Without https the name has no `__Host-`; it ends in `_` and the port, unless that is 443 or 80.",
 }
 _TENANT_PARAMETER = {
     "name": "tenant",

@@ -178,7 +178,7 @@ async def _render_login(request: Request, status: int, wrong: Reason | str | Non
         status=status,
         wrong=wrong,
         email=form.get("email"),
-        with_code=bool(form.get("code")),
+        code=form.get("code"),
         choose=choose,
         wanted=form.get("next") or request.query_params.get("next", ""),
     )
