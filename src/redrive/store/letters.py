@@ -15,12 +15,21 @@ import msgspec
 
 from redrive.core.idempotency import letter_id
 from redrive.core.journal import EntryRow
-from redrive.core.states import LetterStatus
+from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transitions import AuditWrite
 from redrive.errors import DataRefused
 from redrive.records import replace
-from redrive.store.filters import AuditFilter, LetterFilter
-from redrive.store.list_query import Page, PageRequest, Window, filter_values, parse_states, spell_text
+from redrive.store.filters import AuditFilter, LetterFilter, RunFilter
+from redrive.store.list_query import (
+    MAX_SCANNED,
+    ListTotal,
+    Page,
+    PageRequest,
+    Window,
+    filter_values,
+    parse_states,
+    spell_text,
+)
 from redrive.store.lists import ListQuery, detect_popular
 from redrive.store.runs import RunRow, read_journals, read_runs
 from redrive.store.session import Database, Session, Statements, build_record, read_call, write_call
@@ -178,6 +187,12 @@ class LetterDesk(Protocol):
     async def letters(self, where: LetterFilter, *, limit: int, cursor: str | None) -> Page[LetterRow]:
         """Return a page of dead letters, newest first."""
 
+    async def total(self, where: RunFilter | LetterFilter | AuditFilter) -> ListTotal:
+        """Count the rows of a list, as far as that is cheap."""
+
+    async def references(self, prefix: str, *, tenant: str | None, most: int) -> list[str]:
+        """Return correlation ids of runs that begin like this, up to `most`."""
+
     async def facets(self, where: LetterFilter, *, most: int) -> Facets:
         """Count the newest matching letters, up to `most`, by code, workflow and so on."""
 
@@ -223,6 +238,25 @@ class LetterCalls:
         query = ListQuery(session, "letters", values, letter_row, matches=matches)
         found = await query.fetch(request.window, parse_states(where.status, LetterStatus))
         return request.page(found.rows, found.reached)
+
+    @read_call()
+    async def total(self, session: Session, where: RunFilter | LetterFilter | AuditFilter) -> ListTotal:
+        states, table = None, "audit"
+        if isinstance(where, LetterFilter):
+            self.database.codec.refuse_text(where)
+            states, table = parse_states(where.status, LetterStatus), "letters"
+        elif isinstance(where, RunFilter):
+            states, table = parse_states(where.status, RunStatus), "runs"
+        values = await detect_popular(session, filter_values(where))
+        return await ListQuery(session, table, values, tuple).count(states)
+
+    @read_call()
+    async def references(self, session: Session, prefix: str, *, tenant: str | None, most: int) -> list[str]:
+        # A bound on the rows: one reference may have a million runs, and other tenants may have all of them.
+        rows = await session.rows(
+            SQL["references"], prefix=prefix, end=f"{prefix}\U0010ffff", tenant=tenant, scanned=MAX_SCANNED, most=most
+        )
+        return [row[0] for row in rows]
 
     @read_call()
     async def facets(self, session: Session, where: LetterFilter, *, most: int) -> Facets:

@@ -183,6 +183,9 @@ MAX_SCANNED = 5_000
 MAX_OPENED = 1_000
 """Rows that one page decrypts, at most, to search their texts."""
 
+MAX_COUNTED = 20_000
+"""Rows of one state that are counted for the total of a list, at most."""
+
 _BOUNDS = frozenset({"below", "above", "since", "until"})  # a time is a range of ids, give or take a minute
 _INDEXED_STATES = frozenset(RunStatus) - {RunStatus.RUNNING, RunStatus.SUCCESS}
 _POPULAR_PREFIX = "popular_"
@@ -282,6 +285,13 @@ class WindowRows(msgspec.Struct, frozen=True):
 
     rows: list[Any]
     reached: int | None = None
+
+
+class ListTotal(msgspec.Struct, frozen=True, gc=False):
+    """The number of rows that match a filter; if it is not `exact`, there may be more."""
+
+    count: int
+    exact: bool = True
 
 
 def merge_states(found: Sequence[WindowRows], window: Window) -> WindowRows:

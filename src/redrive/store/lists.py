@@ -7,7 +7,7 @@ from typing import Any
 
 from redrive.core.states import LetterStatus
 from redrive.store import list_query
-from redrive.store.list_query import IndexPath, Scan, Window, WindowRows
+from redrive.store.list_query import IndexPath, ListTotal, Scan, Window, WindowRows
 from redrive.store.session import Session, Statements
 
 SQL = Statements("lists.sql")
@@ -55,19 +55,33 @@ class ListQuery:
     async def fetch(self, window: Window, states: Sequence[str] | None) -> WindowRows:
         """Read the rows of a window. Each state is read by itself, in the order of its index, and merged."""
         async with self._session.index_order():
-            since, until = self._values.get("since"), self._values.get("until")
-            skew = list_query.CLOCK_SKEW
-            values = list_query.add_id_range(
-                self._values,
-                window,
-                since=None if since is None else await self._find_last_id_before(since - skew),
-                until=None if until is None else await self._find_last_id_before(until + skew) + 1,
-            )
-            if states is None and not list_query.is_read_by_state(self._table, values):
-                return await self._select_rows(window, values)
-            each = LetterStatus if states is None else states
-            found = [await self._select_rows(window, {**values, "status": str(state)}) for state in each]
-            return list_query.merge_states(found, window)
+            parts = await self._split_by_state(window, states)
+            return list_query.merge_states([await self._select_rows(window, values) for values in parts], window)
+
+    async def count(self, states: Sequence[str] | None) -> ListTotal:
+        """Count the rows that match, as far as that is cheap."""
+        count, exact, most = 0, True, list_query.MAX_COUNTED
+        async with self._session.index_order():
+            for part in await self._split_by_state(Window(most=most), states):
+                scan = await choose_scan(self._session, self._table, part, newest_first=True)
+                values = list_query.add_scan_limit(part, scan.limit, newest_first=True)
+                found = (await self._read(f"{self._table}.count", scan, values, True, most + 1))[0][0]
+                count, exact = count + min(found, most), exact and scan.limit is None and found <= most
+        return ListTotal(count, exact)
+
+    async def _split_by_state(self, window: Window, states: Sequence[str] | None) -> list[dict[str, Any]]:
+        """Return the values of each part of the list: one for each state, if each is read by itself."""
+        since, until = self._values.get("since"), self._values.get("until")
+        skew = list_query.CLOCK_SKEW
+        values = list_query.add_id_range(
+            self._values,
+            window,
+            since=None if since is None else await self._find_last_id_before(since - skew),
+            until=None if until is None else await self._find_last_id_before(until + skew) + 1,
+        )
+        if states is None and not list_query.is_read_by_state(self._table, values):
+            return [values]
+        return [{**values, "status": str(state)} for state in (LetterStatus if states is None else states)]
 
     async def _select_rows(self, window: Window, values: dict[str, Any]) -> WindowRows:
         scan = await choose_scan(self._session, self._table, values, newest_first=window.down)

@@ -311,6 +311,44 @@ async def test_a_search_that_finds_little_goes_on_behind_its_cursor(kit: Kit, mo
 
 
 @pytest.mark.usefixtures("little")
+async def test_a_list_is_counted_and_says_where_counting_stopped(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    await scattered(kit)
+    await letters(kit, 2, tenant="u")
+
+    async def total(where: Any) -> tuple[int, bool]:
+        found = await kit.store.total(where)
+        return found.count, found.exact
+
+    assert await total(LetterFilter()) == (16, True)
+    assert await total(LetterFilter(tenant="t")) == (14, True)
+    assert await total(LetterFilter(tenant="t", status=["OPEN", "RESOLVED"])) == (14, True)
+    assert await total(LetterFilter(status="RESOLVED")) == (0, True)
+    assert await total(LetterFilter(since=kit.clock.now() + HOUR)) == (0, True)
+    assert await total(RunFilter(status="DLQ_PENDING")) == (16, True)
+    assert await total(RunFilter(tenant="u")) == (2, True)
+    count, exact = await total(LetterFilter(tenant="t", code="timeout"))
+    assert (count < 4, exact) == (True, False), "no index has the code, and three rows are looked at"
+    assert (await total(AuditFilter(tenant="nowhere"))) == (0, True)
+    monkeypatch.setattr("redrive.store.list_query.MAX_COUNTED", 14)
+    assert await total(LetterFilter(tenant="t")) == (14, True)
+    assert await total(LetterFilter()) == (14, False)
+    assert (await kit.store.tenant_view("u", None).total(LetterFilter())).count == 2
+
+
+async def test_references_are_found_by_their_beginning(kit: Kit) -> None:
+    for tenant, reference in (("t", "order-17"), ("t", "order-17"), ("t", "order-18"), ("u", "order-19"), ("t", "o")):
+        await kit.start(tenant=tenant, correlation_id=reference)
+    await kit.start(tenant="t")
+    assert await kit.store.references("order-1", tenant=None, most=9) == ["order-17", "order-18", "order-19"]
+    assert await kit.store.references("order-1", tenant=None, most=1) == ["order-17"]
+    assert await kit.store.references("order%", tenant=None, most=9) == []
+    view = kit.store.tenant_view("t", None)
+    assert await view.references("order-", tenant=None, most=9) == ["order-17", "order-18"]
+    assert await view.references("order-", tenant="u", most=9) == []
+    assert await kit.store.tenant_view("t", ["w"]).references("order-", tenant=None, most=9) == []
+
+
+@pytest.mark.usefixtures("little")
 async def test_a_full_page_says_no_more_than_it_found(kit: Kit) -> None:
     await scattered(kit)
     newest = await letters(kit, 3, fails={"code": "timeout"})

@@ -312,3 +312,18 @@ SELECT created_at FROM redrive.messages WHERE id >= CAST(:id AS bigint) ORDER BY
 -- name: messages.last
 -- The newest id.
 SELECT COALESCE(max(id), 0) FROM redrive.messages;
+
+-- name: runs.count
+-- The number of runs that match, up to a limit.
+SELECT count(*) FROM (
+    SELECT r.id FROM redrive.runs AS r {hint} WHERE {conditions} ORDER BY {order} LIMIT CAST(:most AS bigint)) AS met;
+
+-- name: letters.count
+-- The number of letters that match, up to a limit.
+SELECT count(*) FROM (
+    SELECT l.id FROM redrive.letters AS l {hint} WHERE {conditions} ORDER BY {order} LIMIT CAST(:most AS bigint)) AS met;
+
+-- name: audit.count
+-- The number of lines that match, up to a limit.
+SELECT count(*) FROM (
+    SELECT a.id FROM redrive.audit AS a {hint} WHERE {conditions} ORDER BY {order} LIMIT CAST(:most AS bigint)) AS met;
