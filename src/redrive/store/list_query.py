@@ -205,6 +205,8 @@ def filter_values(where: RunFilter | LetterFilter | AuditFilter) -> dict[str, An
         )
     if not found.pop("accounts", True):
         found["no_accounts"] = True
+    if not found.get("people", True):
+        del found["people"]
     if found.get("event", "").endswith("."):
         found["kind"] = found.pop("event")
     if found.get("stage", _USUAL_STAGE) != _USUAL_STAGE:
@@ -368,11 +370,13 @@ _LIST_INDEXES: dict[str, tuple[IndexPath, ...]] = {
         IndexPath(index="letters_by_status", columns=("status",)),
     ),
     "audit": (
+        IndexPath(index="audit_of_people", columns=("tenant",), wanted=("people",), said=("by_person",)),
         IndexPath(index="audit_of_tenant", columns=("tenant",)),
         IndexPath(index="audit_of_letter", columns=("letter",), said=("about_letter",)),
         IndexPath(index="audit_of_subject", columns=("subject",)),
         IndexPath(index="audit_by_actor", columns=("person",), said=("by_person",)),
         IndexPath(index="audit_by_event", columns=("event",)),
+        IndexPath(index="audit_people", wanted=("people",), said=("by_person",)),
     ),
     "messages": (IndexPath(index="messages_of_tenant", columns=("tenant",)),),
 }
@@ -405,7 +409,7 @@ def is_read_by_state(table: str, values: Mapping[str, Any]) -> bool:
 
 def is_exact(path: IndexPath, values: Mapping[str, Any]) -> bool:
     """Return True if every row of this index matches, or the rows are few."""
-    implied = {"status"} if "succeeded" in path.said else set()
+    implied = {"status"} if "succeeded" in path.said else {"people"} if "by_person" in path.said else set()
     return path.few or not values.keys() - _BOUNDS - set(path.columns) - implied
 
 

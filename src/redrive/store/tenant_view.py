@@ -285,7 +285,9 @@ class TenantView(_Confined["DeskStore"]):
     async def total(self, where: RunFilter | LetterFilter | AuditFilter) -> ListTotal:
         if self._excludes_tenant(where.tenant):
             return ListTotal(0)
-        if not isinstance(where, AuditFilter):
+        if isinstance(where, RunFilter):
+            return await self._inner.total(self._narrow(where))
+        if isinstance(where, LetterFilter):
             return await self._inner.total(self._narrow(where))
         allowed = await self._may_read_audit(where)
         return await self._inner.total(replace(where, tenant=self._tenant)) if allowed else ListTotal(0)

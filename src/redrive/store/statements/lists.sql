@@ -214,6 +214,10 @@ a.by IS NOT DISTINCT FROM :by;
 -- Lines about actions of one user.
 a.by IS NOT DISTINCT FROM :person;
 
+-- name: audit.people
+-- Lines about actions of users and their programs.
+a.by <> 'redrive';
+
 -- name: audit.by_person
 -- Added for those, which have a partial index.
 a.by <> 'redrive';

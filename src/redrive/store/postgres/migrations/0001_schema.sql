@@ -455,6 +455,9 @@ CREATE INDEX audit_of_subject ON redrive.audit (subject, id);
 CREATE INDEX audit_of_letter ON redrive.audit (letter, id) WHERE letter IS NOT NULL;
 CREATE INDEX audit_by_event ON redrive.audit (event, id);
 CREATE INDEX audit_by_actor ON redrive.audit (by, id) WHERE by <> 'redrive';
+-- Few lines are about actions of people: they are listed without looking through those of the engine.
+CREATE INDEX audit_of_people ON redrive.audit (tenant, id) WHERE by <> 'redrive';
+CREATE INDEX audit_people ON redrive.audit (id) WHERE by <> 'redrive';
 -- Lines that come with transitions have no token, and need no place in the index of tokens.
 CREATE UNIQUE INDEX audit_once ON redrive.audit (token) WHERE token IS NOT NULL;
 
