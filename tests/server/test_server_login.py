@@ -316,12 +316,15 @@ async def test_two_servers_on_one_host_do_not_sign_each_other_s_users_out(tmp_pa
     places = [tmp_path / name for name in ("first", "second")]
     for place in places:
         place.mkdir()
-    async with served_here(places[0], Limits()) as first, served_here(places[1], Limits()) as second:
-        async with caller(first, known=False) as browser:  # one store of cookies, as a browser has for one host
-            for world in (first, second):
-                assert (await browser.post(f"{world.address}{PREFIX}/login", json=login)).status_code == 200
-            for world in (first, second):
-                assert (await browser.get(f"{world.address}{PREFIX}/me")).status_code == 200, world.address
+    async with (
+        served_here(places[0], Limits()) as first,
+        served_here(places[1], Limits()) as second,
+        caller(first, known=False) as browser,  # one store of cookies, as a browser has for one host
+    ):
+        for world in (first, second):
+            assert (await browser.post(f"{world.address}{PREFIX}/login", json=login)).status_code == 200
+        for world in (first, second):
+            assert (await browser.get(f"{world.address}{PREFIX}/me")).status_code == 200, world.address
 
 
 async def test_answers_tell_browsers_to_keep_to_themselves(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def test_whoever_comes_signs_in_and_gets_where_they_wanted(site: World) -> None:
         assert 'value="staff@acme.example"' in wrong.text
         assert "wrong password" not in wrong.text
         coded = client.post("/login", data={"email": PERSON["email"], "code": "c0de.typo"})
-        assert (coded.status_code, 'value="c0de.typo"' in coded.text) == (401, True), "a typo in a code can be corrected"
+        assert (coded.status_code, 'value="c0de.typo"' in coded.text) == (401, True), "a typo can be corrected"
         answer = client.post("/login", data={**PERSON, "next": wanted})
         assert (answer.status_code, answer.headers["location"]) == (303, wanted)
         home = client.get("/")

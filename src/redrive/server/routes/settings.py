@@ -122,8 +122,9 @@ async def list_audit(
     them out. `people=true` leaves out what the engine did by itself.
     """
     sees = accounts and context.principal.may(Permission.MANAGE_PEOPLE)
-    given = {"event": event, "by": by, "subject": subject, "letter": letter, "since": since, "until": until}
-    where = AuditFilter(**given, accounts=sees, people=people)
+    where = AuditFilter(
+        event=event, by=by, subject=subject, letter=letter, since=since, until=until, accounts=sees, people=people
+    )
     return await context.desk.audit.list(where, limit=limit, cursor=cursor, language=language)
 
 
