@@ -291,14 +291,16 @@ async def test_the_cookie_is_bound_to_the_host_or_to_the_port(tmp_path: Path) ->
             safe = (await client.post(f"{PREFIX}/login", json=login, headers=https)).headers["set-cookie"]
         assert plain.startswith(f"redrive_session_{port}=")
         assert "Secure" not in plain
-        assert safe.startswith("__Host-redrive_session=")
+        assert safe.startswith(f"__Host-redrive_session_{port}=")
         assert "; Secure" in safe
         assert "Path=/" in safe
         assert "Domain" not in safe
         secret = safe.partition("=")[2].partition(";")[0]
         for name, headers, status in (
-            ("__Host-redrive_session", https, 200),
-            ("__Host-redrive_session", {}, 401),
+            (f"__Host-redrive_session_{port}", https, 200),
+            ("__Host-redrive_session", https | {"Host": "redrive.example.org"}, 200),
+            ("__Host-redrive_session", https, 401),
+            (f"__Host-redrive_session_{port}", {}, 401),
             ("redrive_session", https, 401),
             (f"redrive_session_{port}", {}, 200),
         ):
@@ -307,6 +309,22 @@ async def test_the_cookie_is_bound_to_the_host_or_to_the_port(tmp_path: Path) ->
     async with served_here(tmp_path, Limits()) as world, caller(world, known=False, **https) as client:
         cookie = (await client.post(f"{PREFIX}/login", json=login)).headers["set-cookie"]
         assert "Secure" not in cookie, "whoever is not a trusted proxy can write such a header"
+
+
+async def test_two_servers_on_one_host_do_not_sign_each_other_s_users_out(tmp_path: Path) -> None:
+    login = {"email": "staff@acme.example", "password": PASSWORD}
+    places = [tmp_path / name for name in ("first", "second")]
+    for place in places:
+        place.mkdir()
+    async with (
+        served_here(places[0], Limits()) as first,
+        served_here(places[1], Limits()) as second,
+        caller(first, known=False) as browser,  # one store of cookies, as a browser has for one host
+    ):
+        for world in (first, second):
+            assert (await browser.post(f"{world.address}{PREFIX}/login", json=login)).status_code == 200
+        for world in (first, second):
+            assert (await browser.get(f"{world.address}{PREFIX}/me")).status_code == 200, world.address
 
 
 async def test_answers_tell_browsers_to_keep_to_themselves(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from redrive.store.list_query import Page
 
 _CSV_FIELDS = ("id", "at", "event", "label", "by", "tenant", "subject", "letter", "before", "after", "reason")
-_FILTER_NAMES = ("event", "by", "subject", "letter", "tenant", "since", "until")
+_FILTER_NAMES = ("event", "by", "people", "subject", "letter", "tenant", "since", "until")
 _FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r")
 _READER_OPTION = click.option("--reader", metavar="NAME", help="Whose inbox.  [default: your user name]")
 _TENANT_OPTION = click.option("--tenant", metavar="NAME", help="Only for this tenant.  [default: all]")
@@ -67,6 +67,7 @@ def _audit_filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "--event", metavar="NAME", help="Only this event, such as dlq.retry; dlq. means all that begin with dlq."
     )
     @click.option("--by", metavar="NAME", help="Only entries of this user; redrive is the engine itself.")
+    @click.option("--people", is_flag=True, help="Only what users and their programs did, not the engine.")
     @click.option("--run", "subject", metavar="RUN", help="Only entries about this run.")
     @click.option("--letter", metavar="LETTER", help="Only entries about this dead letter.")
     @click.option("--tenant", metavar="NAME", help="Only entries of this tenant.  [default: all]")

@@ -35,6 +35,8 @@ from redrive.records import replace
 ROLLBACK_HEAD_START = 3600 * MICROS
 """Microseconds by which a rollback is due before its time, so that it does not queue behind new runs."""
 
+_SEARCHED_LENGTH = 1_000  # characters of an error message that searches read
+
 
 # The function of the run waits or ends.
 
@@ -293,6 +295,7 @@ def _build_letter(run: RunView, ending: FailureReason, text: str, key: bytes) ->
         category=ending.failure.category.value,
         reason=ending.reason.to_text(),
         failure=text,
+        message=ending.failure.message[:_SEARCHED_LENGTH],
         fingerprint=compute_fingerprint(ending.failure, workflow=run.workflow, step=ending.step, key=key),
         expires_in=run.options.letter_keeps,
         payload_hash=payload_hash(run.input),

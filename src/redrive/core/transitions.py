@@ -87,7 +87,10 @@ class RunWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class LetterWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The dead letter of a run; a second one for the same run reopens the first."""
+    """The dead letter of a run; a second one for the same run reopens the first.
+
+    `message` is the beginning of the error message, which searches read without parsing the whole failure.
+    """
 
     public_id: str
     code: str
@@ -98,6 +101,7 @@ class LetterWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     fingerprint: str
     expires_in: int
     payload_hash: str
+    message: str = ""
     step: str | None = None
     step_index: int | None = None
     attempts: int = 0

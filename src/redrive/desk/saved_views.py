@@ -43,8 +43,10 @@ FILTER_FIELDS: dict[ListName, tuple[str, ...]] = {
         *("status", "code", "stage", "category", "workflow", "step", "fingerprint", "owner", "tag", "text"),
         *("index", "since", "until"),
     ),
-    ListName.RUNS: (*("kind", "status", "workflow", "correlation_id", "idempotency_key", "queue", "index", "since"),),
-    ListName.AUDIT: ("event", "by", "subject", "since"),
+    ListName.RUNS: (
+        *("kind", "status", "workflow", "correlation_id", "idempotency_key", "queue", "index", "since", "until"),
+    ),
+    ListName.AUDIT: ("event", "by", "subject", "since", "until", "engine"),
 }
 """The fields that each list can be filtered by, as in the query of its address."""
 

@@ -23,7 +23,7 @@ from redrive.server.pages.activity import activity_routes
 from redrive.server.pages.bulk import bulk_routes as bulk_pages
 from redrive.server.pages.forms import TenantEntryLog
 from redrive.server.pages.letters import letter_routes as letter_pages
-from redrive.server.pages.lists import views_routes
+from redrive.server.pages.lists import list_routes
 from redrive.server.pages.operations import operations_routes
 from redrive.server.pages.overview import overview_routes
 from redrive.server.pages.render import install_error_pages, static_routes
@@ -89,7 +89,10 @@ _COOKIE_SCHEME = {
     "type": "apiKey",
     "in": "cookie",
     "name": "__Host-redrive_session",
-    "description": "Set by `POST /login`. Over plain http its name is `redrive_session_` and the port.",
+    "description": (
+        "Set by `POST /login`. Without https the name has no `__Host-`. It ends in `_` and the port, unless that is "
+        "443 or 80."
+    ),
 }
 _TENANT_PARAMETER = {
     "name": "tenant",
@@ -185,7 +188,7 @@ API_ROUTES = (
 
 PAGE_ROUTES = (
     *(session_routes, static_routes, overview_routes, letter_pages, replay_routes, bulk_pages, run_pages),
-    *(operations_routes, activity_routes, members_routes, views_routes),
+    *(operations_routes, activity_routes, members_routes, list_routes),
 )
 
 

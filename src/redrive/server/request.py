@@ -220,13 +220,19 @@ def uses_https(request: Request, service: Service) -> bool:
 def make_session_cookie_name(request: Request, service: Service) -> str:
     """Return the name of the session cookie.
 
-    Browsers accept a `__Host-` cookie over https only, for this host and without a domain. Without https
-    cookies of one host are shared by all of its ports: the port keeps two servers apart.
+    Browsers accept a `__Host-` cookie over https only, for this host and without a domain. Cookies of one host are
+    shared by all of its ports, so the name contains the port that the browser uses, unless it is the default one.
     """
-    if uses_https(request, service):
-        return f"__Host-{SESSION_COOKIE}"
-    server = request.scope.get("server")
-    return f"{SESSION_COOKIE}_{server[1]}" if server and server[1] else SESSION_COOKIE
+    https = uses_https(request, service)
+    origin = _parse_origin(_find_own_url(request, service))
+    port = "" if origin is None or origin[2] in _DEFAULT_PORTS.values() else f"_{origin[2]}"
+    return f"{'__Host-' if https else ''}{SESSION_COOKIE}{port}"
+
+
+def _find_own_url(request: Request, service: Service) -> str:
+    """Return the URL by which the browser knows this server."""
+    scheme = "https" if uses_https(request, service) else "http"
+    return service.app.settings.base_url or f"{scheme}://{request.headers.get('host', '')}"
 
 
 def _get_peer_address(request: Request) -> str:
@@ -245,9 +251,7 @@ def refuse_cross_site(request: Request, service: Service, *, browser: bool = Tru
         if site is None and browser:
             raise NotAllowed(Reason(ReasonCode.ORIGIN_NEEDED))
         return
-    scheme = "https" if uses_https(request, service) else "http"
-    ours = service.app.settings.base_url or f"{scheme}://{request.headers.get('host', '')}"
-    if _parse_origin(sent) != _parse_origin(ours):
+    if _parse_origin(sent) != _parse_origin(_find_own_url(request, service)):
         raise NotAllowed(Reason(ReasonCode.CROSS_SITE_REQUEST))
 
 

@@ -273,6 +273,7 @@ class BulkCalls:
 
     @read_call()
     async def count_letters(self, session: Session, where: LetterFilter) -> int:
+        self.database.codec.refuse_text(where)
         values = await detect_popular(session, _open_letter_values(where))
         scan = await choose_scan(session, "letters", values, newest_first=True)
         statement = letter_scan_sql(session, "count_letters", scan.path, values, newest_first=True)

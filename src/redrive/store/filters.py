@@ -20,7 +20,7 @@ _EARLIEST = (datetime(1, 1, 1, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1
 _LATEST = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 _MAX_LENGTH = 10_000  # of a text; no database is asked for more
 _TIMES = frozenset({"since", "until"})
-_NOT_TEXT = frozenset({"status", "index", "workflows", "accounts"})
+_NOT_TEXT = frozenset({"status", "index", "workflows", "accounts", "people"})
 
 
 def _normalise_filter(filter: Filter) -> None:
@@ -118,7 +118,8 @@ class RunFilter:
 class LetterFilter:
     """Filter of dead letters. A field that is left out does not filter; no tenant means all tenants.
 
-    `index` gives values of fields that the workflow declared as searchable.
+    `index` gives values of fields that the workflow declared as searchable. `text` is a part of the error message,
+    the reason, the correlation id or such a field.
     """
 
     tenant: str | None = None
@@ -144,7 +145,7 @@ class LetterFilter:
 class AuditFilter:
     """Filter of the audit log. An `event` that ends in `.` means all events of a kind.
 
-    `accounts=False` leaves out the lines about users, tokens and sign-ins.
+    `accounts=False` leaves out the lines about users, tokens and sign-ins; `people=True` those by the engine itself.
     """
 
     tenant: str | None = None
@@ -155,6 +156,7 @@ class AuditFilter:
     since: datetime | int | None = None
     until: datetime | int | None = None
     accounts: bool = True
+    people: bool = False
 
     def __post_init__(self) -> None:
         _normalise_filter(self)

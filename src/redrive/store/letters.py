@@ -3,25 +3,39 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from redrive.core.idempotency import letter_id
 from redrive.core.journal import EntryRow
-from redrive.core.states import LetterStatus
+from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transitions import AuditWrite
 from redrive.errors import DataRefused
 from redrive.records import replace
-from redrive.store.filters import AuditFilter, LetterFilter
-from redrive.store.list_query import Page, PageRequest, Window, filter_values, parse_states
+from redrive.store.filters import AuditFilter, LetterFilter, RunFilter
+from redrive.store.list_query import (
+    MAX_SCANNED,
+    ListTotal,
+    Page,
+    PageRequest,
+    Window,
+    filter_values,
+    parse_states,
+    spell_text,
+)
 from redrive.store.lists import ListQuery, detect_popular
 from redrive.store.runs import RunRow, read_journals, read_runs
 from redrive.store.session import Database, Session, Statements, build_record, read_call, write_call
+
+if TYPE_CHECKING:
+    from redrive.store.encryption.codec import Codec
 
 SQL = Statements("letters.sql")
 
@@ -64,6 +78,15 @@ class LetterRow(msgspec.Struct, frozen=True, gc=False):
     resolution: str | None
     expires_at: int
     tags: tuple[str, ...] = ()
+
+
+class LetterTexts(msgspec.Struct, frozen=True, gc=False):
+    """The texts of a letter that a search reads."""
+
+    tenant: str
+    reason: str
+    message: str
+    correlation_id: str | None
 
 
 class ReplayRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -164,6 +187,12 @@ class LetterDesk(Protocol):
     async def letters(self, where: LetterFilter, *, limit: int, cursor: str | None) -> Page[LetterRow]:
         """Return a page of dead letters, newest first."""
 
+    async def total(self, where: RunFilter | LetterFilter | AuditFilter) -> ListTotal:
+        """Count the rows of a list, as far as that is cheap."""
+
+    async def references(self, prefix: str, *, tenant: str | None, most: int) -> list[str]:
+        """Return correlation ids of runs that begin like this, up to `most`."""
+
     async def facets(self, where: LetterFilter, *, most: int) -> Facets:
         """Count the newest matching letters, up to `most`, by code, workflow and so on."""
 
@@ -202,13 +231,36 @@ class LetterCalls:
     async def letters(
         self, session: Session, where: LetterFilter, *, limit: int, cursor: str | None
     ) -> Page[LetterRow]:
-        request = PageRequest.of(limit, cursor)
-        query = ListQuery(session, "letters", await detect_popular(session, filter_values(where)), letter_row)
+        request, codec, matches = PageRequest.of(limit, cursor), self.database.codec, None
+        if where.text is not None and codec.keys is not None:
+            matches, where = partial(_match_texts, codec, _compile_search(where.text)), replace(where, text=None)
+        values = await detect_popular(session, filter_values(where))
+        query = ListQuery(session, "letters", values, letter_row, matches=matches)
         found = await query.fetch(request.window, parse_states(where.status, LetterStatus))
         return request.page(found.rows, found.reached)
 
     @read_call()
+    async def total(self, session: Session, where: RunFilter | LetterFilter | AuditFilter) -> ListTotal:
+        states, table = None, "audit"
+        if isinstance(where, LetterFilter):
+            self.database.codec.refuse_text(where)
+            states, table = parse_states(where.status, LetterStatus), "letters"
+        elif isinstance(where, RunFilter):
+            states, table = parse_states(where.status, RunStatus), "runs"
+        values = await detect_popular(session, filter_values(where))
+        return await ListQuery(session, table, values, tuple).count(states)
+
+    @read_call()
+    async def references(self, session: Session, prefix: str, *, tenant: str | None, most: int) -> list[str]:
+        # A bound on the rows: one reference may have a million runs, and other tenants may have all of them.
+        rows = await session.rows(
+            SQL["references"], prefix=prefix, end=f"{prefix}\U0010ffff", tenant=tenant, scanned=MAX_SCANNED, most=most
+        )
+        return [row[0] for row in rows]
+
+    @read_call()
     async def facets(self, session: Session, where: LetterFilter, *, most: int) -> Facets:
+        self.database.codec.refuse_text(where)
         values = await detect_popular(session, filter_values(where))
         query = ListQuery(
             session, "letters", values, lambda row: _FacetRow(row[0], tuple(row[1:])), columns="letters.facets"
@@ -265,6 +317,21 @@ def letter_row(row: Sequence[Any]) -> LetterRow:
     """Return a row of `letters` as a record."""
     tags = () if row[-1] == "[]" else tuple(json.loads(row[-1]))
     return LetterRow(*row[:6], _STATUSES[row[6]], *row[7:-1], tags)  # type: ignore[call-arg]  # mypy lets the first star take all
+
+
+def _compile_search(text: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Return patterns for a text in a reason and elsewhere, which match what the database would find."""
+    in_reason, plain = (
+        re.compile(re.escape(each).replace(r"\ ", "."), re.IGNORECASE | re.DOTALL) for each in spell_text(text)
+    )
+    return in_reason, plain
+
+
+def _match_texts(codec: Codec, wanted: tuple[re.Pattern[str], re.Pattern[str]], row: Sequence[Any]) -> bool:
+    """Return True if the opened texts of a letter contain the text of a search."""
+    texts, (in_reason, plain) = codec.open(LetterTexts(*row[1:])), wanted
+    elsewhere = (texts.message, texts.correlation_id or "")
+    return bool(in_reason.search(texts.reason)) or any(map(plain.search, elsewhere))
 
 
 def count_facets(rows: Sequence[_FacetRow]) -> Facets:

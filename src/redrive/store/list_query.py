@@ -180,6 +180,12 @@ is read in its own order and each row is checked for the value."""
 MAX_SCANNED = 5_000
 """Rows that one page looks at, at most, for conditions that its index does not cover."""
 
+MAX_OPENED = 1_000
+"""Rows that one page decrypts, at most, to search their texts."""
+
+MAX_COUNTED = 20_000
+"""Rows of one state that are counted for the total of a list, at most."""
+
 _BOUNDS = frozenset({"below", "above", "since", "until"})  # a time is a range of ids, give or take a minute
 _INDEXED_STATES = frozenset(RunStatus) - {RunStatus.RUNNING, RunStatus.SUCCESS}
 _POPULAR_PREFIX = "popular_"
@@ -194,12 +200,13 @@ def filter_values(where: RunFilter | LetterFilter | AuditFilter) -> dict[str, An
     if "tag" in found:
         found["tag"] = VerbatimText(found["tag"])  # tags are kept in JSON, which escapes NUL by itself
     if "text" in found:
-        # A LIKE pattern for a stored reason, which is JSON. A space matches any character: "retries exhausted" finds
-        # the code `retries_exhausted`.
-        written = json.dumps(found["text"], ensure_ascii=False)[1:-1]
-        found["text"] = "%" + re.sub(r"([\\%_])", r"\\\1", written).replace(" ", "_") + "%"
+        found["text"] = tuple(
+            "%" + re.sub(r"([\\%_])", r"\\\1", each).replace(" ", "_") + "%" for each in spell_text(found["text"])
+        )
     if not found.pop("accounts", True):
         found["no_accounts"] = True
+    if not found.get("people", True):
+        del found["people"]
     if found.get("event", "").endswith("."):
         found["kind"] = found.pop("event")
     if found.get("stage", _USUAL_STAGE) != _USUAL_STAGE:
@@ -207,6 +214,14 @@ def filter_values(where: RunFilter | LetterFilter | AuditFilter) -> dict[str, An
     if found.get("by", ENGINE_ACTOR) != ENGINE_ACTOR:
         found["person"] = found.pop("by")  # few lines, with an index of their own
     return found
+
+
+def spell_text(text: str) -> tuple[str, str]:
+    """Return a text to search for as it is written in a stored reason, which is JSON, and as it is elsewhere.
+
+    In a search a space matches any character: "retries exhausted" finds the code `retries_exhausted`.
+    """
+    return json.dumps(text, ensure_ascii=False)[1:-1], text
 
 
 def join_clauses(sql: Statements, dialect: Dialect, table: str, names: Iterable[str]) -> str:
@@ -225,6 +240,8 @@ def query_parameters(values: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in values.items():
         if name.startswith(("index_", _POPULAR_PREFIX)):
             found[f"{name}_field"], found[f"{name}_values"] = value[0], value[1]
+        elif name == "text":
+            found["text_reason"], found["text_plain"] = value
         else:
             found[name] = value
     return found
@@ -270,6 +287,13 @@ class WindowRows(msgspec.Struct, frozen=True):
 
     rows: list[Any]
     reached: int | None = None
+
+
+class ListTotal(msgspec.Struct, frozen=True, gc=False):
+    """The number of rows that match a filter; if it is not `exact`, there may be more."""
+
+    count: int
+    exact: bool = True
 
 
 def merge_states(found: Sequence[WindowRows], window: Window) -> WindowRows:
@@ -346,11 +370,13 @@ _LIST_INDEXES: dict[str, tuple[IndexPath, ...]] = {
         IndexPath(index="letters_by_status", columns=("status",)),
     ),
     "audit": (
+        IndexPath(index="audit_of_people", columns=("tenant",), wanted=("people",), said=("by_person",)),
         IndexPath(index="audit_of_tenant", columns=("tenant",)),
         IndexPath(index="audit_of_letter", columns=("letter",), said=("about_letter",)),
         IndexPath(index="audit_of_subject", columns=("subject",)),
         IndexPath(index="audit_by_actor", columns=("person",), said=("by_person",)),
         IndexPath(index="audit_by_event", columns=("event",)),
+        IndexPath(index="audit_people", wanted=("people",), said=("by_person",)),
     ),
     "messages": (IndexPath(index="messages_of_tenant", columns=("tenant",)),),
 }
@@ -383,7 +409,7 @@ def is_read_by_state(table: str, values: Mapping[str, Any]) -> bool:
 
 def is_exact(path: IndexPath, values: Mapping[str, Any]) -> bool:
     """Return True if every row of this index matches, or the rows are few."""
-    implied = {"status"} if "succeeded" in path.said else set()
+    implied = {"status"} if "succeeded" in path.said else {"people"} if "by_person" in path.said else set()
     return path.few or not values.keys() - _BOUNDS - set(path.columns) - implied
 
 

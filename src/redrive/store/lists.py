@@ -7,7 +7,7 @@ from typing import Any
 
 from redrive.core.states import LetterStatus
 from redrive.store import list_query
-from redrive.store.list_query import IndexPath, Scan, Window, WindowRows
+from redrive.store.list_query import IndexPath, ListTotal, Scan, Window, WindowRows
 from redrive.store.session import Session, Statements
 
 SQL = Statements("lists.sql")
@@ -32,7 +32,8 @@ _POSTGRES_KEYS = {
 class ListQuery:
     """The query of one list, put together from the conditions that a filter needs.
 
-    `columns` names the statement with the columns to read, if not the table's own.
+    `columns` names the statement with the columns to read, if not the table's own. `matches` decides about the
+    texts of a row that the database cannot search, because they are sealed; it needs a statement `table.texts`.
     """
 
     def __init__(
@@ -42,37 +43,72 @@ class ListQuery:
         values: dict[str, Any],
         record: Callable[[Sequence[Any]], Any],
         columns: str | None = None,
+        matches: Callable[[Sequence[Any]], bool] | None = None,
     ) -> None:
         self._session = session
         self._table = table
         self._values = values
         self._record = record
         self._columns = columns or table
+        self._matches = matches
 
     async def fetch(self, window: Window, states: Sequence[str] | None) -> WindowRows:
         """Read the rows of a window. Each state is read by itself, in the order of its index, and merged."""
         async with self._session.index_order():
-            since, until = self._values.get("since"), self._values.get("until")
-            skew = list_query.CLOCK_SKEW
-            values = list_query.add_id_range(
-                self._values,
-                window,
-                since=None if since is None else await self._find_last_id_before(since - skew),
-                until=None if until is None else await self._find_last_id_before(until + skew) + 1,
-            )
-            if states is None and not list_query.is_read_by_state(self._table, values):
-                return await self._select_rows(window, values)
-            each = LetterStatus if states is None else states
-            found = [await self._select_rows(window, {**values, "status": str(state)}) for state in each]
-            return list_query.merge_states(found, window)
+            parts = await self._split_by_state(window, states)
+            return list_query.merge_states([await self._select_rows(window, values) for values in parts], window)
+
+    async def count(self, states: Sequence[str] | None) -> ListTotal:
+        """Count the rows that match, as far as that is cheap."""
+        count, exact, most = 0, True, list_query.MAX_COUNTED
+        async with self._session.index_order():
+            for part in await self._split_by_state(Window(most=most), states):
+                scan = await choose_scan(self._session, self._table, part, newest_first=True)
+                values = list_query.add_scan_limit(part, scan.limit, newest_first=True)
+                found = (await self._read(f"{self._table}.count", scan, values, True, most + 1))[0][0]
+                count, exact = count + min(found, most), exact and scan.limit is None and found <= most
+        return ListTotal(count, exact)
+
+    async def _split_by_state(self, window: Window, states: Sequence[str] | None) -> list[dict[str, Any]]:
+        """Return the values of each part of the list: one for each state, if each is read by itself."""
+        since, until = self._values.get("since"), self._values.get("until")
+        skew = list_query.CLOCK_SKEW
+        values = list_query.add_id_range(
+            self._values,
+            window,
+            since=None if since is None else await self._find_last_id_before(since - skew),
+            until=None if until is None else await self._find_last_id_before(until + skew) + 1,
+        )
+        if states is None and not list_query.is_read_by_state(self._table, values):
+            return [values]
+        return [{**values, "status": str(state)} for state in (LetterStatus if states is None else states)]
 
     async def _select_rows(self, window: Window, values: dict[str, Any]) -> WindowRows:
         scan = await choose_scan(self._session, self._table, values, newest_first=window.down)
         values = list_query.add_scan_limit(values, scan.limit, newest_first=window.down)
-        text = SQL[self._columns].text(self._session.dialect)
-        statement = scan_sql(self._session, text, self._table, scan.path, values, newest_first=window.down)
-        rows = await self._session.rows(statement, **list_query.query_parameters(values), most=window.most)
+        if self._matches is not None:
+            return await self._open_rows(window, scan, values, self._matches)
+        rows = await self._read(self._columns, scan, values, window.down, window.most)
         return WindowRows([self._record(row) for row in rows], scan.limit)
+
+    async def _open_rows(
+        self, window: Window, scan: Scan, values: dict[str, Any], matches: Callable[[Sequence[Any]], bool]
+    ) -> WindowRows:
+        """Read the texts of the next rows, and then the rows whose texts match."""
+        limit = list_query.MAX_OPENED
+        texts = await self._read(f"{self._table}.texts", scan, values, window.down, limit)
+        found = [row[0] for row in texts if matches(row)][: window.most]
+        text = SQL[self._columns].text(self._session.dialect)
+        order = f"{self._table[0]}.id {'DESC' if window.down else 'ASC'}"
+        chosen = text.format(hint="", conditions=SQL[f"{self._table}.ids"].text(self._session.dialect), order=order)
+        rows = await self._session.rows(chosen, ids=found, most=window.most) if found else []
+        reached = texts[-1][0] if len(texts) == limit else scan.limit
+        return WindowRows([self._record(row) for row in rows], reached)
+
+    async def _read(self, columns: str, scan: Scan, values: dict[str, Any], down: bool, most: int) -> list[Any]:
+        text = SQL[columns].text(self._session.dialect)
+        statement = scan_sql(self._session, text, self._table, scan.path, values, newest_first=down)
+        return await self._session.rows(statement, **list_query.query_parameters(values), most=most)
 
     async def _find_last_id_before(self, time: int) -> int:
         """Return the last id before a time. Ids grow with time, so halving finds it without an index."""

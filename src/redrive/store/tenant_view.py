@@ -29,7 +29,7 @@ from redrive.store.deliveries import MessageRow
 from redrive.store.filters import AuditFilter, CircuitFilter, GroupFilter, LetterFilter, OutboxFilter, RunFilter
 from redrive.store.groups import GroupPage
 from redrive.store.letters import AuditRow, DecisionCase, Facets, LetterRow, Triage, count_facets
-from redrive.store.list_query import Page
+from redrive.store.list_query import ListTotal, Page
 from redrive.store.outbox import BlockedKey, DeliveryDecision
 from redrive.store.runs import AttemptRow, RunRow, RunSummary, StartResult
 from redrive.store.settings import PolicyRow, ScheduleKey
@@ -281,6 +281,21 @@ class TenantView(_Confined["DeskStore"]):
         page = await self._inner.letters(self._narrow(where), limit=limit, cursor=cursor)
         found = map(self._show_row, page.items)
         return Page([row for row in found if row is not None], page.next, page.prev)
+
+    async def total(self, where: RunFilter | LetterFilter | AuditFilter) -> ListTotal:
+        if self._excludes_tenant(where.tenant):
+            return ListTotal(0)
+        if isinstance(where, RunFilter):
+            return await self._inner.total(self._narrow(where))
+        if isinstance(where, LetterFilter):
+            return await self._inner.total(self._narrow(where))
+        allowed = await self._may_read_audit(where)
+        return await self._inner.total(replace(where, tenant=self._tenant)) if allowed else ListTotal(0)
+
+    async def references(self, prefix: str, *, tenant: str | None, most: int) -> list[str]:
+        # A correlation id does not tell whose workflow it belongs to.
+        hidden = self._excludes_tenant(tenant) or self._workflows is not None
+        return [] if hidden else await self._inner.references(prefix, tenant=self._tenant, most=most)
 
     async def facets(self, where: LetterFilter, *, most: int) -> Facets:
         if self._excludes_tenant(where.tenant):

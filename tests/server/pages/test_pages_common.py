@@ -27,6 +27,8 @@ def test_whoever_comes_signs_in_and_gets_where_they_wanted(site: World) -> None:
         assert "Wrong email, password or code." in wrong.text
         assert 'value="staff@acme.example"' in wrong.text
         assert "wrong password" not in wrong.text
+        coded = client.post("/login", data={"email": PERSON["email"], "code": "c0de.typo"})
+        assert (coded.status_code, 'value="c0de.typo"' in coded.text) == (401, True), "a typo can be corrected"
         answer = client.post("/login", data={**PERSON, "next": wanted})
         assert (answer.status_code, answer.headers["location"]) == (303, wanted)
         home = client.get("/")
@@ -100,6 +102,10 @@ def test_an_owner_sees_all_tenants_and_others_theirs(site: World) -> None:
         assert "/app/?tenant=globex" in home.text
         assert 'data-events="/api/v1/events?tenant=globex"' in home.text
         assert "globex" not in Looked(admin.get("/").text).text
+        unknown = owner.get("/?tenant=acmee")
+        assert unknown.status_code == 404
+        assert "acmee" in unknown.text
+        assert "All clear" not in unknown.text
         refused = admin.get("/?tenant=globex")
         assert refused.status_code == 403
         assert "OWNER" in refused.text

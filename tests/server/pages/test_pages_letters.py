@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from html import escape, unescape
 
+import httpx2
 import pytest
 from pages_kit import Looked, browser, of_role, once
 from server_kit import SECRET, World, access_of, opened, serving
@@ -110,7 +111,13 @@ def test_causes_lead_to_letters_and_filters_are_in_the_address(shop: World) -> N
         assert rows(client.get("/admin/dlq", params={"index": "order:A-17"}).text) == [shop.ids["acme"]["wrong"]]
         assert "No matching failures" in client.get("/admin/dlq", params={"workflow": "nothing"}).text
         assert rows(client.get("/admin/dlq", params={"status": "RESOLVED"}).text) == []
-        assert client.get("/admin/dlq", params={"since": "yesterday-ish"}).status_code == 422
+        wrong = client.get("/admin/dlq", params={"since": "yesterday-ish", "status": "OPENED", "limit": 5})
+        assert wrong.status_code == 422
+        assert len(rows(wrong.text)) == 5, "the list is shown without what is wrong"
+        assert 'value="yesterday-ish"' in wrong.text
+        assert 'aria-describedby="wrong-since"' in wrong.text
+        assert "status must be" in wrong.text
+        assert client.get("/admin/dlq", params={"since": "yesterday-ish", "format": "csv"}).status_code == 422
 
 
 def test_a_list_is_a_file_in_which_no_cell_is_a_formula(shop: World) -> None:
@@ -128,6 +135,92 @@ def test_a_list_is_a_file_in_which_no_cell_is_a_formula(shop: World) -> None:
         assert not [cell for row in table for cell in row.values() if cell.startswith(("=", "+", "@"))]
         found = client.get("/admin/dlq", params={"format": "json", "index": "order:A-17"}).json()
         assert [row["id"] for row in found] == [shop.ids["acme"]["wrong"]]
+        (wrong,) = [row for row in table if row["id"] == shop.ids["acme"]["wrong"]]
+        assert (wrong["message"], wrong["input.order"], wrong["input.amount"]) == ("400 is too much", "A-17", "400")
+        assert "k3y" not in answer.text
+
+
+def links(page: str, rel: str) -> str:
+    """Where the next or the previous page of a list is."""
+    found = re.search(rf'rel="{rel}" href="/app([^"]+)"', page)
+    assert found, f"no {rel} page"
+    return unescape(found[1])
+
+
+def test_a_list_says_where_it_is_in_either_order_and_takes_any_size(shop: World) -> None:
+    total = MANY + 2
+    with of_role(shop, "VIEWER") as client:
+        everything = client.get("/admin/dlq?view=items&limit=200").text
+        newest = rows(everything)
+        assert f"1–{total} of {total}" in everything
+        assert len(newest) == total
+        first = client.get("/admin/dlq?view=items").text
+        assert f"1–25 of {total}" in first
+        second = client.get(links(first, "next")).text
+        assert f"26–{total} of {total}" in second
+        assert f"1–25 of {total}" in client.get(links(second, "prev")).text
+        oldest = client.get("/admin/dlq?view=items&order=oldest").text
+        assert 'rel="prev"' not in oldest
+        assert rows(oldest) + rows(client.get(links(oldest, "next")).text) == newest[::-1]
+        for slip, said in (
+            ("limit=9999", "limit must be"),
+            ("limit=x", "limit must be"),
+            ("cursor=x", "is not a cursor"),
+        ):
+            page = client.get(f"/admin/dlq?view=items&{slip}")
+            assert (page.status_code, said in page.text, rows(page.text)[0]) == (200, True, newest[0]), slip
+
+
+def test_a_filter_is_removed_by_its_chip_and_copied_as_a_command(shop: World) -> None:
+    with of_role(shop, "VIEWER") as client:
+        page = unescape(client.get("/admin/dlq?workflow=fulfil&code=non_retryable&index=order:A-17").text)
+        assert '/app/admin/dlq?code=non_retryable&workflow=fulfil&view=items"' in page, "without the input field"
+        asked = "--workflow fulfil --code non_retryable --index order=A-17"
+        command = f"redrive dlq list --status OPEN {asked} --tenant acme"
+        # The options are in the order of the filter's fields.
+        assert sorted(command.split()) == sorted(re.findall(r"<code>(redrive dlq list [^<]+)</code>", page)[0].split())
+        curl = re.findall(r"<code>curl [^<]*'(http[^<']+)'</code>", page)[0]
+        token = {"Authorization": client.headers["Authorization"]}
+        assert [one["id"] for one in client.get(curl, headers=token).json()["items"]] == [shop.ids["acme"]["wrong"]]
+        assert "Assignee</th>" in page
+        chosen = client.post("/look", data={"list": "letters", "column": ["version", "nonsense"], "density": "compact"})
+        assert chosen.status_code == 303
+        page = client.get("/admin/dlq?view=items").text
+        assert "Code version</th>" in page
+        assert "Assignee</th>" not in page
+        assert 'data-density="compact"' in page
+
+
+def test_one_search_finds_messages_references_ids_and_workflows(shop: World) -> None:
+    wrong = shop.ids["acme"]["wrong"]
+    run = wrong.removeprefix("dl-")
+    with of_role(shop, "SEER") as seer, of_role(shop, "VIEWER") as viewer, of_role(shop, "SEER", "globex") as other:
+
+        def found(client: httpx2.Client, text: str) -> str:
+            page = client.get("/search", params={"q": text})
+            assert page.status_code == 200
+            assert text in unescape(page.text)
+            return page.text.partition("<main")[2]
+
+        assert rf'href="/app/admin/dlq/{wrong}"' in found(seer, "400 IS too")
+        for text in ("order-17", "A-17", run, wrong):
+            assert f'href="/app/runs/{run}"' in found(viewer, text), text
+            assert "Nothing found" in found(other, text), text
+        assert "/app/runs?correlation_id=order-17" in found(viewer, "order-17")
+        assert "/app/search?q=order-17" in found(viewer, "order-1")
+        assert "/app/runs?workflow=fulfil" in found(viewer, "FULF")
+        by_cause = found(viewer, "is too much")
+        assert "fingerprint=" in by_cause
+        assert "/app/admin/dlq/dl-" not in by_cause, "who does not see payloads searches what is shown"
+        for client in (seer, viewer):
+            assert "Nothing found" in found(client, "k3y-s3cr3t")
+        assert "Nothing found" in found(seer, HOSTILE[:40] + "%")
+        assert viewer.get("/search/suggestions", params={"q": "order-"}).json() == ["order-17"]
+        assert other.get("/search/suggestions", params={"q": "order-"}).json() == []
+        assert viewer.get("/search/suggestions", params={"q": "fulf"}).json()[0] == "fulfil"
+        for path in ("/", "/audit", "/health", f"/admin/dlq/{wrong}"):
+            assert 'name="q"' in viewer.get(path).text
+        assert "Enter a text" in viewer.get("/search").text
 
 
 def test_a_letter_says_what_happened_and_hides_secrets(shop: World) -> None:

@@ -100,7 +100,7 @@ def test_a_list_is_narrowed_by_its_address_and_kept_as_a_file(site: World) -> No
         assert [row["id"] for row in rows] == [ids["good"]]
         wrong = client.get("/runs?since=yesterday")
         assert wrong.status_code == 422
-        assert "since must be a duration" in wrong.text
+        assert "enter a duration" in wrong.text
 
 
 def test_a_file_holds_no_formula(site: World) -> None:

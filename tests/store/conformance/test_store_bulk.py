@@ -383,7 +383,7 @@ async def test_text_is_searched_unless_it_is_sealed(kit: Kit) -> None:
     await letters(kit, 1, reason="100 times")
     where = LetterFilter(text="100%")
     if kit.kind == "sqlite-sealed":
-        with pytest.raises(InputError, match="cannot be searched by text"):
+        with pytest.raises(InputError, match="cannot be counted or selected by text"):
             await kit.store.create_bulk(new(where=where), line())
         return
     await begun(kit, where=where)

@@ -247,8 +247,13 @@ async def test_each_filter_of_letters_filters(kit: Kit) -> None:
             "step": "ship",
             "fingerprint": "f2",
             "reason": Reason(ReasonCode.TEXT, text=r"100% of_it \ failed").to_text(),
+            "message": 'no such "customer": Łódź',
         },
+        correlation_id="order-17",
+        index=(("email", "ann@example.org"),),
     )
+    sealed = kit.kind == "sqlite-sealed"
+    texts = ("100% of_it \\", "%", "_", "OF_IT", 'Such "Cust', "Łódź", "DER-1", *(() if sealed else ("@EXAMPLE.",)))
     for where in (
         {"tenant": "t"},
         {"workflow": "v"},
@@ -258,7 +263,7 @@ async def test_each_filter_of_letters_filters(kit: Kit) -> None:
         {"step": "ship"},
         {"fingerprint": "f2"},
         {"since": kit.clock.now()},
-        *({"text": text} for text in ("100% of_it \\", "%", "_", "OF_IT") if kit.kind != "sqlite-sealed"),
+        *({"text": text} for text in texts),
     ):
         assert await listed_letters(kit, **where) == [other], where
     assert await listed_letters(kit, until=kit.clock.now()) == [plain]
@@ -303,6 +308,44 @@ async def test_a_search_that_finds_little_goes_on_behind_its_cursor(kit: Kit, mo
         back.append(await kit.store.letters(where, limit=2, cursor=back[-1].prev))
     newer = chain(*(page.items for page in back[:0:-1]))
     assert [each.public_id for each in chain(newer, back[0].items)] == wanted
+
+
+@pytest.mark.usefixtures("little")
+async def test_a_list_is_counted_and_says_where_counting_stopped(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    await scattered(kit)
+    await letters(kit, 2, tenant="u")
+
+    async def total(where: Any) -> tuple[int, bool]:
+        found = await kit.store.total(where)
+        return found.count, found.exact
+
+    assert await total(LetterFilter()) == (16, True)
+    assert await total(LetterFilter(tenant="t")) == (14, True)
+    assert await total(LetterFilter(tenant="t", status=["OPEN", "RESOLVED"])) == (14, True)
+    assert await total(LetterFilter(status="RESOLVED")) == (0, True)
+    assert await total(LetterFilter(since=kit.clock.now() + HOUR)) == (0, True)
+    assert await total(RunFilter(status="DLQ_PENDING")) == (16, True)
+    assert await total(RunFilter(tenant="u")) == (2, True)
+    count, exact = await total(LetterFilter(tenant="t", code="timeout"))
+    assert (count < 4, exact) == (True, False), "no index has the code, and three rows are looked at"
+    assert (await total(AuditFilter(tenant="nowhere"))) == (0, True)
+    monkeypatch.setattr("redrive.store.list_query.MAX_COUNTED", 14)
+    assert await total(LetterFilter(tenant="t")) == (14, True)
+    assert await total(LetterFilter()) == (14, False)
+    assert (await kit.store.tenant_view("u", None).total(LetterFilter())).count == 2
+
+
+async def test_references_are_found_by_their_beginning(kit: Kit) -> None:
+    for tenant, reference in (("t", "order-17"), ("t", "order-17"), ("t", "order-18"), ("u", "order-19"), ("t", "o")):
+        await kit.start(tenant=tenant, correlation_id=reference)
+    await kit.start(tenant="t")
+    assert await kit.store.references("order-1", tenant=None, most=9) == ["order-17", "order-18", "order-19"]
+    assert await kit.store.references("order-1", tenant=None, most=1) == ["order-17"]
+    assert await kit.store.references("order%", tenant=None, most=9) == []
+    view = kit.store.tenant_view("t", None)
+    assert await view.references("order-", tenant=None, most=9) == ["order-17", "order-18"]
+    assert await view.references("order-", tenant="u", most=9) == []
+    assert await kit.store.tenant_view("t", ["w"]).references("order-", tenant=None, most=9) == []
 
 
 @pytest.mark.usefixtures("little")

@@ -35,7 +35,7 @@ LISTS: dict[type[Any], Callable[..., Any]] = {
 LISTED = re.compile(r"FROM redrive\.(runs|letters|audit|messages) AS [rlam] ")
 NUMBERS = f"generate_series(1, {ROWS}) AS s (n)"
 NAMES = {"messages_public_id": "messages_public_id_key: ", "run_index": "run_index_pkey: field = "}
-AS_THEY_ARE = {"pkey", "runs_succeeded", "letters_tagged"}
+AS_THEY_ARE = {"pkey", "runs_succeeded", "letters_tagged", "audit_people"}
 FEW = {"runs_held", "idempotency_given", "run_index", "messages_public_id", "deliveries_dead"}
 
 

@@ -30,7 +30,7 @@ NAMES = {
     "run_index": "x USING PRIMARY KEY (field=? AND value=?",
     "messages_public_id": "sqlite_autoindex_messages_1 (public_id>? AND public_id<?)",
 }
-AS_THEY_ARE = {"pkey", "runs_succeeded", "letters_tagged"}  # every row, or every row that has something
+AS_THEY_ARE = {"pkey", "runs_succeeded", "letters_tagged", "audit_people"}  # every row, or every row that has something
 FEW = {"runs_held", "idempotency_given", "run_index", "messages_public_id", "deliveries_dead"}
 
 

@@ -30,7 +30,10 @@ _FILTER_OPTIONS: dict[str, dict[str, Any]] = {
     "fingerprint": {"metavar": "TEXT", "help": "Only failures with this cause; `dlq groups` lists them."},
     "owner": {"metavar": "NAME", "help": "Only letters assigned to this person."},
     "tag": {"metavar": "WORD", "help": "Only letters with this tag."},
-    "text": {"metavar": "TEXT", "help": "Only letters whose reason contains this."},
+    "text": {
+        "metavar": "TEXT",
+        "help": "Only letters whose error message, reason, reference or search field contains this.",
+    },
     "index": {
         "metavar": "FIELD=VALUE",
         "help": "Only letters with this value in a field declared with index=[...]; may be repeated.",

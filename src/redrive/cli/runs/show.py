@@ -39,6 +39,7 @@ _STATUS_NAMES = (
 @click.option("--tenant", metavar="NAME", help="Only runs of this tenant.  [default: all]")
 @click.option("--queue", metavar="NAME", help="Only runs of this queue.")
 @click.option("--correlation-id", metavar="ID", help="Only runs with this correlation id.")
+@click.option("--idempotency-key", metavar="KEY", help="Only runs started with this idempotency key.")
 @click.option(
     "--index",
     multiple=True,

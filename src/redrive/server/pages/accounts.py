@@ -16,7 +16,7 @@ from redrive.server.auth.sessions import Login, TenantChoiceNeeded
 from redrive.server.contract import NewToken, NewUser
 from redrive.server.idempotency import SECRET_EXTENSION
 from redrive.server.pages.forms import Form, SentForm, make_page_router, read_form, redirect_to
-from redrive.server.pages.render import PREFERENCES, make_preference_cookie_name, make_view, render_page
+from redrive.server.pages.render import LIST_COLUMNS, PREFERENCES, make_preference_cookie_name, make_view, render_page
 from redrive.server.pages.translations import N
 from redrive.server.request import Context, RequestContext, get_service, refuse_cross_site, requires
 from redrive.server.routes.common import Id
@@ -160,13 +160,17 @@ async def sign_out(request: Request, here: SameSite) -> Response:
 
 @session_routes.post("/look")
 async def set_preferences(request: Request, form: SentForm, here: SameSite) -> Response:
-    """Store the display settings in cookies: language, theme or time zone."""
+    """Store display settings in cookies: language, theme, time zone, or the density and columns of a list."""
     response = redirect_to(_choose_return_url(request, form.get("next")))
     secure = make_view(request).safe
     for name, values in PREFERENCES.items():
         if (chosen := form.get(name)) in values:
             cookie = make_preference_cookie_name(name)
             response.set_cookie(cookie, chosen, max_age=_YEAR, path="/", samesite="lax", secure=secure)
+    if (name := form.get("list")) in LIST_COLUMNS:
+        chosen = ".".join(column for column in LIST_COLUMNS[name] if column in form.all("column"))
+        cookie = make_preference_cookie_name(f"columns_{name}")
+        response.set_cookie(cookie, chosen, max_age=_YEAR, path="/", samesite="lax", secure=secure)
     return response
 
 
@@ -178,7 +182,7 @@ async def _render_login(request: Request, status: int, wrong: Reason | str | Non
         status=status,
         wrong=wrong,
         email=form.get("email"),
-        with_code=bool(form.get("code")),
+        code=form.get("code"),
         choose=choose,
         wanted=form.get("next") or request.query_params.get("next", ""),
     )

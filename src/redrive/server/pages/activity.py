@@ -60,29 +60,47 @@ async def list_audit(request: Request, context: Context) -> Response:
     """Show a page of the audit log, newest first, or export all that match."""
     view = make_view(request)
     query = lists.read_query(request, *FILTER_FIELDS[ListName.AUDIT])
-    subject = query.get("subject")
+    subject, faults = query.get("subject"), lists.begin_faults(request)
     about_letter = subject is not None and run_id_of_letter(subject) != subject
     where = AuditFilter(
         event=query.get("event"),
         by=query.get("by"),
         subject=None if about_letter else subject,
         letter=subject if about_letter else None,
-        since=lists.parse_since(query.get("since"), view.now),
+        since=lists.parse_field(query, "since", lambda text: lists.parse_since(text, view.now), faults),
+        until=lists.parse_field(query, "until", lambda text: lists.parse_since(text, view.now), faults),
         accounts=context.principal.may(Permission.MANAGE_PEOPLE),
+        # A filter by item or by user asks for the lines of the engine, too.
+        people="engine" not in query and subject is None and "by" not in query,
     )
     load = partial(context.desk.audit.list, where, language=view.lang)
     if file := await lists.export_list(
         request, "audit", _COLUMNS, lambda limit, cursor: load(limit=limit, cursor=cursor)
     ):
         return file
-    cursor = request.query_params.get("cursor")
+    found = await lists.load_page(request, context, where, lambda limit, cursor: load(limit=limit, cursor=cursor))
+    faults = faults or {}
+    asked: dict[str, Any] = {name: text for name, text in query.items() if name not in faults and name != "engine"}
     return await render_page(
         request,
         "audit.html",
-        found=await load(limit=50, cursor=cursor),
+        status=422 if faults else 200,
+        found=found,
         query=query,
+        people=where.people,
+        faults={**faults, **found.faults},
+        filter_labels=lists.FILTER_LABELS,
+        sizes=lists.PAGE_SIZES,
+        commands=lists.make_commands(
+            request,
+            where,
+            ["redrive", "audit", "list", *(["--people"] if where.people else [])],
+            "/audit",
+            asked,
+            **({"people": "true"} if where.people else {}),
+        ),
         views=await lists.list_saved_views(context, ListName.AUDIT),
-        first=cursor is None,
+        first="cursor" not in request.query_params,
         kinds={kind: text for kind, text in EVENT_KINDS.items() if where.accounts or kind not in ("user.", "token.")},
         ranges=lists.TIME_RANGES,
     )

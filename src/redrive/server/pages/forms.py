@@ -9,11 +9,12 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import RedirectResponse, Response
 
-from redrive.errors import InputError
+from redrive.errors import InputError, NotFound
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.server.body import INLINE_BYTES, JsonLimits, find_json_excess, parse_form, run_off_loop
 from redrive.server.idempotency import FORM_KEY_PREFIX, IdempotentRoute
 from redrive.server.request import RequestContext, audit_tenant_entry, authenticate
+from redrive.store.filters import RunFilter
 
 ONCE_FIELD = "once"
 ACTION_FIELD, CHECK_ACTION = "do", "check"
@@ -28,15 +29,27 @@ class TenantEntryLog:
         self._noted: OrderedDict[tuple[str, str], float] = OrderedDict()
 
     async def note(self, context: RequestContext, request: Request) -> None:
-        """Write an entry to the audit log, unless the request only reads and a recent one was written."""
+        """Write an entry to the audit log, unless the request only reads and a recent one was written.
+
+        A page of a tenant that does not exist is not found: it would look like a tenant without problems.
+        """
         entry, now = (context.by, context.tenant), context.clock.monotonic()
         if request.method == "GET" and now - self._noted.get(entry, -_NOTE_INTERVAL) < _NOTE_INTERVAL:
             return
+        if not context.everywhere and not await _is_tenant(context):
+            raise NotFound(Reason(ReasonCode.TENANT_NOT_FOUND, name=context.tenant))
         await audit_tenant_entry(context, request)
         self._noted[entry] = now
         self._noted.move_to_end(entry)
         while len(self._noted) > _MAX_NOTED:
             self._noted.popitem(last=False)
+
+
+async def _is_tenant(context: RequestContext) -> bool:
+    """Return True if a tenant is registered, or if it has runs without being registered."""
+    if any(row.tenant == context.tenant for row in await context.whole.accounts.tenants()):
+        return True
+    return bool((await context.view.runs(RunFilter(), limit=1, cursor=None)).items)
 
 
 async def authenticate_page(request: Request) -> None:

@@ -25,12 +25,12 @@ from redrive.server.request import Context, RequestContext, requires
 from redrive.server.routes.common import Id, check_search_text, parse_index
 from redrive.store.filters import LetterFilter
 from redrive.store.letters import count_facets
+from redrive.store.list_query import parse_states
 
 letter_routes = make_page_router()
 LETTERS_PATH = "/admin/dlq"
 LETTER_PATH = LETTERS_PATH + "/{id}"
 ALL_STATUSES = "ALL"
-PAGE_SIZES = {"25": 25, "50": 50, "100": 100}
 FILTER_NAMES = FILTER_FIELDS[ListName.LETTERS]
 """The query parameters that filter a list of failures."""
 
@@ -45,8 +45,19 @@ DONE_MESSAGES = {
 """The message after an action, by the query parameter `done`."""
 
 _COLUMNS = lists.make_columns(
-    *("id", "status", "workflow", "step", "code", "stage", "category", "reason", "failed_at", "attempts"),
-    *("replay_count", "owner", "tags", "tenant", "correlation_id", "run_id", "fingerprint", "version"),
+    *("id", "status", "workflow", "step", "code", "stage", "category", "reason", "error_type", "message"),
+    *(
+        "failed_at",
+        "attempts",
+        "replay_count",
+        "owner",
+        "tags",
+        "tenant",
+        "correlation_id",
+        "run_id",
+        "fingerprint",
+        "version",
+    ),
     *("closed_at", "closed_by", "resolution"),
 )
 _OUTCOME_SENTENCES = {
@@ -63,16 +74,30 @@ _RETRYABLE_OUTCOMES = frozenset(
 )
 
 
-def make_letter_filter(context: RequestContext, query: dict[str, str]) -> LetterFilter:
-    """Return the filter for query parameters. Without a status it selects open letters."""
+def make_letter_filter(
+    context: RequestContext, query: dict[str, str], faults: lists.Faults | None = None
+) -> LetterFilter:
+    """Return the filter for query parameters. Without a status it selects open letters.
+
+    With `faults`, a field with a wrong value is noted there, and does not filter.
+    """
     check_search_text(context, query.get("text"))
-    now, status = to_datetime(context.view.now()), query.get("status")
-    known = LetterStatus(status) if status in set(LetterStatus) else LetterStatus.OPEN
+    now = to_datetime(context.view.now())
+
+    def parse_time(text: str) -> datetime | None:
+        return lists.parse_since(text, now)
+
+    def parse_status(text: str) -> str:
+        if text != ALL_STATUSES:
+            parse_states(text, LetterStatus)
+        return text
+
+    status = lists.parse_field(query, "status", parse_status, faults) or LetterStatus.OPEN
     return LetterFilter(
-        status=None if status == ALL_STATUSES else known,
-        index=parse_index([query["index"]] if "index" in query else None),
-        since=lists.parse_since(query.get("since"), now),
-        until=lists.parse_since(query.get("until"), now),
+        status=None if status == ALL_STATUSES else status,
+        index=lists.parse_field(query, "index", lambda text: parse_index([text]), faults),
+        since=lists.parse_field(query, "since", parse_time, faults),
+        until=lists.parse_field(query, "until", parse_time, faults),
         **{name: query[name] for name in query if name not in ("status", "index", "since", "until")},
     )
 
@@ -80,34 +105,51 @@ def make_letter_filter(context: RequestContext, query: dict[str, str]) -> Letter
 @letter_routes.get(LETTERS_PATH, **requires(Permission.LOOK))
 async def list_letters(request: Request, context: Context) -> Response:
     """Show failures by cause, or all that match a filter, or export those."""
-    query, cursor = lists.read_query(request, *FILTER_NAMES), request.query_params.get("cursor")
-    desk, where = context.desk.dlq, make_letter_filter(context, query)
+    query, faults = lists.read_query(request, *FILTER_NAMES), lists.begin_faults(request)
+    desk, where = context.desk.dlq, make_letter_filter(context, query, faults)
     if file := await lists.export_list(
         request, "dead-letters", _COLUMNS, lambda limit, cursor: desk.list(where, limit=limit, cursor=cursor)
     ):
         return file
     views = await lists.list_saved_views(context, ListName.LETTERS)
     if not query and request.query_params.get("view") != "items":
-        groups = await desk.groups(context.one_tenant, limit=50, cursor=cursor)
+        groups = await desk.groups(context.one_tenant, limit=50, cursor=request.query_params.get("cursor"))
         trends = {group.fingerprint: sum(group.trend) for group in groups.items}
         return await render_page(
             request, "groups.html", groups=groups, trends=trends, path=LETTERS_PATH, views=views, query={}
         )
-    size = PAGE_SIZES.get(request.query_params.get("limit", ""), 25)
+    letters = await lists.load_page(
+        request, context, where, lambda limit, cursor: desk.list(where, limit=limit, cursor=cursor)
+    )
+    faults = faults or {}
+    chosen = "OPEN" if "status" in faults else query.get("status", LetterStatus.OPEN.value)
+    asked = {name: value for name, value in query.items() if name not in faults and name != "status"}
     return await render_page(
         request,
         "letters.html",
-        letters=await desk.list(where, limit=size, cursor=cursor),
+        status=422 if faults else 200,
+        letters=letters,
         # A search for text reads row by row, so it is done for the list only.
         facets=count_facets([]) if "text" in query else await desk.facets(where),
         views=views,
         query=query,
-        limit=size if size != 25 else None,
+        faults={**faults, **letters.faults},
         path=LETTERS_PATH,
-        first=cursor is None,
+        first="cursor" not in request.query_params,
         ranges=lists.TIME_RANGES,
+        filter_labels=lists.FILTER_LABELS,
+        sizes=lists.PAGE_SIZES,
         statuses=[ALL_STATUSES, *LetterStatus],
-        chosen=query.get("status", LetterStatus.OPEN.value),
+        chosen=chosen,
+        workflows=[item.name for item in await context.view.workflows()],
+        commands=lists.make_commands(
+            request,
+            where,
+            ["redrive", "dlq", "list", "--status", chosen],
+            "/workflow-dlq",
+            asked,
+            **({} if chosen == ALL_STATUSES else {"status": chosen}),
+        ),
     )
 
 

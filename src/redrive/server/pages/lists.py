@@ -1,39 +1,79 @@
-"""Lists of the dashboard: filters in the address, export as a file, and saved views."""
+"""Lists of the dashboard: filters and pages in the address, export as a file, saved views, and the search."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
+import shlex
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
+from urllib.parse import urlencode
 
+import msgspec
 from fastapi import Request
 from fastapi.encoders import jsonable_encoder
-from fastapi.responses import Response
+from fastapi.responses import JSONResponse, Response
 
+from redrive.core.idempotency import run_id_of_letter
 from redrive.core.roles import Permission
+from redrive.core.run_options import RunOptions
+from redrive.core.states import LetterStatus
 from redrive.desk.saved_views import ListName, SavedView
-from redrive.duration import parse_past_time
-from redrive.errors import InputError
+from redrive.duration import parse_past_time, to_datetime
+from redrive.errors import InputError, NotFound
 from redrive.reasons import Reason, ReasonCode
 from redrive.server.pages.forms import SentForm, make_page_router, redirect_to
-from redrive.server.pages.render import make_view
+from redrive.server.pages.render import make_view, render_page
 from redrive.server.pages.translations import N
 from redrive.server.request import Context, RequestContext, requires
-from redrive.store.list_query import Page, iterate_pages
+from redrive.store.filters import AuditFilter, LetterFilter, RunFilter
+from redrive.store.list_query import MAX_PAGE_SIZE, OLDEST_CURSOR, ListTotal, Page, iterate_pages
 
 T = TypeVar("T")
+Faults = dict[str, Reason]
+"""What is wrong with the fields of a filter, by their names."""
+
 Columns = Mapping[str, Callable[[Any], Any]]
 """The columns of a file: their titles, and functions that read their values from a row."""
+
+PAGE_SIZES = (25, 50, 100, 200, 500)
+FILTER_LABELS = {
+    "status": N("State"),
+    "kind": N("State"),
+    "code": N("Reason"),
+    "stage": N("Stage"),
+    "category": N("Category"),
+    "workflow": N("Workflow"),
+    "step": N("Step"),
+    "fingerprint": N("Cause"),
+    "owner": N("Assignee"),
+    "tag": N("Tag"),
+    "text": N("Error message"),
+    "index": N("Input field"),
+    "since": N("From"),
+    "until": N("Until"),
+    "correlation_id": N("Reference"),
+    "idempotency_key": N("Idempotency key"),
+    "queue": N("Queue"),
+    "event": N("Event type"),
+    "by": N("User"),
+    "subject": N("Item"),
+}
+"""The names of filters, on their fields and on the chips that remove them."""
 
 TIME_RANGES = {"1h": N("Last hour"), "24h": N("Last 24 hours"), "7d": N("Last 7 days"), "30d": N("Last 30 days")}
 MAX_ROWS = 10_000
 """Rows of a file. The API returns longer lists page by page."""
 
+_CLI_OPTIONS = {"subject": "run"}  # where the option of a command is not named like the field of the filter
+_TIMES = ("since", "until")
 _BATCH = 100  # rows of one query: other requests are handled between two
 _MAX_VALUE_LENGTH = 1000
+_MAX_INPUT_COLUMNS = 100  # of a file
+_FILE_FORMATS = ("csv", "json")
 _FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -58,6 +98,141 @@ def parse_since(text: str | None, now: datetime) -> datetime | None:
     return found
 
 
+def parse_field(query: Mapping[str, str], name: str, parse: Callable[[str], T], faults: Faults | None) -> T | None:
+    """Return the parsed value of a filter. With `faults`, a wrong value is noted there and does not filter."""
+    if name not in query:
+        return None
+    try:
+        return parse(query[name])
+    except InputError as error:
+        if faults is None:
+            raise
+        faults[name] = Reason.of_error(error)
+        return None
+
+
+def begin_faults(request: Request) -> Faults | None:
+    """Return where faults of a filter are noted; None for a file, which must not contain more than was asked for."""
+    return None if request.query_params.get("format") in _FILE_FORMATS else {}
+
+
+class ShownPage(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """A page of a list, with its place in the list.
+
+    `start` is the number of its first row, None if it is not known; `total` None if it was not counted.
+    `faults` are about the address: a page size that is not allowed, a cursor that is not one.
+    """
+
+    items: list[T]
+    next: str | None
+    prev: str | None
+    size: int
+    oldest: bool
+    start: int | None
+    total: ListTotal | None
+    faults: Faults
+
+    @property
+    def end(self) -> int:
+        """The number of the last row."""
+        return (self.start or 1) + len(self.items) - 1
+
+    @property
+    def address(self) -> dict[str, Any]:
+        """The query parameters of this page size and order."""
+        return {"limit": None if self.size == PAGE_SIZES[0] else self.size, "order": "oldest" if self.oldest else None}
+
+    def link(self, cursor: str, *, onward: bool) -> dict[str, Any]:
+        """Return the query parameters of the next or of the previous page."""
+        start = None if self.start is None else self.end + 1 if onward else max(1, self.start - self.size)
+        return {**self.address, "cursor": cursor, "from": start}
+
+
+async def load_page(
+    request: Request,
+    context: RequestContext,
+    where: RunFilter | LetterFilter | AuditFilter,
+    load: Callable[[int, str | None], Awaitable[Page[T]]],
+) -> ShownPage[T]:
+    """Load the page that an address asks for. `load` takes a limit and a cursor."""
+    given, faults = request.query_params, Faults()
+    size, cursor, oldest = _read_size(given.get("limit"), faults), given.get("cursor"), given.get("order") == "oldest"
+    first = OLDEST_CURSOR if oldest else None
+    try:
+        page = await load(size, cursor or first)
+    except InputError as error:
+        if not cursor:
+            raise
+        faults["cursor"], cursor = Reason.of_error(error), None
+        page = await load(size, first)
+    if oldest:
+        page = Page(page.items[::-1], next=page.prev, prev=page.next if cursor else None)
+    number = given.get("from", "")
+    known = int(number) if cursor and number.isdecimal() and len(number) < 10 else None
+    start = known if cursor and page.prev is not None else 1
+    total = None
+    if start is not None and page.next is None:
+        total = ListTotal(start + len(page.items) - 1)  # this is the last page
+    elif getattr(where, "text", None) is None:  # a text is looked for row by row, for the list only
+        total = await context.view.total(where)
+    return ShownPage(
+        items=page.items,
+        next=page.next,
+        prev=page.prev,
+        size=size,
+        oldest=oldest,
+        start=start,
+        total=total,
+        faults=faults,
+    )
+
+
+def _read_size(text: str | None, faults: Faults) -> int:
+    """Return the number of rows on a page: what was asked for, or the nearest that is allowed."""
+    if text is None:
+        return PAGE_SIZES[0]
+    wanted = int(text) if text.isdecimal() and len(text) < 10 else 0
+    if not 1 <= wanted <= MAX_PAGE_SIZE:
+        faults["limit"] = Reason(ReasonCode.PAGE_LIMIT_INVALID, largest=MAX_PAGE_SIZE, given=f"{text:.60}")
+    return min(wanted, MAX_PAGE_SIZE) or PAGE_SIZES[0]
+
+
+class ListCommands(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The list of a page as a command, as a request to the API, and as a link."""
+
+    command: str
+    curl: str
+    link: str
+
+
+def make_commands(
+    request: Request,
+    where: RunFilter | LetterFilter | AuditFilter,
+    command: Sequence[str],
+    path: str,
+    query: Mapping[str, Any],
+    **api: str,
+) -> ListCommands:
+    """Return the commands for a filter. `api` are parameters for options that `command` already has."""
+    view = make_view(request)
+    site = view.service.app.settings.base_url.rstrip("/") or f"{request.url.scheme}://{request.headers.get('host', '')}"
+    given = [(name, each) for name, value in query.items() for each in (value if isinstance(value, tuple) else [value])]
+    words = [*command]
+    for name, value in [*given, *([("tenant", view.tenant)] if not view.me.everywhere else [])]:
+        text = value.replace(":", "=", 1) if name == "index" else value
+        words += [f"--{_CLI_OPTIONS.get(name, name.replace('_', '-'))}", text]
+    # The API takes exact times only.
+    exact = {name: to_datetime(time).isoformat() for name in _TIMES if isinstance(time := getattr(where, name), int)}
+    asked = [*(pair for pair in given if pair[0] not in exact), *exact.items(), *api.items()]
+    asked += [("tenant", view.tenant)] if view.foreign else []
+    url = f"{site}{view.api(path).partition('?')[0]}" + (f"?{urlencode(asked)}" if asked else "")
+    return ListCommands(
+        command=shlex.join(words),
+        curl=f'curl -H "Authorization: Bearer $REDRIVE_TOKEN" {shlex.quote(url)}',
+        link=f"{site}{view.address}",
+    )
+
+
 async def export_list(
     request: Request, name: str, columns: Columns, load: Callable[[int, str | None], Awaitable[Page[T]]]
 ) -> Response | None:
@@ -66,14 +241,34 @@ async def export_list(
     `load` takes a limit and a cursor.
     """
     format = request.query_params.get("format")
-    if format not in ("csv", "json"):
+    if format not in _FILE_FORMATS:
         return None
     rows: list[T] = []
     async for row in iterate_pages(lambda cursor: load(_BATCH, cursor)):
         rows.append(row)
         if len(rows) == MAX_ROWS:
             break
+    if format == "csv":
+        columns = {**columns, **_make_input_columns(rows)}
     return export_rows(name, format, columns, rows)
+
+
+def _make_input_columns(rows: Sequence[Any]) -> Columns:
+    """Return a column for each plain field of the rows' inputs, which are redacted as on the pages."""
+    flat = {id(row): _flatten(getattr(row, "input", None)) for row in rows}
+    names = list(dict.fromkeys(name for fields in flat.values() for name in fields))[:_MAX_INPUT_COLUMNS]
+    return {f"input.{name}": lambda row, name=name: flat[id(row)].get(name) for name in names}  # type: ignore[misc]
+
+
+def _flatten(value: Any, path: str = "") -> dict[str, Any]:
+    """Return the plain values of an object by their paths; a list is one value."""
+    if not isinstance(value, dict):
+        return {path: value} if path else {}
+    return {
+        name: inner
+        for key, each in value.items()
+        for name, inner in _flatten(each, f"{path}.{key}" if path else key).items()
+    }
 
 
 def export_rows(name: str, format: str, columns: Columns, rows: Sequence[Any]) -> Response:
@@ -107,7 +302,7 @@ def _format_cell(value: Any) -> str:
     return text
 
 
-views_routes = make_page_router()
+list_routes = make_page_router()
 _LIST_ADDRESSES: dict[ListName, tuple[str, dict[str, str]]] = {
     ListName.LETTERS: ("/admin/dlq", {"view": "items"}),
     ListName.RUNS: ("/runs", {}),
@@ -129,13 +324,13 @@ def _redirect_to_list(request: Request, of: ListName, query: dict[str, str]) -> 
 def _add_view_routes(save: str, remove: str, permission: Permission, *, shared: bool) -> None:
     """Add the routes that save and remove views of the user, or those of the tenant."""
 
-    @views_routes.post(save, **requires(permission))
+    @list_routes.post(save, **requires(permission))
     async def save_view(request: Request, context: Context, form: SentForm) -> Response:
         of, name, query = form.get("list"), form.get("name"), form.get("query")
         new = await context.desk.views.save(of, name, query, by=context.by, tenant=context.tenant, shared=shared)
         return _redirect_to_list(request, new.list, new.wanted)
 
-    @views_routes.post(remove, **requires(permission))
+    @list_routes.post(remove, **requires(permission))
     async def remove_view(request: Request, context: Context, form: SentForm) -> Response:
         of, name = form.get("list"), form.get("name")
         await context.desk.views.remove(of, name, by=context.by, tenant=context.tenant, shared=shared)
@@ -144,3 +339,94 @@ def _add_view_routes(save: str, remove: str, permission: Permission, *, shared: 
 
 _add_view_routes("/views", "/views/remove", Permission.LOOK, shared=False)
 _add_view_routes("/views/share", "/views/unshare", Permission.NOTE, shared=True)
+
+
+_MAX_HITS = 10  # of one kind on the page of results
+_MAX_SUGGESTIONS = 8
+_MAX_CAUSES_SEARCHED = 200
+_MIN_SUGGESTED, _MAX_SUGGESTION_LENGTH, _MAX_SEARCH_LENGTH = 2, 80, 200  # characters
+
+
+class SearchHits(msgspec.Struct, frozen=True, kw_only=True):
+    """Results of a search. `all_runs` are the query parameters of the list with all the runs."""
+
+    runs: Page[Any]
+    letters: Page[Any]
+    groups: list[Any]
+    references: list[str]
+    workflows: list[str]
+    all_runs: dict[str, str]
+
+    @property
+    def empty(self) -> bool:
+        return not (self.runs.items or self.letters.items or self.groups or self.references or self.workflows)
+
+
+@list_routes.get("/search", **requires(Permission.LOOK))
+async def search(request: Request, context: Context) -> Response:
+    """Show everything that a text leads to: runs, failures, causes, references and workflows."""
+    text = _read_search(request)
+    return await render_page(request, "search.html", q=text, hits=await find_hits(context, text) if text else None)
+
+
+@list_routes.get("/search/suggestions", **requires(Permission.LOOK))
+async def suggest(request: Request, context: Context) -> Response:
+    """Return texts that complete what is typed into the search field."""
+    text, found = _read_search(request), list[str]()
+    if len(text) >= _MIN_SUGGESTED:
+        causes = await _find_groups(context, text)
+        found += await _find_workflows(context, text)
+        found += await context.view.references(text, tenant=context.one_tenant, most=_MAX_SUGGESTIONS)
+        found += [(group.error or group.message or "")[:_MAX_SUGGESTION_LENGTH] for group in causes]
+    return JSONResponse(list(dict.fromkeys(found))[:_MAX_SUGGESTIONS])
+
+
+def _read_search(request: Request) -> str:
+    return request.query_params.get("q", "").replace("\0", "").strip()[:_MAX_SEARCH_LENGTH]
+
+
+async def find_hits(context: RequestContext, text: str) -> SearchHits:
+    """Search by id, reference, search field, error message, and the names of workflows, at a bounded cost."""
+    runs, all_runs = await _find_runs(context, text)
+    letters: Page[Any] = Page([], None, None)
+    # The search covers redacted values: the number of matches would reveal them bit by bit.
+    if context.principal.may(Permission.SEE_PAYLOADS):
+        where = LetterFilter(text=text, status=LetterStatus.OPEN)
+        letters = await context.desk.dlq.list(where, limit=_MAX_HITS)
+    known = await context.view.references(text, tenant=context.one_tenant, most=_MAX_HITS)
+    return SearchHits(
+        runs=runs,
+        letters=letters,
+        groups=(await _find_groups(context, text))[:_MAX_HITS],
+        references=[each for each in known if each != text],
+        workflows=(await _find_workflows(context, text))[:_MAX_HITS],
+        all_runs=all_runs,
+    )
+
+
+async def _find_runs(context: RequestContext, text: str) -> tuple[Page[Any], dict[str, str]]:
+    """Return the run with an id, or else those with a reference or with a value in a search field."""
+    desk = context.desk.runs
+    with suppress(NotFound):
+        return Page([await desk.get(run_id_of_letter(text))], None, None), {}
+    found = await desk.list(RunFilter(correlation_id=text), limit=_MAX_HITS)
+    if found.items:
+        return found, {"correlation_id": text}
+    fields = {field for item in await context.view.workflows() for field in RunOptions.from_json(item.options).index}
+    for field in sorted(fields)[:_MAX_HITS]:
+        found = await desk.list(RunFilter(index={field: text}), limit=_MAX_HITS)
+        if found.items:
+            return found, {"index": f"{field}:{text}"}
+    return found, {}
+
+
+async def _find_groups(context: RequestContext, text: str) -> list[Any]:
+    """Return the causes whose message, as it is shown, contains the text."""
+    wanted = text.casefold()
+    groups = await context.desk.dlq.groups(context.one_tenant, limit=_MAX_CAUSES_SEARCHED)
+    shown = ((group, (group.error or "", group.message or "", *group.steps)) for group in groups.items)
+    return [group for group, texts in shown if any(wanted in each.casefold() for each in texts)]
+
+
+async def _find_workflows(context: RequestContext, text: str) -> list[str]:
+    return [item.name for item in await context.view.workflows() if text.casefold() in item.name.casefold()]

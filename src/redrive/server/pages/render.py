@@ -108,8 +108,44 @@ MENU = (
     MenuEntry("/health", N("Health"), "health", _CONFIGURE),
 )
 
-PREFERENCES = {"language": tuple(LANGUAGES), "theme": ("auto", "light", "dark"), "clock": ("local", "utc")}
+PREFERENCES = {
+    "language": tuple(LANGUAGES),
+    "theme": ("auto", "light", "dark"),
+    "clock": ("local", "utc"),
+    "density": ("normal", "compact"),
+}
 """The display settings and their values. Without a choice the browser's language counts, else the first value."""
+
+LIST_COLUMNS = {
+    "letters": {
+        "status": N("State"),
+        "code": N("Reason"),
+        "failed_at": N("Failed at"),
+        "attempts": N("Attempts"),
+        "owner": N("Assignee"),
+        "correlation_id": N("Reference"),
+        "category": N("Category"),
+        "stage": N("Stage"),
+        "version": N("Code version"),
+        "id": N("Id"),
+    },
+    "runs": {
+        "status": N("State"),
+        "current": N("Current state"),
+        "created_at": N("Started"),
+        "duration": N("Duration"),
+        "finished_at": N("Finished"),
+        "queue": N("Queue"),
+        "version": N("Code version"),
+        "id": N("Id"),
+    },
+}
+"""The columns that a user can choose for each list, beside the one that names the row."""
+
+DEFAULT_COLUMNS = {
+    "letters": ("status", "code", "failed_at", "attempts", "owner"),
+    "runs": ("status", "current", "created_at", "duration"),
+}
 
 MAX_TENANTS = 200
 _MAX_REASON_LENGTH = 2_000
@@ -140,6 +176,7 @@ _environment.globals |= {
     "KINDS": display.KINDS,
     "FIXABLE_BY_EDIT": FIXABLE_BY_EDIT,
     "ALL_TENANTS": ALL_TENANTS,
+    "LIST_COLUMNS": LIST_COLUMNS,
     "MICROS": MICROS,
     "moment": to_datetime,
 }
@@ -170,12 +207,19 @@ class PageView:
         self.lang = self.t.language
         self.theme = self._read_preference("theme")
         self.clock = self._read_preference("clock")
+        self.density = self._read_preference("density")
         self.tenants: list[str] = []
 
     def _read_preference(self, name: str) -> str:
         values = PREFERENCES[name]
         chosen = self.request.cookies.get(make_preference_cookie_name(name))
         return chosen if chosen in values else values[0]
+
+    def choose_columns(self, name: str) -> list[str]:
+        """Return the columns of a list that the user chose, in their order."""
+        chosen = self.request.cookies.get(make_preference_cookie_name(f"columns_{name}"))
+        wanted = DEFAULT_COLUMNS[name] if chosen is None else chosen.split(".")
+        return [column for column in LIST_COLUMNS[name] if column in wanted]
 
     @property
     def me(self) -> RequestContext:

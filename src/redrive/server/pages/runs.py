@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import Request
@@ -11,6 +12,7 @@ from redrive.core.roles import Permission
 from redrive.core.states import EXECUTED_KINDS, FINAL_RUN_STATUSES, RunStatus
 from redrive.desk.operations import Acting
 from redrive.desk.saved_views import FILTER_FIELDS, ListName
+from redrive.reasons import Reason, ReasonCode
 from redrive.server.pages import lists
 from redrive.server.pages.display import plot_waterfall
 from redrive.server.pages.forms import SentForm, make_page_router, redirect_to
@@ -18,7 +20,8 @@ from redrive.server.pages.render import make_view, render_page
 from redrive.server.pages.translations import N
 from redrive.server.request import Context, requires
 from redrive.server.routes.common import Id, parse_index
-from redrive.store.filters import RunFilter
+from redrive.store.filters import RunFilter, refuse_value
+from redrive.store.list_query import parse_states
 
 run_routes = make_page_router()
 RUN_KINDS: dict[str, tuple[str, tuple[RunStatus, ...]]] = {
@@ -40,30 +43,54 @@ _COLUMNS = lists.make_columns(
 _RETRYABLE_STATUSES = frozenset({RunStatus.DLQ_PENDING, RunStatus.TIMED_OUT, RunStatus.FAILED, RunStatus.PARTIAL})
 
 
+def _parse_kind(text: str) -> Sequence[str]:
+    """Return the states of a chip above the list."""
+    if text not in RUN_KINDS:
+        known = tuple(filter(None, RUN_KINDS))
+        raise refuse_value("kind", Reason(ReasonCode.ONE_OF, options=known, more=None), text)
+    return RUN_KINDS[text][1]
+
+
 @run_routes.get("/runs", **requires(Permission.LOOK))
 async def list_runs(request: Request, context: Context) -> Response:
     """Show a page of runs, newest first, or export all that match."""
-    query = lists.read_query(request, *FILTER_FIELDS[ListName.RUNS])
-    status, index = query.get("status"), query.get("index")
+    query, faults = lists.read_query(request, *FILTER_FIELDS[ListName.RUNS]), lists.begin_faults(request)
+    now = make_view(request).now
     same: dict[str, Any] = {n: query.get(n) for n in ("workflow", "correlation_id", "idempotency_key", "queue")}
+    states = lists.parse_field(query, "status", lambda text: parse_states(text, RunStatus), faults)
+    states = states or lists.parse_field(query, "kind", _parse_kind, faults)
     where = RunFilter(
         **same,
-        status=((status,) if status else RUN_KINDS.get(query.get("kind", ""), RUN_KINDS[""])[1]) or None,
-        index=parse_index([index]) if index else None,
-        since=lists.parse_since(query.get("since"), make_view(request).now),
+        status=states or None,
+        index=lists.parse_field(query, "index", lambda text: parse_index([text]), faults),
+        since=lists.parse_field(query, "since", lambda text: lists.parse_since(text, now), faults),
+        until=lists.parse_field(query, "until", lambda text: lists.parse_since(text, now), faults),
     )
     if file := await lists.export_list(
         request, "runs", _COLUMNS, lambda limit, cursor: context.desk.runs.list(where, limit=limit, cursor=cursor)
     ):
         return file
-    cursor = request.query_params.get("cursor")
+    found = await lists.load_page(
+        request, context, where, lambda limit, cursor: context.desk.runs.list(where, limit=limit, cursor=cursor)
+    )
+    faults = faults or {}
+    asked: dict[str, Any] = {
+        name: value for name, value in query.items() if name not in faults and name not in ("kind", "status")
+    }
+    if states:
+        asked["status"] = tuple(states)
     return await render_page(
         request,
         "runs.html",
-        found=await context.desk.runs.list(where, limit=50, cursor=cursor),
+        status=422 if faults else 200,
+        found=found,
         query=query,
+        faults={**faults, **found.faults},
+        filter_labels=lists.FILTER_LABELS,
+        sizes=lists.PAGE_SIZES,
+        commands=lists.make_commands(request, where, ["redrive", "runs", "list"], "/runs", asked),
         views=await lists.list_saved_views(context, ListName.RUNS),
-        first=cursor is None,
+        first="cursor" not in request.query_params,
         kinds=RUN_KINDS,
         ranges=lists.TIME_RANGES,
         workflows=[item.name for item in await context.view.workflows()],

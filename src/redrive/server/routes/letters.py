@@ -59,6 +59,9 @@ class Output(DryRunBody):
     output: Any
 
 
+_TEXT_HELP = (
+    "Part of the error message, the reason, the correlation id or a search field. Needs the permission to see payloads."
+)
 # Before `/workflow-dlq/{id}`, which would take these paths.
 add_operations(
     letter_routes,
@@ -68,7 +71,7 @@ add_operations(
         "filter": read_filter(
             LetterFilter,
             status=Annotated[list[LetterStatus] | None, Query(max_length=20)],
-            text=Annotated[Text | None, Query(description="Needs the permission to see payloads.")],
+            text=Annotated[Text | None, Query(description=_TEXT_HELP)],
         )
     },
 )

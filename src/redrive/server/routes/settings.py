@@ -111,6 +111,7 @@ async def list_audit(
     since: Since = None,
     until: Until = None,
     accounts: bool = True,
+    people: bool = False,
     language: Annotated[Literal["en", "pl"], Query()] = "en",
     limit: Limit = 50,
     cursor: Cursor = None,
@@ -118,10 +119,12 @@ async def list_audit(
     """Return a page of the audit log, newest first. `event` may end in `.` for all events of a kind.
 
     Lines about users, sign-ins and tokens need the permission to manage people; `accounts=false` leaves
-    them out.
+    them out. `people=true` leaves out what the engine did by itself.
     """
     sees = accounts and context.principal.may(Permission.MANAGE_PEOPLE)
-    where = AuditFilter(event=event, by=by, subject=subject, letter=letter, since=since, until=until, accounts=sees)
+    where = AuditFilter(
+        event=event, by=by, subject=subject, letter=letter, since=since, until=until, accounts=sees, people=people
+    )
     return await context.desk.audit.list(where, limit=limit, cursor=cursor, language=language)
 
 

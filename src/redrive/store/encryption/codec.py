@@ -41,7 +41,7 @@ from redrive.store.encryption import keyring
 from redrive.store.encryption.keyring import SEALED_ERROR, Keyring, Unreadable, is_sealed
 from redrive.store.filters import LetterFilter, RunFilter
 from redrive.store.groups import GroupPage, GroupRow
-from redrive.store.letters import AuditRow, DecisionCase, LetterRow, ReplayRow, Triage
+from redrive.store.letters import AuditRow, DecisionCase, LetterRow, LetterTexts, ReplayRow, Triage
 from redrive.store.list_query import Page
 from redrive.store.outbox import BlockedKey, DeliveryDecision
 from redrive.store.port import LeaseConnection, Store, Transaction
@@ -57,7 +57,7 @@ WRITTEN_PAYLOADS: dict[type[Any], tuple[str, ...]] = {
     transitions.EntryWrite: ("input", "output", "failure"),
     transitions.AttemptWrite: ("failure", "decision"),
     transitions.RunWrite: ("output", "failure"),
-    transitions.LetterWrite: ("reason", "failure"),
+    transitions.LetterWrite: ("reason", "message", "failure"),
     transitions.ReopenWrite: ("input",),
     transitions.ReplayWrite: ("request", "changes"),
     transitions.AuditWrite: ("before", "after"),
@@ -79,6 +79,7 @@ READ_PAYLOADS: dict[type[Any], tuple[str, ...]] = {
     EntryRow: ("input", "output", "failure"),
     AttemptRow: ("failure", "decision"),
     LetterRow: ("reason", "failure", "input"),
+    LetterTexts: ("reason", "message"),
     GroupRow: ("reason", "failure"),
     BulkRow: ("request",),
     BulkItemRow: ("error",),
@@ -173,6 +174,11 @@ class Codec:
             changes["where"] = self._seal_filter(value.where, stored=True)  # type: ignore[attr-defined]
         return replace(value, **changes) if changes else value
 
+    def refuse_text(self, where: LetterFilter) -> None:
+        """Refuse a text in a filter that the database itself has to search: sealed texts have to be opened."""
+        if where.text is not None and self.keys is not None and self.keys.writes is not None:
+            raise InputError(Reason(ReasonCode.TEXT_SEARCH_SEALED, variable=keyring.KEYS_VARIABLE))
+
     def _seal_filter(self, where: Any, *, stored: bool) -> Any:
         """Return a filter that finds a searchable value in every form in which it may be stored.
 
@@ -180,8 +186,8 @@ class Codec:
         """
         keys = self.keys
         assert keys is not None
-        if isinstance(where, LetterFilter) and where.text is not None and keys.writes is not None:
-            raise InputError(Reason(ReasonCode.TEXT_SEARCH_SEALED, variable=keyring.KEYS_VARIABLE))
+        if stored:
+            self.refuse_text(where)
         if where.index is None:
             return where
         forms = {

@@ -60,7 +60,11 @@ TEXT_TABLES = (
         name="attempts", key=("run", "idx", "attempt", "fence"), start=(-1, -1, -1, -1), sealed=("failure", "decision")
     ),
     TextTable(
-        name="letters", key=("id",), start=(-1,), sealed=("reason", "failure", "input"), covered=("payload_hash",)
+        name="letters",
+        key=("id",),
+        start=(-1,),
+        sealed=("reason", "message", "failure", "input"),
+        covered=("payload_hash",),
     ),
     TextTable(name="idempotency", key=("tenant", "key"), start=("", ""), covered=("hash",)),
     TextTable(

@@ -167,7 +167,7 @@ class _Columns:
             self._add_rare("attempts", {**as_dict(each), **place, **texts})
         if transition.letter is not None:
             letter = transition.letter
-            texts = {"reason": escape_nul(letter.reason), "failure": escape_nul(letter.failure)}
+            texts = {name: escape_nul(getattr(letter, name)) for name in ("reason", "message", "failure")}
             self._add_rare("letters", {**as_dict(letter), **texts, "t": number})
 
     def _add_rare(self, kind: str, row: dict[str, Any]) -> None:

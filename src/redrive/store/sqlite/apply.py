@@ -64,8 +64,8 @@ class TransitionRows:
             self._rows["set_version"].append((transition.version, transition.run))
         if (letter := transition.letter) is not None:
             self._rows["put_letter"].append((
-                letter.public_id, letter.code, letter.stage, letter.category, letter.reason, letter.fingerprint,
-                letter.payload_hash, letter.step, letter.step_index, letter.attempts, now, now,
+                letter.public_id, letter.code, letter.stage, letter.category, letter.reason, letter.message,
+                letter.fingerprint, letter.payload_hash, letter.step, letter.step_index, letter.attempts, now, now,
                 now + letter.expires_in, transition.run,
             ))  # fmt: skip
             self._rows["put_letter_texts"].append((letter.failure, transition.run))

@@ -37,7 +37,7 @@ WriteLock: TypeAlias = Callable[[sqlite3.Connection], AbstractContextManager[Non
 
 _RESEAL_SQL = load_statements(__package__, "reseal.sql")
 _LETTER_TABLES = (
-    TextTable(name="letters", key=("id",), start=(-1,), sealed=("reason",), covered=("payload_hash",)),
+    TextTable(name="letters", key=("id",), start=(-1,), sealed=("reason", "message"), covered=("payload_hash",)),
     TextTable(name="letter_texts", key=("letter",), start=(-1,), sealed=("failure", "input")),
 )
 

@@ -154,8 +154,19 @@ l.created_at >= :since;
 l.created_at < :until;
 
 -- name: letters.text
--- Letters whose reason contains a text.
-l.reason ILIKE :text ESCAPE '\';
+-- Letters whose reason, error message, reference or search field contains a text.
+(l.reason ILIKE :text_reason ESCAPE '\' OR l.message ILIKE :text_plain ESCAPE '\'
+ OR l.correlation_id ILIKE :text_plain ESCAPE '\'
+ OR EXISTS (SELECT 1 FROM redrive.run_index AS x WHERE x.run = l.run AND x.value ILIKE :text_plain ESCAPE '\' OFFSET 0));
+
+-- name: letters.texts
+-- The texts of letters that a search opens where they are sealed.
+SELECT l.id, l.tenant, l.reason, l.message, l.correlation_id
+FROM redrive.letters AS l {hint} WHERE {conditions} ORDER BY {order} LIMIT CAST(:most AS bigint);
+
+-- name: letters.ids
+-- Letters with these ids.
+l.id = ANY (CAST(:ids AS bigint[]));
 
 -- name: letters.below
 -- Letters older than a place.
@@ -202,6 +213,10 @@ a.by IS NOT DISTINCT FROM :by;
 -- name: audit.person
 -- Lines about actions of one user.
 a.by IS NOT DISTINCT FROM :person;
+
+-- name: audit.people
+-- Lines about actions of users and their programs.
+a.by <> 'redrive';
 
 -- name: audit.by_person
 -- Added for those, which have a partial index.
@@ -301,3 +316,18 @@ SELECT created_at FROM redrive.messages WHERE id >= CAST(:id AS bigint) ORDER BY
 -- name: messages.last
 -- The newest id.
 SELECT COALESCE(max(id), 0) FROM redrive.messages;
+
+-- name: runs.count
+-- The number of runs that match, up to a limit.
+SELECT count(*) FROM (
+    SELECT r.id FROM redrive.runs AS r {hint} WHERE {conditions} ORDER BY {order} LIMIT CAST(:most AS bigint)) AS met;
+
+-- name: letters.count
+-- The number of letters that match, up to a limit.
+SELECT count(*) FROM (
+    SELECT l.id FROM redrive.letters AS l {hint} WHERE {conditions} ORDER BY {order} LIMIT CAST(:most AS bigint)) AS met;
+
+-- name: audit.count
+-- The number of lines that match, up to a limit.
+SELECT count(*) FROM (
+    SELECT a.id FROM redrive.audit AS a {hint} WHERE {conditions} ORDER BY {order} LIMIT CAST(:most AS bigint)) AS met;

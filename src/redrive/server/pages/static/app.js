@@ -114,19 +114,39 @@ function walk(by) {
   next.scrollIntoView({ block: "nearest" });
 }
 
+function search() {
+  const field = document.querySelector("[data-search]");
+  field?.focus();
+  field?.select();
+}
+
+// Suggestions are options of the search field; without them it is a plain form.
+const field = document.querySelector("[data-suggest]");
+let asking = 0;
+field?.addEventListener("input", () => {
+  clearTimeout(asking);
+  asking = setTimeout(async () => {
+    const address = new URL(field.dataset.suggest, location.href);
+    address.searchParams.set("q", field.value);
+    try {
+      const answer = await fetch(address, { headers: { Accept: "application/json" }, redirect: "manual" });
+      if (!answer.ok) return;
+      const options = (await answer.json()).map((text) => Object.assign(document.createElement("option"), { value: text }));
+      field.list.replaceChildren(...options);
+    } catch { /* the field works without suggestions */ }
+  }, 200);
+});
+
 const keys = {
   j: () => walk(1),
   k: () => walk(-1),
   x: () => document.querySelector("tr.current input[data-pick]")?.click(),
   r: () => document.querySelector("[data-key=r]")?.click(),
-  "/": () => {
-    const field = document.querySelector("[data-search]");
-    field?.closest("details")?.setAttribute("open", "");
-    field?.focus();
-  },
+  "/": search,
   "?": () => document.getElementById("keys")?.showModal(),
 };
 document.addEventListener("keydown", (event) => {
+  if ((event.ctrlKey || event.metaKey) && event.key === "k" && !document.querySelector("dialog[open]")) { event.preventDefault(); search(); return; }
   if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
   if (event.target.closest("input, textarea, select, [contenteditable]")) return;
   if (keys[event.key]) { event.preventDefault(); keys[event.key](); }
@@ -183,8 +203,9 @@ function freshen(region, found) {
   for (const row of rows) if (mine.has(row.dataset.key)) morph(mine.get(row.dataset.key), row);
   enliven(region);
   pill.hidden = !fresh.length;
-  pill.textContent = texts.new.replace("{n}", fresh.length);
-  pill.onclick = (event) => { event.preventDefault(); pill.hidden = true; morph(region, found); enliven(region); };
+  // A page that is new from top to bottom may hide more new rows behind it.
+  pill.textContent = texts.new.replace("{n}", fresh.length === rows.length ? `${fresh.length}+` : fresh.length);
+  pill.onclick = (event) => { event.preventDefault(); pill.hidden = true; morph(region, found); enliven(region); count(); };
 }
 
 const changed = new Set();

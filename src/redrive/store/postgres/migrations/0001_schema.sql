@@ -252,6 +252,7 @@ CREATE TABLE redrive.letters (
     stage          text    COLLATE "C" NOT NULL CHECK (stage IN ('input', 'fetch', 'exec', 'output', 'commit')),
     category       text    COLLATE "C" NOT NULL,
     reason         text    COLLATE "C" NOT NULL,
+    message        text    NOT NULL DEFAULT '',
     failure        text    NOT NULL,
     fingerprint    text    COLLATE "C" NOT NULL,
     payload_hash   text    NOT NULL,
@@ -454,6 +455,9 @@ CREATE INDEX audit_of_subject ON redrive.audit (subject, id);
 CREATE INDEX audit_of_letter ON redrive.audit (letter, id) WHERE letter IS NOT NULL;
 CREATE INDEX audit_by_event ON redrive.audit (event, id);
 CREATE INDEX audit_by_actor ON redrive.audit (by, id) WHERE by <> 'redrive';
+-- Few lines are about actions of people: they are listed without looking through those of the engine.
+CREATE INDEX audit_of_people ON redrive.audit (tenant, id) WHERE by <> 'redrive';
+CREATE INDEX audit_people ON redrive.audit (id) WHERE by <> 'redrive';
 -- Lines that come with transitions have no token, and need no place in the index of tokens.
 CREATE UNIQUE INDEX audit_once ON redrive.audit (token) WHERE token IS NOT NULL;
 
@@ -911,22 +915,22 @@ BEGIN
 
         -- put_letter
         INSERT INTO redrive.letters AS l (
-            public_id, tenant, run, run_id, workflow, status, code, stage, category, reason, failure, fingerprint,
-            payload_hash, input, options, step, step_index, attempts, correlation_id, version, created_at, failed_at,
-            expires_at)
+            public_id, tenant, run, run_id, workflow, status, code, stage, category, reason, message, failure,
+            fingerprint, payload_hash, input, options, step, step_index, attempts, correlation_id, version, created_at,
+            failed_at, expires_at)
         SELECT n.public_id, r.tenant, r.id, r.public_id, r.workflow, 'OPEN', n.code, n.stage, n.category, n.reason,
-               n.failure, n.fingerprint, n.payload_hash, COALESCE(i.input, ''), COALESCE(i.options, ''), n.step,
-               n.step_index, n.attempts, r.correlation_id, r.version, now, now, now + n.expires_in
+               n.message, n.failure, n.fingerprint, n.payload_hash, COALESCE(i.input, ''), COALESCE(i.options, ''),
+               n.step, n.step_index, n.attempts, r.correlation_id, r.version, now, now, now + n.expires_in
         FROM json_to_recordset(rare -> 'letters') AS n (
-            t integer, public_id text, code text, stage text, category text, reason text, failure text,
+            t integer, public_id text, code text, stage text, category text, reason text, message text, failure text,
             fingerprint text, payload_hash text, step text, step_index integer, attempts integer, expires_in bigint)
         JOIN redrive.runs AS r ON r.id = apply.runs[n.t] LEFT JOIN redrive.inputs AS i ON i.run = r.id
         WHERE kept[n.t]
         ON CONFLICT (run, tenant) DO UPDATE SET
             replay_count = l.replay_count + CASE WHEN l.status = 'REPLAYING' THEN 1 ELSE 0 END,
             status = 'OPEN', code = excluded.code, stage = excluded.stage, category = excluded.category,
-            reason = excluded.reason, failure = excluded.failure, fingerprint = excluded.fingerprint,
-            payload_hash = excluded.payload_hash, input = excluded.input, options = excluded.options,
+            reason = excluded.reason, message = excluded.message, failure = excluded.failure,
+            fingerprint = excluded.fingerprint, payload_hash = excluded.payload_hash, input = excluded.input, options = excluded.options,
             step = excluded.step, step_index = excluded.step_index, attempts = excluded.attempts,
             version = excluded.version, failed_at = excluded.failed_at, expires_at = excluded.expires_at,
             closed_at = NULL, closed_by = NULL, resolution = NULL;

@@ -249,6 +249,7 @@ CREATE TABLE letters (
     stage          TEXT    NOT NULL CHECK (stage IN ('input', 'fetch', 'exec', 'output', 'commit')),
     category       TEXT    NOT NULL,
     reason         TEXT    NOT NULL,
+    message        TEXT    NOT NULL DEFAULT '',
     fingerprint    TEXT    NOT NULL,
     payload_hash   TEXT    NOT NULL,
     step           TEXT,
@@ -455,6 +456,9 @@ CREATE INDEX audit_of_subject ON audit (subject, id);
 CREATE INDEX audit_of_letter ON audit (letter, id) WHERE letter IS NOT NULL;
 CREATE INDEX audit_by_event ON audit (event, id);
 CREATE INDEX audit_by_actor ON audit (by, id) WHERE by <> 'redrive';
+-- Few lines are about actions of people: they are listed without looking through those of the engine.
+CREATE INDEX audit_of_people ON audit (tenant, id) WHERE by <> 'redrive';
+CREATE INDEX audit_people ON audit (id) WHERE by <> 'redrive';
 CREATE TRIGGER audit_stays BEFORE UPDATE ON audit BEGIN
     SELECT RAISE(ABORT, 'the audit log is append-only');
 END;

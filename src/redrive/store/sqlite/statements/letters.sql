@@ -17,3 +17,12 @@ SELECT l.id, l.public_id, l.tenant, l.run, l.run_id, l.workflow, l.status, l.cod
        l.resolution, l.expires_at, l.tags
 FROM letters AS l JOIN letter_texts AS t ON t.letter = l.id
 WHERE l.run = :run;
+
+-- name: references
+-- Correlation ids that begin like a text.
+SELECT DISTINCT correlation_id FROM (
+    SELECT r.correlation_id, r.tenant FROM runs AS r INDEXED BY runs_correlated
+    WHERE r.correlation_id IS NOT NULL AND r.correlation_id >= :prefix AND r.correlation_id < :end
+    ORDER BY r.correlation_id LIMIT :scanned) AS met
+WHERE :tenant IS NULL OR tenant = :tenant
+ORDER BY correlation_id LIMIT :most;

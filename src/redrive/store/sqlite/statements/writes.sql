@@ -90,16 +90,16 @@ WHERE excluded.output IS NOT NULL OR excluded.failure IS NOT NULL;
 
 -- name: put_letter
 -- Insert the dead letter of a run; a second one reopens the first.
-INSERT INTO letters (public_id, tenant, run, run_id, workflow, status, code, stage, category, reason, fingerprint,
-                     payload_hash, step, step_index, attempts, correlation_id, version, created_at, failed_at,
+INSERT INTO letters (public_id, tenant, run, run_id, workflow, status, code, stage, category, reason, message,
+                     fingerprint, payload_hash, step, step_index, attempts, correlation_id, version, created_at, failed_at,
                      expires_at)
 SELECT ?, runs.tenant, runs.id, runs.public_id, runs.workflow, 'OPEN', ?, ?, ?, ?, ?,
-       ?, ?, ?, ?, runs.correlation_id, runs.version, ?, ?, ?
+       ?, ?, ?, ?, ?, runs.correlation_id, runs.version, ?, ?, ?
 FROM runs WHERE runs.id = ?
 ON CONFLICT (tenant, run) DO UPDATE SET
     replay_count = replay_count + (status = 'REPLAYING'),
     status = 'OPEN', code = excluded.code, stage = excluded.stage, category = excluded.category,
-    reason = excluded.reason, fingerprint = excluded.fingerprint, payload_hash = excluded.payload_hash,
+    reason = excluded.reason, message = excluded.message, fingerprint = excluded.fingerprint, payload_hash = excluded.payload_hash,
     step = excluded.step, step_index = excluded.step_index, attempts = excluded.attempts,
     version = excluded.version, failed_at = excluded.failed_at, expires_at = excluded.expires_at,
     closed_at = NULL, closed_by = NULL, resolution = NULL;
