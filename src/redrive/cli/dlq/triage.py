@@ -19,8 +19,8 @@ from redrive.cli.target import Target, common_options, decision_options, run_on
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
+    from redrive.desk.groups import FailureGroup, GroupList
     from redrive.desk.models import DeadLetter
-    from redrive.desk.presenter import FailureGroup, GroupList
     from redrive.store.filters import LetterFilter
 
 _BAR_CHARACTERS = "▁▂▃▄▅▆▇█"
