@@ -127,9 +127,7 @@ class RemoteDeadLetters(DeadLetters):
         found: DeadLetter = await send(self._client, DeadLetters.get, id, tenant=tenant)
         return found
 
-    async def groups(
-        self, tenant: str | None = None, *, status: str | None = "OPEN", **options: Any
-    ) -> GroupList:
+    async def groups(self, tenant: str | None = None, *, status: str | None = "OPEN", **options: Any) -> GroupList:
         found: GroupList = await send(self._client, DeadLetters.groups, tenant, status=status or "ALL", **options)
         return found
 
