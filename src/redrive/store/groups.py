@@ -84,12 +84,21 @@ class GroupRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class GroupTotals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Numbers of failure groups and of their open letters; those of muted groups are part of both."""
+    """Numbers of failure groups and of their open letters; those of muted groups are part of both.
+
+    `uncounted`: the change of open letters that is in the feed and in no group yet.
+    """
 
     groups: int
     open: int
     muted_groups: int
     muted_open: int
+    uncounted: int = 0
+
+    @property
+    def need_attention(self) -> int:
+        """Open letters whose cause is not muted, including those in the feed."""
+        return max(0, self.open + self.uncounted - self.muted_open)
 
 
 class GroupVersion(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -138,7 +147,7 @@ class GroupDesk(Protocol):
         """Return a page of failure groups."""
 
     async def group_totals(self, where: GroupFilter) -> GroupTotals:
-        """Count failure groups and their open letters, including those that are not folded yet."""
+        """Count failure groups and their open letters, and those that are not folded yet."""
 
     async def failure_counts(self, where: GroupFilter, *, seconds: int, slots: int) -> tuple[int, ...]:
         """Count the failures of groups by minute or by hour, the present one last."""
@@ -270,7 +279,7 @@ class GroupCalls:
         totals = build_record(GroupTotals, await session.row(statement, **values, at=await session.now()))
         in_feed = {name: value for name, value in values.items() if name in ("tenant", "workflows", "fingerprint")}
         statement = texts["open_in_feed"].format(conditions=_join_conditions(session, in_feed))
-        return replace(totals, open=totals.open + await session.value(statement, **in_feed))
+        return replace(totals, uncounted=await session.value(statement, **in_feed))
 
     @read_call()
     async def failure_counts(

@@ -371,8 +371,8 @@ CREATE TABLE redrive.group_versions (
 CREATE INDEX group_versions_in_order ON redrive.group_versions (tenant, fingerprint, first_seen);
 CREATE INDEX group_versions_old ON redrive.group_versions (last_seen);
 
--- What users decided about a cause. A muted one has a time until which it is muted, or the number of open letters above
--- which it is no longer muted. It outlives its group, so that a cause that was resolved is recognised when it is back.
+-- What users decided about a cause. A muted one has a time at which the mute ends, or the number of open letters above
+-- which it ends. The row outlives its group, so that a cause that was resolved is recognised when it is back.
 CREATE TABLE redrive.group_decisions (
     tenant           text    COLLATE "C" NOT NULL,
     fingerprint      text    COLLATE "C" NOT NULL,

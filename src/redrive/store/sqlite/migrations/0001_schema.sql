@@ -380,8 +380,8 @@ CREATE TABLE group_versions (
 CREATE INDEX group_versions_in_order ON group_versions (tenant, fingerprint, first_seen);
 CREATE INDEX group_versions_old ON group_versions (last_seen);
 
--- What users decided about a cause. A muted one has a time until which it is muted, or the number of open letters above
--- which it is no longer muted. It outlives its group, so that a cause that was resolved is recognised when it is back.
+-- What users decided about a cause. A muted one has a time at which the mute ends, or the number of open letters above
+-- which it ends. The row outlives its group, so that a cause that was resolved is recognised when it is back.
 CREATE TABLE group_decisions (
     tenant           TEXT    NOT NULL,
     fingerprint      TEXT    NOT NULL,
