@@ -67,6 +67,29 @@ def test_a_group_without_open_letters_is_shown_on_demand(shop: Shop) -> None:
     assert len(piped("dlq", "groups", "-q", "--closed").output.split()) == 2
 
 
+def test_a_cause_is_shown_assigned_commented_on_and_muted(shop: Shop) -> None:
+    with working(shop):
+        wrong, _ = counted()
+    cause = str(wrong["fingerprint"])
+    assert piped("dlq", "groups", "assign", cause, "--to", "kim", "--by", "ann").output.strip() == (
+        f"done: assign {cause} to kim"
+    )
+    assert piped("dlq", "groups", "comment", cause, "asked the bank", "--by", "ann").exit_code == 0
+    assert piped("dlq", "groups", "mute", cause, "--dry-run").output.startswith(f"would mute {cause} until it grows")
+    assert piped("dlq", "groups", "mute", cause, "--until", "2h", "--by", "ann").exit_code == 0
+    assert piped("dlq", "groups", "--muted", "-q").output.split() == [cause]
+    shown = piped("dlq", "groups", "show", cause).output
+    assert "no VAT rate for 'PO'" in shown
+    assert "Assigned to kim." in shown
+    assert "Muted by ann until 2" in shown
+    assert "asked the bank" in shown
+    assert piped("dlq", "groups", "unmute", cause, "--by", "ann").exit_code == 0
+    assert piped("dlq", "groups", "--muted", "-q").output == ""
+    late = piped("dlq", "groups", "mute", cause, "--until", "2020-01-01")
+    assert (late.exit_code, "until must be in the future" in late.stderr) == (5, True)
+    assert piped("dlq", "groups", "show", "none").exit_code == 3
+
+
 # -- all that match ------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ from desk_kit import Shop, ended, failed, new_app, shop
 
 from redrive import NonRetryable
 from redrive.core.redact import MASK
-from redrive.errors import InputError
+from redrive.errors import InputError, NotFound
+from redrive.store.filters import LetterFilter
 from redrive.testing import Crash, Engine, engine
 from redrive.testing.faulty_store import FAIL, LOSE, Fault, Plan, crash_after, crash_before
 
@@ -126,3 +128,54 @@ async def test_one_cause_has_one_fingerprint_for_each_tenant_across_restarts(tmp
                 (elsewhere if place == "two.db" else seen[tenant]).add(letter.fingerprint)
     assert [len(found) for found in seen.values()] == [1, 1]
     assert len(seen["acme"] | seen["globex"] | elsewhere) == 4
+
+
+async def test_a_cause_is_assigned_commented_on_and_muted_and_the_audit_log_knows(desk: tuple[Engine, Shop]) -> None:
+    e, made = desk
+    letter = await failed(e, made.order, "tea", 1)
+    await e.settle()
+    cause, dlq = letter.fingerprint, e.app.dlq
+    assert (await dlq.assign_group(cause, to="kim", by="ann")).owner == "kim"
+    assert [line.after for line in (await dlq.comment_group(cause, "asked the bank", by="ann")).comments] == [
+        "asked the bank"
+    ]
+    muted = await dlq.mute_group(cause, by="ann", reason="known")
+    assert (muted.muted, muted.muted_by, muted.muted_until) == (True, "ann", None)
+    assert ((await dlq.groups(muted=False)).total, (await dlq.groups(muted=True)).total) == (0, 1)
+    await failed(e, made.order, "tea", 2)
+    await e.settle()
+    assert [group.muted for group in (await dlq.groups(muted=False)).items] == [False]
+    until = e.now + timedelta(days=1)
+    assert (await dlq.mute_group(cause, until=until, by="ann")).muted_until == until
+    for wrong, words in ((e.now, "until must be in the future"), (datetime(2099, 1, 1), "time zone")):  # noqa: DTZ001
+        with pytest.raises(InputError, match=words):
+            await dlq.mute_group(cause, until=wrong, by="ann")
+    found = await dlq.unmute_group(cause, by="ann")
+    events = [line.event.rpartition("_")[2] for line in found.history]
+    assert (found.muted, events) == (False, ["assigned", "commented", "muted", "muted", "unmuted"])
+    with pytest.raises(NotFound, match="cause 'f1' does not exist"):
+        await dlq.group("f1")
+    with pytest.raises(NotFound):
+        await dlq.group(cause, tenant="acme")
+    with pytest.raises(InputError, match="sort must be count or trend or newest"):
+        await dlq.groups(sort="size")
+
+
+async def test_a_cause_that_was_retried_and_resolved_in_bulk_says_so(desk: tuple[Engine, Shop]) -> None:
+    e, made = desk
+    letter = await failed(e, made.order, "tea", 1)
+    await e.settle()
+    begun = await e.app.dlq.replay_many(LetterFilter(fingerprint=letter.fingerprint), by="ann")
+    await e.advance("1m")
+    found = await e.app.dlq.group(letter.fingerprint)
+    assert (found.retried_by, found.retried_set, found.open) == ("ann", begun.id, 1)
+    await e.app.dlq.resolve_many(LetterFilter(fingerprint=letter.fingerprint), by="kim", reason="fixed")
+    await e.advance("1m")
+    await e.advance("1m")  # workers execute the bulk action, then count
+    found = await e.app.dlq.group(letter.fingerprint)
+    assert (found.resolved_by, found.resolved_version, found.open) == ("kim", letter.version, 0)
+    assert found.back_version is None
+    await e.advance("1h")
+    await failed(e, made.order, "tea", 2)
+    await e.settle()
+    assert (await e.app.dlq.group(letter.fingerprint)).back_version == letter.version

@@ -60,6 +60,30 @@ async def test_a_storm_of_one_cause_is_two_mails_and_a_quiet_hour_begins_anew(bo
         assert len(box.mails) == 4, "after a quiet hour the first is told at once again"
 
 
+async def test_a_muted_cause_is_not_told_until_it_grows_or_its_time_is_over(box: Postbox) -> None:
+    app = Redrive(smtp_url=box.url)
+    fulfil = failing(app, notify={"email": OPS})
+    async with engine(app) as e:
+        await e.run(fulfil, "A-1", why="the bank is down")
+        await e.settle()
+        (group,) = (await app.dlq.groups()).items
+        await app.dlq.mute_group(group.fingerprint, until=e.now + timedelta(hours=5), by="ann")
+        await e.advance("2h")
+        await e.run(fulfil, "A-2", why="the bank is down")
+        await e.settle()
+        assert len(box.mails) == 1
+        await app.dlq.mute_group(group.fingerprint, by="ann")
+        await e.advance("2h")
+        await e.run(fulfil, "A-3", why="the bank is down")
+        await e.settle()
+        assert len(box.mails) == 2, "with this one it has grown"
+        await app.dlq.mute_group(group.fingerprint, until=e.now + timedelta(hours=1), by="ann")
+        await e.advance("2h")
+        await e.run(fulfil, "A-4", why="the bank is down")
+        await e.settle()
+        assert len(box.mails) == 3
+
+
 async def test_each_event_is_told_to_those_who_want_it_with_what_happens_next(box: Postbox) -> None:
     app = Redrive(smtp_url=box.url, base_url=BASE)
     events = ["first_failure", "retries_exhausted", "dead_letter"]

@@ -168,6 +168,7 @@ async def _tenant(app: Redrive, fulfil: Any, tenant: str, world: World) -> dict[
         "run": bad.id,
         "good": good.id,
         "letter": f"dl-{bad.id}",
+        "fingerprint": (await app.dlq.get(bad.id)).fingerprint,
         "set": begun.id,
         "user": user.id,
         "token": spare.token.id,

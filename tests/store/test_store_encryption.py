@@ -144,7 +144,8 @@ def test_a_text_that_no_store_could_hold_is_refused() -> None:
 CLEAR = {
     "action", "by", "category", "closed_by", "paused_by", "code", "correlation_id", "event", "fingerprint",
     "handler_for", "key", "key_maker", "kind", "letter", "letters", "maker", "mode", "name",
-    "options", "outcome", "owner", "parent", "parked_on",
+    "options", "outcome", "owner", "parent", "parked_on", "muted_by", "resolved_by", "retried_by", "retried_set",
+    "resolved_version", "back_version",
     "policy", "public_id", "queue", "replay_of", "resolution", "root", "run", "run_id", "schema_in",
     "schema_out", "sole_step", "stage", "state", "status", "step", "subject", "tags", "tenant", "token",
     "updated_by", "version", "wanted", "workflow", "workflows", "ends_replay", "next", "prev", "sink",

@@ -23,16 +23,17 @@ from redrive.desk.decisions import (
     make_closed_conflict,
     make_replay_order,
 )
+from redrive.desk.groups import GroupActions
 from redrive.desk.models import DeadLetter
 from redrive.desk.operations import Acting, Actor, operation
-from redrive.desk.presenter import GroupList, Presenter, in_thread_if_large, measure_size, present_groups, present_page
+from redrive.desk.presenter import Presenter, in_thread_if_large, measure_size, present_page
 from redrive.desk.preview import DryRun, Previewer
 from redrive.desk.runs import find_failure_handler_runs
 from redrive.desk.validation import is_id, require_bool, require_long_text, require_text
 from redrive.errors import InputError, NotFound
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.settle.settler import LocalSettler
-from redrive.store.filters import AuditFilter, GroupFilter, LetterFilter
+from redrive.store.filters import AuditFilter, LetterFilter
 from redrive.store.letters import Facets, LetterRow, Triage
 from redrive.store.list_query import Page
 from redrive.store.port import DeskStore
@@ -41,8 +42,8 @@ _MAX_HISTORY = 200
 _MAX_FACET_LETTERS = 2_000
 
 
-class DeadLetters(BulkActions):
-    """Dead letters, found by their own id or by that of their run, and bulk actions on many of them."""
+class DeadLetters(GroupActions, BulkActions):
+    """Dead letters, found by their own id or by that of their run, their causes, and bulk actions on many of them."""
 
     def __init__(
         self,
@@ -114,19 +115,6 @@ class DeadLetters(BulkActions):
     async def count(self, filter: LetterFilter | None = None) -> int:
         """Return the number of dead letters that match."""
         return await self._store.count_letters(filter or LetterFilter())
-
-    @operation("GET /workflow-dlq/groups", Permission.LOOK)
-    async def groups(
-        self, tenant: str | None = None, *, status: str | None = "OPEN", limit: int = 50, cursor: str | None = None
-    ) -> GroupList:
-        """Return a page of failures grouped by their cause, the one seen last first.
-
-        Only those with open letters; `status=None` lists all. Counts are a few seconds late: they contain
-        everything before `as_of`.
-        """
-        where = GroupFilter(tenant=tenant, status=status)
-        page = await self._store.groups(where, limit=limit, cursor=cursor)
-        return await in_thread_if_large(partial(present_groups, page, self._presenter), measure_size(page.items))
 
     @operation("GET /workflow-dlq/facets", Permission.LOOK, id="show_facets")
     async def facets(self, filter: LetterFilter | None = None) -> Facets:

@@ -11,7 +11,8 @@ import msgspec
 from redrive.clock import MICROS
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
 from redrive.duration import to_datetime
-from redrive.store.filters import LetterFilter, RunFilter
+from redrive.store.filters import GroupFilter, LetterFilter, RunFilter
+from redrive.store.groups import GroupTotals
 from redrive.store.list_query import OLDEST_CURSOR
 from redrive.store.port import DeskStore
 from redrive.store.runs import RunSummary
@@ -29,12 +30,14 @@ _FAILED_STATUSES = frozenset({RunStatus.DLQ_PENDING, RunStatus.FAILED, RunStatus
 class RunsPerMinute(msgspec.Struct, frozen=True, kw_only=True):
     """The last hour by minutes, the present one last: runs that were started, and those of them that failed.
 
-    `since` is when counting began: later than an hour ago if there were too many runs.
+    `since` is when counting began: if there were too many runs, only the newest are counted, and it is `capped`.
     """
 
     started: tuple[int, ...]
     failed: tuple[int, ...]
     since: datetime
+    begin: datetime
+    capped: bool
 
     @property
     def good(self) -> tuple[int, ...]:
@@ -59,9 +62,13 @@ class RetryingStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of one tenant, or of all. Counts of runs end at `MAX_COUNTED_RUNS`."""
+    """The state of one tenant, or of all. Counts of runs end at `MAX_COUNTED_RUNS`.
+
+    `open_letters` are those whose cause is not muted; `causes` counts all causes.
+    """
 
     open_letters: int
+    causes: GroupTotals
     oldest_letter: datetime | None
     running: int
     sleeping: int
@@ -80,9 +87,11 @@ async def load_overview(store: DeskStore, tenant: str | None) -> Overview:
         RunFilter(tenant=tenant, status=RunStatus.PENDING), most=MAX_COUNTED_RUNS, oldest=True
     )
     due = [run.available_at for run in waiting if (run.available_at or now) < now - _MINUTE_MICROS]
+    causes = await store.group_totals(GroupFilter(tenant=tenant))
     hour = RunFilter(tenant=tenant, since=now - _MINUTES_SHOWN * _MINUTE_MICROS)
     return Overview(
-        open_letters=await store.count_letters(LetterFilter(tenant=tenant)),
+        open_letters=causes.need_attention,
+        causes=causes,
         oldest_letter=to_datetime(oldest.items[0].failed_at) if oldest.items else None,
         running=await _count_runs(store, tenant, RunStatus.RUNNING),
         sleeping=await _count_runs(store, tenant, RunStatus.SLEEPING),
@@ -121,9 +130,12 @@ def _count_runs_per_minute(runs: Sequence[RunSummary], now: int) -> RunsPerMinut
     begin = now // _MINUTE_MICROS - _MINUTES_SHOWN + 1
     started = Counter(run.created_at // _MINUTE_MICROS - begin for run in runs)
     failed = Counter(run.created_at // _MINUTE_MICROS - begin for run in runs if run.status in _FAILED_STATUSES)
-    since = runs[-1].created_at if len(runs) >= _MAX_HOUR_RUNS else begin * _MINUTE_MICROS
+    capped = len(runs) >= _MAX_HOUR_RUNS
+    since = runs[-1].created_at if capped else begin * _MINUTE_MICROS
     return RunsPerMinute(
         started=tuple(started[minute] for minute in range(_MINUTES_SHOWN)),
         failed=tuple(failed[minute] for minute in range(_MINUTES_SHOWN)),
         since=to_datetime(since),
+        begin=to_datetime(begin * _MINUTE_MICROS),
+        capped=capped,
     )

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, TypeVar
 
 from redrive.core.audit import event_label, read_reason
@@ -25,7 +23,6 @@ from redrive.desk.models import make_reason_fields, present_row
 from redrive.duration import to_datetime
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import as_dict, is_record
-from redrive.store.groups import GroupPage, GroupRow
 from redrive.store.letters import AuditRow, LetterRow, ReplayRow
 from redrive.store.list_query import Page
 from redrive.store.runs import AttemptRow, RunRow
@@ -267,58 +264,3 @@ def measure_size(*parts: Any) -> int:
         elif is_record(part):
             pending.extend(as_dict(part).values())
     return found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailureGroup:
-    """The letters of a tenant that have one cause.
-
-    `open` of `total` wait for a decision. `trend` counts failures by hour over the last 24 hours, the
-    present hour last. The letter `sample_id` is an example: `message` is its reason, the English sentence for
-    `reason_code` and `reason_params`, and `error` its error message.
-    """
-
-    fingerprint: str
-    tenant: str
-    open: int
-    total: int
-    first_seen: datetime
-    last_seen: datetime
-    trend: tuple[int, ...]
-    workflows: tuple[str, ...]
-    steps: tuple[str, ...]
-    sample_id: str | None
-    message: str | None
-    code: str | None
-    category: str | None
-    error: str | None = None
-    reason_code: str | None = None
-    reason_params: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupList:
-    """A page of groups. All that happened before `as_of` is counted."""
-
-    items: list[FailureGroup]
-    next: str | None
-    prev: str | None
-    as_of: datetime
-
-
-def present_groups(page: GroupPage, presenter: Presenter) -> GroupList:
-    """Return a page of groups, redacted."""
-
-    def present(row: GroupRow) -> FailureGroup:
-        reason = None if row.reason is None else presenter.reason(Reason.from_text(row.reason))
-        return present_row(
-            FailureGroup,
-            row,
-            workflows=(row.workflow,),  # a fingerprint is made of one workflow and one step, among other things
-            steps=() if row.step is None else (row.step,),
-            sample_id=row.letter,
-            **make_reason_fields(reason, "message"),
-            error=None if row.failure is None else presenter.text(FailureReason.from_json(row.failure).failure.message),
-        )
-
-    return present_row(GroupList, page, items=list(map(present, page.items)))

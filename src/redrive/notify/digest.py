@@ -100,7 +100,7 @@ class Digest:
             cases = await self._store.notices.due(limit=_LANE_BATCH, newest=_NEWEST_FACTS)
             before = told
             for case in cases:
-                telling = self._make_digest(case)
+                telling = await self._make_digest(case)
                 if telling is not None and await self._store.notices.tell(telling):
                     told += 1
             if len(cases) < _LANE_BATCH or told == before:
@@ -109,7 +109,7 @@ class Digest:
             self._on_messages()
         return told
 
-    def _make_digest(self, case: DueLane) -> LaneNotification | None:
+    async def _make_digest(self, case: DueLane) -> LaneNotification | None:
         newest = case.notices[0].notice
         if isinstance(newest, Unreadable):
             log.error("a notification of tenant %r cannot be read: %s", case.tenant, newest.why)
@@ -118,6 +118,8 @@ class Digest:
         read = [
             notifications.decode_facts(each.notice) for each in case.notices if not isinstance(each.notice, Unreadable)
         ]
+        if facts.fingerprint and await self._store.is_muted(case.tenant, facts.fingerprint):
+            read = []  # the lane is emptied, and no user is notified
         targets = self._channels.resolved([target for _, wanted, _ in read for target in wanted])
         id = notifications.notification_id(case.tenant, case.lane, case.last)
         content = notifications.encode_content(facts, case.count, case.first_at)

@@ -130,6 +130,9 @@ class ReasonCode(StrEnum):
 
     # why a decision on one dead letter or run is refused
     LETTER_NOT_FOUND = "letter_not_found"
+    GROUP_NOT_FOUND = "group_not_found"
+    MUTE_TIME_PAST = "mute_time_past"
+    MUTE_DATE_INVALID = "mute_date_invalid"
     LETTER_GONE = "letter_gone"
     COMPENSATION_NOT_FOUND = "compensation_not_found"
     LETTER_OR_RUN_NOT_FOUND = "letter_or_run_not_found"

@@ -17,11 +17,11 @@ from redrive.desk.audit import Audit
 from redrive.desk.bulk import require_open_letters
 from redrive.desk.circuits import Circuits
 from redrive.desk.decisions import Replay, ReplayOptions
+from redrive.desk.groups import GroupList
 from redrive.desk.letters import DeadLetters
 from redrive.desk.models import DeadLetter
 from redrive.desk.notifications import Notifications
 from redrive.desk.outbox import Outbox, Sinks
-from redrive.desk.presenter import GroupList
 from redrive.desk.preview import DryRun
 from redrive.desk.runs import RetryOptions, Runs, RunStarter, StartRequest
 from redrive.desk.saga import Ledger, Saga
@@ -127,11 +127,8 @@ class RemoteDeadLetters(DeadLetters):
         found: DeadLetter = await send(self._client, DeadLetters.get, id, tenant=tenant)
         return found
 
-    async def groups(
-        self, tenant: str | None = None, *, status: str | None = "OPEN", limit: int = 50, cursor: str | None = None
-    ) -> GroupList:
-        options = {"status": status or "ALL", "limit": limit, "cursor": cursor}
-        found: GroupList = await send(self._client, DeadLetters.groups, tenant, **options)
+    async def groups(self, tenant: str | None = None, *, status: str | None = "OPEN", **options: Any) -> GroupList:
+        found: GroupList = await send(self._client, DeadLetters.groups, tenant, status=status or "ALL", **options)
         return found
 
     async def replay(

@@ -16,12 +16,12 @@ from contextlib import suppress
 from redrive.errors import RedriveError
 from redrive.reasons import Reason, ReasonCode
 from redrive.server.problems import ProblemError
-from redrive.store.filters import AuditFilter, LetterFilter, RunFilter
+from redrive.store.filters import AuditFilter, GroupFilter, LetterFilter, RunFilter
 from redrive.store.port import DeskStore
 
 _COMPARED_ROWS = 50  # runs that are compared
 _WORKFLOWS_PER_INTERVAL = 10  # workflows of a token that are compared within one interval
-_KEEPALIVE_AFTER = 15.0  # seconds without a hint after which a comment keeps the connection open
+_KEEPALIVE_AFTER = 15.0  # seconds without a hint after which an event says that the server is still there
 _MAX_STREAM_SECONDS = 900.0  # seconds until a stream ends, so that the client authenticates again
 ListSnapshot = dict[str, object]
 StreamScope = tuple[str, frozenset[str] | None]
@@ -107,7 +107,18 @@ async def _take_snapshot(view: DeskStore, before: ListSnapshot | None) -> ListSn
     else:
         page = await view.audit(AuditFilter(event="dlq."), limit=1, cursor=None)
         letters = [line.id for line in page.items]
-    return {"runs": [(run.id, run.status, run.fence) for run in runs.items], "letters": letters, "audit": audit}
+    return {
+        "runs": [(run.id, run.status, run.fence) for run in runs.items],
+        "letters": letters,
+        "audit": audit,
+        "causes": await _take_cause_snapshot(view),
+    }
+
+
+async def _take_cause_snapshot(view: DeskStore) -> object:
+    """Return what changes when causes are counted, which is a few seconds after a letter has changed."""
+    newest = await view.groups(GroupFilter(), limit=1, cursor=None)
+    return [group.id for group in newest.items], await view.group_totals(GroupFilter())
 
 
 async def _take_workflow_snapshot(view: DeskStore, workflows: Sequence[str]) -> ListSnapshot:
@@ -122,7 +133,7 @@ async def _take_workflow_snapshot(view: DeskStore, workflows: Sequence[str]) -> 
             (letter.id, letter.status, letter.owner, letter.tags, letter.replay_count, letter.failed_at)
             for letter in page.items
         ]
-    return {"runs": runs, "letters": letters}
+    return {"runs": runs, "letters": letters, "causes": await _take_cause_snapshot(view)}
 
 
 class _Stream:
@@ -149,7 +160,7 @@ class _Stream:
                 async with asyncio.timeout(_KEEPALIVE_AFTER):
                     await self._wake.wait()
             except TimeoutError:
-                yield b": still here\n\n"
+                yield b"event: alive\ndata: {}\n\n"
                 continue
             self._wake.clear()
             if self._changed:

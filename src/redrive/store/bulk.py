@@ -17,6 +17,7 @@ from redrive.core.transitions import AuditWrite
 from redrive.records import as_dict, replace
 from redrive.store import list_query
 from redrive.store.filters import LetterFilter
+from redrive.store.groups import note_bulk_action
 from redrive.store.list_query import IndexPath, Page, PageRequest
 from redrive.store.lists import choose_scan, detect_popular, scan_sql
 from redrive.store.session import Database, Session, Statements, build_record, read_call, write_call
@@ -27,6 +28,7 @@ LISTING_BATCH = 5000
 """Letters of a filter that are listed at a time: more than one batch of decisions takes."""
 
 
+_CAUSE_NOTES = {"REPLAY": "note_retry", "RESOLVE": "note_resolution"}  # statements, by action
 _CHANGES = {"stop": "stop_set", "pause": "pause_set", "resume": "resume_set", "rate": "rate_set"}  # by verb
 
 
@@ -194,6 +196,9 @@ class BulkCalls:
                 return
             if new.letters:
                 await session.rows(SQL["insert_items"], set=begun, tenant=new.tenant, letters=list(new.letters))
+            if new.where is not None and new.action in _CAUSE_NOTES and _is_whole_cause(new.where):
+                note, cause = _CAUSE_NOTES[new.action], str(new.where.fingerprint)
+                await note_bulk_action(session, note, new.tenant, cause, new.public_id, new.by)
             await session.note([audit])
 
     @write_call(begin=False)
@@ -278,6 +283,12 @@ class BulkCalls:
         scan = await choose_scan(session, "letters", values, newest_first=True)
         statement = letter_scan_sql(session, "count_letters", scan.path, values, newest_first=True)
         return int(await session.value(statement, **list_query.query_parameters(values)))
+
+
+def _is_whole_cause(where: LetterFilter) -> bool:
+    """Return True for a filter that selects all letters with one fingerprint."""
+    given = {name for name, value in as_dict(where).items() if value is not None}
+    return "fingerprint" in given and given <= {"fingerprint", "tenant", "workflow", "status"}
 
 
 def letter_scan_sql(session: Session, name: str, path: IndexPath, values: dict[str, Any], *, newest_first: bool) -> str:

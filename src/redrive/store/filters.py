@@ -20,7 +20,7 @@ _EARLIEST = (datetime(1, 1, 1, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1
 _LATEST = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 _MAX_LENGTH = 10_000  # of a text; no database is asked for more
 _TIMES = frozenset({"since", "until"})
-_NOT_TEXT = frozenset({"status", "index", "workflows", "accounts", "people"})
+_NOT_TEXT = frozenset({"status", "index", "workflows", "accounts", "people", "muted"})
 
 
 def _normalise_filter(filter: Filter) -> None:
@@ -180,15 +180,19 @@ class CircuitFilter:
 class GroupFilter:
     """Filter of failure groups: those with open letters, or with `status=None` all of them.
 
-    `workflows` limits them to some workflows; None means all.
+    `workflows` limits them to some workflows; None means all. `muted` selects muted groups, or those that are not.
     """
 
     tenant: str | None = None
     status: LetterStatus | str | None = LetterStatus.OPEN
     workflows: tuple[str, ...] | None = None
+    fingerprint: str | None = None
+    muted: bool | None = None
 
     def __post_init__(self) -> None:
         _normalise_filter(self)
+        if self.muted is not None and not isinstance(self.muted, bool):
+            raise InputError(Reason(ReasonCode.FLAG_NEEDED, field="muted", given=f"{self.muted!r:.60}"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

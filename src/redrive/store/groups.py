@@ -10,31 +10,49 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from enum import StrEnum
 from typing import Any, Protocol
 
 import msgspec
 
+from redrive.clock import MICROS
+from redrive.core.transitions import AuditWrite
 from redrive.reasons import Reason, ReasonCode
-from redrive.records import as_dict
+from redrive.records import as_dict, replace
 from redrive.store.filters import GroupFilter, refuse_value
-from redrive.store.list_query import PageRequest, read_page
+from redrive.store.list_query import Page, PageRequest
 from redrive.store.session import Database, Session, Statements, build_record, read_call, write_call
 
 SQL = Statements("groups.sql")
 
-HOUR = 3_600_000_000
 TREND_HOURS = 24
 """Hours in a trend, including the present one."""
 
-_HourCounts = Counter[tuple[str, str, int]]  # by tenant, fingerprint and hour
+CHART_SLOTS = {60: 60, 3600: 7 * 24}
+"""The spans of time by which failures are counted, in seconds, and how many of them are kept."""
+
+_HOUR = 3600
+_VERSION_RETENTION = 90 * 86_400 * MICROS  # since the last failure in a version
+_MAX_VERSIONS = 20
+_CHANGES = {"assign": "assign_group", "mute": "mute_group", "unmute": "unmute_group"}  # statements, by verb
+_ORDERS = {"count": "order.count", "trend": "order.trend", "newest": "order.newest"}  # statements, by order
+_SlotCounts = Counter[tuple[str, str, int, int]]  # by tenant, fingerprint, seconds and slot
+
+
+class GroupOrder(StrEnum):
+    """Orders of failure groups: most open letters first, most failures in the last day first, latest failure first."""
+
+    COUNT = "count"
+    TREND = "trend"
+    NEWEST = "newest"
 
 
 class GroupRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A failure group.
+    """A failure group, and what users decided about its cause.
 
     `id` is its place in the list, which changes with each new failure. `letter` is one of its letters, with its
-    reason. `trend` counts failures by hour, the oldest first and the present hour last.
+    reason. `trend` counts failures by hour, the oldest first and the present hour last. A group that is `muted` without
+    `muted_until` is muted until it grows. `back_version`: the version in which a resolved cause failed again.
     """
 
     id: int
@@ -51,11 +69,68 @@ class GroupRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     code: str | None
     category: str | None
     failure: str | None
+    owner: str | None
+    muted: bool
+    muted_by: str | None
+    muted_until: int | None
+    resolved_at: int | None
+    resolved_by: str | None
+    resolved_version: str | None
+    back_version: str | None
+    retried_at: int | None
+    retried_by: str | None
+    retried_set: str | None
     trend: tuple[int, ...]
 
 
+class GroupTotals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Numbers of failure groups and of their open letters; those of muted groups are part of both.
+
+    `uncounted`: the change of open letters that is in the feed and in no group yet.
+    """
+
+    groups: int
+    open: int
+    muted_groups: int
+    muted_open: int
+    uncounted: int = 0
+
+    @property
+    def need_attention(self) -> int:
+        """Open letters whose cause is not muted, including those in the feed."""
+        return max(0, self.open + self.uncounted - self.muted_open)
+
+
+class GroupVersion(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A version of the code in which letters of a group failed, `seen` times."""
+
+    version: str
+    first_seen: int
+    last_seen: int
+    seen: int
+
+
+class GroupVerb(StrEnum):
+    """Changes that a user can make to a failure group. A comment is a line of the audit log and nothing else."""
+
+    ASSIGN = "assign"
+    MUTE = "mute"
+    UNMUTE = "unmute"
+
+
+class GroupChange(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A change of a failure group. A group is muted `until` a time, or without one until it grows."""
+
+    tenant: str
+    fingerprint: str
+    verb: GroupVerb
+    audit: AuditWrite
+    owner: str | None = None
+    until: int | None = None
+
+
 class GroupPage(msgspec.Struct, frozen=True):
-    """A page of failure groups, the latest failure first. Everything before `as_of` is counted."""
+    """A page of failure groups. Everything before `as_of` is counted."""
 
     items: list[GroupRow]
     next: str | None
@@ -64,10 +139,24 @@ class GroupPage(msgspec.Struct, frozen=True):
 
 
 class GroupDesk(Protocol):
-    """The call that reads failure groups. A tenant view answers it too."""
+    """Calls about failure groups. A tenant view answers them too."""
 
-    async def groups(self, where: GroupFilter, *, limit: int, cursor: str | None) -> GroupPage:
-        """Return a page of failure groups, the one with the latest failure first."""
+    async def groups(
+        self, where: GroupFilter, *, order: GroupOrder = GroupOrder.NEWEST, limit: int, cursor: str | None
+    ) -> GroupPage:
+        """Return a page of failure groups."""
+
+    async def group_totals(self, where: GroupFilter) -> GroupTotals:
+        """Count failure groups and their open letters, and those that are not folded yet."""
+
+    async def failure_counts(self, where: GroupFilter, *, seconds: int, slots: int) -> tuple[int, ...]:
+        """Count the failures of groups by minute or by hour, the present one last."""
+
+    async def group_versions(self, group: GroupRow) -> list[GroupVersion]:
+        """Return the versions of the code in which a group failed, the latest first."""
+
+    async def change_group(self, change: GroupChange) -> bool:
+        """Change a failure group; return False if there is none, or nothing to change."""
 
 
 class GroupStore(GroupDesk, Protocol):
@@ -78,6 +167,9 @@ class GroupStore(GroupDesk, Protocol):
 
         Any number of nodes may call this at once; each change is added once.
         """
+
+    async def is_muted(self, tenant: str, fingerprint: str) -> bool:
+        """Return True if a user muted this cause, and it has not grown since then, nor is the time over."""
 
 
 @dataclass(slots=True)
@@ -106,6 +198,23 @@ class _GroupChange:
             self.place, self.sample = id, letter
 
 
+@dataclass(slots=True)
+class _VersionChange:
+    """The sum of some failures of one group in one version of the code."""
+
+    tenant: str
+    fingerprint: str
+    version: str
+    first_seen: int
+    last_seen: int
+    seen: int = 0
+
+    def add_failures(self, seen: int, at: int) -> None:
+        self.seen += seen
+        self.first_seen = min(self.first_seen, at)
+        self.last_seen = max(self.last_seen, at)
+
+
 class GroupCalls:
     """Implements `GroupStore`."""
 
@@ -121,21 +230,23 @@ class GroupCalls:
             if rows:
                 now = await session.now()
                 await _add_changes(session, *_sum_changes(rows, now))
-                await session.rows(SQL["delete_old_hours"], before=now // HOUR - TREND_HOURS, most=limit)
+                await session.rows(SQL["delete_old_counts"], at=now, most=limit)
+                await session.rows(SQL["delete_old_versions"], before=now - _VERSION_RETENTION, most=limit)
         return len(rows)
 
     @read_call()
-    async def groups(self, session: Session, where: GroupFilter, *, limit: int, cursor: str | None) -> GroupPage:
-        if where.status not in (None, "OPEN"):
-            raise refuse_value("status", Reason(ReasonCode.ONE_OF, options=("OPEN", "None"), more=None), where.status)
+    async def groups(
+        self,
+        session: Session,
+        where: GroupFilter,
+        *,
+        order: GroupOrder = GroupOrder.NEWEST,
+        limit: int,
+        cursor: str | None,
+    ) -> GroupPage:
         request = PageRequest.of(limit, cursor)
-        values = {
-            "open" if where.status == "OPEN" else "any": True,
-            "tenant": where.tenant,
-            "workflows": None if where.workflows is None else list(where.workflows),
-        }
         now = await session.now()
-        this_hour = now // HOUR
+        this_hour = now // (_HOUR * MICROS)
         # Read before the groups: `as_of` must not include a failure that is folded between the two reads.
         oldest = await session.value(SQL["oldest_feed_time"])
 
@@ -143,19 +254,99 @@ class GroupCalls:
             seen = json.loads(hours or "{}")
             return tuple(seen.get(str(hour), 0) for hour in range(this_hour - TREND_HOURS + 1, this_hour + 1))
 
-        record = partial(build_record, GroupRow, trend=parse_trend)
-        page = await read_page(session, SQL, "groups", request, values, record, since=this_hour - TREND_HOURS)
+        values, window = _condition_values(where), request.window
+        by_place = order is GroupOrder.NEWEST
+        bounds = {"below": window.below, "above": window.above} if by_place else {}
+        values |= {name: value for name, value in bounds.items() if value is not None}
+        texts = SQL.texts(session.dialect)
+        sorting = texts["order.oldest" if by_place and not window.down else _ORDERS[order]]
+        rows = await session.rows(
+            texts["groups"].format(conditions=_join_conditions(session, values), order=sorting),
+            **values,
+            at=now,
+            since=this_hour - TREND_HOURS + 1,
+            most=window.most,
+            skipped=0 if by_place else request.place or 0,
+        )
+        found = [build_record(GroupRow, row, trend=parse_trend, muted=bool) for row in rows]
+        page: Page[GroupRow] = request.page(found) if by_place else request.numbered_page(found)
         return GroupPage(page.items, page.next, page.prev, now if oldest is None else min(now, oldest))
 
+    @read_call()
+    async def group_totals(self, session: Session, where: GroupFilter) -> GroupTotals:
+        values, texts = _condition_values(where), SQL.texts(session.dialect)
+        statement = texts["group_totals"].format(conditions=_join_conditions(session, values))
+        totals = build_record(GroupTotals, await session.row(statement, **values, at=await session.now()))
+        in_feed = {name: value for name, value in values.items() if name in ("tenant", "workflows", "fingerprint")}
+        statement = texts["open_in_feed"].format(conditions=_join_conditions(session, in_feed))
+        return replace(totals, uncounted=await session.value(statement, **in_feed))
 
-def _sum_changes(rows: Sequence[Any], now: int) -> tuple[list[_GroupChange], _HourCounts]:
-    """Return the changes of these rows by group, in the order in which groups are locked, and by hour.
+    @read_call()
+    async def failure_counts(
+        self, session: Session, where: GroupFilter, *, seconds: int, slots: int
+    ) -> tuple[int, ...]:
+        values = _condition_values(where)
+        statement = SQL.texts(session.dialect)["failure_counts"].format(conditions=_join_conditions(session, values))
+        last = await session.now() // (seconds * MICROS)
+        seen = dict(await session.rows(statement, **values, seconds=seconds, since=last - slots + 1))
+        return tuple(seen.get(slot, 0) for slot in range(last - slots + 1, last + 1))
+
+    @read_call()
+    async def group_versions(self, session: Session, group: GroupRow) -> list[GroupVersion]:
+        rows = await session.rows(
+            SQL["group_versions"], tenant=group.tenant, fingerprint=group.fingerprint, most=_MAX_VERSIONS
+        )
+        return [build_record(GroupVersion, row) for row in rows]
+
+    @write_call()
+    async def change_group(self, session: Session, change: GroupChange) -> bool:
+        params: dict[str, Any] = {"tenant": change.tenant, "fingerprint": change.fingerprint}
+        if change.verb is GroupVerb.ASSIGN:
+            params["owner"] = change.owner
+        elif change.verb is GroupVerb.MUTE:
+            params |= {"until": change.until, "by": change.audit.by}
+        return await session.change(SQL[_CHANGES[change.verb]], change.audit, **params)
+
+    @read_call()
+    async def is_muted(self, session: Session, tenant: str, fingerprint: str) -> bool:
+        return bool(await session.value(SQL["is_muted"], tenant=tenant, fingerprint=fingerprint))
+
+
+async def note_bulk_action(session: Session, name: str, tenant: str, fingerprint: str, set: str, by: str) -> None:
+    """Note with a cause that a bulk action retries or resolves it."""
+    more = {"set": set} if name == "note_retry" else {}
+    await session.rows(SQL[name], tenant=tenant, fingerprint=fingerprint, by=by, **more)
+
+
+def _condition_values(where: GroupFilter) -> dict[str, Any]:
+    """Return the values of a filter by the names of the conditions."""
+    if where.status not in (None, "OPEN"):
+        raise refuse_value("status", Reason(ReasonCode.ONE_OF, options=("OPEN", "None"), more=None), where.status)
+    values: dict[str, Any] = {"open" if where.status == "OPEN" else "any": True}
+    if where.muted is not None:
+        values["muted" if where.muted else "unmuted"] = True
+    values |= {
+        "tenant": where.tenant,
+        "workflows": None if where.workflows is None else list(where.workflows),
+        "fingerprint": where.fingerprint,
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _join_conditions(session: Session, values: dict[str, Any]) -> str:
+    texts = SQL.texts(session.dialect)
+    return " AND ".join(texts[f"groups.{name}"] for name in values) or "true"
+
+
+def _sum_changes(rows: Sequence[Any], now: int) -> tuple[list[_GroupChange], _SlotCounts, list[_VersionChange]]:
+    """Return the changes of these rows by group, in the order in which groups are locked, by slot, and by version.
 
     A row without a time counts as of now; failures always have one.
     """
     changes: dict[tuple[str, str], _GroupChange] = {}
-    hours: _HourCounts = Counter()
-    for id, tenant, fingerprint, workflow, step, letter, open, total, seen, at in rows:
+    counts: _SlotCounts = Counter()
+    versions: dict[tuple[str, str, str], _VersionChange] = {}
+    for id, tenant, fingerprint, workflow, step, letter, open, total, seen, at, version in rows:
         change = changes.get((tenant, fingerprint))
         if change is None:
             since = now if at is None else at
@@ -165,22 +356,32 @@ def _sum_changes(rows: Sequence[Any], now: int) -> tuple[list[_GroupChange], _Ho
         change.total += total
         if seen:
             change.add_failure(id, letter, at)
-            hours[tenant, fingerprint, at // HOUR] += seen
+            for seconds in CHART_SLOTS:
+                counts[tenant, fingerprint, seconds, at // (seconds * MICROS)] += seen
+            key = (tenant, fingerprint, version)
+            versions.setdefault(key, _VersionChange(*key, first_seen=at, last_seen=at)).add_failures(seen, at)
         if total < 0:
             change.gone.append(letter)
-    return [changes[key] for key in sorted(changes)], hours
+    return [changes[key] for key in sorted(changes)], counts, [versions[key] for key in sorted(versions)]
 
 
-async def _add_changes(session: Session, changes: Sequence[_GroupChange], hours: _HourCounts) -> None:
+async def _add_changes(
+    session: Session, changes: Sequence[_GroupChange], counts: _SlotCounts, versions: Sequence[_VersionChange]
+) -> None:
     """Add changes to their groups. Every node locks groups in the same order."""
     groups = await session.write_many(SQL["add_to_group"], [as_dict(change) for change in changes])
     await session.write_many(
-        SQL["add_to_hour"],
+        SQL["add_to_count"],
         (
-            {"tenant": tenant, "fingerprint": fingerprint, "hour": hour, "seen": seen}
-            for (tenant, fingerprint, hour), seen in hours.items()
+            {
+                **dict(zip(("tenant", "fingerprint", "seconds", "slot"), key, strict=True)),
+                "seen": seen,
+                "kept_until": (key[3] + CHART_SLOTS[key[2]]) * key[2] * MICROS,
+            }
+            for key, seen in counts.items()
         ),
     )
+    await session.write_many(SQL["add_to_version"], [as_dict(version) for version in versions])
     for change in changes:
         if change.gone:
             await session.rows(
@@ -194,4 +395,5 @@ async def _add_changes(session: Session, changes: Sequence[_GroupChange], hours:
         if open == total == 0
     ]
     await session.write_many(SQL["drop_group"], empty)
-    await session.write_many(SQL["drop_hours"], empty)
+    await session.write_many(SQL["drop_counts"], empty)
+    await session.write_many(SQL["drop_versions"], empty)

@@ -133,6 +133,15 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             prev=_encode_cursor(">", items[0].id) if more_newer else None,
         )
 
+    def numbered_page(self, rows: list[Item]) -> Page[Item]:
+        """Return a page of a list in another order than that of ids. A cursor is the number of rows before a page."""
+        before = self.place or 0
+        return Page(
+            rows[: self.size],
+            next=_encode_cursor("<", before + self.size) if len(rows) > self.size else None,
+            prev=_encode_cursor("<", max(0, before - self.size)) if before else None,
+        )
+
     def _unfinished_page(self, rows: list[Item], reached: int) -> Page[Item]:
         if self.direction == "<":
             back = None if self.place is None else _encode_cursor(">", rows[0].id if rows else self.place - 1)

@@ -27,7 +27,7 @@ from redrive.store.bulk import BulkChange, BulkItemRow, BulkRow, NewBulk, SetIte
 from redrive.store.circuits import CircuitCase, CircuitRow, CircuitUpdate, CircuitUpdateResult
 from redrive.store.deliveries import MessageRow
 from redrive.store.filters import AuditFilter, CircuitFilter, GroupFilter, LetterFilter, OutboxFilter, RunFilter
-from redrive.store.groups import GroupPage
+from redrive.store.groups import GroupChange, GroupOrder, GroupPage, GroupRow, GroupTotals, GroupVersion
 from redrive.store.letters import AuditRow, DecisionCase, Facets, LetterRow, Triage, count_facets
 from redrive.store.list_query import ListTotal, Page
 from redrive.store.outbox import BlockedKey, DeliveryDecision
@@ -329,15 +329,44 @@ class TenantView(_Confined["DeskStore"]):
             return Page([], None, None)
         return await self._inner.set_items(set, status, limit=limit, cursor=cursor)
 
-    async def groups(self, where: GroupFilter, *, limit: int, cursor: str | None) -> GroupPage:
+    async def groups(
+        self, where: GroupFilter, *, order: GroupOrder = GroupOrder.NEWEST, limit: int, cursor: str | None
+    ) -> GroupPage:
         if self._excludes_tenant(where.tenant):
             return GroupPage([], None, None, self.now())
-        # The store filters by workflow, too: a cursor made from rows left out here would reveal them.
-        some = None if self._workflows is None else self._workflow_names
-        mine = replace(where, tenant=self._tenant, workflows=some)
-        page = await self._inner.groups(mine, limit=limit, cursor=cursor)
+        page = await self._inner.groups(self._narrow_groups(where), order=order, limit=limit, cursor=cursor)
         own = [row for row in page.items if row.tenant == self._tenant and self._is_visible(row.workflow)]
         return replace(page, items=own)
+
+    async def group_totals(self, where: GroupFilter) -> GroupTotals:
+        if self._excludes_tenant(where.tenant):
+            return GroupTotals(groups=0, open=0, muted_groups=0, muted_open=0)
+        return await self._inner.group_totals(self._narrow_groups(where))
+
+    async def failure_counts(self, where: GroupFilter, *, seconds: int, slots: int) -> tuple[int, ...]:
+        if self._excludes_tenant(where.tenant):
+            return (0,) * slots
+        return await self._inner.failure_counts(self._narrow_groups(where), seconds=seconds, slots=slots)
+
+    async def group_versions(self, group: GroupRow) -> list[GroupVersion]:
+        visible = group.tenant == self._tenant and self._is_visible(group.workflow)
+        return await self._inner.group_versions(group) if visible else []
+
+    async def change_group(self, change: GroupChange) -> bool:
+        self._require_tenant(change.tenant, change.audit.tenant)
+        return await self._has_group(change.fingerprint) and await self._inner.change_group(change)
+
+    async def _has_group(self, fingerprint: str) -> bool:
+        where = GroupFilter(status=None, fingerprint=fingerprint)
+        return bool((await self.groups(where, limit=1, cursor=None)).items)
+
+    def _narrow_groups(self, where: GroupFilter) -> GroupFilter:
+        """Return the filter for this tenant and its workflows.
+
+        The store filters by workflow, too: a cursor made from rows left out here would reveal them.
+        """
+        some = None if self._workflows is None else self._workflow_names
+        return replace(where, tenant=self._tenant, workflows=some)
 
     async def circuit(self, tenant: str, key: str, *, counted: int = 1) -> CircuitCase:
         self._require_tenant(tenant)
@@ -394,12 +423,13 @@ class TenantView(_Confined["DeskStore"]):
         return {name: by for name, by in (await self._inner.paused()).items() if self._is_visible(name)}
 
     async def _may_read_audit(self, where: AuditFilter) -> bool:
-        """Return True if a view of some workflows may read these lines: only those about its letters and sets."""
+        """Return True if a view of some workflows may read these lines: only about its letters, causes and sets."""
         if self._workflows is None:
             return True
         if where.letter is not None:
             return await self.letter(where.letter) is not None
-        if where.subject is None or await self.bulk_by_id(where.subject) is None:
+        about = where.subject
+        if about is None or not (await self._has_group(about) or await self.bulk_by_id(about) is not None):
             self._require_all_workflows()
         return True
 

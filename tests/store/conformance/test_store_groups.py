@@ -9,10 +9,12 @@ import pytest
 from store_kit import DAY, HOUR, SECOND, Kit, becomes, buried
 
 from redrive.core.states import LetterStatus, RunStatus
-from redrive.core.transitions import LetterStatusWrite, RunWrite, Transition
-from redrive.errors import InputError
-from redrive.store.filters import GroupFilter
-from redrive.store.groups import GroupPage, GroupRow
+from redrive.core.transitions import AuditWrite, LetterStatusWrite, RunWrite, Transition
+from redrive.errors import InputError, NotAllowed
+from redrive.records import replace
+from redrive.store.bulk import NewBulk
+from redrive.store.filters import AuditFilter, GroupFilter, LetterFilter
+from redrive.store.groups import GroupChange, GroupOrder, GroupPage, GroupRow, GroupTotals, GroupVerb
 from redrive.store.recovery import PurgeRequest
 from redrive.store.runs import RunRow
 from redrive.store.workers import ClaimedRun
@@ -20,12 +22,15 @@ from redrive.store.workers import ClaimedRun
 ALL = GroupFilter(status=None)
 
 
-async def letters(kit: Kit, count: int, *, tenant: str = "default", **more: Any) -> list[ClaimedRun]:
+async def letters(
+    kit: Kit, count: int, *, tenant: str = "default", version: str = "v1", **more: Any
+) -> list[ClaimedRun]:
     """Runs that ended in letters of one kind."""
     await kit.start(count, tenant=tenant)
-    worker = await kit.worker()
+    worker = await kit.worker(version=version)
     runs = (await kit.claim(worker, capacity=count)).runs
-    await kit.store.apply([buried(run, **more) for run in runs], worker=worker)
+    ends = [buried(run, **more) for run in runs]
+    await kit.store.apply([replace(end, version=version) for end in ends], worker=worker)
     return runs
 
 
@@ -247,3 +252,144 @@ async def test_a_run_that_succeeds_leaves_groups_alone(kit: Kit) -> None:
     await kit.store.apply([becomes(run, RunStatus.SUCCESS, output="1")], worker=worker)
     assert await kit.store.fold(10) == 0
     assert (await listed(kit)).items == []
+
+
+def change(fingerprint: str, verb: GroupVerb, *, tenant: str = "default", **more: Any) -> GroupChange:
+    """A change of a group by ann."""
+    line = AuditWrite(event=f"dlq.group_{verb}", tenant=tenant, by="ann", subject=fingerprint, token=f"{verb}{more}")
+    return GroupChange(tenant=tenant, fingerprint=fingerprint, verb=verb, audit=line, **more)
+
+
+async def bulk(kit: Kit, action: str, where: LetterFilter, tenant: str = "default") -> None:
+    new = NewBulk(public_id=f"{action}-{where.workflow}", tenant=tenant, action=action, by="ann", where=where)
+    line = AuditWrite(event="dlq.set_started", tenant=tenant, by="ann", subject=new.public_id, token=new.public_id)
+    await kit.store.create_bulk(new, line)
+
+
+async def test_groups_are_listed_by_size_by_trend_and_by_their_latest_failure(kit: Kit) -> None:
+    await letters(kit, 3, fingerprint="large")
+    kit.clock.move(2 * DAY)
+    await letters(kit, 2, fingerprint="rising")
+    await letters(kit, 1, fingerprint="latest")
+    await letters(kit, 9, fingerprint="foreign", tenant="other")
+    await listed(kit)
+    mine = GroupFilter(tenant="default")
+    found = {}
+    for order in GroupOrder:
+        first = await kit.store.groups(mine, order=order, limit=2, cursor=None)
+        second = await kit.store.groups(mine, order=order, limit=2, cursor=first.next)
+        back = await kit.store.groups(mine, order=order, limit=2, cursor=second.prev)
+        assert (first.prev, second.next, back.items) == (None, None, first.items)
+        found[order.value] = [group.fingerprint for group in first.items + second.items]
+    assert found == {
+        "count": ["large", "rising", "latest"],
+        "trend": ["rising", "latest", "large"],
+        "newest": ["latest", "rising", "large"],
+    }
+
+
+async def test_failures_are_counted_by_minute_and_by_hour_for_a_week(kit: Kit) -> None:
+    where = GroupFilter(status=None, tenant="default")
+    await letters(kit, 1, fingerprint="f1")
+    kit.clock.move(7 * DAY - HOUR)
+    await letters(kit, 2, fingerprint="f1")
+    kit.clock.move(60 * SECOND)
+    runs = await letters(kit, 3, fingerprint="f2")
+    await letters(kit, 4, fingerprint="f1", tenant="other")
+    await decide(kit, runs[0], LetterStatus.RESOLVED)
+    await listed(kit)
+    week = await kit.store.failure_counts(where, seconds=3600, slots=168)
+    assert (len(week), week[0], sum(week[1:])) == (168, 1, 5)
+    assert await kit.store.failure_counts(where, seconds=60, slots=3) == (0, 2, 3)
+    one = replace(where, fingerprint="f1")
+    assert await kit.store.failure_counts(one, seconds=60, slots=3) == (0, 2, 0)
+    own = kit.store.tenant_view("other")
+    assert await own.failure_counts(GroupFilter(), seconds=60, slots=1) == (4,)
+    assert await own.failure_counts(where, seconds=60, slots=3) == (0, 0, 0)
+    assert await kit.store.tenant_view("other", {"w2"}).failure_counts(GroupFilter(), seconds=60, slots=1) == (0,)
+    kit.clock.move(2 * HOUR)
+    await letters(kit, 1, fingerprint="f1")
+    assert sum(await kit.store.failure_counts(where, seconds=3600, slots=168)) == 5
+    await listed(kit)
+    assert sum(await kit.store.failure_counts(where, seconds=3600, slots=200)) == 6  # the first hour is removed
+
+
+async def test_a_muted_group_comes_back_when_it_grows_or_its_time_is_over(kit: Kit) -> None:
+    await letters(kit, 2, fingerprint="f1")
+    await letters(kit, 3, fingerprint="f2")
+    await listed(kit)
+    assert await kit.store.change_group(change("f1", GroupVerb.MUTE))
+    assert await kit.store.change_group(change("f2", GroupVerb.MUTE, until=kit.clock.now() + HOUR))
+    assert not await kit.store.change_group(change("f3", GroupVerb.MUTE))
+
+    async def unmuted() -> set[str]:
+        return {group.fingerprint for group in (await listed(kit, GroupFilter(muted=False))).items}
+
+    totals = await kit.store.group_totals(GroupFilter())
+    assert totals == GroupTotals(groups=2, open=5, muted_groups=2, muted_open=5)
+    assert (await unmuted(), await kit.store.is_muted("default", "f1")) == (set(), True)
+    (second, first) = (await listed(kit, GroupFilter(muted=True))).items
+    assert (first.muted, first.muted_by, first.muted_until) == (True, "ann", None)
+    assert second.muted_until == kit.clock.now() + HOUR
+    (new,) = await letters(kit, 1, fingerprint="f1")
+    # The failure by which a cause grew is news at once, before anything is folded.
+    assert not await kit.store.is_muted("default", "f1")
+    totals = await kit.store.group_totals(GroupFilter())
+    assert (totals.open, totals.uncounted, totals.need_attention) == (5, 1, 1)
+    assert await unmuted() == {"f1"}
+    await decide(kit, new, LetterStatus.RESOLVED)
+    assert await unmuted() == set()
+    await letters(kit, 5, fingerprint="f2")
+    assert await kit.store.is_muted("default", "f2")
+    kit.clock.move(HOUR)
+    assert (await unmuted(), await kit.store.is_muted("default", "f2")) == ({"f2"}, False)
+    assert await kit.store.change_group(change("f1", GroupVerb.UNMUTE))
+    assert not await kit.store.change_group(change("f1", GroupVerb.UNMUTE))
+    assert await unmuted() == {"f1", "f2"}
+    lines = await kit.store.audit(AuditFilter(subject="f1"), limit=9, cursor=None)
+    assert [line.event for line in lines.items] == ["dlq.group_unmute", "dlq.group_mute"]
+
+
+async def test_a_resolved_cause_that_fails_again_names_the_version_it_is_back_in(kit: Kit) -> None:
+    whole = LetterFilter(fingerprint="f1", tenant="default")
+    await letters(kit, 2, fingerprint="f1", version="v11")
+    await listed(kit)
+    await kit.worker(version="v12")
+    await bulk(kit, "REPLAY", whole)
+    await bulk(kit, "RESOLVE", replace(whole, step="charge", workflow="w"))
+    group = await only(kit)
+    assert (group.retried_by, group.retried_set, group.resolved_at) == ("ann", "REPLAY-None", None)
+    await kit.store.change_group(change("f1", GroupVerb.MUTE, until=kit.clock.now() + DAY))
+    await bulk(kit, "RESOLVE", whole)
+    group = await only(kit)
+    assert (group.resolved_by, group.resolved_version, group.back_version) == ("ann", "v12", None)
+    assert (group.resolved_at, group.muted) == (kit.clock.now(), False)
+    kit.clock.move(HOUR)
+    await letters(kit, 1, fingerprint="f1", version="v11")  # old code that still runs is no regression
+    assert (await only(kit)).back_version is None
+    await letters(kit, 2, fingerprint="f1", version="v13")
+    group = await only(kit)
+    assert group.back_version == "v13"
+    versions = [(each.version, each.seen) for each in await kit.store.group_versions(group)]
+    assert versions == [("v11", 3), ("v13", 2)]
+    assert await kit.store.tenant_view("other").group_versions(group) == []
+
+
+async def test_a_view_changes_and_counts_groups_of_its_own_tenant_and_workflows_only(kit: Kit) -> None:
+    await letters(kit, 2, fingerprint="f1", tenant="a")
+    await letters(kit, 1, fingerprint="f2", tenant="b")
+    await listed(kit)
+    view, some = kit.store.tenant_view("a"), kit.store.tenant_view("a", {"another"})
+    assert await view.group_totals(GroupFilter()) == GroupTotals(groups=1, open=2, muted_groups=0, muted_open=0)
+    assert (await view.group_totals(GroupFilter(tenant="b"))).open == 0
+    assert (await some.group_totals(GroupFilter())).open == 0
+    assert await view.change_group(change("f1", GroupVerb.ASSIGN, tenant="a", owner="kim"))
+    assert not await some.change_group(change("f1", GroupVerb.ASSIGN, tenant="a", owner="eve"))
+    assert not await view.change_group(change("f2", GroupVerb.ASSIGN, tenant="a", owner="eve"))
+    with pytest.raises(NotAllowed):
+        await view.change_group(change("f2", GroupVerb.ASSIGN, tenant="b", owner="eve"))
+    assert [group.owner for group in (await listed(kit)).items] == [None, "kim"]
+    allowed = await kit.store.tenant_view("a", {"w"}).audit(AuditFilter(subject="f1"), limit=9, cursor=None)
+    assert [line.by for line in allowed.items] == ["ann"]
+    with pytest.raises(NotAllowed):
+        await some.audit(AuditFilter(subject="f1"), limit=9, cursor=None)

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 FRONT = {
     "take_feed_rows", "oldest_feed_time", "has_feed_rows", "renew_bulk", "finish_bulk", "stop_set", "pause_set",
     "rate_set",
-    "highest_letter",
+    "highest_letter", "is_muted", "mute_group",
 }  # fmt: skip
 
 
@@ -41,7 +41,9 @@ async def test_no_statement_walks_through_a_table(bench: Bench, name: str) -> No
     [
         ("take_feed_rows", "letter_feed_pkey: "),
         ("replace_sample", "letters_by_fingerprint: fingerprint = g.fingerprint"),
-        ("delete_old_hours", "group_hours_old: hour < "),
+        ("delete_old_counts", "group_counts_old: kept_until <= "),
+        ("delete_old_versions", "group_versions_old: last_seen < "),
+        ("note_resolution", "groups_by_fingerprint: fingerprint = "),
         ("claim_bulk", "sets_running: lease_until <= "),
         ("record_results", "set_items_pkey: set_id = n.set_id AND number = n.number"),
         ("pending", "set_items_by_status: set_id = $1 AND status = "),
@@ -56,22 +58,24 @@ async def test_each_uses_the_index_made_for_it(bench: Bench, name: str, index: s
     assert [each for each in found if each.startswith(index)], found
 
 
-@pytest.mark.parametrize("order", ["ASC", "DESC"])
 @pytest.mark.parametrize(
-    ("names", "index"),
+    ("names", "order", "index"),
     [
-        (["open", "below"], "groups_open: place < "),
-        (["open", "tenant", "above"], "groups_of_tenant_open: tenant = "),
-        (["any", "below"], "groups_all: place < "),
-        (["any", "tenant"], "groups_of_tenant: tenant = "),
+        (["open", "below"], "newest", "groups_open: place < "),
+        (["open", "tenant", "above"], "oldest", "groups_of_tenant_open: tenant = "),
+        (["any", "below"], "newest", "groups_all: place < "),
+        (["any", "tenant"], "oldest", "groups_of_tenant: tenant = "),
+        (["open"], "count", "groups_by_size: "),
+        (["open", "unmuted", "tenant"], "count", "groups_of_tenant_by_size: tenant = "),
     ],
 )
 async def test_pages_of_groups_come_in_order(bench: Bench, names: list[str], index: str, order: str) -> None:
     wanted = " AND ".join(GROUPS[f"groups.{name}"] for name in names)
+    text = GROUPS["groups"].format(conditions=wanted, order=GROUPS[f"order.{order}"])
     async with bench.line() as line:
-        lines = await plan(line, number_parameters(GROUPS["groups"].format(conditions=wanted, order=order)))
+        lines = await plan(line, number_parameters(text))
     assert [each for each in scans(lines) if each.startswith(index)], lines
-    assert [each for each in scans(lines) if each.startswith("group_hours_pkey: tenant = g.tenant")], lines
+    assert [each for each in scans(lines) if each.startswith("group_counts_pkey: tenant = g.tenant")], lines
     assert not [each for each in lines if "Sort" in each], lines
 
 

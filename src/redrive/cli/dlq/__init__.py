@@ -1,6 +1,7 @@
 """`redrive dlq`: list dead letters, decide about them and annotate them.
 
-look      list, show (show renders the page), groups
+look      list, show (show renders the page)
+groups    failures by cause: assign, comment on and mute one
 decide    replay, complete, edit; decision previews, confirms and applies them
 close     resolve, ignore        annotate    assign, comment, tag
 bulk      one decision on all letters that match a filter, and its progress
@@ -13,9 +14,10 @@ import click
 
 from redrive.cli.dlq.bulk import sets
 from redrive.cli.dlq.edit import edit
+from redrive.cli.dlq.groups import groups
 from redrive.cli.dlq.list import list_, show
 from redrive.cli.dlq.replay import complete, replay
-from redrive.cli.dlq.triage import assign, comment, groups, ignore, resolve, tag
+from redrive.cli.dlq.triage import assign, comment, ignore, resolve, tag
 
 __all__ = ["dlq"]
 

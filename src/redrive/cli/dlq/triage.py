@@ -1,29 +1,25 @@
-"""`redrive dlq assign`, `comment`, `tag`, `resolve`, `ignore` and `groups`."""
+"""`redrive dlq assign`, `comment`, `tag`, `resolve` and `ignore`."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from redrive.cli.dlq.arguments import act_on_letter, describe_letters, load_letter
 from redrive.cli.dlq.bulk import BulkDecision, run_bulk_decision
-from redrive.cli.dlq.list import join_error_and_reason, selection_options
-from redrive.cli.messages import CONFLICT, CommandFailed, UsageError, hint
+from redrive.cli.dlq.list import selection_options
+from redrive.cli.messages import CONFLICT, CommandFailed, UsageError
 from redrive.cli.options import ChangeOptions, exit_if_failed, for_each_id, read_ids
-from redrive.cli.output import Column, Output, display_tenant, echo, field_columns, format_age, on_terminal
-from redrive.cli.pager import Listing, PageOptions, page_options
-from redrive.cli.target import Target, common_options, decision_options, run_on
+from redrive.cli.output import Output
+from redrive.cli.target import Target, decision_options, run_on
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.desk.models import DeadLetter
-    from redrive.desk.presenter import FailureGroup, GroupList
     from redrive.store.filters import LetterFilter
-
-_BAR_CHARACTERS = "▁▂▃▄▅▆▇█"
 
 
 @click.command()
@@ -189,66 +185,3 @@ ignore = _make_close_command(
     """,
     "Why nothing needs to be done, for the audit log.",
 )
-
-
-@click.command(short_help="List failures by their cause.")
-@click.option("--tenant", metavar="NAME", help="Only letters of this tenant.  [default: all]")
-@click.option("--closed", is_flag=True, help="Also causes without open letters.")
-@page_options
-@common_options
-def groups(tenant: str | None, closed: bool, pages: PageOptions, output: Output, target: Target) -> None:
-    """List failures by their cause, with the number of open letters and the trend; last seen first.
-
-    Workers count them, with a delay of a few seconds. --quiet prints fingerprints.
-
-    \b
-    Examples:
-      redrive dlq groups
-      redrive dlq list --fingerprint daf56cff46003d07
-      redrive dlq replay --all --fingerprint daf56cff46003d07
-    """
-    status = None if closed else "OPEN"
-    columns: list[Column[FailureGroup]] = [
-        *field_columns(FINGERPRINT="fingerprint", OPEN="open"),
-        Column("WORKFLOW", lambda group: ", ".join(group.workflows)),
-        Column("STEP", lambda group: ", ".join(group.steps)),
-        Column("LAST SEEN", lambda group: group.last_seen),
-        Column("LAST 24 H", _format_trend, ends=True),
-        Column("REASON", _format_reason, sentence=True),
-        *field_columns(FIRST_SEEN="first_seen", TOTAL="total", CODE="code", SAMPLE="sample_id"),
-        Column("TENANT", lambda group: display_tenant(group.tenant)),
-    ]
-    if not on_terminal():  # on a terminal, the reason contains it
-        columns.append(Column("ERROR", lambda group: group.error))
-    listing: Listing[FailureGroup] = Listing(
-        # A page of groups has the fields of other pages, and `as_of`.
-        fetch=lambda app, limit, cursor: cast("Any", app.dlq.groups(tenant, status=status, limit=limit, cursor=cursor)),
-        columns=columns,
-        id=lambda group: group.fingerprint,
-        empty="No open failures. All clear.",
-        also=("as_of",),
-    )
-    page: GroupList = cast("Any", pages.show(target, listing, output))
-    if not on_terminal() or output.quiet or output.json:
-        return
-    echo(f"Counted up to {format_age(page.as_of)}.")
-    if page.items:
-        first = ["--fingerprint", page.items[0].fingerprint]
-        echo(f"Letters of the first: {hint('dlq', 'list', *first)}")
-        echo(f"Run them again:       {hint('dlq', 'replay', '--all', *first)}")
-
-
-def _format_reason(group: FailureGroup) -> str | None:
-    if group.message is None or not on_terminal():
-        return group.message
-    return join_error_and_reason(" ".join((group.error or "").split()), group.message)
-
-
-def _format_trend(group: FailureGroup) -> str:
-    """Format failures by hour: as bars on a terminal, as numbers for programs."""
-    if not on_terminal():
-        return ",".join(map(str, group.trend))
-    most = max(group.trend, default=0)
-    if not most:
-        return ""
-    return "".join(_BAR_CHARACTERS[-(-count * 7 // most)] for count in group.trend)

@@ -6,7 +6,7 @@ A state has a text, a tone (its colour) and an icon, so that it is not shown by 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 
 import msgspec
@@ -182,17 +182,39 @@ _MIN_BAR_WIDTH = 4.0
 _TICK_SIZES = (0.001, 0.01, 0.1, 1, 5, 15, 60, 300, 900, 3_600, 21_600, 86_400, 604_800, 2_592_000)
 
 
-def plot_sparkline(values: Sequence[float], *, width: float = 120, height: float = 28) -> str:
-    """Return the points of a line through the values."""
-    highest = max(values, default=0) or 1
+def plot_sparkline(values: Sequence[float], highest: float = 0, *, width: float = 120, height: float = 28) -> str:
+    """Return the points of a line through the values. Lines with the same `highest` can be compared."""
+    top = max(highest, *values, 1)
     gap = width / max(1, len(values) - 1)
-    return " ".join(
-        f"{at * gap:.1f},{height - 2 - (height - 4) * value / highest:.1f}" for at, value in enumerate(values)
-    )
+
+    def y(value: float) -> float:
+        # A value that is not zero is always seen to rise.
+        return height - 2 - (max(1.5, (height - 4) * value / top) if value else 0)
+
+    return " ".join(f"{at * gap:.1f},{y(value):.1f}" for at, value in enumerate(values))
+
+
+class ChartRange(msgspec.Struct, frozen=True, gc=False):
+    """A span of time that a chart of failures shows: `slots` of so many `seconds`, several of them in a column."""
+
+    label: str
+    seconds: int
+    slots: int
+    per_column: int = 1
+
+
+CHART_RANGES = {
+    "1h": ChartRange(N("1 h"), 60, 60),
+    "24h": ChartRange(N("24 h"), 3600, 24),
+    "7d": ChartRange(N("7 d"), 3600, 168, per_column=6),
+}
+_HEIGHT = 100.0
+_AXIS_TIMES = 4
+_MIN_COLUMN_HEIGHT = 2.0
 
 
 class Column(msgspec.Struct, frozen=True, gc=False):
-    """A column of a chart: a lower part, and an upper part on top of it."""
+    """A column of a chart: a lower part, and an upper part on top of it, in a span of time."""
 
     x: float
     width: float
@@ -202,18 +224,68 @@ class Column(msgspec.Struct, frozen=True, gc=False):
     upper_height: float
     lower: int
     upper: int
+    begin: datetime
+    end: datetime
 
 
-def plot_columns(lower: Sequence[int], upper: Sequence[int], *, height: float = 100) -> list[Column]:
-    """Return a column for each pair of values."""
-    highest = max((a + b for a, b in zip(lower, upper, strict=True)), default=0) or 1
+class Chart(msgspec.Struct, frozen=True, kw_only=True):
+    """Columns over time. `highest` is the upper end of the scale, `times` are spread evenly under the columns."""
+
+    columns: tuple[Column, ...]
+    highest: int
+    times: tuple[datetime, ...]
+    by_day: bool
+
+    @property
+    def total(self) -> int:
+        return sum(each.lower + each.upper for each in self.columns)
+
+
+def plot_failures(counts: Sequence[int], wanted: ChartRange, now: datetime) -> Chart:
+    """Return a chart of failures by slot, the present slot last."""
+    merged = [sum(counts[at : at + wanted.per_column]) for at in range(0, len(counts), wanted.per_column)]
+    first = int(now.timestamp()) // wanted.seconds - len(counts) + 1
+    begin = datetime.fromtimestamp(first * wanted.seconds, UTC)
+    return plot_chart([0] * len(merged), merged, begin, timedelta(seconds=wanted.seconds * wanted.per_column))
+
+
+def plot_chart(lower: Sequence[int], upper: Sequence[int], begin: datetime, width: timedelta) -> Chart:
+    """Return a chart with a column for each pair of values; each is `width` of time."""
+    highest = _round_up(max((a + b for a, b in zip(lower, upper, strict=True)), default=0))
     gap = CHART_WIDTH / max(1, len(lower))
-    found = []
+    columns = []
     for at, (below, above) in enumerate(zip(lower, upper, strict=True)):
-        tall, on_top = height * below / highest, height * above / highest
-        x, y = at * gap + gap * 0.12, height - tall
-        found.append(Column(x, gap * 0.76, y, tall, upper_y=y - on_top, upper_height=on_top, lower=below, upper=above))
-    return found
+        tall, on_top = (
+            max(_MIN_COLUMN_HEIGHT, _HEIGHT * value / highest) if value else 0.0 for value in (below, above)
+        )
+        y, since = _HEIGHT - tall, begin + at * width
+        columns.append(
+            Column(
+                at * gap + gap * 0.12,
+                gap * 0.76,
+                y,
+                tall,
+                upper_y=max(0.0, y - on_top),
+                upper_height=on_top,
+                lower=below,
+                upper=above,
+                begin=since,
+                end=since + width,
+            )
+        )
+    end = begin + len(lower) * width
+    times = tuple(begin + (end - begin) * number / _AXIS_TIMES for number in range(_AXIS_TIMES + 1))
+    return Chart(columns=tuple(columns), highest=highest, times=times, by_day=end - begin > timedelta(days=2))
+
+
+def _round_up(value: int) -> int:
+    """Return the next even number that is easy to read: 2, 4, 10, 20, 40, 100 and so on."""
+    size = 1
+    while True:
+        for step in (2, 4, 10):
+            if step * size >= value:
+                return step * size
+        size *= 10
 
 
 class Bar(msgspec.Struct, frozen=True, gc=False):

@@ -17,6 +17,7 @@ from redrive.duration import to_datetime
 from redrive.errors import InputError, NotFound
 from redrive.reasons import Reason, ReasonCode
 from redrive.server.pages import lists
+from redrive.server.pages.causes import CAUSES_PATH, render_causes
 from redrive.server.pages.display import plot_waterfall
 from redrive.server.pages.forms import SentForm, make_page_router, redirect_to
 from redrive.server.pages.render import make_view, render_page
@@ -28,7 +29,7 @@ from redrive.store.letters import count_facets
 from redrive.store.list_query import parse_states
 
 letter_routes = make_page_router()
-LETTERS_PATH = "/admin/dlq"
+LETTERS_PATH = CAUSES_PATH  # without a filter, failures are listed by cause
 LETTER_PATH = LETTERS_PATH + "/{id}"
 ALL_STATUSES = "ALL"
 FILTER_NAMES = FILTER_FIELDS[ListName.LETTERS]
@@ -113,11 +114,7 @@ async def list_letters(request: Request, context: Context) -> Response:
         return file
     views = await lists.list_saved_views(context, ListName.LETTERS)
     if not query and request.query_params.get("view") != "items":
-        groups = await desk.groups(context.one_tenant, limit=50, cursor=request.query_params.get("cursor"))
-        trends = {group.fingerprint: sum(group.trend) for group in groups.items}
-        return await render_page(
-            request, "groups.html", groups=groups, trends=trends, path=LETTERS_PATH, views=views, query={}
-        )
+        return await render_causes(request, context, views)
     letters = await lists.load_page(
         request, context, where, lambda limit, cursor: desk.list(where, limit=limit, cursor=cursor)
     )

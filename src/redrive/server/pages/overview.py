@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from importlib.metadata import version
 from typing import Any
 
@@ -14,6 +15,8 @@ from redrive.core.circuit import CircuitStatus
 from redrive.core.roles import Permission
 from redrive.desk.circuits import CircuitRecord
 from redrive.desk.overview import MAX_COUNTED_RUNS, load_overview
+from redrive.server.pages.causes import chart_failures, find_highest_trend, read_range
+from redrive.server.pages.display import plot_chart
 from redrive.server.pages.forms import make_page_router
 from redrive.server.pages.operations import list_worker_statuses
 from redrive.server.pages.render import render_page
@@ -38,11 +41,17 @@ async def show_overview(request: Request, context: Context) -> Response:
         circuits += (await context.desk.circuits.list(where, limit=_MAX_CIRCUITS)).items
     live = sum(worker.live for worker in await list_worker_statuses(context))
     workflows = await context.view.workflows() if live else []
+    groups = await context.desk.dlq.groups(context.one_tenant, muted=False, limit=_MAX_GROUPS)
+    minutes = summary.minutes
     return await render_page(
         request,
         "overview.html",
         summary=summary,
-        groups=await context.desk.dlq.groups(context.one_tenant, limit=_MAX_GROUPS),
+        groups=groups,
+        highest=find_highest_trend(groups.items),
+        failures=await chart_failures(context, read_range(request)),
+        range=read_range(request),
+        runs=plot_chart(minutes.good, minutes.failed, minutes.begin, timedelta(minutes=1)),
         circuits=circuits,
         live=live,
         first=next((item.name for item in workflows), None),

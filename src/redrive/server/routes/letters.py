@@ -12,9 +12,9 @@ from redrive.core.roles import Permission
 from redrive.core.states import LetterStatus
 from redrive.desk.bulk import DryRunOfMany, LetterSet
 from redrive.desk.decisions import Replay
+from redrive.desk.groups import GroupList
 from redrive.desk.letters import DeadLetters
 from redrive.desk.models import DeadLetter
-from redrive.desk.presenter import GroupList
 from redrive.desk.preview import DryRun
 from redrive.errors import InputError
 from redrive.reasons import Reason, ReasonCode
@@ -37,6 +37,7 @@ from redrive.server.routes.common import (
 )
 from redrive.store.bulk import SetItemStatus
 from redrive.store.filters import LetterFilter
+from redrive.store.groups import GroupOrder
 
 letter_routes = make_router("dead letters")
 bulk_routes = make_router("decisions on many")
@@ -79,11 +80,25 @@ add_operations(
 
 @serve(letter_routes, DeadLetters.groups)
 async def list_groups(
-    context: Context, status: Literal["OPEN", "ALL"] = "OPEN", limit: Limit = 50, cursor: Cursor = None
+    context: Context,
+    status: Literal["OPEN", "ALL"] = "OPEN",
+    muted: bool | None = None,
+    sort: GroupOrder = GroupOrder.COUNT,
+    limit: Limit = 50,
+    cursor: Cursor = None,
 ) -> GroupList:
-    """Return a page of failures grouped by their cause, the one seen last first."""
-    chosen = None if status == "ALL" else status
-    return await context.desk.dlq.groups(context.one_tenant, status=chosen, limit=limit, cursor=cursor)
+    """Return a page of failures grouped by their cause, the one with most open letters first."""
+    options: dict[str, Any] = {"status": None if status == "ALL" else status, "muted": muted, "sort": sort.value}
+    return await context.desk.dlq.groups(context.one_tenant, limit=limit, cursor=cursor, **options)
+
+
+add_operations(
+    letter_routes,
+    lambda context: context.desk.dlq,
+    *(DeadLetters.group, DeadLetters.assign_group, DeadLetters.comment_group),
+    *(DeadLetters.mute_group, DeadLetters.unmute_group),
+    types={"text": LongText, "fingerprint": Id},
+)
 
 
 @serve(letter_routes, DeadLetters.get)

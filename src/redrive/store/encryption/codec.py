@@ -40,7 +40,7 @@ from redrive.store.deliveries import ClaimedDeliveries, ClaimedDelivery, Deliver
 from redrive.store.encryption import keyring
 from redrive.store.encryption.keyring import SEALED_ERROR, Keyring, Unreadable, is_sealed
 from redrive.store.filters import LetterFilter, RunFilter
-from redrive.store.groups import GroupPage, GroupRow
+from redrive.store.groups import GroupChange, GroupPage, GroupRow
 from redrive.store.letters import AuditRow, DecisionCase, LetterRow, LetterTexts, ReplayRow, Triage
 from redrive.store.list_query import Page
 from redrive.store.outbox import BlockedKey, DeliveryDecision
@@ -113,6 +113,7 @@ WRITTEN_PARTS: dict[type[Any], tuple[str, ...]] = {
         "entries", "attempts", "change", "letter", "reopens", "starts", "replay", "audit", "messages",
     ),
     Triage: ("audit",),
+    GroupChange: ("audit",),
     CircuitUpdate: ("audit",),
     DeliveryDecision: ("audit",),
     notifications.LaneNotification: ("notification", "messages"),

@@ -8,6 +8,8 @@ const each = (selector, act, within = document) => within.querySelectorAll(selec
 
 const by = (timeZone) => new Intl.DateTimeFormat(language, { dateStyle: "medium", timeStyle: "long", timeZone });
 const local = by(undefined), exact = document.documentElement.dataset.clock === "utc" ? by("UTC") : local;
+const axis = (options) => new Intl.DateTimeFormat(language, { ...options, timeZone: exact === local ? undefined : "UTC" });
+const axes = { clock: axis({ hour: "2-digit", minute: "2-digit", hourCycle: "h23" }), day: axis({ day: "numeric", month: "short" }) };
 const relative = new Intl.RelativeTimeFormat(language, { style: "short", numeric: "always" });
 const units = [["day", 86400], ["hour", 3600], ["minute", 60], ["second", 1]];
 
@@ -20,7 +22,7 @@ function distance(seconds) {
 function showTime(time) {
   const at = new Date(time.dateTime);
   if (isNaN(at)) return;
-  const text = time.dataset.as === "exact" ? exact.format(at) : distance((at - Date.now()) / 1000);
+  const text = time.dataset.as === "exact" ? exact.format(at) : axes[time.dataset.as]?.format(at) ?? distance((at - Date.now()) / 1000);
   if (time.textContent !== text) time.textContent = text;
   time.title = `${local.format(at)}\n${time.dateTime.replace("T", " ").replace("Z", "")} UTC`;
 }
@@ -29,6 +31,8 @@ function showTime(time) {
 
 function enliven(within = document) {
   each("time[datetime]", showTime, within);
+  each("title[data-at]", (title) => { title.textContent = `${exact.format(new Date(title.dataset.at))}: ${title.dataset.text}`; }, within);
+  each("[data-zone]", (zone) => { zone.textContent = axis({ timeZoneName: "short" }).formatToParts().find((part) => part.type === "timeZoneName").value; }, within);
   each("[data-copy]", (button) => { button.hidden = false; }, within);
   each("[data-scripted]", (part) => { part.hidden = false; }, within);
 }
@@ -199,8 +203,11 @@ function freshen(region, found) {
   const rows = [...found.querySelectorAll("tr[data-key]")];
   const mine = new Map([...region.querySelectorAll("tr[data-key]")].map((row) => [row.dataset.key, row]));
   const fresh = rows.filter((row) => !mine.has(row.dataset.key));
-  if (!mine.size) { morph(region, found); enliven(region); return; }
+  if (!mine.size || !rows.length) { pill.hidden = true; morph(region, found); enliven(region); return; }
   for (const row of rows) if (mine.has(row.dataset.key)) morph(mine.get(row.dataset.key), row);
+  // Without new rows, those that are gone did not just move to the next page.
+  const shown = new Set(rows.map((row) => row.dataset.key));
+  if (!fresh.length) for (const [name, row] of mine) if (!shown.has(name)) row.remove();
   enliven(region);
   pill.hidden = !fresh.length;
   // A page that is new from top to bottom may hide more new rows behind it.
@@ -223,42 +230,62 @@ async function refresh() {
   const wanted = [...document.querySelectorAll("[data-live]")].filter((region) =>
     region.dataset.live.split(" ").some((name) => changed.has(name)));
   if (wanted.some(busy)) { timer = setTimeout(refresh, 2000); return; }
+  const names = [...changed];
   changed.clear();
   if (!wanted.length) return;
   fetching = true;
   try {
-    const answer = await fetch(location.href, { headers: { Accept: "text/html" }, redirect: "manual" });
-    if (answer.ok) {
-      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-      for (const region of wanted) {
-        const found = page.getElementById(region.id);
-        if (found && !busy(region)) freshen(region, found);
-      }
-      count();
+    const answer = await fetch(location.href, { headers: { Accept: "text/html" }, redirect: "manual", signal: AbortSignal.timeout(15000) });
+    if (!answer.ok) throw new Error(`status ${answer.status}`);
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    for (const region of wanted) {
+      const found = page.getElementById(region.id);
+      if (found && !busy(region)) freshen(region, found);
     }
-  } catch { /* the stream reports that the server is not reachable */ } finally {
+    count();
+    updated = Date.now();
+  } catch { names.forEach((name) => changed.add(name)); } finally {
     fetching = false;
     last = Date.now();
     if (changed.size) soon([]);
   }
 }
 
+const everything = ["runs", "letters", "causes", "audit"];
+const silence = 40000, firstPause = 1000, longestPause = 15000;  // milliseconds; the server sends something every 15 s
+let updated = Date.now();
+
 function listen() {
-  const sign = document.getElementById("live");
-  let stream = null;
-  const open = () => {
-    stream = new EventSource(texts.events);
-    stream.onopen = () => { sign.hidden = false; sign.classList.remove("off"); sign.title = ""; };
-    stream.onerror = () => { sign.hidden = false; sign.classList.add("off"); sign.title = texts.offline; };
-    // Changes while no stream was open are found by one refresh.
-    stream.addEventListener("hello", () => soon(["runs", "letters", "audit"]));
-    stream.addEventListener("hint", (event) => soon(JSON.parse(event.data).changed));
+  const sign = document.getElementById("live"), label = sign.querySelector("[data-live-text]"), live = label.textContent;
+  let stream = null, heard = 0, pause = firstPause, again = 0;
+  const show = (text) => {
+    sign.hidden = false;
+    sign.classList.toggle("off", text !== live);
+    if (label.textContent !== text) label.textContent = text;
   };
-  const close = () => { stream?.close(); stream = null; };
-  document.addEventListener("visibilitychange", () => {
-    if (document.hidden) close();
-    else if (!stream) { open(); soon(["runs", "letters", "audit"]); }
-  });
+  const close = () => { clearTimeout(again); stream?.close(); stream = null; };
+  const lost = () => {
+    close();
+    show(texts.offline.replace("{time}", axes.clock.format(updated)));
+    again = setTimeout(open, pause);
+    pause = Math.min(2 * pause, longestPause);
+  };
+  const hear = () => { heard = Date.now(); if (!changed.size) updated = heard; };
+  const open = () => {
+    close();
+    heard = Date.now();
+    stream = new EventSource(texts.events);
+    stream.onerror = lost;
+    // Changes while no stream was open are found by one refresh.
+    stream.addEventListener("hello", () => { pause = firstPause; show(live); hear(); soon(everything); });
+    stream.addEventListener("alive", hear);
+    stream.addEventListener("bye", open);
+    stream.addEventListener("hint", (event) => { hear(); soon(JSON.parse(event.data).changed); });
+  };
+  // A server that is gone without closing the connection is noticed by its silence.
+  setInterval(() => { if (stream && Date.now() - heard > silence) lost(); }, 5000);
+  document.addEventListener("visibilitychange", () => { if (document.hidden) close(); else if (!stream) open(); });
+  addEventListener("online", () => { if (!document.hidden) open(); });
   addEventListener("pagehide", close);
   addEventListener("pageshow", (event) => { if (event.persisted && !stream) open(); });
   if (!document.hidden) open();

@@ -321,7 +321,8 @@ CREATE TABLE redrive.letter_feed (
     fingerprint text    COLLATE "C" NOT NULL,
     workflow    text    NOT NULL,
     step        text,
-    letter      text    NOT NULL
+    letter      text    NOT NULL,
+    version     text    COLLATE "C" NOT NULL
 );
 
 -- Letters by cause. place is the feed's number of the latest failure: groups are listed by it, newest first.
@@ -342,16 +343,55 @@ CREATE INDEX groups_open ON redrive.groups (place) WHERE open > 0;
 CREATE INDEX groups_of_tenant_open ON redrive.groups (tenant, place) WHERE open > 0;
 CREATE INDEX groups_all ON redrive.groups (place) WHERE total > 0;
 CREATE INDEX groups_of_tenant ON redrive.groups (tenant, place) WHERE total > 0;
+CREATE INDEX groups_by_size ON redrive.groups (open, place) WHERE open > 0;
+CREATE INDEX groups_of_tenant_by_size ON redrive.groups (tenant, open, place) WHERE open > 0;
+CREATE INDEX groups_by_fingerprint ON redrive.groups (fingerprint);
 
--- Failures by hour since 1970, for as long as the trend looks back.
-CREATE TABLE redrive.group_hours (
+-- Failures by minute and by hour: slot is the number of such spans of time since 1970. Charts look back until kept_until.
+CREATE TABLE redrive.group_counts (
     tenant      text    COLLATE "C" NOT NULL,
     fingerprint text    COLLATE "C" NOT NULL,
-    hour        bigint  NOT NULL,
+    seconds     integer NOT NULL CHECK (seconds IN (60, 3600)),
+    slot        bigint  NOT NULL,
     seen        bigint  NOT NULL,
-    PRIMARY KEY (tenant, fingerprint, hour)
+    kept_until  bigint  NOT NULL,
+    PRIMARY KEY (tenant, fingerprint, seconds, slot)
 );
-CREATE INDEX group_hours_old ON redrive.group_hours (hour);
+CREATE INDEX group_counts_old ON redrive.group_counts (kept_until);
+
+-- The versions of the code in which letters of a group failed.
+CREATE TABLE redrive.group_versions (
+    tenant      text    COLLATE "C" NOT NULL,
+    fingerprint text    COLLATE "C" NOT NULL,
+    version     text    COLLATE "C" NOT NULL,
+    first_seen  bigint  NOT NULL,
+    last_seen   bigint  NOT NULL,
+    seen        bigint  NOT NULL,
+    PRIMARY KEY (tenant, fingerprint, version)
+);
+CREATE INDEX group_versions_in_order ON redrive.group_versions (tenant, fingerprint, first_seen);
+CREATE INDEX group_versions_old ON redrive.group_versions (last_seen);
+
+-- What users decided about a cause. A muted one has a time at which the mute ends, or the number of open letters above
+-- which it ends. The row outlives its group, so that a cause that was resolved is recognised when it is back.
+CREATE TABLE redrive.group_decisions (
+    tenant           text    COLLATE "C" NOT NULL,
+    fingerprint      text    COLLATE "C" NOT NULL,
+    owner            text,
+    muted_at         bigint,
+    muted_by         text,
+    muted_until      bigint,
+    muted_open       bigint,
+    resolved_at      bigint,
+    resolved_by      text,
+    resolved_version text    COLLATE "C",
+    retried_at       bigint,
+    retried_by       text,
+    retried_set      text,
+    PRIMARY KEY (tenant, fingerprint),
+    CHECK ((muted_at IS NULL) = (muted_until IS NULL AND muted_open IS NULL)),
+    CHECK (muted_until IS NULL OR muted_open IS NULL)
+);
 
 -- The parts bear the names of the SQLite store's triggers.
 CREATE FUNCTION redrive.feed_groups() RETURNS trigger
@@ -363,20 +403,20 @@ DECLARE
 BEGIN
     -- feed_gone, and the first half of feed_moved
     IF TG_OP = 'DELETE' OR TG_OP = 'UPDATE' AND OLD.fingerprint <> NEW.fingerprint THEN
-        INSERT INTO redrive.letter_feed (tenant, fingerprint, workflow, step, letter, open, total, seen, at)
+        INSERT INTO redrive.letter_feed (tenant, fingerprint, workflow, step, letter, open, total, seen, at, version)
         VALUES (OLD.tenant, OLD.fingerprint, OLD.workflow, OLD.step, OLD.public_id, -was, -1, 0,
-                CASE WHEN TG_OP = 'UPDATE' THEN NEW.failed_at END);
+                CASE WHEN TG_OP = 'UPDATE' THEN NEW.failed_at END, OLD.version);
     END IF;
     -- feed_new, and the second half of feed_moved
     IF TG_OP = 'INSERT' OR TG_OP = 'UPDATE' AND OLD.fingerprint <> NEW.fingerprint THEN
-        INSERT INTO redrive.letter_feed (tenant, fingerprint, workflow, step, letter, open, total, seen, at)
+        INSERT INTO redrive.letter_feed (tenant, fingerprint, workflow, step, letter, open, total, seen, at, version)
         VALUES (NEW.tenant, NEW.fingerprint, NEW.workflow, NEW.step, NEW.public_id, becomes, 1,
-                CASE WHEN TG_OP = 'INSERT' THEN 1 ELSE becomes END, NEW.failed_at);
+                CASE WHEN TG_OP = 'INSERT' THEN 1 ELSE becomes END, NEW.failed_at, NEW.version);
     -- feed_changed
     ELSIF TG_OP = 'UPDATE' AND was <> becomes THEN
-        INSERT INTO redrive.letter_feed (tenant, fingerprint, workflow, step, letter, open, total, seen, at)
+        INSERT INTO redrive.letter_feed (tenant, fingerprint, workflow, step, letter, open, total, seen, at, version)
         VALUES (NEW.tenant, NEW.fingerprint, NEW.workflow, NEW.step, NEW.public_id, becomes - was, 0, becomes,
-                CASE WHEN becomes = 1 THEN NEW.failed_at ELSE NEW.closed_at END);
+                CASE WHEN becomes = 1 THEN NEW.failed_at ELSE NEW.closed_at END, NEW.version);
     END IF;
     RETURN NULL;
 END $body$;
@@ -1279,8 +1319,8 @@ GRANT USAGE ON ALL SEQUENCES IN SCHEMA redrive TO redrive_engine, redrive_app;
 REVOKE USAGE ON SEQUENCE redrive.notices_id_seq, redrive.notifications_id_seq FROM redrive_app;
 
 GRANT SELECT, INSERT, UPDATE ON redrive.runs, redrive.inputs, redrive.results, redrive.entries, redrive.attempts,
-    redrive.idempotency, redrive.letters, redrive.replays, redrive.letter_feed, redrive.groups, redrive.group_hours,
-    redrive.sets, redrive.set_items, redrive.circuits, redrive.messages, redrive.deliveries, redrive.access_members
+    redrive.idempotency, redrive.letters, redrive.replays, redrive.letter_feed, redrive.groups, redrive.group_counts,
+    redrive.group_versions, redrive.group_decisions, redrive.sets, redrive.set_items, redrive.circuits, redrive.messages, redrive.deliveries, redrive.access_members
     TO redrive_app;
 GRANT SELECT, INSERT, UPDATE, DELETE ON redrive.policies, redrive.run_index, redrive.circuit_marks, redrive.probes,
     redrive.saved_views, redrive.notify_rules, redrive.access_answers TO redrive_app;
@@ -1309,8 +1349,8 @@ DECLARE
 BEGIN
     FOREACH guarded IN ARRAY ARRAY[
         'runs', 'inputs', 'results', 'run_index', 'idempotency', 'entries', 'attempts', 'policies', 'schedules', 'letters',
-        'replays', 'letter_feed', 'groups', 'group_hours', 'sets', 'set_items', 'audit', 'saved_views', 'circuits',
-        'circuit_marks', 'probes', 'messages', 'bundles', 'deliveries', 'access_tenants', 'access_users', 'access_members',
+        'replays', 'letter_feed', 'groups', 'group_counts', 'group_versions', 'group_decisions', 'sets', 'set_items', 'audit',
+        'saved_views', 'circuits', 'circuit_marks', 'probes', 'messages', 'bundles', 'deliveries', 'access_tenants', 'access_users', 'access_members',
         'access_tokens', 'access_sessions', 'access_answers', 'store_secrets', 'notify_rules', 'notices', 'notice_lanes',
         'notifications', 'notification_reads'] LOOP
         EXECUTE format('ALTER TABLE redrive.%I ENABLE ROW LEVEL SECURITY', guarded);

@@ -327,7 +327,8 @@ CREATE TABLE letter_feed (
     open        INTEGER NOT NULL,
     total       INTEGER NOT NULL,
     seen        INTEGER NOT NULL,
-    at          INTEGER
+    at          INTEGER,
+    version     TEXT    NOT NULL
 );
 -- Letters that are no longer open add to one row for each cause: a bulk decision changes thousands with the same one,
 -- and SQLite has one writer, so none waits for that row.
@@ -351,42 +352,83 @@ CREATE INDEX groups_open ON groups (place) WHERE open > 0;
 CREATE INDEX groups_of_tenant_open ON groups (tenant, place) WHERE open > 0;
 CREATE INDEX groups_all ON groups (place) WHERE total > 0;
 CREATE INDEX groups_of_tenant ON groups (tenant, place) WHERE total > 0;
+CREATE INDEX groups_by_size ON groups (open, place) WHERE open > 0;
+CREATE INDEX groups_of_tenant_by_size ON groups (tenant, open, place) WHERE open > 0;
+CREATE INDEX groups_by_fingerprint ON groups (fingerprint);
 
--- Failures by hour since 1970, for as long as the trend looks back.
-CREATE TABLE group_hours (
+-- Failures by minute and by hour: slot is the number of such spans of time since 1970. Charts look back until kept_until.
+CREATE TABLE group_counts (
     tenant      TEXT    NOT NULL,
     fingerprint TEXT    NOT NULL,
-    hour        INTEGER NOT NULL,
+    seconds     INTEGER NOT NULL CHECK (seconds IN (60, 3600)),
+    slot        INTEGER NOT NULL,
     seen        INTEGER NOT NULL,
-    PRIMARY KEY (tenant, fingerprint, hour)
+    kept_until  INTEGER NOT NULL,
+    PRIMARY KEY (tenant, fingerprint, seconds, slot)
 ) WITHOUT ROWID;
-CREATE INDEX group_hours_old ON group_hours (hour);
+CREATE INDEX group_counts_old ON group_counts (kept_until);
+
+-- The versions of the code in which letters of a group failed.
+CREATE TABLE group_versions (
+    tenant      TEXT    NOT NULL,
+    fingerprint TEXT    NOT NULL,
+    version     TEXT    NOT NULL,
+    first_seen  INTEGER NOT NULL,
+    last_seen   INTEGER NOT NULL,
+    seen        INTEGER NOT NULL,
+    PRIMARY KEY (tenant, fingerprint, version)
+) WITHOUT ROWID;
+CREATE INDEX group_versions_in_order ON group_versions (tenant, fingerprint, first_seen);
+CREATE INDEX group_versions_old ON group_versions (last_seen);
+
+-- What users decided about a cause. A muted one has a time at which the mute ends, or the number of open letters above
+-- which it ends. The row outlives its group, so that a cause that was resolved is recognised when it is back.
+CREATE TABLE group_decisions (
+    tenant           TEXT    NOT NULL,
+    fingerprint      TEXT    NOT NULL,
+    owner            TEXT,
+    muted_at         INTEGER,
+    muted_by         TEXT,
+    muted_until      INTEGER,
+    muted_open       INTEGER,
+    resolved_at      INTEGER,
+    resolved_by      TEXT,
+    resolved_version TEXT,
+    retried_at       INTEGER,
+    retried_by       TEXT,
+    retried_set      TEXT,
+    PRIMARY KEY (tenant, fingerprint),
+    CHECK ((muted_at IS NULL) = (muted_until IS NULL AND muted_open IS NULL)),
+    CHECK (muted_until IS NULL OR muted_open IS NULL)
+) WITHOUT ROWID;
 
 CREATE TRIGGER feed_new AFTER INSERT ON letters BEGIN
-    INSERT INTO letter_feed (tenant, fingerprint, workflow, step, letter, open, total, seen, at)
-    VALUES (new.tenant, new.fingerprint, new.workflow, new.step, new.public_id, new.status = 'OPEN', 1, 1, new.failed_at);
+    INSERT INTO letter_feed (tenant, fingerprint, workflow, step, letter, open, total, seen, at, version)
+    VALUES (new.tenant, new.fingerprint, new.workflow, new.step, new.public_id, new.status = 'OPEN', 1, 1, new.failed_at,
+            new.version);
 END;
 CREATE TRIGGER feed_opened AFTER UPDATE OF status, fingerprint ON letters
 WHEN old.fingerprint = new.fingerprint AND old.status <> 'OPEN' AND new.status = 'OPEN' BEGIN
-    INSERT INTO letter_feed (tenant, fingerprint, workflow, step, letter, open, total, seen, at)
-    VALUES (new.tenant, new.fingerprint, new.workflow, new.step, new.public_id, 1, 0, 1, new.failed_at);
+    INSERT INTO letter_feed (tenant, fingerprint, workflow, step, letter, open, total, seen, at, version)
+    VALUES (new.tenant, new.fingerprint, new.workflow, new.step, new.public_id, 1, 0, 1, new.failed_at, new.version);
 END;
 CREATE TRIGGER feed_left AFTER UPDATE OF status, fingerprint ON letters
 WHEN old.fingerprint = new.fingerprint AND old.status = 'OPEN' AND new.status <> 'OPEN' BEGIN
-    INSERT INTO letter_feed (tenant, fingerprint, workflow, step, letter, open, total, seen, at)
-    VALUES (new.tenant, new.fingerprint, new.workflow, new.step, '', -1, 0, 0, new.closed_at)
+    INSERT INTO letter_feed (tenant, fingerprint, workflow, step, letter, open, total, seen, at, version)
+    VALUES (new.tenant, new.fingerprint, new.workflow, new.step, '', -1, 0, 0, new.closed_at, new.version)
     ON CONFLICT (tenant, fingerprint) WHERE letter = '' DO UPDATE SET open = open - 1;
 END;
 CREATE TRIGGER feed_moved AFTER UPDATE OF fingerprint ON letters WHEN old.fingerprint <> new.fingerprint BEGIN
-    INSERT INTO letter_feed (tenant, fingerprint, workflow, step, letter, open, total, seen, at)
+    INSERT INTO letter_feed (tenant, fingerprint, workflow, step, letter, open, total, seen, at, version)
     VALUES (old.tenant, old.fingerprint, old.workflow, old.step, old.public_id, -(old.status = 'OPEN'), -1, 0,
-            new.failed_at),
+            new.failed_at, old.version),
            (new.tenant, new.fingerprint, new.workflow, new.step, new.public_id, new.status = 'OPEN', 1,
-            new.status = 'OPEN', new.failed_at);
+            new.status = 'OPEN', new.failed_at, new.version);
 END;
 CREATE TRIGGER feed_gone AFTER DELETE ON letters BEGIN
-    INSERT INTO letter_feed (tenant, fingerprint, workflow, step, letter, open, total, seen, at)
-    VALUES (old.tenant, old.fingerprint, old.workflow, old.step, old.public_id, -(old.status = 'OPEN'), -1, 0, NULL);
+    INSERT INTO letter_feed (tenant, fingerprint, workflow, step, letter, open, total, seen, at, version)
+    VALUES (old.tenant, old.fingerprint, old.workflow, old.step, old.public_id, -(old.status = 'OPEN'), -1, 0, NULL,
+            old.version);
 END;
 
 -- Bulk decisions. wanted is the filter that selects their letters, of those up to the number upto, and reached how far
