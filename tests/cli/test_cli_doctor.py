@@ -75,6 +75,26 @@ async def test_the_doctor_finds_late_runs_and_suspects_and_no_rollback_that_goes
     assert found["roles"].level == "ok"
 
 
+async def test_the_doctor_tells_a_crash_loop_from_a_single_crash_and_from_a_stop(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/shop.db"
+    app = Redrive(url)
+    async with app.client():
+        store = app.runtime.store
+
+        async def enlist(name: str, lease: int) -> int:
+            return await store.enlist(NewWorker(name=name, version="v", workflows=(), lease=lease), app.catalogue())
+
+        await store.retire(await enlist("stopped", 60 * MINUTE))
+        assert "crashes" not in by_check(await check_store(url))
+        await enlist("first", 1)
+        found = by_check(await check_store(url))["crashes"]
+        assert (found.level, found.text) == ("note", "1 crashed in the last hour, the last one was first")
+        for _ in range(4):
+            await enlist("again", 1)
+        found = by_check(await check_store(url))["crashes"]
+        assert (found.level, found.text) == ("wrong", "5 crashed in the last hour, the last one was again")
+
+
 def test_the_doctor_finds_sinks_that_nothing_arrives_at() -> None:
     now = 100 * MINUTE
     found = list(

@@ -41,6 +41,9 @@ async def test_schedules_are_listed_paused_resumed_and_forgotten(
         assert line[4].count(" 06:30") == 3
         assert line[5:7] == [run.id, "SUCCESS"]
 
+        assert "would run report/default" in (await asked("run", "report", "--dry-run")).output
+        assert "a worker starts report/default" in (await asked("run", "report", "--by", "ann")).output
+        assert "was asked for before and starts soon" in (await asked("run", "report")).output
         assert "would pause report/default" in (await asked("pause", "report", "--dry-run")).output
         paused = await asked("pause", "report", "--by", "ann", "--reason", "books are closed")
         assert "paused report/default; to resume it: redrive schedules resume report default" in paused.output

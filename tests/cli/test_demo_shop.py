@@ -14,10 +14,11 @@ from redrive.cli.demo.run import (
     WorkerProcess,
     _make_view,
     describe_letter,
+    generate_traffic,
     make_order,
     summarize_demo,
 )
-from redrive.cli.demo.shop import USERS, app, charge, create_users, fulfil
+from redrive.cli.demo.shop import MARKET, SHOP, USERS, app, charge, create_users, fulfil
 from redrive.cli.demo.view import ScreenView
 from redrive.cli.dev_feed import EventFeed
 from redrive.records import replace
@@ -55,6 +56,25 @@ def a_quick_world_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(outside, "_simulate_delay", takes)
+
+
+async def test_both_tenants_meet_every_story_within_two_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[str, str]] = []
+    rounds = 2 * 2 * len(SCENARIOS)  # each story is followed by an ordinary run
+
+    async def tell(name: str, tenant: str) -> None:
+        told.append((name, tenant))
+        if len(told) == rounds:
+            raise asyncio.CancelledError
+
+    for name in SCENARIOS:
+        monkeypatch.setitem(SCENARIOS, name, lambda id, tenant, name=name: tell(name, tenant))
+    for interval in ("_FIRST_INTERVAL", "_LATER_INTERVAL"):
+        monkeypatch.setattr(sys.modules["redrive.cli.demo.run"], interval, 0)
+    with pytest.raises(asyncio.CancelledError):
+        await generate_traffic(1001)
+    assert {(name, tenant) for name in SCENARIOS for tenant in (SHOP, MARKET)} == set(told)
+    assert {name for name, tenant in told[: rounds // 2] if tenant == SHOP} == set(SCENARIOS), "the accountant's first"
 
 
 def test_every_story_is_told_somewhere() -> None:

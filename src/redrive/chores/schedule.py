@@ -93,15 +93,21 @@ class Scheduler:
         self._logged: dict[ScheduleKey, int] = {}
 
     async def run_once(self) -> int:
-        """Start the runs that are due; return their number. The store is asked only if some may be."""
-        ahead = self._next_check_at - self._store.now()
-        if not self._planned or 0 < ahead <= _REREAD_INTERVAL:  # if it is more, the clock was set back
+        """Start the runs that are due or were asked for; return their number.
+
+        Times are read from the store only if some may be due; requests, which an index finds, each time.
+        """
+        if not self._planned:
             return 0
+        requested = await self._start_requested()
+        ahead = self._next_check_at - self._store.now()
+        if 0 < ahead <= _REREAD_INTERVAL:  # if it is more, the clock was set back
+            return requested
         declared = [each.declared for each in self._planned.values()]
         rows = await self._store.schedules.keep(declared, worker=self._worker())
         now = self._store.now()
         due = [found for row in rows if (found := self._find_due(row, now)) is not None]
-        started = 0
+        started = requested
         for begin in range(0, len(due), _BATCH):
             started += await self._start_and_record(due[begin : begin + _BATCH])
         self._next_check_at = now
@@ -128,7 +134,25 @@ class Scheduler:
             self._log_failure_once(planned, found.latest, error)
             return None
 
-    async def _start_and_record(self, due: Sequence[_DueTime]) -> int:
+    async def _start_requested(self) -> int:
+        """Start the runs that users asked for. Each request is answered once, by any worker that has the schedule."""
+        due: list[_DueTime] = []
+        for row in await self._store.schedules.requested():
+            planned, at = self._planned.get(row.place), row.requested_at
+            if planned is None or at is None or not planned.is_in_force(row):
+                continue
+            run = None
+            try:
+                if self._store.now() - at <= max(planned.schedule.catch_up, self._punctual):
+                    run = planned.run(at)
+                else:
+                    log.warning("%s was to be started by hand too long ago, and is not started", planned)
+            except Exception as error:  # of any kind: the user's function makes the input
+                log.error("%s could not be started by hand: %s", planned, error)
+            due.append(_DueTime(planned=planned, due=DueTimes(first=at, latest=at, starts=run is not None), run=run))
+        return await self._start_and_record(due, requested=True) if due else 0
+
+    async def _start_and_record(self, due: Sequence[_DueTime], *, requested: bool = False) -> int:
         begun = await self._start_runs([each for each in due if each.run is not None])
         done = [(each, None) for each in due if each.run is None] + begun
         marks = [
@@ -137,9 +161,10 @@ class Scheduler:
             )
             for each, answer in done
         ]
-        moved = await self._store.schedules.mark(marks) if marks else []
+        moved = await self._store.schedules.mark(marks, requested=requested) if marks else []
         for (each, answer), has_moved in zip(done, moved, strict=True):
-            if has_moved:  # otherwise another process was first, and logs it
+            # Otherwise another process was first, and logs it; why a request was dropped is logged already.
+            if has_moved and not (requested and answer is None):
                 _log_due_time(each, answer)
         new = sum(answer is not None and answer.new for _, answer in done)
         if new:

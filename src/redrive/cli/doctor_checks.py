@@ -27,7 +27,7 @@ from redrive.store.encryption.keyring import Unreadable
 from redrive.store.filters import CircuitFilter, LetterFilter, RunFilter
 from redrive.store.port import Store
 from redrive.store.stats import StoreStats
-from redrive.store.workers import WorkerRow, live_workers
+from redrive.store.workers import CRASH_LOOP, WorkerRow, live_workers, recent_crashes
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -111,8 +111,11 @@ async def _check_open_store(store: Store, url: str, path: Path | None) -> AsyncI
     else:
         yield ok("clock", "agrees with the store's")
     figures = await store.figures()
-    live = live_workers(await store.workers(), store.now())
+    workers = await store.workers()
+    live = live_workers(workers, store.now())
     async for finding in _check_workers(store, live):
+        yield finding
+    for finding in _check_crashes([row.name for row in recent_crashes(workers, store.now())]):
         yield finding
     async for finding in _check_runs(store, figures, live):
         yield finding
@@ -157,6 +160,14 @@ async def _check_workers(store: Store, live: list[WorkerRow]) -> AsyncIterator[F
         yield _unclaimable(workflow, count)
     for workflow, by in (await store.paused()).items():
         yield _paused(workflow, by)
+
+
+def _check_crashes(names: Sequence[str]) -> Iterator[Finding]:
+    """Yield a finding about the workers that crashed within the last hour; nothing if none did."""
+    if names:
+        text = f"{len(names)} crashed in the last hour, the last one was {names[0]}"
+        advice = "look for the cause in the logs of the worker and of the kernel: memory is the usual one"
+        yield (wrong if len(names) >= CRASH_LOOP else note)("crashes", text, advice)
 
 
 def _unclaimable(workflow: str, count: int) -> Finding:
@@ -288,6 +299,8 @@ async def _check_reachable_server(server: Remote) -> AsyncIterator[Finding]:
         yield ok("workers", f"live ones have {', '.join(served)}")
     else:
         yield note("workers", "none is alive", f"start one: {worker_hint()}")
+    for finding in _check_crashes([each.name for each in await server.workflows.workers() if each.recent]):
+        yield finding
     for one in workflows:
         if one.unclaimable:
             yield _unclaimable(one.name, one.unclaimable)

@@ -1,4 +1,4 @@
-"""`redrive schedules`: list the schedules of workflows, pause and resume them."""
+"""`redrive schedules`: list the schedules of workflows; run, pause and resume them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 _TIME_FORMAT = "%a %d %b %H:%M"
 
 
-@click.group(short_help="List schedules; pause and resume them.")
+@click.group(short_help="List schedules; run, pause and resume them.")
 def schedules() -> None:
-    """List schedules; pause one, resume it later. Schedules are defined in the code of their workflows.
+    """List schedules; run one now, pause one, resume it later. Schedules are defined in the code of their workflows.
 
     \b
     Examples:
       redrive schedules list
+      redrive schedules run report
       redrive schedules pause report
       redrive schedules resume report
     """
@@ -68,6 +69,18 @@ _schedule_command = change_command(
     click.option("--tenant", metavar="NAME", default=DEFAULT_TENANT, show_default=True, help="Tenant of the schedule."),
     REASON_OPTION,
 )
+
+
+@_schedule_command
+async def run(app: Redrive, **arguments: Any) -> ChangeResult:
+    """Start a run of a schedule of WORKFLOW now, beside its times. Give NAME if the workflow has several.
+
+    \b
+    Examples:
+      redrive schedules run report
+      redrive schedules run report month-end --tenant acme --reason "the last one was incomplete"
+    """
+    return await _change_schedule(app, "run", "a worker starts", "was asked for before and starts soon", **arguments)
 
 
 @_schedule_command
@@ -120,7 +133,7 @@ async def _change_schedule(
     change.confirm(f"{verb.capitalize()} schedule {id} of tenant {tenant}")
     act = getattr(app.schedules, verb)
     result = await act(workflow, name, tenant=tenant, by=change.by, reason=reason, dry_run=change.dry_run)
-    if result is False:  # only pause and resume report that nothing changed
+    if result is False:  # only run, pause and resume report that nothing changed
         text = f"{id} {unchanged}"
     elif change.dry_run:
         text = f"would {verb} {id}"

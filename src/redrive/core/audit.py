@@ -78,6 +78,7 @@ class AuditEvent(StrEnum):
     WORKFLOW_RESUMED = "workflow.resumed", "A workflow was resumed", "Wznowiono przepływ pracy"
     SCHEDULE_PAUSED = "schedule.paused", "A schedule was paused", "Wstrzymano harmonogram"
     SCHEDULE_RESUMED = "schedule.resumed", "A schedule was resumed", "Wznowiono harmonogram"
+    SCHEDULE_REQUESTED = "schedule.requested", "A schedule was run by hand", "Uruchomiono harmonogram ręcznie"
     SCHEDULE_REMOVED = "schedule.removed", "A schedule was removed", "Usunięto harmonogram"
     MESSAGE_DEAD = "outbox.dead", "A message could not be delivered", "Nie udało się dostarczyć wiadomości"
     MESSAGE_RETRIED = "outbox.retried", "A message was sent again", "Ponowiono dostarczenie wiadomości"

@@ -38,6 +38,7 @@ from redrive.store.filters import RunFilter
 from redrive.store.list_query import Page
 from redrive.store.port import DeskStore
 from redrive.store.runs import RunRow, StartResult
+from redrive.store.stats import LaneCount
 from redrive.store.workers import WorkerRow, live_workers
 
 
@@ -69,6 +70,24 @@ LoadWorkers = Callable[[], Awaitable[list[WorkerRow]]]
 _MAX_HANDLERS = 100
 _MODE_ALIASES = {"skip_failed": ReplayMode.SKIP}
 _OPEN_STEP_STATUSES = frozenset({StepStatus.PENDING, StepStatus.RUNNING, StepStatus.RETRYING})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueDepth:
+    """Due runs of one workflow in one queue. `due` is counted up to 1,000 for each priority.
+
+    `since` is when the first became due; `late` counts those that have waited for more than a minute. `workers`
+    are the live workers that have the workflow.
+    """
+
+    tenant: str
+    queue: str
+    workflow: str
+    due: int
+    late: int
+    since: datetime
+    workers: int
+    paused_by: str | None
 
 
 class RetryOptions(ReplayOptions, total=False):
@@ -138,6 +157,28 @@ class Runs:
         """Return a page of runs, newest first; `page.next` and `page.prev` are cursors to its neighbours."""
         page = await self._store.runs(filter or RunFilter(), limit=limit, cursor=cursor)
         return await present_page(page, self._presenter.run)
+
+    @operation("GET /queues", Permission.LOOK, id="list_queues")
+    async def queues(self, *, tenant: str | None = None) -> tuple[QueueDepth, ...]:
+        """Return the queues that have due runs, by workflow, those that have waited longest first."""
+        lanes: dict[tuple[str, str, str], list[LaneCount]] = {}
+        for lane in await self._store.due_lanes(tenant=tenant):
+            lanes.setdefault((lane.tenant, lane.queue, lane.workflow), []).append(lane)
+        alive, paused = live_workers(await self._workers(), self._store.now()), await self._store.paused()
+        found = [
+            QueueDepth(
+                tenant=place[0],
+                queue=place[1],
+                workflow=place[2],
+                due=sum(lane.due for lane in same),
+                late=sum(lane.overdue for lane in same),
+                since=to_datetime(min(lane.since for lane in same)),
+                workers=sum(place[2] in worker.workflows for worker in alive),
+                paused_by=paused.get(place[2]),
+            )
+            for place, same in lanes.items()
+        ]
+        return tuple(sorted(found, key=lambda each: each.since))
 
     @operation("POST /runs/{id}/cancel", Permission.CANCEL, id="cancel_run", run_id="id")
     async def cancel(self, run_id: str, *, tenant: str | None = None, **acting: Unpack[Acting]) -> Run:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from typing import Any, Unpack
 
 from redrive.clock import Clock
@@ -17,12 +18,13 @@ from redrive.core.transitions import AuditWrite
 from redrive.desk.models import present_row
 from redrive.desk.operations import Acting, Actor, operation
 from redrive.desk.validation import require_bool, require_text
+from redrive.duration import to_datetime
 from redrive.errors import Conflict, InputError, NotFound, RegistrationError
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
 from redrive.store.port import DeskStore, Store
 from redrive.store.settings import PolicyRow, ScheduleKey, ScheduleRow
-from redrive.store.workers import live_workers
+from redrive.store.workers import WorkerRow, live_workers, recent_crashes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,8 +123,31 @@ class KnownWorkflow:
     output_schema: dict[str, Any] | None
 
 
+class WorkerState(StrEnum):
+    """The state of a worker: it runs, it stopped and deregistered, or it ended without deregistering."""
+
+    RUNNING = "RUNNING"
+    STOPPED = "STOPPED"
+    CRASHED = "CRASHED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownWorker:
+    """A worker. `crashed_at` is when the lease of a crashed worker expired."""
+
+    name: str
+    version: str
+    state: WorkerState
+    workflows: tuple[str, ...]
+    started_at: datetime
+    beat_at: datetime
+    crashed_at: datetime | None
+    recent: bool
+    """True for a crash within the last hour."""
+
+
 class Workflows:
-    """Registered workflows, of all tenants."""
+    """Registered workflows, of all tenants, and the workers that have them."""
 
     def __init__(self, store: Store, clock: Clock, on_change: Callable[[], None], here: Collection[str] = ()) -> None:
         self._store = store
@@ -150,6 +175,22 @@ class Workflows:
             for name in sorted(items.keys() | paused.keys() | waiting.keys() | set(self._here))
         ]
 
+    @operation("GET /workers", Permission.LOOK, id="list_workers")
+    async def workers(self) -> tuple[KnownWorker, ...]:
+        """Return the live workers and those that ended within a day, newest first, up to 1,000."""
+        now, rows = self._store.now(), await self._store.workers()
+        recent = {row.id for row in recent_crashes(rows, now)}
+        return tuple(
+            present_row(
+                KnownWorker,
+                row,
+                state=_find_worker_state(row, now),
+                crashed_at=to_datetime(row.lease_until) if row.has_crashed_at(now) else None,
+                recent=row.id in recent,
+            )
+            for row in rows
+        )
+
     @operation("POST /workflows/{name}/pause", Permission.PAUSE, status=204)
     async def pause(self, name: str, *, by: str = "unknown") -> None:
         """Stop workers from claiming runs of a workflow, of any tenant.
@@ -173,6 +214,12 @@ class Workflows:
         return await self._store.paused()
 
 
+def _find_worker_state(row: WorkerRow, now: int) -> WorkerState:
+    if row.is_alive_at(now):
+        return WorkerState.RUNNING
+    return WorkerState.CRASHED if row.has_crashed_at(now) else WorkerState.STOPPED
+
+
 _NEXT_TIMES_SHOWN = 3
 _LATE_AFTER = 120_000_000  # a live worker takes over the schedule of a stopped one within a minute
 
@@ -183,7 +230,8 @@ class KnownSchedule:
 
     `next` are its next times, none while it is paused or no live worker has it (`live`). `last_run` was
     started for `last_at`; its status is None once it was purged. `late_since` is the first of its times that
-    passed more than two minutes ago without a start.
+    passed more than two minutes ago without a start. `requested_at` is when a user asked for a run that has not
+    started yet.
     """
 
     workflow: str
@@ -198,6 +246,7 @@ class KnownSchedule:
     paused_by: str | None
     live: bool
     late_since: datetime | None = None
+    requested_at: datetime | None = None
 
 
 class Schedules:
@@ -227,6 +276,27 @@ class Schedules:
         if require_bool("dry_run", dry_run):
             return row.paused_at is None
         return await self._store.schedules.pause(row.place, line)
+
+    @operation("POST /schedules/{workflow}/{name}/run", Permission.START, id="run_schedule", field="changed")
+    async def run(
+        self,
+        workflow: str,
+        name: str = "default",
+        *,
+        tenant: str = DEFAULT_TENANT,
+        dry_run: bool = False,
+        **acting: Unpack[Acting],
+    ) -> bool:
+        """Start a run of a schedule now, even if it is paused; False if one was asked for and has not started yet.
+
+        A worker that has the schedule makes the input and starts the run, usually within seconds.
+        """
+        row, line = await self._prepare_change(AuditEvent.SCHEDULE_REQUESTED, (tenant, workflow, name), Actor(**acting))
+        if not row.kept:
+            raise Conflict(Reason(ReasonCode.SCHEDULE_WITHOUT_WORKER, schedule=name, workflow=workflow))
+        if require_bool("dry_run", dry_run):
+            return row.requested_at is None
+        return await self._store.schedules.request(row.place, line)
 
     @operation("POST /schedules/{workflow}/{name}/resume", Permission.DECIDE, id="resume_schedule", field="changed")
     async def resume(

@@ -219,6 +219,7 @@ class ReasonCode(StrEnum):
     MESSAGE_OVER = "message_over"
     SINK_NOT_FOUND = "sink_not_found"
     SCHEDULE_IN_CODE = "schedule_in_code"
+    SCHEDULE_WITHOUT_WORKER = "schedule_without_worker"
     SCHEDULE_NOT_FOUND = "schedule_not_found"
 
     # what is wrong with a URL, an HTTP request or a start

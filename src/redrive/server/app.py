@@ -30,6 +30,7 @@ from redrive.server.pages.overview import overview_routes
 from redrive.server.pages.render import install_error_pages, static_routes
 from redrive.server.pages.replay import replay_routes
 from redrive.server.pages.runs import run_routes as run_pages
+from redrive.server.pages.workflows import workflow_routes
 from redrive.server.problems import PROBLEM_MEDIA_TYPE, Problem
 from redrive.server.request import Service, check_permissions, get_context, get_service, identify_sender
 from redrive.server.routes.accounts import account_routes
@@ -189,7 +190,7 @@ API_ROUTES = (
 
 PAGE_ROUTES = (
     *(session_routes, static_routes, overview_routes, cause_routes, letter_pages, replay_routes, bulk_pages, run_pages),
-    *(operations_routes, activity_routes, members_routes, list_routes),
+    *(operations_routes, workflow_routes, activity_routes, members_routes, list_routes),
 )
 
 

@@ -24,7 +24,7 @@ from redrive.core.states import RunStatus
 from redrive.desk.models import Caller
 from redrive.desk.operations import Actor
 from redrive.desk.presenter import in_thread_if_large
-from redrive.desk.settings import KnownWorkflow, Workflows
+from redrive.desk.settings import KnownWorker, KnownWorkflow, Workflows
 from redrive.desk.validation import require_text
 from redrive.errors import InputError, NotAllowed, NotSignedIn, RedriveError
 from redrive.observability.tracing import set_request_trace
@@ -402,6 +402,15 @@ async def list_known_workflows(context: RequestContext) -> list[KnownWorkflow]:
     due = await list_oldest_due_runs(context)
     unclaimable = Counter(workflow for workflow, _ in due if workflow not in registered)
     return [replace(each, unclaimable=unclaimable[each.name]) for each in found]
+
+
+async def list_known_workers(context: RequestContext) -> list[KnownWorker]:
+    """Return the workers, newest first; a token for some workflows sees only those workflows and their workers."""
+    some, found = context.principal.workflows, await make_workflows_desk(context).workers()
+    if some is None:
+        return [*found]
+    narrowed = [replace(each, workflows=tuple(filter(some.__contains__, each.workflows))) for each in found]
+    return [each for each in narrowed if each.workflows]
 
 
 async def list_oldest_due_runs(context: RequestContext) -> list[tuple[str, int]]:

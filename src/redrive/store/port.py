@@ -29,7 +29,7 @@ from redrive.store.outbox import OutboxDesk, OutboxStore
 from redrive.store.recovery import RecoveryStore
 from redrive.store.runs import RunDesk, StartResult
 from redrive.store.settings import SavedViewStore, ScheduleStore, SettingsDesk, SettingsStore
-from redrive.store.stats import StatsStore
+from redrive.store.stats import StatsDesk, StatsStore
 from redrive.store.workers import CatalogueDesk, ClaimRequest, ClaimResult, HeartbeatReply, WorkerStore
 
 
@@ -63,7 +63,7 @@ class Transaction(Protocol):
 
 
 class DeskStore(
-    RunDesk, LetterDesk, GroupDesk, BulkDesk, CircuitDesk, OutboxDesk, CatalogueDesk, SettingsDesk, Protocol
+    RunDesk, LetterDesk, GroupDesk, BulkDesk, CircuitDesk, OutboxDesk, CatalogueDesk, SettingsDesk, StatsDesk, Protocol
 ):
     """The calls for users: the half of the port that can be confined to one tenant."""
 

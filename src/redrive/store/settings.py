@@ -15,6 +15,8 @@ SQL = Statements("settings.sql")
 VIEW_SQL = Statements("views.sql")
 SCHEDULE_SQL = Statements("schedules.sql")
 
+_MAX_REQUESTED_SCHEDULES = 500
+
 ScheduleKey: TypeAlias = tuple[str, str, str]
 """The tenant, the workflow and the name of a schedule, which identify it."""
 
@@ -181,6 +183,7 @@ class NewSchedule(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class ScheduleRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A stored schedule. Times up to `passed` are over; `last_run` was started for `last_at`.
 
+    `requested_at`: a user asked for a run beside its times, which no worker has started yet.
     `kept`: the worker that owns the schedule is alive.
     """
 
@@ -194,6 +197,7 @@ class ScheduleRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     last_run: str | None
     paused_at: int | None
     paused_by: str | None
+    requested_at: int | None
     kept: bool
 
     @property
@@ -219,14 +223,23 @@ class ScheduleStore(Protocol):
         schedule begins anew: its times up to now are over.
         """
 
-    async def mark(self, marks: Sequence[ScheduleProgress]) -> list[bool]:
-        """Record the progress of schedules; return True for each that moved and still has the same expression."""
+    async def mark(self, marks: Sequence[ScheduleProgress], *, requested: bool = False) -> list[bool]:
+        """Record the progress of schedules; return True for each that moved and still has the same expression.
+
+        With `requested`, record instead that the requests of these times are answered.
+        """
+
+    async def requested(self) -> list[ScheduleRow]:
+        """Return the schedules for which a user asked for a run that no worker has started yet, up to 500."""
 
     async def known(self, *, tenant: str | None = None) -> list[ScheduleRow]:
         """Return all schedules, or those of a tenant, by workflow, tenant and name."""
 
     async def pause(self, place: ScheduleKey, audit: AuditWrite) -> bool:
         """Start no runs for a schedule until it is resumed; return False if there is none that is not paused."""
+
+    async def request(self, place: ScheduleKey, audit: AuditWrite) -> bool:
+        """Ask the workers for a run of a schedule now; return False if no live worker has it, or one was asked for."""
 
     async def resume(self, place: ScheduleKey, audit: AuditWrite) -> bool:
         """Undo `pause`: its times up to now are over. Return False if there is none that is paused."""
@@ -254,9 +267,9 @@ class ScheduleCalls:
         return [found[each.place] for each in schedules]
 
     @write_call()
-    async def mark(self, session: Session, marks: Sequence[ScheduleProgress]) -> list[bool]:
+    async def mark(self, session: Session, marks: Sequence[ScheduleProgress], *, requested: bool = False) -> list[bool]:
         moved: dict[ScheduleKey, bool] = {}
-        statement = SCHEDULE_SQL["record_schedule_progress"]
+        statement = SCHEDULE_SQL["complete_request" if requested else "record_schedule_progress"]
         async with session.transaction():
             for mark in sorted(marks, key=lambda each: each.schedule.place):
                 rows = await session.rows(statement, **as_dict(mark.schedule), at=mark.at, run=mark.run)
@@ -267,6 +280,17 @@ class ScheduleCalls:
     async def known(self, session: Session, *, tenant: str | None = None) -> list[ScheduleRow]:
         rows = await session.rows(SCHEDULE_SQL["schedules"], tenant=tenant)
         return [build_record(ScheduleRow, row, kept=bool) for row in rows]
+
+    @read_call()
+    async def requested(self, session: Session) -> list[ScheduleRow]:
+        rows = await session.rows(
+            SCHEDULE_SQL["requested_schedules"], now=await session.now(), most=_MAX_REQUESTED_SCHEDULES
+        )
+        return [build_record(ScheduleRow, row, kept=bool) for row in rows]
+
+    @write_call()
+    async def request(self, session: Session, place: ScheduleKey, audit: AuditWrite) -> bool:
+        return await session.change(SCHEDULE_SQL["request_schedule"], audit, **_key_values(place))
 
     @write_call()
     async def pause(self, session: Session, place: ScheduleKey, audit: AuditWrite) -> bool:

@@ -15,9 +15,9 @@ import msgspec
 from redrive.clock import MICROS
 from redrive.core.circuit import CircuitStatus
 from redrive.core.decide_run import ROLLBACK_HEAD_START
-from redrive.records import as_dict
+from redrive.records import as_dict, replace
 from redrive.store.session import Database, Session, Statements, read_call
-from redrive.store.workers import LANE_START, MOST_LANES
+from redrive.store.workers import CRASH_PERIOD, LANE_START, MOST_LANES
 
 SQL = Statements("figures.sql")
 RUNS = Statements("runs.sql")
@@ -35,8 +35,10 @@ _MOST_LANES = 10_000
 
 
 class LaneCount(msgspec.Struct, frozen=True, gc=False):
-    """Due and overdue runs of one lane. `since` is when the first became due."""
+    """Due and overdue runs of one lane, counted up to 1,000. `since` is when the first became due."""
 
+    tenant: str
+    queue: str
     workflow: str
     due: int
     overdue: int
@@ -49,6 +51,14 @@ class CircuitCount(msgspec.Struct, frozen=True, gc=False):
     key: str
     status: CircuitStatus
     count: int
+
+
+class Attention(msgspec.Struct, frozen=True, gc=False):
+    """Counts of what needs attention: circuits that are not closed, dead deliveries, crashes within the last hour."""
+
+    circuits: int = 0
+    deliveries: int = 0
+    crashes: int = 0
 
 
 class SinkLag(msgspec.Struct, frozen=True, gc=False):
@@ -95,8 +105,18 @@ def sum_lanes(lanes: Iterable[LaneCount], paused: Collection[str]) -> tuple[dict
     return dict(+due), dict(+overdue), min(since, default=None)
 
 
-class StatsStore(Protocol):
-    """Calls that count waiting work."""
+class StatsDesk(Protocol):
+    """Calls that count for users. A tenant view answers them too."""
+
+    async def attention(self, *, tenant: str | None = None) -> Attention:
+        """Return what needs attention, besides letters. Dead deliveries are counted up to 1,000."""
+
+    async def due_lanes(self, *, tenant: str | None = None) -> list[LaneCount]:
+        """Return the lanes that have due runs, up to 1,000 lanes."""
+
+
+class StatsStore(StatsDesk, Protocol):
+    """All calls that count waiting work."""
 
     async def figures(self) -> StoreStats:
         """Return the state of the store, counted up to limits and along indexes."""
@@ -136,6 +156,16 @@ class StatsCalls:
         )
 
     @read_call()
+    async def attention(self, session: Session, *, tenant: str | None = None) -> Attention:
+        now = await session.now()
+        limits = {"most": _MOST_COUNTED, "now": now, "since": now - CRASH_PERIOD}
+        return Attention(*await session.row(SQL["attention"], tenant=tenant, **limits))
+
+    @read_call()
+    async def due_lanes(self, session: Session, *, tenant: str | None = None) -> list[LaneCount]:
+        return await _count_due_by_lane(session, await session.now(), tenant)
+
+    @read_call()
     async def unclaimable(self, session: Session, workflows: Sequence[str]) -> dict[str, int]:
         now = await session.now()
         known = set(workflows)
@@ -151,13 +181,16 @@ class StatsCalls:
         return dict(waiting)
 
 
-async def _read_due_lanes(session: Session, now: int, most: int) -> list[Any]:
+async def _read_due_lanes(session: Session, now: int, most: int, tenant: str | None = None) -> list[Any]:
     """Return the tenant, queue, rank and workflow of each lane whose first run is due, of up to `most` lanes."""
-    return [row[:4] for row in await session.rows(LANES, **as_dict(LANE_START), most=most) if row[4] <= now]
+    # Lanes are in order of their tenants, so that those of one tenant stand together.
+    begin = LANE_START if tenant is None else replace(LANE_START, tenant=tenant)
+    rows = await session.rows(LANES, **as_dict(begin), most=most)
+    return [row[:4] for row in rows if row[4] <= now and tenant in (None, row[0])]
 
 
-async def _count_due_by_lane(session: Session, now: int) -> list[LaneCount]:
-    lanes = await _read_due_lanes(session, now, MOST_LANES)
+async def _count_due_by_lane(session: Session, now: int, tenant: str | None = None) -> list[LaneCount]:
+    lanes = await _read_due_lanes(session, now, MOST_LANES, tenant)
     if not lanes:
         return []
     names = ("tenants", "queues", "ranks", "workflows")

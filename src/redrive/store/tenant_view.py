@@ -33,6 +33,7 @@ from redrive.store.list_query import ListTotal, Page
 from redrive.store.outbox import BlockedKey, DeliveryDecision
 from redrive.store.runs import AttemptRow, RunRow, RunSummary, StartResult
 from redrive.store.settings import PolicyRow, ScheduleKey
+from redrive.store.stats import Attention, LaneCount
 from redrive.store.workers import CatalogueRow
 
 if TYPE_CHECKING:
@@ -124,13 +125,17 @@ class TenantNotifications(_Confined[notifications.NotificationStore]):
 class TenantSchedules(_Confined[settings.ScheduleStore]):
     """The schedules of one tenant, or of some of its workflows."""
 
-    keep = mark = _Confined._refuse_engine_call
+    keep = mark = requested = _Confined._refuse_engine_call
 
     async def known(self, *, tenant: str | None = None) -> list[settings.ScheduleRow]:
         if self._excludes_tenant(tenant):
             return []
         rows = await self._inner.known(tenant=self._tenant)
         return [row for row in rows if row.tenant == self._tenant and self._is_visible(row.workflow)]
+
+    async def request(self, place: ScheduleKey, audit: AuditWrite) -> bool:
+        self._require_change(place[0], place[1], audit)
+        return await self._inner.request(place, audit)
 
     async def pause(self, place: ScheduleKey, audit: AuditWrite) -> bool:
         self._require_change(place[0], place[1], audit)
@@ -405,6 +410,17 @@ class TenantView(_Confined["DeskStore"]):
     async def decide_deliveries(self, decision: DeliveryDecision) -> int:
         self._require_tenant(decision.audit.tenant)
         return 0 if await self.message(decision.message) is None else await self._inner.decide_deliveries(decision)
+
+    async def attention(self, *, tenant: str | None = None) -> Attention:
+        # Circuits and messages name no workflow, and workers have those of all tenants.
+        if self._excludes_tenant(tenant) or self._workflows is not None:
+            return Attention()
+        return await self._inner.attention(tenant=self._tenant)
+
+    async def due_lanes(self, *, tenant: str | None = None) -> list[LaneCount]:
+        if self._excludes_tenant(tenant):
+            return []
+        return [lane for lane in await self._inner.due_lanes(tenant=self._tenant) if self._is_visible(lane.workflow)]
 
     async def policies(self) -> list[PolicyRow]:
         rows = [row for row in await self._inner.policies() if row.tenant in ("", self._tenant)]

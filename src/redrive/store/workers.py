@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from redrive.clock import MICROS
 from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
 from redrive.records import as_dict
@@ -29,6 +30,15 @@ from redrive.store.session import Database, Session, Statements, build_record, r
 
 SQL = Statements("workers.sql")
 CATALOGUE_SQL = Statements("catalogue.sql")
+
+CRASH_PERIOD = 3600 * MICROS
+"""Microseconds for which a crash of a worker is reported."""
+
+CRASH_LOOP = 5
+"""Crashes within that period from which on the cause lies in the code or the machine, not in a single accident."""
+
+MAX_WORKERS = 1000
+"""Workers that `workers` returns: with a crash loop there are thousands a day."""
 
 
 class CatalogueItem(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -84,10 +94,19 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """Return True while its lease runs. Without a lease it counts as dead, even if not declared dead yet."""
         return self.state == "LIVE" and self.lease_until > now
 
+    def has_crashed_at(self, now: int) -> bool:
+        """Return True if it ended without deregistering: its lease expired, whether or not it was declared dead yet."""
+        return self.state == "DEAD" or (self.state == "LIVE" and self.lease_until <= now)
+
 
 def live_workers(workers: Iterable[WorkerRow], now: int) -> list[WorkerRow]:
     """Return the workers that are alive at this moment."""
     return [each for each in workers if each.is_alive_at(now)]
+
+
+def recent_crashes(workers: Iterable[WorkerRow], now: int) -> list[WorkerRow]:
+    """Return the workers that crashed within the last hour. The end of the lease counts as the time of the crash."""
+    return [each for each in workers if each.has_crashed_at(now) and each.lease_until > now - CRASH_PERIOD]
 
 
 def worker_row(row: Sequence[Any]) -> WorkerRow:
@@ -276,7 +295,7 @@ class WorkerStore(CatalogueDesk, Protocol):
         """Mark a worker as stopped. Runs that it still holds are orphans at once."""
 
     async def workers(self) -> list[WorkerRow]:
-        """Return all stored workers, newest first."""
+        """Return the workers, newest first: the live ones, and of the ended ones the newest, up to 1,000 in all."""
 
 
 class WorkerCalls:
@@ -308,7 +327,8 @@ class WorkerCalls:
 
     @read_call()
     async def workers(self, session: Session) -> list[WorkerRow]:
-        return [worker_row(row) for row in await session.rows(SQL["all_workers"])]
+        rows = await session.rows(SQL["all_workers"], most=MAX_WORKERS)
+        return sorted((worker_row(row) for row in rows), key=lambda worker: worker.id, reverse=True)
 
     @read_call()
     async def known(self, session: Session, names: Sequence[str]) -> list[CatalogueRow]:

@@ -74,6 +74,54 @@ async def test_a_daily_report_comes_once_on_the_days_when_clocks_are_changed() -
         assert reported == [f"{start:%Y-%m}-{first + day} eu" for day in range(days)]
 
 
+async def test_a_run_that_somebody_asks_for_is_started_once_beside_its_times(on_store: OnStore) -> None:
+    app = Redrive()
+    reported = reporting(app, at_six())
+    async with on_store(app) as e:
+        await e.advance("2s")
+        assert await app.schedules.run("report", dry_run=True)
+        assert await app.schedules.run("report", by="ann")
+        assert not await app.schedules.run("report"), "it has not started yet"
+        await e.advance("3s")
+        assert reported == ["2030-01-01 eu"]
+        (daily,) = await app.schedules.list()
+        assert (daily.requested_at, daily.last_status) == (None, "SUCCESS")
+        await app.schedules.pause("report")
+        assert await app.schedules.run("report")
+        await e.advance("3s")
+        assert len(reported) == 2
+        await app.schedules.resume("report")
+        await e.advance("1d")
+        assert reported[2:] == ["2030-01-01 eu"], "its own times are started as before"
+        (line,) = (await app.audit.list(AuditFilter(event="schedule.requested", by="ann"))).items
+        assert line.subject == "report/default"
+        with pytest.raises(NotFound):
+            await app.schedules.run("report", "nightly")
+
+
+async def test_a_request_whose_input_cannot_be_made_is_dropped_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    app, broken = Redrive(), False
+
+    def make_input(at: datetime) -> dict[str, Any]:
+        if broken:
+            raise RuntimeError("no calendar")
+        return {"day": at.date()}
+
+    reported = reporting(app, Schedule("0 6 * * *", input=make_input))
+    async with engine(app) as e:
+        await e.advance("2s")
+        broken = True
+        await app.schedules.run("report")
+        await e.advance("3s")
+        assert "could not be started by hand: no calendar" in caplog.text
+        (daily,) = await app.schedules.list()
+        assert (daily.requested_at, daily.last_run) == (None, None)
+        broken = False
+        await app.schedules.run("report")
+        await e.advance("3s")
+        assert len(reported) == 1
+
+
 async def test_a_paused_schedule_starts_nothing_and_a_paused_workflow_takes_nothing(on_store: OnStore) -> None:
     app = Redrive()
     reported = reporting(app, at_six())

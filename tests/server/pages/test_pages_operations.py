@@ -18,7 +18,10 @@ from redrive.server.pages.display import ROLES
 from redrive.store.settings import NewSchedule
 from redrive.store.workers import Catalogue, NewWorker
 
-LISTS = ("/runs", "/circuits", "/policies", "/workflows", "/workers", "/audit", "/health", "/notifications")
+LISTS = (
+    *("/runs", "/circuits", "/policies", "/workflows", "/workflows/one?name=fulfil", "/queues", "/schedules"),
+    *("/outbox", "/outbox/{message}", "/workers", "/audit", "/health", "/notifications"),
+)
 POSTS = {
     "/runs/{run}/cancel": "STAFF",
     "/runs/{run}/again": "ADMIN",
@@ -34,6 +37,13 @@ POSTS = {
     "/notifications/read": "VIEWER",
     "/notifications/rules": "ADMIN",
     "/notifications/rules/remove": "ADMIN",
+    "/schedules/run": "STAFF",
+    "/schedules/pause": "ADMIN",
+    "/schedules/resume": "ADMIN",
+    "/schedules/remove": "ADMIN",
+    "/outbox/{message}/retry": "ADMIN",
+    "/outbox/{message}/skip": "ADMIN",
+    "/workflows/start": "STAFF",
     "/workflows/pause": "OWNER",
     "/workflows/resume": "OWNER",
 }
@@ -50,11 +60,11 @@ def test_every_page_can_be_seen_and_has_only_buttons_that_work(site: World, role
     run = site.ids["acme"]["run"]
     with of_role(site, role) as client:
         for path in (*LISTS, f"/runs/{run}"):
-            page = client.get(path)
+            page = client.get(path.format(**site.ids["acme"]))
             assert page.status_code == 200, path
             looked = Looked(page.text)
             assert looked.inline == []
-            actions = set(re.findall(r'<form method="post" action="/app([^"?]+)"', page.text))
+            actions = set(re.findall(r'<form method="post" action="/app([^"?#]+)"', page.text))
             needed = {place.format(**site.ids["acme"]): least for place, least in POSTS.items()}
             offered = actions - {"/look", "/logout"}
             assert all(RANKS.index(needed[action]) <= RANKS.index(role) for action in offered), path
@@ -106,7 +116,7 @@ def test_a_list_is_narrowed_by_its_address_and_kept_as_a_file(site: World) -> No
 def test_a_file_holds_no_formula(site: World) -> None:
     with of_role(site, "ADMIN") as client:
         name = "=cmd|' /C calc'!A0"
-        assert sent(client, "/policies", "/policies", workflow=name, max_retries="1").status_code == 303
+        assert sent(client, "/policies", "/policies", workflow=name, max_retries="1", anyway=name).status_code == 303
         lines = list(csv.DictReader(io.StringIO(client.get("/audit?event=policy.&format=csv").text)))
         assert lines[0]["subject"].startswith("'=")
         assert sent(client, "/policies", "/policies/remove", workflow=name).status_code == 303
@@ -126,7 +136,11 @@ def test_a_policy_is_stored_shown_and_removed_and_a_wrong_one_kept_in_its_form(s
         assert 'value="7"' in client.get("/policies?workflow=fulfil").text
         unknown = "no workflow with this name is registered"
         assert unknown not in client.get("/policies").text
-        sent(client, "/policies", "/policies", workflow="fullfil", max_retries="9")
+        asked = sent(client, "/policies", "/policies", workflow="fullfil", max_retries="9")
+        assert (asked.status_code, 'value="9"' in asked.text) == (422, True)
+        assert "Did you mean: fulfil?" in Looked(asked.text).text
+        assert unknown not in client.get("/policies").text, "nothing is stored before somebody confirms it"
+        sent(client, "/policies", "/policies", workflow="fullfil", max_retries="9", anyway="fullfil")
         assert unknown in client.get("/policies").text
         sent(client, "/policies", "/policies/remove", workflow="fullfil")
         assert sent(client, "/policies", "/policies/remove", workflow="fulfil").status_code == 303
@@ -197,16 +211,140 @@ def test_a_workflow_is_paused_for_all_by_an_owner_only(site: World) -> None:
         assert client.post("/workflows/pause", data={"once": "w1", "name": "nothing"}).status_code == 404
 
 
-def test_a_workflow_tells_when_a_schedule_of_the_tenant_starts_it_next(site: World) -> None:
+def test_a_run_is_started_with_a_form_made_from_the_input_and_nothing_typed_is_lost(site: World) -> None:
+    page = "/workflows/one?name=fulfil"
+    with of_role(site, "VIEWER") as client:
+        told = Looked(client.get(page).text).text
+        assert "Changing this requires the role Staff or higher. Your role: Viewer." in told
+    with of_role(site, "STAFF") as client:
+        shown = client.get(page).text
+        assert re.search(r'name="f:order" dir="auto" required value=""', shown), "a text without a default is needed"
+        assert re.search(r'name="f:amount" dir="auto" value="1"', shown), "a default is filled in"
+        form = {"name": "fulfil", "f:order": "B-77", "f:amount": "many", "f:api_key": "", "correlation_id": "c-77"}
+        wrong = sent(client, page, "/workflows/start", **form)
+        assert (wrong.status_code, 'value="many"' in wrong.text, 'value="c-77"' in wrong.text) == (422, True, True)
+        assert re.search(r'name="f:amount" dir="auto" aria-invalid="true"', wrong.text)
+        as_json = sent(client, page, "/workflows/start", **{**form, "f:amount": "3", "as": "json"})
+        assert "&#34;order&#34;: &#34;B-77&#34;" in as_json.text
+        back = sent(
+            client,
+            page,
+            "/workflows/start",
+            name="fulfil",
+            input='{"order": "B-78", "amount": 4, "api_key": ""}',
+            **{"as": "fields"},
+        )
+        assert (back.status_code, 'value="B-78"' in back.text) == (200, True)
+        broken = sent(client, page, "/workflows/start", name="fulfil", input='{"order": ')
+        assert (broken.status_code, "{&#34;order&#34;: " in broken.text) == (422, True)
+        done = sent(client, page, "/workflows/start", **{**form, "f:amount": "3"})
+        assert done.status_code == 303
+        run = site.client("acme", "ADMIN").get(f"/runs/{done.headers['location'].rsplit('/', 1)[1]}").json()
+        assert (run["workflow"], run["correlation_id"], run["input"]["amount"]) == ("fulfil", "c-77", 3)
+        assert "c-77" in client.get(page).text, "it is among the recent runs"
+        assert site.client("acme", "STAFF").post(f"/runs/{run['id']}/cancel", json={}).status_code == 200
+        assert client.get("/workflows/one?name=nothing").status_code == 404
+
+
+def test_a_schedule_is_run_now_paused_and_resumed(site: World) -> None:
+    daily = {"workflow": "remind", "name": "daily"}
+    with of_role(site, "ADMIN") as client:
+        nobody = sent(client, "/schedules", "/schedules/run", **daily)
+        assert (nobody.status_code, "no live worker has schedule" in nobody.text) == (409, True)
+        _keep_daily_schedule(site)
+        assert "Run now" in client.get("/schedules").text
+        assert sent(client, "/schedules", "/schedules/run", **daily, reason="month end").status_code == 303
+        shown = Looked(client.get("/schedules").text).text
+        assert "Run requested" in shown
+        assert "Run now" not in shown, "one request at a time"
+        assert sent(client, "/schedules", "/schedules/pause", **daily).status_code == 303
+        assert "Paused by" in Looked(client.get("/schedules").text).text
+        assert sent(client, "/schedules", "/schedules/resume", **daily).status_code == 303
+        assert sent(client, "/schedules", "/schedules/remove", **daily).status_code == 409
+        lines = client.get("/audit?event=schedule.&format=json").json()
+        assert {"schedule.requested", "schedule.paused", "schedule.resumed"} <= {line["event"] for line in lines}
+    with of_role(site, "ADMIN", "globex") as client:
+        assert "remind" not in client.get("/schedules").text
+        assert client.post("/schedules/run", data={"once": "s9", **daily}).status_code == 404
+
+
+def test_a_message_that_blocks_its_key_is_delivered_again_or_skipped(site: World) -> None:
+    message = site.ids["acme"]["message"]
+    with of_role(site, "VIEWER") as client:
+        told = Looked(client.get("/outbox").text).text
+        assert "Blocked keys" in told
+        assert "requires the role Administrator" in told
+        assert client.get(f"/outbox/{site.ids['globex']['message']}").status_code == 404
+        rows = client.get("/outbox?format=json").json()
+        assert [row["id"] for row in rows] == [message]
+    with of_role(site, "ADMIN") as client:
+        assert "1 not delivered" in Looked(client.get("/").text).text, "a badge of the navigation"
+        page, sink = f"/outbox/{message}", rows[0]["deliveries"][0]["sink"]
+        assert sent(client, page, f"{page}/retry", sink="elsewhere").status_code == 409
+        assert sent(client, page, f"{page}/skip", sink=sink, reason="by hand").headers["location"] == f"/app{page}"
+        assert "Skipped" in Looked(client.get(page).text).text
+        assert "Blocked keys" not in client.get("/outbox").text
+        assert "not delivered" not in Looked(client.get("/").text).text
+        assert message in client.get("/outbox?status=SKIPPED").text
+
+
+def test_workers_that_crashed_are_told_apart_from_those_that_stopped(site: World) -> None:
+    async def enlist() -> None:
+        async with opened(site.url) as store:
+            nothing = Catalogue(version="1", workflows=(), steps=())
+            for number in range(5):
+                name = f"crashed-{number}"
+                await store.enlist(NewWorker(name=name, version="1", workflows=("fulfil",), lease=1), nothing)
+            new = NewWorker(name="stopped", version="1", workflows=("fulfil",), lease=3_600_000_000)
+            await store.retire(await store.enlist(new, nothing))
+
+    with of_role(site, "VIEWER") as client:
+        assert "crashed" not in Looked(client.get("/health").text).text
+        asyncio.run(enlist())
+        health = Looked(client.get("/health").text).text
+        assert "Problem Workers 5 workers crashed in the last hour." in health
+        assert "5 workers crashed in the last hour." in Looked(client.get("/").text).text
+        page = Looked(client.get("/workers").text).text
+        assert ("Crashed crashed-4" in page, "Stopped stopped" in page) == (True, True)
+        assert "5 crashed" in Looked(client.get("/runs").text).text, "a badge of the navigation"
+    states = {each["name"]: each["state"] for each in site.client("acme", "VIEWER").get("/workers").json()}
+    assert (states["crashed-0"], states["stopped"]) == ("CRASHED", "STOPPED")
+
+
+def test_queues_tell_how_many_runs_wait_and_since_when(site: World) -> None:
+    for _ in range(2):
+        assert (
+            site.client("globex", "STAFF")
+            .post("/runs", json={"workflow": "book", "input": {"order": "B-9"}})
+            .status_code
+            == 201
+        )
+    with of_role(site, "VIEWER", "globex") as client:
+        assert re.search(r"default book \d+ \S+ No worker 0", Looked(client.get("/queues").text).text)
+    found = site.client("globex", "VIEWER").get("/queues").json()
+    assert [(each["tenant"], each["workflow"], each["workers"]) for each in found if each["workflow"] != "remind"] == [
+        ("globex", "book", 0)
+    ]
+    assert [each["due"] for each in found if each["workflow"] == "book"] == [2]
+    with of_role(site, "VIEWER") as client:
+        assert "book" not in Looked(client.get("/queues").text).text
+
+
+def _keep_daily_schedule(site: World) -> None:
+    """Have a live worker own the schedule."""
     daily = NewSchedule(tenant="acme", workflow="remind", name="daily", expression="0 6 * * *", zone="UTC")
     new = NewWorker(name="w", version="1", workflows=(), lease=3_600_000_000)
 
-    async def kept() -> None:
+    async def keep() -> None:
         async with opened(site.url) as store:
             worker = await store.enlist(new, Catalogue(version="1", workflows=(), steps=()))
             await store.schedules.keep([daily], worker=worker)
 
-    asyncio.run(kept())
+    asyncio.run(keep())
+
+
+def test_a_workflow_tells_when_a_schedule_of_the_tenant_starts_it_next(site: World) -> None:
+    _keep_daily_schedule(site)
     for tenant, told in (("acme", True), ("globex", False)):
         with of_role(site, "VIEWER", tenant) as client:
             assert ("remind Next scheduled run" in Looked(client.get("/workflows").text).text) is told

@@ -67,6 +67,28 @@ async def test_a_schedule_that_did_not_change_goes_on_where_it_was(kit: Kit) -> 
     assert (row.passed, row.kept) == (began, True)
 
 
+async def test_a_run_is_asked_for_once_and_by_its_own_tenant_only(kit: Kit) -> None:
+    schedules, worker = kit.store.schedules, await kit.worker()
+    await schedules.keep([DAILY, OTHERS], worker=worker)
+    asked = noted("schedule.requested")
+    with pytest.raises(NotAllowed):
+        await kit.store.tenant_view("other").schedules.request(PLACE, asked)
+    assert await kit.store.tenant_view("default").schedules.request(PLACE, asked)
+    assert not await schedules.request(PLACE, asked), "the first request counts"
+    (row,) = await schedules.requested()
+    assert (row.place, row.requested_at) == (PLACE, kit.clock.now())
+    answer = ScheduleProgress(schedule=DAILY, at=kit.clock.now(), run="r1")
+    assert await schedules.mark([replace(answer, at=1)], requested=True) == [False]
+    assert await schedules.mark([answer], requested=True) == [True]
+    assert await schedules.mark([answer], requested=True) == [False]
+    row = await keep(kit, worker)
+    assert (row.requested_at, row.last_at, row.last_run, row.passed) == (None, kit.clock.now(), "r1", kit.clock.now())
+    lines = (await kit.store.audit(AuditFilter(event="schedule.requested"), limit=9, cursor=None)).items
+    assert len(lines) == 1
+    await kit.store.retire(worker)
+    assert not await schedules.request(PLACE, asked), "no live worker could start it"
+
+
 async def test_a_pause_is_noted_once_and_what_came_meanwhile_is_over(kit: Kit) -> None:
     schedules, worker = kit.store.schedules, await kit.worker()
     await keep(kit, worker)

@@ -11,7 +11,7 @@ from redrive.core.decide_run import ROLLBACK_HEAD_START
 from redrive.core.outbox import DeliveryResult
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.store.circuits import CircuitUpdate
-from redrive.store.stats import CircuitCount, SinkLag
+from redrive.store.stats import Attention, CircuitCount, LaneCount, SinkLag
 
 MINUTE = 60 * SECOND
 
@@ -38,6 +38,21 @@ async def test_due_runs_are_counted_and_those_overdue_by_a_minute(kit: Kit) -> N
     assert then.due == {"w": 4, "other": 2}
     assert then.overdue == {"w": 3}
     assert then.due_since == begun
+
+
+async def test_queues_with_due_runs_are_counted_for_their_tenant_only(kit: Kit) -> None:
+    begun = kit.clock.now()
+    await kit.start(2)
+    await kit.start(1, workflow="other", tenant="t2")
+    await kit.start(1, tenant="t3")
+    kit.clock.move(2 * MINUTE)
+    await kit.start(1, queue="slow", tenant="t2")
+    mine = [LaneCount("t2", "default", "other", 1, 1, begun), LaneCount("t2", "slow", "w", 1, 0, kit.clock.now())]
+    assert await kit.store.due_lanes(tenant="t2") == mine
+    assert len(await kit.store.due_lanes()) == 4
+    assert await kit.store.tenant_view("t2").due_lanes() == mine
+    assert await kit.store.tenant_view("t2").due_lanes(tenant="t3") == []
+    assert await kit.store.tenant_view("t2", {"w"}).due_lanes() == mine[1:]
 
 
 async def test_a_rollback_that_was_moved_ahead_is_not_overdue(kit: Kit) -> None:
@@ -100,6 +115,10 @@ async def test_circuits_that_are_not_closed_are_counted_by_name(kit: Kit) -> Non
         )
         assert (await kit.store.update_circuit(turn)).kept
     assert (await kit.store.figures()).circuits == (CircuitCount("payments", CircuitStatus.OPEN, 2),)
+    assert (await kit.store.attention()).circuits == 2
+    assert (await kit.store.tenant_view("a").attention()).circuits == 1
+    assert await kit.store.tenant_view("a").attention(tenant="b") == Attention()
+    assert await kit.store.tenant_view("a", {"w"}).attention() == Attention()
 
 
 async def test_the_outbox_says_how_late_each_sink_is(kit: Kit) -> None:
@@ -115,3 +134,5 @@ async def test_the_outbox_says_how_late_each_sink_is(kit: Kit) -> None:
     await kit.store.record_deliveries("slow", [later, gone])
     found = await kit.store.figures()
     assert found.sinks == (SinkLag("quick", 3, 0, at), SinkLag("slow", 2, 1, at))
+    views = (kit.store, kit.store.tenant_view("default"), kit.store.tenant_view("other"))
+    assert [(await view.attention()).deliveries for view in views] == [1, 1, 0]

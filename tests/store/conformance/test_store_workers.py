@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from store_kit import LEASE, SECOND, Kit, becomes, catalogue, entry, writes
+import pytest
+from store_kit import HOUR, LEASE, SECOND, Kit, becomes, catalogue, entry, writes
 
 from redrive.core.run_options import StepOptions
 from redrive.core.states import RunStatus, StepStatus
 from redrive.store.port import Store
 from redrive.store.recovery import PurgeRequest
-from redrive.store.workers import NewWorker
+from redrive.store.workers import NewWorker, recent_crashes
 
 
 async def beat(store: Store, worker: int, signs: dict | None = None):
@@ -31,6 +32,34 @@ async def test_workers_are_listed_newest_first(kit: Kit) -> None:
     assert (rows[1].workflows, rows[1].version, rows[1].state) == (("a", "b"), "v1", "LIVE")
     assert (rows[0].started_at, rows[0].beat_at) == (kit.clock.now(), kit.clock.now())
     assert rows[0].lease_until == kit.clock.now() + LEASE
+
+
+async def test_a_crash_differs_from_a_stop_and_is_reported_for_an_hour(kit: Kit) -> None:
+    crashed, stopped, late = await kit.worker(), await kit.worker(), await kit.worker()
+    await kit.store.retire(stopped)
+    kit.clock.move(LEASE + SECOND)
+    rows = await kit.store.workers()  # before the reaper has declared any dead
+    assert [row.id for row in rows if row.has_crashed_at(kit.clock.now())] == [late, crashed]
+    await kit.store.expire_workers()
+    alive = await kit.worker()
+    rows, own = await kit.store.workers(), kit.store.tenant_view("default")
+    assert {row.id: row.state for row in rows} == {alive: "LIVE", late: "DEAD", stopped: "STOPPED", crashed: "DEAD"}
+    assert [row.id for row in recent_crashes(rows, kit.clock.now())] == [late, crashed]
+    assert [(await each.attention()).crashes for each in (kit.store, own)] == [2, 2]
+    kit.clock.move(HOUR - 2 * SECOND)
+    assert (await kit.store.attention()).crashes == 3, "the last one has not sent a heartbeat since"
+    kit.clock.move(2 * SECOND)
+    assert (await kit.store.attention()).crashes == 1
+    assert [row.id for row in recent_crashes(await kit.store.workers(), kit.clock.now())] == [alive]
+
+
+async def test_live_workers_are_listed_however_many_have_ended(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redrive.store.workers.MAX_WORKERS", 3)
+    alive = await kit.worker()
+    ended = [await kit.worker() for _ in range(4)]
+    for worker in ended:
+        await kit.store.retire(worker)
+    assert [row.id for row in await kit.store.workers()] == [ended[3], ended[2], alive]
 
 
 async def test_every_enlisting_is_a_new_worker(kit: Kit) -> None:

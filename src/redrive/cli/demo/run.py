@@ -97,16 +97,20 @@ _ORDINARY_NAMES = ("goes well", "booked at the second try", "waits until the pro
 
 
 async def generate_traffic(first: int) -> None:
-    """Start one run after the other until the task is cancelled; number them from `first`.
-
-    Every third run belongs to the market hall, so that both tenants soon have every scenario.
-    """
-    ordinary = itertools.cycle(_ORDINARY_NAMES)
-    script = [name for scenario in SCENARIOS for name in (scenario, next(ordinary))]
+    """Start one run after the other until the task is cancelled; number them from `first`."""
+    script = list_demo_round()
     for count in itertools.count():
-        number, name = first + count, script[count % len(script)]
-        await SCENARIOS[name](f"order-{number}", MARKET if number % 3 == 0 else SHOP)
+        name, is_story = script[count % len(script)]
+        # The first round gives the stories to the shop, the next one to the market hall, and so on.
+        is_shop_round = count // len(script) % 2 == 0
+        await SCENARIOS[name](f"order-{first + count}", SHOP if is_story is is_shop_round else MARKET)
         await asyncio.sleep(_FIRST_INTERVAL if count < len(script) else _LATER_INTERVAL)
+
+
+def list_demo_round() -> list[tuple[str, bool]]:
+    """List the runs of one round: each story (True) followed by an ordinary run (False) of the other tenant."""
+    ordinary = itertools.cycle(_ORDINARY_NAMES)
+    return [run for story in SCENARIOS for run in ((story, True), (next(ordinary), False))]
 
 
 class WorkerProcess:

@@ -51,9 +51,16 @@ STATES = {
     "DONE": StateLabel(N("Done"), "good", "check"),
     "STOPPED": StateLabel(N("Stopped"), "off", "ban"),
     "PAUSED": StateLabel(N("Paused"), "wait", "pause"),
+    "CRASHED": StateLabel(N("Crashed"), "bad", "alert"),
     "LOST": StateLabel(N("Worker crashed"), "warn", "cross"),
     "RELEASED": StateLabel(N("Returned to queue"), "off", "undo"),
     "PARKED": StateLabel(N("On hold"), "wait", "pause"),
+}
+DELIVERY_STATES = {
+    "DEAD": N("Not delivered"),
+    "PENDING": N("Waiting"),
+    "DELIVERED": N("Delivered"),
+    "SKIPPED": N("Skipped"),
 }
 CIRCUIT_STATES = {"CLOSED": N("Closed"), "OPEN": N("Open"), "HALF_OPEN": N("Testing")}
 ROLES = {"OWNER": N("Owner"), "ADMIN": N("Administrator"), "STAFF": N("Staff"), "VIEWER": N("Viewer")}

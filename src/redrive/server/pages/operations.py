@@ -1,10 +1,9 @@
-"""The pages of circuits, policies, workflows and workers."""
+"""The pages of circuits, policies and messages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import UTC, datetime
+import difflib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fastapi import Request
@@ -12,19 +11,21 @@ from fastapi.responses import Response
 
 from redrive.core.circuit import CircuitStatus
 from redrive.core.roles import Permission
-from redrive.desk.models import present_row
+from redrive.core.states import DeliveryStatus
 from redrive.errors import ConfigurationError, InputError, NotFound
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.server.pages import lists
 from redrive.server.pages.forms import Form, SentForm, make_page_router, redirect_to
 from redrive.server.pages.render import make_view, render_page
-from redrive.server.request import Context, RequestContext, list_known_workflows, make_workflows_desk, requires
-from redrive.store.filters import AuditFilter, CircuitFilter
+from redrive.server.request import Context, RequestContext, requires
+from redrive.server.routes.common import Id
+from redrive.store.filters import AuditFilter, CircuitFilter, OutboxFilter
 
 operations_routes = make_page_router()
 _CIRCUIT_SETTINGS = ("window", "open_for", "on_open", "failures", "probes")
 _COLUMNS = lists.make_columns("key", "tenant", "status", "until", "parked", "why", "changed_by", "changed_at")
+_MAX_BLOCKED_KEYS = 50
 _POLICY_NUMBERS: dict[str, Callable[[str], int | float]] = {"max_retries": int, "factor": float, "jitter": float}
 _POLICY_LISTS = ("delays", "never_retry_on")
 POLICY_FIELDS = (*_POLICY_NUMBERS, "base_delay", "max_delay", "max_elapsed", *_POLICY_LISTS)
@@ -121,6 +122,10 @@ async def set_policy(request: Request, context: Context, form: SentForm) -> Resp
         policy = RetryPolicy.from_json(
             {name: _parse_policy_field(name, typed[name]) for name in POLICY_FIELDS if typed[name]}
         )
+        known = [item.name for item in await context.view.workflows()]
+        if typed["workflow"] and typed["workflow"] not in known and form.get("anyway") != typed["workflow"]:
+            near = difflib.get_close_matches(typed["workflow"], known, n=3)
+            return await _render_policies(request, context, typed, None, near)
         await context.desk.policies.set(policy, **_read_policy_scope(context, form), by=context.by)
     except (ConfigurationError, InputError) as error:
         return await _render_policies(request, context, typed, Reason.of_error(error))
@@ -144,18 +149,24 @@ async def remove_policy(request: Request, context: Context, form: SentForm) -> R
 
 
 async def _render_policies(
-    request: Request, context: RequestContext, typed: dict[str, str], wrong: Reason | None
+    request: Request,
+    context: RequestContext,
+    typed: dict[str, str],
+    wrong: Reason | None,
+    near: Sequence[str] | None = None,
 ) -> Response:
+    """Show the policies. `near` are known names like that of an unknown workflow, which the user has to confirm."""
     circuits = await context.desk.circuits.list(CircuitFilter(), limit=100)
     return await render_page(
         request,
         "policies.html",
-        status=422 if wrong else 200,
+        status=422 if wrong or near is not None else 200,
         policies=await context.desk.policies.list(),
         circuits=[circuit for circuit in circuits.items if circuit.override],
         workflows=[item.name for item in await context.view.workflows()],
         typed=typed,
         wrong=wrong,
+        near=near,
         mine=lambda stored: stored.tenant == context.one_tenant,
     )
 
@@ -164,55 +175,51 @@ def _read_policy_scope(context: RequestContext, form: Form) -> dict[str, str | N
     return {"workflow": form.maybe("workflow"), "step": form.maybe("step"), "tenant": context.one_tenant}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerStatus:
-    """A worker as a page shows it; `live` while its lease is valid."""
-
-    name: str
-    version: str
-    live: bool
-    stopped: bool
-    workflows: tuple[str, ...]
-    started_at: datetime
-    beat_at: datetime
+_DELIVERY_COLUMNS = lists.make_columns("id", "topic", "key", "tenant", "run_id", "created_at", "deliveries")
 
 
-async def list_worker_statuses(context: RequestContext) -> list[WorkerStatus]:
-    """Return the workers, newest first; a token for some workflows sees only workers and workflows of those."""
-    now, some = context.whole.now(), context.principal.workflows
-    found = [
-        present_row(
-            WorkerStatus,
-            row,
-            live=row.is_alive_at(now),
-            stopped=row.state != "LIVE",
-            workflows=row.workflows if some is None else tuple(filter(some.__contains__, row.workflows)),
-        )
-        for row in await context.whole.workers()
-    ]
-    return [worker for worker in found if some is None or worker.workflows]
+@operations_routes.get("/outbox", **requires(Permission.LOOK, all_workflows=True))
+async def list_messages(request: Request, context: Context, status: str = DeliveryStatus.DEAD) -> Response:
+    """Show the keys that a message blocks, and a page of messages: at first those that could not be delivered."""
+    query = lists.read_query(request, "topic", "sink", "key")
+    wanted = None if status == "all" else status
+    where = OutboxFilter(
+        tenant=context.one_tenant,
+        status=wanted,
+        topic=query.get("topic"),
+        sink=query.get("sink"),
+        key=query.get("key"),
+    )
+    desk = context.desk.outbox
+    if file := await lists.export_list(
+        request, "outbox", _DELIVERY_COLUMNS, lambda limit, cursor: desk.list(where, limit=limit, cursor=cursor)
+    ):
+        return file
+    found = await desk.list(where, limit=50, cursor=request.query_params.get("cursor"))
+    return await render_page(
+        request,
+        "outbox.html",
+        found=found,
+        query={**query, "status": status},
+        states=list(DeliveryStatus),
+        blocked=await desk.blocked(tenant=context.one_tenant, limit=_MAX_BLOCKED_KEYS),
+        most=_MAX_BLOCKED_KEYS,
+    )
 
 
-@operations_routes.get("/workflows", **requires(Permission.LOOK))
-async def list_workflows(request: Request, context: Context) -> Response:
-    """Show the registered workflows, with their workers and next scheduled runs."""
-    schedules = await context.desk.schedules.list()
-    times = [(each.workflow, each.next[0].astimezone(UTC)) for each in schedules if each.next]
-    fires = dict(sorted(times, key=lambda time: time[1], reverse=True))  # the earliest one of a workflow is kept
-    return await render_page(request, "workflows.html", workflows=await list_known_workflows(context), fires=fires)
+@operations_routes.get("/outbox/{id}", **requires(Permission.LOOK, all_workflows=True))
+async def show_message(request: Request, context: Context, id: Id) -> Response:
+    """Show one message with its payload and the state of each delivery."""
+    message = await context.desk.outbox.get(id)
+    return await render_page(request, "message.html", message=message)
 
 
-@operations_routes.post("/workflows/{way}", **requires(Permission.PAUSE))
-async def change_workflow(request: Request, context: Context, way: str, form: SentForm) -> Response:
-    """Pause a workflow in all tenants, or resume it."""
-    name = form.get("name")
-    if way not in ("pause", "resume") or name not in {item.name for item in await context.view.workflows()}:
-        raise NotFound(Reason(ReasonCode.WORKFLOW_NOT_FOUND, workflow=name))
-    desk = make_workflows_desk(context)
-    await (desk.pause if way == "pause" else desk.resume)(name, by=context.by)
-    return redirect_to(make_view(request).url("/workflows"))
-
-
-@operations_routes.get("/workers", **requires(Permission.LOOK))
-async def list_workers(request: Request, context: Context) -> Response:
-    return await render_page(request, "workers.html", workers=await list_worker_statuses(context))
+@operations_routes.post("/outbox/{id}/{way}", **requires(Permission.DECIDE, all_workflows=True))
+async def decide_message(request: Request, context: Context, id: Id, way: str, form: SentForm) -> Response:
+    """Deliver a message again, or skip it, at one sink or at all that have not received it."""
+    desk = context.desk.outbox
+    actions = {"retry": desk.retry, "skip": desk.skip}
+    if way not in actions:
+        raise NotFound(Reason(ReasonCode.ACTION_UNKNOWN, given=quote(way), known=tuple(actions)))
+    await actions[way](id, sink=form.maybe("sink"), by=context.by, reason=form.maybe("reason"))
+    return redirect_to(make_view(request).url("/outbox" if form.get("back") == "list" else f"/outbox/{id}"))

@@ -15,14 +15,22 @@ from redrive.core.circuit import CircuitStatus
 from redrive.core.roles import Permission
 from redrive.desk.circuits import CircuitRecord
 from redrive.desk.overview import MAX_COUNTED_RUNS, load_overview
+from redrive.desk.settings import WorkerState
 from redrive.server.pages.causes import chart_failures, find_highest_trend, read_range
 from redrive.server.pages.display import plot_chart
 from redrive.server.pages.forms import make_page_router
-from redrive.server.pages.operations import list_worker_statuses
 from redrive.server.pages.render import render_page
 from redrive.server.pages.translations import N
-from redrive.server.request import Context, RequestContext, list_known_workflows, list_oldest_due_runs, requires
+from redrive.server.request import (
+    Context,
+    RequestContext,
+    list_known_workers,
+    list_known_workflows,
+    list_oldest_due_runs,
+    requires,
+)
 from redrive.store.filters import CircuitFilter
+from redrive.store.workers import CRASH_LOOP
 
 overview_routes = make_page_router()
 _MAX_GROUPS, _MAX_CIRCUITS = 8, 20
@@ -39,7 +47,7 @@ async def show_overview(request: Request, context: Context) -> Response:
     for status in (CircuitStatus.OPEN, CircuitStatus.HALF_OPEN):
         where = CircuitFilter(tenant=context.one_tenant, status=status)
         circuits += (await context.desk.circuits.list(where, limit=_MAX_CIRCUITS)).items
-    live = sum(worker.live for worker in await list_worker_statuses(context))
+    live = sum(worker.state is WorkerState.RUNNING for worker in await list_known_workers(context))
     workflows = await context.view.workflows() if live else []
     groups = await context.desk.dlq.groups(context.one_tenant, muted=False, limit=_MAX_GROUPS)
     minutes = summary.minutes
@@ -92,10 +100,14 @@ async def _run_checks(context: RequestContext) -> AsyncIterator[Check]:
     else:
         yield N("Clock"), "good", N("The clock of this machine matches the database clock."), {}
 
-    if live := sum(worker.live for worker in await list_worker_statuses(context)):
+    workers = await list_known_workers(context)
+    if live := sum(worker.state is WorkerState.RUNNING for worker in workers):
         yield N("Workers"), "good", N("{n} worker is running.|{n} workers are running."), {"n": live}
     else:
         yield N("Workers"), "bad", N("No worker is running. New runs wait in the queue."), {}
+    if crashes := sum(worker.recent for worker in workers):
+        text = N("{n} worker crashed in the last hour.|{n} workers crashed in the last hour.")
+        yield N("Workers"), "bad" if crashes >= CRASH_LOOP else "warn", text, {"n": crashes}
 
     workflows = await list_known_workflows(context)
     for workflow in workflows:

@@ -27,7 +27,7 @@ from markupsafe import Markup, escape
 
 from redrive.clock import MICROS
 from redrive.core.failure_reason import FIXABLE_BY_EDIT
-from redrive.core.roles import ALL_TENANTS, Permission
+from redrive.core.roles import ALL_TENANTS, Permission, find_lowest_role
 from redrive.desk.preview import DryRun
 from redrive.duration import to_datetime
 from redrive.errors import NotFound, NotSignedIn, RedriveError, StoreError
@@ -38,6 +38,8 @@ from redrive.server.pages.translations import CATALOGUES, LANGUAGES, N, Translat
 from redrive.server.problems import ProblemError
 from redrive.server.request import RequestContext, get_service, uses_https
 from redrive.settings import API_PREFIX, PAGES_PREFIX
+from redrive.store.filters import LetterFilter
+from redrive.store.stats import Attention
 
 log = logging.getLogger("redrive.server")
 
@@ -91,17 +93,26 @@ class MenuEntry(msgspec.Struct, frozen=True, gc=False):
     group: str
     needs: Permission = Permission.LOOK
     hint: str = ""
+    counted: str = ""
+    """The text of the badge, which says what its number counts."""
 
 
 _MONITOR, _CONFIGURE = N("Monitor"), N("Configure")
 MENU = (
     MenuEntry("/", N("Overview"), "pulse", _MONITOR),
-    MenuEntry("/admin/dlq", N("Failures"), "letter", _MONITOR, hint=N("Technical name: dead letters")),
+    MenuEntry(
+        *("/admin/dlq", N("Failures"), "letter", _MONITOR),
+        hint=N("Technical name: dead letters"),
+        counted=N("{n} unresolved|{n} unresolved"),
+    ),
     MenuEntry("/runs", N("Runs"), "run", _MONITOR),
-    MenuEntry("/circuits", N("Circuits"), "circuit", _MONITOR),
-    MenuEntry("/workers", N("Workers"), "worker", _MONITOR),
+    MenuEntry("/queues", N("Queues"), "queue", _MONITOR),
+    MenuEntry("/circuits", N("Circuits"), "circuit", _MONITOR, counted=N("{n} open|{n} open")),
+    MenuEntry("/outbox", N("Outbox"), "outbox", _MONITOR, counted=N("{n} not delivered|{n} not delivered")),
+    MenuEntry("/workers", N("Workers"), "worker", _MONITOR, counted=N("{n} crashed|{n} crashed")),
     MenuEntry("/notifications", N("Notifications"), "bell", _MONITOR),
     MenuEntry("/workflows", N("Workflows"), "flow", _CONFIGURE),
+    MenuEntry("/schedules", N("Schedules"), "clock", _CONFIGURE),
     MenuEntry("/policies", N("Policies"), "policy", _CONFIGURE),
     MenuEntry("/members", N("Members"), "people", _CONFIGURE, Permission.MANAGE_PEOPLE),
     MenuEntry("/audit", N("Audit log"), "log", _CONFIGURE),
@@ -209,6 +220,8 @@ class PageView:
         self.clock = self._read_preference("clock")
         self.density = self._read_preference("density")
         self.tenants: list[str] = []
+        self.attention = Attention()
+        self.open_letters = 0
 
     def _read_preference(self, name: str) -> str:
         values = PREFERENCES[name]
@@ -230,6 +243,11 @@ class PageView:
     def may(self, permission: Permission) -> bool:
         """Return True if the user has a permission, so that a button for it is shown."""
         return self.context is not None and self.context.principal.may(permission)
+
+    @staticmethod
+    def find_role(permission: Permission) -> str:
+        """Return the label of the lowest role that has a permission, so that a page can say whom to ask."""
+        return display.ROLES[find_lowest_role(permission).value]
 
     @property
     def tenant(self) -> str:
@@ -276,6 +294,21 @@ class PageView:
             if self.may(entry.needs):
                 groups.setdefault(entry.group, []).append(entry)
         return list(groups.items())
+
+    def find_entry(self) -> MenuEntry | None:
+        """Return the entry of the navigation for this page, None if it has none."""
+        return next((entry for entry in MENU if self.is_at(entry.path)), None)
+
+    def count_badge(self, path: str) -> int:
+        """Return the number in the badge of a page in the navigation; 0 for none."""
+        found = self.attention
+        counts = {
+            "/admin/dlq": self.open_letters,
+            "/circuits": found.circuits,
+            "/outbox": found.deliveries,
+            "/workers": found.crashes,
+        }
+        return counts.get(path, 0)
 
     def is_at(self, path: str) -> bool:
         """Return True if this page has the path, or one below it."""
@@ -337,15 +370,24 @@ def make_view(request: Request) -> PageView:
 async def render_page(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
     """Return a template with its values as a response."""
     view = make_view(request)
-    if view.may(Permission.MANAGE_TENANTS):
+    if view.context is not None:
         with suppress(StoreError):  # the page that reports a failed store must be shown without it
-            rows = await view.me.whole.accounts.tenants()
-            view.tenants = [row.tenant for row in rows[:MAX_TENANTS]]
+            await _load_frame(view, view.context)
     text = _environment.get_template(template).render(page=view, t=view.t, url=view.url, **values)
     body, headers = text.encode("utf-8", "replace"), dict(_PAGE_HEADERS)
     if len(body) >= _COMPRESS_FROM and _accepts_gzip(request):
         body, headers["Content-Encoding"] = gzip.compress(body, 5, mtime=0), "gzip"
     return HTMLResponse(body, status, headers=headers)
+
+
+async def _load_frame(view: PageView, context: RequestContext) -> None:
+    """Read what the frame of every page shows: the tenants to switch to, and the badges of the navigation."""
+    if view.may(Permission.MANAGE_TENANTS):
+        view.tenants = [row.tenant for row in (await context.whole.accounts.tenants())[:MAX_TENANTS]]
+    view.attention = await context.view.attention(tenant=context.one_tenant)
+    some = context.principal.workflows
+    if some is None or len(some) == 1:  # a token for several workflows has no count of all its failures
+        view.open_letters = await context.view.count_letters(LetterFilter(tenant=context.one_tenant))
 
 
 _ERRORS = {

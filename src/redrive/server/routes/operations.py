@@ -74,7 +74,7 @@ add_operations(outbox_routes, lambda context: Sinks(context.whole, context.clock
 add_operations(
     schedule_routes,
     lambda context: context.desk.schedules,
-    *(Schedules.list, Schedules.pause, Schedules.resume, Schedules.remove),
+    *(Schedules.list, Schedules.run, Schedules.pause, Schedules.resume, Schedules.remove),
 )
 
 

@@ -158,7 +158,7 @@ async def retry_run(context: Context, id: Id, body: Retry | None = None, key: Ke
 add_operations(
     run_routes,
     lambda context: context.desk.runs,
-    *(Runs.list, Runs.get, Runs.context, Runs.cancel),
+    *(Runs.list, Runs.get, Runs.context, Runs.queues, Runs.cancel),
     types={"filter": read_filter(RunFilter, status=Annotated[list[RunStatus] | None, Query(max_length=20)])},
 )
 add_operations(saga_routes, lambda context: context.desk.runs, Runs.rollback)

@@ -13,11 +13,18 @@ from redrive.core.roles import Permission
 from redrive.desk.audit import Audit
 from redrive.desk.models import AuditRecord
 from redrive.desk.saved_views import ListName, SavedView, SavedViews
-from redrive.desk.settings import KnownWorkflow, Policies, StoredPolicy, Workflows
+from redrive.desk.settings import KnownWorker, KnownWorkflow, Policies, StoredPolicy, Workflows
 from redrive.errors import InputError, NotFound
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import as_dict
-from redrive.server.request import Context, RequestContext, list_known_workflows, make_workflows_desk, requires
+from redrive.server.request import (
+    Context,
+    RequestContext,
+    list_known_workers,
+    list_known_workflows,
+    make_workflows_desk,
+    requires,
+)
 from redrive.server.routes.common import Body, Cursor, Limit, Name, Since, Text, Until, make_router, parse_policy, serve
 from redrive.store.filters import AuditFilter
 from redrive.store.list_query import Page
@@ -81,6 +88,12 @@ async def list_workflows(context: Context) -> list[KnownWorkflow]:
     their tenant that have waited longest.
     """
     return await list_known_workflows(context)
+
+
+@serve(settings_routes, Workflows.workers)
+async def list_workers(context: Context) -> list[KnownWorker]:
+    """Return the live workers and those that ended within a day, newest first, up to 1,000."""
+    return await list_known_workers(context)
 
 
 @serve(settings_routes, Workflows.pause)

@@ -37,6 +37,17 @@ SELECT COUNT(*) FROM (SELECT 1 FROM redrive.runs AS r /* INDEXED BY runs_parked 
 SELECT c.key, c.status, COUNT(*) FROM redrive.circuits AS c WHERE c.status <> 'CLOSED'
 GROUP BY c.key, c.status ORDER BY COUNT(*) DESC, c.key LIMIT CAST(:circuits AS bigint);
 
+-- name: attention
+-- What needs attention, of one tenant if given: open circuits, dead deliveries, workers that crashed since a time.
+SELECT (SELECT COUNT(*) FROM redrive.circuits AS c
+        WHERE c.status <> 'CLOSED' AND (CAST(:tenant AS text) IS NULL OR c.tenant = :tenant)),
+       (SELECT COUNT(*) FROM (SELECT 1 FROM redrive.deliveries AS d /* INDEXED BY deliveries_dead */
+                              WHERE d.status = 'DEAD' AND (CAST(:tenant AS text) IS NULL OR d.tenant = :tenant)
+                              LIMIT CAST(:most AS bigint)) AS dead),
+       (SELECT COUNT(*) FROM redrive.workers AS w
+        WHERE w.lease_until > CAST(:since AS bigint)
+          AND (w.state = 'DEAD' OR w.state = 'LIVE' AND w.lease_until <= CAST(:now AS bigint)));
+
 -- name: workers_by_state
 -- Workers by state. A worker whose lease has expired counts as dead, even if not declared dead yet.
 SELECT CASE WHEN w.state = 'LIVE' AND w.lease_until < CAST(:now AS bigint) THEN 'DEAD' ELSE w.state END, COUNT(*)

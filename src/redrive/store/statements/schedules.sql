@@ -15,7 +15,7 @@ WHERE s.keeper <> excluded.keeper AND NOT EXISTS (
 -- name: schedule_by_key
 -- One schedule.
 SELECT s.tenant, s.workflow, s.name, s.expression, s.zone, s.passed, s.last_at, s.last_run, s.paused_at, s.paused_by,
-       EXISTS (SELECT 1 FROM redrive.workers AS w
+       s.requested_at, EXISTS (SELECT 1 FROM redrive.workers AS w
                WHERE w.id = s.keeper AND w.state = 'LIVE' AND w.lease_until > :now)
 FROM redrive.schedules AS s WHERE s.tenant = :tenant AND s.workflow = :workflow AND s.name = :name;
 
@@ -31,11 +31,36 @@ RETURNING 1;
 -- name: schedules
 -- All schedules, or those of a tenant.
 SELECT s.tenant, s.workflow, s.name, s.expression, s.zone, s.passed, s.last_at, s.last_run, s.paused_at, s.paused_by,
-       EXISTS (SELECT 1 FROM redrive.workers AS w
+       s.requested_at, EXISTS (SELECT 1 FROM redrive.workers AS w
                WHERE w.id = s.keeper AND w.state = 'LIVE' AND w.lease_until > :now)
 FROM redrive.schedules AS s
 WHERE CAST(:tenant AS text) IS NULL OR s.tenant = CAST(:tenant AS text)
 ORDER BY s.workflow, s.tenant, s.name;
+
+-- name: requested_schedules
+-- Schedules for which a user asked for a run beside their times.
+SELECT s.tenant, s.workflow, s.name, s.expression, s.zone, s.passed, s.last_at, s.last_run, s.paused_at, s.paused_by,
+       s.requested_at, EXISTS (SELECT 1 FROM redrive.workers AS w
+               WHERE w.id = s.keeper AND w.state = 'LIVE' AND w.lease_until > :now)
+FROM redrive.schedules AS s /* INDEXED BY schedules_requested */ WHERE s.requested_at IS NOT NULL
+ORDER BY s.requested_at LIMIT CAST(:most AS bigint);
+
+-- name: request_schedule
+-- Ask for a run of a schedule that a live worker owns; the first request counts.
+UPDATE redrive.schedules AS s SET requested_at = :now
+WHERE s.tenant = :tenant AND s.workflow = :workflow AND s.name = :name AND s.requested_at IS NULL AND EXISTS (
+    SELECT 1 FROM redrive.workers AS w
+    WHERE w.id = s.keeper AND w.state = 'LIVE' AND w.lease_until > :now)
+RETURNING 1;
+
+-- name: complete_request
+-- Record the run that was started for a request, or that none was.
+UPDATE redrive.schedules SET requested_at = NULL,
+    last_at = CASE WHEN CAST(:run AS text) IS NULL THEN last_at ELSE CAST(:at AS bigint) END,
+    last_run = COALESCE(CAST(:run AS text), last_run)
+WHERE tenant = :tenant AND workflow = :workflow AND name = :name AND expression = :expression AND zone = :zone
+  AND requested_at = :at
+RETURNING 1;
 
 -- name: pause_schedule
 -- Pause a schedule; the first pause counts.

@@ -22,8 +22,9 @@ ON CONFLICT (kind, name, version) DO UPDATE SET
 WHERE c.options <> excluded.options OR c.schema_in <> excluded.schema_in OR c.schema_out <> excluded.schema_out;
 
 -- name: all_workers
--- All workers, newest first.
-SELECT id, name, version, state, workflows, started_at, beat_at, lease_until FROM redrive.workers ORDER BY id DESC;
+-- The live workers, then the newest of the others.
+SELECT w.id, w.name, w.version, w.state, w.workflows, w.started_at, w.beat_at, w.lease_until FROM redrive.workers AS w
+ORDER BY CASE WHEN w.state = 'LIVE' THEN 0 ELSE 1 END, w.id DESC LIMIT CAST(:most AS bigint);
 
 -- name: lease_of
 -- The length of a worker's lease.

@@ -295,4 +295,4 @@ enliven();
 count();
 if (location.hash) document.querySelector(`details${location.hash.replace(/[^#\w-]/g, "")}`)?.setAttribute("open", "");
 setInterval(() => { if (!document.hidden) each("time[data-as=ago]", showTime); }, 10000);
-if (texts.events && document.querySelector("[data-live]")) listen();
+if (texts.events && document.querySelector("main [data-live]")) listen();

@@ -225,6 +225,7 @@ CREATE TABLE redrive.schedules (
     keeper     bigint NOT NULL,
     last_at    bigint,
     paused_at  bigint,
+    requested_at bigint,
     tenant     text   COLLATE "C" NOT NULL,
     workflow   text   COLLATE "C" NOT NULL,
     name       text   COLLATE "C" NOT NULL,
@@ -236,6 +237,7 @@ CREATE TABLE redrive.schedules (
     CHECK ((last_at IS NULL) = (last_run IS NULL)),
     CHECK ((paused_at IS NULL) = (paused_by IS NULL))
 );
+CREATE INDEX schedules_requested ON redrive.schedules (requested_at) WHERE requested_at IS NOT NULL;
 
 -- ---------------------------------------------------------------------------------------- dead letters
 -- Runs that wait for a decision. tags is a JSON array of words. A decision writes to all of the indexes, so they are few.

@@ -24,7 +24,7 @@ FROM redrive.sinks AS s ORDER BY s.name;
 -- name: due_by_lane
 -- The due and overdue runs of these lanes, and when the first became due. A rollback gets an earlier due time,
 -- to go before others; it counts as waiting from its real due time.
-SELECT lane.workflow, due.runs, due.late, due.since
+SELECT lane.tenant, lane.queue, lane.workflow, due.runs, due.late, due.since
 FROM unnest(CAST(:tenants AS text[]), CAST(:queues AS text[]), CAST(:ranks AS bigint[]), CAST(:workflows AS text[]))
     AS lane (tenant, queue, rank, workflow)
 CROSS JOIN LATERAL (

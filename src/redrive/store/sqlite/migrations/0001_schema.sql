@@ -218,6 +218,7 @@ CREATE TABLE pauses (
 ) WITHOUT ROWID;
 
 -- Times up to passed are over. keeper: the worker whose expression is in force while it lives. What is started is in code.
+-- requested_at: when a user asked for a run beside its times, until a worker starts it.
 CREATE TABLE schedules (
     tenant     TEXT    NOT NULL,
     workflow   TEXT    NOT NULL,
@@ -230,10 +231,12 @@ CREATE TABLE schedules (
     last_run   TEXT,
     paused_at  INTEGER,
     paused_by  TEXT,
+    requested_at INTEGER,
     PRIMARY KEY (tenant, workflow, name),
     CHECK ((last_at IS NULL) = (last_run IS NULL)),
     CHECK ((paused_at IS NULL) = (paused_by IS NULL))
 ) WITHOUT ROWID;
+CREATE INDEX schedules_requested ON schedules (requested_at) WHERE requested_at IS NOT NULL;
 
 -- ---------------------------------------------------------------------------------------- dead letters
 -- Runs that wait for a decision. tags is a JSON array of words. A decision writes to all of the indexes, so they are few.

@@ -22,8 +22,9 @@ FROM sinks AS s ORDER BY s.name;
 -- name: due_by_lane
 -- The due and overdue runs of these lanes, and when the first became due. A rollback gets an earlier due time,
 -- so that it goes first.
-SELECT workflow, json_extract(due, '$[0]'), json_extract(due, '$[1]'), json_extract(due, '$[2]') FROM (
-    SELECT json_extract(lane.value, '$[3]') AS workflow, (
+SELECT tenant, queue, workflow, json_extract(due, '$[0]'), json_extract(due, '$[1]'), json_extract(due, '$[2]') FROM (
+    SELECT json_extract(lane.value, '$[0]') AS tenant, json_extract(lane.value, '$[1]') AS queue,
+           json_extract(lane.value, '$[3]') AS workflow, (
         SELECT json_array(count(*), COALESCE(sum(since <= :now - :late), 0), min(since)) FROM (
             SELECT available_at + CASE WHEN status = 'COMPENSATING' AND available_at + :ahead <= :now
                                        THEN :ahead ELSE 0 END AS since
