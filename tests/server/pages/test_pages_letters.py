@@ -347,6 +347,14 @@ def test_notes_and_closing_are_done_once_and_told(shop: World) -> None:
         link = re.search(r'href="/app(/runs/[^"]+)"[^>]*>(?:(?!</a>).)*Retry the run', admin.get(path).text)
         assert link
         assert "Will run again" in admin.get(link[1]).text
+        undone = admin.get(f"{path}?done=resolved").text
+        assert re.search(rf'action="/app{path}/reopen"[^>]*>(?:(?!</form>).)*Undo', undone, re.DOTALL)
+        answer = admin.post(f"{path}/reopen", data={"reason": "the bank sent it back"})
+        page = admin.get(answer.headers["location"].removeprefix("/app")).text
+        assert "needs a decision again" in page
+        assert "the bank sent it back" in page
+        assert f'href="/app{path}/replay"' in page
+        assert f"{path}/reopen" not in page
 
 
 def test_a_letter_says_how_its_replay_ended_and_no_longer_that_it_goes_on(shop: World) -> None:
@@ -386,7 +394,9 @@ async def test_a_closed_letter_says_how_its_work_stands() -> None:
     found = describe_outcome(expired)
     assert found is not None
     assert (found.retries, "The work was not done" in (found.sentence or "")) == (True, True)
-    assert describe_outcome(replace(closed, closed_by="ann", resolution="paid")) == OutcomeDisplay(retries=True)
+    assert describe_outcome(replace(closed, closed_by="ann", resolution="paid")) == OutcomeDisplay(
+        retries=True, reopens=True
+    )
     assert describe_outcome(replace(closed, closed_by="ann", purged=True)) == OutcomeDisplay(retries=False)
 
 

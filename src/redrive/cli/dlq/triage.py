@@ -1,4 +1,4 @@
-"""`redrive dlq assign`, `comment`, `tag`, `resolve`, `ignore` and `groups`."""
+"""`redrive dlq assign`, `comment`, `tag`, `resolve`, `ignore`, `reopen` and `groups`."""
 
 from __future__ import annotations
 
@@ -189,6 +189,22 @@ ignore = _make_close_command(
     """,
     "Why nothing needs to be done, for the audit log.",
 )
+
+
+@click.command()
+@click.argument("ids", nargs=-1, required=True, metavar="LETTER...")
+@click.option("--reason", metavar="TEXT", help="Why it is reopened, for the audit log.")
+@decision_options
+def reopen(ids: tuple[str, ...], reason: str | None, change: ChangeOptions, output: Output, target: Target) -> None:
+    """Reopen letters that were resolved or ignored. `-` reads ids from standard input.
+
+    Their runs wait for a decision again. Nothing runs until you decide.
+
+    \b
+    Examples:
+      redrive dlq reopen dl-01k9x7 --reason "the refund was returned"
+    """
+    _change_letters(target, ids, change, output, "reopen", {"reason": reason}, verb="reopen", past="reopened")
 
 
 @click.command(short_help="List failures by their cause.")

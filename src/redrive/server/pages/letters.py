@@ -31,6 +31,9 @@ LETTERS_PATH = "/admin/dlq"
 LETTER_PATH = LETTERS_PATH + "/{id}"
 ALL_STATUSES = "ALL"
 PAGE_SIZES = {"25": 25, "50": 50, "100": 100}
+UNDO_SECONDS = 60
+"""Seconds after the closing of a failure in which its page offers to undo that."""
+
 FILTER_NAMES = FILTER_FIELDS[ListName.LETTERS]
 """The query parameters that filter a list of failures."""
 
@@ -38,6 +41,7 @@ DONE_MESSAGES = {
     "replayed": N("Retry started. This page updates as it runs."),
     "resolved": N("Marked as resolved."),
     "ignored": N("Marked as ignored."),
+    "reopened": N("Reopened. This failure needs a decision again."),
     "assigned": N("Assigned."),
     "commented": N("Comment added."),
     "tagged": N("Tags saved."),
@@ -112,10 +116,14 @@ async def list_letters(request: Request, context: Context) -> Response:
 
 
 class OutcomeDisplay(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The outcome of a closed failure. `sentence` is None if a user closed it; `retries`: its run can be retried."""
+    """The outcome of a closed failure. `sentence` is None if a user closed it; `retries`: its run can be retried.
+
+    `reopens`: a user closed it, so a user can reopen it.
+    """
 
     sentence: str | None = None
     retries: bool = False
+    reopens: bool = False
 
 
 def describe_outcome(letter: DeadLetter) -> OutcomeDisplay | None:
@@ -124,7 +132,8 @@ def describe_outcome(letter: DeadLetter) -> OutcomeDisplay | None:
     if outcome is None:
         return None
     retries = outcome in _RETRYABLE_OUTCOMES and not letter.purged
-    return OutcomeDisplay(sentence=_OUTCOME_SENTENCES.get(outcome), retries=retries)
+    reopens = outcome is LetterOutcome.CLOSED and not letter.purged
+    return OutcomeDisplay(sentence=_OUTCOME_SENTENCES.get(outcome), retries=retries, reopens=reopens)
 
 
 class HistoryEntry(msgspec.Struct, frozen=True):
@@ -184,6 +193,7 @@ async def _render_letter(request: Request, letter: DeadLetter, *, revealed: bool
         outcome=describe_outcome(letter),
         # A retry that has ended is reported by its outcome.
         done=None if done == "replayed" and not replaying else DONE_MESSAGES.get(done),
+        undo=letter.closed_at is not None and (view.now - letter.closed_at).total_seconds() < UNDO_SECONDS,
         revealed=revealed,
         path=LETTERS_PATH,
     )
@@ -214,6 +224,12 @@ async def resolve_letter(request: Request, context: Context, id: Id, form: SentF
 async def ignore_letter(request: Request, context: Context, id: Id, form: SentForm) -> Response:
     letter = await context.desk.dlq.ignore(id, by=context.by, reason=form.maybe("reason"))
     return _redirect_to_letter(request, letter, "ignored")
+
+
+@letter_routes.post(LETTER_PATH + "/reopen", **requires(Permission.DECIDE))
+async def reopen_letter(request: Request, context: Context, id: Id, form: SentForm) -> Response:
+    letter = await context.desk.dlq.reopen(id, by=context.by, reason=form.maybe("reason"))
+    return _redirect_to_letter(request, letter, "reopened")
 
 
 @letter_routes.post(LETTER_PATH + "/assign", **requires(Permission.NOTE))
