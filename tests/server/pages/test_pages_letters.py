@@ -437,7 +437,7 @@ def test_many_are_replayed_after_a_look_and_at_most_once(shop: World) -> None:
         path = place.removeprefix("/app")
         for verb in ("pause", "resume", "rate", "stop"):
             assert viewer.post(f"{path}/{verb}").status_code == 403
-        assert "at most 1\u202f200 per minute" in page
+        assert "at most 1,200 per minute" in page
         assert client.post(f"{path}/pause").status_code == 303
         paused = Looked(client.get(path).text).text
         assert "Paused by" in paused

@@ -22,7 +22,7 @@ import msgspec
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import HTTPException, RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
 from markupsafe import Markup, escape
 
 from redrive.clock import MICROS
@@ -148,7 +148,7 @@ _environment.filters |= {
     "fields": translations.list_labelled_texts,
     "utc": translations.format_utc,
     "iso": translations.format_iso,
-    "whole": translations.format_number,
+    "whole": pass_context(lambda page, number: translations.format_number(number, page["page"].lang)),
 }
 
 
@@ -266,6 +266,8 @@ class PageView:
     def render_reason(self, reason: Reason | str | None) -> Markup:
         """Return a reason in the user's language; free text stays as it is, marked as English."""
         if isinstance(reason, Reason) and reason.code not in _FREE_TEXT:
+            # The sentence has a time in UTC; pages show the time of the next attempt in the user's time zone.
+            reason = Reason(reason.code, **{**reason.params, "next_at": None}) if "next_at" in reason.params else reason
             return escape(render(reason, CATALOGUES[self.lang])[:_MAX_REASON_LENGTH])
         text = str(reason or "")[:_MAX_REASON_LENGTH]
         return escape(text) if self.lang == "en" else Markup('<span lang="en" dir="auto">{}</span>').format(text)

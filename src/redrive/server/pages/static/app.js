@@ -6,9 +6,11 @@ const each = (selector, act, within = document) => within.querySelectorAll(selec
 
 // -- times: in the chosen time zone, with the exact time in a tooltip ----------------------------------------
 
-const by = (timeZone) => new Intl.DateTimeFormat(language, { dateStyle: "medium", timeStyle: "long", timeZone });
+// The browser's own variant of the page's language, because the order of day and month depends on it.
+const locale = navigator.languages.find((name) => name.startsWith(`${language}-`)) ?? (language === "en" ? "en-GB" : language);
+const by = (timeZone) => new Intl.DateTimeFormat(locale, { dateStyle: "medium", timeStyle: "long", timeZone });
 const local = by(undefined), exact = document.documentElement.dataset.clock === "utc" ? by("UTC") : local;
-const relative = new Intl.RelativeTimeFormat(language, { style: "short", numeric: "always" });
+const relative = new Intl.RelativeTimeFormat(locale, { style: "short", numeric: "always" });
 const units = [["day", 86400], ["hour", 3600], ["minute", 60], ["second", 1]];
 
 function distance(seconds) {
