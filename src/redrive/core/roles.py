@@ -74,6 +74,11 @@ def ranks_at_least(role: Role, least: Role) -> bool:
     return _ROLES_BY_RANK.index(role) >= _ROLES_BY_RANK.index(least)
 
 
+def find_lowest_role(permission: Permission) -> Role:
+    """Return the lowest role that gives a permission."""
+    return next(role for role in _ROLES_BY_RANK if permission in ROLE_PERMISSIONS[role])
+
+
 def parse_role(name: str) -> Role:
     """Return the role with this name or alias, in any case."""
     known = {role.value: role for role in Role} | ROLE_ALIASES
@@ -114,7 +119,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
             return
         if permission is Permission.SEE_PAYLOADS:
             raise NotAllowed(Reason(ReasonCode.PAYLOAD_PERMISSION_NEEDED))
-        least = next(role for role in _ROLES_BY_RANK if permission in ROLE_PERMISSIONS[role])
+        least = find_lowest_role(permission)
         reason = Reason(ReasonCode.ROLE_NEEDED, role=least.value, own=self.role.value, permission=permission.value)
         raise NotAllowed(reason, role=least.value)
 

@@ -27,7 +27,7 @@ from markupsafe import Markup, escape
 
 from redrive.clock import MICROS
 from redrive.core.failure_reason import FIXABLE_BY_EDIT
-from redrive.core.roles import ALL_TENANTS, Permission
+from redrive.core.roles import ALL_TENANTS, Permission, find_lowest_role
 from redrive.desk.preview import DryRun
 from redrive.duration import to_datetime
 from redrive.errors import NotFound, NotSignedIn, RedriveError, StoreError
@@ -186,6 +186,11 @@ class PageView:
     def may(self, permission: Permission) -> bool:
         """Return True if the user has a permission, so that a button for it is shown."""
         return self.context is not None and self.context.principal.may(permission)
+
+    @staticmethod
+    def needed_role(permission: Permission) -> str:
+        """Return the lowest role that gives a permission, for a page on which its button is missing."""
+        return find_lowest_role(permission).value
 
     @property
     def tenant(self) -> str:
