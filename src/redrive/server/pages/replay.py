@@ -97,7 +97,7 @@ async def _render_replay(
     format: str = "",
 ) -> Response:
     """Show the form with a preview, or with its faults. `hurried`: the user tried to skip the preview."""
-    plan, refusal = None, None
+    plan, refusal, conflicts = None, None, False
     if replay.is_whole:
         try:
             plan = await context.desk.dlq.replay(
@@ -105,8 +105,8 @@ async def _render_replay(
             )
         except UnknownWorkflow:
             raise
-        except InputError as error:
-            refusal = Reason.of_error(error)
+        except (InputError, Conflict) as error:
+            refusal, conflicts = Reason.of_error(error), isinstance(error, Conflict)
     placed, rest = replay_form.split_faults(refusal) if refusal else ({}, [])
     fields = replay_form.list_form_fields(input)
     as_json = replay.typed is not None or (format or request.query_params.get(_FORMAT_FIELD)) == _JSON_FORMAT
@@ -117,13 +117,13 @@ async def _render_replay(
     return await render_page(
         request,
         "replay.html",
-        status=422 if replay.unread or refusal else 200,
+        status=409 if conflicts else 422 if replay.unread or refusal else 200,
         letter=letter,
         input=input,
         replay=replay,
         plan=plan if isinstance(plan, DryRun) else None,
         placed=placed,
-        wrong=rest,
+        wrong=rest if make_view(request).refused is None else [],  # a form that is shown again says it itself
         hurried=hurried and plan is not None,
         modes=_MODES,
         steps=[step for step in letter.steps if step.kind in EXECUTED_KINDS and not step.superseded],

@@ -87,7 +87,9 @@ function lift(act) {
   dialog.addEventListener("close", done);
   dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
   dialog.showModal();
+  (sheet.querySelector("[aria-invalid=true]") ?? sheet.querySelector("#refused") ?? sheet.querySelector(fillable))?.focus();
 }
+const fillable = "form :is(input:not([type=hidden]), textarea, select), form button";
 
 document.addEventListener("click", (event) => {
   const summary = event.target.closest(".act > summary");
@@ -245,8 +247,12 @@ function listen() {
   if (!document.hidden) open();
 }
 
+// A page that shows a refused form again has the address of the form's target; reloading must not send the form again.
+if (texts.address) history.replaceState(null, "", texts.address);
 enliven();
 count();
+each(".act:has([data-refused])", lift);
+if (!document.querySelector("dialog[open]")) (document.querySelector("[data-refused] [aria-invalid=true]") ?? document.getElementById("refused"))?.focus();
 if (location.hash) document.querySelector(`details${location.hash.replace(/[^#\w-]/g, "")}`)?.setAttribute("open", "");
 setInterval(() => { if (!document.hidden) each("time[data-as=ago]", showTime); }, 10000);
 if (texts.events && document.querySelector("[data-live]")) listen();
