@@ -479,6 +479,7 @@ def test_many_are_replayed_after_a_look_and_at_most_once(shop: World) -> None:
         (place,) = places
         page = viewer.get(place.removeprefix("/app")).text
         assert "the bank is back" in page
+        assert "<h1>Retry: 1 selected failure</h1>" in page
         assert "Stop…" not in page
         path = place.removeprefix("/app")
         for verb in ("pause", "resume", "rate", "stop"):
