@@ -258,3 +258,12 @@ async def test_a_dead_letter_stores_its_reason_as_data_and_is_found_by_it() -> N
         await app.dlq.ignore(letter.id, by="ann", reason='{"code": "replayed", "params": {}}')
         closed = await app.dlq.get(letter.id)
         assert (closed.resolution, closed.resolution_code) == ('{"code": "replayed", "params": {}}', None)
+
+
+def test_numbers_and_durations_have_the_marks_of_the_language() -> None:
+    waits = Reason(ReasonCode.RETRY_SCHEDULED, attempt=1, of=None, status_code=None, cause="x", delay=4.5, next_at=None)
+    many = Reason(ReasonCode.LETTER_IDS_TOO_MANY, count=5000, most=1000)
+    assert "waiting 4.5 s" in render(waits)
+    assert "oczekiwanie 4,5 s" in render(waits, POLISH)
+    assert render(many).startswith("5,000 ids")
+    assert "to 5\u202f000" in render(many, POLISH)

@@ -80,6 +80,21 @@ async def hostile(text: str, password: str, papers: str) -> None:
     await bite(text, papers)
 
 
+LONG_NAME = f"import_{'the_purchases_of_all_customers_in_every_one_of_our_markets_' * 2}"[:100]
+ATTEMPTS = 31
+
+
+@app.step(name=LONG_NAME, retry=RetryPolicy(max_retries=ATTEMPTS - 1, base_delay=0.01, max_delay=0.1))
+async def import_purchases(number: int) -> str:
+    raise ConnectionError("the bank is away, and its answering machine is full")
+
+
+@app.workflow(name=f"{LONG_NAME[:-1]}x")
+async def long_import(number: int) -> str:
+    done: str = await import_purchases(number)
+    return done
+
+
 async def populate(url: str) -> dict[str, str]:
     """One of each story that needs no crash, letters with one cause, and one that bites; ids by name."""
     app.settings = replace(app.settings, url=url)
@@ -99,6 +114,7 @@ async def populate(url: str) -> dict[str, str]:
             "wrong_unscripted": SCENARIOS["wrong input"]("order-10"),
             "ignored": SCENARIOS["wrong input"]("order-11"),
             "refund": refund.start(1, tenant=SHOP),
+            "long": long_import.start(1, tenant=SHOP),
         }
         for number in range(LETTERS):
             told[f"transfer-{number}"] = settle_account.start(number, tenant=SHOP)

@@ -73,7 +73,7 @@ def test_a_set_is_held_up_and_let_go_on_and_a_filter_is_kept_with_the_keyboard(l
     page.get_by_label("Limit", exact=True).fill("1,200")
     assert complaints(page) == []
     page.get_by_label("Limit", exact=True).press("Enter")
-    expect(page.get_by_text("at most 1\u202f200 per hour")).to_be_visible()
+    expect(page.get_by_text("at most 1,200 per hour")).to_be_visible()
     page.get_by_role("button", name="Resume").press("Enter")
     expect(page.get_by_role("button", name="Pause")).to_be_visible()
     page.goto("/app/runs?kind=person")

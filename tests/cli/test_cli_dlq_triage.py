@@ -27,6 +27,16 @@ def test_a_dry_closing_closes_nothing(shop: Shop, verb: str) -> None:
     assert piped("dlq", verb, shop.down, "--dry-run").exit_code == 4
 
 
+def test_closed_letters_are_reopened_with_a_reason(shop: Shop) -> None:
+    assert piped("dlq", "resolve", shop.down).exit_code == 0
+    assert piped("dlq", "reopen", shop.down, "--dry-run").stdout == f"would reopen dl-{shop.down}\n"
+    result = piped("dlq", "reopen", shop.down, "--by", "kim", "--reason", "a slip")
+    assert result.stdout == f"reopened dl-{shop.down}\n"
+    letter = shop.letter(shop.down)
+    assert (letter.status, letter.history[-1].event, letter.history[-1].reason) == ("OPEN", "dlq.reopened", "a slip")
+    assert shop.run(shop.down).status == "DLQ_PENDING"
+
+
 def test_a_letter_that_is_closed_otherwise_is_a_conflict(shop: Shop) -> None:
     assert piped("dlq", "ignore", shop.down).exit_code == 0
     result = piped("dlq", "resolve", shop.down)

@@ -15,6 +15,7 @@ AGREED = {
     "dlq.retry",
     "dlq.resolved",
     "dlq.skipped",
+    "dlq.reopened",
     "circuit.opened",
     "circuit.closed",
     "execution.rollback",

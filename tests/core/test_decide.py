@@ -35,6 +35,7 @@ from redrive.core.outcomes import (
     EntryRef,
     FollowUpsPlanned,
     LetterClosed,
+    LetterReopened,
     ManualActionRequested,
     OpenEntry,
     Outcome,
@@ -180,6 +181,10 @@ def closed(ended: RunStatus) -> LetterClosed:
     return LetterClosed(run=RUN, letter="dl-run7", status=LetterStatus.IGNORED, ended=ended, by="ada")
 
 
+def reopened(ended: RunStatus) -> LetterReopened:
+    return LetterReopened(run=RUN, letter="dl-run7", status=LetterStatus.IGNORED, ended=ended, by="ada")
+
+
 def quiet(outcome: Outcome) -> Outcome:
     """The same, of a run that wants no dead letter."""
     return replace(outcome, run=replace(outcome.run, options=RunOptions(dead_letter=False)))
@@ -320,6 +325,8 @@ CASES = [
     Case("has cancelled its reservations", undone(R.DLQ_PENDING), BACK, R.DLQ_PENDING),
     Case("had passed a pivot", undone(forward=True), BACK, R.DLQ_PENDING),
     Case("has its letter closed", closed(R.DLQ_PENDING), (R.DLQ_PENDING,), R.FAILED),
+    Case("has its letter reopened", reopened(R.FAILED), (R.FAILED,), R.DLQ_PENDING),
+    Case("has its letter reopened after a deadline", reopened(R.TIMED_OUT), (R.TIMED_OUT,), R.TIMED_OUT),
     Case("has its letter closed after a deadline", closed(R.TIMED_OUT), (R.TIMED_OUT,), R.TIMED_OUT),
 ]
 
@@ -366,7 +373,7 @@ def test_a_letter_is_written_exactly_when_a_run_ends_in_failure_and_wants_one(ca
     ends = (R.DLQ_PENDING, R.TIMED_OUT, R.COMPENSATED)
     failed = transition.change is not None and transition.change.status in ends
     failed = failed and not (isinstance(case.outcome, RollbackEnded) and not case.outcome.fresh)
-    wanted = case.outcome.run.options.dead_letter and not isinstance(case.outcome, LetterClosed)
+    wanted = case.outcome.run.options.dead_letter and not isinstance(case.outcome, LetterClosed | LetterReopened)
     assert (transition.letter is not None) == (failed and wanted)
     if transition.letter is not None:
         assert transition.letter.public_id == letter_id("run7") == "dl-run7"
@@ -403,7 +410,7 @@ def test_every_end_says_what_came_out_or_why_nothing_did(case: Case) -> None:
         assert (change.output, change.failure) == ("1", None)
     elif stuck:  # what it is rolled back for stands; the letter says why that does not go on
         assert change.failure is None
-    elif isinstance(case.outcome, LetterClosed):
+    elif isinstance(case.outcome, LetterClosed | LetterReopened):
         assert (change.output, change.failure) == (None, None)  # what was recorded before stands
     else:
         assert change.output is None

@@ -14,6 +14,7 @@ from redrive.core.outcomes import (
     CancelRequested,
     DeadlinePassed,
     LetterClosed,
+    LetterReopened,
     Outcome,
     RunView,
     StepReplayEnded,
@@ -177,3 +178,22 @@ def test_a_letter_closed_without_a_word_says_how() -> None:
     )
     assert transition.move is not None
     assert (transition.move.resolution, transition.audit[0].reason) == ("ignored", None)
+
+
+@pytest.mark.parametrize(
+    ("ended", "becomes"), [(RunStatus.FAILED, RunStatus.DLQ_PENDING), (RunStatus.TIMED_OUT, RunStatus.TIMED_OUT)]
+)
+def test_a_reopened_letter_waits_again_with_a_new_retention(ended: RunStatus, becomes: RunStatus) -> None:
+    transition = decided(
+        LetterReopened(run=run(), letter=LETTER, status=LetterStatus.IGNORED, ended=ended, by="ada", reason="a slip")
+    )
+    assert transition.change is not None
+    assert (transition.change.status, transition.change.take) == (becomes, True)
+    move = transition.move
+    assert move is not None
+    assert (move.letter, move.status, move.by, move.resolution) == (LETTER, LetterStatus.OPEN, None, None)
+    assert move.expires_in == run().options.letter_keeps
+    (line,) = transition.audit
+    assert (line.event, line.by, line.letter, line.reason) == ("dlq.reopened", "ada", LETTER, "a slip")
+    assert json.loads(line.before or "") == {"letter": "IGNORED", "run": ended.value}
+    assert json.loads(line.after or "") == {"letter": "OPEN", "run": becomes.value}

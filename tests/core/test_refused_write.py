@@ -23,6 +23,7 @@ from redrive.core.outcomes import (
     EntryRef,
     FollowUpsPlanned,
     LetterClosed,
+    LetterReopened,
     ManualActionRequested,
     Outcome,
     PlannedFollowUp,
@@ -101,6 +102,7 @@ WITHOUT_USERS_DATA: list[Outcome] = [
     CancelRequested(run=RUN, by="ada"),
     StepReplayEnded(run=RUN, step="charge"),
     LetterClosed(run=RUN, letter="dl-run7", status=LetterStatus.IGNORED, ended=RunStatus.DLQ_PENDING, by="ada"),
+    LetterReopened(run=RUN, letter="dl-run7", status=LetterStatus.IGNORED, ended=RunStatus.FAILED, by="ada"),
 ]
 WITH_USERS_DATA: list[Outcome] = [RETURNED, RAISED, BEGAN, PARKED, NOTED, ENDED, ESCAPED, PLANNED, HANDED, UNDONE]
 

@@ -107,9 +107,10 @@ def test_a_failed_step_only_ever_becomes_the_one_its_run_failed_with() -> None:
     assert [old for old in StepStatus if StepStatus.DLQ in STEP_MOVES[old]] == [StepStatus.FAILED]
 
 
-def test_a_closed_letter_stays_closed() -> None:
-    for closed in (LetterStatus.RESOLVED, LetterStatus.IGNORED, LetterStatus.EXPIRED):
-        assert LETTER_MOVES[closed] == frozenset()
+def test_a_closed_letter_can_only_be_reopened_and_an_expired_one_never() -> None:
+    for closed in (LetterStatus.RESOLVED, LetterStatus.IGNORED):
+        assert LETTER_MOVES[closed] == {LetterStatus.OPEN}
+    assert LETTER_MOVES[LetterStatus.EXPIRED] == frozenset()
 
 
 def test_final_are_the_states_in_which_no_worker_has_anything_to_do() -> None:

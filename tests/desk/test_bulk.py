@@ -557,11 +557,36 @@ async def test_what_is_over_is_neither_paused_nor_resumed_nor_given_a_rate(desk:
     stopped = await e.app.dlq.stop_set(stopped.id, by="bob")
     assert (stopped.status, stopped.paused_by) == ("STOPPED", None)
     for id, why in ((done.id, "is finished"), (stopped.id, "was stopped by bob")):
-        for call in (e.app.dlq.pause_set(id), e.app.dlq.resume_set(id), e.app.dlq.rate_set(id, "5/s")):
+        for call in (e.app.dlq.pause_set(id), e.app.dlq.rate_set(id, "5/s")):
             with pytest.raises(Conflict, match=why):
                 await call
+    with pytest.raises(Conflict, match="is finished"):
+        await e.app.dlq.resume_set(done.id)
     with pytest.raises(InputError, match="not a rate"):
         await e.app.dlq.rate_set(done.id, "fast")
+
+
+async def test_a_stopped_set_is_resumed_for_the_rest_and_decides_on_each_letter_once(
+    each_desk: tuple[Engine, Shop],
+) -> None:
+    e, made = each_desk
+    letters = await failures(e, made.order, 3)
+    where = LetterFilter(workflow="order", code=letters[0].code, text=None)
+    begun = await e.app.dlq.ignore_many(where, by="ann", rate="1/s")
+    await e.advance("1s")
+    stopped = await e.app.dlq.stop_set(begun.id, by="bob")
+    assert (stopped.status, 0 < stopped.done < 3) == ("STOPPED", True)
+    for _ in range(2):  # a repeat changes nothing
+        resumed = await e.app.dlq.resume_set(begun.id, by="dan")
+        assert (resumed.status, resumed.ended_at, resumed.stopped_by) == ("RUNNING", None, None)
+    ended = await carried_out(e, resumed)
+    assert (ended.status, ended.done, ended.failed) == ("DONE", 3, 0)
+    assert ended.filter == {"workflow": "order", "code": letters[0].code}
+    for letter in letters:
+        events = [line.event for line in (await e.app.dlq.get(letter.id)).history]
+        assert events.count("dlq.skipped") == 1
+    noted = (await e.app.audit.list(AuditFilter(subject=begun.id, event="dlq.set_resumed"))).items
+    assert [(line.by, line.before) for line in noted] == [("dan", {"status": "STOPPED"})]
 
 
 async def test_a_set_that_is_done_cannot_be_stopped(desk: tuple[Engine, Shop]) -> None:

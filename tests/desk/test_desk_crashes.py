@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Container
+from collections.abc import AsyncIterator, Callable, Container, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import cluster
 import empty_schema
@@ -42,6 +42,7 @@ from redrive.testing.faulty_store import (
 
 pytestmark = pytest.mark.heavy
 
+T = TypeVar("T")
 MODES: list[tuple[str, dict[str, Any], dict[str, int]]] = [
     ("FROM_FAILED", {}, {"reserve": 1, "charge": 2, "ship": 1}),
     ("STEP_ONLY", {}, {"reserve": 1, "charge": 2}),
@@ -90,8 +91,12 @@ async def somebody(url: str, clock: VirtualClock) -> AsyncIterator[tuple[Redrive
 
 
 async def decide(e: Engine, app: Redrive, letter: str, mode: str, options: dict[str, Any]) -> Replay:
-    """Replay, and let the time pass that it takes to ask a store again."""
-    task = asyncio.create_task(app.dlq.replay(letter, mode, by="ann", **options))
+    return await patiently(e, app.dlq.replay(letter, mode, by="ann", **options))
+
+
+async def patiently(e: Engine, call: Coroutine[Any, Any, T]) -> T:
+    """Decide, and let the time pass that it takes to ask a store again."""
+    task = asyncio.create_task(call)
     while not task.done():
         await asyncio.wait([task], timeout=0.02)
         if not task.done():
@@ -263,3 +268,35 @@ async def _replay_with(
         assert all(len(s.ledger.keys(name)) == 1 for name in calls)
         await check(letter, s, mode)
     return plan.struck
+
+
+@pytest.mark.parametrize("kind", ["sqlite", *cluster.ENOUGH])
+async def test_a_reopening_may_be_cut_off_at_any_point_and_is_one_reopening(kind: str, tmp_path: Path) -> None:
+    if kind == "sqlite":
+        await _reopen_at_every_call(f"sqlite:///{tmp_path}/redrive.db")
+        return
+    cluster.need_postgres()
+    async with empty_schema.ready(kind) as url:
+        await _reopen_at_every_call(url)
+
+
+async def _reopen_at_every_call(url: str) -> None:
+    s, clock, number = shop(Redrive(url)), VirtualClock(), 0
+    made: list[str] = []
+    async with engine_on(url)(s.app, clock=clock) as e:
+        while len(made) >= number:
+            number += 1
+            for fault in MANNERS.values():
+                letter = await failed(e, s.order, "lamp", 40)
+                await s.app.dlq.resolve(letter.id, by="ann")
+                async with somebody(url, clock) as (app, store):
+                    before = len(store.calls)
+                    store.plan = nth(before + number, fault())
+                    with suppress(Crash, StoreUnavailable):
+                        await patiently(e, app.dlq.reopen(letter.id, by="ann", reason="a slip"))
+                    made = store.calls[before:]
+                now = await patiently(e, s.app.dlq.reopen(letter.id, by="ann", reason="a slip"))
+                assert (now.status, now.closed_by, now.closed_at) == ("OPEN", None, None)
+                assert Counter(line.event for line in now.history)["dlq.reopened"] == 1
+                assert (await s.app.runs.get(letter.run_id)).status == "DLQ_PENDING"
+        assert {"cases", "apply"} <= set(made)  # the last of them was not struck

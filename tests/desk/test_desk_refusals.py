@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,48 @@ async def test_a_closed_letter_takes_no_decision(how: str) -> None:
             assert (await getattr(s.app.dlq, how)(letter.id, by="bob")).closed_by == "ann"
             with pytest.raises(Conflict, match=r"\(done with\): to add something, write a comment"):
                 await getattr(s.app.dlq, how)(letter.id, by="ann", reason="refunded by hand")
+        assert await dump(e) == before
+
+
+@pytest.mark.parametrize("how", ["resolve", "ignore"])
+async def test_a_closed_letter_is_reopened_and_then_replayed(how: str) -> None:
+    s = shop(Redrive("sqlite:///:memory:", dlq_retention="2d"))
+    async with engine(s.app) as e:
+        letter = await failed(e, s.order, "lamp", 40)
+        await e.advance("1d")
+        await getattr(s.app.dlq, how)(letter.id, by="ann", reason="done with")
+        reopened = await s.app.dlq.reopen(letter.id, by="bob", reason="the bank sent it back")
+        assert await statuses(e, letter) == ("OPEN", "DLQ_PENDING")
+        assert (reopened.closed_by, reopened.closed_at, reopened.resolution) == (None, None, None)
+        assert reopened.expires_at - letter.expires_at == timedelta(days=1)  # a new retention
+        line = reopened.history[-1]
+        assert (line.event, line.by, line.reason) == ("dlq.reopened", "bob", "the bank sent it back")
+        before = await dump(e)
+        assert (await s.app.dlq.reopen(letter.id, by="cat")).status == "OPEN"
+        assert await dump(e) == before  # an open letter is left alone
+        s.ledger.broken.clear()
+        await ended(e, (await s.app.dlq.replay(letter.id)).run_id)
+        with pytest.raises(Conflict, match="is resolved"):
+            await s.app.dlq.reopen(letter.id)
+
+
+async def test_a_letter_that_expired_or_whose_run_was_retried_is_not_reopened() -> None:
+    s = shop(Redrive("sqlite:///:memory:", dlq_retention="2d"))
+    async with engine(s.app) as e:
+        retried = await failed(e, s.order, "lamp", 40)
+        await s.app.dlq.resolve(retried.id, by="ann")
+        expired = await failed(e, s.order, "desk", 50)
+        s.ledger.broken.clear()
+        await e.advance("1h")
+        retry = await s.app.runs.retry(retried.run_id, "full")
+        before = await dump(e)
+        with pytest.raises(Conflict, match=f"was retried after {retried.id} was closed: see run {retry.run_id}"):
+            await s.app.dlq.reopen(retried.id)
+        assert await dump(e) == before
+        await e.advance("3d")
+        before = await dump(e)
+        with pytest.raises(Conflict, match=r"was closed .EXPIRED.*retry its run"):
+            await s.app.dlq.reopen(expired.id)
         assert await dump(e) == before
 
 

@@ -54,6 +54,16 @@ async def test_what_was_replayed_with_success_is_no_longer_open(desk: tuple[Engi
     assert (group.open, group.total) == (0, 1)
 
 
+async def test_a_letter_that_is_reopened_is_open_again_but_did_not_fail_again(desk: tuple[Engine, Shop]) -> None:
+    e, made = desk
+    letter = await failed(e, made.order, "tea", 1)
+    await e.app.dlq.ignore(letter.id, by="ann")
+    await e.app.dlq.reopen(letter.id, by="ann")
+    await e.settle()
+    (group,) = (await e.app.dlq.groups()).items
+    assert (group.open, group.total, sum(group.trend)) == (1, 1, 1)
+
+
 async def test_a_replay_from_the_start_that_fails_again_counts_the_letter_once(desk: tuple[Engine, Shop]) -> None:
     """The letter goes over to the new run, so it is one letter that was seen twice."""
     e, made = desk

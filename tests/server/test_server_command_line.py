@@ -286,6 +286,8 @@ def test_dead_letters(both: Both, tmp_path: Path) -> None:
     both.same("dlq", "resolve", three, "--reason", "refunded", by=True)
     both.same("dlq", "ignore", four, "--json", by=True)
     both.same("dlq", "resolve", four, by=True, code=4)
+    both.same("dlq", "reopen", four, "--reason", "a slip", by=True)
+    both.same("dlq", "ignore", four, "--json", by=True)
     editor = tmp_path / "editor"
     editor.write_text("#!/bin/sh\nsed -i 's/1000/7/' \"$1\"\n")
     editor.chmod(0o755)

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from redrive.core.failure_reason import FailureReason
-from redrive.core.outcomes import AttemptFailed, CancelRequested, LetterClosed, RollbackEnded, RunView
+from redrive.core.outcomes import AttemptFailed, CancelRequested, LetterClosed, LetterReopened, RollbackEnded, RunView
 from redrive.core.retry import RetryDecision
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transitions import AuditWrite, LetterWrite
@@ -50,6 +50,7 @@ class AuditEvent(StrEnum):
     LETTER_RESOLVED = "dlq.resolved", "A dead letter was resolved", "Oznaczono sprawę jako rozwiązaną"
     LETTER_IGNORED = "dlq.skipped", "A dead letter was ignored", "Zignorowano sprawę"
     LETTER_EXPIRED = "dlq.expired", "A dead letter expired", "Sprawa wygasła"
+    LETTER_REOPENED = "dlq.reopened", "A dead letter was reopened", "Otwarto sprawę ponownie"
     LETTER_ASSIGNED = "dlq.assigned", "A dead letter was assigned", "Przypisano sprawę"
     LETTER_COMMENTED = "dlq.commented", "A dead letter was commented on", "Dodano komentarz do sprawy"
     LETTER_TAGGED = "dlq.tagged", "The tags of a dead letter were changed", "Zmieniono etykiety sprawy"
@@ -215,6 +216,19 @@ def audit_letter_closed(outcome: LetterClosed, status: RunStatus) -> AuditWrite:
         letter=outcome.letter,
         before=_dump_values(letter=LetterStatus.OPEN.value, run=outcome.ended.value),
         after=_dump_values(letter=outcome.status.value, run=status.value),
+        reason=outcome.reason,
+    )
+
+
+def audit_letter_reopened(outcome: LetterReopened, status: RunStatus) -> AuditWrite:
+    """Build the entry of a letter that a user reopened."""
+    return _build_audit_write(
+        AuditEvent.LETTER_REOPENED,
+        outcome.run,
+        by=outcome.by,
+        letter=outcome.letter,
+        before=_dump_values(letter=outcome.status.value, run=outcome.ended.value),
+        after=_dump_values(letter=LetterStatus.OPEN.value, run=status.value),
         reason=outcome.reason,
     )
 

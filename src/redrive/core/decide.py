@@ -63,6 +63,8 @@ def decide(
             return decide_run.cancel_run(outcome)
         case outcomes.LetterClosed():
             return decide_run.close_letter(outcome)
+        case outcomes.LetterReopened():
+            return decide_run.reopen_letter(outcome)
         case outcomes.RollbackEnded(fresh=False):
             # The handlers of this failure were started when its dead letter was written.
             return add_notifications(decide_run.end_rollback(outcome, key), outcome.run, notify, now, key)

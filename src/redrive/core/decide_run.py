@@ -117,6 +117,19 @@ def close_letter(outcome: outcomes.LetterClosed) -> Transition:
     )
 
 
+def reopen_letter(outcome: outcomes.LetterReopened) -> Transition:
+    """Open a closed letter again, with a new retention. Its run waits for a decision, as before the closing."""
+    status = RunStatus.DLQ_PENDING if outcome.ended is RunStatus.FAILED else outcome.ended
+    return build_transition(
+        outcome.run,
+        change=RunWrite(status=status, take=True),
+        move=transitions.LetterStatusWrite(
+            letter=outcome.letter, status=LetterStatus.OPEN, expires_in=outcome.run.options.letter_keeps
+        ),
+        audit=(audit.audit_letter_reopened(outcome, status),),
+    )
+
+
 # The run is rolled back.
 
 

@@ -324,9 +324,22 @@ class LetterClosed(_RunOutcome, frozen=True, kw_only=True):
     reason: str | None = None
 
 
+class LetterReopened(_RunOutcome, frozen=True, kw_only=True):
+    """A user reopened a letter that a user had closed.
+
+    `status`: the letter's status until now. `ended`: the status of the run since the letter was closed.
+    """
+
+    letter: str
+    status: LetterStatus
+    ended: RunStatus
+    by: str
+    reason: str | None = None
+
+
 Outcome: TypeAlias = (
     AttemptStarted | AttemptSucceeded | AttemptFailed | StepParked | EntryCancelled | ValueRecorded
     | SleepStarted | SleepEnded | RunIdle | WorkflowReturned | WorkflowFailed | StepReplayEnded | CodeDiverged
     | FollowUpsPlanned | ManualActionRequested | RollbackEnded | RunReleased | WorkerLost | DeadlinePassed
-    | CancelRequested | LetterClosed
+    | CancelRequested | LetterClosed | LetterReopened
 )  # fmt: skip

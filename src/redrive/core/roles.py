@@ -75,7 +75,7 @@ def ranks_at_least(role: Role, least: Role) -> bool:
 
 
 def find_lowest_role(permission: Permission) -> Role:
-    """Return the lowest role that has a permission."""
+    """Return the lowest role that gives a permission."""
     return next(role for role in _ROLES_BY_RANK if permission in ROLE_PERMISSIONS[role])
 
 

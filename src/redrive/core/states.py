@@ -105,7 +105,7 @@ RUN_MOVES: dict[RunStatus, frozenset[RunStatus]] = {
     _R.SLEEPING: frozenset({_R.PENDING, _R.RUNNING, _R.COMPENSATING, _R.TIMED_OUT, _R.CANCELLED}),
     _R.COMPENSATING: frozenset({_R.COMPENSATED, _R.DLQ_PENDING, _R.FAILED, _R.TIMED_OUT, _R.CANCELLED}),
     _R.DLQ_PENDING: frozenset({_R.PENDING, _R.FAILED, _R.COMPENSATING}),
-    _R.FAILED: frozenset({_R.PENDING, _R.COMPENSATING}),
+    _R.FAILED: frozenset({_R.PENDING, _R.COMPENSATING, _R.DLQ_PENDING}),
     _R.TIMED_OUT: frozenset({_R.PENDING, _R.COMPENSATING}),
     _R.PARTIAL: frozenset({_R.PENDING, _R.COMPENSATING}),
     _R.SUCCESS: frozenset(),
@@ -127,8 +127,8 @@ STEP_MOVES: dict[StepStatus, frozenset[StepStatus]] = {
 LETTER_MOVES: dict[LetterStatus, frozenset[LetterStatus]] = {
     _L.OPEN: frozenset({_L.REPLAYING, _L.RESOLVED, _L.IGNORED, _L.EXPIRED}),
     _L.REPLAYING: frozenset({_L.RESOLVED, _L.OPEN}),
-    _L.RESOLVED: frozenset(),
-    _L.IGNORED: frozenset(),
+    _L.RESOLVED: frozenset({_L.OPEN}),
+    _L.IGNORED: frozenset({_L.OPEN}),
     _L.EXPIRED: frozenset(),
 }
 

@@ -108,13 +108,17 @@ class LetterWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class LetterStatusWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The new status of a dead letter. `by`, `resolution`: who closed it, and why. `run`: the run it belongs to now."""
+    """The new status of a dead letter. `by`, `resolution`: who closed it, and why. `run`: the run it belongs to now.
+
+    OPEN reopens a closed letter, which is kept for `expires_in` from now. Other statuses leave a closed one unchanged.
+    """
 
     letter: str
     status: LetterStatus
     by: str | None = None
     resolution: str | None = None
     run: str | None = None
+    expires_in: int | None = None
 
 
 class NewRun(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -36,6 +36,7 @@ from redrive.store.port import DeskStore
 MAX_IDS = 100_000
 PREVIEW_LIMIT = 500
 SAMPLE_SIZE = 5
+_FILTER_FIELDS = frozenset({"workflow", "step", "code", "stage", "category", "fingerprint"})
 _AUDIT_EVENTS = {
     BulkVerb.STOP: AuditEvent.SET_STOPPED,
     BulkVerb.PAUSE: AuditEvent.SET_PAUSED,
@@ -50,7 +51,8 @@ class LetterSet:
 
     `total` grows until all letters are `listed`. `done` letters were decided on: their replay runs or has ended.
     `failed` letters were refused; `set_items` lists them with the reasons. `rate` limits the decisions, such as
-    `50/s`; None means no limit. `stopped_because` is why the engine itself stopped the action: the English sentence
+    `50/s`; None means no limit. `filter` selects its letters by their kind; None if they were given by id.
+    `stopped_because` is why the engine itself stopped the action: the English sentence
     for `stopped_code` and `stopped_params`. The states of its replayed runs (`succeeded`, `failed_again`,
     `still_going`) are counted by `dlq.set` only, and None elsewhere.
     """
@@ -78,6 +80,7 @@ class LetterSet:
     rate: str | None = None
     paused_by: str | None = None
     paused_at: datetime | None = None
+    filter: dict[str, str] | None = None
 
     @property
     def pending(self) -> int:
@@ -274,7 +277,7 @@ class BulkActions:
 
     @operation("POST /bulk-replays/{id}/resume", Permission.DECIDE, id="resume_set")
     async def resume_set(self, id: str, *, by: str = "unknown", tenant: str | None = None) -> LetterSet:
-        """Continue a paused bulk action at its next letter."""
+        """Continue a paused or stopped bulk action at its next letter."""
         return await self._change(id, BulkChange(BulkVerb.RESUME), Actor(by), tenant)
 
     @operation("POST /bulk-replays/{id}/rate", Permission.DECIDE, id="rate_set")
@@ -402,7 +405,15 @@ class BulkActions:
             reason=self._presenter.text(row.reason),
             stopped_by=row.closed_by,
             rate=None if row.rate is None else str(row.rate),
+            filter=None if row.wanted is None else _read_filter(row.wanted),
         )
+
+
+def _read_filter(wanted: str) -> dict[str, str]:
+    """Return the fields of a stored filter that name a kind of failure; the others may contain data of the input."""
+    if isinstance(wanted, Unreadable):
+        return {}
+    return {name: value for name, value in json.loads(wanted).items() if name in _FILTER_FIELDS}
 
 
 def _select_letters(letters: LetterFilter | Iterable[str], tenant: str | None) -> _LetterSelection:

@@ -23,7 +23,7 @@ from redrive.core.failure_reason import FailureReason
 from redrive.core.idempotency import letter_id
 from redrive.core.journal import EntryRow, entry_name
 from redrive.core.json_edit import Change, diff_json, merge_patch, unmask
-from redrive.core.outcomes import LetterClosed
+from redrive.core.outcomes import LetterClosed, LetterReopened
 from redrive.core.redact import Redactor
 from redrive.core.reopen import ReplayDecision, reopen_run, restart_run
 from redrive.core.replay import ReplayMode, ReplayRequest, ReplayTarget, plan_replay, resolve_step_key
@@ -67,6 +67,22 @@ def close_letter(run: RunRow, letter: LetterState, status: LetterStatus, actor: 
         raise Conflict(Reason(ReasonCode.LETTER_NOT_OPEN, id=letter.public_id, status=found, wanted=status))
     view, id = make_run_view(run), letter.public_id
     return LetterClosed(run=view, letter=id, status=status, ended=run.status, by=actor.by, reason=actor.reason)
+
+
+def reopen_letter(case: DecisionCase, letter: LetterState, actor: Actor) -> LetterReopened | None:
+    """Return the outcome that reopens a letter which a user closed; None if it is open. Conflict for any other one."""
+    if letter.status is LetterStatus.OPEN:
+        return None
+    if letter.status is LetterStatus.REPLAYING or letter.closed_by == ENGINE_ACTOR:
+        _require_open_letter(letter)
+    run, id = case.run, letter.public_id
+    if run.input is None:
+        raise Conflict(Reason(ReasonCode.LETTER_RUN_PURGED, id=id))
+    last = case.replays[-1] if case.replays else None
+    if last is not None and (last.ended_at is None or last.ended_at > (letter.closed_at or 0)):
+        raise Conflict(Reason(ReasonCode.LETTER_RETRIED, id=id, run=last.run_id))
+    view, status = make_run_view(run), letter.status
+    return LetterReopened(run=view, letter=id, status=status, ended=run.status, by=actor.by, reason=actor.reason)
 
 
 def make_closed_conflict(letter: LetterState) -> Conflict:

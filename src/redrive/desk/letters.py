@@ -22,6 +22,7 @@ from redrive.desk.decisions import (
     close_letter,
     make_closed_conflict,
     make_replay_order,
+    reopen_letter,
 )
 from redrive.desk.groups import GroupActions
 from redrive.desk.models import DeadLetter
@@ -174,6 +175,15 @@ class DeadLetters(GroupActions, BulkActions):
             if outcome is None and actor.reason not in (None, letter.resolution):
                 raise make_closed_conflict(letter)
             # A run that changed since it was read is not closed: the loop reads it again.
+            if outcome is None or (await self._settler.settle([outcome]))[0].kept:
+                return await self.get(id, tenant=tenant)
+
+    @operation("POST /workflow-dlq/{id}/reopen", Permission.DECIDE, id="reopen_letter")
+    async def reopen(self, id: str, *, tenant: str | None = None, **acting: Unpack[Acting]) -> DeadLetter:
+        """Reopen a letter that a user resolved or ignored. Its run waits for a decision again."""
+        actor = Actor(**acting)
+        while True:
+            outcome = reopen_letter(*await self._replayer.letter(id, tenant=tenant), actor)
             if outcome is None or (await self._settler.settle([outcome]))[0].kept:
                 return await self.get(id, tenant=tenant)
 

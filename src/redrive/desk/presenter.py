@@ -16,7 +16,8 @@ from redrive.core.json_edit import Change
 from redrive.core.redact import Redactor
 from redrive.core.retry import RetryDecision, explain_decision
 from redrive.core.run_options import StepOptions, split_trace, trace_id
-from redrive.core.states import EXECUTED_KINDS, FINAL_RUN_STATUSES, EntryKind, RunStatus, StepStatus
+from redrive.core.saga import is_manual
+from redrive.core.states import EXECUTED_KINDS, FINAL_RUN_STATUSES, FOLLOW_UP_KINDS, RunStatus, StepStatus
 from redrive.core.transitions import AttemptEnd
 from redrive.desk import models
 from redrive.desk.models import make_reason_fields, present_row
@@ -202,9 +203,12 @@ def parse_changes(text: str | None) -> tuple[Change, ...]:
 
 def _is_given_by_hand(entry: EntryRow, tries: Sequence[models.AttemptRecord], once: bool) -> bool:
     """Return True if a user gave the result: there is one, and no attempt can have returned it."""
-    if entry.kind is not EntryKind.STEP or entry.status is StepStatus.SKIPPED:
-        return entry.status is StepStatus.SKIPPED
-    return entry.status is StepStatus.SUCCESS and (entry.failure is not None or (once and bool(tries)))
+    if entry.status is StepStatus.SKIPPED:
+        # A compensation that was never begun is skipped by the engine, because its step may not have happened.
+        return entry.kind not in FOLLOW_UP_KINDS or entry.attempt > 0
+    if entry.kind not in EXECUTED_KINDS or entry.status is not StepStatus.SUCCESS:
+        return False
+    return entry.failure is not None or (once and bool(tries)) or is_manual(entry)
 
 
 def _find_trace_id(options: str | None) -> str | None:

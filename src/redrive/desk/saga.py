@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -19,6 +19,8 @@ from redrive.desk.models import AttemptRecord, StepRecord, present_row
 from redrive.desk.operations import Acting, Actor, operation
 from redrive.desk.presenter import Presenter, in_thread_if_large, measure_size
 from redrive.desk.runs import find_run
+from redrive.duration import to_datetime
+from redrive.store.letters import ReplayRow
 from redrive.store.port import DeskStore
 from redrive.store.runs import RunRow
 
@@ -29,7 +31,8 @@ class SagaEntry:
 
     `status` is that of a step, or UNCERTAIN: it is unknown whether the step happened, so it is not undone.
     `type` is `function`, `api_call`, `sql`, `notify` or `manual`; `attempt` is 0 until the first; `ts` is
-    when it last changed; `instructions` say what a user has to do. `payload_hash` is None for callers who may
+    when it last changed; `instructions` say what a user has to do. `decided_by` and `decision_reason`: the user who
+    skipped it or marked it as done, and why. `payload_hash` is None for callers who may
     not see payloads: with the hash they could guess a short payload.
     """
 
@@ -58,11 +61,18 @@ class SagaEntry:
     attempts: tuple[AttemptRecord, ...]
     reason_code: str | None = None
     reason_params: dict[str, Any] = field(default_factory=dict)
+    decided_by: str | None = None
+    decision_reason: str | None = None
 
     @property
     def is_over(self) -> bool:
         """True if the compensation needs nothing more."""
         return self.status in ("SUCCESS", "SKIPPED", "UNCERTAIN")
+
+    @property
+    def message(self) -> str | None:
+        """The error message of the last attempt that has one."""
+        return next((each.message for each in reversed(self.attempts) if each.message), None)
 
     @property
     def waits_for_person(self) -> bool:
@@ -124,7 +134,11 @@ class Sagas:
         steps = await in_thread_if_large(
             partial(self._presenter.steps, compensations, attempts), measure_size(compensations, attempts)
         )
-        entries = tuple(_present_entry(run, row, step) for row, step in zip(rows, steps, strict=True))
+        decisions = await self._find_decisions(run, sum(step.by_hand for step in steps))
+        entries = tuple(
+            _present_entry(run, row, step, next(decisions, None) if step.by_hand else None)
+            for row, step in zip(rows, steps, strict=True)
+        )
 
         async def decide(mode: ReplayMode, actor: Actor, undo: str | None) -> Replay:
             request = await make_replay_request(mode, undo=undo)
@@ -135,8 +149,17 @@ class Sagas:
         done = sum(entry.is_over for entry in entries)
         return present_row(Ledger, run, run_id=run.public_id, done=done, entries=entries, decide=decide)
 
+    async def _find_decisions(self, run: RunRow, count: int) -> Iterator[ReplayRow]:
+        """Return the decisions on compensations: the latest `count` of those that ended a step, in order.
 
-def _present_entry(run: RunRow, row: LedgerRow, step: StepRecord) -> SagaEntry:
+        A rollback follows the order of its ledger, so the n-th decision is on the n-th compensation that has one.
+        """
+        cases = await self._store.cases([run.public_id]) if count else ()
+        made = [each for case in cases for each in case.replays if each.mode in (ReplayMode.SKIP, ReplayMode.COMPLETE)]
+        return iter(made[-count:])
+
+
+def _present_entry(run: RunRow, row: LedgerRow, step: StepRecord, decision: ReplayRow | None) -> SagaEntry:
     options = StepOptions.from_json(row.entry.options or StepOptions().to_json())
     manual, begun = options.action == "manual", row.entry.attempt > 0
     return present_row(
@@ -154,11 +177,13 @@ def _present_entry(run: RunRow, row: LedgerRow, step: StepRecord) -> SagaEntry:
         created_at=step.began_at,
         began_at=step.began_at if begun else None,
         ended_at=step.ended_at if begun else None,
-        ts=step.ended_at or step.began_at,
+        ts=to_datetime(decision.at) if decision is not None else step.ended_at or step.began_at,
         correlation_id=run.correlation_id or run.public_id,
         payload_hash=payload_hash(row.entry.input or "null"),
         idempotency_key=flow_key(run.tenant, run.root or run.public_id, row.entry.key, run.generation),
         input=step.input,
         result=None if manual else step.output,
         instructions=step.output if manual else None,
+        decided_by=None if decision is None else decision.by,
+        decision_reason=None if decision is None else decision.reason,
     )

@@ -146,6 +146,7 @@ class ReasonCode(StrEnum):
     LETTER_CLOSED = "letter_closed"
     LETTER_CLOSED_BEFORE = "letter_closed_before"
     LETTER_NOT_OPEN = "letter_not_open"
+    LETTER_RETRIED = "letter_retried"
     NO_REASON_GIVEN = "no_reason_given"
     KEY_USED = "key_used"
     WORKFLOW_UNREGISTERED = "workflow_unregistered"

@@ -29,12 +29,17 @@ class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
         [ of {of}]          a part that is left out if one of its parameters is None
         one|many            forms by the parameter `n`; `form` returns the index of the form for a number
 
-    `either` is the text between alternatives.
+    `either` is the text between alternatives. `marks` are the separator of thousands and the decimal mark.
     """
 
     texts: Mapping[str, str]
     form: Callable[[int], int]
     either: str
+    marks: tuple[str, str] = (",", ".")
+
+    def localize(self, number: str) -> str:
+        """Return a number, or a duration, with the marks of this language."""
+        return number.translate(str.maketrans(dict(zip(",.", self.marks, strict=True))))
 
 
 def parameter_names(template: str) -> set[str]:
@@ -55,7 +60,7 @@ def _polish_form(number: int) -> int:
 
 
 ENGLISH = Catalogue(texts=_load_texts("english"), form=lambda number: 0 if number == 1 else 1, either=" or ")
-POLISH = Catalogue(texts=_load_texts("polish"), form=_polish_form, either=" lub ")
+POLISH = Catalogue(texts=_load_texts("polish"), form=_polish_form, either=" lub ", marks=("\u202f", ","))
 
 Param: TypeAlias = Union[str, int, float, "Reason", tuple[Union[str, "Reason"], ...], None]
 """A parameter: plain JSON, a reason, or several."""
@@ -161,7 +166,7 @@ class _Renderer(Formatter):
     def format_field(self, value: Any, format_spec: str) -> str:
         match format_spec:
             case "duration":
-                return format_duration(value)
+                return self._catalogue.localize(format_duration(value))
             case "clock":  # of an ISO time
                 return str(value)[11:19]
             case "list":
@@ -174,7 +179,8 @@ class _Renderer(Formatter):
                 return "; ".join(self._render_each(value))
         if isinstance(value, Reason):
             return render(value, self._catalogue)
-        return str(format(value, format_spec))
+        text = str(format(value, format_spec))
+        return self._catalogue.localize(text) if format_spec in (",", "g") else text
 
     def _render_each(self, values: tuple[Any, ...]) -> Iterator[str]:
         return (render(each, self._catalogue) if isinstance(each, Reason) else str(each) for each in values)

@@ -142,7 +142,8 @@ class RequestGuard:
         try:
             self._check_headers(scope)
             sender = await self._identify(Request(scope))
-            if scope["method"] not in BODY_METHODS or not (sender.known or is_open_path(scope)):
+            small = sender.known or is_open_path(scope) or self._is_small_form(scope)
+            if scope["method"] not in BODY_METHODS or not small:
                 # Without a credential the body is not read: the route refuses the request.
                 await self._app(scope, _replay_body(b"", receive), send_secured)
                 return
@@ -152,6 +153,13 @@ class RequestGuard:
                 await self._app(scope, _replay_body(body, receive), send_secured)
         except ProblemError as error:  # those of routes are handled in the application
             await make_http_problem(error)(scope, receive, send_secured)
+
+    def _is_small_form(self, scope: AsgiMessage) -> bool:
+        """Return True for a form of the dashboard whose session may have expired: the sign-in page keeps its fields."""
+        headers = dict(scope["headers"])
+        length, media = headers.get(b"content-length", b"0"), headers.get(b"content-type", b"")
+        is_form = media.startswith(b"application/x-www-form-urlencoded") and _get_path(scope).startswith(_PAGES_PREFIX)
+        return is_form and b"transfer-encoding" not in headers and int(length) <= self._limits.anonymous_body
 
     def _check_headers(self, scope: AsgiMessage) -> None:
         headers = dict(scope["headers"])
@@ -195,6 +203,8 @@ class RequestGuard:
         media = media.strip().lower()
         if media == "application/x-www-form-urlencoded" and _get_path(scope).startswith(_PAGES_PREFIX):
             fields = limits.fields if known else limits.anonymous_fields
+            if body.count(b"&") >= fields and not known and not is_open_path(scope):
+                return b""  # the route refuses the request, and the form is too large to be kept
             if body.count(b"&") >= fields:
                 raise ProblemError(422, Reason(ReasonCode.FORM_TOO_LARGE, most=fields))
             return body

@@ -130,6 +130,7 @@ class LetterState(msgspec.Struct, frozen=True, gc=False):
     tenant: str
     status: LetterStatus
     closed_by: str | None
+    closed_at: int | None
     resolution: str | None
 
 

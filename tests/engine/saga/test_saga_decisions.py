@@ -43,6 +43,8 @@ async def test_a_failed_compensation_is_skipped_or_was_done_by_hand(
         event = {"skip": "saga.skipped", "mark_done": "saga.marked_done"}[act]
         (line,) = [line for line in (await t.app.audit.list()).items if line.by == "ada"]
         assert (line.event, line.reason, line.after["step"]) == (event, "on the phone", "hotel")
+        decided = [(each.decided_by, each.decision_reason) for each in (await t.app.saga(run.id)).entries]
+        assert decided == [(None, None), ("ada", "on the phone"), (None, None)]
 
 
 async def test_fifty_people_who_resume_at_once_resume_it_once(on_store: OnStore) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
+from html import unescape
 
 import httpx2
 from pages_kit import Looked, browser, of_role
@@ -45,6 +46,33 @@ def test_signing_in_sends_nobody_elsewhere(site: World) -> None:
         for wanted in ("https://evil.example/", "//evil.example", "/app//evil.example", "/app/\\evil", "/api/v1/me"):
             answer = client.post("/login", data={**PERSON, "next": wanted})
             assert answer.headers["location"] == "/app/", wanted
+
+
+def test_a_form_outlives_its_session_and_is_sent_only_when_the_user_sends_it(site: World) -> None:
+    path = f"/admin/dlq/{site.ids['acme']['letter']}"
+    words = 'asked the bank: "tomorrow" <b>ą</b>'
+    with browser(site) as client:
+        form = {"text": words, "page": f"/app{path}", "once": "word-1"}
+        expired = client.post(f"{path}/comment", data=form)
+        assert expired.status_code == 401
+        assert "what you entered is kept" in expired.text
+        kept = re.search(r'name="kept" value="([^"]+)"', expired.text)
+        assert kept
+        wrong = client.post("/login", data={**PERSON, "password": "wrong password", "kept": kept[1]})
+        assert kept[1] in wrong.text
+        back = client.post("/login", data={**PERSON, "kept": kept[1]})
+        assert back.status_code == 200
+        assert "Nothing has been sent yet" in back.text
+        filled = re.search(r'<textarea[^>]*name="text"[^>]*>\n(.*?)</textarea>', back.text)
+        assert filled
+        assert unescape(filled[1]) == words
+        assert "asked the bank" not in client.get(path).text
+        assert client.post(f"{path}/comment", data={**form, "once": "word-2"}).status_code == 303
+        assert "asked the bank" in client.get(path).text
+        for other in ("x", "eJw=", kept[1][:40]):
+            assert client.post("/login", data={**PERSON, "kept": other}).status_code == 303
+        large = client.post(f"{path}/comment", data={**form, "text": "x" * 70_000}, headers={"Cookie": ""})
+        assert (large.status_code, large.headers["location"]) == (303, "/app/login")
 
 
 def test_other_sites_send_no_forms(site: World) -> None:

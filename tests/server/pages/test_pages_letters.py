@@ -413,6 +413,47 @@ def test_what_a_way_lacks_is_named_at_its_field(shop: World, mode: str, output: 
             assert closing.status_code == 200, "what closes needs no result"
 
 
+def test_a_refused_form_is_shown_again_at_its_place_with_everything_typed(shop: World) -> None:
+    path = f"/admin/dlq/{shop.ids['acme']['any']}"
+    with of_role(shop, "STAFF") as staff:
+        tags = f"bank, {'x' * 300}"
+        refused = staff.post(f"{path}/tag", data={"tags": tags, "page": f"/app{path}", "once": "t1"})
+        assert refused.status_code == 422
+        assert re.search(
+            rf'<details class="act " id="tag" open>(?:(?!</details>).)*value="{tags}"', refused.text, re.DOTALL
+        )
+        assert re.search(r'<input aria-invalid="true" aria-describedby="refused" name="tags"', refused.text)
+        assert refused.text.count('id="refused"') == 1
+        assert f'data-address="/app{path}"' in refused.text
+        again = staff.post(f"{path}/tag", data={"tags": "bank", "page": f"/app{path}", "once": "t1"})
+        assert again.status_code == 303, "the id of a refused form is not used up"
+        gone = staff.post(f"{path}/tag", data={"tags": tags, "page": "/app/nowhere", "once": "t2"})
+        assert (gone.status_code, tags in gone.text) == (422, True)
+
+
+def test_a_failure_that_was_retried_shows_its_success(shop: World) -> None:
+    path = f"/admin/dlq/{shop.ids['initech']['healed']}"
+    with of_role(shop, "ADMIN", "initech") as admin:
+        page = admin.get(path).text
+        assert "<title>charge succeeded after a retry" in page
+        assert "Corrected input" in page
+        assert re.search(r"<del>1000</del> <ins>1</ins>", page)
+        assert "paid 1" in Looked(page).text
+        run = Looked(admin.get(f"/runs/{shop.ids['initech']['healed'].removeprefix('dl-')}").text).text
+        assert "This run failed and then succeeded after a retry." in run
+        assert "To correct the input" not in run
+
+
+def test_a_missing_button_says_which_role_has_it_and_whom_to_ask(shop: World) -> None:
+    id = shop.ids["acme"]["any"]
+    with of_role(shop, "STAFF") as staff, of_role(shop, "VIEWER") as viewer, of_role(shop, "ADMIN") as admin:
+        sentence = "needs the role Administrator. Ask an administrator of this tenant."
+        assert f"Retrying or closing a failure {sentence}" in Looked(staff.get(f"/admin/dlq/{id}").text).text
+        assert f"Retrying a run {sentence}" in Looked(staff.get(f"/runs/{id.removeprefix('dl-')}").text).text
+        assert "Assigning or commenting needs the role Staff" in Looked(viewer.get(f"/admin/dlq/{id}").text).text
+        assert "Ask an administrator" not in admin.get(f"/admin/dlq/{id}").text
+
+
 def test_notes_and_closing_are_done_once_and_told(shop: World) -> None:
     path = f"/admin/dlq/{shop.ids['initech']['closed']}"
     with of_role(shop, "STAFF", "initech") as staff:
@@ -436,10 +477,23 @@ def test_notes_and_closing_are_done_once_and_told(shop: World) -> None:
         assert "paid by hand" in page
         late = admin.post(f"{path}/ignore")
         assert (late.status_code, "This has changed since you opened it" in late.text) == (409, True)
+        sent = {"reason": "a test order", "page": f"/app{path}", "once": "late"}
+        late = admin.post(f"{path}/ignore", data=sent)
+        assert (late.status_code, "This has changed since you opened it" in late.text) == (409, True)
+        assert "Closed by token:ADMIN" in late.text, "the page of the failure as it is now"
+        assert "a test order" in late.text
         assert f'href="/app{path}/replay"' not in admin.get(path).text, "which always ends in a refusal"
         link = re.search(r'href="/app(/runs/[^"]+)"[^>]*>(?:(?!</a>).)*Retry the run', admin.get(path).text)
         assert link
         assert "Will run again" in admin.get(link[1]).text
+        undone = admin.get(f"{path}?done=resolved").text
+        assert re.search(rf'action="/app{path}/reopen"[^>]*>(?:(?!</form>).)*Undo', undone, re.DOTALL)
+        answer = admin.post(f"{path}/reopen", data={"reason": "the bank sent it back"})
+        page = admin.get(answer.headers["location"].removeprefix("/app")).text
+        assert "needs a decision again" in page
+        assert "the bank sent it back" in page
+        assert f'href="/app{path}/replay"' in page
+        assert f"{path}/reopen" not in page
 
 
 def test_a_letter_says_how_its_replay_ended_and_no_longer_that_it_goes_on(shop: World) -> None:
@@ -479,7 +533,9 @@ async def test_a_closed_letter_says_how_its_work_stands() -> None:
     found = describe_outcome(expired)
     assert found is not None
     assert (found.retries, "The work was not done" in (found.sentence or "")) == (True, True)
-    assert describe_outcome(replace(closed, closed_by="ann", resolution="paid")) == OutcomeDisplay(retries=True)
+    assert describe_outcome(replace(closed, closed_by="ann", resolution="paid")) == OutcomeDisplay(
+        retries=True, reopens=True
+    )
     assert describe_outcome(replace(closed, closed_by="ann", purged=True)) == OutcomeDisplay(retries=False)
 
 
@@ -516,11 +572,12 @@ def test_many_are_replayed_after_a_look_and_at_most_once(shop: World) -> None:
         (place,) = places
         page = viewer.get(place.removeprefix("/app")).text
         assert "the bank is back" in page
+        assert "<h1>Retry: 1 selected failure</h1>" in page
         assert "Stop…" not in page
         path = place.removeprefix("/app")
         for verb in ("pause", "resume", "rate", "stop"):
             assert viewer.post(f"{path}/{verb}").status_code == 403
-        assert "at most 1\u202f200 per minute" in page
+        assert "at most 1,200 per minute" in page
         assert client.post(f"{path}/pause").status_code == 303
         paused = Looked(client.get(path).text).text
         assert "Paused by" in paused

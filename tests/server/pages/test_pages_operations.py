@@ -425,3 +425,25 @@ def test_polish_readers_read_polish(site: World) -> None:
     with of_role(site, "OWNER", headers={"Accept-Language": "pl"}) as client:
         assert "Przebiegi" in client.get("/runs").text
         assert "Utworzono użytkownika" in client.get("/audit?event=user.").text
+
+
+def test_a_stopped_rollback_is_decided_on_from_its_failure_as_from_its_run(site: World) -> None:
+    run = site.ids["globex"]["booked"]
+    failure = f"/admin/dlq/dl-{run}"
+    with of_role(site, "ADMIN", "globex") as admin:
+        assert admin.get(f"{failure}/replay").headers["location"] == f"/app{failure}#ledger"
+        assert admin.get(f"/runs/{run}/again?way=full").headers["location"] == f"/app/runs/{run}#ledger"
+        for path in (failure, f"/runs/{run}"):
+            page = admin.get(path).text
+            assert "The rollback stopped at step reserve." in page
+            assert [f"/app/runs/{run}/saga/{way}" in page for way in ("resume", "skip", "done")] == [True] * 3
+        banner = Looked(admin.get(f"/runs/{run}").text).text
+        assert "1000 is too much Step charge failed, so the run was rolled back." in banner
+        sent = {"step": "reserve", "letter": f"dl-{run}", "reason": "carried back", "once": "done-1"}
+        done = admin.post(f"/runs/{run}/saga/done", data=sent)
+        assert done.headers["location"] == f"/app{failure}?done=decided"
+        ledger = Looked(admin.get(failure).text.split('id="ledger"')[1].split("</section>")[0]).text
+        assert "Done manually" in ledger
+        assert "Marked as done by token:ADMIN" in ledger
+        assert "carried back" in ledger
+        assert "the warehouse is closed" not in ledger

@@ -72,6 +72,7 @@ def test_values_are_no_markup_and_numbers_have_forms() -> None:
         "22 znaki",
     ]
     assert [str(Translator(language)("{n} s", n=1.1)) for language in ("en", "pl")] == ["1.1 s", "1,1 s"]
+    assert [str(Translator(language)("{n} s", n=5000)) for language in ("en", "pl")] == ["5,000 s", "5\u202f000 s"]
     assert str(Translator("en")("Copy {what}", what="<b>")) == "Copy &lt;b&gt;"
     assert str(Translator("en")("<b>{what}</b>")) == "&lt;b&gt;{what}&lt;/b&gt;"
 

@@ -3,7 +3,7 @@
 look      list, show (show renders the page)
 groups    failures by cause: assign, comment on and mute one
 decide    replay, complete, edit; decision previews, confirms and applies them
-close     resolve, ignore        annotate    assign, comment, tag
+close     resolve, ignore, reopen        annotate    assign, comment, tag
 bulk      one decision on all letters that match a filter, and its progress
 arguments values of options, and letters by their id
 """
@@ -17,7 +17,7 @@ from redrive.cli.dlq.edit import edit
 from redrive.cli.dlq.groups import groups
 from redrive.cli.dlq.list import list_, show
 from redrive.cli.dlq.replay import complete, replay
-from redrive.cli.dlq.triage import assign, comment, ignore, resolve, tag
+from redrive.cli.dlq.triage import assign, comment, ignore, reopen, resolve, tag
 
 __all__ = ["dlq"]
 
@@ -35,6 +35,6 @@ def dlq() -> None:
 
 
 for command in (
-    list_, show, groups, replay, edit, complete, resolve, ignore, assign, comment, tag, sets,
+    list_, show, groups, replay, edit, complete, resolve, ignore, reopen, assign, comment, tag, sets,
 ):  # fmt: skip
     dlq.add_command(command)

@@ -131,7 +131,7 @@ _add_change_command("stop", "Stop a set for good. Letters that are processed sta
 _add_change_command(
     "pause", "Pause a set until `dlq sets resume`, over restarts too. Letters in progress are finished."
 )
-_add_change_command("resume", "Resume a paused set where it stopped.")
+_add_change_command("resume", "Resume a paused or stopped set at its next letter.")
 
 
 @sets.command()

@@ -1,4 +1,4 @@
-"""`redrive dlq assign`, `comment`, `tag`, `resolve` and `ignore`."""
+"""`redrive dlq assign`, `comment`, `tag`, `resolve`, `ignore` and `reopen`."""
 
 from __future__ import annotations
 
@@ -185,3 +185,19 @@ ignore = _make_close_command(
     """,
     "Why nothing needs to be done, for the audit log.",
 )
+
+
+@click.command()
+@click.argument("ids", nargs=-1, required=True, metavar="LETTER...")
+@click.option("--reason", metavar="TEXT", help="Why it is reopened, for the audit log.")
+@decision_options
+def reopen(ids: tuple[str, ...], reason: str | None, change: ChangeOptions, output: Output, target: Target) -> None:
+    """Reopen letters that were resolved or ignored. `-` reads ids from standard input.
+
+    Their runs wait for a decision again. Nothing runs until you decide.
+
+    \b
+    Examples:
+      redrive dlq reopen dl-01k9x7 --reason "the refund was returned"
+    """
+    _change_letters(target, ids, change, output, "reopen", {"reason": reason}, verb="reopen", past="reopened")

@@ -15,8 +15,24 @@ from redrive.server import request as signing
 from redrive.server.auth.sessions import Login, TenantChoiceNeeded
 from redrive.server.contract import NewToken, NewUser
 from redrive.server.idempotency import SECRET_EXTENSION
-from redrive.server.pages.forms import Form, SentForm, make_page_router, read_form, redirect_to
-from redrive.server.pages.render import LIST_COLUMNS, PREFERENCES, make_preference_cookie_name, make_view, render_page
+from redrive.server.pages.forms import (
+    KEPT_FIELD,
+    Form,
+    RefusedForm,
+    SentForm,
+    make_page_router,
+    read_form,
+    redirect_to,
+    show_form_again,
+)
+from redrive.server.pages.render import (
+    LIST_COLUMNS,
+    PREFERENCES,
+    make_preference_cookie_name,
+    make_view,
+    render_login,
+    render_page,
+)
 from redrive.server.pages.translations import N
 from redrive.server.request import Context, RequestContext, get_service, refuse_cross_site, requires
 from redrive.server.routes.common import Id
@@ -27,6 +43,7 @@ session_routes = APIRouter()
 _MANAGE_RULE = requires(Permission.MANAGE_PEOPLE)
 _CREATE_SECRET_RULE = requires(Permission.MANAGE_PEOPLE, **{SECRET_EXTENSION: True})
 _YEAR = 365 * 86_400
+FORM_KEPT = N("You are signed in again. Nothing has been sent yet: check the form and send it.")
 
 
 @members_routes.get("/members", **_MANAGE_RULE)
@@ -148,6 +165,13 @@ async def sign_in(request: Request, form: SentForm, here: SameSite) -> Response:
         return await _render_login(request, 422, text, choose=True)
     except InputError as error:
         return await _render_login(request, 422, Reason.of_error(error))
+    kept = RefusedForm.unpack(form.get(KEPT_FIELD), FORM_KEPT) if form.get(KEPT_FIELD) else None
+    if kept is not None:
+        cookie = response.headers["set-cookie"].partition(";")[0]
+        again = await show_form_again(request, kept, 200, cookie)
+        if again is not None:
+            again.headers.append("set-cookie", response.headers["set-cookie"])
+            return again
     return response
 
 
@@ -176,15 +200,15 @@ async def set_preferences(request: Request, form: SentForm, here: SameSite) -> R
 
 async def _render_login(request: Request, status: int, wrong: Reason | str | None, *, choose: bool = False) -> Response:
     form = await read_form(request)
-    return await render_page(
+    return await render_login(
         request,
-        "login.html",
-        status=status,
-        wrong=wrong,
+        status,
+        wrong,
         email=form.get("email"),
         code=form.get("code"),
         choose=choose,
         wanted=form.get("next") or request.query_params.get("next", ""),
+        kept=form.get(KEPT_FIELD),
     )
 
 

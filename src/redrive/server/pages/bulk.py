@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,14 +14,16 @@ from fastapi.responses import Response
 from redrive.core.replay import ReplayMode
 from redrive.core.roles import Permission
 from redrive.core.schedule import Rate, parse_rate
-from redrive.desk.bulk import DryRunOfMany
+from redrive.desk.bulk import DryRunOfMany, LetterSet
 from redrive.errors import InputError
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
 from redrive.server.pages import letters
+from redrive.server.pages.display import CODES
 from redrive.server.pages.forms import ACTION_FIELD, CHECK_ACTION, Form, SentForm, make_page_router, redirect_to
 from redrive.server.pages.render import make_view, render_page
 from redrive.server.pages.replay_form import OUTPUT_MODES, ReplayForm, read_replay_form
+from redrive.server.pages.translations import N, Translator
 from redrive.server.request import Context, RequestContext, requires
 from redrive.server.routes.common import Id
 from redrive.store.bulk import SetItemStatus
@@ -31,7 +34,8 @@ BULK_PATH = "/admin/bulk-replays"
 CONFIRM_ABOVE = 100
 """The number of failures above which the user types it to confirm."""
 
-ACTIONS = ("REPLAY", "RESOLVE", "IGNORE")
+ACTION_NAMES = {"REPLAY": N("Retry"), "RESOLVE": N("Resolve"), "IGNORE": N("Ignore")}
+ACTIONS = tuple(ACTION_NAMES)
 _MODES = [ReplayMode.FROM_FAILED, ReplayMode.STEP_ONLY, ReplayMode.FULL, ReplayMode.SKIP]
 _SEPARATORS = re.compile(r"[\s,.']")
 _THOUSANDS = re.compile(r"[1-9][0-9]{0,2}(?:[\s,.'][0-9]{3})+")
@@ -82,11 +86,36 @@ def _make_rate_input(rate: Rate) -> RateInput:
     return RateInput(typed=str(rate.count), unit=rate.unit, rate=str(rate))
 
 
+async def name_bulk_actions(context: RequestContext, t: Translator, sets: Sequence[LetterSet]) -> dict[str, str]:
+    """Return the names of bulk actions by their ids, such as `Retry: call_llm, service down`."""
+    kinds: dict[str, str] = {}  # the kind of failure of each cause, looked up once
+    for fingerprint in {(each.filter or {}).get("fingerprint") for each in sets} - {None}:
+        where = LetterFilter(tenant=context.one_tenant, fingerprint=fingerprint)
+        for letter in (await context.desk.dlq.list(where, limit=1)).items:
+            kinds[letter.fingerprint] = _describe_kind(t, {"step": letter.step or letter.workflow, "code": letter.code})
+    return {
+        each.id: f"{t(ACTION_NAMES[each.action])}: "
+        + (
+            t("{n} selected failure|{n} selected failures", n=each.total)
+            if each.filter is None
+            else kinds.get(each.filter.get("fingerprint", "")) or _describe_kind(t, each.filter)
+        )
+        for each in sets
+    }
+
+
+def _describe_kind(t: Translator, fields: Mapping[str, str]) -> str:
+    code = t(CODES.get(fields.get("code", ""), ""))
+    parts = [fields.get("step"), fields.get("workflow"), f"{code[:1].lower()}{code[1:]}", fields.get("category")]
+    return ", ".join(part for part in parts if part) or t("all failures")
+
+
 @bulk_routes.get(BULK_PATH, **requires(Permission.LOOK))
 async def list_bulk(request: Request, context: Context) -> Response:
     cursor = request.query_params.get("cursor")
     found = await context.desk.dlq.sets(limit=25, cursor=cursor, tenant=context.one_tenant)
-    return await render_page(request, "bulk_list.html", sets=found, path=BULK_PATH)
+    names = await name_bulk_actions(context, make_view(request).t, found.items)
+    return await render_page(request, "bulk_list.html", sets=found, names=names, path=BULK_PATH)
 
 
 @bulk_routes.get(BULK_PATH + "/new", **requires(Permission.DECIDE))
@@ -223,6 +252,7 @@ async def _render_bulk(request: Request, context: RequestContext, id: str, rate:
         "bulk.html",
         status=422 if rate is not None else 200,
         set=found,
+        name=(await name_bulk_actions(context, make_view(request).t, [found]))[found.id],
         rate=rate or current,
         items=items,
         chosen=chosen,

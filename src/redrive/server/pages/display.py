@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from itertools import islice
+from itertools import groupby, islice, pairwise
 
 import msgspec
 
 from redrive.core.states import EXECUTED_KINDS, EntryKind
-from redrive.desk.models import StepRecord
+from redrive.desk.models import AttemptRecord, StepRecord
 from redrive.server.pages.translations import N, Translator
 
 
@@ -186,6 +186,7 @@ def format_relative_time(t: Translator, seconds: float) -> str:
 
 CHART_WIDTH = 1000.0
 _MIN_BAR_WIDTH = 4.0
+_GAP_WIDTH, _MAX_GAPS_WIDTH = 90.0, 600.0
 _TICK_SIZES = (0.001, 0.01, 0.1, 1, 5, 15, 60, 300, 900, 3_600, 21_600, 86_400, 604_800, 2_592_000)
 
 
@@ -314,6 +315,11 @@ class WaterfallRow(msgspec.Struct, frozen=True):
     bars: tuple[Bar, ...]
     seconds: float | None
 
+    @property
+    def calls(self) -> int:
+        """The number of times the step was called; a wait for its circuit is not one."""
+        return len({attempt.attempt for attempt in self.step.attempts if attempt.attempt})
+
 
 class Tick(msgspec.Struct, frozen=True, gc=False):
     """A line of the time scale."""
@@ -322,30 +328,75 @@ class Tick(msgspec.Struct, frozen=True, gc=False):
     seconds: float
 
 
+class Gap(msgspec.Struct, frozen=True, gc=False):
+    """A period without activity, which is drawn narrower than its length."""
+
+    x: float
+    width: float
+    seconds: float
+
+
 class Waterfall(msgspec.Struct, frozen=True):
-    """The entries of a journal on one time scale. `queued` is the time before the first of them."""
+    """The entries of a journal on one time scale. `queued` is the time before the first of them.
+
+    `idle` is the length of all gaps. A scale with gaps has no ticks.
+    """
 
     rows: tuple[WaterfallRow, ...]
     ticks: tuple[Tick, ...]
+    gaps: tuple[Gap, ...]
     queued: Bar | None
     seconds: float
+    idle: float
 
 
-class _Scale(msgspec.Struct, frozen=True):
-    begin: datetime
-    seconds: float
+class _Scale:
+    """A time scale on which long periods without activity have a fixed width."""
+
+    def __init__(self, begin: datetime, seconds: float, busy: Sequence[tuple[datetime, datetime]]) -> None:
+        self._begin, self._seconds = begin, seconds
+        idle = _find_idle_periods([(self._since(a), self._since(b)) for a, b in busy], seconds)
+        width = min(_GAP_WIDTH, _MAX_GAPS_WIDTH / max(1, len(idle)))
+        self.idle = sum(until - since for since, until in idle)
+        per_second = (CHART_WIDTH - width * len(idle)) / max(seconds - self.idle, 0.001)
+        self._points = [(0.0, 0.0)]  # the time and the place of each end of a gap; the scale is linear in between
+        gaps = []
+        for since, until in idle:
+            last, x = self._points[-1]
+            x += (since - last) * per_second
+            self._points += [(since, x), (until, x + width)]
+            gaps.append(Gap(x, width, until - since))
+        self._points.append((seconds, CHART_WIDTH))
+        self.gaps = tuple(gaps)
 
     def bar(
         self, since: datetime, until: datetime, tone: str, text: str = "", *, waiting: bool, attempt: int | None = None
     ) -> Bar:
-        x = self._x(since)
-        width = max(_MIN_BAR_WIDTH, self._x(until) - x)
+        x = self.place(self._since(since))
+        width = max(_MIN_BAR_WIDTH, self.place(self._since(until)) - x)
         seconds = max(0.0, (until - since).total_seconds())
         return Bar(min(x, CHART_WIDTH - width), width, tone, waiting, seconds, text, attempt)
 
-    def _x(self, at: datetime) -> float:
-        share = (at - self.begin).total_seconds() / self.seconds
-        return CHART_WIDTH * min(1.0, max(0.0, share))
+    def place(self, seconds: float) -> float:
+        """Return the place of a time, given in seconds since the beginning."""
+        for (since, x), (until, end) in pairwise(self._points):
+            if seconds <= until:
+                return x + (end - x) * max(0.0, seconds - since) / max(until - since, 1e-9)
+        return CHART_WIDTH
+
+    def _since(self, at: datetime) -> float:
+        return min(self._seconds, max(0.0, (at - self._begin).total_seconds()))
+
+
+def _find_idle_periods(busy: list[tuple[float, float]], seconds: float) -> list[tuple[float, float]]:
+    """Return the periods without activity that are longer than all activity together, and not too short to see."""
+    found, last, active = [], 0.0, 0.0
+    for since, until in [*sorted(busy), (seconds, seconds)]:
+        if since > last:
+            found.append((last, since))
+        active += max(0.0, until - max(since, last))
+        last = max(last, until)
+    return [(since, until) for since, until in found if until - since > max(active, seconds / 50, 0.1)]
 
 
 def plot_waterfall(steps: Sequence[StepRecord], *, begin: datetime | None = None, now: datetime) -> Waterfall:
@@ -356,13 +407,20 @@ def plot_waterfall(steps: Sequence[StepRecord], *, begin: datetime | None = None
     ends += [step.ended_at or (step.began_at if step.kind in EXECUTED_KINDS else now) for step in steps]
     end = max(ends, default=now)
     seconds = max((end - start).total_seconds(), 0.001)
-    scale = _Scale(start, seconds)
+    busy = [(each.began_at, each.ended_at or now) for step in steps for each in step.attempts if each.attempt]
+    scale = _Scale(start, seconds, busy)
     waited = (first - start).total_seconds()
     queued = scale.bar(start, first, "off", waiting=True) if waited > seconds / 100 else None
     gap = next((size for size in _TICK_SIZES if seconds / size <= 6), timedelta(days=365).total_seconds())
     ticks = (Tick(CHART_WIDTH * number * gap / seconds, number * gap) for number in range(1, int(seconds / gap) + 1))
-    rows = tuple(_plot_row(step, scale, now) for step in steps)
-    return Waterfall(rows=rows, ticks=tuple(islice(ticks, 8)), queued=queued, seconds=seconds)
+    return Waterfall(
+        rows=tuple(_plot_row(step, scale, now) for step in steps),
+        ticks=() if scale.gaps else tuple(islice(ticks, 8)),
+        gaps=scale.gaps,
+        queued=queued,
+        seconds=seconds,
+        idle=scale.idle,
+    )
 
 
 def _plot_row(step: StepRecord, scale: _Scale, now: datetime) -> WaterfallRow:
@@ -382,5 +440,34 @@ def _plot_row(step: StepRecord, scale: _Scale, now: datetime) -> WaterfallRow:
         since = max((each.ended_at or now for each in attempts), default=step.began_at)
         tone = find_state_label(step.status).tone
         bars.append(scale.bar(since, step.ended_at or now, tone, waiting=step.status != "RUNNING"))
-    took = None if step.ended_at is None else (step.ended_at - step.began_at).total_seconds()
+    # Neither the time that a user took to enter a result nor that of a planned compensation in its queue counts.
+    began = attempts[0].began_at if attempts else step.began_at
+    took = None if step.ended_at is None or step.by_hand else (step.ended_at - began).total_seconds()
     return WaterfallRow(step=step, bars=tuple(bars), seconds=took)
+
+
+class AttemptMessage(msgspec.Struct, frozen=True):
+    """An error message of a step, with the attempts that had it. `latest` is the last of them."""
+
+    text: str
+    numbers: str
+    count: int
+    latest: AttemptRecord
+
+
+def list_attempt_messages(attempts: Sequence[AttemptRecord]) -> list[AttemptMessage]:
+    """Return each distinct error message of a step once, in order of time."""
+    found: dict[str, list[AttemptRecord]] = {}
+    for each in attempts:
+        if each.message:
+            found.setdefault(each.message, []).append(each)
+    return [
+        AttemptMessage(text, _join_numbers([each.attempt for each in same]), len(same), same[-1])
+        for text, same in found.items()
+    ]
+
+
+def _join_numbers(numbers: Sequence[int]) -> str:
+    """Return ascending numbers as text, such as `1–3, 5`."""
+    runs = [list(run) for _, run in groupby(enumerate(sorted(set(numbers))), key=lambda pair: pair[1] - pair[0])]
+    return ", ".join(str(run[0][1]) if len(run) == 1 else f"{run[0][1]}\u2013{run[-1][1]}" for run in runs)

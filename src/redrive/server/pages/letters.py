@@ -10,8 +10,9 @@ from fastapi.responses import Response
 
 from redrive.core.audit import REPLAY_EVENTS, event_label
 from redrive.core.roles import Permission
-from redrive.core.states import EXECUTED_KINDS, LetterStatus
-from redrive.desk.models import AuditRecord, DeadLetter, LetterOutcome, ReplayRecord, find_letter_outcome
+from redrive.core.states import EXECUTED_KINDS, EntryKind, LetterStatus
+from redrive.desk.models import AuditRecord, DeadLetter, LetterOutcome, ReplayRecord, Run, find_letter_outcome
+from redrive.desk.saga import Ledger
 from redrive.desk.saved_views import FILTER_FIELDS, ListName
 from redrive.duration import to_datetime
 from redrive.errors import InputError, NotFound
@@ -21,6 +22,7 @@ from redrive.server.pages.causes import CAUSES_PATH, render_causes
 from redrive.server.pages.display import plot_waterfall
 from redrive.server.pages.forms import SentForm, make_page_router, redirect_to
 from redrive.server.pages.render import make_view, render_page
+from redrive.server.pages.runs import find_stopped_entry
 from redrive.server.pages.translations import N
 from redrive.server.request import Context, RequestContext, requires
 from redrive.server.routes.common import Id, check_search_text, parse_index
@@ -32,6 +34,9 @@ letter_routes = make_page_router()
 LETTERS_PATH = CAUSES_PATH  # without a filter, failures are listed by cause
 LETTER_PATH = LETTERS_PATH + "/{id}"
 ALL_STATUSES = "ALL"
+UNDO_SECONDS = 60
+"""Seconds after the closing of a failure in which its page offers to undo that."""
+
 FILTER_NAMES = FILTER_FIELDS[ListName.LETTERS]
 """The query parameters that filter a list of failures."""
 
@@ -39,6 +44,8 @@ DONE_MESSAGES = {
     "replayed": N("Retry started. This page updates as it runs."),
     "resolved": N("Marked as resolved."),
     "ignored": N("Marked as ignored."),
+    "decided": N("The rollback continues. This page updates as it runs."),
+    "reopened": N("Reopened. This failure needs a decision again."),
     "assigned": N("Assigned."),
     "commented": N("Comment added."),
     "tagged": N("Tags saved."),
@@ -69,6 +76,10 @@ _OUTCOME_SENTENCES = {
     LetterOutcome.REPLAY_RUNNING: N("A retry is running."),
     LetterOutcome.FAILED_AGAIN: N("The retry failed."),
     LetterOutcome.EXPIRED: N("No decision was made in time, so this failure expired. The work was not done."),
+}
+_OUTCOME_TITLES = {
+    LetterOutcome.SUCCEEDED: N("{name} succeeded after a retry"),
+    LetterOutcome.UNDONE: N("{name} failed and was rolled back"),
 }
 _RETRYABLE_OUTCOMES = frozenset(
     {LetterOutcome.PARTLY_SUCCEEDED, LetterOutcome.FAILED_AGAIN, LetterOutcome.EXPIRED, LetterOutcome.CLOSED}
@@ -151,10 +162,16 @@ async def list_letters(request: Request, context: Context) -> Response:
 
 
 class OutcomeDisplay(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The outcome of a closed failure. `sentence` is None if a user closed it; `retries`: its run can be retried."""
+    """The outcome of a closed failure. `sentence` is None if a user closed it; `retries`: its run can be retried.
+
+    `reopens`: a user closed it, so a user can reopen it. `title`: the title of its page. `good`: nothing is left to do.
+    """
 
     sentence: str | None = None
     retries: bool = False
+    reopens: bool = False
+    title: str = N("{name} failed")
+    good: bool = False
 
 
 def describe_outcome(letter: DeadLetter) -> OutcomeDisplay | None:
@@ -163,7 +180,12 @@ def describe_outcome(letter: DeadLetter) -> OutcomeDisplay | None:
     if outcome is None:
         return None
     retries = outcome in _RETRYABLE_OUTCOMES and not letter.purged
-    return OutcomeDisplay(sentence=_OUTCOME_SENTENCES.get(outcome), retries=retries)
+    reopens = outcome is LetterOutcome.CLOSED and not letter.purged
+    title = _OUTCOME_TITLES.get(outcome, OutcomeDisplay().title)
+    good = outcome in (LetterOutcome.SUCCEEDED, LetterOutcome.UNDONE)
+    return OutcomeDisplay(
+        sentence=_OUTCOME_SENTENCES.get(outcome), retries=retries, reopens=reopens, title=title, good=good
+    )
 
 
 class HistoryEntry(msgspec.Struct, frozen=True):
@@ -192,7 +214,7 @@ async def show_letter(request: Request, context: Context, id: Id) -> Response:
         return redirect_to(make_view(request).url(f"{LETTERS_PATH}/{id}", tenant=row.tenant))
     if request.query_params.get("format") == "json":
         return lists.export_rows(letter.id, "json", {"letter": lambda each: each}, [letter])
-    return await _render_letter(request, letter, revealed=False)
+    return await _render_letter(request, context, letter, revealed=False)
 
 
 @letter_routes.get(LETTER_PATH + "/reveal", **requires(Permission.LOOK))
@@ -205,27 +227,44 @@ async def hide_letter(request: Request, id: Id) -> Response:
 async def reveal_letter(request: Request, context: Context, id: Id) -> Response:
     """Show one failure with all its data, and note that in the audit log."""
     letter = await context.desk.dlq.get(id, reveal=True, by=context.by)
-    return await _render_letter(request, letter, revealed=True)
+    return await _render_letter(request, context, letter, revealed=True)
 
 
-async def _render_letter(request: Request, letter: DeadLetter, *, revealed: bool) -> Response:
+async def _render_letter(request: Request, context: RequestContext, letter: DeadLetter, *, revealed: bool) -> Response:
     view = make_view(request)
     replaying = letter.status is LetterStatus.REPLAYING
     done = request.query_params.get("done", "")
+    run, ledger = await _load_run(context, letter)
     return await render_page(
         request,
         "letter.html",
         letter=letter,
+        run=run,
+        ledger=ledger,
+        stopped=None if run is None or ledger is None else find_stopped_entry(ledger, run.status),
         fall=plot_waterfall(letter.steps, now=view.now if replaying else letter.failed_at),
         steps=[step for step in letter.steps if step.kind in EXECUTED_KINDS],
         history=make_history(letter, view.lang),
         open=letter.status is LetterStatus.OPEN,
         outcome=describe_outcome(letter),
+        # The input is that of the failure; a retry may have corrected it.
+        changes=[change for replay in letter.replays if replay.at >= letter.failed_at for change in replay.changes],
         # A retry that has ended is reported by its outcome.
-        done=None if done == "replayed" and not replaying else DONE_MESSAGES.get(done),
+        done=None if done in ("replayed", "decided") and not replaying else DONE_MESSAGES.get(done),
+        undo=letter.closed_at is not None and (view.now - letter.closed_at).total_seconds() < UNDO_SECONDS,
         revealed=revealed,
         path=LETTERS_PATH,
     )
+
+
+async def _load_run(context: RequestContext, letter: DeadLetter) -> tuple[Run | None, Ledger | None]:
+    """Return the run of a letter and its rollback; None after the run was purged, or if it was not rolled back."""
+    try:
+        run = await context.desk.runs.get(letter.run_id)
+    except NotFound:
+        return None, None
+    rolled_back = any(step.kind is EntryKind.UNDO for step in run.steps)
+    return run, await context.desk.sagas.get(run.id) if rolled_back else None
 
 
 def make_history(letter: DeadLetter, language: str) -> list[HistoryEntry]:
@@ -253,6 +292,12 @@ async def resolve_letter(request: Request, context: Context, id: Id, form: SentF
 async def ignore_letter(request: Request, context: Context, id: Id, form: SentForm) -> Response:
     letter = await context.desk.dlq.ignore(id, by=context.by, reason=form.maybe("reason"))
     return _redirect_to_letter(request, letter, "ignored")
+
+
+@letter_routes.post(LETTER_PATH + "/reopen", **requires(Permission.DECIDE))
+async def reopen_letter(request: Request, context: Context, id: Id, form: SentForm) -> Response:
+    letter = await context.desk.dlq.reopen(id, by=context.by, reason=form.maybe("reason"))
+    return _redirect_to_letter(request, letter, "reopened")
 
 
 @letter_routes.post(LETTER_PATH + "/assign", **requires(Permission.NOTE))

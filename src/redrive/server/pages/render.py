@@ -22,7 +22,7 @@ import msgspec
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import HTTPException, RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
 from markupsafe import Markup, escape
 
 from redrive.clock import MICROS
@@ -34,6 +34,7 @@ from redrive.errors import NotFound, NotSignedIn, RedriveError, StoreError
 from redrive.reasons import Reason, ReasonCode, render
 from redrive.server.contract import ERROR_KINDS
 from redrive.server.pages import display, translations
+from redrive.server.pages.forms import PAGE_FIELD, Form, RefusedForm, show_form_again
 from redrive.server.pages.translations import CATALOGUES, LANGUAGES, N, Translator, choose_language
 from redrive.server.problems import ProblemError
 from redrive.server.request import RequestContext, get_service, uses_https
@@ -170,6 +171,7 @@ _PAGE_HEADERS = {
     "Referrer-Policy": "same-origin",
     "Vary": "Accept-Encoding",
 }
+_MAIN_TAG = '<main id="main" tabindex="-1">'
 _COMPRESS_FROM = 1_000  # bytes of a page that is worth compressing
 _environment = Environment(
     loader=FileSystemLoader(_HERE / "templates"),
@@ -196,7 +198,7 @@ _environment.filters |= {
     "fields": translations.list_labelled_texts,
     "utc": translations.format_utc,
     "iso": translations.format_iso,
-    "whole": translations.format_number,
+    "whole": pass_context(lambda page, number: translations.format_number(number, page["page"].lang)),
 }
 
 
@@ -222,6 +224,7 @@ class PageView:
         self.tenants: list[str] = []
         self.attention = Attention()
         self.open_letters = 0
+        self.refused: RefusedForm | None = getattr(request.state, "refused", None)
 
     def _read_preference(self, name: str) -> str:
         values = PREFERENCES[name]
@@ -279,7 +282,10 @@ class PageView:
 
     @property
     def address(self) -> str:
-        """The address of this page with its query."""
+        """The address of this page with its query; after a form was sent, that of the page with the form."""
+        form: Form | None = getattr(self.request.state, "form", None)
+        if form is not None and form.get(PAGE_FIELD):
+            return form.get(PAGE_FIELD)
         query = self.request.url.query
         return self.request.url.path + (f"?{query}" if query else "")
 
@@ -324,6 +330,10 @@ class PageView:
     def now(self) -> datetime:
         return to_datetime(self.service.app.runtime.store.now())
 
+    def fill_form(self, action: str, inner: str) -> Markup | None:
+        """Return the content of a form with what was typed, if it is the one that was refused."""
+        return None if self.refused is None else self.refused.fill(action, inner)
+
     def new_form_id(self) -> str:
         """Return an id for a form, by which the server recognizes a form that is sent twice."""
         return self.service.app.runtime.clock.new_id()
@@ -343,6 +353,8 @@ class PageView:
     def render_reason(self, reason: Reason | str | None) -> Markup:
         """Return a reason in the user's language; free text stays as it is, marked as English."""
         if isinstance(reason, Reason) and reason.code not in _FREE_TEXT:
+            # The sentence has a time in UTC; pages show the time of the next attempt in the user's time zone.
+            reason = Reason(reason.code, **{**reason.params, "next_at": None}) if "next_at" in reason.params else reason
             return escape(render(reason, CATALOGUES[self.lang])[:_MAX_REASON_LENGTH])
         text = str(reason or "")[:_MAX_REASON_LENGTH]
         return escape(text) if self.lang == "en" else Markup('<span lang="en" dir="auto">{}</span>').format(text)
@@ -373,7 +385,12 @@ async def render_page(request: Request, template: str, *, status: int = 200, **v
     if view.context is not None:
         with suppress(StoreError):  # the page that reports a failed store must be shown without it
             await _load_frame(view, view.context)
-    text = _environment.get_template(template).render(page=view, t=view.t, url=view.url, **values)
+    shared = {"page": view, "t": view.t, "url": view.url}
+    text = _environment.get_template(template).render(**shared, **values)
+    if view.refused is not None and not view.refused.shown:
+        # The page no longer has the form, for example because another user decided first.
+        note = _environment.get_template("ui.html").make_module(shared).refusal(view.refused)  # type: ignore[attr-defined]
+        text = text.replace(_MAIN_TAG, f"{_MAIN_TAG}\n{note}", 1)
     body, headers = text.encode("utf-8", "replace"), dict(_PAGE_HEADERS)
     if len(body) >= _COMPRESS_FROM and _accepts_gzip(request):
         body, headers["Content-Encoding"] = gzip.compress(body, 5, mtime=0), "gzip"
@@ -405,6 +422,9 @@ _ERRORS = {
 }
 """The title and the help text of the page for each HTTP status."""
 
+_RECOVERABLE = frozenset({403, 409, 422, 429, 503})
+"""The errors after which a form is shown again."""
+
 _CHANGED_TITLE = N("This has changed since you opened it")
 _CHANGED = frozenset(
     {
@@ -435,7 +455,7 @@ def install_error_pages(pages: FastAPI) -> None:
 async def _show_error(request: Request, error: Exception) -> Response:
     detail: Reason | str = ""
     if isinstance(error, NotSignedIn):
-        return _redirect_to_login(request)
+        return await _ask_to_sign_in(request)
     if isinstance(error, RedriveError):
         status = next(kind.status for each, kind in ERROR_KINDS.items() if isinstance(error, each))
         if status < 500:
@@ -453,6 +473,11 @@ async def _show_error(request: Request, error: Exception) -> Response:
     title, help = _ERRORS.get(status, (N("Request refused"), None))
     if isinstance(detail, Reason) and detail.code in _CHANGED:
         title = _CHANGED_TITLE
+    refused = _find_refused_form(request, title, detail)
+    if refused is not None and status in _RECOVERABLE:
+        again = await show_form_again(request, refused, status)
+        if again is not None:
+            return again
     # After a refused change, the page offers the way back to the failure, run or bulk action.
     path = unquote(request.url.path).removeprefix(request.scope.get("root_path", ""))
     subject = _SUBJECT_PATTERN.fullmatch(path) if status in (409, 422) else None
@@ -465,6 +490,7 @@ async def _show_error(request: Request, error: Exception) -> Response:
         detail=detail,
         help=help,
         role=getattr(error, "role", None),
+        refused=refused,
         back=None if subject is None else (f"{subject[1]}/{subject[2]}", _BACK_LABELS[subject[1]]),
     )
     if isinstance(error, ProblemError):
@@ -472,9 +498,30 @@ async def _show_error(request: Request, error: Exception) -> Response:
     return response
 
 
-def _redirect_to_login(request: Request) -> Response:
-    """Redirect to the sign-in page, which leads back to this page."""
+def _find_refused_form(request: Request, title: str, detail: Reason | str = "") -> RefusedForm | None:
+    form: Form | None = getattr(request.state, "form", None)
+    if request.method != "POST" or form is None or not form.get(PAGE_FIELD):
+        return None
+    query = request.url.query
+    action = request.url.path + (f"?{query}" if query else "")
+    return RefusedForm(action=action, form=form, title=title, detail=detail)
+
+
+async def _ask_to_sign_in(request: Request) -> Response:
+    """Redirect to the sign-in page, which leads back to this page; a form is kept, and shown again afterwards."""
     root = request.scope.get("root_path", "")
+    refused = _find_refused_form(request, "")
+    if refused is not None and (kept := refused.pack()):
+        return await render_login(request, 401, SESSION_EXPIRED, wanted=refused.page, kept=kept)
     wanted = request.url.path + (f"?{request.url.query}" if request.url.query else "")
     query = {"next": wanted} if request.method == "GET" and wanted.rstrip("/") != root else {}
     return RedirectResponse(f"{root}/login" + (f"?{urlencode(query)}" if query else ""), 303)
+
+
+SESSION_EXPIRED = N("Your session has expired. Sign in again: what you entered is kept.")
+
+
+async def render_login(request: Request, status: int, wrong: Reason | str | None, **values: Any) -> Response:
+    """Return the sign-in page. `wanted`: where it leads. `kept`: a form to show again."""
+    defaults = {"email": "", "with_code": False, "choose": False, "wanted": "", "kept": ""}
+    return await render_page(request, "login.html", status=status, wrong=wrong, **(defaults | values))

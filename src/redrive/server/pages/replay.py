@@ -27,6 +27,7 @@ from redrive.server.pages.forms import ACTION_FIELD, CHECK_ACTION, Form, SentFor
 from redrive.server.pages.letters import LETTERS_PATH
 from redrive.server.pages.render import make_view, render_page
 from redrive.server.pages.replay_form import EDITABLE_MODES, ReplayForm, read_replay_form
+from redrive.server.pages.runs import find_stopped_entry
 from redrive.server.pages.translations import format_json
 from redrive.server.request import Context, RequestContext, requires
 from redrive.server.routes.common import Id
@@ -44,6 +45,8 @@ _MODES = [
 async def show_replay(request: Request, context: Context, id: Id) -> Response:
     """Show the form to retry a failure, with a preview."""
     letter, input = await _load_letter(context, id)
+    if await _is_rollback_stopped(context, letter.run_id):
+        return redirect_to(make_view(request).url(f"{LETTERS_PATH}/{letter.id}") + "#ledger")
     replay = await read_replay_form(Form(list(request.query_params.multi_items())), input, begun=True)
     return await _render_replay(request, context, letter, input, replay)
 
@@ -63,6 +66,15 @@ async def submit_replay(request: Request, context: Context, id: Id, form: SentFo
         return await _render_replay(request, context, letter, input, replay, hurried=not checks)
     await context.desk.dlq.replay(letter.id, replay.mode.value, by=context.by, reason=replay.reason, **replay.options())
     return redirect_to(make_view(request).url(f"{LETTERS_PATH}/{letter.id}", done="replayed"))
+
+
+async def _is_rollback_stopped(context: RequestContext, run_id: str) -> bool:
+    """Return True for a rollback that stopped: its steps are decided on one by one, where they are listed."""
+    try:
+        ledger = await context.desk.sagas.get(run_id)
+    except NotFound:
+        return False
+    return find_stopped_entry(ledger, ledger.status) is not None
 
 
 async def _load_letter(context: RequestContext, id: str) -> tuple[DeadLetter, Any]:
@@ -85,7 +97,7 @@ async def _render_replay(
     format: str = "",
 ) -> Response:
     """Show the form with a preview, or with its faults. `hurried`: the user tried to skip the preview."""
-    plan, refusal = None, None
+    plan, refusal, conflicts = None, None, False
     if replay.is_whole:
         try:
             plan = await context.desk.dlq.replay(
@@ -93,8 +105,8 @@ async def _render_replay(
             )
         except UnknownWorkflow:
             raise
-        except InputError as error:
-            refusal = Reason.of_error(error)
+        except (InputError, Conflict) as error:
+            refusal, conflicts = Reason.of_error(error), isinstance(error, Conflict)
     placed, rest = replay_form.split_faults(refusal) if refusal else ({}, [])
     fields = replay_form.list_form_fields(input)
     as_json = replay.typed is not None or (format or request.query_params.get(_FORMAT_FIELD)) == _JSON_FORMAT
@@ -105,13 +117,13 @@ async def _render_replay(
     return await render_page(
         request,
         "replay.html",
-        status=422 if replay.unread or refusal else 200,
+        status=409 if conflicts else 422 if replay.unread or refusal else 200,
         letter=letter,
         input=input,
         replay=replay,
         plan=plan if isinstance(plan, DryRun) else None,
         placed=placed,
-        wrong=rest,
+        wrong=rest if make_view(request).refused is None else [],  # a form that is shown again says it itself
         hurried=hurried and plan is not None,
         modes=_MODES,
         steps=[step for step in letter.steps if step.kind in EXECUTED_KINDS and not step.superseded],
@@ -139,6 +151,8 @@ async def show_retry(
     request: Request, context: Context, id: Id, way: str = "from_failed", output: str | None = None
 ) -> Response:
     """Show the form to retry a run, with a preview as soon as a skipped step has a result."""
+    if await _is_rollback_stopped(context, id):
+        return redirect_to(make_view(request).url(f"/runs/{id}") + "#ledger")
     return await _render_retry(request, context, id, _check_mode(way), output, None)
 
 

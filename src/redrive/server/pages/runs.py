@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
+import msgspec
 from fastapi import Request
 from fastapi.responses import Response
 
 from redrive.core.roles import Permission
-from redrive.core.states import EXECUTED_KINDS, FINAL_RUN_STATUSES, RunStatus
+from redrive.core.states import EXECUTED_KINDS, FINAL_RUN_STATUSES, EntryKind, RunStatus
 from redrive.desk.operations import Acting
+from redrive.desk.saga import Saga, SagaEntry
 from redrive.desk.saved_views import FILTER_FIELDS, ListName
 from redrive.reasons import Reason, ReasonCode
 from redrive.server.pages import lists
@@ -97,14 +100,28 @@ async def list_runs(request: Request, context: Context) -> Response:
     )
 
 
+class StepFailure(msgspec.Struct, frozen=True, gc=False):
+    """The error message of an attempt of a step."""
+
+    at: datetime
+    name: str
+    message: str
+
+
 @run_routes.get("/runs/{id}", **requires(Permission.LOOK))
 async def show_run(request: Request, context: Context, id: Id) -> Response:
     run = await context.desk.runs.get(id)
     ledger = await context.desk.sagas.get(run.id)
     current = [step for step in run.steps if not step.superseded]
     over = run.status in FINAL_RUN_STATUSES
-    failed = [attempt for step in current for attempt in step.attempts if attempt.message]
-    stopped_at = next((entry.step_key for entry in ledger.entries if not entry.is_over), None)
+    # The failure of a compensation is shown beside that of the run, not instead of it.
+    failures = [
+        StepFailure(each.began_at, step.name, each.message)
+        for step in current
+        for each in step.attempts
+        if step.kind is EntryKind.STEP and each.message
+    ]
+    stopped = find_stopped_entry(ledger, run.status)
     return await render_page(
         request,
         "run.html",
@@ -113,12 +130,18 @@ async def show_run(request: Request, context: Context, id: Id) -> Response:
         fall=plot_waterfall(run.steps, begin=run.created_at, now=make_view(request).now),
         steps=[step for step in run.steps if step.kind in EXECUTED_KINDS],
         retrying=None if over else next((step for step in current if step.status.value == "RETRYING"), None),
-        message=max(failed, key=lambda attempt: attempt.began_at).message if failed else None,
+        failed=max(failures, key=lambda failure: failure.at, default=None),
         can_cancel=not over and run.status is not RunStatus.COMPENSATING,
         can_retry=run.status in _RETRYABLE_STATUSES,
-        can_resume=run.status is RunStatus.DLQ_PENDING and stopped_at is not None,
-        stopped_at=stopped_at,
+        can_resume=stopped is not None,
+        stopped=stopped,
     )
+
+
+def find_stopped_entry(ledger: Saga, status: RunStatus) -> SagaEntry | None:
+    """Return the compensation at which a rollback stopped; None if none did."""
+    left = next((entry for entry in ledger.entries if not entry.is_over), None)
+    return left if status is RunStatus.DLQ_PENDING else None
 
 
 @run_routes.post("/runs/{id}/cancel", **requires(Permission.CANCEL))
@@ -136,4 +159,6 @@ async def decide_rollback(request: Request, context: Context, id: Id, way: str, 
         await ledger.resume(**actor)
     else:
         await (ledger.skip if way == "skip" else ledger.mark_done)(form.get("step"), **actor)
+    if letter := form.get("letter"):
+        return redirect_to(make_view(request).url(f"/admin/dlq/{letter}", done="decided"))
     return redirect_to(make_view(request).url(f"/runs/{id}") + "#ledger")

@@ -69,9 +69,9 @@ def format_iso(when: datetime) -> str:
     return f"{when.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%f}"[:-3] + "Z"
 
 
-def format_number(number: int) -> str:
-    """Return a number with a narrow no-break space between its thousands."""
-    return f"{number:,}".replace(",", "\u202f")
+def format_number(number: float, language: str) -> str:
+    """Return a number with the marks of a language: 5,000 and 1.5 in English, 5 000 and 1,5 in Polish."""
+    return CATALOGUES[language].localize(f"{number:,}" if type(number) is int else f"{number:g}")
 
 
 def N(text: str) -> str:
@@ -123,8 +123,4 @@ class Translator:
         return Markup(translated).format(**shown) if shown else Markup(translated)  # nosec B704
 
     def _format_value(self, value: Any) -> Any:
-        if type(value) is int:
-            return format_number(value)
-        if type(value) is float:
-            return f"{value:g}".replace(".", "," if self.language == "pl" else ".")
-        return value
+        return format_number(value, self.language) if type(value) in (int, float) else value

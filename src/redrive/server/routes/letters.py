@@ -131,7 +131,8 @@ async def complete_letter(context: Context, id: Id, body: Output, key: Key = Non
 add_operations(
     letter_routes,
     lambda context: context.desk.dlq,
-    *(DeadLetters.resolve, DeadLetters.ignore, DeadLetters.assign, DeadLetters.comment, DeadLetters.tag),
+    *(DeadLetters.resolve, DeadLetters.ignore, DeadLetters.reopen),
+    *(DeadLetters.assign, DeadLetters.comment, DeadLetters.tag),
     types={"text": LongText, "tags": Annotated[list[Text], Field(max_length=100)]},
 )
 

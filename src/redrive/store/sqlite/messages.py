@@ -160,4 +160,5 @@ def _reopened_values(reopening: ReopenWrite, change: RunWrite | None, now: int) 
 
 def _move_values(move: LetterStatusWrite, now: int) -> _Row:
     closed = move.status in CLOSED_LETTER_STATUSES
-    return {"status": move.status._value_, "closed": closed, "by": move.by, "resolution": move.resolution, "now": now}
+    change = {"by": move.by, "resolution": move.resolution, "expires_in": move.expires_in}
+    return {"status": move.status._value_, "closed": closed, **change, "now": now}

@@ -2,12 +2,12 @@
 
 -- name: letters_by_id
 -- The state of letters, with the ids of their runs.
-SELECT public_id, run_id, tenant, status, closed_by, resolution
+SELECT public_id, run_id, tenant, status, closed_by, closed_at, resolution
 FROM redrive.letters WHERE public_id = ANY (CAST(:ids AS text[]));
 
 -- name: letters_of_runs
 -- The state of the letters of runs, found by the runs' public ids.
-SELECT l.public_id, l.run_id, l.tenant, l.status, l.closed_by, l.resolution
+SELECT l.public_id, l.run_id, l.tenant, l.status, l.closed_by, l.closed_at, l.resolution
 FROM redrive.runs AS r /* CROSS */ JOIN redrive.letters AS l ON l.run = r.id
 WHERE r.public_id = ANY (CAST(:ids AS text[]));
 

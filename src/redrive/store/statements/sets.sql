@@ -68,9 +68,10 @@ WHERE public_id = :set AND status = 'RUNNING' AND paused_at IS NULL
 RETURNING id;
 
 -- name: resume_set
--- Resume a paused set: at once, unless its rate makes it wait.
-UPDATE redrive.sets SET paused_at = NULL, paused_by = NULL, lease_until = CASE WHEN rate IS NULL THEN CAST(:now AS bigint) ELSE lease_until END
-WHERE public_id = :set AND paused_at IS NOT NULL
+-- Resume a paused or stopped set: at once, unless its rate makes it wait.
+UPDATE redrive.sets SET status = 'RUNNING', ended_at = NULL, closed_by = NULL, paused_at = NULL, paused_by = NULL,
+                        lease_until = CASE WHEN rate IS NULL THEN CAST(:now AS bigint) ELSE lease_until END
+WHERE public_id = :set AND (paused_at IS NOT NULL OR status = 'STOPPED')
 RETURNING id;
 
 -- name: rate_set

@@ -6,11 +6,13 @@ const each = (selector, act, within = document) => within.querySelectorAll(selec
 
 // -- times: in the chosen time zone, with the exact time in a tooltip ----------------------------------------
 
-const by = (timeZone) => new Intl.DateTimeFormat(language, { dateStyle: "medium", timeStyle: "long", timeZone });
+// The browser's own variant of the page's language, because the order of day and month depends on it.
+const locale = navigator.languages.find((name) => name.startsWith(`${language}-`)) ?? (language === "en" ? "en-GB" : language);
+const by = (timeZone) => new Intl.DateTimeFormat(locale, { dateStyle: "medium", timeStyle: "long", timeZone });
 const local = by(undefined), exact = document.documentElement.dataset.clock === "utc" ? by("UTC") : local;
-const axis = (options) => new Intl.DateTimeFormat(language, { ...options, timeZone: exact === local ? undefined : "UTC" });
+const axis = (options) => new Intl.DateTimeFormat(locale, { ...options, timeZone: exact === local ? undefined : "UTC" });
 const axes = { clock: axis({ hour: "2-digit", minute: "2-digit", hourCycle: "h23" }), day: axis({ day: "numeric", month: "short" }) };
-const relative = new Intl.RelativeTimeFormat(language, { style: "short", numeric: "always" });
+const relative = new Intl.RelativeTimeFormat(locale, { style: "short", numeric: "always" });
 const units = [["day", 86400], ["hour", 3600], ["minute", 60], ["second", 1]];
 
 function distance(seconds) {
@@ -89,7 +91,9 @@ function lift(act) {
   dialog.addEventListener("close", done);
   dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
   dialog.showModal();
+  (sheet.querySelector("[aria-invalid=true]") ?? sheet.querySelector("#refused") ?? sheet.querySelector(fillable))?.focus();
 }
+const fillable = "form :is(input:not([type=hidden]), textarea, select), form button";
 
 document.addEventListener("click", (event) => {
   const summary = event.target.closest(".act > summary");
@@ -291,8 +295,12 @@ function listen() {
   if (!document.hidden) open();
 }
 
+// A page that shows a refused form again has the address of the form's target; reloading must not send the form again.
+if (texts.address) history.replaceState(null, "", texts.address);
 enliven();
 count();
+each(".act:has([data-refused])", lift);
+if (!document.querySelector("dialog[open]")) (document.querySelector("[data-refused] [aria-invalid=true]") ?? document.getElementById("refused"))?.focus();
 if (location.hash) document.querySelector(`details${location.hash.replace(/[^#\w-]/g, "")}`)?.setAttribute("open", "");
 setInterval(() => { if (!document.hidden) each("time[data-as=ago]", showTime); }, 10000);
 if (texts.events && document.querySelector("main [data-live]")) listen();

@@ -414,10 +414,11 @@ BEGIN
         INSERT INTO redrive.letter_feed (tenant, fingerprint, workflow, step, letter, open, total, seen, at, version)
         VALUES (NEW.tenant, NEW.fingerprint, NEW.workflow, NEW.step, NEW.public_id, becomes, 1,
                 CASE WHEN TG_OP = 'INSERT' THEN 1 ELSE becomes END, NEW.failed_at, NEW.version);
-    -- feed_changed
+    -- feed_changed: a letter that a user reopened did not fail again
     ELSIF TG_OP = 'UPDATE' AND was <> becomes THEN
         INSERT INTO redrive.letter_feed (tenant, fingerprint, workflow, step, letter, open, total, seen, at, version)
-        VALUES (NEW.tenant, NEW.fingerprint, NEW.workflow, NEW.step, NEW.public_id, becomes - was, 0, becomes,
+        VALUES (NEW.tenant, NEW.fingerprint, NEW.workflow, NEW.step, NEW.public_id, becomes - was, 0,
+                CASE WHEN OLD.status = 'REPLAYING' OR NEW.failed_at <> OLD.failed_at THEN becomes ELSE 0 END,
                 CASE WHEN becomes = 1 THEN NEW.failed_at ELSE NEW.closed_at END, NEW.version);
     END IF;
     RETURN NULL;
@@ -1120,20 +1121,23 @@ BEGIN
     IF part.moves IS NOT NULL THEN
         -- move_letter, move_letter_to_run
         FOR these IN
-            SELECT n.status, n.closed, n.by AS who, n.resolution, n.run AS new_run, array_agg(n.letter) AS letters
+            SELECT n.status, n.closed, n.by AS who, n.resolution, n.run AS new_run, n.expires_in,
+                   array_agg(n.letter) AS letters
             FROM json_to_recordset(part.moves) AS n (
-                t integer, letter text, status text, closed boolean, by text, resolution text, run text)
-            WHERE kept[n.t] GROUP BY 1, 2, 3, 4, 5
+                t integer, letter text, status text, closed boolean, by text, resolution text, run text,
+                expires_in bigint)
+            WHERE kept[n.t] GROUP BY 1, 2, 3, 4, 5, 6
         LOOP
             UPDATE redrive.letters AS l SET
                 status = these.status,
                 closed_at = CASE WHEN these.closed THEN decide_on_letters.now END,
                 closed_by = these.who,
                 resolution = these.resolution,
+                expires_at = COALESCE(decide_on_letters.now + these.expires_in, l.expires_at),
                 run = CASE WHEN these.new_run IS NULL THEN l.run
                            ELSE (SELECT r.id FROM redrive.runs AS r WHERE r.public_id = these.new_run) END,
                 run_id = COALESCE(these.new_run, l.run_id)
-            WHERE l.public_id = ANY (these.letters) AND l.closed_at IS NULL;
+            WHERE l.public_id = ANY (these.letters) AND (l.closed_at IS NULL OR these.status = 'OPEN');
         END LOOP;
     END IF;
 

@@ -410,10 +410,12 @@ CREATE TRIGGER feed_new AFTER INSERT ON letters BEGIN
     VALUES (new.tenant, new.fingerprint, new.workflow, new.step, new.public_id, new.status = 'OPEN', 1, 1, new.failed_at,
             new.version);
 END;
+-- A letter that a user reopened did not fail again.
 CREATE TRIGGER feed_opened AFTER UPDATE OF status, fingerprint ON letters
 WHEN old.fingerprint = new.fingerprint AND old.status <> 'OPEN' AND new.status = 'OPEN' BEGIN
     INSERT INTO letter_feed (tenant, fingerprint, workflow, step, letter, open, total, seen, at, version)
-    VALUES (new.tenant, new.fingerprint, new.workflow, new.step, new.public_id, 1, 0, 1, new.failed_at, new.version);
+    VALUES (new.tenant, new.fingerprint, new.workflow, new.step, new.public_id, 1, 0,
+            old.status = 'REPLAYING' OR new.failed_at <> old.failed_at, new.failed_at, new.version);
 END;
 CREATE TRIGGER feed_left AFTER UPDATE OF status, fingerprint ON letters
 WHEN old.fingerprint = new.fingerprint AND old.status = 'OPEN' AND new.status <> 'OPEN' BEGIN

@@ -113,13 +113,14 @@ WHERE l.run = ?
 ON CONFLICT (letter) DO UPDATE SET failure = excluded.failure, input = excluded.input, options = excluded.options;
 
 -- name: move_letter
--- Set the status of a letter. The fence of its run protects it. Closing it twice changes nothing.
+-- Set the status of a letter. The fence of its run protects it. Closing it twice changes nothing; a user reopens it.
 UPDATE letters SET
     status = :status,
     closed_at = CASE WHEN :closed THEN :now END,
     closed_by = :by,
-    resolution = :resolution
-WHERE public_id IN (SELECT value FROM json_each(:these)) AND closed_at IS NULL;
+    resolution = :resolution,
+    expires_at = COALESCE(:now + :expires_in, expires_at)
+WHERE public_id IN (SELECT value FROM json_each(:these)) AND (closed_at IS NULL OR :status = 'OPEN');
 
 -- name: move_letter_to_run
 -- Move a letter to the run that replaces its first one.
