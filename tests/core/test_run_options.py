@@ -27,7 +27,7 @@ POLICIES = st.builds(
     jitter=st.floats(0, 1),
     cap=st.sampled_from(["hard", "mean", "clip"]),
     max_elapsed=st.none() | st.floats(0, 1e6),
-    retry_on=st.none() | st.lists(st.sampled_from(["timeout", "network", "shop.BankDown"])),
+    retry_on=st.none() | st.lists(st.sampled_from(["timeout", "network", "builtins.OSError"])),
     never_retry_on=st.lists(st.sampled_from(["unknown", "builtins.ValueError"])),
     delays=st.none() | st.lists(st.floats(0, 1e6), min_size=1, max_size=4),
 )

@@ -102,7 +102,7 @@ class Policies:
 
 def _present_policy(row: PolicyRow) -> StoredPolicy:
     target = {"workflow": row.workflow or None, "step": row.step or None, "tenant": row.tenant or None}
-    return present_row(StoredPolicy, row, policy=RetryPolicy.from_json(json.loads(row.policy)), **target)
+    return present_row(StoredPolicy, row, policy=RetryPolicy.from_stored(json.loads(row.policy)), **target)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
