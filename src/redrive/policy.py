@@ -154,7 +154,7 @@ class RetryPolicy(_Declaration):
         listed = {name: data[name] for name in ("retry_on", "never_retry_on") if data.get(name) is not None}
         policy = cls(**{name: value for name, value in data.items() if name not in listed})
         for name, value in listed.items():
-            names = tuple(value) if stored else _check_error_names(name, value, foreign=True)
+            names = _CheckedNames(value) if stored else _check_error_names(name, value, foreign=True)
             object.__setattr__(policy, name, names)
         return policy
 
@@ -294,13 +294,21 @@ def _has_prefix(name: str, prefixes: tuple[str, ...]) -> bool:
     return name.startswith(prefixes) or name.rpartition(".")[2].startswith(prefixes)
 
 
+class _CheckedNames(tuple[str, ...]):
+    """Names that were checked. A copy of a policy with another value is not checked for the same names again."""
+
+    __slots__ = ()
+
+
 def _check_error_names(what: str, value: Any, *, foreign: bool = False) -> tuple[str, ...]:
     """Return category names, class names and prefixes, without repetitions, in the order given."""
+    if isinstance(value, _CheckedNames):
+        return value
     if isinstance(value, str | type):
         value = (value,)
     if not isinstance(value, Iterable):
         raise ConfigurationError(f"{what} is {value!r}. Give a list of categories or exception classes.")
-    return tuple(dict.fromkeys(name for one in value for name in _check_error_name(what, one, foreign=foreign)))
+    return _CheckedNames(dict.fromkeys(name for one in value for name in _check_error_name(what, one, foreign=foreign)))
 
 
 def _check_error_name(what: str, value: Any, *, foreign: bool) -> tuple[str, ...]:
