@@ -6,9 +6,10 @@ names are strings, equal settings compare equal, and `from_json(to_json())` retu
 
 from __future__ import annotations
 
-import builtins
 import difflib
-from collections.abc import Iterable, Mapping
+import importlib.util
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -42,10 +43,21 @@ MAX_FAILURES, MAX_PROBES, MAX_CIRCUIT_NAME = 1000, 100, 200
 
 _CATEGORIES = frozenset(Category)  # before Python 3.12, `in Category` raises for other strings
 
+CATEGORY_ALIASES: Mapping[str, tuple[Category, ...]] = {
+    "transient": (Category.NETWORK, Category.DEPENDENCY_UNAVAILABLE),
+    "permanent": (Category.NOT_FOUND, Category.CLIENT_ERROR, Category.MISSING_CONFIG),
+    "external_service": (Category.SERVER_ERROR,),
+    "transient_network": (Category.NETWORK,),
+    "provider_5xx": (Category.SERVER_ERROR,),
+    "provider_4xx": (Category.AUTHORIZATION, Category.NOT_FOUND, Category.CLIENT_ERROR),
+}
+"""Names that other systems use for errors, with the categories that replace each of them in a policy."""
+
 Cap: TypeAlias = Literal["hard", "mean", "clip"]
 OnOpen: TypeAlias = Literal["park", "fail"]
 ErrorName: TypeAlias = str | type[BaseException]
-"""A category, an exception class, or the qualified name of one (`"shop.errors.CardDeclined"`)."""
+"""A category or an alias of some, an exception class, its qualified or bare name (`"shop.errors.CardDeclined"`,
+`"CardDeclined"`), or the beginning of such names with a `*` behind it (`"shop.errors.*"`)."""
 
 
 class _Declaration:
@@ -69,12 +81,16 @@ class _Declaration:
                 f"{cls.__name__} has no field {', '.join(map(repr, unknown))}{_suggest_names(unknown[0], names)}. "
                 f"It has {', '.join(names)}."
             )
-        return cls(**data)
+        return cls._build(data, stored=False)
 
     @classmethod
     def from_stored(cls, data: Mapping[str, Any]) -> Self:
         """Read a stored declaration; fields that a newer version added are ignored."""
-        return cls(**{name: data[name] for name in field_names(cls) if name in data})
+        return cls._build({name: data[name] for name in field_names(cls) if name in data}, stored=True)
+
+    @classmethod
+    def _build(cls, data: Mapping[str, Any], *, stored: bool) -> Self:
+        return cls(**data)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)
@@ -85,6 +101,9 @@ class RetryPolicy(_Declaration):
     of `delays` (the last one repeats). `jitter` spreads it and `cap` limits it, as `core.retry` describes.
     `max_retries` defaults to 3, or to the number of `delays`; -1 means no limit.
     `retry_on` defaults to the retryable categories; `never_retry_on` takes precedence over it.
+
+    A name that matches no exception class of this process is refused. `from_json` accepts the names of classes that
+    only workers have, and `from_stored` accepts every name.
     """
 
     max_retries: int
@@ -128,6 +147,16 @@ class RetryPolicy(_Declaration):
         put(self, "retry_on", None if retry_on is None else _check_error_names("retry_on", retry_on))
         put(self, "never_retry_on", _check_error_names("never_retry_on", never_retry_on))
         put(self, "delays", table)
+
+    @classmethod
+    def _build(cls, data: Mapping[str, Any], *, stored: bool) -> Self:
+        """Read a policy that may name exception classes of other processes."""
+        listed = {name: data[name] for name in ("retry_on", "never_retry_on") if data.get(name) is not None}
+        policy = cls(**{name: value for name, value in data.items() if name not in listed})
+        for name, value in listed.items():
+            names = _CheckedNames(value) if stored else _check_error_names(name, value, foreign=True)
+            object.__setattr__(policy, name, names)
+        return policy
 
     def differs(self) -> dict[str, Any]:
         """Return the fields that differ from the default policy, as plain JSON."""
@@ -241,40 +270,140 @@ def _check_delays(value: Iterable[Duration]) -> tuple[float, ...]:
     return table
 
 
-def _check_error_names(what: str, value: ErrorName | Iterable[ErrorName]) -> tuple[str, ...]:
-    """Return category names and qualified class names, without repetitions, in the order given."""
+# Names of errors in `retry_on` and `never_retry_on`.
+
+
+def lists_error(listed: Iterable[str], category: str, classes: Iterable[str]) -> bool:
+    """Return True if names of a policy match a category, or one of the qualified names of a class and its bases."""
+    if not listed:
+        return False
+    found = tuple(classes)
+    bare = {name.rpartition(".")[2] for name in found} - _CATEGORIES
+    if not bare.union(found, (category,)).isdisjoint(listed):
+        return True
+    prefixes = tuple(name[:-1] for name in listed if name.endswith("*"))
+    # Every class has these bases, so they say nothing about where it comes from.
+    own = [name for name in found if name not in _ROOT_CLASSES] or found
+    return bool(prefixes) and any(_has_prefix(name, prefixes) for name in own)
+
+
+_ROOT_CLASSES = frozenset({"builtins.Exception", "builtins.BaseException"})
+
+
+def _has_prefix(name: str, prefixes: tuple[str, ...]) -> bool:
+    return name.startswith(prefixes) or name.rpartition(".")[2].startswith(prefixes)
+
+
+class _CheckedNames(tuple[str, ...]):
+    """Names that were checked. A copy of a policy with another value is not checked for the same names again."""
+
+    __slots__ = ()
+
+
+def _check_error_names(what: str, value: Any, *, foreign: bool = False) -> tuple[str, ...]:
+    """Return category names, class names and prefixes, without repetitions, in the order given."""
+    if isinstance(value, _CheckedNames):
+        return value
     if isinstance(value, str | type):
         value = (value,)
     if not isinstance(value, Iterable):
         raise ConfigurationError(f"{what} is {value!r}. Give a list of categories or exception classes.")
-    return tuple(dict.fromkeys(_check_error_name(what, one) for one in value))
+    return _CheckedNames(dict.fromkeys(name for one in value for name in _check_error_name(what, one, foreign=foreign)))
 
 
-def _check_error_name(what: str, value: ErrorName) -> str:
+def _check_error_name(what: str, value: Any, *, foreign: bool) -> tuple[str, ...]:
     if isinstance(value, type) and issubclass(value, BaseException):
-        return qualified_name(value)
+        return (qualified_name(value),)
     if not isinstance(value, str):
         raise ConfigurationError(
-            f"{what} contains {value!r}. Give categories ({', '.join(Category)}), exception classes, "
-            "or their qualified names."
+            f"{what} contains {value!r}. Give categories ({', '.join(Category)}), exception classes, or their names."
         )
-    parts = value.split(".")
-    dotted = len(parts) > 1 and all(part.isidentifier() or part == "<locals>" for part in parts)
-    if dotted or value in _CATEGORIES:
-        return str(value)
-    builtin_errors = [
-        f"builtins.{name}"
-        for name, each in vars(builtins).items()
-        if isinstance(each, type) and issubclass(each, BaseException)
-    ]
+    category = value.replace("-", "_")
+    if category in _CATEGORIES:
+        return (str(category),)
+    if category in CATEGORY_ALIASES:
+        return tuple(each.value for each in CATEGORY_ALIASES[category])
+    name = _find_class_name(value, foreign=foreign)
+    if name is not None:
+        return (name,)
+    # Of names with equal last parts the last one is suggested: a category, then a class of Python itself.
+    classes = sorted(map(qualified_name, _loaded_errors()), key=lambda name: name.startswith("builtins."))
+    known = [*classes, *CATEGORY_ALIASES, *map(str, Category)]
     raise ConfigurationError(
-        f"{what} contains {value!r}, which is neither a category nor the qualified name of an exception"
-        f"{_suggest_names(value, [*map(str, Category), *builtin_errors])}. Categories are {', '.join(Category)}."
+        f"{what} contains {value!r}, which names no category and no known exception class"
+        f"{_suggest_names(value, known)}. "
+        f"Give a class that is imported, its qualified name, the beginning of such names with a *, or a category: "
+        f"{', '.join(Category)}."
     )
+
+
+def _find_class_name(value: str, *, foreign: bool) -> str | None:
+    """Return the name as errors are compared with it; None if no class can have it.
+
+    Code of the user is never imported for this. `foreign`: the code may be in other processes only.
+    """
+    stem = value.removesuffix("*")
+    parts = stem.removesuffix(".").split(".") if stem != value else stem.split(".")
+    if stem != value and (not stem or _are_names(parts)):
+        found = any(_has_prefix(qualified_name(each), (stem,)) for each in _loaded_errors())
+        return value if found or foreign or ("." in stem and _can_import(parts[0])) else None
+    if not _are_names(parts):
+        return None
+    if len(parts) > 1:
+        return _resolve_class(parts, foreign=foreign)
+    # Other processes may have a class with this name. Classes begin with a capital letter, and categories do not.
+    found = any(each.__name__ == value for each in _loaded_errors())
+    return value if found or (foreign and value[:1].isupper()) else None
+
+
+def _are_names(parts: list[str]) -> bool:
+    return all(part.isidentifier() or part == "<locals>" for part in parts)
+
+
+def _resolve_class(parts: list[str], *, foreign: bool) -> str | None:
+    """Return the qualified name of a class that is imported, and any name of which the module is not imported."""
+    name = ".".join(parts)
+    for size in range(len(parts) - 1, 0, -1):
+        module: Any = sys.modules.get(".".join(parts[:size]))
+        if module is None:
+            continue
+        rest, found = parts[size:], module
+        for part in rest:
+            try:
+                found = getattr(found, part, None)
+            except Exception:  # a module may run code to find an attribute
+                found = None
+        if isinstance(found, type) and issubclass(found, BaseException):
+            return qualified_name(found)
+        # The module may define the class later: it is being imported, or is a script that runs.
+        unfinished = parts[0] == "__main__" or getattr(getattr(module, "__spec__", None), "_initializing", False)
+        unloaded = len(rest) > 1 and rest[0] not in vars(module) and _can_import(".".join(parts[: size + 1]))
+        return name if unfinished or unloaded or "<locals>" in rest else None
+    return name if foreign or _can_import(parts[0]) else None
+
+
+def _can_import(module: str) -> bool:
+    """Return True if a module exists. Its code is not run."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _loaded_errors() -> Iterator[type[BaseException]]:
+    """Return all exception classes of this process, each once."""
+    pending: list[type[BaseException]] = [BaseException]
+    seen: set[type[BaseException]] = set()
+    while pending:
+        one = pending.pop()
+        if one not in seen:
+            seen.add(one)
+            yield one
+            pending += type.__subclasses__(one)
 
 
 def _suggest_names(text: str, known: Iterable[str]) -> str:
     """Return `; did you mean ...?` with the most similar names, or an empty string."""
     by_last_part = {name.rpartition(".")[2].lower(): name for name in known}
-    found = difflib.get_close_matches(text.lower(), by_last_part, n=3)
+    found = difflib.get_close_matches(text.rpartition(".")[2].lower(), by_last_part, n=3)
     return f"; did you mean {' or '.join(repr(by_last_part[one]) for one in found)}?" if found else ""

@@ -8,12 +8,14 @@ import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from console import Terminal, piped
 from toy_store import Toys
 
 from redrive.cli import main
+from redrive.policy import RetryPolicy
 
 # -- dlq -----------------------------------------------------------------------------------------------
 
@@ -85,6 +87,31 @@ def test_a_policy_is_stored_shown_and_removed(toys: Toys) -> None:
     assert piped("policies", "get", "--step", "paint").exit_code == 3
 
 
+def test_a_change_of_one_field_keeps_all_others(toys: Toys) -> None:
+    first = {
+        "max_retries": 9, "base_delay": 2.0, "factor": 1.5, "max_delay": 60.0, "jitter": 0.25, "cap": "mean",
+        "max_elapsed": 90.0, "retry_on": ["shop.errors.Gone"], "never_retry_on": ["unknown"], "delays": [20.0],
+    }  # fmt: skip
+    edits = {
+        "max_retries": -1, "base_delay": 3.0, "factor": 3.0, "max_delay": 61.0, "jitter": 0.0, "cap": "clip",
+        "max_elapsed": None, "retry_on": [], "never_retry_on": ["Gone"], "delays": [1.0, 2.0],
+    }  # fmt: skip
+
+    def stored(fields: dict[str, Any]) -> dict[str, Any]:
+        arguments = [f"{name}={json.dumps(value)}" for name, value in fields.items()]
+        result = piped("policies", "set", "--default", "--json", *arguments)
+        assert result.exit_code == 0, result.stderr
+        shown: dict[str, Any] = json.loads(piped("policies", "get", "--default", "--json").output)["policy"]
+        return shown
+
+    assert edits.keys() == RetryPolicy().to_json().keys(), "each field is edited"
+    for name, value in edits.items():
+        assert stored(first) == first
+        assert stored({name: value}) == {**first, name: value}
+    assert piped("policies", "list", "-q").output == "*/*/*\n"
+    assert "all tenants, as the default" in piped("policies", "delete", "--default").output
+
+
 def test_a_dry_policy_is_not_stored(toys: Toys) -> None:
     assert piped("policies", "set", "--workflow", "make", 'delays=["1s", "5s"]', "--dry-run").exit_code == 0
     assert piped("policies", "list").output == ""
@@ -97,7 +124,8 @@ def test_a_dry_policy_is_not_stored(toys: Toys) -> None:
         (["--step", "paint", "max_retries=many"], 2, "max_retries is 'many'"),
         (["--step", "paint", "base_delay=-1s"], 2, "base_delay"),
         (["--step", "paint", "max_retries"], 2, "write max_retries=5"),
-        (["max_retries=8"], 2, "--workflow, --step, or both"),
+        (["max_retries=8"], 2, "--workflow, --step, both of them, or --default"),
+        (["--default", "--step", "paint", "max_retries=8"], 2, "both of them, or --default"),
     ],
 )
 def test_a_wrong_policy_is_refused(toys: Toys, arguments: list[str], code: int, words: str) -> None:

@@ -981,13 +981,13 @@ def test_n_crashes_are_n_deaths_and_no_attempt(max_crashes: int, attempt: int) -
 
 
 @settings(deadline=None)
-@given(st.integers(1, 20), DRAWS, st.none() | POLICIES)
-def test_an_orphan_comes_back_after_its_workflows_own_backoff(
-    deaths: int, draw: float, policy: RetryPolicy | None
+@given(st.integers(1, 20), DRAWS, POLICIES)
+def test_an_orphan_comes_back_after_the_backoff_of_the_policy_in_force(
+    deaths: int, draw: float, policy: RetryPolicy
 ) -> None:
-    run = replace(RUN, options=RunOptions(retry=policy, max_crashes=100), deaths=deaths - 1)
-    change = decide(lost(run, deaths=deaths), POLICY, draw).change
-    delay = compute_backoff(policy or RetryPolicy(), deaths, draw).seconds
+    run = replace(RUN, options=RunOptions(max_crashes=100), deaths=deaths - 1)
+    change = decide(lost(run, deaths=deaths), policy, draw).change
+    delay = compute_backoff(policy, deaths, draw).seconds
     assert change is not None
     assert change.wake_in is not None
     assert delay <= change.wake_in / SECOND <= delay + 2 / SECOND

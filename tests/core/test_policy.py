@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.errors import ConfigurationError
-from redrive.policy import Category, Circuit, RetryPolicy, qualified_name
+from redrive.policy import CATEGORY_ALIASES, Category, Circuit, RetryPolicy, lists_error, qualified_name
 
 
 class CardDeclined(Exception):
@@ -20,7 +20,11 @@ class CardDeclined(Exception):
         pass
 
 
-NAMES = st.sampled_from([*Category, "shop.errors.Gone", "a.B.<locals>.C", "builtins.ValueError", CardDeclined])
+class StampMissing(Exception):
+    """No other class has such a name."""
+
+
+NAMES = st.sampled_from([*Category, *CATEGORY_ALIASES, "builtins.ValueError", "KeyError", "asyncio.*", CardDeclined])
 SECONDS = st.floats(0, 1e6)
 
 POLICIES = st.builds(
@@ -102,7 +106,15 @@ def test_a_table_of_delays_says_how_many_retries_unless_told_otherwise() -> None
 
 def test_error_names_are_categories_and_qualified_names_each_once() -> None:
     policy = RetryPolicy(
-        retry_on=[Category.TIMEOUT, "timeout", CardDeclined, CardDeclined.Inner, ValueError, "shop.Gone"],
+        retry_on=[
+            "timeout",
+            Category.TIMEOUT,
+            CardDeclined,
+            CardDeclined.Inner,
+            ValueError,
+            "socket.gaierror",
+            "EOFError",
+        ],
         never_retry_on=KeyError,
     )
     here = __name__
@@ -111,7 +123,8 @@ def test_error_names_are_categories_and_qualified_names_each_once() -> None:
         f"{here}.CardDeclined",
         f"{here}.CardDeclined.Inner",
         "builtins.ValueError",
-        "shop.Gone",
+        "socket.gaierror",
+        "EOFError",
     )
     assert all(type(name) is str for name in policy.retry_on)
     assert policy.never_retry_on == ("builtins.KeyError",)
@@ -120,23 +133,82 @@ def test_error_names_are_categories_and_qualified_names_each_once() -> None:
     assert qualified_name(CardDeclined) == f"{here}.CardDeclined"
 
 
+def test_the_names_of_other_systems_stand_for_categories() -> None:
+    named = ["transient", "permanent", "timeout", "validation", "authorization", "rate_limit"]
+    accounting = RetryPolicy(retry_on=[*named, "external_service", "internal", "unknown"]).retry_on or ()
+    assert sorted(accounting) == sorted(Category), "the nine names of one system cover each category once"
+    assert RetryPolicy(never_retry_on=["rate-limit", "provider_5xx"]).never_retry_on == ("rate_limit", "server_error")
+
+
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
         ("time_out", "did you mean 'timeout'"),
         ("ratelimit", "'rate_limit'"),
-        ("ValueError", "'builtins.ValueError'"),
-        ("zzzzzz", "Categories are timeout, network"),
-        ("a..b", "neither a category nor"),
-        ("a b.c", "neither a category nor"),
-        ("", "neither a category nor"),
+        ("transients", "'transient'"),
+        ("ValueErorr", "'builtins.ValueError'"),
+        ("builtins.ValueErorr", "'builtins.ValueError'"),
+        (f"{__name__}.StampMising", f"'{__name__}.StampMissing'"),
+        (f"{__name__}.NAMES", "no known exception class"),
+        ("no_such_package.errors.Gone", "no known exception class"),
+        ("no_such_package.*", "no known exception class"),
+        ("email.no_such_module.Gone", "no known exception class"),
+        ("zzzzzz", "or a category: timeout, network"),
+        ("a..b", "no known exception class"),
+        ("a b.c", "no known exception class"),
+        (".*", "no known exception class"),
+        ("", "no known exception class"),
     ],
 )
-def test_a_name_that_is_neither_is_refused_with_those_most_like_it(name: str, hint: str) -> None:
+def test_a_name_that_can_match_nothing_is_refused_with_those_most_like_it(name: str, hint: str) -> None:
     with pytest.raises(ConfigurationError, match="retry_on contains ") as refused:
         RetryPolicy(retry_on=[name])
     assert repr(name) in str(refused.value)
     assert hint in str(refused.value)
+
+
+def test_a_process_without_the_code_accepts_the_names_of_classes_that_workers_may_have() -> None:
+    foreign = ["no_such_package.errors.Gone", "no_such_package.*", "CardExpired", "a.f.<locals>.C"]
+    policy = RetryPolicy.from_json({"never_retry_on": foreign})
+    assert policy.never_retry_on == tuple(foreign)
+    for wrong in ("time_out", "builtins.ValueErorr", "a..b", ""):
+        with pytest.raises(ConfigurationError, match="names no category"):
+            RetryPolicy.from_json({"never_retry_on": [wrong]})
+    stored = RetryPolicy.from_stored({"retry_on": ["removed.Class"], "never_retry_on": ["time_out"]})
+    assert (stored.retry_on, stored.never_retry_on) == (("removed.Class",), ("time_out",))
+
+
+def test_a_name_is_stored_as_the_class_has_it() -> None:
+    assert RetryPolicy(retry_on=["redrive.NonRetryable", "socket.timeout"]).retry_on == (
+        "redrive.errors.NonRetryable",
+        "builtins.TimeoutError",
+    )
+    assert RetryPolicy(retry_on="sqlite3.dbapi2.Error").retry_on == ("sqlite3.Error",)
+
+
+@pytest.mark.parametrize(
+    ("listed", "matches"),
+    [
+        ("shop.errors.CardDeclined", True),
+        ("CardDeclined", True),
+        ("PaymentError", True),
+        ("shop.errors.*", True),
+        ("shop.*", True),
+        ("Card*", True),
+        ("*", True),
+        ("client_error", True),
+        ("Exception", True),
+        ("shop.errors", False),
+        ("errors.CardDeclined", False),
+        ("bank.*", False),
+        ("builtins.*", False),
+        ("timeout", False),
+    ],
+)
+def test_a_listed_name_matches_the_class_its_bases_and_prefixes_of_them(listed: str, matches: bool) -> None:
+    classes = ("shop.errors.CardDeclined", "shop.errors.PaymentError", "builtins.Exception", "builtins.BaseException")
+    assert lists_error([listed], "client_error", classes) is matches
+    assert not lists_error([listed], "validation", ("shop.timeout", "builtins.Exception")) or listed != "timeout"
 
 
 @pytest.mark.parametrize(

@@ -62,10 +62,10 @@ def test_a_failure_is_retried_by_its_category(category: Category) -> None:
     assert not verdict.exhausted
 
 
-@pytest.mark.parametrize("name", ["server_error", "shop.BankDown", "shop.Outage"])
+@pytest.mark.parametrize("name", ["server_error", "provider_5xx", "shop.BankDown", "shop.Outage", "Outage", "shop.*"])
 def test_a_policy_names_failures_by_category_by_class_and_by_base_class(name: str) -> None:
-    assert judged(policy=RetryPolicy(retry_on=[name])).retry
-    refused = judged(policy=RetryPolicy(never_retry_on=[name]))
+    assert judged(policy=RetryPolicy.from_json({"retry_on": [name]})).retry
+    refused = judged(policy=RetryPolicy.from_json({"never_retry_on": [name]}))
     assert (refused.retry, refused.why) == (False, Reason(ReasonCode.IN_NEVER_RETRY_ON))
 
 
@@ -78,7 +78,7 @@ def test_retry_on_takes_the_place_of_the_default_categories() -> None:
 
 
 def test_never_retry_on_goes_before_everything_that_would_allow_a_retry() -> None:
-    policy = RetryPolicy(retry_on=["shop.BankDown"], never_retry_on=["shop.Outage"])
+    policy = RetryPolicy.from_json({"retry_on": ["shop.BankDown"], "never_retry_on": ["shop.Outage"]})
     assert not judged(policy=policy).retry
     assert not judged(replace(DOWN, retryable=True), policy).retry
 

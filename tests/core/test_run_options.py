@@ -27,7 +27,7 @@ POLICIES = st.builds(
     jitter=st.floats(0, 1),
     cap=st.sampled_from(["hard", "mean", "clip"]),
     max_elapsed=st.none() | st.floats(0, 1e6),
-    retry_on=st.none() | st.lists(st.sampled_from(["timeout", "network", "shop.BankDown"])),
+    retry_on=st.none() | st.lists(st.sampled_from(["timeout", "network", "builtins.OSError"])),
     never_retry_on=st.lists(st.sampled_from(["unknown", "builtins.ValueError"])),
     delays=st.none() | st.lists(st.floats(0, 1e6), min_size=1, max_size=4),
 )
@@ -44,12 +44,14 @@ ORDER = [
     "stored for the workflow, for all tenants",
     "code on the step",
     "code on the workflow",
+    "stored default of the tenant",
+    "stored default of all tenants",
 ]
-"""From the most particular to the most general; the default comes after all of them."""
+"""From the most particular to the most general; the built-in default comes after all of them."""
 
 STORED = dict(
     zip(
-        ORDER[1:7],
+        [*ORDER[1:7], *ORDER[9:]],
         [
             ("acme", "fulfil", "charge"),
             ("", "fulfil", "charge"),
@@ -57,6 +59,8 @@ STORED = dict(
             ("", "", "charge"),
             ("acme", "fulfil", ""),
             ("", "fulfil", ""),
+            ("acme", "", ""),
+            ("", "", ""),
         ],
         strict=True,
     )
@@ -104,9 +108,20 @@ def test_what_is_stored_for_others_is_of_no_concern() -> None:
         ("zoo", "fulfil", ""): other,
         ("acme", "refund", ""): other,
         ("", "", "ship"): other,
+        ("zoo", "", ""): other,
     }
     assert found([], noise=noise) == DEFAULT_RETRY
     assert found(["code on the step"], noise=noise) == POLICY["code on the step"]
+
+
+def test_a_run_between_its_steps_has_the_policy_of_its_workflow() -> None:
+    whole = {("", "fulfil", ""): POLICY["run override"], ("", "", ""): POLICY["code on the step"]}
+    facts = {"step": StepOptions(), "tenant": "acme", "workflow": "fulfil", "name": ""}
+    assert find_policy(whole, run=RunOptions(), **facts) == POLICY["run override"]  # type: ignore[arg-type]
+    code = RunOptions(retry=POLICY["code on the workflow"])
+    default = {("acme", "", ""): POLICY["run override"]}
+    assert find_policy(default, run=code, **facts) == code.retry  # type: ignore[arg-type]
+    assert find_policy(default, run=RunOptions(), **facts) == POLICY["run override"]  # type: ignore[arg-type]
 
 
 HANDLERS = st.builds(FailureHandler, timeout=st.none() | st.integers(1, 10**12))

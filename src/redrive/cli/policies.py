@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,7 +18,6 @@ from redrive.cli.target import ChangeResult, Target, change_command, common_opti
 if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.desk.settings import KnownWorkflow, StoredPolicy
-    from redrive.policy import RetryPolicy
 
 _MAX_RUNS_READ = 50  # newest runs whose workflows and steps count as known
 
@@ -27,12 +27,14 @@ def policies() -> None:
     """Change how steps are retried, without a deploy.
 
     A stored policy applies to a step, to all steps of a workflow, or to a step of a workflow; for one
-    tenant or for all. It is in force from the next attempt on.
+    tenant or for all. The default applies to steps without a policy in the code. A policy is in force
+    from the next attempt on.
 
     \b
     Examples:
       redrive policies list
       redrive policies set --step charge max_retries=8 base_delay=2s
+      redrive policies set --default max_retries=5 never_retry_on=unknown
       redrive policies delete --step charge
     """
 
@@ -42,11 +44,14 @@ def _scope_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @click.option("--workflow", metavar="NAME", help="The workflow whose steps the policy applies to.")
     @click.option("--step", metavar="NAME", help="The step that the policy applies to.")
+    @click.option("--default", is_flag=True, help="The default, for steps without a policy in the code.")
     @click.option("--tenant", metavar="NAME", help="The tenant that the policy applies to.  [default: all]")
     @functools.wraps(command)
-    def with_scope(*args: Any, workflow: str | None, step: str | None, tenant: str | None, **others: Any) -> Any:
-        if not workflow and not step:
-            raise click.UsageError("name what the policy applies to: --workflow, --step, or both")
+    def with_scope(
+        *args: Any, workflow: str | None, step: str | None, default: bool, tenant: str | None, **others: Any
+    ) -> Any:
+        if default == bool(workflow or step):
+            raise click.UsageError("name what the policy applies to: --workflow, --step, both of them, or --default")
         scope = {"workflow": workflow, "step": step, "tenant": tenant}
         return command(*args, scope=scope, **others)
 
@@ -88,25 +93,30 @@ def get(scope: dict[str, str | None], target: Target, output: Output) -> None:
     output.record(_format_policy_id(stored), stored, "\n".join(lines))
 
 
-def _parse_policy(_: click.Context, __: click.Parameter, fields: tuple[str, ...]) -> RetryPolicy:
+def _parse_fields(_: click.Context, __: click.Parameter, fields: tuple[str, ...]) -> dict[str, Any]:
     from redrive.cli.messages import report_usage_errors
     from redrive.policy import RetryPolicy
 
     with report_usage_errors():
-        return RetryPolicy.from_json(dict(map(parse_field, fields)))
+        given = dict(map(parse_field, fields))
+        RetryPolicy.from_json(given)
+    return given
 
 
 @change_command(
     policies,
-    click.argument("policy", nargs=-1, required=True, metavar="FIELD=VALUE...", callback=_parse_policy),
+    click.argument("fields", nargs=-1, required=True, metavar="FIELD=VALUE...", callback=_parse_fields),
     _scope_options,
-    short_help="Store a policy, or replace a stored one.",
+    short_help="Store a policy, or change a stored one.",
 )
-async def set_(app: Redrive, policy: RetryPolicy, scope: dict[str, str | None], change: ChangeOptions) -> ChangeResult:
-    """Store a policy; it replaces the one that is stored for the same workflow, step and tenant.
+async def set_(
+    app: Redrive, fields: dict[str, Any], scope: dict[str, str | None], change: ChangeOptions
+) -> ChangeResult:
+    """Store a policy, or change the one that is stored for the same workflow, step and tenant, or the default.
 
     The fields are those of RetryPolicy: max_retries, base_delay, factor, max_delay, jitter, cap,
-    max_elapsed, retry_on, never_retry_on, delays. Fields that are left out have their defaults.
+    max_elapsed, retry_on, never_retry_on, delays. Fields that are left out keep their stored values, or
+    have their defaults in a new policy.
 
     An unknown step or workflow may be a typing error: you are asked, and a script needs --yes. Names are
     looked up in the code with --app, else in the registered workers and the newest runs.
@@ -115,7 +125,15 @@ async def set_(app: Redrive, policy: RetryPolicy, scope: dict[str, str | None], 
     Examples:
       redrive policies set --step charge max_retries=8 base_delay=2s max_delay=5m
       redrive policies set --workflow fulfil delays='["20s", "5m", "30m"]'
+      redrive policies set --default never_retry_on=unknown --tenant acme
     """
+    from redrive.policy import RetryPolicy
+
+    known = await app.policies.get(**scope)
+    policy = RetryPolicy.from_json(fields)
+    if known is not None:
+        # Only the given fields were checked again: the stored names may be of code that this process lacks.
+        policy = replace(known.policy, **{name: getattr(policy, name) for name in fields})
     warnings = await _find_unknown_names(app, scope)
     for warning in warnings:
         echo_err(f"Warning: {warning}")
@@ -182,7 +200,8 @@ def _format_scope_id(scope: dict[str, str | None]) -> str:
 
 
 def _describe_scope(scope: dict[str, str | None]) -> str:
-    return ", ".join(f"{kind} {name!r}" for kind, name in scope.items() if name)
+    target = ", ".join(f"{kind} {name!r}" for kind, name in scope.items() if name)
+    return target if scope["workflow"] or scope["step"] else f"{target or 'all tenants'}, as the default"
 
 
 @click.group(short_help="List workflows; pause and resume them.")

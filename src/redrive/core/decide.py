@@ -25,8 +25,8 @@ def decide(
 ) -> Transition:
     """Return the rows to write after an outcome.
 
-    `policy` and `draw` (from 0 to 1) determine the delay of a retry. `now`, `notify` and `key` matter for failures
-    only: `notify` chooses the notifications, `key` is the tenant's key for fingerprints.
+    `policy` and `draw` (from 0 to 1) determine the delay of a retry, also after the death of a worker. `now`, `notify`
+    and `key` matter for failures only: `notify` chooses the notifications, `key` is the tenant's key for fingerprints.
     """
     # Cases are tried in order, so the outcomes of every successful step and run come first.
     match outcome:
@@ -74,7 +74,7 @@ def decide(
         case outcomes.WorkflowFailed():
             decided = decide_run.fail_run(outcome, key)
         case outcomes.WorkerLost():
-            decided = decide_run.recover_run(outcome, draw, key)
+            decided = decide_run.recover_run(outcome, policy, draw, key)
         case outcomes.DeadlinePassed():
             decided = decide_run.time_out_run(outcome, key)
         case outcomes.CodeDiverged():

@@ -17,7 +17,7 @@ from redrive.core.failure_reason import FailureReason, LetterCode, Stage
 from redrive.core.idempotency import letter_id, payload_hash
 from redrive.core.outcomes import RunView
 from redrive.core.retry import compute_backoff
-from redrive.core.run_options import DEFAULT_RETRY, StepOptions
+from redrive.core.run_options import StepOptions
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
 from redrive.core.transition_build import (
     build_entry,
@@ -29,6 +29,7 @@ from redrive.core.transition_build import (
 )
 from redrive.core.transitions import AttemptEnd, RunWrite, Transition
 from redrive.duration import MICROS, to_micros
+from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
 
@@ -209,7 +210,7 @@ def release_run(outcome: outcomes.RunReleased) -> Transition:
     )
 
 
-def recover_run(outcome: outcomes.WorkerLost, draw: float, key: bytes) -> Transition:
+def recover_run(outcome: outcomes.WorkerLost, policy: RetryPolicy, draw: float, key: bytes) -> Transition:
     """Release a run whose worker died, or end it if too many workers died executing it."""
     run, deaths = outcome.run, outcome.deaths
     entries, attempts = keep_attempts_open(outcome.open), end_attempts(outcome.open, AttemptEnd.LOST)
@@ -222,7 +223,7 @@ def recover_run(outcome: outcomes.WorkerLost, draw: float, key: bytes) -> Transi
         )
     if outcome.executing:
         # A run that may have killed its worker backs off as a failed step does.
-        delay = compute_backoff(run.options.retry or DEFAULT_RETRY, deaths, draw).seconds if deaths else 0.0
+        delay = compute_backoff(policy, deaths, draw).seconds if deaths else 0.0
         change = RunWrite(status=idle_status(run), wake_in=to_micros(delay), take=True, deaths=deaths)
     else:
         # A delay of 1 stands for any wait: this run sleeps even if its time has come meanwhile.

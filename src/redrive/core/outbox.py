@@ -27,7 +27,7 @@ from redrive.core.failure import Failure
 from redrive.core.retry import compute_backoff
 from redrive.core.states import DeliveryStatus
 from redrive.errors import InputError
-from redrive.policy import RetryPolicy
+from redrive.policy import RetryPolicy, lists_error
 from redrive.reasons import Reason, ReasonCode, quote
 
 DEFAULT_SINK_RETRY = RetryPolicy(max_retries=15, base_delay=2.0, factor=3.0, max_delay=3600.0)
@@ -176,10 +176,10 @@ def decide_retry_delay(
     Failures of every category are retried: a receiver that answers 404 today may be deployed tomorrow. Only
     `NonRetryable` and the policy end the retries early.
     """
-    names = {failure.category.value, failure.error_type, *failure.bases}
-    if failure.retryable is False or names.intersection(policy.never_retry_on):
+    category, classes = failure.category.value, (failure.error_type, *failure.bases)
+    if failure.retryable is False or lists_error(policy.never_retry_on, category, classes):
         return None
-    if policy.retry_on is not None and not names.intersection(policy.retry_on):
+    if policy.retry_on is not None and not lists_error(policy.retry_on, category, classes):
         return None
     if 0 <= policy.max_retries < attempt:
         return None

@@ -56,12 +56,16 @@ class EntryRef(msgspec.Struct, frozen=True, gc=False):
 
 
 class OpenEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """An entry that had not ended when its run was interrupted: executing, or waiting for its time."""
+    """An entry that had not ended when its run was interrupted: executing, or waiting for its time.
+
+    `options`: the recorded options of the step, if this entry was read from the journal.
+    """
 
     place: EntryRef
     attempt: int
     began_ago: int = 0
     executing: bool = True
+    options: str | None = None
 
 
 class _RunOutcome(msgspec.Struct, frozen=True, kw_only=True):

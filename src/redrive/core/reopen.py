@@ -219,4 +219,4 @@ def _build_audit_write(
 def _override_options(run: RunView, request: ReplayRequest) -> str | None:
     if request.retry is None:
         return None
-    return replace(run.options, override=RetryPolicy.from_json(request.retry)).to_json()
+    return replace(run.options, override=RetryPolicy.from_stored(request.retry)).to_json()

@@ -13,7 +13,7 @@ from redrive.core.classify import RETRYABLE_CATEGORIES, Category
 from redrive.core.failure import Failure
 from redrive.core.run_options import StepOptions
 from redrive.duration import to_datetime
-from redrive.policy import RetryPolicy
+from redrive.policy import RetryPolicy, lists_error
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import as_dict
 
@@ -118,13 +118,14 @@ def _find_refusal(failure: Failure, policy: RetryPolicy, step: StepOptions) -> R
         return Reason(ReasonCode.STEP_AT_MOST_ONCE)
     if failure.retryable is False:
         return Reason(ReasonCode.RAISED_NON_RETRYABLE)
-    names = {failure.category.value, failure.error_type, *failure.bases}
-    if names.intersection(policy.never_retry_on):
+    category, classes = failure.category.value, (failure.error_type, *failure.bases)
+    if lists_error(policy.never_retry_on, category, classes):
         return Reason(ReasonCode.IN_NEVER_RETRY_ON)
     if failure.retryable:
         return None
     if policy.retry_on is not None:
-        return None if names.intersection(policy.retry_on) else Reason(ReasonCode.NOT_IN_RETRY_ON)
+        listed = lists_error(policy.retry_on, category, classes)
+        return None if listed else Reason(ReasonCode.NOT_IN_RETRY_ON)
     if failure.category not in RETRYABLE_CATEGORIES:
         return Reason(ReasonCode.CATEGORY_NOT_RETRIED, category=failure.category.value)
     return None

@@ -200,7 +200,7 @@ def _read_policy(data: Any) -> RetryPolicy | None:
 
 
 StoredPolicies = dict[tuple[str, str, str], RetryPolicy]
-"""Stored policies by (tenant, workflow, step). An empty string stands for any."""
+"""Stored policies by (tenant, workflow, step). An empty string stands for any; without both names it is the default."""
 
 
 def find_policy(
@@ -209,14 +209,20 @@ def find_policy(
     """Return the policy in force for the next attempt, the most specific first.
 
     The order is: override of the run, stored for the step, stored for the workflow, code of the step, code of the
-    workflow, default. A policy stored for one tenant precedes one stored for all tenants.
+    workflow, stored default, built-in default. A policy stored for one tenant precedes one stored for all tenants.
+    An empty `name` stands for code of the workflow between its steps.
     """
     if run.override is not None:
         return run.override
-    if stored:
-        for target in ((workflow, name), ("", name), (workflow, "")):
-            for owner in (tenant, ""):
-                policy = stored.get((owner, *target))
-                if policy is not None:
-                    return policy
-    return step.retry or run.retry or DEFAULT_RETRY
+    of_step = ((workflow, name), ("", name)) if name else ()
+    found = _find_stored(stored, tenant, *of_step, (workflow, "")) or step.retry or run.retry
+    return found or _find_stored(stored, tenant, ("", "")) or DEFAULT_RETRY
+
+
+def _find_stored(stored: StoredPolicies, tenant: str, *targets: tuple[str, str]) -> RetryPolicy | None:
+    for target in targets if stored else ():
+        for owner in (tenant, ""):
+            policy = stored.get((owner, *target))
+            if policy is not None:
+                return policy
+    return None

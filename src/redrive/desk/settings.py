@@ -29,7 +29,7 @@ from redrive.store.workers import WorkerRow, live_workers, recent_crashes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPolicy:
-    """A stored policy and its target; None means any."""
+    """A stored policy and its target; None means any. Without a workflow and a step it is the default."""
 
     policy: RetryPolicy
     workflow: str | None
@@ -40,7 +40,7 @@ class StoredPolicy:
 
 
 class Policies:
-    """Stored retry policies: for a step, or for all steps of a workflow; of one tenant or of all."""
+    """Stored retry policies: for a step, for all steps of a workflow, or the default; of one tenant or of all."""
 
     def __init__(self, store: DeskStore, clock: Clock) -> None:
         self._store = store
@@ -56,11 +56,12 @@ class Policies:
         tenant: str | None = None,
         by: str = "unknown",
     ) -> StoredPolicy:
-        """Store a policy, replacing the one with the same target; in force from the next attempt on."""
+        """Store a policy, replacing the one with the same target; in force from the next attempt on.
+
+        Without a workflow and a step it is the default, for steps that have no policy in the code either.
+        """
         if not isinstance(policy, RetryPolicy):
             raise InputError(Reason(ReasonCode.POLICY_NEEDED, given=type(policy).__name__))
-        if not workflow and not step:
-            raise InputError(Reason(ReasonCode.POLICY_TARGET_NEEDED))
         after = json.dumps(policy.to_json())
         key, line = await self._prepare_change(AuditEvent.POLICY_SET, by, tenant, workflow, step, after)
         row = PolicyRow(
@@ -104,7 +105,7 @@ class Policies:
 
 def _present_policy(row: PolicyRow) -> StoredPolicy:
     target = {"workflow": row.workflow or None, "step": row.step or None, "tenant": row.tenant or None}
-    return present_row(StoredPolicy, row, policy=RetryPolicy.from_json(json.loads(row.policy)), **target)
+    return present_row(StoredPolicy, row, policy=RetryPolicy.from_stored(json.loads(row.policy)), **target)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

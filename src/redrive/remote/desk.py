@@ -220,7 +220,7 @@ class RemotePolicies(Policies):
 def _read_policy(found: Mapping[str, Any]) -> StoredPolicy:
     values = {name: found[name] for name in field_names(StoredPolicy)}
     values["updated_at"] = datetime.fromisoformat(values["updated_at"])
-    return StoredPolicy(**{**values, "policy": RetryPolicy.from_json(values["policy"])})
+    return StoredPolicy(**{**values, "policy": RetryPolicy.from_stored(values["policy"])})
 
 
 class RemoteWorkflows(Workflows):

@@ -33,7 +33,16 @@ from redrive.core.outcomes import (
     WorkerLost,
     WorkflowFailed,
 )
-from redrive.core.run_options import DEFAULT_RETRY, TRACE_PREFIX, RunOptions, StoredPolicies, find_policy, split_trace
+from redrive.core.retry import compute_backoff
+from redrive.core.run_options import (
+    DEFAULT_RETRY,
+    TRACE_PREFIX,
+    RunOptions,
+    StepOptions,
+    StoredPolicies,
+    find_policy,
+    split_trace,
+)
 from redrive.core.saga import LastAttempt
 from redrive.core.states import EXECUTED_KINDS, RunStatus, StepStatus
 from redrive.core.transitions import Transition
@@ -113,7 +122,7 @@ class LocalSettler:
     async def _decide_failures(self, outcomes: Sequence[Outcome]) -> list[Transition]:
         """Decide on outcomes of which some are failures, by the stored policies and notification rules."""
         clock, store, policies = self._clock, self._store, StoredPolicies()
-        if any(isinstance(outcome, AttemptFailed) for outcome in outcomes):
+        if any(isinstance(outcome, AttemptFailed | WorkerLost) for outcome in outcomes):
             policies = await repeat_until_answered(lambda: load_policies(store), clock)
         if clock.monotonic() - self._rules_read_at > _RULES_MAX_AGE:
             read_at = clock.monotonic()
@@ -127,17 +136,37 @@ class LocalSettler:
                 continue
             run, policy = outcome.run, DEFAULT_RETRY
             if isinstance(outcome, AttemptFailed):
-                policy = find_policy(
-                    policies,
-                    run=run.options,
-                    step=outcome.step,
-                    tenant=run.tenant,
-                    workflow=run.workflow,
-                    name=outcome.place.name,
-                )
+                policy = _find_run_policy(policies, run, outcome.step, outcome.place.name)
+            elif isinstance(outcome, WorkerLost):
+                policy = find_recovery_policy(policies, outcome)
             rule = find_rule(self._rules, run.options.notify, run.tenant, run.workflow)
             transitions.append(decide(outcome, policy, clock.draw(), now, rule, store.fingerprint_key(run.tenant)))
         return transitions
+
+
+def _find_run_policy(policies: StoredPolicies, run: RunView, step: StepOptions, name: str) -> RetryPolicy:
+    return find_policy(policies, run=run.options, step=step, tenant=run.tenant, workflow=run.workflow, name=name)
+
+
+def find_recovery_policy(policies: StoredPolicies, lost: WorkerLost) -> RetryPolicy:
+    """Return the policy by which a run backs off after the death of its worker.
+
+    It is the policy of the step that was being executed. Of several steps, the one with the longest backoff counts:
+    any of them may have killed the worker. If there was none, the policy of the workflow applies.
+    """
+    run = lost.run
+    steps = [entry for entry in lost.open if entry.executing]
+    found = [_find_run_policy(policies, run, _parse_open_options(run, entry), entry.place.name) for entry in steps]
+    found = found or [_find_run_policy(policies, run, StepOptions(), "")]
+    return max(found, key=lambda policy: compute_backoff(policy, max(1, lost.deaths), 0.5).seconds)
+
+
+def _parse_open_options(run: RunView, entry: OpenEntry) -> StepOptions:
+    try:
+        return StepOptions() if entry.options is None else StepOptions.from_json(entry.options)
+    except Exception as error:  # of any kind: another version of the code may have written them
+        log.error("options of step %r of run %s are unreadable: %r", entry.place.name, run.public_id, error)
+        return StepOptions()
 
 
 async def load_policies(store: DeskStore) -> StoredPolicies:
@@ -287,6 +316,7 @@ def make_open_step(entry: EntryRow, now: int) -> OpenEntry:
         attempt=entry.attempt,
         began_ago=max(0, now - entry.began_at),
         executing=entry.kind in EXECUTED_KINDS and entry.status is StepStatus.RUNNING,
+        options=entry.options,
     )
 
 

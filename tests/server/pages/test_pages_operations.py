@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import csv
+import html
 import io
 import re
+from typing import Any
 
 import httpx2
 import pytest
@@ -13,6 +15,7 @@ from pages_kit import Looked, of_role, once
 from server_kit import World, opened
 
 from redrive.core.audit import AuditEvent
+from redrive.policy import RetryPolicy
 from redrive.server.pages.activity import EVENT_KINDS
 from redrive.server.pages.display import ROLES
 from redrive.store.settings import NewSchedule
@@ -129,7 +132,7 @@ def test_a_policy_is_stored_shown_and_removed_and_a_wrong_one_kept_in_its_form(s
         assert "max_retries must be a whole number" in wrong.text
         assert 'value="many"' in wrong.text
         nowhere = sent(client, "/policies", "/policies", max_retries="2")
-        assert "name the workflow or the step that the policy is for" in nowhere.text
+        assert "name the workflow or the step that the policy is for, or choose the default" in nowhere.text
         done = sent(client, "/policies", "/policies", workflow="fulfil", max_retries="7", base_delay="2s")
         assert done.status_code == 303
         assert "7 retries" in Looked(client.get("/policies").text).text
@@ -145,6 +148,57 @@ def test_a_policy_is_stored_shown_and_removed_and_a_wrong_one_kept_in_its_form(s
         sent(client, "/policies", "/policies/remove", workflow="fullfil")
         assert sent(client, "/policies", "/policies/remove", workflow="fulfil").status_code == 303
         assert "7 retries" not in Looked(client.get("/policies").text).text
+
+
+def policy_form(page: str) -> dict[str, str]:
+    """What the form for a policy holds, as a browser would send it."""
+    form = page[page.index('<section class="card" id="set"') :]
+    fields = {name: html.unescape(text) for name, text in re.findall(r'<input name="(\w+)"[^>]* value="([^"]*)"', form)}
+    fields |= dict(re.findall(r'<select name="(\w+)">.*?<option value="(\w+)" selected>', form))
+    return fields | dict.fromkeys(re.findall(r'type="checkbox" name="(\w+)" value="yes" checked', form), "yes")
+
+
+@pytest.mark.parametrize("where", [{"step": "charge"}, {}], ids=["step", "default"])
+def test_an_edit_of_one_field_of_a_policy_keeps_all_others(site: World, where: dict[str, str]) -> None:
+    first = RetryPolicy.from_json({
+        "max_retries": 9, "base_delay": 0.00001, "factor": 1.5, "max_delay": "2h", "jitter": 0.25, "cap": "mean",
+        "max_elapsed": "1d", "retry_on": ["shop.errors.Gone"], "never_retry_on": ["unknown", "Gone"],
+        "delays": [20, 0.5],
+    }).to_json()  # fmt: skip
+    edits: dict[str, list[tuple[str, Any]]] = {
+        "max_retries": [("-1", -1)], "base_delay": [("3s", 3.0)], "factor": [("3", 3.0)], "max_delay": [("60", 60.0)],
+        "jitter": [("0", 0.0)], "cap": [("clip", "clip")], "max_elapsed": [("", None)],
+        "delays": [("", None), ("5s, 7", [5.0, 7.0])],
+        "retry_on": [("", None), ("[]", []), ("shop.*", ["shop.*"])],
+        "never_retry_on": [("", []), ("transient", ["network", "dependency_unavailable"])],
+    }  # fmt: skip
+    assert edits.keys() == first.keys(), "each field is edited"
+    assert all(first[name] != value for name, value in RetryPolicy().to_json().items())
+
+    def stored() -> dict[str, Any]:
+        rows = api.get("/policies").json()
+        scopes = [(row["step"], row["workflow"], row["tenant"]) for row in rows]
+        policy: dict[str, Any] = rows[scopes.index((where.get("step"), None, "acme"))]["policy"]
+        return policy
+
+    api, address = site.client("acme", "ADMIN"), {**where, **({} if where else {"default": "yes"})}
+    with of_role(site, "ADMIN") as client:
+        for name, values in edits.items():
+            for typed, value in values:
+                assert api.put("/policies", json={**where, "policy": first}).status_code == 200
+                assert stored() == first
+                form = policy_form(client.get("/policies", params=address).text)
+                assert form.keys() >= first.keys()
+                sent(client, "/policies", "/policies", **{**form, name: typed})
+                assert stored() == {**first, name: value}, "on the page"
+                assert api.put("/policies", json={**where, "policy": {**first, name: value}}).status_code == 200
+                assert stored() == {**first, name: value}, "over HTTP"
+        listed = Looked(client.get("/policies").text).text
+        assert "the maximum on average" in listed
+        assert "only on shop.errors.Gone" in listed
+        assert ("Steps without a policy in the code" in listed) is (not where)
+        assert sent(client, "/policies", "/policies/remove", **address).status_code == 303
+    assert api.delete("/policies", params=where).status_code == 404
 
 
 def test_a_circuit_is_opened_set_and_closed(site: World) -> None:

@@ -15,6 +15,7 @@ from redrive.core.states import DeliveryStatus
 from redrive.errors import ConfigurationError, InputError, NotFound
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode, quote
+from redrive.records import field_names
 from redrive.server.pages import lists
 from redrive.server.pages.forms import Form, SentForm, make_page_router, redirect_to
 from redrive.server.pages.render import make_view, render_page
@@ -27,8 +28,9 @@ _CIRCUIT_SETTINGS = ("window", "open_for", "on_open", "failures", "probes")
 _COLUMNS = lists.make_columns("key", "tenant", "status", "until", "parked", "why", "changed_by", "changed_at")
 _MAX_BLOCKED_KEYS = 50
 _POLICY_NUMBERS: dict[str, Callable[[str], int | float]] = {"max_retries": int, "factor": float, "jitter": float}
-_POLICY_LISTS = ("delays", "never_retry_on")
-POLICY_FIELDS = (*_POLICY_NUMBERS, "base_delay", "max_delay", "max_elapsed", *_POLICY_LISTS)
+_POLICY_LISTS = ("delays", "retry_on", "never_retry_on")
+_POLICY_FIELDS = field_names(RetryPolicy)
+_EMPTY_LIST = "[]"  # a list without entries; an empty field stands for the default
 
 
 @operations_routes.get("/circuits", **requires(Permission.LOOK, all_workflows=True))
@@ -97,30 +99,38 @@ def _parse_number(name: str, text: str, kind: Callable[[str], int | float]) -> i
 
 
 @operations_routes.get("/policies", **requires(Permission.LOOK))
-async def list_policies(request: Request, context: Context, workflow: str = "", step: str = "") -> Response:
-    """Show the stored policies, and a form that holds the one of the workflow and step in the address."""
-    typed = {"workflow": workflow, "step": step}
+async def list_policies(
+    request: Request, context: Context, workflow: str = "", step: str = "", default: str = ""
+) -> Response:
+    """Show the stored policies, and a form that holds the one that the address names."""
+    typed = {"workflow": workflow, "step": step, "default": default}
     scope = (context.one_tenant, workflow or None, step or None)
     for stored in await context.desk.policies.list():
-        if (stored.tenant, stored.workflow, stored.step) == scope:
+        if any(typed.values()) and (stored.tenant, stored.workflow, stored.step) == scope:
             policy = stored.policy.to_json()
-            typed |= {name: _format_value(policy.get(name)) for name in POLICY_FIELDS}
+            typed |= {name: _format_value(name, policy[name]) for name in _POLICY_FIELDS}
     return await _render_policies(request, context, typed, None)
 
 
-def _format_value(value: Any) -> str:
+def _format_value(name: str, value: Any) -> str:
     if value is None:
         return ""
-    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else f"{value}".removesuffix(".0")
+    if isinstance(value, list):
+        # An empty `retry_on` retries nothing. All other lists are empty by default.
+        empty = _EMPTY_LIST if name == "retry_on" else ""
+        return ", ".join(_format_value(name, each) for each in value) or empty
+    return f"{value}".removesuffix(".0")
 
 
 @operations_routes.post("/policies", **requires(Permission.SET_POLICIES))
 async def set_policy(request: Request, context: Context, form: SentForm) -> Response:
     """Store a policy, which applies from the next attempt."""
-    typed = {name: form.get(name) for name in ("workflow", "step", *POLICY_FIELDS)}
+    typed = {name: form.get(name) for name in ("workflow", "step", "default", *_POLICY_FIELDS)}
     try:
+        if not any(typed[name] for name in ("workflow", "step", "default")):
+            raise InputError(Reason(ReasonCode.POLICY_TARGET_NEEDED))
         policy = RetryPolicy.from_json(
-            {name: _parse_policy_field(name, typed[name]) for name in POLICY_FIELDS if typed[name]}
+            {name: _parse_policy_field(name, typed[name]) for name in _POLICY_FIELDS if typed[name]}
         )
         known = [item.name for item in await context.view.workflows()]
         if typed["workflow"] and typed["workflow"] not in known and form.get("anyway") != typed["workflow"]:
@@ -134,10 +144,19 @@ async def set_policy(request: Request, context: Context, form: SentForm) -> Resp
 
 def _parse_policy_field(name: str, text: str) -> Any:
     if name in _POLICY_LISTS:
-        return text.replace(",", " ").split()
+        entries = [] if text == _EMPTY_LIST else text.replace(",", " ").split()
+        return [_parse_seconds(each) for each in entries] if name == "delays" else entries
     if name in _POLICY_NUMBERS:
         return _parse_number(name, text, _POLICY_NUMBERS[name])
-    return float(text) if text.replace(".", "", 1).isdecimal() else text  # a duration such as 30s, or seconds
+    return text if name == "cap" else _parse_seconds(text)
+
+
+def _parse_seconds(text: str) -> float | str:
+    """Return a number of seconds, or the text of a duration such as 30s."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 @operations_routes.post("/policies/remove", **requires(Permission.SET_POLICIES))
@@ -172,7 +191,8 @@ async def _render_policies(
 
 
 def _read_policy_scope(context: RequestContext, form: Form) -> dict[str, str | None]:
-    return {"workflow": form.maybe("workflow"), "step": form.maybe("step"), "tenant": context.one_tenant}
+    names = {name: None if form.get("default") else form.maybe(name) for name in ("workflow", "step")}
+    return {**names, "tenant": context.one_tenant}
 
 
 _DELIVERY_COLUMNS = lists.make_columns("id", "topic", "key", "tenant", "run_id", "created_at", "deliveries")

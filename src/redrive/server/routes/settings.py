@@ -14,7 +14,7 @@ from redrive.desk.audit import Audit
 from redrive.desk.models import AuditRecord
 from redrive.desk.saved_views import ListName, SavedView, SavedViews
 from redrive.desk.settings import KnownWorker, KnownWorkflow, Policies, StoredPolicy, Workflows
-from redrive.errors import InputError, NotFound
+from redrive.errors import NotFound
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import as_dict
 from redrive.server.request import (
@@ -34,7 +34,7 @@ view_routes = make_router("saved views")
 
 
 class NewPolicy(Body):
-    """A retry policy for a workflow, a step, or a step of a workflow."""
+    """A retry policy for a workflow, a step, or a step of a workflow; without both, the default."""
 
     workflow: Text | None = None
     step: Text | None = None
@@ -42,7 +42,7 @@ class NewPolicy(Body):
 
 
 class Policy(Body):
-    """A stored retry policy; without a tenant it applies to all tenants."""
+    """A stored retry policy; without a tenant for all tenants, without a workflow and a step the default."""
 
     workflow: str | None
     step: str | None
@@ -60,7 +60,10 @@ async def list_policies(context: Context) -> list[Policy]:
 
 @serve(settings_routes, Policies.set)
 async def set_policy(context: Context, body: NewPolicy) -> Policy:
-    """Store a policy, replacing the one with the same target; in force from the next attempt on."""
+    """Store a policy, replacing the one with the same target; in force from the next attempt on.
+
+    Without a workflow and a step it is the default, for steps that have no policy in the code either.
+    """
     policy = parse_policy(body.policy)
     assert policy is not None
     target = {"workflow": body.workflow, "step": body.step, "tenant": context.one_tenant}
@@ -69,9 +72,7 @@ async def set_policy(context: Context, body: NewPolicy) -> Policy:
 
 @serve(settings_routes, Policies.delete)
 async def delete_policy(context: Context, workflow: Text | None = None, step: Text | None = None) -> None:
-    """Remove the policy stored for exactly this target."""
-    if not workflow and not step:
-        raise InputError(Reason(ReasonCode.POLICY_TARGET_NEEDED))
+    """Remove the policy stored for exactly this target; without a workflow and a step, the default."""
     if not await context.desk.policies.delete(workflow=workflow, step=step, tenant=context.one_tenant, by=context.by):
         raise NotFound(Reason(ReasonCode.POLICY_NOT_FOUND))
 
