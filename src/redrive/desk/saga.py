@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Unpack
 
-from redrive.core.idempotency import flow_key, payload_hash
+from redrive.core.idempotency import flow_key, keyed_payload_hash
 from redrive.core.replay import ReplayMode
 from redrive.core.roles import Permission
 from redrive.core.run_options import StepOptions
@@ -29,8 +29,8 @@ class SagaEntry:
 
     `status` is that of a step, or UNCERTAIN: it is unknown whether the step happened, so it is not undone.
     `type` is `function`, `api_call`, `sql`, `notify` or `manual`; `attempt` is 0 until the first; `ts` is
-    when it last changed; `instructions` say what a user has to do. `payload_hash` is None for callers who may
-    not see payloads: with the hash they could guess a short payload.
+    when it last changed; `instructions` say what a user has to do. `payload_hash` is a hash of the input
+    with a key of the tenant.
     """
 
     run_id: str
@@ -49,7 +49,7 @@ class SagaEntry:
     next_at: datetime | None
     ts: datetime
     correlation_id: str
-    payload_hash: str | None
+    payload_hash: str
     idempotency_key: str
     input: Any
     result: Any
@@ -122,9 +122,10 @@ class Sagas:
         rows = read_ledger(await self._store.journal(run.id))
         compensations, attempts = [row.entry for row in rows], await self._store.attempts(run.id)
         steps = await in_thread_if_large(
-            partial(self._presenter.steps, compensations, attempts), measure_size(compensations, attempts)
+            partial(self._presenter.steps, compensations, attempts, run.options), measure_size(compensations, attempts)
         )
-        entries = tuple(_present_entry(run, row, step) for row, step in zip(rows, steps, strict=True))
+        key = self._store.fingerprint_key(run.tenant)
+        entries = tuple(_present_entry(run, row, step, key) for row, step in zip(rows, steps, strict=True))
 
         async def decide(mode: ReplayMode, actor: Actor, undo: str | None) -> Replay:
             request = await make_replay_request(mode, undo=undo)
@@ -136,7 +137,7 @@ class Sagas:
         return present_row(Ledger, run, run_id=run.public_id, done=done, entries=entries, decide=decide)
 
 
-def _present_entry(run: RunRow, row: LedgerRow, step: StepRecord) -> SagaEntry:
+def _present_entry(run: RunRow, row: LedgerRow, step: StepRecord, key: bytes) -> SagaEntry:
     options = StepOptions.from_json(row.entry.options or StepOptions().to_json())
     manual, begun = options.action == "manual", row.entry.attempt > 0
     return present_row(
@@ -156,7 +157,7 @@ def _present_entry(run: RunRow, row: LedgerRow, step: StepRecord) -> SagaEntry:
         ended_at=step.ended_at if begun else None,
         ts=step.ended_at or step.began_at,
         correlation_id=run.correlation_id or run.public_id,
-        payload_hash=payload_hash(row.entry.input or "null"),
+        payload_hash=keyed_payload_hash(row.entry.input or "null", key),
         idempotency_key=flow_key(run.tenant, run.root or run.public_id, row.entry.key, run.generation),
         input=step.input,
         result=None if manual else step.output,

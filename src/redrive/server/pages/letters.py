@@ -46,7 +46,8 @@ DONE_MESSAGES = {
 
 _COLUMNS = lists.make_columns(
     *("id", "status", "workflow", "step", "code", "stage", "category", "reason", "failed_at", "attempts"),
-    *("replay_count", "owner", "tags", "tenant", "correlation_id", "run_id", "fingerprint", "version"),
+    *("max_retries", "retry_policy_override", "error_code", "duration_ms", "replay_count", "failed_replays"),
+    *("payload_hash", "owner", "tags", "tenant", "correlation_id", "run_id", "fingerprint", "version"),
     *("closed_at", "closed_by", "resolution"),
 )
 _OUTCOME_SENTENCES = {
