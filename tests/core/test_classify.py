@@ -324,6 +324,24 @@ def aws(code: object, status: object = 400, headers: object = None) -> BaseExcep
 
 
 @pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (Carrier(status_code=429), "429"),
+        (Carrier(sqlstate="40001"), "40001"),
+        (Carrier(pgcode="57014"), "57014"),
+        (Carrier(sqlstate="a name", pgcode=7), None),
+        (Carrier(sqlite_errorcode=5, sqlite_errorname="SQLITE_BUSY"), "SQLITE_BUSY"),
+        (ConnectionRefusedError(errno.ECONNREFUSED, "refused"), "ECONNREFUSED"),
+        (OSError(98765, "unheard of"), None),
+        (ValueError("HTTP 500"), None),
+    ],
+    ids=repr,
+)
+def test_an_error_has_the_code_of_its_driver_or_its_status(error: BaseException, code: str | None) -> None:
+    assert classify(error).error_code == code
+
+
+@pytest.mark.parametrize(
     ("code", "status", "meant"),
     [
         ("ThrottlingException", 400, "rate_limit"),
@@ -341,7 +359,8 @@ def aws(code: object, status: object = 400, headers: object = None) -> BaseExcep
 )
 def test_botocore_by_its_own_code_then_by_status(code: object, status: int, meant: str) -> None:
     signal = classify(aws(code, status, {"retry-after": "2"}))
-    assert signal == Classification(category=Category(meant), status_code=status, retry_after=2.0)
+    assert signal == Classification(category=Category(meant), status_code=status, driver_code=code, retry_after=2.0)
+    assert signal.error_code == (code or str(status))
 
 
 @pytest.mark.parametrize("response", [None, "x", {}, {"Error": None}, {"Error": {"Code": ["x"]}}])

@@ -21,7 +21,7 @@ from redrive.core.classify import RETRYABLE_CATEGORIES, Category
 from redrive.core.decide import decide
 from redrive.core.failure import Failure, compute_fingerprint
 from redrive.core.failure_reason import FailureReason, LetterCode, Stage
-from redrive.core.idempotency import letter_id, payload_hash
+from redrive.core.idempotency import keyed_payload_hash, letter_id
 from redrive.core.journal import EntryRow
 from redrive.core.outcomes import (
     AttemptFailed,
@@ -583,6 +583,7 @@ def test_a_step_that_failed_for_good_keeps_why() -> None:
         step_index=2,
         attempts=4,
         policy=POLICY,
+        duration=2 * SECOND,
     )
     assert attempt.next_in is None
     assert RetryDecision.from_json(attempt.decision or "").exhausted
@@ -672,7 +673,7 @@ def test_a_failure_that_leaves_the_function_becomes_a_letter_with_all_there_is_t
     assert letter.reason == ending().reason.to_text()
     assert FailureReason.from_json(letter.failure) == ending()
     assert letter.fingerprint == compute_fingerprint(DOWN, workflow="fulfil", step="charge", key=KEY)
-    assert letter.payload_hash == payload_hash('{"order":1}')
+    assert letter.payload_hash == keyed_payload_hash('{"order":1}', KEY)
     assert letter.expires_in == 30 * 86_400 * SECOND
     (entry,) = transition.entries
     assert (entry.index, entry.attempt, entry.done) == (2, 4, None)

@@ -117,6 +117,18 @@ def build(url: str, folder: Path, who: str = "test", **settings: Any) -> Redrive
     async def rude(name: str) -> str:
         return await block_at(name)
 
+    @app.step(timeout=1, retry=RetryPolicy(max_retries=0))
+    async def hang_at(name: str) -> str:
+        note("begin")
+        while not gate(folder, name).exists():
+            time.sleep(0.01)
+        note("end")
+        return who
+
+    @app.workflow
+    async def ruder(name: str) -> str:
+        return await hang_at(name)
+
     @app.step
     def stand_at(name: str) -> str:
         note("begin")

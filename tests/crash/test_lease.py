@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import signal
 
+import pytest
 import scenes
 from fleet import LEASE, Fleet, until
 
+from redrive import RunFailed
 from redrive.core.states import RunStatus
 
 
@@ -32,6 +34,27 @@ async def test_a_step_that_blocks_the_loop_longer_than_the_lease_does_not_cost_t
     assert [line.who for line in fleet.ledger.lines("begin")] == [rude.who]
     assert (run.status, run.crashes) == (RunStatus.SUCCESS, 0)
     assert [attempt.status for attempt in run.steps[0].attempts] == ["SUCCESS"]
+
+
+async def test_a_step_that_blocks_the_loop_beyond_its_timeout_counts_as_timed_out(fleet: Fleet) -> None:
+    """Its worker lives and could not even send the begin mark; another one ends the attempt before the lease does."""
+    app = fleet.app()
+    async with app.client():
+        rude = fleet.start()
+        handle = await app.find("ruder").start("door")
+        until(lambda: fleet.ledger.lines("begin", step="hang_at"), "the step blocks its worker")
+        fleet.start()
+        with pytest.raises(RunFailed) as failed:
+            await handle.result("30s")
+        run = await handle.describe()
+        scenes.gate(fleet.folder, "door").touch()
+        until(lambda: fleet.ledger.lines("end", step="hang_at"), "the blocked worker continues")
+        fleet.all_ended()
+        assert await handle.describe() == run, "its late result changes nothing"
+    assert failed.value.code == "timeout"
+    assert [line.who for line in fleet.ledger.lines("begin")] == [rude.who]
+    assert (run.status, run.crashes) == (RunStatus.DLQ_PENDING, 0)
+    assert [attempt.status for attempt in run.steps[0].attempts] == ["TIMED_OUT"]
 
 
 async def test_a_run_is_picked_up_whose_claimer_died_right_after_the_claim(fleet: Fleet) -> None:

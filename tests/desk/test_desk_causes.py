@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from desk_kit import ONCE, Ledger, ended, failed, new_app, statuses
@@ -166,7 +167,7 @@ async def test_a_run_whose_code_changed_is_begun_anew_at_the_step_that_differs(t
     async with engine(new, store=store, clock=clock) as e:
         run = await ended(e, handle.id)
         assert run.letter is not None
-        assert run.letter.code == "policy_violation"
+        assert (run.letter.code, run.letter.stage) == ("policy_violation", "fetch")
         same = await ended(e, (await new.dlq.replay(run.letter.id)).run_id)
         assert same.letter is not None
         assert (same.letter.code, same.letter.replay_count) == ("policy_violation", 1)
@@ -198,6 +199,35 @@ async def test_a_failure_of_the_function_itself_is_replayed_from_what_is_recorde
         run = await ended(e, (await app.dlq.replay(letter.id)).run_id)
         assert run.result == 12
         assert ledger.counts == {"act": 1}
+
+
+async def test_a_recorded_result_that_no_longer_fits_fails_where_it_is_loaded(tmp_path: Path) -> None:
+    clock, store = VirtualClock(), f"sqlite:///{tmp_path}/redrive.db"
+
+    def build(kind: Any) -> tuple[Redrive, Any]:
+        app = new_app(version=kind.__name__)
+
+        async def act() -> Any:
+            return "three"
+
+        act.__annotations__["return"] = kind
+        step = app.step(act)
+
+        @app.workflow
+        async def job() -> None:
+            await step()
+            await redrive.sleep("1h")
+
+        return app, job
+
+    before, job = build(str)
+    async with engine(before, store=store, clock=clock) as e:
+        handle = await job.start()
+        await e.settle()
+    async with engine(build(int)[0], store=store, clock=clock) as e:
+        run = await ended(e, handle.id)
+    assert run.letter is not None
+    assert (run.letter.code, run.letter.stage) == ("validation_failed", "fetch")
 
 
 @pytest.mark.parametrize("mode", ["FROM_FAILED", "FULL"])

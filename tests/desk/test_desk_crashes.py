@@ -110,7 +110,7 @@ async def check(letter: DeadLetter, s: Shop, mode: str) -> None:
     now = await s.app.dlq.get(letter.id)
     assert [(r.number, r.mode) for r in now.replays] == [(1, mode)]
     assert [r.outcome for r in now.replays] == ["PARTIAL" if mode == "STEP_ONLY" else "SUCCESS"]
-    assert (now.status, now.replay_count) == ("RESOLVED", 0)
+    assert (now.status, now.replay_count) == ("RESOLVED", 1)
     assert now.run_id == now.replays[0].run_id
     decided = "dlq.completed" if mode == "COMPLETE" else "dlq.retry"
     assert Counter(line.event for line in now.history) == Counter(["dlq.created", decided, "dlq.replay_succeeded"])

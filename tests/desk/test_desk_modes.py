@@ -52,7 +52,7 @@ async def test_a_replay_is_recorded_with_who_why_and_how_it_ended(on_store: OnSt
         (replay,) = now.replays
         assert (replay.number, replay.mode, replay.by, replay.reason) == (1, "FROM_FAILED", "ann", "try again")
         assert (replay.run_id, replay.outcome) == (letter.run_id, "SUCCESS")
-        assert (now.closed_by, now.resolution, now.replay_count) == ("redrive", "replayed", 0)
+        assert (now.closed_by, now.resolution, now.replay_count) == ("redrive", "replayed", 1)
         assert await events(e, letter) == [
             ("dlq.created", "redrive"),
             ("dlq.retry", "ann"),

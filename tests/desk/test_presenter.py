@@ -16,11 +16,12 @@ from redrive.core.failure_reason import FailureReason, LetterCode, Stage
 from redrive.core.journal import EntryRow
 from redrive.core.redact import MASK, Redactor
 from redrive.core.retry import RetryDecision
-from redrive.core.run_options import RunOptions
+from redrive.core.run_options import RunOptions, StepOptions
 from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
 from redrive.core.transitions import AttemptEnd
 from redrive.desk.models import AttemptRecord
 from redrive.desk.presenter import Presenter
+from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
 from redrive.store.letters import LetterRow
@@ -38,6 +39,7 @@ FAILURE = Failure(
     bases=("shop.TooFast", "builtins.Exception"),
     stack=f"Traceback ...\nshop.TooFast: slow down, {SECRET}",
     status_code=429,
+    error_code="429",
     details={"badge": "b-17", "limit": 5},
 )
 ENDING = FailureReason(
@@ -50,7 +52,10 @@ ENDING = FailureReason(
     step="charge",
     step_index=1,
     attempts=3,
+    policy=RetryPolicy(max_retries=2),
+    duration=1_234_567,
 )
+OVERRIDE = RunOptions(override=RetryPolicy(max_retries=7)).to_json()
 VERDICT = RetryDecision(retry=True, of=5, status_code=429, delay=34.0, jitter=4.0, retry_after=30.0)
 
 RUN = RunRow(
@@ -78,7 +83,7 @@ RUN = RunRow(
     parked_on="bank",
     diverged_at=None,
     input='{"order": 1, "badge": "b-17"}',
-    options=RunOptions().to_json(),
+    options=OVERRIDE,
     output='{"password": "x"}',
     failure=ENDING.to_json(),
 )
@@ -130,11 +135,12 @@ LETTER = LetterRow(
     fingerprint="0123456789abcdef",
     payload_hash="ffff",
     input='{"order": 1, "badge": "b-17"}',
-    options=RunOptions().to_json(),
+    options=OVERRIDE,
     step="charge",
     step_index=1,
     attempts=3,
     replay_count=2,
+    failed_replays=1,
     owner="ada",
     correlation_id="c-1",
     version="v1",
@@ -175,7 +181,13 @@ def test_a_run_is_shown_with_its_times_its_state_and_why_it_failed() -> None:
         "parked_on": "bank",
         "input": {"order": 1, "badge": MASK},
         "output": {"password": MASK},
-        "error": f"step 'charge' failed 3 times (rate_limit): {MASK}",
+        "error": f"Workflow execution failed after 3 attempts: TooFast: slow down, {MASK}",
+        "error_code": "429",
+        "attempts_made": 3,
+        "max_retries": 2,
+        "retry_policy_override": RetryPolicy(max_retries=7).to_json(),
+        "duration_ms": 0,
+        "reason": f"step 'charge' failed 3 times (rate_limit): {MASK}",
         "reason_code": "step_failed",
         "reason_params": {
             "step": "charge",
@@ -248,6 +260,7 @@ def test_the_try_that_succeeded_is_listed_as_the_last() -> None:
             decision="attempt 2, succeeded",
             reason_code="attempt_succeeded",
             reason_params={"attempt": 2},
+            duration_ms=0,
         ),
     )
 
@@ -308,6 +321,9 @@ def test_a_failed_try_is_shown_with_the_decision_in_words() -> None:
             "jitter": 4.0,
             "next_at": f"{NOON:%Y-%m-%dT%H:%M:%SZ}",
         },
+        error_code="429",
+        max_retries=4,
+        duration_ms=0,
     )
 
 
@@ -364,13 +380,18 @@ def test_a_dead_letter_is_shown_whole_with_its_secrets_masked() -> None:
         "details": {"badge": MASK, "limit": 5},
         "step": "charge",
         "step_index": 1,
-        "policy": None,
+        "policy": RetryPolicy(max_retries=2).to_json(),
+        "error_code": "429",
+        "max_retries": 2,
+        "retry_policy_override": RetryPolicy(max_retries=7).to_json(),
+        "duration_ms": 1234,
         "attempts": 3,
         "replay_count": 2,
+        "failed_replays": 1,
         "fingerprint": "0123456789abcdef",
-        "payload_hash": None,
+        "payload_hash": "ffff",
         "input": {"order": 1, "badge": MASK},
-        "config": json.loads(RunOptions().to_json()),
+        "config": json.loads(OVERRIDE),
         "owner": "ada",
         "correlation_id": "c-1",
         "version": "v1",
@@ -410,6 +431,19 @@ def test_times_are_exact_to_the_microsecond_as_long_as_there_are_years(moment: d
     assert SHAPER.run(replace(RUN, deadline=micros)).deadline == moment
 
 
-def test_the_hash_of_an_input_is_shown_with_the_input_only() -> None:
-    assert Presenter(None).letter(LETTER).payload_hash == "ffff"
-    assert SHAPER.letter(LETTER).payload_hash is None, "a short input could be guessed with it"
+def test_a_caller_who_may_not_see_stacks_gets_none_of_them() -> None:
+    presenter = Presenter(Redactor(), stacks=False)
+    shown = presenter.letter(LETTER, steps=presenter.steps([ENTRY], [ATTEMPT]))
+    assert (shown.stack, [each.stack for each in shown.steps[0].attempts]) == ("", [None, None])
+    assert shown.steps[0].attempts[0].message
+
+
+def test_a_step_tells_the_retries_of_its_last_decision_or_else_those_of_its_run_and_code() -> None:
+    coded = replace(ENTRY, options=StepOptions(retry=RetryPolicy(max_retries=4)).to_json())
+    for attempts, options, expected in (([ATTEMPT], OVERRIDE, 4), ([], OVERRIDE, 7), ([], RunOptions().to_json(), 4)):
+        (step,) = SHAPER.steps([coded], attempts, options)
+        assert step.max_retries == expected
+    (step,) = SHAPER.steps([coded], [ATTEMPT], OVERRIDE)
+    assert (step.error_code, step.retry_policy_override) == ("429", RetryPolicy(max_retries=7).to_json())
+    (note,) = SHAPER.steps([replace(ENTRY, kind=EntryKind.NOTE)], [], OVERRIDE)
+    assert (note.max_retries, note.retry_policy_override) == (None, None)

@@ -12,11 +12,12 @@ from http_kit import OK, Server, answering, serving
 from notify_kit import OPS, Postbox, failing, verified
 
 from redrive import Circuit, Notification, Notify, OutboxFilter, Redrive, RetryPolicy
+from redrive.core.notifications import NotificationFacts, encode_facts
 from redrive.core.notify_rules import NotifyRule
 from redrive.core.transitions import AuditWrite
 from redrive.errors import ConfigurationError, InputError, NotFound, RegistrationError
 from redrive.http.client import BadStatus, HttpResponse
-from redrive.store.notifications import RuleRow
+from redrive.store.notifications import NewNotice, RuleRow
 from redrive.testing import Engine, engine
 
 KEY = bytes(range(32))
@@ -140,6 +141,20 @@ async def test_secrets_are_hidden_on_every_way(box: Postbox) -> None:
             assert "TimeoutError" in text
             for secret in ("hunter2", "tax_id=77", "4111"):
                 assert secret not in text
+
+
+async def test_the_first_of_the_events_is_never_later_than_the_newest() -> None:
+    """A notice is stored some time after its event, and both times are told."""
+    app = Redrive()
+    async with engine(app) as e:
+        store = app.runtime.store
+        facts = NotificationFacts(event="dead_letter", tenant="default", workflow="pay", run_id="r", at=store.now())
+        notice = encode_facts(facts, NotifyRule(on=(), targets=(), app=True))
+        await e.advance("5s")
+        await store.notices.add([NewNotice(public_id="n", tenant="default", lane="pay", notice=notice)])
+        await app.runtime.notification_chore.run_once()
+        (item,) = (await app.notifications.list()).items
+    assert item.notification.first_at == item.notification.at
 
 
 async def test_chats_and_webhooks_get_what_they_can_read(box: Postbox) -> None:

@@ -57,7 +57,7 @@ def bank() -> tuple[Redrive, Any]:
 
 
 async def test_retries_log_attempt_delay_and_reason_and_the_queue_story_its_error_record(on_store: OnStore) -> None:
-    """Story 4-0, AC4: {message, runId, tenantId, error, attemptsMade}; a summary, no stack trace."""
+    """Story 4-0, AC4: {message, jobId, runId, tenantId, error, attemptsMade}; the last error, no stack trace."""
     app, pay = bank()
     with lines() as told:
         async with on_store(app) as e:
@@ -73,7 +73,13 @@ async def test_retries_log_attempt_delay_and_reason_and_the_queue_story_its_erro
     assert "waiting 10 s" in second["decision"]
     assert "retries are exhausted" in third["decision"]
     assert record.items() >= {**about, "level": "ERROR", "attempts_made": 3, "code": "exhausted_retries"}.items()
-    assert record["message"].startswith("workflow execution failed after 3 attempts: ")
+    assert record["message"] == "Workflow execution failed after 3 attempts: ConnectionError: password=••••••"
+    assert (record["error"], record["job_id"]) == ("ConnectionError: password=••••••", run.id)
+    # The API says the same: the sentence, the number of attempts, and the rule apart from them.
+    shown = run.described
+    assert (shown.error, shown.attempts_made, shown.reason_code) == (record["message"], 3, "step_failed")
+    assert shown.reason is not None
+    assert "retries are exhausted" in shown.reason
     assert record["letter_id"] == f"dl-{run.id}"
     assert record["reason_code"] == "step_failed"
     assert record["stage"] == "exec"

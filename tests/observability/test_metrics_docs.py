@@ -8,9 +8,10 @@ from typing import Any
 
 import yaml
 
-from redrive.core.failure_reason import LetterCode
+from redrive.core.failure_reason import LetterCode, Stage
 from redrive.observability.logs import RUN_FIELDS
 from redrive.observability.metrics import METRICS
+from redrive.server.pages.display import STAGES
 
 DOCS = Path(__file__).parents[2] / "docs"
 RULES: list[dict[str, Any]] = [
@@ -44,7 +45,9 @@ def test_the_runbook_says_what_to_do_when_a_metric_moves() -> None:
 
 def test_the_runbook_knows_every_code_and_the_page_every_field() -> None:
     runbook = page("operations/runbook.md")
-    assert [code for code in LetterCode if f"| `{code}` |" not in runbook] == []
+    assert set(re.findall(r"^\| `(\w+)` \| [^|]+ \| [^|]+ \|$", runbook, re.MULTILINE)) >= set(LetterCode)
+    stages = runbook.partition("| stage | what failed |")[2].partition("\n\n")[0]
+    assert re.findall(r"^\| `(\w+)` \|", stages, re.MULTILINE) == [*Stage] == [*STAGES]
     logs = page("operations/observability.md").partition("## Logs")[2]
     assert [field for field in RUN_FIELDS if f"`{field}`" not in logs] == []
 

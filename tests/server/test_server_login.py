@@ -15,8 +15,10 @@ from server_kit import PATIENCE, PREFIX, World, access_of, caller, opened, serve
 
 from redrive import Redrive
 from redrive.clock import SystemClock
+from redrive.core.redact import MASK
 from redrive.core.roles import Role
 from redrive.errors import NotSignedIn
+from redrive.reasons import Reason
 from redrive.server import request as service
 from redrive.server.auth import secrets as passwords
 from redrive.server.auth.sessions import REFUSAL_INTERVAL, Login, Sessions
@@ -63,6 +65,20 @@ def test_every_wrong_way_in_looks_the_same(world: World) -> None:
     ]
     assert {(each.status_code, each.json()["detail"]) for each in tries} == {(401, tries[0].json()["detail"])}
     assert all("set-cookie" not in each.headers for each in tries)
+
+
+def test_a_refused_credential_is_told_what_to_send_instead(world: World) -> None:
+    """The help names header and token, which the redaction of other people's texts would hide."""
+    sent = ({}, {"Authorization": "Basic dXNlcg=="}, {"Authorization": "Bearer no-such-token"})
+    answers = [world.bearer(None).get("/runs", headers=headers) for headers in sent]
+    assert [each.status_code for each in answers] == [401, 401, 401]
+    problems = [each.json() for each in answers]
+    codes = [each["reason_code"] for each in problems]
+    assert codes == ["credential_missing", "bearer_needed", "credential_invalid"]
+    for problem in problems:
+        said = Reason(problem["reason_code"], **problem["reason_params"])
+        assert problem["detail"] == str(said)
+        assert MASK not in problem["detail"]
 
 
 def test_other_sites_cannot_act_with_somebody_s_cookie(world: World) -> None:

@@ -331,20 +331,19 @@ async def test_cancelling_reaches_a_running_step_with_the_next_heartbeat(tmp_pat
     assert run.status is RunStatus.CANCELLED
 
 
-async def test_a_worker_blocked_before_anything_is_recorded_loses_its_runs_when_the_step_is_overdue(
-    tmp_path: Path,
-) -> None:
+async def test_a_step_that_blocks_its_worker_at_once_is_timed_out_by_a_reaper_elsewhere(tmp_path: Path) -> None:
+    """Its begin mark was not sent when the loop stopped: the lease's thread records it."""
     may_end, over = threading.Event(), threading.Event()
-    tries: list[str] = []
+    tries: list[tuple[str, int]] = []
 
     def build(name: str) -> tuple[Redrive, Any]:
         app = make_app(tmp_path)
 
         @app.step(timeout=0.3)
         async def stall() -> str:
-            tries.append(name)
+            tries.append((name, step_info().attempt))
             if name == "blocked":
-                may_end.wait(30)  # at once: not even the begin mark goes out
+                may_end.wait(30)  # at once: the loop cannot send the begin mark
             return name
 
         @app.workflow(name="stalling", retry=SOON)
@@ -364,14 +363,16 @@ async def test_a_worker_blocked_before_anything_is_recorded_loses_its_runs_when_
             assert await free.handle(handle.id, "stalling").result("20s") == "free"
             run = await free.runs.get(handle.id)
             may_end.set()
-            await until(lambda: blocked.runtime.worker.has_lease, "the other worker enlisted anew")  # type: ignore[union-attr]
+            await until(lambda: not blocked.runtime.worker.executions, "the blocked worker heard of it")  # type: ignore[union-attr]
             assert await free.runs.get(handle.id) == run
     finally:
         may_end.set()
         over.set()
         await asyncio.to_thread(thread.join, 20)
-    assert tries == ["blocked", "free"]
-    assert [step.attempt for step in run.steps] == [1]
+    assert tries == [("blocked", 1), ("free", 2)]
+    first, second = run.steps[0].attempts
+    assert [(each.attempt, each.status) for each in (first, second)] == [(1, "TIMED_OUT"), (2, "SUCCESS")]
+    assert run.crashes == 0
 
 
 async def test_a_step_that_swallows_its_time_limit_does_not_spoil_those_after_it(tmp_path: Path) -> None:

@@ -176,7 +176,7 @@ class Runtime:
 
     def desk(self, store: DeskStore, clock: Clock, caller: Caller | None = None) -> Desk:
         """Return the operations of users, on the store or on a view of it; a caller over HTTP may see less."""
-        presenter = Presenter(self._redactor)
+        presenter = Presenter(self._redactor, stacks=caller is None or caller.sees_stacks)
         replayer = self._make_replayer(store, clock, caller)
         previewer = Previewer(store, replayer, presenter)
         return Desk(

@@ -51,9 +51,10 @@ class Reaper:
 
     async def run_once(self) -> int:
         """Handle everything that is due; return the number of runs that were decided on."""
-        count = await self._recover_orphans()
+        # First, because a step that hung its worker until the lease expired counts as timed out, not as a crash.
         hung = await self._store.hung(self._margin, _BATCH)
-        count += await self._settle([out for run in hung if (out := await self._make_timeout_outcome(run)) is not None])
+        count = await self._settle([out for run in hung if (out := await self._make_timeout_outcome(run)) is not None])
+        count += await self._recover_orphans()
         now, make_view = self._store.now(), settler.make_lenient_run_view
         overdue = await self._store.overdue(self._margin, _BATCH)
         return count + await self._settle(

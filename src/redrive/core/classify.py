@@ -51,6 +51,7 @@ _STATUS_TEXT = re.compile(r"[1-5]\d\d", re.ASCII)
 _NUMBER_TEXT = re.compile(r"[+-]?\d{1,15}(?:\.\d{1,15})?", re.ASCII)
 _MAX_DATE_LENGTH = 64
 _MAX_HEADERS = 1_000
+_MAX_CODE_LENGTH = 100
 _BUILTIN_CLASSES = frozenset(each for each in vars(builtins).values() if isinstance(each, type))
 _PLAIN_ATTRIBUTES = frozenset(  # attributes of a class whose exceptions carry nothing but a text
     {"__annotations__", "__doc__", "__init__", "__module__", "__new__", "__repr__", "__str__", "__weakref__"}
@@ -61,16 +62,23 @@ _MAX_DEPTH = 10  # of wrapped exceptions, which may form a circle
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Classification:
-    """The category of an exception, with the status code and the wait that it carries.
+    """The category of an exception, with the codes and the wait that it carries.
 
+    `driver_code` is a code of AWS, an SQLSTATE, or the name of an error of SQLite or of the operating system.
     `faults` names the user's rules that raised. Such a rule counts as not matching, so that a mistake in it can
     neither hide the failure nor replace it.
     """
 
     category: Category
     status_code: int | None = None
+    driver_code: str | None = None
     retry_after: float | None = None
     faults: tuple[str, ...] = ()
+
+    @property
+    def error_code(self) -> str | None:
+        """The code of the driver, or else the HTTP status."""
+        return self.driver_code or (None if self.status_code is None else str(self.status_code))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +123,7 @@ def classify(error: BaseException, rules: Sequence[Rule] = (), now: float | None
     return Classification(
         category=category,
         status_code=None if plain else _read_status_code(source),
+        driver_code=None if plain else _read_driver_code(source),
         retry_after=None if plain else _read_retry_after(source, now),
         faults=tuple(dict.fromkeys(faults)),
     )
@@ -201,10 +210,7 @@ def _category_by_code(error: BaseException, names: Sequence[str]) -> Category | 
     if status is not None and status >= 400:
         default = Category.CLIENT_ERROR if status < 500 else Category.SERVER_ERROR
         return known_errors.CATEGORY_BY_STATUS.get(status, default)
-    state = _get_attribute(error, "sqlstate")
-    if not isinstance(state, str):
-        state = _get_attribute(error, "pgcode")  # psycopg 2
-    if isinstance(state, str) and len(state) == 5:
+    if (state := _read_sqlstate(error)) is not None:
         for size in (5, 4, 2):  # 57014 takes precedence over 57P0, and that over 57
             if state[:size] in known_errors.CATEGORY_BY_SQLSTATE:
                 return known_errors.CATEGORY_BY_SQLSTATE[state[:size]]
@@ -220,7 +226,28 @@ def _category_by_code(error: BaseException, names: Sequence[str]) -> Category | 
     return Category.NETWORK if number in known_errors.CONNECTION_ERRNOS else None
 
 
-# The status code and Retry-After.
+# The codes and Retry-After.
+
+
+def _read_sqlstate(error: BaseException) -> str | None:
+    state = _get_attribute(error, "sqlstate")
+    if type(state) is not str:
+        state = _get_attribute(error, "pgcode")  # psycopg 2
+    return state if type(state) is str and len(state) == 5 and state.isascii() else None
+
+
+def _read_driver_code(error: BaseException) -> str | None:
+    """Return the code that a driver or the operating system gave to an exception."""
+    aws_code = _get_nested(_get_aws_response(error, base_names(error)), "Error", "Code")
+    if type(aws_code) is str and aws_code:
+        return aws_code[:_MAX_CODE_LENGTH]
+    if (state := _read_sqlstate(error)) is not None:
+        return state
+    name = _get_attribute(error, "sqlite_errorname")
+    if type(name) is str and name:
+        return name[:_MAX_CODE_LENGTH]
+    number = _get_attribute(error, "errno")
+    return errno.errorcode.get(number) if type(number) is int else None
 
 
 def _read_status_code(error: BaseException) -> int | None:

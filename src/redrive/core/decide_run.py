@@ -14,7 +14,7 @@ from redrive.core import audit, outcomes, transitions
 from redrive.core.classify import Category
 from redrive.core.failure import Failure, compute_fingerprint
 from redrive.core.failure_reason import FailureReason, LetterCode, Stage
-from redrive.core.idempotency import letter_id, payload_hash
+from redrive.core.idempotency import keyed_payload_hash, letter_id
 from redrive.core.outcomes import RunView
 from redrive.core.retry import compute_backoff
 from redrive.core.run_options import StepOptions
@@ -242,6 +242,7 @@ def decide_diverged_run(outcome: outcomes.CodeDiverged, key: bytes) -> Transitio
         case outcomes.CodeWait.NO_MORE:
             code = LetterCode.COMPENSATION_FAILED if run.undoing else LetterCode.POLICY_VIOLATION
             ending = _build_ending(Category.INTERNAL, "redrive.CodeChanged", code, outcome.difference)
+            ending = replace(ending, stage=Stage.FETCH)
             return _dead_letter_run(run, ending, RunStatus.DLQ_PENDING, key=key)
         case _:
             assert_never(outcome.wait)
@@ -281,7 +282,7 @@ def _dead_letter_run(
     deaths: int | None = None,
     closes: bool = False,
 ) -> Transition:
-    """End a run in failure, with its dead letter. `key` is the tenant's key for fingerprints."""
+    """End a run in failure, with its dead letter. `key` is the tenant's key for fingerprints and hashes."""
     text = ending.to_json()
     letter = _build_letter(run, ending, text, key) if run.options.dead_letter else None
     if letter is None and status is RunStatus.DLQ_PENDING:
@@ -312,7 +313,7 @@ def _build_letter(run: RunView, ending: FailureReason, text: str, key: bytes) ->
         message=ending.failure.message[:_SEARCHED_LENGTH],
         fingerprint=compute_fingerprint(ending.failure, workflow=run.workflow, step=ending.step, key=key),
         expires_in=run.options.letter_keeps,
-        payload_hash=payload_hash(run.input),
+        payload_hash=keyed_payload_hash(run.input, key),
         step=ending.step,
         step_index=ending.step_index,
         attempts=ending.attempts,

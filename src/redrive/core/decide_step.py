@@ -38,6 +38,7 @@ def record_start(outcome: outcomes.AttemptStarted) -> Transition:
         outcome.place,
         StepStatus.RUNNING,
         attempt=outcome.attempt,
+        began_ago=outcome.began_ago,
         limit_in=outcome.limit,
         input=outcome.input,
         options=outcome.options,
@@ -135,6 +136,7 @@ def _build_step_failure(outcome: outcomes.AttemptFailed, decision: RetryDecision
         step_index=outcome.place.index,
         attempts=outcome.attempt,
         policy=policy,
+        duration=outcome.began_ago,
     )
 
 

@@ -28,6 +28,7 @@ from redrive.records import as_dict, field_names
 
 MESSAGE_LIMIT = 4_000
 STACK_LIMIT = 32_000
+_SUMMARY_LIMIT = 500
 _DETAIL_TEXT = 2_000
 _DETAIL_VALUES = 200
 _DETAIL_DEPTH = 8
@@ -44,7 +45,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """A classified error.
 
     `error_type`, `bases`: qualified names ("builtins.ValueError"), and `bases` begins with the type itself.
-    `frame`: the function of the user's code that failed. `retryable`: the error's own decision; None if it made none.
+    `frame`: the function of the user's code that failed. `error_code`: an HTTP status or the code of a driver.
+    `retryable`: the error's own decision; None if it made none.
     """
 
     category: Category
@@ -54,6 +56,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     stack: str = ""
     frame: str | None = None
     status_code: int | None = None
+    error_code: str | None = None
     retry_after: float | None = None
     retryable: bool | None = None
     details: dict[str, Any] = msgspec.field(default_factory=dict)
@@ -68,6 +71,14 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     def short_type(self) -> str:
         """The name of the class without its module: `ValueError`."""
         return self.error_type.rpartition(".")[2]
+
+    @property
+    def summary(self) -> str:
+        """The error in one line, without its stack: `ValueError: the amount is negative`."""
+        message = " ".join(self.message.split())
+        # Without a stack it is the engine's own failure, whose message is a sentence.
+        named = message if message and not self.stack else ": ".join(filter(None, (self.short_type, message)))
+        return clean_text(named, _SUMMARY_LIMIT)
 
     @property
     def uncertain(self) -> bool:
@@ -108,6 +119,7 @@ def capture_failure(error: BaseException, rules: Sequence[Rule] = (), now: float
         stack=clean_text("\n".join((_format_stack(error), *found.faults)), STACK_LIMIT),
         frame=_find_user_frame(error),
         status_code=found.status_code,
+        error_code=None if found.error_code is None else clean_text(found.error_code, MESSAGE_LIMIT),
         retry_after=found.retry_after,
         retryable=retryable,
         details=details,

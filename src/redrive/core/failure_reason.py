@@ -15,12 +15,19 @@ from redrive.core.classify import Category
 from redrive.core.failure import Failure
 from redrive.errors import StepFailed
 from redrive.policy import RetryPolicy
-from redrive.reasons import Reason
+from redrive.reasons import Reason, ReasonCode
 from redrive.records import as_dict
 
 
 class Stage(StrEnum):
-    """The stage of a run or step in which it failed."""
+    """The stage of a run or step in which it failed.
+
+    input    the input of the run was read
+    fetch    what the code needs was loaded: the journal, recorded inputs and results, the code that fits them
+    exec     the code of the workflow or step was executed
+    output   its result was written as JSON
+    commit   the store recorded it
+    """
 
     INPUT = "input"
     FETCH = "fetch"
@@ -68,7 +75,7 @@ class FailureReason(msgspec.Struct, frozen=True, kw_only=True):
     """A final failure, as it is stored and shown.
 
     `cause`: the failure that the run was rolled back for, where a compensation failed. `policy`: the retry policy in
-    force when the step failed.
+    force when the step failed. `duration`: microseconds that its last attempt took.
     """
 
     failure: Failure
@@ -80,6 +87,17 @@ class FailureReason(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int = 0
     cause: FailureReason | None = None
     policy: RetryPolicy | None = None
+    duration: int | None = None
+
+    @property
+    def sentence(self) -> Reason:
+        """The sentence about a run that ended so: how often its step was attempted, and the last error.
+
+        A run that a user cancelled or replayed in part did not fail: its reason says so.
+        """
+        if self.reason.code in (ReasonCode.RUN_CANCELLED_BY, ReasonCode.STEP_REPLAYED_ALONE):
+            return self.reason
+        return Reason(ReasonCode.RUN_FAILED_AFTER, n=self.attempts or None, error=self.failure.summary)
 
     def to_json(self) -> str:
         data = {**as_dict(self), "failure": self.failure.to_json(), "reason": self.reason.to_json()}

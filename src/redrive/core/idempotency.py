@@ -13,6 +13,7 @@ mistaken for `("a", "b:c")`.
 from __future__ import annotations
 
 import hashlib
+import hmac
 import re
 
 from redrive.duration import to_datetime
@@ -85,6 +86,14 @@ def message_id(run_id: str, index: int, number: int) -> str:
 def payload_hash(text: str) -> str:
     """Return the SHA-256 of canonical JSON text, in hexadecimal."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def keyed_payload_hash(text: str, key: bytes) -> str:
+    """Return the keyed SHA-256 of canonical JSON text, in hexadecimal.
+
+    Equal payloads of a tenant have equal hashes. Without the key, no guess of a payload can be checked.
+    """
+    return hmac.digest(key, text.encode("utf-8", "surrogatepass"), "sha256").hex()
 
 
 def _escape(found: re.Match[str]) -> str:

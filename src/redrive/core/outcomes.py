@@ -80,12 +80,13 @@ class _EntryOutcome(_RunOutcome, frozen=True, kw_only=True):
 
 
 class AttemptStarted(_EntryOutcome, frozen=True, kw_only=True):
-    """An attempt begins. `limit`: the time after which the reaper may end it."""
+    """An attempt begins, or began a while ago. `limit`: the time from now after which the reaper may end it."""
 
     attempt: int
     input: str
     options: str
     limit: int
+    began_ago: int = 0
     resumes: bool = False
 
 

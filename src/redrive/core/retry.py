@@ -81,6 +81,11 @@ class RetryDecision(msgspec.Struct, frozen=True, kw_only=True):
     jitter: float = 0.0
     retry_after: float | None = None
 
+    @property
+    def max_retries(self) -> int:
+        """The largest number of retries, negative for no limit."""
+        return -1 if self.of is None else self.of - 1
+
     def to_json(self) -> str:
         return json.dumps({**as_dict(self), "why": None if self.why is None else self.why.to_json()})
 

@@ -2,7 +2,7 @@
 
     OWNER    everything, in all tenants          alias SUPER_ADMIN
     ADMIN    everything in one tenant            alias ORG_ADMIN
-    STAFF    starts and cancels runs, comments, assigns; makes no decisions about dead letters
+    STAFF    starts and cancels runs, comments, assigns, sees stack traces; makes no decisions about dead letters
     VIEWER   reads
 
 The right to see payloads does not depend on the role: it is granted to a user or a token separately.
@@ -45,6 +45,7 @@ class Permission(StrEnum):
     START = "start"
     CANCEL = "cancel"
     NOTE = "note"
+    SEE_STACKS = "see stack traces"
     DECIDE = "decide"
     SET_POLICIES = "set policies"
     MANAGE_PEOPLE = "manage people"
@@ -55,7 +56,9 @@ class Permission(StrEnum):
 
 
 _VIEWER_PERMISSIONS = frozenset({Permission.LOOK})
-_STAFF_PERMISSIONS = _VIEWER_PERMISSIONS | {Permission.START, Permission.CANCEL, Permission.NOTE}
+_STAFF_PERMISSIONS = _VIEWER_PERMISSIONS | {
+    Permission.START, Permission.CANCEL, Permission.NOTE, Permission.SEE_STACKS,
+}  # fmt: skip
 _ADMIN_PERMISSIONS = _STAFF_PERMISSIONS | {Permission.DECIDE, Permission.SET_POLICIES, Permission.MANAGE_PEOPLE}
 
 ROLE_PERMISSIONS: dict[Role, frozenset[Permission]] = {
@@ -111,6 +114,8 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     def may(self, permission: Permission) -> bool:
         if permission is Permission.SEE_PAYLOADS:
             return self.payloads
+        if permission is Permission.SEE_STACKS and self.payloads:
+            return True  # a stack trace shows less than the payloads do
         return permission in ROLE_PERMISSIONS[self.role]
 
     def need(self, permission: Permission) -> None:

@@ -80,7 +80,7 @@ class DeadLetters(GroupActions, BulkActions):
         present = partial(
             presenter.letter,
             letter,
-            steps=await in_thread_if_large(partial(presenter.steps, journal, attempts), size),
+            steps=await in_thread_if_large(partial(presenter.steps, journal, attempts, letter.options), size),
             replays=replays,
             history=reversed(history.items),
             purged=case is None or case.run.input is None,

@@ -58,11 +58,16 @@ class Caller:
 
     name: str | None = None
     sees_payloads: bool = True
+    sees_stacks: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRecord:
-    """An attempt of a step. `decision` is the English sentence for the decision that followed it."""
+    """An attempt of a step. `decision` is the English sentence for the decision that followed it.
+
+    `error_code` is the HTTP status, SQLSTATE or other code of the error. `max_retries` is that of the policy in
+    force then, negative for no limit; None if no policy was asked.
+    """
 
     attempt: int
     status: str
@@ -76,11 +81,19 @@ class AttemptRecord:
     decision: str
     reason_code: str | None = None
     reason_params: dict[str, Any] = field(default_factory=dict)
+    error_code: str | None = None
+    max_retries: int | None = None
+    duration_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRecord:
-    """A journal entry of a run with all its attempts. `by_hand`: a user gave its result."""
+    """A journal entry of a run with all its attempts. `by_hand`: a user gave its result.
+
+    `error_code` is that of the last failed attempt. `max_retries` is that of the policy in force at the last
+    decision, before the first one that of the code. `retry_policy_override` is the policy given for this run alone.
+    `duration_ms` counts from the first attempt, with all waits.
+    """
 
     index: int
     key: str
@@ -100,6 +113,10 @@ class StepRecord:
     by_hand: bool = False
     reason_code: str | None = None
     reason_params: dict[str, Any] = field(default_factory=dict)
+    error_code: str | None = None
+    max_retries: int | None = None
+    retry_policy_override: dict[str, Any] | None = None
+    duration_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +157,10 @@ class AuditRecord:
 class Run:
     """An execution of a workflow. `steps` and `handled_by` are filled by `get` only.
 
+    `error` says after how many attempts the run failed, with its last error, as the log does. `reason` is the English
+    sentence for `reason_code` and `reason_params`: the rule that made the failure final. `error_code`, `max_retries`
+    and `attempts_made` are those of the step that failed. `retry_policy_override` is the policy given for this run
+    alone; `max_retries` is None where neither a failure nor an override tells it. `duration_ms` counts from the start.
     `handler_for` is the failed run whose failure this one handles, or helps to handle; `handled_by` are the
     ids of the runs that handle the failures of this one.
     """
@@ -170,8 +191,14 @@ class Run:
     handler_for: str | None = None
     handled_by: tuple[str, ...] = ()
     trace_id: str | None = None
+    reason: str | None = None
     reason_code: str | None = None
     reason_params: dict[str, Any] = field(default_factory=dict)
+    error_code: str | None = None
+    attempts_made: int | None = None
+    max_retries: int | None = None
+    retry_policy_override: dict[str, Any] | None = None
+    duration_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,10 +206,12 @@ class DeadLetter:
     """A failed run that waits for a decision. `stack`, `steps`, `replays` and `history` are filled by `get`.
 
     `purged`: its run's input and steps are gone, so it can no longer be replayed. `handler_for` and
-    `handled_by` are those of its run, also as it was before it was replayed in full. `payload_hash` is None
-    in a redacted letter: with the hash, a caller could guess a short input. `policy` is
-    the retry policy that was in force when the step failed for good; None if no step did. `reason` is the
-    English sentence for `reason_code` and `reason_params`. `resolution` says how the letter was closed: the text
+    `handled_by` are those of its run, also as it was before it was replayed in full. `payload_hash` is a hash
+    of the input with a key of the tenant: it shows equal inputs and nothing else. `policy` is the retry policy that
+    was in force when the step failed for good, with its `max_retries`; None if no step did. `retry_policy_override` is
+    the policy given for this run alone. `duration_ms` is how long the last attempt of the step took. `replay_count`
+    counts all replays, `failed_replays` those that failed. `stack` is empty for callers who may not see it. `reason` is
+    the English sentence for `reason_code` and `reason_params`. `resolution` says how the letter was closed: the text
     of a user, or the English sentence for the engine's `resolution_code`.
     """
 
@@ -203,8 +232,9 @@ class DeadLetter:
     step_index: int | None
     attempts: int
     replay_count: int
+    failed_replays: int
     fingerprint: str
-    payload_hash: str | None
+    payload_hash: str
     input: Any
     config: Any
     owner: str | None
@@ -228,6 +258,10 @@ class DeadLetter:
     reason_code: str | None = None
     reason_params: dict[str, Any] = field(default_factory=dict)
     resolution_code: str | None = None
+    error_code: str | None = None
+    max_retries: int | None = None
+    retry_policy_override: dict[str, Any] | None = None
+    duration_ms: int | None = None
 
     @property
     def comments(self) -> tuple[AuditRecord, ...]:

@@ -15,15 +15,17 @@ from redrive.core.journal import EntryRow
 from redrive.core.json_edit import Change
 from redrive.core.redact import Redactor
 from redrive.core.retry import RetryDecision, explain_decision
-from redrive.core.run_options import StepOptions, split_trace, trace_id
+from redrive.core.run_options import RunOptions, StepOptions, find_policy, split_trace, trace_id
 from redrive.core.saga import is_manual
 from redrive.core.states import EXECUTED_KINDS, FINAL_RUN_STATUSES, FOLLOW_UP_KINDS, RunStatus, StepStatus
 from redrive.core.transitions import AttemptEnd
 from redrive.desk import models
 from redrive.desk.models import make_reason_fields, present_row
 from redrive.duration import to_datetime
+from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import as_dict, is_record
+from redrive.settle.settler import parse_run_options
 from redrive.store.letters import AuditRow, LetterRow, ReplayRow
 from redrive.store.list_query import Page
 from redrive.store.runs import AttemptRow, RunRow
@@ -37,9 +39,10 @@ _NO_FAILURE = dict.fromkeys(("category", "error_type", "message", "stack", "next
 
 
 class Presenter:
-    """Makes records from rows. Without a redactor, nothing is redacted."""
+    """Makes records from rows. Without a redactor, nothing is redacted; `stacks=False` leaves out all stacks."""
 
-    def __init__(self, redactor: Redactor | None) -> None:
+    def __init__(self, redactor: Redactor | None, *, stacks: bool = True) -> None:
+        self._stacks = stacks
         self._reveals = redactor is None
         self._redact: Callable[[Any], Any] = _return_unchanged if redactor is None else redactor.redact
         self._text: Callable[[str], str] = _return_unchanged if redactor is None else redactor.text
@@ -57,6 +60,8 @@ class Presenter:
         failed = row.status in FINAL_RUN_STATUSES or row.status is RunStatus.COMPENSATING
         ending = FailureReason.from_json(row.failure) if row.failure is not None and failed else None
         reason = None if ending is None else self.reason(ending.reason)
+        override = _find_override(row.options)
+        policy = (None if ending is None else ending.policy) or override
         return present_row(
             models.Run,
             row,
@@ -66,19 +71,28 @@ class Presenter:
             input=self.payload(row.input),
             output=self.payload(row.output),
             code=None if ending is None else ending.code.value,
-            steps=self.steps(entries, attempts),
+            steps=self.steps(entries, attempts, row.options),
             letter_id=letter_id,
             handled_by=tuple(handled_by),
             trace_id=_find_trace_id(row.options),
-            **make_reason_fields(reason, "error"),
+            error=None if ending is None else str(self.reason(ending.sentence)),
+            error_code=None if ending is None else ending.failure.error_code,
+            attempts_made=None if ending is None else ending.attempts,
+            max_retries=None if policy is None else policy.max_retries,
+            retry_policy_override=None if override is None else override.to_json(),
+            duration_ms=_measure_milliseconds(row.started_at, row.finished_at),
+            **make_reason_fields(reason, "reason"),
         )
 
-    def steps(self, entries: Sequence[EntryRow], attempts: Sequence[AttemptRow]) -> tuple[models.StepRecord, ...]:
-        """Return the entries of a journal with their attempts."""
+    def steps(
+        self, entries: Sequence[EntryRow], attempts: Sequence[AttemptRow], options: str | None = None
+    ) -> tuple[models.StepRecord, ...]:
+        """Return the entries of a journal with their attempts. `options` are those of the run."""
+        run = parse_run_options(options) if options else None  # a purged run has none
         tries: dict[int, list[AttemptRow]] = {}
         for attempt in attempts:
             tries.setdefault(attempt.index, []).append(attempt)
-        return tuple(self._present_step(entry, tries.get(entry.index, ())) for entry in entries)
+        return tuple(self._present_step(entry, tries.get(entry.index, ()), run) for entry in entries)
 
     def letter(
         self,
@@ -99,6 +113,7 @@ class Presenter:
         ending = FailureReason.from_json(row.failure)
         failure, reason = ending.failure, self.reason(ending.reason)
         closed = None if row.resolution is None else self.reason(read_reason(row.closed_by, row.resolution))
+        override = _find_override(row.options)
         return present_row(
             models.DeadLetter,
             row,
@@ -106,10 +121,13 @@ class Presenter:
             **make_reason_fields(reason, "reason"),
             error_type=failure.error_type,
             message=self._text(failure.message),
-            stack=self._text(failure.stack) if stack else "",
+            stack=self._text(failure.stack) if stack and self._stacks else "",
             details=self._redact(failure.details),
             policy=None if ending.policy is None else ending.policy.to_json(),
-            payload_hash=row.payload_hash if self._reveals else None,
+            error_code=failure.error_code,
+            max_retries=None if ending.policy is None else ending.policy.max_retries,
+            retry_policy_override=None if override is None else override.to_json(),
+            duration_ms=None if ending.duration is None else ending.duration // 1000,
             input=self.payload(row.input),
             config=self.payload(row.options),
             resolution=None if closed is None else str(closed),
@@ -137,16 +155,19 @@ class Presenter:
             **make_reason_fields(reason, "reason"),
         )
 
-    def _present_step(self, entry: EntryRow, tries: Iterable[AttemptRow]) -> models.StepRecord:
-        once = entry.options is not None and StepOptions.from_json(entry.options).at_most_once
+    def _present_step(self, entry: EntryRow, tries: Iterable[AttemptRow], run: RunOptions | None) -> models.StepRecord:
+        options = None if entry.options is None else StepOptions.from_json(entry.options)
+        once = options is not None and options.at_most_once
         records = [self._present_attempt(row, once) for row in tries]
         by_hand = _is_given_by_hand(entry, records, once)
         if entry.kind in EXECUTED_KINDS and entry.status is StepStatus.SUCCESS and not by_hand:
             decision = Reason(ReasonCode.ATTEMPT_SUCCEEDED, attempt=entry.attempt)
-            given = {"status": entry.status.value, **make_reason_fields(decision, "decision")}
-            records.append(present_row(models.AttemptRecord, entry, **given, **_NO_FAILURE))
+            given = {"status": entry.status.value, **make_reason_fields(decision, "decision"), **_NO_FAILURE}
+            given["duration_ms"] = _measure_milliseconds(entry.began_at, entry.ended_at)
+            records.append(present_row(models.AttemptRecord, entry, **given))
         ending = None if entry.failure is None else FailureReason.from_json(entry.failure)
         reason = None if ending is None else self.reason(ending.reason)
+        override = None if run is None else run.override
         return present_row(
             models.StepRecord,
             entry,
@@ -159,6 +180,10 @@ class Presenter:
             heartbeat=self.payload(entry.heartbeat),
             attempts=tuple(records),
             by_hand=by_hand,
+            error_code=next((each.error_code for each in reversed(records) if each.error_type is not None), None),
+            max_retries=_find_max_retries(records, options, run),
+            retry_policy_override=None if override is None or options is None else override.to_json(),
+            duration_ms=_measure_milliseconds(entry.first_at, entry.ended_at),
         )
 
     def _present_attempt(self, row: AttemptRow, once: bool) -> models.AttemptRecord:
@@ -169,7 +194,10 @@ class Presenter:
             status=row.end.value,
             error_type=None if failure is None else failure.error_type,
             message=None if failure is None else self._text(failure.message),
-            stack=None if failure is None else self._text(failure.stack),
+            stack=None if failure is None or not self._stacks else self._text(failure.stack),
+            error_code=None if failure is None else failure.error_code,
+            max_retries=None if row.decision is None else RetryDecision.from_json(row.decision).max_retries,
+            duration_ms=_measure_milliseconds(row.began_at, row.ended_at),
             **make_reason_fields(self.reason(_explain_attempt(row, once)), "decision"),
         )
 
@@ -209,6 +237,24 @@ def _is_given_by_hand(entry: EntryRow, tries: Sequence[models.AttemptRecord], on
     if entry.kind not in EXECUTED_KINDS or entry.status is not StepStatus.SUCCESS:
         return False
     return entry.failure is not None or (once and bool(tries)) or is_manual(entry)
+
+
+def _find_override(options: str | None) -> RetryPolicy | None:
+    return parse_run_options(options).override if options else None
+
+
+def _find_max_retries(
+    tries: Sequence[models.AttemptRecord], options: StepOptions | None, run: RunOptions | None
+) -> int | None:
+    """Return the limit at the last decision about a step, or else that of the run and of the code."""
+    decided = [each.max_retries for each in tries if each.max_retries is not None]
+    if decided or options is None or run is None:
+        return decided[-1] if decided else None
+    return find_policy({}, run=run, step=options, tenant="", workflow="", name="").max_retries
+
+
+def _measure_milliseconds(began: int | None, ended: int | None) -> int | None:
+    return None if began is None or ended is None else max(0, ended - began) // 1000
 
 
 def _find_trace_id(options: str | None) -> str | None:

@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Unpack
 
-from redrive.core.idempotency import flow_key, payload_hash
+from redrive.core.idempotency import flow_key, keyed_payload_hash
 from redrive.core.replay import ReplayMode
 from redrive.core.roles import Permission
 from redrive.core.run_options import StepOptions
@@ -32,8 +32,7 @@ class SagaEntry:
     `status` is that of a step, or UNCERTAIN: it is unknown whether the step happened, so it is not undone.
     `type` is `function`, `api_call`, `sql`, `notify` or `manual`; `attempt` is 0 until the first; `ts` is
     when it last changed; `instructions` say what a user has to do. `decided_by` and `decision_reason`: the user who
-    skipped it or marked it as done, and why. `payload_hash` is None for callers who may
-    not see payloads: with the hash they could guess a short payload.
+    skipped it or marked it as done, and why. `payload_hash` is a hash of the input with a key of the tenant.
     """
 
     run_id: str
@@ -52,7 +51,7 @@ class SagaEntry:
     next_at: datetime | None
     ts: datetime
     correlation_id: str
-    payload_hash: str | None
+    payload_hash: str
     idempotency_key: str
     input: Any
     result: Any
@@ -132,11 +131,12 @@ class Sagas:
         rows = read_ledger(await self._store.journal(run.id))
         compensations, attempts = [row.entry for row in rows], await self._store.attempts(run.id)
         steps = await in_thread_if_large(
-            partial(self._presenter.steps, compensations, attempts), measure_size(compensations, attempts)
+            partial(self._presenter.steps, compensations, attempts, run.options), measure_size(compensations, attempts)
         )
         decisions = await self._find_decisions(run, sum(step.by_hand for step in steps))
+        key = self._store.fingerprint_key(run.tenant)
         entries = tuple(
-            _present_entry(run, row, step, next(decisions, None) if step.by_hand else None)
+            _present_entry(run, row, step, key, next(decisions, None) if step.by_hand else None)
             for row, step in zip(rows, steps, strict=True)
         )
 
@@ -159,7 +159,7 @@ class Sagas:
         return iter(made[-count:])
 
 
-def _present_entry(run: RunRow, row: LedgerRow, step: StepRecord, decision: ReplayRow | None) -> SagaEntry:
+def _present_entry(run: RunRow, row: LedgerRow, step: StepRecord, key: bytes, decision: ReplayRow | None) -> SagaEntry:
     options = StepOptions.from_json(row.entry.options or StepOptions().to_json())
     manual, begun = options.action == "manual", row.entry.attempt > 0
     return present_row(
@@ -179,7 +179,7 @@ def _present_entry(run: RunRow, row: LedgerRow, step: StepRecord, decision: Repl
         ended_at=step.ended_at if begun else None,
         ts=to_datetime(decision.at) if decision is not None else step.ended_at or step.began_at,
         correlation_id=run.correlation_id or run.public_id,
-        payload_hash=payload_hash(row.entry.input or "null"),
+        payload_hash=keyed_payload_hash(row.entry.input or "null", key),
         idempotency_key=flow_key(run.tenant, run.root or run.public_id, row.entry.key, run.generation),
         input=step.input,
         result=None if manual else step.output,

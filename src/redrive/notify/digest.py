@@ -122,7 +122,9 @@ class Digest:
             read = []  # the lane is emptied, and no user is notified
         targets = self._channels.resolved([target for _, wanted, _ in read for target in wanted])
         id = notifications.notification_id(case.tenant, case.lane, case.last)
-        content = notifications.encode_content(facts, case.count, case.first_at)
+        # A notice is stored after its event, and of a long lane only the newest notices were read.
+        first_at = min(case.first_at, *(each.at for each, _, _ in read))
+        content = notifications.encode_content(facts, case.count, first_at)
         return LaneNotification(
             case=case,
             every=self._every,

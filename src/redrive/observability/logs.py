@@ -31,10 +31,9 @@ from redrive.core.retry import RetryDecision, explain_decision
 from redrive.core.run_options import trace_id
 from redrive.core.states import FINAL_RUN_STATUSES, RunStatus, StepStatus
 from redrive.core.transitions import AttemptWrite, LetterWrite, Transition, TransitionResult
-from redrive.reasons import Reason
 
 RUN_FIELDS = (
-    "correlation_id", "trace_id", "run_id", "workflow", "tenant", "step", "attempt", "attempts_made",
+    "correlation_id", "trace_id", "run_id", "job_id", "workflow", "tenant", "step", "attempt", "attempts_made",
     "decision", "error", "category", "code", "stage", "letter_id", "reason_code",
 )  # fmt: skip
 """Fields of a line about a run, beside `time`, `level`, `logger`, `message` and `exception`."""
@@ -205,24 +204,23 @@ class DecisionLog:
         )
 
     def _log_dead_letter(self, run: RunView, letter: LetterWrite) -> None:
-        reason = Reason.from_text(letter.reason)
-        error = self._redactor.text(str(reason))
+        ending = FailureReason.from_json(letter.failure)
         log.error(
-            "workflow execution failed after %d attempts: %s",
-            letter.attempts,
-            error,
+            "%s",  # the same sentence as `error` of the run
+            ending.sentence.map_text(self._redactor.text),
             extra={
                 "redrive": {
                     **describe_run(run),
+                    "job_id": run.public_id,  # the name that other queues use
                     "step": letter.step,
                     "attempts_made": letter.attempts,
                     "decision": "dead letter written",
-                    "error": error,
+                    "error": self._redactor.text(ending.failure.summary),
                     "category": letter.category,
                     "code": letter.code,
                     "stage": letter.stage,
                     "letter_id": letter.public_id,
-                    "reason_code": reason.code,
+                    "reason_code": ending.reason.code,
                 }
             },
         )
@@ -230,7 +228,8 @@ class DecisionLog:
     def _log_ended_run(self, run: RunView, status: RunStatus, failure: str | None) -> None:
         if status is RunStatus.SUCCESS:
             return
-        error = None if failure is None else self._redactor.text(str(FailureReason.from_json(failure).reason))
+        sentence = None if failure is None else FailureReason.from_json(failure).sentence
+        error = None if sentence is None else str(sentence.map_text(self._redactor.text))
         log.log(
             # A user asked for the cancellation, so it is not a warning.
             logging.INFO if status is RunStatus.CANCELLED else logging.WARNING,

@@ -13,6 +13,7 @@ class ReasonCode(StrEnum):
 
     # why a step, a run or a rollback failed
     STEP_FAILED = "step_failed"
+    RUN_FAILED_AFTER = "run_failed_after"
     STEP_NOT_UNDONE = "step_not_undone"
     WORKFLOW_RAISED = "workflow_raised"
     WORKFLOW_INPUT_UNUSABLE = "workflow_input_unusable"

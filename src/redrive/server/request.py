@@ -98,7 +98,8 @@ class RequestContext:
         """The desk, confined like the view."""
         # A digest: the key of a credential names the user or the token.
         name = hashlib.sha256(self.principal.key.encode()).hexdigest()[:32]
-        caller = Caller(name, sees_payloads=self.principal.may(Permission.SEE_PAYLOADS))
+        may = self.principal.may
+        caller = Caller(name, sees_payloads=may(Permission.SEE_PAYLOADS), sees_stacks=may(Permission.SEE_STACKS))
         return self.runtime.desk(self.view, self.clock, caller)
 
     @property

@@ -68,6 +68,7 @@ class LetterRow(msgspec.Struct, frozen=True, gc=False):
     step_index: int | None
     attempts: int
     replay_count: int
+    failed_replays: int
     owner: str | None
     correlation_id: str | None
     version: str

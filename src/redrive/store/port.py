@@ -39,6 +39,9 @@ class LeaseConnection(Protocol):
     def beat(self, worker: int, heartbeats: Mapping[tuple[int, int], str | None]) -> HeartbeatReply:
         """Renew the lease; record the heartbeats of steps, keyed by (run, entry index)."""
 
+    def record(self, worker: int, marks: Sequence[Transition]) -> None:
+        """Record that attempts began, for a worker whose event loop is blocked. Fences are checked as usual."""
+
     def close(self) -> None:
         """Close the connection."""
 

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from inspect import iscoroutinefunction
 from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 from redrive.clock import Clock, SystemClock
+from redrive.core.transitions import Transition
 from redrive.errors import StoreUnavailable
 from redrive.store.accounts import AccountStore
 from redrive.store.notifications import NotificationStore
@@ -227,7 +228,7 @@ class _Proxy:
 
 
 class _FaultyLease:
-    """A lease connection whose heartbeats are calls named `lease.beat`."""
+    """A lease connection whose calls are named `lease.beat` and `lease.record`."""
 
     def __init__(self, inner: LeaseConnection, gate: _FaultGate) -> None:
         self._inner = inner
@@ -235,6 +236,9 @@ class _FaultyLease:
 
     def beat(self, worker: int, heartbeats: Mapping[tuple[int, int], str | None]) -> HeartbeatReply:
         return self._gate.call_sync("lease.beat", lambda: self._inner.beat(worker, heartbeats))
+
+    def record(self, worker: int, marks: Sequence[Transition]) -> None:
+        self._gate.call_sync("lease.record", lambda: self._inner.record(worker, marks))
 
     def close(self) -> None:
         self._inner.close()

@@ -27,7 +27,7 @@ from redrive.reasons import Reason, ReasonCode
 from redrive.worker.branches import Branch
 
 if TYPE_CHECKING:
-    from redrive.core.outcomes import EntryRef
+    from redrive.core.outcomes import AttemptStarted, EntryRef
     from redrive.core.run_options import StepOptions
     from redrive.worker.definitions import Step
     from redrive.worker.execution import Execution
@@ -42,7 +42,8 @@ class Attempt(msgspec.Struct, eq=False):
     """An attempt of a step. `step_info()` returns it to the step's body.
 
     `over`: the body has ended. `due`: when its time limit passes. `has_heartbeat`: the body sent a heartbeat
-    that the lease has not passed on yet. `drafts`: the messages that it published.
+    that the lease has not passed on yet. `drafts`: the messages that it published. `make_mark`: returns its begin
+    mark, for the lease's thread to record if the body blocks the loop. `marked`: it did so.
     """
 
     execution: Execution
@@ -55,6 +56,8 @@ class Attempt(msgspec.Struct, eq=False):
     due: float | None = None
     has_heartbeat: bool = False
     drafts: MessageDrafts | None = None
+    make_mark: Callable[[], AttemptStarted] | None = None
+    marked: bool = False
     _details: str | None = None
     _heard: float | None = None
 

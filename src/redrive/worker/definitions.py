@@ -237,6 +237,8 @@ def _make_exception_outcome(execution: Execution, error: BaseException, *, stage
         if (known := execution.requests.find_failure(failed.key)) is not None:
             ending, place, attempt = known
             return WorkflowFailed(run=execution.view, ending=ending, place=place, attempt=attempt)
+    if error is execution.requests.load_error:
+        stage = Stage.FETCH
     failure = execution.capture(error)
     match error:
         case TooManyEntries() | PayloadTooLarge():

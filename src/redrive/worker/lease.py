@@ -14,14 +14,17 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
-from redrive.clock import Clock
+from redrive.clock import MICROS, Clock
+from redrive.core.decide_step import record_start
 from redrive.core.outcomes import RunReleased
+from redrive.records import replace
 from redrive.settle.settler import make_lenient_run_view
 from redrive.store.port import LeaseConnection
 from redrive.store.store import repeat_until_answered
 from redrive.store.workers import HeartbeatReply
 
 if TYPE_CHECKING:
+    from redrive.worker.attempt import Attempt
     from redrive.worker.worker import Worker
 
 log = logging.getLogger("redrive.worker")
@@ -37,6 +40,7 @@ def renewal_interval(lease: float) -> float:
 class Lease:
     """Renews a worker's lease; `on_beat` is called on the loop with each answer.
 
+    While the loop does not react, `on_blocked` is called on the lease's thread.
     `good_until`: monotonic time until which new work may begin. A margin before the lease expires leaves time
     for work that is under way.
     """
@@ -50,6 +54,7 @@ class Lease:
         *,
         heartbeats: Callable[[], Heartbeats],
         on_beat: Callable[[HeartbeatReply], None],
+        on_blocked: Callable[[LeaseConnection], None] = lambda _: None,
         overdue: Callable[[], bool] = lambda: False,
     ) -> None:
         self._connection = connection
@@ -59,6 +64,7 @@ class Lease:
         self._good_for = lease - max(lease / 4, min(1.0, lease / 2))
         self._heartbeats = heartbeats
         self._on_beat = on_beat
+        self._on_blocked = on_blocked
         self._overdue = overdue
         self._heard_at = clock.monotonic()
         self._hung = False
@@ -109,25 +115,39 @@ class Lease:
                 continue
             beat = self.renew_once()
             if beat is not None:
-                try:
-                    self._loop.call_soon_threadsafe(self._on_answer, beat)
-                except RuntimeError:
-                    log.debug("the event loop is closed; the answer to a heartbeat is dropped")
+                self._call_on_loop(self._on_answer, beat)
 
     def _is_loop_blocked(self) -> bool:
         """Return True if the loop is blocked for longer than the step that blocks it may take.
 
         All runs of this worker are stuck then. Not renewing the lease lets other workers claim them.
         """
-        silent_for = self._clock.monotonic() - self._heard_at
-        hung = silent_for > 2 * self._interval and self._overdue()
+        if self._clock.monotonic() - self._heard_at <= 2 * self._interval:
+            self._hung = False
+            return False
+        try:
+            self._on_blocked(self._connection)
+        except Exception as error:  # of any kind: the lease must be renewed all the same
+            log.warning("could not record the attempts that began on a blocked event loop, trying again: %s", error)
+        hung = self._overdue()
         if hung and not self._hung:
             log.error("the event loop is blocked by a step past its time limit: the lease is not renewed any more")
+        if hung:
+            self._call_on_loop(self._hear)  # no answer to a heartbeat tells when the loop is free again
         self._hung = hung
         return hung
 
-    def _on_answer(self, beat: HeartbeatReply) -> None:
+    def _call_on_loop(self, callback: Callable[..., None], *args: HeartbeatReply) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback, *args)
+        except RuntimeError:
+            log.debug("the event loop is closed; a message of the lease's thread is dropped")
+
+    def _hear(self) -> None:
         self._heard_at = self._clock.monotonic()
+
+    def _on_answer(self, beat: HeartbeatReply) -> None:
+        self._hear()
         self._on_beat(beat)
 
 
@@ -149,11 +169,35 @@ class HeldRunsReport:
         return heartbeats
 
     def is_overdue(self) -> bool:
-        """Return True if an attempt is past its time by a whole lease. Called from the lease's thread."""
-        worker = self._worker
-        late = worker.clock.monotonic() - worker.settings.lease
-        attempts = [attempt for execution in worker.held.all for attempt in list(execution.open.values())]
-        return any(attempt.due is not None and attempt.due < late for attempt in attempts)
+        """Return True if an attempt is past its time. Called from the lease's thread."""
+        now = self._worker.clock.monotonic()
+        return any(attempt.due is not None and attempt.due < now for attempt in self._list_attempts())
+
+    def record_attempts(self, connection: LeaseConnection) -> None:
+        """Record that attempts began. Called from the lease's thread while the loop is blocked.
+
+        The begin mark of an attempt that blocks the loop at once was never sent. A reaper elsewhere ends the
+        attempt at its time limit only if the store knows that it began.
+        """
+        now, begun, marks = self._worker.clock.monotonic(), [], []
+        for attempt in self._list_attempts():
+            if attempt.marked or attempt.over or attempt.due is None or attempt.make_mark is None:
+                continue
+            mark = attempt.make_mark()
+            # Both limits count from now: that of the whole attempt, and that since its last heartbeat.
+            left = min(attempt.due - now, mark.limit / MICROS - (now - attempt.last_heartbeat_at))
+            limit, began_ago = max(0, int(left * MICROS)), int((now - attempt.began) * MICROS)
+            # The status of the run stays: this mark may arrive after the loop has continued the run.
+            marks.append(record_start(replace(mark, limit=limit, began_ago=began_ago, resumes=False)))
+            begun.append(attempt)
+        if marks:
+            connection.record(self._worker.id, marks)
+        for attempt in begun:
+            attempt.marked = True
+
+    def _list_attempts(self) -> list[Attempt]:
+        # Copied: the loop adds and removes attempts meanwhile.
+        return [attempt for execution in self._worker.held.all for attempt in list(execution.open.values())]
 
     def handle_answer(self, beat: HeartbeatReply) -> None:
         """Detach runs that were taken away, and give back runs that this worker does not know."""

@@ -38,7 +38,7 @@ from redrive.core.outcomes import (
 )
 from redrive.core.payload import check_size
 from redrive.core.states import EntryKind, StepStatus
-from redrive.errors import RunDetached, StepFailed
+from redrive.errors import PayloadError, RunDetached, StepFailed
 from redrive.worker.attempt import new_message
 from redrive.worker.branches import Branch, current_scope
 from redrive.worker.definitions import TooManyEntries
@@ -70,6 +70,7 @@ class Requests:
         "_order",
         "_starting",
         "held_back",
+        "load_error",
         "pivoted",
         "reserved",
         "single_step",
@@ -86,6 +87,7 @@ class Requests:
         self._starting = 0
         self.reserved = False
         self.pivoted = False
+        self.load_error: PayloadError | None = None  # of a recorded result that no longer fits its type
         self.single_step: SingleStepReplay | None = None
         if execution.claimed.sole_step is not None:
             self.single_step = SingleStepReplay(execution, execution.claimed.sole_step, self._failed)
@@ -103,7 +105,11 @@ class Requests:
                     await self._order.pass_result(entry.done, entry.key)
                     if entry.status in (StepStatus.SUCCESS, StepStatus.SKIPPED):
                         self.pivoted = self.pivoted or step.options.pivot
-                        return step.signature.decode_result(entry.output or "null")
+                        try:
+                            return step.signature.decode_result(entry.output or "null")
+                        except PayloadError as error:
+                            self.load_error = error
+                            raise
                     raise self.step_failed(FailureReason.from_json(entry.failure or ""), place, entry.attempt)
                 if entry.status is StepStatus.CANCELLED:
                     await execution.wait_forever()

@@ -233,7 +233,7 @@ class FollowUp:
             failure=self._execution.capture(error),
             code=LetterCode.VALIDATION_FAILED,
             reason=Reason(ReasonCode.STEP_INPUT_UNUSABLE, step=name, why=Reason.of_error(error)),
-            stage=Stage.INPUT,
+            stage=Stage.FETCH,
             step=name,
         )
 

@@ -175,6 +175,7 @@ class StepCall(msgspec.Struct, eq=False):
         began = execution.clock.monotonic()
         attempt = Attempt(execution, self._branch, step.name, place, self._attempt, began)
         self._current = execution.open[place.index] = attempt
+        attempt.make_mark = self._make_began_outcome
         self._mark = None
         self._resumes = execution.waits.asleep and execution.waits.wake_up()
         try:

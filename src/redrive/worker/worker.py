@@ -37,6 +37,7 @@ from redrive.observability.tracing import Tracing
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
 from redrive.settle.settler import LocalSettler, Settled, make_claimed_run_view, parse_run_options
+from redrive.store.encryption.keyring import Unreadable
 from redrive.store.port import Store, Transaction
 from redrive.store.store import repeat_until_answered
 from redrive.store.workers import Catalogue, ClaimedRun, HeartbeatReply, NewWorker, live_workers
@@ -176,6 +177,7 @@ class Worker:
             self.settings.lease,
             heartbeats=self.report.collect,
             on_beat=self.on_heartbeat,
+            on_blocked=self.report.record_attempts,
             overdue=self.report.is_overdue,
         )
         if self.automatic:
@@ -383,7 +385,8 @@ def _make_unreadable_outcome(claimed: ClaimedRun, error: Exception) -> WorkflowF
         options = parse_run_options(claimed.options)
     view = replace(make_claimed_run_view(claimed, options, claimed.version), deaths=0, letter=None)
     reason = Reason(ReasonCode.RUN_UNREADABLE, why=Reason.of_error(error))
+    stage = Stage.INPUT if isinstance(claimed.input, Unreadable) else Stage.FETCH
     code = LetterCode.INFRASTRUCTURE_FAILURE
     return WorkflowFailed(
-        run=view, ending=FailureReason(failure=capture_failure(error), code=code, reason=reason, stage=Stage.INPUT)
+        run=view, ending=FailureReason(failure=capture_failure(error), code=code, reason=reason, stage=stage)
     )

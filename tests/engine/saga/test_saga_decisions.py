@@ -12,7 +12,7 @@ import redrive
 from redrive import Redrive
 from redrive.actions import Manual
 from redrive.app import Workflow
-from redrive.core.idempotency import payload_hash
+from redrive.core.idempotency import keyed_payload_hash
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.testing import Crash, Engine, RunReport, engine, faults
 
@@ -237,7 +237,8 @@ async def test_the_ledger_has_every_field_that_was_asked_for(on_store: OnStore) 
         assert (car.step, car.action, car.type, car.status) == ("car", "undo_car", "function", "SUCCESS")
         assert (car.attempt, flight.attempt) == (1, 0)
         assert (car.correlation_id, car.run_id, car.workflow) == ("order 7", run.id, "travel")
-        assert car.payload_hash == payload_hash('{"number":7,"result":"car 7 done"}')
+        key = e.app.runtime.store.fingerprint_key("default")
+        assert car.payload_hash == keyed_payload_hash('{"number":7,"result":"car 7 done"}', key)
         assert {car.idempotency_key} == t.outside.keys["undo_car"]
         assert (car.ts, flight.began_at, flight.ended_at) == (car.ended_at, None, None)
         assert hotel.error is not None

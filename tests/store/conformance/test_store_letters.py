@@ -7,6 +7,7 @@ from letter_kit import answers, case_of, closes, failed, fails_again, letter_of,
 from store_kit import DAY, SECOND, Kit, buried, noted, writes
 
 from redrive.core.states import LetterStatus, RunStatus
+from redrive.core.transitions import RunWrite
 from redrive.records import replace
 from redrive.store.letters import Triage
 from redrive.store.recovery import PurgeRequest
@@ -26,7 +27,7 @@ async def test_a_letter_goes_from_open_over_replaying_to_resolved(kit: Kit) -> N
     kit.clock.move(SECOND)
     await kit.store.apply([answers(again)], worker=worker)
     found = await kit.letter(run)
-    assert (found.status, found.closed_at, found.replay_count) == (RESOLVED, kit.clock.now(), 0)
+    assert (found.status, found.closed_at, found.replay_count) == (RESOLVED, kit.clock.now(), 1)
     assert (found.closed_by, found.resolution) == ("redrive", "replayed")
 
 
@@ -54,12 +55,31 @@ async def test_what_people_noted_outlives_a_replay(kit: Kit) -> None:
     assert (found.owner, found.tags) == ("bob", ("bank", "slow"))
 
 
-async def test_each_failed_replay_counts(kit: Kit) -> None:
+async def test_each_replay_counts_and_those_that_failed_apart(kit: Kit) -> None:
     worker, run = await failed(kit)
     for count in (1, 2, 3):
         again = await replayed(kit, worker, await kit.look(run))
+        found = await kit.letter(run)
+        assert (found.status, found.replay_count, found.failed_replays) == (REPLAYING, count, count - 1)
         await kit.store.apply([fails_again(again)], worker=worker)
-        assert (await kit.letter(run)).replay_count == count
+        found = await kit.letter(run)
+        assert (found.status, found.replay_count, found.failed_replays) == (OPEN, count, count)
+    again = await replayed(kit, worker, await kit.look(run))
+    await kit.store.apply([answers(again)], worker=worker)
+    found = await kit.letter(run)
+    assert (found.status, found.replay_count, found.failed_replays) == (RESOLVED, 4, 3)
+
+
+async def test_replays_of_a_run_without_a_letter_are_in_its_first_letter(kit: Kit) -> None:
+    """A cancelled run has none; one that is retried and fails gets its letter then."""
+    worker, run = await kit.held()
+    ends = writes(run, change=RunWrite(status=RunStatus.CANCELLED, take=True))
+    await kit.store.apply([ends], worker=worker)
+    ended = await kit.look(run)
+    again = await replayed(kit, worker, ended)
+    await kit.store.apply([fails_again(again)], worker=worker)
+    found = await kit.letter(run)
+    assert (found.replay_count, found.failed_replays) == (1, 1)
 
 
 # -- closing -----------------------------------------------------------------------------------------------
@@ -98,7 +118,7 @@ async def test_a_closed_letter_that_fails_again_is_open_again(kit: Kit) -> None:
     assert (await kit.letter(run)).status is RESOLVED
     await kit.store.apply([fails_again(again)], worker=worker)
     found = await kit.letter(run)
-    assert (found.status, found.replay_count) == (OPEN, 0)
+    assert (found.status, found.replay_count, found.failed_replays) == (OPEN, 1, 1)
     assert found.closed_at is found.closed_by is found.resolution is None
 
 
@@ -147,7 +167,7 @@ async def test_it_goes_over_as_often_as_that_is_asked_for(kit: Kit) -> None:
     (claimed,) = (await kit.claim(worker)).runs
     await kit.store.apply([answers(claimed)], worker=worker)
     found = await kit.letter(claimed)
-    assert (found.public_id, found.status, found.replay_count) == (f"dl-{old.public_id}", RESOLVED, 1)
+    assert (found.public_id, found.status, found.replay_count) == (f"dl-{old.public_id}", RESOLVED, 2)
     replays = (await case_of(kit, found.public_id)).replays
     assert [(each.number, each.run_id, each.outcome) for each in replays] == [
         (1, second.public_id, "DLQ_PENDING"),

@@ -136,8 +136,8 @@ def _explain_letter(letter: DeadLetter) -> Iterator[str]:
         yield outcome.sentence
     elif letter.status is LetterStatus.REPLAYING:
         yield f"It is running again, as run {letter.run_id}."
-    elif letter.replay_count:
-        times = "once" if letter.replay_count == 1 else f"{letter.replay_count} times"
+    elif letter.failed_replays:
+        times = "once" if letter.failed_replays == 1 else f"{letter.failed_replays} times"
         yield f"It was run again {times} and failed again. It needs a decision."
     else:
         yield "It needs a decision."

@@ -66,7 +66,7 @@ CIRCUIT_STATES = {"CLOSED": N("Closed"), "OPEN": N("Open"), "HALF_OPEN": N("Test
 ROLES = {"OWNER": N("Owner"), "ADMIN": N("Administrator"), "STAFF": N("Staff"), "VIEWER": N("Viewer")}
 STAGES = {
     "input": N("Reading the input"),
-    "fetch": N("Loading the code"),
+    "fetch": N("Loading code and data"),
     "exec": N("Running the step"),
     "output": N("Saving the result"),
     "commit": N("Committing"),

@@ -41,7 +41,8 @@ RUN_KINDS: dict[str, tuple[str, tuple[RunStatus, ...]]] = {
 
 _COLUMNS = lists.make_columns(
     *("id", "workflow", "tenant", "status", "correlation_id", "created_at", "started_at"),
-    *("finished_at", "next_at", "code", "error"),
+    *("finished_at", "duration_ms", "next_at", "code", "error", "error_code", "attempts_made", "max_retries"),
+    "retry_policy_override",
 )
 _RETRYABLE_STATUSES = frozenset({RunStatus.DLQ_PENDING, RunStatus.TIMED_OUT, RunStatus.FAILED, RunStatus.PARTIAL})
 

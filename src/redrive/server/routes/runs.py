@@ -17,7 +17,6 @@ from redrive.desk.saga import Saga, SagaEntry, Sagas
 from redrive.duration import parse_duration
 from redrive.errors import ConfigurationError, InputError, NotFound
 from redrive.reasons import Reason, ReasonCode, quote
-from redrive.records import replace
 from redrive.server.request import Context, RequestContext, requires
 from redrive.server.routes.common import (
     Body,
@@ -167,11 +166,7 @@ add_operations(saga_routes, lambda context: context.desk.runs, Runs.rollback)
 @serve(saga_routes, Sagas.get)
 async def show_saga(context: Context, id: Id) -> Saga:
     """Return the compensations of a run; a run that is not rolled back has none."""
-    found = await context.desk.sagas.get(id)
-    entries = found.entries
-    if not context.principal.may(Permission.SEE_PAYLOADS):
-        entries = tuple(replace(each, payload_hash=None) for each in entries)
-    return present_row(Saga, found, entries=entries)
+    return present_row(Saga, await context.desk.sagas.get(id))
 
 
 @saga_routes.post("/runs/{id}/saga/{step:path}/resume", **requires(Permission.DECIDE))

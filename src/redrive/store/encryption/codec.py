@@ -263,8 +263,8 @@ class Codec:
             return Unreadable.of(text, str(error)) if stand_in is None else stand_in(str(error))
 
     def wrap_lease(self, lease: LeaseConnection) -> LeaseConnection:
-        """Return a lease that seals the details of heartbeats."""
-        return lease if self.keys is None else _SealedLease(lease, self.keys)
+        """Return a lease that seals the details of heartbeats and the inputs of attempts."""
+        return lease if self.keys is None else _SealedLease(lease, self, self.keys)
 
     def wrap_transaction(self, transaction: Transaction) -> Transaction:
         """Return a transaction that seals the record of the step. The user's SQL is not changed."""
@@ -312,10 +312,11 @@ class _UnreadableJournal(tuple[EntryRow, ...]):
 
 
 class _SealedLease:
-    """A lease that seals the heartbeats of steps. A heartbeat names no tenant, so they are sealed for none."""
+    """A lease that seals what it records. A heartbeat names no tenant, so heartbeats are sealed for none."""
 
-    def __init__(self, inner: LeaseConnection, keys: Keyring) -> None:
+    def __init__(self, inner: LeaseConnection, codec: Codec, keys: Keyring) -> None:
         self._inner = inner
+        self._codec = codec
         self._keys = keys
 
     def beat(self, worker: int, heartbeats: Mapping[tuple[int, int], str | None]) -> HeartbeatReply:
@@ -323,6 +324,9 @@ class _SealedLease:
             entry: None if details is None else self._keys.seal(details, "") for entry, details in heartbeats.items()
         }
         return self._inner.beat(worker, sealed)
+
+    def record(self, worker: int, marks: Sequence[Transition]) -> None:
+        self._inner.record(worker, self._codec.seal(list(marks)))
 
     def close(self) -> None:
         self._inner.close()

@@ -11,14 +11,16 @@ import concurrent.futures
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import asyncpg
 
 from redrive.clock import MICROS
+from redrive.core.transitions import Transition
 from redrive.errors import StoreUnavailable
+from redrive.store.postgres.apply import apply
 from redrive.store.postgres.connection import (
     NOTHING_LOST,
     Address,
@@ -35,6 +37,7 @@ from redrive.store.recovery import dead_workers_with_runs
 from redrive.store.session import Statements
 from redrive.store.workers import HeartbeatReply, WorkerRow
 
+T = TypeVar("T")
 log = logging.getLogger("redrive.store")
 WORKERS = Statements("workers.sql")
 RECOVERY = Statements("recovery.sql")
@@ -59,11 +62,21 @@ class PostgresLease:
 
     def beat(self, worker: int, heartbeats: Mapping[tuple[int, int], str | None]) -> HeartbeatReply:
         """Renew the lease; raise StoreUnavailable if the server does not answer. The next heartbeat tries again."""
+        return self._run(
+            worker, lambda connection: renew_lease(PostgresSession(connection, self._clock), worker, heartbeats)
+        )
+
+    def record(self, worker: int, marks: Sequence[Transition]) -> None:
+        """Record that attempts began; raise StoreUnavailable if the server does not answer."""
+        self._run(worker, lambda connection: apply(connection, self._clock, marks, worker))
+
+    def _run(self, worker: int, work: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
+        """Do the work on the connection and return its result. The calling thread waits."""
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             self._thread = threading.Thread(target=self._loop.run_forever, name="redrive-beat", daemon=True)
             self._thread.start()
-        reply = asyncio.run_coroutine_threadsafe(self._beat(worker, heartbeats), self._loop)
+        reply = asyncio.run_coroutine_threadsafe(self._run_on_loop(worker, work), self._loop)
         try:
             return reply.result(2 * self._patience)
         except concurrent.futures.TimeoutError:
@@ -87,12 +100,12 @@ class PostgresLease:
         thread.join()
         loop.close()
 
-    async def _beat(self, worker: int, heartbeats: Mapping[tuple[int, int], str | None]) -> HeartbeatReply:
+    async def _run_on_loop(self, worker: int, work: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
         try:
             async with asyncio.timeout(self._patience):
                 connection = await self._connect(worker)
                 async with connection.use():
-                    return await renew_lease(PostgresSession(connection, self._clock), worker, heartbeats)
+                    return await work(connection)
         except BaseException as raised:
             if not is_usable_after(raised):
                 self._on_trouble()

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from redrive.clock import MICROS, Clock
+from redrive.core.transitions import Transition
 from redrive.store.session import Statements
+from redrive.store.sqlite.apply import TransitionBatch
 from redrive.store.sqlite.connection import Address, FairLock, connect, translate_error
 from redrive.store.sqlite.threads import MemoryConnection, run_exclusive
 from redrive.store.workers import HeartbeatReply
@@ -49,6 +51,14 @@ class FileLease:
         except Exception as error:
             raise translate_error(error, self._address.path) or error from error
 
+    def record(self, worker: int, marks: Sequence[Transition]) -> None:
+        """Record that attempts began; raise StoreUnavailable if the file is busy."""
+        batch = TransitionBatch(self._clock.now, marks, worker)
+        try:
+            run_exclusive(self._connect(worker), self._write_lock, batch.apply, self._address.path, self._patience)
+        except Exception as error:
+            raise translate_error(error, self._address.path) or error from error
+
     def close(self) -> None:
         if self._con is not None:
             self._con.close()
@@ -78,6 +88,11 @@ class MemoryLease:
                 con, lambda con: _beat(con, self._clock.now(), worker, heartbeats), wait=0.05
             )
         )
+
+    def record(self, worker: int, marks: Sequence[Transition]) -> None:
+        """Record that attempts began; raise StoreUnavailable while a transactional step has the connection."""
+        batch = TransitionBatch(self._clock.now, marks, worker)
+        self._connection.now(lambda con: self._connection.run_locked(con, batch.apply, wait=0.05))
 
     def close(self) -> None:
         """Do nothing: the store closes the connection."""

@@ -118,6 +118,7 @@ def write_rest(con: sqlite3.Connection, now: int, transitions: Sequence[Transiti
         ],
     )
     replays = [({**as_dict(each.replay), "tenant": each.tenant, "now": now}) for each in transitions if each.replay]
+    _write_grouped(con, "count_replay", [({}, row["letter"]) for row in replays])
     _write_grouped(con, "put_replay", [(row, [row.pop("letter"), row.pop("run_id")]) for row in replays])
 
 

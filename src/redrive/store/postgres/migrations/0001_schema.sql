@@ -264,6 +264,7 @@ CREATE TABLE redrive.letters (
     step_index     integer,
     attempts       integer NOT NULL,
     replay_count   integer NOT NULL DEFAULT 0,
+    failed_replays integer NOT NULL DEFAULT 0,
     owner          text    COLLATE "C",
     tags           text    NOT NULL DEFAULT '[]',
     correlation_id text,
@@ -960,17 +961,20 @@ BEGIN
         INSERT INTO redrive.letters AS l (
             public_id, tenant, run, run_id, workflow, status, code, stage, category, reason, message, failure,
             fingerprint, payload_hash, input, options, step, step_index, attempts, correlation_id, version, created_at,
-            failed_at, expires_at)
+            failed_at, expires_at, replay_count, failed_replays)
         SELECT n.public_id, r.tenant, r.id, r.public_id, r.workflow, 'OPEN', n.code, n.stage, n.category, n.reason,
                n.message, n.failure, n.fingerprint, n.payload_hash, COALESCE(i.input, ''), COALESCE(i.options, ''),
-               n.step, n.step_index, n.attempts, r.correlation_id, r.version, now, now, now + n.expires_in
+               n.step, n.step_index, n.attempts, r.correlation_id, r.version, now, now, now + n.expires_in,
+               -- A run without a letter may have been replayed: the last replay is the one that failed.
+               (SELECT count(*) FROM redrive.replays AS p WHERE p.letter = n.public_id),
+               CASE WHEN EXISTS (SELECT 1 FROM redrive.replays AS p WHERE p.letter = n.public_id) THEN 1 ELSE 0 END
         FROM json_to_recordset(rare -> 'letters') AS n (
             t integer, public_id text, code text, stage text, category text, reason text, message text, failure text,
             fingerprint text, payload_hash text, step text, step_index integer, attempts integer, expires_in bigint)
         JOIN redrive.runs AS r ON r.id = apply.runs[n.t] LEFT JOIN redrive.inputs AS i ON i.run = r.id
         WHERE kept[n.t]
         ON CONFLICT (run, tenant) DO UPDATE SET
-            replay_count = l.replay_count + CASE WHEN l.status = 'REPLAYING' THEN 1 ELSE 0 END,
+            failed_replays = l.failed_replays + CASE WHEN l.status = 'OPEN' THEN 0 ELSE 1 END,
             status = 'OPEN', code = excluded.code, stage = excluded.stage, category = excluded.category,
             reason = excluded.reason, message = excluded.message, failure = excluded.failure,
             fingerprint = excluded.fingerprint, payload_hash = excluded.payload_hash, input = excluded.input, options = excluded.options,
@@ -1154,6 +1158,11 @@ BEGIN
     END IF;
 
     IF part.replays IS NOT NULL THEN
+        -- count_replay
+        UPDATE redrive.letters AS l SET replay_count = l.replay_count + 1
+        WHERE l.public_id = ANY (ARRAY(
+            SELECT n.letter FROM json_to_recordset(part.replays) AS n (t integer, letter text) WHERE kept[n.t]));
+
         -- put_replay
         INSERT INTO redrive.replays (letter, number, tenant, mode, digest, request, run_id, by, reason, key, changes,
                                      at)

@@ -259,6 +259,7 @@ CREATE TABLE letters (
     step_index     INTEGER,
     attempts       INTEGER NOT NULL,
     replay_count   INTEGER NOT NULL DEFAULT 0,
+    failed_replays INTEGER NOT NULL DEFAULT 0,
     owner          TEXT,
     tags           TEXT    NOT NULL DEFAULT '[]',
     correlation_id TEXT,

@@ -92,12 +92,14 @@ WHERE excluded.output IS NOT NULL OR excluded.failure IS NOT NULL;
 -- Insert the dead letter of a run; a second one reopens the first.
 INSERT INTO letters (public_id, tenant, run, run_id, workflow, status, code, stage, category, reason, message,
                      fingerprint, payload_hash, step, step_index, attempts, correlation_id, version, created_at, failed_at,
-                     expires_at)
+                     expires_at, replay_count, failed_replays)
 SELECT ?, runs.tenant, runs.id, runs.public_id, runs.workflow, 'OPEN', ?, ?, ?, ?, ?,
-       ?, ?, ?, ?, ?, runs.correlation_id, runs.version, ?, ?, ?
+       ?, ?, ?, ?, ?, runs.correlation_id, runs.version, ?, ?, ?,
+       -- A run without a letter may have been replayed: the last replay is the one that failed.
+       (SELECT COUNT(*) FROM replays AS p WHERE p.letter = ?1), EXISTS (SELECT 1 FROM replays AS p WHERE p.letter = ?1)
 FROM runs WHERE runs.id = ?
 ON CONFLICT (tenant, run) DO UPDATE SET
-    replay_count = replay_count + (status = 'REPLAYING'),
+    failed_replays = failed_replays + (status <> 'OPEN'),
     status = 'OPEN', code = excluded.code, stage = excluded.stage, category = excluded.category,
     reason = excluded.reason, message = excluded.message, fingerprint = excluded.fingerprint, payload_hash = excluded.payload_hash,
     step = excluded.step, step_index = excluded.step_index, attempts = excluded.attempts,
@@ -167,6 +169,10 @@ INSERT INTO replays (letter, number, tenant, mode, digest, request, run_id, by, 
 SELECT this.letter, 1 + COALESCE((SELECT max(p.number) FROM replays AS p WHERE p.letter = this.letter), 0), :tenant,
        :mode, :digest, :request, this.run_id, :by, :reason, :key, :changes, :now
 FROM (SELECT json_extract(value, '$[0]') AS letter, json_extract(value, '$[1]') AS run_id FROM json_each(:these)) AS this;
+
+-- name: count_replay
+-- Count a replay in its letter.
+UPDATE letters SET replay_count = replay_count + 1 WHERE public_id IN (SELECT value FROM json_each(:these));
 
 -- name: end_replay
 -- Record the outcome of the running replay.
