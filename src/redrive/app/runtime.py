@@ -324,11 +324,24 @@ class Runtime:
         """Begin to deliver messages to sinks."""
         one, rules = self._one_suspect, self._app.rules
         relays = [
-            chores.Relay(store, self.clock, each, rules, self.counters, tracing=self.tracing, one_suspect=one)
+            chores.Relay(
+                store,
+                self.clock,
+                each,
+                rules,
+                self.counters,
+                tracing=self.tracing,
+                one_suspect=one,
+                worker=self._live_worker,
+            )
             for each in sinks
         ]
         self.relays += relays
         self._relaying += [asyncio.create_task(relay.run(self._poll), name="redrive relay") for relay in relays]
+
+    def _live_worker(self) -> int | None:
+        """Return the worker of this process, None while it has no lease."""
+        return self.worker.id if self.worker is not None and self.worker.has_lease else None
 
     async def stop_relays(self, *, in_order: bool = True) -> None:
         """Stop delivering messages. With `in_order`, release messages that were claimed and not tried."""

@@ -560,12 +560,14 @@ CREATE TABLE redrive.messages (
 CREATE INDEX messages_of_tenant ON redrive.messages (tenant, id);
 
 -- Messages of one commit, on one topic, without a key, which one relay delivers to one sink. They are those between `first`
--- and `last` that name the bundle. If it is not finished at lease_until, any relay gives each of its messages a delivery.
+-- and `last` that name the bundle. If it is not finished at lease_until, or the worker's lease has expired, any relay
+-- gives each of its messages a delivery.
 CREATE TABLE redrive.bundles (
     id          bigint  NOT NULL,
     first       bigint  NOT NULL,
     last        bigint  NOT NULL,
     lease_until bigint  NOT NULL,
+    worker      bigint,
     finished_at bigint,
     size        integer NOT NULL,
     sink        text    COLLATE "C" NOT NULL,
@@ -576,12 +578,14 @@ CREATE INDEX bundles_open ON redrive.bundles (sink, lease_until) WHERE finished_
 
 -- One for each sink that wanted the message when it was committed. available_at: when it may be claimed. lease_until: no
 -- other relay claims it before; no index contains it, so that a claim changes none. fence grows with every claim.
+-- worker: the worker of the process that claimed it. When the lease of that worker has expired, the claim has ended, too.
 -- behind: the message with the same key whose delivery to this sink must be over first.
 -- deaths: how many processes in a row ended while they had this delivery, counted by the next claim.
 CREATE TABLE redrive.deliveries (
     message      bigint  NOT NULL,
     available_at bigint,
     lease_until  bigint  NOT NULL DEFAULT 0,
+    worker       bigint,
     fence        bigint  NOT NULL DEFAULT 0,
     behind       bigint,
     tried_at     bigint,
@@ -1197,15 +1201,15 @@ BEGIN
       AND p.run = mark_circuits.runs[n.t] AND p.fence = COALESCE(fences[n.t], fences[1]) AND p.idx = n.index;
 END $body$;
 
--- Write the messages of a batch of transitions: `kept` tells which of those were applied. The carriers `c_sink` hold them
--- from now on for `c_lease`. Columns are sent as in `apply`. A message without a correlation id has that of the run.
+-- Write the messages of a batch of transitions: `kept` tells which of those were applied. The carriers `c_sink` of
+-- the worker hold them from now on for `c_lease`. Columns are sent as in `apply`. A message without a correlation id has that of the run.
 -- m_group numbers the messages that may be bundled, by tenant and by topic, which is in g_topic.
 -- ids: the numbers of the messages, in order. bundles: those of the groups' bundles. w_topic, w_sink: which sink wants what.
 -- Where some messages existed before, no bundle is returned, and any relay may claim all of them.
 CREATE FUNCTION redrive.publish_bundled(
     now bigint, kept boolean[], m_t integer[], m_public_id text[], m_tenant text[], m_topic text[], m_key text[],
     m_run_id text[], m_correlation_id text[], m_payload text[], m_trace text[], m_group integer[],
-    g_topic text[], c_sink text[], c_lease bigint[],
+    g_topic text[], c_sink text[], c_lease bigint[], worker bigint,
     OUT ids bigint[], OUT bundles bigint[], OUT w_topic text[], OUT w_sink text[])
 LANGUAGE plpgsql VOLATILE
 AS $body$
@@ -1240,9 +1244,9 @@ BEGIN
         ON CONFLICT (public_id) DO NOTHING
         RETURNING id, tenant, topic, key, bundle
     ), whole AS (
-        INSERT INTO redrive.bundles (id, sink, tenant, first, last, size, lease_until)
+        INSERT INTO redrive.bundles (id, sink, tenant, first, last, size, lease_until, worker)
         SELECT n.bundle, b.sink, min(n.tenant), min(n.id), max(n.id), count(*),
-               publish_bundled.now + c_lease[array_position(c_sink, b.sink)]
+               publish_bundled.now + c_lease[array_position(c_sink, b.sink)], publish_bundled.worker
         FROM unnest(w_topic, w_sink) AS b (topic, sink) JOIN new AS n ON n.topic = b.topic AND n.bundle IS NOT NULL
         WHERE b.sink = ANY (c_sink)
         GROUP BY n.bundle, b.sink
