@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from redrive import Redrive
+from redrive.duration import FOREVER
 from redrive.errors import ConfigurationError
 from redrive.settings import ENVIRONMENT_VARIABLES, Settings
 
@@ -30,7 +31,7 @@ EACH = [
     ("version", "REDRIVE_VERSION", "", ("2031.5", "2031.5"), ("v2", "v2")),
     ("retention", "REDRIVE_RETENTION", 7 * DAY, ("1d", DAY), (timedelta(days=3), 3 * DAY)),
     ("retention_runs", "REDRIVE_RETENTION_RUNS", None, ("1000", 1000), (0, 0)),
-    ("dlq_retention", "REDRIVE_DLQ_RETENTION", 30 * DAY, ("90d", 90 * DAY), ("1h", 3_600.0)),
+    ("dlq_retention", "REDRIVE_DLQ_RETENTION", 30 * DAY, ("90d", 90 * DAY), ("forever", FOREVER)),
     ("idempotency_retention", "REDRIVE_IDEMPOTENCY_RETENTION", 30 * DAY, ("90d", 90 * DAY), ("1h", 3_600.0)),
     ("outbox_retention", "REDRIVE_OUTBOX_RETENTION", 1 * DAY, ("7d", 7 * DAY), ("1h", 3_600.0)),
     ("audit_retention", "REDRIVE_AUDIT_RETENTION", 365 * DAY, ("3650d", 3650 * DAY), ("30d", 30 * DAY)),

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from redrive.duration import parse_duration
+from redrive.duration import parse_duration, parse_retention
 from redrive.errors import ConfigurationError
 
 API_PREFIX = "/api/v1"
@@ -335,6 +335,10 @@ def _read_duration(field: str, value: Any) -> float:
     return parse_duration(value, _setting_name(field))
 
 
+def _read_retention(field: str, value: Any) -> float:
+    return parse_retention(value, _setting_name(field))
+
+
 def _read_metrics(field: str, value: Any) -> str:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else _read_text(field, value).strip()
 
@@ -394,6 +398,7 @@ def _read_sender(field: str, value: Any) -> str:
 _READERS: dict[str, Callable[[str, Any], Any]] = {
     "concurrency": _read_int,
     "retention_runs": _read_int,
+    "dlq_retention": _read_retention,
     "max_payload": _read_size,
     "base_url": _read_url,
     "metrics": _read_metrics,

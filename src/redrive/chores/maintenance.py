@@ -11,6 +11,7 @@ from redrive.core.audit import ENGINE_ACTOR
 from redrive.core.idempotency import letter_id
 from redrive.core.outcomes import LetterClosed
 from redrive.core.states import LetterStatus
+from redrive.duration import FOREVER
 from redrive.errors import StoreError
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
@@ -63,7 +64,7 @@ class Purger:
         self._purge = PurgeRequest(
             runs=int(settings.retention * MICROS),
             keep=settings.retention_runs,
-            letters=int(settings.dlq_retention * MICROS),
+            letters=None if settings.dlq_retention >= FOREVER else int(settings.dlq_retention * MICROS),
             workers=_DAY * MICROS,
             audit=int(settings.audit_retention * MICROS),
             messages=int(settings.outbox_retention * MICROS),

@@ -24,7 +24,7 @@ from redrive.core.redact import MASK, Redactor
 from redrive.core.run_options import trace_id
 from redrive.core.states import RunStatus, StepStatus
 from redrive.core.transitions import MessageWrite, Transition
-from redrive.duration import to_datetime
+from redrive.duration import FOREVER, MICROS, to_datetime
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import as_dict, field_names, replace
 from redrive.settings import letter_page_path, run_page_path
@@ -185,7 +185,7 @@ def _run_facts(decided: Transition, run: RunView, now: int) -> IdentifiedFacts:
         attempts=letter.attempts,
         letter=letter.public_id,
         next=Reason(ReasonCode.NEXT_UNDONE if undone else ReasonCode.NEXT_DECISION),
-        next_at=None if undone else now + letter.expires_in,
+        next_at=None if undone or letter.expires_in >= FOREVER * MICROS else now + letter.expires_in,
         path=letter_page_path(letter.public_id),
     )
     return [(f"ntc-{run.public_id}-{run.fence}-dead_letter", facts)]
