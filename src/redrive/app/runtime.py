@@ -267,6 +267,7 @@ class Runtime:
             self.clock,
             WorkerSettings(
                 name=f"{socket.gethostname()}:{os.getpid()}",
+                queues=settings.queues or None,
                 concurrency=settings.concurrency,
                 lease=settings.lease,
                 grace=settings.grace,

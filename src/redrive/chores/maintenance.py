@@ -123,17 +123,17 @@ class UnclaimableRunMonitor:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._reported: frozenset[str] = frozenset()
+        self._reported: frozenset[tuple[str, str]] = frozenset()
 
     async def run_once(self) -> int:
-        """Log what changed; return the number of workflows without a worker."""
-        waiting = await self._store.unclaimable(())
-        for workflow in waiting.keys() - self._reported:
-            log.warning(
-                "%d due runs of workflow %r wait: no live worker has it registered", waiting[workflow], workflow
-            )
-        for workflow in self._reported - waiting.keys():
-            log.info("runs of workflow %r have a worker again", workflow)
+        """Log what changed; return the number of workflows and queues without a worker."""
+        waiting = {(each.workflow, each.queue): each for each in await self._store.unclaimable(())}
+        for place in waiting.keys() - self._reported:
+            each = waiting[place]
+            missing = "takes this queue" if each.registered else "has it registered"
+            log.warning("%d due runs of workflow %r in queue %r wait: no live worker %s", each.runs, *place, missing)
+        for workflow, queue in self._reported - waiting.keys():
+            log.info("runs of workflow %r in queue %r have a worker again", workflow, queue)
         self._reported = frozenset(waiting)
         return len(waiting)
 

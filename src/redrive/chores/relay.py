@@ -64,7 +64,7 @@ class Relay:
         self._clock = clock
         self._sink = definition
         self._worker = worker
-        # Longer than an attempt may take. The messages of a dead process are free earlier, with the lease of its worker.
+        # Longer than an attempt may take. Messages of a dead process are free earlier, with the lease of its worker.
         self._lease = max(_MIN_LEASE, 3 * definition.timeout)
         self._held = HeldMessages(definition.name, store, clock, self._on_recorded)
         deliverer = MessageDeliverer(store, clock, definition, rules, counters, tracing)

@@ -38,7 +38,8 @@ class FailureEvent:
     `step` is the step that failed, if one did, and `attempts` the number of its attempts. `error` is the type and
     message of the error; `category` and `code` are those of the dead letter. `input` is the input of the failed run, an
     object from parameter to value; a note replaces one that is too large. `started_at` is None if no worker executed
-    the run. `url` is the page of the run where `REDRIVE_BASE_URL` is set.
+    the run. `url` is the page of the run where `REDRIVE_BASE_URL` is set. `queue` is the queue of the failed run, which
+    is also that of the handler's run.
     """
 
     run_id: str
@@ -53,6 +54,7 @@ class FailureEvent:
     started_at: datetime | None
     failed_at: datetime
     url: str = ""
+    queue: str = "default"
 
 
 def add_handler_runs(decided: Transition, run: RunView, now: int) -> Transition:
@@ -75,6 +77,7 @@ def add_handler_runs(decided: Transition, run: RunView, now: int) -> Transition:
             public_id=handler_run_id(run.public_id, run.fence, handler.workflow, now),
             tenant=run.tenant,
             workflow=handler.workflow,
+            queue=run.queue,
             input=text,
             options=handler.options if trace is None else add_trace(handler.options, trace),
             timeout=handler.timeout,
@@ -102,6 +105,7 @@ def encode_event(run: RunView, ending: FailureReason, rules: OnFailure, now: int
         "started_at": None if run.started_at is None else to_datetime(run.started_at).isoformat(),
         "failed_at": to_datetime(now).isoformat(),
         "url": rules.base_url + run_page_path(run.public_id) if rules.base_url else "",
+        "queue": run.queue,
     }
     text = json.dumps(facts)[:-1]
     size = len(text) + len(run.input.encode("utf-8", "surrogatepass"))

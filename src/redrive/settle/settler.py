@@ -219,6 +219,7 @@ def make_run_view(run: RunRow, *, hears: bool = True) -> RunView:
         started_at=run.started_at,
         handler_for=run.handler_for,
         undoing=run.status is RunStatus.COMPENSATING,
+        queue=run.queue,
     )
 
 
@@ -253,6 +254,7 @@ def make_claimed_run_view(claimed: ClaimedRun, options: RunOptions, version: str
         started_at=claimed.started_at,
         handler_for=claimed.handler_for,
         undoing=undoing,
+        queue=claimed.queue,
     )
 
 

@@ -15,7 +15,7 @@ from outbox_node import COUNT, build
 from redrive import OutboxFilter
 
 PATIENCE = 60
-"""Seconds to wait: less than three attempts may take, so that only the lease of the dead worker (1 s) ends its claims."""
+"""Seconds to wait: less than three attempts may take, so that only the lease of a dead worker ends its claims."""
 
 
 @pytest.fixture(params=["sqlite", cluster.POSTGRES[0]])

@@ -175,6 +175,7 @@ class WorkerStatus:
     workflows: tuple[str, ...]
     started_at: datetime
     beat_at: datetime
+    queues: tuple[str, ...] | None
 
 
 async def list_worker_statuses(context: RequestContext) -> list[WorkerStatus]:

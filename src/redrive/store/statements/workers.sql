@@ -2,8 +2,8 @@
 
 -- name: insert_worker
 -- Insert a worker.
-INSERT INTO redrive.workers (name, version, state, workflows, lease, started_at, beat_at, lease_until)
-VALUES (:name, :version, 'LIVE', :workflows, CAST(:lease AS bigint), :now, :now, :now + CAST(:lease AS bigint))
+INSERT INTO redrive.workers (name, version, state, workflows, queues, lease, started_at, beat_at, lease_until)
+VALUES (:name, :version, 'LIVE', :workflows, CAST(:queues AS text), CAST(:lease AS bigint), :now, :now, :now + CAST(:lease AS bigint))
 RETURNING id;
 
 -- name: insert_version
@@ -23,7 +23,8 @@ WHERE c.options <> excluded.options OR c.schema_in <> excluded.schema_in OR c.sc
 
 -- name: all_workers
 -- All workers, newest first.
-SELECT id, name, version, state, workflows, started_at, beat_at, lease_until FROM redrive.workers ORDER BY id DESC;
+SELECT id, name, version, state, workflows, started_at, beat_at, lease_until, queues FROM redrive.workers
+ORDER BY id DESC;
 
 -- name: lease_of
 -- The length of a worker's lease.

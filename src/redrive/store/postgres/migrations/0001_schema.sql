@@ -182,6 +182,7 @@ CREATE TABLE redrive.workers (
     version     text   NOT NULL,
     state       text   COLLATE "C" NOT NULL CHECK (state IN ('LIVE', 'STOPPED', 'DEAD')),
     workflows   text   NOT NULL,
+    queues      text,
     lease       bigint NOT NULL,
     started_at  bigint NOT NULL,
     beat_at     bigint NOT NULL,

@@ -180,6 +180,7 @@ CREATE TABLE workers (
     version     TEXT    NOT NULL,
     state       TEXT    NOT NULL CHECK (state IN ('LIVE', 'STOPPED', 'DEAD')),
     workflows   TEXT    NOT NULL,
+    queues      TEXT,
     lease       INTEGER NOT NULL,
     started_at  INTEGER NOT NULL,
     beat_at     INTEGER NOT NULL,
