@@ -260,8 +260,9 @@ class Runtime:
         worker a wrapped store, and wrap the body of each step.
         """
         app, settings = self._app, self._app.settings
-        wanted = await self.answered(self.notification_chore.is_needed)
-        await self._register_sinks([*app.registered_sinks.values(), *(self.notification_chore.sinks if wanted else ())])
+        await self._register_sinks(
+            [*app.registered_sinks.values(), *await self.answered(self.notification_chore.needed_sinks)]
+        )
         worker = Worker(
             store or self.store,
             self.clock,

@@ -85,9 +85,12 @@ _COPIED_FIELDS = (  # fields that a notification has unchanged
 )
 
 
-def notification_lane(facts: NotificationFacts) -> str:
-    """Return the lane of the facts, which is equal for the same event with the same cause."""
-    return encode_key(facts.event, facts.fingerprint or facts.run_id)
+def notification_lane(facts: NotificationFacts, targets: Sequence[NotifyTarget] = ()) -> str:
+    """Return the lane of the facts, which is equal for the same event with the same cause.
+
+    Facts for the inbox only have another lane: a target that a rule adds later must not wait for their digest.
+    """
+    return encode_key(facts.event, facts.fingerprint or facts.run_id, *(() if targets else ("inbox",)))
 
 
 def encode_facts(facts: NotificationFacts, rule: NotifyRule) -> str:
@@ -132,6 +135,8 @@ def add_notifications(
     if rule is None:
         return decided
     if isinstance(cause, AttemptFailed):
+        if not (rule.wants(NotificationEvent.FIRST_FAILURE) or rule.wants(NotificationEvent.RETRIES_EXHAUSTED)):
+            return decided  # before the fingerprint is computed, which takes longer than all the rest
         run, found = cause.run, _step_facts(decided, cause, now, key)
     else:
         run, found = cause, _run_facts(decided, cause, now)

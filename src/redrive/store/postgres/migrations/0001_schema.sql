@@ -1221,11 +1221,13 @@ BEGIN
     IF m_t IS NULL THEN
         RETURN;
     END IF;
-    -- sinks_for
+    -- sinks_for: the pattern `*` does not match the topics of the engine. Their prefix is in two parts, because the name of
+    -- the schema is replaced where another one is used.
     SELECT array_agg(d.topic), array_agg(s.name) INTO w_topic, w_sink
     FROM (SELECT DISTINCT t.topic FROM unnest(m_topic) AS t (topic)) AS d JOIN redrive.sinks AS s ON EXISTS (
         SELECT 1 FROM redrive.sink_topics AS t
-        WHERE t.sink = s.name AND (t.topic = d.topic OR (t.wild AND starts_with(d.topic, t.topic))));
+        WHERE t.sink = s.name AND (t.topic = d.topic OR (
+            t.wild AND starts_with(d.topic, t.topic) AND (t.topic <> '' OR NOT starts_with(d.topic, 'redrive' || '.')))));
     SELECT array_agg(CASE WHEN EXISTS (
         SELECT 1 FROM unnest(w_topic, w_sink) AS w (topic, sink) WHERE w.topic = g.topic AND w.sink = ANY (c_sink)
     ) THEN nextval('redrive.messages_id_seq') END ORDER BY g.number) INTO bundles
@@ -1287,12 +1289,13 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON redrive.policies, redrive.run_index, red
     redrive.saved_views, redrive.notify_rules, redrive.access_answers TO redrive_app;
 GRANT SELECT, UPDATE, DELETE ON redrive.schedules TO redrive_app;
 GRANT SELECT, INSERT ON redrive.audit, redrive.notification_reads TO redrive_app;
-GRANT SELECT, UPDATE, DELETE ON redrive.bundles TO redrive_app;  -- a decision on one message unfolds its bundle
+-- A decision on one message unfolds its bundle; a decision on a letter may publish an event.
+GRANT SELECT, INSERT, UPDATE, DELETE ON redrive.bundles TO redrive_app;
 GRANT SELECT ON redrive.notices, redrive.notice_lanes, redrive.notifications, redrive.access_tenants
     TO redrive_app;
 
 -- What all tenants share, and what the functions that write transitions read for every caller.
-GRANT SELECT ON redrive.catalogue, redrive.versions, redrive.pauses TO redrive_app;
+GRANT SELECT ON redrive.catalogue, redrive.versions, redrive.pauses, redrive.sinks, redrive.sink_topics TO redrive_app;
 GRANT SELECT (id, state, version, lease_until) ON redrive.workers TO redrive_app;
 
 -- Only the engine compares secrets: no tenant's transaction reads a hash.

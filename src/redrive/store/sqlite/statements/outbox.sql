@@ -5,10 +5,11 @@
 SELECT COALESCE((SELECT seq FROM sqlite_sequence WHERE name = 'messages'), 0);
 
 -- name: sinks_for
--- The sinks of a topic.
+-- The sinks of a topic. The pattern `*` does not match the engine's own topics.
 SELECT s.name FROM sinks AS s WHERE EXISTS (
     SELECT 1 FROM sink_topics AS t
-    WHERE t.sink = s.name AND (t.topic = :topic OR (t.wild AND substr(:topic, 1, length(t.topic)) = t.topic)));
+    WHERE t.sink = s.name AND (t.topic = :topic OR (
+        t.wild AND substr(:topic, 1, length(t.topic)) = t.topic AND (t.topic <> '' OR substr(:topic, 1, 8) <> 'redrive.'))));
 
 -- name: put_message
 -- Insert a message; a repeat changes nothing.
