@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from redrive import Redrive
+from redrive.duration import FOREVER
 from redrive.errors import ConfigurationError
 from redrive.settings import ENVIRONMENT_VARIABLES, Settings
 
@@ -22,6 +23,7 @@ EACH = [
     # setting, variable, default, text in the environment and its value, argument and its value
     ("url", "REDRIVE_URL", "sqlite:///redrive.db", ("sqlite:///a.db", "sqlite:///a.db"), ("sqlite:///b.db",) * 2),
     ("concurrency", "WORKER_CONCURRENCY", 100, ("7", 7), (8, 8)),
+    ("queues", "REDRIVE_QUEUES", (), ("emails, default", ("emails", "default")), (["a", "a"], ("a",))),
     ("lease", "REDRIVE_LEASE", 30.0, ("10s", 10.0), ("1m", 60.0)),
     ("grace", "REDRIVE_GRACE", 30.0, ("90", 90.0), (timedelta(minutes=2), 120.0)),
     ("hold", "REDRIVE_HOLD", 5.0, ("250ms", 0.25), (0, 0.0)),
@@ -30,7 +32,7 @@ EACH = [
     ("version", "REDRIVE_VERSION", "", ("2031.5", "2031.5"), ("v2", "v2")),
     ("retention", "REDRIVE_RETENTION", 7 * DAY, ("1d", DAY), (timedelta(days=3), 3 * DAY)),
     ("retention_runs", "REDRIVE_RETENTION_RUNS", None, ("1000", 1000), (0, 0)),
-    ("dlq_retention", "REDRIVE_DLQ_RETENTION", 30 * DAY, ("90d", 90 * DAY), ("1h", 3_600.0)),
+    ("dlq_retention", "REDRIVE_DLQ_RETENTION", 30 * DAY, ("90d", 90 * DAY), ("forever", FOREVER)),
     ("idempotency_retention", "REDRIVE_IDEMPOTENCY_RETENTION", 30 * DAY, ("90d", 90 * DAY), ("1h", 3_600.0)),
     ("outbox_retention", "REDRIVE_OUTBOX_RETENTION", 1 * DAY, ("7d", 7 * DAY), ("1h", 3_600.0)),
     ("audit_retention", "REDRIVE_AUDIT_RETENTION", 365 * DAY, ("3650d", 3650 * DAY), ("30d", 30 * DAY)),
@@ -166,6 +168,8 @@ WRONG = [
     ("grace", "-1", "but cannot be negative"),
     ("hold", [5], "hold (REDRIVE_HOLD) is [5], which is not a duration"),
     ("code_wait", "10 minutes", "code_wait (REDRIVE_CODE_WAIT) is '10 minutes', which is not a duration"),
+    ("queues", 5, "queues (REDRIVE_QUEUES) must be a list of names, not 5"),
+    ("queues", "emails,,", "queues (REDRIVE_QUEUES) contains an empty or too long name"),
     ("chores", 0, "chores (REDRIVE_CHORES) must be more than 0 s"),
     ("retention", "inf", "retention (REDRIVE_RETENTION) is longer than a hundred years"),
     ("retention_runs", -1, "retention_runs (REDRIVE_RETENTION_RUNS) must be 0 or more"),

@@ -21,6 +21,9 @@ MAX_DURATION = 36_500 * 86_400.0
 MICROS = 1_000_000
 """Microseconds in a second."""
 
+FOREVER = 7_000 * 365 * 86_400.0
+"""The duration that stands for `forever`, in seconds: longer than any that users can write, but inside the calendar."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ACCEPTED_FORMS = 'a timedelta, a number of seconds, or text such as "250ms" "30s" "5m" "1h30m" "2d"'
 _NUMBER = r"(\d+(?:\.\d+)?)"
@@ -75,6 +78,11 @@ def parse_duration(value: Duration, what: str = "duration") -> float:
     if number > MAX_DURATION:
         raise ConfigurationError(f"{what} is longer than a hundred years. Give {_ACCEPTED_FORMS}.")
     return number + 0.0  # -0.0 becomes 0.0
+
+
+def parse_retention(value: Duration, what: str) -> float:
+    """Parse a duration, or the word `forever`, into seconds."""
+    return FOREVER if isinstance(value, str) and value.strip().lower() == "forever" else parse_duration(value, what)
 
 
 def parse_past_time(text: str, now: datetime) -> datetime | None:

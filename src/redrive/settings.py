@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from redrive.duration import parse_duration
+from redrive.duration import parse_duration, parse_retention
 from redrive.errors import ConfigurationError
 
 API_PREFIX = "/api/v1"
@@ -197,6 +197,7 @@ MIN_SECRET_BYTES = 32
 """Minimum length of the key that signs tokens, in bytes."""
 
 _SIZES = {"": 1, "B": 1, "KB": 1000, "MB": 1000**2, "KIB": 1 << 10, "MIB": 1 << 20}
+_MAX_NAME = 200  # characters of the name of a queue
 _INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 _SIZE = re.compile(r"(?P<number>\d{1,18}) ?(?P<unit>[A-Z]*)", re.ASCII)
 
@@ -207,6 +208,7 @@ class Settings:
 
     url: str = "sqlite:///redrive.db"
     concurrency: int = 100
+    queues: tuple[str, ...] = ()
     lease: float = 30.0
     grace: float = 30.0
     hold: float = 5.0
@@ -236,6 +238,10 @@ class Settings:
     def __post_init__(self) -> None:
         if self.concurrency < 1:
             raise ConfigurationError(f"{_setting_name('concurrency')} must be at least 1, not {self.concurrency}")
+        if not all(0 < len(name) <= _MAX_NAME and "\0" not in name for name in self.queues):
+            raise ConfigurationError(
+                f"{_setting_name('queues')} contains an empty or too long name: give names, such as 'emails, default'"
+            )
         if self.lease < 0.5:
             raise ConfigurationError(
                 f"{_setting_name('lease')} is {self.lease:g} s: give at least 0.5 s, or a worker would lose its runs "
@@ -335,6 +341,10 @@ def _read_duration(field: str, value: Any) -> float:
     return parse_duration(value, _setting_name(field))
 
 
+def _read_retention(field: str, value: Any) -> float:
+    return parse_retention(value, _setting_name(field))
+
+
 def _read_metrics(field: str, value: Any) -> str:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else _read_text(field, value).strip()
 
@@ -352,6 +362,14 @@ def _read_int(field: str, value: Any) -> int:
     if isinstance(value, str) and _INTEGER.fullmatch(value.strip()):
         return int(value)
     raise ConfigurationError(f"{_setting_name(field)} must be a whole number, not {value!r}")
+
+
+def _read_names(field: str, value: Any) -> tuple[str, ...]:
+    """Return the names of a list, or of a text with commas, without repetitions."""
+    names = value.split(",") if isinstance(value, str) else value
+    if isinstance(names, Sequence) and all(isinstance(name, str) for name in names):
+        return tuple(dict.fromkeys(name.strip() for name in names))
+    raise ConfigurationError(f"{_setting_name(field)} must be a list of names, not {value!r:.60}")
 
 
 def _read_size(field: str, value: Any) -> int:
@@ -393,7 +411,9 @@ def _read_sender(field: str, value: Any) -> str:
 
 _READERS: dict[str, Callable[[str, Any], Any]] = {
     "concurrency": _read_int,
+    "queues": _read_names,
     "retention_runs": _read_int,
+    "dlq_retention": _read_retention,
     "max_payload": _read_size,
     "base_url": _read_url,
     "metrics": _read_metrics,

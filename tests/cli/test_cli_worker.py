@@ -90,6 +90,43 @@ async def result_of(app: Redrive, run_id: str, workflow: str) -> object:
         return await app.handle(run_id, workflow).result(timeout=PATIENCE)
 
 
+def redrive(folder: Path, *words: str) -> str:
+    """What a command says on either stream."""
+    command = [sys.executable, "-P", "-m", "redrive", *words]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    return " ".join((done.stdout + done.stderr).split())
+
+
+async def test_a_worker_for_a_queue_leaves_the_others_alone_and_they_are_reported(folder: Path, jobs: Redrive) -> None:
+    (folder / "go").touch()
+    async with jobs.client():
+        left = await jobs.find("gentle").start(queue="reports")
+        with working(folder, "jobs:app", "--queue", "emails", "--queue", "default") as worker:
+            assert "from emails, default; store" in worker.lines[-1]
+            taken = [await jobs.find("gentle").start(queue=name) for name in ("emails", "default")]
+            assert [await handle.result(timeout=PATIENCE) for handle in taken] == ["done", "done"]
+            why = redrive(folder, "runs", "why", left.id, "--url", "sqlite:///jobs.db")
+            doctor = redrive(folder, "doctor", "--url", "sqlite:///jobs.db")
+        assert (await left.describe()).status == "PENDING"
+    assert "1 worker has workflow 'gentle', but none takes runs from queue 'reports'. Start one that does" in why
+    assert "worker module:app --url sqlite:///jobs.db --queue reports" in why
+    assert "1 due run of 'gentle' in queue 'reports': no live worker that has the workflow takes this queue" in doctor
+
+
+async def test_a_process_that_takes_one_queue_does_not_claim_what_it_starts_in_another(tmp_path: Path) -> None:
+    app = Redrive(f"sqlite:///{tmp_path}/one.db", queues=["emails"])
+
+    @app.workflow
+    async def greet() -> str:
+        return "hello"
+
+    async with app:
+        assert await (await greet.start(queue="emails")).result(timeout=PATIENCE) == "hello"
+        other = await greet.start()
+        assert await (await greet.start(queue="emails")).result(timeout=PATIENCE) == "hello"
+        assert (await other.describe()).status == "PENDING"
+
+
 def test_says_what_it_does_in_one_line(folder: Path) -> None:
     with working(folder, "jobs:app", "--concurrency", "7", "--url", "sqlite:///other.db") as worker:
         (line,) = worker.lines

@@ -48,6 +48,7 @@ RUN = RunView(
     input='{"amount":40}',
     options=RunOptions(on_failure=RULES, max_crashes=2),
     started_at=NOW - 5,
+    queue="emails",
 )
 ENDING = FailureReason(
     failure=Failure.of(Category.TIMEOUT, "silent", error_type="builtins.TimeoutError"),
@@ -164,7 +165,9 @@ def test_the_event_says_all_there_is_to_say() -> None:
         "started_at": "2030-03-17T17:46:39.999995+00:00",
         "failed_at": "2030-03-17T17:46:40+00:00",
         "url": "https://d/app/runs/r1",
+        "queue": "emails",
     }
+    assert [new.queue for new in decided(FAILS[0]).starts] == ["emails", "emails"]
 
 
 @given(st.integers(0, 3000), st.sampled_from(["x", "é", "😀"]))

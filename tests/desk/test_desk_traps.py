@@ -93,6 +93,21 @@ async def test_a9_a_page_is_full_however_much_others_have_that_is_newer(on_store
         assert not {x.id for x in page.items} & {x.id for x in rest.items}
 
 
+async def test_with_retention_forever_nothing_that_failed_is_ever_removed(on_store: OnStore) -> None:
+    s = shop(new_app(dlq_retention="forever", retention="1d", retention_runs=0))
+    async with on_store(s.app) as e:
+        kept, closed, replayed = [await failed(e, s.order, item, 40) for item in ("lamp", "desk", "sofa")]
+        assert closed.expires_at is None
+        await s.app.dlq.resolve(closed.id, by="ann")
+        s.ledger.broken.clear()
+        await s.app.dlq.replay(replayed.id, by="ann")
+        await e.advance("900d")
+        assert [(await s.app.dlq.get(each.id)).status for each in (kept, closed)] == ["OPEN", "RESOLVED"]
+        for each in (kept, closed):
+            assert (await s.app.runs.get(each.run_id)).steps
+        assert (await s.app.dlq.get(replayed.id)).purged, "a run that ended well is removed as always"
+
+
 async def test_a13_a_letter_outlives_its_purged_run_and_says_what_that_means(on_store: OnStore) -> None:
     """Trap A13: purge cascades into the dead letters, or is blocked by them."""
     s = shop()

@@ -113,7 +113,7 @@ async def test_what_succeeds_or_what_nobody_wants_to_hear_of_is_not_told(box: Po
     app = Redrive(smtp_url=box.url)
     failing(app, notify={"email": OPS, "on": ["first_failure"]})
 
-    @app.workflow
+    @app.workflow(notify={"on": []})
     async def quiet() -> None:
         raise ValueError("no")
 

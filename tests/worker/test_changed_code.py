@@ -173,7 +173,7 @@ async def test_due_runs_that_nobody_can_claim_are_left_alone(tmp_path: Path) -> 
         assert await (await unrelated.start()).result("10s") == "done"
 
         async def reported() -> bool:
-            return await app.runtime.store.unclaimable(()) == {"order": 1}
+            return [(each.workflow, each.runs) for each in await app.runtime.store.unclaimable(())] == [("order", 1)]
 
         await until(reported, "the run is due and nobody has its workflow")
         run = await app.runs.get(run_id)

@@ -177,7 +177,7 @@ class Redrive:
         - `dead_letter`: False ends failed runs as FAILED, without a dead letter.
         - `max_crashes`: the number of worker crashes after which a run becomes a dead letter. Default: 3.
         - `retention_runs`: how many finished runs to keep. Default: the setting.
-        - `dlq_retention`: how long dead letters wait for a decision. Default: the setting.
+        - `dlq_retention`: how long dead letters wait for a decision, or "forever". Default: the setting.
         - `index`: fields of the input by which runs and dead letters can be found, as in `["customer.email"]`.
         - `on_failure`: a workflow, or its name, to start with a `FailureEvent` when a run fails.
         - `notify`: whom to notify of which events, as in `{"email": ["ops@example.org"]}`.

@@ -134,9 +134,10 @@ _VISIBILITY_MARGIN = 10 * MICROS  # a change may become visible this long after 
 
 
 class NotificationChore:
-    """Sends due notifications and those of opened circuits, once the code or a stored rule asks for any.
+    """Sends due notifications and those of opened circuits.
 
-    `begin` is called once, with the sinks that send notifications.
+    The inbox needs no rule. The sinks that send to other targets start once the code or a stored rule has one. `begin`
+    is called with the sinks that start.
     """
 
     def __init__(
@@ -151,29 +152,28 @@ class NotificationChore:
         self._app = app
         self._store = store
         self._begin = begin
-        self._is_on = False
+        self._begun = 0  # sinks that have started
         self._since: int | None = None
         self._digest = Digest(store, app.channels, app.settings.notify_every, ring)
         reader = make_delivery_reader(redactor, app.settings.base_url, app.channels)
         self.sinks = make_notify_sinks(self._digest, reader, app.texts, app.settings, app.channels.allowed, clock)
 
     async def run_once(self) -> int:
-        """Start sending if a rule or a channel exists, then send what is due. Return the number sent."""
+        """Start the sinks that are needed, then send what is due. Return the number sent."""
         rules = await load_notify_rules(self._store)
-        if not (self._is_on or rules or self._is_needed_by_code()):
-            return 0
-        if not self._is_on:
-            self._is_on = True
-            await self._begin(self.sinks)
+        new = self._choose_sinks(bool(rules))[self._begun :]
+        if new:
+            self._begun += len(new)
+            await self._begin(new)
         await self._notify_open_circuits(rules)
         return await self._digest.run_once()
 
-    async def is_needed(self) -> bool:
-        """Return True if the code or a stored rule asks for notifications now."""
-        return self._is_needed_by_code() or bool(await self._store.notices.rules())
+    async def needed_sinks(self) -> list[SinkDefinition]:
+        """Return the sink of the inbox, and those for other targets if the code or a stored rule has any."""
+        return self._choose_sinks(bool(await self._store.notices.rules()))
 
-    def _is_needed_by_code(self) -> bool:
-        return bool(self._app.channels) or bool(self._code_rules())
+    def _choose_sinks(self, has_rules: bool) -> list[SinkDefinition]:
+        return self.sinks if has_rules or self._app.channels or self._code_rules() else self.sinks[:1]
 
     def _code_rules(self) -> dict[str, NotifyRule]:
         workflows = self._app.registered_workflows.items()
@@ -185,10 +185,7 @@ class NotificationChore:
         Circuits open without a request, so they are polled. The generation of an opening is part of the id of its
         notification: an opening that is seen twice, or by two workers, is reported once.
         """
-        rules = self._code_rules()
-        if not any(rule.wants(NotificationEvent.CIRCUIT_OPENED) for rule in [*rules.values(), *stored.values()]):
-            return
-        now = self._store.now()
+        rules, now = self._code_rules(), self._store.now()
         rows = await self._store.circuits_changed_since(now - _CIRCUIT_LOOKBACK if self._since is None else self._since)
         merged = [(row, _merge_circuit_rules(row, stored, rules)) for row in rows if row.is_open]
         new = [_make_circuit_notice(row, rule) for row, rule in merged if rule is not None]
@@ -201,8 +198,9 @@ def _merge_circuit_rules(row: CircuitRow, stored: StoredRules, rules: dict[str, 
     """Return all targets for a circuit: those of its workflow if it belongs to one, else those of all workflows."""
     names = {*rules, *(workflow for _, workflow in stored)}
     own = {name for name in names if name and row.key.startswith(f"{name}/")}
-    found = [find_rule(stored, rules.get(name), row.tenant, name) for name in sorted(own or names)]
-    matching = [rule for rule in found if rule is not None and rule.wants(NotificationEvent.CIRCUIT_OPENED)]
+    # The empty name finds the rule for workflows without one, which is the default if the store has none.
+    found = [find_rule(stored, rules.get(name), row.tenant, name) for name in sorted(own or {*names, ""})]
+    matching = [rule for rule in found if rule.wants(NotificationEvent.CIRCUIT_OPENED)]
     if not matching:
         return None
     targets = tuple(dict.fromkeys(target for rule in matching for target in rule.targets))
@@ -225,6 +223,6 @@ def _make_circuit_notice(row: CircuitRow, rule: NotifyRule) -> NewNotice:
     return NewNotice(
         public_id=f"ntc-circuit-{name}-{row.generation}",
         tenant=row.tenant,
-        lane=notification_lane(facts),
+        lane=notification_lane(facts, rule.targets),
         notice=encode_facts(facts, rule),
     )

@@ -19,7 +19,7 @@ from redrive.core.payload import Signature
 from redrive.core.payload.signature import read_signature
 from redrive.core.run_options import StepOptions
 from redrive.core.schedule import Schedule
-from redrive.duration import Duration, parse_duration
+from redrive.duration import Duration, parse_duration, parse_retention
 from redrive.errors import ConfigurationError, RegistrationError
 from redrive.policy import Circuit, RetryPolicy
 from redrive.records import field_names
@@ -210,7 +210,7 @@ def register_workflow(
         dead_letter=request.dead_letter,
         max_crashes=request.max_crashes,
         retention_runs=request.retention_runs,
-        dlq_retention=_read_time_limit(request.dlq_retention, f"dlq_retention of {what}"),
+        dlq_retention=_read_time_limit(request.dlq_retention, f"dlq_retention of {what}", parse_retention),
         index=_read_index_fields(what, request.index, signature.parameters),
         rollback=request.rollback,
         notify=None if request.notify is None else app.channels.rule(name, request.notify),
@@ -281,9 +281,11 @@ def _check_retry(what: str, retry: Any) -> None:
         raise RegistrationError(f"retry of {what} takes a RetryPolicy, not {type(retry).__name__}")
 
 
-def _read_time_limit(value: Duration | None, what: str) -> float | None:
+def _read_time_limit(
+    value: Duration | None, what: str, parse: Callable[[Duration, str], float] = parse_duration
+) -> float | None:
     """Return a time limit in seconds, or None if there is none."""
-    length = None if value is None else parse_duration(value, what)
+    length = None if value is None else parse(value, what)
     if length == 0:
         raise RegistrationError(f"{what} is {value!r}; give a duration longer than 0, or leave it out")
     return length

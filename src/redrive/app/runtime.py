@@ -260,13 +260,15 @@ class Runtime:
         worker a wrapped store, and wrap the body of each step.
         """
         app, settings = self._app, self._app.settings
-        wanted = await self.answered(self.notification_chore.is_needed)
-        await self._register_sinks([*app.registered_sinks.values(), *(self.notification_chore.sinks if wanted else ())])
+        await self._register_sinks(
+            [*app.registered_sinks.values(), *await self.answered(self.notification_chore.needed_sinks)]
+        )
         worker = Worker(
             store or self.store,
             self.clock,
             WorkerSettings(
                 name=f"{socket.gethostname()}:{os.getpid()}",
+                queues=settings.queues or None,
                 concurrency=settings.concurrency,
                 lease=settings.lease,
                 grace=settings.grace,
@@ -324,11 +326,24 @@ class Runtime:
         """Begin to deliver messages to sinks."""
         one, rules = self._one_suspect, self._app.rules
         relays = [
-            chores.Relay(store, self.clock, each, rules, self.counters, tracing=self.tracing, one_suspect=one)
+            chores.Relay(
+                store,
+                self.clock,
+                each,
+                rules,
+                self.counters,
+                tracing=self.tracing,
+                one_suspect=one,
+                worker=self._live_worker,
+            )
             for each in sinks
         ]
         self.relays += relays
         self._relaying += [asyncio.create_task(relay.run(self._poll), name="redrive relay") for relay in relays]
+
+    def _live_worker(self) -> int | None:
+        """Return the worker of this process, None while it has no lease."""
+        return self.worker.id if self.worker is not None and self.worker.has_lease else None
 
     async def stop_relays(self, *, in_order: bool = True) -> None:
         """Stop delivering messages. With `in_order`, release messages that were claimed and not tried."""

@@ -11,6 +11,7 @@ from redrive.core.audit import ENGINE_ACTOR
 from redrive.core.idempotency import letter_id
 from redrive.core.outcomes import LetterClosed
 from redrive.core.states import LetterStatus
+from redrive.duration import FOREVER
 from redrive.errors import StoreError
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
@@ -63,7 +64,7 @@ class Purger:
         self._purge = PurgeRequest(
             runs=int(settings.retention * MICROS),
             keep=settings.retention_runs,
-            letters=int(settings.dlq_retention * MICROS),
+            letters=None if settings.dlq_retention >= FOREVER else int(settings.dlq_retention * MICROS),
             workers=_DAY * MICROS,
             audit=int(settings.audit_retention * MICROS),
             messages=int(settings.outbox_retention * MICROS),
@@ -122,17 +123,17 @@ class UnclaimableRunMonitor:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._reported: frozenset[str] = frozenset()
+        self._reported: frozenset[tuple[str, str]] = frozenset()
 
     async def run_once(self) -> int:
-        """Log what changed; return the number of workflows without a worker."""
-        waiting = await self._store.unclaimable(())
-        for workflow in waiting.keys() - self._reported:
-            log.warning(
-                "%d due runs of workflow %r wait: no live worker has it registered", waiting[workflow], workflow
-            )
-        for workflow in self._reported - waiting.keys():
-            log.info("runs of workflow %r have a worker again", workflow)
+        """Log what changed; return the number of workflows and queues without a worker."""
+        waiting = {(each.workflow, each.queue): each for each in await self._store.unclaimable(())}
+        for place in waiting.keys() - self._reported:
+            each = waiting[place]
+            missing = "takes this queue" if each.registered else "has it registered"
+            log.warning("%d due runs of workflow %r in queue %r wait: no live worker %s", each.runs, *place, missing)
+        for workflow, queue in self._reported - waiting.keys():
+            log.info("runs of workflow %r in queue %r have a worker again", workflow, queue)
         self._reported = frozenset(waiting)
         return len(waiting)
 

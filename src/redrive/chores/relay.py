@@ -5,8 +5,8 @@
     deliver     each to the sink; those with one key one after the other, the rest concurrently
     record      the results, all that came together in one commit; a bundle as one, if all of it was delivered
 
-Any number of processes relay to the same sink. If a process dies, others claim its messages when the lease has
-expired; a message that was delivered and not recorded is delivered once more. A relay has no position: it
+Any number of processes relay to the same sink. If a process dies, others claim its messages when the lease of its
+worker has expired; a message that was delivered and not recorded is delivered once more. A relay has no position: it
 delivers what the store lists as not delivered, no matter when that was committed.
 
 This module has the loop that claims and waits. The messages that a relay holds are in `relay_queue.py`, one
@@ -58,10 +58,13 @@ class Relay:
         *,
         one_suspect: asyncio.Lock | None = None,
         tracing: Tracing | None = None,
+        worker: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._store = store
         self._clock = clock
         self._sink = definition
+        self._worker = worker
+        # Longer than an attempt may take. Messages of a dead process are free earlier, with the lease of its worker.
         self._lease = max(_MIN_LEASE, 3 * definition.timeout)
         self._held = HeldMessages(definition.name, store, clock, self._on_recorded)
         deliverer = MessageDeliverer(store, clock, definition, rules, counters, tracing)
@@ -196,7 +199,7 @@ class Relay:
 
     async def _claim_deliveries(self, limit: int, suspects: Suspects) -> ClaimedDeliveries:
         claims = await self._store.claim_deliveries(
-            self._sink.name, limit=limit, lease=int(self._lease * MICROS), suspects=suspects
+            self._sink.name, limit=limit, lease=int(self._lease * MICROS), suspects=suspects, worker=self._worker()
         )
         self._held.add_claimed(claims.items)
         return claims

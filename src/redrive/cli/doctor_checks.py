@@ -156,8 +156,8 @@ async def _check_workers(store: Store, live: list[WorkerRow]) -> AsyncIterator[F
             yield wrong("workers", "none is alive, and runs wait for one", f"start one: {worker_hint()}")
         else:
             yield note("workers", "none is alive; no run waits for one", worker_hint())
-    for workflow, count in (await store.unclaimable(())).items():
-        yield _unclaimable(workflow, count)
+    for each in await store.unclaimable(()):
+        yield _unclaimable(each.workflow, each.runs, each.queue if each.registered else None)
     for workflow, by in (await store.paused()).items():
         yield _paused(workflow, by)
 
@@ -170,8 +170,12 @@ def _check_crashes(names: Sequence[str]) -> Iterator[Finding]:
         yield (wrong if len(names) >= CRASH_LOOP else note)("crashes", text, advice)
 
 
-def _unclaimable(workflow: str, count: int) -> Finding:
-    text = f"{count} due run{'s' * (count != 1)} of {workflow!r}: no live worker has it registered"
+def _unclaimable(workflow: str, count: int, queue: str | None) -> Finding:
+    text = f"{count} due run{'s' * (count != 1)} of {workflow!r}"
+    if queue is not None:
+        text += f" in queue {queue!r}: no live worker that has the workflow takes this queue"
+        return wrong("queues", text, f"start a worker for it: {worker_hint('--queue', queue)}")
+    text += ": no live worker has it registered"
     return wrong("claims", text, f"start a worker whose app has this workflow: {worker_hint()}")
 
 
@@ -303,7 +307,7 @@ async def _check_reachable_server(server: Remote) -> AsyncIterator[Finding]:
         yield finding
     for one in workflows:
         if one.unclaimable:
-            yield _unclaimable(one.name, one.unclaimable)
+            yield _unclaimable(one.name, one.unclaimable, ", ".join(one.idle_queues) or None)
         if one.paused_by is not None:
             yield _paused(one.name, one.paused_by)
     for finding in check_schedules(await server.schedules.list()):

@@ -121,9 +121,9 @@ def _tenant_arguments(tenant: str) -> list[str]:
     return [] if tenant == DEFAULT_TENANT else ["--tenant", shlex.quote(tenant)]
 
 
-def worker_hint() -> str:
+def worker_hint(*options: str) -> str:
     """Return the command that starts a worker, with `module:app` if no app was named."""
-    return " ".join([program_name(), "worker", app_name(), *_repeat_option("url")])
+    return " ".join([program_name(), "worker", app_name(), *_repeat_option("url"), *map(shlex.quote, options)])
 
 
 def app_name() -> str:

@@ -23,6 +23,13 @@ if TYPE_CHECKING:
     help="Runs to execute at the same time.  [default: the app's own, else $WORKER_CONCURRENCY, else 100]",
 )
 @click.option(
+    "--queue",
+    "queues",
+    multiple=True,
+    metavar="NAME",
+    help="Take only runs of this queue; may be repeated.  [default: the app's own, else $REDRIVE_QUEUES, else all]",
+)
+@click.option(
     "--url",
     metavar="URL",
     envvar="REDRIVE_WORKER_URL",
@@ -42,7 +49,13 @@ if TYPE_CHECKING:
 )
 @click.option("--tied", is_flag=True, hidden=True, help="Stop when standard input closes.")
 def worker(
-    app_name: str, concurrency: int | None, url: str | None, processes: int, metrics: str | None, tied: bool
+    app_name: str,
+    concurrency: int | None,
+    queues: tuple[str, ...],
+    url: str | None,
+    processes: int,
+    metrics: str | None,
+    tied: bool,
 ) -> None:
     """Run the workflows of APP in MODULE until stopped.
 
@@ -54,13 +67,14 @@ def worker(
     Examples:
       redrive worker shop:app
       redrive worker company.shop:app --concurrency 20
+      redrive worker shop:app --queue emails --queue default
       redrive worker shop:app --processes 4 --metrics 9464
     """
     from redrive.cli.worker_process import run_worker, stop_with_parent, supervise_workers, tune_interpreter
 
     with report_errors():
         app = load_app(app_name)
-        override_settings(app, concurrency, url, metrics)
+        override_settings(app, concurrency, url, metrics, queues)
         if processes == 1:
             tune_interpreter()
             run_worker(app, also=stop_with_parent if tied else None)
@@ -71,6 +85,8 @@ def worker(
         command = ["worker", app_name, "--tied"]
         if concurrency is not None:
             command += ["--concurrency", str(concurrency)]
+        for queue in queues:
+            command += ["--queue", queue]
         metrics = app.settings.metrics
         code = supervise_workers(lambda number: [*command, *metrics_arguments(metrics, number)], processes)
     raise click.exceptions.Exit(code)
@@ -87,9 +103,11 @@ def metrics_arguments(metrics: str, number: int) -> list[str]:
     return ["--metrics", f"{host}:{port + number - 1 if port else 0}"]
 
 
-def override_settings(app: Redrive, concurrency: int | None, url: str | None, metrics: str | None = None) -> None:
+def override_settings(
+    app: Redrive, concurrency: int | None, url: str | None, metrics: str | None = None, queues: tuple[str, ...] = ()
+) -> None:
     """Replace settings of the app by those of the command line."""
     from dataclasses import replace
 
-    given: dict[str, Any] = {"concurrency": concurrency, "url": url, "metrics": metrics}
+    given: dict[str, Any] = {"concurrency": concurrency, "url": url, "metrics": metrics, "queues": queues or None}
     app.settings = replace(app.settings, **{name: value for name, value in given.items() if value is not None})

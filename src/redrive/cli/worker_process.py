@@ -101,8 +101,9 @@ def describe_worker(app: Redrive) -> str:
     """Return one line about the workflows, the store and the limits of a worker."""
     names = list(app.registered_workflows)
     listed = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    queues = f" from {', '.join(app.settings.queues)}" if app.settings.queues else ""
     return (
-        f"working on {listed}; store {Redactor().text(app.settings.url)}, version {app.version}, "
+        f"working on {listed}{queues}; store {Redactor().text(app.settings.url)}, version {app.version}, "
         f"up to {app.settings.concurrency} runs at a time"
     )
 

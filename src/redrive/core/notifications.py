@@ -24,7 +24,7 @@ from redrive.core.redact import MASK, Redactor
 from redrive.core.run_options import trace_id
 from redrive.core.states import RunStatus, StepStatus
 from redrive.core.transitions import MessageWrite, Transition
-from redrive.duration import to_datetime
+from redrive.duration import FOREVER, MICROS, to_datetime
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import as_dict, field_names, replace
 from redrive.settings import letter_page_path, run_page_path
@@ -85,9 +85,12 @@ _COPIED_FIELDS = (  # fields that a notification has unchanged
 )
 
 
-def notification_lane(facts: NotificationFacts) -> str:
-    """Return the lane of the facts, which is equal for the same event with the same cause."""
-    return encode_key(facts.event, facts.fingerprint or facts.run_id)
+def notification_lane(facts: NotificationFacts, targets: Sequence[NotifyTarget] = ()) -> str:
+    """Return the lane of the facts, which is equal for the same event with the same cause.
+
+    Facts for the inbox only have another lane: a target that a rule adds later must not wait for their digest.
+    """
+    return encode_key(facts.event, facts.fingerprint or facts.run_id, *(() if targets else ("inbox",)))
 
 
 def encode_facts(facts: NotificationFacts, rule: NotifyRule) -> str:
@@ -132,6 +135,8 @@ def add_notifications(
     if rule is None:
         return decided
     if isinstance(cause, AttemptFailed):
+        if not (rule.wants(NotificationEvent.FIRST_FAILURE) or rule.wants(NotificationEvent.RETRIES_EXHAUSTED)):
+            return decided  # before the fingerprint is computed, which takes longer than all the rest
         run, found = cause.run, _step_facts(decided, cause, now, key)
     else:
         run, found = cause, _run_facts(decided, cause, now)
@@ -185,7 +190,7 @@ def _run_facts(decided: Transition, run: RunView, now: int) -> IdentifiedFacts:
         attempts=letter.attempts,
         letter=letter.public_id,
         next=Reason(ReasonCode.NEXT_UNDONE if undone else ReasonCode.NEXT_DECISION),
-        next_at=None if undone else now + letter.expires_in,
+        next_at=None if undone or letter.expires_in >= FOREVER * MICROS else now + letter.expires_in,
         path=letter_page_path(letter.public_id),
     )
     return [(f"ntc-{run.public_id}-{run.fence}-dead_letter", facts)]

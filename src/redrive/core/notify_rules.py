@@ -154,9 +154,13 @@ StoredRules = dict[tuple[str, str], NotifyRule]
 """The stored rules by (tenant, workflow); an empty text stands for all."""
 
 
-def find_rule(book: StoredRules, code: NotifyRule | None, tenant: str, workflow: str) -> NotifyRule | None:
-    """Return the most specific stored rule for a tenant and a workflow, else the rule in the code."""
+DEFAULT_RULE = NotifyRule(on=(NotificationEvent.DEAD_LETTER.value, NotificationEvent.CIRCUIT_OPENED.value))
+"""The rule where neither the store nor the code has one: dead letters and opened circuits go to the inbox only."""
+
+
+def find_rule(book: StoredRules, code: NotifyRule | None, tenant: str, workflow: str) -> NotifyRule:
+    """Return the most specific stored rule for a tenant and a workflow, else the rule in the code, else the default."""
     for scope in ((tenant, workflow), ("", workflow), (tenant, ""), ("", "")):
         if scope in book:
             return book[scope]
-    return code
+    return DEFAULT_RULE if code is None else code

@@ -189,6 +189,9 @@ def decide_retry_delay(
     return delay
 
 
+ENGINE_PREFIX = "redrive."
+"""The beginning of the engine's topics. A sink must ask for them by name, or by a pattern that begins like this."""
+
 MAX_TOPIC_LENGTH = 200
 MAX_KEY_LENGTH = 500
 _WORD = r"[A-Za-z0-9_-]+"
@@ -198,7 +201,7 @@ _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 @dataclass(frozen=True, slots=True, order=True)
 class TopicPattern:
-    """The topic `topic`, or, if `wild`, all topics that begin with it."""
+    """The topic `topic`, or, if `wild`, all topics that begin with it. `*` leaves out the topics of the engine."""
 
     topic: str
     wild: bool = False
@@ -215,7 +218,9 @@ class TopicPattern:
         raise InputError(Reason(ReasonCode.TOPIC_PATTERN_INVALID, given=quote(text)))
 
     def matches(self, topic: str) -> bool:
-        return topic.startswith(self.topic) if self.wild else topic == self.topic
+        if not self.wild:
+            return topic == self.topic
+        return topic.startswith(self.topic) and (self.topic != "" or not topic.startswith(ENGINE_PREFIX))
 
     def __str__(self) -> str:
         return f"{self.topic}*" if self.wild else self.topic

@@ -44,6 +44,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     started_at: int | None = None
     handler_for: str | None = None
     undoing: bool = False
+    queue: str = "default"
 
 
 class EntryRef(msgspec.Struct, frozen=True, gc=False):

@@ -246,7 +246,7 @@ class DeadLetter:
     closed_at: datetime | None
     closed_by: str | None
     resolution: str | None
-    expires_at: datetime
+    expires_at: datetime | None
     steps: tuple[StepRecord, ...] = ()
     replays: tuple[ReplayRecord, ...] = ()
     history: tuple[AuditRecord, ...] = ()

@@ -21,7 +21,7 @@ from redrive.core.states import EXECUTED_KINDS, FINAL_RUN_STATUSES, FOLLOW_UP_KI
 from redrive.core.transitions import AttemptEnd
 from redrive.desk import models
 from redrive.desk.models import make_reason_fields, present_row
-from redrive.duration import to_datetime
+from redrive.duration import FOREVER, MICROS, to_datetime
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import as_dict, is_record
@@ -130,6 +130,7 @@ class Presenter:
             duration_ms=None if ending.duration is None else ending.duration // 1000,
             input=self.payload(row.input),
             config=self.payload(row.options),
+            expires_at=None if row.expires_at >= FOREVER * MICROS else to_datetime(row.expires_at),
             resolution=None if closed is None else str(closed),
             resolution_code=make_reason_fields(closed)["reason_code"],
             steps=steps,

@@ -46,7 +46,8 @@ from redrive.store.workers import WorkerRow, live_workers
 class RunContext:
     """Facts beside a run that decide how it continues. Of `workers` that are alive, `able` have its workflow.
 
-    `diverged`: its journal does not fit the code of the workers that tried it.
+    Of those, `serving` take runs of its queue. `diverged`: its journal does not fit the code of the workers that tried
+    it.
     """
 
     now: datetime
@@ -55,6 +56,7 @@ class RunContext:
     able: int
     diverged: bool
     circuit: CircuitRecord | None
+    serving: int = 0
 
 
 async def find_failure_handler_runs(store: DeskStore, *run_ids: str) -> list[str]:
@@ -150,6 +152,7 @@ class Runs:
             able=sum(row.workflow in worker.workflows for worker in alive),
             diverged=row.diverged_at is not None,
             circuit=present_circuit(circuit) if circuit is not None and circuit.version else None,
+            serving=sum(worker.takes(row.workflow, row.queue) for worker in alive),
         )
 
     @operation("GET /runs", Permission.LOOK, id="list_runs")

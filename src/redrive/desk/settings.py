@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -24,6 +25,7 @@ from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
 from redrive.store.port import DeskStore, Store
 from redrive.store.settings import PolicyRow, ScheduleKey, ScheduleRow
+from redrive.store.stats import UnclaimableRuns
 from redrive.store.workers import WorkerRow, live_workers, recent_crashes
 
 
@@ -112,7 +114,8 @@ def _present_policy(row: PolicyRow) -> StoredPolicy:
 class KnownWorkflow:
     """A workflow that code registered. `unclaimable` counts due runs that no live worker can take.
 
-    Version and schemas are those of the newest code that ran; None if none did.
+    `idle_queues` are the queues of those runs that no live worker with the workflow takes. Version and schemas are
+    those of the newest code that ran; None if none did.
     """
 
     name: str
@@ -122,6 +125,14 @@ class KnownWorkflow:
     unclaimable: int
     input_schema: dict[str, Any] | None
     output_schema: dict[str, Any] | None
+    idle_queues: tuple[str, ...] = ()
+
+
+def _count_by_workflow(waiting: Iterable[UnclaimableRuns]) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for each in waiting:
+        counts[each.workflow] += each.runs
+    return counts
 
 
 class WorkerState(StrEnum):
@@ -143,6 +154,7 @@ class KnownWorker:
     started_at: datetime
     beat_at: datetime
     crashed_at: datetime | None
+    queues: tuple[str, ...] | None  # None: all queues
     recent: bool
     """True for a crash within the last hour."""
 
@@ -162,7 +174,8 @@ class Workflows:
         store = self._store
         alive = live_workers(await store.workers(), store.now())
         items = {item.name: item for item in await store.workflows()}
-        paused, waiting = await store.paused(), await store.unclaimable(())
+        paused, unclaimable = await store.paused(), await store.unclaimable(())
+        waiting = _count_by_workflow(unclaimable)
         return [
             KnownWorkflow(
                 name=name,
@@ -172,6 +185,7 @@ class Workflows:
                 unclaimable=waiting.get(name, 0),
                 input_schema=json.loads(items[name].schema_in or "{}") if name in items else None,
                 output_schema=json.loads(items[name].schema_out or "{}") if name in items else None,
+                idle_queues=tuple(each.queue for each in unclaimable if each.workflow == name and each.registered),
             )
             for name in sorted(items.keys() | paused.keys() | waiting.keys() | set(self._here))
         ]
@@ -207,8 +221,8 @@ class Workflows:
         self._on_change()
 
     async def unclaimable(self) -> dict[str, int]:
-        """Return the workflows with due runs that no live worker has registered, and how many (up to 1,000)."""
-        return await self._store.unclaimable(())
+        """Return the workflows with due runs that no live worker takes, and how many (up to 1,000 in a queue)."""
+        return dict(_count_by_workflow(await self._store.unclaimable(())))
 
     async def paused(self) -> dict[str, str]:
         """Return the paused workflows with the user who paused each."""

@@ -58,7 +58,8 @@ class Digest:
         """Store the facts of a message, and send them if their lane is due."""
         new: NewNotice | None
         if message.topic == NOTIFICATION_TOPIC:
-            lane = notifications.notification_lane(notifications.decode_facts(message.text)[0])
+            facts, targets, _ = notifications.decode_facts(message.text)
+            lane = notifications.notification_lane(facts, targets)
             new = NewNotice(public_id=message.id, tenant=message.tenant, lane=lane, notice=message.text)
         else:
             new = self._make_channel_notice(message)

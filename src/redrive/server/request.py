@@ -400,9 +400,18 @@ async def list_known_workflows(context: RequestContext) -> list[KnownWorkflow]:
         return found
     alive = live_workers(await context.whole.workers(), context.whole.now())
     registered = {name for worker in alive for name in worker.workflows}
-    due = await list_oldest_due_runs(context)
-    unclaimable = Counter(workflow for workflow, _ in due if workflow not in registered)
-    return [replace(each, unclaimable=unclaimable[each.name]) for each in found]
+    places = [(workflow, queue) for workflow, queue, _ in await list_oldest_due_runs(context)]
+    waiting = [place for place in places if not any(worker.takes(*place) for worker in alive)]
+    unclaimable = Counter(workflow for workflow, _ in waiting)
+    idle = sorted({place for place in waiting if place[0] in registered})
+    return [
+        replace(
+            each,
+            unclaimable=unclaimable[each.name],
+            idle_queues=tuple(queue for workflow, queue in idle if workflow == each.name),
+        )
+        for each in found
+    ]
 
 
 async def list_known_workers(context: RequestContext) -> list[KnownWorker]:
@@ -414,10 +423,10 @@ async def list_known_workers(context: RequestContext) -> list[KnownWorker]:
     return [each for each in narrowed if each.workflows]
 
 
-async def list_oldest_due_runs(context: RequestContext) -> list[tuple[str, int]]:
-    """Return the due runs that have waited longest: the workflow of each, and since when it is due."""
+async def list_oldest_due_runs(context: RequestContext) -> list[tuple[str, str, int]]:
+    """Return the due runs that have waited longest: the workflow and queue of each, and since when it is due."""
     view = context.view
     page = await view.runs(RunFilter(status=[RunStatus.PENDING]), limit=_MAX_OLDEST_RUNS, cursor=OLDEST_CURSOR)
     now, paused = context.whole.now(), await view.paused()
-    due = [(run.workflow, run.available_at or now) for run in page.items if run.workflow not in paused]
-    return [(workflow, since) for workflow, since in due if since <= now]
+    due = [(run.workflow, run.queue, run.available_at or now) for run in page.items if run.workflow not in paused]
+    return [each for each in due if each[2] <= now]

@@ -18,6 +18,7 @@ from redrive.clock import Clock
 from redrive.core.decide import decide
 from redrive.core.decide_run import replace_refused
 from redrive.core.decide_step import measure_parked_time
+from redrive.core.failure_handlers import ENGINE_TOPICS, add_engine_events
 from redrive.core.journal import EntryRow
 from redrive.core.notify_rules import NotifyRule, StoredRules, find_rule
 from redrive.core.outbox import Bundle, SinkLease
@@ -57,7 +58,7 @@ from redrive.store.workers import ClaimedRun
 
 log = logging.getLogger("redrive.worker")
 
-_RULES_MAX_AGE = 1.0  # seconds for which the stored notification rules are reused
+_RULES_MAX_AGE = 1.0  # seconds for which the stored notification rules and the topics of sinks are reused
 
 FAILURE_OUTCOMES = frozenset({AttemptFailed, WorkflowFailed, RollbackEnded, WorkerLost, DeadlinePassed, CodeDiverged})
 """Outcomes that need a retry policy to decide, or that may cause notifications."""
@@ -91,6 +92,8 @@ class LocalSettler:
         self.worker = worker
         self._rules: StoredRules = {}
         self._rules_read_at = -math.inf
+        self.wanted: frozenset[str] = frozenset()  # topics of the engine that sinks subscribe to
+        self._wanted_read_at = -math.inf
 
     async def settle(self, outcomes: Sequence[Outcome], carriers: Sequence[SinkLease] = ()) -> list[Settled]:
         """Decide on each outcome and write the transitions in one commit.
@@ -107,6 +110,13 @@ class LocalSettler:
         else:
             transitions = await self._decide_failures(outcomes)
         began = self._clock.monotonic()
+        if began - self._wanted_read_at > _RULES_MAX_AGE:
+            store = self._store
+            self.wanted = await repeat_until_answered(lambda: store.subscribed(ENGINE_TOPICS), self._clock)
+            self._wanted_read_at = began
+        if self.wanted:
+            pairs, now = zip(transitions, outcomes, strict=True), self._store.now()
+            transitions = [add_engine_events(each, outcome, self.wanted, now) for each, outcome in pairs]
         # The decision is made once. A store that does not answer gets the same transitions again.
         answers = await repeat_until_answered(
             lambda: self._store.apply(transitions, worker=worker, carriers=carriers), self._clock
@@ -248,6 +258,7 @@ def make_run_view(run: RunRow, *, hears: bool = True) -> RunView:
         started_at=run.started_at,
         handler_for=run.handler_for,
         undoing=run.status is RunStatus.COMPENSATING,
+        queue=run.queue,
     )
 
 
@@ -282,6 +293,7 @@ def make_claimed_run_view(claimed: ClaimedRun, options: RunOptions, version: str
         started_at=claimed.started_at,
         handler_for=claimed.handler_for,
         undoing=undoing,
+        queue=claimed.queue,
     )
 
 

@@ -89,9 +89,9 @@ class DeliveryStore(Protocol):
     """Calls that a relay makes."""
 
     async def claim_deliveries(
-        self, sink: str, *, limit: int, lease: int, suspects: Suspects = Suspects.TAKE
+        self, sink: str, *, limit: int, lease: int, suspects: Suspects = Suspects.TAKE, worker: int | None = None
     ) -> ClaimedDeliveries:
-        """Claim due deliveries to a sink. No other relay gets them until the lease expires.
+        """Claim due deliveries to a sink. No other relay gets them until the lease expires, or that of the worker.
 
         Of the messages with one key, only the first unfinished ones are claimed, together. One that may not go yet
         waits behind the message that blocks it. Large payloads come in smaller numbers. `suspects` chooses what
@@ -149,7 +149,14 @@ class DeliveryCalls:
     # SQLite need not wait for the disk here: a claim that a power cut undoes is made again.
     @write_call(durable=False, begin=False)
     async def claim_deliveries(
-        self, session: Session, sink: str, *, limit: int, lease: int, suspects: Suspects = Suspects.TAKE
+        self,
+        session: Session,
+        sink: str,
+        *,
+        limit: int,
+        lease: int,
+        suspects: Suspects = Suspects.TAKE,
+        worker: int | None = None,
     ) -> ClaimedDeliveries:
         if session.single_writer:
             # A relay that finds nothing must not make the other writers wait.
@@ -177,7 +184,8 @@ class DeliveryCalls:
             items = tuple(_claimed_delivery(row) for row in sorted(rows, key=itemgetter(0)) if row[0] not in back)
             if items:
                 messages = [each.message.id for each in items]
-                await session.rows(SQL["take_deliveries"], sink=sink, messages=messages, until=now + lease)
+                taken = {"messages": messages, "until": now + lease, "worker": worker}
+                await session.rows(SQL["take_deliveries"], sink=sink, **taken)
         next_at = None if rows else await session.value(SQL["next_delivery"], sink=sink, at=now)
         return ClaimedDeliveries(items=items, now=now, more=found.more, suspects=left, next_at=next_at)
 

@@ -76,6 +76,9 @@ class BlockedKey(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class OutboxDesk(Protocol):
     """Calls about messages for users. A tenant view answers them too."""
 
+    async def subscribed(self, topics: Sequence[str]) -> frozenset[str]:
+        """Return those of these topics that a sink subscribes to."""
+
     async def message(self, public_id: str, *, tenant: str | None = None) -> MessageRow | None:
         """Return a message with its deliveries."""
 
@@ -106,6 +109,11 @@ class OutboxCalls:
     """Implements `OutboxStore`."""
 
     database: Database
+
+    @read_call()
+    async def subscribed(self, session: Session, topics: Sequence[str]) -> frozenset[str]:
+        patterns = [TopicPattern(topic, bool(wild)) for _, topic, wild in await session.rows(SQL["sink_topics"])]
+        return frozenset(topic for topic in topics if any(each.matches(topic) for each in patterns))
 
     @write_call()
     async def put_sinks(self, session: Session, sinks: Sequence[NewSink]) -> None:

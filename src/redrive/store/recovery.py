@@ -40,12 +40,13 @@ class HeldRun(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class PurgeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Retention times in microseconds, and the number of rows that one call may remove.
 
+    Without a time for `letters`, letters are never removed, and neither are the runs that failed with them.
     `keep` limits the number of finished runs of each workflow, whatever their age; `keeps` overrides it for
     single workflows.
     """
 
     runs: int
-    letters: int
+    letters: int | None
     workers: int
     limit: int
     audit: int = 365 * 86_400_000_000
@@ -122,11 +123,10 @@ class RecoveryCalls:
         most = purge.limit
         async with session.transaction():
             now = await session.now()
-            letters_before = now - purge.letters
-            gone = await session.rows(SQL["delete_old_letters"], before=letters_before, most=most)
-            if gone:
-                await session.rows(SQL["delete_old_replays"], letters=[row[0] for row in gone])
-            removed = len(gone) + await _purge_runs(session, now, purge)
+            # Notifications and bulk actions are kept as long as letters, but not without a limit.
+            letters_before = now - (purge.audit if purge.letters is None else purge.letters)
+            removed = 0 if purge.letters is None else await _purge_letters(session, letters_before, most)
+            removed += await _purge_runs(session, now, purge)
             removed += await _count_removed(session, BULK["delete_old_items"], before=letters_before, most=most)
             removed += await _count_removed(session, BULK["delete_old_sets"], before=letters_before)
             removed += await _purge_keys(session, now, most)
@@ -159,15 +159,23 @@ async def _count_removed(session: Session, statement: Statement, **params: Any) 
     return len(await session.rows(statement, **params))
 
 
+async def _purge_letters(session: Session, before: int, most: int) -> int:
+    gone = await session.rows(SQL["delete_old_letters"], before=before, most=most)
+    if gone:
+        await session.rows(SQL["delete_old_replays"], letters=[row[0] for row in gone])
+    return len(gone)
+
+
 async def _purge_runs(session: Session, now: int, purge: PurgeRequest) -> int:
     """Remove runs that ended long enough ago, then those beyond the number that their workflow keeps."""
     names = [row[0] for row in await session.rows(SQL["ended_workflows"])]
-    old = await session.rows(SQL["old_runs"], names=names, before=now - purge.runs, most=purge.limit)
+    failed = purge.letters is None  # keep the failed runs that have a letter
+    old = await session.rows(SQL["old_runs"], names=names, before=now - purge.runs, most=purge.limit, failed=failed)
     await _drop_runs(session, now, old)
     surplus: list[Any] = []
     for keep, these in purge.workflows_by_limit(names).items():
         most = purge.limit - len(surplus)
-        surplus += await session.rows(SQL["surplus_runs"], names=these, keep=keep, most=most)
+        surplus += await session.rows(SQL["surplus_runs"], names=these, keep=keep, most=most, failed=failed)
     await _drop_runs(session, now, surplus)
     return len(old) + len(surplus)
 

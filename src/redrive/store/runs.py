@@ -250,6 +250,7 @@ def claimed_at_start(run: NewRun, id: int, *, version: str, deadline: int | None
         letter=run.letter,
         started_at=now,
         handler_for=run.handler_for,
+        queue=run.queue,
     )
 
 

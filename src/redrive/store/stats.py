@@ -61,6 +61,18 @@ class Attention(msgspec.Struct, frozen=True, gc=False):
     crashes: int = 0
 
 
+class UnclaimableRuns(msgspec.Struct, frozen=True, gc=False):
+    """Due runs of one workflow and queue, counted up to 1,000, that no live worker takes.
+
+    `registered`: live workers have the workflow, but none of them takes the queue.
+    """
+
+    workflow: str
+    queue: str
+    runs: int
+    registered: bool
+
+
 class SinkLag(msgspec.Struct, frozen=True, gc=False):
     """Unfinished deliveries of a sink. `due_since` is when the first due one became due."""
 
@@ -121,10 +133,11 @@ class StatsStore(StatsDesk, Protocol):
     async def figures(self) -> StoreStats:
         """Return the state of the store, counted up to limits and along indexes."""
 
-    async def unclaimable(self, workflows: Sequence[str]) -> dict[str, int]:
-        """Return the number of due runs (up to 1,000) of each workflow that no worker can claim.
+    async def unclaimable(self, workflows: Sequence[str]) -> list[UnclaimableRuns]:
+        """Return the due runs that no worker can claim, by workflow and queue.
 
-        Those are workflows that no live worker has registered and that are not among the given ones.
+        Those are runs of workflows that no live worker has registered, and runs in queues that no live worker
+        with the workflow takes. The given workflows count as registered.
         """
 
 
@@ -166,19 +179,31 @@ class StatsCalls:
         return await _count_due_by_lane(session, await session.now(), tenant)
 
     @read_call()
-    async def unclaimable(self, session: Session, workflows: Sequence[str]) -> dict[str, int]:
+    async def unclaimable(self, session: Session, workflows: Sequence[str]) -> list[UnclaimableRuns]:
         now = await session.now()
-        known = set(workflows)
-        for (names,) in await session.rows(RUNS["live_workflows"]):
-            known.update(json.loads(names))
-        suspects = await session.rows(RUNS["due_suspects"], at=now, known=sorted(known), most=_MOST_COUNTED)
-        waiting = Counter(dict(suspects))
+        served: dict[str, set[str] | None] = dict.fromkeys(workflows)  # the queues of each workflow, None for all
+        for names, queues in await session.rows(RUNS["live_workflows"]):
+            for name in json.loads(names):
+                before = served.get(name, set())
+                served[name] = None if queues is None or before is None else before.union(json.loads(queues))
+
+        def is_served(workflow: str, queue: str) -> bool:
+            queues = served.get(workflow, set())
+            return queues is None or queue in queues
+
+        everywhere = sorted(name for name, queues in served.items() if queues is None)
+        suspects = await session.rows(RUNS["due_suspects"], at=now, known=everywhere, most=_MOST_COUNTED)
+        waiting = Counter({(workflow, queue): runs for workflow, queue, runs in suspects})
         for tenant, queue, rank, workflow in await _read_due_lanes(session, now, _MOST_LANES):
-            left = _MOST_COUNTED - waiting[workflow]
-            if workflow not in known and left > 0:
+            left = _MOST_COUNTED - waiting[workflow, queue]
+            if left > 0 and not is_served(workflow, queue):
                 lane = {"tenant": tenant, "queue": queue, "rank": rank, "workflow": workflow}
-                waiting[workflow] += await session.value(RUNS["due_in_lane"], **lane, at=now, most=left)
-        return dict(waiting)
+                waiting[workflow, queue] += await session.value(RUNS["due_in_lane"], **lane, at=now, most=left)
+        return [
+            UnclaimableRuns(workflow, queue, runs, workflow in served)
+            for (workflow, queue), runs in sorted(waiting.items())
+            if runs and not is_served(workflow, queue)
+        ]
 
 
 async def _read_due_lanes(session: Session, now: int, most: int, tenant: str | None = None) -> list[Any]:

@@ -393,6 +393,9 @@ class TenantView(_Confined["DeskStore"]):
         self._require_tenant(update.tenant, *(line.tenant for line in update.audit))
         return await self._inner.update_circuit(update)
 
+    async def subscribed(self, topics: Sequence[str]) -> frozenset[str]:
+        return await self._inner.subscribed(topics)  # all tenants share the sinks
+
     async def message(self, public_id: str, *, tenant: str | None = None) -> MessageRow | None:
         self._require_all_workflows()
         return None if self._excludes_tenant(tenant) else await self._inner.message(public_id, tenant=self._tenant)

@@ -70,16 +70,17 @@ class Catalogue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class NewWorker(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A worker process that wants to claim runs."""
+    """A worker process that wants to claim runs: of all queues, or only of the given ones."""
 
     name: str
     version: str
     workflows: tuple[str, ...]
     lease: int
+    queues: tuple[str, ...] | None = None
 
 
 class WorkerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A stored worker."""
+    """A stored worker. Without `queues` it takes runs of all queues."""
 
     id: int
     name: str
@@ -89,6 +90,11 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     started_at: int
     beat_at: int
     lease_until: int
+    queues: tuple[str, ...] | None = None
+
+    def takes(self, workflow: str, queue: str) -> bool:
+        """Return True if it claims runs of this workflow and queue."""
+        return workflow in self.workflows and (self.queues is None or queue in self.queues)
 
     def is_alive_at(self, now: int) -> bool:
         """Return True while its lease runs. Without a lease it counts as dead, even if not declared dead yet."""
@@ -111,7 +117,11 @@ def recent_crashes(workers: Iterable[WorkerRow], now: int) -> list[WorkerRow]:
 
 def worker_row(row: Sequence[Any]) -> WorkerRow:
     """Return a row of `workers` as a record."""
-    return build_record(WorkerRow, row, workflows=lambda names: tuple(json.loads(names)))
+    return build_record(WorkerRow, row, workflows=_read_names, queues=_read_names)
+
+
+def _read_names(names: str | None) -> tuple[str, ...] | None:
+    return None if names is None else tuple(json.loads(names))
 
 
 class Lane(msgspec.Struct, frozen=True, gc=False):
@@ -124,7 +134,7 @@ class Lane(msgspec.Struct, frozen=True, gc=False):
 
 
 class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A worker's request for up to `capacity` due runs of these workflows.
+    """A worker's request for up to `capacity` due runs of these workflows, in all queues or in these.
 
     Lanes are visited in turn, starting after `after`. A claim takes at most one suspect, and only with `suspect`:
     the worker holds none.
@@ -135,6 +145,7 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     capacity: int
     suspect: bool
     after: Lane | None = None
+    queues: tuple[str, ...] | None = None
 
 
 class ClaimedRun(msgspec.Struct, frozen=True, gc=False):
@@ -160,6 +171,7 @@ class ClaimedRun(msgspec.Struct, frozen=True, gc=False):
     started_at: int | None = None
     handler_for: str | None = None
     ends_as: str | None = None
+    queue: str = "default"
     status: RunStatus = RunStatus.RUNNING
     journal: tuple[EntryRow, ...] = ()
 
@@ -238,11 +250,12 @@ class LaneScan:
 def scan_lanes(lanes: Iterable[tuple[Lane, int]], now: int, claim: ClaimRequest, found: LaneScan) -> None:
     """Read lanes, each with the time its first run is due, until enough queues have due runs."""
     workflows = frozenset(found.workflows)
+    wanted = claim.queues
     queues: set[tuple[str, str]] = set()
     for number, (lane, head) in enumerate(lanes, 1):
         if len(queues) >= claim.capacity and (lane.tenant, lane.queue) not in queues:
             return
-        if lane.workflow in workflows:
+        if lane.workflow in workflows and (wanted is None or lane.queue in wanted):
             found.known.append(lane)
             found.next_at = earliest_time(found.next_at, head)
             if head <= now:
@@ -317,7 +330,9 @@ class WorkerCalls:
                 SQL["put_catalogue"],
                 ({"kind": kind, "version": catalogue.version, **as_dict(item)} for kind, item in items),
             )
-            values = {**as_dict(worker), "workflows": json.dumps(worker.workflows, ensure_ascii=False)}
+            queues = None if worker.queues is None else json.dumps(worker.queues, ensure_ascii=False)
+            workflows = json.dumps(worker.workflows, ensure_ascii=False)
+            values = {**as_dict(worker), "workflows": workflows, "queues": queues}
             id: int = await session.value(SQL["insert_worker"], **values, now=now)
         return id
 

@@ -14,6 +14,7 @@ from redrive.app.compensation import find_circuit
 from redrive.clock import MICROS
 from redrive.core.circuit import CircuitState, CircuitStatus, build_rules, close_circuit, open_circuit
 from redrive.core.idempotency import letter_id
+from redrive.core.outbox import TopicPattern
 from redrive.core.roles import DEFAULT_TENANT
 from redrive.core.states import FINAL_RUN_STATUSES, RunStatus, StepStatus
 from redrive.desk.models import DeadLetter, Run, StepRecord
@@ -231,11 +232,12 @@ class Engine:
     async def published(self, topic: str = "*", *, run: str | None = None) -> list[Message]:
         """Return the messages on a topic, or a pattern such as `orders.*`, that were committed so far, in order.
 
-        Messages without a sink are included. Subscribers get their messages when the engine settles.
+        Messages without a sink are included. Subscribers get their messages when the engine settles. As for sinks,
+        `*` leaves out the topics of the engine.
         """
-        where = OutboxFilter(topic=topic, run_id=run)
+        where, pattern = OutboxFilter(topic=topic, run_id=run), TopicPattern.read(topic)
         rows = iterate_pages(lambda cursor: self.store.messages(where, limit=500, cursor=cursor))
-        return [read_message(row) async for row in rows][::-1]
+        return [read_message(row) async for row in rows if pattern.matches(row.topic)][::-1]
 
     async def compensations(self, run: RunReport | RunHandle[Any] | str) -> list[str]:
         """Return the names of the steps that were undone so far, in the order in which that happened."""

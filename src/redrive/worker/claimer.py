@@ -215,6 +215,7 @@ class Claimer:
             capacity=capacity,
             suspect=not any(execution.view.deaths for execution in worker.held.by_id.values()),
             after=self._after,
+            queues=worker.settings.queues,
         )
         self.under_way = self._asking = True
         began = worker.clock.monotonic()
@@ -238,12 +239,13 @@ class Claimer:
 
     def can_accept(self, runs: Sequence[NewRun]) -> bool:
         """Return True if the worker could begin these runs at once, without passing over runs that are due."""
-        worker = self._worker
+        worker, queues = self._worker, self._worker.settings.queues
         return (
             not (self.more_due or self.under_way or worker.wakeup.event.is_set())
             and len(runs) <= worker.room
             and worker.has_lease
             and all(run.delay <= 0 and run.workflow in worker.workflows for run in runs)
+            and (queues is None or all(run.queue in queues for run in runs))
         )
 
     @asynccontextmanager

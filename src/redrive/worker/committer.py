@@ -153,7 +153,7 @@ class Committer:
         settled = await settle_bisecting(self._settler, outcomes, carriers)
         self.batches += 1
         self.outcomes += len(batch)
-        if messages and self._forwarder is not None:
+        if (messages or self._settler.wanted) and self._forwarder is not None:
             try:
                 self._forwarder.forward(settled, carriers, began)
             except Exception:  # the commit is durable, so callers must get their answers in any case

@@ -59,9 +59,13 @@ _HELD_RUNS_PER_SLOT = 10  # runs that may sleep in memory, for each run that may
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Settings of a worker. Times are seconds; `poll` is the longest time between two claims of an idle worker."""
+    """Settings of a worker. Times are seconds; `poll` is the longest time between two claims of an idle worker.
+
+    Without `queues` the worker takes runs of all queues.
+    """
 
     name: str
+    queues: tuple[str, ...] | None = None
     concurrency: int = 100
     lease: float = 30.0
     grace: float = 30.0
@@ -167,6 +171,7 @@ class Worker:
             version=self.version,
             workflows=tuple(self.workflows),
             lease=int(self.settings.lease * MICROS),
+            queues=self.settings.queues,
         )
         self.id = await repeat_until_answered(lambda: self.store.enlist(worker, self._catalogue), self.clock)
         self.settler.worker = self.id

@@ -8,11 +8,8 @@ import sys
 
 import redrive
 from redrive import Message, Redrive
-from redrive.chores import relay
 
 COUNT = 40
-
-relay._MIN_LEASE = 3.0  # what a killed node had in hand is nobody's for so long
 
 
 def build(url: str, file: str, who: str) -> tuple[Redrive, object]:
@@ -27,7 +24,7 @@ def build(url: str, file: str, who: str) -> tuple[Redrive, object]:
         for n in range(begin, begin + COUNT):
             await tell(n)
 
-    @app.subscribe("n", name="file", timeout="0.5s")
+    @app.subscribe("n", name="file")
     async def write(message: Message) -> None:
         with open(file, "a", encoding="utf-8") as out:
             out.write(f"{who} {message.payload} {message.id}\n")

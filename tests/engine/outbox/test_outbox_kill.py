@@ -14,6 +14,9 @@ from outbox_node import COUNT, build
 
 from redrive import OutboxFilter
 
+PATIENCE = 60
+"""Seconds to wait: less than three attempts may take, so that only the lease of a dead worker ends its claims."""
+
 
 @pytest.fixture(params=["sqlite", cluster.POSTGRES[0]])
 async def url(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
@@ -38,7 +41,7 @@ def start(url: str, file: Path, who: str) -> subprocess.Popen[str]:
 
 
 async def until(condition: Any, what: str) -> None:
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(PATIENCE):
         while not await condition():  # noqa: ASYNC110 - other processes ring no bell here
             await asyncio.sleep(0.05)
     assert what

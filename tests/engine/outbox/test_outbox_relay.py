@@ -191,7 +191,7 @@ async def test_def_subscribers_run_in_threads() -> None:
     async with engine(app) as e:
         await e.run(say)
         assert sorted(got) == [1, 2]
-        assert [sink.name for sink in await app.sinks.list()] == ["keeper"]
+        assert [sink.name for sink in await app.sinks.list()] == ["keeper", "redrive.notices"]
 
 
 async def test_a_sink_that_hangs_is_given_up_and_keeps_nobody_else_waiting() -> None:

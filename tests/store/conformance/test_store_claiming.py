@@ -7,12 +7,13 @@ from collections import Counter
 from itertools import chain
 
 import pytest
-from store_kit import SECOND, Kit, becomes, entry, failed_try, noted, writes
+from store_kit import LEASE, SECOND, Kit, becomes, catalogue, entry, failed_try, noted, writes
 
 from redrive.core.states import RunStatus, StepStatus
 from redrive.core.transitions import AttemptEnd, RunWrite
 from redrive.records import replace
-from redrive.store.workers import ClaimResult, Lane
+from redrive.store.stats import UnclaimableRuns
+from redrive.store.workers import ClaimRequest, ClaimResult, Lane, NewWorker
 
 
 async def test_a_claimed_run_is_running_and_brings_what_it_takes(kit: Kit) -> None:
@@ -268,6 +269,37 @@ async def test_a_worker_gets_one_suspect_at_a_time(kit: Kit) -> None:
     assert (await kit.claim(worker, suspect=False)).next_in is None
 
 
+async def test_a_worker_for_some_queues_takes_only_their_runs_and_suspects(kit: Kit) -> None:
+    await suspects(kit, 1)  # in the queue `default`
+    for queue in ("emails", "other", "reports"):
+        await kit.start(2, queue=queue)
+    worker = await kit.worker()
+
+    async def take(*queues: str) -> list[str]:
+        request = ClaimRequest(worker=worker, workflows=("w",), capacity=10, suspect=True, queues=queues)
+        return sorted(run.queue for run in (await kit.store.claim(request)).runs)
+
+    assert await take("emails", "reports", "nothing here") == ["emails"] * 2 + ["reports"] * 2
+    assert await take("emails", "reports") == []
+    assert await take("default") == ["default"]
+    assert await take("other") == ["other"] * 2
+
+
+async def test_due_runs_in_queues_that_no_live_worker_takes_are_reported(kit: Kit) -> None:
+    await kit.start(3, queue="emails")
+    await kit.start(2, queue="other", tenant="t2")
+    await kit.start(1, workflow="orphan", queue="emails")
+    enlist = {"name": "n", "version": "v1", "lease": LEASE, "workflows": ("w",)}
+    worker = await kit.store.enlist(NewWorker(**enlist, queues=("emails",)), catalogue("v1", "w"))  # type: ignore[arg-type]
+    (row,) = await kit.store.workers()
+    assert (row.queues, row.takes("w", "emails"), row.takes("w", "other")) == (("emails",), True, False)
+    orphan = UnclaimableRuns("orphan", "emails", 1, registered=False)
+    assert await kit.store.unclaimable([]) == [orphan, UnclaimableRuns("w", "other", 2, registered=True)]
+    await kit.store.retire(worker)
+    await kit.worker()  # for all queues
+    assert await kit.store.unclaimable([]) == [orphan]
+
+
 async def test_a_suspect_counts_towards_the_capacity(kit: Kit) -> None:
     await suspects(kit, 2)
     await kit.start(2)
@@ -307,9 +339,10 @@ async def test_due_runs_that_nobody_can_claim_are_reported(kit: Kit) -> None:
     await kit.start(1, workflow="mine")
     await kit.start(1)
     worker = await kit.worker("w")
-    assert await kit.store.unclaimable(["mine"]) == {"orphan": 5}
+    assert await kit.store.unclaimable(["mine"]) == [UnclaimableRuns("orphan", "default", 5, registered=False)]
     await kit.store.retire(worker)
-    assert await kit.store.unclaimable([]) == {"orphan": 5, "mine": 1, "w": 1}
+    found = {each.workflow: each.runs for each in await kit.store.unclaimable([])}
+    assert found == {"orphan": 5, "mine": 1, "w": 1}
 
 
 async def test_the_report_counts_suspects_and_stops_counting(kit: Kit) -> None:
@@ -317,7 +350,7 @@ async def test_the_report_counts_suspects_and_stops_counting(kit: Kit) -> None:
     for row in await kit.store.workers():
         await kit.store.retire(row.id)
     await kit.start(1500, workflow="many")
-    assert await kit.store.unclaimable([]) == {"w": 2, "many": 1000}
+    assert {each.workflow: each.runs for each in await kit.store.unclaimable([])} == {"w": 2, "many": 1000}
 
 
 async def test_tries_of_a_lost_worker_are_counted_once_each(kit: Kit) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from outbox_kit import DELIVERED, LEASE, PENDING, SKIPPED, Outbox, mark, say, sink
 from store_kit import DAY, Kit, entry, noted, writes
+from store_kit import LEASE as WORKER_LEASE
 
 from redrive.core.outbox import INITIAL_FENCE, Bundle, DeliveredBundle, DeliveryResult, SinkLease
 from redrive.core.states import DeliveryStatus
@@ -105,6 +106,20 @@ async def test_a_bundle_whose_lease_has_passed_is_anybodys(kit: Kit) -> None:
     assert await statuses(outbox, "m1", "m2") == ["PENDING", "PENDING"]
     await outbox.note(mark(claims.items[0]))
     assert await statuses(outbox, "m1", "m2") == ["DELIVERED", "PENDING"]
+
+
+async def test_messages_of_a_dead_worker_are_free_when_its_lease_has_passed(kit: Kit) -> None:
+    outbox = await Outbox.open(kit)
+    await outbox.publish(say("m1", key="k"))
+    other = await kit.beside()
+    claim = {"sink": "s", "limit": 10, "lease": DAY, "worker": outbox.worker}
+    assert len((await kit.store.claim_deliveries(**claim)).items) == 1  # type: ignore[arg-type]
+    await commit(outbox, say("m2"), index=1, carriers=(SinkLease("s", DAY),))
+    kit.clock.move(WORKER_LEASE - 1)
+    assert (await outbox.claim(store=other)).items == (), "the worker that holds them lives"
+    kit.clock.move(1)
+    claims = await outbox.claim(store=other)
+    assert [(each.message.public_id, each.deaths) for each in claims.items] == [("m1", 1), ("m2", 1)]
 
 
 async def test_what_failed_unfolds_its_bundle_and_the_rest_is_noted_one_by_one(kit: Kit) -> None:

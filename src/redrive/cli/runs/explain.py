@@ -119,6 +119,11 @@ def _explain_obstacles(run: Run, around: RunContext) -> list[str]:
             f"{_format_count(around.workers, 'worker is', 'workers are')} running, but none has workflow "
             f"{run.workflow!r} registered. Start one that has: {worker_hint()}"
         )
+    elif not around.serving:
+        sentences.append(
+            f"{_format_count(around.able, 'worker has', 'workers have')} workflow {run.workflow!r}, but none takes "
+            f"runs from queue {run.queue!r}. Start one that does: {worker_hint('--queue', run.queue)}"
+        )
     if around.diverged:
         sentences.append(
             "The journal of the run does not match the code of the workers that tried it. The run waits for a worker "

@@ -114,6 +114,9 @@ async def _run_checks(context: RequestContext) -> AsyncIterator[Check]:
         if workflow.unclaimable:
             text = N("{n} due run of {name} has no worker.|{n} due runs of {name} have no worker.")
             yield N("Workflows"), "bad", text, {"n": workflow.unclaimable, "name": workflow.name}
+        if workflow.idle_queues:
+            text = N("No worker that has {name} takes runs from these queues: {queues}. Start one for them.")
+            yield N("Queues"), "bad", text, {"name": workflow.name, "queues": ", ".join(workflow.idle_queues)}
         if workflow.paused_by:
             values = {"name": workflow.name, "who": workflow.paused_by}
             yield N("Workflows"), "warn", N("{name} was paused by {who}."), values
@@ -122,7 +125,7 @@ async def _run_checks(context: RequestContext) -> AsyncIterator[Check]:
 
     # The oldest hundred runs are enough: if they are not overdue, no other run is.
     now = context.whole.now()
-    longest = max((now - since for _, since in await list_oldest_due_runs(context)), default=0)
+    longest = max((now - since for *_, since in await list_oldest_due_runs(context)), default=0)
     if longest > _LATE_AFTER * MICROS:
         text = N("A due run has waited {s} s. Add workers, or raise their concurrency.")
         yield N("Overdue runs"), "bad", text, {"s": round(longest / MICROS)}

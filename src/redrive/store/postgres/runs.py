@@ -167,6 +167,7 @@ async def claim(connection: Connection, clock: DatabaseClock, claim: ClaimReques
         CLAIM_SQL["find_due_lanes"],
         now=clock.given(),
         workflows=claim.workflows,
+        queues=claim.queues,
         tenant=after.tenant,
         queue=after.queue,
         rank=after.rank,
@@ -274,7 +275,7 @@ def _claimed_run(row: Any, journal: tuple[EntryRow, ...]) -> ClaimedRun:
     """Return a row of `take` as a record. Behind `now` and `claimer`, columns are in the order of its fields."""
     values = unescape_row(row)
     # The status is the seventh column and the last but one field.
-    return ClaimedRun(*values[2:6], *values[7:23], _STATES[values[6]], journal)  # type: ignore[call-arg]  # mypy lets the first star take all
+    return ClaimedRun(*values[2:6], *values[7:24], _STATES[values[6]], journal)  # type: ignore[call-arg]  # mypy lets the first star take all
 
 
 async def read_lanes(

@@ -186,7 +186,7 @@ class TransitionBatch:
         numbers = [n for n, each in enumerate(self._transitions) if each.messages and plan.results[n].kept]
         if numbers:
             kept = [self._transitions[n] for n in numbers]
-            bundled = iter(publish(con, plan.now, kept, self._carriers))
+            bundled = iter(publish(con, plan.now, kept, self._carriers, self._worker))
             for n in numbers:
                 taken = tuple(islice(bundled, len(self._transitions[n].messages)))
                 plan.results[n] = TransitionResult(True, plan.now, taken)

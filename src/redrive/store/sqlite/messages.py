@@ -24,11 +24,15 @@ _NumberedMessage = tuple[int, str, MessageWrite, Bundle | None]
 
 
 def publish(
-    con: sqlite3.Connection, now: int, transitions: Iterable[Transition], carriers: Sequence[SinkLease] = ()
+    con: sqlite3.Connection,
+    now: int,
+    transitions: Iterable[Transition],
+    carriers: Sequence[SinkLease] = (),
+    worker: int | None = None,
 ) -> list[tuple[int, Bundle] | None]:
     """Write the messages of kept transitions, with a bundle or a delivery for each sink of their topics.
 
-    Return the messages that the carriers have claimed; none if some messages were written before.
+    Return the messages that the carriers, of this worker, have claimed; none if some messages were written before.
     """
     (last,) = con.execute(SQL["last_message"]).fetchone()
     messages = [(each.tenant, m) for each in transitions for m in each.messages]
@@ -44,7 +48,7 @@ def publish(
         if bundle is not None:
             bundled.setdefault(bundle.id, (tenant, bundle, []))[2].append(id)
     bundles = [
-        (bundle.id, sink, tenant, ids[0], ids[-1], len(ids), until[sink])
+        (bundle.id, sink, tenant, ids[0], ids[-1], len(ids), until[sink], worker)
         for tenant, bundle, ids in bundled.values()
         for sink in bundle.sinks
     ]

@@ -145,7 +145,7 @@ def find_lanes(con: sqlite3.Connection, now: int, claim: ClaimRequest) -> LaneSc
         return found
     workers.scan_lanes(_lanes_from(con, claim.after or workers.LANE_START), now, claim, found)
     if claim.suspect:
-        found.next_at = workers.earliest_time(found.next_at, _read_next_suspect(con, found.workflows)[1])
+        found.next_at = workers.earliest_time(found.next_at, _read_next_suspect(con, found.workflows, claim.queues)[1])
     return found
 
 
@@ -154,7 +154,7 @@ def claim_runs(con: sqlite3.Connection, now: int, claim: ClaimRequest, found: La
     worker = con.execute(CLAIM_SQL["worker_version"], (claim.worker,)).fetchone()
     if worker is None:
         return empty_claim(now, claim.after)
-    suspect, suspect_at = _read_next_suspect(con, found.workflows) if claim.suspect else (None, None)
+    suspect, suspect_at = _read_next_suspect(con, found.workflows, claim.queues) if claim.suspect else (None, None)
     ids = [suspect] if suspect is not None and suspect_at is not None and suspect_at <= now else []
     free = claim.capacity - len(ids)
     chosen = workers.choose_fairly(_candidates(con, now, found.due, free), free)
@@ -205,8 +205,12 @@ def read_lanes(
         cursor.close()  # an unfinished query would keep its snapshot, and with it the write-ahead log, alive
 
 
-def _read_next_suspect(con: sqlite3.Connection, workflows: Sequence[str]) -> tuple[int, int] | tuple[None, None]:
-    row = con.execute(CLAIM_SQL["next_suspect"], (json.dumps(workflows, ensure_ascii=False),)).fetchone()
+def _read_next_suspect(
+    con: sqlite3.Connection, workflows: Sequence[str], queues: Sequence[str] | None
+) -> tuple[int, int] | tuple[None, None]:
+    names = {"workflows": workflows, "queues": queues}
+    lists = {name: None if given is None else json.dumps(given, ensure_ascii=False) for name, given in names.items()}
+    row = con.execute(CLAIM_SQL["next_suspect"], lists).fetchone()
     return row or (None, None)
 
 

@@ -43,9 +43,11 @@ UPDATE redrive.deliveries AS d SET
 WHERE d.sink = :name AND d.finished_at IS NULL;
 
 -- name: expired_bundles
--- Bundles that their relay did not finish within the lease.
+-- Bundles that their relay did not finish within the lease, or whose worker is dead.
 SELECT b.id FROM redrive.bundles AS b /* INDEXED BY bundles_open */
-WHERE b.sink = :sink AND b.finished_at IS NULL AND b.lease_until <= :at;
+WHERE b.sink = :sink AND b.finished_at IS NULL AND (
+    b.lease_until <= :at OR (b.worker IS NOT NULL AND NOT EXISTS (
+        SELECT 1 FROM redrive.workers AS w WHERE w.id = b.worker AND w.lease_until > :at LIMIT 1 OFFSET 0)));
 
 -- name: bundle_of
 -- The bundle of a message.
@@ -107,7 +109,8 @@ WHERE d.sink = :sink AND d.message = ANY (CAST(:messages AS bigint[])) AND d.sta
 -- name: take_deliveries
 -- Claim deliveries.
 UPDATE redrive.deliveries AS d SET
-    fence = d.fence + 1, lease_until = :until, deaths = d.deaths + CAST(d.lease_until > 0 AS integer)
+    fence = d.fence + 1, lease_until = :until, worker = CAST(:worker AS bigint),
+    deaths = d.deaths + CAST(d.lease_until > 0 AS integer)
 WHERE d.sink = :sink AND d.message = ANY (CAST(:messages AS bigint[]));
 
 -- name: unfinished

@@ -4,7 +4,8 @@
 
 -- name: dead_workers_with_runs
 -- Dead or stopped workers that still hold runs.
-SELECT w.id, w.name, w.version, w.state, w.workflows, w.started_at, w.beat_at, w.lease_until FROM redrive.workers AS w
+SELECT w.id, w.name, w.version, w.state, w.workflows, w.started_at, w.beat_at, w.lease_until, w.queues
+FROM redrive.workers AS w
 WHERE w.state <> 'LIVE' AND EXISTS (SELECT 1 FROM redrive.runs AS r WHERE r.worker = w.id LIMIT 1 OFFSET 0)
 ORDER BY w.id;
 

@@ -36,8 +36,8 @@ SELECT idx, attempt, fence, ending, began_at, ended_at, category, failure, decis
 FROM redrive.attempts WHERE run = :run ORDER BY ended_at, began_at, idx, attempt, fence;
 
 -- name: live_workflows
--- The workflows of each live worker, as a JSON array.
-SELECT workflows FROM redrive.workers WHERE state = 'LIVE';
+-- The workflows of each live worker, and the queues that it takes if it does not take all; as JSON arrays.
+SELECT workflows, queues FROM redrive.workers WHERE state = 'LIVE';
 
 -- name: due_in_lane
 -- The number of due runs of one lane, up to a limit.
@@ -48,9 +48,9 @@ SELECT COUNT(*) FROM (
       AND available_at <= CAST(:at AS bigint) LIMIT CAST(:most AS bigint)) AS due;
 
 -- name: due_suspects
--- The number of due suspects of each workflow, except of the given ones.
-SELECT workflow, COUNT(*) FROM (
-    SELECT workflow FROM redrive.runs /* INDEXED BY runs_suspect */
+-- The number of due suspects of each workflow and queue, except of the given workflows.
+SELECT workflow, queue, COUNT(*) FROM (
+    SELECT workflow, queue FROM redrive.runs /* INDEXED BY runs_suspect */
     WHERE worker IS NULL AND available_at IS NOT NULL AND deaths > 0 AND available_at <= CAST(:at AS bigint)
       AND workflow <> ALL (CAST(:known AS text[])) LIMIT CAST(:most AS bigint)) AS due
-GROUP BY workflow;
+GROUP BY workflow, queue;

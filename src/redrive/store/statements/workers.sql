@@ -2,8 +2,8 @@
 
 -- name: insert_worker
 -- Insert a worker.
-INSERT INTO redrive.workers (name, version, state, workflows, lease, started_at, beat_at, lease_until)
-VALUES (:name, :version, 'LIVE', :workflows, CAST(:lease AS bigint), :now, :now, :now + CAST(:lease AS bigint))
+INSERT INTO redrive.workers (name, version, state, workflows, queues, lease, started_at, beat_at, lease_until)
+VALUES (:name, :version, 'LIVE', :workflows, CAST(:queues AS text), CAST(:lease AS bigint), :now, :now, :now + CAST(:lease AS bigint))
 RETURNING id;
 
 -- name: insert_version
@@ -23,7 +23,8 @@ WHERE c.options <> excluded.options OR c.schema_in <> excluded.schema_in OR c.sc
 
 -- name: all_workers
 -- The live workers, then the newest of the others.
-SELECT w.id, w.name, w.version, w.state, w.workflows, w.started_at, w.beat_at, w.lease_until FROM redrive.workers AS w
+SELECT w.id, w.name, w.version, w.state, w.workflows, w.started_at, w.beat_at, w.lease_until, w.queues
+FROM redrive.workers AS w
 ORDER BY CASE WHEN w.state = 'LIVE' THEN 0 ELSE 1 END, w.id DESC LIMIT CAST(:most AS bigint);
 
 -- name: lease_of

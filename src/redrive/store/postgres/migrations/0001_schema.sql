@@ -182,6 +182,7 @@ CREATE TABLE redrive.workers (
     version     text   NOT NULL,
     state       text   COLLATE "C" NOT NULL CHECK (state IN ('LIVE', 'STOPPED', 'DEAD')),
     workflows   text   NOT NULL,
+    queues      text,
     lease       bigint NOT NULL,
     started_at  bigint NOT NULL,
     beat_at     bigint NOT NULL,
@@ -608,12 +609,14 @@ CREATE TABLE redrive.messages (
 CREATE INDEX messages_of_tenant ON redrive.messages (tenant, id);
 
 -- Messages of one commit, on one topic, without a key, which one relay delivers to one sink. They are those between `first`
--- and `last` that name the bundle. If it is not finished at lease_until, any relay gives each of its messages a delivery.
+-- and `last` that name the bundle. If it is not finished at lease_until, or the worker's lease has expired, any relay
+-- gives each of its messages a delivery.
 CREATE TABLE redrive.bundles (
     id          bigint  NOT NULL,
     first       bigint  NOT NULL,
     last        bigint  NOT NULL,
     lease_until bigint  NOT NULL,
+    worker      bigint,
     finished_at bigint,
     size        integer NOT NULL,
     sink        text    COLLATE "C" NOT NULL,
@@ -624,12 +627,14 @@ CREATE INDEX bundles_open ON redrive.bundles (sink, lease_until) WHERE finished_
 
 -- One for each sink that wanted the message when it was committed. available_at: when it may be claimed. lease_until: no
 -- other relay claims it before; no index contains it, so that a claim changes none. fence grows with every claim.
+-- worker: the worker of the process that claimed it. When the lease of that worker has expired, the claim has ended, too.
 -- behind: the message with the same key whose delivery to this sink must be over first.
 -- deaths: how many processes in a row ended while they had this delivery, counted by the next claim.
 CREATE TABLE redrive.deliveries (
     message      bigint  NOT NULL,
     available_at bigint,
     lease_until  bigint  NOT NULL DEFAULT 0,
+    worker       bigint,
     fence        bigint  NOT NULL DEFAULT 0,
     behind       bigint,
     tried_at     bigint,
@@ -1256,15 +1261,15 @@ BEGIN
       AND p.run = mark_circuits.runs[n.t] AND p.fence = COALESCE(fences[n.t], fences[1]) AND p.idx = n.index;
 END $body$;
 
--- Write the messages of a batch of transitions: `kept` tells which of those were applied. The carriers `c_sink` hold them
--- from now on for `c_lease`. Columns are sent as in `apply`. A message without a correlation id has that of the run.
+-- Write the messages of a batch of transitions: `kept` tells which of those were applied. The carriers `c_sink` of
+-- the worker hold them from now on for `c_lease`. Columns are sent as in `apply`. A message without a correlation id has that of the run.
 -- m_group numbers the messages that may be bundled, by tenant and by topic, which is in g_topic.
 -- ids: the numbers of the messages, in order. bundles: those of the groups' bundles. w_topic, w_sink: which sink wants what.
 -- Where some messages existed before, no bundle is returned, and any relay may claim all of them.
 CREATE FUNCTION redrive.publish_bundled(
     now bigint, kept boolean[], m_t integer[], m_public_id text[], m_tenant text[], m_topic text[], m_key text[],
     m_run_id text[], m_correlation_id text[], m_payload text[], m_trace text[], m_group integer[],
-    g_topic text[], c_sink text[], c_lease bigint[],
+    g_topic text[], c_sink text[], c_lease bigint[], worker bigint,
     OUT ids bigint[], OUT bundles bigint[], OUT w_topic text[], OUT w_sink text[])
 LANGUAGE plpgsql VOLATILE
 AS $body$
@@ -1275,11 +1280,13 @@ BEGIN
     IF m_t IS NULL THEN
         RETURN;
     END IF;
-    -- sinks_for
+    -- sinks_for: the pattern `*` does not match the topics of the engine. Their prefix is in two parts, because the name of
+    -- the schema is replaced where another one is used.
     SELECT array_agg(d.topic), array_agg(s.name) INTO w_topic, w_sink
     FROM (SELECT DISTINCT t.topic FROM unnest(m_topic) AS t (topic)) AS d JOIN redrive.sinks AS s ON EXISTS (
         SELECT 1 FROM redrive.sink_topics AS t
-        WHERE t.sink = s.name AND (t.topic = d.topic OR (t.wild AND starts_with(d.topic, t.topic))));
+        WHERE t.sink = s.name AND (t.topic = d.topic OR (
+            t.wild AND starts_with(d.topic, t.topic) AND (t.topic <> '' OR NOT starts_with(d.topic, 'redrive' || '.')))));
     SELECT array_agg(CASE WHEN EXISTS (
         SELECT 1 FROM unnest(w_topic, w_sink) AS w (topic, sink) WHERE w.topic = g.topic AND w.sink = ANY (c_sink)
     ) THEN nextval('redrive.messages_id_seq') END ORDER BY g.number) INTO bundles
@@ -1299,9 +1306,9 @@ BEGIN
         ON CONFLICT (public_id) DO NOTHING
         RETURNING id, tenant, topic, key, bundle
     ), whole AS (
-        INSERT INTO redrive.bundles (id, sink, tenant, first, last, size, lease_until)
+        INSERT INTO redrive.bundles (id, sink, tenant, first, last, size, lease_until, worker)
         SELECT n.bundle, b.sink, min(n.tenant), min(n.id), max(n.id), count(*),
-               publish_bundled.now + c_lease[array_position(c_sink, b.sink)]
+               publish_bundled.now + c_lease[array_position(c_sink, b.sink)], publish_bundled.worker
         FROM unnest(w_topic, w_sink) AS b (topic, sink) JOIN new AS n ON n.topic = b.topic AND n.bundle IS NOT NULL
         WHERE b.sink = ANY (c_sink)
         GROUP BY n.bundle, b.sink
@@ -1341,12 +1348,13 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON redrive.policies, redrive.run_index, red
     redrive.saved_views, redrive.notify_rules, redrive.access_answers TO redrive_app;
 GRANT SELECT, UPDATE, DELETE ON redrive.schedules TO redrive_app;
 GRANT SELECT, INSERT ON redrive.audit, redrive.notification_reads TO redrive_app;
-GRANT SELECT, UPDATE, DELETE ON redrive.bundles TO redrive_app;  -- a decision on one message unfolds its bundle
+-- A decision on one message unfolds its bundle; a decision on a letter may publish an event.
+GRANT SELECT, INSERT, UPDATE, DELETE ON redrive.bundles TO redrive_app;
 GRANT SELECT ON redrive.notices, redrive.notice_lanes, redrive.notifications, redrive.access_tenants
     TO redrive_app;
 
 -- What all tenants share, and what the functions that write transitions read for every caller.
-GRANT SELECT ON redrive.catalogue, redrive.versions, redrive.pauses TO redrive_app;
+GRANT SELECT ON redrive.catalogue, redrive.versions, redrive.pauses, redrive.sinks, redrive.sink_topics TO redrive_app;
 GRANT SELECT (id, state, version, lease_until) ON redrive.workers TO redrive_app;
 
 -- Only the engine compares secrets: no tenant's transaction reads a hash.

@@ -19,7 +19,8 @@ SELECT tenant, queue, rank, workflow, head FROM walk WHERE n > 0 ORDER BY n;
 -- name: find_due_lanes
 -- Everything that a claim needs to choose, without a lock: the lanes after the cursor and then those before it,
 -- until enough queues have due runs; the first runs of those lanes, and as many again to share between them,
--- because other workers may claim some first; the first suspect; the workflows that are not paused.
+-- because other workers may claim some first; the first suspect; the workflows that are not paused. A worker for some
+-- queues passes over the lanes of others, as over those of workflows that it does not have.
 WITH RECURSIVE clock AS (
     SELECT COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())) AS now
 ), allowed AS (
@@ -46,7 +47,9 @@ WITH RECURSIVE clock AS (
            AND CAST(:wraps AS boolean) AND NOT walk.around
          ORDER BY r.tenant, r.queue, r.rank, r.workflow, r.available_at, r.id LIMIT 1)
         LIMIT 1) AS next
-    CROSS JOIN LATERAL (SELECT next.head <= clock.now AND next.workflow = ANY (allowed.names) AS yes) AS due
+    CROSS JOIN LATERAL (
+        SELECT next.head <= clock.now AND next.workflow = ANY (allowed.names)
+           AND (CAST(:queues AS text[]) IS NULL OR next.queue = ANY (CAST(:queues AS text[]))) AS yes) AS due
     WHERE walk.n < CAST(:most AS integer)
       AND (walk.queues < CAST(:capacity AS integer)
            OR (walk.tenant, walk.queue) IS NOT DISTINCT FROM (walk.last_tenant, walk.last_queue))
@@ -61,6 +64,7 @@ WITH RECURSIVE clock AS (
     SELECT GREATEST(1, CAST(:capacity AS integer) - COUNT(DISTINCT (lanes.tenant, lanes.queue)) + 1)
            + CAST(:capacity AS integer) / GREATEST(1, COUNT(DISTINCT (lanes.tenant, lanes.queue))) AS most
     FROM lanes, clock, allowed WHERE lanes.head <= clock.now AND lanes.workflow = ANY (allowed.names)
+      AND (CAST(:queues AS text[]) IS NULL OR lanes.queue = ANY (CAST(:queues AS text[])))
 )
 SELECT clock.now, allowed.names, suspect.id AS suspect, suspect.available_at AS suspect_at, lanes.tenant, lanes.queue,
        lanes.rank, lanes.workflow, lanes.head, first.ids, first.dues
@@ -69,6 +73,7 @@ LEFT JOIN LATERAL (
     SELECT one.id, one.available_at FROM unnest(allowed.names) AS n (name) CROSS JOIN LATERAL (
         SELECT r.id, r.available_at FROM redrive.runs AS r
         WHERE r.worker IS NULL AND r.available_at IS NOT NULL AND r.deaths > 0 AND r.workflow = n.name
+          AND (CAST(:queues AS text[]) IS NULL OR r.queue = ANY (CAST(:queues AS text[])))
         ORDER BY r.available_at, r.id LIMIT 1) AS one
     WHERE CAST(:suspect AS boolean)
     ORDER BY one.available_at, one.id LIMIT 1) AS suspect ON true
@@ -81,6 +86,7 @@ LEFT JOIN LATERAL (
           AND r.workflow = lanes.workflow
         ORDER BY r.available_at, r.id LIMIT (SELECT share.most + 1 FROM share)) AS r
 ) AS first ON lanes.head <= clock.now AND lanes.workflow = ANY (allowed.names)
+    AND (CAST(:queues AS text[]) IS NULL OR lanes.queue = ANY (CAST(:queues AS text[])))
 ORDER BY lanes.n;
 
 -- name: take
@@ -109,12 +115,12 @@ WITH clock AS (
     FROM picked, claimer, clock WHERE r.id = picked.id
     RETURNING r.id, r.public_id, r.tenant, r.workflow, r.status, r.fence, r.version, r.deadline, r.deaths,
               r.correlation_id, r.root, r.generation, r.created_at, r.diverged_at, r.letter, r.sole_step,
-              r.started_at, r.handler_for, r.ends_as
+              r.started_at, r.handler_for, r.ends_as, r.queue
 )
 SELECT clock.now, claimer.id AS claimer, taken.id, taken.public_id, taken.tenant, taken.workflow, taken.status,
        taken.fence, taken.version, i.input, i.options, taken.deadline, taken.deaths, taken.correlation_id,
        taken.root, taken.generation, taken.created_at, taken.diverged_at, taken.letter, taken.sole_step,
-       taken.started_at, taken.handler_for, taken.ends_as
+       taken.started_at, taken.handler_for, taken.ends_as, taken.queue
 FROM clock LEFT JOIN claimer ON true LEFT JOIN taken ON true LEFT JOIN redrive.inputs AS i ON i.run = taken.id
 ORDER BY taken.id;
 

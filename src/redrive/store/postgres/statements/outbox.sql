@@ -6,17 +6,19 @@
 SELECT 1 FROM redrive.publish_bundled(
     CAST(:now AS bigint), ARRAY[true], CAST(:m_t AS integer[]), CAST(:m_public_id AS text[]), CAST(:m_tenant AS text[]),
     CAST(:m_topic AS text[]), CAST(:m_key AS text[]), CAST(:m_run_id AS text[]), CAST(:m_correlation_id AS text[]),
-    CAST(:m_payload AS text[]), CAST(:m_trace AS text[]), NULL, NULL, NULL, NULL);
+    CAST(:m_payload AS text[]), CAST(:m_trace AS text[]), NULL, NULL, NULL, NULL, NULL);
 
 -- name: due_deliveries
--- Deliveries that are due within a span of time and not claimed: all of them, or only those that are suspects or are not;
+-- Deliveries that are due within a span of time and not claimed, or claimed by a dead worker: all of them, or only those that are suspects or are not;
 -- as many as have payloads of so many bytes together.
 WITH due AS MATERIALIZED (
     SELECT d.message, d.fence, d.attempt, d.deaths, d.lease_until > 0 AS suspect, d.available_at
     FROM redrive.deliveries AS d
     WHERE d.sink = :sink AND d.available_at IS NOT NULL
       AND d.available_at >= CAST(:since AS bigint) AND d.available_at < CAST(:before AS bigint)
-      AND d.lease_until <= CAST(:now AS bigint)
+      AND (d.lease_until <= CAST(:now AS bigint) OR (d.worker IS NOT NULL AND NOT EXISTS (
+          SELECT 1 FROM redrive.workers AS w WHERE w.id = d.worker AND w.lease_until > CAST(:now AS bigint)
+          LIMIT 1 OFFSET 0)))
       AND (CAST(:suspect AS boolean) IS NULL OR (d.lease_until > 0) = CAST(:suspect AS boolean))
     ORDER BY d.available_at, d.message LIMIT CAST(:most AS bigint) FOR NO KEY UPDATE SKIP LOCKED
 ), weighed AS (
@@ -33,13 +35,13 @@ FROM weighed WHERE before < CAST(:bytes AS bigint);
 -- Add a delivery of each message of some bundles, as if it had been claimed at its commit. The bundles are locked: another
 -- relay that unfolds them waits, and finds them gone.
 WITH opened AS (
-    SELECT b.id, b.sink, b.first, b.last, b.lease_until FROM redrive.bundles AS b
+    SELECT b.id, b.sink, b.first, b.last, b.lease_until, b.worker FROM redrive.bundles AS b
     WHERE b.id = ANY (CAST(:bundles AS bigint[])) AND (CAST(:sink AS text) IS NULL OR b.sink = :sink)
       AND b.finished_at IS NULL
     ORDER BY b.id, b.sink FOR UPDATE
 )
-INSERT INTO redrive.deliveries (message, sink, tenant, status, fence, available_at, lease_until)
-SELECT n.id, o.sink, n.tenant, 'PENDING', CAST(:fence AS bigint), n.created_at, o.lease_until
+INSERT INTO redrive.deliveries (message, sink, tenant, status, fence, available_at, lease_until, worker)
+SELECT n.id, o.sink, n.tenant, 'PENDING', CAST(:fence AS bigint), n.created_at, o.lease_until, o.worker
 FROM opened AS o CROSS JOIN LATERAL (
     SELECT m.id, m.tenant, m.created_at FROM redrive.messages AS m
     WHERE m.id BETWEEN o.first AND o.last AND m.bundle = o.id OFFSET 0) AS n;

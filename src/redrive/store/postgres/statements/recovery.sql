@@ -30,7 +30,8 @@ WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 AND a.datname = c
   AND a.query_start < clock_timestamp() - interval '1 s';
 
 -- name: old_runs
--- Runs whose retention time is over since they ended and their letters were closed. The flag: a key names the run.
+-- Runs whose retention time is over since they ended and their letters were closed; with `failed`, without
+-- failed runs that have a letter. The flag: a key names the run.
 SELECT old.id, EXISTS (SELECT 1 FROM redrive.idempotency AS k WHERE k.run = old.id OFFSET 0) AS named
 FROM unnest(CAST(:names AS text[])) AS n (workflow)
 CROSS JOIN LATERAL (
@@ -38,12 +39,15 @@ CROSS JOIN LATERAL (
     WHERE r.workflow = n.workflow AND r.finished_at IS NOT NULL AND r.status <> 'DLQ_PENDING'
       AND r.purged_at IS NULL AND r.finished_at <= CAST(:before AS bigint)
       AND NOT EXISTS (SELECT 1 FROM redrive.letters AS l
-                      WHERE l.run = r.id AND (l.closed_at IS NULL OR l.closed_at > CAST(:before AS bigint)) OFFSET 0)
+                      WHERE l.run = r.id AND (
+                          l.closed_at IS NULL OR l.closed_at > CAST(:before AS bigint)
+                          OR (CAST(:failed AS boolean) AND r.status <> 'SUCCESS')) OFFSET 0)
     ORDER BY r.finished_at, r.id LIMIT CAST(:most AS bigint) FOR UPDATE OF r SKIP LOCKED) AS old
 LIMIT CAST(:most AS bigint);
 
 -- name: surplus_runs
--- Finished runs beyond the number that their workflow keeps, except with an open letter. The flag: a key names the run.
+-- Finished runs beyond the number that their workflow keeps, except with an open letter, or, with `failed`, failed ones
+-- with any letter. The flag: a key names the run.
 SELECT surplus.id, EXISTS (SELECT 1 FROM redrive.idempotency AS k WHERE k.run = surplus.id OFFSET 0) AS named
 FROM unnest(CAST(:names AS text[])) AS n (workflow)
 CROSS JOIN LATERAL (
@@ -55,6 +59,7 @@ CROSS JOIN LATERAL (
     SELECT r.id FROM redrive.runs AS r
     WHERE r.workflow = n.workflow AND (r.finished_at, r.id) <= (newest.finished_at, newest.id)
       AND r.finished_at IS NOT NULL AND r.status <> 'DLQ_PENDING' AND r.purged_at IS NULL
-      AND NOT EXISTS (SELECT 1 FROM redrive.letters AS l WHERE l.run = r.id AND l.closed_at IS NULL OFFSET 0)
+      AND NOT EXISTS (SELECT 1 FROM redrive.letters AS l WHERE l.run = r.id AND (
+                          l.closed_at IS NULL OR (CAST(:failed AS boolean) AND r.status <> 'SUCCESS')) OFFSET 0)
     ORDER BY r.finished_at, r.id LIMIT CAST(:most AS bigint) FOR UPDATE OF r SKIP LOCKED) AS surplus
 LIMIT CAST(:most AS bigint);

@@ -45,7 +45,8 @@ SELECT applied.now, applied.kept,
            applied.now, applied.kept, CAST(:m_t AS integer[]), CAST(:m_public_id AS text[]), CAST(:m_tenant AS text[]),
            CAST(:m_topic AS text[]), CAST(:m_key AS text[]), CAST(:m_run_id AS text[]),
            CAST(:m_correlation_id AS text[]), CAST(:m_payload AS text[]), CAST(:m_trace AS text[]),
-           CAST(:m_group AS integer[]), CAST(:g_topic AS text[]), CAST(:c_sink AS text[]), CAST(:c_lease AS bigint[]))
+           CAST(:m_group AS integer[]), CAST(:g_topic AS text[]), CAST(:c_sink AS text[]), CAST(:c_lease AS bigint[]),
+           CAST(:worker AS bigint))
 FROM redrive.apply(
     :worker, :now, :runs, :fences,
     :c_t, :c_status, :c_wake_in, :c_release, :c_take, :c_final, :c_deaths, :c_diverged, :c_parked_on,

@@ -180,6 +180,7 @@ CREATE TABLE workers (
     version     TEXT    NOT NULL,
     state       TEXT    NOT NULL CHECK (state IN ('LIVE', 'STOPPED', 'DEAD')),
     workflows   TEXT    NOT NULL,
+    queues      TEXT,
     lease       INTEGER NOT NULL,
     started_at  INTEGER NOT NULL,
     beat_at     INTEGER NOT NULL,
@@ -613,7 +614,8 @@ CREATE TABLE messages (
 CREATE INDEX messages_of_tenant ON messages (tenant, id);
 
 -- Messages of one commit, on one topic, without a key, which one relay delivers to one sink. They are those between `first`
--- and `last` that name the bundle. If it is not finished at lease_until, any relay gives each of its messages a delivery.
+-- and `last` that name the bundle. If it is not finished at lease_until, or the worker's lease has expired, any relay
+-- gives each of its messages a delivery.
 CREATE TABLE bundles (
     id          INTEGER NOT NULL,
     sink        TEXT    NOT NULL,
@@ -622,6 +624,7 @@ CREATE TABLE bundles (
     last        INTEGER NOT NULL,
     size        INTEGER NOT NULL,
     lease_until INTEGER NOT NULL,
+    worker      INTEGER,
     finished_at INTEGER,
     PRIMARY KEY (id, sink)
 ) WITHOUT ROWID;
@@ -629,6 +632,7 @@ CREATE INDEX bundles_open ON bundles (sink, lease_until) WHERE finished_at IS NU
 
 -- One for each sink that wanted the message when it was committed. available_at: when it may be claimed. lease_until: no
 -- other relay claims it before; no index contains it, so that a claim changes none. fence grows with every claim.
+-- worker: the worker of the process that claimed it. When the lease of that worker has expired, the claim has ended, too.
 -- behind: the message with the same key whose delivery to this sink must be over first.
 -- deaths: how many processes in a row ended while they had this delivery, counted by the next claim.
 CREATE TABLE deliveries (
@@ -642,6 +646,7 @@ CREATE TABLE deliveries (
     fence        INTEGER NOT NULL DEFAULT 0,
     available_at INTEGER,
     lease_until  INTEGER NOT NULL DEFAULT 0,
+    worker       INTEGER,
     behind       INTEGER,
     tried_at     INTEGER,
     finished_at  INTEGER,

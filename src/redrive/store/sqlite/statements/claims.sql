@@ -60,11 +60,12 @@ SELECT min((
 FROM json_each(:lanes) AS lane;
 
 -- name: next_suspect
--- The suspect that is due first, of workflows that the worker has and that are not paused.
+-- The suspect that is due first, of workflows that the worker has and that are not paused, and of its queues.
 SELECT runs.id, runs.available_at
-FROM json_each(?) AS known CROSS JOIN runs ON runs.id = (
+FROM json_each(:workflows) AS known CROSS JOIN runs ON runs.id = (
     SELECT id FROM runs INDEXED BY runs_suspect_of
     WHERE worker IS NULL AND available_at IS NOT NULL AND deaths > 0 AND workflow = known.value
+      AND (:queues IS NULL OR queue IN (SELECT value FROM json_each(:queues)))
     ORDER BY available_at, id LIMIT 1)
 ORDER BY runs.available_at, runs.id LIMIT 1;
 
@@ -89,7 +90,7 @@ WHERE id IN (SELECT value FROM json_each(:ids));
 SELECT runs.status, runs.id, runs.public_id, runs.tenant, runs.workflow, runs.fence, runs.version, inputs.input,
        inputs.options, runs.deadline, runs.deaths, runs.correlation_id, runs.root, runs.generation,
        runs.created_at, runs.diverged_at, runs.letter, runs.sole_step, runs.started_at,
-       runs.handler_for, runs.ends_as
+       runs.handler_for, runs.ends_as, runs.queue
 FROM runs JOIN inputs ON inputs.run = runs.id
 WHERE runs.id IN (SELECT value FROM json_each(?))
 ORDER BY runs.id;

@@ -5,10 +5,11 @@
 SELECT COALESCE((SELECT seq FROM sqlite_sequence WHERE name = 'messages'), 0);
 
 -- name: sinks_for
--- The sinks of a topic.
+-- The sinks of a topic. The pattern `*` does not match the engine's own topics.
 SELECT s.name FROM sinks AS s WHERE EXISTS (
     SELECT 1 FROM sink_topics AS t
-    WHERE t.sink = s.name AND (t.topic = :topic OR (t.wild AND substr(:topic, 1, length(t.topic)) = t.topic)));
+    WHERE t.sink = s.name AND (t.topic = :topic OR (
+        t.wild AND substr(:topic, 1, length(t.topic)) = t.topic AND (t.topic <> '' OR substr(:topic, 1, 8) <> 'redrive.'))));
 
 -- name: put_message
 -- Insert a message; a repeat changes nothing.
@@ -23,7 +24,7 @@ SELECT id FROM messages WHERE id BETWEEN :first AND :last;
 
 -- name: put_bundle
 -- Insert a bundle that a relay delivers from its commit on.
-INSERT INTO bundles (id, sink, tenant, first, last, size, lease_until) VALUES (?, ?, ?, ?, ?, ?, ?);
+INSERT INTO bundles (id, sink, tenant, first, last, size, lease_until, worker) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: put_delivery
 -- Insert a delivery of a new message.
@@ -40,27 +41,33 @@ WHERE finished_at IS NULL AND id IN (
 -- One row if a claim would find a delivery.
 SELECT 1 WHERE EXISTS (
     SELECT 1 FROM deliveries INDEXED BY deliveries_due
-    WHERE sink = :sink AND available_at IS NOT NULL AND available_at <= :now AND lease_until <= :now)
+    WHERE sink = :sink AND available_at IS NOT NULL AND available_at <= :now AND (
+        lease_until <= :now OR (worker IS NOT NULL AND NOT EXISTS (
+            SELECT 1 FROM workers AS w WHERE w.id = deliveries.worker AND w.lease_until > :now))))
 OR EXISTS (
     SELECT 1 FROM bundles INDEXED BY bundles_open
-    WHERE sink = :sink AND finished_at IS NULL AND lease_until <= :now);
+    WHERE sink = :sink AND finished_at IS NULL AND (
+        lease_until <= :now OR (worker IS NOT NULL AND NOT EXISTS (
+            SELECT 1 FROM workers AS w WHERE w.id = bundles.worker AND w.lease_until > :now))));
 
 -- name: split_bundle
 -- Add a delivery of each message of some bundles, as if it had been claimed at its commit.
-INSERT INTO deliveries (message, sink, tenant, status, fence, available_at, lease_until)
-SELECT m.id, b.sink, m.tenant, 'PENDING', :fence, m.created_at, b.lease_until
+INSERT INTO deliveries (message, sink, tenant, status, fence, available_at, lease_until, worker)
+SELECT m.id, b.sink, m.tenant, 'PENDING', :fence, m.created_at, b.lease_until, b.worker
 FROM json_each(:bundles) AS w CROSS JOIN bundles AS b ON b.id = w.value
 CROSS JOIN messages AS m ON m.id BETWEEN b.first AND b.last AND m.bundle = b.id
 WHERE (:sink IS NULL OR b.sink = :sink) AND b.finished_at IS NULL;
 
 -- name: due_deliveries
--- Deliveries that are due within a span of time and not claimed: all of them, or only those that are suspects or are not;
+-- Deliveries that are due within a span of time and not claimed, or claimed by a dead worker: all of them, or only those that are suspects or are not;
 -- as many as have payloads of so many characters together.
 WITH due AS MATERIALIZED (
     SELECT d.message, d.fence, d.attempt, d.deaths, d.lease_until > 0 AS suspect, d.available_at
     FROM deliveries AS d INDEXED BY deliveries_due
     WHERE d.sink = :sink AND d.available_at IS NOT NULL AND d.available_at >= :since AND d.available_at < :before
-      AND d.lease_until <= :now AND (:suspect IS NULL OR (d.lease_until > 0) = :suspect)
+      AND (d.lease_until <= :now OR (d.worker IS NOT NULL AND NOT EXISTS (
+          SELECT 1 FROM workers AS w WHERE w.id = d.worker AND w.lease_until > :now)))
+      AND (:suspect IS NULL OR (d.lease_until > 0) = :suspect)
     ORDER BY d.available_at, d.message LIMIT :most
 ), weighed AS MATERIALIZED (
     SELECT due.*, sum(length(m.payload)) OVER (ORDER BY due.available_at, due.message) - length(m.payload) AS before

@@ -9,15 +9,18 @@ UPDATE workers SET state = 'DEAD' WHERE state = 'LIVE' AND lease_until < :now;
 SELECT id FROM workers WHERE state = 'LIVE' AND lease_until < :now;
 
 -- name: old_runs
--- Runs whose retention time is over since they ended and their letters were closed. The flag: a key names the run.
+-- Runs whose retention time is over since they ended and their letters were closed; with `failed`, without
+-- failed runs that have a letter. The flag: a key names the run.
 SELECT r.id, EXISTS (SELECT 1 FROM idempotency AS k WHERE k.run = r.id)
 FROM json_each(:names) AS n CROSS JOIN runs AS r INDEXED BY runs_finished ON r.workflow = n.value
 WHERE r.finished_at IS NOT NULL AND r.status <> 'DLQ_PENDING' AND r.purged_at IS NULL AND r.finished_at <= :before
-  AND NOT EXISTS (SELECT 1 FROM letters AS l WHERE l.run = r.id AND (l.closed_at IS NULL OR l.closed_at > :before))
+  AND NOT EXISTS (SELECT 1 FROM letters AS l WHERE l.run = r.id AND (
+      l.closed_at IS NULL OR l.closed_at > :before OR (:failed AND r.status <> 'SUCCESS')))
 LIMIT :most;
 
 -- name: surplus_runs
--- Finished runs beyond the number that their workflow keeps, except with an open letter. The flag: a key names the run.
+-- Finished runs beyond the number that their workflow keeps, except with an open letter, or, with `failed`, failed ones
+-- with any letter. The flag: a key names the run.
 WITH newest (workflow, id) AS MATERIALIZED (
     SELECT n.value, (SELECT r.id FROM runs AS r INDEXED BY runs_finished
                      WHERE r.workflow = n.value AND r.finished_at IS NOT NULL AND r.status <> 'DLQ_PENDING'
@@ -30,5 +33,6 @@ FROM newest CROSS JOIN runs AS last ON last.id = newest.id
 CROSS JOIN runs AS r INDEXED BY runs_finished ON r.workflow = newest.workflow
 WHERE (r.finished_at, r.id) <= (last.finished_at, last.id)
   AND r.finished_at IS NOT NULL AND r.status <> 'DLQ_PENDING' AND r.purged_at IS NULL
-  AND NOT EXISTS (SELECT 1 FROM letters AS l WHERE l.run = r.id AND l.closed_at IS NULL)
+  AND NOT EXISTS (SELECT 1 FROM letters AS l WHERE l.run = r.id AND (
+      l.closed_at IS NULL OR (:failed AND r.status <> 'SUCCESS')))
 LIMIT :most;

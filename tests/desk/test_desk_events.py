@@ -1,0 +1,96 @@
+"""What a failure causes without being asked: events of the engine for sinks, and the inbox."""
+
+from __future__ import annotations
+
+from desk_kit import ONCE, failed, new_app, shop
+from engines import OnStore
+
+from redrive import Circuit, Message
+
+
+async def test_every_end_and_every_letter_is_an_event_for_a_sink_that_asks(on_store: OnStore) -> None:
+    s = shop(new_app())
+    heard: list[tuple[str, str, str | None]] = []
+    everything: list[str] = []
+
+    @s.app.subscribe("redrive.*")
+    async def hear(message: Message) -> None:
+        if message.topic != "redrive.notices":
+            heard.append((message.topic, message.payload["status"], message.payload.get("code")))
+            assert {"run_id", "workflow", "tenant", "queue", "at"} <= set(message.payload)
+
+    @s.app.subscribe("*", name="mine")
+    async def hear_mine(message: Message) -> None:
+        everything.append(message.topic)
+
+    async with on_store(s.app) as e:
+
+        async def since(expected: list[tuple[str, str, str | None]]) -> None:
+            await e.settle()
+            assert sorted(heard) == sorted(expected)
+            heard.clear()
+
+        letter = await failed(e, s.order, "lamp", 40, tenant="acme")
+        opened: list[tuple[str, str, str | None]] = [
+            ("redrive.letter.opened", "OPEN", "non_retryable"),
+            ("redrive.run.ended", "DLQ_PENDING", "non_retryable"),
+        ]
+        await since(opened)
+        await s.app.dlq.replay(letter.id, by="ann")  # fails again: the same letter opens again
+        await since(opened)
+        s.ledger.broken.clear()
+        await s.app.dlq.replay(letter.id, by="ann")
+        await since([("redrive.letter.closed", "RESOLVED", None), ("redrive.run.ended", "SUCCESS", None)])
+        s.ledger.broken.add("charge")
+        other = await failed(e, s.order, "desk", 50, tenant="acme")
+        await since(opened)
+        # A member of the tenant decides, on PostgreSQL under the rights of the tenant.
+        desk = s.app.runtime.desk(e.store.tenant_view("acme"), s.app.runtime.clock)
+        await desk.dlq.ignore(other.id, by="bob")
+        await since([("redrive.letter.closed", "IGNORED", None)])
+        assert all(each.payload["run_id"] == each.run_id for each in await e.published("redrive.run.*"))
+        assert everything == []
+
+
+async def test_nothing_is_written_for_the_engines_topics_unless_a_sink_asks(on_store: OnStore) -> None:
+    s = shop(new_app())
+
+    heard: list[str] = []
+
+    @s.app.subscribe("*")
+    async def hear(message: Message) -> None:
+        heard.append(message.topic)
+
+    async with on_store(s.app) as e:
+        letter = await failed(e, s.order, "lamp", 40)
+        await s.app.dlq.resolve(letter.id, by="ann")
+        await e.settle()
+        assert await e.published("redrive.run.*") == await e.published("redrive.letter.*") == heard == []
+
+
+async def test_the_inbox_hears_of_dead_letters_and_opened_circuits_without_set_up(on_store: OnStore) -> None:
+    app = new_app()
+
+    @app.step(retry=ONCE, circuit=Circuit("bank", failures=2))
+    async def charge() -> None:
+        raise ConnectionError("no route")
+
+    @app.workflow
+    async def pay() -> None:
+        await charge()
+
+    async with on_store(app) as e:
+        for _ in range(2):
+            await e.run(pay, tenant="acme")
+        await e.settle()
+        await e.advance("2s")
+        inbox = (await app.notifications.list(reader="ann", tenant="acme")).items
+        assert sorted(item.event for item in inbox) == ["circuit_opened", "dead_letter"]
+        assert (await app.notifications.list(reader="ann", tenant="other")).items == []
+        assert {sink.name for sink in await app.sinks.list()} == {"redrive.notices"}, "mail and chat are opt-in"
+        await app.notifications.set_rule({"on": []}, by="ann")
+        await e.advance("2h")
+        before = len((await app.notifications.list(reader="ann")).items)
+        await e.run(pay, tenant="third")
+        await e.advance("2h")
+        assert len((await app.notifications.list(reader="ann")).items) == before, "a stored rule mutes the default"
