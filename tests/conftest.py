@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import signal
 from collections.abc import AsyncIterator
 
@@ -19,7 +20,10 @@ from engines import OnStore
 def pytest_configure(config: pytest.Config) -> None:
     # A shell starts background jobs deaf to Ctrl-C, and what they start inherits that. Tests press it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    hypothesis.settings.register_profile("patient", deadline=None)  # how busy a machine is, is no property
+    # How busy a machine is, is no property. `./dev prove` tries many more examples.
+    hypothesis.settings.register_profile(
+        "patient", deadline=None, max_examples=int(os.environ.get("REDRIVE_EXAMPLES", "50"))
+    )
     hypothesis.settings.load_profile("patient")
     config.addinivalue_line("markers", "slow: a long proof; `./dev prove` runs these")
     config.addinivalue_line("markers", "postgres: needs a PostgreSQL server; set by its parameter")

@@ -119,7 +119,14 @@ class StoreError(RedriveError):
 
 
 class StoreUnavailable(StoreError):
-    """The store did not answer. Nothing is lost; repeat the call."""
+    """The store did not answer. Nothing is lost; repeat the call.
+
+    `problem` is the message without its end, `then`, which says what a worker does about it.
+    """
+
+    def __init__(self, message: str | Reason, *, then: str = "") -> None:
+        super().__init__(f"{message}; {then}" if then else message)
+        self.problem = str(message)
 
 
 class SchemaMismatch(StoreError):

@@ -71,9 +71,10 @@ def test_a_letter_has_an_owner_you_if_nobody_is_named(shop: Shop) -> None:
     assert piped("dlq", "assign", shop.down, "--to", "lee", "--dry-run").exit_code == 0
     assert shop.letter(shop.down).owner == "kim"
     assert json.loads(piped("dlq", "assign", shop.down, "--to", "lee", "--json").stdout)["owner"] == "lee"
-    assert piped("dlq", "assign", shop.down, "--nobody").stdout == f"unassigned dl-{shop.down}\n"
+    assert piped("dlq", "assign", shop.down, "--unassign").stdout == f"unassigned dl-{shop.down}\n"
     assert shop.letter(shop.down).owner is None
-    assert piped("dlq", "assign", shop.down, "--nobody", "--to", "kim").exit_code == 2
+    assert piped("dlq", "assign", shop.down, "--unassign", "--to", "kim").exit_code == 2
+    assert piped("dlq", "assign", shop.down, "--nobody").exit_code == 0  # the option's former name
 
 
 def test_comments_are_kept(shop: Shop) -> None:

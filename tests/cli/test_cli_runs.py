@@ -158,6 +158,7 @@ def test_why_tells_each_story(toys: Toys) -> None:
     assert "The run retries step 'post' at" in why(toys.waiting)
     assert "attempt 1 of 4, " in why(toys.waiting)
     assert "The run was started with a delay and begins at" in why(toys.later)
+    assert piped("runs", "why", toys.good, "--quiet").output == "SUCCESS\n"
 
 
 def test_why_names_whoever_paused_it(toys: Toys) -> None:

@@ -86,7 +86,8 @@ def test_dev_tells_what_happens_to_every_run(folder: Path) -> None:
         for toy in ("duck", "broken"):
             command = [sys.executable, "-m", "redrive", "runs", "start", "make", "--app", "toys:app"]
             subprocess.run([*command, "--input", f'{{"toy": "{toy}"}}'], cwd=folder, check=True, timeout=PATIENCE)
-        told = [dev.stdout.readline() for _ in range(3)]
+        told = [dev.stdout.readline() for _ in range(4)]
+        assert any("paint  attempt 1, succeeded" in line for line in told), told
         assert any(re.search(r" make  SUCCESS$", line) for line in told), told
         assert any("paint  attempt 1 of 3, unclassified error, not retried" in line for line in told), told
         assert any("make  DLQ_PENDING, a dead letter: non_retryable" in line for line in told), told

@@ -128,22 +128,7 @@ def test_its_worker_does_not_outlive_it(tmp_path: Path) -> None:
     until(lambda: not any(is_alive(pid) for pid in workers(tmp_path)))
 
 
-def test_it_stops_by_itself_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    result = subprocess.run(
-        [*DEMO, "--seconds", "0.5"],
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=True,
-    )
-    assert "redrive dlq list" in result.stdout
-    assert re.search(r"http://127\.0\.0\.1:\d+  sign in as owner@shop\.example", result.stdout)
-    assert result.stdout.endswith("The store is removed; --keep keeps it.\n")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_it_runs_without_rich(tmp_path: Path) -> None:
+def test_it_runs_without_rich_stops_by_itself_and_leaves_nothing_behind(tmp_path: Path) -> None:
     code = "import sys; sys.modules['rich'] = None; from redrive.cli import main; main(['demo', '--seconds', '0.5'])"
     result = subprocess.run(
         [sys.executable, "-c", code],
@@ -154,6 +139,9 @@ def test_it_runs_without_rich(tmp_path: Path) -> None:
         check=False,
     )
     assert (result.returncode, "redrive dlq list" in result.stdout) == (0, True), result.stderr
+    assert re.search(r"http://127\.0\.0\.1:\d+  sign in as owner@shop\.example", result.stdout)
+    assert result.stdout.endswith("The store is removed; --keep keeps it.\n")
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_a_worker_that_cannot_start_is_an_error_with_its_log(tmp_path: Path) -> None:

@@ -254,6 +254,8 @@ FAULTS = {
     "lost": lambda: LOSE,
     "refused": lambda: FAIL,
 }
+# A crash before a call is one after the call before it, so the normal run leaves it out.
+MOST_FAULTS = [pytest.param("before", marks=pytest.mark.slow), "after", "lost", "refused"]
 
 
 async def replayed_with(
@@ -297,7 +299,7 @@ async def replayed_with(
 
 
 @pytest.mark.parametrize("action", ["REPLAY", "RESOLVE"])
-@pytest.mark.parametrize("manner", FAULTS)
+@pytest.mark.parametrize("manner", MOST_FAULTS)
 @pytest.mark.heavy
 async def test_a_fault_at_every_call_of_a_set_leaves_each_letter_decided_on_once(manner: str, action: str) -> None:
     calls = await replayed_with(None, -1, action)
@@ -307,7 +309,7 @@ async def test_a_fault_at_every_call_of_a_set_leaves_each_letter_decided_on_once
         await replayed_with(FAULTS[manner](), number, action)
 
 
-@pytest.mark.parametrize("manner", FAULTS)
+@pytest.mark.parametrize("manner", MOST_FAULTS)
 @pytest.mark.heavy
 async def test_a_fault_at_every_call_of_a_set_with_a_rate_leaves_each_letter_decided_on_once(manner: str) -> None:
     calls = await replayed_with(None, -1, "REPLAY", rate="10/s")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Container, Coroutine
+from collections.abc import AsyncIterator, Callable, Container, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +57,8 @@ MANNERS: dict[str, Callable[[], Fault]] = {
     "the lost reply of": lambda: LOSE,
     "the failure of": lambda: FAIL,
 }
+# A crash before a call is one after the call before it. `./dev prove` tries both, on PostgreSQL.
+MOST = ["a crash after", "the lost reply of", "the failure of"]
 ON_POSTGRES = [
     "a crash after",
     *(pytest.param(manner, marks=pytest.mark.slow) for manner in ("a crash before", "the lost reply of")),
@@ -124,11 +126,9 @@ async def check(letter: DeadLetter, s: Shop, mode: str) -> None:
 async def test_whoever_decides_may_die_or_not_hear_at_any_point(
     tmp_path: Path, mode: str, options: dict[str, Any], calls: dict[str, int]
 ) -> None:
-    def place(name: str) -> Place:
-        (folder := tmp_path / name).mkdir()
-        return Place(f"sqlite:///{folder}/redrive.db", VirtualClock())
-
-    await _at_every_call(place, mode, options, calls)
+    """One database for all of them: each has a tenant of its own, and time goes on."""
+    url, clock = f"sqlite:///{tmp_path}/redrive.db", VirtualClock()
+    await _at_every_call(lambda name: Place(url, clock, name.replace(" ", "-")), MOST, mode, options, calls)
 
 
 @pytest.mark.slow
@@ -141,16 +141,17 @@ async def test_whoever_decides_on_postgres_may_die_or_not_hear_at_any_point(
     cluster.need_postgres()
     async with empty_schema.ready(kind) as url:
         clock = VirtualClock()
-        await _at_every_call(lambda name: Place(url, clock, name.replace(" ", "-")), mode, options, calls)
+        await _at_every_call(lambda name: Place(url, clock, name.replace(" ", "-")), [*MANNERS], mode, options, calls)
 
 
 async def _at_every_call(
-    place: Callable[[str], Place], mode: str, options: dict[str, Any], calls: dict[str, int]
+    place: Callable[[str], Place], manners: Sequence[str], mode: str, options: dict[str, Any], calls: dict[str, int]
 ) -> None:
     number, tried = 1, set()
     while True:
-        for manner, fault in MANNERS.items():
-            call = await _decide_twice(place(f"{number} {manner}"), number, fault(), mode, options, calls)
+        for manner in manners:
+            fault = MANNERS[manner]()
+            call = await _decide_twice(place(f"{number} {manner}"), number, fault, mode, options, calls)
             tried.add(call)
         if call is None:
             break
@@ -218,13 +219,13 @@ async def test_the_worker_may_die_at_any_point_of_a_replay(
     mode: str, options: dict[str, Any], calls: dict[str, int]
 ) -> None:
     struck: list[str] = []
-    for manner in ("a crash before", "a crash after", "the lost reply of"):
+    for manner in ("a crash after", "the lost reply of"):
         number = 1
         while (call := await _replay_with(Once(number, MANNERS[manner]()), mode, options, calls)) is not None:
             struck.append(call)
             number += 1
     assert {"claim", "apply"} <= set(struck)
-    assert len(struck) >= 9
+    assert len(struck) >= 6
 
 
 @pytest.mark.parametrize("manner", ON_POSTGRES)

@@ -296,11 +296,13 @@ def _database(kind: str) -> str:
 
 
 @asynccontextmanager
-async def served_here(folder: Path, limits: Limits, **settings: str) -> AsyncIterator[World]:
+async def served_here(
+    folder: Path, limits: Limits, *, host: str = "127.0.0.1", **settings: str
+) -> AsyncIterator[World]:
     """A server in the loop of the test."""
     made = populated("sqlite", folder)
     world = await asyncio.to_thread(made.__enter__)  # the first one is populated in a loop of its own
-    with bind_socket("127.0.0.1", 0) as at:
+    with bind_socket(host, 0) as at:
         app = Redrive(world.url, secret_key=SECRET, **settings)  # type: ignore[arg-type]
         async with app.client():
             stop, ready = asyncio.Event(), asyncio.Event()

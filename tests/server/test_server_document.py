@@ -6,8 +6,10 @@ import functools
 import json
 import os
 import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import cluster
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, settings
@@ -31,16 +33,19 @@ EXAMPLES = int(os.environ.get("REDRIVE_EXAMPLES", "4"))
 
 
 @functools.cache
-def schema(address: str) -> Any:
-    """Return the document as schemathesis reads it, once for each server: that takes longer than the requests."""
-    made = schemathesis.openapi.from_dict(document())
-    made.config.base_url = address
-    return made
+def schema() -> Any:
+    """Return the document as schemathesis reads it, once: that takes longer than the requests."""
+    return schemathesis.openapi.from_dict(document())
 
 
-def tried(world: World, one: Operation, examples: int) -> None:
-    operation = schema(world.address)[one.path][one.method.upper()]
-    headers = {"Authorization": f"Bearer {world.tokens['acme', 'OWNER']}"}
+@pytest.fixture
+def worlds(rough_worlds: Callable[[str], World]) -> list[World]:
+    return [rough_worlds("sqlite"), *map(rough_worlds, cluster.POSTGRES[:1])]
+
+
+def tried(worlds: Sequence[World], one: Operation, examples: int) -> None:
+    """Send each request that is made to a server on each store: to make it takes longer than to send it."""
+    operation = schema()[one.path][one.method.upper()]
 
     @settings(
         max_examples=examples,
@@ -52,7 +57,9 @@ def tried(world: World, one: Operation, examples: int) -> None:
     )
     @_given(operation.as_strategy())
     def attempt(case: Any) -> None:
-        case.call_and_validate(headers=headers, checks=list(CHECKS), timeout=30)
+        for world in worlds:
+            headers = {"Authorization": f"Bearer {world.tokens['acme', 'OWNER']}"}
+            case.call_and_validate(base_url=world.address, headers=headers, checks=list(CHECKS), timeout=30)
 
     attempt()
 
@@ -64,14 +71,14 @@ def _given(strategy: Any) -> Any:
 
 
 @pytest.mark.parametrize("one", TRIED, ids=lambda one: one.name)
-def test_answers_fit_the_document_and_none_is_the_server_s_fault(rough_world: World, one: Operation) -> None:
-    tried(rough_world, one, EXAMPLES)
+def test_answers_fit_the_document_and_none_is_the_server_s_fault(worlds: list[World], one: Operation) -> None:
+    tried(worlds, one, EXAMPLES)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("one", TRIED, ids=lambda one: one.name)
-def test_so_do_many_more(rough_world: World, one: Operation) -> None:
-    tried(rough_world, one, 300)
+def test_so_do_many_more(worlds: list[World], one: Operation) -> None:
+    tried(worlds, one, 300)
 
 
 def test_every_error_has_a_line_in_the_table() -> None:

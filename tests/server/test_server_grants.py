@@ -204,13 +204,14 @@ def cases(world: World, *, every: bool) -> list[tuple[Giver, str, Right]]:
 
     A giver who manages nothing is refused before the right is looked at, so unless `every` is asked for, such a
     giver is tried with the least and the greatest right only. The request never reaches a store, so on
-    PostgreSQL only the other givers are tried.
+    PostgreSQL only the other givers are tried; and the decision reads no store, so only with some rights.
     """
     reaching = world.url.startswith("sqlite")
+    rights = RIGHTS if reaching or every else [LEAST, Right("ADMIN", payloads=True), Right("OWNER", payloads=False)]
     return [
         (giver, tenant, right)
         for tenant in (HOME, ABROAD)
-        for right in RIGHTS
+        for right in rights
         for giver in GIVERS
         if tenant == HOME or giver.role == "OWNER" or right == LEAST
         if manages(giver) or (reaching and (every or right in (LEAST, GREATEST)))
@@ -272,13 +273,13 @@ async def test_nobody_gives_more_than_they_have(rough_world: World, name: str, e
     allowed = 0
     async with opened(world.url) as store:
         secrets = await givers(store)
-        target, used = None, None
+        target, used, before = None, None, None
         with httpx2.Client(base_url=root, headers=headers, timeout=30.0) as client:
             for giver, tenant, right in cases(world, every=every):
                 if used != (tenant, right):
                     target, used = await prepared(store, call, tenant, right), (tenant, right)
+                    before = await state(store, target)
                 assert target is not None
-                before = await state(store, target)
                 client.headers["Authorization"] = f"Bearer {secrets[giver]}"
                 client.params = {} if tenant == HOME else {"tenant": tenant}
                 answer = call.send(client, target, right)
@@ -290,7 +291,8 @@ async def test_nobody_gives_more_than_they_have(rough_world: World, name: str, e
                 else:
                     # A user of other tenants only does not exist for those who manage one tenant.
                     assert answer.status_code in ((403, 404) if not call.is_page else (403, 422)), what
-    assert allowed > 20 if not call.owners else allowed > 10
+    enough = 20 if world.url.startswith("sqlite") or every else 8
+    assert allowed > (enough // 2 if call.owners else enough)
 
 
 # -- the ways in which it was done ----------------------------------------------------------------------

@@ -53,11 +53,11 @@ class FeedEvent(msgspec.Struct, frozen=True, kw_only=True):
 class EventFeed:
     """Decisions about the runs of a store, read by polling. `events` holds the latest, newest last.
 
-    With `endings`, the success of a run is an event as well.
+    With `successes`, steps that succeed at once and runs that succeed are events as well.
     """
 
-    def __init__(self, app: Redrive, *, keeps: int = 50, endings: bool = False) -> None:
-        self._endings = endings
+    def __init__(self, app: Redrive, *, keeps: int = 50, successes: bool = False) -> None:
+        self._successes = successes
         self.statuses: Counter[RunStatus] = Counter()
         self.letters: list[DeadLetter] = []
         self.open_letters = 0
@@ -131,12 +131,13 @@ class EventFeed:
             for number, attempt in enumerate(step.attempts):
                 is_new = self._is_new(run, step, number, attempt.status)
                 succeeded = attempt.status == "SUCCESS"
-                if is_new and not (succeeded and attempt.attempt == 1 and number == 0):
+                at_once = succeeded and attempt.attempt == 1 and number == 0
+                if is_new and (self._successes or not at_once):
                     waits = attempt.next_at is not None or attempt.category is None
                     level = "good" if succeeded else "waiting" if waits else "bad"
                     add(step.name, attempt.ended_at or attempt.began_at, attempt.decision, level)
         if run.status is RunStatus.SUCCESS:
-            if self._endings:
+            if self._successes:
                 add(run.workflow, run.finished_at, "SUCCESS", "good")
         elif run.status in FINAL_RUN_STATUSES:
             text = f"{run.status}, a dead letter: {run.code}" if run.letter_id else f"{run.status}: {run.error}"
@@ -154,7 +155,7 @@ async def print_events(app: Redrive, stop: StopController) -> None:
     """Print each decision and each end of a run once, until the worker of this process stops."""
     while stop.worker is None:  # noqa: ASYNC110 - the worker sets it, and notifies no listeners
         await asyncio.sleep(_POLL_INTERVAL / 10)
-    feed = EventFeed(app, endings=True)
+    feed = EventFeed(app, successes=True)
     begun = to_datetime(SystemClock().now())
     name, workflow = next(iter(app.registered_workflows.items()))
     start = hint("runs", "start", name, "--input", shlex.quote(make_example_input(workflow)))

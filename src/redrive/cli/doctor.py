@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 
 import click
@@ -14,11 +15,11 @@ _LEVEL_SIGNS = {"ok": ("✓", "green"), "note": ("!", "yellow"), "wrong": ("✗"
 
 
 @click.command(short_help="Check that everything is in order.")
-@common_options
+@functools.partial(common_options, quiet_help="Print only what is wrong.")
 def doctor(target: Target, output: Output) -> None:
     """Check store, schema, clock, workers, late runs, schedules, messages, mail, webhooks, and security.
 
-    Each problem is printed with advice. Exit code 1 if something is wrong; --quiet prints only what is wrong.
+    Each problem is printed with advice. Exit code 1 if something is wrong.
     For a server it checks that it answers, the rights of the token, and the waiting runs and dead letters.
 
     \b

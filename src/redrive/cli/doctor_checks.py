@@ -20,8 +20,8 @@ from redrive.core.redact import Redactor
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.desk.settings import KnownSchedule, load_schedules
 from redrive.duration import format_duration, to_datetime
-from redrive.errors import NotAllowed, NotSignedIn, RedriveError, SchemaMismatch, StoreError
-from redrive.store import TENANTS_EXPOSED, open_store
+from redrive.errors import NotAllowed, NotSignedIn, RedriveError, SchemaMismatch, StoreError, StoreUnavailable
+from redrive.store import TenantsExposed, open_store
 from redrive.store.accounts import TokenKind, token_invalid_reason
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.filters import CircuitFilter, LetterFilter, RunFilter
@@ -84,12 +84,12 @@ async def check_store(url: str) -> list[Finding]:
         await store.open(migrate=False)
     except SchemaMismatch as error:
         return [ok("store", f"{where} answers"), wrong("schema", rewrite_hints(str(error)), hint("migrate"))]
+    except TenantsExposed as error:
+        advice = "undo the change of the roles and tables that it names; see the page on PostgreSQL"
+        return [ok("store", f"{where} answers"), wrong("roles", str(error), advice)]
     except RedriveError as error:
-        if TENANTS_EXPOSED in str(error):
-            advice = "undo the change of the roles and tables that it names; see the page on PostgreSQL"
-            return [ok("store", f"{where} answers"), wrong("roles", str(error), advice)]
         advice = "check that it runs and that the URL is right (--url, $REDRIVE_URL)"
-        return [wrong("store", str(error).partition("; nothing is lost")[0], advice)]
+        return [wrong("store", error.problem if isinstance(error, StoreUnavailable) else str(error), advice)]
     try:
         found = [ok("store", f"{where} answers"), ok("schema", "up to date")]
         return found + [finding async for finding in _check_open_store(store, url, path)]
@@ -285,9 +285,8 @@ async def check_server(server: Remote) -> list[Finding]:
         except NotSignedIn as error:
             found.append(wrong("token", str(error), "put a valid token into REDRIVE_TOKEN"))
         except StoreError as error:
-            text = str(error).partition("; nothing is lost")[0]
             advice = "check that it runs, that its database runs, and that the URL is right"
-            found.append(wrong("server", text, advice))
+            found.append(wrong("server", str(error), advice))
     return found
 
 

@@ -82,9 +82,9 @@ def report_errors() -> Iterator[None]:
     try:
         yield
     except StoreUnavailable as error:
-        # The rest of the message is about workers, which try again. A command does not.
-        what, _, _ = str(error).partition("; nothing is lost")
-        raise CommandFailed(f"{what}: check that it runs and that the URL is right (--url, $REDRIVE_URL)") from error
+        # The end of the message is about workers, which try again. A command does not.
+        advice = "check that it runs and that the URL is right (--url, $REDRIVE_URL)"
+        raise CommandFailed(f"{error.problem}: {advice}") from error
     except RedriveError as error:
         raise CommandFailed(rewrite_hints(str(error)), exit_code_for(error)) from error
 

@@ -139,20 +139,20 @@ class Output(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """Print one value as JSON."""
         echo(json_text(value, indent=2))
 
-    def record(self, id: str, value: Any, text: str) -> None:
-        """Print one record: as JSON, its id, or `text`."""
-        echo(json_text(value, indent=2) if self.json else escape_line(id) if self.quiet else text)
+    def record(self, short: str, value: Any, text: str) -> None:
+        """Print one record: as JSON, as `short` (its id, usually), or as `text`."""
+        echo(json_text(value, indent=2) if self.json else escape_line(short) if self.quiet else text)
 
     def done(self, id: str, value: Any, text: str) -> None:
         """Print the result of a change: as one line of JSON, the id, or `text`."""
         echo(json_text(value) if self.json else id if self.quiet else text)
 
 
-def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def output_options(command: Callable[..., Any], quiet_help: str = "Print ids and nothing else.") -> Callable[..., Any]:
     """Give a command the options `--json` and `--quiet`; it receives them as `output`."""
 
     @click.option("--json", "json_", is_flag=True, help="Print JSON; its fields do not change.")
-    @click.option("-q", "--quiet", is_flag=True, help="Print ids and nothing else.")
+    @click.option("-q", "--quiet", is_flag=True, help=quiet_help)
     @functools.wraps(command)
     def with_output(*args: Any, json_: bool, quiet: bool, **others: Any) -> Any:
         if json_ and quiet:

@@ -82,9 +82,9 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_target
 
 
-def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def common_options(command: Callable[..., Any], **help_texts: str) -> Callable[..., Any]:
     """Give a command the options of every command; it receives them as `output` and `target`."""
-    return output_options(target_options(command))
+    return output_options(target_options(command), **help_texts)
 
 
 def decision_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from redrive.clock import Clock
-from redrive.errors import ConfigurationError
+from redrive.errors import ConfigurationError, StoreError
 from redrive.store.encryption.keyring import Keyring
 from redrive.store.port import Store
 
-__all__ = ["TENANTS_EXPOSED", "open_store"]
+__all__ = ["TenantsExposed", "open_store"]
 
-TENANTS_EXPOSED = "does not keep tenants apart"
-"""The text by which the error about a database with visible foreign rows is recognised."""
+
+class TenantsExposed(StoreError):
+    """A database in which a tenant could see the rows of another; its store is not opened."""
 
 
 def open_store(url: str, clock: Clock, keys: Keyring | None = None) -> Store:

@@ -115,7 +115,7 @@ def render_letter(letter: DeadLetter) -> list[str]:
             handler_for=letter.handler_for,
             handled_by=" ".join(letter.handled_by) or None,
             tenant=None if letter.tenant == DEFAULT_TENANT else letter.tenant,
-            kept_until="forever" if letter.expires_at is None else f"{letter.expires_at:%Y-%m-%d} UTC",
+            kept_until="forever" if letter.expires_at is None else f"{letter.expires_at:%Y-%m-%d %H:%M} UTC",
         ),
     ]
     for title, content in sections.items():

@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("ids", nargs=-1, required=True, metavar="LETTER...")
 @click.option("--to", metavar="NAME", help="The new owner.  [default: you]")
-@click.option("--nobody", is_flag=True, help="Leave the letters unassigned.")  # language: the option's name
+@click.option("--unassign", "unassign", is_flag=True, help="Leave the letters unassigned.")
+@click.option("--nobody", "unassign", is_flag=True, hidden=True)  # language: the option's former name
 @decision_options
 def assign(
-    ids: tuple[str, ...], to: str | None, nobody: bool, change: ChangeOptions, output: Output, target: Target
+    ids: tuple[str, ...], to: str | None, unassign: bool, change: ChangeOptions, output: Output, target: Target
 ) -> None:
     """Assign letters to a person. `-` reads ids from standard input.
 
@@ -36,14 +37,13 @@ def assign(
     Examples:
       redrive dlq assign dl-01k9x7
       redrive dlq assign dl-01k9x7 --to kim
+      redrive dlq assign dl-01k9x7 --unassign
     """
-    if to is not None and nobody:
-        raise UsageError("--to and --nobody exclude each other")  # language: the option's name
+    if to is not None and unassign:
+        raise UsageError("--to and --unassign exclude each other")
     if to is not None and not to.strip():  # a script gives this when its variable is not set
-        raise UsageError(
-            "--to is empty: give a name, leave --to out to take it yourself, or give --nobody"  # language: the option
-        )
-    owner = None if nobody else change.by if to is None else to
+        raise UsageError("--to is empty: give a name, leave --to out to take it yourself, or give --unassign")
+    owner = None if unassign else change.by if to is None else to
     verb, details = ("assign", f" to {owner}") if owner else ("unassign", "")
     _change_letters(target, ids, change, output, "assign", {"to": owner}, verb=verb, past=f"{verb}ed", details=details)
 

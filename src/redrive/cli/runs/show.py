@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -107,13 +108,14 @@ def show(id: str, target: Target, output: Output) -> None:
 
 @click.command()
 @click.argument("id", metavar="RUN")
-@common_options
+@functools.partial(common_options, quiet_help="Print the status of the run and nothing else.")
 def why(id: str, target: Target, output: Output) -> None:
     """Explain the state of a run, and name the next command.
 
     \b
     Examples:
       redrive runs why 01k9x7
+      redrive runs why 01k9x7 --quiet
     """
     from redrive.cli.output import fold_text
     from redrive.cli.runs.explain import explain_run
@@ -125,7 +127,7 @@ def why(id: str, target: Target, output: Output) -> None:
     run, sentences = run_on(target, explain)
     lines = [f"Run {run.id} of {escape_line(run.workflow)} is {run.status}."]
     lines += (fold_text(escape_line(sentence), sys.stdout) for sentence in sentences)
-    output.record(run.id, {"id": run.id, "status": run.status, "why": sentences}, "\n".join(lines))
+    output.record(run.status, {"id": run.id, "status": run.status, "why": sentences}, "\n".join(lines))
 
 
 @click.command()

@@ -54,7 +54,15 @@ DONE_MESSAGES = {
 
 _COLUMNS = lists.make_columns(
     *("id", "status", "workflow", "step", "code", "stage", "category", "reason", "error_type", "message", "failed_at"),
-    *("attempts", "max_retries", "retry_policy_override", "error_code", "duration_ms", "replay_count", "failed_replays"),
+    *(
+        "attempts",
+        "max_retries",
+        "retry_policy_override",
+        "error_code",
+        "duration_ms",
+        "replay_count",
+        "failed_replays",
+    ),
     *("payload_hash", "owner", "tags", "tenant", "correlation_id", "run_id", "fingerprint", "version"),
     *("closed_at", "closed_by", "resolution"),
 )

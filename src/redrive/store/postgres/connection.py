@@ -323,7 +323,7 @@ def translate_error(error: BaseException, where: str, then: str = NOTHING_LOST) 
         return DataRefused(f"the store refused a row: {error}")
     if not isinstance(error, asyncpg.PostgresError):
         is_lost = isinstance(error, _LOST_CONNECTION)
-        return StoreUnavailable(f"{where} does not answer ({_error_text(error)}); {then}") if is_lost else None
+        return StoreUnavailable(f"{where} does not answer ({_error_text(error)})", then=then) if is_lost else None
     state = error.sqlstate or ""
     if state in ("08P01", "08004"):
         return StoreError(
@@ -331,7 +331,7 @@ def translate_error(error: BaseException, where: str, then: str = NOTHING_LOST) 
             "transaction mode the URL needs statement_cache_size=0"
         )
     if why := _find_by_prefix(_TRANSIENT, state):
-        return StoreUnavailable(f"{where}: {why} ({_error_text(error)}); {then}")
+        return StoreUnavailable(f"{where}: {why} ({_error_text(error)})", then=then)
     if state in _MISSING_STATES:
         return SchemaMismatch(f"{where} lacks what this code needs ({_error_text(error)}): run `redrive migrate`")
     if state.startswith(_DATA_STATES):

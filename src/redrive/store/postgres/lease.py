@@ -83,7 +83,7 @@ class PostgresLease:
             reply.cancel()
             self._on_trouble()
             raise StoreUnavailable(
-                f"{self._address.where} did not answer in {2 * self._patience:g} s; {NOTHING_LOST}"
+                f"{self._address.where} did not answer in {2 * self._patience:g} s", then=NOTHING_LOST
             ) from None
 
     def close(self) -> None:

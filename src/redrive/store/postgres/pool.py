@@ -15,7 +15,7 @@ import asyncpg
 
 from redrive.clock import Clock
 from redrive.errors import RedriveError, SchemaMismatch, StoreError, StoreUnavailable
-from redrive.store import TENANTS_EXPOSED, sql_files
+from redrive.store import TenantsExposed, sql_files
 from redrive.store.postgres.connection import (
     NOTHING_LOST,
     Address,
@@ -148,8 +148,8 @@ class ConnectionPool:
                 await self._turns.acquire()
         except TimeoutError:
             raise StoreUnavailable(
-                f"all {self._size} connections to {self._address.where} were busy for {ACQUIRE_TIMEOUT:g} s; "
-                f"{NOTHING_LOST}. If this happens often, raise pool_size in the URL"
+                f"all {self._size} connections to {self._address.where} were busy for {ACQUIRE_TIMEOUT:g} s",
+                then=f"{NOTHING_LOST}. If this happens often, raise pool_size in the URL",
             ) from None
 
     async def _acquire_connection(self) -> Connection:
@@ -249,8 +249,9 @@ async def check_tenant_isolation(connection: Connection, address: Address) -> No
     if not faults and can_act:
         faults += await _find_leaks(connection, [row["name"] for row in tables])
     if faults:
-        raise StoreError(
-            f"{address.where} {TENANTS_EXPOSED}: {'; '.join(faults)}. Nothing was started: undo these changes there"
+        raise TenantsExposed(
+            f"{address.where} does not keep tenants apart: {'; '.join(faults)}. Nothing was started: "
+            "undo these changes there"
         )
 
 

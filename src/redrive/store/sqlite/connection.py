@@ -52,7 +52,7 @@ def translate_error(error: BaseException, file: str) -> RedriveError | None:
     if code in _DATA_CODES:
         return DataRefused(f"the store refused a row: {error}")
     if code in _TRANSIENT:
-        return StoreUnavailable(f"{file} {_TRANSIENT[code]} ({error}); {NOTHING_LOST}")
+        return StoreUnavailable(f"{file} {_TRANSIENT[code]} ({error})", then=NOTHING_LOST)
     if code in _PERMANENT:
         return StoreError(f"{file} {_PERMANENT[code]} ({error})")
     if isinstance(error, sqlite3.InterfaceError | sqlite3.ProgrammingError) and "binding" in str(error):

@@ -137,7 +137,7 @@ def exclusive_transaction(
 ) -> Iterator[None]:
     """Hold a write transaction, after the other writers of this process."""
     if not lock.take(wait):
-        raise StoreUnavailable(f"{file} is busy with another transaction of this process; {NOTHING_LOST}")
+        raise StoreUnavailable(f"{file} is busy with another transaction of this process", then=NOTHING_LOST)
     try:
         with connection.write_transaction(con):
             yield

@@ -121,7 +121,7 @@ class StepTransaction:
         if self._open:
             return
         if not self._connections.write_lock.take(BUSY_TIMEOUT):
-            raise StoreUnavailable(f"{self._connections.file} is busy with other writes; {NOTHING_LOST}")
+            raise StoreUnavailable(f"{self._connections.file} is busy with other writes", then=NOTHING_LOST)
         try:
             con.execute("BEGIN IMMEDIATE")
         except BaseException:
