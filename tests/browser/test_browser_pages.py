@@ -29,6 +29,7 @@ PLACES = [
     "/app/workflows",
     "/app/workers",
     "/app/audit",
+    "/app/search?q=settle",
     "/app/members",
     "/app/health",
     "/app/notifications",

@@ -113,6 +113,38 @@ def hears_keys(page: Page) -> None:
     expect(page.locator("#live")).to_be_visible()
 
 
+def test_the_operator_searches_and_narrows_a_list(looking: Looking) -> None:
+    page = looking.person(ON_CALL, axe=True)
+    page.goto("/app/")
+    hears_keys(page)
+    page.keyboard.press("/")
+    page.keyboard.type("hosti")
+    expect(page.locator("#find-options option[value=hostile]")).to_have_count(1)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1, name="Results for hosti")).to_be_visible()
+    assert complaints(page) == []
+    page.locator("section", has_text="Workflows").get_by_role("link", name="Failures").click()
+    chip = page.get_by_role("link", name="Workflow: hostile")
+    expect(page.locator("#letters tbody tr")).to_have_count(1)
+    expect(page.get_by_text("1–1 of 1").first).to_be_visible()
+    retry = page.get_by_role("button", name="Retry selected")
+    expect(retry).to_be_disabled()
+    page.locator("input[data-pick]").check()
+    expect(retry).to_be_enabled()
+    page.locator("summary", has_text="Columns").click()
+    page.get_by_label("Code version").check()
+    page.get_by_role("button", name="Save", exact=True).click()
+    expect(page.get_by_role("columnheader", name="Code version")).to_be_visible()
+    page.locator("summary", has_text="Copy as").click()
+    expect(page.get_by_text("redrive dlq list --status OPEN --workflow hostile")).to_be_visible()
+    assert complaints(page) == []
+    chip.click()
+    expect(chip).to_have_count(0)
+    hears_keys(page)
+    page.keyboard.press("Control+k")
+    expect(page.get_by_role("combobox", name="Search everything")).to_be_focused()
+
+
 def test_the_keyboard_alone_is_enough(looking: Looking) -> None:
     (looking.shop.folder / FIXED).touch()
     page = looking.stranger()
