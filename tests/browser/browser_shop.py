@@ -136,6 +136,7 @@ async def populate(url: str) -> dict[str, str]:
         while await app.runtime.store.fold(100):
             pass
         named = {name: handle.id for name, handle in handles.items()}
+        named["cause"] = (await app.dlq.get(handles["transfer-0"].id)).fingerprint
         return named | {"parked": parked.id, "set": many.id, "slow_set": slowly.id, "paused_set": paused.id}
 
 

@@ -11,6 +11,7 @@ from playwright.sync_api import Locator, Page, expect
 PLACES = [
     "/app/",
     "/app/admin/dlq",
+    "/app/admin/dlq/causes/{cause}?range=7d",
     "/app/admin/dlq?view=items",
     "/app/admin/dlq?view=items&code=validation_failed",
     "/app/admin/dlq/dl-{wrong}",
@@ -154,6 +155,33 @@ def test_what_changes_takes_nothing_from_whoever_reads(looking: Looking) -> None
     expect(reader.get_by_text("2 new", exact=True)).to_be_visible()
     reader.get_by_text("2 new", exact=True).click()
     expect(rows.nth(2)).to_have_attribute("data-key", before[0])
+
+
+STREAMS = """
+window.streams = [];
+window.EventSource = class extends EventSource { constructor(address) { super(address); streams.push(this); } };
+"""
+
+
+def test_a_page_says_when_the_server_is_gone_and_catches_up_when_it_is_back(looking: Looking) -> None:
+    page, other = looking.person(OWNER), looking.person(OWNER)
+    page.add_init_script(STREAMS)
+    page.goto("/app/admin/dlq")
+    sign = page.locator("#live")
+    expect(sign).to_have_text("Live")
+    path = page.locator("#groups tbody a").first.get_attribute("href") or ""
+    page.route("**/api/v1/events*", lambda route: route.abort())
+    page.evaluate("streams.at(-1).dispatchEvent(new Event('error'))")  # as when the connection is cut
+    expect(sign).to_have_text(re.compile(r"^Connection lost, last updated at \d\d:\d\d$"))
+    other.goto("/app/runs")
+    cause = path.rpartition("/")[2]
+    assert other.evaluate(POST, (f"workflow-dlq/groups/{cause}/mute", {})) == 200
+    expect(page.locator(f'#groups tbody a[href="{path}"]')).to_have_count(1)
+    page.unroute("**/api/v1/events*")
+    expect(sign).to_have_text("Live")
+    expect(page.locator(f'#groups tbody a[href="{path}"]')).to_have_count(0)
+    assert other.evaluate(POST, (f"workflow-dlq/groups/{cause}/unmute", {})) == 200
+    expect(page.get_by_text("1 new", exact=True)).to_be_visible()
 
 
 def test_what_somebody_types_stays_while_others_write(looking: Looking) -> None:

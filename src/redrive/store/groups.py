@@ -36,7 +36,7 @@ _VERSION_RETENTION = 90 * 86_400 * MICROS  # since the last failure in a version
 _MAX_VERSIONS = 20
 _CHANGES = {"assign": "assign_group", "mute": "mute_group", "unmute": "unmute_group"}  # statements, by verb
 _ORDERS = {"count": "order.count", "trend": "order.trend", "newest": "order.newest"}  # statements, by order
-_SlotCounts = Counter[tuple[str, str, int, int]]  # by tenant, fingerprint, seconds and slot
+_SlotCounts = Counter[tuple[str, str, int, int]]  # by tenant, fingerprint ("" for all), seconds and slot
 
 
 class GroupOrder(StrEnum):
@@ -150,7 +150,7 @@ class GroupDesk(Protocol):
         """Count failure groups and their open letters, and those that are not folded yet."""
 
     async def failure_counts(self, where: GroupFilter, *, seconds: int, slots: int) -> tuple[int, ...]:
-        """Count the failures of groups by minute or by hour, the present one last."""
+        """Count the failures of a tenant, or of some groups, by minute or by hour, the present one last."""
 
     async def group_versions(self, group: GroupRow) -> list[GroupVersion]:
         """Return the versions of the code in which a group failed, the latest first."""
@@ -285,10 +285,14 @@ class GroupCalls:
     async def failure_counts(
         self, session: Session, where: GroupFilter, *, seconds: int, slots: int
     ) -> tuple[int, ...]:
-        values = _condition_values(where)
-        statement = SQL.texts(session.dialect)["failure_counts"].format(conditions=_join_conditions(session, values))
         last = await session.now() // (seconds * MICROS)
-        seen = dict(await session.rows(statement, **values, seconds=seconds, since=last - slots + 1))
+        span = {"seconds": seconds, "since": last - slots + 1}
+        if where.fingerprint is None and where.workflows is None:
+            seen = dict(await session.rows(SQL["tenant_counts"], tenant=where.tenant, **span))
+        else:
+            values, texts = _condition_values(where), SQL.texts(session.dialect)
+            statement = texts["failure_counts"].format(conditions=_join_conditions(session, values))
+            seen = dict(await session.rows(statement, **values, **span))
         return tuple(seen.get(slot, 0) for slot in range(last - slots + 1, last + 1))
 
     @read_call()
@@ -357,7 +361,8 @@ def _sum_changes(rows: Sequence[Any], now: int) -> tuple[list[_GroupChange], _Sl
         if seen:
             change.add_failure(id, letter, at)
             for seconds in CHART_SLOTS:
-                counts[tenant, fingerprint, seconds, at // (seconds * MICROS)] += seen
+                for cause in ("", fingerprint):
+                    counts[tenant, cause, seconds, at // (seconds * MICROS)] += seen
             key = (tenant, fingerprint, version)
             versions.setdefault(key, _VersionChange(*key, first_seen=at, last_seen=at)).add_failures(seen, at)
         if total < 0:
@@ -368,7 +373,7 @@ def _sum_changes(rows: Sequence[Any], now: int) -> tuple[list[_GroupChange], _Sl
 async def _add_changes(
     session: Session, changes: Sequence[_GroupChange], counts: _SlotCounts, versions: Sequence[_VersionChange]
 ) -> None:
-    """Add changes to their groups. Every node locks groups in the same order."""
+    """Add changes to their groups. Every node locks groups in the same order, and then counts, which tenants share."""
     groups = await session.write_many(SQL["add_to_group"], [as_dict(change) for change in changes])
     await session.write_many(
         SQL["add_to_count"],
@@ -378,7 +383,7 @@ async def _add_changes(
                 "seen": seen,
                 "kept_until": (key[3] + CHART_SLOTS[key[2]]) * key[2] * MICROS,
             }
-            for key, seen in counts.items()
+            for key, seen in sorted(counts.items())
         ),
     )
     await session.write_many(SQL["add_to_version"], [as_dict(version) for version in versions])

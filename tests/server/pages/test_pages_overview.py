@@ -18,8 +18,13 @@ def test_the_first_page_says_what_waits_and_that_nobody_works(site: World) -> No
         assert "2 circuits are open." in said
         assert "No worker is running." in said
         assert re.search(r"[1-9]\d* started · \d+\.\d % failed", said)
-        assert 'href="/app/admin/dlq?fingerprint=' in page
-        assert page.count('<rect class="lower"') == 60
+        assert 'href="/app/admin/dlq/causes/' in page
+        assert re.search(
+            r'href="/app/runs\?since=[^"]+until=[^"]+"[^>]*><title[^>]*>[^<]* UTC: \d+ runs?, \d+ failed<', page
+        )
+        assert "No run is overdue." in said, "what is well is one line"
+        chosen = re.findall(r'class="choice" href="([^"]+)"( aria-current="true")?', client.get("/?range=7d").text)
+        assert chosen == [("/app/?range=1h", ""), ("/app/?range=24h", ""), ("/app/?range=7d", ' aria-current="true"')]
     with of_role(site, "OWNER", headers={"Accept-Language": "pl"}) as owner:
         assert re.search(rf"{2 * open_letters} nieudan\w+ spraw\w* wymaga", Looked(owner.get("/?tenant=*").text).text)
         assert site.client("acme", "OWNER").post("/tenants", json={"name": "newcomer"}).status_code == 201

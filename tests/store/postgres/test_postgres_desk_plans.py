@@ -42,6 +42,7 @@ async def test_no_statement_walks_through_a_table(bench: Bench, name: str) -> No
         ("take_feed_rows", "letter_feed_pkey: "),
         ("replace_sample", "letters_by_fingerprint: fingerprint = g.fingerprint"),
         ("delete_old_counts", "group_counts_old: kept_until <= "),
+        ("tenant_counts", "group_counts_of_tenants: seconds = "),
         ("delete_old_versions", "group_versions_old: last_seen < "),
         ("note_resolution", "groups_by_fingerprint: fingerprint = "),
         ("claim_bulk", "sets_running: lease_until <= "),

@@ -29,5 +29,5 @@ async def test_a_group_that_came_and_went_in_the_wrong_order_is_gone(bench: Benc
         changes += folded
     assert changes == 3, "it came, was closed, and went"
     assert await bench.sql("SELECT * FROM redrive.groups") == []
-    assert await bench.sql("SELECT seen FROM redrive.group_counts") == []
+    assert await bench.sql("SELECT seen FROM redrive.group_counts WHERE fingerprint <> ''") == []
     assert await bench.sql("SELECT seen FROM redrive.group_versions") == []

@@ -56,6 +56,7 @@ def test_no_statement_walks_through_a_table(con: sqlite3.Connection, name: str) 
     [
         ("replace_sample", "letters_by_fingerprint (fingerprint=?)"),
         ("delete_old_counts", "group_counts_old (kept_until<?)"),
+        ("tenant_counts", "group_counts_of_tenants (seconds=? AND slot>?)"),
         ("delete_old_versions", "group_versions_old (last_seen<?)"),
         ("note_resolution", "groups_by_fingerprint (fingerprint=?)"),
         ("claim_bulk", "sets_running (lease_until<?)"),

@@ -134,6 +134,13 @@ SELECT CAST(COALESCE(SUM(g.open), 0) AS bigint)
 FROM (SELECT f.open, f.tenant, f.fingerprint, f.workflow FROM redrive.letter_feed AS f ORDER BY f.id LIMIT 100000) AS g
 WHERE {conditions};
 
+-- name: tenant_counts
+-- Failures by minute or by hour, of one tenant if given.
+SELECT c.slot, CAST(SUM(c.seen) AS bigint) FROM redrive.group_counts AS c /* INDEXED BY group_counts_of_tenants */
+WHERE c.fingerprint = '' AND c.seconds = CAST(:seconds AS integer) AND c.slot >= CAST(:since AS bigint)
+  AND c.tenant = COALESCE(CAST(:tenant AS text), c.tenant)
+GROUP BY c.slot;
+
 -- name: failure_counts
 -- Failures by minute or by hour, of the groups that match; the conditions are filled in.
 SELECT c.slot, CAST(SUM(c.seen) AS bigint)

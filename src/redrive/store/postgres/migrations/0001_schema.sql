@@ -352,6 +352,7 @@ CREATE INDEX groups_of_tenant_by_size ON redrive.groups (tenant, open, place) WH
 CREATE INDEX groups_by_fingerprint ON redrive.groups (fingerprint);
 
 -- Failures by minute and by hour: slot is the number of such spans of time since 1970. Charts look back until kept_until.
+-- Those of a whole tenant have an empty fingerprint: a chart of all its causes reads few rows.
 CREATE TABLE redrive.group_counts (
     tenant      text    COLLATE "C" NOT NULL,
     fingerprint text    COLLATE "C" NOT NULL,
@@ -361,6 +362,7 @@ CREATE TABLE redrive.group_counts (
     kept_until  bigint  NOT NULL,
     PRIMARY KEY (tenant, fingerprint, seconds, slot)
 );
+CREATE INDEX group_counts_of_tenants ON redrive.group_counts (seconds, slot) WHERE fingerprint = '';
 CREATE INDEX group_counts_old ON redrive.group_counts (kept_until);
 
 -- The versions of the code in which letters of a group failed.

@@ -362,6 +362,7 @@ CREATE INDEX groups_of_tenant_by_size ON groups (tenant, open, place) WHERE open
 CREATE INDEX groups_by_fingerprint ON groups (fingerprint);
 
 -- Failures by minute and by hour: slot is the number of such spans of time since 1970. Charts look back until kept_until.
+-- Those of a whole tenant have an empty fingerprint: a chart of all its causes reads few rows.
 CREATE TABLE group_counts (
     tenant      TEXT    NOT NULL,
     fingerprint TEXT    NOT NULL,
@@ -371,6 +372,7 @@ CREATE TABLE group_counts (
     kept_until  INTEGER NOT NULL,
     PRIMARY KEY (tenant, fingerprint, seconds, slot)
 ) WITHOUT ROWID;
+CREATE INDEX group_counts_of_tenants ON group_counts (seconds, slot) WHERE fingerprint = '';
 CREATE INDEX group_counts_old ON group_counts (kept_until);
 
 -- The versions of the code in which letters of a group failed.
