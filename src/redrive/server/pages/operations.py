@@ -184,11 +184,7 @@ async def list_messages(request: Request, context: Context, status: str = Delive
     query = lists.read_query(request, "topic", "sink", "key")
     wanted = None if status == "all" else status
     where = OutboxFilter(
-        tenant=context.one_tenant,
-        status=wanted,
-        topic=query.get("topic"),
-        sink=query.get("sink"),
-        key=query.get("key"),
+        tenant=context.one_tenant, status=wanted, topic=query.get("topic"), sink=query.get("sink"), key=query.get("key")
     )
     desk = context.desk.outbox
     if file := await lists.export_list(
