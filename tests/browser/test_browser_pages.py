@@ -28,6 +28,10 @@ PLACES = [
     "/app/circuits/one?key=standing-payments",
     "/app/policies",
     "/app/workflows",
+    "/app/workflows/one?name=fulfil",
+    "/app/queues",
+    "/app/schedules",
+    "/app/outbox",
     "/app/workers",
     "/app/audit",
     "/app/search?q=settle",
@@ -51,6 +55,30 @@ def test_axe_finds_nothing_in_either_light(looking: Looking) -> None:
         wrong += [f"{path} is {by} px too wide" for by in [overflow(phone)] if by]
         wrong += [f"{path} is not Polish" for lang in [_language(phone)] if lang != "pl" and "/app" in path]
     assert wrong == []
+
+
+CUT_TABLES = """() => [...document.querySelectorAll('.scroll')].filter(it => it.scrollWidth > it.clientWidth + 1)
+    .map(it => it.getAttribute('aria-label'))"""
+
+
+def test_a_long_name_cuts_no_table_and_the_menu_of_a_phone_names_the_page(looking: Looking) -> None:
+    page = looking.person(ACCOUNTANT)
+    name = "a_workflow_whose_name_takes_a_hundred_characters_since_nobody_stopped_the_person_who_wrote_it_down_x"
+    policy = {"workflow": name, "policy": {"max_retries": 2}}
+    assert page.context.request.put("/api/v1/policies", data=policy, headers={"Origin": looking.shop.address}).ok
+    for width in (390, 768, 1280, 1920):
+        page.set_viewport_size({"width": width, "height": 900})
+        for path in ("/app/policies", "/app/schedules", "/app/workflows", "/app/circuits", "/app/runs"):
+            page.goto(path)
+            assert (overflow(page), page.evaluate(CUT_TABLES)) == (0, []), (width, path)
+    unscripted = looking.person(ACCOUNTANT, phone=True, java_script_enabled=False)
+    unscripted.goto("/app/schedules")
+    menu = unscripted.locator("details.pages > summary")
+    expect(menu).to_have_text(re.compile("Schedules"))
+    expect(menu).to_be_in_viewport()
+    menu.click()
+    unscripted.get_by_role("navigation", name="Pages").get_by_role("link", name="Circuits").click()
+    expect(unscripted.get_by_role("heading", level=1, name="Circuits")).to_be_visible()
 
 
 def test_times_name_their_clock_and_it_can_be_chosen(looking: Looking) -> None:

@@ -192,7 +192,7 @@ class Workflows:
 
     @operation("GET /workers", Permission.LOOK, id="list_workers")
     async def workers(self) -> tuple[KnownWorker, ...]:
-        """Return the live workers and those that ended within a day, newest first, up to 1,000."""
+        """Return the live workers and those that ended within a day, newest first; of many, the newest 1,000."""
         now, rows = self._store.now(), await self._store.workers()
         recent = {row.id for row in recent_crashes(rows, now)}
         return tuple(

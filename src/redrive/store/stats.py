@@ -54,8 +54,10 @@ class CircuitCount(msgspec.Struct, frozen=True, gc=False):
 
 
 class Attention(msgspec.Struct, frozen=True, gc=False):
-    """Counts of what needs attention: circuits that are not closed, dead deliveries, crashes within the last hour."""
+    """Counts of what needs attention: open letters and dead deliveries (up to 1,000 each), circuits that are not
+    closed, crashes of workers within the last hour."""
 
+    letters: int = 0
     circuits: int = 0
     deliveries: int = 0
     crashes: int = 0
@@ -121,7 +123,7 @@ class StatsDesk(Protocol):
     """Calls that count for users. A tenant view answers them too."""
 
     async def attention(self, *, tenant: str | None = None) -> Attention:
-        """Return what needs attention, besides letters. Dead deliveries are counted up to 1,000."""
+        """Return how much needs attention. Reading it costs the same however full the store is."""
 
     async def due_lanes(self, *, tenant: str | None = None) -> list[LaneCount]:
         """Return the lanes that have due runs, up to 1,000 lanes."""

@@ -415,7 +415,7 @@ class TenantView(_Confined["DeskStore"]):
         return 0 if await self.message(decision.message) is None else await self._inner.decide_deliveries(decision)
 
     async def attention(self, *, tenant: str | None = None) -> Attention:
-        # Circuits and messages name no workflow, and workers have those of all tenants.
+        # Circuits and messages name no workflow, and workers have those of all workflows.
         if self._excludes_tenant(tenant) or self._workflows is not None:
             return Attention()
         return await self._inner.attention(tenant=self._tenant)

@@ -38,7 +38,7 @@ CRASH_LOOP = 5
 """Crashes within that period from which on the cause lies in the code or the machine, not in a single accident."""
 
 MAX_WORKERS = 1000
-"""Workers that `workers` returns: with a crash loop there are thousands a day."""
+"""The newest workers, of which `workers` returns the ended ones too: a crash loop makes thousands a day."""
 
 
 class CatalogueItem(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -308,7 +308,7 @@ class WorkerStore(CatalogueDesk, Protocol):
         """Mark a worker as stopped. Runs that it still holds are orphans at once."""
 
     async def workers(self) -> list[WorkerRow]:
-        """Return the workers, newest first: the live ones, and of the ended ones the newest, up to 1,000 in all."""
+        """Return the live workers and those among the newest 1,000, newest first."""
 
 
 class WorkerCalls:
@@ -342,8 +342,7 @@ class WorkerCalls:
 
     @read_call()
     async def workers(self, session: Session) -> list[WorkerRow]:
-        rows = await session.rows(SQL["all_workers"], most=MAX_WORKERS)
-        return sorted((worker_row(row) for row in rows), key=lambda worker: worker.id, reverse=True)
+        return [worker_row(row) for row in await session.rows(SQL["all_workers"], most=MAX_WORKERS)]
 
     @read_call()
     async def known(self, session: Session, names: Sequence[str]) -> list[CatalogueRow]:

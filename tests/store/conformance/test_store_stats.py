@@ -74,6 +74,8 @@ async def test_open_letters_are_counted_whether_folded_or_not(kit: Kit) -> None:
     await kit.fail(worker, run)
     kit.clock.move(MINUTE)
     await kit.fail(*await kit.held())
+    views = (kit.store, kit.store.tenant_view("default"), kit.store.tenant_view("other"))
+    assert [(await view.attention()).letters for view in views] == [2, 2, 0]
     for _ in range(2):
         found = await kit.store.figures()
         assert (found.letters, found.oldest_letter) == ({"w": 2}, at)
@@ -82,6 +84,7 @@ async def test_open_letters_are_counted_whether_folded_or_not(kit: Kit) -> None:
     await kit.store.apply([ignored])
     found = await kit.store.figures()
     assert (found.letters, found.oldest_letter) == ({"w": 1}, at + MINUTE)
+    assert (await kit.store.attention()).letters == 1
 
 
 async def test_suspects_parked_runs_and_workers_are_counted(kit: Kit) -> None:

@@ -59,7 +59,7 @@ async def test_live_workers_are_listed_however_many_have_ended(kit: Kit, monkeyp
     ended = [await kit.worker() for _ in range(4)]
     for worker in ended:
         await kit.store.retire(worker)
-    assert [row.id for row in await kit.store.workers()] == [ended[3], ended[2], alive]
+    assert [row.id for row in await kit.store.workers()] == [ended[3], ended[2], ended[1], alive]
 
 
 async def test_every_enlisting_is_a_new_worker(kit: Kit) -> None:

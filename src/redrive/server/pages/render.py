@@ -39,7 +39,6 @@ from redrive.server.pages.translations import CATALOGUES, LANGUAGES, N, Translat
 from redrive.server.problems import ProblemError
 from redrive.server.request import RequestContext, get_service, uses_https
 from redrive.settings import API_PREFIX, PAGES_PREFIX
-from redrive.store.filters import LetterFilter
 from redrive.store.stats import Attention
 
 log = logging.getLogger("redrive.server")
@@ -223,7 +222,6 @@ class PageView:
         self.density = self._read_preference("density")
         self.tenants: list[str] = []
         self.attention = Attention()
-        self.open_letters = 0
         self.refused: RefusedForm | None = getattr(request.state, "refused", None)
 
     def _read_preference(self, name: str) -> str:
@@ -309,7 +307,7 @@ class PageView:
         """Return the number in the badge of a page in the navigation; 0 for none."""
         found = self.attention
         counts = {
-            "/admin/dlq": self.open_letters,
+            "/admin/dlq": found.letters,
             "/circuits": found.circuits,
             "/outbox": found.deliveries,
             "/workers": found.crashes,
@@ -402,9 +400,6 @@ async def _load_frame(view: PageView, context: RequestContext) -> None:
     if view.may(Permission.MANAGE_TENANTS):
         view.tenants = [row.tenant for row in (await context.whole.accounts.tenants())[:MAX_TENANTS]]
     view.attention = await context.view.attention(tenant=context.one_tenant)
-    some = context.principal.workflows
-    if some is None or len(some) == 1:  # a token for several workflows has no count of all its failures
-        view.open_letters = await context.view.count_letters(LetterFilter(tenant=context.one_tenant))
 
 
 _ERRORS = {

@@ -14,7 +14,7 @@ from fastapi.responses import Response
 
 from redrive.clock import MICROS
 from redrive.core.roles import Permission
-from redrive.core.states import RunStatus
+from redrive.core.states import LetterStatus, RunStatus
 from redrive.desk.runs import StartRequest
 from redrive.desk.settings import KnownWorkflow, WorkerState
 from redrive.errors import Conflict, InputError, NotFound
@@ -44,6 +44,7 @@ from redrive.store.workers import CRASH_LOOP
 workflow_routes = make_page_router()
 _MAX_WORKERS = 200
 _MAX_COUNTED_RUNS = 1_000
+_MAX_COUNTED_LETTERS = 100
 _RECENT_RUNS = 10
 _DAY = 86_400 * MICROS
 _MAX_DEPTH = 5
@@ -52,7 +53,7 @@ _FAILED = frozenset({RunStatus.DLQ_PENDING, RunStatus.FAILED, RunStatus.TIMED_OU
 
 
 class FieldNote(msgspec.Struct, frozen=True):
-    """What the schema says about a field: whether it is needed, its allowed values, its description and kind."""
+    """Facts of the schema about a field: whether it is needed, its allowed values, its description and kind."""
 
     needed: bool = False
     choices: tuple[str, ...] = ()
@@ -167,6 +168,9 @@ async def _render_workflow(
     day = await context.view.run_summaries(
         RunFilter(tenant=tenant, workflow=name, since=now - _DAY), most=_MAX_COUNTED_RUNS
     )
+    # An exact count would read every failure of the workflow.
+    open_letters = LetterFilter(tenant=tenant, workflow=name, status=LetterStatus.OPEN)
+    letters = await context.view.letters(open_letters, limit=_MAX_COUNTED_LETTERS, cursor=None)
     policies = await context.desk.policies.list()
     workers = [each for each in await list_known_workers(context) if name in each.workflows]
     return await render_page(
@@ -178,7 +182,8 @@ async def _render_workflow(
         failed=sum(run.status in _FAILED for run in day),
         waiting=sum(run.status in _WAITING for run in day),
         most=_MAX_COUNTED_RUNS,
-        letters=await context.view.count_letters(LetterFilter(tenant=tenant, workflow=name)),
+        letters=len(letters.items),
+        more_letters=letters.next is not None,
         versions=Counter(each.version for each in workers if each.state is WorkerState.RUNNING),
         policies=[each for each in policies if each.workflow in (None, name)],
         schedules=[each for each in await context.desk.schedules.list(tenant=tenant) if each.workflow == name],

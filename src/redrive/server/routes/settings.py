@@ -93,7 +93,7 @@ async def list_workflows(context: Context) -> list[KnownWorkflow]:
 
 @serve(settings_routes, Workflows.workers)
 async def list_workers(context: Context) -> list[KnownWorker]:
-    """Return the live workers and those that ended within a day, newest first, up to 1,000."""
+    """Return the live workers and those that ended within a day, newest first; of many, the newest 1,000."""
     return await list_known_workers(context)
 
 

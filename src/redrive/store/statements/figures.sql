@@ -38,8 +38,15 @@ SELECT c.key, c.status, COUNT(*) FROM redrive.circuits AS c WHERE c.status <> 'C
 GROUP BY c.key, c.status ORDER BY COUNT(*) DESC, c.key LIMIT CAST(:circuits AS bigint);
 
 -- name: attention
--- What needs attention, of one tenant if given: open circuits, dead deliveries, workers that crashed since a time.
-SELECT (SELECT COUNT(*) FROM redrive.circuits AS c
+-- What needs attention, of one tenant if given: open letters, open circuits, dead deliveries, and workers that crashed
+-- since a time. Letters have one index for a tenant and another one for all: one of their counts is always 0.
+SELECT (SELECT COUNT(*) FROM (SELECT 1 FROM redrive.letters AS l /* INDEXED BY letters_of_tenant_by_status */
+                              WHERE l.tenant = CAST(:tenant AS text) AND l.status = 'OPEN'
+                              LIMIT CAST(:most AS bigint)) AS own)
+       + (SELECT COUNT(*) FROM (SELECT 1 FROM redrive.letters AS l /* INDEXED BY letters_by_status */
+                                WHERE CAST(:tenant AS text) IS NULL AND l.status = 'OPEN'
+                                LIMIT CAST(:most AS bigint)) AS every),
+       (SELECT COUNT(*) FROM redrive.circuits AS c
         WHERE c.status <> 'CLOSED' AND (CAST(:tenant AS text) IS NULL OR c.tenant = :tenant)),
        (SELECT COUNT(*) FROM (SELECT 1 FROM redrive.deliveries AS d /* INDEXED BY deliveries_dead */
                               WHERE d.status = 'DEAD' AND (CAST(:tenant AS text) IS NULL OR d.tenant = :tenant)

@@ -22,10 +22,11 @@ ON CONFLICT (kind, name, version) DO UPDATE SET
 WHERE c.options <> excluded.options OR c.schema_in <> excluded.schema_in OR c.schema_out <> excluded.schema_out;
 
 -- name: all_workers
--- The live workers, then the newest of the others.
+-- The live workers and the newest others, newest first.
 SELECT w.id, w.name, w.version, w.state, w.workflows, w.started_at, w.beat_at, w.lease_until, w.queues
 FROM redrive.workers AS w
-ORDER BY CASE WHEN w.state = 'LIVE' THEN 0 ELSE 1 END, w.id DESC LIMIT CAST(:most AS bigint);
+WHERE w.state = 'LIVE' OR w.id > (SELECT MAX(x.id) FROM redrive.workers AS x) - CAST(:most AS bigint)
+ORDER BY w.id DESC;
 
 -- name: lease_of
 -- The length of a worker's lease.
