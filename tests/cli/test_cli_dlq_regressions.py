@@ -93,7 +93,7 @@ def test_an_editor_that_saves_no_utf_8_is_told_and_nothing_is_lost(shop: Shop, m
     [
         ("text.replace('\"PO\"', '[' * 5000 + ']' * 5000)", "nested"),
         ('text.replace(\'"number": 8,\', \'"number": 8, "number": 9,\')', 'line 3: "number" is given twice'),
-        ("text.replace('\"PO\",', '\"PL\"')", "line 5, column 5: expecting ',' delimiter"),
+        ("text.replace('\"PO\",', '\"PL\"')", "line 5, column 5: a comma or a closing bracket is missing here"),
         ('text.replace(\'"number": 8\', \'"number": "x"\')', "is not valid: line 3, order.number: "),
         ("text.replace('\"country\": \"PO\",', '')", "is not valid: line 2, order.country: "),
     ],

@@ -254,6 +254,19 @@ class _Frame:
         self.part = self.part + 1 if isinstance(self.part, int) else None
 
 
+_SYNTAX_CODES = {
+    "Expecting value": ReasonCode.JSON_VALUE_MISSING,
+    "Expecting ',' delimiter": ReasonCode.JSON_COMMA_MISSING,
+    "Expecting ':' delimiter": ReasonCode.JSON_COLON_MISSING,
+    "Expecting property name enclosed in double quotes": ReasonCode.JSON_NAME_MISSING,
+    "Unterminated string starting at": ReasonCode.JSON_TEXT_UNCLOSED,
+    "Extra data": ReasonCode.JSON_TEXT_LEFT,
+    "Illegal trailing comma before end of object": ReasonCode.JSON_COMMA_EXTRA,  # since Python 3.13
+    "Illegal trailing comma before end of array": ReasonCode.JSON_COMMA_EXTRA,
+}
+"""The reasons for the messages of Python's parser, which has no codes for them."""
+
+
 def parse_typed_json(text: str, *, below: int = 0) -> ParsedJson:
     """Parse JSON that a user typed, with the line of every place.
 
@@ -263,7 +276,7 @@ def parse_typed_json(text: str, *, below: int = 0) -> ParsedJson:
     try:
         value = json.loads(text, parse_constant=_refuse_constant, parse_float=_parse_finite)
     except json.JSONDecodeError as error:
-        line, why = error.lineno + below, error.msg[:1].lower() + error.msg[1:]
+        line, why = error.lineno + below, Reason(_SYNTAX_CODES.get(error.msg, ReasonCode.JSON_UNREADABLE))
         raise InputError(Reason(ReasonCode.JSON_SYNTAX, line=line, column=error.colno, why=why)) from None
     except RecursionError:
         raise InputError(Reason(ReasonCode.JSON_TOO_DEEP)) from None
