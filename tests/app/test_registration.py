@@ -257,7 +257,8 @@ def test_an_option_that_does_not_exist_is_refused_with_those_that_do(app: Redriv
     )
     refuses(
         app,
-        "@app.workflow has no option at_most_once; it has name, retry, timeout, rollback, dead_letter, max_crashes",
+        "@app.workflow has no option at_most_once; it has name, retry, timeout, step_timeout, heartbeat_timeout, "
+        "rollback, dead_letter, max_crashes",
         lambda: workflow(at_most_once=True),
     )
 
@@ -297,6 +298,9 @@ def test_a_step_with_wrong_options_is_refused(app: Redrive, options: dict[str, A
         ({"max_crashes": 0}, "max_crashes of workflow 'charge' is 0; give a whole number from 1 on"),
         ({"max_crashes": "3"}, "max_crashes of workflow 'charge' is '3'; give a whole number from 1 on"),
         ({"max_crashes": 1.5}, "max_crashes of workflow 'charge' is 1.5; give a whole number from 1 on"),
+        ({"step_timeout": 0}, "step_timeout of workflow 'charge' is 0; give a duration longer than 0"),
+        ({"heartbeat_timeout": "0s"}, "heartbeat_timeout of workflow 'charge' is '0s'; give a duration longer than 0"),
+        ({"failure_queue": ""}, "failure_queue of workflow 'charge'"),
         ({"retention_runs": -1}, "retention_runs of workflow 'charge' is -1; give a whole number from 0 on"),
         ({"max_crashes": True}, "max_crashes of workflow 'charge' is True; give a whole number from 1 on"),
     ],
@@ -332,6 +336,11 @@ def test_the_options_of_start_are_the_promised_ones() -> None:
         "queue",
         "correlation_id",
         "retry",
+        "timeout",
+        "step_timeout",
+        "heartbeat_timeout",
+        "on_failure",
+        "failure_queue",
     } == START_OPTIONS
 
 

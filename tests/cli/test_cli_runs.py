@@ -12,6 +12,7 @@ from toy_store import Toys
 
 from redrive import Redrive, RunFilter
 from redrive.desk.models import Run
+from redrive.store.runs import RunRow
 
 
 def look(toys: Toys, run_id: str) -> Run:
@@ -253,10 +254,43 @@ def test_what_cannot_be_started_is_refused_with_the_reason(
     assert count(toys) == 6
 
 
-def test_start_without_the_code_says_how_to_name_it(toys: Toys) -> None:
-    result = piped("runs", "start", "make", "--input", '{"toy": "a"}')
-    assert result.exit_code == 2
-    assert "--app module:app or $REDRIVE_APP" in result.stderr
+def test_start_without_the_code_checks_the_input_by_what_workers_registered(toys: Toys) -> None:
+    options = ("--key", "k", "--retry", "max_retries=9", "--step-timeout", "1m", "--timeout", "2h")
+    started = piped("runs", "start", "make", "--input", '{"toy": "boat"}', *options)
+    assert started.exit_code == 0, started.stderr
+    assert piped("runs", "start", "make", "--input", '{"toy": "boat"}', *options).stdout == started.stdout
+    run = json.loads(piped("runs", "show", started.stdout.strip(), "--json").output)
+    assert (run["workflow"], run["input"], run["status"]) == ("make", {"toy": "boat"}, "PENDING")
+
+    async def read() -> RunRow | None:
+        async with Redrive(toys.url).client() as app:
+            return await app.runtime.store.run(run["id"])
+
+    row = asyncio.run(read())
+    assert row is not None
+    stored = json.loads(row.options or "{}")
+    assert (stored["override"]["max_retries"], stored["limits"]["timeout"], row.timeout) == (9, 60.0, 7_200_000_000)
+    assert count(toys) == 7
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["make", "--input", '{"toy": 5}'], 5, "toy"),
+        (["make", "--input", '{"tyo": "a"}'], 5, "tyo"),
+        (["mke", "--input", "{}"], 3, "workflow 'mke' is not registered; did you mean 'make'?: start a worker"),
+        (["make", "--many", "-"], 5, "toy"),
+        (["make", "--input", '{"toy": "a"}', "--retry", "max_retrys=9"], 2, "did you mean 'max_retries'"),
+        (["make", "--input", '{"toy": "a"}', "--on-failure", "rest"], 5, "'rest' cannot handle failures"),
+        (["make", "--input", '{"toy": "a"}', "--step-timeout", "0"], 5, "step_timeout must be longer than 0"),
+    ],
+)
+def test_what_does_not_fit_is_refused_without_the_code_too(
+    toys: Toys, arguments: list[str], code: int, words: str
+) -> None:
+    result = piped("runs", "start", *arguments, stdin='{"toy": "a"}\n{"toy": 7}\n')
+    assert (result.exit_code, words in result.stderr) == (code, True), (result.exit_code, result.stderr)
+    assert count(toys) == 6, "nothing was started"
 
 
 def test_a_dry_start_starts_nothing(toys: Toys) -> None:

@@ -14,6 +14,7 @@ from redrive.core.run_options import (
     FailureHandler,
     OnFailure,
     RunOptions,
+    StepLimits,
     StepOptions,
     StoredPolicies,
     find_policy,
@@ -125,7 +126,7 @@ def test_a_run_between_its_steps_has_the_policy_of_its_workflow() -> None:
 
 
 HANDLERS = st.builds(FailureHandler, timeout=st.none() | st.integers(1, 10**12))
-RULES = st.builds(OnFailure, handlers=st.lists(HANDLERS, max_size=2).map(tuple))
+RULES = st.builds(OnFailure, handlers=st.lists(HANDLERS, max_size=2).map(tuple), queue=st.none() | st.just("bells"))
 
 
 # -- snapshots ---------------------------------------------------------------------------------------------
@@ -138,6 +139,8 @@ RULES = st.builds(OnFailure, handlers=st.lists(HANDLERS, max_size=2).map(tuple))
         override=st.none() | POLICIES,
         retry=st.none() | POLICIES,
         dead_letter=st.booleans(),
+        limits=st.none()
+        | st.builds(StepLimits, timeout=st.none() | st.floats(0.001, 1e9), default_timeout=st.just(5.0)),
         max_crashes=st.integers(1, 100),
         letter_keeps=st.integers(0, 10**15),
         on_failure=st.none() | RULES,

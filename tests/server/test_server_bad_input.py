@@ -69,6 +69,24 @@ def test_an_input_that_does_not_fit_is_not_sent_back(world: World) -> None:
         assert MARK not in response.text
 
 
+def test_a_start_takes_policies_and_limits_and_refuses_wrong_ones(world: World) -> None:
+    client = world.client("acme", "STAFF")
+    options = {"timeout": "2h", "step_timeout": 30, "heartbeat_timeout": "20s", "retry": {"max_retries": 9}}
+    assert client.post("/runs", json={"workflow": "remind", **options}).status_code == 201
+    batch = {"runs": [{"workflow": "remind", **options}]}
+    assert client.post("/runs:batch", json=batch).status_code == 201
+    for wrong, status, code in [
+        ({"step_timeout": 0}, 422, "time_limit_zero"),
+        ({"step_timeout": "soon"}, 422, None),
+        ({"failure_queue": "alarm"}, 422, "failure_queue_unused"),
+        ({"on_failure": "fulfil"}, 422, "handler_unfit"),
+        ({"on_failure": "nosuch"}, 422, "code_unregistered"),
+    ]:
+        response = client.post("/runs", json={"workflow": "remind", **wrong})
+        assert response.status_code == status, (wrong, response.text)
+        assert code is None or response.json()["reason_code"] == code, wrong
+
+
 async def test_a_refusal_has_a_code_that_a_client_reads_as_the_same_error(world: World) -> None:
     client = world.client("acme", "STAFF")
     body = {"workflow": "fulfil", "input": {"order": 7, "amount": "x"}}

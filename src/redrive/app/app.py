@@ -118,7 +118,7 @@ class Redrive:
 
         - `name`: the name of the step. Default: the name of the function.
         - `retry`: the retry policy. Default: the policy of the workflow.
-        - `timeout`: the time limit of each attempt. Default: 10 minutes.
+        - `timeout`: the time limit of each attempt. Default: `step_timeout` of the workflow, or 10 minutes.
         - `heartbeat_timeout`: the longest silence of an attempt that sends heartbeats.
         - `circuit`: a `Circuit` that stops calls while the dependency behind the step fails.
         - `at_most_once`: never call the function again, even if the outcome of the first call is unknown.
@@ -155,6 +155,8 @@ class Redrive:
         name: str | None = None,
         retry: RetryPolicy | None = None,
         timeout: Duration | None = None,
+        step_timeout: Duration | None = None,
+        heartbeat_timeout: Duration | None = None,
         rollback: bool = False,
         dead_letter: bool = True,
         max_crashes: int = 3,
@@ -162,6 +164,7 @@ class Redrive:
         dlq_retention: Duration | None = None,
         index: Sequence[str] = (),
         on_failure: Workflow[Any, Any, Any] | str | None = None,
+        failure_queue: str | None = None,
         notify: Mapping[str, Any] | None = None,
         schedule: Schedule | Sequence[Schedule] | None = None,
     ) -> register.WorkflowDecorator: ...
@@ -173,6 +176,7 @@ class Redrive:
         - `name`: the name of the workflow. Default: the name of the function.
         - `retry`: the retry policy of steps that have none.
         - `timeout`: the time limit of a whole run.
+        - `step_timeout`, `heartbeat_timeout`: the time limits of steps that have none.
         - `rollback`: when a run fails, undo its steps with their compensations.
         - `dead_letter`: False ends failed runs as FAILED, without a dead letter.
         - `max_crashes`: the number of worker crashes after which a run becomes a dead letter. Default: 3.
@@ -180,6 +184,7 @@ class Redrive:
         - `dlq_retention`: how long dead letters wait for a decision, or "forever". Default: the setting.
         - `index`: fields of the input by which runs and dead letters can be found, as in `["customer.email"]`.
         - `on_failure`: a workflow, or its name, to start with a `FailureEvent` when a run fails.
+        - `failure_queue`: the queue of the runs that handle its failures.
         - `notify`: whom to notify of which events, as in `{"email": ["ops@example.org"]}`.
         - `schedule`: a `Schedule`, or a list of them, by which workers start runs.
         """

@@ -16,16 +16,12 @@ from typing import TYPE_CHECKING, Any
 from redrive.app.workflow import Workflow
 from redrive.chores import WorkflowSchedule
 from redrive.clock import MICROS
-from redrive.core.classify import Category
-from redrive.core.failure import Failure
-from redrive.core.failure_handlers import encode_event
-from redrive.core.failure_reason import FailureReason, LetterCode
-from redrive.core.outcomes import RunView
+from redrive.core.failure_handlers import make_sample_event
 from redrive.core.payload import Signature
-from redrive.core.run_options import FailureHandler, OnFailure, RunOptions
+from redrive.core.run_options import FailureHandler, OnFailure
 from redrive.core.schedule import Schedule
 from redrive.errors import PayloadError, RedriveError, RegistrationError
-from redrive.reasons import Reason, ReasonCode
+from redrive.records import replace
 from redrive.store.workers import Catalogue, CatalogueItem
 from redrive.worker.definitions import Step
 
@@ -142,12 +138,15 @@ class FailureHandlers:
     def __init__(self, app: Redrive) -> None:
         self._app = app
         self._own: dict[str, str] = {}
+        self._queues: dict[str, str] = {}
         self._for_all: str | None = None
 
-    def add(self, workflow: str, handler: Any) -> None:
-        """Record the handler that a workflow was registered with, if any."""
+    def add(self, workflow: str, handler: Any, queue: str | None) -> None:
+        """Record the handler that a workflow was registered with, if any, and the queue for its handlers."""
         if handler is not None:
             self._own[workflow] = self._handler_name(handler, f"on_failure of workflow {workflow!r}")
+        if queue is not None:
+            self._queues[workflow] = queue
 
     def set_for_all(self, handler: Workflow[Any, Any, Any]) -> None:
         """Record the handler of all failures; an app can have one."""
@@ -172,21 +171,36 @@ class FailureHandlers:
         names = dict.fromkeys(name for name in (self._own.get(workflow), self._for_all) if name is not None)
         if not names:
             return None
-        handlers = []
-        for name in names:
-            found = self._app.registered_workflows.get(name)
-            if found is None:
-                known = ", ".join(sorted(self._app.registered_workflows))
-                raise RegistrationError(
-                    f"on_failure of workflow {workflow!r} is {name!r}, which is not registered; there are: {known}"
-                )
-            timeout = None if found.timeout is None else int(found.timeout * MICROS)
-            options = found.own_options.to_json()
-            handlers.append(
-                FailureHandler(workflow=name, parameter=_event_parameter(found), options=options, timeout=timeout)
-            )
+        handlers = tuple(self._make_handler(name, workflow) for name in names)
+        return replace(self.template, handlers=handlers, queue=self._queues.get(workflow))
+
+    def named(self, handler: Any, workflow: str) -> OnFailure:
+        """Return the handler that a start of a workflow names, after it was checked."""
+        name = self._handler_name(handler, f"on_failure of a start of workflow {workflow!r}")
+        found = self._make_handler(name, workflow)
+        _check_accepts_event(self._app.registered_workflows[name])
+        return replace(self.template, handlers=(found,))
+
+    @property
+    def template(self) -> OnFailure:
+        """The rules of this app for failure events, without a handler."""
         settings = self._app.settings
-        return OnFailure(handlers=tuple(handlers), limit=settings.max_payload, base_url=settings.base_url)
+        return OnFailure(handlers=(), limit=settings.max_payload, base_url=settings.base_url)
+
+    def _make_handler(self, name: str, workflow: str) -> FailureHandler:
+        found = self._app.registered_workflows.get(name)
+        if found is None:
+            known = ", ".join(sorted(self._app.registered_workflows))
+            raise RegistrationError(
+                f"on_failure of workflow {workflow!r} is {name!r}, which is not registered; there are: {known}"
+            )
+        return FailureHandler(
+            workflow=name,
+            parameter=_event_parameter(found),
+            options=found.own_options.to_json(),
+            timeout=None if found.timeout is None else int(found.timeout * MICROS),
+            for_all=name == self._for_all,
+        )
 
     def check(self) -> None:
         """Refuse handlers that do not exist or do not accept a FailureEvent, before a run can fail."""
@@ -208,15 +222,9 @@ def _event_parameter(handler: Workflow[Any, Any, Any]) -> str:
 
 def _check_accepts_event(handler: Workflow[Any, Any, Any]) -> None:
     """Refuse a handler that cannot decode a FailureEvent whose optional fields are all missing."""
-    reason = Reason(ReasonCode.TEXT, text="a sample")
-    failure = FailureReason(
-        failure=Failure.of(Category.UNKNOWN, "a sample"), code=LetterCode.NON_RETRYABLE, reason=reason
-    )
-    run = RunView(id=0, public_id="0", tenant="t", workflow="w", fence=0, input="{}", options=RunOptions())
-    event = encode_event(run, failure, OnFailure(handlers=(), limit=1 << 20), 0)
     parameter = _event_parameter(handler)
     try:
-        handler.signature.decode(f'{{"{parameter}":{event}}}')
+        handler.signature.decode(f'{{"{parameter}":{make_sample_event()}}}')
     except PayloadError as error:
         raise RegistrationError(
             f"workflow {handler.name!r} handles failures, but a FailureEvent does not fit it: {error}. "

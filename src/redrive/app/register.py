@@ -14,13 +14,13 @@ from redrive.app.catalogue import read_schedules
 from redrive.app.compensation import FollowUpDefinition, FollowUpVerb
 from redrive.app.workflow import Workflow
 from redrive.core.classify import Rule
-from redrive.core.new_run import MAX_INDEX_FIELDS, START_OPTIONS, split_field_path
+from redrive.core.new_run import MAX_INDEX_FIELDS, START_OPTIONS, check_name, split_field_path
 from redrive.core.payload import Signature
 from redrive.core.payload.signature import read_signature
-from redrive.core.run_options import StepOptions
+from redrive.core.run_options import StepLimits, StepOptions
 from redrive.core.schedule import Schedule
 from redrive.duration import Duration, parse_duration, parse_retention
-from redrive.errors import ConfigurationError, RegistrationError
+from redrive.errors import ConfigurationError, InputError, RegistrationError
 from redrive.policy import Circuit, RetryPolicy
 from redrive.records import field_names
 from redrive.worker.definitions import Compensation, Step, WorkflowDefinition
@@ -57,6 +57,8 @@ class WorkflowRequest(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
     retry: RetryPolicy | None = None
     timeout: Duration | None = None
+    step_timeout: Duration | None = None
+    heartbeat_timeout: Duration | None = None
     rollback: bool = False
     dead_letter: bool = True
     max_crashes: int = 3
@@ -64,6 +66,7 @@ class WorkflowRequest(msgspec.Struct, frozen=True, kw_only=True):
     dlq_retention: Duration | None = None
     index: Sequence[str] = ()
     on_failure: Workflow[Any, Any, Any] | str | None = None
+    failure_queue: str | None = None
     notify: Mapping[str, Any] | None = None
     schedule: Schedule | Sequence[Schedule] | None = None
 
@@ -107,6 +110,7 @@ def register_step(
     signature = Signature.of(fn, skip_first=request.transactional, names=names)
     register = partial(_register_compensation, app)
     step: Step[Any, Any] = Step(fn, name=name, options=options, signature=signature, registrar=register)
+    step.has_timeout = request.timeout is not None
     if request.confirm is not None and request.cancel is not None:
         step.confirm = _register_follow_up(app, step, request.confirm, "confirm", names)
         cancel = _register_follow_up(app, step, request.cancel, "cancel", names)
@@ -186,6 +190,7 @@ def _register_follow_up(
     limit = _read_time_limit(timeout, f"timeout of {what}") or _DEFAULT_TIMEOUT
     options = StepOptions(retry=retry, timeout=limit, action=action)
     made = app.follow_up_steps.add(step, definition, verb, names, name, options, uncertain=uncertain)
+    made.has_timeout = timeout is not None
     app.registered_steps[name] = made
     return made
 
@@ -201,12 +206,22 @@ def register_workflow(
     if request.retention_runs is not None:
         _check_number(f"retention_runs of {what}", request.retention_runs, least=0)
     _check_retry(what, request.retry)
+    limits = StepLimits(
+        default_timeout=_read_time_limit(request.step_timeout, f"step_timeout of {what}"),
+        default_heartbeat_timeout=_read_time_limit(request.heartbeat_timeout, f"heartbeat_timeout of {what}"),
+    )
+    if request.failure_queue is not None:
+        try:
+            check_name(f"failure_queue of {what}", request.failure_queue, "")
+        except InputError as error:
+            raise RegistrationError(str(error)) from None
     signature = Signature.of(fn, reserved=START_OPTIONS, names=names)
     workflow: Workflow[Any, Any, Any] = Workflow(
         app,
         WorkflowDefinition(name=name, fn=fn, signature=signature, is_async=inspect.iscoroutinefunction(fn)),
         retry=request.retry,
         timeout=_read_time_limit(request.timeout, f"timeout of {what}"),
+        limits=None if limits == StepLimits() else limits,
         dead_letter=request.dead_letter,
         max_crashes=request.max_crashes,
         retention_runs=request.retention_runs,
@@ -216,7 +231,7 @@ def register_workflow(
         notify=None if request.notify is None else app.channels.rule(name, request.notify),
         schedules=read_schedules(what, request.schedule),
     )
-    app.handlers.add(name, request.on_failure)
+    app.handlers.add(name, request.on_failure, request.failure_queue)
     app.registered_workflows[name] = workflow
     app.on_registered()
     return workflow

@@ -109,6 +109,7 @@ class Runtime:
         self.circuits = desk.circuits
         self.outbox = desk.outbox
         self.audit = desk.audit
+        self.starter = desk.starter
         self.notifications = desk.notifications
         self.schedules = desk.schedules
         self.views = desk.views
@@ -203,6 +204,7 @@ class Runtime:
                 self._find_startable,
                 self.ring,
                 int(self._app.settings.idempotency_retention * MICROS),
+                self._app.handlers.template,
                 caller,
             ),
             notifications=Notifications(

@@ -19,7 +19,7 @@ from redrive.core.failure_reason import FailureReason
 from redrive.core.new_run import START_OPTIONS, StartableWorkflow
 from redrive.core.notify_rules import NotifyRule
 from redrive.core.payload import check_size
-from redrive.core.run_options import RunOptions
+from redrive.core.run_options import RunOptions, StepLimits
 from redrive.core.schedule import Schedule
 from redrive.core.states import RunStatus
 from redrive.core.transitions import NewRun
@@ -158,6 +158,7 @@ class Workflow(Generic[P, R, T]):
         *,
         retry: RetryPolicy | None,
         timeout: float | None,
+        limits: StepLimits | None,
         dead_letter: bool,
         max_crashes: int,
         retention_runs: int | None = None,
@@ -178,6 +179,7 @@ class Workflow(Generic[P, R, T]):
         self._app = app
         self.own_options = RunOptions(
             retry=retry,
+            limits=limits,
             dead_letter=dead_letter,
             max_crashes=max_crashes,
             letter_keeps=int((dlq_retention or app.settings.dlq_retention) * MICROS),
@@ -209,8 +211,9 @@ class Workflow(Generic[P, R, T]):
     def start(self, *args: Any, **options: Any) -> Coroutine[Any, Any, RunHandle[T]]:
         """Start a run; it is durable when this was awaited. In a `def` workflow the call itself blocks.
 
-        Options: `tenant`, `idempotency_key`, `delay`, `deadline`, `priority` (larger is more urgent),
-        `queue`, `correlation_id`, `retry` (a policy for all of the run's steps). All other keyword
+        Options: `tenant`, `idempotency_key`, `delay`, `deadline`, `timeout` (of the whole run), `priority` (larger
+        is more urgent), `queue`, `correlation_id`; for all steps of the run, before their own options: `retry`,
+        `step_timeout`, `heartbeat_timeout`; for its failure: `on_failure`, `failure_queue`. All other keyword
         arguments belong to the workflow. Inside a workflow the start is recorded, so that it happens once.
         """
         return self._start_in_context([_split_options(args, options)], itemgetter(0))
@@ -290,11 +293,13 @@ class Workflow(Generic[P, R, T]):
     def _make_new_run(
         self, start: Start, trace: str | None, parent: ClaimedRun | None = None, event: tuple[str, str] | None = None
     ) -> NewRun:
-        runtime, settings = self._app.runtime, self._app.settings
+        runtime, settings, options = self._app.runtime, self._app.settings, start.options
+        if options.get("on_failure") is not None:
+            options = {**options, "on_failure": self._app.handlers.named(options["on_failure"], self.name)}
         run = new_run.build_new_run(
             self.startable(),
             self.input_text(start.args, start.kwargs),
-            start.options,
+            options,
             public_id=runtime.clock.new_id(),
             now=runtime.store.now(),
             key_keeps=int(settings.idempotency_retention * MICROS),

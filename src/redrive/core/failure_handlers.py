@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from redrive.core.failure_reason import FailureReason
+from redrive.core.classify import Category
+from redrive.core.failure import Failure
+from redrive.core.failure_reason import FailureReason, LetterCode
 from redrive.core.idempotency import handler_run_id
 from redrive.core.json_schema import is_deeper
 from redrive.core.new_run import extract_index_values
@@ -21,6 +23,7 @@ from redrive.core.run_options import OnFailure, RunOptions, add_trace
 from redrive.core.states import CLOSED_LETTER_STATUSES, FINAL_RUN_STATUSES, LetterStatus, RunStatus
 from redrive.core.transitions import MessageWrite, NewRun, Transition
 from redrive.duration import to_datetime
+from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
 from redrive.settings import run_page_path
 
@@ -78,9 +81,9 @@ def add_handler_runs(decided: Transition, run: RunView, now: int) -> Transition:
             public_id=handler_run_id(run.public_id, run.fence, handler.workflow, now),
             tenant=run.tenant,
             workflow=handler.workflow,
-            queue=run.queue,
             input=text,
             options=handler.options if trace is None else add_trace(handler.options, trace),
+            queue=rules.queue or run.queue,
             timeout=handler.timeout,
             correlation_id=run.correlation_id or run.public_id,
             parent=run.public_id,
@@ -145,6 +148,16 @@ def _engine_events(decided: Transition, outcome: Outcome) -> Iterator[tuple[str,
         yield LETTER_OPENED_TOPIC, {"letter_id": letter_id, "status": LetterStatus.OPEN.value, **facts}
     if move is not None and move.status in CLOSED_LETTER_STATUSES:
         yield LETTER_CLOSED_TOPIC, {"letter_id": letter_id, "status": move.status.value}
+
+
+def make_sample_event() -> str:
+    """Return an event as JSON text whose optional fields are all missing, to try handlers with."""
+    failure = Failure.of(Category.UNKNOWN, "a sample")
+    ending = FailureReason(
+        failure=failure, code=LetterCode.NON_RETRYABLE, reason=Reason(ReasonCode.TEXT, text="a sample")
+    )
+    run = RunView(id=0, public_id="0", tenant="t", workflow="w", fence=0, input="{}", options=RunOptions())
+    return encode_event(run, ending, OnFailure(handlers=(), limit=1 << 20), 0)
 
 
 def encode_event(run: RunView, ending: FailureReason, rules: OnFailure, now: int) -> str:

@@ -12,7 +12,7 @@ import msgspec
 
 from redrive.core.idempotency import event_hash, event_key, job_key, payload_hash, schedule_key
 from redrive.core.roles import ALL_TENANTS, DEFAULT_TENANT
-from redrive.core.run_options import RunOptions, add_trace
+from redrive.core.run_options import OnFailure, RunOptions, StepLimits, add_trace
 from redrive.core.transitions import NewRun
 from redrive.duration import MICROS, Duration, parse_duration
 from redrive.errors import InputError
@@ -20,11 +20,14 @@ from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.records import replace
 
-START_OPTIONS = frozenset(
-    {"tenant", "idempotency_key", "delay", "deadline", "priority", "queue", "correlation_id", "retry"}
-)
+_SNAPSHOT_OPTIONS = frozenset({"retry", "step_timeout", "heartbeat_timeout", "on_failure", "failure_queue"})
+
+START_OPTIONS = _SNAPSHOT_OPTIONS | {
+    *("tenant", "idempotency_key", "delay", "deadline", "timeout", "priority", "queue", "correlation_id")
+}
 """The options of `start`. No parameter of a workflow may have one of these names."""
 
+DEFAULT_QUEUE = "default"
 MAX_INDEX_FIELDS = 16
 _MAX_VALUES = 100  # of one field; the rest of a longer list cannot be searched
 _MAX_INDEX_LENGTH = 200  # an index of a database holds no long texts: longer ones are stored as a hash
@@ -55,7 +58,10 @@ def build_new_run(
     handler_for: str | None = None,
     trace: str | None = None,
 ) -> NewRun:
-    """Return the run that a caller requests; raise InputError if an option is wrong."""
+    """Return the run that a caller requests; raise InputError if an option is wrong.
+
+    The option `on_failure` is an `OnFailure` here, which names the handler that replaces that of the workflow.
+    """
     unknown = options.keys() - START_OPTIONS
     if unknown:
         names, known = ", ".join(sorted(unknown)), tuple(sorted(START_OPTIONS))
@@ -69,21 +75,20 @@ def build_new_run(
     elif not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > 1000:
         given = quote(priority)
         raise InputError(Reason(ReasonCode.WHOLE_NUMBER_NEEDED, field="priority", least=-1000, most=1000, given=given))
-    override, encoded = options.get("retry"), workflow.text
-    if override is not None:
-        if not isinstance(override, RetryPolicy):
-            raise InputError(Reason(ReasonCode.RETRY_POLICY_NEEDED, given=type(override).__name__))
-        encoded = replace(workflow.options, override=override).to_json()
+    encoded = workflow.text
+    if not _SNAPSHOT_OPTIONS.isdisjoint(options):
+        encoded = _build_snapshot(workflow.options, options).to_json()
+    timeout = workflow.timeout if options.get("timeout") is None else read_time_limit("timeout", options["timeout"])
     return NewRun(
         public_id=public_id,
         tenant=tenant,
         workflow=workflow.name,
         input=input,
         options=encoded if trace is None else add_trace(encoded, trace),
-        queue=check_name("queue", options.get("queue"), "default"),
+        queue=check_name("queue", options.get("queue"), DEFAULT_QUEUE),
         priority=priority,
         delay=delay,
-        timeout=None if workflow.timeout is None else delay + int(workflow.timeout * MICROS),
+        timeout=None if timeout is None else delay + int(timeout * MICROS),
         deadline=_resolve_deadline(options.get("deadline"), now),
         version=workflow.version,
         correlation_id=None if correlation_id is None else check_name("correlation_id", correlation_id, ""),
@@ -94,6 +99,36 @@ def build_new_run(
         key_keeps=key_keeps,
         index=extract_index_values(input, workflow.options.index),
     )
+
+
+def _build_snapshot(options: RunOptions, given: Mapping[str, Any]) -> RunOptions:
+    """Return the options of a workflow with those that a start gives for all steps of the run and for its failure."""
+    override = given.get("retry")
+    if override is not None and not isinstance(override, RetryPolicy):
+        raise InputError(Reason(ReasonCode.RETRY_POLICY_NEEDED, given=type(override).__name__))
+    names = {"timeout": "step_timeout", "heartbeat_timeout": "heartbeat_timeout"}
+    found = {field: read_time_limit(name, given.get(name)) for field, name in names.items()}
+    limits = replace(options.limits or StepLimits(), **found) if any(found.values()) else options.limits
+    rules, handled = given.get("on_failure"), options.on_failure
+    if isinstance(rules, OnFailure):
+        own = {each.workflow for each in rules.handlers}
+        others = () if handled is None else handled.handlers
+        kept = tuple(each for each in others if each.for_all and each.workflow not in own)
+        handled = replace(rules, handlers=rules.handlers + kept, queue=None if handled is None else handled.queue)
+    queue = given.get("failure_queue")
+    if queue is not None:
+        if handled is None:
+            raise InputError(Reason(ReasonCode.FAILURE_QUEUE_UNUSED))
+        handled = replace(handled, queue=check_name("failure_queue", queue, ""))
+    return replace(options, override=override, limits=limits, on_failure=handled)
+
+
+def read_time_limit(what: str, value: Duration | None) -> float | None:
+    """Return a time limit that a caller gives in seconds, or None if there is none."""
+    length = None if value is None else parse_duration(value, what)
+    if length == 0:
+        raise InputError(Reason(ReasonCode.TIME_LIMIT_ZERO, field=what))
+    return length
 
 
 def _resolve_deadline(value: datetime | Duration | None, now: int) -> int | None:

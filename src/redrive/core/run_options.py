@@ -54,21 +54,27 @@ def trace_id(traceparent: str | None) -> str | None:
 class FailureHandler(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A workflow that handles failures, with all that a process without its code needs to start it.
 
-    `parameter`: the name of its argument. `options`: its own snapshot. `timeout`: in microseconds.
+    `parameter`: the name of its argument. `options`: its own snapshot. `timeout`: in microseconds. `for_all`: it
+    handles the failures of all workflows, also beside a handler that a start names.
     """
 
     workflow: str
     parameter: str
     options: str
     timeout: int | None = None
+    for_all: bool = False
 
 
 class OnFailure(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The handlers of a run's failure. `limit`: the maximum size of an event. `base_url`: the start of its link."""
+    """The handlers of a run's failure, and the queue of their runs.
+
+    `limit`: the maximum size of an event. `base_url`: the start of its link.
+    """
 
     handlers: tuple[FailureHandler, ...]
     limit: int
     base_url: str = ""
+    queue: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {**as_dict(self), "handlers": [as_dict(each) for each in self.handlers]}
@@ -78,15 +84,26 @@ class OnFailure(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return cls(**{**data, "handlers": tuple(FailureHandler(**each) for each in data["handlers"])})
 
 
+class StepLimits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Time limits of all steps of a run, in seconds. The defaults are for steps without a limit in the code."""
+
+    timeout: float | None = None
+    heartbeat_timeout: float | None = None
+    default_timeout: float | None = None
+    default_heartbeat_timeout: float | None = None
+
+
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     """A run's snapshot: its own retry override, and the options of its workflow when it started.
 
-    `letter_keeps`: microseconds for which its dead letter is kept. `rollback`: a failed run is rolled back.
-    `reserves`: its code has steps that are confirmed or cancelled at the end.
+    `limits`: time limits of its steps, from the start and from the workflow. `letter_keeps`: microseconds for which its
+    dead letter is kept. `rollback`: a failed run is rolled back. `reserves`: its code has steps that are confirmed or
+    cancelled at the end.
     """
 
     override: RetryPolicy | None = None
     retry: RetryPolicy | None = None
+    limits: StepLimits | None = None
     dead_letter: bool = True
     max_crashes: int = 3
     letter_keeps: int = 30 * 86_400 * MICROS
@@ -111,6 +128,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
             "letter_keeps": self.letter_keeps,
         }
         optional = {
+            "limits": self.limits and as_dict(self.limits),
             "index": self.index,
             "on_failure": self.on_failure and self.on_failure.to_json(),
             "rollback": self.rollback,
@@ -128,6 +146,8 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
         known = {name: data[name] for name in cls.__struct_fields__ if name in data}
         known |= {"override": _read_policy(data["override"]), "retry": _read_policy(data["retry"])}
         known["index"] = tuple(data.get("index", ()))
+        if "limits" in data:
+            known["limits"] = StepLimits(**data["limits"])
         if "on_failure" in data:
             known["on_failure"] = OnFailure.from_json(data["on_failure"])
         if "notify" in data:

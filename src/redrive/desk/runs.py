@@ -11,12 +11,14 @@ from typing import Any, Unpack
 
 import msgspec
 
-from redrive.clock import Clock
+from redrive.clock import MICROS, Clock
+from redrive.core.failure_handlers import make_sample_event
+from redrive.core.json_schema import find_faults
 from redrive.core.new_run import StartableWorkflow, build_new_run, describe_key_conflict, set_event_key
 from redrive.core.outcomes import CancelRequested
 from redrive.core.replay import ReplayMode
 from redrive.core.roles import Permission
-from redrive.core.run_options import RunOptions
+from redrive.core.run_options import FailureHandler, OnFailure, RunOptions
 from redrive.core.states import FINAL_RUN_STATUSES, EntryKind, RunStatus, StepStatus
 from redrive.core.transitions import NewRun
 from redrive.desk.circuits import CircuitRecord, present_circuit
@@ -39,7 +41,7 @@ from redrive.store.list_query import Page
 from redrive.store.port import DeskStore
 from redrive.store.runs import RunRow, StartResult
 from redrive.store.stats import LaneCount
-from redrive.store.workers import WorkerRow, live_workers
+from redrive.store.workers import CatalogueRow, WorkerRow, live_workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,8 +272,8 @@ class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
 class RunStarter:
     """Starts runs by the name of their workflow, with inputs as JSON.
 
-    `here` finds a workflow whose code this process has; the catalogue has the others. `caller` is the credential
-    of a request over HTTP, None for this process itself.
+    `here` finds a workflow whose code this process has; the catalogue has the others. `rules` are those for failure
+    events, without a handler. `caller` is the credential of a request over HTTP, None for this process itself.
     """
 
     def __init__(
@@ -282,10 +284,12 @@ class RunStarter:
         here: Callable[[str], StartableWorkflow | None],
         on_start: Callable[[], None],
         key_keeps: int,
+        rules: OnFailure,
         caller: Caller | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
+        self._rules = rules
         self._checker = checker
         self._here = here
         self._on_start = on_start
@@ -318,10 +322,13 @@ class RunStarter:
             text = await self._checker.fitting(dict(request.input), schema, what)
         if request.event is not None and "idempotency_key" in request.options:
             raise InputError(Reason(ReasonCode.EVENT_KEY_TWICE))
+        options = request.options
+        if options.get("on_failure") is not None:
+            options = {**options, "on_failure": await self._find_handler(options["on_failure"])}
         run = build_new_run(
             workflow,
             text,
-            request.options,
+            options,
             public_id=self._clock.new_id(),
             now=self._store.now(),
             key_keeps=self._key_keeps,
@@ -331,6 +338,24 @@ class RunStarter:
             run = set_event_key(run, request.event)
         return run if run.key is None else replace(run, key_maker=self._caller.name)
 
+    async def _find_handler(self, name: str) -> OnFailure:
+        """Return the handler that a start names. The catalogue hides workflows that the caller may not start."""
+        rows = [row for row in await self._store.known([name]) if row.kind == "workflow"]
+        if not rows:
+            raise UnknownWorkflow(Reason(ReasonCode.CODE_UNREGISTERED, kind="workflow", name=name[:60]))
+        (item,) = rows
+        workflow, schema = _read_catalogue(item)
+        parameter = next(iter(schema.get("properties", {})), None)
+        if parameter is None or find_faults({parameter: json.loads(make_sample_event())}, schema):
+            raise InputError(Reason(ReasonCode.HANDLER_UNFIT, workflow=name))
+        handler = FailureHandler(
+            workflow=name,
+            parameter=parameter,
+            options=replace(workflow.options, on_failure=None).to_json(),
+            timeout=None if workflow.timeout is None else int(workflow.timeout * MICROS),
+        )
+        return replace(self._rules, handlers=(handler,))
+
     async def _find_workflows(self, names: set[str]) -> dict[str, tuple[StartableWorkflow, Any]]:
         """Return workflows by name, each with the schema of its input where this process has no code to check it by."""
         found: dict[str, tuple[StartableWorkflow, Any]] = {}
@@ -338,15 +363,20 @@ class RunStarter:
         missing = sorted(names - found.keys())
         for item in await self._store.known(missing) if missing else ():
             if item.kind == "workflow":
-                options = RunOptions.from_json(item.options)
-                workflow = StartableWorkflow(
-                    name=item.name,
-                    version=item.version,
-                    options=options,
-                    text=options.to_json(),
-                    timeout=json.loads(item.options).get("timeout"),  # stored beside the options of a run
-                )
-                found[item.name] = workflow, json.loads(item.schema_in or "{}")
+                found[item.name] = _read_catalogue(item)
         if unknown := sorted(names - found.keys()):
             raise UnknownWorkflow(Reason(ReasonCode.CODE_UNREGISTERED, kind="workflow", name=unknown[0][:60]))
         return found
+
+
+def _read_catalogue(item: CatalogueRow) -> tuple[StartableWorkflow, Any]:
+    """Return a workflow that other processes registered, and the schema of its input."""
+    options = RunOptions.from_json(item.options)
+    workflow = StartableWorkflow(
+        name=item.name,
+        version=item.version,
+        options=options,
+        text=options.to_json(),
+        timeout=json.loads(item.options).get("timeout"),  # stored beside the options of a run
+    )
+    return workflow, json.loads(item.schema_in or "{}")

@@ -196,6 +196,9 @@ class ReasonCode(StrEnum):
 
     # why a start is refused
     START_OPTION_UNKNOWN = "start_option_unknown"
+    TIME_LIMIT_ZERO = "time_limit_zero"
+    FAILURE_QUEUE_UNUSED = "failure_queue_unused"
+    HANDLER_UNFIT = "handler_unfit"
     START_KEY_USED = "start_key_used"
     EVENT_USED = "event_used"
     DEADLINE_WITHOUT_ZONE = "deadline_without_zone"

@@ -6,6 +6,7 @@ A workflow function that returns or raises becomes an outcome.
 from __future__ import annotations
 
 import asyncio
+import copy
 import functools
 import inspect
 import json
@@ -21,7 +22,7 @@ from redrive.core.circuit import AdmittedCall, circuit_key
 from redrive.core.failure_reason import FailureReason, LetterCode, Stage, choose_letter_code
 from redrive.core.outcomes import Outcome, WorkflowFailed, WorkflowReturned
 from redrive.core.payload import Signature, check_size
-from redrive.core.run_options import StepOptions
+from redrive.core.run_options import StepLimits, StepOptions
 from redrive.duration import Duration
 from redrive.errors import (
     MisusedStep,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_MAX_LIMITED = 100  # variants of a step with other time limits that are kept
 _COMPENSATE_OPTIONS = ("uncertain", "name", "retry", "timeout")
 
 
@@ -84,6 +86,8 @@ class Step(Generic[P, R]):
         self.result_label = f"the result of step {name!r}"
         self.signature = signature
         self.is_async = inspect.iscoroutinefunction(fn)
+        self.has_timeout = False  # True if the code gives it a timeout
+        self._limited: dict[StepLimits, Step[P, R]] = {}
         self._snapshot: tuple[AdmittedCall | None, str] = (None, self.options_text)
         self._fresh: dict[str, AdmittedCall] = {}
 
@@ -104,6 +108,21 @@ class Step(Generic[P, R]):
             options = replace(self.options, generation=admitted.generation, probe=admitted.probe)
             self._snapshot = (admitted, options.to_json())
         return self._snapshot[1]
+
+    def limited(self, limits: StepLimits) -> Step[P, R]:
+        """Return the step as runs with these time limits execute it."""
+        found = self._limited.get(limits)
+        if found is not None:
+            return found
+        own, found = self.options, copy.copy(self)
+        timeout = limits.timeout or (None if self.has_timeout else limits.default_timeout) or own.timeout
+        heartbeat = limits.heartbeat_timeout or own.heartbeat_timeout or limits.default_heartbeat_timeout
+        found.marked(timeout=timeout, heartbeat_timeout=heartbeat)
+        found._snapshot = (None, found.options_text)
+        if len(self._limited) >= _MAX_LIMITED:  # each start may give other limits
+            self._limited.clear()
+        self._limited[limits] = found
+        return found
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         here = current_scope.get()
@@ -153,6 +172,7 @@ class Step(Generic[P, R]):
         """Change options that are recorded with each attempt of this step."""
         self.options = replace(self.options, **options)
         self.options_text = self.options.to_json()
+        self.limit = int(self.options.limit * MICROS)
 
     def __repr__(self) -> str:
         return f"<step {self.name}>"

@@ -89,6 +89,9 @@ class StepCall(msgspec.Struct, eq=False):
     async def run(self, entry: EntryRow | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make attempts until one succeeds; return its value, or raise StepFailed."""
         execution = self._execution
+        limits = execution.view.options.limits
+        if limits is not None:
+            self._step = self._step.limited(limits)
         try:
             if entry is not None:
                 await self._resume(entry)

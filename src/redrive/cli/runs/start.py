@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 
-from redrive.cli.dlq.arguments import parse_json_value, parse_step_outputs
+from redrive.cli.dlq.arguments import parse_json_value, parse_retry_policy, parse_step_outputs
 from redrive.cli.dlq.replay import WAIT_OPTION, input_edit_options, replay_options
 from redrive.cli.messages import NOT_FOUND, CommandFailed, hint
 from redrive.cli.options import (
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from redrive.desk.decisions import Replay
     from redrive.desk.models import Run
     from redrive.desk.preview import DryRun
-    from redrive.remote.desk import Remote
 
 T = TypeVar("T")
 _BATCH_SIZE = 500
@@ -68,6 +67,14 @@ class _StartCommand(click.Command):
 @click.option("--stream", metavar="NAME", help="The stream of --event.")
 @click.option("--delay", type=DURATION_TYPE, metavar="TIME", help="Start after this time, such as 10m.")
 @click.option("--deadline", type=DURATION_TYPE, metavar="TIME", help="End within this time, such as 2h.")
+@click.option("--timeout", type=DURATION_TYPE, metavar="TIME", help="Time limit of the whole run.")
+@click.option("--step-timeout", type=DURATION_TYPE, metavar="TIME", help="Time limit of each attempt of each step.")
+@click.option(
+    "--heartbeat-timeout", type=DURATION_TYPE, metavar="TIME", help="Longest time between heartbeats of a step."
+)
+@click.option("--retry", multiple=True, metavar="FIELD=VALUE", help="Retry policy for all steps; may be repeated.")
+@click.option("--on-failure", metavar="WORKFLOW", help="The workflow to start if the run fails.")
+@click.option("--failure-queue", metavar="NAME", help="The queue of that workflow.  [default: default]")
 @click.option("--priority", type=int, metavar="N", help="Larger is more urgent.  [default: 0]")
 @click.option("--queue", metavar="NAME", help="The queue.  [default: default]")
 @click.option("--correlation-id", metavar="ID", help="Your own id to find the run by.")
@@ -76,31 +83,30 @@ class _StartCommand(click.Command):
 def start(name: str, text: str | None, many: TextIO | None, target: Target, output: Output, **options: Any) -> None:
     """Start a run of WORKFLOW and print its id.
 
-    The input is checked against the workflow's types. This needs its code: name the app with --app or in
-    $REDRIVE_APP. A server checks the input itself. The run waits until a worker is running.
+    The input is checked against the workflow's types: by its code, if --app or $REDRIVE_APP names the app,
+    else by what its workers registered. The run waits until a worker is running.
+
+    --retry, --step-timeout and --heartbeat-timeout apply to all steps of the run, before their own options.
 
     \b
     Examples:
-      redrive runs start fulfil --input '{"order": "A-1"}' --app shop:app
+      redrive runs start fulfil --input '{"order": "A-1"}'
       redrive runs start fulfil --input @order.json --key A-1 --app shop:app
       redrive runs start fulfil --input @event.json --stream orders --event e-17 --app shop:app
       redrive runs start fulfil --many orders.jsonl --app shop:app
+      redrive runs start fulfil --input @order.json --retry max_retries=9 --step-timeout 1m
     """
-    on_server = target.server() is not None
-    if target.app_name is None and not on_server:
-        raise click.UsageError(
-            f"starting {name!r} needs its code to check the input: name the app with --app module:app or $REDRIVE_APP"
-        )
     if many is not None and (text is not None or options["idempotency_key"] or options["event"]):
         raise click.UsageError("--many excludes --input, --key and --event")
     if (options["event"] is None) != (options["stream"] is None):
         raise click.UsageError("--event and --stream belong together: give the id of the event and its stream")
     if options["event"] is not None and options["idempotency_key"] is not None:
         raise click.UsageError("--event excludes --key: an event is its own key")
+    options["retry"] = parse_retry_policy(options["retry"])
     given = {key: value for key, value in options.items() if value is not None}
     dry_run, event = given.pop("dry_run"), (given.pop("stream", ""), given.pop("event", ""))
     inputs = [read_input(text)] if many is None else list(read_input_lines(many))
-    begin = _start_on_server if on_server else _start_locally
+    begin = _start_by_name if target.app_name is None or target.server() is not None else _start_locally
     ids = run_on(target, lambda app: begin(app, name, inputs, event, given, dry_run))
     for id in ids:
         output.done(id, {"id": id, "workflow": name}, id)
@@ -110,10 +116,10 @@ def start(name: str, text: str | None, many: TextIO | None, target: Target, outp
         echo_err(f"Follow it: {hint('runs', 'watch', ids[0])}")
 
 
-async def _start_on_server(
+async def _start_by_name(
     app: Redrive, name: str, inputs: list[str], event: tuple[str, str], options: dict[str, Any], dry_run: bool
 ) -> list[str]:
-    """Start a run for each input; as a dry run, check the inputs against the schema on the server."""
+    """Start a run for each input without the code, after all inputs fitted the schema that workers registered."""
     from redrive.core.json_schema import find_faults
     from redrive.desk.runs import StartRequest
     from redrive.desk.validation import make_invalid_reason
@@ -124,18 +130,23 @@ async def _start_on_server(
         StartRequest(workflow=name, input=json.loads(text), options=options, event=event if any(event) else None)
         for text in inputs
     ]
+    schemas = {each.name: each.input_schema for each in await app.workflows.list() if each.input_schema is not None}
+    if name not in schemas:
+        raise CommandFailed(
+            f"workflow {name!r} is not registered{suggest_names(name, sorted(schemas))}: start a worker that has it "
+            "once, or name its app with --app module:app",
+            NOT_FOUND,
+        )
+    for request in requests:
+        if faults := find_faults(request.input, schemas[name]):
+            subject = Reason(ReasonCode.WORKFLOW_INPUT, workflow=name)
+            raise InputError(make_invalid_reason(subject, [fault.reason for fault in faults]))
     if dry_run:
-        known = {workflow.name: workflow for workflow in await app.workflows.list()}
-        if name not in known:
-            raise CommandFailed(f"workflow {name!r} is not registered{suggest_names(name, sorted(known))}", NOT_FOUND)
-        for request in requests:
-            if faults := find_faults(request.input, known[name].input_schema or {}):
-                subject = Reason(ReasonCode.WORKFLOW_INPUT, workflow=name)
-                raise InputError(make_invalid_reason(subject, [fault.reason for fault in faults]))
         return []
+    starter = getattr(app, "starter", None) or app.runtime.starter  # only the client of a server has it
     ids: list[str] = []
     for batch in _in_batches("starting", requests):
-        ids += (run.public_id for run in await cast("Remote", app).starter.start(batch))
+        ids += (run.public_id for run in await starter.start(batch))
     return ids
 
 

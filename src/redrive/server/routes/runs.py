@@ -37,7 +37,8 @@ from redrive.store.filters import RunFilter
 run_routes = make_router("runs")
 saga_routes = make_router("rollbacks")
 StepName = Annotated[str, Path(pattern=r"^[^\x00-\x1f]{1,1000}$", description="A step's name or key.")]
-_START_OPTIONS = frozenset({"delay", "deadline", "priority", "queue", "correlation_id"})
+_START_TIMES = ("delay", "deadline", "timeout", "step_timeout", "heartbeat_timeout")
+_START_OPTIONS = frozenset({*_START_TIMES, "priority", "queue", "correlation_id", "on_failure", "failure_queue"})
 
 
 class Event(Body):
@@ -54,17 +55,22 @@ class NewRun(Body):
     input: dict[str, Any] = Field(default_factory=dict)
     delay: Span | None = None
     deadline: Span | None = None
+    timeout: Span | None = None
+    step_timeout: Span | None = None
+    heartbeat_timeout: Span | None = None
     priority: int | None = Field(default=None, ge=-1000, le=1000)
     queue: Text | None = None
     correlation_id: Text | None = None
     retry: dict[str, Any] | None = None
+    on_failure: Text | None = None
+    failure_queue: Text | None = None
     event: Event | None = None
 
     def make_request(self, tenant: str, key: str | None) -> StartRequest:
         options: dict[str, Any] = {"tenant": tenant}
         for name in self.model_fields_set & _START_OPTIONS:
             options[name] = getattr(self, name)
-        for name in options.keys() & {"delay", "deadline"}:
+        for name in options.keys() & set(_START_TIMES):
             try:
                 options[name] = None if options[name] is None else parse_duration(options[name], name)
             except ConfigurationError as error:
