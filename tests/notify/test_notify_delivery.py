@@ -146,13 +146,14 @@ async def test_secrets_are_hidden_on_every_way(box: Postbox) -> None:
 async def test_the_first_of_the_events_is_never_later_than_the_newest() -> None:
     """A notice is stored some time after its event, and both times are told."""
     app = Redrive()
+    failing(app, notify={"app": True})
     async with engine(app) as e:
         store = app.runtime.store
         facts = NotificationFacts(event="dead_letter", tenant="default", workflow="pay", run_id="r", at=store.now())
         notice = encode_facts(facts, NotifyRule(on=(), targets=(), app=True))
         await e.advance("5s")
         await store.notices.add([NewNotice(public_id="n", tenant="default", lane="pay", notice=notice)])
-        await app.runtime.notification_chore.run_once()
+        await e.settle()
         (item,) = (await app.notifications.list()).items
     assert item.notification.first_at == item.notification.at
 

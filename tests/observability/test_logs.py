@@ -5,9 +5,13 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
+import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -189,3 +193,70 @@ def test_a_huge_text_is_cut_before_it_is_redacted() -> None:
     for formatter in (JsonFormatter(Counting()), ConsoleFormatter(Counting())):
         assert "end" in formatter.format(record)
     assert max(seen) < 1 << 17
+
+
+NOISY = """
+import threading, warnings
+from redrive import Redrive
+
+app = Redrive()
+print("printed at the import", end="")
+warnings.warn("old")
+
+@app.step
+async def act() -> None:
+    print('{"own": "object"}')
+    print("two\\nlines")
+    thread = threading.Thread(target=lambda: 1 / 0)
+    thread.start()
+    thread.join()
+
+@app.workflow
+async def job() -> None:
+    await act()
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["worker", "noisy:app"], ["printed at the import", "UserWarning: old", "two", "ZeroDivisionError", "stopped"]),
+        (["worker", "broken:app"], ["SyntaxError"]),
+        (["worker", "noisy:other"], ["Error: "]),
+        (["server", "--port", "x"], ["Error: Invalid value"]),
+        (["server", "--port", "0"], ["Sign in once", "listening on"]),
+    ],
+    ids=lambda value: value[-1] if value[0] in ("worker", "server") else "",
+)
+def test_with_json_logs_every_line_on_either_stream_is_a_json_object(
+    tmp_path: Path, arguments: list[str], said: list[str]
+) -> None:
+    (tmp_path / "noisy.py").write_text(NOISY)
+    (tmp_path / "broken.py").write_text("def")
+    environment = {**os.environ, "REDRIVE_LOG": "json", "REDRIVE_URL": f"sqlite:///{tmp_path}/r.db"}
+    command = [sys.executable, "-m", "redrive"]
+    for prepared in (["migrate"], ["runs", "start", "job", "--app", "noisy:app", "--input", "{}"]):
+        subprocess.run([*command, *prepared], env=environment, cwd=tmp_path, check=True, capture_output=True)
+    files = [tmp_path / "out", tmp_path / "err"]
+    with files[0].open("w") as out, files[1].open("w") as err:
+        process = subprocess.Popen([*command, *arguments], env=environment, cwd=tmp_path, stdout=out, stderr=err)
+
+    def lines() -> list[str]:
+        return [line for file in files for line in file.read_text().splitlines()]
+
+    until(lambda: process.poll() is not None or all(part in "".join(lines()) for part in said if part != "stopped"))
+    process.terminate()
+    process.wait(30)
+    objects = [json.loads(line) for line in lines()]
+    assert all(isinstance(each, dict) for each in objects)
+    messages = "\n".join(str(each.get("message")) + str(each.get("exception")) for each in objects)
+    assert [part for part in said if part not in messages] == []
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Wait for another process."""
+    for _ in range(3000):
+        if true():
+            return
+        time.sleep(0.02)
+    raise AssertionError("it did not happen within a minute")

@@ -13,6 +13,8 @@ shared     target: --url and --app; options; pager; output: tables, JSON, ids; m
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from redrive.cli.accounts import tenants, tokens
@@ -34,6 +36,7 @@ from redrive.cli.worker import worker
 
 __all__ = ["main"]
 
+_LOGGING_COMMANDS = frozenset({"dev", "server", "worker"})
 _EXAMPLES = """\b
 Examples:
   redrive demo                    watch a small shop fail and recover
@@ -48,8 +51,15 @@ Exit codes: 0 done, 1 failed, 2 called wrongly, 3 not found, 4 conflict, 5 refus
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=_EXAMPLES)
 @click.version_option(package_name="redrive", message="redrive %(version)s")
-def main() -> None:
+@click.pass_context
+def main(context: click.Context) -> None:
     """Durable workflows whose speciality is failure."""
+    if context.invoked_subcommand in _LOGGING_COMMANDS and os.environ.get("REDRIVE_LOG", "").strip() == "json":
+        # Before the command reads its options: what it says about wrong ones is JSON, too.
+        from redrive.core.redact import Redactor
+        from redrive.observability.logs import configure_logging
+
+        configure_logging("json", dict, Redactor())
 
 
 @click.command(short_help="Print the completion script for your shell.")
