@@ -77,7 +77,7 @@ class _Watched:
         self, transitions: Sequence[Transition], *, worker: int | None = None, carriers: Sequence[SinkLease] = ()
     ) -> list[TransitionResult]:
         answers = await self._inner.apply(transitions, worker=worker, carriers=carriers)
-        marks = sum(len(t.marks) for t, answer in zip(transitions, answers, strict=True) if answer.kept)
+        marks = sum(len(t.samples) for t, answer in zip(transitions, answers, strict=True) if answer.kept)
         self._note["marks"] += marks
         if marks and self._note["marks"] >= 5:
             self._note.setdefault("fifth", time.perf_counter())

@@ -1,4 +1,4 @@
-"""What the doctor finds beyond a store that does not answer: exposed tenants, late runs, deaf sinks."""
+"""What the doctor finds: a store that does not answer, exposed tenants, late runs, deaf sinks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import asyncpg
+from console import piped
 
 from redrive import Redrive, Schedule
 from redrive.cli.doctor_checks import Finding, _check_outbox, check_schedules, check_store
@@ -153,3 +154,14 @@ async def test_the_doctor_lists_tokens_that_ended_with_their_maker(ready_url: st
         assert "ann@example.org, who created it, is disabled" in found.text
         await access.revoke_token("acme", made.token.id)
         assert "tokens" not in by_check(await check_store(ready_url))
+
+
+def test_a_store_that_does_not_answer_is_named_without_what_a_worker_would_do() -> None:
+    url = "postgresql://127.0.0.1:1/shop?connect_timeout=1"
+    for command in (["doctor"], ["runs", "list"]):
+        ended = piped(*command, "--url", url)
+        assert ended.exit_code == 1
+        said = " ".join(ended.output.split())
+        assert "does not answer" in said
+        assert "check that it runs and that the URL is right" in said
+        assert "half done" not in said

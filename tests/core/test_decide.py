@@ -456,11 +456,11 @@ def test_that_a_circuit_is_open_is_said_once() -> None:
 
 
 def test_failures_that_speak_about_the_dependency_are_marked() -> None:
-    (mark,) = decide(raised(DOWN, admitted=admitted(generation=3)), POLICY, 0.5).marks
+    (mark,) = decide(raised(DOWN, admitted=admitted(generation=3)), POLICY, 0.5).samples
     assert (mark.key, mark.generation, mark.good, mark.category) == ("payments", 3, False, "server_error")
     assert (mark.index, mark.attempt, mark.probe) == (CHARGE.index, 1, False)
-    assert decide(raised(WRONG, admitted=admitted()), POLICY, 0.5).marks == ()
-    assert decide(raised(DOWN), POLICY, 0.5).marks == ()
+    assert decide(raised(WRONG, admitted=admitted()), POLICY, 0.5).samples == ()
+    assert decide(raised(DOWN), POLICY, 0.5).samples == ()
 
 
 def test_a_probe_says_how_it_ended_or_gives_its_permit_back() -> None:
@@ -471,10 +471,10 @@ def test_a_probe_says_how_it_ended_or_gives_its_permit_back() -> None:
         raised(WRONG, admitted=probe),
         replace(GIVEN_UP, admitted=probe),
     ]
-    marks = [decide(end, POLICY, 0.5).marks for end in ends]
+    marks = [decide(end, POLICY, 0.5).samples for end in ends]
     said = [(mark[0].good, mark[0].probe) for mark in marks]
     assert said == [(True, True), (False, True), (None, True), (None, True)]
-    assert decide(replace(GIVEN_UP, admitted=admitted()), POLICY, 0.5).marks == ()
+    assert decide(replace(GIVEN_UP, admitted=admitted()), POLICY, 0.5).samples == ()
 
 
 def test_a_run_that_waits_for_a_timer_and_a_circuit_is_due_with_the_timer() -> None:

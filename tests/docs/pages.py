@@ -32,7 +32,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shell import Shell
+from shell import BARE, Shell
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "examples/README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -49,7 +49,6 @@ _OPTION = re.compile(r"^(?:background|continued|fails|output|file=[\w./-]+)$")
 _SHELLS = {"bash", "console", "shell", "zsh"}
 _PATIENCE = 120
 _MODE = ("-o", "asyncio_mode=auto")  # what pages that use pytest-asyncio tell their readers to set
-_BARE = ("-pno:schemathesis", "-pno:hypothesispytest")  # what readers need not have, and is slow to load
 
 
 @dataclass(frozen=True)
@@ -158,7 +157,7 @@ def _run_file(example: Example, block: Block, folder: Path) -> None:
     compile(block.code, f"{example.page.name}:{block.line}", "exec")
     if Path(block.file).name.startswith("test_"):
         # The options keep the project's own settings out: this is how a reader's folder looks.
-        command = ["-m", "pytest", "-q", "--rootdir=.", "-c", os.devnull, *_BARE, *_MODE, block.file]
+        command = ["-m", "pytest", "-q", "--rootdir=.", "-c", os.devnull, *BARE, *_MODE, block.file]
     elif expected is not None:
         command = [block.file]
     else:

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import IO
 
 PATIENCE = 120
+BARE = ("-pno:schemathesis", "-pno:hypothesispytest")  # what readers need not have, and is slow to load
 _BIN = Path(sys.executable).parent
 
 
@@ -25,6 +26,7 @@ class Shell:
     def __init__(self, folder: Path, **environment: str) -> None:
         known = {name: value for name, value in os.environ.items() if not name.startswith(("REDRIVE", "PYTEST"))}
         own = {"PATH": f"{_BIN}{os.pathsep}{os.environ['PATH']}", "HOME": str(folder), "COLUMNS": "80"}
+        own["PYTEST_ADDOPTS"] = " ".join(BARE)
         self.folder = folder
         self.environment = {**known, **own, "PYTHONDONTWRITEBYTECODE": "1", "NO_COLOR": "1", **environment}
         self._state = folder / ".shell-state"

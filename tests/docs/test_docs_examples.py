@@ -16,6 +16,7 @@ def test_the_examples_of_a_page(page: Path, tmp_path: Path) -> None:
     run(page, tmp_path)
 
 
+@pytest.mark.slow  # all that it shows is tried on PostgreSQL elsewhere; its processes take long
 async def test_the_readme_is_true_on_postgresql_as_well(a_postgres_url: str, tmp_path: Path) -> None:
     # In a thread: the examples have event loops of their own.
     await asyncio.to_thread(run, ROOT / "README.md", tmp_path, REDRIVE_URL=a_postgres_url)

@@ -40,7 +40,7 @@ class Metrics:
 
 async def scraped(runtime: Runtime) -> Metrics:
     """What the process tells now, with the store's figures asked for anew."""
-    found = await runtime.store.figures()
+    found = await runtime.store.stats()
     body, content_type = render_metrics(make_registry(runtime.counters, lambda: found), "")
     assert content_type.startswith("text/plain")
     return Metrics(body.decode())

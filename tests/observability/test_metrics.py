@@ -233,7 +233,7 @@ def test_made_up_names_add_no_series_from_scrape_to_scrape() -> None:
     counters, seen = Counters(), dict[str, set[str]]()
     for scrape in range(10):
         names = [f"made up {scrape}.{number}" for number in range(60)] + ["x" * 1_000]
-        figures = StoreStats(
+        stats = StoreStats(
             now=2_000_000,
             letters=dict.fromkeys(names, 2),
             due=dict.fromkeys(names, 1),
@@ -243,7 +243,7 @@ def test_made_up_names_add_no_series_from_scrape_to_scrape() -> None:
         )
         for name in names:
             counters.delivered(name, "DELIVERED", 0.1)
-        body, _ = render_metrics(make_registry(counters, lambda figures=figures: figures), "")
+        body, _ = render_metrics(make_registry(counters, lambda stats=stats: stats), "")
         told = Metrics(body.decode())
         for metric, label, total in (
             ("workflow_circuits", "circuit", 3),

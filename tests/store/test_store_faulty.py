@@ -115,7 +115,7 @@ async def test_every_call_is_passed_on_and_its_answer_back(kit: Kit) -> None:
         ("known", (["w"],), {}),
         ("runs_with_expired_letters", (5,), {}),
         ("unclaimable", ([],), {}),
-        ("figures", (), {}),
+        ("stats", (), {}),
         ("workers", (), {}),
         ("policies", (), {}),
         ("expire_workers", (), {}),

@@ -98,7 +98,7 @@ class Runtime:
             (decision_log,) if self.counters is None else (decision_log, self.counters)
         )
         self.tracing = make_tracing()
-        self.stats_cache = StatsCache(store.figures, clock)
+        self.stats_cache = StatsCache(store.stats, clock)
         self.endpoint: MetricsEndpoint | None = None
         self._bulk_begun = Wakeup(clock)
         desk = self.desk(store, clock)

@@ -29,7 +29,7 @@ _MAX_PURGE_BATCHES = 100
 _GROUP_BATCH = 2000
 _MAX_GROUP_BATCHES = 50
 _DAY = 86_400
-_VISIBILITY_MARGIN = 10 * MICROS  # marks may become visible this much later than they were made
+_VISIBILITY_MARGIN = 10 * MICROS  # samples may become visible this much later than they were made
 
 
 async def run_every(

@@ -110,16 +110,16 @@ async def _check_open_store(store: Store, url: str, path: Path | None) -> AsyncI
         yield note("clock", text, advice)
     else:
         yield ok("clock", "agrees with the store's")
-    figures = await store.figures()
+    stats = await store.stats()
     workers = await store.workers()
     live = live_workers(workers, store.now())
     async for finding in _check_workers(store, live):
         yield finding
     for finding in _check_crashes([row.name for row in recent_crashes(workers, store.now())]):
         yield finding
-    async for finding in _check_runs(store, figures, live):
+    async for finding in _check_runs(store, stats, live):
         yield finding
-    for finding in (*_check_outbox(figures), *check_schedules(await load_schedules(store))):
+    for finding in (*_check_outbox(stats), *check_schedules(await load_schedules(store))):
         yield finding
     async for finding in _check_circuits(store):
         yield finding
@@ -183,7 +183,7 @@ def _paused(workflow: str, by: str) -> Finding:
     return note("paused", f"{workflow!r}, by {by}", f"to resume it: {hint('workflows', 'resume', workflow)}")
 
 
-async def _check_runs(store: Store, figures: StoreStats, live: list[WorkerRow]) -> AsyncIterator[Finding]:
+async def _check_runs(store: Store, stats: StoreStats, live: list[WorkerRow]) -> AsyncIterator[Finding]:
     overdue = await store.overdue(_LATE_AFTER, _MAX_ROWS_READ)
     hung = await store.hung(_LATE_AFTER, _MAX_ROWS_READ)
     ids = list(dict.fromkeys(held.run.public_id for held in [*overdue, *hung]))
@@ -194,27 +194,27 @@ async def _check_runs(store: Store, figures: StoreStats, live: list[WorkerRow]) 
         yield wrong("stuck", text, advice)
     else:
         yield ok("stuck", "no run is past its deadline or hangs in a step")
-    late = sum(figures.overdue.values())
-    if late and figures.due_since is not None:
-        oldest = format_duration((figures.now - figures.due_since) / MICROS)
+    late = sum(stats.overdue.values())
+    if late and stats.due_since is not None:
+        oldest = format_duration((stats.now - stats.due_since) / MICROS)
         advice = "add workers, or raise WORKER_CONCURRENCY" if live else f"start a worker: {worker_hint()}"
         yield wrong("late", f"{late} due run{'s' * (late != 1)} late, the oldest by {oldest}", advice)
     else:
         yield ok("late", "no due run has waited for more than a minute")
-    if figures.suspects:
+    if stats.suspects:
         runs = "run whose worker died while executing it"
-        if figures.suspects > 1:
+        if stats.suspects > 1:
             runs = "runs whose worker died while executing them"
         advice = "find the cause in the log of the worker or of the kernel: memory is the usual one"
-        yield note("suspects", f"{figures.suspects} unfinished {runs}", advice)
+        yield note("suspects", f"{stats.suspects} unfinished {runs}", advice)
     else:
         yield ok("suspects", "no unfinished run has lost its worker")
 
 
-def _check_outbox(figures: StoreStats) -> Iterator[Finding]:
+def _check_outbox(stats: StoreStats) -> Iterator[Finding]:
     """Yield findings about sinks that get no messages; nothing if there are no sinks."""
-    for each in figures.sinks:
-        late = 0 if each.due_since is None else figures.now - each.due_since
+    for each in stats.sinks:
+        late = 0 if each.due_since is None else stats.now - each.due_since
         if late > _LATE_AFTER:
             text = f"{each.pending:,} messages wait for {each.sink!r}, the first for {format_duration(late / MICROS)}"
             advice = f"run a worker whose app has this sink, and look at its errors: {hint('outbox', 'list')}"
@@ -222,7 +222,7 @@ def _check_outbox(figures: StoreStats) -> Iterator[Finding]:
         if each.dead:
             text = f"{each.dead:,} messages to {each.sink!r} wait for a person"
             yield note("outbox", text, hint("outbox", "blocked"))
-    if figures.sinks and not any(each.dead or each.due_since is not None for each in figures.sinks):
+    if stats.sinks and not any(each.dead or each.due_since is not None for each in stats.sinks):
         yield ok("outbox", "all due messages are delivered")
 
 

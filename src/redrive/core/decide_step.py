@@ -63,7 +63,7 @@ def record_success(outcome: outcomes.AttemptSucceeded) -> Transition:
         progress=True,
         change=resume_run(outcome.run, outcome.resumes),
         messages=outcome.messages,
-        marks=_collect_circuit_samples(outcome),
+        samples=_collect_circuit_samples(outcome),
     )
 
 
@@ -113,7 +113,7 @@ def decide_failed_attempt(outcome: outcomes.AttemptFailed, policy: RetryPolicy, 
         change=change,
         attempts=(attempt, *end_attempts(outcome.others, AttemptEnd.LOST)),
         audit=audit_failed_attempt(outcome, decision),
-        marks=_collect_circuit_samples(outcome),
+        samples=_collect_circuit_samples(outcome),
     )
     # The reaper read the attempt earlier: its worker may have ended it since.
     return replace(decided, only_if=(entry.index, entry.attempt)) if outcome.taken else decided
@@ -144,7 +144,7 @@ def cancel_entry(outcome: outcomes.EntryCancelled) -> Transition:
     """Record that workflow code cancelled an entry."""
     entry = build_entry(outcome.place, StepStatus.CANCELLED, attempt=outcome.attempt, began_ago=outcome.began_ago)
     change = resume_run(outcome.run, outcome.resumes)
-    return build_transition(outcome.run, entry, progress=True, change=change, marks=_collect_circuit_samples(outcome))
+    return build_transition(outcome.run, entry, progress=True, change=change, samples=_collect_circuit_samples(outcome))
 
 
 def record_value(outcome: outcomes.ValueRecorded) -> Transition:

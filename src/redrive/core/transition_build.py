@@ -24,7 +24,7 @@ def build_transition(
     audit: tuple[transitions.AuditWrite, ...] = (),
     messages: tuple[transitions.MessageWrite, ...] = (),
     closes: bool = False,
-    marks: tuple[transitions.CircuitSampleWrite, ...] = (),
+    samples: tuple[transitions.CircuitSampleWrite, ...] = (),
 ) -> Transition:
     """Return a transition of a run, guarded by its fence.
 
@@ -46,7 +46,7 @@ def build_transition(
         closes=closes,
         clears_suspicion=progress and run.deaths > 0,
         version=run.new_version if progress else None,
-        marks=marks,
+        samples=samples,
     )
 
 

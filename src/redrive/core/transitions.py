@@ -244,7 +244,7 @@ class Transition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     entry that must still be executing; set by a process that does not hold the run. `closes`: cancels all open entries.
     `clears_suspicion`: resets the count of worker deaths. `version`: the version of the code, where it is new for this
     run. `reopens`, `replay`: a user's replay. `starts`: new runs, which replay this run or handle its failure.
-    `ends_replay`: the letter whose replay ends with `change`. `marks`: samples for circuits. `messages`: published to
+    `ends_replay`: the letter whose replay ends with `change`. `samples`: written for circuits. `messages`: published to
     every sink that the store knows at that time.
     """
 
@@ -266,7 +266,7 @@ class Transition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     closes: bool = False
     clears_suspicion: bool = False
     version: str | None = None
-    marks: tuple[CircuitSampleWrite, ...] = ()
+    samples: tuple[CircuitSampleWrite, ...] = ()
 
 
 class TransitionResult(msgspec.Struct, frozen=True, gc=False):

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus, from the counters of the process and the figures of the store. Needs the extra `metrics`."""
+"""Metrics for Prometheus, from the counters of the process and the store's statistics. Needs the extra `metrics`."""
 
 from __future__ import annotations
 
@@ -70,19 +70,19 @@ METRICS = {
     "workflow_outbox_dead": "Deliveries that failed for good and need a decision",
     "workflow_outbox_lag_seconds": "Waiting time of the first due delivery",
     "workflow_workers": "Workers by state",
-    "workflow_store_up": "1 if the store answered the query for its figures",
+    "workflow_store_up": "1 if the store answered the query for its statistics",
     "workflow_build_info": "The version of Redrive",
 }
 """Every metric and its meaning. The runbook says what to do about each."""
 
 
 class Collector:
-    """Collector of the counters and of the store's figures. `figures` returns None if the store does not answer."""
+    """Collector of the counters and of the store's statistics. `stats` returns None if the store does not answer."""
 
-    def __init__(self, counters: Counters | None, figures: Callable[[], StoreStats | None]) -> None:
+    def __init__(self, counters: Counters | None, stats: Callable[[], StoreStats | None]) -> None:
         self._counters = counters
         self._labels = Counters() if counters is None else counters
-        self._read_stats = figures
+        self._read_stats = stats
 
     def describe(self) -> list[Metric]:
         """Return no metrics in advance: that would need a query to the store."""
@@ -93,16 +93,16 @@ class Collector:
         yield InfoMetricFamily("workflow_build", METRICS["workflow_build_info"], {"version": version("redrive")})
         if self._counters is not None:
             yield from _step_metrics(self._counters)
-        figures = self._read_stats()
-        yield _gauge("workflow_store_up", (), [((), float(figures is not None))])
-        if figures is not None:
-            yield from _store_metrics(figures, self._labels)
+        stats = self._read_stats()
+        yield _gauge("workflow_store_up", (), [((), float(stats is not None))])
+        if stats is not None:
+            yield from _store_metrics(stats, self._labels)
 
 
-def make_registry(counters: Counters | None, figures: Callable[[], StoreStats | None]) -> CollectorRegistry:
+def make_registry(counters: Counters | None, stats: Callable[[], StoreStats | None]) -> CollectorRegistry:
     """Make a registry with the engine's metrics and those of this process."""
     registry = CollectorRegistry()
-    registry.register(Collector(counters, figures))
+    registry.register(Collector(counters, stats))
     ProcessCollector(registry=registry)
     return registry
 
@@ -247,7 +247,7 @@ def metrics_enabled(setting: str) -> bool:
 
 
 class StatsCache:
-    """The store's figures, cached for two seconds because there may be many scrapers."""
+    """The store's statistics, cached for two seconds because there may be many scrapers."""
 
     def __init__(self, ask: Callable[[], Awaitable[StoreStats]], clock: Clock) -> None:
         self._ask = ask
@@ -256,7 +256,7 @@ class StatsCache:
         self._at = 0.0
 
     async def get(self) -> StoreStats | None:
-        """Return the figures; None if the store does not answer."""
+        """Return the statistics; None if the store does not answer."""
         if self._found is not None and self._clock.monotonic() - self._at < _MAX_AGE:
             return self._found
         try:

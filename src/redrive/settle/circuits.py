@@ -67,12 +67,12 @@ async def update_circuit(store: DeskStore, place: CircuitKey, decide: CircuitDec
             return row, result.released
 
 
-def after_marks(case: CircuitCase, settings: str | None = None) -> CircuitUpdate | None:
+def after_samples(case: CircuitCase, settings: str | None = None) -> CircuitUpdate | None:
     """Return the update that the recorded calls ask for. `settings` are those of the code that made the calls."""
     row = case.row
     known = settings or row.settings
     rules = build_rules(resolve_circuit(known, row.override))
-    state = evaluate(row.state, rules, case.marks, case.now)
+    state = evaluate(row.state, rules, case.samples, case.now)
     if state == row.state and known == row.settings:
         return None
     return make_circuit_update(case, state, settings=known, why=_change_reason(case, state, rules))
@@ -82,7 +82,7 @@ def after_time(case: CircuitCase) -> CircuitUpdate | None:
     """Return the update that recorded calls and time ask for, and release parked runs that may continue."""
     row = case.row
     rules = build_rules(row.in_force)
-    before = expire(evaluate(row.state, rules, case.marks, case.now), case.now)
+    before = expire(evaluate(row.state, rules, case.samples, case.now), case.now)
     changed = before.generation != row.generation
     if not changed and (not row.parked or case.now < row.next_wave_at):
         return None

@@ -29,10 +29,10 @@ from redrive.store.session import Database, Session, Statements, build_record, r
 SQL = Statements("circuits.sql")
 
 MARK_RETENTION = int(MAX_CIRCUIT_TIME * MICROS)
-"""Microseconds for which marks are kept: the length of the longest window."""
+"""Microseconds for which samples are kept: the length of the longest window."""
 
 MOST_MARKS = MAX_FAILURES
-"""Marks that are read of a circuit: the largest number that its settings may count."""
+"""Samples that are read of a circuit: the largest number that its settings may count."""
 
 MOST_COUNTED = 10_000
 """Parked runs are counted up to this many."""
@@ -88,12 +88,12 @@ class CircuitRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class CircuitCase(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A circuit with everything that a decision about it depends on, read at one moment.
 
-    `marks` are those of its generation, the newest ones if there are many. `category` is that of the newest
+    `samples` are those of its generation, the newest ones if there are many. `category` is that of the newest
     failure. `probing` counts the permits in use.
     """
 
     row: CircuitRow
-    marks: tuple[CircuitSample, ...]
+    samples: tuple[CircuitSample, ...]
     category: str | None
     probing: int
     now: int
@@ -178,7 +178,7 @@ class CircuitStore(CircuitDesk, Protocol):
     async def circuits_due(self, since: int) -> list[CircuitKey]:
         """Return the circuits that need work.
 
-        Those are circuits whose open time is over, circuits with marks of `since` or later, and circuits that have
+        Those are circuits whose open time is over, circuits with samples of `since` or later, and circuits that have
         parked runs although calls are allowed.
         """
 
@@ -197,9 +197,9 @@ def _decide_permit(case: CircuitCase, ask: PermitRequest, *, permitted: bool, he
     """
     row = case.row
     rules = build_rules(resolve_circuit(row.settings or ask.settings, row.override))
-    # While its marks are about to change its status, a circuit admits no run: a probe that just ended would
+    # While its samples are about to change its status, a circuit admits no run: a probe that just ended would
     # otherwise make room for one run too many.
-    stale = evaluate(row.state, rules, case.marks, case.now) != row.state
+    stale = evaluate(row.state, rules, case.samples, case.now) != row.state
     if stale or not held:
         return Permit(admission=Admission.STAY_OUT, row=row, stale=stale)
     if permitted and row.status is CircuitStatus.HALF_OPEN:
@@ -266,7 +266,7 @@ class CircuitCalls:
 
 
 async def _read_case(session: Session, tenant: str, key: str, counted: int) -> CircuitCase:
-    """Read a circuit and its marks in one statement, so that both are of the same moment.
+    """Read a circuit and its samples in one statement, so that both are of the same moment.
 
     A circuit without a row is closed.
     """
@@ -276,7 +276,7 @@ async def _read_case(session: Session, tenant: str, key: str, counted: int) -> C
         tenant, key, parked = found[1], found[2], found[-1]
         found = [0, tenant, key, CircuitStatus.CLOSED, 0, 0, None, 0, 0, None, None, None, None, 0, parked]
     circuit = _circuit_row(found)
-    marks = [CircuitSample(circuit.generation, False, at) for at in json.loads(bad or "[]")]
+    samples = [CircuitSample(circuit.generation, False, at) for at in json.loads(bad or "[]")]
     if good is not None:
-        marks.append(CircuitSample(circuit.generation, True, good))
-    return CircuitCase(row=circuit, marks=tuple(marks), category=category, probing=probing, now=now)
+        samples.append(CircuitSample(circuit.generation, True, good))
+    return CircuitCase(row=circuit, samples=tuple(samples), category=category, probing=probing, now=now)

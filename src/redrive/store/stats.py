@@ -19,7 +19,7 @@ from redrive.records import as_dict, replace
 from redrive.store.session import Database, Session, Statements, read_call
 from redrive.store.workers import CRASH_PERIOD, LANE_START, MOST_LANES
 
-SQL = Statements("figures.sql")
+SQL = Statements("stats.sql")
 RUNS = Statements("runs.sql")
 LANES = Statements("claims.sql")["lanes"]
 PAUSED = Statements("settings.sql")["paused"]
@@ -132,7 +132,7 @@ class StatsDesk(Protocol):
 class StatsStore(StatsDesk, Protocol):
     """All calls that count waiting work."""
 
-    async def figures(self) -> StoreStats:
+    async def stats(self) -> StoreStats:
         """Return the state of the store, counted up to limits and along indexes."""
 
     async def unclaimable(self, workflows: Sequence[str]) -> list[UnclaimableRuns]:
@@ -149,7 +149,7 @@ class StatsCalls:
     database: Database
 
     @read_call()
-    async def figures(self, session: Session) -> StoreStats:
+    async def stats(self, session: Session) -> StoreStats:
         now = await session.now()
         paused = {row[0] for row in await session.rows(PAUSED)}
         due, overdue, since = sum_lanes(await _count_due_by_lane(session, now), paused)

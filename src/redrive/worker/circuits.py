@@ -2,7 +2,7 @@
 
     admit_now              from memory: the admission of a call that goes out at once
     request_permit         otherwise: wait for an evaluation that is under way, or ask the store for a permit
-    evaluate_marks         evaluate the circuits about which something was recorded
+    evaluate_samples       evaluate the circuits about which something was recorded
     wait                   for a branch that stays in memory: until one more may try
     refresh_if_stale       read changes by other processes: with every claim, and twice a second
     refresh_in_background  do so while something else is done, such as a start
@@ -35,7 +35,7 @@ from redrive.core.circuit import (
 from redrive.core.outcomes import EntryRef, StepParked
 from redrive.errors import RunDetached, StoreError
 from redrive.records import replace
-from redrive.settle.circuits import after_marks, update_circuit
+from redrive.settle.circuits import after_samples, update_circuit
 from redrive.settle.settler import Settled
 from redrive.store.circuits import CircuitKey, CircuitRow, Permit, PermitRequest
 from redrive.store.port import Store
@@ -107,11 +107,11 @@ class Circuits:
             return None
         return permit
 
-    def evaluate_marks(self, settled: Settled) -> None:
+    def evaluate_samples(self, settled: Settled) -> None:
         """Evaluate the circuits about which something was recorded."""
         if settled.kept:
-            for mark in settled.transition.marks:
-                self.evaluate((settled.transition.tenant, mark.key), mark.settings)
+            for sample in settled.transition.samples:
+                self.evaluate((settled.transition.tenant, sample.key), sample.settings)
 
     def evaluate(self, place: CircuitKey, settings: str) -> None:
         """Begin to evaluate a circuit; it admits no call before that is done."""
@@ -125,7 +125,7 @@ class Circuits:
             while True:
                 self._again.discard(place)
                 row, _ = await repeat_until_answered(
-                    lambda: update_circuit(self._store, place, lambda case: after_marks(case, settings)), self._clock
+                    lambda: update_circuit(self._store, place, lambda case: after_samples(case, settings)), self._clock
                 )
                 if place not in self._again:
                     break

@@ -160,7 +160,7 @@ class Committer:
                 log.exception("could not pass messages to the relays; they are delivered when their leases expire")
         # Before any caller gets its answer: a circuit that may open now must not admit the caller's next call.
         for each in settled if self._circuits.wanted else ():
-            if each.transition.marks:
-                self._circuits.evaluate_marks(each)
+            if each.transition.samples:
+                self._circuits.evaluate_samples(each)
         for queued, each in zip(batch, settled, strict=True):
             queued.settle(each)

@@ -379,7 +379,7 @@ class StepCall(msgspec.Struct, eq=False):
         finally:
             execution.order.recorded(outcome.done)
         settled = Settled(answer.kept, answer.now, transition)
-        execution.worker.circuits.evaluate_marks(settled)
+        execution.worker.circuits.evaluate_samples(settled)
         return execution.check(settled)
 
 

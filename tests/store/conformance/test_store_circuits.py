@@ -61,25 +61,25 @@ async def park(kit: Kit, count: int, *, key: str = "payments", tenant: str = "de
 async def test_a_circuit_nobody_heard_of_is_closed(kit: Kit) -> None:
     case = await kit.store.circuit("default", "payments")
     assert (case.row.status, case.row.generation, case.row.version) == (CircuitStatus.CLOSED, 0, 0)
-    assert (case.marks, case.probing, case.row.parked) == ((), 0, 0)
+    assert (case.samples, case.probing, case.row.parked) == ((), 0, 0)
     assert (await kit.store.circuits(CircuitFilter(), limit=5, cursor=None)).items == []
 
 
 async def test_marks_are_written_with_what_they_are_about_and_once(kit: Kit) -> None:
     worker, run = await kit.held()
-    written = writes(run, entry(0, StepStatus.RETRYING, wake_in=DAY), marks=(mark(),))
+    written = writes(run, entry(0, StepStatus.RETRYING, wake_in=DAY), samples=(mark(),))
     for _ in range(2):
         assert (await kit.store.apply([written], worker=worker))[0].kept
     case = await kit.store.circuit("default", "payments")
-    assert [(each.generation, each.good) for each in case.marks] == [(0, False)]
+    assert [(each.generation, each.good) for each in case.samples] == [(0, False)]
     assert (case.row.version, case.row.settings, case.category) == (1, SETTINGS, "timeout")
 
 
 async def test_nothing_is_marked_by_a_worker_that_lost_the_run(kit: Kit) -> None:
     worker, run = await kit.held()
     await kit.store.apply([becomes(run, RunStatus.PENDING, wake_in=0, take=True)], worker=worker)
-    assert not (await kit.store.apply([writes(run, entry(0), marks=(mark(),))], worker=worker))[0].kept
-    assert (await kit.store.circuit("default", "payments")).marks == ()
+    assert not (await kit.store.apply([writes(run, entry(0), samples=(mark(),))], worker=worker))[0].kept
+    assert (await kit.store.circuit("default", "payments")).samples == ()
 
 
 async def test_marks_of_another_generation_tenant_or_circuit_are_not_seen(kit: Kit) -> None:
@@ -91,9 +91,9 @@ async def test_marks_of_another_generation_tenant_or_circuit_are_not_seen(kit: K
         mark(True, index=2, generation=3),
         mark(index=3, key="post", generation=3),
     )
-    await kit.store.apply([writes(run, marks=marks)], worker=worker)
+    await kit.store.apply([writes(run, samples=marks)], worker=worker)
     case = await kit.store.circuit("default", "payments")
-    assert sorted((each.generation, each.good) for each in case.marks) == [(3, False), (3, True)]
+    assert sorted((each.generation, each.good) for each in case.samples) == [(3, False), (3, True)]
     assert (await kit.store.circuit("acme", "payments")).row.version == 0
 
 
@@ -154,9 +154,9 @@ async def test_a_probe_that_says_nothing_only_gives_its_permit_back(kit: Kit) ->
     assert (await kit.store.permit(ask(runs[0]))).admission is Admission.PROBE
     assert (await kit.store.permit(ask(runs[1]))).admission is Admission.STAY_OUT
     nothing = mark(None, generation=2, probe=True)
-    await kit.store.apply([writes(runs[0], marks=(nothing,))], worker=worker)
+    await kit.store.apply([writes(runs[0], samples=(nothing,))], worker=worker)
     assert (await kit.store.permit(ask(runs[1]))).admission is Admission.PROBE
-    assert (await kit.store.circuit("default", "payments")).marks == ()
+    assert (await kit.store.circuit("default", "payments")).samples == ()
 
 
 @pytest.mark.parametrize("good", [True, False])
@@ -164,7 +164,7 @@ async def test_a_probe_that_ended_makes_room_for_nobody_before_it_was_weighed(ki
     worker, runs = await held(kit, 2)
     await kit.store.update_circuit(turned(HALF_OPEN, override='{"probes": 1}'))
     await kit.store.permit(ask(runs[0]))
-    await kit.store.apply([writes(runs[0], marks=(mark(good, generation=2, probe=True),))], worker=worker)
+    await kit.store.apply([writes(runs[0], samples=(mark(good, generation=2, probe=True),))], worker=worker)
     permit = await kit.store.permit(ask(runs[1]))
     assert (permit.admission, permit.stale) == (Admission.STAY_OUT, True)
 
@@ -237,7 +237,7 @@ async def test_what_is_due_is_found(kit: Kit) -> None:
 
 async def test_what_was_marked_lately_is_due(kit: Kit) -> None:
     worker, run = await kit.held()
-    await kit.store.apply([writes(run, marks=(mark(),))], worker=worker)
+    await kit.store.apply([writes(run, samples=(mark(),))], worker=worker)
     now = kit.clock.now()
     assert await kit.store.circuits_due(now) == [("default", "payments")]
     assert await kit.store.circuits_due(now + 1) == []
@@ -245,7 +245,7 @@ async def test_what_was_marked_lately_is_due(kit: Kit) -> None:
 
 async def test_workers_learn_what_was_changed_since_they_looked(kit: Kit) -> None:
     worker, run = await kit.held()
-    await kit.store.apply([writes(run, marks=(mark(key="quiet"),))], worker=worker)
+    await kit.store.apply([writes(run, samples=(mark(key="quiet"),))], worker=worker)
     await kit.store.update_circuit(turned(CircuitState(status=CircuitStatus.OPEN, generation=1)))
     at = kit.clock.now()
     assert [row.key for row in await kit.store.circuits_changed_since(0)] == ["payments"]
@@ -280,7 +280,7 @@ async def test_marks_and_permits_are_kept_for_as_long_as_they_can_matter(kit: Ki
     await kit.store.update_circuit(turned(HALF_OPEN))
     for run in runs:
         await kit.store.permit(ask(run))
-    await kit.store.apply([writes(runs[0], marks=(mark(generation=2),))], worker=worker)
+    await kit.store.apply([writes(runs[0], samples=(mark(generation=2),))], worker=worker)
     await kit.store.apply([becomes(runs[0], RunStatus.PENDING, wake_in=0, take=True)], worker=worker)
     keep = PurgeRequest(runs=9 * DAY, letters=9 * DAY, workers=9 * DAY, limit=100)
     kit.clock.move(DAY - 1)
@@ -288,4 +288,4 @@ async def test_marks_and_permits_are_kept_for_as_long_as_they_can_matter(kit: Ki
     kit.clock.move(1)
     assert await kit.store.purge(keep) == 2  # the mark, and the permit of the run that went on
     case = await kit.store.circuit("default", "payments")
-    assert (case.marks, case.probing) == ((), 1)
+    assert (case.samples, case.probing) == ((), 1)

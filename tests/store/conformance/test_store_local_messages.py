@@ -58,7 +58,7 @@ async def test_what_a_carrier_takes_along_is_its_own_and_noted_as_a_whole(kit: K
     assert (delivery.attempt, delivery.lease_until) == (0, kit.clock.now() + LEASE)
     assert await outbox.listed(status="PENDING", sink="s") == ["m2", "m1"]
     assert await pending(outbox) == 2
-    (lag,) = (await kit.store.figures()).sinks
+    (lag,) = (await kit.store.stats()).sinks
     assert (lag.pending, lag.due_since) == (2, kit.clock.now())
 
     await kit.store.record_deliveries("s", [], arrived=[arrived(answer)])

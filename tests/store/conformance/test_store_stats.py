@@ -17,7 +17,7 @@ MINUTE = 60 * SECOND
 
 
 async def test_an_empty_store_has_nothing_waiting(kit: Kit) -> None:
-    found = await kit.store.figures()
+    found = await kit.store.stats()
     assert (found.letters, found.due, found.overdue, found.workers) == ({}, {}, {}, {})
     assert (found.oldest_letter, found.due_since, found.suspects, found.parked) == (None, None, 0, 0)
     assert (found.circuits, found.sinks) == ((), ())
@@ -28,13 +28,13 @@ async def test_due_runs_are_counted_and_those_overdue_by_a_minute(kit: Kit) -> N
     await kit.start(3)
     await kit.start(2, workflow="other", tenant="t2", priority=5)
     await kit.start(1, workflow="later", delay=10 * MINUTE)
-    first = await kit.store.figures()
+    first = await kit.store.stats()
     assert first.due == {"w": 3, "other": 2}
     assert first.overdue == {}
     kit.clock.move(2 * MINUTE)
     await kit.start(1)
     await kit.store.pause("other", noted("workflow.paused"))
-    then = await kit.store.figures()
+    then = await kit.store.stats()
     assert then.due == {"w": 4, "other": 2}
     assert then.overdue == {"w": 3}
     assert then.due_since == begun
@@ -61,10 +61,10 @@ async def test_a_rollback_that_was_moved_ahead_is_not_overdue(kit: Kit) -> None:
         [becomes(run, RunStatus.COMPENSATING, wake_in=-ROLLBACK_HEAD_START, take=True)], worker=worker
     )
     at = kit.clock.now()
-    found = await kit.store.figures()
+    found = await kit.store.stats()
     assert (found.due, found.overdue, found.due_since) == ({"w": 1}, {}, at)
     kit.clock.move(2 * MINUTE)
-    found = await kit.store.figures()
+    found = await kit.store.stats()
     assert (found.overdue, found.due_since) == ({"w": 1}, at)
 
 
@@ -77,12 +77,12 @@ async def test_open_letters_are_counted_whether_folded_or_not(kit: Kit) -> None:
     views = (kit.store, kit.store.tenant_view("default"), kit.store.tenant_view("other"))
     assert [(await view.attention()).letters for view in views] == [2, 2, 0]
     for _ in range(2):
-        found = await kit.store.figures()
+        found = await kit.store.stats()
         assert (found.letters, found.oldest_letter) == ({"w": 2}, at)
         await kit.store.fold(100)
     ignored = writes(await kit.look(run), move=moved(run, LetterStatus.IGNORED, by="ann"))
     await kit.store.apply([ignored])
-    found = await kit.store.figures()
+    found = await kit.store.stats()
     assert (found.letters, found.oldest_letter) == ({"w": 1}, at + MINUTE)
     assert (await kit.store.attention()).letters == 1
 
@@ -94,11 +94,11 @@ async def test_suspects_parked_runs_and_workers_are_counted(kit: Kit) -> None:
     await kit.store.retire(other)
     worker, run = await kit.held()
     await kit.store.apply([becomes(run, RunStatus.PENDING, wake_in=0, take=True, deaths=1)], worker=worker)
-    found = await kit.store.figures()
+    found = await kit.store.stats()
     assert (found.suspects, found.parked) == (1, 1)
     assert found.workers == {"LIVE": 1, "STOPPED": 1}
     kit.clock.move(10 * MINUTE)  # the lease ran out, though nobody has buried it yet
-    assert (await kit.store.figures()).workers == {"DEAD": 1, "STOPPED": 1}
+    assert (await kit.store.stats()).workers == {"DEAD": 1, "STOPPED": 1}
 
 
 async def test_circuits_that_are_not_closed_are_counted_by_name(kit: Kit) -> None:
@@ -117,7 +117,7 @@ async def test_circuits_that_are_not_closed_are_counted_by_name(kit: Kit) -> Non
             changed=True,
         )
         assert (await kit.store.update_circuit(turn)).kept
-    assert (await kit.store.figures()).circuits == (CircuitCount("payments", CircuitStatus.OPEN, 2),)
+    assert (await kit.store.stats()).circuits == (CircuitCount("payments", CircuitStatus.OPEN, 2),)
     assert (await kit.store.attention()).circuits == 2
     assert (await kit.store.tenant_view("a").attention()).circuits == 1
     assert await kit.store.tenant_view("a").attention(tenant="b") == Attention()
@@ -135,7 +135,7 @@ async def test_the_outbox_says_how_late_each_sink_is(kit: Kit) -> None:
     )
     gone = DeliveryResult(message=dead.message.id, tenant="default", fence=dead.fence, status=DEAD, attempt=1)
     await kit.store.record_deliveries("slow", [later, gone])
-    found = await kit.store.figures()
+    found = await kit.store.stats()
     assert found.sinks == (SinkLag("quick", 3, 0, at), SinkLag("slow", 2, 1, at))
     views = (kit.store, kit.store.tenant_view("default"), kit.store.tenant_view("other"))
     assert [(await view.attention()).deliveries for view in views] == [1, 1, 0]

@@ -63,7 +63,7 @@ async def test_what_says_more_goes_the_long_way_and_is_not_written_on_the_short_
     worker, run = await bench.kit.held()
     plain = decided(run, kind)
     mark = CircuitSampleWrite(key="bank", generation=0, index=0, attempt=1, settings="{}", good=True, category=None)
-    more = [replace(plain, version="v2"), replace(plain, marks=(mark,)), replace(plain, closes=True)]
+    more = [replace(plain, version="v2"), replace(plain, samples=(mark,)), replace(plain, closes=True)]
     if plain.change is not None:
         more.append(replace(plain, change=replace(plain.change, release=False)))
         more.append(replace(plain, change=replace(plain.change, deaths=0)))

@@ -213,7 +213,7 @@ async def test_circuits_and_who_waits_for_them_are_found_by_index(bench: Bench, 
 async def test_figures_are_counted_along_an_index(bench: Bench, name: str, indexes: list[str]) -> None:
     """They walk, but along rows that wait, and stop at a limit: never through a whole table."""
     async with bench.line() as line:
-        lines = await plan(line, statements("figures")[name])
+        lines = await plan(line, statements("stats")[name])
     found = scans(lines)
     assert all(any(each.startswith(index) for each in found) for index in indexes), lines
     assert not [each for each in lines if re.search(r"Seq Scan on (runs|letters|deliveries|messages)", each)]

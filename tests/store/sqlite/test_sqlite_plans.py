@@ -175,7 +175,7 @@ def test_circuits_and_who_waits_for_them_are_found_by_index(
 )
 def test_figures_are_counted_along_an_index(con: sqlite3.Connection, name: str, steps: list[str]) -> None:
     """They walk, but along rows that wait, and stop at a limit: never through a whole table."""
-    found = plan(con, statements("figures")[name])
+    found = plan(con, statements("stats")[name])
     assert all(any(step in line for line in found) for step in steps), found
     assert not [line for line in found if re.fullmatch(r"SCAN (runs|letters|deliveries|messages|r|l|d|m)", line)]
 

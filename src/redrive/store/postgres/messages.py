@@ -160,8 +160,8 @@ def _rest_rows(transition: Transition, write: _Write) -> Iterator[tuple[str, _Ro
         yield "ends", {"letter": transition.ends_replay, "outcome": transition.change.status.value}
     if transition.replay is not None:
         yield "replays", {**write(as_dict(transition.replay)), "tenant": transition.tenant}
-    for mark in transition.marks:
-        yield "marks", {**as_dict(mark), "tenant": transition.tenant}
+    for sample in transition.samples:
+        yield "samples", {**as_dict(sample), "tenant": transition.tenant}
     for line in transition.audit:
         yield "audit", write(as_dict(line))
 

@@ -69,15 +69,16 @@ class TransitionRows:
                 now + letter.expires_in, transition.run,
             ))  # fmt: skip
             self._rows["put_letter_texts"].append((letter.failure, transition.run))
-        for mark in transition.marks:
-            circuit = (transition.tenant, mark.key)
-            self._rows["insert_circuit_if_new"].append((*circuit, mark.settings, now))
-            if mark.good is not None:
-                sample = (*circuit, mark.generation, mark.good, mark.category, now)
-                self._rows["put_mark"].append((transition.run, mark.index, mark.attempt, transition.fence, *sample))
-            if mark.probe:
+        for sample in transition.samples:
+            circuit = (transition.tenant, sample.key)
+            self._rows["insert_circuit_if_new"].append((*circuit, sample.settings, now))
+            if sample.good is not None:
+                key = (transition.run, sample.index, sample.attempt, transition.fence)
+                values = (*circuit, sample.generation, sample.good, sample.category, now)
+                self._rows["put_mark"].append((*key, *values))
+            if sample.probe:
                 self._rows["drop_probe"].append(
-                    (*circuit, mark.generation, transition.run, transition.fence, mark.index)
+                    (*circuit, sample.generation, transition.run, transition.fence, sample.index)
                 )
         if transition.audit:
             self._rows["put_audit"].extend(_audit_row(line, now) for line in transition.audit)

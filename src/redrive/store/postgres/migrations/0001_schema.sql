@@ -1231,7 +1231,7 @@ LANGUAGE plpgsql VOLATILE
 AS $body$
 #variable_conflict use_column
 BEGIN
-    done := (told -> 'marks') IS NOT NULL;
+    done := (told -> 'samples') IS NOT NULL;
     IF NOT done THEN
         RETURN;
     END IF;
@@ -1240,7 +1240,7 @@ BEGIN
     INSERT INTO redrive.circuits (tenant, key, status, generation, version, wave, next_wave_at, settings, changed_at)
     SELECT DISTINCT ON (n.tenant COLLATE "C", n.key COLLATE "C")
            n.tenant, n.key, 'CLOSED', 0, 1, 0, 0, n.settings, mark_circuits.now
-    FROM json_to_recordset(told -> 'marks') AS n (t integer, tenant text, key text, settings text)
+    FROM json_to_recordset(told -> 'samples') AS n (t integer, tenant text, key text, settings text)
     WHERE kept[n.t]
     ORDER BY n.tenant COLLATE "C", n.key COLLATE "C"
     ON CONFLICT (tenant, key) DO NOTHING;
@@ -1249,7 +1249,7 @@ BEGIN
     INSERT INTO redrive.circuit_marks (run, idx, attempt, fence, tenant, key, generation, good, category, at)
     SELECT mark_circuits.runs[n.t], n.index, n.attempt, COALESCE(fences[n.t], fences[1]), n.tenant, n.key,
            n.generation, CASE WHEN n.good THEN 1 ELSE 0 END, n.category, mark_circuits.now
-    FROM json_to_recordset(told -> 'marks') AS n (
+    FROM json_to_recordset(told -> 'samples') AS n (
         t integer, tenant text, key text, generation integer, index integer, attempt integer, good boolean,
         category text)
     WHERE kept[n.t] AND n.good IS NOT NULL
@@ -1257,7 +1257,7 @@ BEGIN
 
     -- drop_probe
     DELETE FROM redrive.probes AS p
-    USING json_to_recordset(told -> 'marks') AS n (
+    USING json_to_recordset(told -> 'samples') AS n (
         t integer, tenant text, key text, generation integer, index integer, probe boolean)
     WHERE kept[n.t] AND n.probe AND p.tenant = n.tenant AND p.key = n.key AND p.generation = n.generation
       AND p.run = mark_circuits.runs[n.t] AND p.fence = COALESCE(fences[n.t], fences[1]) AND p.idx = n.index;
