@@ -518,5 +518,5 @@ SESSION_EXPIRED = N("Your session has expired. Sign in again: what you entered i
 
 async def render_login(request: Request, status: int, wrong: Reason | str | None, **values: Any) -> Response:
     """Return the sign-in page. `wanted`: where it leads. `kept`: a form to show again."""
-    defaults = {"email": "", "with_code": False, "choose": False, "wanted": "", "kept": ""}
+    defaults = {"email": "", "code": "", "choose": False, "wanted": "", "kept": ""}
     return await render_page(request, "login.html", status=status, wrong=wrong, **(defaults | values))
