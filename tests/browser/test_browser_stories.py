@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from browser_kit import ACCOUNTANT, OWNER, PATIENCE, Looking, complaints, overflow
-from browser_shop import FIXED, LETTERS, ON_CALL
+from browser_shop import ATTEMPTS, FIXED, LETTERS, ON_CALL
 from playwright.sync_api import Page, expect
 
 from redrive.cli.demo.shop import PASSWORD
@@ -45,6 +45,55 @@ def test_the_accountant_corrects_a_field_and_replays(looking: Looking) -> None:
     expect(page.locator("#history").get_by_text("succeeded")).to_have_count(1)
     expect(page.get_by_text("The retry succeeded")).to_be_visible()
     expect(page.get_by_text("Retry started")).to_have_count(0)
+    expect(page.get_by_role("heading", level=1)).to_have_text("ship succeeded after a retry")
+    expect(page.locator("#input").get_by_text("12 Mill Lane")).to_be_visible()
+
+
+def test_the_accountant_takes_back_a_closing_and_loses_nothing_that_she_typed(looking: Looking) -> None:
+    page = looking.stranger(axe=True)
+    sign_in(page, ACCOUNTANT)
+    page.goto(f"/app/admin/dlq/{looking.shop.letter('down')}")
+    page.locator("#resolve > summary").click()
+    expect(page.locator("dialog textarea")).to_be_focused()
+    page.locator("dialog textarea").fill("paid by hand")
+    page.get_by_role("dialog").get_by_role("button", name="Mark as resolved").click()
+    expect(page.locator("#status").get_by_text("Resolved")).to_be_visible()
+    page.get_by_role("button", name="Undo").click()
+    expect(page.get_by_text("needs a decision again")).to_be_visible()
+    expect(page.locator("#status").get_by_text("Unresolved")).to_be_visible()
+    page.locator("#tag > summary").click()
+    page.locator("dialog input[name=tags]").fill("bank, " + "x" * 300)
+    page.get_by_role("button", name="Save tags").click()
+    field = page.locator("dialog input[name=tags]")
+    expect(field).to_be_focused()
+    expect(field).to_have_value("bank, " + "x" * 300)
+    expect(page.locator("#refused")).to_contain_text("a tag must be a text of 1 to 255")
+    assert complaints(page) == []
+    page.get_by_role("button", name="Close").click()
+    page.context.clear_cookies()
+    page.get_by_label("Comment").fill("asked the bank")
+    page.get_by_role("button", name="Add comment").click()
+    expect(page.get_by_text("what you entered is kept")).to_be_visible()
+    page.get_by_label("Email").fill(ACCOUNTANT)
+    page.get_by_label("Password", exact=True).fill(PASSWORD)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_label("Comment")).to_have_value("asked the bank")
+    expect(page.locator("#history").get_by_text("asked the bank")).to_have_count(0)
+    page.get_by_role("button", name="Add comment").click()
+    expect(page.locator("#history").get_by_text("asked the bank")).to_be_visible()
+
+
+def test_a_long_name_and_many_attempts_fit_on_every_screen(looking: Looking) -> None:
+    page = looking.person(OWNER, axe=True)
+    for path in (f"/app/admin/dlq/{looking.shop.letter('long')}", f"/app/runs/{looking.shop.ids['long']}"):
+        for width in (390, 768, 1280, 1920):
+            page.set_viewport_size({"width": width, "height": 900})
+            page.goto(path)
+            expect(page.get_by_text(f"{ATTEMPTS - 5} earlier attempts")).to_be_visible()
+            expect(page.locator("#steps blockquote", has_text="answering machine")).to_have_count(1)
+            assert overflow(page) == 0, (path, width)
+            assert page.evaluate("document.documentElement.scrollHeight") < 5_000
+        assert complaints(page) == []
 
 
 def test_the_accountant_corrects_a_field_on_her_phone(looking: Looking) -> None:
@@ -269,6 +318,8 @@ def test_without_javascript_everything_is_read_and_single_things_are_done(lookin
     page.get_by_role("button", name="Mark as resolved").click()
     expect(page.get_by_text("Marked as resolved.")).to_be_visible()
     expect(page.locator("#history").get_by_text("paid in cash")).to_be_visible()
+    page.get_by_role("button", name="Undo").click()
+    expect(page.locator("#status").get_by_text("Unresolved")).to_be_visible()
 
 
 def _replay_unscripted(page: Page, letter: str) -> None:

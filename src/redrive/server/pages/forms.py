@@ -108,12 +108,16 @@ class Form:
 
 
 class RefusedForm(msgspec.Struct, kw_only=True):
-    """A form that was not carried out: its action, its fields, and the refusal. `shown`: a page contains it."""
+    """A form that was not carried out: its action, its fields, and the refusal.
+
+    `invalid`: a field is wrong. `shown`: a page contains the form.
+    """
 
     action: str
     form: Form
     title: str
     detail: Reason | str = ""
+    invalid: bool = False
     shown: bool = False
 
     @property
@@ -171,12 +175,14 @@ class _FormFiller(HTMLParser):
         self._select: str | None = None
         self._option: int | None = None
         self._skips = False
+        self._invalid = refused.invalid
         self._field = "" if isinstance(refused.detail, str) else str(refused.detail.params.get("field") or "")
 
     def finish(self) -> Markup:
         """Return the HTML. The wrong field is the one that the refusal names, or the only one."""
         named = [at for name, at in self._typed if name == self._field]
-        for at in named or ([self._typed[0][1]] if len(self._typed) == 1 else []):
+        found = named or ([self._typed[0][1]] if len(self._typed) == 1 else [])
+        for at in found if self._invalid else []:
             self._parts[at] = self._parts[at].replace(" ", ' aria-invalid="true" aria-describedby="refused" ', 1)
         return Markup("".join(self._parts))  # nosec B704 - the parts come from a template, the values are escaped
 

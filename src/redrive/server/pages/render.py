@@ -468,7 +468,7 @@ async def _show_error(request: Request, error: Exception) -> Response:
     title, help = _ERRORS.get(status, (N("Request refused"), None))
     if isinstance(detail, Reason) and detail.code in _CHANGED:
         title = _CHANGED_TITLE
-    refused = _find_refused_form(request, title, detail)
+    refused = _find_refused_form(request, title, detail, invalid=status == 422)
     if refused is not None and status in _RECOVERABLE:
         again = await show_form_again(request, refused, status)
         if again is not None:
@@ -493,13 +493,15 @@ async def _show_error(request: Request, error: Exception) -> Response:
     return response
 
 
-def _find_refused_form(request: Request, title: str, detail: Reason | str = "") -> RefusedForm | None:
+def _find_refused_form(
+    request: Request, title: str, detail: Reason | str = "", *, invalid: bool = False
+) -> RefusedForm | None:
     form: Form | None = getattr(request.state, "form", None)
     if request.method != "POST" or form is None or not form.get(PAGE_FIELD):
         return None
     query = request.url.query
     action = request.url.path + (f"?{query}" if query else "")
-    return RefusedForm(action=action, form=form, title=title, detail=detail)
+    return RefusedForm(action=action, form=form, title=title, detail=detail, invalid=invalid)
 
 
 async def _ask_to_sign_in(request: Request) -> Response:
