@@ -165,7 +165,7 @@ def test_what_changes_takes_nothing_from_whoever_reads(looking: Looking) -> None
         expect(page.locator("#live")).to_be_visible()
     rows = reader.locator("#runs tbody tr")
     before = _keys(rows)
-    rows.nth(4).get_by_role("link").evaluate("it => { it.held = 'here'; it.focus(); }")
+    rows.nth(4).get_by_role("link").first.evaluate("it => { it.held = 'here'; it.focus(); }")
     held = reader.evaluate(HELD)
     assert held[0] > 0, "the list is longer than the window"
     assert _start(reader, 99) == 201

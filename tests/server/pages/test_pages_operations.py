@@ -456,6 +456,21 @@ def test_the_log_is_narrowed_to_a_letter_or_its_run(site: World) -> None:
         assert client.get("/audit", params=other).json() == []
 
 
+def test_the_log_shows_what_people_did_and_the_engine_on_request(site: World) -> None:
+    with of_role(site, "ADMIN") as client:
+        sent(client, "/policies", "/policies", workflow="audited", max_retries="1")
+        people = client.get("/audit", params={"format": "json"}).json()
+        assert "policy.set" in {line["event"] for line in people}
+        assert "redrive" not in {line["by"] for line in people}
+        everything = client.get("/audit", params={"format": "json", "engine": "1"}).json()
+        assert {"redrive", people[0]["by"]} <= {line["by"] for line in everything}
+        assert client.get("/audit", params={"event": "error.", "by": "redrive", "format": "json"}).json()
+        shown = client.get("/audit").text
+        assert "audited" in shown
+        assert "--people" in shown
+        sent(client, "/policies", "/policies/remove", workflow="audited")
+
+
 def test_what_cannot_be_done_leads_back_to_what_it_is_about(site: World) -> None:
     ids = site.ids["acme"]
     refused = {
