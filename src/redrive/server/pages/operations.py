@@ -126,7 +126,7 @@ async def set_policy(request: Request, context: Context, form: SentForm) -> Resp
     """Store a policy, which applies from the next attempt."""
     typed = {name: form.get(name) for name in ("workflow", "step", "default", *_POLICY_FIELDS)}
     try:
-        if not any(typed[name] for name in ("workflow", "step", "default")):
+        if bool(typed["default"]) == bool(typed["workflow"] or typed["step"]):
             raise InputError(Reason(ReasonCode.POLICY_TARGET_NEEDED))
         policy = RetryPolicy.from_json(
             {name: _parse_policy_field(name, typed[name]) for name in _POLICY_FIELDS if typed[name]}
@@ -180,8 +180,7 @@ async def _render_policies(
 
 
 def _read_policy_scope(context: RequestContext, form: Form) -> dict[str, str | None]:
-    names = {name: None if form.get("default") else form.maybe(name) for name in ("workflow", "step")}
-    return {**names, "tenant": context.one_tenant}
+    return {"workflow": form.maybe("workflow"), "step": form.maybe("step"), "tenant": context.one_tenant}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
