@@ -18,7 +18,7 @@ from redrive.core.classify import RETRYABLE_CATEGORIES
 from redrive.core.failure_handlers import ENGINE_TOPICS
 from redrive.core.failure_reason import LetterCode
 from redrive.core.roles import ROLE_PERMISSIONS, Permission, Role
-from redrive.policy import Category
+from redrive.policy import CATEGORY_ALIASES, Category
 from redrive.reasons import ReasonCode
 from redrive.settings import ENVIRONMENT_VARIABLES
 
@@ -116,6 +116,13 @@ def test_the_table_of_categories_tells_what_is_retried(category: Category) -> No
     )
     assert row is not None
     assert row[1] == ("yes" if category in RETRYABLE_CATEGORIES else "no")
+
+
+def test_the_table_of_names_for_categories_is_the_one_in_force() -> None:
+    page = read(ROOT / "docs/concepts/how-retries-decide.md")
+    table = page[page.index("| name in a policy | categories |") :].split("\n\n")[0]
+    rows = [[re.findall(r"`(\w+)`", cell) for cell in line.split("|")[1:3]] for line in table.splitlines()[2:]]
+    assert {name: tuple(found) for names, found in rows for name in names} == CATEGORY_ALIASES
 
 
 def test_every_code_of_a_dead_letter_is_explained() -> None:

@@ -132,7 +132,11 @@ def test_a_policy_is_stored_shown_and_removed_and_a_wrong_one_kept_in_its_form(s
         assert "max_retries must be a whole number" in wrong.text
         assert 'value="many"' in wrong.text
         nowhere = sent(client, "/policies", "/policies", max_retries="2")
-        assert "name the workflow or the step that the policy is for, or choose the default" in nowhere.text
+        both = sent(client, "/policies", "/policies", max_retries="2", workflow="fulfil", default="yes")
+        for refused in (nowhere, both):
+            assert refused.status_code == 422
+            assert "name the workflow or the step that the policy is for, or choose the default" in refused.text
+        assert 'name="default" value="yes" checked' in both.text
         done = sent(client, "/policies", "/policies", workflow="fulfil", max_retries="7", base_delay="2s")
         assert done.status_code == 303
         assert "7 retries" in Looked(client.get("/policies").text).text

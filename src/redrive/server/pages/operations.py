@@ -127,7 +127,7 @@ async def set_policy(request: Request, context: Context, form: SentForm) -> Resp
     """Store a policy, which applies from the next attempt."""
     typed = {name: form.get(name) for name in ("workflow", "step", "default", *_POLICY_FIELDS)}
     try:
-        if not any(typed[name] for name in ("workflow", "step", "default")):
+        if bool(typed["default"]) == bool(typed["workflow"] or typed["step"]):
             raise InputError(Reason(ReasonCode.POLICY_TARGET_NEEDED))
         policy = RetryPolicy.from_json(
             {name: _parse_policy_field(name, typed[name]) for name in _POLICY_FIELDS if typed[name]}
@@ -191,8 +191,7 @@ async def _render_policies(
 
 
 def _read_policy_scope(context: RequestContext, form: Form) -> dict[str, str | None]:
-    names = {name: None if form.get("default") else form.maybe(name) for name in ("workflow", "step")}
-    return {**names, "tenant": context.one_tenant}
+    return {"workflow": form.maybe("workflow"), "step": form.maybe("step"), "tenant": context.one_tenant}
 
 
 _DELIVERY_COLUMNS = lists.make_columns("id", "topic", "key", "tenant", "run_id", "created_at", "deliveries")
