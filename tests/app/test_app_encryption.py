@@ -19,7 +19,7 @@ from redrive.cli import main
 from redrive.clock import SystemClock
 from redrive.errors import ConfigurationError
 from redrive.settings import Settings
-from redrive.store.encryption.keyring import Keyring
+from redrive.store.encryption.keyring import Keyring, key_id_of
 from redrive.store.sqlite import SqliteStore
 
 SECRET = "4111-1111-1111-1111"
@@ -33,9 +33,10 @@ def id_of(key: str) -> str:
     return ring.writes
 
 
-def make_app(folder: Path, keys: str | None = None) -> Redrive:
+def make_app(folder: Path, keys: str | None = None, secret_key: str | None = None) -> Redrive:
     """A shop whose steps see, give back, report and complain about a card number."""
-    app = Redrive(f"sqlite:///{folder}/redrive.db", encryption_keys=keys, lease=1.5, chores=0.1, version="v1")
+    given = {"encryption_keys": keys, "secret_key": secret_key}
+    app = Redrive(f"sqlite:///{folder}/redrive.db", lease=1.5, chores=0.1, version="v1", **given)
 
     @app.step
     async def charge(card: str) -> str:
@@ -151,6 +152,29 @@ def test_a_missing_package_is_said_with_what_to_install(tmp_path: Path, monkeypa
     with pytest.raises(ConfigurationError, match=r'pip install "redrive\[encryption\]"'):
         make_store(make_app(tmp_path, OLD).settings, SystemClock())
     make_store(make_app(tmp_path).settings, SystemClock())
+
+
+async def test_a_secret_key_encrypts_and_stays_readable_beside_keys_that_are_set_later(tmp_path: Path) -> None:
+    """Set later, joined by other keys, turned off, removed, changed: nothing is lost, and each is told."""
+    secret = "s" * 40
+
+    async def start(keys: str | None, secret_key: str | None) -> str:
+        async with make_app(tmp_path, keys, secret_key).client() as app:
+            inputs = [(await app.runs.get(each.id)).input for each in (await app.runs.list()).items]
+            assert all(each == {"card": "••••••"} for each in inputs), "what was written before is read"
+            await app.find("sell").start(SECRET)
+        stored: str = column(tmp_path, "SELECT input FROM inputs ORDER BY run DESC LIMIT 1")[0]
+        return stored
+
+    assert SECRET in await start(None, None)
+    derived = await start(None, secret)
+    assert (SECRET in derived, derived.startswith("enc1:")) == (False, True)
+    assert SECRET in await start("plain", secret)
+    assert key_id_of(await start(None, secret)) == key_id_of(derived)
+    for keys, other in ((None, None), (None, "t" * 40), (NEW, None)):
+        with pytest.raises(ConfigurationError, match=f"key {key_id_of(derived)}.* or set REDRIVE_SECRET_KEY"):
+            await start(keys, other)
+    assert key_id_of(await start(NEW, secret)) == id_of(NEW)
 
 
 async def test_one_run_that_cannot_be_read_becomes_a_letter_and_waits_for_its_key(tmp_path: Path) -> None:

@@ -50,6 +50,17 @@ async def test_nothing_is_said_about_what_is_in_order(tmp_path: Path) -> None:
     assert {each.level for findings in found.values() for each in findings} == {"ok"}
 
 
+async def test_a_secret_key_alone_encrypts_unless_the_package_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (derived,) = (await examined(tmp_path, **{**GOOD, "encryption_keys": None}))["keys"]
+    assert (derived.level, "derived from REDRIVE_SECRET_KEY" in derived.text) == ("ok", True)
+    for module in ("redrive.store.encryption.keyring", "redrive.cli.hardening"):
+        monkeypatch.setattr(f"{module}.can_encrypt", lambda: False)
+    (clear,) = (await examined(tmp_path, **{**GOOD, "encryption_keys": None}))["keys"]
+    assert (clear.level, "not installed" in clear.text) == ("note", True)
+
+
 @pytest.mark.parametrize(
     ("check", "level", "settings"),
     [
@@ -57,7 +68,7 @@ async def test_nothing_is_said_about_what_is_in_order(tmp_path: Path) -> None:
         ("https", "wrong", {"base_url": "http://10.0.0.7:8700"}),
         ("https", "note", {"base_url": None}),
         ("secret", "wrong", {"secret_key": "password" * 8}),
-        ("keys", "note", {"encryption_keys": None}),
+        ("keys", "note", {"encryption_keys": None, "secret_key": None}),
         ("keys", "note", {"encryption_keys": f"plain,{KEY}"}),
         ("redaction", "wrong", {"redact": "/(/"}),
         ("smtp", "note", {"smtp_url": "smtp://mail.example.org"}),

@@ -44,7 +44,13 @@ class Process:
         self.process = subprocess.Popen(
             [*command, *(("--app", app) if app else ())],
             cwd=HERE,
-            env={**os.environ, "REDRIVE_SECRET_KEY": SECRET, "PYTHONPATH": str(HERE), **more},
+            env={
+                **os.environ,
+                "REDRIVE_SECRET_KEY": SECRET,
+                "REDRIVE_ENCRYPTION_KEYS": "plain",
+                "PYTHONPATH": str(HERE),
+                **more,
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -137,7 +143,7 @@ async def _populate(url: str, world: World) -> None:
     """A run that succeeded, one that failed, a policy, a set, a person and tokens, for each tenant."""
     from server_shop import app, fulfil
 
-    app.settings = Redrive(url, secret_key=SECRET).settings
+    app.settings = Redrive(url, secret_key=SECRET, encryption_keys="plain").settings
     async with app:
         for tenant in ("acme", "globex"):
             world.ids[tenant] = await _tenant(app, fulfil, tenant, world)
@@ -204,7 +210,7 @@ def populate(url: str) -> World:
 @asynccontextmanager
 async def opened(url: str) -> AsyncIterator[Store]:
     """The store behind a server."""
-    app = Redrive(url, secret_key=SECRET)
+    app = Redrive(url, secret_key=SECRET, encryption_keys="plain")
     async with app.client():
         yield app.runtime.store
 
@@ -251,7 +257,7 @@ def served_in_thread(kind: str, folder: Path) -> Iterator[World]:
 async def _serve(url: str, begun: queue.Queue[tuple[str, Callable[[], None]]]) -> None:
     """Do what `redrive server --app server_shop:app` does, until stopped."""
     app = runpy.run_path(str(HERE / "server_shop.py"))["app"]
-    app.settings = Redrive(url, secret_key=SECRET).settings
+    app.settings = Redrive(url, secret_key=SECRET, encryption_keys="plain").settings
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     with bind_socket("127.0.0.1", 0) as at:
         async with app.client():
@@ -303,7 +309,7 @@ async def served_here(
     made = populated("sqlite", folder)
     world = await asyncio.to_thread(made.__enter__)  # the first one is populated in a loop of its own
     with bind_socket(host, 0) as at:
-        app = Redrive(world.url, secret_key=SECRET, **settings)  # type: ignore[arg-type]
+        app = Redrive(world.url, secret_key=SECRET, encryption_keys="plain", **settings)  # type: ignore[arg-type]
         async with app.client():
             stop, ready = asyncio.Event(), asyncio.Event()
             server = Server(app, at, limits)

@@ -134,7 +134,7 @@ async def _prepared(url: str) -> tuple[str, dict[str, str], list[str]]:
     from server_shop import app, fulfil
 
     world = World(url)
-    app.settings = Redrive(url, secret_key=SECRET).settings
+    app.settings = Redrive(url, secret_key=SECRET, encryption_keys="plain").settings
     async with app:
         told = {"on": ["dead_letter"], "app": True}
         await app.notifications.set_rule(told, workflow="fulfil", tenant="acme", by="test")

@@ -414,4 +414,4 @@ class Runtime:
 
 def make_store(settings: Settings, clock: Clock) -> Store:
     """Return the store that the settings name, not yet opened."""
-    return open_store(settings.url, clock, Keyring.parse(settings.encryption_keys))
+    return open_store(settings.url, clock, Keyring.parse(settings.encryption_keys, settings.secret_key))

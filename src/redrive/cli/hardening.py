@@ -21,6 +21,7 @@ from redrive.settings import (
     parse_trusted_proxies,
 )
 from redrive.store.accounts import TokenKind, TokenRow, UserRow
+from redrive.store.encryption.keyring import can_encrypt
 from redrive.store.sqlite.connection import parse_url
 
 if TYPE_CHECKING:
@@ -116,10 +117,15 @@ def _check_secret(settings: Settings, tokens: list[TokenRow]) -> Finding:
 
 
 def _check_keys(settings: Settings) -> Finding:
-    name = ENVIRONMENT_VARIABLES["encryption_keys"]
+    name, secret = ENVIRONMENT_VARIABLES["encryption_keys"], ENVIRONMENT_VARIABLES["secret_key"]
     if not settings.encryption_keys.strip():
-        advice = f"set {name}; `openssl rand -base64 32` makes a key"
-        return note("keys", "payloads are stored in clear: no encryption key is set", advice)
+        if not settings.secret_key:
+            advice = f"set {name}, or {secret} to derive a key from it; `openssl rand -base64 32` makes a key"
+            return note("keys", "payloads are stored in clear: no encryption key is set", advice)
+        if not can_encrypt():
+            advice = 'pip install "redrive[encryption]" in every process'
+            return note("keys", "payloads are stored in clear: the package that encrypts is not installed", advice)
+        return ok("keys", f"payloads are encrypted with a key derived from {secret}")
     if settings.encryption_keys.partition(",")[0].strip() == NO_ENCRYPTION:
         advice = f"remove {NO_ENCRYPTION!r} when every process has the keys, and then: {hint('reencrypt')}"
         return note("keys", f"new payloads are stored in clear: {name} begins with {NO_ENCRYPTION!r}", advice)

@@ -128,9 +128,11 @@ async def _reencrypt_store(app: Redrive, plain: bool, by: str) -> tuple[Keyring,
     from redrive.store.encryption.keyring import NO_KEY, Keyring
     from redrive.store.encryption.reencrypt import TextStore, reencrypt_store
 
-    keys = Keyring.parse(app.settings.encryption_keys)
+    keys = Keyring.parse(app.settings.encryption_keys, app.settings.secret_key)
     if keys is None:
-        raise ConfigurationError("REDRIVE_ENCRYPTION_KEYS is not set: set the keys to read and write with")
+        raise ConfigurationError(
+            "REDRIVE_ENCRYPTION_KEYS is not set, nor is REDRIVE_SECRET_KEY: set the keys to read and write with"
+        )
     if plain:
         keys = keys.read_only()
     elif keys.writes is None:

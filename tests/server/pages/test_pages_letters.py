@@ -38,7 +38,7 @@ async def fill(url: str, world: World) -> None:
     """
     from server_shop import app, fulfil
 
-    app.settings = Redrive(url, secret_key=SECRET).settings
+    app.settings = Redrive(url, secret_key=SECRET, encryption_keys="plain").settings
     async with app:
         access = access_of(app.runtime.store)
         for tenant in ("acme", "globex", "initech"):

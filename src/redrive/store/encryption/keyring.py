@@ -1,4 +1,4 @@
-"""The keys of REDRIVE_ENCRYPTION_KEYS, and the forms of sealed texts.
+"""The keys of REDRIVE_ENCRYPTION_KEYS and REDRIVE_SECRET_KEY, and the forms of sealed texts.
 
     enc1:<key id>:<base64>    a payload: AES-256-GCM under a random nonce, another text each time
     det1:<key id>:<base64>    a hash: AES-SIV, the same text each time, so that a store can compare it
@@ -18,6 +18,7 @@ import hashlib
 import hmac
 import os
 import re
+from importlib.util import find_spec
 
 from redrive.errors import ConfigurationError, DataRefused
 from redrive.settings import ENVIRONMENT_VARIABLES, parse_encryption_keys
@@ -29,6 +30,7 @@ SEALED_ERROR = "redrive.Sealed"
 """The error type of a placeholder for a failure that cannot be opened."""
 
 KEYS_VARIABLE = ENVIRONMENT_VARIABLES["encryption_keys"]
+_SECRET_VARIABLE = ENVIRONMENT_VARIABLES["secret_key"]
 _HEAD = re.compile(r"(?:enc1|det1):([0-9a-f]{8}):")
 _PREFIXES = frozenset({"enc1:", "det1:"})
 _NONCE = 12
@@ -48,7 +50,20 @@ def key_id_of(text: str) -> str:
 def missing_key_message(text: str) -> str:
     """Return the message about a text whose key this process does not have."""
     key = key_id_of(text)
-    return f"it is sealed with key {key}, which {KEYS_VARIABLE} does not hold here; add that key and try again"
+    return (
+        f"it is sealed with key {key}, which {KEYS_VARIABLE} does not hold here; add that key and try again, or set "
+        f"{_SECRET_VARIABLE} if the key was derived from it"
+    )
+
+
+def can_encrypt() -> bool:
+    """Return True if the package that encrypts is installed."""
+    return find_spec("cryptography") is not None
+
+
+def derive_key(secret_key: str) -> bytes:
+    """Return the encryption key for a secret key. It must never change: stored payloads need it."""
+    return hmac.digest(secret_key.encode(), b"redrive encryption of payloads", "sha256")
 
 
 class Unreadable(str):
@@ -111,9 +126,15 @@ class Keyring:
         self._keys = {key.id: key for key in ready if key is not None}
 
     @classmethod
-    def parse(cls, text: str) -> Keyring | None:
-        """Return the keys of a setting; None if it has none."""
+    def parse(cls, text: str, secret_key: str = "") -> Keyring | None:
+        """Return the keys of the settings; None if they have none.
+
+        The key derived from the secret key is the last. It seals if it is the only one, and opens what it sealed
+        before other keys were set.
+        """
         keys = parse_encryption_keys(text)
+        if secret_key and can_encrypt():
+            keys.append(derive_key(secret_key))
         return cls(keys) if keys else None
 
     def read_only(self) -> Keyring:
