@@ -15,7 +15,7 @@ from redrive.cli.dlq.bulk import sets
 from redrive.cli.dlq.edit import edit
 from redrive.cli.dlq.list import list_, show
 from redrive.cli.dlq.replay import complete, replay
-from redrive.cli.dlq.triage import assign, comment, groups, ignore, resolve, tag
+from redrive.cli.dlq.triage import assign, comment, escalate, groups, ignore, resolve, tag
 
 __all__ = ["dlq"]
 
@@ -33,6 +33,6 @@ def dlq() -> None:
 
 
 for command in (
-    list_, show, groups, replay, edit, complete, resolve, ignore, assign, comment, tag, sets,
+    list_, show, groups, replay, edit, complete, resolve, ignore, assign, escalate, comment, tag, sets,
 ):  # fmt: skip
     dlq.add_command(command)

@@ -39,6 +39,7 @@ DONE_MESSAGES = {
     "resolved": N("Marked as resolved."),
     "ignored": N("Marked as ignored."),
     "assigned": N("Assigned."),
+    "escalated": N("Escalation saved."),
     "commented": N("Comment added."),
     "tagged": N("Tags saved."),
 }
@@ -47,7 +48,7 @@ DONE_MESSAGES = {
 _COLUMNS = lists.make_columns(
     *("id", "status", "workflow", "step", "code", "stage", "category", "reason", "failed_at", "attempts"),
     *("replay_count", "owner", "tags", "tenant", "correlation_id", "run_id", "fingerprint", "version"),
-    *("closed_at", "closed_by", "resolution"),
+    *("escalated_to", "closed_at", "closed_by", "resolution"),
 )
 _OUTCOME_SENTENCES = {
     LetterOutcome.SUCCEEDED: N("The retry succeeded. Nothing more to do."),
@@ -214,6 +215,15 @@ async def resolve_letter(request: Request, context: Context, id: Id, form: SentF
 async def ignore_letter(request: Request, context: Context, id: Id, form: SentForm) -> Response:
     letter = await context.desk.dlq.ignore(id, by=context.by, reason=form.maybe("reason"))
     return _redirect_to_letter(request, letter, "ignored")
+
+
+@letter_routes.post(LETTER_PATH + "/escalate", **requires(Permission.NOTE))
+async def escalate_letter(request: Request, context: Context, id: Id, form: SentForm) -> Response:
+    """Escalate a failure to a role, a user or a channel; a blank field takes the escalation back."""
+    to, reason = form.maybe("to"), form.maybe("reason")
+    return _redirect_to_letter(
+        request, await context.desk.dlq.escalate(id, to=to, by=context.by, reason=reason), "escalated"
+    )
 
 
 @letter_routes.post(LETTER_PATH + "/assign", **requires(Permission.NOTE))

@@ -113,7 +113,8 @@ async def complete_letter(context: Context, id: Id, body: Output, key: Key = Non
 add_operations(
     letter_routes,
     lambda context: context.desk.dlq,
-    *(DeadLetters.resolve, DeadLetters.ignore, DeadLetters.assign, DeadLetters.comment, DeadLetters.tag),
+    *(DeadLetters.resolve, DeadLetters.ignore, DeadLetters.assign, DeadLetters.escalate),
+    *(DeadLetters.comment, DeadLetters.tag),
     types={"text": LongText, "tags": Annotated[list[Text], Field(max_length=100)]},
 )
 
@@ -129,6 +130,7 @@ class Filter(Body):
     fingerprint: Text | None = None
     owner: Text | None = None
     tag: Text | None = None
+    escalated: Text | None = None
     text: Text | None = None
     index: dict[str, str | int | float | bool] | None = None
     since: datetime | None = None

@@ -111,7 +111,7 @@ WRITTEN_PARTS: dict[type[Any], tuple[str, ...]] = {
     Transition: (
         "entries", "attempts", "change", "letter", "reopens", "starts", "replay", "audit", "messages",
     ),
-    Triage: ("audit",),
+    Triage: ("audit", "messages"),
     CircuitUpdate: ("audit",),
     DeliveryDecision: ("audit",),
     notifications.LaneNotification: ("notification", "messages"),
