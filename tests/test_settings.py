@@ -60,6 +60,8 @@ EACH = [
     ),
     ("smtp_from", "REDRIVE_SMTP_FROM", "", ("redrive@example.org",) * 2, ("ops@example.org",) * 2),
     ("notify_every", "REDRIVE_NOTIFY_EVERY", 3_600.0, ("10m", 600.0), ("0s", 0.0)),
+    ("escalate_after", "REDRIVE_ESCALATE_AFTER", 0.0, ("4h", 14_400.0), ("1d", DAY)),
+    ("escalate_to", "REDRIVE_ESCALATE_TO", "ADMIN", ("#on-call",) * 2, ("kim",) * 2),
     ("log", "REDRIVE_LOG", "", ("json", "json"), ("console", "console")),
 ]
 NAMES = [name for name, *_ in EACH]
@@ -176,6 +178,8 @@ WRONG = [
     ("retention_runs", "many", "retention_runs (REDRIVE_RETENTION_RUNS) must be a whole number"),
     ("audit_retention", "1y", "audit_retention (REDRIVE_AUDIT_RETENTION) is '1y', which is not a duration"),
     ("dlq_retention", "1y", "dlq_retention (REDRIVE_DLQ_RETENTION) is '1y', which is not a duration"),
+    ("escalate_after", "soon", "escalate_after (REDRIVE_ESCALATE_AFTER) is 'soon', which is not a duration"),
+    ("escalate_to", 5, "escalate_to (REDRIVE_ESCALATE_TO) must be a text"),
     ("outbox_retention", "a day", "outbox_retention (REDRIVE_OUTBOX_RETENTION) is 'a day', which is not a duration"),
     ("max_payload", 0, "max_payload (REDRIVE_MAX_PAYLOAD) must be at least 1 byte"),
     ("max_payload", "1GiB", "max_payload (REDRIVE_MAX_PAYLOAD) must be a size such as 1048576 or 1MiB"),

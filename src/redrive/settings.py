@@ -233,6 +233,8 @@ class Settings:
     smtp_url: str = field(default="", repr=False)
     smtp_from: str = ""
     notify_every: float = 3600.0
+    escalate_after: float = 0.0
+    escalate_to: str = "ADMIN"
     log: str = ""
 
     def __post_init__(self) -> None:

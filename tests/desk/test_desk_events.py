@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from desk_kit import ONCE, failed, new_app, shop
 from engines import OnStore
 
-from redrive import Circuit, Message
+from redrive import Circuit, LetterFilter, Message
+from redrive.duration import to_datetime
+from redrive.errors import NotFound
 
 
 async def test_every_end_and_every_letter_is_an_event_for_a_sink_that_asks(on_store: OnStore) -> None:
@@ -94,3 +97,53 @@ async def test_the_inbox_hears_of_dead_letters_and_opened_circuits_without_set_u
         await e.run(pay, tenant="third")
         await e.advance("2h")
         assert len((await app.notifications.list(reader="ann")).items) == before, "a stored rule mutes the default"
+
+
+async def test_a_letter_is_escalated_by_hand_shown_found_notified_and_taken_back(on_store: OnStore) -> None:
+    s = shop(new_app())
+    async with on_store(s.app) as e:
+        letter = await failed(e, s.order, "lamp", 40, tenant="acme")
+        await failed(e, s.order, "desk", 50, tenant="acme")
+        desk = s.app.runtime.desk(e.store.tenant_view("acme"), s.app.runtime.clock)
+        shown = await desk.dlq.escalate(letter.id, to="ADMIN", by="ann", reason="the customer calls")
+        assert (shown.escalated_to, shown.status) == ("ADMIN", "OPEN")
+        assert shown.escalated_at == to_datetime(e.clock.now())
+        for wanted, count in (("*", 1), ("ADMIN", 1), ("kim", 0)):
+            assert len((await desk.dlq.list(LetterFilter(escalated=wanted))).items) == count
+        await e.settle()
+        (told,) = [each for each in (await desk.notifications.list(reader="kim")).items if each.event == "escalated"]
+        assert "escalated to ADMIN" in told.title
+        await desk.dlq.escalate(letter.id, to=None, by="ann")
+        assert (await desk.dlq.list(LetterFilter(escalated="*"))).items == []
+        history = [each for each in (await desk.dlq.get(letter.id)).history if each.event == "dlq.escalated"]
+        assert [(each.by, each.before, each.after) for each in history] == [
+            ("ann", None, "ADMIN"), ("ann", "ADMIN", None),
+        ]  # fmt: skip
+        assert history[0].reason == "the customer calls"
+        with pytest.raises(NotFound):
+            await s.app.runtime.desk(e.store.tenant_view("other"), s.app.runtime.clock).dlq.escalate(letter.id, to="x")
+
+
+async def test_a_letter_that_is_open_for_too_long_is_escalated_once(on_store: OnStore) -> None:
+    s = shop(new_app(escalate_after="4h", escalate_to="#on-call"))
+    sent: list[str] = []
+
+    @s.app.subscribe("redrive.notify.webhook", name="spy")
+    async def spy(message: Message) -> None:
+        sent.append(message.payload["target"]["to"])
+
+    async with on_store(s.app) as e:
+        letter = await failed(e, s.order, "lamp", 40)
+        closed = await failed(e, s.order, "desk", 50)
+        await s.app.dlq.resolve(closed.id, by="ann")
+        await e.advance("3h")
+        assert (await s.app.dlq.get(letter.id)).escalated_to is None
+        await e.advance("2h")
+        shown = await s.app.dlq.get(letter.id)
+        assert shown.escalated_to == "#on-call"
+        assert (await s.app.dlq.get(closed.id)).escalated_to is None
+        (line,) = [each for each in shown.history if each.event == "dlq.escalated"]
+        assert (line.by, line.reason) == ("redrive", "open for longer than 4 h")
+        await s.app.dlq.escalate(letter.id, to=None, by="ann")
+        await e.advance("1d")
+        assert sent == ["on-call"], "the channel heard of it once"

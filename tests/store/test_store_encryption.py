@@ -148,7 +148,8 @@ CLEAR = {
     "resolved_version", "back_version",
     "policy", "public_id", "queue", "replay_of", "resolution", "root", "run", "run_id", "schema_in",
     "schema_out", "sole_step", "stage", "state", "status", "step", "subject", "tags", "tenant", "token",
-    "updated_by", "version", "wanted", "workflow", "workflows", "ends_replay", "next", "prev", "sink",
+    "updated_by", "version", "wanted", "workflow", "workflows", "queues", "escalate", "escalated_to",
+    "ends_replay", "next", "prev", "sink",
     "topic", "message", "changed_by", "override", "settings", "why", "ends_as", "trace",
     "due", "overdue", "workers",
 }  # fmt: skip

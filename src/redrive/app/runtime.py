@@ -118,6 +118,7 @@ class Runtime:
         self.reaper = self.new_reaper(store)
         self.purger = self.new_purger(store)
         self.group_aggregator = chores.GroupAggregator(store)
+        self.letter_escalator = self.new_letter_escalator(store)
         self.bulk_worker = self.new_bulk_worker(store)
         self.circuit_updater = self.new_circuit_updater(store)
         self.scheduler = self.new_scheduler(store)
@@ -175,6 +176,10 @@ class Runtime:
         """Return the chore that removes records after their retention time."""
         return chores.Purger(store, self.clock, self._app.settings)
 
+    def new_letter_escalator(self, store: Store) -> chores.LetterEscalator:
+        """Return the chore that escalates dead letters that are open for too long."""
+        return chores.LetterEscalator(store, self.clock, self._app.settings, self.wake_all_relays)
+
     def desk(self, store: DeskStore, clock: Clock, caller: Caller | None = None) -> Desk:
         """Return the operations of users, on the store or on a view of it; a caller over HTTP may see less."""
         presenter = Presenter(self._redactor, stacks=caller is None or caller.sees_stacks)
@@ -191,7 +196,9 @@ class Runtime:
                 self._store.workers,
                 listeners=self._listeners,
             ),
-            dlq=DeadLetters(store, clock, presenter, replayer, previewer, self._bulk_begun.notify),
+            dlq=DeadLetters(
+                store, clock, presenter, replayer, previewer, self._bulk_begun.notify, self.wake_all_relays
+            ),
             sagas=Sagas(store, presenter, replayer),
             policies=Policies(store, clock),
             circuits=Circuits(store, clock, self.learn_circuit),
@@ -312,6 +319,7 @@ class Runtime:
         loops = [chores.run_every(interval, chore.run_once, clock) for chore in often]
         seldom = interval * _SLOW_CHORE_FACTOR
         loops += [chores.run_every(seldom, chore.run_once, clock) for chore in (self.purger, self.unclaimable_monitor)]
+        loops.append(chores.run_every(interval, self.letter_escalator.run_once, clock))
         # The pause ends when a bulk operation is begun or resumed here, or when its rate allows more.
         loops.append(
             chores.run_every(interval, bulk.run_once, clock, pause=lambda most: self._bulk_begun.wait(bulk.pause(most)))

@@ -7,17 +7,24 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from redrive.clock import MICROS, Clock
-from redrive.core.audit import ENGINE_ACTOR
-from redrive.core.idempotency import letter_id
+from redrive.core.audit import ENGINE_ACTOR, AuditEvent
+from redrive.core.idempotency import encode_key, letter_id
 from redrive.core.outcomes import LetterClosed
 from redrive.core.states import LetterStatus
+from redrive.core.transitions import AuditWrite
 from redrive.duration import FOREVER
 from redrive.errors import StoreError
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
 from redrive.settings import Settings
 from redrive.settle.circuits import after_time, update_circuit
-from redrive.settle.settler import LocalSettler, make_lenient_run_view, settle_bisecting
+from redrive.settle.settler import (
+    LocalSettler,
+    load_notify_rules,
+    make_escalation,
+    make_lenient_run_view,
+    settle_bisecting,
+)
 from redrive.store.circuits import CircuitRow
 from redrive.store.port import Store
 from redrive.store.recovery import PurgeRequest
@@ -99,6 +106,44 @@ class Purger:
         ]
         settled = await settle_bisecting(self._settler, outcomes) if outcomes else []
         return sum(each.kept for each in settled)
+
+
+class LetterEscalator:
+    """Escalates dead letters that are open for longer than the setting `escalate_after`."""
+
+    def __init__(self, store: Store, clock: Clock, settings: Settings, on_messages: Callable[[], None]) -> None:
+        self._store = store
+        self._clock = clock
+        self._after = settings.escalate_after
+        self._to = settings.escalate_to
+        self._on_messages = on_messages
+
+    async def run_once(self) -> int:
+        """Escalate the letters that are due; return their number."""
+        if not self._after:
+            return 0
+        store, now = self._store, self._store.now()
+        due = await store.letters_to_escalate(now - int(self._after * MICROS), _PURGE_BATCH)
+        rules = await load_notify_rules(store) if due else {}
+        for id in due:
+            letter = await store.letter(id)
+            if letter is None or letter.escalated_to is not None:
+                continue
+            audit = AuditWrite(
+                event=AuditEvent.LETTER_ESCALATED.value,
+                tenant=letter.tenant,
+                by=ENGINE_ACTOR,
+                subject=letter.run_id,
+                letter=id,
+                after=json.dumps(self._to, ensure_ascii=False),
+                reason=Reason(ReasonCode.LETTER_ESCALATED, after=self._after).to_text(),
+                # The same in each process, so that two that see the letter at once write and send this once.
+                token=encode_key("escalated", id, str(letter.failed_at)),
+            )
+            await store.triage(make_escalation(letter, self._to, audit, rules, now))
+        if due:
+            self._on_messages()
+        return len(due)
 
 
 class GroupAggregator:

@@ -52,6 +52,7 @@ class AuditEvent(StrEnum):
     LETTER_EXPIRED = "dlq.expired", "A dead letter expired", "Sprawa wygasła"
     LETTER_REOPENED = "dlq.reopened", "A dead letter was reopened", "Otwarto sprawę ponownie"
     LETTER_ASSIGNED = "dlq.assigned", "A dead letter was assigned", "Przypisano sprawę"
+    LETTER_ESCALATED = "dlq.escalated", "A dead letter was escalated", "Eskalowano sprawę"
     LETTER_COMMENTED = "dlq.commented", "A dead letter was commented on", "Dodano komentarz do sprawy"
     LETTER_TAGGED = "dlq.tagged", "The tags of a dead letter were changed", "Zmieniono etykiety sprawy"
     LETTER_COMPLETED = "dlq.completed", "A step's result was entered by hand", "Wpisano ręcznie wynik kroku"

@@ -1,4 +1,4 @@
-"""What follows from the end of a run: failure handlers with their event, and the engine's events in the outbox.
+"""Consequences of the end of a run: failure handlers with their event, and the engine's events in the outbox.
 
 A handler is an ordinary workflow. Every run carries a snapshot of its handlers. So the failure and the handler's run
 are one transition, also where a process without the code decides on it: another worker, the reaper or the server.

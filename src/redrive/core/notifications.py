@@ -328,6 +328,8 @@ def _render_headline(notification: Notification) -> str:
             return f"{notification.workflow} has no retries left{at}{times}"
         case NotificationEvent.CIRCUIT_OPENED:
             return f"circuit {notification.subject} is open{times}"
+        case NotificationEvent.ESCALATED:
+            return f"{notification.workflow}: a dead letter was escalated to {notification.subject}{times}"
         case _:
             letters = "a dead letter" if count == 1 else f"{count} dead letters with the same cause"
             return f"{notification.workflow} failed{at}{times}: {letters}"
@@ -346,6 +348,7 @@ def _render_facts(notification: Notification) -> str:
         "Workflow": notification.workflow,
         "Run": notification.run_id,
         "Step": notification.step + tried if notification.step else "",
+        "Escalated to": notification.subject if notification.event == NotificationEvent.ESCALATED else "",
         "Circuit": notification.subject if notification.event == NotificationEvent.CIRCUIT_OPENED else "",
         "Error": notification.error,
         "Next": following,

@@ -27,6 +27,7 @@ class NotificationEvent(StrEnum):
     RETRIES_EXHAUSTED = "retries_exhausted"
     DEAD_LETTER = "dead_letter"
     CIRCUIT_OPENED = "circuit_opened"
+    ESCALATED = "escalated"
     MESSAGE = "message"
 
 
@@ -154,8 +155,8 @@ StoredRules = dict[tuple[str, str], NotifyRule]
 """The stored rules by (tenant, workflow); an empty text stands for all."""
 
 
-DEFAULT_RULE = NotifyRule(on=(NotificationEvent.DEAD_LETTER.value, NotificationEvent.CIRCUIT_OPENED.value))
-"""The rule where neither the store nor the code has one: dead letters and opened circuits go to the inbox only."""
+DEFAULT_RULE = NotifyRule(on=("dead_letter", "circuit_opened", "escalated"))
+"""The rule where neither the store nor the code has one: these events go to the inbox only."""
 
 
 def find_rule(book: StoredRules, code: NotifyRule | None, tenant: str, workflow: str) -> NotifyRule:

@@ -33,7 +33,7 @@ from redrive.desk.runs import find_failure_handler_runs
 from redrive.desk.validation import is_id, require_bool, require_long_text, require_text
 from redrive.errors import InputError, NotFound
 from redrive.reasons import Reason, ReasonCode, quote
-from redrive.settle.settler import LocalSettler
+from redrive.settle.settler import LocalSettler, load_notify_rules, make_escalation
 from redrive.store.filters import AuditFilter, LetterFilter
 from redrive.store.letters import Facets, LetterRow, Triage
 from redrive.store.list_query import Page
@@ -54,8 +54,10 @@ class DeadLetters(GroupActions, BulkActions):
         replayer: Replayer,
         previewer: Previewer,
         on_bulk: Callable[[], None] = lambda: None,
+        on_messages: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(store, clock, previewer, presenter, on_bulk)
+        self._on_messages = on_messages
         self._settler = LocalSettler(store, clock)
         self._replayer = replayer
 
@@ -194,6 +196,22 @@ class DeadLetters(GroupActions, BulkActions):
         letter = await self._find_letter(id, tenant)
         line = self._make_audit(AuditEvent.LETTER_ASSIGNED, letter, Actor(by), before=letter.owner, after=to)
         return await self._write_triage(Triage(letter=letter.public_id, owner=owner, audit=line), tenant)
+
+    @operation("POST /workflow-dlq/{id}/escalate", Permission.NOTE, id="escalate_letter")
+    async def escalate(
+        self, id: str, *, to: str | None, tenant: str | None = None, **acting: Unpack[Acting]
+    ) -> DeadLetter:
+        """Escalate a letter to a role, a user, or a channel (`#name`), and notify; `to=None` takes it back."""
+        name, actor = "" if to is None else require_text("to", to), Actor(**acting)
+        letter = await self._find_letter(id, tenant)
+        line = self._make_audit(AuditEvent.LETTER_ESCALATED, letter, actor, before=letter.escalated_to, after=to)
+        note = Triage(letter=letter.public_id, escalate=name, audit=line)
+        if name:
+            rules = await load_notify_rules(self._store)
+            note = make_escalation(letter, name, line, rules, self._store.now())
+        shown = await self._write_triage(note, tenant)
+        self._on_messages()
+        return shown
 
     @operation("POST /workflow-dlq/{id}/comment", Permission.NOTE, id="comment_letter")
     async def comment(self, id: str, text: str, *, by: str = "unknown", tenant: str | None = None) -> DeadLetter:

@@ -247,6 +247,8 @@ class DeadLetter:
     closed_by: str | None
     resolution: str | None
     expires_at: datetime | None
+    escalated_to: str | None = None
+    escalated_at: datetime | None = None
     steps: tuple[StepRecord, ...] = ()
     replays: tuple[ReplayRecord, ...] = ()
     history: tuple[AuditRecord, ...] = ()

@@ -41,6 +41,7 @@ class ListName(StrEnum):
 FILTER_FIELDS: dict[ListName, tuple[str, ...]] = {
     ListName.LETTERS: (
         *("status", "code", "stage", "category", "workflow", "step", "fingerprint", "owner", "tag", "text"),
+        "escalated",
         *("index", "since", "until"),
     ),
     ListName.RUNS: (

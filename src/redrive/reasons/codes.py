@@ -41,6 +41,7 @@ class ReasonCode(StrEnum):
     STEP_REPLAY_SUCCEEDED = "step_replay_succeeded"
     ROLLED_BACK = "rolled_back"
     RUN_CANCELLED = "run_cancelled"
+    LETTER_ESCALATED = "letter_escalated"
     LETTER_EXPIRED = "letter_expired"
 
     # what was decided after an attempt

@@ -20,7 +20,8 @@ from redrive.core.decide_run import replace_refused
 from redrive.core.decide_step import measure_parked_time
 from redrive.core.failure_handlers import ENGINE_TOPICS, add_engine_events
 from redrive.core.journal import EntryRow
-from redrive.core.notify_rules import NotifyRule, StoredRules, find_rule
+from redrive.core.notifications import NOTIFICATION_TOPIC, NotificationFacts, encode_facts
+from redrive.core.notify_rules import CHANNEL_KIND, NotificationEvent, NotifyRule, NotifyTarget, StoredRules, find_rule
 from redrive.core.outbox import Bundle, SinkLease
 from redrive.core.outcomes import (
     AttemptFailed,
@@ -46,11 +47,15 @@ from redrive.core.run_options import (
 )
 from redrive.core.saga import LastAttempt
 from redrive.core.states import EXECUTED_KINDS, RunStatus, StepStatus
-from redrive.core.transitions import Transition
+from redrive.core.transitions import AuditWrite, MessageWrite, Transition
 from redrive.errors import ConfigurationError, DataRefused
 from redrive.observability.counters import SettleListener
 from redrive.policy import RetryPolicy
+from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
+from redrive.settings import letter_page_path
+from redrive.store.encryption.keyring import Unreadable
+from redrive.store.letters import LetterRow, Triage
 from redrive.store.port import DeskStore
 from redrive.store.runs import AttemptRow, RunRow
 from redrive.store.store import repeat_until_answered
@@ -199,6 +204,42 @@ async def load_notify_rules(store: DeskStore) -> StoredRules:
         except (KeyError, TypeError, ValueError) as error:
             log.error("stored notification rule of workflow %r is unreadable: %s", row.workflow, error)
     return rules
+
+
+def make_escalation(letter: LetterRow, to: str, audit: AuditWrite, rules: StoredRules, now: int) -> Triage:
+    """Return the note that escalates a letter, with its notification. `to` is a role, a user, or `#` and a channel."""
+    code = None if isinstance(letter.options, Unreadable) else parse_run_options(letter.options).notify
+    rule = find_rule(rules, code, letter.tenant, letter.workflow)
+    targets = rule.targets if rule.wants(NotificationEvent.ESCALATED) else ()
+    if to.startswith("#"):
+        targets = (*targets, NotifyTarget(kind=CHANNEL_KIND, to=to[1:]))
+    facts = NotificationFacts(
+        event=NotificationEvent.ESCALATED.value,
+        tenant=letter.tenant,
+        workflow=letter.workflow,
+        run_id=letter.run_id,
+        step=letter.step,
+        category=letter.category,
+        code=letter.code,
+        # Not the cause: each escalation is about one letter, and must not wait for a digest of others.
+        fingerprint=f"escalated {letter.public_id} {audit.token}",
+        attempts=letter.attempts,
+        letter=letter.public_id,
+        next=Reason(ReasonCode.NEXT_DECISION),
+        correlation_id=letter.correlation_id or letter.run_id,
+        at=now,
+        path=letter_page_path(letter.public_id),
+        subject=to,
+    )
+    message = MessageWrite(
+        public_id=f"ntc-{audit.token}-escalated",
+        topic=NOTIFICATION_TOPIC,
+        payload=encode_facts(facts, replace(rule, targets=targets)),
+        run_id=letter.run_id,
+        correlation_id=facts.correlation_id,
+    )
+    wanted = rule.wants(NotificationEvent.ESCALATED) or bool(targets)
+    return Triage(letter=letter.public_id, escalate=to, audit=audit, messages=(message,) if wanted else ())
 
 
 # One bad row never fails its batch.

@@ -118,8 +118,8 @@ class RunFilter:
 class LetterFilter:
     """Filter of dead letters. A field that is left out does not filter; no tenant means all tenants.
 
-    `index` gives values of fields that the workflow declared as searchable. `text` is a part of the error message,
-    the reason, the correlation id or such a field.
+    `escalated` is what a letter is escalated to; `*` means any. `index` gives values of fields that the workflow
+    declared as searchable. `text` is a part of the error message, the reason, the correlation id or such a field.
     """
 
     tenant: str | None = None
@@ -132,6 +132,7 @@ class LetterFilter:
     fingerprint: str | None = None
     owner: str | None = None
     tag: str | None = None
+    escalated: str | None = None
     since: datetime | int | None = None
     until: datetime | int | None = None
     text: str | None = None

@@ -16,7 +16,7 @@ import msgspec
 from redrive.core.idempotency import letter_id
 from redrive.core.journal import EntryRow
 from redrive.core.states import LetterStatus, RunStatus
-from redrive.core.transitions import AuditWrite
+from redrive.core.transitions import AuditWrite, MessageWrite, Transition
 from redrive.errors import DataRefused
 from redrive.records import replace
 from redrive.store.filters import AuditFilter, LetterFilter, RunFilter
@@ -78,6 +78,8 @@ class LetterRow(msgspec.Struct, frozen=True, gc=False):
     closed_by: str | None
     resolution: str | None
     expires_at: int
+    escalated_to: str | None = None
+    escalated_at: int | None = None
     tags: tuple[str, ...] = ()
 
 
@@ -155,13 +157,16 @@ class DecisionCase(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Triage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A user's note on a letter that decides nothing about its run. None leaves a field unchanged.
 
-    A comment is a line of the audit log and nothing else.
+    A comment is a line of the audit log and nothing else. `escalate` is a role, a user or a channel; an empty text
+    takes the escalation back. `messages` are published with the note.
     """
 
     letter: str
     audit: AuditWrite
     owner: str | None = None
     tags: tuple[str, ...] | None = None
+    escalate: str | None = None
+    messages: tuple[MessageWrite, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,12 +301,19 @@ class LetterCalls:
     async def triage(self, session: Session, triage: Triage) -> bool:
         # Users search for owners and tags. SQLite ends a text in JSON at a NUL, and PostgreSQL then fails to read
         # any array of tags with one, whatever tag a search is for. So these names must not contain a NUL.
-        for name in (triage.owner or "", *(triage.tags or ())):
+        for name in (triage.owner or "", triage.escalate or "", *(triage.tags or ())):
             if "\0" in name:
                 raise DataRefused(f"the store refused a note: {name!r} contains a NUL character")
         # Not escaped: a lone surrogate must be refused, as everywhere else, not stored as \\ud800.
         tags = None if triage.tags is None else json.dumps(triage.tags, ensure_ascii=False)
-        return await session.change(SQL["triage"], triage.audit, letter=triage.letter, owner=triage.owner, tags=tags)
+        values = {"letter": triage.letter, "owner": triage.owner, "tags": tags, "escalate": triage.escalate}
+        async with session.transaction():
+            now = await session.now()
+            changed = await session.change(SQL["triage"], triage.audit, **values, now=now)
+            if changed and triage.messages:
+                carrier = Transition(run=0, tenant=triage.audit.tenant, fence=0, messages=triage.messages)
+                await session.publish([carrier], now)
+        return changed
 
     @write_call()
     async def note(self, session: Session, lines: Sequence[AuditWrite]) -> None:

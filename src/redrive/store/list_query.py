@@ -375,6 +375,7 @@ _LIST_INDEXES: dict[str, tuple[IndexPath, ...]] = {
         IndexPath(index="letters_owned", columns=("owner",), said=("owned",)),
         IndexPath(index="letters_by_stage", columns=("early_or_late",), said=("unusual",)),
         IndexPath(index="letters_tagged", wanted=("tag",), said=("tagged",)),
+        IndexPath(index="letters_escalated", wanted=("escalated",), said=("is_escalated",)),
         IndexPath(index="letters_of_workflow", columns=("workflow",)),
         IndexPath(index="letters_by_status", columns=("status",)),
     ),

@@ -85,6 +85,9 @@ class RecoveryStore(Protocol):
     async def runs_with_expired_letters(self, limit: int) -> list[RunRow]:
         """Return runs whose open letters got no decision in time."""
 
+    async def letters_to_escalate(self, before: int, limit: int) -> list[str]:
+        """Return open letters that failed before a time and are not escalated, the oldest first."""
+
     async def purge(self, purge: PurgeRequest) -> int:
         """Remove data whose retention time is over; return the number of rows removed."""
 
@@ -117,6 +120,10 @@ class RecoveryCalls:
     @read_call()
     async def runs_with_expired_letters(self, session: Session, limit: int) -> list[RunRow]:
         return [run_row(row) for row in await session.rows(SQL["runs_with_expired_letters"], most=limit)]
+
+    @read_call()
+    async def letters_to_escalate(self, session: Session, before: int, limit: int) -> list[str]:
+        return [row[0] for row in await session.rows(SQL["letters_to_escalate"], before=before, most=limit)]
 
     @write_call()
     async def purge(self, session: Session, purge: PurgeRequest) -> int:

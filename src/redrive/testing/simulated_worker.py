@@ -61,6 +61,7 @@ class SimulatedWorker:
         self._scheduler = runtime.new_scheduler(self._store) if self._schedules else None
         self._notification_chore = runtime.new_notification_chore(store)
         self._purger = runtime.new_purger(self._store)
+        self._escalator = runtime.new_letter_escalator(store)
         self.worker = await runtime.work(automatic=False, store=store, wrap_step=self.bodies.wrap)
 
     async def kill(self) -> None:
@@ -145,6 +146,7 @@ class SimulatedWorker:
             reaped = await self._reaper.run_once()
             await self._aggregator.run_once()
             decided = await self._bulk_worker.run_once() + await self._circuit_updater.run_once()
+            await self._escalator.run_once()
             await self._notification_chore.run_once()
             if self._scheduler is not None:
                 await self._scheduler.run_once()

@@ -17,7 +17,7 @@ from redrive.cli.dlq.edit import edit
 from redrive.cli.dlq.groups import groups
 from redrive.cli.dlq.list import list_, show
 from redrive.cli.dlq.replay import complete, replay
-from redrive.cli.dlq.triage import assign, comment, ignore, reopen, resolve, tag
+from redrive.cli.dlq.triage import assign, comment, escalate, ignore, reopen, resolve, tag
 
 __all__ = ["dlq"]
 
@@ -35,6 +35,6 @@ def dlq() -> None:
 
 
 for command in (
-    list_, show, groups, replay, edit, complete, resolve, ignore, reopen, assign, comment, tag, sets,
+    list_, show, groups, replay, edit, complete, resolve, ignore, reopen, assign, escalate, comment, tag, sets,
 ):  # fmt: skip
     dlq.add_command(command)

@@ -29,6 +29,7 @@ _FILTER_OPTIONS: dict[str, dict[str, Any]] = {
     "stage": {"metavar": "NAME", "help": "Only failures at this stage, such as exec."},
     "fingerprint": {"metavar": "TEXT", "help": "Only failures with this cause; `dlq groups` lists them."},
     "owner": {"metavar": "NAME", "help": "Only letters assigned to this person."},
+    "escalated": {"metavar": "NAME", "help": "Only letters escalated to this role, user or #channel; * for any."},
     "tag": {"metavar": "WORD", "help": "Only letters with this tag."},
     "text": {
         "metavar": "TEXT",
@@ -166,6 +167,7 @@ def _make_columns() -> list[Column[DeadLetter]]:
         "TAGS": lambda letter: " ".join(letter.tags),
         "ABOUT": _describe_subject,
         "STATUS": lambda letter: letter.status.value,
+        "ESCALATED": lambda letter: letter.escalated_to,
     }
     # Programs find a column by its position: append new ones at the end.
     titles = list(values)

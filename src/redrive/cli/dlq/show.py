@@ -110,6 +110,7 @@ def render_letter(letter: DeadLetter) -> list[str]:
         *render_facts(
             owner=letter.owner or (None if is_closed else "unassigned"),
             tags=" ".join(letter.tags) or None,
+            escalated=letter.escalated_to and f"to {letter.escalated_to}",
             correlation=letter.correlation_id,
             trace=letter.trace_id,
             handler_for=letter.handler_for,

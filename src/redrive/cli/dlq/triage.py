@@ -1,4 +1,4 @@
-"""`redrive dlq assign`, `comment`, `tag`, `resolve`, `ignore` and `reopen`."""
+"""`redrive dlq assign`, `escalate`, `comment`, `tag`, `resolve`, `ignore` and `reopen`."""
 
 from __future__ import annotations
 
@@ -46,6 +46,36 @@ def assign(
     owner = None if unassign else change.by if to is None else to
     verb, details = ("assign", f" to {owner}") if owner else ("unassign", "")
     _change_letters(target, ids, change, output, "assign", {"to": owner}, verb=verb, past=f"{verb}ed", details=details)
+
+
+@click.command()
+@click.argument("ids", nargs=-1, required=True, metavar="LETTER...")
+@click.option("--to", metavar="NAME", help="A role such as ADMIN, a user, or #NAME for a channel.")
+@click.option("--none", is_flag=True, help="Take the escalation back.")
+@click.option("--reason", metavar="TEXT", help="Why, for the audit log.")
+@decision_options
+def escalate(
+    ids: tuple[str, ...],
+    to: str | None,
+    none: bool,
+    reason: str | None,
+    change: ChangeOptions,
+    output: Output,
+    target: Target,
+) -> None:
+    """Escalate letters and notify. `-` reads ids from standard input.
+
+    \b
+    Examples:
+      redrive dlq escalate dl-01k9x7 --to ADMIN --reason "the customer calls again"
+      redrive dlq escalate dl-01k9x7 --to "#ops"
+      redrive dlq list --escalated "*"
+    """
+    if (to is None) != none or (to is not None and not to.strip()):
+        raise UsageError("give --to with a role, a user or #CHANNEL, or --none to take the escalation back")
+    verb, past, details = ("escalate", "escalated", f" to {to}") if to else ("take back", "took back", "")
+    call = {"to": to, "reason": reason}
+    _change_letters(target, ids, change, output, "escalate", call, verb=verb, past=past, details=details)
 
 
 @click.command()

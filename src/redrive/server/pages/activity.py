@@ -48,6 +48,7 @@ EVENT_DESCRIPTIONS = {
     "retries_exhausted": N("a step used up its retries"),
     "dead_letter": N("a run failed and needs attention"),
     "circuit_opened": N("a circuit opened"),
+    "escalated": N("a failure was escalated"),
     "message": N("a workflow sends a message"),
 }
 """The texts for events that notification rules name."""

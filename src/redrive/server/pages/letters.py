@@ -47,6 +47,7 @@ DONE_MESSAGES = {
     "decided": N("The rollback continues. This page updates as it runs."),
     "reopened": N("Reopened. This failure needs a decision again."),
     "assigned": N("Assigned."),
+    "escalated": N("Escalation saved."),
     "commented": N("Comment added."),
     "tagged": N("Tags saved."),
 }
@@ -54,17 +55,9 @@ DONE_MESSAGES = {
 
 _COLUMNS = lists.make_columns(
     *("id", "status", "workflow", "step", "code", "stage", "category", "reason", "error_type", "message", "failed_at"),
-    *(
-        "attempts",
-        "max_retries",
-        "retry_policy_override",
-        "error_code",
-        "duration_ms",
-        "replay_count",
-        "failed_replays",
-    ),
-    *("payload_hash", "owner", "tags", "tenant", "correlation_id", "run_id", "fingerprint", "version"),
-    *("closed_at", "closed_by", "resolution"),
+    *("attempts", "max_retries", "retry_policy_override", "error_code", "duration_ms", "replay_count"),
+    *("failed_replays", "payload_hash", "owner", "tags", "tenant", "correlation_id", "run_id", "fingerprint"),
+    *("version", "escalated_to", "closed_at", "closed_by", "resolution"),
 )
 _OUTCOME_SENTENCES = {
     LetterOutcome.SUCCEEDED: N("The retry succeeded. Nothing more to do."),
@@ -296,6 +289,15 @@ async def ignore_letter(request: Request, context: Context, id: Id, form: SentFo
 async def reopen_letter(request: Request, context: Context, id: Id, form: SentForm) -> Response:
     letter = await context.desk.dlq.reopen(id, by=context.by, reason=form.maybe("reason"))
     return _redirect_to_letter(request, letter, "reopened")
+
+
+@letter_routes.post(LETTER_PATH + "/escalate", **requires(Permission.NOTE))
+async def escalate_letter(request: Request, context: Context, id: Id, form: SentForm) -> Response:
+    """Escalate a failure to a role, a user or a channel; a blank field takes the escalation back."""
+    to, reason = form.maybe("to"), form.maybe("reason")
+    return _redirect_to_letter(
+        request, await context.desk.dlq.escalate(id, to=to, by=context.by, reason=reason), "escalated"
+    )
 
 
 @letter_routes.post(LETTER_PATH + "/assign", **requires(Permission.NOTE))

@@ -50,6 +50,7 @@ FILTER_LABELS = {
     "step": N("Step"),
     "fingerprint": N("Cause"),
     "owner": N("Assignee"),
+    "escalated": N("Escalated to"),
     "tag": N("Tag"),
     "text": N("Error message"),
     "index": N("Input field"),

@@ -132,7 +132,7 @@ add_operations(
     letter_routes,
     lambda context: context.desk.dlq,
     *(DeadLetters.resolve, DeadLetters.ignore, DeadLetters.reopen),
-    *(DeadLetters.assign, DeadLetters.comment, DeadLetters.tag),
+    *(DeadLetters.assign, DeadLetters.escalate, DeadLetters.comment, DeadLetters.tag),
     types={"text": LongText, "tags": Annotated[list[Text], Field(max_length=100)]},
 )
 
@@ -148,6 +148,7 @@ class Filter(Body):
     fingerprint: Text | None = None
     owner: Text | None = None
     tag: Text | None = None
+    escalated: Text | None = None
     text: Text | None = None
     index: dict[str, str | int | float | bool] | None = None
     since: datetime | None = None

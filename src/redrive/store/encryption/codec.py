@@ -112,7 +112,7 @@ WRITTEN_PARTS: dict[type[Any], tuple[str, ...]] = {
     Transition: (
         "entries", "attempts", "change", "letter", "reopens", "starts", "replay", "audit", "messages",
     ),
-    Triage: ("audit",),
+    Triage: ("audit", "messages"),
     GroupChange: ("audit",),
     CircuitUpdate: ("audit",),
     DeliveryDecision: ("audit",),

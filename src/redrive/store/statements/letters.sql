@@ -17,7 +17,10 @@ SELECT letter, number, mode, digest, request, run_id, by, reason, key, changes, 
 FROM redrive.replays WHERE letter = ANY (CAST(:letters AS text[])) ORDER BY letter, number;
 
 -- name: triage
--- Set the owner or the tags of a letter.
+-- Set the owner or the tags of a letter, or escalate it.
 UPDATE redrive.letters SET owner = NULLIF(COALESCE(CAST(:owner AS text), owner), ''),
-    tags = COALESCE(CAST(:tags AS text), tags)
+    tags = COALESCE(CAST(:tags AS text), tags),
+    escalated_to = NULLIF(COALESCE(CAST(:escalate AS text), escalated_to), ''),
+    escalated_at = CASE WHEN CAST(:escalate AS text) IS NULL THEN escalated_at
+                        WHEN CAST(:escalate AS text) <> '' THEN :now END
 WHERE public_id = :letter RETURNING 1;

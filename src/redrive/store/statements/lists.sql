@@ -141,6 +141,14 @@ l.owner IS NOT DISTINCT FROM :owner;
 -- Added for those, which have a partial index.
 l.owner IS NOT NULL;
 
+-- name: letters.escalated
+-- Letters that are escalated: to one role, user or channel, or to any.
+l.escalated_to IS NOT NULL AND (CAST(:escalated AS text) = '*' OR l.escalated_to = CAST(:escalated AS text));
+
+-- name: letters.is_escalated
+-- Added for those, which have a partial index.
+l.escalated_to IS NOT NULL;
+
 -- name: letters.tagged
 -- Added for letters with tags, which have a partial index.
 l.tags <> '[]';

@@ -60,6 +60,12 @@ FROM redrive.letters AS l /* INDEXED BY letters_expiring */
 /* CROSS */ JOIN redrive.runs AS r ON r.id = l.run LEFT JOIN redrive.inputs AS i ON i.run = r.id
 WHERE l.status = 'OPEN' AND l.expires_at <= :now ORDER BY l.expires_at LIMIT CAST(:most AS bigint);
 
+-- name: letters_to_escalate
+-- Open letters that failed before a time and are not escalated, the oldest first.
+SELECT l.public_id FROM redrive.letters AS l /* INDEXED BY letters_unescalated */
+WHERE l.status = 'OPEN' AND l.escalated_to IS NULL AND l.failed_at <= CAST(:before AS bigint)
+ORDER BY l.failed_at LIMIT CAST(:most AS bigint);
+
 -- name: delete_old_letters
 -- Remove letters whose retention time is over.
 DELETE FROM redrive.letters WHERE id = ANY (ARRAY(

@@ -267,6 +267,8 @@ CREATE TABLE redrive.letters (
     replay_count   integer NOT NULL DEFAULT 0,
     failed_replays integer NOT NULL DEFAULT 0,
     owner          text    COLLATE "C",
+    escalated_to   text    COLLATE "C",
+    escalated_at   bigint,
     tags           text    NOT NULL DEFAULT '[]',
     correlation_id text,
     version        text    NOT NULL,
@@ -283,10 +285,12 @@ CREATE INDEX letters_by_status ON redrive.letters (status, id);
 CREATE INDEX letters_of_tenant_by_status ON redrive.letters (tenant, status, id);
 CREATE INDEX letters_of_workflow ON redrive.letters (workflow, id);
 CREATE INDEX letters_by_fingerprint ON redrive.letters (fingerprint, id);
--- Most letters fail while a step executes, and few have an owner or tags: users look for the others.
+-- Most letters fail while a step executes, and few have an owner or tags, or are escalated: users look for the others.
 CREATE INDEX letters_by_stage ON redrive.letters (stage, id) WHERE stage <> 'exec';
 CREATE INDEX letters_owned ON redrive.letters (owner, id) WHERE owner IS NOT NULL;
 CREATE INDEX letters_tagged ON redrive.letters (id) WHERE tags <> '[]';
+CREATE INDEX letters_escalated ON redrive.letters (id) WHERE escalated_to IS NOT NULL;
+CREATE INDEX letters_unescalated ON redrive.letters (failed_at) WHERE status = 'OPEN' AND escalated_to IS NULL;
 CREATE INDEX letters_expiring ON redrive.letters (expires_at) WHERE status = 'OPEN';
 CREATE INDEX letters_closed ON redrive.letters (closed_at) WHERE closed_at IS NOT NULL;
 

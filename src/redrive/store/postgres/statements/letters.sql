@@ -4,14 +4,14 @@
 -- The dead letter with a public id.
 SELECT id, public_id, tenant, run, run_id, workflow, status, code, stage, category, reason, failure, fingerprint,
        payload_hash, input, options, step, step_index, attempts, replay_count, failed_replays, owner, correlation_id,
-       version, created_at, failed_at, closed_at, closed_by, resolution, expires_at, tags
+       version, created_at, failed_at, closed_at, closed_by, resolution, expires_at, escalated_to, escalated_at, tags
 FROM redrive.letters WHERE public_id = :public_id AND (CAST(:tenant AS text) IS NULL OR tenant = :tenant);
 
 -- name: letter_of
 -- The dead letter of a run.
 SELECT id, public_id, tenant, run, run_id, workflow, status, code, stage, category, reason, failure, fingerprint,
        payload_hash, input, options, step, step_index, attempts, replay_count, failed_replays, owner, correlation_id,
-       version, created_at, failed_at, closed_at, closed_by, resolution, expires_at, tags
+       version, created_at, failed_at, closed_at, closed_by, resolution, expires_at, escalated_to, escalated_at, tags
 FROM redrive.letters WHERE run = :run;
 
 -- name: references

@@ -23,7 +23,7 @@ EXISTS (SELECT 1 FROM redrive.run_index AS x WHERE x.field = :index_0_field
 SELECT l.id, l.public_id, l.tenant, l.run, l.run_id, l.workflow, l.status, l.code, l.stage, l.category, l.reason,
        l.failure, l.fingerprint, l.payload_hash, l.input, l.options, l.step, l.step_index, l.attempts,
        l.replay_count, l.failed_replays, l.owner, l.correlation_id, l.version, l.created_at, l.failed_at, l.closed_at,
-       l.closed_by, l.resolution, l.expires_at, l.tags
+       l.closed_by, l.resolution, l.expires_at, l.escalated_to, l.escalated_at, l.tags
 FROM redrive.letters AS l {hint} WHERE {conditions} ORDER BY {order} LIMIT CAST(:most AS bigint);
 
 -- name: letters.tag

@@ -262,6 +262,8 @@ CREATE TABLE letters (
     replay_count   INTEGER NOT NULL DEFAULT 0,
     failed_replays INTEGER NOT NULL DEFAULT 0,
     owner          TEXT,
+    escalated_to   TEXT,
+    escalated_at   INTEGER,
     tags           TEXT    NOT NULL DEFAULT '[]',
     correlation_id TEXT,
     version        TEXT    NOT NULL,
@@ -278,10 +280,12 @@ CREATE INDEX letters_by_status ON letters (status, id);
 CREATE INDEX letters_of_tenant_by_status ON letters (tenant, status, id);
 CREATE INDEX letters_of_workflow ON letters (workflow, id);
 CREATE INDEX letters_by_fingerprint ON letters (fingerprint, id);
--- Most letters fail while a step executes, and few have an owner or tags: users look for the others.
+-- Most letters fail while a step executes, and few have an owner or tags, or are escalated: users look for the others.
 CREATE INDEX letters_by_stage ON letters (stage, id) WHERE stage <> 'exec';
 CREATE INDEX letters_owned ON letters (owner, id) WHERE owner IS NOT NULL;
 CREATE INDEX letters_tagged ON letters (id) WHERE tags <> '[]';
+CREATE INDEX letters_escalated ON letters (id) WHERE escalated_to IS NOT NULL;
+CREATE INDEX letters_unescalated ON letters (failed_at) WHERE status = 'OPEN' AND escalated_to IS NULL;
 CREATE INDEX letters_expiring ON letters (expires_at) WHERE status = 'OPEN';
 CREATE INDEX letters_closed ON letters (closed_at) WHERE closed_at IS NOT NULL;
 

@@ -5,7 +5,7 @@
 SELECT l.id, l.public_id, l.tenant, l.run, l.run_id, l.workflow, l.status, l.code, l.stage, l.category, l.reason,
        t.failure, l.fingerprint, l.payload_hash, t.input, t.options, l.step, l.step_index, l.attempts,
        l.replay_count, l.failed_replays, l.owner, l.correlation_id, l.version, l.created_at, l.failed_at, l.closed_at,
-       l.closed_by, l.resolution, l.expires_at, l.tags
+       l.closed_by, l.resolution, l.expires_at, l.escalated_to, l.escalated_at, l.tags
 FROM letters AS l JOIN letter_texts AS t ON t.letter = l.id
 WHERE l.public_id = :public_id AND (:tenant IS NULL OR l.tenant = :tenant);
 
@@ -14,7 +14,7 @@ WHERE l.public_id = :public_id AND (:tenant IS NULL OR l.tenant = :tenant);
 SELECT l.id, l.public_id, l.tenant, l.run, l.run_id, l.workflow, l.status, l.code, l.stage, l.category, l.reason,
        t.failure, l.fingerprint, l.payload_hash, t.input, t.options, l.step, l.step_index, l.attempts,
        l.replay_count, l.failed_replays, l.owner, l.correlation_id, l.version, l.created_at, l.failed_at, l.closed_at,
-       l.closed_by, l.resolution, l.expires_at, l.tags
+       l.closed_by, l.resolution, l.expires_at, l.escalated_to, l.escalated_at, l.tags
 FROM letters AS l JOIN letter_texts AS t ON t.letter = l.id
 WHERE l.run = :run;
 
