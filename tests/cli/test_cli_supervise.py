@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -77,6 +78,8 @@ def test_dev_tells_what_happens_to_every_run(folder: Path) -> None:
         text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )
+    watchdog = threading.Timer(PATIENCE, dev.kill)  # a line that never comes ends the test
+    watchdog.start()
     try:
         assert dev.stdout is not None
         assert "working on make, rest, send" in dev.stdout.readline()
@@ -95,6 +98,7 @@ def test_dev_tells_what_happens_to_every_run(folder: Path) -> None:
         assert "stopped; open runs continue when a worker starts" in dev.communicate(timeout=PATIENCE)[0]
         assert dev.returncode == 0
     finally:
+        watchdog.cancel()
         if dev.poll() is None:
             dev.kill()
             dev.communicate()
