@@ -39,7 +39,7 @@ class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
 
     def localize(self, number: str) -> str:
         """Return a number, or a duration, with the marks of this language."""
-        return number.translate(str.maketrans(dict(zip(",.", self.marks, strict=True))))
+        return number.translate(str.maketrans(",.", "".join(self.marks)))
 
 
 def parameter_names(template: str) -> set[str]:
