@@ -208,28 +208,17 @@ def audit_run_cancelled(outcome: CancelRequested) -> AuditWrite:
     return _build_audit_write(AuditEvent.RUN_CANCELLED, outcome.run, by=outcome.by, reason=outcome.reason or None)
 
 
-def audit_letter_closed(outcome: LetterClosed, status: RunStatus) -> AuditWrite:
-    """Build the entry of a letter that was resolved, ignored or expired."""
+def audit_letter_decision(outcome: LetterClosed | LetterReopened, status: RunStatus) -> AuditWrite:
+    """Build the entry of a letter that was resolved, ignored, reopened or expired."""
+    closes = isinstance(outcome, LetterClosed)
+    before, after = (LetterStatus.OPEN, outcome.status) if closes else (outcome.status, LetterStatus.OPEN)
     return _build_audit_write(
-        _CLOSING_EVENTS[outcome.status],
+        _CLOSING_EVENTS[outcome.status] if closes else AuditEvent.LETTER_REOPENED,
         outcome.run,
         by=outcome.by,
         letter=outcome.letter,
-        before=_dump_values(letter=LetterStatus.OPEN.value, run=outcome.ended.value),
-        after=_dump_values(letter=outcome.status.value, run=status.value),
-        reason=outcome.reason,
-    )
-
-
-def audit_letter_reopened(outcome: LetterReopened, status: RunStatus) -> AuditWrite:
-    """Build the entry of a letter that a user reopened."""
-    return _build_audit_write(
-        AuditEvent.LETTER_REOPENED,
-        outcome.run,
-        by=outcome.by,
-        letter=outcome.letter,
-        before=_dump_values(letter=outcome.status.value, run=outcome.ended.value),
-        after=_dump_values(letter=LetterStatus.OPEN.value, run=status.value),
+        before=_dump_values(letter=before.value, run=outcome.ended.value),
+        after=_dump_values(letter=after.value, run=status.value),
         reason=outcome.reason,
     )
 

@@ -114,7 +114,7 @@ def close_letter(outcome: outcomes.LetterClosed) -> Transition:
         move=transitions.LetterStatusWrite(
             letter=outcome.letter, status=outcome.status, by=outcome.by, resolution=resolution
         ),
-        audit=(audit.audit_letter_closed(outcome, status),),
+        audit=(audit.audit_letter_decision(outcome, status),),
     )
 
 
@@ -127,7 +127,7 @@ def reopen_letter(outcome: outcomes.LetterReopened) -> Transition:
         move=transitions.LetterStatusWrite(
             letter=outcome.letter, status=LetterStatus.OPEN, expires_in=outcome.run.options.letter_keeps
         ),
-        audit=(audit.audit_letter_reopened(outcome, status),),
+        audit=(audit.audit_letter_decision(outcome, status),),
     )
 
 
