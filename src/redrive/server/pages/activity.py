@@ -90,7 +90,6 @@ async def list_audit(request: Request, context: Context) -> Response:
         query=query,
         people=where.people,
         faults={**faults, **found.faults},
-        filter_labels=lists.FILTER_LABELS,
         sizes=lists.PAGE_SIZES,
         commands=lists.make_commands(
             request,

@@ -121,6 +121,8 @@ MODES: dict[str, tuple[str, str]] = {
     ),
 }
 FILTERS = {
+    "status": N("State"),
+    "kind": N("State"),
     "code": N("Reason"),
     "stage": N("Stage"),
     "category": N("Category"),
@@ -128,13 +130,20 @@ FILTERS = {
     "step": N("Step"),
     "fingerprint": N("Cause"),
     "owner": N("Assignee"),
+    "escalated": N("Escalated to"),
     "tag": N("Tag"),
     "text": N("Error message"),
     "index": N("Input field"),
-    "since": N("Since"),
+    "since": N("From"),
     "until": N("Until"),
+    "correlation_id": N("Reference"),
+    "idempotency_key": N("Idempotency key"),
+    "queue": N("Queue"),
+    "event": N("Event type"),
+    "by": N("User"),
+    "subject": N("Item"),
 }
-"""The labels of the fields by which a list of failures is filtered."""
+"""The labels of the fields by which lists are filtered."""
 
 RATES = {"s": N("at most {n} per second"), "m": N("at most {n} per minute"), "h": N("at most {n} per hour")}
 """The texts of a rate limit, by its unit."""

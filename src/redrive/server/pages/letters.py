@@ -136,7 +136,6 @@ async def list_letters(request: Request, context: Context) -> Response:
         path=LETTERS_PATH,
         first="cursor" not in request.query_params,
         ranges=lists.TIME_RANGES,
-        filter_labels=lists.FILTER_LABELS,
         sizes=lists.PAGE_SIZES,
         statuses=[ALL_STATUSES, *LetterStatus],
         chosen=chosen,

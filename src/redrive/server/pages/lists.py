@@ -40,31 +40,6 @@ Columns = Mapping[str, Callable[[Any], Any]]
 """The columns of a file: their titles, and functions that read their values from a row."""
 
 PAGE_SIZES = (25, 50, 100, 200, 500)
-FILTER_LABELS = {
-    "status": N("State"),
-    "kind": N("State"),
-    "code": N("Reason"),
-    "stage": N("Stage"),
-    "category": N("Category"),
-    "workflow": N("Workflow"),
-    "step": N("Step"),
-    "fingerprint": N("Cause"),
-    "owner": N("Assignee"),
-    "escalated": N("Escalated to"),
-    "tag": N("Tag"),
-    "text": N("Error message"),
-    "index": N("Input field"),
-    "since": N("From"),
-    "until": N("Until"),
-    "correlation_id": N("Reference"),
-    "idempotency_key": N("Idempotency key"),
-    "queue": N("Queue"),
-    "event": N("Event type"),
-    "by": N("User"),
-    "subject": N("Item"),
-}
-"""The names of filters, on their fields and on the chips that remove them."""
-
 TIME_RANGES = {"1h": N("Last hour"), "24h": N("Last 24 hours"), "7d": N("Last 7 days"), "30d": N("Last 30 days")}
 MAX_ROWS = 10_000
 """Rows of a file. The API returns longer lists page by page."""

@@ -90,7 +90,6 @@ async def list_runs(request: Request, context: Context) -> Response:
         found=found,
         query=query,
         faults={**faults, **found.faults},
-        filter_labels=lists.FILTER_LABELS,
         sizes=lists.PAGE_SIZES,
         commands=lists.make_commands(request, where, ["redrive", "runs", "list"], "/runs", asked),
         views=await lists.list_saved_views(context, ListName.RUNS),
