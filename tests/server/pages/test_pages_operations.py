@@ -274,6 +274,8 @@ def test_a_run_is_started_with_a_form_made_from_the_input_and_nothing_typed_is_l
     with of_role(site, "VIEWER") as client:
         told = Looked(client.get(page).text).text
         assert "Changing this needs the role Staff." in told
+        for other in ("/policies", f"/circuits/one?key={site.ids['acme']['key']}"):
+            assert "needs the role Administrator." in Looked(client.get(other).text).text
     with of_role(site, "STAFF") as client:
         shown = client.get(page).text
         assert re.search(r'name="f:order" dir="auto" required value=""', shown), "a text without a default is needed"
