@@ -277,7 +277,7 @@ def test_start_without_the_code_checks_the_input_by_what_workers_registered(toys
     ("arguments", "code", "words"),
     [
         (["make", "--input", '{"toy": 5}'], 5, "toy"),
-        (["make", "--input", '{"tyo": "a"}'], 5, "tyo"),
+        (["make", "--input", '{"tyo": "a"}', "--dry-run"], 5, "tyo"),
         (["mke", "--input", "{}"], 3, "workflow 'mke' is not registered; did you mean 'make'?: start a worker"),
         (["make", "--many", "-"], 5, "toy"),
         (["make", "--input", '{"toy": "a"}', "--retry", "max_retrys=9"], 2, "did you mean 'max_retries'"),
