@@ -85,7 +85,7 @@ TOGETHER = {
     },
     "apply_with_rest": {
         "reopen_run", "edit_input", "supersede", "loosen", "move_letter", "move_letter_to_run", "end_replay",
-        "put_replay",
+        "count_replay", "put_replay",
         "insert_circuit_if_new", "put_mark", "drop_probe",
         "last_message", "put_message", "put_delivery",
         "sinks_for", "messages_between", "put_bundle", "clear_bundles",

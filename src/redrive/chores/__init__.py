@@ -3,7 +3,14 @@
 Each chore has a coroutine function `run_once()`; `run_every` repeats it.
 """
 
-from redrive.chores.maintenance import CircuitUpdater, GroupAggregator, Purger, UnclaimableRunMonitor, run_every
+from redrive.chores.maintenance import (
+    CircuitUpdater,
+    GroupAggregator,
+    Purger,
+    ReplayCounter,
+    UnclaimableRunMonitor,
+    run_every,
+)
 from redrive.chores.reap import Reaper
 from redrive.chores.relay import Relay, RelayForwarder
 from redrive.chores.schedule import Scheduler, WorkflowSchedule
@@ -11,6 +18,7 @@ from redrive.chores.schedule import Scheduler, WorkflowSchedule
 __all__ = [
     "CircuitUpdater",
     "GroupAggregator",
+    "ReplayCounter",
     "Purger",
     "Reaper",
     "Relay",
