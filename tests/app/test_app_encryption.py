@@ -35,7 +35,7 @@ def id_of(key: str) -> str:
 
 def make_app(folder: Path, keys: str | None = None, secret_key: str | None = None) -> Redrive:
     """A shop whose steps see, give back, report and complain about a card number."""
-    given = {"encryption_keys": keys, "secret_key": secret_key}
+    given: Any = {"encryption_keys": keys, "secret_key": secret_key}
     app = Redrive(f"sqlite:///{folder}/redrive.db", lease=1.5, chores=0.1, version="v1", **given)
 
     @app.step

@@ -192,7 +192,7 @@ class Simulation:
         failures = [replay for replay in letter.replays if replay.outcome in _FAILED]
         decided = [line for line in letter.history if line.event in ("dlq.retry", "dlq.completed")]
         assert len(going_on) == (letter.status == "REPLAYING"), letter
-        assert letter.replay_count == len(failures), letter
+        assert (letter.replay_count, letter.failed_replays) == (len(letter.replays), len(failures)), letter
         assert len(decided) == len(letter.replays), letter
         assert [replay.number for replay in letter.replays] == list(range(1, len(letter.replays) + 1))
         match letter.status:

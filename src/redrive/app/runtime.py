@@ -119,6 +119,7 @@ class Runtime:
         self.purger = self.new_purger(store)
         self.group_aggregator = chores.GroupAggregator(store)
         self.letter_escalator = self.new_letter_escalator(store)
+        self.replay_counter = None if self.counters is None else chores.ReplayCounter(store, self.counters)
         self.bulk_worker = self.new_bulk_worker(store)
         self.circuit_updater = self.new_circuit_updater(store)
         self.scheduler = self.new_scheduler(store)
@@ -230,7 +231,7 @@ class Runtime:
 
     def _make_replayer(self, store: DeskStore, clock: Clock, caller: Caller | None = None) -> Replayer:
         checker = self._make_checker(store)
-        return Replayer(store, clock, checker, self._redactor, self.changed, self.counters, caller)
+        return Replayer(store, clock, checker, self._redactor, self.changed, caller)
 
     def _make_checker(self, store: DeskStore) -> PayloadChecker:
         workflows, steps = self._app.registered_workflows, self._app.registered_steps
@@ -317,6 +318,8 @@ class Runtime:
         clock, bulk = self.clock, self.bulk_worker
         often = (self.notification_chore, self.reaper, self.group_aggregator, self.circuit_updater, self.scheduler)
         loops = [chores.run_every(interval, chore.run_once, clock) for chore in often]
+        if self.replay_counter is not None:
+            loops.append(chores.run_every(interval, self.replay_counter.run_once, clock))
         seldom = interval * _SLOW_CHORE_FACTOR
         loops += [chores.run_every(seldom, chore.run_once, clock) for chore in (self.purger, self.unclaimable_monitor)]
         loops.append(chores.run_every(interval, self.letter_escalator.run_once, clock))

@@ -8,6 +8,7 @@ from redrive.chores.maintenance import (
     GroupAggregator,
     LetterEscalator,
     Purger,
+    ReplayCounter,
     UnclaimableRunMonitor,
     run_every,
 )
@@ -19,6 +20,7 @@ __all__ = [
     "CircuitUpdater",
     "GroupAggregator",
     "LetterEscalator",
+    "ReplayCounter",
     "Purger",
     "Reaper",
     "Relay",

@@ -14,6 +14,7 @@ from redrive.core.states import LetterStatus
 from redrive.core.transitions import AuditWrite
 from redrive.duration import FOREVER
 from redrive.errors import StoreError
+from redrive.observability.counters import Counters
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
 from redrive.settings import Settings
@@ -35,6 +36,7 @@ _PURGE_BATCH = 500
 _MAX_PURGE_BATCHES = 100
 _GROUP_BATCH = 2000
 _MAX_GROUP_BATCHES = 50
+_REPLAY_BATCH = 500
 _DAY = 86_400
 _VISIBILITY_MARGIN = 10 * MICROS  # samples may become visible this much later than they were made
 
@@ -160,6 +162,26 @@ class GroupAggregator:
             total += added
             if added < _GROUP_BATCH:
                 break
+        return total
+
+
+class ReplayCounter:
+    """Adds the replays that users decided on to the metrics of this process, each in one process only.
+
+    They are counted where they are stored: the command line may decide on them in a process that is never scraped.
+    """
+
+    def __init__(self, store: Store, counters: Counters) -> None:
+        self._store = store
+        self._counters = counters
+
+    async def run_once(self) -> int:
+        """Count all replays that no process has counted yet; return their number."""
+        total = 0
+        while found := await self._store.take_uncounted_replays(_REPLAY_BATCH):
+            for workflow, mode in found:
+                self._counters.replayed(workflow, mode)
+            total += len(found)
         return total
 
 

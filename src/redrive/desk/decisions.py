@@ -44,7 +44,6 @@ from redrive.desk.presenter import in_thread_if_large, measure_size, parse_chang
 from redrive.desk.validation import PayloadChecker, encode_json, is_id, make_invalid_reason, require_bool, require_text
 from redrive.duration import to_datetime
 from redrive.errors import ConfigurationError, Conflict, InputError, NotFound
-from redrive.observability.counters import Counters
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.records import replace
@@ -194,13 +193,11 @@ class Replayer:
         checker: PayloadChecker,
         redactor: Redactor,
         on_change: Callable[[str], None],
-        counters: Counters | None = None,
         caller: Caller | None = None,
     ) -> None:
         self._store = store
         self._caller = caller or Caller()
         self._clock = clock
-        self._counters = counters
         self._checker = checker
         self._redactor = redactor
         self._on_change = on_change
@@ -249,8 +246,6 @@ class Replayer:
         answers = await repeat_until_answered(lambda: self._store.apply(transitions), self._clock)
         replays: list[Replay | None] = []
         for each, answer in zip(prepared, answers, strict=True):
-            if self._counters is not None and answer.kept:
-                self._counters.replayed(each.case.run.workflow, each.decision.request.mode.value)
             self._on_change(each.case.run.public_id)
             write = each.transition.replay
             assert write is not None

@@ -197,7 +197,7 @@ class Counters:
                     step.seconds.add(attempt.began_ago / 1e6)
 
     def replayed(self, workflow: str, mode: str) -> None:
-        """Count a replay that a user requested."""
+        """Count a replay that a user requested in any process."""
         self.replays[self.workflows.find(workflow), mode] += 1
 
     def delivered(self, sink: str, end: str, seconds: float) -> None:

@@ -16,7 +16,7 @@ from redrive.clock import MICROS
 from redrive.core.circuit import CircuitStatus
 from redrive.core.decide_run import ROLLBACK_HEAD_START
 from redrive.records import as_dict, replace
-from redrive.store.session import Database, Session, Statements, read_call
+from redrive.store.session import Database, Session, Statements, read_call, write_call
 from redrive.store.workers import CRASH_PERIOD, LANE_START, MOST_LANES
 
 SQL = Statements("stats.sql")
@@ -135,6 +135,9 @@ class StatsStore(StatsDesk, Protocol):
     async def stats(self) -> StoreStats:
         """Return the state of the store, counted up to limits and along indexes."""
 
+    async def take_uncounted_replays(self, limit: int) -> list[tuple[str, str]]:
+        """Return workflow and mode of replays that no process has counted yet, and mark them as counted."""
+
     async def unclaimable(self, workflows: Sequence[str]) -> list[UnclaimableRuns]:
         """Return the due runs that no worker can claim, by workflow and queue.
 
@@ -169,6 +172,15 @@ class StatsCalls:
             sinks=tuple(SinkLag(*row) for row in await session.rows(SQL["sink_lags"], **limits)),
             workers=dict(await session.rows(SQL["workers_by_state"], **limits)),
         )
+
+    @write_call()
+    async def take_uncounted_replays(self, session: Session, limit: int) -> list[tuple[str, str]]:
+        async with session.transaction():
+            found = await session.rows(SQL["take_uncounted_replays"], most=limit)
+            ids = sorted({run_id for run_id, _ in found})
+            workflows = dict(await session.rows(SQL["workflows_of_runs"], ids=ids)) if ids else {}
+        # A run that was purged meanwhile has no workflow any more.
+        return [(workflows.get(run_id, ""), mode) for run_id, mode in found]
 
     @read_call()
     async def attention(self, session: Session, *, tenant: str | None = None) -> Attention:

@@ -253,3 +253,12 @@ async def test_closed_letters_go_after_their_time_with_their_replays(kit: Kit) -
     assert await kit.store.letter_of(run.id) is None
     assert (await case_of(kit, run.public_id)).replays == ()
     assert len((await case_of(kit, still_open.public_id)).replays) == 1
+
+
+async def test_each_replay_is_taken_to_be_counted_once(kit: Kit) -> None:
+    _, run = await failed(kit)
+    assert await kit.store.take_uncounted_replays(10) == []
+    new = kit.new(root=run.public_id)
+    assert (await kit.store.apply([restarts(run, new)]))[0].kept
+    assert await kit.store.take_uncounted_replays(10) == [(new.workflow, "FULL")]
+    assert await kit.store.take_uncounted_replays(10) == []

@@ -59,3 +59,14 @@ SELECT (SELECT COUNT(*) FROM (SELECT 1 FROM redrive.letters AS l /* INDEXED BY l
 -- Workers by state. A worker whose lease has expired counts as dead, even if not declared dead yet.
 SELECT CASE WHEN w.state = 'LIVE' AND w.lease_until < CAST(:now AS bigint) THEN 'DEAD' ELSE w.state END, COUNT(*)
 FROM redrive.workers AS w GROUP BY 1;
+
+-- name: take_uncounted_replays
+-- Mark replays as counted, the oldest first, and return them.
+UPDATE redrive.replays SET counted = 1
+WHERE (letter, number) IN (SELECT o.letter, o.number FROM redrive.replays AS o /* INDEXED BY replays_uncounted */
+                           WHERE o.counted = 0 ORDER BY o.at LIMIT CAST(:most AS bigint) FOR UPDATE SKIP LOCKED)
+RETURNING run_id, mode;
+
+-- name: workflows_of_runs
+-- The workflows of runs.
+SELECT public_id, workflow FROM redrive.runs WHERE public_id = ANY (CAST(:ids AS text[]));

@@ -319,9 +319,11 @@ CREATE TABLE replays (
     at       INTEGER NOT NULL,
     ended_at INTEGER,
     outcome  TEXT,
+    counted  INTEGER NOT NULL DEFAULT 0,  -- a process has added it to its metrics
     PRIMARY KEY (letter, number),
     CHECK ((ended_at IS NULL) = (outcome IS NULL))
 ) WITHOUT ROWID;
+CREATE INDEX replays_uncounted ON replays (at) WHERE counted = 0;
 
 -- Changes in the number of letters with one cause. The triggers below write them with the change itself, and a chore adds
 -- them to the groups a moment later, so that an outage with one cause appends rows instead of waiting for one row.
