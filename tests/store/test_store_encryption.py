@@ -147,9 +147,9 @@ CLEAR = {
     "options", "outcome", "owner", "parent", "parked_on",
     "policy", "public_id", "queue", "replay_of", "resolution", "root", "run", "run_id", "schema_in",
     "schema_out", "sole_step", "stage", "state", "status", "step", "subject", "tags", "tenant", "token",
-    "updated_by", "version", "wanted", "workflow", "workflows", "queues", "escalate", "escalated_to", "ends_replay", "next", "prev", "sink",
-    "topic", "message", "changed_by", "override", "settings", "why", "ends_as", "trace",
-    "due", "overdue", "workers",
+    "updated_by", "version", "wanted", "workflow", "workflows", "ends_replay", "next", "prev", "sink",
+    "topic", "message", "changed_by", "override", "settings", "why", "ends_as", "trace", "queues",
+    "due", "overdue", "workers", "escalate", "escalated_to",
 }  # fmt: skip
 # A letter's reason is the engine's word, with the message of an error in it; elsewhere it is a person's.
 PEOPLES = ("ReplayWrite", "ReplayRow", "AuditWrite", "AuditRow", "NewBulk", "BulkRow")

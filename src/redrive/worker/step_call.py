@@ -260,6 +260,8 @@ class StepCall(msgspec.Struct, eq=False):
             return None, self._make_unusable_outcome(error, LetterCode.POLICY_VIOLATION)
         except PayloadError as error:
             return None, self._make_unusable_outcome(error, LetterCode.VALIDATION_FAILED)
+        if self._admitted is not None:
+            self._execution.worker.circuits.count_success(self._execution.claimed.tenant, self._admitted)
         outcome = AttemptSucceeded(
             run=self._execution.view,
             place=self._place,
