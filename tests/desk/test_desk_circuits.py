@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from engines import OnStore
 
 from redrive import Circuit, CircuitFilter, Redrive, RetryPolicy
 from redrive.errors import ConfigurationError, InputError, NotFound
@@ -182,3 +183,35 @@ async def test_the_testing_kit_names_the_circuits_there_are() -> None:
             await e.circuit("paymnts", "open")
         with pytest.raises(ConfigurationError, match="'open', 'half_open' or 'closed', not 'ajar'"):
             await e.circuit("payments", "ajar")  # type: ignore[arg-type]
+
+
+async def test_calls_behind_a_circuit_are_counted_also_while_it_is_closed(on_store: OnStore) -> None:
+    app = Redrive("sqlite:///:memory:")
+
+    @app.step(retry=RetryPolicy(max_retries=0), circuit=Circuit("bank", failures=5, window="60s"))
+    async def charge(good: bool) -> None:
+        if not good:
+            raise ConnectionError("no route")
+
+    @app.workflow(dead_letter=False)
+    async def pay(good: bool) -> None:
+        await charge(good)
+
+    async with on_store(app) as e:
+        for good in (True, False, True, True, False):
+            await e.run(pay, good, tenant="acme")
+            await e.advance("1s")
+        await e.advance("1s")
+        view = e.store.tenant_view("acme")
+        desk = app.runtime.desk(view, app.runtime.clock)
+        one = await desk.circuits.get("bank", tenant="acme")
+        assert (one.status, one.failures, one.successes) == ("CLOSED", 2, 3)
+        assert one.succeeded_at is not None
+        assert one.failed_at is not None
+        assert one.succeeded_at < one.failed_at
+        assert (await desk.circuits.list()).items == [one]
+        await e.advance("2m")
+        later = await desk.circuits.get("bank", tenant="acme")
+        assert (later.failures, later.successes) == (0, 0), "they are outside the window now"
+        assert (later.succeeded_at, later.failed_at) == (one.succeeded_at, one.failed_at)
+        assert await e.store.tenant_view("other").circuit_figures([]) == []

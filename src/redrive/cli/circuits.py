@@ -45,7 +45,7 @@ def circuits() -> None:
 def list_(
     tenant: str | None, status: str | None, limit: int, cursor: str | None, target: Target, output: Output
 ) -> None:
-    """List the circuits that have recorded a failure or a change, with the number of waiting runs.
+    """List the circuits behind which calls were made, with the number of waiting runs and their calls in the window.
 
     \b
     Examples:
@@ -61,6 +61,9 @@ def list_(
         Column("PARKED", lambda one: one.parked or None),
         Column("CHANGED", lambda one: one.changed_at),
         Column("WHY", lambda one: one.why, sentence=True),
+        *field_columns(
+            FAILURES="failures", SUCCESSES="successes", LAST_FAILURE="failed_at", LAST_SUCCESS="succeeded_at"
+        ),
     ]
     empty = "All circuits are closed: no call behind a circuit has failed yet."
     output.list(page.items, columns, id=lambda one: one.key, empty=empty, next=page.next, prev=page.prev)
@@ -87,6 +90,9 @@ def show(key: str, tenant: str | None, target: Target, output: Output) -> None:
         f"Circuit {found.key} of tenant {found.tenant} is {found.status}, {_describe_waiting_runs(found)}.",
         f"Changed {found.changed_at:%Y-%m-%d %H:%M:%S} UTC{by}{f': {found.why}' if found.why else ''}.",
     ]
+    last = {"failure": found.failed_at, "success": found.succeeded_at}
+    times = [f"last {name} {at:%Y-%m-%d %H:%M:%S} UTC" for name, at in last.items() if at is not None]
+    lines.append(", ".join([f"In its window: {found.failures} failures, {found.successes} successes", *times]) + ".")
     if found.until is not None:
         lines.append(f"It lets probes through at {found.until:%Y-%m-%d %H:%M:%S} UTC.")
     elif found.status == "OPEN":

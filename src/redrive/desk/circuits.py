@@ -15,12 +15,13 @@ from redrive.core.roles import DEFAULT_TENANT, Permission
 from redrive.desk.models import make_reason_fields, present_row
 from redrive.desk.operations import Acting, Actor, operation
 from redrive.desk.validation import require_text
+from redrive.duration import to_datetime
 from redrive.errors import ConfigurationError, InputError, NotFound
 from redrive.policy import Circuit
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.records import replace
 from redrive.settle.circuits import CircuitDecision, make_circuit_update, update_circuit
-from redrive.store.circuits import MOST_COUNTED, CircuitCase, CircuitRow, CircuitUpdate
+from redrive.store.circuits import MOST_COUNTED, CircuitCase, CircuitFigures, CircuitRow, CircuitUpdate
 from redrive.store.filters import CircuitFilter
 from redrive.store.list_query import Page
 from redrive.store.port import DeskStore
@@ -34,7 +35,8 @@ class CircuitRecord:
 
     `settings` are those in force, None if no code has declared any; `override` holds those that a user set.
     `parked` counts the runs that wait for it, up to 10,000. `why` is the text of a user, or the English sentence
-    for `reason_code` and `reason_params`.
+    for `reason_code` and `reason_params`. `failures` and `successes` count the calls within the window of the settings;
+    successes arrive some seconds late. `failed_at` and `succeeded_at` are the times of the last ones.
     """
 
     key: str
@@ -50,6 +52,10 @@ class CircuitRecord:
     changed_at: datetime
     reason_code: str | None = None
     reason_params: dict[str, Any] = field(default_factory=dict)
+    failures: int = 0
+    successes: int = 0
+    failed_at: datetime | None = None
+    succeeded_at: datetime | None = None
 
 
 class Circuits:
@@ -66,7 +72,9 @@ class Circuits:
     ) -> Page[CircuitRecord]:
         """Return a page of circuits, the latest change first."""
         page = await self._store.circuits(filter or CircuitFilter(), limit=limit, cursor=cursor)
-        return Page([present_circuit(row) for row in page.items], page.next, page.prev)
+        figures = await self._store.circuit_figures(page.items)
+        items = [present_circuit(row, each) for row, each in zip(page.items, figures, strict=True)]
+        return Page(items, page.next, page.prev)
 
     @operation("GET /circuits/{key:path}", Permission.LOOK, id="show_circuit", all_workflows=True)
     async def get(self, key: str, *, tenant: str = DEFAULT_TENANT) -> CircuitRecord:
@@ -74,7 +82,7 @@ class Circuits:
         row = await self._load_row(_check_key(key), require_text("tenant", tenant))
         if not row.version:
             raise NotFound(Reason(ReasonCode.CIRCUIT_UNKNOWN, circuit=key, tenant=tenant))
-        return present_circuit(row)
+        return await self._present(row)
 
     @operation("POST /circuits/{key:path}/open", Permission.DECIDE, id="open_circuit", all_workflows=True)
     async def open(self, key: str, *, tenant: str = DEFAULT_TENANT, **acting: Unpack[Acting]) -> CircuitRecord:
@@ -155,7 +163,11 @@ class Circuits:
         tenant, key = require_text("tenant", tenant), _check_key(key)
         row, _ = await update_circuit(self._store, (tenant, key), decide)
         self._on_change(row)
-        return present_circuit(await self._load_row(key, tenant))
+        return await self._present(await self._load_row(key, tenant))
+
+    async def _present(self, row: CircuitRow) -> CircuitRecord:
+        (figures,) = await self._store.circuit_figures([row])
+        return present_circuit(row, figures)
 
     async def _load_row(self, key: str, tenant: str) -> CircuitRow:
         return (await self._store.circuit(tenant, key, counted=MOST_COUNTED)).row
@@ -175,7 +187,7 @@ def _check_key(key: str) -> str:
     return key
 
 
-def present_circuit(row: CircuitRow) -> CircuitRecord:
+def present_circuit(row: CircuitRow, figures: CircuitFigures | None = None) -> CircuitRecord:
     known = row.settings is not None or row.override is not None
     reason = None if row.why is None else read_reason(row.changed_by, row.why)
     return present_row(
@@ -183,5 +195,9 @@ def present_circuit(row: CircuitRow) -> CircuitRecord:
         row,
         settings=row.in_force if known else None,
         override=None if row.override is None else json.loads(row.override),
+        failures=0 if figures is None else figures.failures,
+        successes=0 if figures is None else figures.successes,
+        failed_at=None if figures is None else to_datetime(figures.failed_at),
+        succeeded_at=None if figures is None else to_datetime(figures.succeeded_at),
         **make_reason_fields(reason, "why"),
     )

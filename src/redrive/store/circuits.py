@@ -34,6 +34,9 @@ MARK_RETENTION = int(MAX_CIRCUIT_TIME * MICROS)
 MOST_MARKS = MAX_FAILURES
 """Samples that are read of a circuit: the largest number that its settings may count."""
 
+SUCCESS_STEP = 5 * MICROS
+"""Microseconds in which successes are counted together."""
+
 MOST_COUNTED = 10_000
 """Parked runs are counted up to this many."""
 
@@ -83,6 +86,28 @@ class CircuitRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def in_force(self) -> Circuit:
         """The settings in force: the override, else those of the code."""
         return resolve_circuit(self.settings, self.override)
+
+
+class CircuitFigures(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Calls behind a circuit: failures and successes in its window, and when each happened last.
+
+    Failures are those that count. They are known for the length of the longest window, and the last success for good.
+    """
+
+    failures: int = 0
+    successes: int = 0
+    failed_at: int | None = None
+    succeeded_at: int | None = None
+
+
+class SuccessCount(msgspec.Struct, frozen=True, gc=False):
+    """Successful calls behind a circuit that a worker counted. `settings`: the circuit's settings in the code."""
+
+    tenant: str
+    key: str
+    settings: str
+    calls: int
+    last_at: int
 
 
 class CircuitCase(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -158,6 +183,9 @@ class CircuitDesk(Protocol):
     async def circuits(self, where: CircuitFilter, *, limit: int, cursor: str | None) -> Page[CircuitRow]:
         """Return a page of circuits, newest first."""
 
+    async def circuit_figures(self, rows: Sequence[CircuitRow]) -> list[CircuitFigures]:
+        """Return the calls behind each of these circuits, within the window of its settings."""
+
     async def update_circuit(self, update: CircuitUpdate) -> CircuitUpdateResult:
         """Write a circuit if it still has the version it was read with, and release parked runs.
 
@@ -174,6 +202,9 @@ class CircuitStore(CircuitDesk, Protocol):
         A permit is valid while the run is held under the fence that got it; asking again under that fence returns
         the same permit. Requests are answered one after the other.
         """
+
+    async def count_successes(self, counts: Sequence[SuccessCount]) -> None:
+        """Add successful calls that a worker counted. A circuit without a record gets one."""
 
     async def circuits_due(self, since: int) -> list[CircuitKey]:
         """Return the circuits that need work.
@@ -246,6 +277,34 @@ class CircuitCalls:
             if permit.admission is Admission.PROBE:
                 await session.rows(SQL["put_permit"], **parameters)
             return permit
+
+    @read_call()
+    async def circuit_figures(self, session: Session, rows: Sequence[CircuitRow]) -> list[CircuitFigures]:
+        if not rows:
+            return []
+        now = await session.now()
+        found = await session.rows(
+            SQL["circuit_figures"],
+            tenants=[row.tenant for row in rows],
+            keys=[row.key for row in rows],
+            since=[now - build_rules(row.in_force).window for row in rows],
+        )
+        figures = {(each[0], each[1]): each[2:] for each in found}
+        names = ("failures", "successes", "failed_at", "succeeded_at")
+        return [CircuitFigures(**dict(zip(names, figures[row.place], strict=True))) for row in rows]
+
+    # SQLite need not wait for the disk here: users see these numbers, and nothing depends on them.
+    @write_call(durable=False)
+    async def count_successes(self, session: Session, counts: Sequence[SuccessCount]) -> None:
+        # Sorted, because workers that lock the same rows must do so in the same order.
+        ordered = sorted(counts, key=lambda each: (each.tenant, each.key))
+        async with session.transaction():
+            now = await session.now()
+            at = now - now % SUCCESS_STEP
+            for each in ordered:
+                place = {"tenant": each.tenant, "key": each.key}
+                await session.rows(SQL["insert_quiet_circuit"], **place, settings=each.settings, now=now)
+                await session.rows(SQL["add_successes"], **place, at=at, calls=each.calls, last_at=each.last_at)
 
     @read_call()
     async def circuits_due(self, session: Session, since: int) -> list[CircuitKey]:

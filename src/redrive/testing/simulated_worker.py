@@ -147,6 +147,7 @@ class SimulatedWorker:
             await self._aggregator.run_once()
             decided = await self._bulk_worker.run_once() + await self._circuit_updater.run_once()
             await self._escalator.run_once()
+            await self.worker.circuits.write_successes()
             await self._notification_chore.run_once()
             if self._scheduler is not None:
                 await self._scheduler.run_once()

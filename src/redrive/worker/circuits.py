@@ -37,7 +37,7 @@ from redrive.errors import RunDetached, StoreError
 from redrive.records import replace
 from redrive.settle.circuits import after_samples, update_circuit
 from redrive.settle.settler import Settled
-from redrive.store.circuits import CircuitKey, CircuitRow, Permit, PermitRequest
+from redrive.store.circuits import CircuitKey, CircuitRow, Permit, PermitRequest, SuccessCount
 from redrive.store.port import Store
 from redrive.store.store import repeat_until_answered
 
@@ -50,6 +50,7 @@ log = logging.getLogger("redrive.worker")
 _REFRESH_INTERVAL = 0.5  # how long to trust what is in memory, in seconds: half of what is promised
 _FRESH_FOR = 0.01  # how long what was just read counts as new
 _VISIBILITY_MARGIN = 5 * MICROS  # changes may become visible this much later than they say they were made
+_COUNT_INTERVAL = 5.0  # seconds between two writes of the successes that were counted
 _WAVE_INTERVAL = 1.0  # seconds between two waves of branches that wait in memory
 
 
@@ -68,6 +69,30 @@ class Circuits:
         self._since = 0
         self._refreshed_at = -math.inf
         self._refreshing: asyncio.Task[None] | None = None
+        self._successes: dict[CircuitKey, SuccessCount] = {}
+        self._counted_at = clock.monotonic()
+
+    def count_success(self, tenant: str, call: AdmittedCall) -> None:
+        """Count a successful call in memory: a commit for each of them would slow down every step."""
+        place = (tenant, call.key)
+        before = self._successes.get(place)
+        calls = 1 if before is None else before.calls + 1
+        self._successes[place] = SuccessCount(tenant, call.key, call.settings, calls, self._store.now())
+
+    async def write_successes(self) -> None:
+        """Write the successes that were counted since the last time; a store that does not answer gets them later."""
+        counts, self._successes = self._successes, {}
+        self._counted_at = self._clock.monotonic()
+        if not counts:
+            return
+        try:
+            await self._store.count_successes(list(counts.values()))
+        except StoreError as error:
+            log.warning("successes behind circuits could not be written: %s", error)
+            for place, each in counts.items():
+                newer = self._successes.get(place)
+                both = each if newer is None else replace(newer, calls=newer.calls + each.calls)
+                self._successes[place] = both
 
     def generation_if_closed(self, place: CircuitKey) -> int | None:
         """Return the generation under which a call may go out; None if the circuit may not be closed."""
@@ -162,6 +187,8 @@ class Circuits:
         while True:
             await self._clock.sleep(_REFRESH_INTERVAL)
             await self.refresh_if_stale()
+            if self._clock.monotonic() - self._counted_at >= _COUNT_INTERVAL:
+                await self.write_successes()
 
     async def refresh_if_stale(self) -> None:
         """Refresh, unless that was done a moment ago; a store that does not answer is asked later."""

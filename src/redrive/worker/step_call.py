@@ -271,6 +271,8 @@ class StepCall(msgspec.Struct, eq=False):
         except PayloadError as error:
             return None, self._make_unusable_outcome(error, LetterCode.VALIDATION_FAILED)
         execution, done = self._execution, self._execution.journal.new_done_number()
+        if self._admitted is not None:
+            execution.worker.circuits.count_success(execution.claimed.tenant, self._admitted)
         outcome = AttemptSucceeded(
             run=execution.view,
             place=self._place,

@@ -211,6 +211,9 @@ class Worker:
             log.warning("the store did not answer; other workers claim the runs held here when the lease expires")
         for service in self._services:
             await self._cancel_task(service)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_STOP_TIMEOUT):
+                await self.circuits.write_successes()
         await self._close()
         try:
             await self.store.retire(self.id)

@@ -25,6 +25,31 @@ SELECT :now AS now,
 FROM (SELECT CAST(:tenant AS text) COLLATE "C" AS tenant, CAST(:key AS text) COLLATE "C" AS key) AS w
 LEFT JOIN redrive.circuits AS c ON c.tenant = w.tenant AND c.key = w.key;
 
+-- name: circuit_figures
+-- The failures and successes of some circuits since a time each, and the last of both, in no order.
+SELECT w.tenant, w.key,
+       (SELECT count(*) FROM redrive.circuit_marks AS m /* INDEXED BY circuit_marks_weighed */
+        WHERE m.tenant = w.tenant AND m.key = w.key AND m.good = 0 AND m.at > w.since) AS failures,
+       (SELECT CAST(COALESCE(sum(s.calls), 0) AS bigint) FROM redrive.circuit_successes AS s
+        WHERE s.tenant = w.tenant AND s.key = w.key AND s.at > w.since) AS successes,
+       (SELECT max(m.at) FROM redrive.circuit_marks AS m /* INDEXED BY circuit_marks_weighed */
+        WHERE m.tenant = w.tenant AND m.key = w.key AND m.good = 0) AS failed_at,
+       (SELECT max(s.last_at) FROM redrive.circuit_successes AS s
+        WHERE s.tenant = w.tenant AND s.key = w.key) AS succeeded_at
+FROM unnest(CAST(:tenants AS text[]), CAST(:keys AS text[]), CAST(:since AS bigint[])) AS w (tenant, key, since);
+
+-- name: insert_quiet_circuit
+-- Insert a circuit of which only successes are known.
+INSERT INTO redrive.circuits (tenant, key, status, generation, version, wave, next_wave_at, settings, changed_at)
+VALUES (:tenant, :key, 'CLOSED', 0, 1, 0, 0, :settings, :now)
+ON CONFLICT (tenant, key) DO NOTHING;
+
+-- name: add_successes
+-- Add successful calls to those of the same time.
+INSERT INTO redrive.circuit_successes AS s (tenant, key, at, calls, last_at)
+VALUES (:tenant, :key, :at, :calls, :last_at)
+ON CONFLICT (tenant, key, at) DO UPDATE SET calls = s.calls + excluded.calls, last_at = excluded.last_at;
+
 -- name: lock_circuit
 -- Let no other transaction ask for a permit, or change the circuit, before this one ends.
 SELECT id FROM redrive.circuits WHERE tenant = :tenant AND key = :key FOR UPDATE;
@@ -150,6 +175,16 @@ DELETE FROM redrive.circuit_marks WHERE (run, idx, attempt, fence) IN (
     SELECT m.run, m.idx, m.attempt, m.fence FROM redrive.circuit_marks AS m /* INDEXED BY circuit_marks_recent */
     WHERE m.at <= CAST(:before AS bigint) ORDER BY m.at LIMIT CAST(:most AS bigint))
 RETURNING run;
+
+-- name: delete_old_successes
+-- Remove counts that are older than every window, except the last one of a circuit.
+DELETE FROM redrive.circuit_successes WHERE (tenant, key, at) IN (
+    SELECT s.tenant, s.key, s.at FROM redrive.circuit_successes AS s /* INDEXED BY circuit_successes_recent */
+    WHERE s.at <= CAST(:before AS bigint)
+      AND EXISTS (SELECT 1 FROM redrive.circuit_successes AS n
+                  WHERE n.tenant = s.tenant AND n.key = s.key AND n.at > s.at LIMIT 1 OFFSET 0)
+    ORDER BY s.at LIMIT CAST(:most AS bigint))
+RETURNING at;
 
 -- name: delete_old_probes
 -- Remove permits whose runs are no longer held under the permit's fence.

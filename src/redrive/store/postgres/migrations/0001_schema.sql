@@ -568,6 +568,17 @@ CREATE TABLE redrive.circuit_marks (
 CREATE INDEX circuit_marks_weighed ON redrive.circuit_marks (tenant, key, generation, good, at);
 CREATE INDEX circuit_marks_recent ON redrive.circuit_marks (at);
 
+-- Successful calls, counted by workers in steps of some seconds. They decide nothing: users see them.
+CREATE TABLE redrive.circuit_successes (
+    at      bigint NOT NULL,
+    last_at bigint NOT NULL,
+    calls   bigint NOT NULL,
+    tenant  text   COLLATE "C" NOT NULL,
+    key     text   COLLATE "C" NOT NULL,
+    PRIMARY KEY (tenant, key, at)
+);
+CREATE INDEX circuit_successes_recent ON redrive.circuit_successes (at);
+
 -- Permits to call a dependency that may be out of order. One counts while its run is held under its fence.
 CREATE TABLE redrive.probes (
     run        bigint  NOT NULL,
@@ -1358,8 +1369,8 @@ GRANT SELECT, UPDATE, DELETE ON redrive.schedules TO redrive_app;
 GRANT SELECT, INSERT ON redrive.audit, redrive.notification_reads TO redrive_app;
 -- A decision on one message unfolds its bundle; a decision on a letter may publish an event.
 GRANT SELECT, INSERT, UPDATE, DELETE ON redrive.bundles TO redrive_app;
-GRANT SELECT ON redrive.notices, redrive.notice_lanes, redrive.notifications, redrive.access_tenants
-    TO redrive_app;
+GRANT SELECT ON redrive.notices, redrive.notice_lanes, redrive.notifications, redrive.access_tenants,
+    redrive.circuit_successes TO redrive_app;
 
 -- What all tenants share, and what the functions that write transitions read for every caller.
 GRANT SELECT ON redrive.catalogue, redrive.versions, redrive.pauses, redrive.sinks, redrive.sink_topics TO redrive_app;
@@ -1381,7 +1392,7 @@ BEGIN
     FOREACH guarded IN ARRAY ARRAY[
         'runs', 'inputs', 'results', 'run_index', 'idempotency', 'entries', 'attempts', 'policies', 'schedules', 'letters',
         'replays', 'letter_feed', 'groups', 'group_counts', 'group_versions', 'group_decisions', 'sets', 'set_items', 'audit',
-        'saved_views', 'circuits', 'circuit_marks', 'probes', 'messages', 'bundles', 'deliveries', 'access_tenants', 'access_users', 'access_members',
+        'saved_views', 'circuits', 'circuit_marks', 'circuit_successes', 'probes', 'messages', 'bundles', 'deliveries', 'access_tenants', 'access_users', 'access_members',
         'access_tokens', 'access_sessions', 'access_answers', 'store_secrets', 'notify_rules', 'notices', 'notice_lanes',
         'notifications', 'notification_reads'] LOOP
         EXECUTE format('ALTER TABLE redrive.%I ENABLE ROW LEVEL SECURITY', guarded);

@@ -574,6 +574,17 @@ CREATE TABLE circuit_marks (
 CREATE INDEX circuit_marks_weighed ON circuit_marks (tenant, key, generation, good, at);
 CREATE INDEX circuit_marks_recent ON circuit_marks (at);
 
+-- Successful calls, counted by workers in steps of some seconds. They decide nothing: users see them.
+CREATE TABLE circuit_successes (
+    tenant  TEXT    NOT NULL,
+    key     TEXT    NOT NULL,
+    at      INTEGER NOT NULL,
+    calls   INTEGER NOT NULL,
+    last_at INTEGER NOT NULL,
+    PRIMARY KEY (tenant, key, at)
+) WITHOUT ROWID;
+CREATE INDEX circuit_successes_recent ON circuit_successes (at);
+
 -- Permits to call a dependency that may be out of order. One counts while its run is held under its fence.
 CREATE TABLE probes (
     tenant     TEXT    NOT NULL,
