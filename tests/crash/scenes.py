@@ -117,13 +117,7 @@ def build(url: str, folder: Path, who: str = "test", **settings: Any) -> Redrive
     async def rude(name: str) -> str:
         return await block_at(name)
 
-    @app.step(timeout=1, retry=RetryPolicy(max_retries=0))
-    async def hang_at(name: str) -> str:
-        note("begin")
-        while not gate(folder, name).exists():
-            time.sleep(0.01)
-        note("end")
-        return who
+    hang_at = app.step(name="hang_at", timeout=1, retry=RetryPolicy(max_retries=0))(block_at.fn)
 
     @app.workflow
     async def ruder(name: str) -> str:

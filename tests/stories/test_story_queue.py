@@ -53,7 +53,7 @@ async def test_ac4_the_message_is_for_people_and_has_no_stack_in_it() -> None:
         with faults("ask", [ConnectionError] * 3):
             run = await e.run(execute, "why?")
         assert run.described.error is not None
-        assert "failed 3 times" in run.described.error
+        assert run.described.error.startswith("Workflow execution failed after 3 attempts: ")
         assert "Traceback" not in run.described.error
         assert "\n" not in run.described.error
 

@@ -38,7 +38,7 @@ _MAX_PAYLOAD_LINES = 20
 
 def explain_run(run: Run, around: RunContext) -> list[str]:
     """Explain the state of a run, its reason and its end, and give the next command."""
-    finished, error = _format_time(run.finished_at), f": {run.error}" if run.error else ""
+    finished, error = _format_time(run.finished_at), f": {run.reason}" if run.reason else ""
     match run.status:
         case RunStatus.PENDING | RunStatus.SLEEPING:
             sentences = [*_explain_waiting(run, around), *_explain_obstacles(run, around)]
@@ -153,7 +153,7 @@ def _explain_running(run: Run, around: RunContext) -> list[str]:
 def _explain_rollback(run: Run, around: RunContext) -> list[str]:
     undone = [step for step in run.steps if step.kind is EntryKind.UNDO and not step.superseded]
     done = sum(step.ended_at is not None for step in undone)
-    error = f": {run.error}" if run.error else ""
+    error = f": {run.reason}" if run.reason else ""
     sentences = [f"The run is being rolled back{error}. {done} of {len(undone)} compensations are done."]
     task = next((step for step in undone if step.status is StepStatus.RUNNING), None)
     retrying = [step for step in undone if step.status is StepStatus.RETRYING]
@@ -171,7 +171,7 @@ def _explain_rollback(run: Run, around: RunContext) -> list[str]:
 
 
 def _explain_failed(run: Run) -> list[str]:
-    finished, error = _format_time(run.finished_at), f": {run.error}" if run.error else ""
+    finished, error = _format_time(run.finished_at), f": {run.reason}" if run.reason else ""
     if run.code == LetterCode.COMPENSATION_FAILED:
         return [
             f"The rollback of the run failed at {finished}{error}.",

@@ -96,7 +96,8 @@ INSERT INTO letters (public_id, tenant, run, run_id, workflow, status, code, sta
 SELECT ?, runs.tenant, runs.id, runs.public_id, runs.workflow, 'OPEN', ?, ?, ?, ?, ?,
        ?, ?, ?, ?, ?, runs.correlation_id, runs.version, ?, ?, ?,
        -- A run without a letter may have been replayed: the last replay is the one that failed.
-       (SELECT COUNT(*) FROM replays AS p WHERE p.letter = ?1), EXISTS (SELECT 1 FROM replays AS p WHERE p.letter = ?1)
+       (SELECT COUNT(*) FROM replays AS p WHERE p.letter = runs.letter),
+       EXISTS (SELECT 1 FROM replays AS p WHERE p.letter = runs.letter)
 FROM runs WHERE runs.id = ?
 ON CONFLICT (tenant, run) DO UPDATE SET
     failed_replays = failed_replays + (status <> 'OPEN'),
