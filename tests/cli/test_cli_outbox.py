@@ -74,7 +74,8 @@ def test_a_message_is_shown_with_its_story_and_without_its_secrets(box: dict[str
 def test_blocked_keys_and_sinks_are_listed(box: dict[str, str]) -> None:
     assert ids("blocked") == [box["dead"]]
     assert piped("outbox", "blocked").stdout.split("\t")[1:4] == ["billing", "k", "1"]
-    (sink,) = json.loads(piped("outbox", "sinks", "--json").stdout)["items"]
+    sink, inbox = json.loads(piped("outbox", "sinks", "--json").stdout)["items"]
+    assert inbox["name"] == "redrive.notices"
     assert (sink["name"], sink["topics"], sink["pending"], sink["dead"]) == ("billing", ["orders.*"], 1, 1)
 
 
@@ -113,5 +114,5 @@ def test_a_dry_run_refuses_what_would_be_refused(box: dict[str, str]) -> None:
 def test_a_sink_is_forgotten(box: dict[str, str]) -> None:
     assert piped("outbox", "forget", "billing", "--dry-run").stdout == "would forget billing\n"
     assert piped("outbox", "forget", "billing", "--by", "kim").stdout == "forgot billing\n"
-    assert ids("sinks") == []
+    assert ids("sinks") == ["redrive.notices"]
     assert ids("list", "--status", "SKIPPED") == [box["behind"], box["dead"]]
