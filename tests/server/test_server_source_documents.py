@@ -1,4 +1,4 @@
-"""What the source documents say about roles, organisations and tokens, each as a test of its own."""
+"""Requirements of the source documents about roles, organisations and tokens, with one test for each."""
 
 from __future__ import annotations
 
