@@ -100,7 +100,7 @@ async def populate(url: str) -> dict[str, str]:
     app.settings = replace(app.settings, url=url)
     async with app:
         await create_users(app)
-        await _let_in_on_call()
+        await _create_on_call_admin()
         told: dict[str, Coroutine[Any, Any, RunHandle[Any]]] = {
             "good": SCENARIOS["goes well"]("order-1"),
             "wrong": SCENARIOS["wrong input"]("order-2"),
@@ -146,7 +146,7 @@ async def _begun_slowly(reason: str, letters: int) -> LetterSet:
     return await app.dlq.ignore_many(ids, by="test", reason=reason, rate="2/h", tenant=SHOP)
 
 
-async def _let_in_on_call() -> None:
+async def _create_on_call_admin() -> None:
     """Create an admin of one tenant who does not see hidden data."""
     access = AccountAdmin(app.runtime.store.accounts, app.runtime.clock, make_operator("test"))
     await access.create_user(NewUser(email=ON_CALL, tenant=SHOP, role=Role.ADMIN, password=PASSWORD))

@@ -191,7 +191,7 @@ window.EventSource = class extends EventSource { constructor(address) { super(ad
 """
 
 
-def test_a_page_says_when_the_server_is_gone_and_catches_up_when_it_is_back(looking: Looking) -> None:
+def test_a_page_shows_a_lost_connection_and_catches_up_after_it(looking: Looking) -> None:
     page, other = looking.person(OWNER), looking.person(OWNER)
     page.add_init_script(STREAMS)
     page.goto("/app/admin/dlq")

@@ -164,7 +164,7 @@ def hears_keys(page: Page) -> None:
     expect(page.locator("#live")).to_be_visible()
 
 
-def test_the_operator_searches_and_narrows_a_list(looking: Looking) -> None:
+def test_the_operator_searches_and_filters_a_list(looking: Looking) -> None:
     page = looking.person(ON_CALL, axe=True)
     page.goto("/app/")
     hears_keys(page)

@@ -35,7 +35,7 @@ def test_running_the_module_equals_running_the_script() -> None:
     assert output == invoke("--help").output.replace("Usage: main", "Usage: redrive")
 
 
-def test_an_unknown_command_is_a_usage_error() -> None:
+def test_invalid_arguments_are_a_usage_error() -> None:
     for arguments in (["nonsense"], ["worker"], ["worker", "a:b", "--nonsense"], ["demo", "--seconds", "-1"]):
         assert invoke(*arguments).exit_code == 2
 

@@ -50,7 +50,7 @@ def test_a_letter_is_shown_with_all_details(toys: Toys) -> None:
     assert len(by_run["steps"][0]["attempts"]) == 3
 
 
-def test_a_run_without_a_letter_has_none_to_show(toys: Toys) -> None:
+def test_a_run_without_a_letter_has_no_letter_page(toys: Toys) -> None:
     assert piped("dlq", "show", toys.good).exit_code == 3
 
 

@@ -156,7 +156,7 @@ async def test_the_doctor_lists_tokens_that_ended_with_their_creator(ready_url: 
         assert "tokens" not in by_check(await check_store(ready_url))
 
 
-def test_an_unreachable_store_is_reported_without_retries() -> None:
+def test_an_unreachable_store_is_reported_without_advice_for_workers() -> None:
     url = "postgresql://127.0.0.1:1/shop?connect_timeout=1"
     for command in (["doctor"], ["runs", "list"]):
         ended = piped(*command, "--url", url)

@@ -102,7 +102,7 @@ def test_refused_outbox_commands_have_exit_codes(box: dict[str, str]) -> None:
     assert piped("outbox", "list", "--topic", "a b").exit_code != 0
 
 
-def test_a_dry_run_refuses_what_would_be_refused(box: dict[str, str]) -> None:
+def test_a_dry_run_refuses_like_the_real_command(box: dict[str, str]) -> None:
     assert piped("outbox", "skip", box["done"], "--dry-run").exit_code == 4
     assert piped("outbox", "retry", box["dead"], "--sink", "unknown", "--dry-run").exit_code == 4
     assert piped("outbox", "forget", "unknown", "--dry-run").exit_code == 3

@@ -44,7 +44,7 @@ def test_a_piped_list_is_tab_separated_without_heading(toys: Toys) -> None:
     assert lines[-1][4:] == ["order-7", "default"]
 
 
-def test_quiet_prints_ids_and_filters_choose(toys: Toys) -> None:
+def test_quiet_prints_ids_and_filters_select_runs(toys: Toys) -> None:
     assert piped("runs", "list", "-q", "--status", "success").output == f"{toys.good}\n"
     assert piped("runs", "list", "-q", "--tenant", "acme").output == f"{toys.broken}\n"
     assert piped("runs", "list", "-q", "--correlation-id", "order-7").output == f"{toys.good}\n"

@@ -85,7 +85,7 @@ def test_an_authenticated_body_has_bounded_keys_containers_values_and_names(worl
     assert [each["reason"] for each in unknown["errors"]] == ["too many names"]
 
 
-def test_content_length_beside_transfer_encoding_is_refused(world: World) -> None:
+def test_content_length_together_with_transfer_encoding_is_refused(world: World) -> None:
     head = [f"POST {PREFIX}/login HTTP/1.1", "Content-Type: application/json"]
     both = [*head, "Content-Length: 2", "Transfer-Encoding: chunked"]
     status, problem = ask(world.address, both, b"2\r\n{}\r\n0\r\n\r\n")
@@ -192,7 +192,7 @@ async def test_the_loop_itself_handles_small_bodies_only(tmp_path: Path, monkeyp
 # -- bytes, time and rates -------------------------------------------------------------------------------
 
 
-async def test_bytes_in_flight_are_bounded_for_each_credential_and_for_all(tmp_path: Path) -> None:
+async def test_pending_request_bytes_are_bounded_per_credential_and_in_total(tmp_path: Path) -> None:
     limits = Limits(in_flight=300_000, in_flight_each=200_000)
     async with served_here(tmp_path, limits) as world:
         host, port = world.address.removeprefix("http://").split(":")

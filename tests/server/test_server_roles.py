@@ -90,7 +90,7 @@ def test_a_role_may_do_exactly_what_the_permission_table_allows(rough_world: Wor
 
 
 @pytest.mark.parametrize("one", NAMED, ids=lambda one: one.name)
-def test_another_tenant_s_ids_do_not_exist(world: World, one: Operation) -> None:
+def test_ids_of_another_tenant_do_not_exist(world: World, one: Operation) -> None:
     for role in ROLES:
         if role is Role.OWNER and one.name in ALL_TENANTS:
             continue

@@ -56,7 +56,7 @@ def narrow(rough_world: World) -> Iterator[tuple[World, dict[Role, str]]]:
     assert owner.post("/workflows/book/resume").status_code == 204
 
 
-def told_of_others(text: str, world: World, sent: str = "") -> list[str]:
+def find_other_workflows(text: str, world: World, sent: str = "") -> list[str]:
     """Return what a text reveals about other workflows, apart from values in the request itself."""
     ids = {one for one in world.ids["acme"].values() if len(one) > 20}
     found = [name for name in NAMES if re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)]
@@ -80,7 +80,7 @@ def test_no_api_route_reveals_another_workflow(narrow: tuple[World, dict[Role, s
             path = one.url(world.ids["acme"]) + query
             response = answer(world, secret, path.removeprefix(PREFIX))
             if not one.about.get("x-stream") or response.status_code != 200:
-                assert told_of_others(response.text, world, path) == [], (path, response.text)
+                assert find_other_workflows(response.text, world, path) == [], (path, response.text)
             if "{id}" in one.path and "notification" not in one.path:
                 assert response.status_code in (403, 404, 422), (path, response.text)
 
@@ -96,7 +96,7 @@ def test_no_page_reveals_another_workflow(narrow: tuple[World, dict[Role, str]],
         for query in ("", f"?workflow={MINE}", "?key=fulfil/charge", "?key=post-office"):
             path = f"{world.address}/app{filled}{query}"
             response = answer(world, secret, path)
-            assert told_of_others(response.text, world, path) == [], (path, response.status_code)
+            assert find_other_workflows(response.text, world, path) == [], (path, response.status_code)
 
 
 def test_counts_cover_only_the_workflow_of_the_token(narrow: tuple[World, dict[Role, str]]) -> None:
@@ -123,7 +123,7 @@ def test_a_decision_about_a_circuit_does_not_reveal_its_state(narrow: tuple[Worl
             for way in ("open", "close", "reset"):
                 response = world.bearer(secret).post(f"/circuits/{key}/{way}", json={})
                 assert response.status_code == 403
-                assert told_of_others(response.text, world, key) == []
+                assert find_other_workflows(response.text, world, key) == []
 
 
 def test_a_stream_reports_only_the_workflow_of_the_token(narrow: tuple[World, dict[Role, str]]) -> None:
