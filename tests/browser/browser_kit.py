@@ -1,4 +1,4 @@
-"""What the browser tests share: a server to look at, somebody who looks, and what they must not see."""
+"""Helpers for the browser tests: a server with data, signed-in pages, and checks that hold on every page."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text(en
 
 @dataclass
 class Shop:
-    """A server with a worker, on a store of its own: where it is, and what is in it."""
+    """A server with a worker on a separate store: its address, folder and ids."""
 
     address: str
     folder: Path
@@ -37,12 +37,12 @@ class Shop:
     cookies: dict[str, list[Any]] = field(default_factory=dict)
 
     def letter(self, name: str) -> str:
-        """The id of the letter of a run that `browser_shop` names so."""
+        """Return the id of the letter of the run with this name in `browser_shop`."""
         return f"dl-{self.ids[name]}"
 
 
 class Dev:
-    """`redrive dev browser_shop:app` in a folder; always ended."""
+    """A `redrive dev browser_shop:app` process in a folder. Its user must call `end`."""
 
     def __init__(self, folder: Path) -> None:
         command = [sys.executable, "-m", "redrive", "dev", "browser_shop:app", "--port", "0"]
@@ -60,16 +60,16 @@ class Dev:
         self._reader.start()
 
     def address(self) -> str:
-        """Where it listens, once it does."""
+        """Wait until the server listens; return its address."""
         while True:
             line = self._queue.get(timeout=PATIENCE)
-            assert line, f"it ended:\n{''.join(self._lines)}"
+            assert line, f"the server ended:\n{''.join(self._lines)}"
             if "http://" in line:
                 place = urlsplit(line[line.index("http://") :].split()[0])
                 return f"http://{place.netloc}"
 
     def end(self) -> None:
-        """Stop it as Ctrl-C does, or by force."""
+        """Stop the server with SIGINT; kill it if it does not stop."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGINT)
         try:
@@ -91,7 +91,7 @@ class Dev:
 
 @dataclass
 class Looking:
-    """Opens pages for people, and remembers what no page may do: fail, complain, or call anybody else."""
+    """Pages for users. Script errors, console errors and requests to other hosts on any page are recorded."""
 
     browser: Browser
     shop: Shop
@@ -99,7 +99,7 @@ class Looking:
     _contexts: list[BrowserContext] = field(default_factory=list)
 
     def stranger(self, *, phone: bool = False, axe: bool = False, **options: Any) -> Page:
-        """A page of somebody who has not signed in. `options` are those of a browser context."""
+        """Open a page for a user who has not signed in. `options` are those of a browser context."""
         view: dict[str, Any] = {"viewport": PHONE if phone else DESKTOP, "has_touch": phone, "locale": "en-GB"}
         context = self.browser.new_context(base_url=self.shop.address, **{**view, **options})
         if axe:
@@ -113,9 +113,9 @@ class Looking:
         return page
 
     def person(self, email: str, **options: Any) -> Page:
-        """A page of somebody who has signed in."""
+        """Open a page for a user who has signed in."""
         page = self.stranger(**options)
-        if email not in self.shop.cookies:  # checking a password takes a while, on purpose
+        if email not in self.shop.cookies:  # Password hashing is slow on purpose.
             login = {"email": email, "password": PASSWORD}
             answer = page.context.request.post("/api/v1/login", data=login)
             assert answer.ok, answer.text()
@@ -124,13 +124,13 @@ class Looking:
         return page
 
     def end(self) -> None:
-        """Close every page; fail if one of them misbehaved."""
+        """Close every page; fail if a page recorded an error."""
         for context in self._contexts:
             context.close()
         assert self.wrong == []
 
     def _heard(self, page: Page, said: Any) -> None:
-        refused = "Failed to load resource" in said.text  # an answer that is no success, which tests provoke
+        refused = "Failed to load resource" in said.text  # Tests cause error responses on purpose.
         if said.type == "error" and not refused:
             self.wrong.append(f"{page.url}: {said.text}")
 
@@ -144,9 +144,10 @@ BY_LOOKS = ("color-contrast", "scrollable-region-focusable", "target-size")
 
 
 def complaints(page: Page, rules: tuple[str, ...] = ()) -> list[str]:
-    """What axe finds wrong with a page that has it, one line for each element.
+    """Return the violations that axe finds on a page with its script, one line for each element.
 
-    By all of its rules; or by these, and in what is the page's own, as the frame is that of every page.
+    Without `rules`, all rules check the whole page. With `rules`, only those check the main part of the page, because
+    the rest is the same on every page.
     """
     options: dict[str, Any] = {"resultTypes": ["violations"]}
     if rules:
@@ -162,6 +163,6 @@ def complaints(page: Page, rules: tuple[str, ...] = ()) -> list[str]:
 
 
 def overflow(page: Page) -> int:
-    """By how many pixels a page is wider than its window."""
+    """Return by how many pixels a page is wider than its window."""
     wide: int = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     return wide

@@ -1,4 +1,4 @@
-"""The app behind the browser tests: the demo's shop, a bank that can be mended, and content that bites.
+"""The app behind the browser tests: the demo's shop, a bank that a test can repair, and hostile content.
 
 python browser_shop.py STORE-URL      fills a store, and prints what is in it as JSON
 """
@@ -72,7 +72,7 @@ def _deeper(left: int, text: str) -> None:
 
 
 def _and_deeper(left: int, text: str) -> None:
-    _deeper(left, text)  # by turns, since Python does not print one line over and over
+    _deeper(left, text)  # Two functions alternate, because Python shortens the traceback of one recursive function.
 
 
 @app.workflow
@@ -96,11 +96,11 @@ async def long_import(number: int) -> str:
 
 
 async def populate(url: str) -> dict[str, str]:
-    """One of each story that needs no crash, letters with one cause, and one that bites; ids by name."""
+    """Run each scenario that needs no crash, letters with one cause, and hostile content; return ids by name."""
     app.settings = replace(app.settings, url=url)
     async with app:
         await create_users(app)
-        await _let_in_on_call()
+        await _create_on_call_admin()
         told: dict[str, Coroutine[Any, Any, RunHandle[Any]]] = {
             "good": SCENARIOS["goes well"]("order-1"),
             "wrong": SCENARIOS["wrong input"]("order-2"),
@@ -122,7 +122,7 @@ async def populate(url: str) -> dict[str, str]:
         await asyncio.gather(*(_over(handle) for handle in handles.values()))
         many = await app.dlq.ignore_many([f"dl-{handles['ignored'].id}", "dl-nothing"], by="test", tenant=SHOP)
         slowly = await _begun_slowly("going on", 1_234)
-        paused = await _begun_slowly("a reason that is as long as people make them when nobody stops them", 12)
+        paused = await _begun_slowly("a reason that is as long as users make it when its length has no limit", 12)
         await app.dlq.pause_set(paused.id, by="test", tenant=SHOP)
         for by, name in (
             ("owner@shop.example", "Mine"),
@@ -141,13 +141,13 @@ async def populate(url: str) -> dict[str, str]:
 
 
 async def _begun_slowly(reason: str, letters: int) -> LetterSet:
-    """A decision on letters that nobody has, which goes on for as long as somebody looks."""
+    """Start a bulk action on unknown letters that is so slow that it runs during the whole test."""
     ids = [f"dl-nothing-{number}" for number in range(letters)]
     return await app.dlq.ignore_many(ids, by="test", reason=reason, rate="2/h", tenant=SHOP)
 
 
-async def _let_in_on_call() -> None:
-    """Somebody who may decide in one tenant, and sees no hidden data."""
+async def _create_on_call_admin() -> None:
+    """Create an admin of one tenant who does not see hidden data."""
     access = AccountAdmin(app.runtime.store.accounts, app.runtime.clock, make_operator("test"))
     await access.create_user(NewUser(email=ON_CALL, tenant=SHOP, role=Role.ADMIN, password=PASSWORD))
 

@@ -1,8 +1,8 @@
 """A real Chromium for the tests, on any machine.
 
-REDRIVE_TEST_CHROMIUM, if it is set: the program to use. Otherwise one that is installed, or that Playwright
-has downloaded before. Where there is none, one is got: Debian's package if we are root, else Playwright's
-own, which needs the network. What cannot be got is a failure that says how; no test is left out.
+REDRIVE_TEST_CHROMIUM names the program to use. If it is not set, an installed Chromium is used, or one that
+Playwright has downloaded before. If there is none, one is installed: Debian's package for root, otherwise
+Playwright's build, which needs the network. If that fails, the tests fail with instructions; none is skipped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pytest
 from playwright.sync_api import Playwright
 
 NONE_FOUND = (
-    "there is no Chromium to test the pages with, and none could be installed. Any of these will do: "
+    "Chromium was not found and could not be installed, but the tests of the pages need it. Choose one: "
     "install it (Debian: apt install chromium); `.venv/bin/playwright install --with-deps chromium`; or set "
     "REDRIVE_TEST_CHROMIUM to the path of one"
 )
@@ -33,7 +33,7 @@ _PATIENCE = 600
 
 
 def program(playwright: Playwright) -> Path:
-    """The Chromium to use; got first, if need be, by one of the processes that ask at the same time."""
+    """Return the Chromium to use. If there is none, one of the waiting processes installs it first."""
     if found := _found(playwright):
         return found
     lock = os.open(Path(tempfile.gettempdir()) / "redrive-chromium.lock", os.O_RDWR | os.O_CREAT)
@@ -55,7 +55,7 @@ def _found(playwright: Playwright) -> Path | None:
 
 
 def _got(playwright: Playwright) -> Path | None:
-    """Install one, the better way first."""
+    """Install a Chromium, with the preferred method first."""
     ways = [[sys.executable, "-m", "playwright", "install", "chromium"]]
     if os.geteuid() == 0 and shutil.which("apt-get"):
         install = "apt-get update -qq; apt-get install -y -qq --no-install-recommends chromium"

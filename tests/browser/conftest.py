@@ -1,4 +1,4 @@
-"""One browser and one server for each module; every page is checked for what it must not do."""
+"""A browser and a server for each module; every page is checked for errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ expect.set_options(timeout=PATIENCE * 1000)
 
 @pytest.fixture(scope="session")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a store in which something of everything happened; to be copied."""
+    """Fill a store with data for all pages; return its folder, which tests copy."""
     folder = tmp_path_factory.mktemp("shop")
     command = [sys.executable, str(HERE / "browser_shop.py"), f"sqlite:///{folder}/shop.db"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=2 * PATIENCE)
@@ -30,7 +30,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def shop(filled: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
-    """A server on a copy of that store."""
+    """Start a server on a copy of the filled store."""
     folder = tmp_path_factory.mktemp("server")
     shutil.copytree(filled, folder, dirs_exist_ok=True)
     server = Dev(folder)
@@ -42,7 +42,7 @@ def shop(filled: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sho
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """A Chromium. Not for longer than a module: while it runs, this thread can run no other event loop."""
+    """Start a Chromium for one module only: while it runs, this thread cannot run another event loop."""
     with sync_playwright() as playwright:
         program = chromium.program(playwright)
         started = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
@@ -52,7 +52,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def looking(browser: Browser, shop: Shop) -> Iterator[Looking]:
-    """Opens pages; at the end of the test none of them may have misbehaved."""
+    """Return a factory of pages; fail at the end of the test if a page recorded an error."""
     eyes = Looking(browser, shop)
     yield eyes
     eyes.end()

@@ -1,4 +1,4 @@
-"""What holds on every page in a real browser: for everybody, while things change, whatever they show."""
+"""Rules of every page in a real browser: accessibility, live updates, isolation and hostile content."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ PLACES = [
 ]
 
 
-def test_axe_finds_nothing_in_either_light(looking: Looking) -> None:
-    """Each page in English, wide and light; and in Polish, dark and on a phone, all of which it shows."""
+def test_axe_finds_no_violations_in_light_and_dark_mode(looking: Looking) -> None:
+    """Each page is checked in English, wide and light, and in Polish, dark and on a phone."""
     wide = looking.person(OWNER, color_scheme="light", axe=True)
     phone = looking.person(OWNER, color_scheme="dark", phone=True, axe=True, locale="pl-PL")
     wrong: list[str] = []
@@ -61,7 +61,7 @@ CUT_TABLES = """() => [...document.querySelectorAll('.scroll')].filter(it => it.
     .map(it => it.getAttribute('aria-label'))"""
 
 
-def test_a_long_name_cuts_no_table_and_the_menu_of_a_phone_names_the_page(looking: Looking) -> None:
+def test_a_long_name_does_not_cut_tables_and_the_phone_menu_names_the_page(looking: Looking) -> None:
     page = looking.person(ACCOUNTANT)
     name = "a_workflow_whose_name_takes_a_hundred_characters_since_nobody_stopped_the_person_who_wrote_it_down_x"
     policy = {"workflow": name, "policy": {"max_retries": 2}}
@@ -81,7 +81,7 @@ def test_a_long_name_cuts_no_table_and_the_menu_of_a_phone_names_the_page(lookin
     expect(unscripted.get_by_role("heading", level=1, name="Circuits")).to_be_visible()
 
 
-def test_times_name_their_clock_and_it_can_be_chosen(looking: Looking) -> None:
+def test_times_show_their_time_zone_and_it_can_be_chosen(looking: Looking) -> None:
     page = looking.person(ACCOUNTANT, timezone_id="Asia/Kolkata")
     page.goto(f"/app/admin/dlq/dl-{looking.shop.ids['wrong']}")
     exact = page.locator("time[data-as=exact]").first
@@ -94,7 +94,7 @@ def test_times_name_their_clock_and_it_can_be_chosen(looking: Looking) -> None:
     expect(page.locator("#lines time").first).to_contain_text("UTC")
 
 
-def test_a_set_is_held_up_and_let_go_on_and_a_filter_is_kept_with_the_keyboard(looking: Looking) -> None:
+def test_a_bulk_action_is_paused_and_resumed_and_a_view_is_saved_with_the_keyboard(looking: Looking) -> None:
     page = looking.person(ACCOUNTANT, axe=True)
     page.goto(f"/app/admin/bulk-replays/{looking.shop.ids['slow_set']}")
     page.get_by_role("button", name="Pause").press("Enter")
@@ -125,14 +125,14 @@ def _language(page: Page) -> str:
     return page.locator("html").get_attribute("lang") or ""
 
 
-def test_the_door_is_accessible(looking: Looking) -> None:
+def test_the_sign_in_page_is_accessible(looking: Looking) -> None:
     page = looking.stranger(phone=True, axe=True)
     page.goto("/app/runs")
     expect(page).to_have_url(re.compile("/app/login"))
     assert (complaints(page), overflow(page)) == ([], 0)
 
 
-def test_nobody_sees_what_another_tenant_has(looking: Looking) -> None:
+def test_a_user_does_not_see_data_of_another_tenant(looking: Looking) -> None:
     visitor = looking.person(VISITOR)
     visitor.goto("/app/runs")
     expect(visitor.locator("#runs tbody tr")).to_have_count(2)
@@ -156,12 +156,12 @@ def _start(page: Page, number: int) -> int:
     return status
 
 
-def test_what_changes_takes_nothing_from_whoever_reads(looking: Looking) -> None:
-    """Neither the place, nor the focus, nor what is selected; rows do not jump, and new ones are counted."""
+def test_live_updates_keep_position_focus_and_selection(looking: Looking) -> None:
+    """Scroll position, focus, selection and rows stay as they are, and new rows are counted."""
     reader, other = looking.person(ACCOUNTANT), looking.person(ACCOUNTANT)
     for page in (reader, other):
         page.set_viewport_size({"width": 1000, "height": 400})
-        page.goto("/app/runs?workflow=settle_account")  # a schedule of the shop starts others
+        page.goto("/app/runs?workflow=settle_account")  # A schedule of the shop starts other workflows.
         expect(page.locator("#live")).to_be_visible()
     rows = reader.locator("#runs tbody tr")
     before = _keys(rows)
@@ -177,7 +177,7 @@ def test_what_changes_takes_nothing_from_whoever_reads(looking: Looking) -> None
     held = reader.evaluate(HELD)
     assert "settle_account" in held[2]
     assert _start(other, 100) == 201
-    expect(other.get_by_text("2 new", exact=True)).to_be_visible()  # so whoever reads was told as well
+    expect(other.get_by_text("2 new", exact=True)).to_be_visible()  # The reader was notified too.
     assert reader.evaluate(HELD) == held
     reader.evaluate("getSelection().removeAllRanges()")
     expect(reader.get_by_text("2 new", exact=True)).to_be_visible()
@@ -191,7 +191,7 @@ window.EventSource = class extends EventSource { constructor(address) { super(ad
 """
 
 
-def test_a_page_says_when_the_server_is_gone_and_catches_up_when_it_is_back(looking: Looking) -> None:
+def test_a_page_shows_a_lost_connection_and_catches_up_after_it(looking: Looking) -> None:
     page, other = looking.person(OWNER), looking.person(OWNER)
     page.add_init_script(STREAMS)
     page.goto("/app/admin/dlq")
@@ -199,7 +199,7 @@ def test_a_page_says_when_the_server_is_gone_and_catches_up_when_it_is_back(look
     expect(sign).to_have_text("Live")
     path = page.locator("#groups tbody a").first.get_attribute("href") or ""
     page.route("**/api/v1/events*", lambda route: route.abort())
-    page.evaluate("streams.at(-1).dispatchEvent(new Event('error'))")  # as when the connection is cut
+    page.evaluate("streams.at(-1).dispatchEvent(new Event('error'))")  # This simulates a lost connection.
     expect(sign).to_have_text(re.compile(r"^Connection lost, last updated at \d\d:\d\d$"))
     other.goto("/app/runs")
     cause = path.rpartition("/")[2]
@@ -212,7 +212,7 @@ def test_a_page_says_when_the_server_is_gone_and_catches_up_when_it_is_back(look
     expect(page.get_by_text("1 new", exact=True)).to_be_visible()
 
 
-def test_what_somebody_types_stays_while_others_write(looking: Looking) -> None:
+def test_typed_text_stays_while_other_users_write(looking: Looking) -> None:
     page = looking.person(ACCOUNTANT)
     letter = looking.shop.letter("down")
     page.goto(f"/app/admin/dlq/{letter}")
@@ -227,7 +227,7 @@ def test_what_somebody_types_stays_while_others_write(looking: Looking) -> None:
     expect(box).to_have_value("half a thought")
 
 
-def test_content_that_bites_is_only_text(looking: Looking) -> None:
+def test_hostile_content_is_shown_as_text(looking: Looking) -> None:
     page = looking.person(OWNER)
     for path in ("/app/admin/dlq/dl-{hostile}", "/app/runs/{hostile}", "/app/admin/dlq/dl-{hostile}/replay"):
         page.set_viewport_size(DESKTOP)
@@ -243,13 +243,13 @@ def test_content_that_bites_is_only_text(looking: Looking) -> None:
     for path in ("/app/runs/{hostile}", "/app/admin/dlq/dl-{hostile}"):
         page.goto(path.format(**looking.shop.ids))
         size = page.evaluate("document.documentElement.outerHTML.length")
-        assert size < 400_000, "of a megabyte of input the page shows a beginning"
+        assert size < 400_000, "the page shows only the beginning of a megabyte of input"
         page.locator("summary", has_text="Input of hostile").click()
         expect(page.get_by_role("region", name="Input of hostile")).to_contain_text(SCRIPT)
         page.get_by_text("Stack trace of attempt 1").click()
         stack = page.get_by_role("region", name="Stack trace of attempt 1")
         assert stack.inner_text().count("_deeper") > 100
-        assert stack.evaluate("it => it.scrollHeight > it.clientHeight"), "500 lines scroll in their place"
+        assert stack.evaluate("it => it.scrollHeight > it.clientHeight"), "500 lines scroll inside their region"
         assert overflow(page) == 0
     page.get_by_role("link", name="Correct and retry").click()
     expect(page.get_by_role("heading", level=1, name="Retry bite")).to_be_visible()

@@ -1,4 +1,4 @@
-"""The pictures of the README, taken as a person would see them.
+"""The pictures of the README, taken from the real pages.
 
 REDRIVE_PICTURES=docs/images ./dev test tests/browser/test_browser_pictures.py     takes them anew
 """

@@ -1,4 +1,4 @@
-"""What people do with the pages in a real browser, from signing in until it is done."""
+"""Complete tasks of users in a real browser, from signing in to the result."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def test_the_accountant_corrects_a_field_and_replays(looking: Looking) -> None:
     address.fill("12 Mill Lane")
     page.get_by_label("price").fill("a lot")
     page.get_by_role("button", name="Retry", exact=True).click()
-    expect(page.get_by_text("Please correct")).to_be_visible()  # and nothing that was typed is lost
+    expect(page.get_by_text("Please correct")).to_be_visible()  # The form keeps the typed values.
     expect(address).to_have_value("12 Mill Lane")
     page.get_by_label("price").fill("19.90")
     page.get_by_role("button", name="Preview").click()
     expect(page.locator("ins").get_by_text("12 Mill Lane")).to_be_visible()
     page.get_by_label("Reason").fill("asked the customer")
-    page.get_by_role("button", name="Retry", exact=True).dblclick()  # double clicks are harmless
-    expect(page.locator("#status").get_by_text("Resolved")).to_be_visible()  # by itself, once it is
+    page.get_by_role("button", name="Retry", exact=True).dblclick()  # A double click retries only once.
+    expect(page.locator("#status").get_by_text("Resolved")).to_be_visible()  # The page updates itself.
     expect(page.locator("#history").get_by_text("succeeded")).to_have_count(1)
     expect(page.get_by_text("The retry succeeded")).to_be_visible()
     expect(page.get_by_text("Retry started")).to_have_count(0)
@@ -49,7 +49,7 @@ def test_the_accountant_corrects_a_field_and_replays(looking: Looking) -> None:
     expect(page.locator("#input").get_by_text("12 Mill Lane")).to_be_visible()
 
 
-def test_the_accountant_takes_back_a_closing_and_loses_nothing_that_she_typed(looking: Looking) -> None:
+def test_the_accountant_undoes_a_closing_and_keeps_the_typed_text(looking: Looking) -> None:
     page = looking.stranger(axe=True)
     sign_in(page, ACCOUNTANT)
     page.goto(f"/app/admin/dlq/{looking.shop.letter('down')}")
@@ -111,7 +111,7 @@ def test_the_accountant_corrects_a_field_on_her_phone(looking: Looking) -> None:
         way.tap()
     page.get_by_label("address").fill("12 Mill Lane")
     page.get_by_role("button", name="Retry", exact=True).tap()
-    expect(page.get_by_text("Nothing has run yet")).to_be_visible()  # a change is shown before it is made
+    expect(page.get_by_text("Nothing has run yet")).to_be_visible()  # The preview shows the change before it is made.
     expect(page.locator("ins").get_by_text("12 Mill Lane")).to_be_visible()
     assert overflow(page) == 0
     page.get_by_role("button", name="Retry", exact=True).tap()
@@ -139,7 +139,7 @@ def test_the_on_call_engineer_replays_a_group_after_a_fix(looking: Looking) -> N
     page.get_by_label("Reason").fill("the bank is back")
     page.get_by_role("button", name=f"Retry {LETTERS} failures").click()
     progress = page.locator("#progress")
-    expect(progress.get_by_text("Done", exact=True)).to_be_visible()  # by itself, once it is
+    expect(progress.get_by_text("Done", exact=True)).to_be_visible()  # The page updates itself.
     expect(progress.locator(".figure", has_text="Succeeded").locator("b")).to_have_text(str(LETTERS))
     expect(page.locator("#items tbody tr")).to_have_count(LETTERS)
     assert complaints(page) == []
@@ -149,22 +149,22 @@ def test_the_on_call_engineer_replays_a_group_after_a_fix(looking: Looking) -> N
 
 
 def to(page: Page, name: str, key: str = "Tab") -> None:
-    """Press a key until what has this name has the focus, and can be seen to have it."""
+    """Press a key until the element with this name has a visible focus."""
     for _ in range(60):
         page.keyboard.press(key)
         at = page.locator(":focus")
         if at.count() and name in at.inner_text():
             assert at.evaluate("it => getComputedStyle(it).outlineStyle") != "none", name
             return
-    raise AssertionError(f"no {key} leads to {name}")
+    raise AssertionError(f"{key} does not reach {name}")
 
 
 def hears_keys(page: Page) -> None:
-    """A page can be read before its script has been loaded, which is what listens to single keys."""
+    """Wait until the page's script has loaded, which handles single keys."""
     expect(page.locator("#live")).to_be_visible()
 
 
-def test_the_operator_searches_and_narrows_a_list(looking: Looking) -> None:
+def test_the_operator_searches_and_filters_a_list(looking: Looking) -> None:
     page = looking.person(ON_CALL, axe=True)
     page.goto("/app/")
     hears_keys(page)
@@ -196,7 +196,7 @@ def test_the_operator_searches_and_narrows_a_list(looking: Looking) -> None:
     expect(page.get_by_role("combobox", name="Search everything")).to_be_focused()
 
 
-def test_the_keyboard_alone_is_enough(looking: Looking) -> None:
+def test_a_failure_is_retried_with_the_keyboard_only(looking: Looking) -> None:
     (looking.shop.folder / FIXED).touch()
     page = looking.stranger()
     page.goto("/app/login")
@@ -275,7 +275,7 @@ def test_the_owner_invites_a_viewer_who_can_change_nothing(looking: Looking) -> 
     assert {path: guest.evaluate(SEND, path) for path in refused} == dict.fromkeys(refused, 403)
 
 
-def test_what_somebody_was_told_leads_to_it_and_is_read_once(looking: Looking) -> None:
+def test_a_notification_links_to_its_failure_and_is_read_once(looking: Looking) -> None:
     page = looking.person(ACCOUNTANT)
     page.goto("/app/notifications?unread=yes")
     row = page.locator("#inbox tr", has_text="fulfil failed at step ship")
@@ -287,7 +287,7 @@ def test_what_somebody_was_told_leads_to_it_and_is_read_once(looking: Looking) -
     expect(page.get_by_role("heading", level=1, name="charge failed")).to_be_visible()
 
 
-def test_the_on_call_engineer_ends_a_rollback_that_stopped(looking: Looking) -> None:
+def test_the_on_call_engineer_finishes_a_stopped_rollback(looking: Looking) -> None:
     page = looking.person(OWNER)
     page.goto(f"/app/runs/{looking.shop.ids['stuck']}")
     expect(page.get_by_text("0 of 2 rolled back")).to_be_visible()
@@ -295,13 +295,13 @@ def test_the_on_call_engineer_ends_a_rollback_that_stopped(looking: Looking) -> 
     sheet = page.get_by_role("dialog")
     sheet.get_by_label("Reason").fill("paid back in cash")
     sheet.get_by_role("button", name="Mark as done manually").click()
-    expect(page.locator("#head").get_by_text("Rolled back")).to_be_visible()  # by itself, once it is
+    expect(page.locator("#head").get_by_text("Rolled back")).to_be_visible()  # The page updates itself.
     expect(page.get_by_text("2 of 2 rolled back")).to_be_visible()
     page.goto("/app/audit?event=saga.")
     expect(page.get_by_text("paid back in cash")).to_be_visible()
 
 
-def test_without_javascript_everything_is_read_and_single_things_are_done(looking: Looking) -> None:
+def test_pages_and_single_actions_work_without_javascript(looking: Looking) -> None:
     page = looking.stranger(java_script_enabled=False)
     sign_in(page, OWNER)
     page.get_by_role("link", name="Runs", exact=True).click()
@@ -309,7 +309,7 @@ def test_without_javascript_everything_is_read_and_single_things_are_done(lookin
     page.get_by_role("link", name="renew").click()
     expect(page.get_by_text("Waiting for circuit standing-payments")).to_be_visible()
     page.locator("summary", has_text="Cancel run").click()
-    page.get_by_label("Reason").fill("nobody waits for it")
+    page.get_by_label("Reason").fill("no longer needed")
     page.get_by_role("button", name="Cancel run").click()
     expect(page.locator("#head").get_by_text("Cancelled")).to_be_visible()
     page.get_by_role("link", name="Circuits").first.click()
@@ -329,7 +329,7 @@ def test_without_javascript_everything_is_read_and_single_things_are_done(lookin
 
 
 def _replay_unscripted(page: Page, letter: str) -> None:
-    """The same two looks, and then the page is asked for again until it says how that went."""
+    """Retry a letter through form and preview; reload the page until it shows the result."""
     page.goto(f"/app/admin/dlq/{letter}")
     page.get_by_role("link", name="Correct and retry").click()
     page.get_by_label("address").fill("12 Mill Lane")

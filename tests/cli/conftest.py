@@ -1,4 +1,4 @@
-"""What the tests of the command line share."""
+"""Fixtures for the tests of the command line."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ from redrive.records import replace
 
 @pytest.fixture(autouse=True)
 def called_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands believe that they were called as people call them, not by pytest."""
+    """Set the program name and PATH so that commands see the `redrive` script instead of pytest."""
     script = Path(sys.executable).with_name("redrive")
     monkeypatch.setattr(sys, "argv", [str(script)])
     monkeypatch.setenv("PATH", f"{script.parent}{os.pathsep}{os.environ['PATH']}")
@@ -36,7 +36,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Toys:
 
 @pytest.fixture
 def toys(played: Toys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Toys]:
-    """A copy of the store, in the current folder, and named by the environment."""
+    """Copy the store to the current folder and name it in the environment."""
     for file in played.folder.iterdir():
         if file.is_file():
             shutil.copy(file, tmp_path)
@@ -50,7 +50,7 @@ def toys(played: Toys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 @pytest.fixture
 def terminal(tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
-    """Commands on terminals; those still alive at the end of a test are killed."""
+    """Return a function that runs commands on terminals; kill the running ones at the end of a test."""
     opened: list[Terminal] = []
 
     def open_(*arguments: str, **environment: str) -> Terminal:

@@ -1,4 +1,4 @@
-"""The command line as the tests call it: piped, in this process, or as a process on a terminal."""
+"""Ways to call the command line: piped in this process, or as a process on a terminal."""
 
 import os
 import pty
@@ -14,17 +14,17 @@ import click.testing
 
 from redrive.cli import main
 
-PATIENCE = 60.0  # for a loaded machine; nothing waits that long when all is well
+PATIENCE = 60.0  # This allows for a loaded machine; a successful test does not wait that long.
 _STYLES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 def piped(*arguments: str, stdin: str | None = None) -> click.testing.Result:
-    """Run a command here; its standard output is no terminal."""
+    """Run a command in this process; its standard output is not a terminal."""
     return click.testing.CliRunner().invoke(main, arguments, input=stdin, prog_name="redrive")
 
 
 class Terminal:
-    """A command on a pseudo-terminal of 80 x 24. `text` is what it has shown, without styles."""
+    """A command on a pseudo-terminal of 80 x 24. `text` is its output so far, without styles."""
 
     def __init__(self, folder: Path, *arguments: str, **environment: str) -> None:
         self._master, slave = pty.openpty()
@@ -50,13 +50,13 @@ class Terminal:
         limit = time.monotonic() + PATIENCE
         while words not in self.text:
             assert time.monotonic() < limit, f"no {words!r} in {self.text}"
-            assert self._read(), f"it ended without {words!r}: {self.text}"
+            assert self._read(), f"the command ended without {words!r}: {self.text}"
 
     def type(self, text: str) -> None:
         os.write(self._master, text.encode())
 
     def end(self) -> int:
-        """Read until it has ended; gives its exit code."""
+        """Read the output until the command ends; return its exit code."""
         while self._read():
             pass
         return self.process.wait(PATIENCE)
@@ -69,10 +69,10 @@ class Terminal:
 
     def _read(self) -> bool:
         ready, _, _ = select.select([self._master], [], [], PATIENCE)
-        assert ready, f"it hangs after {self.text}"
+        assert ready, f"the command hangs after {self.text}"
         try:
             data = os.read(self._master, 65536)
-        except OSError:  # Linux says so when the other side is closed
+        except OSError:  # Linux raises this when the other side is closed.
             return False
         self.raw += data.decode(errors="replace")
         return bool(data)

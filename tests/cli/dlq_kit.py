@@ -1,4 +1,4 @@
-"""A shop whose bank is down and whose customer named a country that does not exist; a worker for it."""
+"""A shop with two dead letters, from a bank that is down and from an invalid country, and a worker for it."""
 
 import asyncio
 import contextlib
@@ -99,11 +99,11 @@ class Shop:
             return await app.runs.get(id)
 
     def calls(self) -> list[str]:
-        """What reached the outside world since this was asked last, without the idempotency keys."""
+        """Return the external calls since the last question, without their idempotency keys."""
         return [line.rpartition(" ")[0] for line in self._lines()]
 
     def sent_keys(self) -> list[str]:
-        """The same, but the keys alone."""
+        """Return the idempotency keys of the external calls since the last question."""
         return [line.rpartition(" ")[2] for line in self._lines()]
 
     def _lines(self) -> list[str]:
@@ -114,7 +114,7 @@ class Shop:
 
 
 async def play(app: Redrive, folder: Path) -> Shop:
-    """Sell twice; the bank is down for the first."""
+    """Start two sales: the first fails because the bank is down, the second because of its country."""
     sell, order = app.find("sell"), app.find("sell").signature.decode
     async with app:
         ids = []
@@ -133,7 +133,7 @@ async def play(app: Redrive, folder: Path) -> Shop:
 
 
 def copied(shop: Shop, folder: Path) -> Shop:
-    """The same shop in another folder, with nothing called yet."""
+    """Copy the shop to another folder, without its recorded calls."""
     for file in shop.folder.iterdir():
         if file.is_file() and file.name != "calls.txt":
             shutil.copy(file, folder)
@@ -142,7 +142,7 @@ def copied(shop: Shop, folder: Path) -> Shop:
 
 @contextmanager
 def working(shop: Shop) -> Iterator[None]:
-    """A worker in a thread of its own, as long as the block takes; it must be able to start."""
+    """Run a worker in a separate thread while the context is open; fail if it cannot start."""
     ready, over = threading.Event(), threading.Event()
 
     async def work() -> None:
@@ -163,7 +163,7 @@ def working(shop: Shop) -> Iterator[None]:
         ended.result(60)
 
 
-# -- fixtures, taken in by conftest.py -----------------------------------------------------------------
+# -- fixtures, imported by conftest.py -----------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")
@@ -177,7 +177,7 @@ def played_shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
 
 @pytest.fixture
 def shop(played_shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
-    """A copy of the shop, in the current folder, and named by the environment."""
+    """Copy the shop to the current folder and name its store in the environment."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("REDRIVE_URL", "sqlite:///shop.db")
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])

@@ -1,4 +1,4 @@
-"""`redrive users`, `tenants` and `tokens`: on the store itself, and told to scripts and people alike."""
+"""`redrive users`, `tenants` and `tokens` on the store itself, with output for scripts and users."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from redrive.cli import main
 
 @pytest.fixture
 def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The command on a store of its own."""
+    """Return a function that runs a command on an empty store."""
     monkeypatch.setenv("REDRIVE_URL", f"sqlite:///{tmp_path}/access.db")
     monkeypatch.delenv("REDRIVE_APP", raising=False)
     monkeypatch.delenv("REDRIVE_SECRET_KEY", raising=False)
@@ -24,7 +24,7 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     return run
 
 
-def test_a_person_is_made_listed_changed_and_disabled(call) -> None:
+def test_a_user_is_created_listed_changed_and_disabled(call) -> None:
     made = call("users", "create", "Ann@Example.org", "--tenant", "acme", "--role", "org_admin", "--json")
     about = json.loads(made.stdout)
     assert (about["email"], about["role"], about["tenant"]) == ("ann@example.org", "ADMIN", "acme")
@@ -41,17 +41,17 @@ def test_a_person_is_made_listed_changed_and_disabled(call) -> None:
     assert "." in call("users", "code", "ann@example.org").stdout
 
 
-def test_what_is_wrong_with_a_person_is_said_and_has_a_code(call) -> None:
+def test_invalid_user_commands_have_exit_codes(call) -> None:
     twice = ["users", "create", "ann@example.org", "--role", "STAFF", "--password", "a good password"]
     assert call(*twice).exit_code == 0
     assert call(*twice).exit_code == 4
     assert call("users", "create", "no address", "--role", "STAFF").exit_code == 5
     assert call("users", "create", "b@x.org", "--role", "STAFF", "--password", "short").exit_code == 5
     assert call("users", "create", "b@x.org", "--role", "KING").exit_code == 2
-    assert call("users", "show", "nobody@x.org").exit_code == 3
+    assert call("users", "show", "unknown@x.org").exit_code == 3
 
 
-def test_a_token_s_secret_is_printed_once_and_alone(call) -> None:
+def test_a_token_secret_is_printed_once_without_other_text(call) -> None:
     made = call("tokens", "create", "--tenant", "acme", "--role", "STAFF", "--workflow", "fulfil", "--name", "ci")
     secret = made.stdout.strip()
     assert secret.startswith("rdk_")

@@ -1,4 +1,4 @@
-"""`redrive audit`: who did what, in English and Polish, as a list and as a file."""
+"""`redrive audit`: the audit log in English and Polish, as a list and as a file."""
 
 import csv
 import io
@@ -16,7 +16,7 @@ def lines(*options: str) -> list[list[str]]:
     return [line.split("\t") for line in result.stdout.splitlines()]
 
 
-def test_the_log_is_listed_newest_first(shop: Shop) -> None:
+def test_the_audit_log_is_listed_newest_first(shop: Shop) -> None:
     assert piped("dlq", "assign", shop.down, "--to", "lee", "--by", "kim").exit_code == 0
     assert piped("dlq", "resolve", shop.down, "--by", "kim", "--reason", "refunded").exit_code == 0
     newest, before, *rest = lines()
@@ -27,7 +27,7 @@ def test_the_log_is_listed_newest_first(shop: Shop) -> None:
     assert lines("--lang", "pl")[0][3] == "Oznaczono sprawę jako rozwiązaną"
 
 
-def test_each_filter_filters(shop: Shop) -> None:
+def test_each_audit_filter_selects_matching_lines(shop: Shop) -> None:
     assert piped("dlq", "tag", shop.down, "vat", "--by", "kim").exit_code == 0
     assert [line[1] for line in lines("--by", "kim")] == ["kim"]
     assert {line[2] for line in lines("--letter", shop.down)} == {f"dl-{shop.down}"}
@@ -39,7 +39,7 @@ def test_each_filter_filters(shop: Shop) -> None:
     assert lines("--tenant", "acme") == []
 
 
-def test_on_a_terminal_ids_are_whole(shop: Shop, terminal: Callable[..., Terminal]) -> None:
+def test_a_terminal_shows_whole_ids(shop: Shop, terminal: Callable[..., Terminal]) -> None:
     assert piped("dlq", "comment", shop.down, "asked the bank", "--by", "kim").exit_code == 0
     table = terminal("audit", "list", "--by", "kim")
     assert table.end() == 0
@@ -55,7 +55,7 @@ def test_the_list_has_pages(shop: Shop) -> None:
     assert [str(item["id"]) for item in page["items"]] + rest == everything
 
 
-def test_the_export_is_for_spreadsheets_and_holds_no_formula(shop: Shop) -> None:
+def test_the_csv_export_contains_no_formula(shop: Shop) -> None:
     assert piped("dlq", "comment", shop.down, "=1+1", "--by", "kim").exit_code == 0
     assert piped("dlq", "comment", shop.down, 'a "quoted"\nline', "--by", "kim").exit_code == 0
     result = piped("audit", "export", "--by", "kim", "--lang", "pl")

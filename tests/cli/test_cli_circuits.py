@@ -1,4 +1,4 @@
-"""`redrive circuits`, and what other commands tell of circuits."""
+"""`redrive circuits`, and the output of other commands about circuits."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from redrive.testing import VirtualClock, engine
 
 @pytest.fixture
 def parked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A store with an open circuit and a run that waits for it; returns the run's id."""
+    """Create a store with an open circuit and a run that waits for it; return the run's id."""
     url = f"sqlite:///{tmp_path}/bank.db"
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("REDRIVE_URL", url)
@@ -39,7 +39,7 @@ def parked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return asyncio.run(play())
 
 
-def test_circuits_are_listed_with_those_who_wait(parked: str) -> None:
+def test_circuits_are_listed_with_the_number_of_waiting_runs(parked: str) -> None:
     (line,) = [line.split("\t") for line in piped("circuits", "list").output.splitlines()]
     assert line[:3] == ["payments", "default", "OPEN"]
     assert line[4] == "1"
@@ -48,7 +48,7 @@ def test_circuits_are_listed_with_those_who_wait(parked: str) -> None:
     assert (item["key"], item["parked"], item["settings"]["failures"]) == ("payments", 1, 5)
 
 
-def test_one_circuit_tells_everything(parked: str) -> None:
+def test_a_circuit_is_shown_with_all_details(parked: str) -> None:
     output = piped("circuits", "show", "payments").output
     for words in ("payments of tenant default is OPEN", "1 run waits", "5 failures within 1 m", "failures=5"):
         assert words in output
@@ -57,7 +57,7 @@ def test_one_circuit_tells_everything(parked: str) -> None:
     assert "has no recorded state" in missing.output
 
 
-def test_opening_closing_and_resetting(parked: str) -> None:
+def test_a_circuit_is_opened_closed_and_reset(parked: str) -> None:
     closed = piped("circuits", "close", "payments", "--by", "ann", "--reason", "it is back")
     assert closed.exit_code == 0
     assert "closed circuit 'payments': it is CLOSED, 1 run waits for it" in closed.output
@@ -69,7 +69,7 @@ def test_opening_closing_and_resetting(parked: str) -> None:
         assert words in audit
 
 
-def test_of_two_tenants_what_is_told_names_the_right_one(parked: str) -> None:
+def test_circuits_of_two_tenants_are_named_with_their_tenant(parked: str) -> None:
     acme = ["payments", "--tenant", "acme"]
     opened = piped("circuits", "open", *acme, "--yes").output
     assert "opened circuit 'payments' of tenant 'acme': it is OPEN" in opened
@@ -87,7 +87,7 @@ def test_a_dry_run_changes_nothing(parked: str) -> None:
     assert json.loads(piped("circuits", "show", "payments", "--json").output)["status"] == "OPEN"
 
 
-def test_a_name_that_nobody_has_heard_of_is_asked_about(parked: str) -> None:
+def test_an_unknown_circuit_is_refused_with_a_suggestion(parked: str) -> None:
     refused = piped("circuits", "open", "paymnts")
     assert refused.exit_code == 3
     assert "circuit 'paymnts' of tenant 'default' is unknown; did you mean 'payments'?" in refused.output
@@ -106,7 +106,7 @@ def test_settings_are_set_and_unset(parked: str) -> None:
         assert piped("circuits", "set", "payments", *wrong).exit_code == 2, wrong
 
 
-def test_why_a_run_is_parked_is_told(parked: str) -> None:
+def test_the_reason_of_a_parked_run_is_explained(parked: str) -> None:
     output = piped("runs", "why", parked).output
     for words in ("The run is parked: circuit 'payments' is open", "5 failures within 1 m", "1 run waits for it"):
         assert words in " ".join(output.split())
@@ -115,7 +115,7 @@ def test_why_a_run_is_parked_is_told(parked: str) -> None:
     assert "the circuit was open" in " ".join(shown.split())
 
 
-def test_the_doctor_tells_of_open_circuits(parked: str) -> None:
+def test_the_doctor_reports_open_circuits(parked: str) -> None:
     output = " ".join(piped("doctor").output.split())
     assert "'payments' of tenant 'default' is OPEN" in output
     assert "1 run parked" in output

@@ -34,11 +34,11 @@ def test_open_letters_are_listed_newest_first(toys: Toys) -> None:
     [("--step", "paint", 2), ("--tenant", "acme", 1), ("--category", "network", 1), ("--text", "exhaust", 1),
      ("--owner", "kim", 0), ("--stage", "exec", 2), ("--workflow", "send", 0), ("--fingerprint", "none", 0)],
 )  # fmt: skip
-def test_each_filter_of_letters_filters(toys: Toys, option: str, value: str, found: int) -> None:
+def test_each_letter_filter_selects_matching_letters(toys: Toys, option: str, value: str, found: int) -> None:
     assert len(json.loads(piped("dlq", "list", "--json", option, value).output)["items"]) == found
 
 
-def test_a_letter_tells_everything(toys: Toys) -> None:
+def test_a_letter_is_shown_with_all_details(toys: Toys) -> None:
     output = piped("dlq", "show", f"dl-{toys.wet}").output
     for words in (
         f"dead letter dl-{toys.wet}  make  OPEN", "retries are exhausted", "exhausted_retries, at stage exec",
@@ -50,7 +50,7 @@ def test_a_letter_tells_everything(toys: Toys) -> None:
     assert len(by_run["steps"][0]["attempts"]) == 3
 
 
-def test_a_run_without_a_letter_has_none_to_show(toys: Toys) -> None:
+def test_a_run_without_a_letter_has_no_letter_page(toys: Toys) -> None:
     assert piped("dlq", "show", toys.good).exit_code == 3
 
 
@@ -112,7 +112,7 @@ def test_a_change_of_one_field_keeps_all_others(toys: Toys) -> None:
     assert "all tenants, as the default" in piped("policies", "delete", "--default").output
 
 
-def test_a_dry_policy_is_not_stored(toys: Toys) -> None:
+def test_a_policy_of_a_dry_run_is_not_stored(toys: Toys) -> None:
     assert piped("policies", "set", "--workflow", "make", 'delays=["1s", "5s"]', "--dry-run").exit_code == 0
     assert piped("policies", "list").output == ""
 
@@ -128,7 +128,7 @@ def test_a_dry_policy_is_not_stored(toys: Toys) -> None:
         (["--default", "--step", "paint", "max_retries=8"], 2, "both of them, or --default"),
     ],
 )
-def test_a_wrong_policy_is_refused(toys: Toys, arguments: list[str], code: int, words: str) -> None:
+def test_an_invalid_policy_is_refused(toys: Toys, arguments: list[str], code: int, words: str) -> None:
     result = piped("policies", "set", *arguments)
     assert (result.exit_code, words in result.stderr) == (code, True), result.stderr
 
@@ -146,7 +146,7 @@ def test_workflows_are_paused_and_resumed(toys: Toys) -> None:
     assert piped("workflows", "resume", "make").output == "make was not paused\n"
 
 
-def test_a_workflow_that_nobody_knows_is_not_found(toys: Toys) -> None:
+def test_an_unknown_workflow_is_not_found(toys: Toys) -> None:
     result = piped("workflows", "pause", "mak")
     assert result.exit_code == 3
     assert "did you mean 'make'?" in result.stderr
@@ -155,7 +155,7 @@ def test_a_workflow_that_nobody_knows_is_not_found(toys: Toys) -> None:
 # -- doctor --------------------------------------------------------------------------------------------
 
 
-def test_the_doctor_says_what_is_wrong_and_what_to_do(toys: Toys) -> None:
+def test_the_doctor_reports_problems_with_advice(toys: Toys) -> None:
     result = piped("doctor")
     assert result.exit_code == 1
     assert "✓ schema:    up to date" in result.output
@@ -167,12 +167,12 @@ def test_the_doctor_says_what_is_wrong_and_what_to_do(toys: Toys) -> None:
     assert {"check": "schema", "level": "ok", "text": "up to date", "advice": None} in findings["findings"]
 
 
-def test_the_doctor_sees_what_nobody_can_claim(toys: Toys) -> None:
+def test_the_doctor_reports_runs_that_no_worker_can_claim(toys: Toys) -> None:
     assert piped("runs", "start", "make", "--input", '{"toy": "a"}', "--app", "toys:app").exit_code == 0
     assert "1 due run of 'make': no live worker has it registered" in piped("doctor").output
 
 
-def test_the_doctor_is_content_with_an_empty_store(tmp_path: Path) -> None:
+def test_the_doctor_finds_no_problem_in_an_empty_store(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'new.db'}"
     missing = piped("doctor", "--url", url)
     assert missing.exit_code == 1
@@ -197,7 +197,7 @@ def test_migrate_plans_then_applies_then_has_nothing_to_do(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("command", [["migrate"], ["migrate", "--plan"], ["runs", "list"], ["doctor"]])
-def test_a_store_of_another_build_is_refused_and_left_alone(tmp_path: Path, command: list[str]) -> None:
+def test_a_store_of_another_build_is_refused_and_not_changed(tmp_path: Path, command: list[str]) -> None:
     url = f"sqlite:///{tmp_path / 'old.db'}"
     assert piped("migrate", "--url", url).exit_code == 0
     with closing(sqlite3.connect(tmp_path / "old.db")) as con, con:
@@ -214,7 +214,9 @@ def test_a_store_of_another_build_is_refused_and_left_alone(tmp_path: Path, comm
 
 
 @pytest.mark.parametrize("command", [["runs", "list"], ["dlq", "list"], ["policies", "list"], ["workflows", "list"]])
-def test_looking_does_not_make_a_store(command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_commands_do_not_create_a_store(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("REDRIVE_URL", raising=False)
     result = piped(*command)
@@ -223,7 +225,7 @@ def test_looking_does_not_make_a_store(command: list[str], tmp_path: Path, monke
     assert list(tmp_path.iterdir()) == []
 
 
-def test_looking_makes_no_store_of_a_file_that_is_none(tmp_path: Path) -> None:
+def test_read_commands_do_not_turn_another_file_into_a_store(tmp_path: Path) -> None:
     books, empty = tmp_path / "books.db", tmp_path / "empty.db"
     empty.touch()
     with closing(sqlite3.connect(books)) as con:
@@ -241,16 +243,16 @@ def test_looking_makes_no_store_of_a_file_that_is_none(tmp_path: Path) -> None:
         ("mysql://db/shop", "store type 'mysql' is unknown"),
         ("sqlite://toys.db", "is not an SQLite store: write sqlite:///relative.db"),
         ("sqlite:///letter.txt", "letter.txt"),
-        ("postgresql://nobody@127.0.0.1:1/none", "127.0.0.1"),
+        ("postgresql://kim@127.0.0.1:1/none", "127.0.0.1"),
     ],
 )
-def test_a_wrong_store_is_said_without_a_traceback(toys: Toys, url: str, words: str) -> None:
-    Path("letter.txt").write_text("Dear Kim, this is no database. " * 200, encoding="utf-8")
+def test_an_invalid_store_is_reported_without_a_traceback(toys: Toys, url: str, words: str) -> None:
+    Path("letter.txt").write_text("Dear Kim, this is not a database. " * 200, encoding="utf-8")
     for command in (["migrate"], ["doctor"], ["runs", "list"], ["policies", "list"]):
         result = piped(*command, "--url", url)
         assert result.exit_code == 1
         assert words in result.output
-        assert "is repeated" not in result.output  # a worker would, a command does not
+        assert "is repeated" not in result.output  # A worker would repeat the attempt, a command does not.
         assert result.exception is None or isinstance(result.exception, SystemExit)
 
 
@@ -288,7 +290,7 @@ def test_init_overwrites_nothing(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
 
 
-def test_init_where_nothing_can_be_written_says_so(tmp_path: Path) -> None:
+def test_init_reports_a_folder_that_is_not_writable(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     result = piped("init", str(tmp_path / "file" / "shop"))
     assert (result.exit_code, "wrote" in result.output) == (1, False)
@@ -299,7 +301,7 @@ def test_init_where_nothing_can_be_written_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_completion_script_asks_redrive(shell: str) -> None:
+def test_the_completion_script_calls_redrive(shell: str) -> None:
     output = piped("completion", shell).output
     assert f"_REDRIVE_COMPLETE={shell}_complete" in output
 
@@ -314,7 +316,7 @@ def test_the_shell_completes_commands() -> None:
 # -- tables --------------------------------------------------------------------------------------------
 
 
-def test_a_table_leaves_out_what_is_empty_and_what_does_not_fit(toys: Toys, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_omits_empty_columns_and_columns_without_room(toys: Toys, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("output", "dlq.list"):
         monkeypatch.setattr(importlib.import_module(f"redrive.cli.{module}"), "on_terminal", lambda: True)
     monkeypatch.setenv("NO_COLOR", "1")

@@ -12,7 +12,7 @@ from dlq_kit import Shop, working
 
 
 def counted() -> list[dict[str, object]]:
-    """The groups, once a worker has counted both letters."""
+    """Return the groups after a worker has counted both letters."""
     limit = time.monotonic() + PATIENCE
     while len(items := json.loads(piped("dlq", "groups", "--json").output)["items"]) < 2:
         assert time.monotonic() < limit, items
@@ -28,7 +28,7 @@ def until(ready: Callable[[], bool]) -> None:
 # -- groups --------------------------------------------------------------------------------------------
 
 
-def test_failures_are_listed_by_their_cause(shop: Shop, terminal: Callable[..., Terminal]) -> None:
+def test_failures_are_grouped_by_cause(shop: Shop, terminal: Callable[..., Terminal]) -> None:
     with working(shop):
         wrong, down = counted()
     assert (wrong["steps"], wrong["open"], wrong["sample_id"]) == (["book"], 1, f"dl-{shop.wrong}")
@@ -37,7 +37,7 @@ def test_failures_are_listed_by_their_cause(shop: Shop, terminal: Callable[..., 
         [wrong["fingerprint"], "1", "sell", "book"],
         [down["fingerprint"], "1", "sell", "charge"],
     ]
-    assert re.fullmatch("(0,){22}(0,1|1,0)", lines[0][5])  # the hour may have ended meanwhile
+    assert re.fullmatch("(0,){22}(0,1|1,0)", lines[0][5])  # The hour may have ended meanwhile.
     assert piped("dlq", "groups", "-q").output.split() == [wrong["fingerprint"], down["fingerprint"]]
     assert piped("dlq", "groups", "--tenant", "acme").output == ""
     letters = piped("dlq", "list", "-q", "--fingerprint", str(down["fingerprint"])).output
@@ -48,7 +48,7 @@ def test_failures_are_listed_by_their_cause(shop: Shop, terminal: Callable[..., 
     assert max(map(len, table.text.splitlines())) <= 80
 
 
-def test_a_group_says_what_the_error_said(shop: Shop, terminal: Callable[..., Terminal]) -> None:
+def test_a_group_shows_its_error_message(shop: Shop, terminal: Callable[..., Terminal]) -> None:
     with working(shop):
         wrong, _ = counted()
     table = terminal("dlq", "groups", COLUMNS="100")
@@ -93,7 +93,7 @@ def test_a_cause_is_shown_assigned_commented_on_and_muted(shop: Shop) -> None:
 # -- all that match ------------------------------------------------------------------------------------
 
 
-def test_all_letters_of_a_filter_run_again(shop: Shop) -> None:
+def test_all_letters_of_a_filter_are_replayed(shop: Shop) -> None:
     with working(shop):
         patch = ["--patch", '{"order": {"country": "DE"}}', "--by", "kim", "--reason", "the bank is back"]
         result = piped("dlq", "replay", "--all", "--workflow", "sell", *patch, "--wait", "--json")
@@ -104,7 +104,7 @@ def test_all_letters_of_a_filter_run_again(shop: Shop) -> None:
     assert shop.letter(shop.down).replays[0].reason == "the bank is back"
 
 
-def test_a_dry_run_counts_and_shows_one(shop: Shop) -> None:
+def test_a_bulk_dry_run_counts_letters_and_shows_an_example(shop: Shop) -> None:
     result = piped("dlq", "replay", "--all", "--dry-run", "--mode", "from_step", "--from-step", "2")
     lines = result.stdout.splitlines()
     assert lines[:2] == ["would run again 1 of 2 dead letters", "1 would be refused:"]
@@ -113,21 +113,21 @@ def test_a_dry_run_counts_and_shows_one(shop: Shop) -> None:
     assert {shop.letter(run).status for run in (shop.down, shop.wrong)} == {"OPEN"}
 
 
-def test_a_dry_run_that_finds_none_to_run_says_none(shop: Shop) -> None:
+def test_a_bulk_dry_run_without_replayable_letters_reports_zero(shop: Shop) -> None:
     result = piped("dlq", "replay", "--all", "--step", "charge", "--from-step", "2", "--dry-run")
     lines = result.stdout.splitlines()
     assert lines[:2] == ["would run again 0 of 1 dead letter", "1 would be refused:"]
     assert lines[3:] == ["Nothing was changed."]
 
 
-def test_a_dry_run_says_how_many_letters_it_tried(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bulk_dry_run_reports_the_number_of_checked_letters(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("redrive.desk.bulk.PREVIEW_LIMIT", 1)
     result = piped("dlq", "replay", "--all", "--dry-run")
     first = result.stdout.splitlines()[0]
     assert first == "would run again 1 of the first 1 of 2 dead letters; the others were not checked"
 
 
-def test_the_help_tells_what_waiting_means_for_one_and_for_many(shop: Shop) -> None:
+def test_the_help_explains_wait_for_one_letter_and_for_all(shop: Shop) -> None:
     told = " ".join(piped("dlq", "replay", "--help").stdout.split())
     assert "Wait for the end of the runs; exit code 1 if one fails." in told
     assert "With --all: wait until every letter is processed, but not for the runs" in told
@@ -144,7 +144,7 @@ def test_all_letters_of_a_filter_are_closed(shop: Shop, verb: str, status: str) 
     assert shop.letter(shop.down).resolution == "a test"
 
 
-def test_what_is_refused_is_told_and_the_others_go_on(shop: Shop) -> None:
+def test_refused_letters_are_listed_and_the_others_are_replayed(shop: Shop) -> None:
     with working(shop):
         begun = json.loads(piped("dlq", "replay", "--all", "--from-step", "2", "--json").stdout)
         followed = piped("dlq", "sets", "show", begun["id"], "--wait")
@@ -156,7 +156,7 @@ def test_what_is_refused_is_told_and_the_others_go_on(shop: Shop) -> None:
     assert shop.letter(shop.down).status == "OPEN"
 
 
-def test_nothing_that_matches_means_nothing_done(shop: Shop) -> None:
+def test_a_filter_without_matches_changes_nothing(shop: Shop) -> None:
     result = piped("dlq", "replay", "--all", "--code", "parse_error")
     assert (result.exit_code, result.stdout) == (0, "no open letter matches, so nothing was done\n")
     assert piped("audit", "list", "--event", "dlq.set_started").stdout == ""
@@ -176,7 +176,7 @@ def test_nothing_that_matches_means_nothing_done(shop: Shop) -> None:
         (["dl-1", "--rate", "5/s"], "--rate is for many letters"),
     ],
 )
-def test_a_choice_that_is_not_clear_is_refused(shop: Shop, options: list[str], words: str) -> None:
+def test_an_ambiguous_selection_is_refused(shop: Shop, options: list[str], words: str) -> None:
     result = piped("dlq", "replay", *options)
     assert (result.exit_code, words in result.stderr) == (2, True), result.stderr
 
@@ -185,7 +185,7 @@ def test_a_choice_that_is_not_clear_is_refused(shop: Shop, options: list[str], w
 
 
 def test_a_set_is_shown_and_stopped(shop: Shop) -> None:
-    begun = piped("dlq", "replay", "--all", "-q", "--by", "kim")  # no worker is there to carry it out
+    begun = piped("dlq", "replay", "--all", "-q", "--by", "kim")  # No worker is running to process the set.
     id = begun.stdout.strip()
     assert "No worker is running" in begun.stderr
     page = piped("dlq", "sets", "show", id).stdout
@@ -196,7 +196,7 @@ def test_a_set_is_shown_and_stopped(shop: Shop) -> None:
     for verb, status in (("pause", "PAUSED"), ("resume", "RUNNING")):
         assert piped("dlq", "sets", verb, id, "--by", "lee", "--dry-run").stdout.startswith(f"would {verb} ")
         turned = piped("dlq", "sets", verb, id, "--by", "lee").stdout
-        assert turned == f"{verb}d set {id} after 0 letters\n", "nobody has counted them yet"
+        assert turned == f"{verb}d set {id} after 0 letters\n", "no worker has counted the letters yet"
         assert json.loads(piped("dlq", "sets", "show", id, "--json").stdout)["status"] == status
     assert piped("dlq", "sets", "rate", id, "10 per second").exit_code == 0
     assert "at most 10/s: RUNNING" in piped("dlq", "sets", "show", id).stdout
@@ -212,14 +212,14 @@ def test_a_set_is_shown_and_stopped(shop: Shop) -> None:
     assert shop.letter(shop.down).status == "OPEN"
 
 
-def test_an_unknown_set_says_where_to_look(shop: Shop) -> None:
+def test_an_unknown_set_names_the_list_command(shop: Shop) -> None:
     for command in (["show"], ["stop"], ["show", "--wait"]):
         result = piped("dlq", "sets", *command, "01m7gtc6tf9mkk1pvk7wg972gw")
         assert result.exit_code == 3
         assert "`redrive dlq sets list` shows them" in result.stderr
 
 
-def test_a_person_is_asked_with_the_number(shop: Shop, terminal: Callable[..., Terminal]) -> None:
+def test_the_user_is_asked_with_the_number_of_letters(shop: Shop, terminal: Callable[..., Terminal]) -> None:
     asking = terminal("dlq", "replay", "--all")
     asking.wait_for("Run again 2 dead letters? [y/N]")
     asking.type("n\n")
@@ -227,7 +227,9 @@ def test_a_person_is_asked_with_the_number(shop: Shop, terminal: Callable[..., T
     assert piped("audit", "list", "--event", "dlq.set_started").stdout == ""
 
 
-def test_a_large_number_is_typed(shop: Shop, terminal: Callable[..., Terminal]) -> None:
+def test_a_large_bulk_action_is_confirmed_by_typing_its_number_in_the_terminal(
+    shop: Shop, terminal: Callable[..., Terminal]
+) -> None:
     lines = "".join(f'{{"order": {{"number": {n}, "country": "XX", "card_token": "t"}}}}\n' for n in range(100))
     assert piped("runs", "start", "sell", "--many", "-", "-q", "--app", "shop:app", stdin=lines).exit_code == 0
     with working(shop):
@@ -248,7 +250,7 @@ def test_a_large_number_is_typed(shop: Shop, terminal: Callable[..., Terminal]) 
     assert "To follow it: redrive dlq sets show " in agreed.text
 
 
-def test_ctrl_c_leaves_the_set_going(shop: Shop, terminal: Callable[..., Terminal]) -> None:
+def test_ctrl_c_does_not_stop_the_set(shop: Shop, terminal: Callable[..., Terminal]) -> None:
     waiting = terminal("dlq", "ignore", "--all", "--yes", "--wait")
     waiting.wait_for("processed")
     waiting.process.send_signal(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""`redrive dlq edit`: the editor, mistakes, the difference, and what is hidden."""
+"""`redrive dlq edit`: the editor, mistakes, the difference, and hidden values."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ from dlq_kit import Shop, working
 
 
 def editor(*edits: str) -> str:
-    """An editor that replaces text, by the first edit when it is opened first, and so on."""
+    """Return the command of an editor that replaces text. Each call applies the next of the edits."""
     script = Path("editor.py").absolute()
     script.write_text(
         "import pathlib, sys\n"
@@ -29,7 +29,9 @@ def seen(number: int) -> str:
     return Path(f"seen-{number}").read_text(encoding="utf-8")
 
 
-def test_an_edit_is_checked_and_replayed_and_what_was_hidden_stays(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_edit_is_validated_and_replayed_with_hidden_values_unchanged(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("EDITOR", editor('"PO"->"PL"'))
     with working(shop):
         result = piped("dlq", "edit", shop.wrong, "--yes", "--wait", "--mode", "full", "--by", "kim")
@@ -42,22 +44,24 @@ def test_an_edit_is_checked_and_replayed_and_what_was_hidden_stays(shop: Shop, m
     assert replay.by == "kim"
 
 
-def test_a_new_value_for_a_hidden_one_is_taken(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hidden_value_can_be_replaced(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDITOR", editor('"••••••"->"tok-new"'))
     with working(shop):
         assert piped("dlq", "edit", shop.down, "--yes", "--wait").exit_code == 0
     assert shop.calls() == ["charge tok-new", "book"]
 
 
-def test_nothing_changed_means_nothing_done(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    for unchanged in ("true", editor("\n  ->\n      ")):  # not saved; saved, but the same input
+def test_an_unchanged_input_is_not_replayed(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    for unchanged in ("true", editor("\n  ->\n      ")):  # The first does not save; the second saves an equal input.
         monkeypatch.setenv("EDITOR", unchanged)
         result = piped("dlq", "edit", shop.wrong, "--yes")
         assert (result.exit_code, "so nothing was done" in result.stderr) == (0, True), result.output
     assert shop.letter(shop.wrong).status == "OPEN"
 
 
-def test_a_dry_run_shows_the_difference_and_does_nothing(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dry_run_of_an_edit_shows_the_difference_and_changes_nothing(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("EDITOR", editor('"PO"->"PL"'))
     result = piped("dlq", "edit", shop.wrong, "--dry-run")
     assert '    ~ order.country: "PO" becomes "PL"' in result.stdout.splitlines()
@@ -68,7 +72,9 @@ def test_a_dry_run_shows_the_difference_and_does_nothing(shop: Shop, monkeypatch
     ("edit", "words"),
     [("8->x", "not usable JSON"), ('"number": 8->"number": "x"', "order.number"), ("country->land", "order.country")],
 )
-def test_a_mistake_in_a_script_ends_it(shop: Shop, monkeypatch: pytest.MonkeyPatch, edit: str, words: str) -> None:
+def test_an_invalid_edit_in_a_script_ends_the_command(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, edit: str, words: str
+) -> None:
     monkeypatch.setenv("EDITOR", editor(edit))
     result = piped("dlq", "edit", shop.wrong, "--yes")
     assert (result.exit_code, words in result.stderr) == (5, True), result.stderr
@@ -93,7 +99,7 @@ def test_an_editor_that_leaves_no_file_changes_nothing(shop: Shop, monkeypatch: 
     assert shop.letter(shop.wrong).status == "OPEN"
 
 
-def test_without_a_terminal_it_says_what_to_use_instead(shop: Shop) -> None:
+def test_edit_without_a_terminal_names_the_alternative(shop: Shop) -> None:
     result = piped("dlq", "edit", shop.wrong)
     assert result.exit_code == 2
     assert "edit needs a terminal" in result.stderr
@@ -118,14 +124,14 @@ def test_a_mistake_opens_the_editor_again_with_the_message(shop: Shop, terminal:
     assert (editing.end(), shop.letter(shop.wrong).status) == (0, "REPLAYING")
 
 
-def test_leaving_a_mistake_as_it_is_gives_up(shop: Shop, terminal: Callable[..., Terminal]) -> None:
+def test_saving_the_same_mistake_again_ends_the_edit(shop: Shop, terminal: Callable[..., Terminal]) -> None:
     editing = terminal("dlq", "edit", shop.wrong, EDITOR=editor("country->land", "nothing->"), VISUAL="")
     assert editing.end() == 5
     assert "nothing was changed, as the input is still invalid" in " ".join(editing.text.split())
     assert shop.letter(shop.wrong).status == "OPEN"
 
 
-def test_the_file_with_the_input_is_for_nobody_else_and_is_gone_afterwards(
+def test_the_edited_file_is_private_and_removed_afterwards(
     shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = Path("looks.py").absolute()

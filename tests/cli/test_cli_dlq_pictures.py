@@ -1,4 +1,4 @@
-"""The pictures of the terminal in docs/guides/triage.md are what the terminal shows.
+"""Terminal examples in docs/guides/triage.md, compared with the real output.
 
 Each block that begins with `$ redrive` is typed on a terminal, in the order of the page, in a small shop
 with a worker. An answer that the page shows behind a question is given. Ids, times and the widths of bars
@@ -53,7 +53,7 @@ async def charge(order: ReplayOrder) -> str:
 @app.step(effect="writes to the books")
 async def book(order: ReplayOrder) -> str:
     if order.country not in VAT:
-        raise NonRetryable(f"there is no VAT rate for {order.country}")
+        raise NonRetryable(f"there is no VAT rate for {order.country}")  # language: text of the guide
     return f"booked with {VAT[order.country]} VAT"
 
 
@@ -85,22 +85,22 @@ def pictures() -> Iterator[str]:
     yield from re.findall(r"^```text\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
-def same_for_everybody(text: str) -> str:
-    """The text without what differs from time to time; spaces and line ends are one space."""
+def normalize_screen(text: str) -> str:
+    """Return the text without values that vary; each run of whitespace becomes one space."""
     for pattern, name in _VARIES:
         text = re.sub(pattern, name, text)
     return " ".join(text.split())
 
 
 def assert_shows(screen: str, picture: str) -> None:
-    parts = (re.escape(part.strip()) for part in same_for_everybody(picture).split("…"))
-    shown = re.fullmatch(r"\s?.*?\s?".join(parts), same_for_everybody(screen))
+    parts = (re.escape(part.strip()) for part in normalize_screen(picture).split("…"))
+    shown = re.fullmatch(r"\s?.*?\s?".join(parts), normalize_screen(screen))
     assert shown, f"shown:\n{screen}\n\nthe page:\n{picture}"
 
 
 @pytest.fixture
 def real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
-    """The shop of the page, with one failure at the bank and one in the data."""
+    """Create the shop of the page, with one failure at the bank and one in the data."""
     (tmp_path / "shop.py").write_text(SHOP, encoding="utf-8")
     (tmp_path / "editor.py").write_text(EDITOR, encoding="utf-8")
     monkeypatch.setenv("REDRIVE_URL", f"sqlite:///{tmp_path / 'shop.db'}")
@@ -112,7 +112,9 @@ def real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
         return asyncio.run(play(shop.app(), tmp_path))
 
 
-def test_the_pictures_are_true(real: Shop, terminal: Callable[..., Terminal], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_terminal_examples_of_the_guide_match_the_output(
+    real: Shop, terminal: Callable[..., Terminal], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(real.folder)
     ids = {DOWN: real.down, WRONG: real.wrong}
     shown = 0
@@ -136,7 +138,7 @@ def test_the_pictures_are_true(real: Shop, terminal: Callable[..., Terminal], mo
 
 
 def _until_counted() -> None:
-    """The worker counts groups a little late; the page begins when it has."""
+    """Wait until the worker has counted the groups, which it does with a delay."""
     limit = time.monotonic() + PATIENCE
     while len(piped("dlq", "groups", "-q").output.split()) < 2:
         assert time.monotonic() < limit
@@ -154,7 +156,7 @@ def _real(text: str, ids: dict[str, str]) -> str:
     return text
 
 
-def test_a_picture_that_is_wrong_is_noticed() -> None:
+def test_a_wrong_terminal_example_is_detected() -> None:
     assert_shows("run 7 ended 3 s ago\n", "run 7 ended 8 s ago")
     assert_shows("a\nb\nc\n", "a\n…\nc")
     with pytest.raises(AssertionError, match="the page"):

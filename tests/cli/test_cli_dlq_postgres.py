@@ -1,4 +1,4 @@
-"""The desk's commands on PostgreSQL: the same words, the same answers."""
+"""The desk's commands on PostgreSQL, with the same options and output as on SQLite."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ async def test_the_desk_works_on_postgresql_as_on_sqlite(
     shop.calls()
 
     async def call(*arguments: str) -> Any:
-        # In a thread: a command has an event loop of its own.
+        # A command starts its own event loop, so it runs in a thread.
         result = await asyncio.to_thread(piped, *arguments)
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         return result

@@ -1,4 +1,4 @@
-"""What attacks on the command line found, one test for each."""
+"""Regressions of the command line, with one test for each reported fault."""
 
 import json
 import os
@@ -22,14 +22,14 @@ REDRIVE = Path(sys.executable).with_name("redrive")
 
 
 def script(text: str) -> str:
-    """A program to be used as the editor."""
+    """Return the command of a program that is used as the editor."""
     file = Path("program.py").absolute()
     file.write_text(f"import pathlib, sys\nfile = pathlib.Path(sys.argv[1])\n{text}\n", encoding="utf-8")
     return f"{sys.executable} {file}"
 
 
 def kept(stderr: str) -> Path:
-    """The file that is said to hold what was typed."""
+    """Return the file that keeps the typed text, as the message says."""
     found = re.search(r"Your text is kept in (\S+\.json)\. When it is right: redrive dlq replay", stderr)
     assert found, stderr
     return Path(found[1])
@@ -52,17 +52,17 @@ def test_one_ctrl_c_ends_a_question(shop: Shop, terminal: Callable[..., Terminal
     assert shop.letter(shop.down).status == "OPEN"
 
 
-def test_one_ctrl_c_ends_the_question_about_many(shop: Shop, terminal: Callable[..., Terminal]) -> None:
+def test_one_ctrl_c_ends_the_question_about_many_letters(shop: Shop, terminal: Callable[..., Terminal]) -> None:
     asking = terminal("dlq", "ignore", "--all")
     press_ctrl_c(asking)
     assert asking.end() == 1
 
 
 def press_ctrl_c(asking: Terminal) -> None:
-    """As a person does, once the question stands there and its answer is waited for."""
+    """Send SIGINT to the command once it waits for the answer to its question."""
     asking.wait_for("[y/N]")
     limit = time.monotonic() + PATIENCE
-    while _state(asking.process.pid) != "S":  # it sleeps once it reads
+    while _state(asking.process.pid) != "S":  # The process sleeps while it waits for input.
         assert time.monotonic() < limit
         time.sleep(0.01)
     os.kill(asking.process.pid, signal.SIGINT)
@@ -75,7 +75,7 @@ def _state(pid: int) -> str:
 # -- editors -----------------------------------------------------------------------------------------------
 
 
-def test_an_editor_that_saves_no_utf_8_is_told_and_nothing_is_lost(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_that_is_not_utf_8_is_reported_and_kept(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     latin = "file.write_bytes(file.read_text('utf-8').replace('PO', 'PÖ').encode('latin-1', 'replace'))"
     monkeypatch.setenv("EDITOR", script(latin))
     result = piped("dlq", "edit", shop.wrong, "--yes")
@@ -98,7 +98,7 @@ def test_an_editor_that_saves_no_utf_8_is_told_and_nothing_is_lost(shop: Shop, m
         ("text.replace('\"country\": \"PO\",', '')", "is not valid: line 2, order.country: "),
     ],
 )
-def test_a_mistake_is_named_with_its_line_and_what_was_typed_is_kept(
+def test_a_mistake_is_reported_with_its_line_and_the_text_is_kept(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, edit: str, said: str
 ) -> None:
     write = f"text = file.read_text('utf-8')\nfile.write_text({edit}, 'utf-8')"
@@ -111,7 +111,7 @@ def test_a_mistake_is_named_with_its_line_and_what_was_typed_is_kept(
     file.unlink()
 
 
-def test_what_was_kept_can_be_used_as_it_is(shop: Shop, terminal: Callable[..., Terminal]) -> None:
+def test_the_kept_text_can_be_replayed_unchanged(shop: Shop, terminal: Callable[..., Terminal]) -> None:
     program = script("file.write_text(file.read_text('utf-8').replace('\"PO\"', '\"PL\"'), 'utf-8')")
     editing = terminal("dlq", "edit", shop.wrong, EDITOR=program, VISUAL="")
     editing.wait_for("[y/N]")
@@ -126,7 +126,7 @@ def test_what_was_kept_can_be_used_as_it_is(shop: Shop, terminal: Callable[..., 
     file.unlink()
 
 
-def test_the_line_of_a_place_is_that_of_what_holds_it() -> None:
+def test_a_fault_without_a_line_gets_the_line_of_its_parent() -> None:
     lines = {"": 4, "order": 5, "order.lines": 6, "order.lines[0]": 7}
     faults = tuple(
         Reason(ReasonCode.FAULT, path=path, why=Reason(ReasonCode.TEXT, text=why))
@@ -158,7 +158,7 @@ def test_the_line_of_a_place_is_that_of_what_holds_it() -> None:
         (["runs", "start", "sell", "--app", "shop:app", "--input", "@latin.jsonl"], "is not UTF-8 text"),
     ],
 )
-def test_a_value_that_cannot_be_used_is_refused_in_words(shop: Shop, arguments: list[str], said: str) -> None:
+def test_an_unusable_value_is_refused_with_an_explanation(shop: Shop, arguments: list[str], said: str) -> None:
     Path("latin.jsonl").write_bytes('{"a": "Ö"}\n'.encode("latin-1"))
     result = piped(*(shop.down if word == "ID" else word for word in arguments))
     no_traceback(result)
@@ -169,9 +169,9 @@ def test_a_value_that_cannot_be_used_is_refused_in_words(shop: Shop, arguments: 
 # -- pipes -------------------------------------------------------------------------------------------------
 
 
-def test_a_reader_that_goes_away_does_not_stop_the_work(shop: Shop) -> None:
+def test_a_closed_output_pipe_does_not_stop_the_command(shop: Shop) -> None:
     reading, writing = os.pipe()
-    os.close(reading)  # nobody will ever read
+    os.close(reading)  # Writing to the pipe will fail.
     work = subprocess.run(
         [REDRIVE, "dlq", "ignore", shop.down, shop.wrong, "--yes"],
         stdout=writing,
@@ -184,7 +184,7 @@ def test_a_reader_that_goes_away_does_not_stop_the_work(shop: Shop) -> None:
     assert [shop.letter(run).status for run in (shop.down, shop.wrong)] == ["IGNORED", "IGNORED"]
 
 
-def test_a_list_says_that_there_is_more_and_all_lists_it(shop: Shop) -> None:
+def test_a_truncated_list_says_so_and_all_lists_everything(shop: Shop) -> None:
     short = piped("dlq", "list", "--limit", "1", "-q")
     assert short.stdout.splitlines() == [f"dl-{shop.wrong}"]
     assert "There are more. --all lists everything" in short.stderr
@@ -218,7 +218,7 @@ def counted(shop: Shop) -> None:
 # -- tables ------------------------------------------------------------------------------------------------
 
 
-def test_a_letter_is_listed_with_what_it_is_about(shop: Shop, terminal: Callable[..., Terminal]) -> None:
+def test_a_letter_is_listed_with_its_correlation_id(shop: Shop, terminal: Callable[..., Terminal]) -> None:
     table = terminal("dlq", "list")
     table.end()
     assert table.text.splitlines()[0].split() == ["ID", "WORKFLOW", "STEP", "ABOUT", "FAILED", "CODE"]
@@ -226,7 +226,7 @@ def test_a_letter_is_listed_with_what_it_is_about(shop: Shop, terminal: Callable
     assert piped("dlq", "list").stdout.splitlines()[0].split("\t")[9] == "order-8"
 
 
-def test_what_has_no_room_is_named(shop: Shop, terminal: Callable[..., Terminal]) -> None:
+def test_columns_without_room_are_named(shop: Shop, terminal: Callable[..., Terminal]) -> None:
     assert piped("dlq", "tag", shop.down, "a-long-tag", "another-one").exit_code == 0
     table = terminal("dlq", "list")
     table.end()
@@ -238,11 +238,13 @@ def test_the_newest_hours_of_a_trend_are_never_cut(shop: Shop, terminal: Callabl
     table = terminal("dlq", "groups", NO_COLOR="1", COLUMNS="70")
     table.end()
     row = next(line for line in table.text.splitlines() if "charge" in line)
-    assert set(row.rstrip()[-2:]) & set("▂▃▄▅▆▇█"), row  # it failed just now, or at the end of the hour before
+    assert set(row.rstrip()[-2:]) & set("▂▃▄▅▆▇█"), (
+        row
+    )  # The failure is in the current hour or at the end of the previous one.
     assert "…▁" in row
 
 
-def test_what_a_terminal_obeys_is_shown_and_not_obeyed() -> None:
+def test_terminal_control_characters_are_escaped() -> None:
     wicked = "a\x1b[2Jb\x9bc\u202egnp.exe\u2066x\ud800"
     assert escape_line(wicked) == "a\\u001b[2Jb\\u009bc\\u202egnp.exe\\u2066x\\ud800"
     assert json.loads(json_text({"a": wicked}))["a"] == wicked
@@ -250,9 +252,7 @@ def test_what_a_terminal_obeys_is_shown_and_not_obeyed() -> None:
     assert escape_line("one\nINFO forged\r\ttwo") == "one\\nINFO forged\\r\\ttwo"
 
 
-def test_a_style_that_this_program_did_not_make_is_escaped(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_styles_in_stored_text_are_escaped(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A stored text could hide the rest of a line with a style, or colour a failure green."""
     monkeypatch.setattr("redrive.cli.output.use_colour", lambda: True)
     monkeypatch.setattr("click.utils.should_strip_ansi", lambda *_: False)
@@ -260,7 +260,7 @@ def test_a_style_that_this_program_did_not_make_is_escaped(
     assert capsys.readouterr().out == "\x1b[31mFAILED\x1b[0m \\u001b[8mhidden\\u001b[32mSUCCESS\n"
 
 
-def test_whatever_is_printed_passes_the_same_gate(shop: Shop) -> None:
+def test_all_commands_escape_control_characters(shop: Shop) -> None:
     wicked = "late\u202e\x9b2J"
     assert piped("dlq", "comment", shop.down, wicked).exit_code == 0
     assert piped("dlq", "ignore", shop.down, "--reason", wicked).exit_code == 0
@@ -279,7 +279,7 @@ def test_whatever_is_printed_passes_the_same_gate(shop: Shop) -> None:
 # -- sets --------------------------------------------------------------------------------------------------
 
 
-def test_sets_are_listed_found_by_a_beginning_and_say_how_their_runs_ended(shop: Shop) -> None:
+def test_sets_are_listed_found_by_prefix_and_show_how_their_runs_ended(shop: Shop) -> None:
     (shop.folder / "bank-is-down").unlink(missing_ok=True)
     with working(shop):
         begun = piped("dlq", "replay", "--all", "--by", "kim", "--reason", "the bank is back", "--wait")
@@ -298,7 +298,7 @@ def test_sets_are_listed_found_by_a_beginning_and_say_how_their_runs_ended(shop:
     assert (missing.exit_code, "`redrive dlq sets list` lists the newest" in missing.stderr) == (3, True)
 
 
-def test_a_dry_run_of_what_was_decided_says_by_whom(shop: Shop) -> None:
+def test_a_dry_run_of_an_earlier_decision_names_its_user(shop: Shop) -> None:
     assert piped("dlq", "replay", shop.down, "--by", "kim").exit_code == 0
     again = piped("dlq", "replay", shop.down, "--dry-run")
     assert again.exit_code == 0, again.output
@@ -306,7 +306,7 @@ def test_a_dry_run_of_what_was_decided_says_by_whom(shop: Shop) -> None:
     assert again.stdout.endswith("Nothing was changed.\n")
 
 
-def test_a_step_completed_by_hand_reads_so(shop: Shop) -> None:
+def test_a_manually_completed_step_is_marked(shop: Shop) -> None:
     with working(shop):
         done = piped("dlq", "complete", shop.down, "--output", '"paid by telephone"', "--wait")
     assert done.exit_code == 0, done.output

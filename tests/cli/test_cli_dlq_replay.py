@@ -1,4 +1,4 @@
-"""`redrive dlq replay` and `complete`: what runs again, what it says before, and how it ends."""
+"""`redrive dlq replay` and `complete`: the preview, the replayed steps and the result."""
 
 import json
 import signal
@@ -9,10 +9,10 @@ import pytest
 from console import Terminal, piped
 from dlq_kit import Shop, working
 
-# -- what would happen ---------------------------------------------------------------------------------
+# -- dry runs ------------------------------------------------------------------------------------------
 
 
-def test_a_dry_run_says_it_in_sentences_and_changes_nothing(shop: Shop) -> None:
+def test_a_dry_run_describes_the_replay_and_changes_nothing(shop: Shop) -> None:
     result = piped("dlq", "replay", shop.wrong, "--dry-run", "--patch", '{"order": {"country": "PL"}}')
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines() == [
@@ -47,12 +47,12 @@ def test_a_dry_run_says_it_in_sentences_and_changes_nothing(shop: Shop) -> None:
         (["--from-step", "charge"], "charge succeeded before and will call external services again"),
     ],
 )
-def test_each_way_to_run_it_again_is_explained(shop: Shop, options: list[str], words: str) -> None:
+def test_each_replay_mode_is_explained(shop: Shop, options: list[str], words: str) -> None:
     result = piped("dlq", "replay", shop.wrong, "--dry-run", *options)
     assert (result.exit_code, words in result.output) == (0, True), result.output
 
 
-def test_a_dry_run_as_json_is_the_record(shop: Shop) -> None:
+def test_a_dry_run_as_json_prints_the_plan(shop: Shop) -> None:
     plan = json.loads(piped("dlq", "replay", shop.down, "--dry-run", "--json").output)
     assert (plan["mode"], [step["name"] for step in plan["again"]]) == ("FROM_FAILED", ["charge"])
     assert plan["again"][0]["effect"] == "charges the card"
@@ -61,7 +61,7 @@ def test_a_dry_run_as_json_is_the_record(shop: Shop) -> None:
 # -- running it again ----------------------------------------------------------------------------------
 
 
-def test_a_replay_goes_on_at_the_failed_step_under_the_same_key(shop: Shop) -> None:
+def test_a_replay_continues_at_the_failed_step_with_the_same_key(shop: Shop) -> None:
     result = piped("dlq", "replay", shop.down, "--by", "kim", "--reason", "the bank is back")
     assert result.stdout == f"dl-{shop.down} runs again, from where it failed: run {shop.down}\n"
     (replay,) = shop.letter(shop.down).replays
@@ -75,7 +75,7 @@ def test_a_replay_goes_on_at_the_failed_step_under_the_same_key(shop: Shop) -> N
     assert shop.sent_keys() == [f"{flow}:/charge#0:0", f"{flow}:/book#0:0"]
 
 
-def test_waiting_for_one_that_fails_again_ends_with_1(shop: Shop) -> None:
+def test_waiting_for_a_replay_that_fails_exits_with_1(shop: Shop) -> None:
     with working(shop):
         result = piped("dlq", "replay", shop.wrong, shop.down, "--wait", "--json")
     assert result.exit_code == 1
@@ -84,8 +84,8 @@ def test_waiting_for_one_that_fails_again_ends_with_1(shop: Shop) -> None:
     assert f"To see why: redrive dlq show dl-{shop.wrong}" in result.stderr
 
 
-def test_a_decision_that_was_made_before_is_not_said_to_run_again(shop: Shop) -> None:
-    """Not even once it has failed, and the letter is open again."""
+def test_a_repeated_decision_reports_the_earlier_one(shop: Shop) -> None:
+    """The command repeats the earlier decision even after the replay failed and the letter is open again."""
     repeated = ("dlq", "replay", shop.wrong, "--key", "k1", "--by", "kim")
     with working(shop):
         assert piped(*repeated, "--wait").exit_code == 1
@@ -94,7 +94,7 @@ def test_a_decision_that_was_made_before_is_not_said_to_run_again(shop: Shop) ->
     assert f"dl-{shop.wrong} was decided before, by kim at " in again.stdout
 
 
-def test_a_single_step_that_succeeds_is_what_was_asked_for(shop: Shop) -> None:
+def test_a_single_step_replay_succeeds_and_the_run_can_continue(shop: Shop) -> None:
     with working(shop):
         result = piped("dlq", "replay", shop.down, "--mode", "step_only", "--wait")
         assert result.exit_code == 0, result.output
@@ -120,7 +120,7 @@ def test_a_new_operation_has_new_keys(shop: Shop) -> None:
     assert shop.sent_keys() == [f"{flow}:/charge#0:1", f"{flow}:/book#0:1"]
 
 
-def test_the_retry_policy_can_be_another(shop: Shop) -> None:
+def test_a_replay_can_have_another_retry_policy(shop: Shop) -> None:
     Path("bank-is-down").touch()
     with working(shop):
         fields = ["--retry", "max_retries=3", "--retry", "base_delay=1ms"]
@@ -135,7 +135,7 @@ def test_ids_come_from_standard_input(shop: Shop) -> None:
     assert {shop.letter(run).status for run in (shop.down, shop.wrong)} == {"REPLAYING"}
 
 
-def test_one_that_cannot_be_found_does_not_keep_the_others_from_it(shop: Shop) -> None:
+def test_an_unknown_letter_does_not_stop_the_replay_of_others(shop: Shop) -> None:
     result = piped("dlq", "replay", "dl-nonsense", shop.down)
     assert (result.exit_code, shop.letter(shop.down).status) == (3, "REPLAYING")
     assert "dead letter 'dl-nonsense' was not found: `redrive dlq list` lists the newest" in result.stderr
@@ -144,7 +144,7 @@ def test_one_that_cannot_be_found_does_not_keep_the_others_from_it(shop: Shop) -
 # -- by hand -------------------------------------------------------------------------------------------
 
 
-def test_a_result_given_by_hand_is_taken(shop: Shop) -> None:
+def test_a_manual_result_is_accepted(shop: Shop) -> None:
     Path("paid.json").write_text('"by telephone"', encoding="utf-8")
     with working(shop):
         result = piped("dlq", "complete", shop.down, "--output", "@paid.json", "--wait", "--by", "kim")
@@ -153,7 +153,7 @@ def test_a_result_given_by_hand_is_taken(shop: Shop) -> None:
     assert (replay.mode, replay.by) == ("COMPLETE", "kim")
 
 
-def test_a_result_that_does_not_fit_is_refused(shop: Shop) -> None:
+def test_an_invalid_manual_result_is_refused(shop: Shop) -> None:
     result = piped("dlq", "complete", shop.down, "--output", "7")
     assert (result.exit_code, shop.letter(shop.down).status) == (5, "OPEN")
     assert "the output of step 'charge' is not valid" in result.stderr
@@ -181,15 +181,13 @@ def test_a_result_that_does_not_fit_is_refused(shop: Shop) -> None:
         (["--mode", "from_step"], 2, "--mode from_step needs --from-step"),
     ],
 )
-def test_what_makes_no_sense_is_refused_and_changes_nothing(
-    shop: Shop, options: list[str], code: int, words: str
-) -> None:
+def test_invalid_options_are_refused_and_change_nothing(shop: Shop, options: list[str], code: int, words: str) -> None:
     result = piped("dlq", "replay", shop.down, *options)
     assert (result.exit_code, words in result.stderr) == (code, True), result.stderr
     assert shop.letter(shop.down).status == "OPEN"
 
 
-def test_a_closed_letter_says_where_to_go_on(shop: Shop) -> None:
+def test_replaying_a_closed_letter_names_the_retry_command(shop: Shop) -> None:
     assert piped("dlq", "resolve", shop.down).exit_code == 0
     result = piped("dlq", "replay", shop.down)
     assert result.exit_code == 4
@@ -203,7 +201,7 @@ def test_another_decision_while_one_runs_is_a_conflict(shop: Shop) -> None:
     assert f"To follow it: redrive runs watch {shop.down}" in result.stderr
 
 
-def test_a_beginning_that_fits_two_is_refused(shop: Shop) -> None:
+def test_an_ambiguous_id_prefix_is_refused(shop: Shop) -> None:
     common = "".join(a for a, b in zip(shop.down, shop.wrong, strict=True) if a == b)[:6]
     result = piped("dlq", "replay", f"dl-{common}")
     assert (result.exit_code, "is the beginning of 2 dead letters" in result.stderr) == (5, True), result.stderr
@@ -212,7 +210,7 @@ def test_a_beginning_that_fits_two_is_refused(shop: Shop) -> None:
 # -- on a terminal -------------------------------------------------------------------------------------
 
 
-def test_a_person_sees_the_plan_and_is_asked(shop: Shop, terminal: Callable[..., Terminal]) -> None:
+def test_the_user_sees_the_plan_and_confirms_it(shop: Shop, terminal: Callable[..., Terminal]) -> None:
     asking = terminal("dlq", "replay", shop.down)
     asking.wait_for("[y/N]")
     assert "charge (step 1), which charges the card" in asking.text
@@ -227,7 +225,7 @@ def test_a_person_sees_the_plan_and_is_asked(shop: Shop, terminal: Callable[...,
     assert "No running worker has workflow 'sell'" in agreed.text
 
 
-def test_the_number_of_many_is_named(shop: Shop, terminal: Callable[..., Terminal]) -> None:
+def test_the_question_about_several_letters_names_their_number(shop: Shop, terminal: Callable[..., Terminal]) -> None:
     asking = terminal("dlq", "replay", shop.down, shop.wrong)
     asking.wait_for("[y/N]")
     assert "Run all 2 of them" in asking.text
@@ -235,12 +233,12 @@ def test_the_number_of_many_is_named(shop: Shop, terminal: Callable[..., Termina
     assert asking.end() == 5
 
 
-def test_what_cannot_be_done_is_not_asked(shop: Shop, terminal: Callable[..., Terminal]) -> None:
+def test_an_invalid_replay_is_refused_without_a_question(shop: Shop, terminal: Callable[..., Terminal]) -> None:
     refused = terminal("dlq", "replay", shop.down, "--from-step", "9")
     assert (refused.end(), "[y/N]" in refused.text) == (5, False)
 
 
-def test_what_was_decided_before_is_not_asked(shop: Shop, terminal: Callable[..., Terminal]) -> None:
+def test_a_repeated_decision_is_answered_without_a_question(shop: Shop, terminal: Callable[..., Terminal]) -> None:
     assert piped("dlq", "replay", shop.down, "--by", "kim").exit_code == 0
     same = terminal("dlq", "replay", shop.down)
     assert (same.end(), "[y/N]" in same.text) == (0, False)
@@ -249,7 +247,7 @@ def test_what_was_decided_before_is_not_asked(shop: Shop, terminal: Callable[...
     assert (other.end(), "[y/N]" in other.text) == (4, False)
 
 
-def test_ctrl_c_while_waiting_leaves_it_going(shop: Shop, terminal: Callable[..., Terminal]) -> None:
+def test_ctrl_c_while_waiting_does_not_stop_the_run(shop: Shop, terminal: Callable[..., Terminal]) -> None:
     waiting = terminal("dlq", "replay", shop.down, "--wait", "--yes")
     waiting.wait_for("No running worker has workflow 'sell'")
     waiting.process.send_signal(signal.SIGINT)

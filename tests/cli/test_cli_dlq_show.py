@@ -19,11 +19,11 @@ from redrive.records import replace
 
 
 def section(page: str, title: str) -> list[str]:
-    """The lines below a title, up to the next empty one."""
+    """Return the lines below a title, up to the next empty line."""
     return page.split(f"\n{title}\n")[1].split("\n\n")[0].splitlines()
 
 
-def test_the_page_says_what_happened_why_and_what_to_do(shop: Shop) -> None:
+def test_the_page_shows_the_failure_its_reason_and_the_next_commands(shop: Shop) -> None:
     page = piped("dlq", "show", shop.down).output
     head = page.split("\n\n")
     assert head[0] == f"dead letter dl-{shop.down}  sell  OPEN"
@@ -41,13 +41,13 @@ def test_the_page_says_what_happened_why_and_what_to_do(shop: Shop) -> None:
     ]
 
 
-def test_an_error_in_the_data_is_corrected_first(shop: Shop) -> None:
+def test_a_data_error_suggests_correcting_the_input_first(shop: Shop) -> None:
     page = piped("dlq", "show", shop.wrong).output
     assert "Retrying does not help with this error." in page
     assert section(page, "next commands")[0] == f"  correct it:   redrive dlq edit dl-{shop.wrong}"
 
 
-def test_the_page_tells_what_was_done_in_order(shop: Shop) -> None:
+def test_the_page_lists_all_actions_in_order(shop: Shop) -> None:
     assert piped("dlq", "assign", shop.wrong, "--to", "kim", "--by", "lee").exit_code == 0
     assert piped("dlq", "comment", shop.wrong, "asked the customer", "--by", "kim").exit_code == 0
     assert piped("dlq", "tag", shop.wrong, "vat", "urgent", "--by", "kim").exit_code == 0
@@ -68,21 +68,21 @@ def test_the_page_tells_what_was_done_in_order(shop: Shop) -> None:
     assert "  2 book, replaced by a replay: failed, no result" in section(page, "step results")
 
 
-def test_a_letter_that_was_closed_says_so(shop: Shop) -> None:
+def test_a_closed_letter_shows_who_closed_it(shop: Shop) -> None:
     assert piped("dlq", "resolve", shop.down, "--by", "kim", "--reason", "refunded").exit_code == 0
     page = piped("dlq", "show", shop.down).output
     assert "It was closed as RESOLVED by kim: refunded. Nothing is left to do." in page
     assert section(page, "next commands") == [f"  run it anyway: redrive runs retry {shop.down}"]
 
 
-def test_a_letter_that_is_running_again_says_where(shop: Shop) -> None:
+def test_a_replaying_letter_names_its_run(shop: Shop) -> None:
     assert piped("dlq", "replay", shop.down).exit_code == 0
     page = piped("dlq", "show", shop.down).output
     assert f"It is running again, as run {shop.down}." in page
     assert section(page, "next commands") == [f"  follow it: redrive runs watch {shop.down}"]
 
 
-def test_a_letter_whose_replay_succeeded_leads_to_its_run(shop: Shop) -> None:
+def test_a_letter_with_a_successful_replay_names_its_run(shop: Shop) -> None:
     with working(shop):
         assert piped("dlq", "replay", shop.down, "--wait").exit_code == 0
     page = piped("dlq", "show", shop.down).output
@@ -90,7 +90,7 @@ def test_a_letter_whose_replay_succeeded_leads_to_its_run(shop: Shop) -> None:
     assert section(page, "next commands") == [f"  see how it ended: redrive runs show {shop.down}"]
 
 
-def test_a_letter_whose_step_alone_was_replayed_says_that_more_would_follow(shop: Shop) -> None:
+def test_a_letter_with_a_single_step_replay_says_that_the_run_is_not_finished(shop: Shop) -> None:
     with working(shop):
         assert piped("dlq", "replay", shop.down, "--mode", "step_only", "--wait").exit_code == 0
         page = piped("dlq", "show", shop.down).output
@@ -105,7 +105,7 @@ def test_a_letter_whose_step_alone_was_replayed_says_that_more_would_follow(shop
     assert section(page, "next commands") == [f"  see how it ended: redrive runs show {shop.down}"]
 
 
-def test_a_letter_whose_replay_was_cancelled_says_that_its_work_was_not_done(shop: Shop) -> None:
+def test_a_letter_with_a_cancelled_replay_says_that_its_work_was_not_done(shop: Shop) -> None:
     assert piped("dlq", "replay", shop.down).exit_code == 0
     assert piped("runs", "cancel", shop.down).exit_code == 0
     page = piped("dlq", "show", shop.down).output
@@ -116,7 +116,7 @@ def test_a_letter_whose_replay_was_cancelled_says_that_its_work_was_not_done(sho
 
 
 def expire(shop: Shop) -> None:
-    """Let the time of all letters be over, and somebody notice it."""
+    """Set the expiry of all letters to the past and run the purger."""
     with closing(sqlite3.connect(shop.folder / "shop.db")) as con, con:
         con.execute("UPDATE letters SET expires_at = 1")
 
@@ -127,7 +127,7 @@ def expire(shop: Shop) -> None:
     asyncio.run(notice())
 
 
-def test_a_letter_that_expired_says_that_its_work_was_not_done(shop: Shop) -> None:
+def test_an_expired_letter_says_that_its_work_was_not_done(shop: Shop) -> None:
     expire(shop)
     assert shop.letter(shop.down).status == "EXPIRED"
     page = piped("dlq", "show", shop.down).output
@@ -139,7 +139,7 @@ def test_a_letter_that_expired_says_that_its_work_was_not_done(shop: Shop) -> No
     assert "and succeeded. Nothing is left to do." in piped("dlq", "show", shop.down).output
 
 
-def test_a_letter_that_expired_and_whose_run_is_gone_offers_no_command(shop: Shop) -> None:
+def test_an_expired_letter_without_its_run_offers_no_command(shop: Shop) -> None:
     expire(shop)
     page = "\n".join(render_letter(replace(shop.letter(shop.down), purged=True)))
     assert "Its work was not done. Its run was purged, so it cannot run again." in page
@@ -155,7 +155,7 @@ def test_a_letter_that_expired_and_whose_run_is_gone_offers_no_command(shop: Sho
         (ReasonCode.ROLLED_BACK, "Its run was rolled back. Nothing is left to do."),
     ],
 )
-def test_a_letter_that_the_engine_closed_says_how_even_without_its_replays(
+def test_a_letter_closed_by_the_engine_shows_the_outcome_without_its_replays(
     shop: Shop, resolution: ReasonCode, words: str
 ) -> None:
     letter = shop.letter(shop.down)
@@ -169,7 +169,7 @@ def test_a_letter_that_the_engine_closed_says_how_even_without_its_replays(
     assert words in "\n".join(render_letter(closed))
 
 
-def test_a_letter_that_a_person_closed_after_a_replay_says_what_the_person_said(shop: Shop) -> None:
+def test_a_letter_closed_by_a_user_after_a_replay_shows_the_user_s_reason(shop: Shop) -> None:
     with working(shop):
         assert piped("dlq", "replay", shop.wrong, "--wait").exit_code == 1
     assert piped("dlq", "resolve", shop.wrong, "--by", "kim", "--reason", "booked by hand").exit_code == 0
@@ -177,7 +177,7 @@ def test_a_letter_that_a_person_closed_after_a_replay_says_what_the_person_said(
     assert "It was closed as RESOLVED by kim: booked by hand. Nothing is left to do." in page
 
 
-def test_hidden_values_are_shown_on_demand_and_the_log_says_who_looked(shop: Shop) -> None:
+def test_revealing_hidden_values_is_audited(shop: Shop) -> None:
     hidden = json.loads(piped("dlq", "show", shop.down, "--json").output)
     assert hidden["input"]["order"]["card_token"] == "••••••"
     shown = json.loads(piped("dlq", "show", shop.down, "--json", "--reveal", "--by", "kim").output)
@@ -194,27 +194,27 @@ def test_no_line_of_the_page_is_wider_than_the_terminal(shop: Shop, terminal: Ca
 
 
 @pytest.mark.parametrize("option", [("--tag", "vat"), ("--owner", "kim")])
-def test_letters_are_found_by_what_was_noted(shop: Shop, option: tuple[str, str]) -> None:
+def test_letters_are_found_by_tag_and_owner(shop: Shop, option: tuple[str, str]) -> None:
     assert piped("dlq", "list", "-q", *option).output == ""
     assert piped("dlq", "tag", shop.down, "vat").exit_code == 0
     assert piped("dlq", "assign", shop.down, "--to", "kim").exit_code == 0
     assert piped("dlq", "list", "-q", *option).output == f"dl-{shop.down}\n"
 
 
-def test_among_all_letters_the_status_is_told(shop: Shop) -> None:
+def test_the_list_of_all_letters_shows_their_status(shop: Shop) -> None:
     assert piped("dlq", "ignore", shop.down).exit_code == 0
     lines = piped("dlq", "list", "--status", "all").output.splitlines()
     assert [line.split("\t")[10] for line in lines] == ["OPEN", "IGNORED"]
 
 
-def test_the_list_says_what_the_error_said(shop: Shop, terminal: Callable[..., Terminal]) -> None:
+def test_the_list_shows_the_error_message(shop: Shop, terminal: Callable[..., Terminal]) -> None:
     table = terminal("dlq", "list")
     assert table.end() == 0
     assert "    no VAT rate for 'PO' (step 'book' failed once" in table.text
     assert piped("dlq", "list").output.split("\t")[6] == "no VAT rate for 'PO'"
 
 
-def test_an_unknown_letter_says_where_to_look(shop: Shop) -> None:
+def test_an_unknown_letter_names_the_list_command(shop: Shop) -> None:
     result = piped("dlq", "show", "dl-01m7gtc6tf9mkk1pvk7wg972gw")
     assert result.exit_code == 3
     assert "`redrive dlq list` shows those that are open" in result.stderr

@@ -19,7 +19,7 @@ def test_letters_are_closed_with_a_reason(shop: Shop, verb: str, status: str) ->
 
 
 @pytest.mark.parametrize("verb", ["resolve", "ignore"])
-def test_a_dry_closing_closes_nothing(shop: Shop, verb: str) -> None:
+def test_a_dry_run_of_closing_closes_nothing(shop: Shop, verb: str) -> None:
     result = piped("dlq", verb, shop.down, "--dry-run")
     assert result.stdout == f"would {verb} dl-{shop.down}\n"
     assert shop.letter(shop.down).status == "OPEN"
@@ -37,19 +37,19 @@ def test_closed_letters_are_reopened_with_a_reason(shop: Shop) -> None:
     assert shop.run(shop.down).status == "DLQ_PENDING"
 
 
-def test_a_letter_that_is_closed_otherwise_is_a_conflict(shop: Shop) -> None:
+def test_closing_a_letter_with_another_status_is_a_conflict(shop: Shop) -> None:
     assert piped("dlq", "ignore", shop.down).exit_code == 0
     result = piped("dlq", "resolve", shop.down)
     assert (result.exit_code, shop.letter(shop.down).status) == (4, "IGNORED")
     assert f"redrive runs retry {shop.down}" in result.stderr
 
 
-def test_one_that_fails_does_not_keep_the_others_from_it(shop: Shop) -> None:
+def test_an_unknown_letter_does_not_stop_the_closing_of_others(shop: Shop) -> None:
     result = piped("dlq", "resolve", "dl-nonsense", "-", stdin=f"dl-{shop.down}\tsell\n")
     assert (result.exit_code, shop.letter(shop.down).status) == (3, "RESOLVED")
 
 
-def test_a_person_is_asked_before_a_letter_is_closed(shop: Shop, terminal: Callable[..., Terminal]) -> None:
+def test_the_user_is_asked_before_a_letter_is_closed(shop: Shop, terminal: Callable[..., Terminal]) -> None:
     asking = terminal("dlq", "resolve", shop.down)
     asking.wait_for("[y/N]")
     assert f"Resolve dead letter dl-{shop.down} (sell, step charge) without running it again?" in " ".join(
@@ -59,13 +59,13 @@ def test_a_person_is_asked_before_a_letter_is_closed(shop: Shop, terminal: Calla
     assert (asking.end(), shop.letter(shop.down).status) == (5, "OPEN")
 
 
-def test_what_is_closed_already_is_not_asked(shop: Shop, terminal: Callable[..., Terminal]) -> None:
+def test_a_closed_letter_is_refused_without_a_question(shop: Shop, terminal: Callable[..., Terminal]) -> None:
     assert piped("dlq", "ignore", shop.down).exit_code == 0
     refused = terminal("dlq", "resolve", shop.down)
     assert (refused.end(), "[y/N]" in refused.text) == (4, False)
 
 
-def test_a_letter_has_an_owner_you_if_nobody_is_named(shop: Shop) -> None:
+def test_a_letter_is_assigned_to_the_caller_by_default(shop: Shop) -> None:
     assert piped("dlq", "assign", shop.down, "--by", "kim").stdout == f"assigned dl-{shop.down} to kim\n"
     assert shop.letter(shop.down).owner == "kim"
     assert piped("dlq", "assign", shop.down, "--to", "lee", "--dry-run").exit_code == 0
@@ -74,10 +74,10 @@ def test_a_letter_has_an_owner_you_if_nobody_is_named(shop: Shop) -> None:
     assert piped("dlq", "assign", shop.down, "--unassign").stdout == f"unassigned dl-{shop.down}\n"
     assert shop.letter(shop.down).owner is None
     assert piped("dlq", "assign", shop.down, "--unassign", "--to", "kim").exit_code == 2
-    assert piped("dlq", "assign", shop.down, "--nobody").exit_code == 0  # the option's former name
+    assert piped("dlq", "assign", shop.down, "--nobody").exit_code == 0  # language: former option name
 
 
-def test_comments_are_kept(shop: Shop) -> None:
+def test_comments_are_stored(shop: Shop) -> None:
     assert piped("dlq", "comment", shop.down, "asked the bank", "--by", "kim").exit_code == 0
     assert piped("dlq", "comment", shop.down, "not this", "--dry-run").exit_code == 0
     (said,) = shop.letter(shop.down).comments
@@ -85,7 +85,7 @@ def test_comments_are_kept(shop: Shop) -> None:
     assert piped("dlq", "comment", shop.down, "  ").exit_code == 5
 
 
-def test_tags_take_the_place_of_others(shop: Shop) -> None:
+def test_new_tags_replace_the_old_ones(shop: Shop) -> None:
     assert piped("dlq", "tag", shop.down, "vat", "urgent").exit_code == 0
     assert piped("dlq", "tag", "-", "bank", stdin=f"{shop.down}\n{shop.wrong}\n").exit_code == 0
     assert (shop.letter(shop.down).tags, shop.letter(shop.wrong).tags) == (("bank",), ("bank",))

@@ -1,4 +1,4 @@
-"""What the doctor finds: a store that does not answer, exposed tenants, late runs, deaf sinks."""
+"""Findings of the doctor: an unreachable store, exposed tenants, late runs, sinks without deliveries."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ MINUTE = 60 * MICROS
 
 
 def by_check(findings: list[Finding]) -> dict[str, Finding]:
-    """The last finding of each kind."""
+    """Return the last finding of each check."""
     return {finding.check: finding for finding in findings}
 
 
-async def test_the_doctor_finds_a_table_without_its_guard(postgres_url: str) -> None:
+async def test_the_doctor_finds_a_table_without_row_level_security(postgres_url: str) -> None:
     async with Redrive(postgres_url).client():
         pass
     found = by_check(await check_store(postgres_url))
@@ -46,7 +46,7 @@ async def test_the_doctor_finds_a_table_without_its_guard(postgres_url: str) -> 
     assert "table letters lacks forced row level security" in found["roles"].text
 
 
-async def test_the_doctor_finds_late_runs_and_suspects_and_no_rollback_that_goes_first(tmp_path: Path) -> None:
+async def test_the_doctor_finds_late_runs_and_suspects_but_not_prioritised_rollbacks(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/shop.db"
     app = Redrive(url)
 
@@ -76,7 +76,7 @@ async def test_the_doctor_finds_late_runs_and_suspects_and_no_rollback_that_goes
     assert found["roles"].level == "ok"
 
 
-async def test_the_doctor_tells_a_crash_loop_from_a_single_crash_and_from_a_stop(tmp_path: Path) -> None:
+async def test_the_doctor_distinguishes_a_crash_loop_from_a_crash_and_a_stop(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/shop.db"
     app = Redrive(url)
     async with app.client():
@@ -96,7 +96,7 @@ async def test_the_doctor_tells_a_crash_loop_from_a_single_crash_and_from_a_stop
         assert (found.level, found.text) == ("wrong", "5 crashed in the last hour, the last one was again")
 
 
-def test_the_doctor_finds_sinks_that_nothing_arrives_at() -> None:
+def test_the_doctor_finds_sinks_without_deliveries() -> None:
     now = 100 * MINUTE
     found = list(
         _check_outbox(StoreStats(now=now, sinks=(SinkLag("erp", 7, 0, now - 5 * MINUTE), SinkLag("crm", 0, 2, None))))
@@ -109,7 +109,7 @@ def test_the_doctor_finds_sinks_that_nothing_arrives_at() -> None:
     assert calm.level == "ok"
 
 
-async def test_the_doctor_names_schedules_whose_time_passed_and_nothing_was_started(tmp_path: Path) -> None:
+async def test_the_doctor_names_schedules_that_missed_their_time(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/reports.db"
     app = Redrive(url)
 
@@ -136,7 +136,7 @@ async def test_the_doctor_names_schedules_whose_time_passed_and_nothing_was_star
     assert (len(several), several[-1].text) == (6, "2 more are late")
 
 
-async def test_the_doctor_lists_tokens_that_ended_with_their_maker(ready_url: str) -> None:
+async def test_the_doctor_lists_tokens_that_ended_with_their_creator(ready_url: str) -> None:
     app = Redrive(ready_url)
     async with app.client():
         store, clock = app.runtime.store, app.runtime.clock
@@ -156,7 +156,7 @@ async def test_the_doctor_lists_tokens_that_ended_with_their_maker(ready_url: st
         assert "tokens" not in by_check(await check_store(ready_url))
 
 
-def test_a_store_that_does_not_answer_is_named_without_what_a_worker_would_do() -> None:
+def test_an_unreachable_store_is_reported_without_advice_for_workers() -> None:
     url = "postgresql://127.0.0.1:1/shop?connect_timeout=1"
     for command in (["doctor"], ["runs", "list"]):
         ended = piped(*command, "--url", url)

@@ -31,7 +31,7 @@ async def pay(card: str) -> str:
 
 @pytest.fixture
 def failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, str]]:
-    """The ids of a run that failed and of the one that handled it."""
+    """Return the ids of a failed run and of the run that handled its failure."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "watchers.py").write_text(CODE, encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -53,7 +53,7 @@ async def _play() -> tuple[str, str]:
         return handle.id, handler
 
 
-def test_runs_and_letters_show_who_handles_whom(failed: tuple[str, str]) -> None:
+def test_runs_and_letters_show_their_handlers(failed: tuple[str, str]) -> None:
     run, handler = failed
     assert f"handled by   {handler}" in piped("runs", "show", run).output
     assert f"handled by   {handler}" in piped("dlq", "show", run).output
@@ -61,15 +61,17 @@ def test_runs_and_letters_show_who_handles_whom(failed: tuple[str, str]) -> None
     assert "handler for" not in piped("runs", "show", run).output
 
 
-def test_handlers_are_listed_by_the_run_or_the_beginning_of_its_id(failed: tuple[str, str]) -> None:
+def test_handlers_are_listed_by_run_id_or_prefix(failed: tuple[str, str]) -> None:
     run, handler = failed
     assert piped("runs", "list", "-q", "--handler-for", run).output.split() == [handler]
     assert piped("runs", "list", "-q", "--handler-for", run[:20]).output.split() == [handler]
     assert piped("runs", "list", "-q", "--handler-for", handler).output.split() == []
-    assert piped("runs", "show", "-q", handler[:20]).output.split() == [handler]  # found like any other
+    assert piped("runs", "show", "-q", handler[:20]).output.split() == [
+        handler
+    ]  # A handler is found like any other run.
 
 
-def test_an_event_starts_one_run_however_often(failed: tuple[str, str]) -> None:
+def test_a_repeated_event_starts_one_run(failed: tuple[str, str]) -> None:
     start = ("runs", "start", "pay", "-q", "--stream", "orders", "--event", "e-1", "--input")
     ids = {piped(*start, '{"card": "visa"}').output for _ in range(3)}
     assert len(ids) == 1
@@ -98,7 +100,7 @@ def _runs(workflow: str) -> list[str]:
         (("--event", "e-1", "--stream", "s", "--many", "-"), "--many excludes"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(failed: tuple[str, str], options: tuple[str, ...], words: str) -> None:
+def test_invalid_event_options_are_refused(failed: tuple[str, str], options: tuple[str, ...], words: str) -> None:
     refused = piped("runs", "start", "pay", *options)
     assert refused.exit_code == 2
     assert words in refused.stderr

@@ -1,4 +1,4 @@
-"""The doctor's checks of the hardening checklist: each finds what it is for, and is silent otherwise."""
+"""The doctor's checks of the hardening checklist: each reports its problem, and nothing otherwise."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def examined(path: Path, **settings: Any) -> dict[str, list[Finding]]:
     return found
 
 
-async def test_nothing_is_said_about_what_is_in_order(tmp_path: Path) -> None:
+async def test_a_secure_setup_has_no_findings(tmp_path: Path) -> None:
     found = await examined(tmp_path, **GOOD)
     assert list(found) == list(CHECKLIST)
     assert {each.level for findings in found.values() for each in findings} == {"ok"}
@@ -79,7 +79,7 @@ async def test_a_secret_key_alone_encrypts_unless_the_package_is_missing(
         ("audit", "note", {"audit_retention": "30d"}),
     ],
 )
-async def test_a_setting_that_is_not_safe_is_found(
+async def test_an_insecure_setting_is_reported(
     tmp_path: Path, check: str, level: str, settings: dict[str, Any]
 ) -> None:
     found = await examined(tmp_path, **{**GOOD, **settings})
@@ -91,11 +91,11 @@ async def test_a_setting_that_is_not_safe_is_found(
 
 
 @pytest.mark.parametrize("name", ["http://127.0.0.1:8700", "http://localhost:8700", "http://[::1]:8700"])
-def test_plain_http_on_this_machine_is_in_order(name: str) -> None:
+def test_plain_http_on_this_machine_is_accepted(name: str) -> None:
     assert check_address(name).level == "ok"
 
 
-async def test_a_file_that_other_users_can_open_is_found(tmp_path: Path) -> None:
+async def test_a_file_that_other_users_can_open_is_reported(tmp_path: Path) -> None:
     await examined(tmp_path, **GOOD)
     url = f"sqlite:///{tmp_path}/shop.db"
 
@@ -111,7 +111,7 @@ async def test_a_file_that_other_users_can_open_is_found(tmp_path: Path) -> None
     assert "shop.db-wal has mode 0644" in _check_file_mode(url).text
 
 
-async def test_tokens_without_an_end_and_those_who_see_payloads_are_named(tmp_path: Path) -> None:
+async def test_tokens_without_an_end_and_users_who_see_payloads_are_reported(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/shop.db"
     app = Redrive(url, **GOOD)
     async with app.client():
@@ -137,7 +137,7 @@ async def test_tokens_without_an_end_and_those_who_see_payloads_are_named(tmp_pa
     assert (secret.level, "1 signed tokens need it" in secret.text) == ("wrong", True)
 
 
-async def test_a_login_that_may_do_more_than_it_needs_is_found(postgres_url: str) -> None:
+async def test_a_database_login_with_too_many_rights_is_reported(postgres_url: str) -> None:
     async with Redrive(postgres_url).client():
         pass
     address = parse_url(postgres_url)
@@ -174,5 +174,5 @@ async def test_a_login_that_may_do_more_than_it_needs_is_found(postgres_url: str
         ("postgresql://shop@127.0.0.1/shop", "ok"),
     ],
 )
-def test_a_database_whose_certificate_is_not_checked_is_found(url: str, level: str) -> None:
+def test_an_unchecked_database_certificate_is_reported(url: str, level: str) -> None:
     assert _check_database_tls(url).level == level

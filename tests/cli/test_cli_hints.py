@@ -1,4 +1,4 @@
-"""Hints can be typed as they stand: they name a program that is found, and the store that was meant."""
+"""Hints that can be copied and run: they name an available program and the selected store."""
 
 import shlex
 import subprocess
@@ -24,23 +24,23 @@ def last_line(text: str) -> str:
 
 @pytest.fixture
 def elsewhere(toys: Toys, monkeypatch: pytest.MonkeyPatch) -> Toys:
-    """The environment says nothing about the store; only options do."""
+    """Remove the store from the environment, so that only options name it."""
     monkeypatch.delenv("REDRIVE_URL")
     return toys
 
 
-def test_what_was_given_is_carried_on(elsewhere: Toys) -> None:
+def test_hints_repeat_the_given_store_or_app(elsewhere: Toys) -> None:
     by_url = piped("runs", "show", elsewhere.wet, "--url", elsewhere.url).output
     assert last_line(by_url).endswith(f"redrive runs why {elsewhere.wet} --url {elsewhere.url}")
     by_app = piped("runs", "show", elsewhere.wet, "--app", "toys:app").output
     assert last_line(by_app).endswith(f"redrive runs why {elsewhere.wet} --app toys:app")
 
 
-def test_what_the_environment_says_is_not_repeated(toys: Toys) -> None:
+def test_hints_do_not_repeat_the_environment(toys: Toys) -> None:
     assert last_line(piped("runs", "show", toys.wet).output).endswith(f"redrive runs why {toys.wet}")
 
 
-def test_each_hint_on_the_way_to_a_letter_works_when_it_is_typed(elsewhere: Toys) -> None:
+def test_each_hint_from_a_run_to_its_letter_can_be_executed(elsewhere: Toys) -> None:
     shown = piped("runs", "show", elsewhere.wet, "--app", "toys:app").output
     why = piped(*shlex.split(last_line(shown).partition("redrive ")[2]))
     assert why.exit_code == 0
@@ -53,7 +53,7 @@ def test_each_hint_on_the_way_to_a_letter_works_when_it_is_typed(elsewhere: Toys
     assert run.output.startswith(f"run {elsewhere.wet}  make  DLQ_PENDING\n")
 
 
-def test_a_worker_is_named_with_the_app_that_was_named(elsewhere: Toys) -> None:
+def test_a_hint_to_start_a_worker_names_the_given_app(elsewhere: Toys) -> None:
     assert (
         "Start one: redrive worker toys:app\n" in piped("runs", "why", elsewhere.sleeping, "--app", "toys:app").output
     )
@@ -61,12 +61,12 @@ def test_a_worker_is_named_with_the_app_that_was_named(elsewhere: Toys) -> None:
     assert f"Start one: redrive worker module:app --url {elsewhere.url}\n" in by_url
 
 
-def test_the_doctor_and_errors_carry_it_on_as_well(elsewhere: Toys) -> None:
+def test_hints_of_the_doctor_and_of_errors_repeat_the_given_app(elsewhere: Toys) -> None:
     assert "    redrive dlq list --app toys:app\n" in piped("doctor", "--app", "toys:app").output
     missing = piped("runs", "show", "zzzz", "--app", "toys:app")
     assert "`redrive runs list --app toys:app` lists the newest" in missing.stderr
-    nobody = piped("workflows", "pause", "mak", "--app", "toys:app")
-    assert "(`redrive workflows list --app toys:app` lists all)" in nobody.stderr
+    unknown = piped("workflows", "pause", "mak", "--app", "toys:app")
+    assert "(`redrive workflows list --app toys:app` lists all)" in unknown.stderr
 
 
 def test_a_password_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +78,7 @@ def test_a_password_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- the program ---------------------------------------------------------------------------------------
 
 
-def test_it_is_called_by_its_name_where_that_is_enough() -> None:
+def test_a_program_on_the_path_is_called_by_its_name() -> None:
     assert program_name() == "redrive"
     assert list_path_commands() == []
 
@@ -90,7 +90,7 @@ def test_a_program_that_is_not_on_the_path_is_named_as_it_was_called(monkeypatch
     assert program_name() == "../bin/redrive"
 
 
-def test_called_as_a_module_it_is_named_by_its_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_program_called_as_a_module_is_named_by_its_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "argv", ["somewhere/redrive/__main__.py"])
     monkeypatch.chdir(tmp_path)
     assert program_name() == str(BIN / "redrive")
@@ -99,14 +99,14 @@ def test_called_as_a_module_it_is_named_by_its_place(monkeypatch: pytest.MonkeyP
     assert list_path_commands() == [f". {BIN / 'activate'}"]
 
 
-def test_without_a_script_the_module_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_hints_name_the_module_if_there_is_no_script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "argv", ["somewhere/redrive/__main__.py"])
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     assert program_name() == f"{tmp_path / 'python'} -m redrive"
     assert list_path_commands() == [f'export PATH={tmp_path}:"$PATH"']
 
 
-def test_init_says_how_to_go_on(tmp_path: Path) -> None:
+def test_init_prints_the_next_commands(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "redrive", "init", "new"]
     said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     next_lines = [line.strip() for line in said.partition("Next:")[2].strip().splitlines()]
@@ -116,12 +116,10 @@ def test_init_says_how_to_go_on(tmp_path: Path) -> None:
     )
 
 
-# -- asking --------------------------------------------------------------------------------------------
+# -- questions -----------------------------------------------------------------------------------------
 
 
-def test_a_prefix_that_fits_nothing_is_said_before_anybody_is_asked(
-    toys: Toys, terminal: Callable[..., Terminal]
-) -> None:
+def test_an_unknown_prefix_is_reported_without_a_question(toys: Toys, terminal: Callable[..., Terminal]) -> None:
     shown = terminal("runs", "cancel", "zzzz")
     assert shown.end() == 3
     assert "run 'zzzz' was not found" in shown.text
@@ -136,7 +134,7 @@ def test_the_question_names_the_whole_id(toys: Toys, terminal: Callable[..., Ter
 
 
 @pytest.mark.parametrize("command", [["workflows", "pause", "mak"], ["policies", "delete", "--step", "none"]])
-def test_nobody_is_asked_about_what_is_not_there(
+def test_unknown_objects_are_reported_without_a_question(
     toys: Toys, terminal: Callable[..., Terminal], command: list[str]
 ) -> None:
     shown = terminal(*command)
@@ -144,7 +142,7 @@ def test_nobody_is_asked_about_what_is_not_there(
     assert "[y/N]" not in shown.text
 
 
-# -- policies for what nobody knows --------------------------------------------------------------------
+# -- policies for unknown steps and workflows ----------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -155,7 +153,9 @@ def test_nobody_is_asked_about_what_is_not_there(
         (["--workflow", "mak"], "workflow 'mak' is not registered; did you mean 'make'?"),
     ],
 )
-def test_a_policy_for_what_nobody_knows_needs_a_yes(toys: Toys, arguments: list[str], words: str) -> None:
+def test_a_policy_for_an_unknown_step_or_workflow_needs_confirmation(
+    toys: Toys, arguments: list[str], words: str
+) -> None:
     refused = piped("policies", "set", *arguments, "max_retries=1")
     assert (refused.exit_code, words in refused.stderr) == (3, True), refused.stderr
     assert piped("policies", "list").output == ""
@@ -164,7 +164,7 @@ def test_a_policy_for_what_nobody_knows_needs_a_yes(toys: Toys, arguments: list[
     assert piped("policies", "list").output != ""
 
 
-def test_a_person_is_asked_whether_an_unknown_step_is_meant(toys: Toys, terminal: Callable[..., Terminal]) -> None:
+def test_the_user_is_asked_about_an_unknown_step(toys: Toys, terminal: Callable[..., Terminal]) -> None:
     asked = terminal("policies", "set", "--step", "pain", "max_retries=1")
     asked.wait_for("Store this policy for step 'pain' all the same? [y/N]")
     asked.type("n\n")
@@ -173,12 +173,12 @@ def test_a_person_is_asked_whether_an_unknown_step_is_meant(toys: Toys, terminal
     assert piped("policies", "list").output == ""
 
 
-def test_a_known_step_raises_no_doubt(toys: Toys) -> None:
+def test_a_known_step_needs_no_confirmation(toys: Toys) -> None:
     result = piped("policies", "set", "--step", "paint", "--workflow", "make", "max_retries=1")
     assert (result.exit_code, result.stderr) == (0, "")
 
 
-def test_reasons_are_read_whole_on_a_small_terminal(toys: Toys, terminal: Callable[..., Terminal]) -> None:
+def test_reasons_are_shown_whole_on_a_small_terminal(toys: Toys, terminal: Callable[..., Terminal]) -> None:
     shown = terminal("dlq", "list")
     assert shown.end() == 0
     lines = shown.text.splitlines()

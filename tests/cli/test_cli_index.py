@@ -16,7 +16,7 @@ CUSTOMERS = {"1E5": 7, "ann@example.org": 8}
 
 @pytest.fixture(params=["", KEY], ids=["in clear", "sealed"])
 def runs(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Customers with their run, each of which failed."""
+    """Return the failed run of each customer."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("REDRIVE_URL", "sqlite:///shop.db")
     monkeypatch.setenv("REDRIVE_ENCRYPTION_KEYS", request.param)
@@ -49,14 +49,14 @@ def test_runs_and_letters_are_found_by_their_fields(runs: dict[str, str], wanted
     assert piped("dlq", "list", "-q", *options).output == f"dl-{runs['1E5']}\n"
 
 
-def test_what_is_in_no_run_finds_none(runs: dict[str, str]) -> None:
+def test_fields_that_match_no_run_find_none(runs: dict[str, str]) -> None:
     options = ["--index", "paid=true", "--index", "number=8"]
     assert piped("runs", "list", "-q", *options).output == ""
     assert piped("dlq", "list", "-q", *options).output == ""
 
 
 @pytest.mark.parametrize("verb", ["replay", "resolve", "ignore"])
-def test_letters_are_decided_on_by_their_fields(runs: dict[str, str], verb: str) -> None:
+def test_letters_are_replayed_and_closed_by_their_fields(runs: dict[str, str], verb: str) -> None:
     begun = piped("dlq", verb, "--all", "--index", "order.customer=ann@example.org", "--dry-run", "--json")
     assert (begun.exit_code, json.loads(begun.stdout)["total"]) == (0, 1), begun.output
 
@@ -70,7 +70,7 @@ def test_letters_are_decided_on_by_their_fields(runs: dict[str, str], verb: str)
         (["number=7", "number=8"], "--index gives 'number' twice"),
     ],
 )
-def test_what_names_no_field_or_one_twice_is_refused(
+def test_an_index_option_without_a_field_or_with_a_repeated_one_is_refused(
     command: list[str], pairs: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -78,7 +78,7 @@ def test_what_names_no_field_or_one_twice_is_refused(
     assert (result.exit_code, words in " ".join(result.stderr.split())) == (2, True), result.output
 
 
-def test_a_field_alone_decides_on_nothing(runs: dict[str, str]) -> None:
+def test_a_field_without_all_is_refused(runs: dict[str, str]) -> None:
     result = piped("dlq", "ignore", "--index", "number=7")
     assert (result.exit_code, "give --all and a filter" in result.stderr) == (2, True)
     assert len(piped("dlq", "list", "-q").output.split()) == 2

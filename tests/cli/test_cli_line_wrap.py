@@ -1,4 +1,4 @@
-"""Lines on a terminal end between words; commands stay whole; pipes get what was written."""
+"""Line wrapping: a terminal gets lines that end between words, commands stay whole, pipes get plain text."""
 
 import io
 from collections.abc import Callable
@@ -25,7 +25,7 @@ def test_a_pipe_gets_the_text_as_it_is() -> None:
     assert fold_text(text, io.StringIO()) == text
 
 
-def test_a_screen_gets_lines_that_end_between_words() -> None:
+def test_a_terminal_gets_lines_that_end_between_words() -> None:
     text = "one two three four five six seven eight nine ten"
     assert fold_text(text, Screen()) == "one two three four five six seven eight\nnine ten"
     assert fold_text(f"  {text}", Screen(), deeper="  ").splitlines()[1] == "    eight nine ten"
@@ -34,12 +34,12 @@ def test_a_screen_gets_lines_that_end_between_words() -> None:
 @pytest.mark.parametrize(
     "command", ["redrive runs why 01k9x7 --app company.shop:app", ".venv/bin/redrive dlq show dl-01k9x7 --app a:b"]
 )
-def test_a_command_is_never_folded(command: str) -> None:
+def test_a_command_is_never_wrapped(command: str) -> None:
     assert fold_text(f"To understand it, type this: {command}", Screen()).splitlines()[-1] == command
     assert f"`{command}`" in fold_text(f"run 'zzz' does not exist; `{command}` shows the newest", Screen())
 
 
-def test_lines_and_words_longer_than_the_screen_stay() -> None:
+def test_words_longer_than_the_screen_are_not_split() -> None:
     assert fold_text("a\n  b", Screen()) == "a\n  b"
     assert fold_text("x" * 50, Screen()) == "x" * 50
 

@@ -14,7 +14,7 @@ from redrive.testing import engine
 
 @pytest.fixture
 async def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A store in which two failures were told."""
+    """Create a store with notifications of two failures."""
     url = f"sqlite:///{tmp_path}/told.db"
     monkeypatch.setenv("REDRIVE_URL", url)
     app = Redrive(url)

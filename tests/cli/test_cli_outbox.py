@@ -1,4 +1,4 @@
-"""`redrive outbox`: looking, retrying, skipping, forgetting."""
+"""`redrive outbox`: listing, retrying and skipping messages, and forgetting sinks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from redrive.testing import engine
 
 @pytest.fixture
 def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """A store with four messages: one delivered, one dead, one behind it, one on another topic."""
+    """Create a store with four messages: delivered, dead, blocked by the dead one, and on another topic."""
     url = f"sqlite:///{tmp_path}/box.db"
     app = Redrive(url)
 
@@ -48,7 +48,7 @@ def ids(*arguments: str) -> list[str]:
     return result.stdout.split()
 
 
-def test_messages_are_listed_by_what_is_asked(box: dict[str, str]) -> None:
+def test_messages_are_listed_by_filter(box: dict[str, str]) -> None:
     assert ids("list") == [box["mail"], box["behind"], box["dead"], box["done"]]
     assert ids("list", "--topic", "orders.*", "--status", "DEAD") == [box["dead"]]
     assert ids("list", "--status", "PENDING", "--sink", "billing") == [box["behind"]]
@@ -60,7 +60,7 @@ def test_messages_are_listed_by_what_is_asked(box: dict[str, str]) -> None:
     assert (line[0], line[2], line[3], line[4]) == (box["dead"], "orders.paid", "k", "billing dead")
 
 
-def test_a_message_is_shown_with_its_story_and_without_its_secrets(box: dict[str, str]) -> None:
+def test_a_message_is_shown_with_its_history_and_without_its_secrets(box: dict[str, str]) -> None:
     shown = piped("outbox", "show", box["done"])
     assert shown.exit_code == 0
     assert '"order": 1' in shown.stdout
@@ -88,25 +88,25 @@ def test_dead_messages_are_retried_from_a_pipe(box: dict[str, str]) -> None:
     assert "A message was sent again" in piped("audit", "list", "--by", "kim").stdout
 
 
-def test_a_dead_message_is_skipped_and_its_key_goes_on(box: dict[str, str]) -> None:
+def test_skipping_a_dead_message_unblocks_its_key(box: dict[str, str]) -> None:
     done = piped("outbox", "skip", box["dead"], "--sink", "billing", "--by", "kim", "--reason", "by phone")
     assert (done.exit_code, done.stdout) == (0, f"skipped {box['dead']}: billing skipped\n")
     assert ids("blocked") == []
 
 
-def test_what_cannot_be_done_says_so_with_its_exit_code(box: dict[str, str]) -> None:
+def test_refused_outbox_commands_have_exit_codes(box: dict[str, str]) -> None:
     assert piped("outbox", "show", "msg-none").exit_code == 3
     assert piped("outbox", "skip", box["done"]).exit_code == 4
     assert piped("outbox", "retry", box["mail"]).exit_code == 4
     assert piped("outbox", "show", box["mail"].split("-")[1]).exit_code == 5
-    assert piped("outbox", "forget", "nobody").exit_code == 3
+    assert piped("outbox", "forget", "unknown").exit_code == 3
     assert piped("outbox", "list", "--topic", "a b").exit_code != 0
 
 
-def test_a_dry_run_refuses_what_would_be_refused(box: dict[str, str]) -> None:
+def test_a_dry_run_refuses_like_the_real_command(box: dict[str, str]) -> None:
     assert piped("outbox", "skip", box["done"], "--dry-run").exit_code == 4
-    assert piped("outbox", "retry", box["dead"], "--sink", "nobody", "--dry-run").exit_code == 4
-    assert piped("outbox", "forget", "nobody", "--dry-run").exit_code == 3
+    assert piped("outbox", "retry", box["dead"], "--sink", "unknown", "--dry-run").exit_code == 4
+    assert piped("outbox", "forget", "unknown", "--dry-run").exit_code == 3
     assert "would skip" in piped("outbox", "skip", box["dead"], "--dry-run").stdout
     assert ids("list", "--status", "dead") == [box["dead"]]
 

@@ -1,4 +1,4 @@
-"""The commands on PostgreSQL: the same words, the same answers."""
+"""The commands on PostgreSQL, with the same options and output as on SQLite."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ from toy_store import Toys
 
 async def test_the_commands_work_on_postgresql_as_on_sqlite(toys: Toys, a_postgres_url: str) -> None:
     async def call(*arguments: str) -> Any:
-        # In a thread: a command has an event loop of its own.
+        # A command starts its own event loop, so it runs in a thread.
         result = await asyncio.to_thread(piped, *arguments, "--url", a_postgres_url)
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         return result

@@ -1,4 +1,4 @@
-"""`redrive reencrypt` says of what it left what is true."""
+"""`redrive reencrypt`: its report of the rows that it could not rewrite."""
 
 import asyncio
 import base64
@@ -33,14 +33,14 @@ async def start(keys: str) -> None:
 
 @pytest.fixture(autouse=True)
 def two_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store with a run that is sealed with the old key, and a newer one with the new."""
+    """Create a store with a run that is encrypted with the old key, and a newer run with the new key."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("REDRIVE_URL", "sqlite:///shop.db")
     asyncio.run(start(OLD))
     asyncio.run(start(f"{NEW},{OLD}"))
 
 
-def test_what_could_not_be_opened_is_not_called_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_cannot_be_decrypted_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDRIVE_ENCRYPTION_KEYS", NEW)
     result = piped("reencrypt")
     assert result.exit_code == 1
@@ -49,14 +49,14 @@ def test_what_could_not_be_opened_is_not_called_done(monkeypatch: pytest.MonkeyP
     assert "no other needs it" not in result.stdout
 
 
-def test_when_nothing_is_left_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_complete_reencryption_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDRIVE_ENCRYPTION_KEYS", f"{NEW},{OLD}")
     result = piped("reencrypt")
     assert result.exit_code == 0, result.output
     assert "rows rewritten, no other needs it\n" in result.stdout
 
 
-def test_the_audit_log_says_who_did_it_with_which_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_audit_log_names_the_user_and_the_key_of_a_reencryption(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDRIVE_ENCRYPTION_KEYS", f"{NEW},{OLD}")
     assert piped("reencrypt", "--by", "ann").exit_code == 0
     assert piped("reencrypt", "--plain", "--by", "bob").exit_code == 0

@@ -1,4 +1,4 @@
-"""`redrive runs retry`: run again what failed, whatever became of its dead letter."""
+"""`redrive runs retry`: retries of failed runs with open or closed dead letters."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ def test_a_run_with_an_open_letter_is_replayed_through_it(shop: Shop) -> None:
     assert (letter.status, letter.replays[0].by) == ("RESOLVED", "kim")
 
 
-def test_a_run_whose_letter_is_closed_is_retried_all_the_same(shop: Shop) -> None:
+def test_a_run_with_a_closed_letter_is_retried(shop: Shop) -> None:
     assert piped("dlq", "ignore", shop.down).exit_code == 0
     with working(shop):
         result = piped("runs", "retry", shop.down[:20], "--wait", "--json")
@@ -26,7 +26,7 @@ def test_a_run_whose_letter_is_closed_is_retried_all_the_same(shop: Shop) -> Non
     assert shop.letter(shop.down).status == "IGNORED"
 
 
-def test_a_dry_run_says_it_and_does_nothing(shop: Shop) -> None:
+def test_a_dry_run_of_a_retry_describes_it_and_changes_nothing(shop: Shop) -> None:
     result = piped("runs", "retry", shop.down, "--dry-run", "--skip-step", 'charge="by hand"')
     assert "  Result given, not run:\n    charge\n" in result.stdout
     assert result.stdout.endswith("Nothing was changed.\n")
@@ -57,7 +57,7 @@ def test_a_full_retry_with_another_input_is_a_new_run(shop: Shop) -> None:
     assert shop.calls() == ["reserve", "charge tok-8", "book"]
 
 
-def test_many_are_retried_with_one_patch(shop: Shop) -> None:
+def test_several_runs_are_retried_with_one_patch(shop: Shop) -> None:
     with working(shop):
         patch = ["--patch", '{"order": {"country": "DE"}}', "--wait"]
         result = piped("runs", "retry", "-", *patch, stdin=f"{shop.down}\n{shop.wrong}\n")
@@ -78,15 +78,13 @@ def test_many_are_retried_with_one_patch(shop: Shop) -> None:
         (["--input", "{}"], 5, "order"),
     ],
 )
-def test_what_makes_no_sense_is_refused_and_changes_nothing(
-    shop: Shop, options: list[str], code: int, words: str
-) -> None:
+def test_invalid_options_are_refused_and_change_nothing(shop: Shop, options: list[str], code: int, words: str) -> None:
     result = piped("runs", "retry", shop.down, *options)
     assert (result.exit_code, words in result.stderr) == (code, True), result.stderr
     assert shop.letter(shop.down).status == "OPEN"
 
 
-def test_the_same_decision_once_more_gets_the_first_ones_answer(shop: Shop) -> None:
+def test_a_repeated_retry_gets_the_first_answer(shop: Shop) -> None:
     with working(shop):
         assert piped("runs", "retry", shop.down, "--wait", "--by", "kim").exit_code == 0
     again = piped("runs", "retry", shop.down)
@@ -95,7 +93,7 @@ def test_the_same_decision_once_more_gets_the_first_ones_answer(shop: Shop) -> N
     assert len(shop.letter(shop.down).replays) == 1
 
 
-def test_a_run_that_went_well_or_is_not_there_is_not_retried(toys: Toys) -> None:
+def test_a_successful_or_unknown_run_is_not_retried(toys: Toys) -> None:
     assert piped("runs", "retry", toys.good).exit_code == 4
     assert piped("runs", "retry", "01m7gtc6tf9mkk1pvk7wg972gw").exit_code == 3
     assert piped("runs", "retry", "zz").exit_code == 3

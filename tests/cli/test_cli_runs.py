@@ -44,7 +44,7 @@ def test_a_piped_list_is_tab_separated_without_heading(toys: Toys) -> None:
     assert lines[-1][4:] == ["order-7", "default"]
 
 
-def test_quiet_prints_ids_and_filters_choose(toys: Toys) -> None:
+def test_quiet_prints_ids_and_filters_select_runs(toys: Toys) -> None:
     assert piped("runs", "list", "-q", "--status", "success").output == f"{toys.good}\n"
     assert piped("runs", "list", "-q", "--tenant", "acme").output == f"{toys.broken}\n"
     assert piped("runs", "list", "-q", "--correlation-id", "order-7").output == f"{toys.good}\n"
@@ -80,7 +80,7 @@ def test_a_list_on_a_terminal_fits_and_has_a_heading(toys: Toys, terminal: Calla
     assert "\x1b[32mSUCCESS" in shown.raw
 
 
-def test_no_color_means_none(toys: Toys, terminal: Callable[..., Terminal]) -> None:
+def test_no_color_disables_colours(toys: Toys, terminal: Callable[..., Terminal]) -> None:
     for command in (["runs", "list"], ["runs", "show", toys.broken], ["doctor"]):
         shown = terminal(*command, NO_COLOR="1")
         shown.end()
@@ -109,7 +109,7 @@ def test_show_draws_waiting_as_dashes(toys: Toys) -> None:
     assert f"redrive runs watch {toys.sleeping}" in output
 
 
-def test_what_a_store_holds_cannot_steer_the_terminal(toys: Toys, terminal: Callable[..., Terminal]) -> None:
+def test_stored_text_cannot_control_the_terminal(toys: Toys, terminal: Callable[..., Terminal]) -> None:
     shown = terminal("runs", "show", toys.broken, NO_COLOR="1")
     assert shown.end() == 0
     assert "it has a \\u001b[31mcrack" in shown.raw
@@ -122,7 +122,7 @@ def test_show_as_json_is_the_whole_run(toys: Toys) -> None:
     assert run["letter_id"] == f"dl-{toys.wet}"
 
 
-def test_an_id_may_be_cut_as_long_as_it_fits_one_run(toys: Toys) -> None:
+def test_a_unique_id_prefix_is_accepted(toys: Toys) -> None:
     unique = next(n for n in range(1, 27) if sum(i.startswith(toys.wet[:n]) for i in all_ids(toys)) == 1)
     assert piped("runs", "show", "-q", toys.wet[:unique]).output == f"{toys.wet}\n"
     assert piped("runs", "show", "-q", f"dl-{toys.wet[:unique]}".upper().replace("DL-", "dl-")).exit_code == 0
@@ -136,7 +136,7 @@ def all_ids(toys: Toys) -> list[str]:
 
 
 @pytest.mark.parametrize("id", ["zzzz", "0" * 26, "what?", "01"])
-def test_an_id_that_fits_nothing_is_not_found(toys: Toys, id: str) -> None:
+def test_an_unknown_id_is_not_found(toys: Toys, id: str) -> None:
     for command in (["runs", "show"], ["runs", "why"], ["runs", "watch"], ["runs", "cancel"], ["dlq", "show"]):
         result = piped(*command, id)
         assert result.exit_code == (5 if id == "01" and command[0] == "runs" else result.exit_code)
@@ -147,7 +147,7 @@ def test_an_id_that_fits_nothing_is_not_found(toys: Toys, id: str) -> None:
 # -- why -----------------------------------------------------------------------------------------------
 
 
-def test_why_tells_each_story(toys: Toys) -> None:
+def test_why_explains_each_state(toys: Toys) -> None:
     def why(id: str) -> str:
         return piped("runs", "why", id).output
 
@@ -162,14 +162,14 @@ def test_why_tells_each_story(toys: Toys) -> None:
     assert piped("runs", "why", toys.good, "--quiet").output == "SUCCESS\n"
 
 
-def test_why_names_whoever_paused_it(toys: Toys) -> None:
+def test_why_names_the_user_who_paused_the_workflow(toys: Toys) -> None:
     assert piped("workflows", "pause", "make", "--by", "kim").exit_code == 0
     output = piped("runs", "why", toys.later).output
     assert "was paused by kim" in output
     assert "redrive workflows resume make" in output
 
 
-def test_why_as_json(toys: Toys) -> None:
+def test_why_prints_json(toys: Toys) -> None:
     said = json.loads(piped("runs", "why", toys.good, "--json").output)
     assert said["status"] == "SUCCESS"
     assert "Nothing is left to do." in said["why"][0]
@@ -178,7 +178,7 @@ def test_why_as_json(toys: Toys) -> None:
 # -- watch ---------------------------------------------------------------------------------------------
 
 
-def test_watching_what_has_ended_tells_how(toys: Toys) -> None:
+def test_watching_an_ended_run_shows_its_result(toys: Toys) -> None:
     good = piped("runs", "watch", toys.good)
     assert good.exit_code == 0
     assert good.output.splitlines() == ["paint: attempt 1, succeeded", f"run {toys.good} is SUCCESS"]
@@ -188,7 +188,7 @@ def test_watching_what_has_ended_tells_how(toys: Toys) -> None:
     assert f"redrive runs why {toys.wet}" in bad.stderr
 
 
-def test_ctrl_c_leaves_the_run_going(toys: Toys, terminal: Callable[..., Terminal]) -> None:
+def test_ctrl_c_does_not_stop_the_watched_run(toys: Toys, terminal: Callable[..., Terminal]) -> None:
     watching = terminal("runs", "watch", toys.sleeping)
     watching.wait_for("waits until")
     watching.process.send_signal(signal.SIGINT)
@@ -246,15 +246,13 @@ def test_start_reads_a_file_and_many_lines(toys: Toys, monkeypatch: pytest.Monke
         (["make", "--input", '{"toy": "a"}', "--delay", "soon"], 2, "'soon' is not a duration: give 90 (seconds)"),
     ],
 )
-def test_what_cannot_be_started_is_refused_with_the_reason(
-    toys: Toys, arguments: list[str], code: int, words: str
-) -> None:
+def test_an_invalid_start_is_refused_with_the_reason(toys: Toys, arguments: list[str], code: int, words: str) -> None:
     result = piped("runs", "start", *arguments, "--app", "toys:app", stdin="")
     assert (result.exit_code, words in result.stderr) == (code, True), result.stderr
     assert count(toys) == 6
 
 
-def test_start_without_the_code_checks_the_input_by_what_workers_registered(toys: Toys) -> None:
+def test_start_without_the_code_validates_the_input_with_the_registered_schema(toys: Toys) -> None:
     options = ("--key", "k", "--retry", "max_retries=9", "--step-timeout", "1m", "--timeout", "2h")
     started = piped("runs", "start", "make", "--input", '{"toy": "boat"}', *options)
     assert started.exit_code == 0, started.stderr
@@ -285,15 +283,13 @@ def test_start_without_the_code_checks_the_input_by_what_workers_registered(toys
         (["make", "--input", '{"toy": "a"}', "--step-timeout", "0"], 5, "step_timeout must be longer than 0"),
     ],
 )
-def test_what_does_not_fit_is_refused_without_the_code_too(
-    toys: Toys, arguments: list[str], code: int, words: str
-) -> None:
+def test_an_invalid_start_is_refused_without_the_code(toys: Toys, arguments: list[str], code: int, words: str) -> None:
     result = piped("runs", "start", *arguments, stdin='{"toy": "a"}\n{"toy": 7}\n')
     assert (result.exit_code, words in result.stderr) == (code, True), (result.exit_code, result.stderr)
-    assert count(toys) == 6, "nothing was started"
+    assert count(toys) == 6, "no run was started"
 
 
-def test_a_dry_start_starts_nothing(toys: Toys) -> None:
+def test_a_dry_run_of_start_starts_nothing(toys: Toys) -> None:
     result = piped("runs", "start", "make", "--input", '{"toy": "a"}', "--app", "toys:app", "--dry-run")
     assert (result.exit_code, result.stdout) == (0, "")
     assert "would start 1 run of 'make'" in result.stderr
@@ -303,7 +299,7 @@ def test_a_dry_start_starts_nothing(toys: Toys) -> None:
 # -- cancel --------------------------------------------------------------------------------------------
 
 
-def test_cancel_takes_ids_from_standard_input_and_goes_on_after_an_error(toys: Toys) -> None:
+def test_cancel_takes_ids_from_standard_input_and_continues_after_an_error(toys: Toys) -> None:
     lines = f"{toys.good}\n{toys.sleeping}\tand more\n\n{toys.later}\n"
     result = piped("runs", "cancel", "-", "--by", "kim", "--reason", "enough", stdin=lines)
     assert result.exit_code == 4
@@ -314,7 +310,7 @@ def test_cancel_takes_ids_from_standard_input_and_goes_on_after_an_error(toys: T
     assert run.error == "cancelled by kim: enough"
 
 
-def test_a_dry_cancel_cancels_nothing(toys: Toys) -> None:
+def test_a_dry_run_of_cancel_cancels_nothing(toys: Toys) -> None:
     result = piped("runs", "cancel", toys.sleeping, toys.good, "--dry-run")
     assert result.exit_code == 0
     assert f"would cancel {toys.sleeping}, which is SLEEPING" in result.output
@@ -323,7 +319,7 @@ def test_a_dry_cancel_cancels_nothing(toys: Toys) -> None:
 
 
 @pytest.mark.parametrize(("answer", "code", "status"), [("n\n", 5, "SLEEPING"), ("y\n", 0, "CANCELLED")])
-def test_a_person_is_asked_before_a_run_is_cancelled(
+def test_the_user_is_asked_before_a_run_is_cancelled(
     toys: Toys, terminal: Callable[..., Terminal], answer: str, code: int, status: str
 ) -> None:
     asked = terminal("runs", "cancel", toys.sleeping)
@@ -333,7 +329,7 @@ def test_a_person_is_asked_before_a_run_is_cancelled(
     assert look(toys, toys.sleeping).status == status
 
 
-def test_yes_asks_nobody(toys: Toys, terminal: Callable[..., Terminal]) -> None:
+def test_the_yes_option_skips_the_question(toys: Toys, terminal: Callable[..., Terminal]) -> None:
     sure = terminal("runs", "cancel", toys.sleeping, "--yes")
     assert sure.end() == 0
     assert sure.text == f"cancelled {toys.sleeping}\n"

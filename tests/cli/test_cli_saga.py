@@ -1,4 +1,4 @@
-"""`redrive saga` and `runs rollback`: how far a rollback is, and what a person decides about it."""
+"""`redrive saga` and `runs rollback`: progress of a rollback, and decisions about it."""
 
 import asyncio
 import json
@@ -68,7 +68,7 @@ async def plain(number: int) -> str:
 
 @dataclass(frozen=True)
 class Trips:
-    """Runs by what happened to them: `stuck` at the bank, `waiting` for a person, `plain` and not undone."""
+    """Runs by state: `stuck` at the bank, `waiting` for a manual step, `plain` without a rollback."""
 
     folder: Path
     stuck: str
@@ -76,7 +76,7 @@ class Trips:
     plain: str
 
     def work(self) -> None:
-        """Let a worker do whatever is due."""
+        """Run a worker until all due work is done."""
         asyncio.run(self._work())
 
     async def _work(self) -> None:
@@ -88,7 +88,7 @@ class Trips:
 
 
 async def _busy(app: Redrive) -> bool:
-    """True while a worker has something to do; a run that waits for a person gives it nothing."""
+    """Return True while a worker has work. A run that waits for a manual step is not work for it."""
     for run in (await app.runs.list()).items:
         waits = any(entry.waits_for_person for entry in (await app.saga(run.id)).entries)
         if run.status in ("PENDING", "RUNNING", "SLEEPING") or (run.status == "COMPENSATING" and not waits):
@@ -123,7 +123,7 @@ async def _travel(folder: Path) -> Trips:
     return Trips(folder, ids["travel"], ids["parcel"], ids["plain"])
 
 
-def test_a_ledger_is_shown_as_lines_and_as_json(trips: Trips) -> None:
+def test_a_rollback_is_shown_as_lines_and_as_json(trips: Trips) -> None:
     shown = piped("saga", "show", trips.stuck[:-2])
     assert shown.exit_code == 0
     assert shown.stdout.startswith("flight\trefund\tfunction\tDLQ\t1\t")
@@ -138,7 +138,7 @@ def test_a_ledger_is_shown_as_lines_and_as_json(trips: Trips) -> None:
     assert piped("saga", "show", trips.plain).stdout == ""
 
 
-def test_on_a_terminal_it_says_how_far_it_is_and_what_to_do_next(trips: Trips) -> None:
+def test_a_terminal_shows_the_progress_of_a_rollback_and_the_next_command(trips: Trips) -> None:
     terminal = Terminal(trips.folder, "saga", "show", trips.waiting)
     assert terminal.end() == 0
     terminal.close()
@@ -146,7 +146,7 @@ def test_on_a_terminal_it_says_how_far_it_is_and_what_to_do_next(trips: Trips) -
     assert "redrive saga done" in terminal.text
 
 
-def test_a_rollback_that_stopped_is_tried_resumed_and_ends(trips: Trips) -> None:
+def test_a_stopped_rollback_is_previewed_resumed_and_finished(trips: Trips) -> None:
     tried = piped("saga", "resume", trips.stuck, "--dry-run")
     assert "would resume at the failed compensation" in tried.stdout
     assert "Undone, in this order:\n    refund" in tried.stdout
@@ -162,7 +162,7 @@ def test_a_rollback_that_stopped_is_tried_resumed_and_ends(trips: Trips) -> None
 
 
 @pytest.mark.parametrize(("verb", "status"), [("skip", "SKIPPED"), ("done", "SUCCESS")])
-def test_a_task_for_a_person_is_skipped_or_done(trips: Trips, verb: str, status: str) -> None:
+def test_a_manual_compensation_is_skipped_or_marked_as_done(trips: Trips, verb: str, status: str) -> None:
     (trips.folder / "bank-is-down").unlink()
     wrong = piped("saga", verb, trips.waiting, "flight")
     assert wrong.exit_code == 5
@@ -182,10 +182,10 @@ def test_a_failed_run_is_rolled_back_on_request(trips: Trips) -> None:
     assert (begun.exit_code, begun.stdout) == (0, f"run {trips.plain} is being rolled back\n")
     trips.work()
     assert json.loads(piped("runs", "show", trips.plain, "--json").stdout)["status"] == "COMPENSATED"
-    assert piped("saga", "show", "nobody").exit_code == 3
+    assert piped("saga", "show", "unknown").exit_code == 3
 
 
-def test_why_and_show_know_about_rollbacks(trips: Trips) -> None:
+def test_why_and_show_describe_rollbacks(trips: Trips) -> None:
     waiting = piped("runs", "why", trips.waiting).stdout
     assert "The run is being rolled back" in waiting
     assert "The rollback needs a manual step: Call the carrier and stop parcel P-7" in waiting

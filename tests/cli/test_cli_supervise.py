@@ -49,7 +49,7 @@ def test_processes_are_started_again_and_stopped_together(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_stopping_before_the_processes_have_begun_is_in_good_order(folder: Path, number: signal.Signals) -> None:
+def test_stopping_before_the_processes_have_started_is_clean(folder: Path, number: signal.Signals) -> None:
     crew = WorkerProcess(folder, "toys:app", "--processes", "2")
     try:
         crew.wait_for("keeping 2 worker processes alive")
@@ -60,7 +60,7 @@ def test_stopping_before_the_processes_have_begun_is_in_good_order(folder: Path,
         crew.end()
 
 
-def test_processes_that_cannot_start_are_not_started_for_ever(folder: Path) -> None:
+def test_processes_that_cannot_start_are_not_restarted_endlessly(folder: Path) -> None:
     crew = WorkerProcess(folder, "toys:app", "--processes", "3", "--url", "sqlite:///no/such/toys.db")
     try:
         crew.wait_for("failed at their start; giving up")
@@ -69,7 +69,7 @@ def test_processes_that_cannot_start_are_not_started_for_ever(folder: Path) -> N
         crew.end()
 
 
-def test_dev_tells_what_happens_to_every_run(folder: Path) -> None:
+def test_dev_reports_the_progress_of_every_run(folder: Path) -> None:
     dev = subprocess.Popen(
         [sys.executable, "-m", "redrive", "dev", "toys:app", "--no-server"],
         cwd=folder,
@@ -78,7 +78,7 @@ def test_dev_tells_what_happens_to_every_run(folder: Path) -> None:
         text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )
-    watchdog = threading.Timer(PATIENCE, dev.kill)  # a line that never comes ends the test
+    watchdog = threading.Timer(PATIENCE, dev.kill)  # A missing line must not block the test.
     watchdog.start()
     try:
         assert dev.stdout is not None

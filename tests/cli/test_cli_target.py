@@ -1,4 +1,4 @@
-"""What `redrive worker` says when `module:app` does not name an app that it can run."""
+"""Errors of `redrive worker` for a `module:app` that does not name a usable app."""
 
 import sys
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ async def fulfil() -> None: ...
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The current folder holds the modules above; nothing of them stays imported."""
+    """Write the modules above to the current folder; remove them from `sys.modules` afterwards."""
     for name, text in MODULES.items():
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
@@ -78,7 +78,7 @@ def worker(target: str) -> click.testing.Result:
         ("factoryshop:create", "call it in the module and name the result: app = create()"),
     ],
 )
-def test_a_wrong_name_is_a_usage_error_with_advice(target: str, advice: str) -> None:
+def test_an_invalid_app_name_is_a_usage_error_with_advice(target: str, advice: str) -> None:
     result = worker(target)
     assert advice in result.stderr
     assert result.stderr.startswith("Usage: ")
@@ -97,9 +97,9 @@ def test_a_wrong_name_is_a_usage_error_with_advice(target: str, advice: str) -> 
         ("wrongstore:app", ["mysql", "sqlite:///"]),
     ],
 )
-def test_an_app_that_cannot_be_used_fails_and_says_where(target: str, words: list[str]) -> None:
+def test_an_unusable_app_fails_with_its_location(target: str, words: list[str]) -> None:
     result = worker(target)
     assert [word for word in words if word not in result.stderr] == []
-    assert "json/decoder.py" not in result.stderr  # the frame shown is the user's, not the library's
+    assert "json/decoder.py" not in result.stderr  # The error shows the user's frame, not the library's.
     assert "Traceback" not in result.stderr
     assert result.exit_code == 1

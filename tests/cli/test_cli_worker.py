@@ -1,4 +1,4 @@
-"""`redrive worker` as a process: what it says, what it executes, how it stops."""
+"""`redrive worker` as a process: its output, the work it executes, and its shutdown."""
 
 import asyncio
 import runpy
@@ -58,7 +58,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def jobs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Redrive:
-    """The same app as the worker's, to start runs and to look at them from here."""
+    """Load the worker's app in this process, to start and read runs."""
     monkeypatch.chdir(folder)
     app = runpy.run_path(str(folder / "jobs.py"))["app"]
     assert isinstance(app, Redrive)
@@ -74,7 +74,7 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def start_and_wait_for_step(app: Redrive, workflow: str) -> str:
-    """Start a run and wait until a worker executes its step; returns the run's id."""
+    """Start a run and wait until a worker executes its step; return the run's id."""
     async with app.client():
         handle = await app.find(workflow).start()
 
@@ -91,13 +91,13 @@ async def result_of(app: Redrive, run_id: str, workflow: str) -> object:
 
 
 def redrive(folder: Path, *words: str) -> str:
-    """What a command says on either stream."""
+    """Run a command; return its output on both streams."""
     command = [sys.executable, "-P", "-m", "redrive", *words]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE, check=False)
     return " ".join((done.stdout + done.stderr).split())
 
 
-async def test_a_worker_for_a_queue_leaves_the_others_alone_and_they_are_reported(folder: Path, jobs: Redrive) -> None:
+async def test_a_worker_takes_only_its_queues_and_the_others_are_reported(folder: Path, jobs: Redrive) -> None:
     (folder / "go").touch()
     async with jobs.client():
         left = await jobs.find("gentle").start(queue="reports")
@@ -113,7 +113,7 @@ async def test_a_worker_for_a_queue_leaves_the_others_alone_and_they_are_reporte
     assert "1 due run of 'gentle' in queue 'reports': no live worker that has the workflow takes this queue" in doctor
 
 
-async def test_a_process_that_takes_one_queue_does_not_claim_what_it_starts_in_another(tmp_path: Path) -> None:
+async def test_a_process_does_not_claim_runs_it_starts_in_another_queue(tmp_path: Path) -> None:
     app = Redrive(f"sqlite:///{tmp_path}/one.db", queues=["emails"])
 
     @app.workflow
@@ -127,7 +127,7 @@ async def test_a_process_that_takes_one_queue_does_not_claim_what_it_starts_in_a
         assert (await other.describe()).status == "PENDING"
 
 
-def test_says_what_it_does_in_one_line(folder: Path) -> None:
+def test_a_worker_describes_itself_in_one_line(folder: Path) -> None:
     with working(folder, "jobs:app", "--concurrency", "7", "--url", "sqlite:///other.db") as worker:
         (line,) = worker.lines
     assert f"redrive worker {worker.process.pid}: working on gentle, threaded;" in line
@@ -137,7 +137,7 @@ def test_says_what_it_does_in_one_line(folder: Path) -> None:
     assert not (folder / "jobs.db").exists()
 
 
-def test_takes_the_store_from_the_environment_if_the_app_names_none(tmp_path: Path) -> None:
+def test_a_worker_takes_the_store_from_the_environment_if_the_app_names_none(tmp_path: Path) -> None:
     code = "from redrive import Redrive\napp = Redrive()\n@app.workflow\nasync def w() -> None: ...\n"
     (tmp_path / "plain.py").write_text(code, encoding="utf-8")
     environment = {"REDRIVE_URL": "sqlite:///from_environment.db"}
@@ -155,7 +155,7 @@ def test_a_worker_whose_store_was_removed_stops_at_one_signal(folder: Path) -> N
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_lets_the_step_in_flight_end_and_gives_back_the_rest(
+def test_a_signal_finishes_the_current_step_and_releases_the_other_runs(
     folder: Path, jobs: Redrive, number: signal.Signals
 ) -> None:
     with working(folder, "jobs:app") as worker:
@@ -178,14 +178,14 @@ def test_a_signal_lets_the_step_in_flight_end_and_gives_back_the_rest(
 
 
 @pytest.mark.parametrize("workflow", ["gentle", "threaded"])
-def test_a_second_signal_stops_at_once_and_costs_no_attempt(folder: Path, jobs: Redrive, workflow: str) -> None:
+def test_a_second_signal_stops_at_once_without_using_up_an_attempt(folder: Path, jobs: Redrive, workflow: str) -> None:
     with working(folder, "jobs:app") as worker:
         run_id = asyncio.run(start_and_wait_for_step(jobs, workflow))
         worker.signal()
         worker.wait_for("stopping: running steps")
         worker.signal()
         worker.wait_for("stopping at once")
-        assert worker.wait() == 0  # although the step would go on for ever
+        assert worker.wait() == 0  # The step itself would never end.
 
     async def look() -> None:
         async with jobs.client():
@@ -200,7 +200,7 @@ def test_a_second_signal_stops_at_once_and_costs_no_attempt(folder: Path, jobs: 
         assert asyncio.run(result_of(jobs, run_id, workflow)) == "done"
 
 
-def test_a_store_that_cannot_be_used_is_said_and_fails(folder: Path) -> None:
+def test_a_worker_fails_with_a_message_for_an_unusable_store(folder: Path) -> None:
     worker = WorkerProcess(folder, "jobs:app", "--url", "sqlite:///no/such/folder/jobs.db")
     try:
         assert worker.wait() == 1
@@ -209,7 +209,7 @@ def test_a_store_that_cannot_be_used_is_said_and_fails(folder: Path) -> None:
         worker.end()
 
 
-def test_the_example_works_as_its_text_says(tmp_path: Path) -> None:
+def test_the_example_prints_its_documented_output(tmp_path: Path) -> None:
     shutil.copy(ROOT / "examples/orders.py", tmp_path)
     command = [sys.executable, "orders.py", "A-1042", "19.90"]
     with working(tmp_path, "orders:app") as worker:
@@ -220,7 +220,7 @@ def test_the_example_works_as_its_text_says(tmp_path: Path) -> None:
     assert "parcel A-1042" in first.stdout
     assert "charge: attempt 1 of 6, network error, waiting" in first.stdout
     assert "charge: attempt 2, succeeded" in first.stdout
-    assert again.stdout == first.stdout  # one run, although it was started twice
+    assert again.stdout == first.stdout  # The second start found the first run.
 
     async def count() -> int:
         async with Redrive(f"sqlite:///{tmp_path / 'orders.db'}").client() as app:

@@ -25,7 +25,7 @@ DEMO = [sys.executable, "-m", "redrive", "demo"]
 
 @contextlib.contextmanager
 def demo(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """A running demo, piped, so that it shows lines; it is killed if the test leaves it alive."""
+    """Run a demo whose output is piped, so that it prints lines; kill it if the test leaves it running."""
     with subprocess.Popen(
         [*DEMO, "--dir", str(folder), "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
@@ -44,7 +44,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def workers(folder: Path) -> list[int]:
-    """The process ids of all workers the demo started, from their own words."""
+    """Return the process ids of all workers that the demo started, from their output."""
     log = folder / "worker.log"
     text = log.read_text(encoding="utf-8") if log.exists() else ""
     return [int(pid) for pid in re.findall(r"^redrive worker (\d+): working on", text, re.MULTILINE)]
@@ -59,13 +59,13 @@ def is_alive(pid: int) -> bool:
 
 
 def address_of(process: subprocess.Popen[str]) -> str:
-    """Where the demo says its dashboard is."""
+    """Return the address of the dashboard from the demo's output."""
     assert process.stdout is not None
     return next(found[1] for line in process.stdout if (found := re.search(r"(http://\S+)", line)))
 
 
 def sign_in(address: str) -> None:
-    """Everybody whom the demo names can, and is what it says."""
+    """Sign in as every user that the demo names; check role and tenant."""
     for person in USERS:
         login = {"email": person.email, "password": PASSWORD}
         me = httpx2.post(f"{address}/api/v1/login", json=login, timeout=PATIENCE).raise_for_status().json()
@@ -73,24 +73,24 @@ def sign_in(address: str) -> None:
 
 
 async def recovered(folder: Path) -> None:
-    """Wait until a run succeeded whose worker had died over it, and others were begun."""
+    """Wait until a run whose worker crashed has succeeded and other runs have started."""
     async with asyncio.timeout(PATIENCE), Redrive(f"sqlite:///{folder / 'shop.db'}").client() as app:
         while True:
             page = await app.runs.list(RunFilter(workflow="import_catalogue", status="SUCCESS"))
             for run in page.items:
                 (step,) = (await app.runs.get(run.id)).steps
                 assert step.attempts[-1].status == "SUCCESS"
-                assert {attempt.attempt for attempt in step.attempts} == {1}  # a death costs no attempt
+                assert {attempt.attempt for attempt in step.attempts} == {1}  # A crash does not use up an attempt.
                 if (await app.runs.list(RunFilter(workflow="fulfil"))).items:
                     return
             await asyncio.sleep(0.1)
 
 
 def type_what_it_says(output: str, folder: Path) -> None:
-    """As `./dev demo` calls it: the shell of another terminal does not know where redrive is."""
+    """Run the commands that the demo prints, in a shell without redrive on its PATH."""
     lines = [line.strip() for line in output.partition("To look at it:")[2].strip().splitlines()]
     assert lines[-1].startswith("redrive runs list")
-    lines = [line for line in lines if " ID " not in line]  # a person puts an id there
+    lines = [line for line in lines if " ID " not in line]  # A user would replace ID.
     typed = subprocess.run(
         ["sh", "-e"],
         input="\n".join(lines),
@@ -104,7 +104,7 @@ def type_what_it_says(output: str, folder: Path) -> None:
     assert "fulfil" in typed.stdout
 
 
-def test_a_run_survives_its_worker_and_what_the_demo_says_after_ctrl_c_can_be_typed(tmp_path: Path) -> None:
+def test_a_run_survives_a_crash_and_the_commands_printed_by_the_demo_work(tmp_path: Path) -> None:
     folder = tmp_path / "shop"
     with demo(folder) as process:
         until(lambda: bool(workers(folder)))
@@ -120,7 +120,7 @@ def test_a_run_survives_its_worker_and_what_the_demo_says_after_ctrl_c_can_be_ty
     type_what_it_says(output, tmp_path)
 
 
-def test_its_worker_does_not_outlive_it(tmp_path: Path) -> None:
+def test_the_worker_of_the_demo_ends_with_it(tmp_path: Path) -> None:
     with demo(tmp_path) as process:
         until(lambda: bool(workers(tmp_path)))
         process.kill()
@@ -128,7 +128,7 @@ def test_its_worker_does_not_outlive_it(tmp_path: Path) -> None:
     until(lambda: not any(is_alive(pid) for pid in workers(tmp_path)))
 
 
-def test_it_runs_without_rich_stops_by_itself_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_the_demo_runs_without_rich_stops_by_itself_and_cleans_up(tmp_path: Path) -> None:
     code = "import sys; sys.modules['rich'] = None; from redrive.cli import main; main(['demo', '--seconds', '0.5'])"
     result = subprocess.run(
         [sys.executable, "-c", code],
@@ -156,7 +156,7 @@ async def check_until_it_raises(crew: WorkerProcess) -> None:
         await asyncio.sleep(0.05)
 
 
-def test_a_wrong_setting_is_said_without_a_traceback(tmp_path: Path) -> None:
+def test_an_invalid_setting_is_reported_without_a_traceback(tmp_path: Path) -> None:
     result = subprocess.run(
         [*DEMO, "--dir", str(tmp_path)],
         env={**os.environ, "WORKER_CONCURRENCY": "many"},

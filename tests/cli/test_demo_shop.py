@@ -1,4 +1,4 @@
-"""The stories of the demo, each told in virtual time: they end as their names say."""
+"""Scenarios of the demo in virtual time: each ends as its name says."""
 
 import asyncio
 import sys
@@ -25,10 +25,10 @@ from redrive.records import replace
 from redrive.store.filters import RunFilter
 from redrive.testing import Hang, engine, faults
 
-DOORS = ["http://127.0.0.1:8700  sign in as owner@shop.example, password redrive-demo", "    or as somebody"]
+DOORS = ["http://127.0.0.1:8700  sign in as owner@shop.example, password redrive-demo", "    or as another user"]
 URL = "sqlite:////var/lib/shop/redrive-demo-kx3f9a2_/shop.db"
 
-# The two that kill their worker, and the one that takes real time, are not told here: see test_demo.py.
+# Two scenarios kill their worker and one takes real time: test_demo.py covers them.
 ENDINGS = {
     "goes well": ("SUCCESS", None),
     "retried until the line holds": ("SUCCESS", None),
@@ -50,7 +50,7 @@ ELSEWHERE = {"timed out, then retried", "survives the death of its worker", "kil
 
 
 @pytest.fixture(autouse=True)
-def a_quick_world_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def fast_demo_in_a_separate_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def takes(seconds: float) -> None:
         await asyncio.sleep(0)
 
@@ -58,9 +58,9 @@ def a_quick_world_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(outside, "_simulate_delay", takes)
 
 
-async def test_both_tenants_meet_every_story_within_two_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_both_tenants_have_every_scenario_within_two_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[str, str]] = []
-    rounds = 2 * 2 * len(SCENARIOS)  # each story is followed by an ordinary run
+    rounds = 2 * 2 * len(SCENARIOS)  # An ordinary run follows each scenario.
 
     async def tell(name: str, tenant: str) -> None:
         told.append((name, tenant))
@@ -74,21 +74,23 @@ async def test_both_tenants_meet_every_story_within_two_rounds(monkeypatch: pyte
     with pytest.raises(asyncio.CancelledError):
         await generate_traffic(1001)
     assert {(name, tenant) for name in SCENARIOS for tenant in (SHOP, MARKET)} == set(told)
-    assert {name for name, tenant in told[: rounds // 2] if tenant == SHOP} == set(SCENARIOS), "the accountant's first"
+    assert {name for name, tenant in told[: rounds // 2] if tenant == SHOP} == set(SCENARIOS), (
+        "the accountant's tenant comes first"
+    )
 
 
-def test_every_story_is_told_somewhere() -> None:
+def test_every_scenario_is_tested() -> None:
     assert set(ENDINGS) | ELSEWHERE == set(SCENARIOS)
 
 
 @pytest.mark.parametrize("name", ENDINGS)
-async def test_story_ends_as_it_should(name: str) -> None:
+async def test_a_scenario_has_its_expected_end(name: str) -> None:
     async with engine(app) as e:
         run = await e.finish(await SCENARIOS[name]("order-1"))
     assert (run.status, run.letter and run.letter.code) == ENDINGS[name]
 
 
-async def test_the_busy_bank_is_left_alone_as_long_as_it_asked() -> None:
+async def test_a_rate_limited_bank_is_retried_after_its_delay() -> None:
     async with engine(app) as e:
         run = await e.finish(await SCENARIOS["told to come back later"]("order-1"))
     first, second = run.step("charge").attempts
@@ -96,7 +98,7 @@ async def test_the_busy_bank_is_left_alone_as_long_as_it_asked() -> None:
     assert (second.began_at - first.ended_at).total_seconds() >= 3
 
 
-async def test_the_provider_goes_down_for_everybody_and_comes_back() -> None:
+async def test_an_outage_of_the_provider_affects_all_runs_until_it_recovers() -> None:
     async with engine(app) as e:
         broken, bystander = [
             await SCENARIOS[name](f"order-{number}")
@@ -119,7 +121,7 @@ async def test_stock_is_counted_every_minute() -> None:
     assert schedule.last_run == counted[0].id
 
 
-async def test_what_was_done_is_undone_until_that_fails() -> None:
+async def test_rollbacks_undo_all_steps_or_stop_at_a_failure() -> None:
     async with engine(app) as e:
         back = await e.finish(await SCENARIOS["rolled back"]("order-1"))
         stuck = await e.finish(await SCENARIOS["cannot be rolled back"]("order-2"))
@@ -128,7 +130,7 @@ async def test_what_was_done_is_undone_until_that_fails() -> None:
     assert [status for _, status in ledgers[1]] == ["DLQ", "PENDING"]
 
 
-async def test_everybody_is_let_in_once(tmp_path: Path) -> None:
+async def test_the_demo_users_are_created_once(tmp_path: Path) -> None:
     app.settings = replace(app.settings, url=f"sqlite:///{tmp_path}/shop.db")
     async with app.client():
         for _ in range(2):
@@ -137,14 +139,14 @@ async def test_everybody_is_let_in_once(tmp_path: Path) -> None:
     assert {user.email for user in users} == {person.email for person in USERS}
 
 
-async def test_a_declined_card_gives_the_goods_back() -> None:
+async def test_a_declined_card_releases_the_goods() -> None:
     async with engine(app) as e:
         run = await e.finish(await SCENARIOS["declined, and the workflow deals with it"]("order-1"))
     assert run.result == "cancelled: the card was declined"
     assert [step.name for step in run.steps] == ["reserve", "charge", "release"]
 
 
-async def test_a_bank_that_does_not_answer_is_asked_again() -> None:
+async def test_a_bank_that_times_out_is_retried() -> None:
     async with engine(app) as e:
         with faults(step=charge, fail=[Hang]):
             run = await e.run(fulfil, make_order("order-1"))
@@ -152,7 +154,7 @@ async def test_a_bank_that_does_not_answer_is_asked_again() -> None:
     assert "timed out" in run.step("charge").attempts[0].decision
 
 
-async def test_the_news_tell_each_decision_once() -> None:
+async def test_the_event_feed_reports_each_decision_once() -> None:
     async with engine(app) as e:
         news = EventFeed(app)
         handle = await SCENARIOS["retried until the line holds"]("order-7")
@@ -178,7 +180,7 @@ def decisions(attempts: tuple[object, ...]) -> list[str]:
 
 
 async def told() -> EventFeed:
-    """The news after one of each story."""
+    """Return the event feed after one run of each scenario."""
     async with engine(app) as e:
         handles = [await SCENARIOS[name](f"order-{number}") for number, name in enumerate(ENDINGS, 1001)]
         news = EventFeed(app)
@@ -207,7 +209,7 @@ async def test_the_screen_fits_the_terminal(tmp_path: Path, width: int, height: 
     assert DOORS[0] in text
 
 
-def test_the_screen_of_an_empty_shop(tmp_path: Path) -> None:
+def test_the_screen_shows_an_empty_shop(tmp_path: Path) -> None:
     console = Console(width=80, height=24, force_terminal=True, color_system=None, record=True)
     console.print(ScreenView(URL, DOORS, console).render(EventFeed(app), WorkerProcess(tmp_path, URL), 0.0))
     text = console.export_text()
@@ -215,7 +217,7 @@ def test_the_screen_of_an_empty_shop(tmp_path: Path) -> None:
     assert "none yet" in text
 
 
-async def test_without_rich_it_is_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_demo_prints_lines_without_rich(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     news = await told()
     with PlainView(URL, DOORS) as view:
         view.show(news, WorkerProcess(tmp_path, URL), 5.0)
@@ -225,7 +227,7 @@ async def test_without_rich_it_is_lines(tmp_path: Path, capsys: pytest.CaptureFi
     assert "-- 5 s: 9 SUCCESS, 4 DLQ_PENDING, 1 TIMED_OUT, 1 COMPENSATED;" in output
 
 
-async def test_it_ends_with_figures_and_a_letter_in_words(tmp_path: Path) -> None:
+async def test_the_demo_ends_with_figures_and_the_description_of_a_letter(tmp_path: Path) -> None:
     crew = WorkerProcess(tmp_path, URL)
     crew.crashes = 1
     async with engine(app) as e:
@@ -241,11 +243,11 @@ async def test_it_ends_with_figures_and_a_letter_in_words(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("terminal", "installed", "view"), [(True, True, ScreenView), (True, False, PlainView), (False, True, PlainView)]
 )
-def test_the_view_is_the_best_there_is(
+def test_the_view_depends_on_the_terminal_and_on_rich(
     terminal: bool, installed: bool, view: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: terminal)
     if not installed:
         monkeypatch.delitem(sys.modules, "redrive.cli.demo.view")
-        monkeypatch.setitem(sys.modules, "rich.console", None)  # importing it fails as if it were not there
+        monkeypatch.setitem(sys.modules, "rich.console", None)  # The import fails as if rich were not installed.
     assert type(_make_view(URL)) is view

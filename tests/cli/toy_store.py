@@ -1,4 +1,4 @@
-"""A store in which everything has happened that the commands show."""
+"""A store with a run in every state that the commands show."""
 
 import asyncio
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ async def send(toy: str) -> str:
 
 @dataclass(frozen=True)
 class Toys:
-    """The folder with the store and the module; the runs by what happened to them."""
+    """The folder with the store and the module, and the runs by state."""
 
     folder: Path
     url: str

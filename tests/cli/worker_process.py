@@ -1,4 +1,4 @@
-"""Worker processes for the tests of the command line: started, watched, and always ended."""
+"""Worker processes for the tests of the command line."""
 
 import contextlib
 import os
@@ -10,11 +10,11 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-PATIENCE = 60.0  # for a loaded machine; nothing waits that long when all is well
+PATIENCE = 60.0  # This allows for a loaded machine; a successful test does not wait that long.
 
 
 class WorkerProcess:
-    """`redrive worker …`, its output line by line."""
+    """A `redrive worker …` process and its output by line."""
 
     def __init__(self, folder: Path, *arguments: str, environment: dict[str, str] | None = None) -> None:
         # -P keeps the current folder off Python's path, as for the installed `redrive` script.
@@ -38,7 +38,7 @@ class WorkerProcess:
         self._queue.put(None)
 
     def wait_for(self, text: str) -> str:
-        """The next line that contains the text; fails if the output ends without one."""
+        """Return the next line that contains the text; fail if the output ends before it."""
         while True:
             line = self._queue.get(timeout=PATIENCE)
             assert line is not None, f"no line with {text!r} in:\n{''.join(self.lines)}"
@@ -50,7 +50,7 @@ class WorkerProcess:
         self.process.send_signal(number)
 
     def wait(self) -> int:
-        """Its exit code."""
+        """Wait for the process to end; return its exit code."""
         return self.process.wait(PATIENCE)
 
     def end(self) -> None:
@@ -64,7 +64,7 @@ class WorkerProcess:
 
 @contextlib.contextmanager
 def working(folder: Path, *arguments: str, environment: dict[str, str] | None = None) -> Iterator[WorkerProcess]:
-    """A worker process that has begun to work; it is killed if the test leaves it alive."""
+    """Run a worker process while the context is open; kill it if the test leaves it running."""
     worker = WorkerProcess(folder, *arguments, environment=environment)
     try:
         worker.wait_for("working on")

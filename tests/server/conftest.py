@@ -1,4 +1,4 @@
-"""A server process for each store, shared by all tests that leave it as it was."""
+"""Server processes, one for each kind of store, shared by all tests that do not change them."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ KINDS = ["sqlite", *cluster.POSTGRES[:1]]
 
 @pytest.fixture(scope="session", params=KINDS)
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """A server process on a populated store. What a test does to it must not trouble others."""
+    """Start a server process on a populated store. Tests share it, so a test must not change what others read."""
     with served(request.param, tmp_path_factory.mktemp("store")) as made:
         yield made
 
 
 @pytest.fixture(scope="session")
 def rough_worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], World]]:
-    """The same by kind of store, for tests that do anything there and count on nothing that was there before."""
+    """Return a server process by kind of store. Its tests may change anything and rely on no earlier content."""
     with ExitStack() as stack:
         yield cache(lambda kind: stack.enter_context(served(kind, tmp_path_factory.mktemp("store"))))
 
 
 @pytest.fixture(params=KINDS)
 def rough_world(request: pytest.FixtureRequest, rough_worlds: Callable[[str], World]) -> World:
-    """One of them."""
+    """Return one of the `rough_worlds`."""
     return rough_worlds(request.param)
 
 
 @pytest.fixture(params=KINDS)
 def own_world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    """The same for one test alone, in a thread."""
+    """Start a server in a thread on a populated store that only one test uses."""
     with served_in_thread(request.param, tmp_path) as made:
         yield made

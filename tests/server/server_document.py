@@ -1,4 +1,4 @@
-"""The OpenAPI document as a list of operations, with requests made up from their schemas."""
+"""The OpenAPI document as a list of operations, with sample requests generated from their schemas."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from redrive.server import api
 
 @dataclass(frozen=True)
 class Operation:
-    """One method of one path."""
+    """A method of a path."""
 
     method: str
     path: str
@@ -28,7 +28,7 @@ class Operation:
         return set(self.about.get("x-permissions", ()))
 
     def allows(self, role: Role) -> bool:
-        """Whether the table lets a role do this; none of them sees payloads."""
+        """Return True if the permission table allows this operation to a role that does not see payloads."""
         return self.permissions <= ROLE_PERMISSIONS[role]
 
     @property
@@ -36,13 +36,13 @@ class Operation:
         return bool(self.about.get("x-open"))
 
     def url(self, ids: dict[str, str]) -> str:
-        """The path with the ids of a tenant in it, and what it needs in its query."""
+        """Return the path with the ids of a tenant, and with the query parameters that the operation requires."""
         values = {"id": ids[_KIND.get(self.path.split("/")[3].partition(":")[0], "run")], **ids}
         values |= {"workflow": "remind", "list": "letters", "name": _NAMED.get(self.path.split("/")[3], ids["tenant"])}
         return self.path.format_map(values)
 
     def body(self) -> Any:
-        """The smallest body that fits; None if there is none."""
+        """Return the smallest valid body; None if the operation takes no body."""
         content = self.about.get("requestBody", {}).get("content", {})
         schema = content.get("application/json", {}).get("schema")
         return None if schema is None else sample(schema)
@@ -81,7 +81,7 @@ def document() -> dict[str, Any]:
 
 
 def operations() -> list[Operation]:
-    """Every operation of the document."""
+    """Return every operation of the document."""
     return [
         Operation(method, path, about)
         for path, methods in document()["paths"].items()
@@ -90,7 +90,7 @@ def operations() -> list[Operation]:
 
 
 def sample(schema: dict[str, Any]) -> Any:
-    """A value that fits a schema: what is needed, and nothing else."""
+    """Return a valid value for a schema, with the required fields only."""
     if "$ref" in schema:
         schema = document()["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
     if "anyOf" in schema:

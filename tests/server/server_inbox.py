@@ -1,4 +1,4 @@
-"""What the tests of the inbox share: telling somebody something, as the engine does."""
+"""Helper for the tests of the inbox: stores a notification as the engine does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from redrive.store.notifications import LaneNotification, NewNotice, NewNotifica
 
 
 async def tell(url: str, tenant: str, cause: str) -> None:
-    """What the engine does when something failed."""
+    """Store the notification that the engine sends after a failure."""
     facts = NotificationFacts(
         event="dead_letter",
         tenant=tenant,

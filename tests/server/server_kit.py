@@ -1,4 +1,4 @@
-"""A real server process on a store with two tenants, and credentials of every role in each."""
+"""Real server processes on a store with two tenants, and credentials of every role in each."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ROLES = list(Role)
 
 
 class Process:
-    """`redrive server …`, its output line by line; always ended."""
+    """A `redrive server …` process and its output by line. Its user must call `end`."""
 
     def __init__(self, url: str, *arguments: str, app: str | None = "server_shop:app", **more: str) -> None:
         command = [sys.executable, "-m", "redrive", "server", "--port", "0", "--url", url, *arguments]
@@ -69,7 +69,7 @@ class Process:
         self._queue.put(None)
 
     def wait_for(self, text: str) -> str:
-        """The next line that contains the text."""
+        """Return the next line that contains the text."""
         while True:
             line = self._queue.get(timeout=PATIENCE)
             assert line is not None, f"no line with {text!r} in:\n{''.join(self.lines)}"
@@ -77,7 +77,7 @@ class Process:
                 return line
 
     def ready(self) -> Process:
-        """Wait until it listens."""
+        """Wait until the server listens."""
         self.address = self.wait_for("listening on").split()[-1]
         return self
 
@@ -96,7 +96,7 @@ class Process:
 
 @contextmanager
 def serving(url: str, *arguments: str, **more: Any) -> Iterator[Process]:
-    """A server process for the time of a `with`."""
+    """Run a server process while the context is open."""
     process = Process(url, *arguments, **more)
     try:
         yield process.ready()
@@ -116,11 +116,11 @@ class World:
     _others: list[httpx2.Client] = field(default_factory=list)
 
     def client(self, tenant: str = "acme", role: str = "ADMIN", **more: Any) -> httpx2.Client:
-        """Somebody of a tenant."""
+        """Return a client with the token of a role in a tenant."""
         return self.bearer(self.tokens[tenant, role], **more)
 
     def bearer(self, secret: str | None, **more: Any) -> httpx2.Client:
-        """Somebody with this credential. Clients are kept: making one costs more than a request."""
+        """Return a client with this credential. Clients are cached: creating one costs more than a request."""
         if more:
             self._others.append(self._new(secret, **more))
             return self._others[-1]
@@ -140,7 +140,7 @@ class World:
 
 
 async def _populate(url: str, world: World) -> None:
-    """A run that succeeded, one that failed, a policy, a set, a person and tokens, for each tenant."""
+    """Create a successful run, a failed run, a policy, a set, a user and tokens for each tenant."""
     from server_shop import app, fulfil
 
     app.settings = Redrive(url, secret_key=SECRET, encryption_keys="plain").settings
@@ -187,7 +187,7 @@ async def _tenant(app: Redrive, fulfil: Any, tenant: str, world: World) -> dict[
 
 
 async def _stopped_rollback(app: Redrive, tenant: str) -> str:
-    """A rollback that stopped, a message that died, and circuits that somebody opened."""
+    """Create a stopped rollback, a dead message and manually opened circuits; return the run's id."""
     from server_shop import book
 
     booked = (await book.start("B-1", tenant=tenant)).id
@@ -201,7 +201,7 @@ async def _stopped_rollback(app: Redrive, tenant: str) -> str:
 
 
 def populate(url: str) -> World:
-    """The same from a test that has no loop."""
+    """Populate a store from code that runs outside an event loop."""
     world = World(url)
     asyncio.run(_populate(url, world))
     return world
@@ -209,20 +209,20 @@ def populate(url: str) -> World:
 
 @asynccontextmanager
 async def opened(url: str) -> AsyncIterator[Store]:
-    """The store behind a server."""
+    """Open the store behind a server."""
     app = Redrive(url, secret_key=SECRET, encryption_keys="plain")
     async with app.client():
         yield app.runtime.store
 
 
 def access_of(store: Store) -> AccountAdmin:
-    """Whoever may do everything."""
+    """Return an account administrator who may do everything."""
     return AccountAdmin(store.accounts, SystemClock(), make_operator("test"), SECRET)
 
 
 @contextmanager
 def populated(kind: str, folder: Path) -> Iterator[World]:
-    """A world in a place of its own. The first of each kind is populated, the others are copies of it."""
+    """Create a world with a separate store. The first one of each kind is populated, the others are copies."""
     with place(kind, folder) as url:
         first = _first[kind]
         yield World(url, dict(first.tokens), {tenant: dict(ids) for tenant, ids in first.ids.items()})
@@ -230,7 +230,7 @@ def populated(kind: str, folder: Path) -> Iterator[World]:
 
 @contextmanager
 def served(kind: str, folder: Path) -> Iterator[World]:
-    """A server process on a world of its own."""
+    """Run a server process on a separate world."""
     with populated(kind, folder) as made, serving(made.url) as process:
         made.address = process.address
         yield made
@@ -239,11 +239,11 @@ def served(kind: str, folder: Path) -> Iterator[World]:
 
 @contextmanager
 def served_in_thread(kind: str, folder: Path) -> Iterator[World]:
-    """A server in a thread on a world of its own: to start a process and its imports costs a second more."""
+    """Run a server in a thread on a separate world. A process would need a second more for its imports."""
     begun: queue.Queue[tuple[str, Callable[[], None]]] = queue.Queue()
     with populated(kind, folder) as made, ThreadPoolExecutor(1, "server") as thread:
         done = thread.submit(asyncio.run, _serve(made.url, begun))
-        done.add_done_callback(lambda _: begun.put(("", lambda: None)))  # it failed: `result` says how
+        done.add_done_callback(lambda _: begun.put(("", lambda: None)))  # If it failed, `result` raises.
         made.address, stop = begun.get(timeout=PATIENCE)
         try:
             if made.address:
@@ -255,7 +255,7 @@ def served_in_thread(kind: str, folder: Path) -> Iterator[World]:
 
 
 async def _serve(url: str, begun: queue.Queue[tuple[str, Callable[[], None]]]) -> None:
-    """Do what `redrive server --app server_shop:app` does, until stopped."""
+    """Serve like `redrive server --app server_shop:app` until stopped."""
     app = runpy.run_path(str(HERE / "server_shop.py"))["app"]
     app.settings = Redrive(url, secret_key=SECRET, encryption_keys="plain").settings
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
@@ -271,7 +271,7 @@ _file: list[bytes] = []
 
 @contextmanager
 def place(kind: str, folder: Path) -> Iterator[str]:
-    """The URL of a populated store."""
+    """Yield the URL of a populated store."""
     if kind == "sqlite":
         yield _file_in(folder)
         return
@@ -305,9 +305,9 @@ def _database(kind: str) -> str:
 async def served_here(
     folder: Path, limits: Limits, *, host: str = "127.0.0.1", **settings: str
 ) -> AsyncIterator[World]:
-    """A server in the loop of the test."""
+    """Run a server in the event loop of the test."""
     made = populated("sqlite", folder)
-    world = await asyncio.to_thread(made.__enter__)  # the first one is populated in a loop of its own
+    world = await asyncio.to_thread(made.__enter__)  # populating needs a separate loop
     with bind_socket(host, 0) as at:
         app = Redrive(world.url, secret_key=SECRET, encryption_keys="plain", **settings)  # type: ignore[arg-type]
         async with app.client():

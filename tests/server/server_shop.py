@@ -1,4 +1,4 @@
-"""A shop for the server's tests: what succeeds, fails, is rolled back or published, with secrets in it."""
+"""A shop for the server's tests: workflows that succeed, fail, roll back or publish, with secret inputs."""
 
 from __future__ import annotations
 

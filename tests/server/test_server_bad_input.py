@@ -1,4 +1,4 @@
-"""Requests that are wrong in every way: a problem comes back, and nothing of what was sent."""
+"""Invalid requests: the answer is a problem document that repeats nothing of the request."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ BODIES: dict[str, tuple[bytes, dict[str, str], int]] = {
 
 
 @pytest.mark.parametrize("kind", BODIES)
-def test_a_body_that_makes_no_sense_is_a_problem(world: World, kind: str) -> None:
+def test_an_invalid_body_is_answered_with_a_problem(world: World, kind: str) -> None:
     body, headers, expected = BODIES[kind]
     client = world.client("acme", "STAFF")
     before = client.get("/runs?workflow=remind&limit=500").json()["items"]
@@ -61,7 +61,7 @@ def test_a_body_that_makes_no_sense_is_a_problem(world: World, kind: str) -> Non
     assert len(client.get("/runs?workflow=remind&limit=500").json()["items"]) == len(before)
 
 
-def test_an_input_that_does_not_fit_is_not_sent_back(world: World) -> None:
+def test_an_invalid_input_is_not_repeated_in_the_answer(world: World) -> None:
     client = world.client("acme", "STAFF")
     for wrong in ({"order": {"card": MARK}}, {"order": "A", "amount": MARK}, {"order": "A", "more": MARK}):
         response = client.post("/runs", json={"workflow": "fulfil", "input": wrong})
@@ -69,7 +69,7 @@ def test_an_input_that_does_not_fit_is_not_sent_back(world: World) -> None:
         assert MARK not in response.text
 
 
-def test_a_start_takes_policies_and_limits_and_refuses_wrong_ones(world: World) -> None:
+def test_starting_a_run_takes_policies_and_limits_and_refuses_invalid_ones(world: World) -> None:
     client = world.client("acme", "STAFF")
     options = {"timeout": "2h", "step_timeout": 30, "heartbeat_timeout": "20s", "retry": {"max_retries": 9}}
     assert client.post("/runs", json={"workflow": "remind", **options}).status_code == 201
@@ -87,7 +87,7 @@ def test_a_start_takes_policies_and_limits_and_refuses_wrong_ones(world: World) 
         assert code is None or response.json()["reason_code"] == code, wrong
 
 
-async def test_a_refusal_has_a_code_that_a_client_reads_as_the_same_error(world: World) -> None:
+async def test_a_client_turns_a_refusal_into_the_same_error(world: World) -> None:
     client = world.client("acme", "STAFF")
     body = {"workflow": "fulfil", "input": {"order": 7, "amount": "x"}}
     response = client.post("/runs", json=body)
@@ -119,7 +119,7 @@ def test_a_body_that_is_too_large_is_refused_by_its_length(world: World) -> None
     assert client.post("/runs", json=large).status_code == 413
 
 
-def test_a_body_that_hides_its_length_is_refused_on_the_way(world: World) -> None:
+def test_a_chunked_body_that_is_too_large_is_refused_while_it_arrives(world: World) -> None:
     def parts():
         for _ in range(20):
             yield b"[" * (1 << 20)
@@ -129,7 +129,7 @@ def test_a_body_that_hides_its_length_is_refused_on_the_way(world: World) -> Non
 
 
 def raw(world: World, request: bytes) -> bytes:
-    """The first bytes of the answer to whatever is sent."""
+    """Send bytes and return the first bytes of the answer."""
     place = urlsplit(world.address)
     with socket.create_connection((place.hostname, place.port), timeout=20) as connection:
         connection.sendall(request)
@@ -151,7 +151,7 @@ def raw(world: World, request: bytes) -> bytes:
         b"GET /api/v1/runs?" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
     ],
 )
-def test_what_is_no_request_is_refused_and_the_server_lives_on(world: World, request_: bytes) -> None:
+def test_bytes_that_are_not_a_request_are_refused_and_the_server_keeps_running(world: World, request_: bytes) -> None:
     answer = raw(world, request_)
     assert answer == b"" or answer.split()[1] in (b"400", b"401", b"404", b"414", b"431"), answer[:200]
     assert b"Traceback" not in answer
@@ -194,21 +194,21 @@ def test_clients_that_send_half_a_request_do_not_keep_others_waiting(world: Worl
         ("/nowhere", 404),
     ],
 )
-def test_odd_questions_have_plain_answers(world: World, path: str, expected: int) -> None:
+def test_unusual_queries_have_defined_answers(world: World, path: str, expected: int) -> None:
     response = world.client("acme", "ADMIN").get(path)
     if path.endswith("workflow=%00") and response.status_code == 200:
-        assert response.json()["items"] == []  # SQLite looks for it and finds nothing
+        assert response.json()["items"] == []  # SQLite searches for NUL and finds nothing.
         return
     assert response.status_code == expected, response.text
 
 
-def test_a_method_that_is_not_there_is_said(world: World) -> None:
+def test_an_unsupported_method_is_answered_with_405(world: World) -> None:
     client = world.client("acme", "ADMIN")
     assert client.request("PATCH", "/runs").status_code == 405
     assert client.delete("/runs").status_code == 405
 
 
-def test_answers_tell_browsers_to_make_nothing_of_them(world: World) -> None:
+def test_answers_have_headers_against_sniffing_scripts_and_caching(world: World) -> None:
     client = world.client("acme", "ADMIN")
     for response in (client.get("/runs"), client.get("/runs/none")):
         headers = response.headers
@@ -218,7 +218,7 @@ def test_answers_tell_browsers_to_make_nothing_of_them(world: World) -> None:
         assert "server" not in headers
 
 
-def test_the_document_s_page_asks_nobody_else_for_anything(world: World) -> None:
+def test_the_page_of_the_document_loads_nothing_from_other_hosts(world: World) -> None:
     client = world.bearer(None, headers={"X-Once": "1"})
     page = client.get(f"{world.address}/api/docs")
     assert page.status_code == 200

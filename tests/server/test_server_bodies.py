@@ -1,4 +1,4 @@
-"""Request bodies at a real server: what is read, measured, parsed and refused, and where."""
+"""Request bodies at a real server: reading, size limits, parsing, and refusal at each stage."""
 
 from __future__ import annotations
 
@@ -45,21 +45,21 @@ def ask(address: str, head: list[str], body: bytes = b"") -> tuple[int, dict[str
 
 
 @pytest.mark.parametrize("credential", [[], ["Authorization: Bearer wrong"]])
-def test_a_body_without_a_credential_is_not_waited_for(world: World, credential: list[str]) -> None:
+def test_a_request_without_a_credential_is_refused_before_its_body(world: World, credential: list[str]) -> None:
     head = [f"POST {PREFIX}/runs HTTP/1.1", "Content-Type: application/json", "Content-Length: 15000000"]
     status, problem = ask(world.address, [*head, *credential])
     assert (status, problem["code"]) == (401, "not_signed_in")
 
 
 @pytest.mark.parametrize("path", [f"{PREFIX}/login", "/app/login"])
-def test_an_anonymous_body_has_64_kib(world: World, path: str) -> None:
+def test_an_anonymous_body_is_limited_to_64_kib(world: World, path: str) -> None:
     head = [f"POST {path} HTTP/1.1", "Content-Type: application/json", "Content-Length: 65537"]
     assert ask(world.address, head)[0] == 413
     chunked = [*head[:2], "Transfer-Encoding: chunked"]
     assert ask(world.address, chunked, b"10001\r\n" + b" " * 0x10001 + b"\r\n")[0] == 413
 
 
-def test_an_anonymous_body_has_few_keys_and_fields(world: World) -> None:
+def test_an_anonymous_body_has_a_limited_number_of_keys_and_fields(world: World) -> None:
     anonymous = world.bearer(None)
     for count, status in ((100, 422), (101, 422)):
         problem = anonymous.post("/login", json={f"k{number}": 1 for number in range(count)}).json()
@@ -72,7 +72,7 @@ def test_an_anonymous_body_has_few_keys_and_fields(world: World) -> None:
     assert problem["detail"] == "the form has too many fields: send at most 100"
 
 
-def test_a_known_body_has_bounded_keys_containers_values_and_names(world: World) -> None:
+def test_an_authenticated_body_has_bounded_keys_containers_values_and_names(world: World) -> None:
     def code(body: str) -> str:
         answer = world.client("acme", "STAFF").post("/runs", content=body, headers=JSON)
         return f"{answer.status_code} {answer.json()['code']}"
@@ -85,7 +85,7 @@ def test_a_known_body_has_bounded_keys_containers_values_and_names(world: World)
     assert [each["reason"] for each in unknown["errors"]] == ["too many names"]
 
 
-def test_content_length_beside_transfer_encoding_is_refused(world: World) -> None:
+def test_content_length_together_with_transfer_encoding_is_refused(world: World) -> None:
     head = [f"POST {PREFIX}/login HTTP/1.1", "Content-Type: application/json"]
     both = [*head, "Content-Length: 2", "Transfer-Encoding: chunked"]
     status, problem = ask(world.address, both, b"2\r\n{}\r\n0\r\n\r\n")
@@ -103,7 +103,7 @@ def test_json_that_is_not_utf_8_is_refused_before_it_is_parsed(world: World, enc
     assert world.client().post("/runs", content=b'{"workflow": "remind"}', headers=named).status_code == 415
 
 
-def test_utf_8_may_be_named_and_must_be_kept_to(world: World) -> None:
+def test_the_utf_8_charset_may_be_declared_and_is_checked(world: World) -> None:
     body = '{"workflow": "remind", "input": {"to": "Łódź"}}'
     named = {"Content-Type": 'application/json; charset="UTF-8"'}
     assert world.client().post("/runs", content=body.encode(), headers=named).status_code == 201
@@ -125,7 +125,7 @@ def test_query_parameters_are_bounded(world: World) -> None:
 
 
 class Spy:
-    """Wraps a function that handles a body: notes the threads it ran in, and waits for a signal there."""
+    """A wrapper of a function that handles a body. It records the function's threads and waits for a signal there."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *places: tuple[Any, str]) -> None:
         self.called = threading.Event()
@@ -160,7 +160,7 @@ class Spy:
 async def test_the_loop_answers_while_a_large_body_is_handled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, path: str, headers: Any, body: bytes
 ) -> None:
-    """The thread that handles the body goes on when /healthz was answered: in the loop that would hang."""
+    """The thread that handles the body continues after /healthz was answered: in the loop that would hang."""
     spy = Spy(monkeypatch, (module, name))
     async with served_here(tmp_path, Limits()) as world, caller(world) as client:
         large = asyncio.create_task(client.post(path, content=body % (b"%41" * 700_000), headers=headers))
@@ -192,13 +192,13 @@ async def test_the_loop_itself_handles_small_bodies_only(tmp_path: Path, monkeyp
 # -- bytes, time and rates -------------------------------------------------------------------------------
 
 
-async def test_bytes_in_flight_are_bounded_for_each_credential_and_for_all(tmp_path: Path) -> None:
+async def test_pending_request_bytes_are_bounded_per_credential_and_in_total(tmp_path: Path) -> None:
     limits = Limits(in_flight=300_000, in_flight_each=200_000)
     async with served_here(tmp_path, limits) as world:
         host, port = world.address.removeprefix("http://").split(":")
 
         async def hold(role: str) -> asyncio.StreamWriter:
-            """Send a part of a body, so that its bytes are held."""
+            """Send a part of a body, so that the server holds its bytes."""
             reader, writer = await asyncio.open_connection(host, int(port))
             head = [
                 f"POST {PREFIX}/runs HTTP/1.1",
@@ -221,7 +221,7 @@ async def test_bytes_in_flight_are_bounded_for_each_credential_and_for_all(tmp_p
                 return (await client.post(f"{PREFIX}/runs", content=body, headers=headers)).status_code
 
         async def until(role: str, status: int) -> None:
-            """Send until the server has seen what is under way on other connections."""
+            """Send requests until the server has counted the bytes of the other connections."""
             async with asyncio.timeout(PATIENCE):
                 while await send(role, 100_000) != status:  # noqa: ASYNC110 - a real server
                     await asyncio.sleep(0.01)
@@ -240,13 +240,13 @@ async def test_bytes_in_flight_are_bounded_for_each_credential_and_for_all(tmp_p
     "start",
     [
         b"POST /api/v1/login HTTP/1.1\r\nX: ",
-        # Refused before its body is read, which then trickles in.
+        # The server refuses this request before it reads the body, which then arrives slowly.
         b"POST /api/v1/runs HTTP/1.1\r\nHost: x\r\nContent-Length: 15000000\r\n\r\n",
-        # A request that was answered, and half of the next one.
+        # This is a complete request and half of the next one.
         b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /heal",
     ],
 )
-async def test_a_connection_that_trickles_is_closed(tmp_path: Path, start: bytes) -> None:
+async def test_a_slow_connection_is_closed(tmp_path: Path, start: bytes) -> None:
     async with served_here(tmp_path, Limits(header_seconds=0.3)) as world:
         host, port = world.address.removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
@@ -261,7 +261,7 @@ async def test_a_connection_that_trickles_is_closed(tmp_path: Path, start: bytes
         writer.close()
 
 
-async def test_a_body_that_trickles_is_given_up(tmp_path: Path) -> None:
+async def test_a_slow_body_is_abandoned(tmp_path: Path) -> None:
     async with served_here(tmp_path, Limits(seconds=0.3)) as world:
         head = [f"POST {PREFIX}/login HTTP/1.1", "Content-Type: application/json", "Content-Length: 9"]
         status, _ = await asyncio.to_thread(ask, world.address, head, b"{")
@@ -296,7 +296,7 @@ async def test_anonymous_requests_are_limited_by_address_and_others_are_not(tmp_
 
 
 class Never:
-    """Replaces functions that parse a body, and counts their calls."""
+    """A replacement of functions that parse a body. It counts their calls."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *places: tuple[Any, str]) -> None:
         self.calls: list[str] = []
@@ -311,7 +311,7 @@ class Never:
         return call
 
 
-async def test_what_is_far_above_the_largest_payload_is_not_parsed(
+async def test_a_body_far_above_the_largest_payload_is_not_parsed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A body for one payload may have six times its bytes and 64 KiB; one for many runs has more."""
@@ -335,7 +335,7 @@ async def test_a_number_with_too_many_digits_is_not_parsed(
 ) -> None:
     never = Never(monkeypatch, (bodies, "parse_json"), (wishes, "parse_typed_json"))
     async with served_here(tmp_path, Limits()) as world, caller(world) as client:
-        for spaces in (0, 65_000, 65_400):  # the last one is cut in two by the end of a chunk
+        for spaces in (0, 65_000, 65_400):  # The end of a chunk cuts the last one in two.
             body = f'{{"workflow": "remind", "input": {{"to": {" " * spaces}{number}}}}}'
             answer = await client.post(f"{PREFIX}/runs", content=body, headers=JSON)
             assert (answer.status_code, answer.json()["code"]) == (422, "too_complex")
@@ -346,13 +346,13 @@ async def test_a_number_with_too_many_digits_is_not_parsed(
         async with signed_in(world) as browser:
             shown = await browser.post(page, data=form)
         assert (shown.status_code, "512 digits" in shown.text) == (422, True)
-        assert never.calls == ["parse_json"], "of the sign-in"
+        assert never.calls == ["parse_json"], "only the sign-in was parsed"
         text = {"workflow": "remind", "input": {"to": "9" * 513, "9" * 600: 1}}
         assert (await client.post(f"{PREFIX}/runs", json=text)).status_code == 422
         assert never.calls == ["parse_json"] * 2
 
 
-async def test_a_thread_reads_a_large_field_of_a_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_large_form_field_is_read_in_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spy = Spy(monkeypatch, (wishes, "parse_typed_json"))
     spy.go_on.set()
     async with served_here(tmp_path, Limits()) as world, signed_in(world) as browser:
@@ -366,7 +366,7 @@ async def test_a_thread_reads_a_large_field_of_a_form(tmp_path: Path, monkeypatc
 
 @asynccontextmanager
 async def signed_in(world: World) -> AsyncIterator[httpx2.AsyncClient]:
-    """Yield a browser of an admin of acme."""
+    """Yield the client of a signed-in admin of acme."""
     async with opened(world.url) as store:
         new = NewUser(email="kim@acme.example", tenant="acme", role=Role.ADMIN, password="a good password")
         await access_of(store).create_user(new)

@@ -1,4 +1,4 @@
-"""Where a request came from, behind proxies that are believed and others that are not."""
+"""The client address of a request behind trusted and untrusted proxies."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ PROXIES = parse_trusted_proxies("10.0.0.0/8, fd00::/8,127.0.0.1")
     ("peer", "forwarded", "found"),
     [
         ("203.0.113.7", "", "203.0.113.7"),
-        ("203.0.113.7", "198.51.100.1", "203.0.113.7"),  # not asked by a proxy of ours
+        ("203.0.113.7", "198.51.100.1", "203.0.113.7"),  # The request does not come from a trusted proxy.
         ("10.0.0.5", "198.51.100.1", "198.51.100.1"),
         ("::ffff:10.0.0.5", "198.51.100.1", "198.51.100.1"),
-        ("10.0.0.5", "198.51.100.1, 10.0.0.9", "198.51.100.1"),  # two proxies, one behind the other
-        ("10.0.0.5", "127.0.0.1, 198.51.100.1", "198.51.100.1"),  # the client wrote the first itself
+        ("10.0.0.5", "198.51.100.1, 10.0.0.9", "198.51.100.1"),  # Two trusted proxies are chained.
+        ("10.0.0.5", "127.0.0.1, 198.51.100.1", "198.51.100.1"),  # The client forged the first address.
         ("fd00::5", " 2001:db8::1 ", "2001:db8::1"),
         ("10.0.0.5", "", "10.0.0.5"),
         ("10.0.0.5", "unknown", "10.0.0.5"),
@@ -28,12 +28,12 @@ PROXIES = parse_trusted_proxies("10.0.0.0/8, fd00::/8,127.0.0.1")
         ("unix:/x", "198.51.100.1", "unix:/x"),
     ],
 )
-def test_the_nearest_address_that_is_no_proxy_s_counts(peer: str, forwarded: str, found: str) -> None:
+def test_the_nearest_address_that_is_not_a_trusted_proxy_counts(peer: str, forwarded: str, found: str) -> None:
     assert find_client_address(peer, forwarded, PROXIES) == found
     assert find_client_address(peer, forwarded, ()) == peer
 
 
-def test_what_is_no_network_is_refused() -> None:
+def test_an_invalid_network_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"'10\.0\.0\.0/33', which is not an address or a network"):
         parse_trusted_proxies("10.0.0.0/33")
     assert parse_trusted_proxies(" ") == ()

@@ -1,4 +1,4 @@
-"""Every command against a server does and says what it does and says on the store itself."""
+"""Commands against a server: each has the same effect and output as on the store itself."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def calls_of(kind: type) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("facet", FACETS)
-def test_a_server_s_desk_has_the_calls_of_the_store_s(facet: str) -> None:
+def test_the_remote_desk_has_the_methods_of_the_local_desk(facet: str) -> None:
     here, there = FACETS[facet], getattr(Remote("http://there", "token"), facet)
     assert isinstance(there, here)
     calls = calls_of(type(there))
@@ -67,7 +67,7 @@ def test_a_server_s_desk_has_the_calls_of_the_store_s(facet: str) -> None:
     for name, call in calls_of(here).items():
         if f"{here.__name__}.{name}" in DERIVED:
             continue
-        assert calls[name] is not call, "it would work on a store"
+        assert calls[name] is not call, "the call would work on a store"
         mine, other = (inspect.signature(each).parameters for each in (call, calls[name]))
         options = {each.name for each in other.values() if each.kind is each.VAR_KEYWORD}
         missing = mine.keys() - other.keys()
@@ -76,14 +76,14 @@ def test_a_server_s_desk_has_the_calls_of_the_store_s(facet: str) -> None:
             assert str(mine[shared]) == str(other[shared]), name
 
 
-def test_accounts_of_a_server_have_the_calls_of_a_store_s() -> None:
+def test_the_remote_accounts_have_the_methods_of_the_local_accounts() -> None:
     here, there = calls_of(LocalAccounts), calls_of(RemoteAccounts)
     assert here.keys() == there.keys()
     for name in here:
         assert str(inspect.signature(here[name])) == str(inspect.signature(there[name])), name
 
 
-async def test_a_call_that_the_desk_would_not_take_is_not_sent() -> None:
+async def test_a_call_with_unknown_arguments_is_not_sent() -> None:
     runs = remote(RemoteRuns, Client(Address.read("http://there"), "token"))
     with pytest.raises(TypeError, match="unexpected"):
         await runs.get("x", nothing="at all")  # type: ignore[call-arg]
@@ -91,7 +91,7 @@ async def test_a_call_that_the_desk_would_not_take_is_not_sent() -> None:
 
 @dataclass
 class Both:
-    """The same store twice: one that commands open, one behind a server."""
+    """Two equal stores: commands open one directly and the other through a server."""
 
     store: str
     server: str
@@ -101,7 +101,7 @@ class Both:
 
     @property
     def who(self) -> str:
-        """How the log names the token, whose key holds its id."""
+        """Return the token's name in the log, which contains its id."""
         return f"token:walk:{self.token.split('_')[1]}"
 
     def here(self, *words: str, **more: str) -> Result:
@@ -112,7 +112,7 @@ class Both:
         return CliRunner().invoke(main, list(words), env=env)
 
     def same(self, *words: str, by: bool = False, tenant: bool = False, code: int = 0, **more: str) -> Result:
-        """Both give the same, apart from new ids and times."""
+        """Run a command on both; check that exit code and output are equal, apart from new ids and times."""
         extra = [*(("--by", self.who) if by else ()), *(("--tenant", "acme") if tenant else ())]
         one, other = self.here(*words, *extra, **more), self.there(*words, **more)
         assert (one.exit_code, other.exit_code) == (code, code), f"{one.output}\n{other.output}"
@@ -122,7 +122,7 @@ class Both:
 
 
 def plain(text: str) -> str:
-    """A text in which ids are numbered in order of appearance, and all moments and spans are one."""
+    """Return a text with ids numbered by appearance, and with placeholders for times and durations."""
     seen: dict[str, str] = {}
     text = _ID.sub(lambda found: seen.setdefault(found[0], f"#{len(seen)}"), text)
     text = _NUMBER.sub("<number>", _SPAN.sub("<span>", text))
@@ -130,7 +130,7 @@ def plain(text: str) -> str:
 
 
 async def _prepared(url: str) -> tuple[str, dict[str, str], list[str]]:
-    """One tenant with all that commands are about, and the token of an owner."""
+    """Create a tenant with data for all commands, and an owner's token."""
     from server_shop import app, fulfil
 
     world = World(url)
@@ -168,7 +168,7 @@ Places = tuple[str, str, Callable[[], None]]
 
 @contextmanager
 def files(folder: Path) -> Iterator[Places]:
-    """Two files, and what makes the second like the first."""
+    """Yield the URLs of two SQLite files, and a function that copies the first to the second."""
 
     def copy() -> None:
         for file in folder.glob("here.db*"):
@@ -179,7 +179,7 @@ def files(folder: Path) -> Iterator[Places]:
 
 @contextmanager
 def databases(kind: str) -> Iterator[Places]:
-    """The same on a PostgreSQL server."""
+    """Yield the URLs of two PostgreSQL databases, and a function that copies the first to the second."""
     cluster.need_postgres()
     server, name = urlsplit(cluster.shared(kind).url), f"walk_{os.getpid()}"
 
@@ -207,7 +207,7 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDRIVE_SECRET_KEY", SECRET)
 
 
-def test_runs(both: Both) -> None:
+def test_run_commands_are_equal_on_store_and_server(both: Both) -> None:
     run, good = both.ids["run"], both.ids["good"]
     both.same("runs", "list", tenant=True)
     both.same("runs", "list", "--status", "DLQ_PENDING", "--since", "1h", "--limit", "2", "--json", tenant=True)
@@ -241,12 +241,12 @@ def test_runs(both: Both) -> None:
 
 
 async def _views_saved(both: Both) -> None:
-    """The same view in both; and what the desk of a server says about its own."""
+    """Save one view in both stores, and check the views of the server."""
     wanted = ("letters", "paid late", "workflow=fulfil&since=1d")
     here, there = Redrive(both.store), Remote(both.server, both.token)
     async with here.client():
         await here.views.save(*wanted, by="kim", tenant="acme", shared=True)
-        await here.views.save("letters", "of nobody else", "workflow=fulfil", by="kim", shared=True)
+        await here.views.save("letters", "another tenant's", "workflow=fulfil", by="kim", shared=True)
     async with there.client():
         made = await there.views.save(*wanted, shared=True)
         mine = await there.views.save(*wanted)
@@ -258,7 +258,7 @@ async def _views_saved(both: Both) -> None:
             await there.views.remove("letters", "paid late")
 
 
-def test_dead_letters(both: Both, tmp_path: Path) -> None:
+def test_dead_letter_commands_are_equal_on_store_and_server(both: Both, tmp_path: Path) -> None:
     one, two, three, four, five, six = both.letters
     both.same("dlq", "list", tenant=True)
     both.same("dlq", "list", "--workflow", "fulfil", "--json", tenant=True)
@@ -267,8 +267,8 @@ def test_dead_letters(both: Both, tmp_path: Path) -> None:
     assert {*both.letters} <= {*found.split()}
     assert both.same("dlq", "list", "--view", "paid late", "--step", "none", "-q", tenant=True).stdout == ""
     both.same("dlq", "list", "--view", "nothing", tenant=True, code=3)
-    others = both.here("dlq", "list", "--view", "of nobody else", "-q")
-    assert (others.exit_code, others.stdout) == (0, ""), "a view shows letters of its own tenant only"
+    others = both.here("dlq", "list", "--view", "another tenant's", "-q")
+    assert (others.exit_code, others.stdout) == (0, ""), "a view shows only letters of the tenant that saved it"
     both.same("dlq", "groups", "--json", tenant=True)
     both.same("dlq", "show", one)
     assert "k3y" in both.same("dlq", "show", one, "--reveal", "--json", by=True).output
@@ -303,7 +303,7 @@ def test_dead_letters(both: Both, tmp_path: Path) -> None:
     assert six
 
 
-def test_schedules(both: Both) -> None:
+def test_schedule_commands_are_equal_on_store_and_server(both: Both) -> None:
     both.same("schedules", "list", tenant=True)
     both.same("schedules", "list", "--json")
     one = ("remind", "daily")
@@ -319,7 +319,7 @@ def test_schedules(both: Both) -> None:
     both.same("schedules", "forget", *one, *acme, by=True, code=3)
 
 
-def test_rollbacks_and_messages(both: Both) -> None:
+def test_rollback_and_message_commands_are_equal_on_store_and_server(both: Both) -> None:
     booked, message = both.ids["booked"], both.ids["message"]
     both.same("saga", "show", booked)
     both.same("saga", "show", booked, "--json")
@@ -338,7 +338,7 @@ def test_rollbacks_and_messages(both: Both) -> None:
     both.same("outbox", "forget", "till", "--dry-run", by=True)
 
 
-def test_circuits_policies_and_workflows(both: Both) -> None:
+def test_circuit_policy_and_workflow_commands_are_equal_on_store_and_server(both: Both) -> None:
     both.same("circuits", "list", tenant=True)
     both.same("circuits", "show", "acme-bank", tenant=True)
     both.same("circuits", "show", "nothing", tenant=True, code=3)
@@ -366,7 +366,7 @@ def test_circuits_policies_and_workflows(both: Both) -> None:
     both.same("workflows", "pause", "nothing", by=True, code=3)
 
 
-def test_notifications(both: Both) -> None:
+def test_notification_commands_are_equal_on_store_and_server(both: Both) -> None:
     rule = '{"email": ["ops@example.org"], "on": ["dead_letter"]}'
     both.same("notifications", "set", rule, "--workflow", "fulfil", "--tenant", "acme", by=True)
     both.same("notifications", "rules")
@@ -382,7 +382,7 @@ def test_notifications(both: Both) -> None:
     both.same("notifications", "show", "ntf-nothing", code=3)
 
 
-def test_people_and_the_log(both: Both) -> None:
+def test_user_and_audit_commands_are_equal_on_store_and_server(both: Both) -> None:
     both.same("users", "create", "ann@acme.example", "--role", "STAFF", tenant=True)
     both.same("users", "create", "ann@acme.example", "--role", "STAFF", tenant=True, code=4)
     both.same("users", "list", tenant=True)
@@ -391,7 +391,7 @@ def test_people_and_the_log(both: Both) -> None:
     both.same("users", "disable", "ann@acme.example")
     both.same("users", "enable", "ann@acme.example")
     both.same("users", "code", "ann@acme.example")
-    both.same("users", "show", "nobody@acme.example", code=3)
+    both.same("users", "show", "unknown@acme.example", code=3)
     both.same("tokens", "create", "--role", "STAFF", "--workflow", "fulfil", "--name", "ci", tenant=True)
     both.same("tokens", "create", "--role", "VIEWER", "--kind", "jwt", "--lasts", "1h", "-q", tenant=True)
     both.same("tokens", "list", tenant=True)
@@ -410,13 +410,13 @@ def test_people_and_the_log(both: Both) -> None:
     assert '"kind": "run"' in exported
 
 
-def test_what_stands_between_is_said(both: Both, tmp_path: Path) -> None:
+def test_problems_with_token_address_or_command_are_explained(both: Both, tmp_path: Path) -> None:
     both.token, token = "", both.token
-    nobody = both.there("runs", "list")
+    anonymous = both.there("runs", "list")
     both.token = "rdk_nonsense"
     unknown = both.there("runs", "list")
     both.token = token
-    assert (nobody.exit_code, "REDRIVE_TOKEN" in nobody.stderr) == (5, True)
+    assert (anonymous.exit_code, "REDRIVE_TOKEN" in anonymous.stderr) == (5, True)
     assert unknown.exit_code == 5
     gone = both.there("runs", "list", REDRIVE_URL="http://127.0.0.1:9")
     assert (gone.exit_code, "does not answer" in gone.stderr) == (1, True)

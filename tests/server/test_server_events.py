@@ -1,4 +1,4 @@
-"""Hints: a page hears that something changed, and a server stops in good order while pages are open."""
+"""Event streams: a page is notified of changes, and a server shuts down cleanly while streams are open."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from server_kit import World, serving
 
 
 def lines(response: httpx2.Response, seen: list[str]) -> None:
-    with contextlib.suppress(httpx2.TransportError):  # the test is over, and its connection with it
+    with contextlib.suppress(httpx2.TransportError):  # The connection closes when the test ends.
         for line in response.iter_lines():
             seen.append(line)
 
@@ -20,11 +20,11 @@ def lines(response: httpx2.Response, seen: list[str]) -> None:
 def until(true, seconds: float = 30.0) -> None:
     end = time.monotonic() + seconds
     while not true():
-        assert time.monotonic() < end, "waited in vain"
+        assert time.monotonic() < end, "timed out"
         time.sleep(0.05)
 
 
-def test_a_page_hears_of_its_own_tenant_s_changes_only(world: World) -> None:
+def test_a_stream_reports_only_changes_of_its_tenant(world: World) -> None:
     mine, theirs = ([], [])  # type: tuple[list[str], list[str]]
     with (
         world.client("acme", "VIEWER", headers={"X-Once": "1"}).stream("GET", "/events") as one,
@@ -36,7 +36,7 @@ def test_a_page_hears_of_its_own_tenant_s_changes_only(world: World) -> None:
         until(lambda: "event: hello" in mine and "event: hello" in theirs)
 
         def told() -> bool:
-            """Runs are started until one comes after the first look, from which changes are told."""
+            """Start runs until one is reported: the stream reports only changes after its first read."""
             world.client("acme", "STAFF").post("/runs", json={"workflow": "remind"})
             return any('"runs"' in line for line in mine)
 
@@ -45,7 +45,7 @@ def test_a_page_hears_of_its_own_tenant_s_changes_only(world: World) -> None:
 
 
 @pytest.mark.parametrize("signal", ["SIGTERM"])
-def test_a_server_stops_in_good_order_with_streams_open(own_world: World, signal: str) -> None:
+def test_a_server_stops_cleanly_while_streams_are_open(own_world: World, signal: str) -> None:
     with serving(own_world.url) as process:
         own_world.address = process.address
         seen: list[str] = []

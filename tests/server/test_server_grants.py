@@ -1,4 +1,4 @@
-"""Nobody gives more rights than they have: every call that gives × every giver × every right."""
+"""Grants: no user grants more rights than they have. Covers every granting call × every giver × every right."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RANK = {"VIEWER": 0, "STAFF": 1, "ADMIN": 2, "OWNER": 3}
 
 @dataclass(frozen=True)
 class Right:
-    """What is given: a role, and whether hidden payloads are shown."""
+    """A right to grant: a role, and access to hidden payloads."""
 
     role: str
     payloads: bool
@@ -37,7 +37,7 @@ class Right:
 
 @dataclass(frozen=True)
 class Giver:
-    """Who gives it, as a token of tenant `acme`."""
+    """A user who grants a right, as a token of tenant `acme`."""
 
     role: str
     payloads: bool
@@ -46,7 +46,7 @@ class Giver:
 
 @dataclass(frozen=True)
 class Target:
-    """The user whom a call is about."""
+    """The user who receives a right."""
 
     id: str
     email: str
@@ -63,7 +63,7 @@ Members = Callable[[str, str, Right], Sequence[MemberRow]]
 
 @dataclass(frozen=True)
 class Call:
-    """One way to give a right. `members` is what the target has before; `owners` if only an OWNER may."""
+    """A way to grant a right. `members` are the target's earlier memberships; `owners` is set if only an OWNER may."""
 
     route: str
     send: Send
@@ -85,7 +85,7 @@ def form(right: Right) -> dict[str, str]:
 
 
 def another(user: str, tenant: str, right: Right) -> list[MemberRow]:
-    """Return a membership with few rights that differs from what is given."""
+    """Return a membership with few rights that differs from the granted right."""
     return [(Right("STAFF", payloads=False) if right == LEAST else LEAST).member(user, tenant)]
 
 
@@ -165,7 +165,7 @@ CALLS = {
     ),
 }
 
-# These change accounts and give nothing, or give it to the user who proves to have it.
+# These change accounts and grant nothing, or only confirm a right that the user proves to have.
 GIVE_NOTHING = {
     "POST /login", "POST /logout",
     "POST /tenants", "POST /tenants/{name}/disable", "POST /tenants/{name}/enable", "DELETE /tenants/{name}",
@@ -174,8 +174,8 @@ GIVE_NOTHING = {
 }  # fmt: skip
 
 
-def test_every_route_about_accounts_is_listed_here() -> None:
-    """A new one fails here until it is a call of this file, or said to give nothing."""
+def test_every_account_route_is_covered() -> None:
+    """A new route fails here until it is a call of this file, or listed as granting nothing."""
     managing = {Permission.MANAGE_PEOPLE.value, Permission.MANAGE_TENANTS.value}
     found = {
         one.name
@@ -193,18 +193,18 @@ def test_every_route_about_accounts_is_listed_here() -> None:
 
 
 def may_give(giver: Giver, call: Call, tenant: str, right: Right) -> bool:
-    """The rule, said once more and independently of the server."""
+    """Return the expected decision, implemented independently of the server."""
     if giver.scoped or RANK[giver.role] < RANK["OWNER" if call.owners or tenant != HOME else "ADMIN"]:
         return False
     return RANK[right.role] <= RANK[giver.role] and (giver.payloads or not right.payloads)
 
 
 def cases(world: World, *, every: bool) -> list[tuple[Giver, str, Right]]:
-    """Every giver with every right at home. Abroad only an OWNER gets further than the door.
+    """Return every giver with every right in the giver's tenant. Only an OWNER may enter another tenant.
 
     A giver who manages nothing is refused before the right is looked at, so unless `every` is asked for, such a
-    giver is tried with the least and the greatest right only. The request never reaches a store, so on
-    PostgreSQL only the other givers are tried; and the decision reads no store, so only with some rights.
+    giver is tested with the least and the greatest right only. Such a request never reaches a store, so PostgreSQL
+    is tested with the other givers only. The decision does not depend on the store, so some rights are enough there.
     """
     reaching = world.url.startswith("sqlite")
     rights = RIGHTS if reaching or every else [LEAST, Right("ADMIN", payloads=True), Right("OWNER", payloads=False)]
@@ -223,7 +223,7 @@ def manages(giver: Giver) -> bool:
 
 
 async def state(store: Store, target: Target) -> Any:
-    """Everything that a call could have given: accounts with their memberships, codes, tokens."""
+    """Return all state that a call could have changed: accounts with their memberships, codes, tokens."""
     users = await store.accounts.users_by_email(target.email)
     ids = {user.id for user in users}
     tokens = [row for row in await store.accounts.tokens(None) if row.user in ids or row.name == target.email]
@@ -246,7 +246,7 @@ async def prepared(store: Store, call: Call, tenant: str, right: Right) -> Targe
 
 
 async def givers(store: Store) -> dict[Giver, str]:
-    """The secret of a token for each giver."""
+    """Return the secret of a token for each giver."""
     access = access_of(store)
     return {
         giver: (
@@ -266,7 +266,7 @@ async def givers(store: Store) -> dict[Giver, str]:
 
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["some", "every"])
 @pytest.mark.parametrize("name", CALLS)
-async def test_nobody_gives_more_than_they_have(rough_world: World, name: str, every: bool) -> None:
+async def test_no_user_grants_more_rights_than_they_have(rough_world: World, name: str, every: bool) -> None:
     world, call = rough_world, CALLS[name]
     root = f"{world.address}{'/app' if call.is_page else PREFIX}"
     headers = {"Sec-Fetch-Site": "same-origin"}
@@ -289,13 +289,13 @@ async def test_nobody_gives_more_than_they_have(rough_world: World, name: str, e
                     assert answer.status_code in (200, 201, 303), what
                     allowed, used = allowed + 1, None
                 else:
-                    # A user of other tenants only does not exist for those who manage one tenant.
+                    # For an admin of one tenant, users of other tenants do not exist.
                     assert answer.status_code in ((403, 404) if not call.is_page else (403, 422)), what
     enough = 20 if world.url.startswith("sqlite") or every else 8
     assert allowed > (enough // 2 if call.owners else enough)
 
 
-# -- the ways in which it was done ----------------------------------------------------------------------
+# -- earlier escalations --------------------------------------------------------------------------------
 
 
 def signed_in(world: World, email: str, secret: dict[str, str]) -> httpx2.Client:
@@ -305,7 +305,7 @@ def signed_in(world: World, email: str, secret: dict[str, str]) -> httpx2.Client
 
 
 def person(world: World, role: str, *, payloads: bool = False, tenant: str = HOME, by: Any = None) -> Any:
-    """A user of a tenant who has signed in: the client, the id and the address."""
+    """Create a user of a tenant and sign in; return the client, the id and the e-mail address."""
     email = f"{uuid4().hex}@example.org"
     new = {"email": email, "role": role, "may_see_payloads": payloads}
     made = (by or world.client(tenant, "OWNER")).post("/users", json=new)
@@ -313,7 +313,7 @@ def person(world: World, role: str, *, payloads: bool = False, tenant: str = HOM
     return signed_in(world, email, {"code": made.json()["code"]}), made.json()["id"], email
 
 
-def test_an_owner_does_not_give_the_payload_right_to_oneself(world: World) -> None:
+def test_an_owner_cannot_grant_themselves_the_payload_right(world: World) -> None:
     owner, id, _ = person(world, "OWNER")
     assert owner.get("/me").json()["may_see_payloads"] is False
     for tenant in (HOME, ABROAD):
@@ -321,7 +321,7 @@ def test_an_owner_does_not_give_the_payload_right_to_oneself(world: World) -> No
         assert (given.status_code, given.json()["code"]) == (403, "not_allowed")
 
 
-# -- tokens end with their maker ------------------------------------------------------------------------
+# -- tokens end with their creator ----------------------------------------------------------------------
 
 
 def works(world: World, secret: str) -> bool:
@@ -331,7 +331,7 @@ def works(world: World, secret: str) -> bool:
 
 
 @pytest.mark.parametrize("kind", ["key", "jwt"])
-def test_a_token_ends_when_its_maker_could_no_longer_create_it(world: World, kind: str) -> None:
+def test_a_token_ends_when_its_creator_loses_the_right_to_create_it(world: World, kind: str) -> None:
     admin, id, _ = person(world, "ADMIN")
     owner = world.client(HOME, "OWNER")
     made = admin.post("/tokens", json={"role": "ADMIN", "kind": kind, "name": "first"}).json()
@@ -348,7 +348,7 @@ def test_a_token_ends_when_its_maker_could_no_longer_create_it(world: World, kin
     assert owner.post(f"/users/{id}/enable").is_success
     assert working() == [True, True, True]
     assert owner.post(f"/users/{id}/role", json={"role": "STAFF"}).is_success
-    assert working() == [False, True, False], "what a STAFF has is left"
+    assert working() == [False, True, False], "tokens that a STAFF may create are left"
     assert owner.post(f"/users/{id}/role", json={"role": "ADMIN", "active": False}).is_success
     assert working() == [False, False, False]
     assert owner.post(f"/users/{id}/role", json={"active": True}).is_success
@@ -357,7 +357,7 @@ def test_a_token_ends_when_its_maker_could_no_longer_create_it(world: World, kin
     assert working() == [False, True, False], "a token ends with the token that created it"
 
 
-def test_a_code_ends_with_its_maker(world: World) -> None:
+def test_a_code_ends_when_its_creator_is_disabled(world: World) -> None:
     admin, id, _ = person(world, "ADMIN")
     email = f"{uuid4().hex}@example.org"
     code = admin.post("/users", json={"email": email, "role": "VIEWER"}).json()["code"]
@@ -366,10 +366,10 @@ def test_a_code_ends_with_its_maker(world: World) -> None:
     assert client.post("/login", json={"email": email, "code": code}).status_code == 401
 
 
-# -- tokens are known by their id -----------------------------------------------------------------------
+# -- tokens are identified by their id ------------------------------------------------------------------
 
 
-def test_two_tokens_of_one_name_are_two(world: World) -> None:
+def test_tokens_with_the_same_name_are_separate(world: World) -> None:
     admin = world.client(HOME, "ADMIN")
     new = {"role": "STAFF", "name": "twin"}
     one, other = (world.bearer(admin.post("/tokens", json=new).json()["secret"]) for _ in range(2))
@@ -390,10 +390,10 @@ def test_two_tokens_of_one_name_are_two(world: World) -> None:
     assert [line["by"] for line in lines] == names[::-1]
 
 
-# -- what one tenant learns of another ------------------------------------------------------------------
+# -- isolation of tenants -------------------------------------------------------------------------------
 
 
-def test_an_admin_does_not_learn_whether_another_tenant_knows_an_address(world: World) -> None:
+def test_an_admin_cannot_find_out_if_another_tenant_has_a_user(world: World) -> None:
     password = "a good password"
     _, _, known = person(world, "STAFF", tenant=HOME)
     unknown = f"{uuid4().hex}@example.org"
@@ -407,7 +407,9 @@ def test_an_admin_does_not_learn_whether_another_tenant_knows_an_address(world: 
         assert made["memberships"] == [{"tenant": ABROAD, "role": "VIEWER", "may_see_payloads": False, "active": True}]
         there = signed_in(world, email, {"code": made["code"], "new_password": password})
         assert there.get("/me").json()["tenant"] == ABROAD
-        assert globex.post("/users", json={"email": email, "role": "VIEWER"}).status_code == 409, "it is known here"
+        assert globex.post("/users", json={"email": email, "role": "VIEWER"}).status_code == 409, (
+            "the address is known in this tenant"
+        )
     assert signed_in(world, known, {"password": password}).get("/me").json()["tenant"] == ABROAD
     refused = world.bearer(None, headers={"Sec-Fetch-Site": "same-origin"}).post(
         "/login", json={"email": known, "password": password, "tenant": HOME}
@@ -420,7 +422,7 @@ def test_an_admin_does_not_learn_whether_another_tenant_knows_an_address(world: 
     assert (several.status_code, "by id" in several.text) == (409, True)
 
 
-def test_who_does_not_manage_people_reads_no_sign_ins(world: World) -> None:
+def test_users_without_account_rights_see_no_sign_ins_in_the_audit_log(world: World) -> None:
     email = "staff@acme.example"
     wrong = world.bearer(None, headers={"Sec-Fetch-Site": "same-origin"}).post(
         "/login", json={"email": email, "password": "a wrong password"}
@@ -441,7 +443,7 @@ def test_who_does_not_manage_people_reads_no_sign_ins(world: World) -> None:
     assert (page.status_code, email in page.text) == (200, False)
 
 
-def test_an_owner_from_elsewhere_is_not_mistaken_for_a_user_of_the_tenant(world: World) -> None:
+def test_an_owner_of_another_tenant_is_named_with_that_tenant(world: World) -> None:
     owner, _, email = person(world, "OWNER", tenant=ABROAD)
     letter = world.ids[HOME]["letter"]
     assert owner.post(f"/workflow-dlq/{letter}/comment?tenant={HOME}", json={"text": "hm"}).is_success

@@ -30,7 +30,7 @@ def comments(world: World, text: str) -> int:
     return sum(line["event"] == "dlq.commented" and line["after"] == text for line in letter["history"])
 
 
-def test_a_comment_that_is_sent_many_times_at_once_is_made_once(world: World) -> None:
+def test_a_comment_that_is_sent_many_times_at_once_is_added_once(world: World) -> None:
     path = f"/workflow-dlq/{world.ids['acme']['letter']}/comment"
     client = keyed(world, "many-at-once")
     with ThreadPoolExecutor(10) as pool:
@@ -41,7 +41,7 @@ def test_a_comment_that_is_sent_many_times_at_once_is_made_once(world: World) ->
     assert client.post(path, json={"text": "only once"}).headers["idempotent-replayed"] == "true"
 
 
-def test_a_key_is_for_one_request(world: World) -> None:
+def test_a_key_cannot_be_reused_for_another_request(world: World) -> None:
     path = f"/workflow-dlq/{world.ids['acme']['letter']}/comment"
     client = keyed(world, "one-request")
     assert client.post(path, json={"text": "this"}).status_code == 200
@@ -51,7 +51,7 @@ def test_a_key_is_for_one_request(world: World) -> None:
     assert keyed(world, "one-request", "STAFF").post(path, json={"text": "this"}).status_code == 422
 
 
-def test_a_key_of_one_tenant_is_nothing_to_another(world: World) -> None:
+def test_tenants_can_use_the_same_key(world: World) -> None:
     for tenant in ("acme", "globex"):
         path = f"/workflow-dlq/{world.ids[tenant]['letter']}/comment"
         client = world.client(tenant, "ADMIN", headers={"Idempotency-Key": "shared"})
@@ -66,7 +66,7 @@ def test_a_request_that_was_refused_may_be_sent_again(world: World) -> None:
     assert client.post(path, json={"to": "kim"}).status_code == 200
 
 
-def test_an_assignment_that_is_sent_again_does_not_undo_a_later_one(world: World) -> None:
+def test_a_repeated_assignment_does_not_undo_a_later_one(world: World) -> None:
     path = f"/workflow-dlq/{world.ids['acme']['letter']}/assign"
     first = keyed(world, "assign-1")
     assert first.post(path, json={"to": "kim"}).json()["owner"] == "kim"
@@ -76,7 +76,7 @@ def test_an_assignment_that_is_sent_again_does_not_undo_a_later_one(world: World
     assert letter["owner"] == "lee"
 
 
-def test_the_key_of_a_start_is_the_run_s_own(world: World) -> None:
+def test_the_key_of_a_start_becomes_the_key_of_the_run(world: World) -> None:
     client = keyed(world, "order-17")
     body = {"workflow": "fulfil", "input": {"order": "A-17"}}
     one, two = client.post("/runs", json=body).json(), client.post("/runs", json=body).json()
@@ -95,7 +95,7 @@ def test_a_batch_is_started_once(world: World) -> None:
     assert len(client.get("/runs?correlation_id=batch-1").json()["items"]) == 3
 
 
-def test_a_secret_is_not_kept_for_whoever_asks_again(world: World) -> None:
+def test_a_secret_is_not_in_the_answer_to_a_repeated_request(world: World) -> None:
     client = keyed(world, "token-1")
     body = {"role": "VIEWER", "name": "once"}
     made = client.post("/tokens", json=body).json()
@@ -106,14 +106,14 @@ def test_a_secret_is_not_kept_for_whoever_asks_again(world: World) -> None:
     assert sum(token["name"] == "once" for token in client.get("/tokens").json()) == 1
 
 
-def test_keys_that_cannot_be_keys_are_refused(world: World) -> None:
+def test_invalid_keys_are_refused(world: World) -> None:
     path = f"/workflow-dlq/{world.ids['acme']['letter']}/comment"
     for key in ("", "x" * 300):
         assert keyed(world, key).post(path, json={"text": "x"}).status_code == 422
 
 
-def test_ids_follow_from_the_request() -> None:
-    """A crash between effect and answer: the store hears of the same effect again, and recognises it."""
+def test_ids_are_derived_from_the_request() -> None:
+    """After a crash between effect and answer, the store recognises the repeated effect by its ids."""
     begun = 1_700_000_000_000_000
     one, two = (KeyedClock(SystemClock(), "seed", begun) for _ in range(2))
     ids = [one.new_id() for _ in range(3)]
@@ -121,11 +121,11 @@ def test_ids_follow_from_the_request() -> None:
     assert len(set(ids)) == 3
     assert all(len(id) == 26 for id in ids)
     assert KeyedClock(SystemClock(), "other", begun).new_id() != ids[0]
-    assert max(ids) < KeyedClock(SystemClock(), "seed", begun + 1000).new_id(), "later ones sort later"
+    assert max(ids) < KeyedClock(SystemClock(), "seed", begun + 1000).new_id(), "later ids sort later"
 
 
-def test_a_request_whose_server_died_before_it_answered_changes_nothing_twice(own_world: World) -> None:
-    """The answer is lost by hand; a minute later the request is carried out again, to the same effect."""
+def test_a_request_is_applied_once_if_the_server_crashed_before_it_answered(own_world: World) -> None:
+    """The test removes the answer. A minute later the request is executed again with the same effect."""
     world = own_world
     path = f"/workflow-dlq/{world.ids['acme']['letter']}/comment"
     client = keyed(world, "died")
@@ -146,7 +146,7 @@ def test_a_request_whose_server_died_before_it_answered_changes_nothing_twice(ow
     assert comments(world, "said") == 1
 
 
-def test_a_kept_answer_is_for_the_credential_that_got_it(world: World) -> None:
+def test_a_stored_answer_is_returned_only_to_the_same_credential(world: World) -> None:
     admin = world.client("acme", "ADMIN")
     path = f"/workflow-dlq/{world.ids['acme']['letter']}/comment"
 
@@ -163,7 +163,7 @@ def test_a_kept_answer_is_for_the_credential_that_got_it(world: World) -> None:
     assert (send(low).status_code, send(low).json()["code"]) == (403, "not_allowed")
 
 
-def test_what_was_revealed_is_kept_nowhere(world: World) -> None:
+def test_a_revealed_payload_is_not_stored(world: World) -> None:
     async def seer() -> str:
         async with opened(world.url) as store:
             new = NewToken(tenant="acme", role=Role.ADMIN, name="seer", payloads=True)
@@ -177,7 +177,7 @@ def test_what_was_revealed_is_kept_nowhere(world: World) -> None:
 
 
 def start(world: World, secret: str, cents: int, **more: Any) -> tuple[int, str]:
-    """Start a run under a key; return the status, and the detail or whether the run is new."""
+    """Start a run with a key; return the status, and the error detail or a flag for a new run."""
     body = {"workflow": "fulfil", "input": {"order": "hidden", "amount": cents}, **more}
     headers = {} if "event" in more else {"Idempotency-Key": "guessed"}
     answer = world.bearer(secret).post("/runs", json=body, headers=headers)
@@ -187,7 +187,7 @@ def start(world: World, secret: str, cents: int, **more: Any) -> tuple[int, str]
 
 @pytest.mark.parametrize("more", [{}, {"event": {"stream": "orders", "id": "guessed"}}])
 async def test_a_hidden_input_cannot_be_guessed_by_its_key(own_world: World, more: dict[str, Any]) -> None:
-    """Another credential that may not see payloads gets one answer, whether the input is equal or not."""
+    """Another credential that may not see payloads gets the same answer for equal and different inputs."""
     async with opened(own_world.url) as store:
         access = access_of(store)
 
@@ -206,7 +206,7 @@ async def test_a_hidden_input_cannot_be_guessed_by_its_key(own_world: World, mor
     assert start(own_world, seer, 43, **more)[0] == 409
 
 
-async def test_inputs_of_runs_that_code_started_are_not_guessed_either(own_world: World) -> None:
+async def test_hidden_inputs_of_runs_started_by_code_cannot_be_guessed(own_world: World) -> None:
     async with opened(own_world.url) as store:
         new = NewToken(tenant="acme", role=Role.STAFF, name="a")
         other = (await access_of(store).create_token(new)).secret
@@ -233,7 +233,7 @@ VALUES = {
 
 @pytest.mark.parametrize("kind", VALUES)
 async def test_a_hidden_value_of_a_replay_cannot_be_guessed(own_world: World, kind: str) -> None:
-    """Another credential that may not see payloads gets one answer, whether the value is equal or not."""
+    """Another credential that may not see payloads gets the same answer for equal and different values."""
     async with opened(own_world.url) as store:
         access = access_of(store)
 
@@ -261,13 +261,13 @@ async def test_a_hidden_value_of_a_replay_cannot_be_guessed(own_world: World, ki
         assert decide(seer, "hunter3", **more)[0] == 409
 
 
-async def test_a_decision_without_values_is_the_same_for_all_callers(own_world: World) -> None:
+async def test_a_decision_without_values_has_the_same_answer_for_all_callers(own_world: World) -> None:
     path = f"/workflow-dlq/{own_world.ids['acme']['letter']}/replay"
     answers = [own_world.client("acme", role).post(path, json={}).json() for role in ("ADMIN", "OWNER")]
     assert answers[0] == answers[1]
 
 
-async def test_a_tenant_has_a_bounded_number_of_remembered_answers(tmp_path: Path) -> None:
+async def test_a_tenant_has_a_bounded_number_of_stored_answers(tmp_path: Path) -> None:
     limits = Limits(answers=3)
     async with served_here(tmp_path, limits) as world, caller(world) as client:
         path = f"{PREFIX}/workflow-dlq/{world.ids['acme']['letter']}/comment"
@@ -279,13 +279,13 @@ async def test_a_tenant_has_a_bounded_number_of_remembered_answers(tmp_path: Pat
         assert [(await comment(f"k{number}")).status_code for number in range(5)] == [200, 200, 200, 429, 429]
         refused = (await comment("k3")).json()
         assert (refused["code"], "send the request without" in refused["detail"]) == ("too_many_answers", True)
-        assert (await comment("k0")).headers["idempotent-replayed"] == "true", "older ones are still there"
+        assert (await comment("k0")).headers["idempotent-replayed"] == "true", "older answers are still there"
         assert (await comment(None)).status_code == 200
         other = await comment("page:x")
         assert (other.status_code, "reserved" in other.json()["detail"]) == (422, True)
 
 
-async def test_answers_are_bounded_in_bytes_and_seldom_counted() -> None:
+async def test_stored_answers_are_bounded_in_bytes_and_rarely_counted() -> None:
     asked = []
 
     async def usage(tenant: str) -> tuple[int, int]:
@@ -296,8 +296,8 @@ async def test_answers_are_bounded_in_bytes_and_seldom_counted() -> None:
     quota = AnswerQuota(clock, Limits(answers=1000, answer_bytes=100))
     assert not await quota.is_full("acme", usage)
     quota.add("acme", 9)
-    assert (await quota.is_full("acme", usage), len(asked)) == (False, 1), "the store is asked now and then"
+    assert (await quota.is_full("acme", usage), len(asked)) == (False, 1), "the store is queried only sometimes"
     quota.add("acme", 2)
-    assert (await quota.is_full("acme", usage), len(asked)) == (False, 2), "and at the limit each time"
+    assert (await quota.is_full("acme", usage), len(asked)) == (False, 2), "at the limit the store is queried each time"
     clock.move_to(clock.now() + 61_000_000)
     assert (await quota.is_full("acme", usage), len(asked)) == (True, 3)

@@ -1,4 +1,4 @@
-"""Limits, one by one and without a network."""
+"""Limits of requests, each tested without a network."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SMALL = Limits(body=100, depth=4, seconds=0.05)
 
 
 async def ask(messages: list[Any], headers: dict[str, str] | None = None, method: str = "POST") -> tuple[int, bytes]:
-    """The status that a guarded application answers with, and the body that it saw."""
+    """Return the status of a guarded application, and the body that the application received."""
     seen: list[bytes] = []
     sent: list[Any] = []
 
@@ -63,30 +63,30 @@ async def test_a_body_in_parts_arrives_whole() -> None:
     assert await ask([part(b"[1", True), part(b",2", True), part(b"]")]) == (200, b"[1,2]")
 
 
-async def test_a_body_that_does_not_end_is_given_up() -> None:
+async def test_a_body_that_does_not_end_is_refused() -> None:
     assert (await ask([part(b"[1", True)]))[0] == 408
 
 
-async def test_a_body_is_counted_as_it_comes_whatever_its_length_says() -> None:
+async def test_the_received_bytes_are_counted_whatever_the_declared_length() -> None:
     assert (await ask([part(b"x" * 60, True), part(b"x" * 60)]))[0] == 413
     assert (await ask([part(b"")], {"content-length": "101"}))[0] == 413
     assert (await ask([part(b"")], {"content-length": "-1"}))[0] == 400
 
 
-async def test_a_client_that_goes_away_is_no_error() -> None:
+async def test_a_client_that_disconnects_causes_no_server_error() -> None:
     assert (await ask([part(b"[", True), {"type": "http.disconnect"}]))[0] == 400
 
 
-async def test_headers_have_a_limit() -> None:
+async def test_headers_have_a_size_limit() -> None:
     assert (await ask([part(b"")], {"x": "y" * 40_000}))[0] == 431
 
 
-async def test_looking_needs_no_body() -> None:
+async def test_a_get_request_needs_no_body() -> None:
     assert await ask([], method="GET") == (200, b"")
 
 
 @given(st.recursive(st.none() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
-def test_depth_is_what_a_parser_would_find(value: Any) -> None:
+def test_the_measured_depth_equals_the_parsed_depth(value: Any) -> None:
     def deepest(value: Any) -> int:
         if isinstance(value, dict):
             return 1 + max(map(deepest, value.values()), default=0)
@@ -98,7 +98,7 @@ def test_depth_is_what_a_parser_would_find(value: Any) -> None:
 
 
 def most(**given: int) -> JsonLimits:
-    """Bounds that only the given ones keep a text of a test from."""
+    """Return limits that are unbounded, except for the given ones."""
     large = {"depth": 10**9, "keys": 10**9, "containers": 10**9, "values": 10**9}
     return JsonLimits(**{**large, **given})
 
@@ -112,8 +112,8 @@ def test_keys_containers_and_values_are_counted_outside_of_texts() -> None:
 
 
 @pytest.mark.parametrize("before", range(60, 70))
-def test_a_text_is_followed_across_chunks_whatever_is_cut(before: int) -> None:
-    """Chunks have 64 KiB: an escape, a quote and a key come to lie on both sides of the end of one."""
+def test_json_is_measured_correctly_across_chunks(before: int) -> None:
+    """Chunks have 64 KiB: an escape, a quote and a key are each split between two chunks."""
     for inside in (b'\\"[[[', b'\\\\\\"[[[', b"[[["):
         body = b'["' + b"x" * (64 * 1024 - before) + inside * 20 + b'", {"k": [1]}]'
         assert json.loads(body)[1] == {"k": [1]}
@@ -122,15 +122,15 @@ def test_a_text_is_followed_across_chunks_whatever_is_cut(before: int) -> None:
 
 
 @pytest.mark.parametrize("before", range(6))
-def test_a_form_is_decoded_across_chunks_whatever_is_cut(before: int) -> None:
+def test_a_form_is_decoded_correctly_across_chunks(before: int) -> None:
     value = "x" * before + "ąć+ %&=" * 20_000
     assert parse_form(urlencode([("a", value), ("b", "")]).encode()) == [("a", value), ("b", "")]
     assert parse_form(b"a=%zz&&b%") == [("a", "%zz"), ("b%", "")]
 
 
-async def test_one_holder_has_so_many_streams_and_no_more() -> None:
+async def test_the_streams_of_a_user_are_limited() -> None:
     def view(tenant: str, workflows: frozenset[str] | None) -> Any:
-        raise NotFound("no store is needed here: a look that fails is made again")
+        raise NotFound("this test has no store; the hub reads again after an error")
 
     hub = StreamHub(view, every=60, most=9, each=2)
     held = [hub.listen("acme", "ann") for _ in range(2)]
@@ -145,7 +145,7 @@ async def test_one_holder_has_so_many_streams_and_no_more() -> None:
     await held[1].aclose()  # type: ignore[attr-defined]
 
 
-def test_a_rate_is_kept_and_recovers() -> None:
+def test_a_rate_limit_applies_and_recovers() -> None:
     clock = VirtualClock()
     begun = clock.now()
     rates = RateLimiter(clock, rate=1.0, burst=3)
@@ -161,7 +161,7 @@ def test_a_rate_is_kept_and_recovers() -> None:
         rates.take("ann")
 
 
-def test_only_tries_that_fail_count_and_nobody_locks_others_out() -> None:
+def test_only_failed_logins_count_and_users_cannot_lock_others_out() -> None:
     tries = LoginLimiter(VirtualClock(), Limits(login_burst=2))
     for _ in range(100):
         tries.take("here", "ann")
@@ -182,7 +182,7 @@ def test_only_tries_that_fail_count_and_nobody_locks_others_out() -> None:
         tries.take("there", "one more address")
 
 
-def test_only_so_many_are_remembered() -> None:
+def test_the_number_of_rate_limit_buckets_is_bounded() -> None:
     rates = RateLimiter(VirtualClock(), rate=1.0, burst=1, most=10)
     for number in range(100):
         rates.take(str(number))

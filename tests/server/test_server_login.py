@@ -1,4 +1,4 @@
-"""Signing in: passwords, codes, cookies, and what other sites cannot make a browser do."""
+"""Signing in: passwords, codes, cookies, and protection against requests from other sites."""
 
 from __future__ import annotations
 
@@ -46,20 +46,20 @@ def test_a_password_opens_a_session_and_signing_out_ends_it(world: World) -> Non
     assert client.get("/me").json()["who"] == "staff@acme.example"
     kept = dict(client.cookies)
     assert client.post("/logout", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403
-    assert client.get("/me").status_code == 200, "another site cannot sign somebody out"
+    assert client.get("/me").status_code == 200, "another site cannot sign a user out"
     bare = world.bearer(None, headers={"Sec-Fetch-Site": "cross-site"}).post("/logout")
-    assert "set-cookie" not in bare.headers, "nor take the cookie away that it does not come with"
+    assert "set-cookie" not in bare.headers, "a request without the cookie does not remove it"
     assert client.post("/logout").status_code == 204
     assert client.get("/me").status_code == 401
     client.cookies.update(kept)
     assert client.get("/me").status_code == 401
 
 
-def test_every_wrong_way_in_looks_the_same(world: World) -> None:
+def test_every_failed_sign_in_has_the_same_answer(world: World) -> None:
     client = browser(world)
     tries = [
         sign_in(client, password="wrong password"),
-        sign_in(client, email="nobody@acme.example"),
+        sign_in(client, email="unknown@acme.example"),
         sign_in(client, tenant="globex"),
         client.post("/login", json={"email": "staff@acme.example", "code": "x.y"}),
     ]
@@ -67,8 +67,8 @@ def test_every_wrong_way_in_looks_the_same(world: World) -> None:
     assert all("set-cookie" not in each.headers for each in tries)
 
 
-def test_a_refused_credential_is_told_what_to_send_instead(world: World) -> None:
-    """The help names header and token, which the redaction of other people's texts would hide."""
+def test_a_refused_credential_is_answered_with_help(world: World) -> None:
+    """The help names header and token, which redaction must not hide."""
     sent = ({}, {"Authorization": "Basic dXNlcg=="}, {"Authorization": "Bearer no-such-token"})
     answers = [world.bearer(None).get("/runs", headers=headers) for headers in sent]
     assert [each.status_code for each in answers] == [401, 401, 401]
@@ -81,7 +81,7 @@ def test_a_refused_credential_is_told_what_to_send_instead(world: World) -> None
         assert MASK not in problem["detail"]
 
 
-def test_other_sites_cannot_act_with_somebody_s_cookie(world: World) -> None:
+def test_other_sites_cannot_act_with_a_user_s_cookie(world: World) -> None:
     client = browser(world)
     sign_in(client)
     cookies = dict(client.cookies)
@@ -103,8 +103,8 @@ def test_other_sites_cannot_act_with_somebody_s_cookie(world: World) -> None:
     assert attempt() == 403
 
 
-async def test_trying_passwords_is_slow_business(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten tries, and then one for each five seconds of the server's clock, which stands still here."""
+async def test_password_attempts_are_rate_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten attempts are free, then one is allowed every five seconds. The test stops the server's clock."""
 
     class StandingClock(SystemClock):
         seconds = 0.0
@@ -136,7 +136,7 @@ async def test_trying_passwords_is_slow_business(tmp_path: Path, monkeypatch: py
         assert (await attempt(PASSWORD)).status_code == 200
 
 
-def test_the_first_start_lets_an_owner_in_once(tmp_path) -> None:
+def test_the_first_start_lets_an_owner_sign_in_once(tmp_path) -> None:
     url = f"sqlite:///{tmp_path}/new.db"
     with serving(url, "--owner", "root@example.org", app=None) as process:
         code = next(line.strip() for line in process.lines if line.startswith("    "))
@@ -154,18 +154,18 @@ def test_the_first_start_lets_an_owner_in_once(tmp_path) -> None:
         far = {"Sec-Fetch-Site": "same-origin", "X-Forwarded-For": "198.51.100.7"}
         with World(url, address=process.address).bearer(None, headers=far) as client:
             assert "; Secure" in client.post("/login", json=again).headers["set-cookie"]
-            assert signed_in_from(client) == "127.0.0.1", "anybody can write such a header"
+            assert signed_in_from(client) == "127.0.0.1", "any client can send such a header"
 
 
 def signed_in_from(client: httpx2.Client) -> str:
-    """Where the newest sign-in came from, as the audit log says."""
+    """Return the client address of the newest sign-in in the audit log."""
     cookie = {"Cookie": "; ".join(f"{name}={value}" for name, value in client.cookies.items())}
     lines = client.get("/audit", params={"event": "user.signed_in"}, headers=cookie).json()["items"]
     return str(lines[0]["after"]["from"])
 
 
-async def test_the_time_of_a_refusal_does_not_tell_who_is_known() -> None:
-    """Whatever it took to find out, the answer comes on the same beat."""
+async def test_the_duration_of_a_refusal_does_not_reveal_known_users() -> None:
+    """Refusals are delayed to a fixed interval, however long the check took."""
 
     class Clock(SystemClock):
         took, slept = 0.0, 0.0
@@ -185,9 +185,9 @@ async def test_the_time_of_a_refusal_does_not_tell_who_is_known() -> None:
         await access.create_user(NewUser(email="ann@acme.example", tenant="acme", role=Role.STAFF, password=PASSWORD))
         for login in (
             Login(email="ann@acme.example", password="wrong password"),
-            Login(email="nobody@acme.example", password="wrong password"),
+            Login(email="unknown@acme.example", password="wrong password"),
             Login(email="ann@acme.example", code="x.y"),
-            Login(email="nobody@acme.example", code="x.y"),
+            Login(email="unknown@acme.example", code="x.y"),
         ):
             clock = Clock()
             with pytest.raises(NotSignedIn):
@@ -198,8 +198,8 @@ async def test_the_time_of_a_refusal_does_not_tell_who_is_known() -> None:
         assert clock.slept == 0
 
 
-def test_what_opens_one_tenant_opens_no_other(world: World) -> None:
-    """An admin who made somebody known knows their password, or a code, until an owner says more of them."""
+def test_a_credential_of_one_tenant_does_not_work_in_another(world: World) -> None:
+    """An admin who created a user knows the password or code. Both end when an owner adds another tenant."""
     admin, owner = world.client("acme", "ADMIN"), world.client("globex", "OWNER")
     known, coded = f"known-{uuid4()}@acme.example", f"coded-{uuid4()}@acme.example"
     admin.post("/users", json={"email": known, "role": "VIEWER", "password": PASSWORD}).raise_for_status()
@@ -211,23 +211,23 @@ def test_what_opens_one_tenant_opens_no_other(world: World) -> None:
         given = owner.post(f"/users/{email}/role", json={"role": "ADMIN"})
         assert {each["tenant"] for each in given.json()["memberships"]} == {"acme", "globex"}
         codes[email] = given.json()["code"]
-    assert client.get("/me").status_code == 401, "what was open is closed"
+    assert client.get("/me").status_code == 401, "the open session has ended"
 
     def enter(email: str, **more: str) -> int:
         return browser(world).post("/login", json={"email": email, **more}).status_code
 
     assert {enter(known, password=PASSWORD, tenant=name) for name in ("acme", "globex")} == {401}
     assert {enter(coded, code=old, tenant=name) for name in ("acme", "globex")} == {401}
-    assert enter(known, code=codes[known], tenant="acme") == 401, "a code is for its own tenant"
+    assert enter(known, code=codes[known], tenant="acme") == 401, "a code works only in its tenant"
     assert enter(known, code=codes[known], new_password="chosen by oneself") == 200
     assert enter(known, password="chosen by oneself", tenant="globex") == 200
-    assert admin.post(f"/users/{known}/code").status_code == 403, "an owner's business"
+    assert admin.post(f"/users/{known}/code").status_code == 403, "only an owner may create this code"
     again = owner.post(f"/users/{known}/role", json={"role": "VIEWER"})
     assert again.json()["code"] is None
     assert enter(known, password="chosen by oneself", tenant="globex") == 200
 
 
-async def test_a_person_who_is_disabled_or_nothing_any_more_is_out_at_once(own_world: World) -> None:
+async def test_a_disabled_or_inactive_user_is_signed_out_at_once(own_world: World) -> None:
     world = own_world
     client = browser(world)
     sign_in(client)
@@ -256,12 +256,12 @@ def test_short_secrets_are_refused_at_start(tmp_path) -> None:
         process.end()
 
 
-def test_the_prefix_is_where_the_interface_says() -> None:
+def test_the_prefix_is_api_v1() -> None:
     assert PREFIX == "/api/v1"
 
 
 def test_other_sites_cannot_sign_a_browser_in(world: World) -> None:
-    """Somebody who works in a session that another site chose works in its owner's account."""
+    """A user in a session that another site started would work in the attacker's account."""
     login = {"email": "staff@acme.example", "password": PASSWORD}
 
     def attempt(**headers: str) -> tuple[int, bool]:
@@ -278,7 +278,7 @@ def test_other_sites_cannot_sign_a_browser_in(world: World) -> None:
     assert attempt(Sec_Fetch_Site="cross-site") == (403, False)
 
 
-async def test_the_scheme_of_an_origin_counts(tmp_path: Path) -> None:
+async def test_the_scheme_of_an_origin_is_checked(tmp_path: Path) -> None:
     async with served_here(tmp_path, Limits(), base_url="https://Redrive.example.org:443") as world:
         for origin, status in {
             "https://redrive.example.org": 200,
@@ -321,7 +321,7 @@ async def test_the_cookie_is_bound_to_the_host_or_to_the_port(tmp_path: Path) ->
                 assert (await client.get(f"{PREFIX}/me")).status_code == status, name
     async with served_here(tmp_path, Limits()) as world, caller(world, known=False, **https) as client:
         cookie = (await client.post(f"{PREFIX}/login", json=login)).headers["set-cookie"]
-        assert "Secure" not in cookie, "whoever is not a trusted proxy can write such a header"
+        assert "Secure" not in cookie, "an untrusted client can send such a header"
 
 
 async def test_two_servers_on_one_host_do_not_sign_each_other_s_users_out(tmp_path: Path) -> None:
@@ -332,7 +332,7 @@ async def test_two_servers_on_one_host_do_not_sign_each_other_s_users_out(tmp_pa
     async with (
         served_here(places[0], Limits()) as first,
         served_here(places[1], Limits()) as second,
-        caller(first, known=False) as browser,  # one store of cookies, as a browser has for one host
+        caller(first, known=False) as browser,  # A browser keeps one set of cookies for a host.
     ):
         for world in (first, second):
             assert (await browser.post(f"{world.address}{PREFIX}/login", json=login)).status_code == 200
@@ -340,7 +340,7 @@ async def test_two_servers_on_one_host_do_not_sign_each_other_s_users_out(tmp_pa
             assert (await browser.get(f"{world.address}{PREFIX}/me")).status_code == 200, world.address
 
 
-async def test_answers_tell_browsers_to_keep_to_themselves(tmp_path: Path) -> None:
+async def test_answers_have_security_headers(tmp_path: Path) -> None:
     base_url = "https://redrive.example.org"
     async with served_here(tmp_path, Limits(), base_url=base_url) as world, caller(world, known=False) as client:
         for path in ("/healthz", "/app/login", f"{PREFIX}/me", "/nowhere"):
@@ -367,7 +367,7 @@ async def test_answers_tell_browsers_to_keep_to_themselves(tmp_path: Path) -> No
         ("127.0.0.1", "", False),
     ],
 )
-async def test_a_server_without_tls_that_others_can_reach_says_so(
+async def test_a_reachable_server_without_tls_logs_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, host: str, base_url: str, warned: bool
 ) -> None:
     settings = {"base_url": base_url} if base_url else {}
@@ -375,8 +375,8 @@ async def test_a_server_without_tls_that_others_can_reach_says_so(
         assert ("without https" in caplog.text) == warned
 
 
-async def test_sign_ins_take_no_threads_from_other_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Passwords are hashed in threads of their own, few at a time, and too many at once are refused."""
+async def test_sign_ins_use_separate_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Passwords are hashed in a few dedicated threads, and too many concurrent sign-ins are refused."""
     begun, go_on = Counter[str](), threading.Event()
 
     def verify(*_: Any) -> bool:

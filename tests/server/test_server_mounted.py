@@ -1,4 +1,4 @@
-"""The API inside an application of one's own, as the guide shows it."""
+"""The API mounted in a user's application, as the guide shows it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GUIDE = Path(__file__).parents[2] / "docs/guides/api.md"
 
 @pytest.fixture(scope="module")
 def mounted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, str]]:
-    """The guide's example on a populated store, with a route of its own, behind uvicorn."""
+    """Run the guide's example on a populated store, with an additional route, in uvicorn."""
     url = f"sqlite:///{tmp_path_factory.mktemp('mounted')}/redrive.db"
     world = populate(url)
     (example,) = re.findall(r"```python\n(from contextlib.*?web\.mount.*?)```", GUIDE.read_text(), re.DOTALL)
@@ -47,7 +47,7 @@ def mounted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, s
         thread.join(PATIENCE)
 
 
-def test_everything_is_found_below_the_path_and_nothing_else_is_changed(mounted: tuple[World, str]) -> None:
+def test_the_mounted_api_is_below_its_path_and_changes_nothing_else(mounted: tuple[World, str]) -> None:
     world, address = mounted
     headers = {"Authorization": f"Bearer {world.tokens['acme', 'ADMIN']}"}
     with httpx2.Client(base_url=address, headers=headers, timeout=30) as client:
@@ -65,11 +65,11 @@ def test_everything_is_found_below_the_path_and_nothing_else_is_changed(mounted:
         assert client.get("/redrive/readyz").status_code == 200
         assert f'href="{below}/openapi.json"' in client.get("/redrive/api/docs").text
         assert client.get(f"{below}/openapi.json").json()["openapi"].startswith("3.1")
-    with httpx2.Client(base_url=address) as nobody:
-        assert nobody.get("/redrive/api/v1/runs").status_code == 401
+    with httpx2.Client(base_url=address) as anonymous:
+        assert anonymous.get("/redrive/api/v1/runs").status_code == 401
 
 
-def test_the_command_line_finds_it_by_its_path(mounted: tuple[World, str]) -> None:
+def test_the_command_line_uses_the_mounted_path(mounted: tuple[World, str]) -> None:
     world, address = mounted
     env = {"REDRIVE_URL": f"{address}/redrive/", "REDRIVE_TOKEN": world.tokens["acme", "VIEWER"]}
     found = CliRunner().invoke(main, ["runs", "list", "-q", "--workflow", "fulfil"], env=env)
@@ -77,7 +77,7 @@ def test_the_command_line_finds_it_by_its_path(mounted: tuple[World, str]) -> No
     assert CliRunner().invoke(main, ["dlq", "resolve", world.ids["acme"]["letter"]], env=env).exit_code == 5
 
 
-def test_the_pages_are_below_the_path_too(mounted: tuple[World, str]) -> None:
+def test_the_mounted_pages_are_below_the_path(mounted: tuple[World, str]) -> None:
     _, address = mounted
     with httpx2.Client(base_url=f"{address}/redrive", headers={"Sec-Fetch-Site": "same-origin"}) as client:
         assert client.get("/").headers["location"] == "/redrive/app/"

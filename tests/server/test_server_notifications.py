@@ -13,7 +13,7 @@ def runs(inbox: dict[str, Any]) -> list[str]:
     return [each["notification"]["run_id"] for each in inbox["items"]]
 
 
-def test_the_inbox_shows_what_a_tenant_was_told_and_who_read_it(world: World) -> None:
+def test_the_inbox_shows_notifications_of_the_tenant_and_their_readers(world: World) -> None:
     client, other = world.client("acme", "VIEWER"), world.client("acme", "STAFF")
     third = world.client("globex", "VIEWER")
     for each in (client, other, third):
@@ -39,7 +39,7 @@ def test_the_inbox_shows_what_a_tenant_was_told_and_who_read_it(world: World) ->
     assert third.get("/notifications").json()["unread"] == 1
 
 
-def test_rules_are_stored_shown_without_secrets_and_removed(world: World) -> None:
+def test_notification_rules_are_stored_shown_without_secrets_and_removed(world: World) -> None:
     client = world.client("acme", "ADMIN")
     rule = {"email": "ops@example.org", "slack": "https://hooks.slack.com/services/s3cret"}
     stored = client.put("/notification-rules", json={"workflow": "fulfil", "rule": rule}).json()

@@ -1,4 +1,4 @@
-"""Every route × every role × another tenant's ids, from the document: new routes are covered at once."""
+"""Permissions: every route of the document × every role × another tenant's ids. New routes are covered at once."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from redrive.store.filters import AuditFilter, CircuitFilter, OutboxFilter
 
 OPERATIONS = operations()
 GUARDED = [one for one in OPERATIONS if not one.is_open]
-# A circuit is known by a name, under which each tenant has its own: what is done there is done to one's own.
+# Circuits are identified by name, and each tenant has separate ones: a request changes the caller's circuit.
 OWN = [one for one in GUARDED if "/circuits/{" in one.path and one.method != "get"]
-# So is a saved view; of those that are somebody's own, nobody else's can be named at all.
+# Saved views are identified by name too. A request cannot address the private view of another user.
 VIEWS = [one for one in GUARDED if "views/{" in one.path]
 NAMED = [
     one for one in GUARDED if "{" in one.path and "/workflows/" not in one.path and one not in OWN and one not in VIEWS
 ]
-# What an owner does to the world that other tests share is done elsewhere.
-# An owner manages all tenants, and people whoever knows them.
+# An owner manages all tenants and all users. Operations of an owner that would break other tests on the shared
+# server are tested elsewhere.
 ALL_TENANTS = {
     "POST /tenants/{name}/disable", "POST /tenants/{name}/enable", "DELETE /tenants/{name}",
     "POST /users/{id}/disable", "POST /users/{id}/role", "POST /users/{id}/code",
@@ -35,7 +35,7 @@ DRASTIC = {"DELETE /tenants/{name}", "POST /tenants/{name}/disable", "POST /work
 def send(
     client: httpx2.Client, one: Operation, ids: dict[str, str], query: str = "", body: Any = ...
 ) -> httpx2.Response:
-    """A request to an operation; of a stream only the beginning is read."""
+    """Send a request to an operation; read only the beginning of a stream."""
     url = one.url(ids).removeprefix(PREFIX) + query
     content = one.body() if body is ... else body
     with client.stream(one.method.upper(), url, json=content) as response:
@@ -45,7 +45,7 @@ def send(
 
 
 def problem(response: httpx2.Response) -> dict[str, Any]:
-    """The problem in an answer, which holds nothing but what it should."""
+    """Return the problem document of an answer, after checking its form."""
     assert response.headers["content-type"] == "application/problem+json"
     found: dict[str, Any] = response.json()
     assert {"type", "title", "status", "code", "detail"} <= found.keys()
@@ -54,29 +54,29 @@ def problem(response: httpx2.Response) -> dict[str, Any]:
     return found
 
 
-def test_every_operation_says_what_it_takes() -> None:
+def test_every_operation_declares_its_permissions() -> None:
     assert [one.name for one in GUARDED if not one.permissions or one.permissions - set(Permission)] == []
     assert {one.name for one in OPERATIONS if one.is_open} == {
         "POST /login", "POST /logout", "GET /healthz", "GET /readyz",
     }  # fmt: skip
 
 
-def test_who_may_only_look_changes_nothing() -> None:
-    """The other tests believe what a route says it takes; this one does not."""
+def test_the_look_permission_allows_no_changes_for_others() -> None:
+    """The other tests trust the permissions that a route declares; here they are checked."""
     changing = {one.name for one in GUARDED if one.method != "get" and one.permissions <= {"look"}}
     own = {"POST /notifications/read", "PUT /views/{list}/{name}", "DELETE /views/{list}/{name}"}
-    assert changing == own, "what one has read, and how one looks at things, is one's own affair"
+    assert changing == own, "a viewer changes only their own read marks and views"
 
 
 @pytest.mark.parametrize("one", GUARDED, ids=lambda one: one.name)
-def test_nobody_comes_in_without_a_credential(world: World, one: Operation) -> None:
+def test_every_guarded_operation_requires_a_credential(world: World, one: Operation) -> None:
     response = send(world.bearer(None), one, world.ids["acme"])
     assert (response.status_code, problem(response)["code"]) == (401, "not_signed_in")
     assert response.headers["www-authenticate"].startswith("Bearer")
 
 
 @pytest.mark.parametrize("one", GUARDED, ids=lambda one: one.name)
-def test_a_role_may_what_the_table_says_and_nothing_else(rough_world: World, one: Operation) -> None:
+def test_a_role_may_do_exactly_what_the_permission_table_allows(rough_world: World, one: Operation) -> None:
     world = rough_world
     for role in ROLES:
         if one.allows(role) and one.name in DRASTIC:
@@ -90,7 +90,7 @@ def test_a_role_may_what_the_table_says_and_nothing_else(rough_world: World, one
 
 
 @pytest.mark.parametrize("one", NAMED, ids=lambda one: one.name)
-def test_another_tenant_s_ids_do_not_exist(world: World, one: Operation) -> None:
+def test_ids_of_another_tenant_do_not_exist(world: World, one: Operation) -> None:
     for role in ROLES:
         if role is Role.OWNER and one.name in ALL_TENANTS:
             continue
@@ -100,7 +100,7 @@ def test_another_tenant_s_ids_do_not_exist(world: World, one: Operation) -> None
 
 
 @pytest.mark.parametrize("one", OWN, ids=lambda one: one.name)
-def test_what_has_the_same_name_in_another_tenant_is_another_thing(world: World, one: Operation) -> None:
+def test_circuits_with_the_same_name_in_two_tenants_are_separate(world: World, one: Operation) -> None:
     for role in ROLES:
         response = send(world.client("globex", role), one, {**world.ids["acme"], "key": "post"})
         if one.allows(role):
@@ -111,7 +111,7 @@ def test_what_has_the_same_name_in_another_tenant_is_another_thing(world: World,
     assert (told["tenant"], told["status"], told["why"]) == ("acme", "OPEN", "acme knows why")
 
 
-def test_views_are_one_s_own_or_a_tenant_s(world: World) -> None:
+def test_views_belong_to_a_user_or_to_a_tenant(world: World) -> None:
     staff, viewer = world.client("acme", "STAFF"), world.client("acme", "VIEWER")
     body = {"query": "code=timeout"}
 
@@ -126,7 +126,7 @@ def test_views_are_one_s_own_or_a_tenant_s(world: World) -> None:
     assert viewer.delete("/shared-views/letters/ours").status_code == 403
     assert viewer.put("/views/nothing/late", json=body).status_code == 404
     for method in ("PUT", "DELETE"):
-        assert viewer.request(method, "/views/letters/bug%20%2342", json=body).is_success, "a name as any other"
+        assert viewer.request(method, "/views/letters/bug%20%2342", json=body).is_success, "this name is not special"
     wrong = viewer.put("/views/letters/late", json={"query": "queue=x"})
     assert (wrong.status_code, "cannot be filtered by queue" in wrong.text) == (422, True)
     for path in ("/views/letters/late", "/shared-views/letters/ours"):
@@ -134,8 +134,8 @@ def test_views_are_one_s_own_or_a_tenant_s(world: World) -> None:
     assert seen(staff) == []
 
 
-def test_no_attempt_on_another_tenant_left_a_trace_in_it(own_world: World) -> None:
-    """All of the above once more, with what the other tenant has compared before and after."""
+def test_requests_with_ids_of_another_tenant_change_nothing_there(own_world: World) -> None:
+    """All operations above run again; the other tenant's data is compared before and after."""
     world = own_world
     mine = world.ids["acme"]
 
@@ -164,16 +164,16 @@ def test_no_attempt_on_another_tenant_left_a_trace_in_it(own_world: World) -> No
 
 
 @pytest.mark.parametrize("one", GUARDED, ids=lambda one: one.name)
-def test_only_an_owner_names_another_tenant(world: World, one: Operation) -> None:
+def test_only_an_owner_may_select_another_tenant(world: World, one: Operation) -> None:
     for role in (Role.ADMIN, Role.VIEWER):
-        for tenant in ("acme", "*", "nobody"):
+        for tenant in ("acme", "*", "unknown"):
             client = world.client("globex", role)
             response = send(client, one, world.ids["acme"], query=f"?tenant={tenant}")
             assert response.status_code == 403, f"{role}: {response.text}"
 
 
 @pytest.mark.parametrize("place", ["body", "header", "path"])
-def test_the_tenant_comes_from_the_credential_and_from_nowhere_else(world: World, place: str) -> None:
+def test_the_tenant_comes_only_from_the_credential(world: World, place: str) -> None:
     """Temporal's CVE-2026-5199: a tenant that a request names must not count."""
     body: dict[str, Any] = {"workflow": "remind", "input": {}}
     headers = {"X-Tenant": "acme", "Tenant": "acme", "X-Redrive-Tenant": "acme"} if place == "header" else {}

@@ -15,7 +15,7 @@ from redrive.server.contract import NewToken
 
 
 def _seer(world: World) -> httpx2.Client:
-    """Somebody who may see payloads."""
+    """Return a client that may see payloads."""
 
     async def made() -> str:
         async with opened(world.url) as store:
@@ -25,7 +25,7 @@ def _seer(world: World) -> httpx2.Client:
     return world.bearer(asyncio.run(made()))
 
 
-def test_a_rollback_that_stopped_is_looked_at_and_decided_on(own_world: World) -> None:
+def test_a_stopped_rollback_is_shown_and_resolved(own_world: World) -> None:
     world = own_world
     client, run = world.client("acme", "ADMIN"), world.ids["acme"]["booked"]
     saga = client.get(f"/runs/{run}/saga").json()
@@ -34,7 +34,7 @@ def test_a_rollback_that_stopped_is_looked_at_and_decided_on(own_world: World) -
     assert (entry["step"], entry["action"], entry["status"]) == ("reserve", "release", "DLQ")
     assert entry["error"]
     assert len(entry["attempts"]) == 1
-    # It is keyed, so it is shown to all who may see the run.
+    # The hash is keyed, so it reveals no payload, and every user who may see the run sees it.
     assert entry["payload_hash"] not in (None, payload_hash(json.dumps(entry["input"], separators=(",", ":"))))
     assert _seer(world).get(f"/runs/{run}/saga").json()["entries"][0]["payload_hash"] == entry["payload_hash"]
 
@@ -68,7 +68,7 @@ def test_a_failed_run_is_rolled_back_on_demand(own_world: World) -> None:
     assert client.post(f"/runs/{run}/rollback", json={"reason": "again"}).status_code in (200, 409)
 
 
-def test_a_circuit_is_opened_set_and_closed(world: World) -> None:
+def test_a_circuit_is_opened_configured_and_closed(world: World) -> None:
     client = world.client("acme", "ADMIN")
     circuit = "/circuits/fulfil/charge"
     assert client.get(circuit).status_code == 404
@@ -92,7 +92,7 @@ def test_a_circuit_is_opened_set_and_closed(world: World) -> None:
     assert owner.post("/circuits/post/close", params={"tenant": "*"}).status_code == 422
 
 
-def test_a_dead_message_is_found_and_decided_on(world: World) -> None:
+def test_a_dead_message_is_found_and_resolved(world: World) -> None:
     client, id = world.client("globex", "ADMIN"), world.ids["globex"]["message"]
     where = {"topic": "orders.*", "status": "DEAD", "sink": "till", "run_id": world.ids["globex"]["booked"]}
     assert [one["id"] for one in client.get("/outbox", params=where).json()["items"]] == [id]

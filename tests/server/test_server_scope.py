@@ -1,4 +1,4 @@
-"""A token for one workflow: no GET route, of the API or the pages, tells it anything about another one.
+"""Tokens for one workflow: no GET route of the API or the pages shows them another workflow.
 
 The routes come from the document and from the pages' own list, so a new route is covered at once.
 """
@@ -34,7 +34,7 @@ PAGES = sorted(
 
 @pytest.fixture(scope="module")
 def narrow(rough_world: World) -> Iterator[tuple[World, dict[Role, str]]]:
-    """A world in which people set things for every workflow, and a token of each role for one workflow."""
+    """Create a world with settings for every workflow, and a token of each role for one workflow."""
     world = rough_world
     admin, owner = world.client("acme", "ADMIN"), world.client("acme", "OWNER")
     for place in ({"workflow": "fulfil"}, {"workflow": "book", "step": "reserve"}, {"step": "charge"}):
@@ -56,15 +56,15 @@ def narrow(rough_world: World) -> Iterator[tuple[World, dict[Role, str]]]:
     assert owner.post("/workflows/book/resume").status_code == 204
 
 
-def told_of_others(text: str, world: World, sent: str = "") -> list[str]:
-    """Name what a text tells about other workflows, beside what the request itself named."""
+def find_other_workflows(text: str, world: World, sent: str = "") -> list[str]:
+    """Return what a text reveals about other workflows, apart from values in the request itself."""
     ids = {one for one in world.ids["acme"].values() if len(one) > 20}
     found = [name for name in NAMES if re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)]
     return [one for one in [*found, *(id for id in ids if id in text)] if one not in sent]
 
 
 def answer(world: World, secret: str, path: str) -> Any:
-    """GET a path; of a stream only the beginning is read."""
+    """GET a path; read only the beginning of a stream."""
     client = world.bearer(secret)
     with client.stream("GET", path) as response:
         if "event-stream" not in response.headers.get("content-type", ""):
@@ -73,20 +73,20 @@ def answer(world: World, secret: str, path: str) -> Any:
 
 
 @pytest.mark.parametrize("one", GETS, ids=lambda one: one.name)
-def test_no_route_of_the_api_tells_of_another_workflow(narrow: tuple[World, dict[Role, str]], one: Operation) -> None:
+def test_no_api_route_reveals_another_workflow(narrow: tuple[World, dict[Role, str]], one: Operation) -> None:
     world, tokens = narrow
     for secret in tokens.values():
         for query in QUERIES:
             path = one.url(world.ids["acme"]) + query
             response = answer(world, secret, path.removeprefix(PREFIX))
             if not one.about.get("x-stream") or response.status_code != 200:
-                assert told_of_others(response.text, world, path) == [], (path, response.text)
+                assert find_other_workflows(response.text, world, path) == [], (path, response.text)
             if "{id}" in one.path and "notification" not in one.path:
                 assert response.status_code in (403, 404, 422), (path, response.text)
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_no_page_tells_of_another_workflow(narrow: tuple[World, dict[Role, str]], page: str) -> None:
+def test_no_page_reveals_another_workflow(narrow: tuple[World, dict[Role, str]], page: str) -> None:
     world, tokens = narrow
     ids = world.ids["acme"]
     filled = re.sub(
@@ -96,10 +96,10 @@ def test_no_page_tells_of_another_workflow(narrow: tuple[World, dict[Role, str]]
         for query in ("", f"?workflow={MINE}", "?key=fulfil/charge", "?key=post-office"):
             path = f"{world.address}/app{filled}{query}"
             response = answer(world, secret, path)
-            assert told_of_others(response.text, world, path) == [], (path, response.status_code)
+            assert find_other_workflows(response.text, world, path) == [], (path, response.status_code)
 
 
-def test_counts_are_those_of_its_own_workflow(narrow: tuple[World, dict[Role, str]]) -> None:
+def test_counts_cover_only_the_workflow_of_the_token(narrow: tuple[World, dict[Role, str]]) -> None:
     world, tokens = narrow
     for secret in tokens.values():
         client = world.bearer(secret)
@@ -115,19 +115,19 @@ def test_counts_are_those_of_its_own_workflow(narrow: tuple[World, dict[Role, st
         assert client.get(f"{world.address}/metrics").status_code == 403
 
 
-def test_a_decision_about_a_circuit_does_not_tell_how_it_stands(narrow: tuple[World, dict[Role, str]]) -> None:
-    """Opening one that is open changes nothing, so nothing was written, refused, or hidden."""
+def test_a_decision_about_a_circuit_does_not_reveal_its_state(narrow: tuple[World, dict[Role, str]]) -> None:
+    """Opening an open circuit changes nothing, so there is nothing to refuse or to hide."""
     world, tokens = narrow
     for secret in tokens.values():
         for key in ("fulfil/charge", "post-office", f"{MINE}/write"):
             for way in ("open", "close", "reset"):
                 response = world.bearer(secret).post(f"/circuits/{key}/{way}", json={})
                 assert response.status_code == 403
-                assert told_of_others(response.text, world, key) == []
+                assert find_other_workflows(response.text, world, key) == []
 
 
-def test_hints_come_for_its_own_workflow_only(narrow: tuple[World, dict[Role, str]]) -> None:
-    """Another stream of the tenant proves that the other workflow's changes were seen."""
+def test_a_stream_reports_only_the_workflow_of_the_token(narrow: tuple[World, dict[Role, str]]) -> None:
+    """Another stream of the tenant proves that the server saw the other workflow's changes."""
     world, tokens = narrow
     some: list[str] = []
     all_: list[str] = []

@@ -1,4 +1,4 @@
-"""What the source documents say about roles, organisations and tokens, each as a test of its own."""
+"""Requirements of the source documents about roles, organisations and tokens, with one test for each."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_reliability_document_all_dlq_reads_and_writes_are_org_scoped(world: Wor
     assert counted["total"] == len(client.get("/workflow-dlq?status=OPEN&limit=500").json()["items"])
 
 
-def test_reliability_document_a_set_of_another_org_s_letters_decides_on_none(own_world: World) -> None:
+def test_reliability_document_a_bulk_action_changes_no_letters_of_another_org(own_world: World) -> None:
     client, theirs = own_world.client("globex", "ADMIN"), own_world.ids["acme"]
     shown = client.post("/workflow-dlq/replay", json={"ids": [theirs["letter"]], "dry_run": True}).json()
     assert [each["letter_id"] for each in shown["refused"]] == [theirs["letter"]]
@@ -160,7 +160,7 @@ def test_idempotency_document_jwt_is_scoped_to_job_type_and_tenant(world: World)
 # -- the accounting story: "Security checklist" -------------------------------------------------------------
 
 
-def test_accounting_story_an_erased_organisation_leaves_nothing_and_others_stay(own_world: World) -> None:
+def test_accounting_story_an_erased_organisation_leaves_no_data_and_others_stay(own_world: World) -> None:
     world = own_world
     owner = world.client("globex", "OWNER")
     assert owner.delete("/tenants/acme").status_code == 422
@@ -171,7 +171,7 @@ def test_accounting_story_an_erased_organisation_leaves_nothing_and_others_stay(
     assert owner.get(f"/runs/{world.ids['globex']['run']}").status_code == 200
 
 
-def test_accounting_story_an_organisation_s_data_can_be_taken_along(own_world: World) -> None:
+def test_accounting_story_an_organisation_s_data_can_be_exported(own_world: World) -> None:
     import json
 
     world = own_world

@@ -1,4 +1,4 @@
-"""Tokens that must not hold: tampered with, expired, for others, unsigned, saying more than they may."""
+"""Invalid tokens: tampered with, expired, for another audience, unsigned, or with too many rights."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OTHER = "another secret of thirty-two bytes"
 
 
 def on(world: World, work: Callable[[AccountAdmin], Coroutine[Any, Any, Any]]) -> Any:
-    """Do something past the server."""
+    """Run a coroutine on the store, without the server."""
 
     async def go() -> Any:
         async with opened(world.url) as store:
@@ -58,7 +58,7 @@ def status(world: World, secret: str, path: str = "/me") -> int:
         return client.get(path).status_code
 
 
-def test_a_signed_token_holds_for_what_it_says(world: World) -> None:
+def test_a_signed_token_grants_the_rights_in_its_claims(world: World) -> None:
     token = made(world, workflows=("fulfil",))
     with world.bearer(token.secret, headers={"X-Once": "1"}) as client:
         me = client.get("/me").json()
@@ -69,7 +69,7 @@ def test_a_signed_token_holds_for_what_it_says(world: World) -> None:
 
 
 FORGED: dict[str, Callable[[str, dict[str, Any]], str]] = {
-    "signed by somebody else": lambda token, claims: signed(claims, OTHER),
+    "signed with another key": lambda token, claims: signed(claims, OTHER),
     "unsigned": lambda token, claims: f"{part({'alg': 'none'})}.{part(claims)}.",
     "unsigned, with a signature": lambda token, claims: ".".join(
         [part({"alg": "none"}), part(claims), token.split(".")[2]]
@@ -84,26 +84,26 @@ FORGED: dict[str, Callable[[str, dict[str, Any]], str]] = {
     "without an end": lambda token, claims: signed({k: v for k, v in claims.items() if k != "exp"}),
     "for another audience": lambda token, claims: signed({**claims, "aud": "payments"}),
     "without an audience": lambda token, claims: signed({k: v for k, v in claims.items() if k != "aud"}),
-    "of another issuer": lambda token, claims: signed({**claims, "iss": "somebody"}),
+    "of another issuer": lambda token, claims: signed({**claims, "iss": "another"}),
     "not known here": lambda token, claims: signed({**claims, "jti": "0" * 26}),
     "for another tenant": lambda token, claims: signed({**claims, "tenant": "globex"}),
     "with a higher role": lambda token, claims: signed({**claims, "role": "OWNER"}),
     "for more workflows": lambda token, claims: signed({**claims, "workflows": []}),
     "that sees payloads": lambda token, claims: signed({**claims, "payloads": True}),
-    "an end that is no number": lambda token, claims: signed({**claims, "exp": "tomorrow"}),
+    "an end that is not a number": lambda token, claims: signed({**claims, "exp": "tomorrow"}),
     "an end beyond all numbers": lambda token, claims: f"{token.split('.')[0]}.{part({'exp': 1e400})}.x",
     "no token at all": lambda token, claims: "..",
 }
 
 
 @pytest.mark.parametrize("kind", FORGED)
-def test_a_token_that_is_not_what_it_was_does_not_hold(world: World, kind: str) -> None:
+def test_a_changed_token_is_refused(world: World, kind: str) -> None:
     token = made(world, workflows=("fulfil",)).secret
     assert status(world, token) == 200
     assert status(world, FORGED[kind](token, claims_of(token))) == 401
 
 
-def test_a_key_holds_as_a_whole_or_not_at_all(world: World) -> None:
+def test_a_changed_key_is_refused(world: World) -> None:
     key = made(world, kind=TokenKind.KEY).secret
     start, secret = key[:-44], key[-43:]
     assert status(world, key) == 200
@@ -115,13 +115,13 @@ def test_a_key_holds_as_a_whole_or_not_at_all(world: World) -> None:
 
 
 @pytest.mark.parametrize("header", ["", "Bearer", "Basic YTpi", "bearer", "Bearer \u00e9", "Bearer a b"])
-def test_other_headers_are_no_credentials(world: World, header: str) -> None:
+def test_other_authorization_headers_are_refused(world: World, header: str) -> None:
     with world.bearer(None, headers={"Authorization": header.encode("latin-1")}) as client:
         assert client.get("/me").status_code == 401
 
 
 @pytest.mark.parametrize("kind", [TokenKind.KEY, TokenKind.JWT])
-def test_a_revoked_token_holds_no_longer(world: World, kind: TokenKind) -> None:
+def test_a_revoked_token_is_refused(world: World, kind: TokenKind) -> None:
     token = made(world, kind=kind)
     assert status(world, token.secret) == 200
     on(world, lambda access: access.revoke_token("acme", token.token.id))
@@ -129,7 +129,7 @@ def test_a_revoked_token_holds_no_longer(world: World, kind: TokenKind) -> None:
 
 
 @pytest.mark.parametrize("kind", [TokenKind.KEY, TokenKind.JWT])
-def test_a_token_ends_when_it_said(world: World, kind: TokenKind) -> None:
+def test_a_token_expires_at_its_end(world: World, kind: TokenKind) -> None:
     token = made(world, kind=kind, lasts=1)
     end = time.monotonic() + 20
     while status(world, token.secret) == 200:
@@ -150,7 +150,7 @@ def test_no_secret_is_stored(world: World) -> None:
     assert key.secret[-43:] not in text
 
 
-def test_a_disabled_tenant_s_credentials_hold_again_when_it_is_enabled(own_world: World) -> None:
+def test_credentials_of_a_disabled_tenant_work_again_once_it_is_enabled(own_world: World) -> None:
     world = own_world
     owner = world.client("globex", "OWNER")
     assert owner.post("/tenants/acme/disable").status_code == 200
@@ -163,7 +163,7 @@ def test_a_disabled_tenant_s_credentials_hold_again_when_it_is_enabled(own_world
 # -- scope ---------------------------------------------------------------------------------------------
 
 
-def test_a_token_for_a_workflow_reaches_no_other(world: World) -> None:
+def test_a_token_for_a_workflow_cannot_access_another(world: World) -> None:
     mine = world.ids["acme"]
     admin = world.client("acme", "ADMIN")
     other = admin.post("/runs", json={"workflow": "remind"}).json()["id"]
@@ -188,7 +188,7 @@ def test_a_token_for_a_workflow_reaches_no_other(world: World) -> None:
     assert client.post("/tokens", json=wider).status_code == 403
 
 
-def test_nobody_makes_a_token_that_is_more_than_they_are(world: World) -> None:
+def test_no_user_creates_a_token_with_more_rights_than_theirs(world: World) -> None:
     admin = world.client("acme", "ADMIN")
     assert admin.post("/tokens", json={"role": "OWNER"}).status_code == 403
     assert admin.post("/tokens", json={"role": "VIEWER", "may_see_payloads": True}).status_code == 403

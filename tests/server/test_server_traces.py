@@ -1,4 +1,4 @@
-"""The trace that a request belongs to goes on in the run that it starts."""
+"""Traces: a run continues the trace of the request that started it."""
 
 from __future__ import annotations
 

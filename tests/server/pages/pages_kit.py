@@ -1,4 +1,4 @@
-"""What tests of the pages share: a browser that keeps cookies, and what may never stand on a page."""
+"""Helpers for the tests of the pages: a client that keeps cookies, and a parser for rules of every page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ORIGIN = {"Sec-Fetch-Site": "same-origin"}
 
 
 def browser(world: World, token: str | None = None, **more: Any) -> httpx2.Client:
-    """Somebody with a browser: cookies are kept, redirects are looked at one by one."""
+    """Return a client that behaves like a browser: it keeps cookies, and does not follow redirects by itself."""
     headers = {**ORIGIN, "Accept-Language": "en", **more.pop("headers", {})}
     if token is not None:
         headers["Authorization"] = f"Bearer {token}"
@@ -21,19 +21,19 @@ def browser(world: World, token: str | None = None, **more: Any) -> httpx2.Clien
 
 
 def of_role(world: World, role: str, tenant: str = "acme", **more: Any) -> httpx2.Client:
-    """Somebody with this role, signed in by a token."""
+    """Return a client that signs in with a token of this role."""
     return browser(world, world.tokens[tenant, role], **more)
 
 
 def once(page: str) -> str:
-    """The word of the first form that is carried out once."""
+    """Return the idempotency key of the first form on the page that has one."""
     found = re.search(r'name="once" value="([^"]+)"', page)
-    assert found, "no form with a word of its own on this page"
+    assert found, "no form on this page has an idempotency key"
     return found[1]
 
 
 class Looked(HTMLParser):
-    """All that a page holds, for rules that hold on every page."""
+    """Tags, inline code, links and text of a page, for rules that hold on every page."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -62,5 +62,5 @@ class Looked(HTMLParser):
 
     @property
     def text(self) -> str:
-        """All that can be read."""
+        """Return the visible text."""
         return " ".join(" ".join(self.words).split())

@@ -1,4 +1,4 @@
-"""Causes in a browser: what fails most, one cause with its history, and causes that are muted."""
+"""Pages of causes: the most frequent causes, one cause with its history, and muted causes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_cause_shows_its_error_its_failures_over_time_and_its_versions(site: W
         assert column
         assert re.fullmatch(r"20\d\d-\d\d-\d\d \d\d:\d\d:00 UTC: 1 failure", column[2])
         found = client.get(unescape(column[1])).text
-        assert site.ids["acme"]["letter"] in found, "a column leads to its failures"
+        assert site.ids["acme"]["letter"] in found, "a column of the chart links to its failures"
         assert page.count("<time datetime=") >= 5
         assert client.get(_cause(site).replace("causes/", "causes/f")).status_code == 404
     with of_role(site, "VIEWER", tenant="globex") as stranger:
@@ -72,7 +72,7 @@ def test_a_cause_is_assigned_commented_on_and_muted_until_a_date(site: World) ->
             assert viewer.post(f"{_cause(site)}/{verb}", data={"once": verb}).status_code == 403
 
 
-def test_causes_are_sorted_as_the_address_says_and_a_list_that_is_cut_says_so(site: World) -> None:
+def test_causes_are_sorted_by_the_query_and_a_truncated_list_is_marked(site: World) -> None:
     with sqlite3.connect(site.url.removeprefix("sqlite:///")) as store:
         now = int(datetime.now(UTC).timestamp() * 1_000_000)
         rows = [
@@ -103,7 +103,7 @@ def test_causes_are_sorted_as_the_address_says_and_a_list_that_is_cut_says_so(si
         assert "40 have one cause:" in Looked(first).text
 
 
-def test_a_chart_has_a_scale_that_is_easy_to_read_and_times_below_it() -> None:
+def test_a_chart_has_a_readable_scale_and_time_labels() -> None:
     week = plot_failures([1] * 168, CHART_RANGES["7d"], NOON)
     assert ([each.upper for each in week.columns], week.highest, week.by_day) == ([6] * 28, 10, True)
     assert week.columns[-1].end == datetime(2026, 3, 2, 13, tzinfo=UTC)
@@ -112,7 +112,7 @@ def test_a_chart_has_a_scale_that_is_easy_to_read_and_times_below_it() -> None:
     assert (day.highest, day.columns[-1].begin, day.total) == (100, datetime(2026, 3, 2, 12, tzinfo=UTC), 41)
     hour = plot_chart([1000, 0], [1, 0], NOON, timedelta(minutes=1))
     small = hour.columns[0]
-    assert (hour.highest, small.upper_height) == (2000, 2.0), "a single failure among a thousand is seen"
+    assert (hour.highest, small.upper_height) == (2000, 2.0), "a single failure among a thousand is visible"
     assert small.upper_y + small.upper_height == small.y
     low, high = (plot_sparkline([1, size], 100).split()[1] for size in (10, 100))
-    assert (low, high) == ("120.0,23.6", "120.0,2.0"), "lines of one list have one scale"
+    assert (low, high) == ("120.0,23.6", "120.0,2.0"), "all charts of one list share a scale"

@@ -1,4 +1,4 @@
-"""What holds on every page: coming in and going out, headers, files, languages, errors."""
+"""Rules of every page: signing in and out, headers, static files, languages, errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 PERSON = {"email": "staff@acme.example", "password": PASSWORD}
 
 
-def test_whoever_comes_signs_in_and_gets_where_they_wanted(site: World) -> None:
+def test_signing_in_leads_to_the_requested_page(site: World) -> None:
     with browser(site) as client:
         assert client.get(f"{site.address}/").headers["location"] == "/app/"
         wanted = "/app/?tenant=acme"
@@ -41,14 +41,14 @@ def test_whoever_comes_signs_in_and_gets_where_they_wanted(site: World) -> None:
         assert client.get("/").status_code == 303
 
 
-def test_signing_in_sends_nobody_elsewhere(site: World) -> None:
+def test_signing_in_redirects_only_to_pages_of_this_server(site: World) -> None:
     with browser(site) as client:
         for wanted in ("https://evil.example/", "//evil.example", "/app//evil.example", "/app/\\evil", "/api/v1/me"):
             answer = client.post("/login", data={**PERSON, "next": wanted})
             assert answer.headers["location"] == "/app/", wanted
 
 
-def test_a_form_outlives_its_session_and_is_sent_only_when_the_user_sends_it(site: World) -> None:
+def test_a_form_survives_an_expired_session_and_is_not_resubmitted_automatically(site: World) -> None:
     path = f"/admin/dlq/{site.ids['acme']['letter']}"
     words = 'asked the bank: "tomorrow" <b>ą</b>'
     with browser(site) as client:
@@ -75,13 +75,13 @@ def test_a_form_outlives_its_session_and_is_sent_only_when_the_user_sends_it(sit
         assert (large.status_code, large.headers["location"]) == (303, "/app/login")
 
 
-def test_other_sites_send_no_forms(site: World) -> None:
+def test_forms_from_other_sites_are_refused(site: World) -> None:
     with browser(site, headers={"Sec-Fetch-Site": "cross-site"}) as client:
         for path in ("/login", "/logout", "/look"):
             assert client.post(path, data=PERSON).status_code == 403, path
 
 
-def test_pages_run_nothing_of_their_own_and_ask_nobody_else(site: World) -> None:
+def test_pages_contain_no_inline_code_and_no_external_links(site: World) -> None:
     with of_role(site, "OWNER") as client:
         for path in ("/login", "/", "/nowhere"):
             page = client.get(path)
@@ -95,7 +95,7 @@ def test_pages_run_nothing_of_their_own_and_ask_nobody_else(site: World) -> None
             assert page.headers["cache-control"] == "no-store"
 
 
-def test_the_first_load_is_small_and_its_files_are_kept(site: World) -> None:
+def test_the_first_load_is_small_and_its_files_are_cached(site: World) -> None:
     with of_role(site, "OWNER") as client:
         page = client.get("/")
         size = len(gzip.compress(page.content))
@@ -111,7 +111,7 @@ def test_the_first_load_is_small_and_its_files_are_kept(site: World) -> None:
         assert client.get("/static/app.000000000000.css").status_code == 404
 
 
-def test_languages_colours_and_clocks_are_chosen_and_kept(site: World) -> None:
+def test_language_theme_and_time_zone_are_chosen_and_kept(site: World) -> None:
     with of_role(site, "VIEWER", headers={"Accept-Language": "pl-PL,pl;q=0.9"}) as client:
         assert '<html lang="pl" data-theme="auto" data-clock="local">' in client.get("/").text
         chosen = client.post("/look", data={"language": "en", "next": "/app/?tenant=acme"})
@@ -123,7 +123,7 @@ def test_languages_colours_and_clocks_are_chosen_and_kept(site: World) -> None:
         assert '<html lang="en" data-theme="dark" data-clock="utc">' in client.get("/").text
 
 
-def test_an_owner_sees_all_tenants_and_others_theirs(site: World) -> None:
+def test_an_owner_sees_all_tenants_and_other_users_only_theirs(site: World) -> None:
     with of_role(site, "OWNER") as owner, of_role(site, "ADMIN") as admin:
         home = owner.get("/?tenant=globex")
         assert "globex" in Looked(home.text).text
@@ -139,7 +139,7 @@ def test_an_owner_sees_all_tenants_and_others_theirs(site: World) -> None:
         assert "OWNER" in refused.text
 
 
-def test_looking_into_a_tenant_is_noted_once_in_a_while(site: World) -> None:
+def test_access_to_another_tenant_is_audited_once_per_interval(site: World) -> None:
     api = site.client("globex", "ADMIN")
     new = site.client("acme", "OWNER").post("/tokens", json={"role": "OWNER", "name": "passer-by"}).json()
 
@@ -155,7 +155,7 @@ def test_looking_into_a_tenant_is_noted_once_in_a_while(site: World) -> None:
         assert noted() == 1
 
 
-def test_errors_are_pages(site: World) -> None:
+def test_errors_are_shown_as_pages(site: World) -> None:
     with of_role(site, "VIEWER") as client:
         missing = client.get("/nowhere")
         assert missing.status_code == 404
@@ -165,6 +165,6 @@ def test_errors_are_pages(site: World) -> None:
         assert unread.status_code == 422
 
 
-def test_forms_are_for_pages_only(site: World) -> None:
+def test_the_api_refuses_form_bodies(site: World) -> None:
     with httpx2.Client(base_url=site.address) as client:
         assert client.post("/api/v1/login", data=PERSON).status_code == 415

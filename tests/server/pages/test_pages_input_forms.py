@@ -1,4 +1,4 @@
-"""Inputs as forms: what is typed in a field goes to its place, in the type that was there."""
+"""Inputs as forms: a typed value is stored at the place of its field, with the type it had before."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from redrive.server.pages.translations import MAX_SHOWN, JsonExcerpt, excerpt_js
 ORDER = {"order": {"id": 7, "paid": True, "lines": [1, 2], "note": None, "to": {"street": "Main"}}, "copies": 1.5}
 
 
-def test_every_plain_value_has_a_field_however_deep() -> None:
+def test_every_scalar_value_has_a_field_at_any_depth() -> None:
     found = list_form_fields(ORDER)
     assert found is not None
     assert [(leaf.name, leaf.kind, leaf.text) for leaf in found] == [
@@ -25,7 +25,7 @@ def test_every_plain_value_has_a_field_however_deep() -> None:
     assert fill_fields(ORDER, found, {leaf.name: leaf.text for leaf in found}) == ORDER
 
 
-def test_what_is_typed_keeps_its_type_or_stays_text_for_the_check_to_name() -> None:
+def test_a_typed_value_keeps_its_type_or_stays_text_for_validation() -> None:
     found = list_form_fields(ORDER)
     assert found is not None
     typed = {"order.id": "x", "order.lines": "[3]", "order.note": "5", "order.to.street": "12", "order.paid": "false"}
@@ -50,11 +50,11 @@ def test_what_is_typed_keeps_its_type_or_stays_text_for_the_check_to_name() -> N
         {"a": "x" * 20_001},
     ],
 )
-def test_what_no_form_should_hold_is_left_to_json(value: object) -> None:
+def test_unsuitable_input_has_no_form_fields(value: object) -> None:
     assert list_form_fields(value) is None
 
 
-def test_faults_are_told_by_place() -> None:
+def test_faults_are_grouped_by_path() -> None:
     codes = (ReasonCode.KIND_NUMBER, ReasonCode.KIND_TEXT, ReasonCode.KIND_NULL)
     number, text, other = map(Reason, codes)
     faults = (
@@ -68,13 +68,13 @@ def test_faults_are_told_by_place() -> None:
 
 
 class Unwritten:
-    """A value that must not be written down."""
+    """A value that must not be converted to text."""
 
     def __str__(self) -> str:
-        raise AssertionError("more was written than is shown")
+        raise AssertionError("a value outside the shown part was converted to text")
 
 
-def test_of_a_large_payload_only_the_beginning_is_written() -> None:
+def test_only_the_beginning_of_a_large_payload_is_formatted() -> None:
     small = {"name": "Zo\u00eb", "tags": [1, None, True]}
     assert excerpt_json(small) == JsonExcerpt(format_json(small), cut=False)
     large = {"papers": "x" * MAX_SHOWN, "rest": "y"}

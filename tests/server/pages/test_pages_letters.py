@@ -1,4 +1,4 @@
-"""Dead letters in a browser: found, understood, corrected, decided on, by those who may."""
+"""Pages of dead letters: search, details, correction, replay and closing, with the permissions of each."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ MANY = 30
 
 
 async def fill(url: str, world: World) -> None:
-    """Letters of three tenants: many alike, one whose texts are hostile, one that is large.
+    """Create letters in three tenants: many similar ones, one with hostile texts, one with a large input.
 
-    Those of `acme` are looked at, and stay open; those of `initech` are decided on, each by one test.
+    Tests only read the letters of `acme`, which stay open. Each letter of `initech` is closed or replayed by one test.
     """
     from server_shop import app, fulfil
 
@@ -49,14 +49,14 @@ async def fill(url: str, world: World) -> None:
             seer = NewToken(tenant=tenant, role=Role.ADMIN, name="seer", payloads=True)
             world.tokens[tenant, "SEER"] = (await access.create_token(seer)).secret
         runs = [await fulfil.start(f"B-{n}", 1000, "k3y", tenant="acme") for n in range(MANY)]
-        wrong, mended = [
+        wrong, corrected = [
             await fulfil.start("A-17", 400, "k3y-s3cr3t", tenant=tenant, correlation_id="order-17")
             for tenant in ("acme", "initech")
         ]
         closed, again, failing, healed = [await fulfil.start(f"B-{n}", 1000, "k3y", tenant="initech") for n in range(4)]
         nasty = await fulfil.start(HOSTILE, 1000, "x" * 300_000, tenant="acme", correlation_id=HOSTILE)
         other = await fulfil.start("G-1", 1000, tenant="globex")
-        for run in [*runs, wrong, mended, closed, again, failing, healed, nasty, other]:
+        for run in [*runs, wrong, corrected, closed, again, failing, healed, nasty, other]:
             while (await run.status()) != "DLQ_PENDING":  # noqa: ASYNC110 - a real worker
                 await asyncio.sleep(0.02)
         await app.dlq.replay(f"dl-{healed.id}", patch={"amount": 1}, by="ann")
@@ -64,7 +64,7 @@ async def fill(url: str, world: World) -> None:
         world.ids = {"acme": {"wrong": f"dl-{wrong.id}", "nasty": f"dl-{nasty.id}", "any": f"dl-{runs[0].id}"}}
         world.ids["globex"] = {"any": f"dl-{other.id}"}
         world.ids["initech"] = {
-            "mended": f"dl-{mended.id}",
+            "corrected": f"dl-{corrected.id}",
             "closed": f"dl-{closed.id}",
             "again": f"dl-{again.id}",
             "failing": f"dl-{failing.id}",
@@ -88,7 +88,7 @@ def rows(page: str) -> list[str]:
     return re.findall(r'<tr data-key="([^"]+)"', page)
 
 
-def test_causes_lead_to_letters_and_filters_are_in_the_address(shop: World) -> None:
+def test_causes_link_to_letters_and_filters_are_in_the_url(shop: World) -> None:
     with of_role(shop, "VIEWER") as client:
         causes = client.get("/admin/dlq").text
         assert len(rows(causes)) == 1
@@ -96,7 +96,7 @@ def test_causes_lead_to_letters_and_filters_are_in_the_address(shop: World) -> N
         link = re.search(r'href="/app(/admin/dlq\?fingerprint=[^"]+)"', causes)
         assert link
         first = client.get(link[1] + "&limit=50").text
-        assert 'name="text"' not in first, "what is hidden is no matter of searching"
+        assert 'name="text"' not in first, "a user who does not see payloads cannot search them"
         assert client.get("/admin/dlq?text=k3y").status_code == 403
         assert len(rows(first)) == MANY + 2
         few = client.get("/admin/dlq", params={"view": "items", "limit": 25}).text
@@ -113,14 +113,14 @@ def test_causes_lead_to_letters_and_filters_are_in_the_address(shop: World) -> N
         assert rows(client.get("/admin/dlq", params={"status": "RESOLVED"}).text) == []
         wrong = client.get("/admin/dlq", params={"since": "yesterday-ish", "status": "OPENED", "limit": 5})
         assert wrong.status_code == 422
-        assert len(rows(wrong.text)) == 5, "the list is shown without what is wrong"
+        assert len(rows(wrong.text)) == 5, "the list ignores the invalid filter"
         assert 'value="yesterday-ish"' in wrong.text
         assert 'aria-describedby="wrong-since"' in wrong.text
         assert "status must be" in wrong.text
         assert client.get("/admin/dlq", params={"since": "yesterday-ish", "format": "csv"}).status_code == 422
 
 
-def test_a_list_is_a_file_in_which_no_cell_is_a_formula(shop: World) -> None:
+def test_a_downloaded_list_contains_no_formulas(shop: World) -> None:
     hostile = "=cmd|' /C calc'!A0"
     with of_role(shop, "STAFF") as staff, of_role(shop, "VIEWER") as client:
         path = f"/admin/dlq/{shop.ids['acme']['wrong']}"
@@ -141,13 +141,13 @@ def test_a_list_is_a_file_in_which_no_cell_is_a_formula(shop: World) -> None:
 
 
 def links(page: str, rel: str) -> str:
-    """Where the next or the previous page of a list is."""
+    """Return the address of the next or the previous page of a list."""
     found = re.search(rf'rel="{rel}" href="/app([^"]+)"', page)
     assert found, f"no {rel} page"
     return unescape(found[1])
 
 
-def test_a_list_says_where_it_is_in_either_order_and_takes_any_size(shop: World) -> None:
+def test_a_list_shows_its_position_in_both_orders_and_ignores_a_wrong_limit(shop: World) -> None:
     total = MANY + 2
     with of_role(shop, "VIEWER") as client:
         everything = client.get("/admin/dlq?view=items&limit=200").text
@@ -171,7 +171,7 @@ def test_a_list_says_where_it_is_in_either_order_and_takes_any_size(shop: World)
             assert (page.status_code, said in page.text, rows(page.text)[0]) == (200, True, newest[0]), slip
 
 
-def test_a_filter_is_removed_by_its_chip_and_copied_as_a_command(shop: World) -> None:
+def test_a_filter_chip_removes_its_filter_and_the_filter_is_copied_as_a_command(shop: World) -> None:
     with of_role(shop, "VIEWER") as client:
         page = unescape(client.get("/admin/dlq?workflow=fulfil&code=non_retryable&index=order:A-17").text)
         assert '/app/admin/dlq?code=non_retryable&workflow=fulfil&view=items"' in page, "without the input field"
@@ -211,7 +211,7 @@ def test_one_search_finds_messages_references_ids_and_workflows(shop: World) -> 
         assert "/app/runs?workflow=fulfil" in found(viewer, "FULF")
         by_cause = found(viewer, "is too much")
         assert "fingerprint=" in by_cause
-        assert "/app/admin/dlq/dl-" not in by_cause, "who does not see payloads searches what is shown"
+        assert "/app/admin/dlq/dl-" not in by_cause, "a user who does not see payloads searches only visible fields"
         for client in (seer, viewer):
             assert "Nothing found" in found(client, "k3y-s3cr3t")
         assert "Nothing found" in found(seer, HOSTILE[:40] + "%")
@@ -223,7 +223,7 @@ def test_one_search_finds_messages_references_ids_and_workflows(shop: World) -> 
         assert "Enter a text" in viewer.get("/search").text
 
 
-def test_a_letter_says_what_happened_and_hides_secrets(shop: World) -> None:
+def test_a_letter_shows_its_failure_and_hides_secrets(shop: World) -> None:
     path = f"/admin/dlq/{shop.ids['acme']['wrong']}"
     with of_role(shop, "ADMIN") as client:
         page = Looked(client.get(path).text)
@@ -245,8 +245,8 @@ def test_a_letter_says_what_happened_and_hides_secrets(shop: World) -> None:
         assert "nieudana sprawa &#39;dl-&lt;b&gt;nothing&#39; nie istnieje" in missing.text
 
 
-def test_somebody_corrects_a_field_and_replays_once(shop: World) -> None:
-    path = f"/admin/dlq/{shop.ids['initech']['mended']}"
+def test_a_corrected_field_is_replayed_once(shop: World) -> None:
+    path = f"/admin/dlq/{shop.ids['initech']['corrected']}"
     with of_role(shop, "ADMIN", "initech") as client:
         asked = client.get(f"{path}/replay")
         assert "Will run again" in asked.text
@@ -272,12 +272,12 @@ def test_somebody_corrects_a_field_and_replays_once(shop: World) -> None:
         assert page.text.count("a nought too many") == 1
         assert "Retrying" in page.text
         api = shop.client("initech", "ADMIN")
-        assert len(api.get(f"/workflow-dlq/{shop.ids['initech']['mended']}").json()["replays"]) == 1
+        assert len(api.get(f"/workflow-dlq/{shop.ids['initech']['corrected']}").json()["replays"]) == 1
         changed = client.post(f"{path}/replay", data={**form, "reason": "another"})
         assert changed.status_code == 422
 
 
-def test_json_that_cannot_be_read_is_kept_and_named(shop: World) -> None:
+def test_invalid_json_is_reported_and_stays_in_the_form(shop: World) -> None:
     path = f"/admin/dlq/{shop.ids['acme']['any']}/replay"
     with of_role(shop, "ADMIN") as client:
         typed = '{"order": "B-0",\n "amount": }'
@@ -290,7 +290,7 @@ def test_json_that_cannot_be_read_is_kept_and_named(shop: World) -> None:
         assert "<ins>1</ins>" in page.text
 
 
-def test_what_was_typed_stays_when_the_input_is_edited_in_the_other_form(shop: World) -> None:
+def test_switching_between_fields_and_json_keeps_typed_values(shop: World) -> None:
     path = f"/admin/dlq/{shop.ids['acme']['any']}/replay"
     with of_role(shop, "ADMIN") as client:
         sent = {"mode": "FULL", **FIELDS, "f:amount": "47", "reason": "a typing error"}
@@ -304,7 +304,7 @@ def test_what_was_typed_stays_when_the_input_is_edited_in_the_other_form(shop: W
         assert 'value="48"' in page.text
         lines = typed.replace("B-0", "B-0\\nB-1")
         page = client.post(f"{path}?as=json", data={**sent, "input": lines})
-        assert (page.status_code, ">B-0\nB-1</textarea>" in page.text) == (200, True), "more than one line fits"
+        assert (page.status_code, ">B-0\nB-1</textarea>" in page.text) == (200, True), "a field can hold several lines"
         turned = json.dumps(dict(reversed(json.loads(typed).items())))
         assert client.post(f"{path}?as=json", data={**sent, "input": turned}).status_code == 200
         back = client.post(f"{path}?as=json", data={**sent, "mode": "STEP_ONLY"})
@@ -328,7 +328,7 @@ FIELDS = {"f:order": "B-0", "f:amount": "1000", "f:api_key": "••••••
 
 
 @pytest.mark.parametrize("mode", ["STEP_ONLY", "SKIP", "COMPLETE"])
-def test_a_way_that_keeps_the_input_refuses_a_change_of_it(shop: World, mode: str) -> None:
+def test_a_mode_that_keeps_the_input_refuses_a_changed_input(shop: World, mode: str) -> None:
     path = f"/admin/dlq/{shop.ids['acme']['any']}/replay"
     form = {"mode": mode, "output": '"paid"', **FIELDS}
     as_json = {"mode": mode, "output": '"paid"', "input": '{"order": "B-0", "amount": 4}'}
@@ -339,8 +339,10 @@ def test_a_way_that_keeps_the_input_refuses_a_change_of_it(shop: World, mode: st
         for do in ("check", "replay"):
             sent = {**form, "f:amount": "4", "do": do, "seen": seen[1] if seen else ""}
             refused = client.post(path, data={**sent, "once": once(kept.text)})
-            assert (refused.status_code, refused.text.count(KEPT)) == (422, 2), "on top, and at the input"
-            assert 'value="4"' in refused.text, "nothing typed is lost"
+            assert (refused.status_code, refused.text.count(KEPT)) == (422, 2), (
+                "the error is shown at the top and at the input"
+            )
+            assert 'value="4"' in refused.text, "the form keeps the typed values"
             assert 'name="seen"' not in refused.text
         assert KEPT in client.post(f"{path}?as=json", data={**as_json, "do": "check"}).text
         many = {"ids": shop.ids["acme"]["any"], "action": "REPLAY", "mode": mode, "output": '"paid"'}
@@ -348,12 +350,12 @@ def test_a_way_that_keeps_the_input_refuses_a_change_of_it(shop: World, mode: st
         assert (patched.status_code, KEPT in patched.text) == (422, True)
 
 
-def test_an_input_that_only_a_browser_wrote_otherwise_is_no_change() -> None:
+def test_line_endings_of_a_browser_do_not_count_as_a_change() -> None:
     shown = {"note": "\r\none\r\ntwo\rthree", "amount": 1}
     same = {"note": "one\ntwo\nthree", "amount": "1"}
     assert fill_fields(shown, list_form_fields(shown) or [], same) == shown
     note = FormField(("note",), "one\rtwo")
-    assert not note.is_one_line(note.text), "a field of one line would lose what parts them"
+    assert not note.is_one_line(note.text), "a single-line field would lose the line breaks"
     assert [note.keeps(text) for text in ("one\rtwo", "one\ntwo", "a\rb", "\na", "a\0", "\ud800")] == [
         *(True, True),
         *(False, False, False, False),
@@ -361,7 +363,7 @@ def test_an_input_that_only_a_browser_wrote_otherwise_is_no_change() -> None:
 
 
 @pytest.mark.parametrize("typed", ["3", '"x"', "[1]", "[]", "null", "{half"])
-def test_a_retry_policy_is_an_object(shop: World, typed: str) -> None:
+def test_a_retry_policy_must_be_an_object(shop: World, typed: str) -> None:
     path = f"/admin/dlq/{shop.ids['acme']['any']}/replay"
     with of_role(shop, "ADMIN") as client:
         page = client.post(path, data={"mode": "FROM_FAILED", "retry": typed, "do": "check"})
@@ -374,7 +376,7 @@ def test_a_retry_policy_is_an_object(shop: World, typed: str) -> None:
 
 
 @pytest.mark.parametrize("typed", ["", " ", "null", "[]", '"B-0"'])
-def test_an_input_is_an_object(shop: World, typed: str) -> None:
+def test_an_input_must_be_an_object(shop: World, typed: str) -> None:
     ids = shop.ids["acme"]["any"]
     with of_role(shop, "ADMIN") as client:
         form = {"mode": "FROM_FAILED", "input": typed, "do": "check"}
@@ -394,10 +396,12 @@ def test_an_input_is_an_object(shop: World, typed: str) -> None:
         ("COMPLETE", "payment 7", "output", "A text needs quotes, such as &#34;payment 7&#34;"),
     ],
 )
-def test_what_a_way_lacks_is_named_at_its_field(shop: World, mode: str, output: str, place: str, words: str) -> None:
+def test_a_missing_value_of_a_mode_is_reported_at_its_field(
+    shop: World, mode: str, output: str, place: str, words: str
+) -> None:
     path = f"/admin/dlq/{shop.ids['acme']['any']}/replay"
     with of_role(shop, "ADMIN") as client:
-        assert client.get(path, params={"mode": mode}).status_code == 200, "it was not asked for yet"
+        assert client.get(path, params={"mode": mode}).status_code == 200, "a form that was not sent yet has no errors"
         page = client.post(path, data={"mode": mode, "output": output, "do": "check"})
         assert (page.status_code, page.text.count(words)) == (422, 2)
         assert f'id="wrong-{place}"' in page.text
@@ -410,10 +414,10 @@ def test_what_a_way_lacks_is_named_at_its_field(shop: World, mode: str, output: 
             asked = client.post("/admin/bulk-replays/new", data={**many, "action": "REPLAY"})
             assert (asked.status_code, words in asked.text) == (422, True)
             closing = client.post("/admin/bulk-replays/new", data={**many, "action": "RESOLVE"})
-            assert closing.status_code == 200, "what closes needs no result"
+            assert closing.status_code == 200, "closing needs no result"
 
 
-def test_a_refused_form_is_shown_again_at_its_place_with_everything_typed(shop: World) -> None:
+def test_a_refused_form_is_shown_again_in_place_with_all_typed_values(shop: World) -> None:
     path = f"/admin/dlq/{shop.ids['acme']['any']}"
     with of_role(shop, "STAFF") as staff:
         tags = f"bank, {'x' * 300}"
@@ -444,7 +448,7 @@ def test_a_failure_that_was_retried_shows_its_success(shop: World) -> None:
         assert "To correct the input" not in run
 
 
-def test_a_missing_button_says_which_role_has_it_and_whom_to_ask(shop: World) -> None:
+def test_a_missing_permission_is_explained_with_the_required_role(shop: World) -> None:
     id = shop.ids["acme"]["any"]
     with of_role(shop, "STAFF") as staff, of_role(shop, "VIEWER") as viewer, of_role(shop, "ADMIN") as admin:
         sentence = "needs the role Administrator. Ask an administrator of this tenant."
@@ -454,7 +458,7 @@ def test_a_missing_button_says_which_role_has_it_and_whom_to_ask(shop: World) ->
         assert "Ask an administrator" not in admin.get(f"/admin/dlq/{id}").text
 
 
-def test_notes_and_closing_are_done_once_and_told(shop: World) -> None:
+def test_comments_and_closing_are_applied_once_and_shown(shop: World) -> None:
     path = f"/admin/dlq/{shop.ids['initech']['closed']}"
     with of_role(shop, "STAFF", "initech") as staff:
         word = once(staff.get(path).text)
@@ -480,9 +484,9 @@ def test_notes_and_closing_are_done_once_and_told(shop: World) -> None:
         sent = {"reason": "a test order", "page": f"/app{path}", "once": "late"}
         late = admin.post(f"{path}/ignore", data=sent)
         assert (late.status_code, "This has changed since you opened it" in late.text) == (409, True)
-        assert "Closed by token:ADMIN" in late.text, "the page of the failure as it is now"
+        assert "Closed by token:ADMIN" in late.text, "the answer shows the current state of the failure"
         assert "a test order" in late.text
-        assert f'href="/app{path}/replay"' not in admin.get(path).text, "which always ends in a refusal"
+        assert f'href="/app{path}/replay"' not in admin.get(path).text, "this link would always be refused"
         link = re.search(r'href="/app(/runs/[^"]+)"[^>]*>(?:(?!</a>).)*Retry the run', admin.get(path).text)
         assert link
         assert "Will run again" in admin.get(link[1]).text
@@ -496,7 +500,7 @@ def test_notes_and_closing_are_done_once_and_told(shop: World) -> None:
         assert f"{path}/reopen" not in page
 
 
-def test_a_letter_says_how_its_replay_ended_and_no_longer_that_it_goes_on(shop: World) -> None:
+def test_a_letter_shows_the_end_of_its_replay_instead_of_its_start(shop: World) -> None:
     healed, failing = (f"/admin/dlq/{shop.ids['initech'][name]}" for name in ("healed", "failing"))
     with of_role(shop, "ADMIN", "initech") as client:
         page = client.get(f"{healed}?done=replayed").text
@@ -507,7 +511,7 @@ def test_a_letter_says_how_its_replay_ended_and_no_longer_that_it_goes_on(shop: 
         assert "Comment added" in client.get(f"{failing}?done=commented").text
 
 
-async def test_a_closed_letter_says_how_its_work_stands() -> None:
+async def test_a_closed_letter_shows_the_outcome_of_its_run() -> None:
     app = Redrive("sqlite:///:memory:")
 
     @app.workflow
@@ -550,7 +554,7 @@ def test_hostile_content_is_text_and_large_content_is_folded(shop: World) -> Non
         assert len(client.get(path).text) < 120_000
 
 
-def test_many_are_replayed_after_a_look_and_at_most_once(shop: World) -> None:
+def test_many_letters_are_replayed_at_most_once_after_a_preview(shop: World) -> None:
     with of_role(shop, "ADMIN", "initech") as client, of_role(shop, "VIEWER", "initech") as viewer:
         assert client.get("/admin/bulk-replays/new").status_code == 422
         picked = {"ids": rows(client.get("/admin/dlq?view=items&index=order:B-1").text)}
@@ -597,7 +601,7 @@ def test_many_are_replayed_after_a_look_and_at_most_once(shop: World) -> None:
         assert "Stopped" in stopped
         assert "1 Not processed" in stopped
         assert "Queued" not in stopped
-        assert "Waiting" not in stopped, "nothing will happen to it any more"
+        assert "Waiting" not in stopped, "a stopped bulk action has no waiting letters"
         listed = Looked(viewer.get("/admin/bulk-replays").text).text
         assert "Stopped 1 not processed" in listed
         assert listed.count("the bank is back") == 1
@@ -605,18 +609,18 @@ def test_many_are_replayed_after_a_look_and_at_most_once(shop: World) -> None:
             assert other.get(place.removeprefix("/app")).status_code == 404
 
 
-def test_a_look_at_many_says_how_many_of_those_looked_at_go_on(shop: World) -> None:
+def test_a_bulk_preview_counts_retried_and_refused_letters(shop: World) -> None:
     with of_role(shop, "ADMIN") as client:
         new, ids = "/admin/bulk-replays/new", [shop.ids["acme"]["any"], shop.ids["acme"]["wrong"]]
         mixed = Looked(client.get(new, params={"ids": [*ids, "dl-nothing"]}).text).text
         assert "Of 3 checked failures, 1 would be refused and 2 retried." in mixed
         assert "charge – charges a card in 2 of 2 examples" in mixed
-        none = Looked(client.get(new, params={"ids": ["dl-nothing", "dl-nobody"]}).text).text
+        none = Looked(client.get(new, params={"ids": ["dl-nothing", "dl-missing"]}).text).text
         assert "All 2 checked failures would be refused." in none
         assert "Will call external services" not in none
 
 
-async def test_one_example_does_not_hide_what_another_does_to_the_outside_world() -> None:
+async def test_a_bulk_preview_counts_the_effects_of_all_examples() -> None:
     app = Redrive("sqlite:///:memory:")
 
     @app.step(effect="charges a card")
@@ -681,7 +685,7 @@ def test_a_filter_is_saved_opened_shared_and_removed(shop: World) -> None:
         assert "Saved views" not in staff.get("/admin/dlq").text
 
 
-def test_the_number_is_typed_where_there_are_many(shop: World) -> None:
+def test_a_large_bulk_action_is_confirmed_by_typing_its_number(shop: World) -> None:
     with of_role(shop, "ADMIN") as client:
         plan = client.get("/admin/bulk-replays/new", params={"all": "yes", "action": "IGNORE"}).text
         count = re.search(r"Ignore (\d+) failures", plan)
@@ -698,7 +702,7 @@ def test_the_number_is_typed_where_there_are_many(shop: World) -> None:
         assert begun.status_code == 303
 
 
-def test_another_tenant_s_letter_is_not_there(shop: World) -> None:
+def test_a_letter_of_another_tenant_is_not_found(shop: World) -> None:
     with of_role(shop, "ADMIN") as admin, of_role(shop, "OWNER") as owner:
         theirs = shop.ids["globex"]["any"]
         for path in (f"/admin/dlq/{theirs}", f"/admin/dlq/{theirs}/replay"):
@@ -717,10 +721,10 @@ def test_another_tenant_s_letter_is_not_there(shop: World) -> None:
             assert row is not None
             return row.status, row.owner, row.tags
 
-    assert asyncio.run(kept()) == ("OPEN", None, ()), "nothing was written for strangers"
+    assert asyncio.run(kept()) == ("OPEN", None, ()), "refused requests of other tenants change nothing"
 
 
-def test_an_owner_s_change_in_another_tenant_is_noted_each_time(shop: World) -> None:
+def test_every_change_by_an_owner_in_another_tenant_is_audited(shop: World) -> None:
     api = shop.client("globex", "ADMIN")
 
     def noted() -> int:

@@ -1,4 +1,4 @@
-"""Runs, circuits, policies, workflows, workers, audit, members, health: what each role sees and may do."""
+"""Pages of runs, circuits, policies, workflows, workers, audit, members and health, for each role."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def sent(client: httpx2.Client, page: str, path: str, **fields: str) -> httpx2.R
 
 
 @pytest.mark.parametrize("role", RANKS)
-def test_every_page_can_be_seen_and_has_only_buttons_that_work(site: World, role: str) -> None:
+def test_every_page_is_visible_and_offers_only_permitted_actions(site: World, role: str) -> None:
     run = site.ids["acme"]["run"]
     with of_role(site, role) as client:
         for path in (*LISTS, f"/runs/{run}"):
@@ -75,7 +75,7 @@ def test_every_page_can_be_seen_and_has_only_buttons_that_work(site: World, role
         assert seen == (200 if role in ("ADMIN", "OWNER") else 403)
 
 
-def test_what_is_not_offered_is_refused(site: World) -> None:
+def test_actions_above_the_role_are_refused(site: World) -> None:
     for place, least in POSTS.items():
         if least == "VIEWER":
             continue
@@ -87,7 +87,7 @@ def test_what_is_not_offered_is_refused(site: World) -> None:
         assert missing in Looked(answer.text).text, "a refusal names the role that is missing"
 
 
-def test_nothing_of_another_tenant_is_found(site: World) -> None:
+def test_data_of_another_tenant_is_not_found(site: World) -> None:
     other = site.ids["globex"]
     with of_role(site, "ADMIN") as client:
         assert client.get(f"/runs/{other['run']}").status_code == 404
@@ -98,7 +98,7 @@ def test_nothing_of_another_tenant_is_found(site: World) -> None:
         assert "globex" not in client.get("/audit?format=json").text
 
 
-def test_a_list_is_narrowed_by_its_address_and_kept_as_a_file(site: World) -> None:
+def test_a_list_is_filtered_by_its_url_and_downloaded_as_a_file(site: World) -> None:
     ids = site.ids["acme"]
     with of_role(site, "VIEWER") as client:
         bad = client.get("/runs?kind=person").text
@@ -116,7 +116,7 @@ def test_a_list_is_narrowed_by_its_address_and_kept_as_a_file(site: World) -> No
         assert "enter a duration" in wrong.text
 
 
-def test_a_file_holds_no_formula(site: World) -> None:
+def test_a_downloaded_file_contains_no_formula(site: World) -> None:
     with of_role(site, "ADMIN") as client:
         name = "=cmd|' /C calc'!A0"
         assert sent(client, "/policies", "/policies", workflow=name, max_retries="1", anyway=name).status_code == 303
@@ -125,7 +125,7 @@ def test_a_file_holds_no_formula(site: World) -> None:
         assert sent(client, "/policies", "/policies/remove", workflow=name).status_code == 303
 
 
-def test_a_policy_is_stored_shown_and_removed_and_a_wrong_one_kept_in_its_form(site: World) -> None:
+def test_a_policy_is_stored_shown_and_removed_and_an_invalid_one_stays_in_its_form(site: World) -> None:
     with of_role(site, "ADMIN") as client:
         wrong = sent(client, "/policies", "/policies", workflow="fulfil", max_retries="many", jitter="0.2")
         assert wrong.status_code == 422
@@ -146,7 +146,7 @@ def test_a_policy_is_stored_shown_and_removed_and_a_wrong_one_kept_in_its_form(s
         asked = sent(client, "/policies", "/policies", workflow="fullfil", max_retries="9")
         assert (asked.status_code, 'value="9"' in asked.text) == (422, True)
         assert "Did you mean: fulfil?" in Looked(asked.text).text
-        assert unknown not in client.get("/policies").text, "nothing is stored before somebody confirms it"
+        assert unknown not in client.get("/policies").text, "nothing is stored before the user confirms it"
         sent(client, "/policies", "/policies", workflow="fullfil", max_retries="9", anyway="fullfil")
         assert unknown in client.get("/policies").text
         sent(client, "/policies", "/policies/remove", workflow="fullfil")
@@ -155,7 +155,7 @@ def test_a_policy_is_stored_shown_and_removed_and_a_wrong_one_kept_in_its_form(s
 
 
 def policy_form(page: str) -> dict[str, str]:
-    """What the form for a policy holds, as a browser would send it."""
+    """Return the fields of the form for a policy, as a browser would send them."""
     form = page[page.index('<section class="card" id="set"') :]
     fields = {name: html.unescape(text) for name, text in re.findall(r'<input name="(\w+)"[^>]* value="([^"]*)"', form)}
     fields |= dict(re.findall(r'<select name="(\w+)">.*?<option value="(\w+)" selected>', form))
@@ -194,9 +194,9 @@ def test_an_edit_of_one_field_of_a_policy_keeps_all_others(site: World, where: d
                 form = policy_form(client.get("/policies", params=address).text)
                 assert form.keys() >= first.keys()
                 sent(client, "/policies", "/policies", **{**form, name: typed})
-                assert stored() == {**first, name: value}, "on the page"
+                assert stored() == {**first, name: value}, "the page keeps the other fields"
                 assert api.put("/policies", json={**where, "policy": {**first, name: value}}).status_code == 200
-                assert stored() == {**first, name: value}, "over HTTP"
+                assert stored() == {**first, name: value}, "the API keeps the other fields"
         listed = Looked(client.get("/policies").text).text
         assert "the maximum on average" in listed
         assert "only on shop.errors.Gone" in listed
@@ -205,7 +205,7 @@ def test_an_edit_of_one_field_of_a_policy_keeps_all_others(site: World, where: d
     assert api.delete("/policies", params=where).status_code == 404
 
 
-def test_a_circuit_is_opened_set_and_closed(site: World) -> None:
+def test_a_circuit_is_opened_configured_and_closed(site: World) -> None:
     with of_role(site, "ADMIN") as client:
         assert client.get("/circuits/one?key=bank").status_code == 404
         form = {"key": "bank", "way": "open", "reason": "it burns"}
@@ -220,7 +220,7 @@ def test_a_circuit_is_opened_set_and_closed(site: World) -> None:
         assert "Calls are allowed." in Looked(client.get(page).text).text
 
 
-def test_somebody_is_invited_once_and_a_key_is_shown_once(site: World) -> None:
+def test_a_user_is_invited_once_and_a_key_is_shown_once(site: World) -> None:
     with of_role(site, "ADMIN") as client:
         form = {"once": once(client.get("/members").text), "email": "new@acme.example", "role": "VIEWER"}
         invited = client.post("/members", data=form)
@@ -246,11 +246,11 @@ def test_somebody_is_invited_once_and_a_key_is_shown_once(site: World) -> None:
         assert site.bearer(secret[1]).get("/me").status_code == 401
 
 
-def test_people_are_told_by_a_rule_that_is_stored_here_and_read_it_once(site: World) -> None:
+def test_a_stored_rule_notifies_users_who_mark_it_as_read_once(site: World) -> None:
     with of_role(site, "ADMIN") as client:
         page, rules = "/notifications", "/notifications/rules"
-        wrong = sent(client, page, rules, workflow="remind", on="dead_letter", email="nobody at all")
-        assert (wrong.status_code, 'value="nobody at all"' in wrong.text) == (422, True)
+        wrong = sent(client, page, rules, workflow="remind", on="dead_letter", email="not an address")
+        assert (wrong.status_code, 'value="not an address"' in wrong.text) == (422, True)
         stored = {"workflow": "remind", "on": "dead_letter", "email": "ops@acme.example", "app": "yes"}
         assert sent(client, page, rules, **stored).status_code == 303
         shown = Looked(client.get(page).text).text
@@ -260,7 +260,7 @@ def test_people_are_told_by_a_rule_that_is_stored_here_and_read_it_once(site: Wo
         assert client.post("/notifications/read", data={"once": "n1"}).status_code == 303
 
 
-def test_a_workflow_is_paused_for_all_by_an_owner_only(site: World) -> None:
+def test_only_an_owner_pauses_a_workflow_for_all_tenants(site: World) -> None:
     with of_role(site, "OWNER") as client:
         assert sent(client, "/workflows", "/workflows/pause", name="fulfil").status_code == 303
         assert "Paused" in Looked(client.get("/workflows").text).text
@@ -269,7 +269,7 @@ def test_a_workflow_is_paused_for_all_by_an_owner_only(site: World) -> None:
         assert client.post("/workflows/pause", data={"once": "w1", "name": "nothing"}).status_code == 404
 
 
-def test_a_run_is_started_with_a_form_made_from_the_input_and_nothing_typed_is_lost(site: World) -> None:
+def test_a_run_is_started_with_a_generated_form_that_keeps_typed_values(site: World) -> None:
     page = "/workflows/one?name=fulfil"
     with of_role(site, "VIEWER") as client:
         told = Looked(client.get(page).text).text
@@ -301,7 +301,7 @@ def test_a_run_is_started_with_a_form_made_from_the_input_and_nothing_typed_is_l
         assert done.status_code == 303
         run = site.client("acme", "ADMIN").get(f"/runs/{done.headers['location'].rsplit('/', 1)[1]}").json()
         assert (run["workflow"], run["correlation_id"], run["input"]["amount"]) == ("fulfil", "c-77", 3)
-        assert "c-77" in client.get(page).text, "it is among the recent runs"
+        assert "c-77" in client.get(page).text, "the new run is among the recent runs"
         assert site.client("acme", "STAFF").post(f"/runs/{run['id']}/cancel", json={}).status_code == 200
         assert client.get("/workflows/one?name=nothing").status_code == 404
 
@@ -309,8 +309,8 @@ def test_a_run_is_started_with_a_form_made_from_the_input_and_nothing_typed_is_l
 def test_a_schedule_is_run_now_paused_and_resumed(site: World) -> None:
     daily = {"workflow": "remind", "name": "daily"}
     with of_role(site, "ADMIN") as client:
-        nobody = sent(client, "/schedules", "/schedules/run", **daily)
-        assert (nobody.status_code, "no live worker has schedule" in nobody.text) == (409, True)
+        refused = sent(client, "/schedules", "/schedules/run", **daily)
+        assert (refused.status_code, "no live worker has schedule" in refused.text) == (409, True)
         _keep_daily_schedule(site)
         assert "Run now" in client.get("/schedules").text
         assert sent(client, "/schedules", "/schedules/run", **daily, reason="month end").status_code == 303
@@ -328,7 +328,7 @@ def test_a_schedule_is_run_now_paused_and_resumed(site: World) -> None:
         assert client.post("/schedules/run", data={"once": "s9", **daily}).status_code == 404
 
 
-def test_a_message_that_blocks_its_key_is_delivered_again_or_skipped(site: World) -> None:
+def test_a_message_that_blocks_its_key_is_retried_or_skipped(site: World) -> None:
     message = site.ids["acme"]["message"]
     with of_role(site, "VIEWER") as client:
         told = Looked(client.get("/outbox").text).text
@@ -338,7 +338,7 @@ def test_a_message_that_blocks_its_key_is_delivered_again_or_skipped(site: World
         rows = client.get("/outbox?format=json").json()
         assert [row["id"] for row in rows] == [message]
     with of_role(site, "ADMIN") as client:
-        assert "1 not delivered" in Looked(client.get("/").text).text, "a badge of the navigation"
+        assert "1 not delivered" in Looked(client.get("/").text).text, "the navigation shows a badge"
         page, sink = f"/outbox/{message}", rows[0]["deliveries"][0]["sink"]
         assert sent(client, page, f"{page}/retry", sink="elsewhere").status_code == 409
         assert sent(client, page, f"{page}/skip", sink=sink, reason="by hand").headers["location"] == f"/app{page}"
@@ -348,7 +348,7 @@ def test_a_message_that_blocks_its_key_is_delivered_again_or_skipped(site: World
         assert message in client.get("/outbox?status=SKIPPED").text
 
 
-def test_workers_that_crashed_are_told_apart_from_those_that_stopped(site: World) -> None:
+def test_crashed_workers_are_distinguished_from_stopped_workers(site: World) -> None:
     async def enlist() -> None:
         async with opened(site.url) as store:
             nothing = Catalogue(version="1", workflows=(), steps=())
@@ -366,12 +366,12 @@ def test_workers_that_crashed_are_told_apart_from_those_that_stopped(site: World
         assert "5 workers crashed in the last hour." in Looked(client.get("/").text).text
         page = Looked(client.get("/workers").text).text
         assert ("Crashed crashed-4" in page, "Stopped stopped" in page) == (True, True)
-        assert "5 crashed" in Looked(client.get("/runs").text).text, "a badge of the navigation"
+        assert "5 crashed" in Looked(client.get("/runs").text).text, "the navigation shows a badge"
     states = {each["name"]: each["state"] for each in site.client("acme", "VIEWER").get("/workers").json()}
     assert (states["crashed-0"], states["stopped"]) == ("CRASHED", "STOPPED")
 
 
-def test_queues_tell_how_many_runs_wait_and_since_when(site: World) -> None:
+def test_queues_show_the_number_and_age_of_waiting_runs(site: World) -> None:
     for _ in range(2):
         assert (
             site.client("globex", "STAFF")
@@ -391,7 +391,7 @@ def test_queues_tell_how_many_runs_wait_and_since_when(site: World) -> None:
 
 
 def _keep_daily_schedule(site: World) -> None:
-    """Have a live worker own the schedule."""
+    """Register a live worker that owns the schedule."""
     daily = NewSchedule(tenant="acme", workflow="remind", name="daily", expression="0 6 * * *", zone="UTC")
     new = NewWorker(name="w", version="1", workflows=(), lease=3_600_000_000)
 
@@ -403,7 +403,7 @@ def _keep_daily_schedule(site: World) -> None:
     asyncio.run(keep())
 
 
-def test_a_workflow_tells_when_a_schedule_of_the_tenant_starts_it_next(site: World) -> None:
+def test_a_workflow_shows_its_next_scheduled_run_in_the_tenant(site: World) -> None:
     _keep_daily_schedule(site)
     for tenant, told in (("acme", True), ("globex", False)):
         with of_role(site, "VIEWER", tenant) as client:
@@ -411,7 +411,7 @@ def test_a_workflow_tells_when_a_schedule_of_the_tenant_starts_it_next(site: Wor
     assert site.client("acme", "VIEWER").get("/schedules").json()[0]["next"][0].endswith("T06:00:00Z")
 
 
-def test_runs_that_nobody_takes_are_told_to_their_tenant_and_to_owners(site: World) -> None:
+def test_runs_without_a_worker_are_shown_to_their_tenant_and_to_owners(site: World) -> None:
     assert site.client("globex", "STAFF").post("/runs", json={"workflow": "remind"}).status_code == 201
     looking = [("acme", "OWNER", True), ("acme", "ADMIN", False), ("acme", "VIEWER", False)]
     for tenant, role, told in [*looking, ("globex", "VIEWER", True)]:
@@ -422,7 +422,7 @@ def test_runs_that_nobody_takes_are_told_to_their_tenant_and_to_owners(site: Wor
             assert ("1 run has no worker" in row) is told, (tenant, role)
 
 
-def test_a_failed_run_shows_what_retrying_would_do_and_does_it_once(site: World) -> None:
+def test_a_failed_run_previews_its_retry_and_is_retried_once(site: World) -> None:
     run = site.ids["globex"]["run"]
     with of_role(site, "ADMIN", "globex") as client:
         assert "Will run again" in client.get(f"/runs/{run}/again").text
@@ -441,7 +441,7 @@ def test_a_failed_run_shows_what_retrying_would_do_and_does_it_once(site: World)
         assert "Cancelled" in Looked(client.get(f"/runs/{run}").text).text
 
 
-def test_a_rollback_with_nothing_to_undo_says_so_and_offers_none(site: World) -> None:
+def test_a_rollback_with_nothing_to_undo_is_explained_and_not_offered(site: World) -> None:
     with of_role(site, "ADMIN") as client:
         text = client.get(f"/runs/{site.ids['acme']['run']}/again?way=rollback").text
         page = Looked(text).text
@@ -450,7 +450,7 @@ def test_a_rollback_with_nothing_to_undo_says_so_and_offers_none(site: World) ->
         assert "Will be rolled back" not in page
 
 
-def test_the_log_is_narrowed_to_a_letter_or_its_run(site: World) -> None:
+def test_the_audit_log_is_filtered_by_letter_or_run(site: World) -> None:
     ids = site.ids["acme"]
     with of_role(site, "VIEWER") as client:
         found = client.get("/audit", params={"subject": ids["letter"], "format": "json"}).json()
@@ -462,7 +462,7 @@ def test_the_log_is_narrowed_to_a_letter_or_its_run(site: World) -> None:
         assert client.get("/audit", params=other).json() == []
 
 
-def test_the_log_shows_what_people_did_and_the_engine_on_request(site: World) -> None:
+def test_the_audit_log_shows_user_actions_and_engine_actions_on_request(site: World) -> None:
     with of_role(site, "ADMIN") as client:
         sent(client, "/policies", "/policies", workflow="audited", max_retries="1")
         people = client.get("/audit", params={"format": "json"}).json()
@@ -477,7 +477,7 @@ def test_the_log_shows_what_people_did_and_the_engine_on_request(site: World) ->
         sent(client, "/policies", "/policies/remove", workflow="audited")
 
 
-def test_what_cannot_be_done_leads_back_to_what_it_is_about(site: World) -> None:
+def test_a_refused_action_links_back_to_its_object(site: World) -> None:
     ids = site.ids["acme"]
     refused = {
         f"/admin/dlq/{ids['letter']}/comment": (422, "Back to the failure"),
@@ -492,17 +492,17 @@ def test_what_cannot_be_done_leads_back_to_what_it_is_about(site: World) -> None
         assert "Back to" not in client.get("/runs?status=NONSENSE").text
 
 
-def test_the_log_can_be_narrowed_to_every_kind_of_event() -> None:
+def test_the_audit_log_can_be_filtered_by_every_kind_of_event() -> None:
     assert {f"{event.split('.')[0]}." for event in AuditEvent} == set(EVENT_KINDS)
 
 
-def test_polish_readers_read_polish(site: World) -> None:
+def test_pages_are_polish_for_polish_browsers(site: World) -> None:
     with of_role(site, "OWNER", headers={"Accept-Language": "pl"}) as client:
         assert "Przebiegi" in client.get("/runs").text
         assert "Utworzono użytkownika" in client.get("/audit?event=user.").text
 
 
-def test_a_stopped_rollback_is_decided_on_from_its_failure_as_from_its_run(site: World) -> None:
+def test_a_stopped_rollback_is_resolved_from_its_failure_or_its_run(site: World) -> None:
     run = site.ids["globex"]["booked"]
     failure = f"/admin/dlq/dl-{run}"
     with of_role(site, "ADMIN", "globex") as admin:

@@ -1,4 +1,4 @@
-"""The first page: whether anything is on fire, and where to go."""
+"""The overview page: current problems, and links to their details."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pages_kit import Looked, of_role
 from server_kit import World
 
 
-def test_the_first_page_says_what_waits_and_that_nobody_works(site: World) -> None:
+def test_the_overview_shows_open_failures_and_the_missing_worker(site: World) -> None:
     open_letters = len(site.client("acme", "VIEWER").get("/workflow-dlq?status=OPEN").json()["items"])
     assert open_letters > 0
     with of_role(site, "VIEWER") as client:
@@ -22,7 +22,7 @@ def test_the_first_page_says_what_waits_and_that_nobody_works(site: World) -> No
         assert re.search(
             r'href="/app/runs\?since=[^"]+until=[^"]+"[^>]*><title[^>]*>[^<]* UTC: \d+ runs?, \d+ failed<', page
         )
-        assert "No run is overdue." in said, "what is well is one line"
+        assert "No run is overdue." in said, "a healthy area takes one line"
         chosen = re.findall(r'class="choice" href="([^"]+)"( aria-current="true")?', client.get("/?range=7d").text)
         assert chosen == [("/app/?range=1h", ""), ("/app/?range=24h", ""), ("/app/?range=7d", ' aria-current="true"')]
     with of_role(site, "OWNER", headers={"Accept-Language": "pl"}) as owner:

@@ -1,4 +1,4 @@
-"""Every page names what it takes, and refuses whoever has not got it."""
+"""Permissions of the pages: every page declares its permissions and refuses users without them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OPEN = {"/login", "/logout", "/look", "/static/{name}"}
 
 
 def taken() -> list[tuple[str, str, list[str]]]:
-    """Every page with its method and its permissions."""
+    """Return every page with its method and its permissions."""
     found: list[tuple[str, str, list[str]]] = []
     for router in PAGE_ROUTES:
         for route in router.routes:
@@ -28,11 +28,11 @@ def taken() -> list[tuple[str, str, list[str]]]:
     return found
 
 
-def test_every_page_says_what_it_takes() -> None:
+def test_every_page_declares_its_permissions() -> None:
     assert [path for _, path, named in taken() if not named] == []
 
 
-def test_pages_are_for_those_who_have_signed_in_and_may(each_site: World) -> None:
+def test_pages_require_a_sign_in_and_the_declared_permissions(each_site: World) -> None:
     site = each_site
     with browser(site) as stranger:
         for method, path, _ in taken():
@@ -47,8 +47,8 @@ def test_pages_are_for_those_who_have_signed_in_and_may(each_site: World) -> Non
                 assert answer.status_code != 500, (role, method, path)
 
 
-def test_another_tenant_s_ids_are_ids_of_nothing(each_site: World) -> None:
-    """Whatever a page is told about another tenant's thing, it answers as if there were no such thing."""
+def test_ids_of_another_tenant_are_treated_as_unknown(each_site: World) -> None:
+    """A page answers a request with an id of another tenant like a request with an unknown id."""
     site = each_site
     foreign = site.ids["globex"]
     compared = 0
@@ -58,7 +58,7 @@ def test_another_tenant_s_ids_are_ids_of_nothing(each_site: World) -> None:
                 continue
             for known in foreign.values():
                 if known in ("globex", foreign["step"]):
-                    continue  # names, which may be the same for both
+                    continue  # Both tenants may use the same names.
                 unknown = known[:-1] + ("0" if known[-1] != "0" else "1")
                 answers = [
                     client.request(method, PLACE.sub(each, path), data={"reason": "x"} if method == "POST" else None)
@@ -74,5 +74,5 @@ def test_another_tenant_s_ids_are_ids_of_nothing(each_site: World) -> None:
 
 
 def same(page: str, id: str) -> str:
-    """A page without the id that was asked for, and without what is new each time."""
+    """Return a page without the requested id and without the values that change with each request."""
     return ONCE.sub("", page.replace(id, "ID"))

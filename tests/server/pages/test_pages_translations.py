@@ -1,4 +1,4 @@
-"""Both languages say everything: each text of the pages has its Polish sentence, and none holds markup."""
+"""Translations of the pages: each text has its Polish sentence, and no sentence contains markup."""
 
 from __future__ import annotations
 
@@ -39,30 +39,30 @@ def of_code() -> Iterator[tuple[str, str]]:
 USED = sorted({*of_templates(), *of_code()})
 
 
-def test_every_text_has_its_polish_sentence() -> None:
+def test_every_text_has_a_polish_translation() -> None:
     known = load_catalogue("pl")
     assert not [f"{file}: {text}" for file, text in USED if text not in known]
 
 
-def test_no_sentence_is_left_that_nothing_says() -> None:
+def test_no_translation_is_unused() -> None:
     assert sorted(set(load_catalogue("pl")) - {text for _, text in USED}) == []
 
 
-def test_one_text_has_one_sentence() -> None:
+def test_a_text_has_the_same_translation_everywhere() -> None:
     seen: dict[str, str] = {}
     for file in sorted((HERE / "words" / "pl").glob("*.json")):
         for text, said in json.loads(file.read_text(encoding="utf-8")).items():
-            assert seen.setdefault(text, said) == said, f"{file.name} says {text!r} otherwise"
+            assert seen.setdefault(text, said) == said, f"{file.name} translates {text!r} differently"
 
 
-def test_sentences_hold_the_same_values_and_no_markup() -> None:
+def test_translations_have_the_same_placeholders_and_no_markup() -> None:
     for text, said in load_catalogue("pl").items():
         assert set(FIELD.findall(text)) == set(FIELD.findall(said)), text
         assert not set('<>&"') & set(text + said), text
         assert (text.count("|"), said.count("|")) in ((0, 0), (1, 2)), text
 
 
-def test_values_are_no_markup_and_numbers_have_forms() -> None:
+def test_values_are_escaped_and_numbers_have_plural_forms() -> None:
     say = Translator("pl")
     assert [str(say("{n} character|{n} characters", n=n)) for n in (1, 3, 5, 13, 22)] == [
         "1 znak",
@@ -88,5 +88,7 @@ def test_values_are_no_markup_and_numbers_have_forms() -> None:
         (None, "", "en"),
     ],
 )
-def test_the_language_is_chosen_or_accepted(chosen: str | None, accepted: str, language: str) -> None:
+def test_the_language_comes_from_the_cookie_or_the_accept_header(
+    chosen: str | None, accepted: str, language: str
+) -> None:
     assert choose_language(chosen, accepted) == language
