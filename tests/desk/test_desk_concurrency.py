@@ -1,4 +1,4 @@
-"""Many people press the button at the same moment: one decision is taken (P6, traps A7 and A22)."""
+"""Concurrent decisions of many users: exactly one decision is taken (P6, traps A7 and A22)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from redrive.testing import Engine, VirtualClock, engine
 
 
 class Together:
-    """A store that lets people's decisions through only when so many were taken on what was read before."""
+    """A store that holds back decisions until a number of users have decided on the same state."""
 
     def __init__(self, inner: Store) -> None:
         self._inner = inner
@@ -31,7 +31,7 @@ class Together:
         return getattr(self._inner, name)
 
     def meet(self, people: int) -> None:
-        """The next decisions of so many people are written at the same moment."""
+        """Write the next decisions of `people` users at the same moment."""
         self._barrier = asyncio.Barrier(people)
 
     async def apply(
@@ -46,7 +46,7 @@ class Together:
 
 @asynccontextmanager
 async def meeting(s: Shop) -> AsyncIterator[tuple[Engine, Together]]:
-    """An engine on a store where people can meet."""
+    """Open an engine on a store that can write decisions at the same moment."""
     clock = VirtualClock()
     store = Together(open_store("sqlite:///:memory:", clock))
     async with engine(s.app, store=cast(Store, store), clock=clock) as e:
@@ -126,7 +126,7 @@ async def test_of_replay_resolve_and_ignore_at_once_exactly_one_wins(people: int
         store.meet(3 * people)
         dlq = s.app.dlq
         choices = [dlq.replay, dlq.resolve, dlq.ignore] * people
-        decisions = [decide(letter.id, by="somebody") for decide in choices]
+        decisions = [decide(letter.id, by="ann") for decide in choices]
         answers = await asyncio.gather(*decisions, return_exceptions=True)
         good = [a for a in answers if isinstance(a, Replay | DeadLetter)]
         assert len(good) == people
