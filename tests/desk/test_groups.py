@@ -116,7 +116,7 @@ async def test_a_crash_while_counting_groups_counts_nothing_twice(fault: Fault) 
         assert (group.open, group.total, sum(group.trend)) == (1, 1, 1)
 
 
-async def test_nonsense_is_refused(desk: tuple[Engine, Shop]) -> None:
+async def test_invalid_arguments_are_refused(desk: tuple[Engine, Shop]) -> None:
     e, _ = desk
     with pytest.raises(InputError, match="cursor"):
         await e.app.dlq.groups(cursor="nonsense")

@@ -275,7 +275,7 @@ def test_the_successful_attempt_is_listed_last() -> None:
     ],
     ids=["running", "skipped", "sleep", "note"],
 )
-def test_entries_that_did_not_succeed_have_no_successful_attempt(entry: EntryRow) -> None:
+def test_only_a_successful_step_has_a_successful_attempt(entry: EntryRow) -> None:
     (step,) = SHAPER.steps([entry], [])
     assert step.attempts == ()
 
