@@ -23,7 +23,7 @@ __all__ = ["LEASE", "Fleet", "Member", "until"]
 
 LEASE = 2.5
 PATIENCE = 40.0
-"""Seconds after which a condition that should have come true counts as never coming true."""
+"""Seconds after which a test stops waiting for a condition."""
 
 _HERE = Path(__file__).parent
 
