@@ -59,7 +59,7 @@ async def test_opening_survives_a_crash_at_every_point() -> None:
 
 @pytest.mark.parametrize("fault", [FAIL, LOSE])
 @pytest.mark.parametrize("call", ["circuit", "update_circuit", "permit"])
-async def test_a_short_store_outage_delays_a_run_and_changes_no_circuit(call: str, fault: Fault) -> None:
+async def test_a_short_store_outage_delays_a_run_and_causes_no_wrong_transition(call: str, fault: Fault) -> None:
     app, pay, bank = bank_app(Circuit("payments", failures=1))
     async with engine(app, plan=nth(1, fault, of=call)) as e:
         bank.down = True

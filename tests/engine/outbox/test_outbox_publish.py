@@ -312,7 +312,7 @@ async def test_an_invalid_topic_or_key_is_refused(topic: Any, key: Any, error: t
 @pytest.mark.parametrize(
     ("payload", "error"), [(object(), PayloadError), ({"a": {1, object()}}, PayloadError), ("x" * 300, PayloadTooLarge)]
 )
-async def test_an_invalid_payload_is_refused_with_its_name(payload: Any, error: type) -> None:
+async def test_an_invalid_payload_is_refused(payload: Any, error: type) -> None:
     app, _ = new_app(max_payload=200)
     raised: list[BaseException] = []
 
