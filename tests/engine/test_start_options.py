@@ -1,4 +1,4 @@
-"""Policies and time limits: those of a start, of a step, of a workflow, stored ones and defaults."""
+"""Policies and time limits of a start, a step, a workflow, the store and the defaults."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def test_a_stored_default_decides_where_the_code_says_nothing(on_store: On
         await app.policies.set(RetryPolicy(never_retry_on=["unknown"]), tenant="acme")
         assert await attempts(simple, "globex") == 6
         assert await attempts(simple, "acme") == 1, "the tenant's default says that unknown errors are not retried"
-        assert await attempts(strict, "acme") == 2, "code goes before the default"
+        assert await attempts(strict, "acme") == 2, "the policy in the code takes precedence over the default"
         assert await app.policies.delete(tenant="acme")
         assert await attempts(simple, "acme") == 6
 
@@ -248,7 +248,7 @@ async def test_a_process_without_the_code_starts_runs_with_a_handler_that_worker
         narrow = app.runtime.desk(TenantView(e.store, "default", workflows=("fail",)), e.clock).starter
         with pytest.raises(UnknownWorkflow, match="special"):
             await narrow.start(request(on_failure="special"))
-        assert len((await app.runs.list()).items) == 2, "what is refused starts nothing"
+        assert len((await app.runs.list()).items) == 2, "a refused start creates no run"
 
 
 @pytest.mark.parametrize(

@@ -244,7 +244,7 @@ async def test_a_run_that_passed_its_pivot_is_not_rolled_back(on_store: OnStore,
         with pytest.raises(Conflict, match="point of no return, step 'pay'"):
             await app.runs.rollback(run.id, by="ada")
         outside.broken.clear()
-        if end == "fails":  # forward
+        if end == "fails":  # a replay forward is allowed
             await app.dlq.replay(run.letter.id, by="ada")
             await e.finish_all()
             assert (await app.runs.get(run.id)).status == "SUCCESS"
@@ -262,7 +262,7 @@ async def test_a_pivot_that_may_have_happened_counts_as_passed() -> None:
 
     async with engine(app) as e:
         assert ((await e.run(travel, 1)).status, outside.undone) == ("DLQ_PENDING", [])
-        outside.broken["pay"] = Refused  # which is an answer
+        outside.broken["pay"] = Refused  # a refusal is an answer: the pivot did not happen
         assert ((await e.run(travel, 2)).status, outside.undone) == ("COMPENSATED", ["undo_flight"])
 
 

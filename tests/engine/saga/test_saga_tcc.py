@@ -100,7 +100,7 @@ async def test_a_failed_run_cancels_its_reservations_in_reverse_with_or_without_
         assert (run.status, run.letter.status, run.letter.step) == ("DLQ_PENDING", "OPEN", "visa")
         with pytest.raises(Conflict, match="start it over with FULL"):
             await app.dlq.replay(run.letter.id, by="ada")
-        await app.runs.rollback(run.id, by="ada")  # the rest, too
+        await app.runs.rollback(run.id, by="ada")  # undoes the remaining steps
         await e.finish_all()
         assert outside.undone == [*undone, "undo_insurance"]
         assert (await app.runs.get(run.id)).status == "COMPENSATED"
@@ -147,7 +147,7 @@ async def test_a_failed_confirmation_becomes_a_letter_and_the_replay_continues_w
         assert len(outside.keys["confirm_flight"]) == 1
 
 
-async def test_a_run_with_a_confirmed_reservation_cannot_be_rolled_back() -> None:
+async def test_a_run_with_a_confirmed_reservation_can_only_be_replayed_forward() -> None:
     outside = Outside(broken={"confirm_hotel": Refused})
     app, travel = tour(outside)
     async with engine(app) as e:
