@@ -66,7 +66,7 @@ class Member:
     def stop(self) -> None:
         """Pause the process with SIGSTOP, and wait until the kernel has done so."""
         self.signal(signal.SIGSTOP)
-        until(lambda: _state(self._process.pid) == "T", f"{self.who} stands still")
+        until(lambda: _state(self._process.pid) == "T", f"{self.who} is paused")
 
     def thaw(self) -> None:
         self.signal(signal.SIGCONT)
@@ -143,7 +143,7 @@ class Fleet:
             member.thaw()
             return False
 
-        until(frozen, f"{member.who} stands still without holding the file")
+        until(frozen, f"{member.who} is paused without a lock on the file")
 
     def _is_free(self) -> bool:
         with closing(sqlite3.connect(self.file, timeout=0, isolation_level=None)) as con:

@@ -26,7 +26,7 @@ async def test_a_step_that_blocks_the_loop_longer_than_the_lease_keeps_its_run(f
             )
             return float(micros) / 1e6
 
-        until(lambda: beats_since_the_step_began() > 2 * LEASE, "the lease has passed twice")
+        until(lambda: beats_since_the_step_began() > 2 * LEASE, "two leases have passed")
         assert fleet.rows("SELECT fence FROM runs") == [(1,)]
         scenes.gate(fleet.folder, "door").touch()
         assert await handle.result("30s") == rude.who

@@ -14,7 +14,7 @@ BATCH = 40
 async def test_batches_accepted_from_a_killed_client_are_complete_and_all_run(fleet: Fleet) -> None:
     accepted = Ledger(fleet.folder / "accepted")
     client = fleet.run("clients", fleet.url, str(fleet.folder), str(BATCH))
-    until(lambda: len(accepted.lines()) > 5 * BATCH, "the client is in full swing")
+    until(lambda: len(accepted.lines()) > 5 * BATCH, "the client has started batches")
     client.kill()
 
     app = fleet.app()

@@ -87,7 +87,7 @@ async def test_a_group_is_replayed_as_a_whole(each_desk: tuple[Engine, Shop]) ->
     }
 
 
-async def test_letters_are_named_by_their_ids_or_by_those_of_their_runs(desk: tuple[Engine, Shop]) -> None:
+async def test_letters_are_selected_by_their_ids_or_run_ids(desk: tuple[Engine, Shop]) -> None:
     e, made = desk
     first, second, third = await failures(e, made.order, 3)
     made.ledger.broken.clear()

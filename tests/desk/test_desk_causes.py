@@ -201,7 +201,7 @@ async def test_a_failure_of_the_function_itself_is_replayed_with_the_recorded_re
         assert ledger.counts == {"act": 1}
 
 
-async def test_a_recorded_result_that_no_longer_fits_fails_where_it_is_loaded(tmp_path: Path) -> None:
+async def test_a_recorded_result_that_no_longer_matches_its_type_fails_when_it_is_loaded(tmp_path: Path) -> None:
     clock, store = VirtualClock(), f"sqlite:///{tmp_path}/redrive.db"
 
     def build(kind: Any) -> tuple[Redrive, Any]:

@@ -64,7 +64,9 @@ async def meeting(s: Shop) -> AsyncIterator[tuple[Engine, Together]]:
         ("FULL", {"patch": {"amount": 41}}, {"reserve": 2, "charge": 2, "ship": 1}),
     ],
 )
-async def test_fifty_equal_replays_are_one(mode: str, options: dict[str, Any], calls: dict[str, int]) -> None:
+async def test_fifty_equal_concurrent_replays_start_one(
+    mode: str, options: dict[str, Any], calls: dict[str, int]
+) -> None:
     """Trap A7: the run is not started before the letter is claimed."""
     s = shop()
     async with meeting(s) as (e, store):
@@ -84,7 +86,7 @@ async def test_fifty_equal_replays_are_one(mode: str, options: dict[str, Any], c
         assert late == answers[0]
 
 
-async def test_fifty_equal_retries_of_a_run_are_one() -> None:
+async def test_fifty_equal_concurrent_retries_of_a_run_start_one() -> None:
     for options in ({}, {"dead_letter": False}):
         s = shop(**options)
         async with meeting(s) as (e, store):
@@ -97,7 +99,7 @@ async def test_fifty_equal_retries_of_a_run_are_one() -> None:
             assert s.ledger.counts == {"reserve": 2, "charge": 2, "ship": 1}
 
 
-async def test_of_two_different_replays_one_is_taken_and_one_is_a_conflict() -> None:
+async def test_one_of_two_different_replays_is_accepted_and_the_other_is_a_conflict() -> None:
     s = shop()
     async with meeting(s) as (e, store):
         letter = await failed(e, s.order, "lamp", 40)
@@ -118,7 +120,7 @@ async def test_of_two_different_replays_one_is_taken_and_one_is_a_conflict() -> 
 
 
 @pytest.mark.parametrize("people", [1, 10])
-async def test_of_replay_resolve_and_ignore_at_once_exactly_one_wins(people: int) -> None:
+async def test_exactly_one_of_concurrent_replay_resolve_and_ignore_wins(people: int) -> None:
     s = shop()
     async with meeting(s) as (e, store):
         letter = await failed(e, s.order, "lamp", 40)
@@ -141,7 +143,7 @@ async def test_of_replay_resolve_and_ignore_at_once_exactly_one_wins(people: int
         assert status == ("RESOLVED" if replayed else str(good[0].status))  # type: ignore[union-attr]
 
 
-async def test_after_a_failed_replay_the_next_fifty_are_one_again() -> None:
+async def test_fifty_concurrent_replays_after_a_failed_replay_start_one() -> None:
     """Trap B: a replay races the failure of the one before."""
     s = shop()
     async with meeting(s) as (e, store):

@@ -266,7 +266,7 @@ async def test_the_retry_override_is_used_for_the_replay(on_store: OnStore) -> N
 
 
 @pytest.mark.parametrize("edit", [{"input": {"item": "lamp", "amount": 41}}, {"patch": {"amount": 41}}])
-async def test_the_whole_input_or_a_patch_replaces_what_was_wrong(on_store: OnStore, edit: dict[str, Any]) -> None:
+async def test_the_whole_input_or_a_patch_replaces_the_wrong_values(on_store: OnStore, edit: dict[str, Any]) -> None:
     s = shop()
     async with on_store(s.app) as e:
         letter = await failed(e, s.order, "lamp", 40)

@@ -61,7 +61,7 @@ async def _open(*arguments: Any) -> Any:
 
 
 @pytest.mark.parametrize(("kind", "mode"), engines.paired("FROM_FAILED", "FULL"))
-async def test_fifty_two_people_in_four_processes_get_one_answer(tmp_path: Path, kind: str, mode: str) -> None:
+async def test_fifty_two_users_in_four_processes_get_one_answer(tmp_path: Path, kind: str, mode: str) -> None:
     async with place(kind, tmp_path) as url:
         s = shop(Redrive(url))
         async with s.app:
@@ -82,7 +82,7 @@ async def test_fifty_two_people_in_four_processes_get_one_answer(tmp_path: Path,
 
 
 @pytest.mark.parametrize("kind", PLACES)
-async def test_replaying_resolving_and_ignoring_at_once_exactly_one_wins(tmp_path: Path, kind: str) -> None:
+async def test_exactly_one_of_replay_resolve_and_ignore_wins_across_processes(tmp_path: Path, kind: str) -> None:
     async with place(kind, tmp_path) as url:
         s = shop(Redrive(url))
         async with s.app:

@@ -22,7 +22,7 @@ PATIENT = RetryPolicy(base_delay="2h", max_delay="2h", jitter=0)
 
 
 async def hang() -> None:
-    """Take a billion seconds of virtual time."""
+    """Sleep a billion seconds of virtual time."""
     attempt = current_scope.get()
     assert isinstance(attempt, Attempt)
     await attempt.execution.clock.sleep(10**9)
@@ -53,7 +53,7 @@ async def test_a_run_whose_worker_died_waits_by_the_policy_in_force(given: str, 
         assert timedelta(hours=1, minutes=59) < waiting.next_at - e.now <= timedelta(hours=2)
 
 
-async def test_a_stored_default_decides_where_the_code_says_nothing(on_store: OnStore) -> None:
+async def test_a_stored_default_applies_where_the_code_sets_no_policy(on_store: OnStore) -> None:
     app, own = Redrive(), RetryPolicy(max_retries=1, base_delay=0)
 
     class Odd(Exception):

@@ -121,7 +121,7 @@ async def test_time_spent_before_the_first_wait_counts() -> None:
         await task
 
 
-async def test_a_body_that_used_up_its_time_before_it_waits_is_ended_there() -> None:
+async def test_a_body_that_exceeds_its_time_before_its_first_wait_is_ended_there() -> None:
     async def body() -> None:
         call.clock.time += 11.0
         await asyncio.Event().wait()

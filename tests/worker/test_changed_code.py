@@ -69,7 +69,7 @@ async def test_a_run_is_left_for_a_live_worker_that_has_its_code(tmp_path: Path)
             row = await store.run(run_id)
             return row is not None and row.diverged_at is not None and row.fence >= 6
 
-        await until(met_twice, "the new code met the run again and again")
+        await until(met_twice, "the new code claimed the run several times")
         assert (await renamed.runs.get(run_id)).status in (RunStatus.SLEEPING, RunStatus.RUNNING)
         old, _ = build(tmp_path, "old")
         async with old:
@@ -99,7 +99,7 @@ async def test_a_run_whose_code_no_worker_has_becomes_a_letter_that_names_the_di
             row = await app.runtime.store.run(run_id)
             return row is not None and row.diverged_at is not None and row.worker is None
 
-        await until(released, "the run was given back to wait for its code")
+        await until(released, "the run was released to wait for its code")
         assert await handle.status() is RunStatus.SLEEPING
         with pytest.raises(RunFailed) as caught:
             await handle.result("20s")

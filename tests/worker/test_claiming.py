@@ -45,7 +45,7 @@ async def test_a_worker_that_claimed_all_due_runs_starts_them_before_the_next_cl
         return counted
 
     async with at_work(app, lambda store: replacing(store, "claim", make)):
-        await until(lambda: brought, "the worker has looked for work, and rests")
+        await until(lambda: brought, "the worker has claimed once and is idle")
         handle = await order.start(delay="10ms")
         await until(lambda: seen, "the step has begun")
         ((claims_made, claims_answered),) = seen
@@ -81,7 +81,7 @@ async def test_a_run_given_to_a_stopping_worker_is_released_at_once(tmp_path: Pa
         return held
 
     async with at_work(app, lambda store: replacing(store, call, make)) as worker:
-        await until(lambda: worker.claimer.can_accept([]), "the worker has looked for work, and rests")
+        await until(lambda: worker.claimer.can_accept([]), "the worker has claimed once and is idle")
         armed.set()
         starting = asyncio.create_task(order.start(delay="10ms" if call == "claim" else 0))
         await given.wait()

@@ -125,7 +125,7 @@ async def test_a_long_wait_frees_the_thread_and_any_worker_resumes_the_run(tmp_p
             return await handle.status() is RunStatus.SLEEPING and not worker.executions
 
         await until(sleeps, "the run left memory")
-        await until(lambda: not _in_engine_call(), "its thread was given back")
+        await until(lambda: not _in_engine_call(), "its thread is free again")
         assert worker.threads.stuck == 0
         assert await handle.result("10s") == 4
     assert calls == ["called", "before", "called", "after"]
@@ -171,7 +171,7 @@ async def test_a_thread_whose_run_has_ended_unwinds_at_its_next_engine_call(tmp_
         handle = await job.start()
         await until(begun.is_set, "the function is called")
         await handle.cancel(by="ann")
-        await until(lambda: not worker.executions, "the worker has heard of it")
+        await until(lambda: not worker.executions, "the worker was informed")
         await until(lambda: not worker.held.tasks, "nothing of the run is left on the loop")
         go_on.set()
         await until(over.is_set, "the thread has ended")

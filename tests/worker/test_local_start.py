@@ -62,7 +62,7 @@ class Watched:
 
     async def calm(self) -> None:
         """Wait until the worker has claimed and found nothing."""
-        await until(lambda: self.brought, "the worker has looked for work")
+        await until(lambda: self.brought, "the worker has claimed once")
 
 
 def orders(app: Redrive) -> tuple[Any, asyncio.Event, list[str]]:
@@ -186,7 +186,7 @@ async def test_a_local_start_respects_a_circuit_opened_by_another_worker(
     async with at_work(app, watched.around) as worker:
         elsewhere = Circuits(app.runtime.store, worker.clock, lambda row: None)
         await elsewhere.open("payments", by="ann")
-        await until(lambda: worker.claimer.can_accept([]), "the worker has looked for work, and rests")
+        await until(lambda: worker.claimer.can_accept([]), "the worker has claimed once and is idle")
         handle = await order.start()
         assert watched.named == [worker.id]
 

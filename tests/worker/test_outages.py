@@ -220,7 +220,7 @@ async def test_a_worker_whose_heartbeats_fail_begins_nothing_until_they_succeed(
         async def recorded() -> bool:
             return len([s for s in (await handle.describe()).steps if s.status == "SUCCESS"]) == 2
 
-        await until(recorded, "the step that was under way is recorded, for the lease still holds")
+        await until(recorded, "the running step is recorded while the lease still holds")
         assert ("c", 1) not in calls
         assert await waiting.status() is RunStatus.PENDING
         silent = False

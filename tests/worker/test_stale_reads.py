@@ -101,7 +101,7 @@ async def test_a_step_that_begins_while_its_run_is_being_cancelled_is_cancelled_
 
         async def let_it_begin(_: Any) -> None:
             may_begin.set()
-            await until(lambda: store.journal(1), "the begin mark is there")
+            await until(lambda: store.journal(1), "the begin mark is recorded")
 
         await until(lambda: worker_of(app).executions, "the run is under way")
         run = await runs_on(app, after(store, "journal", let_it_begin)).cancel(handle.id, by="a test")
@@ -220,7 +220,7 @@ async def test_a_worker_that_was_declared_dead_writes_nothing_even_before_its_ru
         before = await handle.describe()
         await _execute(tmp_path, "UPDATE workers SET state = 'DEAD'")
         scene.may_end.set()
-        await until(lambda: not worker.executions, "the worker found out that the run is not its own")
+        await until(lambda: not worker.executions, "the worker knows that it lost the run")
         assert await handle.describe() == before
         await until(lambda: worker.has_lease, "it enlisted again")
         assert await Reaper(store, SystemClock()).run_once() == 1
@@ -268,9 +268,9 @@ async def test_runs_claimed_by_a_worker_that_was_declared_dead_are_not_started(t
 
         await until(is_claimed, "the store has given the run to the worker")
         await _execute(tmp_path, "UPDATE workers SET state = 'DEAD'")
-        await until(lambda: births[0] == 2, "the worker has heard that it was declared dead")
+        await until(lambda: births[0] == 2, "the worker knows that it was declared dead")
         answer.set()
-        await until(lambda: not worker.claimer.under_way, "what was claimed is here")
+        await until(lambda: not worker.claimer.under_way, "the claimed run has arrived")
         assert not worker.executions
         birth.set()
         assert await handle.result("20s") == "worked"

@@ -105,7 +105,7 @@ async def test_a_thread_that_exceeds_its_time_limit_stays_occupied_and_is_counte
         assert threads.stuck == 1
         assert await (await quick.start()).result("10s") == "there is another thread"
         may_end.set()
-        await until(lambda: threads.stuck == 0, "the thread came to its end")
+        await until(lambda: threads.stuck == 0, "the thread has ended")
         assert (await handle.describe()).status == "DLQ_PENDING"  # its late result changes nothing
 
 

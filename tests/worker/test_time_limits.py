@@ -151,7 +151,7 @@ async def test_a_step_that_blocks_its_worker_is_ended_by_a_reaper_elsewhere(
             assert await free.handle(handle.id, "stalling").result("20s") == "free"
             run = await free.runs.get(handle.id)
             hog.may_end.set()
-            await until(lambda: not blocked.runtime.worker.executions, "the blocked worker heard of it")  # type: ignore[union-attr]
+            await until(lambda: not blocked.runtime.worker.executions, "the blocked worker was informed")  # type: ignore[union-attr]
             assert await free.runs.get(handle.id) == run
     finally:
         hog.may_end.set()
@@ -363,7 +363,7 @@ async def test_a_step_that_blocks_its_worker_at_once_is_timed_out_by_a_reaper_el
             assert await free.handle(handle.id, "stalling").result("20s") == "free"
             run = await free.runs.get(handle.id)
             may_end.set()
-            await until(lambda: not blocked.runtime.worker.executions, "the blocked worker heard of it")  # type: ignore[union-attr]
+            await until(lambda: not blocked.runtime.worker.executions, "the blocked worker was informed")  # type: ignore[union-attr]
             assert await free.runs.get(handle.id) == run
     finally:
         may_end.set()

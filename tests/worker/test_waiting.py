@@ -64,7 +64,7 @@ async def test_a_short_wait_stays_in_memory_and_uses_no_concurrency(tmp_path: Pa
             states = [await handle.status() for handle in handles]
             return set(states) == {RunStatus.SLEEPING}
 
-        await until(all_asleep, "five runs sleep beside each other in one place")
+        await until(all_asleep, "five runs sleep with a concurrency of one")
         assert len(worker.executions) == 5
         results = await asyncio.gather(*(handle.result("10s") for handle in handles))
         assert results == [["only", "only"]] * 5
@@ -151,11 +151,11 @@ async def test_code_that_does_not_unwind_when_its_run_leaves_memory_is_abandoned
     async with app:
         worker = worker_of(app)
         handle = await clinging.start()
-        await until(lambda: worker.held.abandoned == 1, "the code that clings was given up")
+        await until(lambda: worker.held.abandoned == 1, "the code that does not unwind was abandoned")
         assert await handle.result("10s") == "slept"  # the function was called again and finished
         assert happened == ["clings", "tidied"]
         let_go.set()
-        await until(lambda: happened[2:], "the clinging code asks the engine again")
+        await until(lambda: happened[2:], "the abandoned code calls the engine again")
     assert happened == ["clings", "tidied", "RunDetached"]
 
 
@@ -208,7 +208,7 @@ async def test_a_paused_workflow_is_not_claimed_and_continues_when_resumed(tmp_p
             row = await app.runtime.store.run(under_way.id)
             return row is not None and row.worker is None and (row.available_at or 0) < app.runtime.store.now()
 
-        await until(due, "the one under way waits, and would be due again")
+        await until(due, "the running one waits, and would be due again")
         assert await (await other.start()).result("10s") == "claimed"
         assert await under_way.status() is RunStatus.SLEEPING
         assert await waiting.status() is RunStatus.PENDING

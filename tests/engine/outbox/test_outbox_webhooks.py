@@ -52,7 +52,7 @@ def verified(secret: bytes, headers: dict[str, str], body: bytes) -> bool:
     return any(version == "v1" and hmac.compare_digest(text, wanted) for version, text in given)
 
 
-async def test_a_receiver_can_verify_and_read_what_it_gets() -> None:
+async def test_a_receiver_can_verify_and_read_a_message() -> None:
     async with serving(answering(OK)) as server:
         app, pay = hooked(server.url("/in?x=1"))
         async with engine(app) as e:
