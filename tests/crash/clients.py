@@ -1,6 +1,6 @@
 """A client that starts batch after batch until it is killed: `python -m clients URL FOLDER SIZE`.
 
-Each batch that was accepted is written down after the call returned, as an application would.
+Each accepted batch is recorded after the call has returned, as an application would do it.
 """
 
 from __future__ import annotations

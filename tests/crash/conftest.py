@@ -12,7 +12,7 @@ from fleet import Fleet
 
 @pytest.fixture
 def fleet(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Fleet]:
-    """Worker processes on one new file; what is left of them is ended with the test."""
+    """Yield worker processes on a new file, and stop those that are left after the test."""
     fleet = Fleet(tmp_path)
     try:
         yield fleet

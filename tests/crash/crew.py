@@ -1,6 +1,6 @@
-"""A worker process of its own, as `redrive worker` would run it: `python -m crew URL FOLDER WHO SETTINGS`.
+"""A worker process, run as `redrive worker` would run it: `python -m crew URL FOLDER WHO SETTINGS`.
 
-SETTINGS is JSON: settings of the app, and `trick`, a fault that this process has and others have not.
+SETTINGS is JSON: settings of the app, and `trick`, a fault that only this process has.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from redrive.worker.worker import Worker
 
 
 def deaf() -> None:
-    """Heartbeats are answered, but the worker does not listen: only the store can stop it."""
+    """Make the worker ignore the answers to its heartbeats, so that only the store can stop it."""
     Worker.on_heartbeat = lambda self, beat: None  # type: ignore[method-assign]
 
 
 def dies_after_claim() -> None:
-    """Vanishes when a claim is durable, before anything is done about it."""
+    """Kill the process when a claim is durable, before it starts the runs."""
     really_claim = SqliteStore.claim
 
     async def and_die(self: SqliteStore, claim: ClaimRequest) -> ClaimResult:

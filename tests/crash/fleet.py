@@ -23,13 +23,13 @@ __all__ = ["LEASE", "Fleet", "Member", "until"]
 
 LEASE = 2.5
 PATIENCE = 40.0
-"""Seconds after which a condition that should have come true counts as never coming true."""
+"""Seconds after which a test stops waiting for a condition."""
 
 _HERE = Path(__file__).parent
 
 
 def until(condition: Callable[[], Any], what: str) -> Any:
-    """Look until the condition holds and return what it gave; fail if that takes far too long."""
+    """Poll until the condition holds and return its value; fail after `PATIENCE` seconds."""
     give_up_at = time.monotonic() + PATIENCE
     while not (found := condition()):
         assert time.monotonic() < give_up_at, f"waited {PATIENCE:g} s in vain until {what}"
@@ -38,7 +38,7 @@ def until(condition: Callable[[], Any], what: str) -> Any:
 
 
 class Member:
-    """One process of the fleet."""
+    """A process of the fleet."""
 
     def __init__(self, who: str, process: subprocess.Popen[bytes], log: Path) -> None:
         self.who = who
@@ -47,11 +47,11 @@ class Member:
 
     @property
     def log(self) -> str:
-        """Everything the process has said so far."""
+        """Output of the process so far."""
         return self._log.read_text(errors="replace")
 
     def says(self, words: str) -> None:
-        """Wait until the process says these words."""
+        """Wait until the process prints these words."""
         until(lambda: words in self.log or self._process.poll() is not None, f"{self.who} says {words!r}")
         assert words in self.log, f"{self.who} ended without saying {words!r}:\n{self.log}"
 
@@ -59,20 +59,20 @@ class Member:
         self._process.send_signal(number)
 
     def kill(self) -> None:
-        """End it at once, with whatever it was doing, and wait until it is gone."""
+        """Kill the process with SIGKILL, and wait until it is gone."""
         self._process.kill()
         self._process.wait()
 
     def stop(self) -> None:
-        """Stop it in its tracks, and wait until the kernel has done so."""
+        """Pause the process with SIGSTOP, and wait until the kernel has done so."""
         self.signal(signal.SIGSTOP)
-        until(lambda: _state(self._process.pid) == "T", f"{self.who} stands still")
+        until(lambda: _state(self._process.pid) == "T", f"{self.who} is paused")
 
     def thaw(self) -> None:
         self.signal(signal.SIGCONT)
 
     def ended(self) -> int:
-        """Wait for its end; its exit code."""
+        """Wait for the end of the process and return its exit code."""
         code = until(lambda: (self._process.poll(),) if self.is_gone else None, f"{self.who} ends")[0]
         assert isinstance(code, int)
         return code
@@ -87,7 +87,7 @@ class Member:
 
 
 class Fleet:
-    """The processes, the file they share and the ledger they write to."""
+    """Processes with the file that they share and the ledger that they write to."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -98,11 +98,11 @@ class Fleet:
         self.killed: set[str] = set()
 
     def app(self) -> Redrive:
-        """The app for the test's own process, to start runs and look at them."""
+        """Return an app for the test's own process, to start and read runs."""
         return scenes.build(self.url, self.folder)
 
     def start(self, *, wait: bool = True, **settings: Any) -> Member:
-        """Start one more worker; it is at work when this returns, unless the test waits for that itself."""
+        """Start one more worker, and with `wait` return only when it is working."""
         who = f"w{len(self.members)}"
         given = {"lease": LEASE, "chores": 0.2, "concurrency": 10, **settings}
         return self._spawn(who, ["crew", self.url, str(self.folder), who, json.dumps(given)], wait=wait)
@@ -125,16 +125,16 @@ class Fleet:
         return member
 
     def kill(self, member: Member) -> None:
-        """Kill a worker and remember that repeats are to be expected of its work."""
+        """Kill a worker and record it, because its attempts may be repeated."""
         member.kill()
         self.killed.add(member.who)
 
     def taken_for_dead(self) -> set[str]:
-        """Workers that live and lost their lease: to others, a disk that stands still looks like a death."""
+        """Return live workers that lost their lease: a stalled disk looks like a death to other workers."""
         return {member.who for member in self.members if "was declared dead" in member.log}
 
     def freeze(self, member: Member) -> None:
-        """Stop a worker, but not in the middle of a write: nobody could use the file until it goes on."""
+        """Pause a worker, but not during a write, which would lock the file for all other processes."""
 
         def frozen() -> bool:
             member.stop()
@@ -143,7 +143,7 @@ class Fleet:
             member.thaw()
             return False
 
-        until(frozen, f"{member.who} stands still without holding the file")
+        until(frozen, f"{member.who} is paused without a lock on the file")
 
     def _is_free(self) -> bool:
         with closing(sqlite3.connect(self.file, timeout=0, isolation_level=None)) as con:
@@ -155,7 +155,7 @@ class Fleet:
             return True
 
     def close(self) -> None:
-        """End what still runs; the processes of this fleet and no others."""
+        """Kill the processes of this fleet that still run."""
         for member in self.members:
             if not member.is_gone:
                 member.kill()
@@ -163,7 +163,7 @@ class Fleet:
     # -- the file, read without the engine ------------------------------------------------------------
 
     def rows(self, query: str, *params: Any) -> list[tuple[Any, ...]]:
-        """What a query finds in the file now."""
+        """Return the rows that a query finds in the file now."""
         with closing(sqlite3.connect(self.file, timeout=10)) as con:
             return con.execute(query, params).fetchall()
 
@@ -172,7 +172,7 @@ class Fleet:
             con.execute(statement, params)
 
     def everything_about(self, run_id: str) -> dict[str, list[tuple[Any, ...]]]:
-        """Each row of every table that concerns a run."""
+        """Return the rows of a run in every table."""
         ((id,),) = self.rows("SELECT id FROM runs WHERE public_id = ?", run_id)
         found = {"runs": self.rows("SELECT * FROM runs WHERE id = ?", id)}
         for table in ("inputs", "results", "entries", "attempts", "letters", "idempotency"):
@@ -180,7 +180,7 @@ class Fleet:
         return found
 
     def unfinished(self) -> int:
-        """How many accepted runs have not ended."""
+        """Return the number of accepted runs that have not ended."""
         return int(self.rows("SELECT count(*) FROM runs WHERE finished_at IS NULL")[0][0])
 
     def all_ended(self) -> None:
@@ -189,7 +189,7 @@ class Fleet:
 
 
 def _state(pid: int) -> str:
-    """One letter from the kernel: T is stopped by a signal."""
+    """Return the process state as one letter; T means stopped by a signal."""
     if os.path.exists(f"/proc/{pid}/stat"):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     shown = subprocess.run(["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True, check=False)

@@ -1,7 +1,7 @@
-"""What really happened, written down where no engine, crash or rollback can change it.
+"""A ledger of what really happened, which no engine, crash or rollback can change.
 
 Every line is one event of one execution of a step's body. The file is opened for appending, so that
-lines of several processes never mix and a killed process leaves only whole ones.
+lines of several processes never mix and a killed process leaves only complete lines.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Ledger", "Line"]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One event: worker `who` did `what` ("begin", "end", ...) in an attempt of a run's step."""
+    """Event of worker `who` in an attempt of a run's step; `what` is "begin", "end" and so on."""
 
     what: str
     who: str
@@ -27,7 +27,7 @@ class Line:
 
     @property
     def attempted(self) -> tuple[str, str, int]:
-        """The attempt this line is about; it appears again if the attempt was repeated."""
+        """Key of the attempt; it appears again if the attempt was repeated."""
         return (self.run, self.step, self.attempt)
 
 
@@ -47,7 +47,7 @@ class Ledger:
             os.close(file)
 
     def lines(self, what: str | None = None, **wanted: str) -> list[Line]:
-        """All lines, or those of one kind, in the order they were written."""
+        """Return all lines, or those of one kind, in the order they were written."""
         if not self._path.exists():
             return []
         found = [Line(**json.loads(text)) for text in self._path.read_text().splitlines()]
@@ -59,12 +59,12 @@ class Ledger:
         ]
 
     def executions(self) -> dict[tuple[str, str, int], list[str]]:
-        """Which workers began each attempt, in order."""
+        """Return the workers that began each attempt, in order."""
         begun: dict[tuple[str, str, int], list[str]] = {}
         for line in self.lines("begin"):
             begun.setdefault(line.attempted, []).append(line.who)
         return begun
 
     def count(self, what: str = "begin") -> Counter[str]:
-        """How often each step was begun (or ended), over all runs."""
+        """Return how often each step was begun (or ended), over all runs."""
         return Counter(line.step for line in self.lines(what))

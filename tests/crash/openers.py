@@ -1,4 +1,4 @@
-"""Opens new files, each at the moment its gate opens: `python -m openers FOLDER ROUNDS WHO`."""
+"""A process that opens new files, each when its gate opens: `python -m openers FOLDER ROUNDS WHO`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def open_all(folder: Path, rounds: int, who: str) -> None:
             pass  # as close as possible to the other process
         async with app:
             handle = await app.find("quick").start(number)
-            assert await handle.result("120s") == f"anybody {number}"
+            assert await handle.result("120s") == f"anyone {number}"
     print("opened all", flush=True)
 
 

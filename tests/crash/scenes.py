@@ -1,4 +1,4 @@
-"""The app under test: workflows whose steps write down in the ledger what they do.
+"""The app under test, with workflows whose steps record their calls in the ledger.
 
 Tests and worker processes build the same app from the same file, so that all of them have the same code.
 """
@@ -18,17 +18,17 @@ from redrive import Redrive, RetryPolicy, step_info
 
 __all__ = ["CREDITS", "build", "gate"]
 
-CREDITS = "CREATE TABLE credits (number INTEGER NOT NULL)"  # no UNIQUE: a second effect shall show
+CREDITS = "CREATE TABLE credits (number INTEGER NOT NULL)"  # no UNIQUE, so that a second effect is visible
 SOON = RetryPolicy(max_retries=3, base_delay=0.02, max_delay=0.2)
 
 
 def gate(folder: Path, name: str) -> Path:
-    """A file for which steps wait; creating it lets them go on."""
+    """Return the path of a file for which steps wait; creating it lets the steps continue."""
     return folder / f"gate-{name}"
 
 
 def build(url: str, folder: Path, who: str = "test", **settings: Any) -> Redrive:
-    """The app as process `who` runs it."""
+    """Return the app as process `who` runs it."""
     app = Redrive(url, **settings)
     ledger = Ledger(folder / "ledger")
     chance = random.Random(who)
@@ -41,7 +41,7 @@ def build(url: str, folder: Path, who: str = "test", **settings: Any) -> Redrive
         await asyncio.sleep(chance.uniform(0.0, 0.03))
 
     async def opened(name: str) -> None:
-        while not gate(folder, name).exists():  # noqa: ASYNC110 - a file of another process rings no bell
+        while not gate(folder, name).exists():  # noqa: ASYNC110 - another process creates the file
             await asyncio.sleep(0.01)
 
     # -- orders: one of each kind of step ---------------------------------------------------------------
@@ -77,7 +77,7 @@ def build(url: str, folder: Path, who: str = "test", **settings: Any) -> Redrive
         note("end")
         return number
 
-    # Many deaths may be laid to one run here by bad luck, which is another test's subject.
+    # By bad luck one run may be in many crashes here; the poison limit is tested elsewhere.
     @app.workflow(retry=SOON, max_crashes=1000)
     async def order(number: int) -> list[str]:
         await reserve(number)
@@ -86,7 +86,7 @@ def build(url: str, folder: Path, who: str = "test", **settings: Any) -> Redrive
         await pay(number)
         return list(told)
 
-    # -- one step, slow or deadly -----------------------------------------------------------------------
+    # -- one step that is slow or kills its process ------------------------------------------------------
 
     @app.step
     async def wait_at(name: str) -> str:
@@ -97,7 +97,7 @@ def build(url: str, folder: Path, who: str = "test", **settings: Any) -> Redrive
 
     @app.workflow(retry=SOON)
     async def patient(name: str) -> str:
-        await tell(0, "everybody")
+        await tell(0, "everyone")
         return await wait_at(name)
 
     @app.workflow(retry=SOON)
@@ -109,7 +109,7 @@ def build(url: str, folder: Path, who: str = "test", **settings: Any) -> Redrive
     async def block_at(name: str) -> str:
         note("begin")
         while not gate(folder, name).exists():
-            time.sleep(0.01)  # the event loop stands still
+            time.sleep(0.01)  # the event loop is blocked
         note("end")
         return who
 
@@ -151,6 +151,6 @@ def build(url: str, folder: Path, who: str = "test", **settings: Any) -> Redrive
 
     @app.workflow(retry=SOON)
     async def quick(number: int) -> str:
-        return await tell(number, "anybody")
+        return await tell(number, "anyone")
 
     return app

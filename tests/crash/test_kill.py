@@ -1,4 +1,4 @@
-"""Workers die by SIGKILL, at any moment and again and again: nothing is lost, nothing is done too often."""
+"""Repeated SIGKILL of workers at any moment: no run is lost and no effect happens too often."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from fleet import Fleet, until
 from redrive.core.states import RunStatus
 
 SOAK = int(os.environ.get("REDRIVE_SOAK", "1"))
-"""How many times longer than in an ordinary test run the killing goes on."""
+"""Factor by which a soak test is longer than an ordinary test run."""
 
 
-async def test_runs_survive_kill_after_kill(fleet: Fleet) -> None:
+async def test_runs_survive_repeated_kills_of_their_workers(fleet: Fleet) -> None:
     seed = int(os.environ.get("REDRIVE_SEED", secrets.randbelow(10**6)))
     print(f"REDRIVE_SEED={seed} repeats the choice of victims")
     chance = random.Random(seed)
@@ -60,25 +60,25 @@ async def test_runs_survive_kill_after_kill(fleet: Fleet) -> None:
             letter = letters[run_id]
             assert (letter.code, letter.step) == ("infrastructure_failure", "pay")
             assert "may have happened" in letter.message
-            assert len(payers) <= 1  # it may have been killed between the begin mark and the call
+            assert len(payers) <= 1  # the worker may have been killed between the begin mark and the call
             assert set(payers) <= died
     assert len(letters) == ended[RunStatus.DLQ_PENDING]
     _every_repeat_is_explained_by_a_death(fleet)
 
 
 def _let_work_be_done(fleet: Fleet, lines: int) -> None:
-    """Wait for so many more lines in the ledger, or until there is nothing left to do."""
+    """Wait until the ledger has `lines` more lines, or until all runs have ended."""
     enough = len(fleet.ledger.lines()) + lines
     until(lambda: len(fleet.ledger.lines()) >= enough or not fleet.unfinished(), "work is done")
 
 
 def _every_repeat_is_explained_by_a_death(fleet: Fleet) -> None:
-    """A worker does an attempt once, and another does it again only if the one before has died."""
+    """Assert that an attempt was repeated only by another worker, and only after the previous one died."""
     declared = {name for (name,) in fleet.rows("SELECT name FROM workers WHERE state = 'DEAD'")}
     dead = fleet.killed | {m.who for m in fleet.members if any(n.endswith(f":{m.pid}") for n in declared)}
     for (run_id, step, attempt), workers in fleet.ledger.executions().items():
         key = f"attempt {attempt} of {step} in {run_id}: {workers}"
-        if step == "tell":  # two calls of it in one run
+        if step == "tell":  # a run calls this step twice
             assert max(Counter(workers).values()) <= 2, key
             assert len(set(workers[:-1]) - dead) <= 1, key
         else:

@@ -1,4 +1,4 @@
-"""Who holds a run keeps it for as long as it lives, and loses it when it does not."""
+"""Leases: a worker keeps its runs while it lives, and loses them when it dies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from redrive import RunFailed
 from redrive.core.states import RunStatus
 
 
-async def test_a_step_that_blocks_the_loop_longer_than_the_lease_does_not_cost_the_run(fleet: Fleet) -> None:
+async def test_a_step_that_blocks_the_loop_longer_than_the_lease_keeps_its_run(fleet: Fleet) -> None:
     app = fleet.app()
     async with app.client():
         rude = fleet.start()
@@ -26,7 +26,7 @@ async def test_a_step_that_blocks_the_loop_longer_than_the_lease_does_not_cost_t
             )
             return float(micros) / 1e6
 
-        until(lambda: beats_since_the_step_began() > 2 * LEASE, "the lease has passed twice")
+        until(lambda: beats_since_the_step_began() > 2 * LEASE, "two leases have passed")
         assert fleet.rows("SELECT fence FROM runs") == [(1,)]
         scenes.gate(fleet.folder, "door").touch()
         assert await handle.result("30s") == rude.who
@@ -37,7 +37,7 @@ async def test_a_step_that_blocks_the_loop_longer_than_the_lease_does_not_cost_t
 
 
 async def test_a_step_that_blocks_the_loop_beyond_its_timeout_counts_as_timed_out(fleet: Fleet) -> None:
-    """Its worker lives and could not even send the begin mark; another one ends the attempt before the lease does."""
+    """The blocked worker could not send the begin mark; another worker ends the attempt before the lease expires."""
     app = fleet.app()
     async with app.client():
         rude = fleet.start()
@@ -50,14 +50,14 @@ async def test_a_step_that_blocks_the_loop_beyond_its_timeout_counts_as_timed_ou
         scenes.gate(fleet.folder, "door").touch()
         until(lambda: fleet.ledger.lines("end", step="hang_at"), "the blocked worker continues")
         fleet.all_ended()
-        assert await handle.describe() == run, "its late result changes nothing"
+        assert await handle.describe() == run, "the late result changes nothing"
     assert failed.value.code == "timeout"
     assert [line.who for line in fleet.ledger.lines("begin")] == [rude.who]
     assert (run.status, run.crashes) == (RunStatus.DLQ_PENDING, 0)
     assert [attempt.status for attempt in run.steps[0].attempts] == ["TIMED_OUT"]
 
 
-async def test_a_run_is_picked_up_whose_claimer_died_right_after_the_claim(fleet: Fleet) -> None:
+async def test_a_run_whose_worker_died_right_after_the_claim_is_claimed_again(fleet: Fleet) -> None:
     app = fleet.app()
     async with app.client():
         handles = await app.find("quick").start_many([(number,) for number in range(5)])
@@ -68,11 +68,11 @@ async def test_a_run_is_picked_up_whose_claimer_died_right_after_the_claim(fleet
 
         fleet.start()
         results = [await handle.result("30s") for handle in handles]
-    assert results == [f"anybody {number}" for number in range(5)]
+    assert results == [f"anyone {number}" for number in range(5)]
     assert fleet.ledger.count() == {"tell": 5}
 
 
-async def test_a_poison_run_costs_its_bystanders_nothing(fleet: Fleet) -> None:
+async def test_a_poison_run_does_not_affect_other_runs_of_its_worker(fleet: Fleet) -> None:
     app = fleet.app()
     poison, bystanders = 41, 99
     async with app.client():
@@ -82,7 +82,7 @@ async def test_a_poison_run_costs_its_bystanders_nothing(fleet: Fleet) -> None:
         until(lambda: len(fleet.ledger.lines("begin")) == 100, "one worker has all of the runs in hand")
         scenes.gate(fleet.folder, "handle").touch()
         fleet.members[0].ended()
-        later = await app.find("patient").start_many([("door",)] * 5)  # in hand at each further death
+        later = await app.find("patient").start_many([("door",)] * 5)  # held by the worker at each further death
         deaths = 1
         while fleet.unfinished() > len(later):
             fleet.start(concurrency=100)
@@ -104,8 +104,8 @@ async def test_a_poison_run_costs_its_bystanders_nothing(fleet: Fleet) -> None:
     assert [line.attempt for line in deadly] == [1, 1, 1]
 
 
-async def test_a_suspect_that_made_progress_keeps_no_other_waiting(fleet: Fleet) -> None:
-    """One suspect at a time, but only for as long as it is one, not until its run has ended."""
+async def test_a_suspect_that_made_progress_does_not_delay_other_suspects(fleet: Fleet) -> None:
+    """Suspects run one at a time, but only while they are suspects, not until their runs have ended."""
     app = fleet.app()
     async with app.client():
         handles = await app.find("patient_twice").start_many([("one", "two")] * 3)

@@ -1,4 +1,4 @@
-"""What was accepted is there, whole, whoever dies; and a new file may be opened by several at once."""
+"""Batches of starts survive the death of any process, and several processes may open a new file at once."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ledger import Ledger
 BATCH = 40
 
 
-async def test_runs_accepted_by_a_client_that_is_killed_are_whole_and_all_run(fleet: Fleet) -> None:
+async def test_batches_accepted_from_a_killed_client_are_complete_and_all_run(fleet: Fleet) -> None:
     accepted = Ledger(fleet.folder / "accepted")
     client = fleet.run("clients", fleet.url, str(fleet.folder), str(BATCH))
-    until(lambda: len(accepted.lines()) > 5 * BATCH, "the client is in full swing")
+    until(lambda: len(accepted.lines()) > 5 * BATCH, "the client has started batches")
     client.kill()
 
     app = fleet.app()

@@ -1,4 +1,4 @@
-"""SIGTERM stops a worker in good order: nothing is lost and no attempt is spent."""
+"""Graceful stop on SIGTERM: no run is lost and no attempt is consumed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from redrive.core.states import RunStatus
 from redrive.core.transitions import AttemptEnd
 
 
-async def test_sigterm_under_load_gives_back_what_it_cannot_finish(fleet: Fleet) -> None:
+async def test_sigterm_under_load_releases_the_runs_that_it_cannot_finish(fleet: Fleet) -> None:
     app = fleet.app()
     async with app.client():
         fleet.execute(scenes.CREDITS)
@@ -37,7 +37,7 @@ async def test_sigterm_under_load_gives_back_what_it_cannot_finish(fleet: Fleet)
         assert run.crashes == 0
         tries = [(a.attempt, a.status) for a in run.steps[-1].attempts]
         assert tries == [(1, AttemptEnd.RELEASED.value), (1, "SUCCESS")]
-    assert {run.status for run in ordered} == {RunStatus.SUCCESS}  # steps at most once were let finish
+    assert {run.status for run in ordered} == {RunStatus.SUCCESS}  # at-most-once steps were allowed to finish
     assert {step.attempt for run in ordered for step in run.steps if step.name != "reserve"} == {1}
     assert {run.steps[0].attempt for run in ordered} == {2}
     assert fleet.rows("SELECT count(*) FROM credits") == [(60,)]
@@ -65,7 +65,7 @@ async def test_a_second_sigterm_cuts_the_grace_period_short(fleet: Fleet) -> Non
     assert tries == [(1, AttemptEnd.RELEASED.value), (1, "SUCCESS")]
 
 
-async def test_a_thread_that_does_not_end_cannot_keep_the_process(fleet: Fleet) -> None:
+async def test_a_thread_that_does_not_end_does_not_keep_the_process_alive(fleet: Fleet) -> None:
     app = fleet.app()
     async with app.client():
         worker = fleet.start(grace=0.2)

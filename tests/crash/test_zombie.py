@@ -1,4 +1,4 @@
-"""A worker stands still for longer than its lease and comes back: it can change nothing any more."""
+"""Workers that are paused for longer than their lease: after they continue, they cannot change anything."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from redrive.core.transitions import AttemptEnd
 
 
 def declared_dead(fleet: Fleet, member: Member) -> bool:
-    """Whether the store counts the worker that this process enlisted first as dead."""
+    """Return True if the first worker that this process enlisted is recorded as dead."""
     (state,) = fleet.rows("SELECT state FROM workers WHERE name LIKE ? ORDER BY id", f"%:{member.pid}")[0]
     return bool(state == "DEAD")
 
@@ -34,7 +34,7 @@ async def test_the_late_write_of_a_zombie_changes_no_row(fleet: Fleet, workflow:
         assert await handle.result("30s") == heir.who
         before = fleet.everything_about(handle.id)
         zombie.thaw()
-        zombie.says(f"run {handle.id}" if trick else "was declared dead")  # it has heard that it lost it
+        zombie.says(f"run {handle.id}" if trick else "was declared dead")  # the worker knows that it lost the run
         if trick or workflow == "rude":
             until(lambda: fleet.ledger.lines("end", step=step, who=zombie.who), "the late step has ended")
         if trick is None:
@@ -46,16 +46,16 @@ async def test_the_late_write_of_a_zombie_changes_no_row(fleet: Fleet, workflow:
     assert begun == [zombie.who, heir.who]
     assert run.status is RunStatus.SUCCESS
     tries = [(a.attempt, a.status) for a in run.steps[-1].attempts]
-    # A loop that is blocked at once sends no begin mark: then there was a death, and no attempt.
+    # A loop that is blocked at once sends no begin mark: a death is recorded, and no attempt.
     lost = [(1, AttemptEnd.LOST.value)] if workflow == "patient" else []
     assert tries == [*lost, (1, "SUCCESS")]
 
 
-async def test_a_worker_that_was_declared_dead_enlists_anew_and_goes_on(fleet: Fleet) -> None:
+async def test_a_worker_that_was_declared_dead_enlists_again_and_continues(fleet: Fleet) -> None:
     app = fleet.app()
     async with app.client():
         worker = fleet.start()
-        assert await (await app.find("quick").start(1)).result("30s") == "anybody 1"
+        assert await (await app.find("quick").start(1)).result("30s") == "anyone 1"
         fleet.freeze(worker)
         reaper = fleet.start()
         until(lambda: declared_dead(fleet, worker), "the paused worker was declared dead")
@@ -63,7 +63,7 @@ async def test_a_worker_that_was_declared_dead_enlists_anew_and_goes_on(fleet: F
         worker.thaw()
         worker.says("enlists again")
 
-        assert await (await app.find("quick").start(2)).result("30s") == "anybody 2"
+        assert await (await app.find("quick").start(2)).result("30s") == "anyone 2"
     assert [line.who for line in fleet.ledger.lines("end")] == [worker.who, worker.who]
     states = fleet.rows("SELECT state FROM workers WHERE name LIKE ? ORDER BY id", f"%:{worker.pid}")
     assert states == [("DEAD",), ("LIVE",)]

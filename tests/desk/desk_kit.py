@@ -1,4 +1,4 @@
-"""What the desk's tests share: steps whose every call is written down, and ways to look at all rows."""
+"""Helpers for the desk's tests: a workflow whose calls are recorded, and functions that read all rows."""
 
 from __future__ import annotations
 
@@ -16,51 +16,51 @@ TABLES = ("runs", "inputs", "results", "entries", "attempts", "letters", "replay
 
 
 class Declined(Exception):
-    """What the outside world answers when it will not."""
+    """Error that an external service raises when it refuses a call."""
 
 
 @dataclass
 class Ledger:
-    """The outside world: who was called, with which idempotency key; and what it refuses to do."""
+    """External services: the calls they received, with idempotency keys, and the calls that they refuse."""
 
     calls: list[tuple[str, str]] = field(default_factory=list)
     broken: set[str] = field(default_factory=set)
 
     def called(self, name: str) -> None:
-        """A step reached the outside world."""
+        """Record the call of a step, and raise if that step is broken."""
         self.calls.append((name, step_info().idempotency_key))
         if name in self.broken:
             raise Declined(f"{name} is down")
 
     @property
     def names(self) -> list[str]:
-        """Who was called, in order."""
+        """Names of the steps that were called, in order."""
         return [name for name, _ in self.calls]
 
     @property
     def counts(self) -> Counter[str]:
-        """How often each was called."""
+        """Number of calls of each step."""
         return Counter(self.names)
 
     def keys(self, name: str) -> list[str]:
-        """The idempotency keys that calls of a step carried, each once, in order."""
+        """Return the idempotency keys of a step's calls, each once, in order."""
         return list(dict.fromkeys(key for called, key in self.calls if called == name))
 
     def since(self) -> list[str]:
-        """Who was called since this was asked last."""
+        """Return the names of the steps that were called since the last call of this method."""
         names = self.names[getattr(self, "_seen", 0) :]
         self._seen = len(self.calls)
         return names
 
 
 def new_app(**settings: Any) -> Redrive:
-    """An app on a store in memory."""
+    """Return an app on a store in memory."""
     return Redrive("sqlite:///:memory:", **settings)
 
 
 @dataclass
 class Shop:
-    """An order that is reserved, charged and shipped; the ledger says which of these goes wrong."""
+    """An app with an order that is reserved, charged and shipped; the ledger says which step fails."""
 
     app: Redrive
     ledger: Ledger
@@ -68,7 +68,7 @@ class Shop:
 
 
 def shop(app: Redrive | None = None, *, broken: str = "charge", **options: Any) -> Shop:
-    """A shop on an app of its own. `options` are those of the workflow."""
+    """Return a shop on `app`, or on a new app. `options` are options of the workflow."""
     app = app or new_app()
     ledger = Ledger(broken={broken} if broken else set())
 
@@ -95,7 +95,7 @@ def shop(app: Redrive | None = None, *, broken: str = "charge", **options: Any) 
 
 
 async def failed(e: Engine, workflow: Workflow[..., Any, Any], *args: Any, **options: Any) -> DeadLetter:
-    """Run a workflow into its dead letter."""
+    """Run a workflow that fails, and return its dead letter."""
     report = await e.run(workflow, *args, **options)
     assert report.status in ("DLQ_PENDING", "TIMED_OUT"), report
     assert report.letter is not None
@@ -103,22 +103,22 @@ async def failed(e: Engine, workflow: Workflow[..., Any, Any], *args: Any, **opt
 
 
 async def ended(e: Engine, run_id: str) -> RunReport:
-    """How a run came to its end."""
+    """Wait for the end of a run and return its report."""
     workflow = (await e.app.runs.get(run_id)).workflow
     return await e.finish(e.app.handle(run_id, workflow))
 
 
 async def statuses(e: Engine, letter: DeadLetter) -> tuple[str, str]:
-    """How the letter and the run it is about stand."""
+    """Return the status of a letter and the status of its run."""
     now = await e.app.dlq.get(letter.id)
     return str(now.status), str((await e.app.runs.get(now.run_id)).status)
 
 
 async def events(e: Engine, letter: DeadLetter) -> list[tuple[str, str]]:
-    """The letter's history: what happened, by whom."""
+    """Return the letter's history as pairs of event and user."""
     return [(line.event, line.by) for line in (await e.app.dlq.get(letter.id)).history]
 
 
 async def dump(e: Engine) -> dict[str, list[dict[str, Any]]]:
-    """Every row that a decision could touch."""
+    """Return every row that a decision could change."""
     return {table: await e.fetch(f"SELECT * FROM {table}") for table in TABLES}

@@ -1,4 +1,4 @@
-"""A node that carries out sets: `python desk_node.py URL` says "ready" and works until it is ended."""
+"""A node that executes bulk actions: `python desk_node.py URL` prints "ready" and runs until it is stopped."""
 
 from __future__ import annotations
 

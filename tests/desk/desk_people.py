@@ -1,6 +1,6 @@
-"""Some people at one computer: `python desk_people.py URL LETTER MODE COUNT`.
+"""A process with several users who decide on one letter: `python desk_people.py URL LETTER MODE COUNT`.
 
-Says "ready", waits for a line, lets them all decide at once, and tells what each was answered.
+Prints "ready", waits for a line, lets all users decide at the same time, and prints the answer to each of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ async def decide(app: Redrive, letter: str, mode: str) -> list[object]:
     try:
         if mode in ("resolve", "ignore"):
             return [mode, str((await getattr(app.dlq, mode)(letter, by=f"{mode} {os.getpid()}")).status)]
-        replay = await app.dlq.replay(letter, mode, by=f"somebody at {os.getpid()}")
+        replay = await app.dlq.replay(letter, mode, by=f"user at {os.getpid()}")
     except Conflict:
         return ["conflict"]
     return ["replay", replay.number, replay.mode, replay.run_id, replay.by, replay.at.isoformat()]

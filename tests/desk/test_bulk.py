@@ -1,4 +1,4 @@
-"""Sets: one decision on many letters; each letter at most once, whatever happens on the way."""
+"""Bulk actions (sets): one decision on many letters. Each letter is decided on at most once, even after crashes."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ async def desk() -> AsyncIterator[tuple[Engine, Shop]]:
 
 @pytest.fixture
 async def each_desk(on_store: OnStore) -> AsyncIterator[tuple[Engine, Shop]]:
-    """The same on each kind of database."""
+    """Yield an engine and a shop on each kind of database."""
     made = shop()
     async with on_store(made.app) as e:
         yield e, made
 
 
 async def failures(e: Engine, workflow: Workflow[..., Any, Any], count: int, **options: Any) -> list[DeadLetter]:
-    """Letters of so many orders, which differ in their amounts."""
+    """Return the letters of `count` failed orders with different amounts."""
     return [await failed(e, workflow, "tea", amount, **options) for amount in range(count)]
 
 
 async def carried_out(e: Engine, set: LetterSet) -> LetterSet:
-    """The set when no letter is left to decide on, and its runs have ended."""
+    """Execute the set until every letter is decided on and its runs have ended, and return it."""
     for _ in range(50):
         await e.settle()
         if (await e.app.dlq.set(set.id)).status != "RUNNING":
@@ -87,7 +87,7 @@ async def test_a_group_is_replayed_as_a_whole(each_desk: tuple[Engine, Shop]) ->
     }
 
 
-async def test_letters_are_named_by_their_ids_or_by_those_of_their_runs(desk: tuple[Engine, Shop]) -> None:
+async def test_letters_are_selected_by_their_ids_or_run_ids(desk: tuple[Engine, Shop]) -> None:
     e, made = desk
     first, second, third = await failures(e, made.order, 3)
     made.ledger.broken.clear()
@@ -116,7 +116,7 @@ async def test_each_letter_and_the_set_itself_are_audited(desk: tuple[Engine, Sh
         ]
 
 
-async def test_a_patch_that_does_not_fit_is_refused_per_letter_and_the_others_go_on() -> None:
+async def test_a_patch_that_does_not_fit_is_refused_per_letter_and_the_others_continue() -> None:
     app = new_app()
     amounts: list[int] = []
     broken = [True]
@@ -167,8 +167,8 @@ async def test_a_retry_override_and_a_new_run_are_passed_on(desk: tuple[Engine, 
     assert await by_status(e) == {"OPEN": 2}
 
 
-async def test_letters_that_open_again_during_the_set_are_not_done_twice(desk: tuple[Engine, Shop]) -> None:
-    """They fail again at once, while the set still goes on; each is replayed once by it."""
+async def test_letters_that_reopen_during_a_set_are_not_replayed_twice(desk: tuple[Engine, Shop]) -> None:
+    """Replayed runs fail again while the set is still running. The set replays each letter once."""
     e, made = desk
     await failures(e, made.order, 6)
     made.ledger.since()
@@ -180,7 +180,7 @@ async def test_letters_that_open_again_during_the_set_are_not_done_twice(desk: t
         marks = await decide(row, items)
         await e.finish_all()
         assert (await by_status(e))["OPEN"] == 6
-        return marks[:1]  # and the note of the other is lost
+        return marks[:1]  # the mark of the other letter is lost
 
     worker._decide = then_fail
     await worker.run_once()
@@ -191,14 +191,14 @@ async def test_letters_that_open_again_during_the_set_are_not_done_twice(desk: t
 
 
 def slowly(e: Engine, batch: int, store: Any = None) -> BulkWorker:
-    """The chore with batches of that many letters."""
+    """Return a bulk worker with batches of `batch` letters."""
     worker = e.app.runtime.new_bulk_worker(store or e.store)
     worker._batch = batch
     return worker
 
 
-async def test_a_letter_that_is_marked_by_nobody_after_a_crash_is_found_done(desk: tuple[Engine, Shop]) -> None:
-    """The decision was written, the note of it was not, and the replay has failed again meanwhile."""
+async def test_a_letter_decided_on_but_not_marked_before_a_crash_counts_as_done(desk: tuple[Engine, Shop]) -> None:
+    """The decision was written, its mark was not, and the replay has failed again in the meantime."""
     e, made = desk
     await failures(e, made.order, 3)
     made.ledger.since()
@@ -208,7 +208,7 @@ async def test_a_letter_that_is_marked_by_nobody_after_a_crash_is_found_done(des
     items = await e.store.advance(row, (), limit=2, lease=1)
     assert items is not None
     marks = await slowly(e, 2)._decide(row, items)
-    assert len(marks) == 2  # which are lost
+    assert len(marks) == 2  # these marks are lost
     await e.finish_all()
     await e.advance("1s")
     set = await carried_out(e, begun)
@@ -228,7 +228,7 @@ async def test_two_nodes_at_once_replay_each_letter_once(each_desk: tuple[Engine
     assert (first.status, second.status) == ("DONE", "DONE")
     assert first.done + first.failed == first.total
     assert second.done + second.failed == second.total
-    assert first.total + second.total >= 10, "what one set has taken may be gone before the other lists it"
+    assert first.total + second.total >= 10, "letters of the first set may be closed before the second set lists them"
     assert Counter(made.ledger.since()) == {"charge": 10, "ship": 10}
     assert await by_status(e) == {"RESOLVED": 10}
 
@@ -237,7 +237,7 @@ async def test_two_nodes_at_once_replay_each_letter_once(each_desk: tuple[Engine
 
 
 def at_call(number: int, fault: Fault, seen: list[str]) -> Callable[[Call], Fault | None]:
-    """The fault happens once, at the call of that number that a set's chore makes, over all lives."""
+    """Return a plan with one fault, at the call `number` of the bulk worker, counted over restarts."""
 
     def plan(call: Call) -> Fault | None:
         if call.name not in {"claim_bulk", "advance", "cases", "apply", "known"}:
@@ -254,7 +254,7 @@ FAULTS = {
     "lost": lambda: LOSE,
     "refused": lambda: FAIL,
 }
-# A crash before a call is one after the call before it, so the normal run leaves it out.
+# A crash before a call equals a crash after the previous call, so the normal test run leaves it out.
 MOST_FAULTS = [pytest.param("before", marks=pytest.mark.slow), "after", "lost", "refused"]
 
 
@@ -268,7 +268,7 @@ async def replayed_with(
     tenant: str = "default",
     rate: str | None = None,
 ) -> list[str]:
-    """A set of four letters, carried out with a fault at one call; returns the calls that were made."""
+    """Execute a set of four letters with a fault at one call, and return the calls that were made."""
     seen: list[str] = []
     plan = at_call(number, fault or LOSE, seen)
     armed = [False]
@@ -325,7 +325,7 @@ async def test_a_fault_at_every_call_of_a_set_with_a_rate_leaves_each_letter_dec
 async def test_a_fault_at_every_call_of_a_set_on_postgres_leaves_each_letter_decided_on_once(
     on_postgres: OnStore, manner: str
 ) -> None:
-    """One database for all its lives: each has a tenant of its own, and time goes on."""
+    """All rounds share one database: each has its own tenant, and the clock is not reset."""
     clock = VirtualClock()
 
     async def with_fault(number: int) -> list[str]:
@@ -339,7 +339,7 @@ async def test_a_fault_at_every_call_of_a_set_on_postgres_leaves_each_letter_dec
         await with_fault(number)
 
 
-async def test_a_store_that_does_not_answer_puts_the_set_off(desk: tuple[Engine, Shop]) -> None:
+async def test_a_store_outage_delays_a_set(desk: tuple[Engine, Shop]) -> None:
     e, made = desk
     await failures(e, made.order, 1)
     begun = await e.app.dlq.replay_many(LetterFilter(), by="ann")
@@ -359,9 +359,7 @@ async def test_a_store_that_does_not_answer_puts_the_set_off(desk: tuple[Engine,
     assert (await carried_out(e, begun)).done == 1
 
 
-async def test_a_set_that_is_due_is_not_asked_for_all_the_time_while_the_store_is_away(
-    desk: tuple[Engine, Shop],
-) -> None:
+async def test_a_due_set_is_polled_with_pauses_during_a_store_outage(desk: tuple[Engine, Shop]) -> None:
     e, made = desk
     await failures(e, made.order, 2)
     await e.app.dlq.resolve_many(LetterFilter(), by="ann", rate="1/s")
@@ -384,7 +382,7 @@ async def test_a_set_that_is_due_is_not_asked_for_all_the_time_while_the_store_i
     assert node.pause(5.0) == 5.0
 
 
-# -- closing, stopping, looking ----------------------------------------------------------------------------
+# -- closing, stopping, progress ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("status", [LetterStatus.RESOLVED, LetterStatus.IGNORED])
@@ -466,7 +464,7 @@ async def test_a_paused_set_waits_over_restarts_until_it_is_resumed(each_desk: t
 
 
 async def test_a_rate_holds_over_all_nodes_together_and_can_be_changed(each_desk: tuple[Engine, Shop]) -> None:
-    """Three nodes look for work all the time; in no second are more than five letters decided on."""
+    """Three nodes poll without a pause. They decide on at most five letters in any second."""
     e, made = each_desk
     await failures(e, made.order, 40)
     begun = await e.app.dlq.resolve_many(LetterFilter(), by="ann", rate="5/s")
@@ -497,7 +495,7 @@ async def test_a_rate_holds_over_all_nodes_together_and_can_be_changed(each_desk
     assert (line.event, line.by, line.before, line.after) == ("dlq.set_rated", "bob", {"rate": "1/m"}, {"rate": "10/s"})
 
 
-async def test_a_portion_that_took_long_is_not_followed_at_once(desk: tuple[Engine, Shop]) -> None:
+async def test_a_slow_batch_is_not_followed_by_the_next_one_at_once(desk: tuple[Engine, Shop]) -> None:
     e, made = desk
     await failures(e, made.order, 4)
     begun = await e.app.dlq.resolve_many(LetterFilter(), by="ann", rate="5/s")
@@ -519,8 +517,8 @@ async def test_a_portion_that_took_long_is_not_followed_at_once(desk: tuple[Engi
     assert (len(times), min(apart)) == (4, 0.2)
 
 
-async def test_time_lets_a_set_go_on_at_its_rate(desk: tuple[Engine, Shop]) -> None:
-    """Without anybody looking all the time: time walks from portion to portion."""
+async def test_a_set_continues_at_its_rate_as_time_passes(desk: tuple[Engine, Shop]) -> None:
+    """The bulk worker sleeps from batch to batch and does not poll in between."""
     e, made = desk
     await failures(e, made.order, 6)
     made.ledger.broken.clear()
@@ -534,8 +532,8 @@ async def test_time_lets_a_set_go_on_at_its_rate(desk: tuple[Engine, Shop]) -> N
     assert (ended.status, ended.done, ended.succeeded) == ("DONE", 6, 6)
 
 
-async def test_how_its_runs_stand_is_counted_only_where_somebody_looks_at_it(desk: tuple[Engine, Shop]) -> None:
-    """Not in a list, and not for who presses a button: it takes a while where a set is large."""
+async def test_the_runs_of_a_set_are_counted_only_when_the_set_itself_is_read(desk: tuple[Engine, Shop]) -> None:
+    """Lists and actions do not count the runs, because counting is slow for a large set."""
     e, made = desk
     await failures(e, made.order, 4)
     made.ledger.broken.clear()
@@ -550,7 +548,7 @@ async def test_how_its_runs_stand_is_counted_only_where_somebody_looks_at_it(des
     assert (found.succeeded, found.failed_again, found.still_going) == (1, 0, 0)
 
 
-async def test_what_is_over_is_neither_paused_nor_resumed_nor_given_a_rate(desk: tuple[Engine, Shop]) -> None:
+async def test_a_finished_set_cannot_be_paused_resumed_or_given_a_rate(desk: tuple[Engine, Shop]) -> None:
     e, made = desk
     await failures(e, made.order, 1)
     done = await carried_out(e, await e.app.dlq.ignore_many(LetterFilter(), by="ann"))
@@ -651,7 +649,7 @@ async def test_tenants_are_kept_apart(desk: tuple[Engine, Shop]) -> None:
         (LetterFilter(), {"rate": "0/s"}, "pause the bulk action"),
     ],
 )
-async def test_nonsense_is_refused_before_anything_is_begun(
+async def test_invalid_options_are_refused_before_the_set_starts(
     desk: tuple[Engine, Shop], letters: Any, options: dict[str, Any], says: str
 ) -> None:
     e, _ = desk
@@ -660,7 +658,7 @@ async def test_nonsense_is_refused_before_anything_is_begun(
     assert await e.fetch("SELECT * FROM sets") == []
 
 
-async def test_odd_looks_are_refused(desk: tuple[Engine, Shop]) -> None:
+async def test_invalid_queries_are_refused(desk: tuple[Engine, Shop]) -> None:
     e, made = desk
     await failures(e, made.order, 1)
     begun = await e.app.dlq.ignore_many(LetterFilter(), by="ann")
@@ -670,10 +668,10 @@ async def test_odd_looks_are_refused(desk: tuple[Engine, Shop]) -> None:
         await e.app.dlq.set_items(begun.id, status="ODD")
 
 
-# -- sealed, and large -------------------------------------------------------------------------------------
+# -- encrypted and large sets ------------------------------------------------------------------------------
 
 
-async def test_sealed_letters_are_edited_and_replayed_and_nothing_lies_in_clear() -> None:
+async def test_encrypted_letters_are_edited_and_replayed_and_no_payload_is_stored_in_plain_text() -> None:
     made = shop()
     clock = VirtualClock(seed=0)
     store = open_store("sqlite:///:memory:", clock, Keyring([bytes(32)]))
@@ -732,14 +730,14 @@ async def test_two_thousand_letters_end_to_end() -> None:
         assert (group.open, group.total, sum(group.trend)) == (0, 2000, 2000)
 
 
-async def test_no_tenant_is_named_by_an_empty_text(desk: tuple[Engine, Shop]) -> None:
+async def test_an_empty_tenant_name_is_refused(desk: tuple[Engine, Shop]) -> None:
     e, _ = desk
     with pytest.raises(InputError, match="tenant must be a text"):
         await e.app.dlq.resolve_many(["dl-1"], tenant="")
 
 
-async def test_a_set_does_not_tell_whether_it_guessed_the_value_of_another_user(desk: tuple[Engine, Shop]) -> None:
-    """Workers carry out sets, and do not know what the user who began one may see."""
+async def test_a_set_does_not_reveal_whether_a_guessed_secret_is_right(desk: tuple[Engine, Shop]) -> None:
+    """Workers execute sets without knowing which fields the user who started the set may see."""
     e, made = desk
     (letter,) = await failures(e, made.order, 1)
     await e.app.workflows.pause("order", by="ann")

@@ -1,4 +1,4 @@
-"""What must not happen twice, replayed in every way: at most once, with its transaction, as another run."""
+"""Replays of effects that must not happen twice: at-most-once steps, transactional steps and started runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from redrive.testing import Crash, Engine, Hang, engine, faults
 
 
 def payment(ledger: Ledger, **options: object) -> tuple[Redrive, Workflow[..., str, object]]:
-    """Something harmless before a payment that is made at most once."""
+    """Return an app and a workflow with a harmless step before a payment that runs at most once."""
     app = new_app()
 
     @app.step(retry=ONCE)
@@ -34,7 +34,7 @@ def payment(ledger: Ledger, **options: object) -> tuple[Redrive, Workflow[..., s
 
 
 async def lost(e: Engine, job: Workflow[..., str, object]) -> str:
-    """A payment that was made, but nobody heard."""
+    """Run a payment whose worker crashes after the call, and return the id of its letter."""
     with faults("pay", [Crash], at="after"):
         letter = await failed(e, job)
     assert (letter.step, letter.code) == ("pay", "infrastructure_failure")
@@ -51,7 +51,7 @@ async def lost(e: Engine, job: Workflow[..., str, object]) -> str:
         ("FULL", {}, "FULL would call it again"),
     ],
 )
-async def test_what_runs_at_most_once_and_may_have_happened_is_not_called_again(
+async def test_an_at_most_once_step_that_may_have_happened_is_not_called_again(
     mode: str, options: dict[str, int], said: str
 ) -> None:
     ledger = Ledger()
@@ -67,7 +67,7 @@ async def test_what_runs_at_most_once_and_may_have_happened_is_not_called_again(
 
 
 @pytest.mark.parametrize("mode", ["SKIP", "COMPLETE"])
-async def test_whoever_found_out_gives_the_result(mode: str) -> None:
+async def test_a_user_can_supply_the_result_of_a_lost_step(mode: str) -> None:
     ledger = Ledger()
     app, job = payment(ledger)
     async with engine(app) as e:
@@ -80,7 +80,7 @@ async def test_whoever_found_out_gives_the_result(mode: str) -> None:
         assert ledger.counts == {"look_up": 1, "pay": 1}
 
 
-async def test_whoever_is_certain_that_nothing_happened_begins_at_it() -> None:
+async def test_a_user_who_knows_that_nothing_happened_can_replay_from_the_step() -> None:
     ledger = Ledger()
     app, job = payment(ledger)
     async with engine(app) as e:
@@ -92,7 +92,7 @@ async def test_whoever_is_certain_that_nothing_happened_begins_at_it() -> None:
         assert ledger.counts == {"look_up": 1, "pay": 1}
 
 
-async def test_a_new_operation_may_do_everything_anew() -> None:
+async def test_a_new_operation_may_call_every_step_again() -> None:
     ledger = Ledger()
     app, job = payment(ledger)
     async with engine(app) as e:
@@ -103,7 +103,7 @@ async def test_a_new_operation_may_do_everything_anew() -> None:
         assert len(ledger.keys("pay")) == 2
 
 
-async def test_what_was_cut_short_by_the_deadline_may_have_happened_as_well() -> None:
+async def test_a_step_interrupted_by_the_deadline_may_have_happened() -> None:
     ledger = Ledger()
     app, job = payment(ledger, timeout="1h")
     async with engine(app) as e:
@@ -119,7 +119,7 @@ async def test_what_was_cut_short_by_the_deadline_may_have_happened_as_well() ->
         assert await statuses(e, letter) == ("RESOLVED", "SUCCESS")
 
 
-async def test_what_died_with_its_worker_once_too_often_may_have_happened_as_well() -> None:
+async def test_a_step_whose_worker_died_too_often_may_have_happened() -> None:
     ledger = Ledger()
     app, job = payment(ledger, max_crashes=1)
     async with engine(app) as e:
@@ -193,7 +193,7 @@ async def test_runs_that_a_replayed_run_started_are_not_started_twice(
         assert (await app.runs.get(run.result)).workflow == "delivery"
 
 
-async def test_a_new_operation_starts_other_runs_anew() -> None:
+async def test_a_new_operation_starts_its_child_runs_again() -> None:
     app, ledger = new_app(), Ledger(broken={"act"})
 
     @app.step(retry=ONCE)

@@ -1,4 +1,4 @@
-"""Replays of runs with branches, waits and code that cleans up: what is done again, and what is not."""
+"""Replays of runs with branches, waits and clean-up code: which steps are executed again, and which are not."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from redrive.testing import Engine, engine
 
 
 @pytest.mark.parametrize("notes", [False, True])
-async def test_what_was_done_because_of_the_failure_need_not_be_done_again(notes: bool) -> None:
+async def test_clean_up_steps_after_the_failure_are_not_needed_when_the_replay_succeeds(notes: bool) -> None:
     app, ledger = new_app(), Ledger(broken={"act"})
 
     @app.step(retry=ONCE)
@@ -46,7 +46,7 @@ async def test_what_was_done_because_of_the_failure_need_not_be_done_again(notes
         assert await statuses(e, letter) == ("RESOLVED", "SUCCESS")
 
 
-async def test_what_was_done_because_of_the_failure_is_reused_if_it_fails_again() -> None:
+async def test_clean_up_steps_after_the_failure_are_reused_when_the_replay_fails() -> None:
     app, ledger = new_app(), Ledger(broken={"act"})
 
     @app.step(retry=ONCE)
@@ -74,7 +74,7 @@ async def test_what_was_done_because_of_the_failure_is_reused_if_it_fails_again(
 
 
 def parallel(ledger: Ledger, app: Redrive, e: list[Engine]) -> Workflow[..., list[str], object]:
-    """One branch fails; one has succeeded before, one succeeds after, one sleeps, one waits for a retry."""
+    """Return a workflow with five branches: failing, succeeding before and after, sleeping, and retrying."""
 
     @app.step(retry=ONCE)
     async def quick() -> str:
@@ -129,8 +129,8 @@ async def test_siblings_that_were_done_when_the_run_failed_are_not_done_again() 
 
 
 @pytest.mark.parametrize("mode", ["SKIP", "FROM_STEP"])
-async def test_what_was_cut_off_by_the_failure_is_begun_anew_in_every_mode(mode: str) -> None:
-    """A sleep or a retry that was cancelled with the run must not leave its branch waiting for ever."""
+async def test_entries_cancelled_by_the_failure_start_again_in_every_mode(mode: str) -> None:
+    """A sleep or a retry that was cancelled with the run must not leave its branch waiting without end."""
     app, ledger, here = new_app(), Ledger(broken={"bad", "stubborn"}), []
     job = parallel(ledger, app, here)
     async with engine(app) as e:
@@ -252,8 +252,8 @@ async def test_step_only_whose_step_fails_again_reopens_the_letter_although_more
         assert run.result == "done"
 
 
-async def test_what_was_given_up_long_before_is_begun_again_where_an_edit_asks_for_it() -> None:
-    """Otherwise the function would wait for ever for an entry that is recorded as cancelled."""
+async def test_an_entry_cancelled_long_before_starts_again_when_an_edited_input_needs_it() -> None:
+    """Without this the function would wait without end for an entry that is recorded as cancelled."""
     app, ledger = new_app(), Ledger()
 
     @app.step(retry=ONCE)

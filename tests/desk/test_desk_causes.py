@@ -1,4 +1,4 @@
-"""Replays by what ended the run: its time, its workers, its code, its input."""
+"""Replays by the cause of the failure: timeout, dead workers, changed code, invalid input."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from redrive.errors import InputError
 from redrive.testing import Crash, Hang, VirtualClock, engine, faults
 
 
-async def test_a_run_that_timed_out_has_its_timeout_anew() -> None:
+async def test_a_run_that_timed_out_gets_a_new_timeout() -> None:
     """Trap B: a manual retry that keeps the old deadline dies at once."""
     app, ledger = new_app(), Ledger()
 
@@ -44,7 +44,7 @@ async def test_a_run_that_timed_out_has_its_timeout_anew() -> None:
 
 
 @pytest.mark.parametrize("mode", ["FROM_FAILED", "FULL"])
-async def test_an_absolute_deadline_that_has_passed_is_gone(mode: str) -> None:
+async def test_an_absolute_deadline_that_has_passed_is_dropped(mode: str) -> None:
     app, ledger = new_app(), Ledger()
 
     @app.step(timeout="1d", retry=ONCE)
@@ -64,7 +64,7 @@ async def test_an_absolute_deadline_that_has_passed_is_gone(mode: str) -> None:
         assert run.described.deadline is None
 
 
-async def test_a_time_limit_in_the_function_begins_anew_with_the_step_in_it() -> None:
+async def test_a_time_limit_in_the_function_restarts_with_the_step_in_it() -> None:
     app, ledger = new_app(), Ledger(broken={"act"})
 
     @app.step(timeout="1d", retry=ONCE)
@@ -109,7 +109,7 @@ async def test_a_replay_can_time_out_again() -> None:
         assert [r.outcome for r in now.replays] == ["TIMED_OUT"]
 
 
-async def test_a_poisonous_run_is_replayed_with_its_deaths_forgotten() -> None:
+async def test_a_poison_run_is_replayed_with_its_crash_count_reset() -> None:
     app, ledger = new_app(), Ledger()
 
     @app.step(retry=ONCE)
@@ -127,7 +127,7 @@ async def test_a_poisonous_run_is_replayed_with_its_deaths_forgotten() -> None:
         assert letter.code == "infrastructure_failure"
         plan = await app.dlq.replay(letter.id, "STEP_ONLY", dry_run=True)
         assert isinstance(plan, DryRun)
-        assert [step.name for step in plan.again] == ["act"]  # the one that was under way
+        assert [step.name for step in plan.again] == ["act"]  # the step that was running
         with faults("act", [Crash]):
             run = await ended(e, (await app.dlq.replay(letter.id)).run_id)
         assert run.result == "done"
@@ -135,7 +135,7 @@ async def test_a_poisonous_run_is_replayed_with_its_deaths_forgotten() -> None:
 
 
 def versions(ledger: Ledger, version: int) -> tuple[Redrive, Workflow[..., str, object]]:
-    """The same workflow in two versions; the second does another step first."""
+    """Return one version of a workflow; the second version begins with another step."""
     app = new_app(version=f"v{version}", code_wait="1m")
 
     @app.step(retry=ONCE)
@@ -157,7 +157,7 @@ def versions(ledger: Ledger, version: int) -> tuple[Redrive, Workflow[..., str, 
     return app, job
 
 
-async def test_a_run_whose_code_changed_is_begun_anew_at_the_step_that_differs(tmp_path: Path) -> None:
+async def test_a_run_whose_code_changed_is_replayed_from_the_step_that_differs(tmp_path: Path) -> None:
     ledger, clock, store = Ledger(), VirtualClock(), f"sqlite:///{tmp_path}/redrive.db"
     old, job = versions(ledger, 1)
     async with engine(old, store=store, clock=clock) as e:
@@ -176,7 +176,7 @@ async def test_a_run_whose_code_changed_is_begun_anew_at_the_step_that_differs(t
     assert ledger.names == ["old_way", "new_way"]
 
 
-async def test_a_failure_of_the_function_itself_is_replayed_from_what_is_recorded() -> None:
+async def test_a_failure_of_the_function_itself_is_replayed_with_the_recorded_results() -> None:
     app, ledger = new_app(), Ledger()
     rates = {}
 
@@ -201,7 +201,7 @@ async def test_a_failure_of_the_function_itself_is_replayed_from_what_is_recorde
         assert ledger.counts == {"act": 1}
 
 
-async def test_a_recorded_result_that_no_longer_fits_fails_where_it_is_loaded(tmp_path: Path) -> None:
+async def test_a_recorded_result_that_no_longer_matches_its_type_fails_when_it_is_loaded(tmp_path: Path) -> None:
     clock, store = VirtualClock(), f"sqlite:///{tmp_path}/redrive.db"
 
     def build(kind: Any) -> tuple[Redrive, Any]:
@@ -254,7 +254,7 @@ async def test_an_input_that_no_longer_fits_is_edited_and_replayed(tmp_path: Pat
         assert (await ended(e, replay.run_id)).result == 7
 
 
-async def test_a_time_limit_that_ended_the_run_begins_anew() -> None:
+async def test_a_time_limit_that_ended_the_run_restarts() -> None:
     app, ledger = new_app(), Ledger()
 
     @app.step(timeout="1d", retry=ONCE)
@@ -276,7 +276,7 @@ async def test_a_time_limit_that_ended_the_run_begins_anew() -> None:
         assert ledger.counts == {"act": 1}
 
 
-async def test_a_workflow_says_how_long_its_letters_wait_and_they_expire_then() -> None:
+async def test_a_workflow_sets_the_retention_of_its_letters_and_they_expire_then() -> None:
     app = new_app()
 
     @app.step(retry=ONCE)

@@ -1,4 +1,4 @@
-"""`app.circuits`: looking at circuits, opening and closing them, changing their settings; all audited."""
+"""`app.circuits`: lists circuits, opens and closes them, changes their settings; every change is audited."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def events(e: Engine) -> list[tuple[str, str, str | None]]:
     return [(line.event, line.by, line.reason) for line in reversed(lines)]
 
 
-async def test_a_person_opens_it_and_nothing_is_called_until_a_person_closes_it() -> None:
+async def test_a_circuit_opened_by_a_user_blocks_calls_until_a_user_closes_it() -> None:
     app, pay, calls = bank()
     async with engine(app) as e:
         opened = await app.circuits.open("payments", by="ann", reason="the bank asked us to stop")
@@ -55,7 +55,7 @@ async def test_a_person_opens_it_and_nothing_is_called_until_a_person_closes_it(
         ]
 
 
-async def test_what_was_decided_already_is_not_decided_again() -> None:
+async def test_a_repeated_decision_on_a_circuit_changes_nothing() -> None:
     app, _, _ = bank()
     async with engine(app) as e:
         assert (await app.circuits.close("payments", by="ann")).generation == 0
@@ -64,7 +64,7 @@ async def test_what_was_decided_already_is_not_decided_again() -> None:
         assert len(await events(e)) == 1
 
 
-async def test_the_engines_own_turns_are_audited_too() -> None:
+async def test_transitions_made_by_the_engine_are_audited() -> None:
     app, pay, _ = bank()
     async with engine(app) as e:
         for _ in range(5):
@@ -79,7 +79,7 @@ async def test_the_engines_own_turns_are_audited_too() -> None:
         ]
 
 
-async def test_settings_can_be_changed_while_everything_runs_and_taken_back() -> None:
+async def test_settings_can_be_changed_and_reset_while_workers_run() -> None:
     app, pay, _ = bank()
     async with engine(app) as e:
         found = await app.circuits.set("payments", by="ann", failures=2, window="5m")
@@ -91,7 +91,7 @@ async def test_settings_can_be_changed_while_everything_runs_and_taken_back() ->
         found = await app.circuits.get("payments")
         assert found.settings is not None
         assert (found.status, found.settings.failures, found.settings.open_for) == ("OPEN", 2, 60.0)
-        assert (await e.run(pay, 1)).status == "DLQ_PENDING"  # it fails those who meet it now
+        assert (await e.run(pay, 1)).status == "DLQ_PENDING"  # calls now fail at once
         found = await app.circuits.unset("payments", by="ben")
         assert (found.override, found.status) == (None, "OPEN")
         handle = await pay.start(1)
@@ -101,7 +101,7 @@ async def test_settings_can_be_changed_while_everything_runs_and_taken_back() ->
         assert (await events(e))[-1][:2] == ("circuit.unset", "ben")
 
 
-async def test_a_reset_forgets_the_failures_and_what_people_set() -> None:
+async def test_a_reset_forgets_the_failures_and_the_stored_settings() -> None:
     app, pay, _ = bank()
     async with engine(app) as e:
         await app.circuits.set("payments", by="ann", failures=5)
@@ -159,7 +159,7 @@ async def test_a_wrong_key_is_refused(key: Any) -> None:
         CircuitFilter(status="AJAR")
 
 
-async def test_nobody_signs_as_the_engine() -> None:
+async def test_no_user_can_sign_as_the_engine() -> None:
     app, _, _ = bank()
     async with engine(app):
         with pytest.raises(InputError, match="the name that the engine signs with"):
@@ -176,7 +176,7 @@ async def test_a_dry_run_names_the_circuits_that_are_not_closed() -> None:
         assert (await app.dlq.replay(run.letter.id, dry_run=True)).open_circuits == ("payments",)
 
 
-async def test_the_testing_kit_names_the_circuits_there_are() -> None:
+async def test_the_testing_kit_lists_the_circuits() -> None:
     app, _, _ = bank()
     async with engine(app) as e:
         with pytest.raises(ConfigurationError, match=r"no step has a circuit 'paymnts'; there are: payments"):
@@ -185,7 +185,7 @@ async def test_the_testing_kit_names_the_circuits_there_are() -> None:
             await e.circuit("payments", "ajar")  # type: ignore[arg-type]
 
 
-async def test_calls_behind_a_circuit_are_counted_also_while_it_is_closed(on_store: OnStore) -> None:
+async def test_calls_are_counted_while_the_circuit_is_closed(on_store: OnStore) -> None:
     app = Redrive("sqlite:///:memory:")
 
     @app.step(retry=RetryPolicy(max_retries=0), circuit=Circuit("bank", failures=5, window="60s"))

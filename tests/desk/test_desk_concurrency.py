@@ -1,4 +1,4 @@
-"""Many people press the button at the same moment: one decision is taken (P6, traps A7 and A22)."""
+"""Concurrent decisions of many users: exactly one decision is taken (P6, traps A7 and A22)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from redrive.testing import Engine, VirtualClock, engine
 
 
 class Together:
-    """A store that lets people's decisions through only when so many were taken on what was read before."""
+    """A store that holds back decisions until a number of users have decided on the same state."""
 
     def __init__(self, inner: Store) -> None:
         self._inner = inner
@@ -31,7 +31,7 @@ class Together:
         return getattr(self._inner, name)
 
     def meet(self, people: int) -> None:
-        """The next decisions of so many people are written at the same moment."""
+        """Write the next decisions of `people` users at the same moment."""
         self._barrier = asyncio.Barrier(people)
 
     async def apply(
@@ -46,7 +46,7 @@ class Together:
 
 @asynccontextmanager
 async def meeting(s: Shop) -> AsyncIterator[tuple[Engine, Together]]:
-    """An engine on a store where people can meet."""
+    """Open an engine on a store that can write decisions at the same moment."""
     clock = VirtualClock()
     store = Together(open_store("sqlite:///:memory:", clock))
     async with engine(s.app, store=cast(Store, store), clock=clock) as e:
@@ -64,7 +64,9 @@ async def meeting(s: Shop) -> AsyncIterator[tuple[Engine, Together]]:
         ("FULL", {"patch": {"amount": 41}}, {"reserve": 2, "charge": 2, "ship": 1}),
     ],
 )
-async def test_fifty_equal_replays_are_one(mode: str, options: dict[str, Any], calls: dict[str, int]) -> None:
+async def test_fifty_equal_concurrent_replays_start_one(
+    mode: str, options: dict[str, Any], calls: dict[str, int]
+) -> None:
     """Trap A7: the run is not started before the letter is claimed."""
     s = shop()
     async with meeting(s) as (e, store):
@@ -84,7 +86,7 @@ async def test_fifty_equal_replays_are_one(mode: str, options: dict[str, Any], c
         assert late == answers[0]
 
 
-async def test_fifty_equal_retries_of_a_run_are_one() -> None:
+async def test_fifty_equal_concurrent_retries_of_a_run_start_one() -> None:
     for options in ({}, {"dead_letter": False}):
         s = shop(**options)
         async with meeting(s) as (e, store):
@@ -97,7 +99,7 @@ async def test_fifty_equal_retries_of_a_run_are_one() -> None:
             assert s.ledger.counts == {"reserve": 2, "charge": 2, "ship": 1}
 
 
-async def test_of_two_different_replays_one_is_taken_and_one_is_a_conflict() -> None:
+async def test_one_of_two_different_replays_is_accepted_and_the_other_is_a_conflict() -> None:
     s = shop()
     async with meeting(s) as (e, store):
         letter = await failed(e, s.order, "lamp", 40)
@@ -118,7 +120,7 @@ async def test_of_two_different_replays_one_is_taken_and_one_is_a_conflict() -> 
 
 
 @pytest.mark.parametrize("people", [1, 10])
-async def test_of_replay_resolve_and_ignore_at_once_exactly_one_wins(people: int) -> None:
+async def test_exactly_one_of_concurrent_replay_resolve_and_ignore_wins(people: int) -> None:
     s = shop()
     async with meeting(s) as (e, store):
         letter = await failed(e, s.order, "lamp", 40)
@@ -126,7 +128,7 @@ async def test_of_replay_resolve_and_ignore_at_once_exactly_one_wins(people: int
         store.meet(3 * people)
         dlq = s.app.dlq
         choices = [dlq.replay, dlq.resolve, dlq.ignore] * people
-        decisions = [decide(letter.id, by="somebody") for decide in choices]
+        decisions = [decide(letter.id, by="ann") for decide in choices]
         answers = await asyncio.gather(*decisions, return_exceptions=True)
         good = [a for a in answers if isinstance(a, Replay | DeadLetter)]
         assert len(good) == people
@@ -141,7 +143,7 @@ async def test_of_replay_resolve_and_ignore_at_once_exactly_one_wins(people: int
         assert status == ("RESOLVED" if replayed else str(good[0].status))  # type: ignore[union-attr]
 
 
-async def test_after_a_failed_replay_the_next_fifty_are_one_again() -> None:
+async def test_fifty_concurrent_replays_after_a_failed_replay_start_one() -> None:
     """Trap B: a replay races the failure of the one before."""
     s = shop()
     async with meeting(s) as (e, store):

@@ -1,6 +1,6 @@
-"""A process dies, or an answer is lost, at every store call of every replay: it is one replay all the same.
+"""Crashes and lost replies at every store call of every replay: the replay still happens exactly once.
 
-First the process of the person who decides (who then decides again), then the worker that does it. P6, and
+First the process of the user who decides (and then decides again), then the worker that executes it. P6, and
 traps A7 and A8: letter, run and record of the decision are one commit.
 """
 
@@ -57,13 +57,13 @@ MANNERS: dict[str, Callable[[], Fault]] = {
     "the lost reply of": lambda: LOSE,
     "the failure of": lambda: FAIL,
 }
-# A crash before a call is one after the call before it. `./dev prove` tries both, on PostgreSQL.
+# A crash before a call equals a crash after the previous call. `./dev prove` tries both, on PostgreSQL.
 MOST = ["a crash after", "the lost reply of", "the failure of"]
 ON_POSTGRES = [
     "a crash after",
     *(pytest.param(manner, marks=pytest.mark.slow) for manner in ("a crash before", "the lost reply of")),
 ]
-# Calls that change nothing: dying at one of them is dying at the next call that does.
+# Calls that change nothing: a crash at one of them equals a crash at the next write.
 WRITES = {"claim", "apply", "start"}
 LOOKS = {
     "lease.beat",
@@ -79,8 +79,8 @@ LOOKS = {
 
 
 @asynccontextmanager
-async def somebody(url: str, clock: VirtualClock) -> AsyncIterator[tuple[Redrive, FaultyStore]]:
-    """A process without a worker, whose store calls can be made to fail."""
+async def open_client(url: str, clock: VirtualClock) -> AsyncIterator[tuple[Redrive, FaultyStore]]:
+    """Open an app without a worker, whose store calls can be made to fail."""
     app = shop(Redrive(url)).app
     store = inject_faults(open_store(url, clock), clock=clock)
     runtime = Runtime(app, store, clock)
@@ -97,7 +97,7 @@ async def decide(e: Engine, app: Redrive, letter: str, mode: str, options: dict[
 
 
 async def patiently(e: Engine, call: Coroutine[Any, Any, T]) -> T:
-    """Decide, and let the time pass that it takes to ask a store again."""
+    """Await a decision, and advance the clock while the store call is retried."""
     task = asyncio.create_task(call)
     while not task.done():
         await asyncio.wait([task], timeout=0.02)
@@ -108,7 +108,7 @@ async def patiently(e: Engine, call: Coroutine[Any, Any, T]) -> T:
 
 
 async def check(letter: DeadLetter, s: Shop, mode: str) -> None:
-    """One replay, with its effects."""
+    """Assert that the letter has one replay, with its effects."""
     now = await s.app.dlq.get(letter.id)
     assert [(r.number, r.mode) for r in now.replays] == [(1, mode)]
     assert [r.outcome for r in now.replays] == ["PARTIAL" if mode == "STEP_ONLY" else "SUCCESS"]
@@ -123,10 +123,10 @@ async def check(letter: DeadLetter, s: Shop, mode: str) -> None:
 
 
 @pytest.mark.parametrize(("mode", "options", "calls"), MODES)
-async def test_whoever_decides_may_die_or_not_hear_at_any_point(
+async def test_the_deciding_process_may_crash_or_lose_a_reply_at_any_call(
     tmp_path: Path, mode: str, options: dict[str, Any], calls: dict[str, int]
 ) -> None:
-    """One database for all of them: each has a tenant of its own, and time goes on."""
+    """All rounds share one database: each has its own tenant, and the clock is not reset."""
     url, clock = f"sqlite:///{tmp_path}/redrive.db", VirtualClock()
     await _at_every_call(lambda name: Place(url, clock, name.replace(" ", "-")), MOST, mode, options, calls)
 
@@ -134,10 +134,10 @@ async def test_whoever_decides_may_die_or_not_hear_at_any_point(
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", cluster.POSTGRES[-1:])
 @pytest.mark.parametrize(("mode", "options", "calls"), MODES)
-async def test_whoever_decides_on_postgres_may_die_or_not_hear_at_any_point(
+async def test_the_deciding_process_may_crash_or_lose_a_reply_at_any_call_on_postgres(
     kind: str, mode: str, options: dict[str, Any], calls: dict[str, int]
 ) -> None:
-    """One database for all of them: each has a tenant of its own, and time goes on."""
+    """All rounds share one database: each has its own tenant, and the clock is not reset."""
     cluster.need_postgres()
     async with empty_schema.ready(kind) as url:
         clock = VirtualClock()
@@ -161,7 +161,7 @@ async def _at_every_call(
 
 @dataclass(frozen=True)
 class Place:
-    """Where a letter is decided on."""
+    """Database, clock and tenant of a decision."""
 
     url: str
     clock: VirtualClock
@@ -171,20 +171,20 @@ class Place:
 async def _decide_twice(
     place: Place, number: int, fault: Fault, mode: str, options: dict[str, Any], calls: dict[str, int]
 ) -> str | None:
-    """Decide with a fault at one call, then again without; the name of the call, None if there was none."""
+    """Decide with a fault at one call, then again without; return the name of the call, or None if there was none."""
     url, clock = place.url, place.clock
     s = shop(Redrive(url))
     async with engine_on(url)(s.app, clock=clock) as e:
         letter = await failed(e, s.order, "lamp", 40, tenant=place.tenant)
         s.ledger.broken.clear()
         heard = None
-        async with somebody(url, clock) as (app, store):
+        async with open_client(url, clock) as (app, store):
             before = len(store.calls)
             store.plan = nth(before + number, fault)
             with suppress(Crash, StoreUnavailable):
                 heard = await decide(e, app, letter.id, mode, options)
             made = store.calls[before:]
-        async with somebody(url, clock) as (app, _):
+        async with open_client(url, clock) as (app, _):
             answer = await decide(e, app, letter.id, mode, options)
         assert heard in (None, answer)
         await e.finish_all()
@@ -195,7 +195,7 @@ async def _decide_twice(
 
 
 class Once:
-    """A plan that, from when it is armed, lets one fault strike at the call of a number."""
+    """A plan that injects one fault at a numbered call, counted from when the plan is armed."""
 
     def __init__(self, number: int, fault: Fault, *, only: Container[str] | None = None) -> None:
         self.armed = False
@@ -215,7 +215,7 @@ class Once:
 
 
 @pytest.mark.parametrize(("mode", "options", "calls"), MODES)
-async def test_the_worker_may_die_at_any_point_of_a_replay(
+async def test_the_worker_may_crash_at_any_call_of_a_replay(
     mode: str, options: dict[str, Any], calls: dict[str, int]
 ) -> None:
     struck: list[str] = []
@@ -230,10 +230,10 @@ async def test_the_worker_may_die_at_any_point_of_a_replay(
 
 @pytest.mark.parametrize("manner", ON_POSTGRES)
 @pytest.mark.parametrize(("mode", "options", "calls"), MODES)
-async def test_the_worker_may_die_at_any_write_of_a_replay_on_postgres(
+async def test_the_worker_may_crash_at_any_write_of_a_replay_on_postgres(
     on_postgres: OnStore, mode: str, options: dict[str, Any], calls: dict[str, int], manner: str
 ) -> None:
-    """One database for all its lives: each has a tenant of its own, and time goes on."""
+    """All rounds share one database: each has its own tenant, and the clock is not reset."""
     struck: list[str] = []
     clock = VirtualClock()
     while True:
@@ -272,7 +272,7 @@ async def _replay_with(
 
 
 @pytest.mark.parametrize("kind", ["sqlite", *cluster.ENOUGH])
-async def test_a_reopening_may_be_cut_off_at_any_point_and_is_one_reopening(kind: str, tmp_path: Path) -> None:
+async def test_a_reopening_interrupted_at_any_call_happens_once(kind: str, tmp_path: Path) -> None:
     if kind == "sqlite":
         await _reopen_at_every_call(f"sqlite:///{tmp_path}/redrive.db")
         return
@@ -290,7 +290,7 @@ async def _reopen_at_every_call(url: str) -> None:
             for fault in MANNERS.values():
                 letter = await failed(e, s.order, "lamp", 40)
                 await s.app.dlq.resolve(letter.id, by="ann")
-                async with somebody(url, clock) as (app, store):
+                async with open_client(url, clock) as (app, store):
                     before = len(store.calls)
                     store.plan = nth(before + number, fault())
                     with suppress(Crash, StoreUnavailable):
@@ -300,4 +300,4 @@ async def _reopen_at_every_call(url: str) -> None:
                 assert (now.status, now.closed_by, now.closed_at) == ("OPEN", None, None)
                 assert Counter(line.event for line in now.history)["dlq.reopened"] == 1
                 assert (await s.app.runs.get(letter.run_id)).status == "DLQ_PENDING"
-        assert {"cases", "apply"} <= set(made)  # the last of them was not struck
+        assert {"cases", "apply"} <= set(made)  # the last round had no fault

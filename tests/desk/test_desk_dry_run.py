@@ -1,4 +1,4 @@
-"""A dry run changes no row, and what it says is what then happens."""
+"""Dry runs change no row, and they predict the replay correctly."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MODES: list[tuple[str, dict[str, Any]]] = [
 
 
 def branching(ledger: Ledger) -> tuple[Redrive, Workflow[..., list[str], object]]:
-    """Before the failure one step is done; beside it one is done and one is cut off; after it come others."""
+    """Return a workflow with steps before, beside and after the step that fails."""
     app = new_app()
 
     @app.step(retry=ONCE)
@@ -70,7 +70,7 @@ def branching(ledger: Ledger) -> tuple[Redrive, Workflow[..., list[str], object]
 
 
 @pytest.mark.parametrize(("mode", "options"), MODES)
-async def test_what_a_dry_run_says_is_what_then_happens(mode: str, options: dict[str, Any]) -> None:
+async def test_a_dry_run_predicts_the_replay(mode: str, options: dict[str, Any]) -> None:
     ledger = Ledger(broken={"bad", "stubborn"})
     app, job = branching(ledger)
     async with engine(app) as e:
@@ -97,7 +97,7 @@ async def test_what_a_dry_run_says_is_what_then_happens(mode: str, options: dict
         assert said.changes == replay.changes
 
 
-async def test_it_names_the_effects_on_the_outside_world() -> None:
+async def test_a_dry_run_lists_the_external_effects() -> None:
     s = shop(broken="ship")
     async with engine(s.app) as e:
         letter = await failed(e, s.order, "lamp", 40)
@@ -110,7 +110,7 @@ async def test_it_names_the_effects_on_the_outside_world() -> None:
         assert said.effects == ()
 
 
-async def test_it_warns_of_results_that_came_of_the_old_input() -> None:
+async def test_a_dry_run_warns_about_results_made_from_the_old_input() -> None:
     s = shop()
     async with engine(s.app) as e:
         letter = await failed(e, s.order, "lamp", 40)
@@ -121,7 +121,7 @@ async def test_it_warns_of_results_that_came_of_the_old_input() -> None:
         assert [(step.name, step.output) for step in said.reused] == [("reserve", "lamp reserved")]
 
 
-async def test_a_dry_run_of_a_retry_shows_what_is_given_instead() -> None:
+async def test_a_dry_run_of_a_retry_shows_the_supplied_results() -> None:
     s = shop()
     async with engine(s.app) as e:
         letter = await failed(e, s.order, "lamp", 40)
@@ -133,7 +133,7 @@ async def test_a_dry_run_of_a_retry_shows_what_is_given_instead() -> None:
         assert (said.again, set(said.given)) == ((), {"charge", "ship"})
 
 
-async def test_a_dry_run_is_refused_for_the_same_reasons() -> None:
+async def test_a_dry_run_is_refused_for_the_same_reasons_as_a_replay() -> None:
     s = shop()
     async with engine(s.app) as e:
         letter = await failed(e, s.order, "lamp", 40)
@@ -142,7 +142,7 @@ async def test_a_dry_run_is_refused_for_the_same_reasons() -> None:
             await s.app.dlq.replay(letter.id, dry_run=True)
 
 
-async def test_it_says_which_code_recorded_the_run_and_what_the_newest_no_longer_has(tmp_path: Path) -> None:
+async def test_a_dry_run_shows_the_recorded_code_version_and_the_steps_missing_in_the_newest(tmp_path: Path) -> None:
     url, ledger = f"sqlite:///{tmp_path}/d.db", Ledger(broken={"charge"})
     old = shop(Redrive(url, version="v1"))
     async with engine(old.app, store=url) as e:
@@ -167,5 +167,5 @@ async def test_it_says_which_code_recorded_the_run_and_what_the_newest_no_longer
         said = await new.dlq.replay(letter.id, dry_run=True)
         assert isinstance(said, DryRun)
         assert (said.recorded_version, said.newest_version) == ("v1", "v2")
-        assert said.unregistered == ("reserve",), "nobody can run it again, should it be asked for"
+        assert said.unregistered == ("reserve",), "no registered code can run the step again"
         assert any("version v1, the newest is v2" in warning for warning in said.warnings)

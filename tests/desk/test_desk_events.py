@@ -1,4 +1,4 @@
-"""What a failure causes without being asked: events of the engine for sinks, and the inbox."""
+"""Automatic effects of a failure: engine events for sinks, and notifications in the inbox."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from redrive.duration import to_datetime
 from redrive.errors import NotFound
 
 
-async def test_every_end_and_every_letter_is_an_event_for_a_sink_that_asks(on_store: OnStore) -> None:
+async def test_a_subscribed_sink_gets_an_event_for_every_run_end_and_every_letter(on_store: OnStore) -> None:
     s = shop(new_app())
     heard: list[tuple[str, str, str | None]] = []
     everything: list[str] = []
@@ -39,7 +39,7 @@ async def test_every_end_and_every_letter_is_an_event_for_a_sink_that_asks(on_st
             ("redrive.run.ended", "DLQ_PENDING", "non_retryable"),
         ]
         await since(opened)
-        await s.app.dlq.replay(letter.id, by="ann")  # fails again: the same letter opens again
+        await s.app.dlq.replay(letter.id, by="ann")  # fails again: the same letter is reopened
         await since(opened)
         s.ledger.broken.clear()
         await s.app.dlq.replay(letter.id, by="ann")
@@ -47,7 +47,7 @@ async def test_every_end_and_every_letter_is_an_event_for_a_sink_that_asks(on_st
         s.ledger.broken.add("charge")
         other = await failed(e, s.order, "desk", 50, tenant="acme")
         await since(opened)
-        # A member of the tenant decides, on PostgreSQL under the rights of the tenant.
+        # A member of the tenant decides; on PostgreSQL with the tenant's database rights.
         desk = s.app.runtime.desk(e.store.tenant_view("acme"), s.app.runtime.clock)
         await desk.dlq.ignore(other.id, by="bob")
         await since([("redrive.letter.closed", "IGNORED", None)])
@@ -55,7 +55,7 @@ async def test_every_end_and_every_letter_is_an_event_for_a_sink_that_asks(on_st
         assert everything == []
 
 
-async def test_nothing_is_written_for_the_engines_topics_unless_a_sink_asks(on_store: OnStore) -> None:
+async def test_no_engine_event_is_written_without_a_subscribed_sink(on_store: OnStore) -> None:
     s = shop(new_app())
 
     heard: list[str] = []
@@ -71,7 +71,7 @@ async def test_nothing_is_written_for_the_engines_topics_unless_a_sink_asks(on_s
         assert await e.published("redrive.run.*") == await e.published("redrive.letter.*") == heard == []
 
 
-async def test_the_inbox_hears_of_dead_letters_and_opened_circuits_without_set_up(on_store: OnStore) -> None:
+async def test_the_inbox_shows_dead_letters_and_opened_circuits_without_configuration(on_store: OnStore) -> None:
     app = new_app()
 
     @app.step(retry=ONCE, circuit=Circuit("bank", failures=2))
@@ -99,7 +99,7 @@ async def test_the_inbox_hears_of_dead_letters_and_opened_circuits_without_set_u
         assert len((await app.notifications.list(reader="ann")).items) == before, "a stored rule mutes the default"
 
 
-async def test_a_letter_is_escalated_by_hand_shown_found_notified_and_taken_back(on_store: OnStore) -> None:
+async def test_a_manual_escalation_is_shown_found_notified_and_reverted(on_store: OnStore) -> None:
     s = shop(new_app())
     async with on_store(s.app) as e:
         letter = await failed(e, s.order, "lamp", 40, tenant="acme")
@@ -146,4 +146,4 @@ async def test_a_letter_that_is_open_for_too_long_is_escalated_once(on_store: On
         assert (line.by, line.reason) == ("redrive", "open for longer than 4 h")
         await s.app.dlq.escalate(letter.id, to=None, by="ann")
         await e.advance("1d")
-        assert sent == ["on-call"], "the channel heard of it once"
+        assert sent == ["on-call"], "the channel was notified once"

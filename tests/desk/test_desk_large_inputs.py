@@ -39,7 +39,7 @@ def import_app() -> tuple[Redrive, Workflow[..., Any, object]]:
 
 
 class Threads:
-    """Notes in which threads functions handle small and large values."""
+    """Records of the threads in which functions handle small and large values."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *places: tuple[Any, str]) -> None:
         self.large: dict[str, set[bool]] = {}

@@ -1,4 +1,4 @@
-"""Each way to replay a run, by its effects: who was called again, with which key, and what became of it."""
+"""Replay modes by their effects: which steps are called again, with which key, and how the run ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from redrive.testing import engine
 LETTER_OF_A_CHARGE = [("reserve", "SUCCESS", False), ("charge", "DLQ", True)]
 
 
-async def test_from_failed_goes_on_at_the_failed_step_with_its_old_key(on_store: OnStore) -> None:
+async def test_from_failed_continues_at_the_failed_step_with_its_old_key(on_store: OnStore) -> None:
     s = shop()
     async with on_store(s.app) as e:
         letter = await failed(e, s.order, "lamp", 40)
@@ -26,7 +26,7 @@ async def test_from_failed_goes_on_at_the_failed_step_with_its_old_key(on_store:
         replay = await s.app.dlq.replay(letter.id, by="ann", reason="the bank is up")
         assert (replay.letter_id, replay.number, replay.mode) == (letter.id, 1, "FROM_FAILED")
         assert replay.run_id == letter.run_id
-        # On PostgreSQL a worker may have it by now, and even be through with it.
+        # On PostgreSQL a worker may already have claimed the run, or even finished it.
         letter_is, run_is = await statuses(e, letter)
         assert letter_is in ("REPLAYING", "RESOLVED")
         assert run_is in ("PENDING", "RUNNING", "SUCCESS")
@@ -42,7 +42,7 @@ async def test_from_failed_goes_on_at_the_failed_step_with_its_old_key(on_store:
         ]
 
 
-async def test_a_replay_is_recorded_with_who_why_and_how_it_ended(on_store: OnStore) -> None:
+async def test_a_replay_is_recorded_with_its_user_reason_and_outcome(on_store: OnStore) -> None:
     s = shop()
     async with on_store(s.app) as e:
         letter = await failed(e, s.order, "lamp", 40)
@@ -60,7 +60,7 @@ async def test_a_replay_is_recorded_with_who_why_and_how_it_ended(on_store: OnSt
         ]
 
 
-async def test_step_only_does_the_failed_step_and_nothing_else(on_store: OnStore) -> None:
+async def test_step_only_executes_the_failed_step_and_nothing_else(on_store: OnStore) -> None:
     s = shop()
     async with on_store(s.app) as e:
         letter = await failed(e, s.order, "lamp", 40)
@@ -85,7 +85,7 @@ async def test_step_only_of_the_last_step_ends_the_run_as_a_success(on_store: On
         assert await statuses(e, letter) == ("RESOLVED", "SUCCESS")
 
 
-async def test_from_step_does_everything_from_there_again(on_store: OnStore) -> None:
+async def test_from_step_executes_everything_from_that_step_again(on_store: OnStore) -> None:
     s = shop(broken="ship")
     async with on_store(s.app) as e:
         letter = await failed(e, s.order, "lamp", 40)
@@ -103,7 +103,7 @@ async def test_from_step_does_everything_from_there_again(on_store: OnStore) -> 
         assert await statuses(e, letter) == ("RESOLVED", "SUCCESS")
 
 
-async def test_skip_gives_the_failed_step_a_result_and_goes_on(on_store: OnStore) -> None:
+async def test_skip_gives_the_failed_step_a_result_and_continues(on_store: OnStore) -> None:
     s = shop()
     async with on_store(s.app) as e:
         letter = await failed(e, s.order, "lamp", 40)
@@ -114,7 +114,7 @@ async def test_skip_gives_the_failed_step_a_result_and_goes_on(on_store: OnStore
         assert await statuses(e, letter) == ("RESOLVED", "SUCCESS")
 
 
-async def test_complete_makes_the_failed_step_a_success_by_hand(on_store: OnStore) -> None:
+async def test_complete_marks_the_failed_step_as_successful(on_store: OnStore) -> None:
     s = shop()
     async with on_store(s.app) as e:
         letter = await failed(e, s.order, "lamp", 40)
@@ -164,7 +164,7 @@ async def test_a_full_replay_that_fails_is_the_same_letter_about_the_new_run(on_
         assert s.ledger.counts == {"reserve": 2, "charge": 3, "ship": 1}
 
 
-async def test_a_run_that_a_full_replay_replaced_is_not_replayed_beside_it(on_store: OnStore) -> None:
+async def test_a_run_replaced_by_a_full_replay_cannot_be_replayed_itself(on_store: OnStore) -> None:
     s = shop()
     async with on_store(s.app) as e:
         letter = await failed(e, s.order, "lamp", 40)
@@ -193,7 +193,7 @@ async def test_a_failed_replay_reopens_the_letter_with_the_new_failure(on_store:
         assert [r.outcome for r in (await s.app.dlq.get(letter.id)).replays] == ["DLQ_PENDING", "SUCCESS"]
 
 
-async def test_a_repeat_with_its_key_is_no_new_replay_even_after_a_failure(on_store: OnStore) -> None:
+async def test_a_repeat_with_the_same_key_starts_no_new_replay_even_after_a_failure(on_store: OnStore) -> None:
     s = shop()
     async with on_store(s.app) as e:
         letter = await failed(e, s.order, "lamp", 40)
@@ -229,9 +229,7 @@ async def test_only_a_new_operation_changes_the_keys(on_store: OnStore) -> None:
         ({"mode": "COMPLETE", "output": "s3cret"}, {}),
     ],
 )
-async def test_the_audit_log_says_what_was_asked_for_and_no_payload(
-    asked: dict[str, Any], told: dict[str, Any]
-) -> None:
+async def test_the_audit_log_shows_the_request_without_payloads(asked: dict[str, Any], told: dict[str, Any]) -> None:
     s = shop()
     async with engine(s.app) as e:
         letter = await failed(e, s.order, "lamp", 40)
@@ -240,8 +238,8 @@ async def test_the_audit_log_says_what_was_asked_for_and_no_payload(
         assert line.after == {"mode": asked.get("mode", "FROM_FAILED"), "run": replay.run_id, **told}
 
 
-async def test_a_letter_says_which_retry_policy_was_in_force(on_store: OnStore) -> None:
-    """Not the one in the code: what is stored, or what a replay brings, goes before it."""
+async def test_a_letter_shows_the_retry_policy_in_force(on_store: OnStore) -> None:
+    """A stored policy, or the policy of a replay, takes precedence over the policy in the code."""
     s = shop()
     stored = RetryPolicy(max_retries=1, base_delay=0, factor=3.0)
     async with on_store(s.app) as e:
@@ -268,7 +266,7 @@ async def test_the_retry_override_is_used_for_the_replay(on_store: OnStore) -> N
 
 
 @pytest.mark.parametrize("edit", [{"input": {"item": "lamp", "amount": 41}}, {"patch": {"amount": 41}}])
-async def test_the_whole_input_or_a_patch_replaces_what_was_wrong(on_store: OnStore, edit: dict[str, Any]) -> None:
+async def test_the_whole_input_or_a_patch_replaces_the_wrong_values(on_store: OnStore, edit: dict[str, Any]) -> None:
     s = shop()
     async with on_store(s.app) as e:
         letter = await failed(e, s.order, "lamp", 40)
@@ -289,7 +287,7 @@ class Address:
 
 
 async def test_a_misspelt_field_within_the_input_is_refused() -> None:
-    """The type would leave it out without a word, and the run would go on with what was wrong."""
+    """The type would drop the field silently, and the run would continue with the wrong value."""
     app, ledger = new_app(), Ledger(broken={"send"})
 
     @app.step(retry=ONCE)
@@ -326,8 +324,8 @@ async def test_an_edited_full_replay_leaves_the_first_run_as_it_was(on_store: On
         assert (await s.app.runs.get(letter.run_id)).input == {"item": "lamp", "amount": 40}
 
 
-async def test_an_edited_input_may_lead_the_function_another_way(on_store: OnStore) -> None:
-    """Recorded steps that the new input does not lead to are no sign of changed code."""
+async def test_an_edited_input_may_take_another_path_through_the_function(on_store: OnStore) -> None:
+    """Recorded steps that the new input does not reach are not taken for changed code."""
     app, ledger = new_app(), Ledger(broken={"charge"})
 
     @app.step(retry=ONCE)

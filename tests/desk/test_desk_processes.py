@@ -1,5 +1,4 @@
-"""People at several computers press the button at the same moment, on both databases (P6, trap A7), and
-several nodes carry out what they decided on many."""
+"""Concurrent decisions from several processes, on both databases (P6, trap A7), and bulk actions on several nodes."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ PATIENCE = 60
 
 @asynccontextmanager
 async def place(kind: str, folder: Path) -> AsyncIterator[str]:
-    """The URL of an empty store."""
+    """Yield the URL of an empty store."""
     if kind == "sqlite":
         yield f"sqlite:///{folder}/redrive.db"
         return
@@ -40,7 +39,7 @@ async def place(kind: str, folder: Path) -> AsyncIterator[str]:
 
 
 async def ask(url: str, letter: str, modes: list[str], each: int) -> list[list[Any]]:
-    """One process for each mode, with so many people in it, all deciding at once; what they were told."""
+    """Start a process for each mode, with `each` users who decide at once, and return the answers."""
     computers = [await _open(PEOPLE, url, letter, mode, each) for mode in modes]
     try:
         async with asyncio.timeout(PATIENCE):
@@ -62,7 +61,7 @@ async def _open(*arguments: Any) -> Any:
 
 
 @pytest.mark.parametrize(("kind", "mode"), engines.paired("FROM_FAILED", "FULL"))
-async def test_fifty_two_people_in_four_processes_get_one_answer(tmp_path: Path, kind: str, mode: str) -> None:
+async def test_fifty_two_users_in_four_processes_get_one_answer(tmp_path: Path, kind: str, mode: str) -> None:
     async with place(kind, tmp_path) as url:
         s = shop(Redrive(url))
         async with s.app:
@@ -83,7 +82,7 @@ async def test_fifty_two_people_in_four_processes_get_one_answer(tmp_path: Path,
 
 
 @pytest.mark.parametrize("kind", PLACES)
-async def test_replaying_resolving_and_ignoring_at_once_exactly_one_wins(tmp_path: Path, kind: str) -> None:
+async def test_exactly_one_of_replay_resolve_and_ignore_wins_across_processes(tmp_path: Path, kind: str) -> None:
     async with place(kind, tmp_path) as url:
         s = shop(Redrive(url))
         async with s.app:
@@ -104,7 +103,7 @@ async def test_replaying_resolving_and_ignoring_at_once_exactly_one_wins(tmp_pat
 
 
 async def until_known(app: Redrive, id: str, known: Callable[[LetterSet], bool]) -> LetterSet:
-    """A set as soon as that is known of it."""
+    """Wait until the condition holds for a set, and return the set."""
     async with asyncio.timeout(PATIENCE):
         while not known(found := await app.dlq.set(id)):  # noqa: ASYNC110 - others work on it
             await asyncio.sleep(0.02)
@@ -113,7 +112,7 @@ async def until_known(app: Redrive, id: str, known: Callable[[LetterSet], bool])
 
 @pytest.mark.parametrize("kind", PLACES)
 async def test_two_processes_keep_one_rate_together(tmp_path: Path, kind: str) -> None:
-    """In no second more than the rate says, whichever of them takes a portion."""
+    """The processes together never exceed the rate in any second, whichever takes a batch."""
     async with place(kind, tmp_path) as url:
         s = shop(Redrive(url))
         async with s.app:
@@ -135,4 +134,4 @@ async def test_two_processes_keep_one_rate_together(tmp_path: Path, kind: str) -
         times = sorted(item.at.timestamp() for item in items if item.at is not None)
         spans = [later - first for first, later in zip(times, times[40:], strict=False)]
         assert len(times) == 80
-        assert min(spans) > 0.9, spans  # each process has a clock of its own
+        assert min(spans) > 0.9, spans  # each process has its own clock

@@ -1,4 +1,4 @@
-"""Secrets are hidden from those who look, kept for those who replay, and shown to those who are noted."""
+"""Secrets: masked for readers, kept for replays, and revealed only with an audit entry."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SECRETS = ("hunter2", "tok-4711", "sk-0815")
 
 
 def login(ledger: Ledger) -> tuple[Redrive, Workflow[..., Any, object]]:
-    """A workflow whose input, outputs and errors are full of secrets."""
+    """Return an app and a workflow whose input, outputs and errors contain secrets."""
     app = new_app()
 
     @app.step(retry=ONCE)
@@ -49,7 +49,7 @@ def login(ledger: Ledger) -> tuple[Redrive, Workflow[..., Any, object]]:
     return app, job
 
 
-async def test_nothing_that_is_shown_has_a_secret_in_it() -> None:
+async def test_no_displayed_value_contains_a_secret() -> None:
     ledger = Ledger(broken={"use"})
     app, job = login(ledger)
     async with engine(app) as e:
@@ -68,7 +68,7 @@ async def test_nothing_that_is_shown_has_a_secret_in_it() -> None:
         assert "refused: " in letter.message
 
 
-async def test_whoever_reveals_a_letter_is_written_down() -> None:
+async def test_revealing_a_letter_is_audited_with_the_user() -> None:
     ledger = Ledger(broken={"use"})
     app, job = login(ledger)
     async with engine(app) as e:
@@ -84,7 +84,7 @@ async def test_whoever_reveals_a_letter_is_written_down() -> None:
         assert (await events(e, letter)).count(("dlq.revealed", "eve")) == 1
 
 
-async def test_a_replay_uses_what_is_hidden() -> None:
+async def test_a_replay_uses_the_real_values_of_masked_fields() -> None:
     ledger = Ledger(broken={"use"})
     app, job = login(ledger)
     async with engine(app) as e:
@@ -146,8 +146,8 @@ async def test_with_a_key_no_secret_of_a_replay_is_readable_in_the_database(tmp_
         assert secret.encode() not in stored, secret
 
 
-async def test_a_large_payload_is_looked_through_in_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that whoever else asks a server is not held up."""
+async def test_a_large_payload_is_redacted_in_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other requests to the server are not delayed by it."""
     threads: list[int] = []
     plain = Redactor.redact
 
@@ -169,7 +169,7 @@ async def test_a_large_payload_is_looked_through_in_another_thread(monkeypatch: 
 
 
 async def test_no_large_text_is_redacted_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Messages, edits, previews and comments that add up, and errors that are answered."""
+    """Covers messages, edits, previews, many small comments, and errors in responses."""
     here, large = threading.get_ident(), list[str]()
 
     def guarded(plain: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What cannot be decided is refused with the reason, and nothing is changed."""
+"""Refused decisions: each names its reason, and no row is changed."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def test_a_decision_that_makes_no_sense_is_refused_and_changes_nothing() -
         assert s.ledger.names == ["reserve", "charge"]
 
 
-async def test_what_is_noted_on_a_letter_is_checked_as_well() -> None:
+async def test_invalid_values_of_other_letter_actions_are_refused() -> None:
     s = shop()
     async with engine(s.app) as e:
         letter = await failed(e, s.order, "lamp", 40)
@@ -97,7 +97,7 @@ async def test_what_is_noted_on_a_letter_is_checked_as_well() -> None:
             (lambda: dlq.tag(letter.id, [""], by="ann"), "a tag must be"),
             (lambda: s.app.runs.retry(letter.run_id, skip_steps=["ship"]), "skip_steps must be an object"),
             (lambda: s.app.runs.retry(letter.run_id, skip_steps={"ship": 5}), "is not valid"),
-            (lambda: s.app.runs.retry(letter.run_id, skip_steps={"nobody": 5}), "step 'nobody' was never registered"),
+            (lambda: s.app.runs.retry(letter.run_id, skip_steps={"pack": 5}), "step 'pack' was never registered"),
             (lambda: s.app.runs.retry(letter.run_id, skip_steps={"ship": "a", "/ship#0": "b"}), "two results"),
             (lambda: s.app.runs.retry(letter.run_id, "full", skip_steps={"ship": "a"}), "skip_steps can be used with"),
         ]:
@@ -107,7 +107,7 @@ async def test_what_is_noted_on_a_letter_is_checked_as_well() -> None:
 
 
 @pytest.mark.parametrize("id", ["dl-nothing", "", "\x00", "\ud800", 5, None, b"x"])
-async def test_there_is_no_such_letter(id: Any) -> None:
+async def test_an_unknown_letter_is_not_found(id: Any) -> None:
     s = shop()
     async with engine(s.app) as e:
         await failed(e, s.order, "lamp", 40)
@@ -116,7 +116,7 @@ async def test_there_is_no_such_letter(id: Any) -> None:
                 await decide(id)
 
 
-async def test_another_tenants_letter_is_not_there() -> None:
+async def test_a_letter_of_another_tenant_is_not_found() -> None:
     s = shop()
     async with engine(s.app) as e:
         letter = await failed(e, s.order, "lamp", 40, tenant="acme")
@@ -143,7 +143,7 @@ async def test_another_tenants_letter_is_not_there() -> None:
 
 
 @pytest.mark.parametrize("how", ["resolve", "ignore", "expire"])
-async def test_a_closed_letter_takes_no_decision(how: str) -> None:
+async def test_a_closed_letter_accepts_no_decision(how: str) -> None:
     s = shop(Redrive("sqlite:///:memory:", dlq_retention="2d"))
     async with engine(s.app) as e:
         letter = await failed(e, s.order, "lamp", 40)
@@ -210,7 +210,7 @@ async def test_a_letter_that_expired_or_whose_run_was_retried_is_not_reopened() 
         assert await dump(e) == before
 
 
-async def test_a_letter_that_somebody_resolved_after_a_failed_replay_is_closed_for_that_replay_too() -> None:
+async def test_a_letter_resolved_after_a_failed_replay_cannot_be_replayed_again() -> None:
     s = shop()
     async with engine(s.app) as e:
         letter = await failed(e, s.order, "lamp", 40)
@@ -220,7 +220,7 @@ async def test_a_letter_that_somebody_resolved_after_a_failed_replay_is_closed_f
             await s.app.dlq.replay(letter.id)
 
 
-async def test_what_ended_well_or_for_good_is_not_retried() -> None:
+async def test_a_successful_or_cancelled_run_cannot_be_retried() -> None:
     s = shop(broken="")
     async with engine(s.app) as e:
         done = await e.run(s.order, "lamp", 40)
@@ -237,7 +237,7 @@ async def test_what_ended_well_or_for_good_is_not_retried() -> None:
 
 
 async def test_a_letter_is_decided_on_by_a_client_that_has_no_code(tmp_path: Path) -> None:
-    """Values are then checked by the schema that the code left behind."""
+    """Values are checked with the schema that the workers stored in the catalogue."""
     url, clock = f"sqlite:///{tmp_path}/redrive.db", VirtualClock()
     s = shop(Redrive(url))
     async with engine(s.app, store=url, clock=clock) as e:
@@ -256,7 +256,7 @@ async def test_a_letter_is_decided_on_by_a_client_that_has_no_code(tmp_path: Pat
         assert (await ended(e, letter.run_id)).result == ["lamp reserved", "41 charged", "lamp shipped"]
 
 
-async def test_a_workflow_that_no_code_has_is_neither_edited_nor_replayed_alone_or_with_others(tmp_path: Path) -> None:
+async def test_a_workflow_without_code_cannot_be_edited_or_replayed_alone_or_in_a_set(tmp_path: Path) -> None:
     url, clock = f"sqlite:///{tmp_path}/redrive.db", VirtualClock()
     s = shop(Redrive(url))
     async with engine(s.app, store=url, clock=clock) as e:
@@ -282,8 +282,8 @@ async def test_a_workflow_that_no_code_has_is_neither_edited_nor_replayed_alone_
         assert (await bare.dlq.get(letter.id)).status == "OPEN"
 
 
-async def test_a_workflow_that_the_workers_have_no_longer_is_not_replayed_until_one_has_it(tmp_path: Path) -> None:
-    """The catalogue remembers it for ever. Its run would be due for ever, its letter in nobody's hands."""
+async def test_a_workflow_that_no_live_worker_has_is_not_replayed_until_one_has_it(tmp_path: Path) -> None:
+    """The catalogue keeps the workflow, but no worker could claim its run, and the letter would stay in replay."""
     url, clock = f"sqlite:///{tmp_path}/redrive.db", VirtualClock()
     s = shop(Redrive(url, version="1"))
     async with engine(s.app, store=url, clock=clock) as e:
@@ -292,7 +292,7 @@ async def test_a_workflow_that_the_workers_have_no_longer_is_not_replayed_until_
 
     @newer.workflow
     async def other() -> None:
-        """All that is left."""
+        """Do nothing; the newer code has only this workflow."""
 
     async with engine(newer, store=url, clock=clock) as e:
         before = await dump(e)
@@ -308,7 +308,7 @@ async def test_a_workflow_that_the_workers_have_no_longer_is_not_replayed_until_
         (item,) = (await newer.dlq.set_items(begun.id, status="FAILED")).items
         assert "no live worker has workflow 'order' any more" in str(item.error)
         assert (await newer.dlq.get(letter.id)).status == "OPEN"
-    async with newer.client():  # nobody lives, and whoever comes next may have it
+    async with newer.client():  # no worker is alive, and the next one may have the workflow
         await newer.dlq.replay(letter.id)
     s.ledger.broken.clear()
     async with engine(s.app, store=url, clock=clock) as e:

@@ -1,4 +1,4 @@
-"""What attacks on the desk found, one test for each."""
+"""Regressions of the desk, one test for each fault that was found."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from redrive.worker import requests
 
 
 def family() -> tuple[Redrive, Any, set[str]]:
-    """A parent that starts a child and then fails, for as long as `broken` says so."""
+    """Return an app and a parent that starts a child and then fails while `broken` is not empty."""
     app, broken = new_app(), {"pay"}
 
     @app.step(retry=ONCE)
@@ -54,7 +54,7 @@ def family() -> tuple[Redrive, Any, set[str]]:
 
 
 @pytest.mark.parametrize("options", [{"mode": "FULL"}, {"mode": "FROM_STEP", "from_step": 0}, {"mode": "FROM_FAILED"}])
-async def test_a_replay_with_another_input_comes_by_the_child_that_is_there(
+async def test_a_replay_with_another_input_reuses_the_existing_child(
     on_store: OnStore, options: dict[str, Any]
 ) -> None:
     app, parent, broken = family()
@@ -69,7 +69,7 @@ async def test_a_replay_with_another_input_comes_by_the_child_that_is_there(
         assert (await app.runs.get(children[0].id)).input == {"amount": 40}
 
 
-async def test_a_new_operation_starts_a_child_of_its_own() -> None:
+async def test_a_new_operation_starts_a_new_child() -> None:
     app, parent, broken = family()
     async with engine(app) as e:
         letter = await failed(e, parent, 40)
@@ -82,7 +82,7 @@ async def test_a_new_operation_starts_a_child_of_its_own() -> None:
         assert sorted(one["amount"] for one in inputs) == [40, 50]
 
 
-async def test_a_key_of_the_users_own_still_holds_them_to_one_input() -> None:
+async def test_an_explicit_child_key_is_still_bound_to_one_input() -> None:
     app, parent, broken = family()
     async with engine(app) as e:
         letter = await failed(e, parent, 40, "mine")
@@ -93,10 +93,10 @@ async def test_a_key_of_the_users_own_still_holds_them_to_one_input() -> None:
         assert "was used for run" in (await app.dlq.get(letter.id)).message
 
 
-# -- what stands -------------------------------------------------------------------------------------------
+# -- superseded entries ------------------------------------------------------------------------------------
 
 
-async def test_what_replays_set_aside_does_not_fill_the_journal(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_superseded_entries_do_not_count_towards_the_entry_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (journal, requests):
         monkeypatch.setattr(module, "MAX_ENTRIES", 4)
     s = shop()
@@ -114,7 +114,7 @@ async def first_step(e: Engine, id: str) -> int:
     return min(step.index for step in (await e.app.dlq.get(id)).steps if not step.superseded)
 
 
-async def test_a_run_that_records_too_much_still_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_run_that_records_too_many_entries_still_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (journal, requests):
         monkeypatch.setattr(module, "MAX_ENTRIES", 2)
     s = shop(broken="")
@@ -122,7 +122,7 @@ async def test_a_run_that_records_too_much_still_ends(monkeypatch: pytest.Monkey
         assert (await failed(e, s.order, "lamp", 40)).code == "policy_violation"
 
 
-def test_the_journal_knows_what_was_set_aside() -> None:
+def test_the_journal_counts_superseded_entries() -> None:
     row = journal.EntryRow(
         index=0, key="/a#0", kind="STEP", name="a", status="SUCCESS", attempt=1, done=0, first_at=0,
         began_at=0, ended_at=1, wake_at=None, limit_at=None, input=None, output="1", failure=None,
@@ -132,10 +132,10 @@ def test_the_journal_knows_what_was_set_aside() -> None:
     assert (known.next_index, known.superseded_count) == (2, 1)
 
 
-# -- words and names ---------------------------------------------------------------------------------------
+# -- tags, ids and users -----------------------------------------------------------------------------------
 
 
-async def test_tags_are_words_and_no_letters() -> None:
+async def test_a_single_text_is_refused_as_a_list_of_tags() -> None:
     s = shop()
     async with engine(s.app) as e:
         letter = await failed(e, s.order, "lamp", 40)
@@ -146,7 +146,7 @@ async def test_tags_are_words_and_no_letters() -> None:
 
 
 @pytest.mark.parametrize("id", ["a\x00b", "\ud800", "x" * 10_000_000, "źle", "", 5, None])
-async def test_an_odd_id_is_simply_not_found(on_store: OnStore, id: Any) -> None:
+async def test_an_invalid_id_is_not_found(on_store: OnStore, id: Any) -> None:
     s = shop()
     async with on_store(s.app):
         runs, dlq = s.app.runs, s.app.dlq
@@ -157,7 +157,7 @@ async def test_an_odd_id_is_simply_not_found(on_store: OnStore, id: Any) -> None
 
 
 @pytest.mark.parametrize("by", ["redrive", "Redrive", " REDRIVE ", "\uff52edrive"])
-async def test_nobody_signs_as_the_engine(by: str) -> None:
+async def test_no_user_can_sign_as_the_engine(by: str) -> None:
     s = shop()
     async with engine(s.app) as e:
         letter = await failed(e, s.order, "lamp", 40)
@@ -168,10 +168,10 @@ async def test_nobody_signs_as_the_engine(by: str) -> None:
         assert await dump(e) == before
 
 
-# -- repeated decisions, dry ---------------------------------------------------------------------------------
+# -- dry runs of repeated decisions --------------------------------------------------------------------------
 
 
-async def test_a_dry_run_of_a_repeated_decision_gives_the_first_ones_answer() -> None:
+async def test_a_dry_run_of_a_repeated_decision_returns_the_first_answer() -> None:
     s = shop()
     async with engine(s.app) as e:
         letter = await failed(e, s.order, "lamp", 40)
@@ -193,14 +193,14 @@ async def test_a_dry_run_of_a_repeated_decision_gives_the_first_ones_answer() ->
 # -- sets --------------------------------------------------------------------------------------------------
 
 
-async def test_a_letter_that_is_named_by_its_run_as_well_counts_once(on_store: OnStore) -> None:
+async def test_a_letter_named_by_its_id_and_its_run_counts_once(on_store: OnStore) -> None:
     s = shop()
     async with on_store(s.app) as e:
         letter = await failed(e, s.order, "lamp", 40)
         other = await failed(e, s.order, "lamp", 50)
         again = await s.app.dlq.replay(other.id, "FULL")
         await ended(e, again.run_id)
-        names = [letter.id, letter.run_id, again.run_id, other.id, other.run_id, "dl-nobody", "nobody"]
+        names = [letter.id, letter.run_id, again.run_id, other.id, other.run_id, "dl-unknown", "unknown"]
         begun = await s.app.dlq.ignore_many(names, by="ann")
         assert begun.total == 3
         await e.settle()
@@ -210,12 +210,12 @@ async def test_a_letter_that_is_named_by_its_run_as_well_counts_once(on_store: O
         assert plan.total == 3  # type: ignore[union-attr]
 
 
-async def test_a_set_that_no_store_can_be_asked_for_is_stopped_with_the_reason(on_store: OnStore) -> None:
+async def test_a_set_with_an_invalid_filter_is_stopped_with_the_reason(on_store: OnStore) -> None:
     s = shop()
     async with on_store(s.app) as e:
         await failed(e, s.order, "lamp", 40)
         where = LetterFilter()
-        object.__setattr__(where, "since", 10**30)  # as it was stored before filters were checked
+        object.__setattr__(where, "since", 10**30)  # an older release stored filters unchecked
         line = AuditWrite(event="dlq.set_started", tenant="", by="ann", subject="set1", token="t1")
         given = {"public_id": "set1", "tenant": "", "action": "IGNORE", "by": "ann", "reason": None}
         await s.app.runtime.store.create_bulk(NewBulk(**given, request=None, where=where), line)
@@ -242,12 +242,12 @@ async def test_a_set_whose_filter_the_store_refuses_is_stopped(monkeypatch: pyte
         for dlq in (s.app.dlq, narrow.dlq):
             set = await dlq.set(begun.id)
             assert (set.status, set.stopped_because) == ("STOPPED", "the store refused a row: too large")
-        for beyond in (AuditFilter(), AuditFilter(subject="somebody")):
+        for beyond in (AuditFilter(), AuditFilter(subject="unknown")):
             with pytest.raises(NotAllowed, match="belongs to all workflows"):
                 await narrow.audit.list(beyond)
 
 
-async def test_a_set_says_how_its_runs_ended() -> None:
+async def test_a_set_counts_the_outcomes_of_its_runs() -> None:
     s = shop(retry=RetryPolicy(max_retries=0))
     async with engine(s.app) as e:
         letters = [await failed(e, s.order, "lamp", amount) for amount in range(3)]
@@ -262,11 +262,11 @@ async def test_a_set_says_how_its_runs_ended() -> None:
         assert (await s.app.dlq.sets(tenant="other")).items == []
 
 
-# -- what may have happened ----------------------------------------------------------------------------------
+# -- steps that may have happened ----------------------------------------------------------------------------
 
 
 def risky(**options: Any) -> tuple[Redrive, Any, list[str]]:
-    """A step that runs at most once and takes its worker with it, and one behind it."""
+    """Return a workflow with an at-most-once step that kills its worker, and a step after it."""
     app, calls = new_app(), list[str]()
 
     @app.step(at_most_once=True)
@@ -287,12 +287,12 @@ def risky(**options: Any) -> tuple[Redrive, Any, list[str]]:
 
 
 async def poisoned(e: Engine, workflow: Any) -> DeadLetter:
-    """The letter of a run whose worker died in the middle of a step, once too often."""
+    """Return the letter of a run whose workers died too often during a step."""
     with faults("transfer", [Crash], at="after"):
         return await failed(e, workflow, 40)
 
 
-async def test_a_step_that_may_have_happened_is_completed_by_hand(on_store: OnStore) -> None:
+async def test_a_step_that_may_have_happened_can_be_completed_manually(on_store: OnStore) -> None:
     app, pay, calls = risky()
     async with on_store(app) as e:
         letter = await poisoned(e, pay)
@@ -319,7 +319,7 @@ async def test_a_step_that_may_have_happened_is_completed_by_hand(on_store: OnSt
         ({"mode": "FROM_STEP", "from_step": 0}, "noted: 40 sent", ["transfer", "transfer", "note"]),
     ],
 )
-async def test_a_step_that_may_have_happened_is_skipped_or_begun_at(
+async def test_a_step_that_may_have_happened_can_be_skipped_or_replayed_from(
     options: dict[str, Any], result: str, called: list[str]
 ) -> None:
     app, pay, calls = risky()
@@ -332,7 +332,7 @@ async def test_a_step_that_may_have_happened_is_skipped_or_begun_at(
         assert ("dlq.created", "redrive") in await events(e, letter)
 
 
-async def test_a_step_completed_by_hand_is_not_said_to_have_succeeded() -> None:
+async def test_a_manually_completed_step_shows_no_successful_attempt() -> None:
     s = shop()
     async with engine(s.app) as e:
         letter = await failed(e, s.order, "lamp", 40)
@@ -344,7 +344,7 @@ async def test_a_step_completed_by_hand_is_not_said_to_have_succeeded() -> None:
         assert [one.by_hand for one in others if one.name != "charge"] == [False, False]
 
 
-async def test_an_edited_input_under_a_known_key_is_warned_of() -> None:
+async def test_a_dry_run_warns_about_an_edited_input_under_a_used_key() -> None:
     s = shop()
     async with engine(s.app) as e:
         letter = await failed(e, s.order, "lamp", 40)

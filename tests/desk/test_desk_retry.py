@@ -61,7 +61,7 @@ async def test_steps_are_skipped_by_name_or_key_recorded_or_not(by_key: bool) ->
         assert [x.status for x in run.steps] == ["SUCCESS", "SKIPPED", "SKIPPED"]
 
 
-async def test_a_step_that_comes_later_can_be_skipped_while_the_failed_one_is_done_again() -> None:
+async def test_a_later_step_can_be_skipped_while_the_failed_step_is_executed_again() -> None:
     s = shop()
     async with engine(s.app) as e:
         letter = await failed(e, s.order, "lamp", 40)
@@ -71,7 +71,7 @@ async def test_a_step_that_comes_later_can_be_skipped_while_the_failed_one_is_do
         assert s.ledger.names == ["reserve", "charge", "charge"]
 
 
-async def test_a_result_that_is_skipped_from_a_step_on_is_superseded_and_not_overwritten() -> None:
+async def test_a_skipped_result_in_a_from_step_replay_is_superseded_and_not_overwritten() -> None:
     s = shop(broken="ship")
     async with engine(s.app) as e:
         letter = await failed(e, s.order, "lamp", 40)

@@ -1,4 +1,4 @@
-"""What systems of this kind got wrong, tried through the engine on every database. See traps.md."""
+"""Known faults of similar systems, tested through the engine on every database. See traps.md."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TOLD = ["dlq.created", "dlq.retry", "dlq.replay_failed"]
 THREE = RetryPolicy(max_retries=3, base_delay=1, jitter=0)
 
 
-async def test_a1_what_always_fails_is_tried_four_times_and_is_one_letter(on_store: OnStore) -> None:
+async def test_a1_a_step_that_always_fails_is_tried_four_times_and_becomes_one_letter(on_store: OnStore) -> None:
     """Trap A1: the counter that never grows."""
     app, ledger = new_app(), Ledger(broken={"act"})
 
@@ -41,7 +41,7 @@ async def test_a1_what_always_fails_is_tried_four_times_and_is_one_letter(on_sto
 
 
 class Strike:
-    """A fault at the n-th write from when it is armed."""
+    """A fault at the n-th write after it was armed."""
 
     def __init__(self) -> None:
         self.left = 0
@@ -58,7 +58,7 @@ class Strike:
 
 
 async def test_a8_a_crash_at_any_write_leaves_one_letter(on_store: OnStore) -> None:
-    """Trap A8: dead-lettering in three statements. A replay that fails is held to the same."""
+    """Trap A8: dead-lettering in three statements. The test covers failing replays as well."""
     s, plan, tried = shop(), Strike(), 0
     async with on_store(s.app, plan=plan) as e:
         for make in (lambda: crash_before(Crash()), lambda: crash_after(Crash()), lambda: LOSE):
@@ -78,7 +78,7 @@ async def test_a8_a_crash_at_any_write_leaves_one_letter(on_store: OnStore) -> N
         assert tried >= 9
 
 
-async def test_a9_a_page_is_full_however_much_others_have_that_is_newer(on_store: OnStore) -> None:
+async def test_a9_a_page_is_full_although_other_tenants_have_newer_letters(on_store: OnStore) -> None:
     """Trap A9: the limit before the tenant filter."""
     s = shop()
     async with on_store(s.app) as e:
@@ -93,7 +93,7 @@ async def test_a9_a_page_is_full_however_much_others_have_that_is_newer(on_store
         assert not {x.id for x in page.items} & {x.id for x in rest.items}
 
 
-async def test_with_retention_forever_nothing_that_failed_is_ever_removed(on_store: OnStore) -> None:
+async def test_with_unlimited_retention_no_failed_run_is_removed(on_store: OnStore) -> None:
     s = shop(new_app(dlq_retention="forever", retention="1d", retention_runs=0))
     async with on_store(s.app) as e:
         kept, closed, replayed = [await failed(e, s.order, item, 40) for item in ("lamp", "desk", "sofa")]
@@ -108,7 +108,7 @@ async def test_with_retention_forever_nothing_that_failed_is_ever_removed(on_sto
         assert (await s.app.dlq.get(replayed.id)).purged, "a run that ended well is removed as always"
 
 
-async def test_a13_a_letter_outlives_its_purged_run_and_says_what_that_means(on_store: OnStore) -> None:
+async def test_a13_a_letter_outlives_its_purged_run_and_explains_the_consequence(on_store: OnStore) -> None:
     """Trap A13: purge cascades into the dead letters, or is blocked by them."""
     s = shop()
     async with on_store(s.app) as e:
@@ -128,8 +128,8 @@ async def test_a13_a_letter_outlives_its_purged_run_and_says_what_that_means(on_
         assert (await ended(e, (await s.app.dlq.replay(kept.id)).run_id)).status == "SUCCESS"
 
 
-async def test_a21_the_letter_appears_although_the_worker_dies_at_the_last_failure(on_store: OnStore) -> None:
-    """Trap A21, and in the peers: last attempt + crash = locked for ever."""
+async def test_a21_the_letter_is_created_although_the_worker_dies_at_the_last_failure(on_store: OnStore) -> None:
+    """Trap A21, also seen in similar systems: after a crash in the last attempt the run stays locked."""
     app, ledger = new_app(), Ledger(broken={"act"})
 
     @app.step(retry=THREE)
@@ -165,7 +165,7 @@ async def test_a22_a_replay_runs_and_a_duplicate_does_not_even_after_ten_thousan
         assert s.ledger.counts == {"reserve": 1, "charge": 2, "ship": 1}
 
 
-async def test_a23_a_live_holder_is_not_robbed_of_a_replay(on_store: OnStore) -> None:
+async def test_a23_a_live_worker_keeps_its_replay(on_store: OnStore) -> None:
     """Trap A23: "RUNNING means stale" without proof that the holder is dead."""
     app, ledger = new_app(lease="30s"), Ledger(broken={"act"})
 
@@ -188,7 +188,7 @@ async def test_a23_a_live_holder_is_not_robbed_of_a_replay(on_store: OnStore) ->
         assert e.crashes == 0
 
 
-async def test_a26_a_key_names_its_run_in_flight_after_success_and_after_failure(on_store: OnStore) -> None:
+async def test_a26_a_key_returns_its_run_while_running_after_success_and_after_failure(on_store: OnStore) -> None:
     """Trap A26: no in-flight state, only a hash of the result."""
     s = shop()
     async with on_store(s.app) as e:

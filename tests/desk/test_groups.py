@@ -1,4 +1,4 @@
-"""`app.dlq.groups`: failures by cause, as people see them."""
+"""`app.dlq.groups`: failures grouped by cause."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def desk() -> Any:
         yield e, made
 
 
-async def test_a_group_says_what_fails_how_often_and_since_when(desk: tuple[Engine, Shop]) -> None:
+async def test_a_group_shows_its_failure_its_count_and_its_first_time(desk: tuple[Engine, Shop]) -> None:
     e, made = desk
     began = e.now
     for amount in (1, 2):
@@ -43,7 +43,7 @@ async def test_a_group_says_what_fails_how_often_and_since_when(desk: tuple[Engi
     assert page.as_of == e.now
 
 
-async def test_what_was_replayed_with_success_is_no_longer_open(desk: tuple[Engine, Shop]) -> None:
+async def test_a_letter_replayed_successfully_is_no_longer_counted_as_open(desk: tuple[Engine, Shop]) -> None:
     e, made = desk
     letter = await failed(e, made.order, "tea", 1)
     made.ledger.broken.clear()
@@ -54,7 +54,7 @@ async def test_what_was_replayed_with_success_is_no_longer_open(desk: tuple[Engi
     assert (group.open, group.total) == (0, 1)
 
 
-async def test_a_letter_that_is_reopened_is_open_again_but_did_not_fail_again(desk: tuple[Engine, Shop]) -> None:
+async def test_a_reopened_letter_counts_as_open_but_not_as_a_new_failure(desk: tuple[Engine, Shop]) -> None:
     e, made = desk
     letter = await failed(e, made.order, "tea", 1)
     await e.app.dlq.ignore(letter.id, by="ann")
@@ -65,7 +65,7 @@ async def test_a_letter_that_is_reopened_is_open_again_but_did_not_fail_again(de
 
 
 async def test_a_replay_from_the_start_that_fails_again_counts_the_letter_once(desk: tuple[Engine, Shop]) -> None:
-    """The letter goes over to the new run, so it is one letter that was seen twice."""
+    """The letter moves to the new run, so one letter was seen twice."""
     e, made = desk
     letter = await failed(e, made.order, "tea", 1)
     await ended(e, (await e.app.dlq.replay(letter.id, "FULL", by="ann")).run_id)
@@ -74,7 +74,7 @@ async def test_a_replay_from_the_start_that_fails_again_counts_the_letter_once(d
     assert (group.open, group.total, sum(group.trend)) == (1, 1, 2)
 
 
-async def test_tenants_see_their_own(desk: tuple[Engine, Shop]) -> None:
+async def test_tenants_see_only_their_own_groups(desk: tuple[Engine, Shop]) -> None:
     e, made = desk
     await failed(e, made.order, "tea", 1, tenant="acme")
     await failed(e, made.order, "tea", 1, tenant="globex")
@@ -100,13 +100,13 @@ async def test_secrets_in_the_message_are_hidden() -> None:
 
 
 def once(name: str, fault: Fault) -> Plan:
-    """The fault happens at the first call of that name, in whichever worker's life that is."""
+    """Return a plan with one fault, at the first call of that name by any worker."""
     left = [fault]
     return lambda call: left.pop() if call.name == name and left else None
 
 
 @pytest.mark.parametrize("fault", [crash_before(Crash()), crash_after(Crash()), LOSE, FAIL])
-async def test_a_crash_while_folding_counts_nothing_twice(fault: Fault) -> None:
+async def test_a_crash_while_counting_groups_counts_nothing_twice(fault: Fault) -> None:
     made = shop()
     async with engine(made.app, plan=once("fold", fault)) as e:
         await failed(e, made.order, "tea", 1)
@@ -116,7 +116,7 @@ async def test_a_crash_while_folding_counts_nothing_twice(fault: Fault) -> None:
         assert (group.open, group.total, sum(group.trend)) == (1, 1, 1)
 
 
-async def test_nonsense_is_refused(desk: tuple[Engine, Shop]) -> None:
+async def test_invalid_arguments_are_refused(desk: tuple[Engine, Shop]) -> None:
     e, _ = desk
     with pytest.raises(InputError, match="cursor"):
         await e.app.dlq.groups(cursor="nonsense")
@@ -127,7 +127,7 @@ async def test_nonsense_is_refused(desk: tuple[Engine, Shop]) -> None:
 
 
 async def test_one_cause_has_one_fingerprint_for_each_tenant_across_restarts(tmp_path: Path) -> None:
-    """The secret is in the store: a worker that starts later with another clock finds the same groups."""
+    """The secret is stored: a worker that starts later with another clock computes the same groups."""
     seen: dict[str, set[str]] = {"acme": set(), "globex": set()}
     elsewhere: set[str] = set()
     for place, seed in (("one.db", 1), ("one.db", 2), ("two.db", 3)):
@@ -140,7 +140,7 @@ async def test_one_cause_has_one_fingerprint_for_each_tenant_across_restarts(tmp
     assert len(seen["acme"] | seen["globex"] | elsewhere) == 4
 
 
-async def test_a_cause_is_assigned_commented_on_and_muted_and_the_audit_log_knows(desk: tuple[Engine, Shop]) -> None:
+async def test_assigning_commenting_and_muting_a_group_is_audited(desk: tuple[Engine, Shop]) -> None:
     e, made = desk
     letter = await failed(e, made.order, "tea", 1)
     await e.settle()
@@ -171,7 +171,7 @@ async def test_a_cause_is_assigned_commented_on_and_muted_and_the_audit_log_know
         await dlq.groups(sort="size")
 
 
-async def test_a_cause_that_was_retried_and_resolved_in_bulk_says_so(desk: tuple[Engine, Shop]) -> None:
+async def test_a_group_shows_its_bulk_retries_and_resolutions(desk: tuple[Engine, Shop]) -> None:
     e, made = desk
     letter = await failed(e, made.order, "tea", 1)
     await e.settle()

@@ -1,4 +1,4 @@
-"""`@app.workflow(index=...)`: runs and letters are found by fields of their inputs, replays included."""
+"""`@app.workflow(index=...)`: finds runs and letters by fields of their inputs, replays included."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_runs_and_letters_are_found_by_declared_fields() -> None:
         assert await letters(e, **{"customer.email": "ann@example.org", "order_id": 43}) == []
 
 
-async def test_an_edited_replay_is_found_by_what_it_runs_with() -> None:
+async def test_an_edited_replay_is_found_by_its_new_input() -> None:
     app, order = indexed()
     async with engine(app) as e:
         letter = await failed(e, order, 42, Customer("ann@example.org"))
@@ -67,7 +67,7 @@ async def test_an_edited_replay_is_found_by_what_it_runs_with() -> None:
         assert await letters(e, order_id=7) == [letter.id]
 
 
-async def test_a_full_replay_is_a_run_of_its_own() -> None:
+async def test_a_full_replay_is_indexed_as_a_separate_run() -> None:
     app, order = indexed()
     async with engine(app) as e:
         letter = await failed(e, order, 42, Customer("ann@example.org"))
@@ -80,7 +80,7 @@ async def test_a_full_replay_is_a_run_of_its_own() -> None:
         assert await letters(e, order_id=7) == [letter.id]
 
 
-async def test_a_set_is_chosen_by_a_field() -> None:
+async def test_a_set_can_select_letters_by_an_indexed_field() -> None:
     app, order = indexed()
     async with engine(app) as e:
         letter = await failed(e, order, 42, Customer("ann@example.org"))
@@ -91,7 +91,7 @@ async def test_a_set_is_chosen_by_a_field() -> None:
         assert str((await e.app.dlq.get(letter.id)).status) == "IGNORED"
 
 
-async def test_sealed_values_are_found_and_do_not_lie_in_clear_whatever_key_wrote_them() -> None:
+async def test_encrypted_values_are_found_under_every_key_and_not_stored_in_plain_text() -> None:
     app, order = indexed()
     clock = VirtualClock(seed=0)
     old, new = bytes(range(32)), bytes(32)
@@ -114,7 +114,7 @@ async def test_sealed_values_are_found_and_do_not_lie_in_clear_whatever_key_wrot
         assert (await e.app.dlq.set(begun.id)).done == 1
 
 
-async def test_a_workflow_without_an_index_keeps_nothing() -> None:
+async def test_a_workflow_without_an_index_stores_no_index_values() -> None:
     app = new_app()
 
     @app.workflow
@@ -130,7 +130,7 @@ async def test_a_workflow_without_an_index_keeps_nothing() -> None:
 @pytest.mark.parametrize(
     "index", ["order_id", ["orderid"], [""], ["order_id."], [7], [f"order_id.f{n}" for n in range(17)]]
 )
-def test_a_field_that_cannot_be_is_refused_at_registration(index: Any) -> None:
+def test_an_invalid_index_field_is_refused_at_registration(index: Any) -> None:
     app = new_app()
 
     async def order(order_id: int) -> None: ...

@@ -1,4 +1,4 @@
-"""How things stand: what waits, what is tried again and when, what is late, how the last hour went."""
+"""The overview of a tenant: waiting runs, scheduled retries, late runs, and the last hour."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from redrive.desk.overview import load_overview
 from redrive.testing import engine
 
 
-async def test_a_look_at_a_tenant_says_what_waits_and_how_the_hour_went() -> None:
+async def test_the_overview_counts_waiting_runs_and_the_last_hour() -> None:
     app = Redrive("sqlite:///never-opened.db")
 
     @app.step(retry=RetryPolicy(max_retries=5, base_delay=600, max_delay=600, jitter=0.0))
@@ -53,4 +53,4 @@ async def test_a_look_at_a_tenant_says_what_waits_and_how_the_hour_went() -> Non
         later = await load_overview(store.tenant_view("acme"), "acme")
         assert (later.waiting, later.late) == (1, 1)
         assert later.late_since is not None
-        assert (await load_overview(store.tenant_view("nobody"), "nobody")).minutes.share is None
+        assert (await load_overview(store.tenant_view("empty"), "empty")).minutes.share is None

@@ -1,4 +1,4 @@
-"""Shapes: rows as people see them, with times as datetimes, secrets masked and decisions in words."""
+"""Presentation of rows to users: times as datetimes, secrets masked and decisions as sentences."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def at(micros: int) -> datetime:
 # -- runs --------------------------------------------------------------------------------------------------
 
 
-def test_a_run_is_shown_with_its_times_its_state_and_why_it_failed() -> None:
+def test_a_run_is_shown_with_its_times_its_state_and_its_failure() -> None:
     assert asdict(SHAPER.run(RUN, letter_id="dl-run7")) == {
         "id": "run7",
         "workflow": "fulfil",
@@ -204,7 +204,7 @@ def test_a_run_is_shown_with_its_times_its_state_and_why_it_failed() -> None:
     }
 
 
-def test_what_a_run_does_not_have_yet_is_none() -> None:
+def test_missing_values_of_a_run_are_none() -> None:
     new = replace(
         RUN,
         status=RunStatus.PENDING,
@@ -221,7 +221,7 @@ def test_what_a_run_does_not_have_yet_is_none() -> None:
     assert (shown.input, shown.output, shown.error, shown.code, shown.letter_id) == (None,) * 5
 
 
-def test_a_run_is_shown_with_its_steps_in_order_and_every_try_in_its_place() -> None:
+def test_a_run_is_shown_with_its_steps_and_attempts_in_order() -> None:
     first, second = replace(ENTRY, index=0, name="reserve"), ENTRY
     tries = [replace(ATTEMPT, index=index, attempt=number) for number, index in ((1, 1), (1, 0), (2, 1))]
     steps = SHAPER.run(RUN, entries=[first, second], attempts=tries).steps
@@ -235,7 +235,7 @@ def test_a_run_is_shown_with_its_steps_in_order_and_every_try_in_its_place() -> 
 # -- steps -------------------------------------------------------------------------------------------------
 
 
-def test_a_step_is_shown_with_what_went_in_and_what_came_out() -> None:
+def test_a_step_is_shown_with_its_input_and_output() -> None:
     (step,) = SHAPER.steps([ENTRY], [])
     assert (step.index, step.key, step.name, step.kind) == (1, "/charge#0", "charge", EntryKind.STEP)
     assert (step.status, step.attempt, step.superseded) == (StepStatus.SUCCESS, 2, False)
@@ -244,7 +244,7 @@ def test_a_step_is_shown_with_what_went_in_and_what_came_out() -> None:
     assert step.heartbeat == {"done": 3, "badge": MASK}
 
 
-def test_the_try_that_succeeded_is_listed_as_the_last() -> None:
+def test_the_successful_attempt_is_listed_last() -> None:
     (step,) = SHAPER.steps([ENTRY], [])
     assert step.attempts == (
         AttemptRecord(
@@ -275,12 +275,12 @@ def test_the_try_that_succeeded_is_listed_as_the_last() -> None:
     ],
     ids=["running", "skipped", "sleep", "note"],
 )
-def test_nothing_else_has_a_try_that_succeeded(entry: EntryRow) -> None:
+def test_only_a_successful_step_has_a_successful_attempt(entry: EntryRow) -> None:
     (step,) = SHAPER.steps([entry], [])
     assert step.attempts == ()
 
 
-def test_a_step_that_waits_says_until_when_and_one_that_failed_says_why() -> None:
+def test_a_waiting_step_shows_its_wake_up_time_and_a_failed_step_its_failure() -> None:
     waiting = replace(ENTRY, status=StepStatus.RETRYING, ended_at=None, wake_at=AT + 9)
     failed = replace(ENTRY, status=StepStatus.FAILED, failure=ENDING.to_json(), superseded=2)
     first, second = SHAPER.steps([waiting, failed], [])
@@ -289,7 +289,7 @@ def test_a_step_that_waits_says_until_when_and_one_that_failed_says_why() -> Non
     assert second.superseded
 
 
-# -- tries -------------------------------------------------------------------------------------------------
+# -- attempts ----------------------------------------------------------------------------------------------
 
 
 def shown(attempt: AttemptRow) -> AttemptRecord:
@@ -298,7 +298,7 @@ def shown(attempt: AttemptRow) -> AttemptRecord:
     return record
 
 
-def test_a_failed_try_is_shown_with_the_decision_in_words() -> None:
+def test_a_failed_attempt_is_shown_with_its_decision_as_a_sentence() -> None:
     assert shown(ATTEMPT) == AttemptRecord(
         attempt=3,
         status="FAILED",
@@ -327,7 +327,7 @@ def test_a_failed_try_is_shown_with_the_decision_in_words() -> None:
     )
 
 
-def test_the_last_try_says_why_there_was_no_other() -> None:
+def test_the_last_attempt_explains_why_it_was_the_last() -> None:
     verdict = RetryDecision(retry=False, exhausted=True, of=3, why=Reason(ReasonCode.RETRIES_EXHAUSTED))
     last = replace(ATTEMPT, decision=verdict.to_json(), next_at=None)
     assert shown(last).decision == "attempt 3 of 3, rate limited, not retried: retries are exhausted"
@@ -342,7 +342,7 @@ def test_the_last_try_says_why_there_was_no_other() -> None:
         (AttemptEnd.TIMED_OUT, "attempt 3: timed out"),
     ],
 )
-def test_a_try_that_was_cut_short_says_what_becomes_of_it(end: AttemptEnd, words: str) -> None:
+def test_an_interrupted_attempt_explains_what_happens_next(end: AttemptEnd, words: str) -> None:
     cut = replace(ATTEMPT, end=end, category=None, failure=None, decision=None, next_at=None)
     record = shown(cut)
     assert (record.status, record.decision) == (end.value, words)
@@ -411,14 +411,14 @@ def test_a_dead_letter_is_shown_whole_with_its_secrets_masked() -> None:
     }
 
 
-def test_an_open_letter_was_not_closed() -> None:
+def test_an_open_letter_has_no_closing_time() -> None:
     assert SHAPER.letter(replace(LETTER, closed_at=None)).closed_at is None
 
 
 # -- payloads and times ------------------------------------------------------------------------------------
 
 
-def test_a_payload_that_is_no_json_is_shown_as_the_text_it_is() -> None:
+def test_a_payload_that_is_not_json_is_shown_as_text() -> None:
     assert SHAPER.run(replace(RUN, input=f"{{broken {SECRET}")).input == f"{{broken {MASK}"
     assert SHAPER.letter(replace(LETTER, input="")).input == ""
 
@@ -426,19 +426,19 @@ def test_a_payload_that_is_no_json_is_shown_as_the_text_it_is() -> None:
 @settings(deadline=None)
 @given(st.datetimes(min_value=datetime(1970, 1, 1), timezones=st.just(UTC)))  # noqa: DTZ001 (strategies want it so)
 @example(datetime.max.replace(tzinfo=UTC))
-def test_times_are_exact_to_the_microsecond_as_long_as_there_are_years(moment: datetime) -> None:
+def test_times_are_exact_to_the_microsecond_up_to_the_last_year(moment: datetime) -> None:
     micros = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
     assert SHAPER.run(replace(RUN, deadline=micros)).deadline == moment
 
 
-def test_a_caller_who_may_not_see_stacks_gets_none_of_them() -> None:
+def test_a_caller_without_the_permission_gets_no_stacks() -> None:
     presenter = Presenter(Redactor(), stacks=False)
     shown = presenter.letter(LETTER, steps=presenter.steps([ENTRY], [ATTEMPT]))
     assert (shown.stack, [each.stack for each in shown.steps[0].attempts]) == ("", [None, None])
     assert shown.steps[0].attempts[0].message
 
 
-def test_a_step_tells_the_retries_of_its_last_decision_or_else_those_of_its_run_and_code() -> None:
+def test_a_step_shows_the_retry_policy_of_its_last_decision_or_of_its_run_and_code() -> None:
     coded = replace(ENTRY, options=StepOptions(retry=RetryPolicy(max_retries=4)).to_json())
     for attempts, options, expected in (([ATTEMPT], OVERRIDE, 4), ([], OVERRIDE, 7), ([], RunOptions().to_json(), 4)):
         (step,) = SHAPER.steps([coded], attempts, options)

@@ -1,4 +1,4 @@
-"""Saved views, as the desk takes them: what may be saved, and what is said where it may not."""
+"""Saved views of the desk: allowed names and queries, and the errors for others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def desk() -> AsyncIterator[tuple[Engine, SavedViews]]:
         yield e, e.app.runtime.desk(e.store, e.clock).views
 
 
-async def test_a_view_keeps_what_an_address_asks_for_and_no_more(desk: tuple[Engine, SavedViews]) -> None:
+async def test_a_view_keeps_only_the_filters_of_a_query(desk: tuple[Engine, SavedViews]) -> None:
     _, views = desk
     new = await views.save(
         LETTERS, "  late   ones ", "?since=24h&code=timeout&tag=&text=%C5%BC%26", by="ann", tenant="acme"
@@ -33,7 +33,7 @@ async def test_a_view_keeps_what_an_address_asks_for_and_no_more(desk: tuple[Eng
     assert await views.list(reader="bob", tenant="acme") == []
 
 
-async def test_a_name_is_the_same_however_it_was_typed(desk: tuple[Engine, SavedViews]) -> None:
+async def test_view_names_are_normalised(desk: tuple[Engine, SavedViews]) -> None:
     _, views = desk
     await views.save(LETTERS, "late  cafe\u0301", "code=timeout", by="ann")
     await views.save(LETTERS, "late caf\xe9", "stage=exec", by="ann")
@@ -42,7 +42,7 @@ async def test_a_name_is_the_same_however_it_was_typed(desk: tuple[Engine, Saved
     assert await views.list(reader="ann") == []
 
 
-async def test_what_is_shared_is_everybody_s_and_the_log_says_who_did_it(desk: tuple[Engine, SavedViews]) -> None:
+async def test_a_shared_view_belongs_to_the_tenant_and_is_audited(desk: tuple[Engine, SavedViews]) -> None:
     e, views = desk
     await views.save(LETTERS, "late", "code=timeout", by="ann", tenant="acme")
     await views.save(LETTERS, "late", "code=timeout", by="ann", tenant="acme", shared=True)
@@ -78,7 +78,7 @@ async def test_what_is_shared_is_everybody_s_and_the_log_says_who_did_it(desk: t
         ("late", "", "filter the list first"),
     ],
 )
-async def test_what_cannot_be_saved_is_refused_with_advice(
+async def test_an_invalid_view_is_refused_with_advice(
     desk: tuple[Engine, SavedViews], name: str, query: str, says: str
 ) -> None:
     _, views = desk
@@ -87,7 +87,7 @@ async def test_what_cannot_be_saved_is_refused_with_advice(
     assert await views.list(reader="ann", tenant="acme") == []
 
 
-async def test_there_is_an_end_to_views(desk: tuple[Engine, SavedViews]) -> None:
+async def test_the_number_of_views_is_limited(desk: tuple[Engine, SavedViews]) -> None:
     _, views = desk
     for number in range(MAX_VIEWS):
         await views.save(LETTERS, f"view {number}", "code=timeout", by="ann", tenant="acme")

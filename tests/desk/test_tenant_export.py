@@ -1,4 +1,4 @@
-"""What a tenant takes along: everything that is its own, and nothing of anybody else's."""
+"""Tenant exports: all rows of the tenant, and no row of another tenant."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from redrive.desk.audit import export_records
 ONCE = RetryPolicy(max_retries=0)
 
 
-async def test_a_tenant_takes_everything_along_and_nothing_of_others(on_store: OnStore) -> None:
+async def test_an_export_contains_all_rows_of_its_tenant_and_none_of_others(on_store: OnStore) -> None:
     app = Redrive("sqlite:///:memory:")
 
     @app.workflow(

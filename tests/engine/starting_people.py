@@ -1,6 +1,6 @@
-"""Somebody who starts one thing many times at once: `python starting_people.py URL HOW MANY`.
+"""A process that starts one run many times at once: `python starting_people.py URL HOW MANY`.
 
-Prints "ready", waits for a line, then starts as often as told at the same moment and prints the ids.
+Prints "ready", waits for a line, makes MANY starts at the same moment and prints the ids.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from redrive import Redrive
 
 
 def build(url: str) -> Redrive:
-    """An app with one workflow."""
+    """Return an app with one workflow."""
     app = Redrive(url)
 
     @app.step

@@ -1,4 +1,4 @@
-"""Cancelling, with every store call that it makes failing or losing its reply."""
+"""Cancellation with faults: each of its store calls fails or loses its reply."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def test_a_cancellation_is_applied_once_whatever_happens_to_its_calls(
             app.runtime.changed,
             store.workers,
         )
-        for _ in range(2):  # a person whose call failed tries again
+        for _ in range(2):  # a user whose call failed tries again
             try:
                 await runs.cancel(handle.id, by="a test")
                 break

@@ -1,4 +1,4 @@
-"""A chore that goes wrong comes round again, and holds up no other."""
+"""Errors of chores: a failed chore is repeated, and does not delay other chores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from redrive.errors import StoreUnavailable
 from redrive.testing import VirtualClock
 
 
-async def test_a_chore_that_raises_comes_round_again_and_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_chore_that_raises_is_repeated_and_other_chores_continue(caplog: pytest.LogCaptureFixture) -> None:
     clock, done = VirtualClock(), {"bad": 0, "good": 0}
 
     async def bad() -> int:
@@ -25,7 +25,7 @@ async def test_a_chore_that_raises_comes_round_again_and_others_go_on(caplog: py
 
     loops = [asyncio.create_task(run_every(10, chore, clock)) for chore in (bad, good)]
     await _turns()
-    assert done == {"bad": 0, "good": 0}  # not at the start, where all nodes would be at it at once
+    assert done == {"bad": 0, "good": 0}  # not at the start, or all nodes would run it at the same time
     for _ in range(100):
         clock.move_to(clock.now() + MICROS)
         clock.fire()

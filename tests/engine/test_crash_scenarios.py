@@ -1,7 +1,7 @@
 """A crash before, after and during every store call and every step, for each scenario by name.
 
 `crash_everywhere` runs the workflow once undisturbed, then once for each point at which a worker can die
-or a reply can be lost, and checks that the promises hold after recovery.
+or a reply can be lost, and checks that the guarantees hold after recovery.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def make_app() -> Redrive:
 
 
 async def hang() -> None:
-    """Take for ever, in virtual time: the clock is the engine's own."""
+    """Sleep without end, in virtual time: the clock is the engine's own."""
     attempt = current_scope.get()
     assert isinstance(attempt, Attempt)
     await attempt.execution.clock.sleep(10**9)

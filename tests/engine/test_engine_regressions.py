@@ -1,4 +1,4 @@
-"""What once stopped a worker, lost a wake-up or ran for ever: each as a small test."""
+"""Regressions of the engine: faults that stopped a worker, lost a wake-up or caused an endless loop."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def make_app(folder: Path, **settings: Any) -> Redrive:
 
 
 class Odd(BaseException):
-    """Not an Exception, and none of the engine's own."""
+    """An error that is neither an Exception nor defined by the engine."""
 
 
-# -- what a worker must survive ---------------------------------------------------------------------------
+# -- faults that a worker must survive --------------------------------------------------------------------
 
 
 async def test_a_policy_that_newer_code_stored_does_not_stop_the_committer(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ async def test_a_policy_that_newer_code_stored_does_not_stop_the_committer(tmp_p
 
 
 @pytest.mark.parametrize("options", ["{", '{"retry": 7}'])
-async def test_a_run_that_cannot_be_read_becomes_a_letter_and_the_others_go_on(tmp_path: Path, options: str) -> None:
+async def test_a_run_that_cannot_be_read_becomes_a_letter_and_other_runs_continue(tmp_path: Path, options: str) -> None:
     app = make_app(tmp_path)
 
     @app.workflow
@@ -71,7 +71,9 @@ async def test_a_run_that_cannot_be_read_becomes_a_letter_and_the_others_go_on(t
 
 @pytest.mark.parametrize("error", [Odd("odd"), SystemExit(3), GeneratorExit()])
 @pytest.mark.parametrize("where", ["step", "workflow"])
-async def test_whatever_is_raised_is_a_failure_and_no_loop(tmp_path: Path, error: BaseException, where: str) -> None:
+async def test_every_raised_error_is_a_failure_and_causes_no_loop(
+    tmp_path: Path, error: BaseException, where: str
+) -> None:
     app = make_app(tmp_path)
     calls: list[int] = []
 
@@ -110,7 +112,7 @@ async def test_stop_iteration_in_a_thread_is_a_failure(tmp_path: Path) -> None:
             await (await job.start()).result("10s")
 
 
-async def test_a_cancellation_inside_a_step_is_its_failure_and_is_retried(tmp_path: Path) -> None:
+async def test_a_cancellation_inside_a_step_is_a_failure_and_is_retried(tmp_path: Path) -> None:
     app = make_app(tmp_path)
     calls: list[int] = []
 
@@ -131,7 +133,7 @@ async def test_a_cancellation_inside_a_step_is_its_failure_and_is_retried(tmp_pa
         assert await (await job.start()).result("10s") == "at last"
 
 
-async def test_a_task_that_ignores_the_end_does_not_keep_its_run(tmp_path: Path) -> None:
+async def test_a_task_that_ignores_its_cancellation_does_not_keep_its_run_open(tmp_path: Path) -> None:
     app = make_app(tmp_path)
     let_go = asyncio.Event()
 
@@ -192,7 +194,7 @@ async def test_steps_below_a_waiting_branch_are_awaited_at_the_end(tmp_path: Pat
 # -- wake-ups ---------------------------------------------------------------------------------------------
 
 
-async def test_a_run_given_back_between_two_steps_is_due_at_once_whatever_else_waits() -> None:
+async def test_a_run_released_between_two_steps_is_due_at_once_beside_a_timer() -> None:
     app = Redrive("sqlite:///never-opened.db")
 
     @app.step
@@ -212,7 +214,7 @@ async def test_a_run_given_back_between_two_steps_is_due_at_once_whatever_else_w
         worker = e.worker
         assert worker is not None
         handle = await job.start()
-        # Stop as soon as the run is in hand: it is given back wherever it stands.
+        # Stop as soon as the worker holds the run: the run is released at any point.
         for _ in range(1000):
             if worker.executions:
                 break
@@ -248,10 +250,10 @@ async def test_a_retry_beside_a_time_limit_leaves_memory_when_it_is_long() -> No
         assert await handle.result("5s") == "up"
 
 
-# -- those who wait for results ---------------------------------------------------------------------------
+# -- callers that wait for results ------------------------------------------------------------------------
 
 
-async def test_an_id_that_cannot_be_stored_is_not_found_and_costs_nobody_else_anything(tmp_path: Path) -> None:
+async def test_an_invalid_id_is_not_found_and_does_not_affect_other_callers(tmp_path: Path) -> None:
     app = make_app(tmp_path)
 
     @app.workflow
@@ -268,7 +270,7 @@ async def test_an_id_that_cannot_be_stored_is_not_found_and_costs_nobody_else_an
         assert await waiting == 7
 
 
-async def test_closing_the_app_tells_those_who_wait(tmp_path: Path) -> None:
+async def test_closing_the_app_raises_an_error_in_waiting_callers(tmp_path: Path) -> None:
     app = make_app(tmp_path)
 
     @app.workflow
@@ -278,7 +280,7 @@ async def test_closing_the_app_tells_those_who_wait(tmp_path: Path) -> None:
     async with app:
         handle = await job.start()
         waiting = asyncio.create_task(handle.result())
-        await asyncio.sleep(0)  # it waits from now on
+        await asyncio.sleep(0)  # let the task begin to wait
     with pytest.raises(StoreError, match="closed"):
         await waiting
 
@@ -299,7 +301,7 @@ async def test_a_timeout_counts_from_when_a_delayed_run_is_due() -> None:
         assert await handle.result("5s") == "in time"
 
 
-async def test_a_caught_failure_is_still_the_steps_own(tmp_path: Path) -> None:
+async def test_a_caught_failure_is_still_recorded_for_the_step(tmp_path: Path) -> None:
     app = make_app(tmp_path)
 
     @app.step(retry=ONCE)

@@ -1,4 +1,4 @@
-"""Failure handlers: one for each failure that is final, with it or not at all, and none for themselves."""
+"""Failure handlers: started atomically with each final failure, and never for failures of handlers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BOTH = [("count", "SUCCESS"), ("page", "SUCCESS")]
 
 
 class Desk:
-    """An app whose handlers write down what they are told."""
+    """An app whose handlers record their events."""
 
     def __init__(self, **settings: Any) -> None:
         self.app = Redrive("sqlite:///:memory:", **settings)
@@ -41,7 +41,7 @@ class Desk:
         async def page(event: FailureEvent) -> str:
             told.append(("page", event))
             if "page" in self.broken:
-                raise NonRetryable("nobody on duty")
+                raise NonRetryable("no operator on duty")
             return event.run_id
 
         @app.on_failure
@@ -59,7 +59,7 @@ class Desk:
         self.pay = self.workflow()
 
     def workflow(self, name: str = "pay", **options: Any) -> Workflow[..., Any, int]:
-        """A workflow that charges, with a handler of its own."""
+        """Register a workflow that charges, with `page` as its handler."""
         charge = self.app.registered_steps["charge"]
 
         @self.app.workflow(name=name, **{"on_failure": self.page, **options})
@@ -80,14 +80,14 @@ def broken_desk(**settings: Any) -> Desk:
 
 
 async def started(e: Engine, run: RunReport | str) -> list[tuple[str, str]]:
-    """The handlers of a run, with how they ended, in the order of their names."""
+    """Return the handlers of a run with their statuses, in the order of their names."""
     return sorted((each.described.workflow, str(each.status)) for each in await e.handlers(run))
 
 
-# -- what is told --------------------------------------------------------------------------------------
+# -- events of handlers --------------------------------------------------------------------------------
 
 
-async def test_both_handlers_hear_the_whole_story(on_store: OnStore) -> None:
+async def test_both_handlers_receive_the_complete_failure_event(on_store: OnStore) -> None:
     desk = broken_desk(base_url="https://redrive.example.org/")
     async with on_store(desk.app) as e:
         began = e.now
@@ -120,7 +120,7 @@ async def test_both_handlers_hear_the_whole_story(on_store: OnStore) -> None:
             assert seen.created_at == run.letter.failed_at
 
 
-async def test_a_run_without_correlation_id_gives_its_own(on_store: OnStore) -> None:
+async def test_handlers_of_a_run_without_correlation_id_get_its_run_id(on_store: OnStore) -> None:
     desk = broken_desk()
     async with on_store(desk.app) as e:
         run = await e.run(desk.pay, 40)
@@ -128,7 +128,7 @@ async def test_a_run_without_correlation_id_gives_its_own(on_store: OnStore) -> 
         assert {event.url for _, event in desk.told} == {""}
 
 
-async def test_a_run_that_succeeds_or_is_cancelled_starts_none(on_store: OnStore) -> None:
+async def test_a_successful_or_cancelled_run_starts_no_handler(on_store: OnStore) -> None:
     desk = Desk()
     async with on_store(desk.app) as e:
         await e.run(desk.pay, 40)
@@ -139,7 +139,7 @@ async def test_a_run_that_succeeds_or_is_cancelled_starts_none(on_store: OnStore
         assert len((await e.app.runs.list()).items) == 2
 
 
-async def test_a_retry_is_no_failure() -> None:
+async def test_a_retried_attempt_starts_no_handler() -> None:
     desk = Desk()
     async with engine(desk.app) as e:
         with faults("charge", [TimeoutError]):
@@ -147,7 +147,7 @@ async def test_a_retry_is_no_failure() -> None:
         assert desk.told == []
 
 
-async def test_a_failure_that_workflow_code_catches_is_none() -> None:
+async def test_a_failure_caught_by_workflow_code_starts_no_handler() -> None:
     desk = broken_desk()
     charge = desk.app.registered_steps["charge"]
 
@@ -167,7 +167,7 @@ async def test_a_failure_that_workflow_code_catches_is_none() -> None:
 # -- every way to fail -----------------------------------------------------------------------------------
 
 
-async def test_a_run_that_timed_out_has_its_handlers(on_store: OnStore) -> None:
+async def test_a_timed_out_run_starts_its_handlers(on_store: OnStore) -> None:
     desk = Desk()
     slow = desk.workflow("slow", timeout="1m")
     async with on_store(desk.app) as e:
@@ -178,7 +178,7 @@ async def test_a_run_that_timed_out_has_its_handlers(on_store: OnStore) -> None:
         assert {(event.code, event.step, event.attempts) for _, event in desk.told} == {("timeout", None, 0)}
 
 
-async def test_a_run_whose_time_was_over_before_it_began_was_never_started(on_store: OnStore) -> None:
+async def test_a_run_that_timed_out_before_its_start_has_no_start_time_in_the_event(on_store: OnStore) -> None:
     desk = Desk()
     async with on_store(desk.app) as e:
         await e.app.workflows.pause("pay", by="ann")
@@ -189,7 +189,7 @@ async def test_a_run_whose_time_was_over_before_it_began_was_never_started(on_st
         assert {event.started_at for _, event in desk.told} == {None}
 
 
-async def test_poison_has_its_handlers() -> None:
+async def test_a_poison_run_starts_its_handlers() -> None:
     desk = Desk()
     deadly = desk.workflow("deadly", max_crashes=2)
     async with engine(desk.app) as e:
@@ -201,7 +201,7 @@ async def test_poison_has_its_handlers() -> None:
         assert {event.code for _, event in desk.told} == {"infrastructure_failure"}
 
 
-async def test_a_body_that_raises_has_them(on_store: OnStore) -> None:
+async def test_a_workflow_function_that_raises_starts_its_handlers(on_store: OnStore) -> None:
     desk = Desk()
 
     @desk.app.workflow(on_failure="page")
@@ -214,7 +214,7 @@ async def test_a_body_that_raises_has_them(on_store: OnStore) -> None:
         assert desk.told[0][1].code == "non_retryable"
 
 
-async def test_an_input_that_does_not_fit_is_told_as_it_is(on_store: OnStore) -> None:
+async def test_an_input_that_fails_validation_is_passed_to_handlers_unchanged(on_store: OnStore) -> None:
     desk = Desk()
     async with on_store(desk.app) as e:
         run_id = await slipped_in(e, desk.pay, '{"amount":"forty"}')
@@ -222,7 +222,7 @@ async def test_an_input_that_does_not_fit_is_told_as_it_is(on_store: OnStore) ->
         assert {(event.code, event.input["amount"]) for _, event in desk.told} == {("validation_failed", "forty")}
 
 
-async def test_an_input_that_cannot_be_read_is_replaced_by_a_note(on_store: OnStore) -> None:
+async def test_an_unreadable_input_is_replaced_by_a_note_in_the_event(on_store: OnStore) -> None:
     desk = Desk()
     async with on_store(desk.app) as e:
         run_id = await slipped_in(e, desk.pay, "{not json")
@@ -231,7 +231,7 @@ async def test_an_input_that_cannot_be_read_is_replaced_by_a_note(on_store: OnSt
         assert all(run_id in event.input[INPUT_NOTE_KEY] for _, event in desk.told)
 
 
-async def test_what_is_against_the_rules_has_them(on_store: OnStore) -> None:
+async def test_a_policy_violation_starts_its_handlers(on_store: OnStore) -> None:
     desk = Desk(max_payload=4000)
 
     @desk.app.workflow(on_failure="page")
@@ -243,7 +243,9 @@ async def test_what_is_against_the_rules_has_them(on_store: OnStore) -> None:
         assert {event.code for _, event in desk.told} == {"policy_violation"}
 
 
-async def test_a_run_that_cannot_even_be_begun_has_them(on_store: OnStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_run_that_cannot_be_executed_starts_its_handlers(
+    on_store: OnStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     desk = Desk()
     real = worker_module.Execution
 
@@ -262,7 +264,7 @@ async def test_a_run_that_cannot_even_be_begun_has_them(on_store: OnStore, monke
         assert {each.described.correlation_id for each in await e.handlers(run)} == {"c"}
 
 
-async def test_a_failure_that_wants_no_letter_has_its_handlers(on_store: OnStore) -> None:
+async def test_a_failure_without_a_letter_starts_its_handlers(on_store: OnStore) -> None:
     desk = broken_desk()
     silent = desk.workflow("silent", dead_letter=False)
     async with on_store(desk.app) as e:
@@ -272,7 +274,7 @@ async def test_a_failure_that_wants_no_letter_has_its_handlers(on_store: OnStore
 
 
 async def slipped_in(e: Engine, workflow: Workflow[..., Any, Any], text: str) -> str:
-    """A run with an input that no start would have accepted, once it has ended."""
+    """Store a run with an input that no start would accept, wait for its end, and return its id."""
     new = NewRun(
         public_id=e.clock.new_id(), tenant="default", workflow=workflow.name, input=text, options=workflow.options_text
     )
@@ -285,7 +287,7 @@ async def slipped_in(e: Engine, workflow: Workflow[..., Any, Any], text: str) ->
 
 
 @pytest.mark.parametrize("mode", ["FROM_FAILED", "STEP_ONLY", "FULL"])
-async def test_a_replay_that_fails_again_fires_again_and_one_that_succeeds_does_not(
+async def test_a_failed_replay_starts_handlers_again_and_a_successful_one_does_not(
     on_store: OnStore, mode: str
 ) -> None:
     desk = broken_desk()
@@ -304,7 +306,7 @@ async def test_a_replay_that_fails_again_fires_again_and_one_that_succeeds_does_
         assert len(desk.told) == 4
 
 
-async def test_deciding_about_a_letter_without_a_replay_is_no_failure(on_store: OnStore) -> None:
+async def test_closing_a_letter_without_a_replay_starts_no_handler(on_store: OnStore) -> None:
     desk = broken_desk()
     async with on_store(desk.app) as e:
         resolved, expired = await e.run(desk.pay, 40), await e.run(desk.pay, 41)
@@ -319,7 +321,7 @@ async def test_deciding_about_a_letter_without_a_replay_is_no_failure(on_store: 
 # -- no recursion --------------------------------------------------------------------------------------
 
 
-async def test_a_handler_that_fails_has_its_own_letter_and_no_handler(on_store: OnStore) -> None:
+async def test_a_failed_handler_gets_a_letter_and_no_handler(on_store: OnStore) -> None:
     desk = broken_desk()
     desk.broken.add("page")
     async with on_store(desk.app) as e:
@@ -334,7 +336,7 @@ async def test_a_handler_that_fails_has_its_own_letter_and_no_handler(on_store: 
 
 
 @pytest.mark.parametrize("mode", ["FROM_FAILED", "FULL"])
-async def test_a_handler_that_is_replayed_and_fails_again_has_none_either(on_store: OnStore, mode: str) -> None:
+async def test_a_handler_that_fails_again_in_a_replay_gets_no_handler(on_store: OnStore, mode: str) -> None:
     desk = broken_desk()
     desk.broken.add("page")
     async with on_store(desk.app) as e:
@@ -352,7 +354,7 @@ async def test_a_handler_that_is_replayed_and_fails_again_has_none_either(on_sto
 
 
 async def test_a19_a_run_named_like_a_handler_still_gets_its_handler(on_store: OnStore) -> None:
-    """The mark is the engine's own: neither a name nor a key nor being the handler of others makes it."""
+    """Only the engine marks a run as a handler. A name, a key or being a handler of others does not."""
     desk = broken_desk()
     desk.broken.add("page")
     names = ["failure-handler", "system-failure-1", "__redrive_failure_handler"]
@@ -374,8 +376,8 @@ def on_store_with(desk: Desk, names: list[str], on_store: OnStore) -> Any:
     return on_store(desk.app)
 
 
-async def test_what_a_handler_starts_fires_none(on_store: OnStore) -> None:
-    """A handler that tries the work again by starting it anew would otherwise never come to an end."""
+async def test_a_failed_run_started_by_a_handler_starts_no_handler(on_store: OnStore) -> None:
+    """Otherwise a handler that starts the failed workflow again would loop without end."""
     desk, tries = broken_desk(), []
 
     @desk.app.workflow
@@ -399,18 +401,18 @@ async def test_what_a_handler_starts_fires_none(on_store: OnStore) -> None:
         assert len(shown.handled_by) == 2
 
 
-async def test_a_handler_of_its_own_that_is_the_one_for_all_is_started_once(on_store: OnStore) -> None:
+async def test_a_handler_that_is_both_the_workflows_and_the_apps_is_started_once(on_store: OnStore) -> None:
     desk = broken_desk()
     both = desk.workflow("both", on_failure="count")
     async with on_store(desk.app) as e:
         assert await started(e, await e.run(both, 40)) == [("count", "SUCCESS")]
 
 
-# -- what travels with the run ---------------------------------------------------------------------------
+# -- options of handlers -----------------------------------------------------------------------------------
 
 
-async def test_a_handler_that_nobody_has_registered_waits_like_any_run(on_store: OnStore) -> None:
-    """Its workflow was there when the run started, and is gone when it fails."""
+async def test_a_handler_without_a_registered_workflow_stays_pending(on_store: OnStore) -> None:
+    """The handler's workflow was registered when the run started, and is gone when the run fails."""
     old, new = broken_desk(), broken_desk()
 
     @old.app.workflow
@@ -459,11 +461,11 @@ async def test_a_handler_keeps_its_own_options(on_store: OnStore) -> None:
         assert [each.id for each in page.items] == [handler.id]
 
 
-# -- inputs that are hard to pass on -----------------------------------------------------------------------
+# -- unusual inputs ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape", ["large", "wide", "deep"])
-async def test_an_input_that_no_event_can_hold_does_not_stand_in_the_way(on_store: OnStore, shape: str) -> None:
+async def test_an_input_too_large_or_too_deep_for_an_event_is_replaced_by_a_note(on_store: OnStore, shape: str) -> None:
     desk = Desk()
 
     @desk.app.workflow(on_failure="page")
@@ -482,7 +484,7 @@ async def test_an_input_that_no_event_can_hold_does_not_stand_in_the_way(on_stor
         assert all(len(json.dumps(each.described.input)) < 10_000 for each in await e.handlers(run))
 
 
-async def test_odd_texts_arrive_as_they_are(on_store: OnStore) -> None:
+async def test_unusual_characters_are_passed_to_handlers_unchanged(on_store: OnStore) -> None:
     desk = broken_desk()
     odd = 'é 😀 \x00 \ud800 "quoted" \\ \u2028'
     async with on_store(desk.app) as e:
@@ -492,7 +494,7 @@ async def test_odd_texts_arrive_as_they_are(on_store: OnStore) -> None:
         assert {event.tenant for _, event in desk.told} == {"t:e%n"}
 
 
-async def test_in_an_encrypted_store_a_handlers_input_is_sealed() -> None:
+async def test_the_input_of_a_handler_is_encrypted_in_an_encrypted_store() -> None:
     desk = broken_desk()
     clock = VirtualClock()
     store = open_store("sqlite:///:memory:", clock, Keyring([bytes(32)]))
@@ -552,8 +554,8 @@ async def test_a18_a_store_that_fails_at_any_point_starts_each_handler_once(on_s
     assert point > 4
 
 
-async def test_a18_between_any_two_calls_the_store_holds_both_or_neither(tmp_path: Path) -> None:
-    """Somebody else looks at the database whenever the worker is about to do something."""
+async def test_a18_the_store_never_holds_a_failure_without_its_handlers(tmp_path: Path) -> None:
+    """Another connection reads the database before each store call of the worker."""
     desk, looks = broken_desk(), []
     file = tmp_path / "redrive.db"
 
@@ -572,7 +574,7 @@ async def test_a18_between_any_two_calls_the_store_holds_both_or_neither(tmp_pat
     assert set(looks) == {(0, 0), (1, 2)}
 
 
-# -- where it is shown -----------------------------------------------------------------------------------
+# -- links between runs, letters and handlers --------------------------------------------------------------
 
 
 async def test_runs_and_letters_link_both_ways(on_store: OnStore) -> None:
@@ -587,7 +589,7 @@ async def test_runs_and_letters_link_both_ways(on_store: OnStore) -> None:
         assert [run.id < id for id in handlers] == [True, True]
 
 
-async def test_a_handler_knows_where_it_runs() -> None:
+async def test_a_handler_can_read_its_run_info() -> None:
     app = Redrive("sqlite:///:memory:")
     seen: list[str | None] = []
 

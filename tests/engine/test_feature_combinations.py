@@ -1,4 +1,4 @@
-"""Where features meet: circuits, rollbacks, messages, handlers and replays in one run, on every database."""
+"""Combinations of features: circuits, rollbacks, messages, handlers and replays in one run, on every database."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ONCE = RetryPolicy(max_retries=0)
 
 
 def told_by(app: Redrive) -> list[str]:
-    """Let one handler hear of all failures; returns the codes it is told."""
+    """Register a handler for all failures, and return the list of codes that it receives."""
     codes: list[str] = []
 
     @app.on_failure
@@ -30,7 +30,7 @@ def told_by(app: Redrive) -> list[str]:
 
 
 async def audited(e: Engine, run_id: str) -> list[str]:
-    """What the audit log has about a run, in order."""
+    """Return the audit events of a run, in order."""
     return [line.event for line in (await e.app.audit.list()).items if line.subject == run_id][::-1]
 
 
@@ -38,7 +38,7 @@ async def audited(e: Engine, run_id: str) -> list[str]:
 
 
 @pytest.mark.parametrize("mode", ["FROM_FAILED", "FULL"])
-async def test_a_step_that_waited_for_its_circuit_was_not_called_and_may_be(on_store: OnStore, mode: str) -> None:
+async def test_an_at_most_once_step_parked_by_its_circuit_may_still_be_called(on_store: OnStore, mode: str) -> None:
     app, calls = Redrive("sqlite:///:memory:"), []
 
     @app.step(circuit=Circuit("bank"), at_most_once=True)
@@ -64,7 +64,7 @@ async def test_a_step_that_waited_for_its_circuit_was_not_called_and_may_be(on_s
         assert [message.topic for message in await e.published()] == ["charged"]
 
 
-async def test_a_step_that_failed_at_its_circuit_after_waiting_was_not_called_either(on_store: OnStore) -> None:
+async def test_an_at_most_once_step_that_fails_at_its_circuit_after_parking_was_not_called(on_store: OnStore) -> None:
     app, calls = Redrive("sqlite:///:memory:"), []
 
     @app.step(circuit=Circuit("bank"), at_most_once=True)
@@ -83,7 +83,7 @@ async def test_a_step_that_failed_at_its_circuit_after_waiting_was_not_called_ei
         await e.settle()
         assert (await handle.describe()).parked_on == "bank"
         await app.circuits.set("bank", on_open="fail", by="ada")
-        run = await e.finish(handle)  # the sleep wakes it, and it finds the circuit open
+        run = await e.finish(handle)  # the sleep ends, and the run finds the circuit open
         assert run.letter is not None
         assert (run.letter.code, calls) == ("dependency_unavailable", [])
         await app.circuits.close("bank", by="ada")
@@ -97,14 +97,14 @@ async def test_a_step_that_failed_at_its_circuit_after_waiting_was_not_called_ei
 
 @dataclass
 class Parcel:
-    """A run that ships something, which only a person can undo, and then goes wrong as `how` says."""
+    """A workflow that ships a parcel, which only a user can undo, and then ends as `how` says."""
 
     app: Redrive
     send: Workflow[..., Any, Any]
     told: list[str]
 
     async def go_wrong(self, e: Engine, how: str) -> str:
-        """Start it, and let it wait for the person; returns its id."""
+        """Start a run, let it wait for the manual compensation, and return its id."""
         handle = await self.send.start(how)
         await e.settle()
         if how == "cancel":
@@ -136,7 +136,7 @@ def parcel(**options: Any) -> Parcel:
     ("how", "ends", "lettered"),
     [("fail", "COMPENSATED", ["dlq.created"]), ("timeout", "TIMED_OUT", ["dlq.created"]), ("cancel", "CANCELLED", [])],
 )
-async def test_what_a_person_does_before_there_is_a_letter_is_no_replay_of_it(
+async def test_a_decision_before_the_letter_exists_is_not_recorded_as_a_replay(
     on_store: OnStore, how: str, ends: str, lettered: list[str]
 ) -> None:
     p = parcel()
@@ -152,9 +152,7 @@ async def test_what_a_person_does_before_there_is_a_letter_is_no_replay_of_it(
 
 
 @pytest.mark.parametrize("how", ["fail", "timeout", "cancel"])
-async def test_a_decision_on_a_compensation_that_is_sent_again_gets_its_answer_however_the_run_ended(
-    on_store: OnStore, how: str
-) -> None:
+async def test_a_repeated_decision_on_a_compensation_returns_the_first_answer(on_store: OnStore, how: str) -> None:
     p = parcel()
     async with on_store(p.app) as e:
         run_id = await p.go_wrong(e, how)
@@ -169,7 +167,7 @@ async def test_a_decision_on_a_compensation_that_is_sent_again_gets_its_answer_h
 
 
 @pytest.mark.parametrize("dead_letter", [True, False])
-async def test_who_was_told_that_a_rollback_stopped_is_not_told_again_when_it_is_done(
+async def test_a_handler_informed_of_a_failed_rollback_is_not_started_again_when_it_completes(
     on_store: OnStore, dead_letter: bool
 ) -> None:
     app, broken = Redrive("sqlite:///:memory:"), {"refund"}
@@ -202,7 +200,7 @@ async def test_who_was_told_that_a_rollback_stopped_is_not_told_again_when_it_is
         assert [message.topic for message in await e.published()] == ["refunded"]
 
 
-async def test_a_cancelled_run_is_not_replayed_whether_or_not_it_was_rolled_back(on_store: OnStore) -> None:
+async def test_a_cancelled_run_cannot_be_replayed_even_after_a_rollback(on_store: OnStore) -> None:
     p = parcel()
     async with on_store(p.app) as e:
         run_id = await p.go_wrong(e, "cancel")
@@ -216,7 +214,9 @@ async def test_a_cancelled_run_is_not_replayed_whether_or_not_it_was_rolled_back
 # -- confirmations ------------------------------------------------------------------------------------------
 
 
-async def test_a_deadline_while_confirming_is_a_letter_and_the_replay_confirms_the_rest(on_store: OnStore) -> None:
+async def test_a_deadline_during_confirmation_becomes_a_letter_and_the_replay_confirms_the_rest(
+    on_store: OnStore,
+) -> None:
     app, broken, calls = Redrive("sqlite:///:memory:"), {"bed"}, []
     told = told_by(app)
 

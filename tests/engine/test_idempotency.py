@@ -1,4 +1,4 @@
-"""One key is one run: while it goes on, after it ended either way, and until its time is over (trap A26)."""
+"""Idempotency keys: one key is one run, while it runs, after it ended, and until the key expires (trap A26)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ONCE = RetryPolicy(max_retries=0)
 
 
 class Bank:
-    """An app that charges, and remembers under which keys."""
+    """An app that charges, and records the keys of its charges."""
 
     def __init__(self, **settings: Any) -> None:
         self.app = Redrive("sqlite:///:memory:", **settings)
@@ -59,7 +59,7 @@ class Bank:
 
 
 async def same(workflow: Workflow[..., Any, Any], *args: Any, **options: Any) -> str:
-    """Start the same thing twice more, and once with other input, which must be refused."""
+    """Start the same run twice more and return its id; assert that another input is refused."""
     ids = {(await workflow.start(*args, **options)).id for _ in range(2)}
     with pytest.raises(Conflict, match=r"was used for run \w+ with another input; use a new key"):
         await workflow.start(-1, **options)
@@ -70,7 +70,7 @@ async def same(workflow: Workflow[..., Any, Any], *args: Any, **options: Any) ->
 # -- repeats -------------------------------------------------------------------------------------------
 
 
-async def test_a26_while_it_is_in_flight_and_after_its_success(on_store: OnStore) -> None:
+async def test_a26_a_key_returns_its_run_while_running_and_after_success(on_store: OnStore) -> None:
     bank = Bank()
     async with on_store(bank.app) as e:
         first = await bank.pay.start(40, 3600, idempotency_key="A-1")
@@ -83,7 +83,7 @@ async def test_a26_while_it_is_in_flight_and_after_its_success(on_store: OnStore
         assert len(bank.keys) == 1
 
 
-async def test_a26_after_its_failure_it_is_the_failed_run(on_store: OnStore) -> None:
+async def test_a26_a_key_returns_the_failed_run_after_a_failure(on_store: OnStore) -> None:
     bank = Bank()
     bank.broken = True
     async with on_store(bank.app) as e:
@@ -94,14 +94,14 @@ async def test_a26_after_its_failure_it_is_the_failed_run(on_store: OnStore) -> 
         assert len(bank.keys) == 1
 
 
-async def test_a26_the_answer_outlives_the_run_and_after_its_time_the_key_is_free(on_store: OnStore) -> None:
+async def test_a26_the_answer_outlives_the_run_and_an_expired_key_is_free(on_store: OnStore) -> None:
     bank = Bank()
     async with on_store(bank.app) as e:
         first = await e.run(bank.pay, 40, idempotency_key="A-1")
         await e.advance("29d")
         again = await bank.pay.start(40, idempotency_key="A-1")
         assert (again.id, await again.result()) == (first.id, 40)
-        assert (await again.describe()).input is None  # what is left is the answer
+        assert (await again.describe()).input is None  # only the answer is left
         await e.advance("2d")
         with pytest.raises(NotFound):
             await again.status()
@@ -109,7 +109,7 @@ async def test_a26_the_answer_outlives_the_run_and_after_its_time_the_key_is_fre
         assert (other.id != first.id, other.result) == (True, 41)
 
 
-async def test_the_setting_says_how_long(on_store: OnStore) -> None:
+async def test_the_setting_limits_the_lifetime_of_a_key(on_store: OnStore) -> None:
     bank = Bank(idempotency_retention="2h")
     async with on_store(bank.app) as e:
         first = await e.run(bank.pay, 40, idempotency_key="A-1")
@@ -119,21 +119,21 @@ async def test_the_setting_says_how_long(on_store: OnStore) -> None:
         assert (await bank.pay.start(40, idempotency_key="A-1")).id != first.id
 
 
-async def test_a_run_that_takes_longer_than_its_key_would_last_keeps_it(on_store: OnStore) -> None:
+async def test_a_run_that_takes_longer_than_the_retention_keeps_its_key(on_store: OnStore) -> None:
     bank = Bank(idempotency_retention="2h")
     bank.broken = True
     async with on_store(bank.app) as e:
         first = await bank.pay.start(40, 86_400, idempotency_key="A-1")
         await e.advance("20h")
         assert await same(bank.pay, 40, 86_400, idempotency_key="A-1") == first.id
-        await e.advance("5h")  # by now it has failed, and waits for a person
+        await e.advance("5h")  # the run has failed by now and waits for a user
         assert await first.status() == "DLQ_PENDING"
         await e.app.runtime.purger.run_once()
         assert await same(bank.pay, 40, 86_400, idempotency_key="A-1") == first.id
 
 
 @pytest.mark.parametrize("mode", ["FROM_FAILED", "FULL"])
-async def test_retention_is_never_shorter_than_a_letter_that_could_replay(on_store: OnStore, mode: str) -> None:
+async def test_a_key_is_kept_while_its_letter_can_be_replayed(on_store: OnStore, mode: str) -> None:
     bank = Bank(idempotency_retention="1d", dlq_retention="60d", retention="1d")
     bank.broken = True
     async with on_store(bank.app) as e:
@@ -154,7 +154,7 @@ async def test_retention_is_never_shorter_than_a_letter_that_could_replay(on_sto
         assert (await bank.pay.start(41, idempotency_key="A-1")).id != run.id  # nothing is left to replay
 
 
-async def test_keys_of_tenants_and_workflows_are_apart(on_store: OnStore) -> None:
+async def test_keys_are_separate_for_each_tenant_and_workflow(on_store: OnStore) -> None:
     bank = Bank()
     async with on_store(bank.app):
         starts = [
@@ -167,8 +167,8 @@ async def test_keys_of_tenants_and_workflows_are_apart(on_store: OnStore) -> Non
         assert len({handle.id for handle in starts}) == 5
 
 
-async def test_a_schedule_that_two_leaders_fire_is_one_run(on_store: OnStore) -> None:
-    """A key for each schedule and fire time: who still takes itself for the leader starts nothing twice."""
+async def test_a_schedule_fired_by_two_leaders_starts_one_run(on_store: OnStore) -> None:
+    """Each schedule and fire time has a key, so a stale leader starts nothing twice."""
     bank = Bank()
     async with on_store(bank.app) as e:
         for hour in (1, 2):
@@ -220,7 +220,7 @@ async def test_an_event_with_other_content_or_for_another_workflow_is_a_conflict
         assert len((await e.app.runs.list()).items) == 1
 
 
-async def test_what_is_no_event_is_refused(on_store: OnStore) -> None:
+async def test_an_invalid_event_is_refused(on_store: OnStore) -> None:
     bank = Bank()
     receive: Any = bank.app.receive_event
     async with on_store(bank.app) as e:
@@ -230,7 +230,7 @@ async def test_what_is_no_event_is_refused(on_store: OnStore) -> None:
         with pytest.raises(InputError, match="leave idempotency_key out"):
             await receive("s", "e", bank.pay, 40, idempotency_key="k")
         with pytest.raises(UnknownWorkflow):
-            await receive("s", "e", "nobody", 40)
+            await receive("s", "e", "unknown", 40)
         assert (await e.app.runs.list()).items == []
 
 
@@ -250,13 +250,13 @@ async def test_an_event_received_in_a_workflow_is_recorded_like_any_start() -> N
     await crash_everywhere(relay, "e-1", check=check)
 
 
-# -- the key that steps give to others -------------------------------------------------------------------
+# -- idempotency keys of steps ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("mode", "options"), [("FROM_FAILED", {}), ("STEP_ONLY", {}), ("FROM_STEP", {"from_step": 1}), ("FULL", {})]
 )
-async def test_a_replay_of_any_mode_keeps_the_steps_key_until_told_otherwise(
+async def test_a_replay_of_any_mode_keeps_the_steps_key_unless_it_is_a_new_operation(
     on_store: OnStore, mode: str, options: dict[str, Any]
 ) -> None:
     bank = Bank()
@@ -277,11 +277,11 @@ async def test_a_replay_of_any_mode_keeps_the_steps_key_until_told_otherwise(
         assert bank.keys[2:] == [flow_key("a:b", run.id, "/charge#0", 1)]
 
 
-# -- many at once --------------------------------------------------------------------------------------
+# -- concurrent starts ---------------------------------------------------------------------------------
 
 
 async def told(url: str, how: str, processes: int, each: int) -> list[str]:
-    """What so many people in each of several processes are told, who start at the same moment."""
+    """Make `each` concurrent starts in each of several processes, and return the run ids."""
     pipes = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE}
     words = (sys.executable, str(PEOPLE), url, how, str(each))
     computers = [await asyncio.create_subprocess_exec(*words, **pipes) for _ in range(processes)]
@@ -311,7 +311,7 @@ async def test_a_hundred_concurrent_starts_from_four_processes_are_one_run(tmp_p
 
 async def _one_run(url: str, how: str) -> None:
     app = build(url)
-    async with app.client():  # the schema is there before they come
+    async with app.client():  # creates the schema before the processes start
         pass
     ids = await told(url, how, 4, 25)
     assert len(ids) == 100

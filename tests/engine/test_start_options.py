@@ -1,4 +1,4 @@
-"""Policies and time limits: those of a start, of a step, of a workflow, stored ones and defaults."""
+"""Policies and time limits of a start, a step, a workflow, the store and the defaults."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PATIENT = RetryPolicy(base_delay="2h", max_delay="2h", jitter=0)
 
 
 async def hang() -> None:
-    """Take a billion seconds of virtual time."""
+    """Sleep a billion seconds of virtual time."""
     attempt = current_scope.get()
     assert isinstance(attempt, Attempt)
     await attempt.execution.clock.sleep(10**9)
@@ -53,7 +53,7 @@ async def test_a_run_whose_worker_died_waits_by_the_policy_in_force(given: str, 
         assert timedelta(hours=1, minutes=59) < waiting.next_at - e.now <= timedelta(hours=2)
 
 
-async def test_a_stored_default_decides_where_the_code_says_nothing(on_store: OnStore) -> None:
+async def test_a_stored_default_applies_where_the_code_sets_no_policy(on_store: OnStore) -> None:
     app, own = Redrive(), RetryPolicy(max_retries=1, base_delay=0)
 
     class Odd(Exception):
@@ -85,7 +85,7 @@ async def test_a_stored_default_decides_where_the_code_says_nothing(on_store: On
         await app.policies.set(RetryPolicy(never_retry_on=["unknown"]), tenant="acme")
         assert await attempts(simple, "globex") == 6
         assert await attempts(simple, "acme") == 1, "the tenant's default says that unknown errors are not retried"
-        assert await attempts(strict, "acme") == 2, "code goes before the default"
+        assert await attempts(strict, "acme") == 2, "the policy in the code takes precedence over the default"
         assert await app.policies.delete(tenant="acme")
         assert await attempts(simple, "acme") == 6
 
@@ -248,7 +248,7 @@ async def test_a_process_without_the_code_starts_runs_with_a_handler_that_worker
         narrow = app.runtime.desk(TenantView(e.store, "default", workflows=("fail",)), e.clock).starter
         with pytest.raises(UnknownWorkflow, match="special"):
             await narrow.start(request(on_failure="special"))
-        assert len((await app.runs.list()).items) == 2, "what is refused starts nothing"
+        assert len((await app.runs.list()).items) == 2, "a refused start creates no run"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A transaction that the database does not commit is a failed attempt of its step; nothing of it stays."""
+"""Failed commits: a transaction that is not committed is a failed attempt of its step, and leaves nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from redrive import Redrive, RetryPolicy
 AT_ONCE = RetryPolicy(max_retries=2, base_delay=0.0, jitter=0.0)
 
 
-async def test_a_constraint_that_is_checked_last_fails_the_attempt(on_store: OnStore) -> None:
+async def test_a_deferred_constraint_violation_fails_the_attempt(on_store: OnStore) -> None:
     app, calls = Redrive("sqlite:///:memory:"), list[int]()
 
     @app.step(transactional=True)
@@ -26,7 +26,7 @@ async def test_a_constraint_that_is_checked_last_fails_the_attempt(on_store: OnS
         calls.append(order)
         await tx.execute(f"INSERT INTO lines VALUES ({order})")
         if len(calls) == 2:
-            await tx.execute(f"INSERT INTO orders VALUES ({order})")  # now it holds
+            await tx.execute(f"INSERT INTO orders VALUES ({order})")  # now the constraint holds
         return order
 
     @app.workflow
@@ -42,8 +42,8 @@ async def test_a_constraint_that_is_checked_last_fails_the_attempt(on_store: OnS
     assert lines == [{"of": 7}]
 
 
-async def test_a_transaction_that_is_too_late_to_be_committed_is_tried_again(tmp_path: Path) -> None:
-    app = Redrive(f"sqlite:///{tmp_path}/redrive.db", lease=0.9)  # a transaction may take a third of it
+async def test_a_transaction_that_exceeds_its_time_is_retried(tmp_path: Path) -> None:
+    app = Redrive(f"sqlite:///{tmp_path}/redrive.db", lease=0.9)  # a transaction may take a third of the lease
     calls = list[int]()
 
     @app.step(transactional=True, retry=AT_ONCE)

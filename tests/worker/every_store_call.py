@@ -1,7 +1,7 @@
-"""Let every store call of a run go wrong in every manner, one at a time, in virtual time.
+"""Faults at every store call of a run, one at a time and of every kind, in virtual time.
 
-The manners: the worker dies before the call or after it, the store does not answer, or its answer is
-lost. Points are numbered over the worker's own calls, counted within its life.
+The kinds: the worker dies before or after the call, the store does not answer, or its answer is lost. A point is
+the number of a call, counted from the start of its worker.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from redrive.testing.faulty_store import FAIL, LOSE, Call, Fault, Plan, crash_af
 
 __all__ = ["Outcome", "everywhere"]
 
-_OURS = frozenset({"claim", "apply"})  # what a worker does for a run; the rest belongs to its own life
+_OURS = frozenset({"claim", "apply"})  # calls that a worker makes for a run; the others are for the worker itself
 Build = Callable[[], tuple[Redrive, Workflow[..., Any, Any]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One run that came through; `where` it went wrong, or "" for the one that nothing happened to."""
+    """Result of a run that ended; `where` names its fault, or is "" for the run without a fault."""
 
     where: str
     report: RunReport
@@ -31,9 +31,9 @@ class Outcome:
 
 
 async def everywhere(build: Build, *, hangs: str = "") -> AsyncIterator[Outcome]:
-    """Run what `build` makes without a fault, then once for each point and manner.
+    """Run the workflow of `build` without a fault, then once for each point and kind of fault.
 
-    `hangs` names a step that never comes back by itself.
+    `hangs` names a step that never returns by itself.
     """
     seen: list[str] = []
 

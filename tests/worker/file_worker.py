@@ -1,4 +1,4 @@
-"""Workers on a real file in real time, for what virtual time cannot show: threads, leases, outages."""
+"""Workers on a real file in real time, for tests that virtual time cannot cover: threads, leases, outages."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ AT_ONCE = RetryPolicy(max_retries=2, base_delay=0.0, jitter=0.0)
 """Three attempts without a pause."""
 
 PATIENCE = 20.0
-"""Seconds after which a condition that should have come true counts as never coming true."""
+"""Seconds after which a test stops waiting for a condition."""
 
 
 def make_app(folder: Path, **settings: Any) -> Redrive:
-    """An app on a file in this folder, with a short lease and busy chores."""
+    """Return an app on a file in this folder, with a short lease and frequent chores."""
     given = {"lease": 1.5, "chores": 0.1, "grace": 5.0, **settings}
     return Redrive(f"sqlite:///{folder}/redrive.db", **given)
 
 
 @asynccontextmanager
 async def at_work(app: Redrive, wrap: Callable[[Store], Store] = lambda store: store) -> AsyncIterator[Worker]:
-    """The app with a worker, as `async with app` opens it, on a store that a test may wrap."""
+    """Open the app with a worker, as `async with app` does, on a store that a test may wrap."""
     clock = SystemClock()
     runtime = await app.attach(Runtime(app, wrap(open_store(app.settings.url, clock)), clock))
     try:
@@ -44,14 +44,14 @@ async def at_work(app: Redrive, wrap: Callable[[Store], Store] = lambda store: s
 
 
 def worker_of(app: Redrive) -> Worker:
-    """The worker of an app that is open."""
+    """Return the worker of an open app."""
     worker = app.runtime.worker
     assert worker is not None
     return worker
 
 
 async def until(condition: Callable[[], Any], what: str) -> Any:
-    """Look until the condition holds and return what it gave; fail if that takes far too long.
+    """Poll until the condition holds and return its value; fail after `PATIENCE` seconds.
 
     The condition may be a coroutine function.
     """

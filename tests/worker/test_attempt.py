@@ -1,4 +1,4 @@
-"""Calling a step's body: what it costs to begin, when its time is up, and what reaches it."""
+"""The call of a step's body: cost of the start, time limit, and cancellation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from redrive.worker.step_call import run_body
 
 
 class StandingClock:
-    """Time that stands still until a test moves it; timers are kept, and rung by hand."""
+    """A clock that stands still until a test moves it; the test fires its timers."""
 
     def __init__(self) -> None:
         self.time = 100.0
@@ -43,7 +43,7 @@ class StandingClock:
 
 
 class Call:
-    """One call of a body under a limit of ten seconds."""
+    """A call of a body with a limit of ten seconds."""
 
     def __init__(self, fn: Callable[[], Any]) -> None:
         self.clock = StandingClock()
@@ -72,7 +72,7 @@ async def test_a_body_that_never_waits_is_not_announced_and_needs_no_timer() -> 
     assert (call.begun, call.clock.timers, call.attempt.over) == (0, [], True)
 
 
-async def test_a_body_that_blocks_the_loop_is_due_all_the_same() -> None:
+async def test_a_body_that_blocks_the_loop_still_has_a_time_limit() -> None:
     async def body() -> float | None:
         return call.attempt.due
 
@@ -80,7 +80,7 @@ async def test_a_body_that_blocks_the_loop_is_due_all_the_same() -> None:
     assert await call.run() == 110.0
 
 
-async def test_an_error_before_the_first_wait_comes_out_as_it_is() -> None:
+async def test_an_error_before_the_first_wait_is_raised_unchanged() -> None:
     async def body() -> None:
         raise ValueError("at once")
 
@@ -121,7 +121,7 @@ async def test_time_spent_before_the_first_wait_counts() -> None:
         await task
 
 
-async def test_a_body_that_used_up_its_time_before_it_waits_is_ended_there() -> None:
+async def test_a_body_that_exceeds_its_time_before_its_first_wait_is_ended_there() -> None:
     async def body() -> None:
         call.clock.time += 11.0
         await asyncio.Event().wait()
@@ -131,7 +131,7 @@ async def test_a_body_that_used_up_its_time_before_it_waits_is_ended_there() -> 
         await asyncio.wait_for(call.run(), 10)
 
 
-async def test_a_body_hears_of_the_end_of_its_time_and_may_clean_up() -> None:
+async def test_a_body_is_cancelled_at_its_time_limit_and_may_clean_up() -> None:
     heard: list[str] = []
 
     async def body() -> None:
@@ -151,7 +151,7 @@ async def test_a_body_hears_of_the_end_of_its_time_and_may_clean_up() -> None:
     assert heard == ["cleaned up"]
 
 
-async def test_a_body_may_swallow_a_cancellation_and_go_on_waiting() -> None:
+async def test_a_body_may_suppress_a_cancellation_and_keep_waiting() -> None:
     last = asyncio.Event()
 
     async def body() -> str:
@@ -172,7 +172,7 @@ async def test_a_body_may_swallow_a_cancellation_and_go_on_waiting() -> None:
     assert task.cancelling() == 0
 
 
-async def test_a_cancellation_from_outside_is_no_timeout() -> None:
+async def test_a_cancellation_from_outside_is_not_a_timeout() -> None:
     async def body() -> None:
         await asyncio.Event().wait()
 

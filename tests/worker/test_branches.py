@@ -1,4 +1,4 @@
-"""Which tasks of a run are branches, and which are nobody's business."""
+"""Tasks of a run: those that count as branches, and those that the engine ignores."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def test_tasks_made_inside_a_step_do_not_count(tmp_path: Path) -> None:
     assert sorted(keys_of(run)) == ["/add#0", "0/add#0", "1/add#0"]
 
 
-async def test_the_users_task_factory_is_chained_to_and_put_back(tmp_path: Path) -> None:
+async def test_the_users_task_factory_is_called_and_restored(tmp_path: Path) -> None:
     app = make_app(tmp_path)
     made: list[str] = []
 
@@ -150,7 +150,7 @@ async def test_several_workers_on_one_loop_count_a_task_once(tmp_path: Path, ord
     assert asyncio.get_running_loop().get_task_factory() is None
 
 
-async def test_a_factory_between_two_of_ours_does_not_make_tasks_count_twice(tmp_path: Path) -> None:
+async def test_a_factory_between_two_engine_factories_does_not_count_tasks_twice(tmp_path: Path) -> None:
     loop = asyncio.get_running_loop()
     (tmp_path / "lower").mkdir()
     lower, app = make_app(tmp_path / "lower"), make_app(tmp_path)
@@ -218,7 +218,7 @@ async def test_wrapped_calls_get_a_number_only_if_they_call_the_engine(tmp_path:
         handle = await wrapped.start()
         assert await handle.result("10s") == ["a", "b", "c"]
         run = await handle.describe()
-    assert run.steps[0].key == "0/leaf#0"  # whatever was wrapped before it, on every version of Python
+    assert run.steps[0].key == "0/leaf#0"  # independent of what was wrapped before it, on every version of Python
 
 
 async def test_a_step_inside_a_step_is_an_error_that_names_both(tmp_path: Path) -> None:

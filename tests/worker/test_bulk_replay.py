@@ -26,7 +26,7 @@ COUNT = 60  # letters; the worker executes 25 at a time
 
 
 class Parcels:
-    """Parcels that fail while the carrier is down, in an app whose store's calls can be watched."""
+    """An app with parcels that fail while the carrier is down, and with counted store calls."""
 
     def __init__(self, app: Redrive) -> None:
         self.app = app
@@ -85,13 +85,13 @@ class Parcels:
         return losing
 
     async def fail(self) -> None:
-        """Have a letter for each parcel, and the carrier back."""
+        """Create a letter for each parcel, then end the carrier's outage."""
         await self.parcel.start_many([(number,) for number in range(COUNT)])
         await self.until_letters("OPEN")
         self.is_down, self.claimed = False, 0
 
     async def until_letters(self, status: str) -> None:
-        """Wait until every letter stands like this."""
+        """Wait until every letter has this status."""
 
         async def they_do() -> bool:
             page = await self.app.dlq.list(LetterFilter(status=status), limit=100)
@@ -108,13 +108,13 @@ class Parcels:
         await until(it_is, "the set is done")
 
     def went_out_once(self) -> bool:
-        """True if every parcel was packed once, before it failed, and shipped once."""
+        """Return True if every parcel was packed once, before it failed, and shipped once."""
         return set(self.packed.values()) == set(self.shipped.values()) == {1} and len(self.shipped) == COUNT
 
 
 @pytest.fixture(params=engines.KINDS)
 async def parcels(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Parcels]:
-    """Parcels on each kind of database."""
+    """Yield parcels on each kind of database."""
     async with kept_in(request.param, tmp_path) as parcels:
         yield parcels
 
@@ -147,7 +147,7 @@ async def test_every_letter_is_claimed_once_and_resolved(parcels: Parcels) -> No
     ]
 
 
-async def test_a_set_is_carried_out_at_once_where_it_begins(tmp_path: Path) -> None:
+async def test_a_set_is_executed_at_once_by_the_process_that_started_it(tmp_path: Path) -> None:
     parcels = Parcels(make_app(tmp_path, concurrency=25, chores=600.0, lease=30.0))
     async with at_work(parcels.app, parcels.around):
         await parcels.fail()
@@ -156,7 +156,7 @@ async def test_a_set_is_carried_out_at_once_where_it_begins(tmp_path: Path) -> N
     assert parcels.went_out_once()
 
 
-async def test_where_the_answer_is_lost_each_letter_is_replayed_once_all_the_same(parcels: Parcels) -> None:
+async def test_each_letter_is_replayed_once_when_the_stores_answer_is_lost(parcels: Parcels) -> None:
     """The repeated write is refused, and the set finds the decision under its key."""
     async with at_work(parcels.app, parcels.around):
         await parcels.fail()
@@ -194,7 +194,7 @@ async def test_a_set_does_not_wait_for_a_busy_worker_and_a_paused_workflow_stays
     assert parcels.went_out_once()
 
 
-async def test_a_pause_holds_for_letters_that_were_read_and_not_decided_on(parcels: Parcels) -> None:
+async def test_a_pause_applies_to_letters_that_were_read_but_not_decided_on(parcels: Parcels) -> None:
     app = parcels.app
     batches: list[int | None] = []
 
@@ -223,7 +223,7 @@ async def test_a_pause_holds_for_letters_that_were_read_and_not_decided_on(parce
     assert parcels.went_out_once()
 
 
-async def test_a_worker_that_stops_meanwhile_gives_them_back(parcels: Parcels) -> None:
+async def test_a_worker_that_stops_during_a_set_releases_its_runs(parcels: Parcels) -> None:
     async with at_work(parcels.app, parcels.around) as worker:
         await parcels.fail()
         await parcels.app.dlq.replay_many(LetterFilter(), by="ann")

@@ -1,4 +1,4 @@
-"""The code changed under a run: it waits for a worker that has its code, and then says what differs."""
+"""Changed code of a running workflow: the run waits for a worker with its code, then fails with the difference."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from redrive.store.workers import Catalogue, NewWorker
 
 
 def build(folder: Path, code: str, **settings: Any) -> tuple[Redrive, Any]:
-    """The same workflow as three releases have it: `old`, `renamed` and `shorter`."""
+    """Return an app with one of three releases of a workflow: `old`, `renamed` or `shorter`."""
     app = make_app(folder, **{"hold": 0.01, "version": code, **settings})
 
     @app.step
@@ -45,7 +45,7 @@ def build(folder: Path, code: str, **settings: Any) -> tuple[Redrive, Any]:
 
 
 async def begun(folder: Path, **settings: Any) -> str:
-    """A run that the old code began and that waits in the store."""
+    """Start a run with the old code, and return its id when it waits in the store."""
     app, order = build(folder, "old", **settings)
     async with app:
         handle = await order.start()
@@ -53,7 +53,7 @@ async def begun(folder: Path, **settings: Any) -> str:
         async def waits() -> bool:
             return await handle.status() is RunStatus.SLEEPING and not worker_of(app).executions
 
-        await until(waits, "the run was put down in the middle")
+        await until(waits, "the run left memory in the middle")
     return str(handle.id)
 
 
@@ -69,7 +69,7 @@ async def test_a_run_is_left_for_a_live_worker_that_has_its_code(tmp_path: Path)
             row = await store.run(run_id)
             return row is not None and row.diverged_at is not None and row.fence >= 6
 
-        await until(met_twice, "the new code met the run again and again")
+        await until(met_twice, "the new code claimed the run several times")
         assert (await renamed.runs.get(run_id)).status in (RunStatus.SLEEPING, RunStatus.RUNNING)
         old, _ = build(tmp_path, "old")
         async with old:
@@ -87,7 +87,7 @@ async def test_a_run_is_left_for_a_live_worker_that_has_its_code(tmp_path: Path)
         ("shorter", "the journal contains 'reserve', .*but the code now calls nothing more"),
     ],
 )
-async def test_when_nobody_has_the_code_any_more_the_run_becomes_a_letter_that_says_what_differs(
+async def test_a_run_whose_code_no_worker_has_becomes_a_letter_that_names_the_difference(
     tmp_path: Path, code: str, difference: str
 ) -> None:
     run_id = await begun(tmp_path)
@@ -99,7 +99,7 @@ async def test_when_nobody_has_the_code_any_more_the_run_becomes_a_letter_that_s
             row = await app.runtime.store.run(run_id)
             return row is not None and row.diverged_at is not None and row.worker is None
 
-        await until(released, "the run was given back to wait for its code")
+        await until(released, "the run was released to wait for its code")
         assert await handle.status() is RunStatus.SLEEPING
         with pytest.raises(RunFailed) as caught:
             await handle.result("20s")
@@ -120,7 +120,7 @@ async def test_a_worker_that_has_the_recorded_version_itself_gives_up_at_once(tm
     assert caught.value.code == "policy_violation"
 
 
-async def test_code_that_only_goes_on_differently_is_no_change_to_the_record(tmp_path: Path) -> None:
+async def test_code_that_differs_only_after_the_recorded_entries_is_accepted(tmp_path: Path) -> None:
     run_id = await begun(tmp_path)
     app = make_app(tmp_path, version="new")
 
@@ -161,7 +161,7 @@ async def test_the_version_follows_the_code_and_not_its_layout(tmp_path: Path) -
     assert version("    return 1 + 2") != plain
 
 
-async def test_due_runs_that_nobody_can_claim_are_left_alone(tmp_path: Path) -> None:
+async def test_due_runs_that_no_worker_can_claim_are_left_alone(tmp_path: Path) -> None:
     run_id = await begun(tmp_path)
     app = make_app(tmp_path)
 
@@ -175,7 +175,7 @@ async def test_due_runs_that_nobody_can_claim_are_left_alone(tmp_path: Path) -> 
         async def reported() -> bool:
             return [(each.workflow, each.runs) for each in await app.runtime.store.unclaimable(())] == [("order", 1)]
 
-        await until(reported, "the run is due and nobody has its workflow")
+        await until(reported, "the run is due and no worker has its workflow")
         run = await app.runs.get(run_id)
         assert (run.status, run.letter_id) == (RunStatus.SLEEPING, None)
     again, _ = build(tmp_path, "old")

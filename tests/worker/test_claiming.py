@@ -1,6 +1,6 @@
-"""Claiming: a worker asks again at once if more may be due, and otherwise waits for the bell.
+"""Claiming: a worker claims again at once if more runs may be due, and otherwise waits for a wake-up.
 
-What a worker is given while it stops, it gives back.
+A worker that is stopping releases the runs that it is still given.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from redrive.core.states import RunStatus
 from redrive.store.workers import ClaimRequest, ClaimResult
 
 
-async def test_a_worker_that_took_all_that_was_due_lets_it_begin_before_it_asks_again() -> None:
+async def test_a_worker_that_claimed_all_due_runs_starts_them_before_the_next_claim() -> None:
     app = Redrive("sqlite:///:memory:", concurrency=2)
     asked: list[ClaimRequest] = []
     brought: list[int] = []
@@ -45,18 +45,18 @@ async def test_a_worker_that_took_all_that_was_due_lets_it_begin_before_it_asks_
         return counted
 
     async with at_work(app, lambda store: replacing(store, "claim", make)):
-        await until(lambda: brought, "the worker has looked for work, and rests")
+        await until(lambda: brought, "the worker has claimed once and is idle")
         handle = await order.start(delay="10ms")
         await until(lambda: seen, "the step has begun")
         ((claims_made, claims_answered),) = seen
         go_on.set()
         await handle.result("10s")
     assert brought[claims_made - 1] == 1
-    assert claims_made == claims_answered  # the step began before anything else was asked
+    assert claims_made == claims_answered  # the step began before the next claim
 
 
 @pytest.mark.parametrize("call", ["claim", "start"])
-async def test_what_a_worker_is_given_while_it_stops_waits_for_nobody_to_miss_it(tmp_path: Path, call: str) -> None:
+async def test_a_run_given_to_a_stopping_worker_is_released_at_once(tmp_path: Path, call: str) -> None:
     app = make_app(tmp_path, lease=600.0)
     began: list[str] = []
     armed, given, go_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -75,13 +75,13 @@ async def test_what_a_worker_is_given_while_it_stops_waits_for_nobody_to_miss_it
             answer = await inner(*args, **options)
             if armed.is_set() and (call == "start" or answer.runs):
                 given.set()
-                await go_on.wait()  # the store has answered, and the answer is on its way
+                await go_on.wait()  # the store has answered, and the worker has not received the answer
             return answer
 
         return held
 
     async with at_work(app, lambda store: replacing(store, call, make)) as worker:
-        await until(lambda: worker.claimer.can_accept([]), "the worker has looked for work, and rests")
+        await until(lambda: worker.claimer.can_accept([]), "the worker has claimed once and is idle")
         armed.set()
         starting = asyncio.create_task(order.start(delay="10ms" if call == "claim" else 0))
         await given.wait()

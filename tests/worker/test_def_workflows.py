@@ -1,4 +1,4 @@
-"""`def` workflows: engine calls block, and everything else is as in `async def` ones."""
+"""`def` workflows: engine calls block, and everything else works as in `async def` workflows."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_steps_sleeps_and_notes_block_and_are_recorded(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
-async def test_workflows_that_fill_all_places_still_get_threads_for_their_steps(
+async def test_workflows_that_use_the_whole_concurrency_still_get_threads_for_their_steps(
     tmp_path: Path, concurrency: int
 ) -> None:
     app = make_app(tmp_path, concurrency=concurrency)
@@ -60,7 +60,7 @@ async def test_workflows_that_fill_all_places_still_get_threads_for_their_steps(
 
     @app.step
     def meet(number: int) -> int:
-        together.wait(10)  # all of them are in a step at the same time
+        together.wait(10)  # all workflows are in a step at the same time
         return number
 
     @app.workflow
@@ -100,7 +100,7 @@ async def test_a_failed_step_may_be_caught(tmp_path: Path) -> None:
     assert (caught.value.step, caught.value.code) == ("lose", "exhausted_retries")
 
 
-async def test_a_long_wait_gives_the_thread_back_and_any_worker_goes_on(tmp_path: Path) -> None:
+async def test_a_long_wait_frees_the_thread_and_any_worker_resumes_the_run(tmp_path: Path) -> None:
     app = make_app(tmp_path, hold=0.05)
     calls: list[str] = []
 
@@ -124,15 +124,15 @@ async def test_a_long_wait_gives_the_thread_back_and_any_worker_goes_on(tmp_path
         async def sleeps() -> bool:
             return await handle.status() is RunStatus.SLEEPING and not worker.executions
 
-        await until(sleeps, "the run was put down")
-        await until(lambda: not _in_engine_call(), "its thread was given back")
+        await until(sleeps, "the run left memory")
+        await until(lambda: not _in_engine_call(), "its thread is free again")
         assert worker.threads.stuck == 0
         assert await handle.result("10s") == 4
     assert calls == ["called", "before", "called", "after"]
 
 
 def _in_engine_call() -> bool:
-    """Whether a thread of the pool blocks in a call of a workflow."""
+    """Return True if a thread of the pool blocks in an engine call of a workflow."""
     frames = sys._current_frames().values()
     return any("call_from_thread" in _names(frame) for frame in frames)
 
@@ -145,7 +145,7 @@ def _names(frame: object) -> set[str]:
     return names
 
 
-async def test_a_thread_whose_run_is_over_unwinds_at_its_next_call(tmp_path: Path) -> None:
+async def test_a_thread_whose_run_has_ended_unwinds_at_its_next_engine_call(tmp_path: Path) -> None:
     app = make_app(tmp_path)
     begun, go_on, over = threading.Event(), threading.Event(), threading.Event()
     seen: list[type[BaseException]] = []
@@ -171,7 +171,7 @@ async def test_a_thread_whose_run_is_over_unwinds_at_its_next_call(tmp_path: Pat
         handle = await job.start()
         await until(begun.is_set, "the function is called")
         await handle.cancel(by="ann")
-        await until(lambda: not worker.executions, "the worker has heard of it")
+        await until(lambda: not worker.executions, "the worker was informed")
         await until(lambda: not worker.held.tasks, "nothing of the run is left on the loop")
         go_on.set()
         await until(over.is_set, "the thread has ended")
@@ -206,7 +206,7 @@ async def test_cancelling_reaches_the_step_that_a_def_workflow_waits_for(tmp_pat
     assert happened == ["began", "ended", "unwound"]
 
 
-async def test_a_def_workflow_in_a_stopping_worker_goes_on_in_the_next_one(tmp_path: Path) -> None:
+async def test_a_def_workflow_of_a_stopping_worker_is_resumed_by_the_next_worker(tmp_path: Path) -> None:
     may_end = threading.Event()
     began = threading.Event()
 
@@ -239,7 +239,7 @@ async def test_a_def_workflow_in_a_stopping_worker_goes_on_in_the_next_one(tmp_p
     assert [(a.attempt, a.status) for a in run.steps[0].attempts] == [(1, "RELEASED"), (1, "SUCCESS")]
 
 
-async def test_another_run_is_started_once_from_a_thread_too(tmp_path: Path) -> None:
+async def test_a_child_run_is_started_once_from_a_thread(tmp_path: Path) -> None:
     app = make_app(tmp_path)
 
     @app.workflow

@@ -1,4 +1,4 @@
-"""A run that is started where a worker has time for it is that worker's from the beginning."""
+"""Local starts: a worker with free capacity holds a run from the start, without a claim."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from redrive.worker import circuits
 
 
 class Watched:
-    """The store's calls that matter here, counted, with ways to disturb them."""
+    """A wrapper that counts the store's claims, starts and lookups, and can lose the answer of a start."""
 
     def __init__(self) -> None:
         self.brought: list[int] = []
@@ -61,12 +61,12 @@ class Watched:
         return counted
 
     async def calm(self) -> None:
-        """Wait until the worker has looked for work and found that there is none."""
-        await until(lambda: self.brought, "the worker has looked for work")
+        """Wait until the worker has claimed and found nothing."""
+        await until(lambda: self.brought, "the worker has claimed once")
 
 
 def orders(app: Redrive) -> tuple[Any, asyncio.Event, list[str]]:
-    """A workflow with a step that waits until it may go on."""
+    """Return a workflow with a step that waits for an event, the event, and the started steps."""
     go_on, begun = asyncio.Event(), []
 
     @app.step
@@ -82,7 +82,7 @@ def orders(app: Redrive) -> tuple[Any, asyncio.Event, list[str]]:
     return order, go_on, begun
 
 
-async def test_no_claim_is_made_for_it_and_nobody_asks_how_it_ended(tmp_path: Path) -> None:
+async def test_a_local_start_needs_no_claim_and_no_lookup_of_its_result(tmp_path: Path) -> None:
     app, watched = make_app(tmp_path, lease=30), Watched()
     order, go_on, _ = orders(app)
     go_on.set()
@@ -96,7 +96,7 @@ async def test_no_claim_is_made_for_it_and_nobody_asks_how_it_ended(tmp_path: Pa
         assert watched.asked == []
 
 
-async def test_who_has_no_room_leaves_it_to_whoever_comes_first(tmp_path: Path) -> None:
+async def test_a_worker_without_capacity_leaves_the_run_to_any_worker(tmp_path: Path) -> None:
     app, watched = make_app(tmp_path, lease=30, concurrency=2), Watched()
     order, go_on, begun = orders(app)
     async with at_work(app, watched.around):
@@ -112,7 +112,7 @@ async def test_who_has_no_room_leaves_it_to_whoever_comes_first(tmp_path: Path) 
         assert sum(watched.brought) == 2
 
 
-async def test_many_at_once_are_taken_only_if_all_of_them_fit(tmp_path: Path) -> None:
+async def test_a_batch_is_held_locally_only_if_all_of_its_runs_fit(tmp_path: Path) -> None:
     app, watched = make_app(tmp_path, lease=30, concurrency=10), Watched()
     order, go_on, _ = orders(app)
     go_on.set()
@@ -126,7 +126,7 @@ async def test_many_at_once_are_taken_only_if_all_of_them_fit(tmp_path: Path) ->
         assert sum(watched.brought) == 11
 
 
-async def test_what_is_not_due_yet_is_claimed_when_it_is(tmp_path: Path) -> None:
+async def test_a_delayed_run_is_claimed_when_it_is_due(tmp_path: Path) -> None:
     app, watched = make_app(tmp_path, lease=30), Watched()
     order, go_on, _ = orders(app)
     go_on.set()
@@ -137,8 +137,8 @@ async def test_what_is_not_due_yet_is_claimed_when_it_is(tmp_path: Path) -> None
         assert await handle.result("10s") == "later"
 
 
-async def test_a_run_whose_start_was_never_answered_is_given_back_and_runs_once(tmp_path: Path) -> None:
-    """The repeat finds it taken, so the worker hears from its heartbeat that it holds it."""
+async def test_a_run_whose_start_was_not_answered_is_released_and_runs_once(tmp_path: Path) -> None:
+    """The repeated start finds the run taken, so the worker learns from its heartbeat that it holds the run."""
     app, watched = make_app(tmp_path), Watched()
     order, go_on, begun = orders(app)
     go_on.set()
@@ -153,14 +153,14 @@ async def test_a_run_whose_start_was_never_answered_is_given_back_and_runs_once(
     assert described.steps[0].attempt == 1
 
 
-async def test_nobody_who_waits_is_passed_over_by_who_is_started_later(tmp_path: Path) -> None:
+async def test_waiting_runs_are_not_overtaken_by_later_starts(tmp_path: Path) -> None:
     app, watched = make_app(tmp_path, lease=30, concurrency=1), Watched()
     order, go_on, begun = orders(app)
     async with at_work(app, watched.around):
         await watched.calm()
         first, second = await order.start("first"), await order.start("second")
         await until(lambda: begun, "the first one has begun")
-        assert not worker_of(app).claimer.can_accept([])  # somebody waits already
+        assert not worker_of(app).claimer.can_accept([])  # another run is waiting already
         go_on.set()
         await first.result("10s")
         third = await order.start("third")
@@ -169,10 +169,10 @@ async def test_nobody_who_waits_is_passed_over_by_who_is_started_later(tmp_path:
     assert watched.named[1:] == [None, None]
 
 
-async def test_it_calls_no_dependency_that_was_found_out_of_order_elsewhere(
+async def test_a_local_start_respects_a_circuit_opened_by_another_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(circuits, "_REFRESH_INTERVAL", 3600.0)  # the worker hears of circuits only when it asks
+    monkeypatch.setattr(circuits, "_REFRESH_INTERVAL", 3600.0)  # no refresh during the test
     app, watched, called = make_app(tmp_path), Watched(), []
 
     @app.step(circuit=Circuit("payments"))
@@ -186,7 +186,7 @@ async def test_it_calls_no_dependency_that_was_found_out_of_order_elsewhere(
     async with at_work(app, watched.around) as worker:
         elsewhere = Circuits(app.runtime.store, worker.clock, lambda row: None)
         await elsewhere.open("payments", by="ann")
-        await until(lambda: worker.claimer.can_accept([]), "the worker has looked for work, and rests")
+        await until(lambda: worker.claimer.can_accept([]), "the worker has claimed once and is idle")
         handle = await order.start()
         assert watched.named == [worker.id]
 

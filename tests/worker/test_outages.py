@@ -1,4 +1,4 @@
-"""The store fails for a while, or refuses a row: nothing is lost, nothing is counted, nobody else suffers."""
+"""Store outages and refused rows: nothing is lost, no attempt is consumed, other runs are not affected."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from redrive.testing.faulty_store import FAIL, LOSE, Call, Fault, inject_faults
 
 
 class Weather:
-    """Whether the store answers, for all calls or those of some names."""
+    """A switch for outages of the store, for all calls or for calls of some names."""
 
     def __init__(self) -> None:
         self.out: frozenset[str] = frozenset()
@@ -45,7 +45,7 @@ class Weather:
 
 
 def chain(app: Redrive, calls: list[tuple[str, int]], gate: asyncio.Event) -> Any:
-    """A workflow of three steps, the second of which waits at a gate."""
+    """Return a workflow of three steps; the second waits at a gate."""
 
     @app.step
     async def link(name: str) -> str:
@@ -75,7 +75,7 @@ async def test_an_outage_delays_and_consumes_no_attempt(tmp_path: Path) -> None:
         weather.out = frozenset({"everything"})
         gate.set()
         await until(lambda: weather.refused.count("apply") > 3, "results cannot be recorded")
-        assert ("c", 1) not in calls  # nothing goes on before what was done is durable
+        assert ("c", 1) not in calls  # the next step waits until the previous result is durable
         weather.out = frozenset()
         assert await asyncio.gather(*(h.result("20s") for h in handles)) == [["a", "b", "c"]] * 5
         runs = [await handle.describe() for handle in handles]
@@ -85,7 +85,7 @@ async def test_an_outage_delays_and_consumes_no_attempt(tmp_path: Path) -> None:
         assert [[a.status for a in step.attempts] for step in run.steps] == [["SUCCESS"]] * 3
 
 
-async def test_lost_answers_are_asked_for_again_and_change_nothing_more(tmp_path: Path) -> None:
+async def test_calls_with_lost_answers_are_repeated_without_a_second_effect(tmp_path: Path) -> None:
     gate = asyncio.Event()
     gate.set()
     calls: list[tuple[str, int]] = []
@@ -114,7 +114,7 @@ async def test_lost_answers_are_asked_for_again_and_change_nothing_more(tmp_path
     assert all([a.status for a in s.attempts] == ["SUCCESS"] for run in runs for s in run.steps)
 
 
-async def test_runs_whose_claim_was_answered_but_never_heard_are_given_back(tmp_path: Path) -> None:
+async def test_runs_of_a_claim_with_a_lost_answer_are_released(tmp_path: Path) -> None:
     app = make_app(tmp_path, lease=30.0)
     lost: list[int] = []
     gate = asyncio.Event()
@@ -132,7 +132,7 @@ async def test_runs_whose_claim_was_answered_but_never_heard_are_given_back(tmp_
 
         return claim_and_lose
 
-    async with app.client():  # where a worker has time, a start may need no claim
+    async with app.client():  # a worker with free capacity may start a run without a claim
         handles = await links.start_many([()] * 3)
     async with at_work(app, lambda store: replacing(store, "claim", make)):
         assert await asyncio.gather(*(h.result("60s") for h in handles)) == [["a", "b", "c"]] * 3
@@ -183,7 +183,7 @@ async def test_a_transactional_step_whose_commit_is_not_answered_takes_effect_on
 
 
 class _SilentLine:
-    """A heartbeat line that does not get through while it is told so."""
+    """A lease connection whose heartbeats fail while `silent` returns True."""
 
     def __init__(self, inner: LeaseConnection, silent: Callable[[], bool]) -> None:
         self._inner = inner
@@ -212,7 +212,7 @@ async def test_a_worker_whose_heartbeats_fail_begins_nothing_until_they_succeed(
         handle = await links.start()
         await until(lambda: ("b", 1) in calls, "a step is under way")
         silent = True
-        worker.lease.good_until = 0.0  # as if nearly all of the lease had passed
+        worker.lease.good_until = 0.0  # as if the lease had nearly expired
         await until(lambda: not worker.has_lease, "the lease cannot be relied on")
         gate.set()
         waiting = await links.start()
@@ -220,7 +220,7 @@ async def test_a_worker_whose_heartbeats_fail_begins_nothing_until_they_succeed(
         async def recorded() -> bool:
             return len([s for s in (await handle.describe()).steps if s.status == "SUCCESS"]) == 2
 
-        await until(recorded, "the step that was under way is recorded, for the lease still holds")
+        await until(recorded, "the running step is recorded while the lease still holds")
         assert ("c", 1) not in calls
         assert await waiting.status() is RunStatus.PENDING
         silent = False
@@ -233,7 +233,7 @@ async def test_a_worker_whose_heartbeats_fail_begins_nothing_until_they_succeed(
 
 
 def refusing(bad: str) -> tuple[Callable[[Store], Store], list[int]]:
-    """A store that refuses batches with a row that contains the text, and how large they were."""
+    """Return a wrapper for a store that refuses batches with `bad` in a row, and the sizes of the batches."""
     sizes: list[int] = []
 
     def make(apply: Callable[..., Any]) -> Callable[..., Any]:
@@ -287,10 +287,10 @@ async def test_one_bad_row_fails_its_own_step_and_no_other(tmp_path: Path) -> No
     assert (letter.code, letter.stage, letter.step) == ("infrastructure_failure", "commit", "make")
     assert len(letters.items) == 1
     assert max(sizes) > 10  # it was one batch, and was halved
-    assert begun.count(13) == 2  # once in each run: what the store refuses is not tried again
+    assert begun.count(13) == 2  # once in each run: a refused result is not retried
 
 
-async def test_a_bad_result_of_a_whole_run_becomes_its_letter(tmp_path: Path) -> None:
+async def test_a_run_whose_result_is_refused_becomes_a_letter(tmp_path: Path) -> None:
     app = make_app(tmp_path)
 
     @app.workflow
@@ -315,7 +315,7 @@ async def test_a_bad_result_of_a_whole_run_becomes_its_letter(tmp_path: Path) ->
 
 
 class NoTime(SystemClock):
-    """A clock on which waiting takes no time, and is noted."""
+    """A clock on which waiting takes no time and is recorded."""
 
     def __init__(self) -> None:
         self.slept: list[float] = []
@@ -325,7 +325,7 @@ class NoTime(SystemClock):
 
 
 def failing(times: int, error: Exception) -> Callable[[], Awaitable[str]]:
-    """Return a store call that fails so many times, then answers."""
+    """Return a store call that fails a number of times, then answers."""
     errors = iter([error] * times)
 
     async def ask() -> str:
@@ -336,13 +336,13 @@ def failing(times: int, error: Exception) -> Callable[[], Awaitable[str]]:
     return ask
 
 
-async def test_a_store_that_does_not_answer_is_asked_until_it_does() -> None:
+async def test_a_store_call_is_retried_until_the_store_answers() -> None:
     clock = NoTime()
     assert await repeat_until_answered(failing(9, StoreError("locked")), clock) == "answer"
     assert clock.slept == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0, 2.0]
 
 
-async def test_where_a_caller_waits_the_store_is_asked_for_some_seconds_only() -> None:
+async def test_a_store_call_with_a_waiting_caller_is_retried_for_some_seconds_only() -> None:
     clock = NoTime()
     assert await repeat_until_answered(failing(3, StoreUnavailable("gone")), clock, patience=1.0) == "answer"
     clock.slept.clear()
@@ -351,7 +351,7 @@ async def test_where_a_caller_waits_the_store_is_asked_for_some_seconds_only() -
     assert 1.0 <= sum(clock.slept) < 2.0
 
 
-async def test_where_a_caller_waits_other_trouble_with_the_store_is_raised_at_once() -> None:
+async def test_other_store_errors_are_raised_to_a_waiting_caller_at_once() -> None:
     clock = NoTime()
     with pytest.raises(StoreError):
         await repeat_until_answered(failing(1, StoreError("not a database")), clock, patience=1.0)

@@ -1,4 +1,4 @@
-"""A function with one branch sees a step's result before it is recorded; nothing outside does."""
+"""Early results: a function with one branch sees a step's result before it is recorded; nothing outside does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from redrive.store.port import Store
 
 
 class Gate:
-    """A store that writes no results while it is closed, notes the batches, and refuses rows with the word `bad`."""
+    """A store that writes no results while it is closed, records the batches, and refuses rows with the word `bad`."""
 
     def __init__(self) -> None:
         self.open = asyncio.Event()
@@ -67,8 +67,8 @@ async def test_the_last_step_and_the_end_share_a_commit(app: Redrive) -> None:
     assert gate.batches == [["single SUCCESS", "SUCCESS"]]
 
 
-async def test_nothing_outside_happens_before_the_result_is_durable(app: Redrive) -> None:
-    """Other runs and the next step wait for it."""
+async def test_no_external_effect_happens_before_the_result_is_durable(app: Redrive) -> None:
+    """Child runs and the next step wait for the recorded result."""
     seen: list[str] = []
 
     @app.step
@@ -94,7 +94,7 @@ async def test_nothing_outside_happens_before_the_result_is_durable(app: Redrive
     async with at_work(app, gate.over):
         gate.open.clear()
         handle = await job.start()
-        await until(lambda: seen == ["one"] and gate.batches, "the function goes on in memory")
+        await until(lambda: seen == ["one"] and gate.batches, "the function continues in memory")
         for _ in range(20):
             await asyncio.sleep(0)
         assert seen == ["one"]
@@ -138,8 +138,8 @@ async def test_branches_that_begin_later_wait_for_the_result_too(app: Redrive) -
     assert seen == [0, 1, 2]
 
 
-async def test_a_result_that_is_refused_resumes_the_run_with_its_failure(app: Redrive) -> None:
-    """What the function did with the value leaves no trace: neither its end nor its message is kept."""
+async def test_a_refused_result_resumes_the_run_with_the_steps_failure(app: Redrive) -> None:
+    """Nothing that the function did with the value is kept: neither its end nor its message."""
     published: list[str] = []
     ends: list[str] = []
 

@@ -1,4 +1,4 @@
-"""A run that is resumed takes the way it took before, wherever it was interrupted."""
+"""Resumed runs: each takes the same path as before, wherever it was interrupted."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_branches_with_the_same_steps_and_other_speeds_never_swap_results(
         }
 
 
-async def test_whichever_comes_first_comes_first_again() -> None:
+async def test_the_branch_that_finished_first_is_first_again_after_a_resume() -> None:
     ways: list[tuple[str, ...]] = []
 
     def build() -> tuple[Redrive, Any]:
@@ -78,12 +78,12 @@ async def test_whichever_comes_first_comes_first_again() -> None:
         seen = went.report.result
         ways.append(tuple("".join(names) for names in seen))
         notes = [step.input["seen"] for step in went.report.steps if step.name == "note"]
-        assert notes == seen, went.where  # what was decided before the crash is what counted after it
+        assert notes == seen, went.where  # the winner before the crash is the winner after it
         assert sorted(name for names in seen for name in names) == list("abcd")
-    assert len(set(ways)) > 1  # the crashes did change who wins, but never in hindsight
+    assert len(set(ways)) > 1  # crashes changed the winner, but never after it was recorded
 
 
-async def test_a_result_that_travels_through_nested_futures_is_still_alone() -> None:
+async def test_results_that_pass_through_nested_futures_are_delivered_one_at_a_time() -> None:
     def build() -> tuple[Redrive, Any]:
         app = Redrive(hold="10m")
 
@@ -150,14 +150,14 @@ async def test_task_groups_time_limits_and_wrapped_calls_resume_the_same_way() -
     assert len(keys) == 1
 
 
-async def test_code_that_waits_for_something_of_its_own_beside_a_branch_is_given_the_time() -> None:
+async def test_code_that_waits_outside_the_engine_beside_a_branch_is_given_time() -> None:
     def build() -> tuple[Redrive, Any]:
         app = Redrive(hold="10m")
 
         @app.step
         async def step(name: str) -> str:
             if name == "b1":
-                await asyncio.sleep(0.06)  # still under way when the other branch goes on
+                await asyncio.sleep(0.06)  # still running when the other branch continues
             return name
 
         async def branch() -> list[str]:
@@ -166,7 +166,7 @@ async def test_code_that_waits_for_something_of_its_own_beside_a_branch_is_given
         @app.workflow
         async def mixed() -> list[str]:
             task = asyncio.create_task(branch())
-            await asyncio.sleep(0.03)  # no engine call: it may take its time each time
+            await asyncio.sleep(0.03)  # not an engine call: it is repeated and takes time after each resume
             first = await step("a0")
             return [first, *await task, await step("a1")]
 
@@ -203,7 +203,7 @@ async def test_notes_are_the_same_after_a_crash() -> None:
         assert went.report.result[:3] == made[-1], went.where
 
 
-async def test_another_run_is_started_once() -> None:
+async def test_a_child_run_is_started_once() -> None:
     def build() -> tuple[Redrive, Any]:
         app = Redrive()
 
@@ -228,7 +228,7 @@ async def test_another_run_is_started_once() -> None:
         assert sorted([first, second]) == sorted(there), went.where
 
 
-async def test_many_runs_are_started_once() -> None:
+async def test_many_child_runs_are_started_once() -> None:
     def build() -> tuple[Redrive, Any]:
         app = Redrive()
 
@@ -290,7 +290,7 @@ async def test_a_failure_looks_the_same_live_and_resumed() -> None:
     assert only[5:] == ("True", "True", "False", "sorry")
 
 
-async def test_a_step_that_was_cancelled_neither_ends_nor_starts_again() -> None:
+async def test_a_cancelled_step_neither_ends_nor_starts_again() -> None:
     def build() -> tuple[Redrive, Any]:
         app = Redrive(hold="10m")
 
@@ -320,7 +320,7 @@ async def test_a_step_that_was_cancelled_neither_ends_nor_starts_again() -> None
 
 
 @pytest.mark.parametrize("wait", ["retry", "sleep"])
-async def test_a_run_put_down_in_a_try_block_runs_its_finally_steps_once(wait: str) -> None:
+async def test_a_run_that_leaves_memory_in_a_try_block_runs_its_finally_steps_once(wait: str) -> None:
     begun: list[str] = []
 
     def build() -> tuple[Redrive, Any]:

@@ -1,4 +1,4 @@
-"""The stack that people see begins with their own code, not with how the worker calls it."""
+"""Displayed stacks: they begin with the user's code, not with the worker's call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ONCE = RetryPolicy(max_retries=0)
 
 
 def register(app: Redrive) -> dict[str, Workflow[..., Any, Any]]:
-    """Code that fails in each way in which a worker calls code, by the name of the function that does."""
+    """Register failing code for each way in which a worker calls code; return it by function name."""
 
     @app.step(retry=ONCE)
     async def at_once() -> None:
@@ -73,7 +73,7 @@ async def test_a_stack_begins_where_the_users_code_does(tmp_path: Path, where: s
     assert "redrive/worker" not in stack
 
 
-async def test_an_error_of_the_engine_says_where_it_is(tmp_path: Path) -> None:
+async def test_an_engine_error_keeps_its_stack(tmp_path: Path) -> None:
     app = make_app(tmp_path)
 
     @app.step(retry=ONCE)

@@ -1,4 +1,4 @@
-"""People and reapers look first and decide then. What happens in between must not be undone."""
+"""Stale reads: users and reapers read first and decide later. A change in between must not be undone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from redrive.store.workers import ClaimResult
 
 
 class Scene:
-    """A run with one step that waits until it is let go, and only the test's own reaper."""
+    """A run with one step that waits for the test, and no reaper except the test's own."""
 
     def __init__(self, folder: Path, **options: Any) -> None:
         self.app = make_app(folder, chores="1h", lease="1h")
@@ -59,7 +59,7 @@ class Scene:
 
 
 def runs_on(app: Redrive, store: Store) -> Runs:
-    """`app.runs`, looking through another store."""
+    """Return an `app.runs` that reads through another store."""
     own = app.runtime.runs
     shaper = Presenter(Redactor())
     return Runs(store, SystemClock(), shaper, own._replayer, own._previewer, lambda run_id: None, store.workers)
@@ -101,7 +101,7 @@ async def test_a_step_that_begins_while_its_run_is_being_cancelled_is_cancelled_
 
         async def let_it_begin(_: Any) -> None:
             may_begin.set()
-            await until(lambda: store.journal(1), "the begin mark is there")
+            await until(lambda: store.journal(1), "the begin mark is recorded")
 
         await until(lambda: worker_of(app).executions, "the run is under way")
         run = await runs_on(app, after(store, "journal", let_it_begin)).cancel(handle.id, by="a test")
@@ -123,7 +123,7 @@ async def test_a_step_that_ends_while_it_is_being_timed_out_keeps_its_result(tmp
         await _wind_back_limits(tmp_path)
         reaper = Reaper(after(inner, "hung", finish), SystemClock())
         await reaper.run_once()
-        assert found, "the step counted as hung"
+        assert found, "the reaper took the step for hung"
         run = await handle.describe()
     assert (run.status, run.output) == (RunStatus.SUCCESS, "worked")
     assert run.steps[0].status is StepStatus.SUCCESS
@@ -131,7 +131,7 @@ async def test_a_step_that_ends_while_it_is_being_timed_out_keeps_its_result(tmp
 
 
 async def test_a_step_that_ends_while_it_is_being_timed_out_is_not_repeated(tmp_path: Path) -> None:
-    """As above, but the run goes on after the step."""
+    """The run continues after the step, unlike in the test above."""
     app = make_app(tmp_path, chores="1h", lease="1h")
     may_end, may_go_on = asyncio.Event(), asyncio.Event()
     begun: list[str] = []
@@ -181,14 +181,14 @@ async def test_a_run_that_ends_just_after_its_deadline_stays_ended(tmp_path: Pat
             await scene.finish(handle)
 
         await Reaper(after(store, "overdue", finish), SystemClock()).run_once()
-        assert found, "the run counted as overdue"
+        assert found, "the reaper took the run for overdue"
         run = await handle.describe()
         with pytest.raises(NotFound):
             await scene.app.dlq.get(handle.id)
     assert (run.status, run.output) == (RunStatus.SUCCESS, "worked")
 
 
-async def test_a_step_that_just_ended_is_no_reason_for_the_reaper_to_stumble(tmp_path: Path) -> None:
+async def test_the_reaper_tolerates_a_step_that_ended_while_it_was_read(tmp_path: Path) -> None:
     """The entries of a hung run are read after the run itself, and may have ended by then."""
     scene = Scene(tmp_path, timeout=30)
     async with scene.app:
@@ -220,7 +220,7 @@ async def test_a_worker_that_was_declared_dead_writes_nothing_even_before_its_ru
         before = await handle.describe()
         await _execute(tmp_path, "UPDATE workers SET state = 'DEAD'")
         scene.may_end.set()
-        await until(lambda: not worker.executions, "the worker found out that the run is not its own")
+        await until(lambda: not worker.executions, "the worker knows that it lost the run")
         assert await handle.describe() == before
         await until(lambda: worker.has_lease, "it enlisted again")
         assert await Reaper(store, SystemClock()).run_once() == 1
@@ -228,8 +228,8 @@ async def test_a_worker_that_was_declared_dead_writes_nothing_even_before_its_ru
     assert len(scene.begun) == 2
 
 
-async def test_what_is_on_its_way_to_a_worker_that_was_declared_dead_is_not_begun(tmp_path: Path) -> None:
-    """A claim's answer may come when the old life is over and the new one has not begun."""
+async def test_runs_claimed_by_a_worker_that_was_declared_dead_are_not_started(tmp_path: Path) -> None:
+    """The answer of a claim may arrive after the worker was deregistered and before it is registered again."""
     app = make_app(tmp_path, lease=1.5)
     answer, birth = asyncio.Event(), asyncio.Event()
     births, begun = [0], [0]
@@ -260,7 +260,7 @@ async def test_what_is_on_its_way_to_a_worker_that_was_declared_dead_is_not_begu
         return replacing(after(store, "claim", hold_back), "enlist", slow_birth)
 
     async with at_work(app, around) as worker:
-        worker.claimer.more_due = True  # or it would have the run from its start
+        worker.claimer.more_due = True  # otherwise it would hold the run from its start
         handle = await job.start()
 
         async def is_claimed() -> bool:
@@ -268,22 +268,22 @@ async def test_what_is_on_its_way_to_a_worker_that_was_declared_dead_is_not_begu
 
         await until(is_claimed, "the store has given the run to the worker")
         await _execute(tmp_path, "UPDATE workers SET state = 'DEAD'")
-        await until(lambda: births[0] == 2, "the worker has heard that it was declared dead")
+        await until(lambda: births[0] == 2, "the worker knows that it was declared dead")
         answer.set()
-        await until(lambda: not worker.claimer.under_way, "what was claimed is here")
+        await until(lambda: not worker.claimer.under_way, "the claimed run has arrived")
         assert not worker.executions
         birth.set()
         assert await handle.result("20s") == "worked"
     assert begun == [1]
 
 
-async def test_an_old_heartbeats_answer_does_not_cost_a_run_claimed_since(tmp_path: Path) -> None:
+async def test_a_late_heartbeat_answer_does_not_drop_a_run_claimed_later(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     async with scene.app:
         worker = worker_of(scene.app)
         old = await asyncio.to_thread(_beat, worker)
         handle = await scene.start()
-        await asyncio.to_thread(_beat, worker)  # asked about the run by now, but `old` is heard only then
+        await asyncio.to_thread(_beat, worker)  # this beat includes the run, but the worker receives `old` after it
         worker.on_heartbeat(old)
         assert len(worker.executions) == 1
         worker.on_heartbeat(await asyncio.to_thread(_beat, worker))
@@ -293,7 +293,7 @@ async def test_an_old_heartbeats_answer_does_not_cost_a_run_claimed_since(tmp_pa
 
 
 def _beat(worker: Any) -> Any:
-    """What the lease's thread does every second."""
+    """Send a heartbeat, as the lease's thread does every second."""
     line = worker.store.lease_connection()
     try:
         return line.beat(worker.id, worker.report.collect())

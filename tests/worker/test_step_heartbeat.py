@@ -1,4 +1,4 @@
-"""A step's sign of life is not lost with the heartbeat that should have carried it."""
+"""Step heartbeats: a step's heartbeat is not lost when the worker's heartbeat fails."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from redrive.worker.lease import Lease
 
 
 class Line:
-    """A connection that fails once and keeps what it was sent."""
+    """A connection that fails once and records the heartbeats that it was sent."""
 
     def __init__(self) -> None:
         self.sent: list[dict[tuple[int, int], str | None]] = []
@@ -27,7 +27,7 @@ class Line:
     def close(self) -> None: ...
 
 
-async def test_a_sign_of_life_whose_beat_failed_goes_with_the_next_one() -> None:
+async def test_a_step_heartbeat_whose_transmission_failed_is_sent_with_the_next_one() -> None:
     signs = iter([{(1, 0): '"half"'}, {(2, 0): None}, {}])
     line = Line()
     lease = Lease(line, SystemClock(), 1, 30.0, heartbeats=lambda: next(signs), on_beat=lambda beat: None)

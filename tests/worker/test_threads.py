@@ -1,4 +1,4 @@
-"""`def` steps run in the engine's own threads, within their time and with the context of their caller."""
+"""`def` steps: they run in the engine's threads, with a time limit and the context of their caller."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ONCE = RetryPolicy(max_retries=0)
 flavour: contextvars.ContextVar[str] = contextvars.ContextVar("flavour", default="plain")
 
 
-async def test_a_def_step_runs_in_a_thread_that_knows_its_caller(tmp_path: Path) -> None:
+async def test_a_def_step_runs_in_a_thread_with_the_context_of_its_caller(tmp_path: Path) -> None:
     app = make_app(tmp_path)
 
     @app.step
@@ -75,7 +75,7 @@ async def test_a_step_is_timed_from_when_it_gets_a_thread(tmp_path: Path) -> Non
     assert [step.attempt for step in run.steps] == [1, 1]
 
 
-async def test_a_thread_that_overruns_its_time_keeps_its_place_and_is_counted(tmp_path: Path) -> None:
+async def test_a_thread_that_exceeds_its_time_limit_stays_occupied_and_is_counted(tmp_path: Path) -> None:
     app = make_app(tmp_path, concurrency=2)
     may_end = threading.Event()
 
@@ -105,8 +105,8 @@ async def test_a_thread_that_overruns_its_time_keeps_its_place_and_is_counted(tm
         assert threads.stuck == 1
         assert await (await quick.start()).result("10s") == "there is another thread"
         may_end.set()
-        await until(lambda: threads.stuck == 0, "the thread came to its end")
-        assert (await handle.describe()).status == "DLQ_PENDING"  # what it did so late changes nothing
+        await until(lambda: threads.stuck == 0, "the thread has ended")
+        assert (await handle.describe()).status == "DLQ_PENDING"  # its late result changes nothing
 
 
 async def test_heartbeats_may_come_from_any_thread(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ async def test_a_def_step_may_be_retried_and_fail_for_good(tmp_path: Path) -> No
     assert caught.value.code == "exhausted_retries"
 
 
-async def test_many_def_steps_at_once_need_no_more_threads_than_there_are(tmp_path: Path) -> None:
+async def test_many_concurrent_def_steps_use_no_more_threads_than_the_pool_has(tmp_path: Path) -> None:
     app = make_app(tmp_path, concurrency=4)
     busy, most = 0, 0
     lock = threading.Lock()

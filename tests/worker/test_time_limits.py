@@ -1,4 +1,4 @@
-"""Time limits hold whoever has to enforce them: the worker, or the reaper where the worker cannot."""
+"""Time limits: the worker enforces them, or the reaper where the worker cannot."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_a_step_that_takes_too_long_is_cancelled_and_tried_again(tmp_path:
     assert "timed out" in first.decision
 
 
-async def test_a_step_that_falls_silent_is_cancelled_and_one_that_sends_heartbeats_is_not(tmp_path: Path) -> None:
+async def test_a_step_without_heartbeats_is_cancelled_and_one_that_sends_heartbeats_is_not(tmp_path: Path) -> None:
     app = make_app(tmp_path)
 
     @app.step(heartbeat_timeout=2.0, retry=ONCE)
@@ -86,20 +86,20 @@ async def test_a_step_that_falls_silent_is_cancelled_and_one_that_sends_heartbea
 
 
 class Hog:
-    """A step body that blocks its worker's event loop until it is let go."""
+    """A step body that blocks its worker's event loop until the test releases it."""
 
     def __init__(self) -> None:
         self.may_end = threading.Event()
         self.began = threading.Event()
 
     async def __call__(self) -> None:
-        await asyncio.sleep(0.05)  # the begin mark goes out
+        await asyncio.sleep(0.05)  # the begin mark is sent
         self.began.set()
         self.may_end.wait(30)
 
 
 def in_a_thread(app: Redrive, over: threading.Event) -> threading.Thread:
-    """A worker whose loop runs in a thread of its own, so that a test can watch it being blocked."""
+    """Start a worker whose loop runs in another thread, so that a test can watch it being blocked."""
     opened = threading.Event()
 
     async def work() -> None:
@@ -151,7 +151,7 @@ async def test_a_step_that_blocks_its_worker_is_ended_by_a_reaper_elsewhere(
             assert await free.handle(handle.id, "stalling").result("20s") == "free"
             run = await free.runs.get(handle.id)
             hog.may_end.set()
-            await until(lambda: not blocked.runtime.worker.executions, "the blocked worker heard of it")  # type: ignore[union-attr]
+            await until(lambda: not blocked.runtime.worker.executions, "the blocked worker was informed")  # type: ignore[union-attr]
             assert await free.runs.get(handle.id) == run
     finally:
         hog.may_end.set()
@@ -249,7 +249,7 @@ async def test_a_run_that_waits_in_the_store_passes_its_deadline_too(tmp_path: P
         async def put_down() -> bool:
             return await handle.status() is RunStatus.SLEEPING and not worker_of(app).executions
 
-        await until(put_down, "the run was put down")
+        await until(put_down, "the run left memory")
         with pytest.raises(RunFailed) as caught:
             await handle.result("10s")
     assert caught.value.status == "TIMED_OUT"
@@ -296,7 +296,7 @@ async def test_a_time_limit_on_a_block_of_code_cancels_the_step_in_it(tmp_path: 
 
 
 async def test_cancelling_reaches_a_running_step_with_the_next_heartbeat(tmp_path: Path) -> None:
-    app = make_app(tmp_path, lease=30.0)  # beats every second, whatever the lease
+    app = make_app(tmp_path, lease=30.0)  # heartbeats are sent every second, whatever the lease
     happened: list[str] = []
 
     @app.step
@@ -332,7 +332,7 @@ async def test_cancelling_reaches_a_running_step_with_the_next_heartbeat(tmp_pat
 
 
 async def test_a_step_that_blocks_its_worker_at_once_is_timed_out_by_a_reaper_elsewhere(tmp_path: Path) -> None:
-    """Its begin mark was not sent when the loop stopped: the lease's thread records it."""
+    """The begin mark was not sent before the loop was blocked, so the lease's thread records it."""
     may_end, over = threading.Event(), threading.Event()
     tries: list[tuple[str, int]] = []
 
@@ -363,7 +363,7 @@ async def test_a_step_that_blocks_its_worker_at_once_is_timed_out_by_a_reaper_el
             assert await free.handle(handle.id, "stalling").result("20s") == "free"
             run = await free.runs.get(handle.id)
             may_end.set()
-            await until(lambda: not blocked.runtime.worker.executions, "the blocked worker heard of it")  # type: ignore[union-attr]
+            await until(lambda: not blocked.runtime.worker.executions, "the blocked worker was informed")  # type: ignore[union-attr]
             assert await free.runs.get(handle.id) == run
     finally:
         may_end.set()
@@ -375,7 +375,7 @@ async def test_a_step_that_blocks_its_worker_at_once_is_timed_out_by_a_reaper_el
     assert run.crashes == 0
 
 
-async def test_a_step_that_swallows_its_time_limit_does_not_spoil_those_after_it(tmp_path: Path) -> None:
+async def test_a_step_that_suppresses_its_time_limit_does_not_affect_later_steps(tmp_path: Path) -> None:
     app = make_app(tmp_path)
 
     @app.step(timeout=0.05, retry=ONCE)

@@ -1,4 +1,4 @@
-"""A transactional step is recorded beside the queue of the others, and seen in the order of its number."""
+"""Order of transactional results: they bypass the write queue, but are delivered in the order of their numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from redrive.testing.faulty_store import FAIL, Call, Fault, inject_faults
 
 
 class Jam:
-    """A store that takes no batches while it is jammed; transactions of steps get through."""
+    """A store that accepts no batches while it is jammed; transactions of steps still succeed."""
 
     def __init__(self) -> None:
         self.jammed = False
@@ -31,7 +31,7 @@ class Jam:
 
 
 async def test_a_transactional_result_waits_for_one_with_a_lower_number(tmp_path: Path) -> None:
-    """Or code that takes whichever comes first would take another one when it is resumed."""
+    """Otherwise code that takes the first result would take a different one when it is resumed."""
     app, jam, seen = make_app(tmp_path), Jam(), list[str]()
 
     @app.step
@@ -60,7 +60,7 @@ async def test_a_transactional_result_waits_for_one_with_a_lower_number(tmp_path
             return run is not None and any(e.name == "booked" for e in await worker.store.journal(run.id))
 
         await until(is_booked, "the transaction is committed")
-        for _ in range(30):  # time enough to be seen too early
+        for _ in range(30):  # long enough for a result to be delivered too early
             await asyncio.sleep(0.01)
         jam.jammed = False
         assert await handle.result("20s") == ["plain", "booked"]

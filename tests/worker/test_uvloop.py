@@ -1,4 +1,4 @@
-"""The engine on uvloop: tasks are made there in another way, so what depends on that is tried there, too."""
+"""The engine on uvloop, which creates tasks differently: tests that depend on tasks run there, too."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.heavy
 CORE = (
     "test_branches.py",
     "test_def_workflows.py",
-    "test_resuming.py::test_whichever_comes_first_comes_first_again",
+    "test_resuming.py::test_the_branch_that_finished_first_is_first_again_after_a_resume",
     "test_resuming.py::test_task_groups_time_limits_and_wrapped_calls_resume_the_same_way",
     "../app/test_app_results.py",
     "test_time_limits.py::test_cancelling_reaches_a_running_step_with_the_next_heartbeat",
@@ -50,5 +50,5 @@ def test_the_core_scenarios_hold_on_uvloop(tmp_path: Path) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """This one, without what the outer pytest says about itself."""
+    """Return the environment without the variables of the outer pytest."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}

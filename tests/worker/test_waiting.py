@@ -1,4 +1,4 @@
-"""Waiting costs nothing: runs that wait leave memory, and any worker picks them up."""
+"""Waiting runs: they leave memory, and any worker resumes them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def build(folder: Path, name: str, calls: list[str], **settings: Any) -> tuple[R
     return app, nap
 
 
-async def test_a_run_that_waits_long_leaves_memory_and_another_worker_goes_on(tmp_path: Path) -> None:
+async def test_a_run_with_a_long_wait_leaves_memory_and_another_worker_resumes_it(tmp_path: Path) -> None:
     calls: list[str] = []
     app, nap = build(tmp_path, "first", calls)
     async with app:
@@ -41,7 +41,7 @@ async def test_a_run_that_waits_long_leaves_memory_and_another_worker_goes_on(tm
             states = [await handle.status() for handle in handles]
             return set(states) == {RunStatus.SLEEPING} and not worker.executions
 
-        await until(put_down, "all of them were put down")
+        await until(put_down, "all runs left memory")
         assert not [task for task in asyncio.all_tasks() if "redrive run" in task.get_name()]
         assert worker.held.abandoned == 0
         held = await app.runtime.store.held(worker.id)
@@ -53,7 +53,7 @@ async def test_a_run_that_waits_long_leaves_memory_and_another_worker_goes_on(tm
     assert sorted(calls) == sorted(["first before"] * 20 + ["second after"] * 20)
 
 
-async def test_a_short_wait_stays_in_memory_and_takes_up_no_place(tmp_path: Path) -> None:
+async def test_a_short_wait_stays_in_memory_and_uses_no_concurrency(tmp_path: Path) -> None:
     calls: list[str] = []
     app, nap = build(tmp_path, "only", calls, hold=30.0, concurrency=1)
     async with app:
@@ -64,15 +64,15 @@ async def test_a_short_wait_stays_in_memory_and_takes_up_no_place(tmp_path: Path
             states = [await handle.status() for handle in handles]
             return set(states) == {RunStatus.SLEEPING}
 
-        await until(all_asleep, "five runs sleep beside each other in one place")
+        await until(all_asleep, "five runs sleep with a concurrency of one")
         assert len(worker.executions) == 5
         results = await asyncio.gather(*(handle.result("10s") for handle in handles))
         assert results == [["only", "only"]] * 5
         rows = await app.runtime.store.runs_by_id([handle.id for handle in handles])
-    assert {row.fence for row in rows} == {2}  # claimed once and ended: nobody had to pick them up again
+    assert {row.fence for row in rows} == {2}  # claimed once and ended: no second claim was needed
 
 
-async def test_a_run_that_waits_in_memory_survives_its_worker(tmp_path: Path) -> None:
+async def test_a_run_that_waits_in_memory_survives_the_death_of_its_worker(tmp_path: Path) -> None:
     calls: list[str] = []
     app, nap = build(tmp_path, "dying", calls, hold=30.0)
     async with app:
@@ -89,11 +89,11 @@ async def test_a_run_that_waits_in_memory_survives_its_worker(tmp_path: Path) ->
     app, nap = build(tmp_path, "heir", calls)
     async with app:
         assert await app.handle(handle.id, "nap").result("10s") == ["dying", "heir"]
-        assert (await app.runs.get(handle.id)).crashes == 0  # it only waited, so it killed nobody
+        assert (await app.runs.get(handle.id)).crashes == 0  # the run only waited: the crash is not counted
     assert calls == ["dying before", "heir after"]
 
 
-async def test_a_long_retry_is_put_down_and_keeps_its_attempt_number(tmp_path: Path) -> None:
+async def test_a_run_with_a_long_retry_leaves_memory_and_keeps_its_attempt_number(tmp_path: Path) -> None:
     app = make_app(tmp_path, hold=0.05)
     attempts: list[int] = []
 
@@ -114,7 +114,7 @@ async def test_a_long_retry_is_put_down_and_keeps_its_attempt_number(tmp_path: P
         async def put_down() -> bool:
             return await handle.status() is RunStatus.SLEEPING and not worker_of(app).executions
 
-        await until(put_down, "the run was put down until its retry")
+        await until(put_down, "the run left memory until its retry")
         run = await handle.describe()
         assert run.steps[0].next_at is not None
         assert "attempt 1 of 2, network error, waiting 400 ms, next at" in run.steps[0].attempts[0].decision
@@ -124,7 +124,7 @@ async def test_a_long_retry_is_put_down_and_keeps_its_attempt_number(tmp_path: P
     assert again[1].began_at >= run.steps[0].next_at
 
 
-async def test_code_that_does_not_unwind_when_it_is_put_down_is_left_alone_and_counted(tmp_path: Path) -> None:
+async def test_code_that_does_not_unwind_when_its_run_leaves_memory_is_abandoned_and_counted(tmp_path: Path) -> None:
     app = make_app(tmp_path, hold=0.01)
     let_go = asyncio.Event()
     happened: list[str] = []
@@ -151,11 +151,11 @@ async def test_code_that_does_not_unwind_when_it_is_put_down_is_left_alone_and_c
     async with app:
         worker = worker_of(app)
         handle = await clinging.start()
-        await until(lambda: worker.held.abandoned == 1, "the code that clings was given up")
-        assert await handle.result("10s") == "slept"  # called anew, it went on
+        await until(lambda: worker.held.abandoned == 1, "the code that does not unwind was abandoned")
+        assert await handle.result("10s") == "slept"  # the function was called again and finished
         assert happened == ["clings", "tidied"]
         let_go.set()
-        await until(lambda: happened[2:], "the clinging code asks the engine again")
+        await until(lambda: happened[2:], "the abandoned code calls the engine again")
     assert happened == ["clings", "tidied", "RunDetached"]
 
 
@@ -189,7 +189,7 @@ async def test_a_branch_that_executes_keeps_a_waiting_run_in_memory(tmp_path: Pa
     assert calls == ["called", "work"]
 
 
-async def test_a_paused_workflow_is_not_claimed_and_goes_on_when_resumed(tmp_path: Path) -> None:
+async def test_a_paused_workflow_is_not_claimed_and_continues_when_resumed(tmp_path: Path) -> None:
     calls: list[str] = []
     app, nap = build(tmp_path, "only", calls)
 
@@ -202,13 +202,13 @@ async def test_a_paused_workflow_is_not_claimed_and_goes_on_when_resumed(tmp_pat
         await until(lambda: calls, "a run is under way")
         await app.workflows.pause("nap", by="a test")
         waiting = await nap.start(0.0)
-        assert await (await other.start()).result("10s") == "claimed"  # others are not held up
+        assert await (await other.start()).result("10s") == "claimed"  # other workflows are not delayed
 
         async def due() -> bool:
             row = await app.runtime.store.run(under_way.id)
             return row is not None and row.worker is None and (row.available_at or 0) < app.runtime.store.now()
 
-        await until(due, "the one under way waits, and would be due again")
+        await until(due, "the running one waits, and would be due again")
         assert await (await other.start()).result("10s") == "claimed"
         assert await under_way.status() is RunStatus.SLEEPING
         assert await waiting.status() is RunStatus.PENDING

@@ -1,4 +1,4 @@
-"""A run that ended is gone at once: it leaves no circle of references for the garbage collector to find."""
+"""Memory of ended runs: it is freed at once, because no reference cycle is left for the garbage collector."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RUNS = 20
 
 @pytest.fixture
 def uncollected() -> Iterator[None]:
-    """Whatever becomes unreachable stays until it is asked for."""
+    """Disable the garbage collector, so that unreachable objects stay until the test collects them."""
     gc.disable()
     try:
         yield
@@ -95,7 +95,7 @@ async def test_a_run_that_ended_leaves_nothing_to_collect(name: str, uncollected
         assert all(isinstance(end, int | RunFailed) for end in ends)
 
     async with app:
-        await many()  # what is made once is made
+        await many()  # objects that are created once exist now
         garbage()
         await many()
         assert sum(garbage().values()) < RUNS, "less than one object for each run"

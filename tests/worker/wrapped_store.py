@@ -1,4 +1,4 @@
-"""A store with one call replaced, for tests that need something to happen just then."""
+"""A store with one call replaced, for tests that act at that call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["after", "replacing"]
 
 
 class _Replacing:
-    """Passes every call on, except one."""
+    """A wrapper that forwards every call except one."""
 
     def __init__(self, inner: Store, name: str, call: Callable[..., Any]) -> None:
         self._inner = inner
@@ -23,13 +23,13 @@ class _Replacing:
 
 
 def replacing(inner: Store, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Store:
-    """The store, with the call `name` replaced by what `make` makes of it."""
+    """Return the store with the call `name` replaced by the result of `make`."""
     wrapped: Any = _Replacing(inner, name, make(getattr(inner, name)))
     return wrapped  # type: ignore[no-any-return]
 
 
 def after(inner: Store, name: str, then: Callable[[Any], Awaitable[None]]) -> Store:
-    """The store, with something happening between the answer of a call and whoever waits for it."""
+    """Return the store with `then` awaited between the answer of a call and its caller."""
 
     def make(call: Callable[..., Any]) -> Callable[..., Any]:
         async def called(*args: Any, **kwargs: Any) -> Any:

@@ -1,7 +1,7 @@
 """A worker whose step calls a dependency: `python circuit_crew.py URL FOLDER`.
 
-The dependency is a folder. Who reaches it adds a line to `reached`, and waits for the file `go`; if there
-is a file `down` then, the call fails. A worker that has heard of the circuit's reset says "knows".
+The dependency is a folder. Each call adds a line to `reached` and waits for the file `go`; if the file `down`
+exists then, the call fails. A worker that knows about the circuit's reset prints "knows".
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LEASE = 2.0
 
 
 def build(url: str, folder: Path) -> tuple[Redrive, Any]:
-    """The app of every process."""
+    """Return the app and the workflow that every process runs."""
     app = Redrive(url, lease=LEASE, chores=0.2, concurrency=50, version="1")
 
     @app.step(circuit=Circuit("bank", open_for="1s"), retry=RetryPolicy(max_retries=0), timeout="5m")

@@ -1,4 +1,4 @@
-"""Apps whose steps call a dependency that can be out of order."""
+"""Apps whose steps call a dependency that can be down."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ONCE = RetryPolicy(max_retries=0)
 
 
 class Bank:
-    """A dependency: out of order while `down`, which shows in `error`. `calls` counts who reached it."""
+    """A dependency that raises `error` while it is `down`. `calls` counts the calls that reached it."""
 
     def __init__(self) -> None:
         self.down = False
@@ -20,7 +20,7 @@ class Bank:
         self.calls = 0
 
     def charge(self, amount: int) -> int:
-        """Take the money, or do not answer."""
+        """Count the call, and raise if the bank is down."""
         self.calls += 1
         if self.down:
             raise self.error("the bank does not answer")
@@ -28,7 +28,7 @@ class Bank:
 
 
 def bank_app(circuit: Circuit | None = None, **options: Any) -> tuple[Redrive, Any, Bank]:
-    """One step behind a circuit, in one workflow."""
+    """Return an app with one step behind a circuit, in one workflow."""
     app, bank = Redrive("sqlite:///:memory:"), Bank()
 
     @app.step(circuit=circuit or Circuit("payments"), **{"retry": ONCE, **options})

@@ -1,4 +1,4 @@
-"""A parked step among other things that go on in its run: siblings, time limits, deadlines, cancellation."""
+"""Parked steps beside other activity of their run: siblings, time limits, deadlines, cancellation."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Shop:
         self.engine: Engine
 
 
-async def test_a_sibling_goes_on_while_a_branch_is_parked() -> None:
+async def test_a_sibling_continues_while_a_branch_is_parked() -> None:
     shop = Shop()
     async with engine(shop.app) as e:
         shop.engine = e
@@ -88,7 +88,7 @@ async def test_a_sibling_goes_on_while_a_branch_is_parked() -> None:
         assert (shop.bank.calls, shop.packed) == (1, 1)
 
 
-async def test_a_branch_that_waits_in_memory_goes_on_when_the_circuit_closes() -> None:
+async def test_a_branch_parked_in_memory_continues_when_the_circuit_closes() -> None:
     shop = Shop()
     async with engine(shop.app) as e:
         shop.engine = e
@@ -105,7 +105,7 @@ async def test_a_branch_that_waits_in_memory_goes_on_when_the_circuit_closes() -
         assert await handle.result() == [1, "packed"]
 
 
-async def test_a_failure_after_waiting_in_memory_is_on_record_beside_the_parking() -> None:
+async def test_a_failure_after_parking_in_memory_is_recorded_beside_the_parking() -> None:
     shop = Shop()
     async with engine(shop.app) as e:
         shop.engine = e
@@ -118,7 +118,7 @@ async def test_a_failure_after_waiting_in_memory_is_on_record_beside_the_parking
         assert [(each.status, each.attempt) for each in run.steps[0].attempts] == [("PARKED", 0), ("FAILED", 1)]
 
 
-async def test_many_branches_in_memory_go_on_in_waves_too() -> None:
+async def test_many_branches_parked_in_memory_continue_in_waves() -> None:
     shop = Shop()
     async with engine(shop.app, patience="60s") as e:
         shop.engine = e
@@ -131,7 +131,7 @@ async def test_many_branches_in_memory_go_on_in_waves_too() -> None:
         assert shop.bank.calls == 40
 
 
-async def test_a_time_limit_reaches_a_parked_step() -> None:
+async def test_a_time_limit_ends_a_parked_step() -> None:
     shop = Shop()
     async with engine(shop.app) as e:
         await e.circuit("payments", "open")
@@ -147,7 +147,7 @@ async def test_a_time_limit_reaches_a_parked_step() -> None:
         assert shop.bank.calls == 0
 
 
-async def test_a_deadline_reaches_a_parked_run() -> None:
+async def test_a_deadline_ends_a_parked_run() -> None:
     shop = Shop(timeout="20s")
     async with engine(shop.app) as e:
         shop.engine = e
@@ -173,7 +173,7 @@ async def test_a_parked_run_can_be_cancelled() -> None:
         assert shop.bank.calls == 0
 
 
-async def test_a_run_that_waits_for_two_circuits_goes_on_with_the_one_that_closes() -> None:
+async def test_a_run_that_waits_for_two_circuits_continues_when_one_closes() -> None:
     shop = Shop()
     async with engine(shop.app) as e:
         for name in ("payments", "post"):
@@ -186,7 +186,7 @@ async def test_a_run_that_waits_for_two_circuits_goes_on_with_the_one_that_close
         assert await handle.result() == 1
 
 
-async def test_a_short_sleep_beside_a_parked_step_is_held_and_a_long_one_is_not() -> None:
+async def test_a_short_sleep_beside_a_parked_step_stays_in_memory_and_a_long_one_does_not() -> None:
     shop = Shop()
     async with engine(shop.app) as e:
         await e.circuit("payments", "open")
@@ -200,7 +200,7 @@ async def test_a_short_sleep_beside_a_parked_step_is_held_and_a_long_one_is_not(
         assert [await short.result(), await long.result()] == [1, 1]
 
 
-async def test_a_worker_that_stops_gives_a_run_back_that_is_parked_in_memory() -> None:
+async def test_a_stopping_worker_releases_a_run_that_is_parked_in_memory() -> None:
     shop = Shop()
     async with engine(shop.app) as e:
         shop.engine = e
@@ -213,7 +213,7 @@ async def test_a_worker_that_stops_gives_a_run_back_that_is_parked_in_memory() -
         assert (await handle.describe()).crashes == 0
 
 
-async def test_a_step_that_runs_at_most_once_and_was_cut_short_does_not_wait() -> None:
+async def test_an_interrupted_at_most_once_step_is_not_parked() -> None:
     app = Redrive("sqlite:///:memory:")
     began: list[int] = []
 
@@ -262,8 +262,8 @@ async def test_a_failed_step_of_an_open_circuit_can_be_caught_beside_others() ->
         assert [step.status for step in run.steps] == ["FAILED", "FAILED"]
 
 
-async def test_the_reaper_marks_a_hung_attempt_under_the_generation_that_let_it_through() -> None:
-    """It has no code and did not see the attempt begin: the begin mark tells."""
+async def test_the_reaper_counts_a_hung_attempt_in_the_circuit_generation_that_admitted_it() -> None:
+    """The reaper has no code and did not see the start of the attempt. It reads the begin mark."""
     app = Redrive("sqlite:///:memory:")
 
     @app.step(circuit=Circuit("payments", failures=1), timeout="5m", retry=ONCE)

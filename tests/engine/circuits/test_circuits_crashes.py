@@ -1,4 +1,4 @@
-"""Circuits while workers die and the store does not answer, at every call of a run that waits or probes."""
+"""Circuits during worker crashes and store outages, at every call of a run that waits or probes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_opening_survives_a_crash_at_every_point() -> None:
 
 @pytest.mark.parametrize("fault", [FAIL, LOSE])
 @pytest.mark.parametrize("call", ["circuit", "update_circuit", "permit"])
-async def test_a_store_that_does_not_answer_for_a_moment_delays_and_decides_nothing(call: str, fault: Fault) -> None:
+async def test_a_short_store_outage_delays_a_run_and_causes_no_wrong_transition(call: str, fault: Fault) -> None:
     app, pay, bank = bank_app(Circuit("payments", failures=1))
     async with engine(app, plan=nth(1, fault, of=call)) as e:
         bank.down = True
@@ -72,8 +72,8 @@ async def test_a_store_that_does_not_answer_for_a_moment_delays_and_decides_noth
         assert (row.status, row.generation) == (CircuitStatus.CLOSED, 3)
 
 
-async def test_marks_that_nobody_weighed_are_weighed_by_the_chore() -> None:
-    """The worker dies between recording the last failure and weighing it."""
+async def test_failures_left_unevaluated_by_a_dead_worker_are_evaluated_by_the_chore() -> None:
+    """The worker dies between recording the last failure and evaluating it."""
     app, pay, bank = bank_app(Circuit("payments", failures=2))
     seen: list[str] = []
 
@@ -92,7 +92,7 @@ async def test_marks_that_nobody_weighed_are_weighed_by_the_chore() -> None:
         assert (await e.store.circuit("default", "payments")).row.status is CircuitStatus.OPEN
 
 
-async def test_a_killed_probe_gives_its_permit_back_and_the_next_one_closes_the_circuit() -> None:
+async def test_the_permit_of_a_killed_probe_is_returned_and_the_next_probe_closes_the_circuit() -> None:
     app = Redrive("sqlite:///:memory:")
     began: list[str] = []
 
@@ -135,14 +135,14 @@ async def test_late_results_of_an_earlier_generation_are_harmless() -> None:
         await e.settle()
         await e.circuit("payments", "open")
         await e.circuit("payments", "closed")
-        await e.advance("31s")  # the call that began before all that fails now
+        await e.advance("31s")  # the call that began before the circuit opened fails now
         row = (await e.store.circuit("default", "payments")).row
         assert (row.status, row.generation) == (CircuitStatus.CLOSED, 2)
         await e.run(pay, 0.0)
         assert (await e.store.circuit("default", "payments")).row.status is CircuitStatus.OPEN
 
 
-def test_a_snapshot_tells_how_an_attempt_was_let_through() -> None:
+def test_a_snapshot_shows_the_generation_that_admitted_an_attempt() -> None:
     options = StepOptions(circuit=Circuit(), generation=4, probe=True)
     again = StepOptions.from_json(options.to_json())
     assert again == options

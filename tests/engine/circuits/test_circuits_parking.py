@@ -1,4 +1,4 @@
-"""What an open circuit does to runs: they wait at no cost, or hear of it, and go on in growing waves."""
+"""Open circuits: runs wait without using a worker, or fail, and continue in growing waves."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ async def status(e: Engine, key: str = "payments", tenant: str = "default") -> C
 
 
 async def break_it(e: Engine, pay: Any, bank: Bank, times: int = 5) -> None:
-    """Let calls fail until the circuit is open."""
+    """Make calls fail until the circuit is open."""
     bank.down = True
     for amount in range(times):
         await e.run(pay, amount)
     assert await status(e) is CircuitStatus.OPEN
 
 
-async def test_the_fifth_failure_opens_it_and_the_sixth_run_waits_without_a_call() -> None:
+async def test_the_fifth_failure_opens_the_circuit_and_the_sixth_run_waits_without_a_call() -> None:
     app, pay, bank = bank_app()
     async with engine(app) as e:
         bank.down = True
@@ -61,8 +61,8 @@ async def test_the_store_is_not_asked_about_a_circuit_that_is_known_to_be_open_o
         assert (await e.store.circuit("default", "payments", counted=100)).row.parked == 20
 
 
-async def test_a_worker_lets_nobody_through_while_it_weighs_what_it_just_recorded() -> None:
-    """Fifty runs are due, five at a time: when the first five have failed, none of the others is called."""
+async def test_a_worker_admits_no_call_while_it_evaluates_recorded_failures() -> None:
+    """Fifty runs are due, and five run at a time. After the first five have failed, no other is called."""
     app, bank = Redrive("sqlite:///:memory:", concurrency=5), Bank()
     bank.down = True
 
@@ -81,7 +81,7 @@ async def test_a_worker_lets_nobody_through_while_it_weighs_what_it_just_recorde
         assert (await e.store.circuit("default", "payments", counted=100)).row.parked == 50
 
 
-async def test_a_parked_run_goes_on_when_the_dependency_is_back_and_used_up_no_attempt() -> None:
+async def test_a_parked_run_continues_when_the_dependency_is_back_and_consumed_no_attempt() -> None:
     app, pay, bank = bank_app()
     async with engine(app) as e:
         await break_it(e, pay, bank)
@@ -98,7 +98,7 @@ async def test_a_parked_run_goes_on_when_the_dependency_is_back_and_used_up_no_a
         assert [each.status for each in run.steps[0].attempts] == ["PARKED", "SUCCESS"]
 
 
-async def test_a_failed_probe_opens_it_for_another_minute() -> None:
+async def test_a_failed_probe_opens_the_circuit_for_another_minute() -> None:
     app, pay, bank = bank_app(Circuit("payments", probes=1))
     async with engine(app) as e:
         await break_it(e, pay, bank)
@@ -106,7 +106,7 @@ async def test_a_failed_probe_opens_it_for_another_minute() -> None:
         await e.advance("61s")
         assert bank.calls == 6
         assert await status(e) is CircuitStatus.OPEN
-        assert await handles[0].status() == "DLQ_PENDING"  # the probe, which had one attempt
+        assert await handles[0].status() == "DLQ_PENDING"  # the probe, which had one attempt only
         await e.advance("58s")
         assert bank.calls == 6
         bank.down = False
@@ -140,7 +140,7 @@ async def test_on_open_fail_is_raised_into_the_function_and_not_retried() -> Non
         assert (run.status, run.letter.code) == ("DLQ_PENDING", "dependency_unavailable")
 
 
-async def test_failures_that_say_nothing_about_the_dependency_do_not_count() -> None:
+async def test_failures_not_caused_by_the_dependency_do_not_count() -> None:
     app, pay, bank = bank_app()
     async with engine(app) as e:
         for _ in range(10):
@@ -193,7 +193,7 @@ async def test_a_named_circuit_is_shared_by_workflows_and_an_unnamed_one_is_not(
         assert (await handle.describe()).parked_on == "payments"
 
 
-async def test_runs_go_on_in_growing_waves() -> None:
+async def test_runs_continue_in_growing_waves() -> None:
     app, pay, bank = bank_app()
     async with engine(app, patience="60s") as e:
         await break_it(e, pay, bank)
@@ -211,8 +211,8 @@ async def test_runs_go_on_in_growing_waves() -> None:
         assert [await handle.status() for handle in handles] == ["SUCCESS"] * 300
 
 
-async def test_time_parked_uses_up_nothing_of_what_a_policy_allows_in_all() -> None:
-    """Tries at 0, 10, 20 and 30 seconds; the next would pass the limit. Twice it is parked for long."""
+async def test_parked_time_does_not_count_towards_the_total_time_of_a_retry_policy() -> None:
+    """The attempts are at 0, 10, 20 and 30 seconds; the next would pass the limit. The run is parked twice."""
     patient = RetryPolicy(max_retries=-1, base_delay=10, factor=1, jitter=0, max_elapsed=35)
     app, pay, bank = bank_app(Circuit("payments", open_for="1h"), retry=patient)
     bank.error = Exception

@@ -1,4 +1,4 @@
-"""Four processes and fifty callers at a circuit that lets three through, on both databases (trap A4)."""
+"""Four processes with fifty callers at a circuit that admits three probes, on both databases (trap A4)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CALLERS = 50
 
 @asynccontextmanager
 async def place(kind: str, folder: Path) -> AsyncIterator[str]:
-    """The URL of an empty store."""
+    """Yield the URL of an empty store."""
     if kind == "sqlite":
         yield f"sqlite:///{folder}/redrive.db"
         return
@@ -38,7 +38,7 @@ async def place(kind: str, folder: Path) -> AsyncIterator[str]:
 
 
 async def until(condition: Callable[[], Any], what: str) -> Any:
-    """Look until the condition holds; fail if that takes far too long."""
+    """Poll until the condition holds and return its value; fail after `PATIENCE` seconds."""
     give_up_at = time.monotonic() + PATIENCE
     while True:
         found = condition()
@@ -51,7 +51,7 @@ async def until(condition: Callable[[], Any], what: str) -> Any:
 
 
 class Scene:
-    """Four workers in processes of their own, a client in this one, and the dependency's folder."""
+    """Four workers in separate processes, a client in this process, and the dependency's folder."""
 
     def __init__(self, app: Redrive, pay: Any, folder: Path, workers: list[Any]) -> None:
         self.app = app
@@ -60,7 +60,7 @@ class Scene:
         self.workers = workers
 
     def reached(self) -> list[tuple[int, int]]:
-        """Who reached the dependency: process and number."""
+        """Return the calls that reached the dependency, as process id and number."""
         file = self.folder / "reached"
         lines = file.read_text().splitlines() if file.exists() else []
         return [(int(line.split()[0]), int(line.split()[1])) for line in lines]
@@ -70,14 +70,14 @@ class Scene:
         return (await store.circuit("default", "bank", counted=1000)).row
 
     async def half_open(self) -> None:
-        """The moment of the reset, of which every worker has heard: the next callers are the probes."""
+        """Set the circuit half open and wait until every worker knows: the next callers are the probes."""
         state = CircuitState(status=CircuitStatus.HALF_OPEN, generation=2)
         await update_circuit(self.app.runtime.store, ("default", "bank"), lambda case: make_circuit_update(case, state))
         for worker in self.workers:
             assert await asyncio.wait_for(worker.stdout.readline(), PATIENCE) == b"knows\n"
 
     async def call(self) -> list[Any]:
-        """Fifty callers at once; returns when all of them know whether they may call."""
+        """Start fifty callers at once, and return when each was admitted or parked."""
         handles = await self.pay.start_many([(number,) for number in range(CALLERS)])
         await until(self._all_answered, "three call and the others wait")
         return list(handles)
@@ -125,7 +125,7 @@ async def test_of_fifty_callers_in_four_processes_three_reach_the_dependency(tmp
 
 
 @pytest.mark.parametrize("kind", PLACES)
-async def test_the_permit_of_a_killed_probe_comes_back(tmp_path: Path, kind: str) -> None:
+async def test_the_permit_of_a_killed_probe_is_returned(tmp_path: Path, kind: str) -> None:
     async with scene(kind, tmp_path) as s:
         await s.half_open()
         handles = await s.call()
@@ -141,7 +141,9 @@ async def test_the_permit_of_a_killed_probe_comes_back(tmp_path: Path, kind: str
 
 
 @pytest.mark.parametrize("kind", PLACES)
-async def test_failed_probes_open_it_again_and_every_caller_is_waiting_or_has_failed(tmp_path: Path, kind: str) -> None:
+async def test_failed_probes_open_the_circuit_again_and_every_caller_waits_or_has_failed(
+    tmp_path: Path, kind: str
+) -> None:
     async with scene(kind, tmp_path) as s:
         await s.app.circuits.set("bank", by="ann", open_for="10m")
         await s.half_open()

@@ -10,6 +10,6 @@ import redis_server
 
 @pytest.fixture(scope="session")
 def redis_url() -> Iterator[str]:
-    """A Redis that exists for these tests; without one they fail and say how to get it."""
+    """Yield the URL of a Redis for these tests; without one they fail and explain how to get it."""
     with redis_server.running() as url:
         yield url

@@ -1,4 +1,4 @@
-"""Apps with a subscriber that keeps what it gets."""
+"""Apps with a subscriber that keeps its messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from redrive import Message, Redrive
 
 
 class Box:
-    """What arrived, in order."""
+    """A subscriber that keeps messages in the order of their arrival."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
@@ -23,7 +23,7 @@ class Box:
 
 
 def new_app(topics: str = "*", **settings: Any) -> tuple[Redrive, Box]:
-    """An app whose messages arrive in a box."""
+    """Return an app and the box that receives its messages."""
     app, box = Redrive(**settings), Box()
 
     @app.subscribe(topics)

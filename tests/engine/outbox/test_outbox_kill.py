@@ -1,4 +1,4 @@
-"""Real processes, killed between commit and delivery and between delivery and its note."""
+"""Real processes, killed between commit and delivery, and between delivery and its record."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_nodes_that_are_killed_lose_no_message_and_keep_the_order(url: str
             await until(arrived, f"{more} messages arrived")
 
         await some(5)
-        nodes[0].kill()  # with messages committed and not delivered, or delivered and not noted
+        nodes[0].kill()  # with messages committed and not delivered, or delivered and not recorded
         nodes[0].wait()
         nodes += [await asyncio.to_thread(start, url, file, who) for who in ("b", "c")]
         await some(15)

@@ -1,4 +1,4 @@
-"""Messages that their own process delivers from their commit on, without a claim."""
+"""Local delivery: the process that committed messages delivers them without a claim."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SOON = RetryPolicy(max_retries=3, base_delay="1s", factor=1, jitter=0)
 
 
 class Ears:
-    """A subscriber that may refuse, or take its time."""
+    """A subscriber that may refuse messages or be slow."""
 
     def __init__(self) -> None:
         self.heard: Counter[str] = Counter()
@@ -33,7 +33,7 @@ class Ears:
 
 
 def new_app() -> tuple[Redrive, Any, Ears]:
-    """An app with one step that publishes texts; those with a digit have no key."""
+    """Return an app, a workflow that publishes texts, and its subscriber; texts with a digit have no key."""
     app, ears = Redrive(), Ears()
     app.subscribe("*", name="ears", retry=SOON, timeout="10s")(ears)
 
@@ -50,7 +50,7 @@ def new_app() -> tuple[Redrive, Any, Ears]:
 
 
 async def bundles(e: Engine) -> list[tuple[int, bool]]:
-    """The bundles there are, with their sizes, and whether they are finished."""
+    """Return the size of each bundle, and True if it is finished."""
     rows = await e.fetch("SELECT size, finished_at FROM bundles ORDER BY id")
     return [(row["size"], row["finished_at"] is not None) for row in rows]
 
@@ -59,7 +59,7 @@ async def delivered(app: Redrive) -> set[str]:
     return {one.payload for one in (await app.outbox.list(OutboxFilter(status="DELIVERED"))).items}
 
 
-async def test_what_has_no_key_is_delivered_and_noted_as_one_bundle() -> None:
+async def test_messages_without_a_key_are_delivered_and_recorded_as_one_bundle() -> None:
     app, say, ears = new_app()
     async with engine(app) as e:
         await e.run(say, "1 2 k1 3 k2")
@@ -71,7 +71,7 @@ async def test_what_has_no_key_is_delivered_and_noted_as_one_bundle() -> None:
         assert ears.heard.total() == 5
 
 
-async def test_what_fails_is_repeated_without_the_rest_of_its_bundle() -> None:
+async def test_a_failed_message_is_repeated_without_the_rest_of_its_bundle() -> None:
     app, say, ears = new_app()
     ears.refuses = {"2"}
     async with engine(app) as e:
@@ -93,7 +93,7 @@ async def test_what_fails_is_repeated_without_the_rest_of_its_bundle() -> None:
 async def test_a_bundle_whose_process_died_is_delivered_by_another_after_its_lease(
     call: str, fault: Any, times: int
 ) -> None:
-    """Between commit and delivery, between delivery and its note, and right after that."""
+    """The process dies between commit and delivery, between delivery and its record, or right after that."""
     app, say, ears = new_app()
     died: list[str] = []
 
@@ -112,8 +112,8 @@ async def test_a_bundle_whose_process_died_is_delivered_by_another_after_its_lea
         assert await delivered(app) == {"1", "2", "3"}
 
 
-async def test_where_bundles_take_long_the_last_of_what_has_not_begun_is_left_to_others() -> None:
-    """The second bundle is unfolded by what is given back of it; the first keeps its place."""
+async def test_messages_at_the_end_of_a_slow_queue_are_released_to_other_processes() -> None:
+    """The second bundle is split when a part of it is released; the first keeps its place."""
     app, say, ears = new_app()
     texts = [str(n) for n in range(1_400)]
     ears.slow = set(texts)
@@ -126,7 +126,7 @@ async def test_where_bundles_take_long_the_last_of_what_has_not_begun_is_left_to
         assert await bundles(e) == [(700, False)]
 
 
-async def test_what_arrived_is_noted_though_another_of_its_bundle_takes_long() -> None:
+async def test_delivered_messages_are_recorded_while_another_of_their_bundle_is_slow() -> None:
     app, say, ears = new_app()
     ears.slow = {"2"}
     async with engine(app) as e:

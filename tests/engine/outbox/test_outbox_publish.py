@@ -1,4 +1,4 @@
-"""`redrive.publish`: what is committed with a step or a workflow, once, and what is not."""
+"""`redrive.publish`: messages that are committed once with a step or a workflow, and messages that are dropped."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def test_a_step_publishes_when_it_succeeds() -> None:
         assert message.time == e.now
 
 
-async def test_what_a_failed_attempt_published_is_dropped() -> None:
+async def test_messages_of_a_failed_attempt_are_dropped() -> None:
     app, box = new_app()
     tries: list[int] = []
 
@@ -81,7 +81,7 @@ async def test_a_step_that_fails_for_good_publishes_nothing() -> None:
         assert await e.published("orders.paid") == []
 
 
-async def test_a_result_that_cannot_be_kept_takes_its_messages_with_it() -> None:
+async def test_messages_of_a_step_whose_result_is_refused_are_dropped() -> None:
     app, box = new_app(max_payload=200)
 
     @app.step(retry=ONCE)
@@ -137,7 +137,7 @@ async def test_a_def_workflow_and_its_steps_publish() -> None:
         assert sorted(box.topics) == ["after", "before", "step"]
 
 
-async def test_a_step_publishes_from_threads_of_its_own() -> None:
+async def test_a_step_publishes_from_threads_that_it_started() -> None:
     app, box = new_app()
 
     @app.step
@@ -157,7 +157,7 @@ async def test_a_step_publishes_from_threads_of_its_own() -> None:
         assert len({message.id for message in box.messages}) == 201
 
 
-async def test_a_thread_that_outlives_its_attempt_is_told_so() -> None:
+async def test_publishing_from_a_thread_that_outlives_its_attempt_is_an_error() -> None:
     app, box = new_app()
     told: list[BaseException] = []
     go = threading.Event()
@@ -239,7 +239,7 @@ async def test_a_run_that_is_resumed_does_not_publish_again() -> None:
 
 
 async def test_a_crash_at_every_point_publishes_each_message_once() -> None:
-    """Deliveries may be repeated; what is delivered are the same four messages, whatever crashed."""
+    """Deliveries may be repeated, but the same four messages are delivered whatever crashed."""
 
     app, box = new_app()
 
@@ -291,7 +291,7 @@ async def test_a_crash_at_every_point_publishes_each_message_once() -> None:
         ("ok", 7, InputError),
     ],
 )
-async def test_a_topic_or_key_that_cannot_be_one_is_refused(topic: Any, key: Any, error: type) -> None:
+async def test_an_invalid_topic_or_key_is_refused(topic: Any, key: Any, error: type) -> None:
     app, box = new_app()
     raised: list[BaseException] = []
 
@@ -312,7 +312,7 @@ async def test_a_topic_or_key_that_cannot_be_one_is_refused(topic: Any, key: Any
 @pytest.mark.parametrize(
     ("payload", "error"), [(object(), PayloadError), ({"a": {1, object()}}, PayloadError), ("x" * 300, PayloadTooLarge)]
 )
-async def test_a_payload_that_cannot_be_kept_is_refused_by_name(payload: Any, error: type) -> None:
+async def test_an_invalid_payload_is_refused(payload: Any, error: type) -> None:
     app, _ = new_app(max_payload=200)
     raised: list[BaseException] = []
 
@@ -335,7 +335,7 @@ async def test_a_payload_that_cannot_be_kept_is_refused_by_name(payload: Any, er
 @pytest.mark.parametrize(
     "payload", [None, 0, "", [], {}, "\0", "\ud800", {"é": "😀"}, {"a": [1.5, None, True, {"b": "</script>"}]}]
 )
-async def test_payloads_arrive_as_they_were_published(payload: Any) -> None:
+async def test_payloads_arrive_unchanged(payload: Any) -> None:
     app, box = new_app()
 
     @app.workflow
@@ -347,7 +347,7 @@ async def test_payloads_arrive_as_they_were_published(payload: Any) -> None:
         assert [message.payload for message in box.messages] == [payload]
 
 
-def test_outside_a_run_publishing_is_an_error_that_says_what_to_do() -> None:
+def test_publishing_outside_a_run_is_an_error_with_advice() -> None:
     with pytest.raises(MisusedStep, match="works only in workflows and steps"):
         redrive.publish("orders.paid", 1)
 
@@ -398,7 +398,7 @@ def failing_app() -> tuple[Redrive, Any, Box, Callable[[], None]]:
     return app, fulfil, box, broken.clear
 
 
-async def test_a_replay_publishes_what_was_not_published_before() -> None:
+async def test_a_replay_publishes_only_messages_that_were_not_published_before() -> None:
     app, fulfil, box, mend = failing_app()
     async with engine(app) as e:
         report = await e.run(fulfil)
@@ -409,7 +409,7 @@ async def test_a_replay_publishes_what_was_not_published_before() -> None:
         assert box.topics == ["begun", "first", "second", "done"]
 
 
-async def test_a_replay_from_a_step_publishes_anew_what_is_done_anew() -> None:
+async def test_a_replay_from_a_step_publishes_the_messages_of_repeated_steps_again() -> None:
     app, fulfil, box, mend = failing_app()
     async with engine(app) as e:
         report = await e.run(fulfil)
@@ -417,7 +417,7 @@ async def test_a_replay_from_a_step_publishes_anew_what_is_done_anew() -> None:
         await app.dlq.replay(report.letter.id, "FROM_STEP", from_step=1, by="ann")
         await e.settle()
         assert box.topics == ["begun", "first", "first", "second", "done"]
-        assert len(box.ids) == 5  # what is done anew is announced anew
+        assert len(box.ids) == 5  # a step that is executed again publishes again
 
 
 async def test_a_replay_of_one_step_alone_stops_before_the_next_message() -> None:
@@ -435,8 +435,8 @@ async def test_a_replay_of_one_step_alone_stops_before_the_next_message() -> Non
         assert box.topics == ["begun", "first", "second", "done"]
 
 
-async def test_code_that_does_not_fit_the_journal_says_nothing_to_the_world() -> None:
-    """It publishes before the record shows that it took another way: what it said is dropped."""
+async def test_code_that_does_not_match_the_journal_publishes_nothing() -> None:
+    """The code publishes before the journal shows the difference. Its message is dropped."""
     app, box = new_app(code_wait="1s")
     other = [False]
 

@@ -50,7 +50,7 @@ async def test_one_stream_may_take_all_topics_and_forget_old_entries(redis_url: 
         assert 100 <= client.xlen("one-stream") < 900
 
 
-async def test_a_redis_that_is_down_is_a_delay() -> None:
+async def test_a_redis_outage_delays_delivery() -> None:
     app, pay = streaming(RedisStreams("redis://127.0.0.1:1/0"))
     async with engine(app) as e:
         await e.run(pay, 1)
@@ -59,7 +59,7 @@ async def test_a_redis_that_is_down_is_a_delay() -> None:
         assert "ConnectionError" in message.deliveries[0].error
 
 
-async def test_it_is_a_sink_like_any_other() -> None:
+async def test_a_redis_stream_can_be_registered_as_a_sink() -> None:
     assert isinstance(RedisStreams("redis://127.0.0.1:1/0"), Sink)
     with pytest.raises(ConfigurationError, match="begins with redis"):
         RedisStreams("http://example.org")

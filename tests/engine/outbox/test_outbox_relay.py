@@ -1,4 +1,4 @@
-"""The relay: at least once, in order per key, with backoff, past whatever fails on the way."""
+"""The relay: delivery at least once, in order per key, with backoff, despite failures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SOON = RetryPolicy(max_retries=3, base_delay="1s", factor=1, jitter=0)
 
 
 class Picky:
-    """A sink that refuses what it is told to refuse."""
+    """A sink that refuses the messages named by a test."""
 
     def __init__(self) -> None:
         self.tried: list[str] = []
@@ -37,7 +37,7 @@ class Picky:
 
 
 def picky_app(retry: RetryPolicy = SOON, **settings: Any) -> tuple[Redrive, Any, Picky]:
-    """An app whose workflow publishes texts, with the part before the digits as their key."""
+    """Return an app, a workflow that publishes texts, and its sink; the letters of a text are its key."""
     app, sink = Redrive(**settings), Picky()
     app.sink("picky", "*", sink, retry=retry)
 
@@ -66,9 +66,9 @@ async def test_a_failed_delivery_is_repeated_with_backoff_until_it_arrives() -> 
         assert sink.got == ["8", "7"]
 
 
-async def test_a_relay_that_stumbles_over_its_own_code_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_relay_continues_after_an_unexpected_error(caplog: pytest.LogCaptureFixture) -> None:
     app, say, sink = picky_app()
-    broken = [RuntimeError("nobody thought of that")]
+    broken = [RuntimeError("unexpected")]
     async with engine(app) as e:
         claim = e.store.claim_deliveries
 
@@ -85,7 +85,7 @@ async def test_a_relay_that_stumbles_over_its_own_code_goes_on(caplog: pytest.Lo
     assert "unexpected error in the relay to 'picky'" in caplog.text
 
 
-async def test_exhausted_messages_are_dead_and_block_their_key_until_a_person_decides() -> None:
+async def test_exhausted_messages_are_dead_and_block_their_key_until_a_user_decides() -> None:
     app, say, sink = picky_app()
     sink.refuses["a1"] = sink.refuses["b1"] = ConnectionError("no answer")
     async with engine(app) as e:
@@ -107,7 +107,7 @@ async def test_exhausted_messages_are_dead_and_block_their_key_until_a_person_de
 
 
 @pytest.mark.parametrize("error", [NonRetryable("never"), ValueError("a bug")])
-async def test_only_what_says_so_is_dead_at_once(error: Exception) -> None:
+async def test_only_a_non_retryable_error_makes_a_message_dead_at_once(error: Exception) -> None:
     app, say, sink = picky_app()
     sink.refuses["1"] = error
     async with engine(app) as e:
@@ -116,7 +116,7 @@ async def test_only_what_says_so_is_dead_at_once(error: Exception) -> None:
         assert bool(dead) == isinstance(error, NonRetryable)
 
 
-async def test_a_sink_that_says_when_to_come_back_is_not_asked_earlier() -> None:
+async def test_the_retry_time_requested_by_a_sink_is_respected() -> None:
     app, say, sink = picky_app()
     sink.refuses["1"] = RetryAfter("10m")
     async with engine(app) as e:
@@ -128,7 +128,7 @@ async def test_a_sink_that_says_when_to_come_back_is_not_asked_earlier() -> None
         assert sink.got == ["1"]
 
 
-async def test_messages_with_one_key_arrive_in_order_though_some_fail() -> None:
+async def test_messages_with_one_key_arrive_in_order_although_some_fail() -> None:
     app, say, sink = picky_app(RetryPolicy(max_retries=50, base_delay="1s", jitter=0, factor=1))
     texts = [f"{key}{n}" for n in range(20) for key in "abc"]
     async with engine(app) as e:
@@ -153,7 +153,7 @@ async def test_runs_that_follow_each_other_keep_the_order_of_their_key() -> None
         assert sink.got == [f"k{n}" for n in range(10)]
 
 
-async def test_a_subscriber_may_start_runs_that_publish_in_turn() -> None:
+async def test_a_subscriber_may_start_runs_that_publish_messages() -> None:
     app, box = new_app("done.*")
 
     @app.workflow
@@ -194,7 +194,7 @@ async def test_def_subscribers_run_in_threads() -> None:
         assert [sink.name for sink in await app.sinks.list()] == ["keeper", "redrive.notices"]
 
 
-async def test_a_sink_that_hangs_is_given_up_and_keeps_nobody_else_waiting() -> None:
+async def test_a_sink_that_hangs_times_out_and_does_not_delay_other_sinks() -> None:
     app, box = new_app()
     hung: list[str] = []
 
@@ -239,8 +239,8 @@ async def delivered_despite(plan: Any) -> tuple[Picky, Engine]:
 @pytest.mark.parametrize("call", ["apply", "claim_deliveries", "record_deliveries"])
 @pytest.mark.parametrize("fault", ["lose", "before", "after"])
 @pytest.mark.parametrize("nth", [1, 2, 3])
-async def test_whatever_is_lost_or_crashes_everything_arrives_in_order(call: str, fault: str, nth: int) -> None:
-    """Between commit and delivery, between delivery and its note, at each store call."""
+async def test_all_messages_arrive_in_order_despite_crashes_and_lost_answers(call: str, fault: str, nth: int) -> None:
+    """Faults happen between commit and delivery, and between delivery and its record, at each store call."""
     from redrive.testing.faulty_store import crash_after
 
     kinds = {"lose": LOSE, "before": crash_before(Crash()), "after": crash_after(Crash())}
@@ -264,7 +264,7 @@ async def test_whatever_is_lost_or_crashes_everything_arrives_in_order(call: str
     assert [text for text in dict.fromkeys(sink.got) if text[0] == "a"] == ["a1", "a2"]
 
 
-async def test_what_was_delivered_and_not_noted_arrives_once_more_with_the_same_id() -> None:
+async def test_a_delivered_but_unrecorded_message_arrives_again_with_the_same_id() -> None:
     app, box = new_app()
 
     @app.workflow
@@ -287,7 +287,7 @@ async def test_what_was_delivered_and_not_noted_arrives_once_more_with_the_same_
         assert len(box.ids) == 1
 
 
-async def test_a_message_that_kills_its_process_is_dead_after_three_and_takes_no_other_along() -> None:
+async def test_a_message_that_kills_three_processes_is_dead_and_other_messages_are_delivered() -> None:
     app, say, sink = picky_app()
     deadly: set[str] = {"7", "k2"}
     doomed: list[str] = []
@@ -318,7 +318,7 @@ async def test_a_message_that_kills_its_process_is_dead_after_three_and_takes_no
         assert set(sink.got) == {"1", "2", "7", "k1", "k2", "k3", "8"}
         deadly.clear()
         for one in dead:
-            await app.outbox.retry(one.id, by="ann", reason="mended")
+            await app.outbox.retry(one.id, by="ann", reason="fixed")
         await e.advance("1m")
         assert set(heard[-3:]) == {"7", "k2", "k3"}
         assert {row.status for m in (await app.outbox.list()).items for row in m.deliveries} == {"DELIVERED"}
@@ -342,7 +342,7 @@ async def test_the_desk_shows_messages_redacted() -> None:
         assert (await app.outbox.get(message.id)) == message
 
 
-async def test_decisions_about_nothing_are_refused() -> None:
+async def test_invalid_decisions_on_messages_are_refused() -> None:
     app, say, sink = picky_app()
     sink.refuses["2"] = NonRetryable("no")
     async with engine(app) as e:

@@ -1,4 +1,4 @@
-"""Webhooks: signed, guarded, and read as their receivers would read them."""
+"""Webhooks: signatures, guarded addresses, and verification as a receiver does it."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ async def delivery(app: Redrive) -> Any:
 
 
 def verified(secret: bytes, headers: dict[str, str], body: bytes) -> bool:
-    """What a receiver does, written from the specification and not from our code."""
+    """Verify a request as a receiver does, written from the specification and not from our code."""
     signed = b".".join([headers["webhook-id"].encode(), headers["webhook-timestamp"].encode(), body])
     wanted = base64.b64encode(hmac.new(secret, signed, hashlib.sha256).digest()).decode()
     given = [each.split(",", 1) for each in headers["webhook-signature"].split(" ")]
     return any(version == "v1" and hmac.compare_digest(text, wanted) for version, text in given)
 
 
-async def test_a_receiver_can_verify_and_read_what_it_gets() -> None:
+async def test_a_receiver_can_verify_and_read_a_message() -> None:
     async with serving(answering(OK)) as server:
         app, pay = hooked(server.url("/in?x=1"))
         async with engine(app) as e:
@@ -80,7 +80,7 @@ async def test_a_receiver_can_verify_and_read_what_it_gets() -> None:
         }
 
 
-async def test_while_a_secret_is_exchanged_both_sign() -> None:
+async def test_both_secrets_sign_while_a_secret_is_rotated() -> None:
     async with serving(answering(OK)) as server:
         app, pay = hooked(server.url(), secret=[SECRET, OLD_SECRET])
         async with engine(app) as e:
@@ -91,7 +91,7 @@ async def test_while_a_secret_is_exchanged_both_sign() -> None:
 
 
 @pytest.mark.parametrize("status", [301, 400, 404, 500, 503])
-async def test_whatever_is_no_success_is_tried_again_and_then_dead(status: int) -> None:
+async def test_every_status_but_success_is_retried_and_then_dead(status: int) -> None:
     async with serving(answering(answer(status, "Location: http://127.0.0.1:1/"))) as server:
         app, pay = hooked(server.url("/secret-path"))
         async with engine(app) as e:
@@ -105,7 +105,7 @@ async def test_whatever_is_no_success_is_tried_again_and_then_dead(status: int) 
         assert [asked.headers["webhook-id"] for asked in server.asked] == [server.asked[0].headers["webhook-id"]] * 3
 
 
-async def test_410_is_dead_at_once() -> None:
+async def test_a_message_answered_with_410_is_dead_at_once() -> None:
     async with serving(answering(answer(410))) as server:
         app, pay = hooked(server.url())
         async with engine(app) as e:
@@ -149,12 +149,12 @@ async def test_a_redirect_is_not_followed() -> None:
         "gopher://example.org/",
     ],
 )
-def test_an_address_inside_is_refused_when_the_webhook_is_registered(url: str) -> None:
+def test_an_internal_address_is_refused_at_registration(url: str) -> None:
     with pytest.raises(RegistrationError, match="webhook 'hook'"):
         hooked(url, allow="")
 
 
-async def test_a_name_that_leads_inside_is_refused_when_it_is_called() -> None:
+async def test_a_host_name_with_an_internal_address_is_refused_when_it_is_called() -> None:
     async with serving(answering(OK)) as server:
         app, pay = hooked(f"http://rebinding.example:{server.port}/", allow="")
         sink: Any = app.registered_sinks["hook"].sink
@@ -167,7 +167,7 @@ async def test_a_name_that_leads_inside_is_refused_when_it_is_called() -> None:
         assert server.asked == []
 
 
-async def test_an_endpoint_that_is_down_is_a_delay() -> None:
+async def test_an_endpoint_outage_delays_delivery() -> None:
     app, pay = hooked("http://127.0.0.1:1/", retry=RetryPolicy(max_retries=9, base_delay="1s"))
     async with engine(app) as e:
         await e.run(pay, 7)

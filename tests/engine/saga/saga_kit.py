@@ -1,4 +1,4 @@
-"""What the tests of sagas share: an outside world in which things are done and undone, and what it saw."""
+"""Helpers for the saga tests: external services with actions that can be undone, and a record of all calls."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ ONCE = RetryPolicy(max_retries=0)
 
 
 class Refused(NonRetryable):
-    """What the outside world answers when it will not."""
+    """Error that an external service raises when it refuses a call."""
 
 
 @dataclass
 class Outside:
-    """Who was called, in order, with which result and key; and who refuses, or hangs up."""
+    """External services: the calls they received, in order, with results and keys, and the calls that fail."""
 
     calls: list[tuple[str, Any]] = field(default_factory=list)
     keys: dict[str, set[str]] = field(default_factory=dict)
     broken: dict[str, type[Exception]] = field(default_factory=dict)
 
     def called(self, name: str, about: Any = None) -> None:
-        """A step or a compensation reached the outside world."""
+        """Record the call of a step or a compensation, and raise if it is broken."""
         self.calls.append((name, about))
         self.keys.setdefault(name, set()).add(step_info().idempotency_key)
         if name in self.broken:
@@ -36,24 +36,24 @@ class Outside:
 
     @property
     def names(self) -> list[str]:
-        """Who was called, in order."""
+        """Names of the steps and compensations that were called, in order."""
         return [name for name, _ in self.calls]
 
     @property
     def undone(self) -> list[str]:
-        """The compensations that were called, in order."""
+        """Names of the compensations that were called, in order."""
         return [name for name in self.names if name.startswith(("undo", "cancel"))]
 
 
 def new_app(**settings: Any) -> Redrive:
-    """An app on a store in memory."""
+    """Return an app on a store in memory."""
     return Redrive("sqlite:///:memory:", **settings)
 
 
 def deed(
     app: Redrive, outside: Outside, name: str, *, uncertain: bool = False, undo: bool = True, **options: Any
 ) -> Step[Any, Any]:
-    """A step `name` that gives `<name> done`, and `undo_<name>`."""
+    """Register a step `name` that returns `<name> done`, with the compensation `undo_<name>`."""
 
     async def do(number: int) -> str:
         outside.called(name, number)
@@ -70,7 +70,7 @@ def deed(
 
 @dataclass
 class Trip:
-    """Three things that can be undone, and a fourth; `outside` says which of these goes wrong."""
+    """An app with a trip of four steps that can be undone; `outside` says which of them fails."""
 
     app: Redrive
     outside: Outside
@@ -79,7 +79,7 @@ class Trip:
 
 
 def trip(app: Redrive | None = None, *, broken: str = "visa", uncertain: bool = False, **options: Any) -> Trip:
-    """A trip on an app of its own, that is rolled back; `options` are those of the workflow."""
+    """Return a trip with rollback on `app`, or on a new app; `options` are options of the workflow."""
     app = app or new_app()
     outside = Outside(broken={broken: Refused} if broken else {})
     steps = {name: deed(app, outside, name, uncertain=uncertain) for name in ("flight", "hotel", "car", "visa")}
@@ -92,5 +92,5 @@ def trip(app: Redrive | None = None, *, broken: str = "visa", uncertain: bool = 
 
 
 async def ledger_of(e: Engine, run_id: str) -> list[tuple[str, str, str]]:
-    """The ledger as step, action and status."""
+    """Return the ledger of a run as tuples of step, action and status."""
     return [(row.step, row.action, row.status) for row in (await e.app.saga(run_id)).entries]

@@ -1,4 +1,4 @@
-"""A worker process whose compensations write down what they do: `python saga_worker.py URL FOLDER`."""
+"""A worker process whose compensations record their calls: `python saga_worker.py URL FOLDER`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from redrive.cli.worker_process import run_worker
 
 
 def build(url: str, folder: Path, **settings: object) -> Redrive:
-    """The app, the same in the test and in its workers."""
+    """Return the app, for the test and for its workers."""
     app = Redrive(url, lease=1.5, chores=0.2, **settings)
 
     def note(what: str) -> None:

@@ -1,4 +1,4 @@
-"""Declared actions as real compensations: calls, statements, messages; and the attacks of traps C on them."""
+"""Declared actions as compensations: HTTP calls, SQL statements, messages; and attacks on them (traps C)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from redrive.worker.rollback import ActionRunner
 
 @asynccontextmanager
 async def bank(*answers: str) -> AsyncIterator[tuple[int, list[tuple[str, dict[str, str], bytes]]]]:
-    """A bank on the loopback that gives these answers in turn, the last one again; and what it was asked."""
+    """Start a bank on the loopback that gives these answers in turn; yield its port and its requests."""
     asked: list[tuple[str, dict[str, str], bytes]] = []
 
     async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -45,7 +45,7 @@ async def bank(*answers: str) -> AsyncIterator[tuple[int, list[tuple[str, dict[s
 
 
 def shop(app: Redrive, undo: Action, *, retry: RetryPolicy = ONCE) -> Workflow[..., Any, Any]:
-    """An order whose charge is undone by a declared action."""
+    """Return an order workflow whose charge is undone by a declared action."""
 
     @app.step(compensate=undo)
     async def charge(order: dict[str, Any]) -> dict[str, Any]:
@@ -92,7 +92,7 @@ async def test_a_call_carries_the_filled_in_body_and_the_idempotency_key() -> No
 @pytest.mark.parametrize(
     ("answer", "category"), [("404 Gone", "not_found"), ("302 Found", "missing_config"), ("500 No", "server_error")]
 )
-async def test_any_answer_but_a_success_is_a_failure_by_its_status(answer: str, category: str) -> None:
+async def test_every_answer_but_a_success_is_a_failure_classified_by_its_status(answer: str, category: str) -> None:
     async with bank(answer) as (port, asked):
         app = new_app(allow_hosts=f"127.0.0.1:{port}")
         run = await undone(app, shop(app, ApiCall(f"http://127.0.0.1:{port}/refunds")))
@@ -101,8 +101,10 @@ async def test_any_answer_but_a_success_is_a_failure_by_its_status(answer: str, 
     assert len(asked) == 1  # redirects are not followed
 
 
-async def test_a_name_that_leads_inside_when_it_is_called_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The guard looks again at run time, at the addresses that are called: a rebinding gains nothing."""
+async def test_a_host_name_that_resolves_to_an_internal_address_is_refused_when_it_is_called(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The guard checks the resolved addresses again at run time, which defeats DNS rebinding."""
 
     async def leads_inside(self: asyncio.AbstractEventLoop, host: str, port: int, **rest: Any) -> Any:
         return [(2, 1, 6, "", ("10.0.0.7", port))]
@@ -116,7 +118,7 @@ async def test_a_name_that_leads_inside_when_it_is_called_is_refused(monkeypatch
     assert "https://bank.example leads to an address that is not public" in run.letter.message
 
 
-async def test_what_is_filled_in_cannot_leave_its_place_in_the_url() -> None:
+async def test_a_filled_in_value_cannot_change_other_parts_of_the_url() -> None:
     async with bank("200 OK") as (port, asked):
         app = new_app(allow_hosts=f"127.0.0.1:{port}")
         buy = shop(app, ApiCall(f"http://127.0.0.1:{port}/refunds/{{{{result.id}}}}"))
@@ -133,7 +135,7 @@ async def test_what_is_filled_in_cannot_leave_its_place_in_the_url() -> None:
     assert "'.' or '..'" in refused.letter.message
 
 
-async def test_a_field_that_is_missing_at_run_time_is_a_letter_that_names_it() -> None:
+async def test_a_field_missing_at_run_time_becomes_a_letter_that_names_it() -> None:
     app = new_app()
     run = await undone(app, shop(app, Notify("ops", "{{result.iban}}")))
     assert run.letter is not None
@@ -146,7 +148,7 @@ async def test_a_field_that_is_missing_at_run_time_is_a_letter_that_names_it() -
 ATTACK = "1'); DROP TABLE entries; --"
 
 
-async def test_a_statement_undoes_an_entry_in_sqlite_and_values_are_only_values(tmp_path: Path) -> None:
+async def test_a_statement_undoes_an_entry_in_sqlite_without_sql_injection(tmp_path: Path) -> None:
     file = tmp_path / "books.db"
     with closing(sqlite3.connect(file)) as con, con:
         con.execute("CREATE TABLE entries (id TEXT, amount REAL, void INTEGER DEFAULT 0, why TEXT)")
@@ -186,7 +188,7 @@ async def test_a_statement_undoes_an_entry_in_postgresql(version: str) -> None:
 
 @pytest.mark.parametrize("kind", ["sqlite", *cluster.POSTGRES[:1]])
 async def test_no_driver_executes_two_statements(tmp_path: Path, kind: str) -> None:
-    """`Sql` refuses them when it is written; should one ever slip through, the driver does."""
+    """`Sql` refuses two statements when it is declared. The driver is the second defence."""
     two = "DELETE FROM entries; DELETE FROM entries"
     if kind == "sqlite":
         file = tmp_path / "books.db"
@@ -201,7 +203,7 @@ async def test_no_driver_executes_two_statements(tmp_path: Path, kind: str) -> N
             await execute_on_user_database(fresh.partition("?")[0], "SELECT 1; SELECT 2", ())
 
 
-async def test_a_database_that_is_not_there_is_a_letter_and_no_new_file(tmp_path: Path) -> None:
+async def test_a_missing_database_becomes_a_letter_and_creates_no_file(tmp_path: Path) -> None:
     app = new_app()
     app.connection("books", f"sqlite:///{tmp_path}/missing.db")
     run = await undone(app, shop(app, Sql("books", "DELETE FROM entries")))
@@ -227,7 +229,7 @@ async def test_a_message_is_filled_in_and_published_with_the_record() -> None:
     )
 
 
-async def test_the_client_lets_go_of_its_connections_with_the_worker() -> None:
+async def test_the_http_client_closes_its_connections_with_the_worker() -> None:
     class Client:
         closed = 0
 

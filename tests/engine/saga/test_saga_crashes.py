@@ -1,4 +1,4 @@
-"""Rollbacks survive everything: crashes at every store call, and workers that are really killed (P7)."""
+"""Rollbacks under crashes: at every store call, and with killed worker processes (P7)."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def test_a_crash_at_every_call_of_a_rollback_after_a_deadline() -> None:
     await crash_everywhere(travel, 7, setup=reset, check=check)
 
 
-async def test_a_deploy_in_the_middle_of_a_rollback_costs_nothing() -> None:
+async def test_a_deploy_during_a_rollback_loses_nothing() -> None:
     t = trip()
     undo = t.steps["hotel"].undo
     assert undo is not None
@@ -111,7 +111,7 @@ async def test_a_deploy_in_the_middle_of_a_rollback_costs_nothing() -> None:
 
 @asynccontextmanager
 async def place(kind: str, folder: Path) -> AsyncIterator[str]:
-    """The URL of an empty store."""
+    """Yield the URL of an empty store."""
     if kind == "sqlite":
         yield f"sqlite:///{folder}/redrive.db"
         return
@@ -127,7 +127,7 @@ async def until(condition: Callable[[], Any], what: str) -> None:
 
 
 @pytest.mark.parametrize("kind", PLACES)
-async def test_a_worker_killed_in_the_middle_of_a_rollback_is_followed_by_another(tmp_path: Path, kind: str) -> None:
+async def test_a_rollback_of_a_killed_worker_is_continued_by_another(tmp_path: Path, kind: str) -> None:
     ledger = tmp_path / "ledger"
 
     def lines() -> list[str]:
@@ -145,7 +145,7 @@ async def test_a_worker_killed_in_the_middle_of_a_rollback_is_followed_by_anothe
                 workers[0].wait()
                 assert await handle.status() == "COMPENSATING"
                 workers.append(subprocess.Popen([sys.executable, WORKER, url, tmp_path]))
-                await until(lambda: lines().count("begin hotel") == 2, "another worker goes on")
+                await until(lambda: lines().count("begin hotel") == 2, "another worker continues")
                 (tmp_path / "gate").touch()
                 await until(lambda: "end flight" in lines(), "everything is undone")
                 async with asyncio.timeout(60):

@@ -1,4 +1,4 @@
-"""What people decide about a rollback: each decision once, audited, and only where it makes sense (P6)."""
+"""User decisions on a rollback: each is applied once, audited, and refused where it is not allowed (P6)."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ STOPS = ["flight", "hotel", "car", "visa"]
 
 
 async def stuck(e: Engine, t: Any) -> RunReport:
-    """A trip whose hotel cannot be given back."""
+    """Run a trip whose hotel compensation fails, and return its report."""
     t.outside.broken["undo_hotel"] = Refused
     return await e.run(t.trip, 7, correlation_id="order 7")
 
 
 @pytest.mark.parametrize(("act", "status"), [("skip", "SKIPPED"), ("mark_done", "SUCCESS")])
 @pytest.mark.parametrize("name", ["hotel", "undo_hotel", "/hotel#0"])
-async def test_a_failed_compensation_is_skipped_or_was_done_by_hand(
+async def test_a_failed_compensation_can_be_skipped_or_marked_done(
     on_store: OnStore, act: str, status: str, name: str
 ) -> None:
     t = trip()
@@ -47,7 +47,7 @@ async def test_a_failed_compensation_is_skipped_or_was_done_by_hand(
         assert decided == [(None, None), ("ada", "on the phone"), (None, None)]
 
 
-async def test_fifty_people_who_resume_at_once_resume_it_once(on_store: OnStore) -> None:
+async def test_fifty_concurrent_resumes_resume_a_rollback_once(on_store: OnStore) -> None:
     t = trip()
     async with on_store(t.app) as e:
         run = await stuck(e, t)
@@ -59,7 +59,7 @@ async def test_fifty_people_who_resume_at_once_resume_it_once(on_store: OnStore)
         assert t.outside.undone == ["undo_car", "undo_hotel", "undo_hotel", "undo_flight"]
 
 
-async def test_a_resumed_rollback_that_fails_again_is_the_same_letter_opened_again(on_store: OnStore) -> None:
+async def test_a_resumed_rollback_that_fails_again_reopens_the_same_letter(on_store: OnStore) -> None:
     t = trip()
     async with on_store(t.app) as e:
         run = await stuck(e, t)
@@ -101,7 +101,7 @@ async def test_other_decisions_are_refused_with_the_reason(mode: str, options: d
         assert (await t.app.dlq.get(run.letter.id)).status == "OPEN"
 
 
-async def test_a_dry_run_says_what_is_left_to_undo_and_changes_nothing() -> None:
+async def test_a_dry_run_lists_the_remaining_compensations_and_changes_nothing() -> None:
     t = trip()
     async with engine(t.app) as e:
         run = await stuck(e, t)
@@ -113,7 +113,7 @@ async def test_a_dry_run_says_what_is_left_to_undo_and_changes_nothing() -> None
         assert (await t.app.dlq.get(run.letter.id)).replays == ()
 
 
-async def test_a_letter_that_is_closed_ends_the_rollback_and_the_run_may_still_be_resumed() -> None:
+async def test_closing_the_letter_ends_the_rollback_and_the_run_may_still_be_resumed() -> None:
     t = trip()
     async with engine(t.app) as e:
         run = await stuck(e, t)
@@ -127,11 +127,11 @@ async def test_a_letter_that_is_closed_ends_the_rollback_and_the_run_may_still_b
         assert t.outside.undone == ["undo_car", "undo_hotel", "undo_hotel", "undo_flight"]
 
 
-# -- a task for a person ----------------------------------------------------------------------------------
+# -- manual tasks -----------------------------------------------------------------------------------------
 
 
 def parcels(app: Redrive, outside: Outside) -> Workflow[..., Any, Any]:
-    """Parcels that only a person can stop, between things that are undone by themselves."""
+    """Return a workflow with manual compensations between automatic ones."""
     flight = deed(app, outside, "flight")
     hotel = deed(app, outside, "hotel")
     visa = deed(app, outside, "visa")
@@ -151,7 +151,7 @@ def parcels(app: Redrive, outside: Outside) -> Workflow[..., Any, Any]:
     return send
 
 
-async def test_a_manual_task_waits_for_a_person_who_says_that_it_is_done(on_store: OnStore) -> None:
+async def test_a_manual_task_waits_until_a_user_marks_it_done(on_store: OnStore) -> None:
     app, outside = new_app(), Outside(broken={"visa": Refused})
     send = parcels(app, outside)
     async with on_store(app) as e:
@@ -177,7 +177,7 @@ async def test_a_manual_task_waits_for_a_person_who_says_that_it_is_done(on_stor
         assert (run.letter.status, run.letter.resolution) == ("RESOLVED", "rolled_back")
 
 
-async def test_workers_that_die_after_a_manual_task_leave_a_new_letter_and_no_failed_replay() -> None:
+async def test_worker_deaths_after_a_manual_task_create_a_new_letter_and_no_failed_replay() -> None:
     app, outside = new_app(), Outside(broken={"visa": Refused})
     send = parcels(app, outside)
     async with engine(app) as e:
@@ -195,7 +195,7 @@ async def test_workers_that_die_after_a_manual_task_leave_a_new_letter_and_no_fa
         assert events == ["dlq.created"]
 
 
-async def test_a_manual_task_that_is_not_next_is_not_marked_done() -> None:
+async def test_a_manual_task_that_is_not_next_cannot_be_marked_done() -> None:
     app, outside = new_app(), Outside(broken={"visa": Refused, "undo_hotel": Refused})
     send = parcels(app, outside)
     async with engine(app) as e:
@@ -205,8 +205,8 @@ async def test_a_manual_task_that_is_not_next_is_not_marked_done() -> None:
             await ledger.mark_done("parcel", by="ada")
 
 
-async def test_a_manual_task_in_a_resumed_rollback_is_marked_done_as_well() -> None:
-    """Its letter is being replayed then, which is no conflict."""
+async def test_a_manual_task_in_a_resumed_rollback_can_be_marked_done() -> None:
+    """The letter is in replay at that time, and this does not count as a conflict."""
     app, outside = new_app(), Outside(broken={"visa": Refused, "undo_hotel": Refused})
     send = parcels(app, outside)
     async with engine(app) as e:
@@ -227,7 +227,7 @@ async def test_a_manual_task_in_a_resumed_rollback_is_marked_done_as_well() -> N
 # -- the ledger -------------------------------------------------------------------------------------------
 
 
-async def test_the_ledger_has_every_field_that_was_asked_for(on_store: OnStore) -> None:
+async def test_the_ledger_has_every_required_field(on_store: OnStore) -> None:
     t = trip()
     async with on_store(t.app) as e:
         run = await stuck(e, t)
@@ -246,7 +246,7 @@ async def test_the_ledger_has_every_field_that_was_asked_for(on_store: OnStore) 
         assert hotel.input == {"number": 7, "result": "hotel 7 done"}
 
 
-async def test_secrets_are_hidden_in_the_ledger_as_everywhere() -> None:
+async def test_secrets_are_masked_in_the_ledger() -> None:
     app = new_app()
 
     @app.step
@@ -270,12 +270,12 @@ async def test_secrets_are_hidden_in_the_ledger_as_everywhere() -> None:
         assert "t-1" not in repr(entry)
 
 
-async def test_a_ledger_belongs_to_a_run_of_the_tenant_who_asks() -> None:
+async def test_a_ledger_is_visible_only_to_the_tenant_of_its_run() -> None:
     t = trip()
     async with engine(t.app) as e:
         run = await e.run(t.trip, 1, tenant="acme")
         assert len((await t.app.saga(run.id, tenant="acme")).entries) == 3
-        for id, tenant in ((run.id, "other"), ("nobody", None)):
+        for id, tenant in ((run.id, "other"), ("unknown", None)):
             with pytest.raises(NotFound):
                 await t.app.saga(id, tenant=tenant)
 
@@ -292,7 +292,7 @@ async def test_a_run_that_is_not_rolled_back_has_an_empty_ledger() -> None:
         assert (await app.saga(run.id)).entries == ()
 
 
-async def test_what_was_done_again_as_a_new_operation_happened_twice_and_is_undone_twice(on_store: OnStore) -> None:
+async def test_a_step_repeated_as_a_new_operation_is_undone_twice(on_store: OnStore) -> None:
     t = trip(rollback=False)
     async with on_store(t.app) as e:
         run = await e.run(t.trip, 7)

@@ -1,4 +1,4 @@
-"""Undoing what a run did, on every database: in which order, and how it ends (P7, traps A5 and A6)."""
+"""Rollback of runs on every database: the order of compensations and the outcome (P7, traps A5 and A6)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BACK = ["undo_car", "undo_hotel", "undo_flight"]
 
 
 def patient(t: Trip, step: str) -> None:
-    """Let what undoes a step be tried every hour."""
+    """Retry the compensation of a step every hour."""
     undo = t.steps[step].undo
     assert undo is not None
     undo.step.marked(retry=redrive.RetryPolicy(max_retries=5, base_delay=3600, max_delay=3600, jitter=0))
@@ -43,7 +43,7 @@ async def test_a5_a_failure_at_step_4_is_compensated_3_2_1(on_store: OnStore) ->
         assert history.count("execution.rollback") == 1
 
 
-async def test_a6_a_compensation_that_fails_is_a_letter_and_is_resumed_where_it_failed(on_store: OnStore) -> None:
+async def test_a6_a_failed_compensation_becomes_a_letter_and_is_resumed_where_it_failed(on_store: OnStore) -> None:
     t = trip()
     t.outside.broken["undo_hotel"] = Refused
     async with on_store(t.app) as e:
@@ -91,7 +91,7 @@ async def test_a_compensation_is_retried_by_its_own_policy_under_one_key(on_stor
     async with on_store(app) as e:
         handle = await travel.start(1)
         await e.settle()
-        assert await handle.status() == "COMPENSATING"  # it stays so while it waits, which takes no worker
+        assert await handle.status() == "COMPENSATING"  # the status stays while the run waits without a worker
         assert len(e.worker.executions) == 0
         run = await e.finish(handle)
     assert run.status == "COMPENSATED"
@@ -130,7 +130,7 @@ async def test_parallel_branches_are_undone_in_reverse_order_of_completion(on_st
     assert outside.undone[0] == "undo_slow"
 
 
-async def test_a_caught_failure_is_no_reason_to_roll_back_and_a_failed_step_has_nothing_to_undo() -> None:
+async def test_a_caught_failure_starts_no_rollback_and_a_failed_step_is_not_undone() -> None:
     app, outside = new_app(), Outside(broken={"car": Refused, "visa": Refused})
     steps = {name: deed(app, outside, name) for name in ("flight", "car", "visa")}
 
@@ -151,7 +151,7 @@ async def test_a_caught_failure_is_no_reason_to_roll_back_and_a_failed_step_has_
         assert outside.undone == []
 
 
-async def test_a_run_with_nothing_to_undo_is_rolled_back_all_the_same() -> None:
+async def test_a_failed_run_with_nothing_to_undo_ends_as_compensated() -> None:
     t = trip(broken="flight")
     async with engine(t.app) as e:
         run = await e.run(t.trip, 1)
@@ -159,8 +159,8 @@ async def test_a_run_with_nothing_to_undo_is_rolled_back_all_the_same() -> None:
         assert await ledger_of(e, run.id) == []
 
 
-async def test_an_input_that_cannot_be_used_waits_for_a_person_instead() -> None:
-    """Its function was never called: there is nothing to go back from, and an edited input may do."""
+async def test_a_run_with_an_invalid_input_becomes_a_letter_instead_of_a_rollback() -> None:
+    """The function was never called, so nothing is undone, and the run may succeed with an edited input."""
     app, outside, strict = new_app(), Outside(), []
 
     def even(number: int) -> int:
@@ -182,7 +182,7 @@ async def test_an_input_that_cannot_be_used_waits_for_a_person_instead() -> None
         assert (run.status, run.letter.code, run.letter.status) == ("DLQ_PENDING", "validation_failed", "OPEN")
 
 
-async def test_without_rollback_nothing_is_undone_and_a_person_may_ask_for_it(on_store: OnStore) -> None:
+async def test_without_rollback_nothing_is_undone_until_a_user_requests_it(on_store: OnStore) -> None:
     t = trip(rollback=False)
     async with on_store(t.app) as e:
         run = await e.run(t.trip, 7)
@@ -215,7 +215,7 @@ async def test_only_a_failed_run_is_rolled_back_on_request() -> None:
 
 
 @pytest.mark.parametrize("end", ["fails", "expires", "is cancelled"])
-async def test_behind_a_pivot_there_is_no_way_back(on_store: OnStore, end: str) -> None:
+async def test_a_run_that_passed_its_pivot_is_not_rolled_back(on_store: OnStore, end: str) -> None:
     app, outside = new_app(), Outside(broken={"visa": Refused} if end == "fails" else {})
     flight = deed(app, outside, "flight")
     pay = deed(app, outside, "pay", undo=False, pivot=True)
@@ -244,7 +244,7 @@ async def test_behind_a_pivot_there_is_no_way_back(on_store: OnStore, end: str) 
         with pytest.raises(Conflict, match="point of no return, step 'pay'"):
             await app.runs.rollback(run.id, by="ada")
         outside.broken.clear()
-        if end == "fails":  # forward
+        if end == "fails":  # a replay forward is allowed
             await app.dlq.replay(run.letter.id, by="ada")
             await e.finish_all()
             assert (await app.runs.get(run.id)).status == "SUCCESS"
@@ -262,7 +262,7 @@ async def test_a_pivot_that_may_have_happened_counts_as_passed() -> None:
 
     async with engine(app) as e:
         assert ((await e.run(travel, 1)).status, outside.undone) == ("DLQ_PENDING", [])
-        outside.broken["pay"] = Refused  # which is an answer
+        outside.broken["pay"] = Refused  # a refusal is an answer: the pivot did not happen
         assert ((await e.run(travel, 2)).status, outside.undone) == ("COMPENSATED", ["undo_flight"])
 
 
@@ -270,7 +270,7 @@ async def test_a_pivot_that_may_have_happened_counts_as_passed() -> None:
 
 
 @pytest.mark.parametrize("end", ["TIMED_OUT", "CANCELLED"])
-async def test_the_ledger_is_done_before_a_run_times_out_or_is_cancelled(on_store: OnStore, end: str) -> None:
+async def test_the_rollback_ends_before_a_run_is_timed_out_or_cancelled(on_store: OnStore, end: str) -> None:
     app, outside = new_app(), Outside()
     steps = [deed(app, outside, name) for name in ("flight", "hotel")]
 
@@ -294,7 +294,9 @@ async def test_the_ledger_is_done_before_a_run_times_out_or_is_cancelled(on_stor
                 await app.dlq.replay(run.letter.id, by="ada")
 
 
-async def test_the_deadline_does_not_hold_for_the_rollback_and_that_is_not_cancelled(on_store: OnStore) -> None:
+async def test_the_deadline_does_not_apply_to_the_rollback_and_a_rollback_cannot_be_cancelled(
+    on_store: OnStore,
+) -> None:
     t = trip(timeout="1h")
     t.outside.broken["undo_hotel"] = ConnectionError
     patient(t, "hotel")
@@ -314,7 +316,7 @@ async def test_the_deadline_does_not_hold_for_the_rollback_and_that_is_not_cance
         assert (await e.finish(handle)).status == "COMPENSATED"
 
 
-async def test_a_run_that_nobody_ever_had_is_cancelled_at_once() -> None:
+async def test_a_run_that_no_worker_has_claimed_is_cancelled_at_once() -> None:
     t = trip()
     async with engine(t.app) as e:
         handle = await t.trip.start(1, delay="1h")
@@ -322,7 +324,7 @@ async def test_a_run_that_nobody_ever_had_is_cancelled_at_once() -> None:
         assert (await handle.cancel(by="ada")).status == "CANCELLED"
 
 
-# -- what nobody knows --------------------------------------------------------------------------------------
+# -- uncertain steps ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("uncertain", [True, False])
@@ -369,7 +371,7 @@ async def test_a_lost_at_most_once_step_is_uncertain() -> None:
 # -- replays ------------------------------------------------------------------------------------------------
 
 
-async def test_what_was_rolled_back_is_only_done_anew_as_a_new_operation(on_store: OnStore) -> None:
+async def test_a_rolled_back_run_can_be_replayed_only_as_a_new_operation(on_store: OnStore) -> None:
     t = trip()
     async with on_store(t.app) as e:
         run = await e.run(t.trip, 7)
@@ -385,8 +387,8 @@ async def test_what_was_rolled_back_is_only_done_anew_as_a_new_operation(on_stor
         assert len(t.outside.keys["flight"]) == 2
 
 
-async def test_a_step_that_a_replay_does_not_do_again_is_undone_for_what_it_did(on_store: OnStore) -> None:
-    """FROM_STEP leaves compensations of superseded steps in the ledger until they completed again."""
+async def test_a_superseded_step_that_a_replay_does_not_repeat_is_still_undone(on_store: OnStore) -> None:
+    """FROM_STEP keeps compensations of superseded steps in the ledger until the steps complete again."""
     t = trip(rollback=False)
     async with on_store(t.app) as e:
         run = await e.run(t.trip, 7)
@@ -402,7 +404,7 @@ async def test_a_step_that_a_replay_does_not_do_again_is_undone_for_what_it_did(
 
 
 async def test_a_replay_that_fails_is_rolled_back_and_resolves_its_letter(on_store: OnStore) -> None:
-    """A run that its workers died over waits for a person; its replay fails like any other run."""
+    """A poison run is not rolled back, but waits for a user; its replay fails like any other run."""
     t = trip(max_crashes=1)
     async with on_store(t.app) as e:
         with faults(step="car", fail=[redrive.testing.Crash]):
@@ -417,7 +419,7 @@ async def test_a_replay_that_fails_is_rolled_back_and_resolves_its_letter(on_sto
         assert letter.replay_count == 1
 
 
-async def test_workers_that_die_undoing_leave_a_letter_that_is_resumed(on_store: OnStore) -> None:
+async def test_worker_deaths_during_a_rollback_create_a_letter_that_can_be_resumed(on_store: OnStore) -> None:
     t = trip(max_crashes=2)
     async with on_store(t.app) as e:
         with faults(step="undo_hotel", fail=[redrive.testing.Crash] * 2):
@@ -430,7 +432,7 @@ async def test_workers_that_die_undoing_leave_a_letter_that_is_resumed(on_store:
         assert (now.status, "visa" in (now.error or "")) == ("COMPENSATED", True)
 
 
-async def test_a_compensation_that_no_code_has_any_more_is_a_letter_until_it_is_back(on_store: OnStore) -> None:
+async def test_a_compensation_without_code_becomes_a_letter_until_the_code_is_back(on_store: OnStore) -> None:
     t = trip()
     async with on_store(t.app) as e:
         gone = t.app.registered_steps.pop("undo_hotel")
@@ -450,17 +452,17 @@ async def test_a_rollback_waits_for_a_worker_with_the_code_that_recorded_it(on_s
     t.outside.broken["undo_car"] = ConnectionError
     async with on_store(t.app) as e:
         handle = await t.trip.start(7)
-        await e.settle()  # it waits to try once more
+        await e.settle()  # the compensation waits for its retry
         del t.outside.broken["undo_car"]
         gone = t.app.registered_steps.pop("undo_hotel")
-        e.worker.version = "newer"  # than the one that recorded the run
+        e.worker.version = "newer"  # not the version that recorded the run
         await e.advance("61m")
         assert (await handle.status(), t.outside.undone) == ("COMPENSATING", ["undo_car", "undo_car"])
         t.app.registered_steps[gone.name] = gone
         assert ((await e.finish(handle)).status, t.outside.undone[1:]) == ("COMPENSATED", BACK)
 
 
-async def test_threads_and_transactions_are_undone_alike() -> None:
+async def test_def_steps_and_transactional_steps_are_undone() -> None:
     app, outside = new_app(), Outside(broken={"visa": Refused})
 
     @app.step(retry=ONCE)
@@ -494,8 +496,8 @@ async def test_threads_and_transactions_are_undone_alike() -> None:
     assert outside.calls[-2:] == [("undo_booked", 1), ("undo_threaded", "done")]
 
 
-async def test_a_run_that_comes_back_to_its_worker_is_executed_there_once() -> None:
-    """It is cancelled while its worker has it, and claimed before that worker hears of it."""
+async def test_a_run_claimed_again_by_its_worker_is_executed_once() -> None:
+    """The run is cancelled while its worker holds it, and claimed before that worker is informed."""
     app, outside = new_app(), Outside()
     flight = deed(app, outside, "flight")
 
@@ -514,11 +516,11 @@ async def test_a_run_that_comes_back_to_its_worker_is_executed_there_once() -> N
         assert (held.dead, outside.undone) == (True, ["undo_flight"])
 
 
-# -- beside what else follows a failure -------------------------------------------------------------------
+# -- rollback beside handlers and circuits ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("stuck", [False, True])
-async def test_failure_handlers_are_told_once_when_the_rollback_is_over_or_stuck(stuck: bool) -> None:
+async def test_failure_handlers_start_once_when_the_rollback_has_ended_or_failed(stuck: bool) -> None:
     app, outside, told = new_app(), Outside(broken={"visa": Refused}), []
     flight, visa = deed(app, outside, "flight"), deed(app, outside, "visa")
 
@@ -546,7 +548,7 @@ async def test_failure_handlers_are_told_once_when_the_rollback_is_over_or_stuck
             assert len(told) == 1
 
 
-async def test_a_step_that_an_open_circuit_kept_from_being_called_is_not_uncertain() -> None:
+async def test_a_step_blocked_by_an_open_circuit_is_not_uncertain() -> None:
     app, outside = new_app(), Outside()
     flight = deed(app, outside, "flight")
     car = deed(app, outside, "car", circuit=redrive.Circuit("cars"), uncertain=True)
@@ -558,7 +560,7 @@ async def test_a_step_that_an_open_circuit_kept_from_being_called_is_not_uncerta
 
     async with engine(app) as e:
         await e.circuit("cars", "open")
-        await app.circuits.open("cars", by="ada")  # and it stays so
+        await app.circuits.open("cars", by="ada")  # the status does not change later
         run = await e.run(travel, 1)
         assert (run.status, run.described.parked_on) == ("TIMED_OUT", None)
         assert outside.names == ["flight", "undo_flight"]

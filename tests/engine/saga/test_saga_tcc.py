@@ -1,4 +1,4 @@
-"""Try, confirm, cancel: what is reserved is confirmed when the run succeeds, and cancelled when it fails."""
+"""Try, confirm, cancel: reservations are confirmed when the run succeeds, and cancelled when it fails."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from redrive.worker.definitions import Step
 
 
 def reservation(app: Redrive, outside: Outside, name: str) -> Step[Any, Any]:
-    """A step `name` that is confirmed or cancelled in the end."""
+    """Register a step `name` that is confirmed or cancelled at the end of the run."""
 
     async def confirm(number: int, result: str) -> None:
         outside.called(f"confirm_{name}", result)
@@ -34,7 +34,7 @@ def reservation(app: Redrive, outside: Outside, name: str) -> Step[Any, Any]:
 
 
 def tour(outside: Outside, **options: Any) -> tuple[Redrive, Workflow[..., Any, Any]]:
-    """Two reservations and something that can be undone, then a step that may fail."""
+    """Return a workflow with two reservations, a step that can be undone, and a step that may fail."""
     app = new_app()
     flight, hotel = (reservation(app, outside, name) for name in ("flight", "hotel"))
     insurance = deed(app, outside, "insurance")
@@ -64,7 +64,7 @@ async def test_everything_is_confirmed_in_order_of_completion_before_the_run_suc
         assert run.letter is None
 
 
-async def test_what_the_function_says_last_and_what_confirms_it_have_places_of_their_own(on_store: OnStore) -> None:
+async def test_the_last_message_of_the_function_and_the_confirmations_have_different_indexes(on_store: OnStore) -> None:
     outside, app = Outside(), new_app()
     flight, hotel = (reservation(app, outside, name) for name in ("flight", "hotel"))
 
@@ -73,7 +73,7 @@ async def test_what_the_function_says_last_and_what_confirms_it_have_places_of_t
         await flight(number)
         await hotel(number)
         redrive.now()
-        redrive.publish("booked", {"number": number})  # it is on its way when the confirmations are planned
+        redrive.publish("booked", {"number": number})  # the message is being written when the confirmations are planned
 
     async with on_store(app) as e:
         run = await e.run(travel, 7)
@@ -84,7 +84,7 @@ async def test_what_the_function_says_last_and_what_confirms_it_have_places_of_t
 
 
 @pytest.mark.parametrize("rollback", [False, True])
-async def test_when_the_run_fails_reservations_are_cancelled_in_reverse_whether_or_not_it_is_rolled_back(
+async def test_a_failed_run_cancels_its_reservations_in_reverse_with_or_without_rollback(
     on_store: OnStore, rollback: bool
 ) -> None:
     outside = Outside(broken={"visa": Refused})
@@ -100,7 +100,7 @@ async def test_when_the_run_fails_reservations_are_cancelled_in_reverse_whether_
         assert (run.status, run.letter.status, run.letter.step) == ("DLQ_PENDING", "OPEN", "visa")
         with pytest.raises(Conflict, match="start it over with FULL"):
             await app.dlq.replay(run.letter.id, by="ada")
-        await app.runs.rollback(run.id, by="ada")  # the rest, too
+        await app.runs.rollback(run.id, by="ada")  # undoes the remaining steps
         await e.finish_all()
         assert outside.undone == [*undone, "undo_insurance"]
         assert (await app.runs.get(run.id)).status == "COMPENSATED"
@@ -126,7 +126,7 @@ async def test_a_deadline_and_a_cancellation_cancel_reservations_too(on_store: O
         assert (run.status, outside.undone) == (end, ["cancel_flight"])
 
 
-async def test_a_confirmation_that_fails_is_a_letter_and_the_replay_goes_on_with_it(on_store: OnStore) -> None:
+async def test_a_failed_confirmation_becomes_a_letter_and_the_replay_continues_with_it(on_store: OnStore) -> None:
     outside = Outside(broken={"confirm_flight": Refused})
     app, travel = tour(outside, rollback=True)
     async with on_store(app) as e:
@@ -147,7 +147,7 @@ async def test_a_confirmation_that_fails_is_a_letter_and_the_replay_goes_on_with
         assert len(outside.keys["confirm_flight"]) == 1
 
 
-async def test_behind_a_confirmation_the_run_only_goes_forward() -> None:
+async def test_a_run_with_a_confirmed_reservation_can_only_be_replayed_forward() -> None:
     outside = Outside(broken={"confirm_hotel": Refused})
     app, travel = tour(outside)
     async with engine(app) as e:
@@ -162,7 +162,7 @@ async def test_behind_a_confirmation_the_run_only_goes_forward() -> None:
         assert (await app.runs.get(run.id)).status == "SUCCESS"
 
 
-async def test_a_run_that_is_confirming_is_not_cancelled() -> None:
+async def test_a_run_that_is_confirming_cannot_be_cancelled() -> None:
     outside = Outside()
     app, travel = tour(outside)
     with faults(step="confirm_hotel", fail=[ConnectionError] * 3):
@@ -205,7 +205,7 @@ async def test_a_cancel_that_needs_no_result_is_called_for_a_step_without_an_ans
 
 
 @pytest.mark.parametrize("broken", ["", "visa"])
-async def test_crashes_at_every_point_neither_confirm_nor_cancel_too_little(broken: str) -> None:
+async def test_crashes_at_every_point_leave_every_reservation_confirmed_or_cancelled(broken: str) -> None:
     outside = Outside(broken={broken: Refused} if broken else {})
     _, travel = tour(outside, rollback=True)
 
@@ -221,7 +221,7 @@ async def test_crashes_at_every_point_neither_confirm_nor_cancel_too_little(brok
     assert any("confirm" in str(point) or "cancel" in str(point) for point in points)
 
 
-async def test_a_worker_that_dies_while_it_confirms_is_followed_by_one_that_goes_on() -> None:
+async def test_confirmations_of_a_dead_worker_are_continued_by_another() -> None:
     outside = Outside()
     app, travel = tour(outside)
     async with engine(app) as e:

@@ -13,7 +13,7 @@ from schedule_kit import Place, placed
 
 @pytest.fixture(params=engines.KINDS)
 async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
-    """An empty database that several nodes may open."""
+    """Yield an empty database that several nodes may open."""
     if request.param == "sqlite":
         async with placed(f"sqlite:///{tmp_path}/redrive.db") as opened:
             yield opened

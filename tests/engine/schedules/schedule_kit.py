@@ -1,4 +1,4 @@
-"""Nodes that do nothing but start what schedules say, on one database and one clock."""
+"""Nodes that only start the runs of schedules, on one database and one clock."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
 @dataclass
 class Node:
-    """A process with a worker and schedules. It lives until it is stopped or time passes without it."""
+    """A process with a worker and schedules. It lives until it is stopped or its lease expires."""
 
     store: Store
     worker: int
     scheduler: Scheduler
 
     async def look(self) -> int:
-        """What its chore does once a second."""
+        """Run the scheduler's chore once, as a node does every second."""
         return await self.scheduler.run_once()
 
     async def beat(self) -> None:
-        """Go on living for another lease."""
+        """Extend the lease of the node."""
         line = self.store.lease_connection()
         try:
             line.beat(self.worker, {})
@@ -51,7 +51,7 @@ class Node:
 
 @dataclass
 class Place:
-    """A database, and the clock that all its nodes go by."""
+    """A database, and the clock that all its nodes use."""
 
     url: str
     clock: VirtualClock = field(default_factory=lambda: VirtualClock(start=NOON))
@@ -85,7 +85,7 @@ class Place:
         self.clock.move_to(self.clock.now() + int(parse_duration(duration) * SECOND))
 
     async def started(self) -> list[str]:
-        """For which times runs were started, in order."""
+        """Return the times for which runs were started, in order."""
         page = await self.stores[0].runs(RunFilter(), limit=500, cursor=None)
         assert page.next is None
         return [row.correlation_id or "" for row in reversed(page.items)]

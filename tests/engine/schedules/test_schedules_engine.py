@@ -1,4 +1,4 @@
-"""Schedules of an app, as the testing kit lets them fire."""
+"""Schedules of an app, fired by the testing kit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from redrive.testing import VirtualClock, engine
 
 
 def reporting(app: Redrive, *schedules: Schedule) -> list[str]:
-    """A workflow that reports a day, and what it has reported so far."""
+    """Register a workflow that reports a day, and return the list of its reports."""
     reported: list[str] = []
 
     @app.step
@@ -33,7 +33,7 @@ def at_six(**more: Any) -> Schedule:
     return Schedule("0 6 * * *", timezone="Europe/Warsaw", input=lambda at: {"day": at.date()}, **more)
 
 
-async def test_runs_are_started_for_their_times_and_know_them(on_store: OnStore) -> None:
+async def test_runs_are_started_at_their_times_and_receive_them(on_store: OnStore) -> None:
     app = Redrive()
     us = Schedule("30 5 2 * *", input={"day": date(2030, 1, 1), "region": "us"}, name="us", tenant="acme")
     reported = reporting(app, at_six(), us)
@@ -50,7 +50,7 @@ async def test_runs_are_started_for_their_times_and_know_them(on_store: OnStore)
         assert [f"{each:%d %H:%M%z}" for each in daily.next] == ["03 06:00+0100", "04 06:00+0100", "05 06:00+0100"]
 
 
-async def test_a_death_or_a_deploy_at_the_wrong_moment_loses_no_time_and_doubles_none(on_store: OnStore) -> None:
+async def test_a_crash_or_a_deploy_loses_no_scheduled_run_and_starts_none_twice(on_store: OnStore) -> None:
     app = Redrive()
     reported = reporting(app, at_six())
     async with on_store(app) as e:
@@ -74,14 +74,14 @@ async def test_a_daily_report_comes_once_on_the_days_when_clocks_are_changed() -
         assert reported == [f"{start:%Y-%m}-{first + day} eu" for day in range(days)]
 
 
-async def test_a_run_that_somebody_asks_for_is_started_once_beside_its_times(on_store: OnStore) -> None:
+async def test_a_manually_requested_run_is_started_once_beside_the_scheduled_times(on_store: OnStore) -> None:
     app = Redrive()
     reported = reporting(app, at_six())
     async with on_store(app) as e:
         await e.advance("2s")
         assert await app.schedules.run("report", dry_run=True)
         assert await app.schedules.run("report", by="ann")
-        assert not await app.schedules.run("report"), "it has not started yet"
+        assert not await app.schedules.run("report"), "the requested run has not started yet"
         await e.advance("3s")
         assert reported == ["2030-01-01 eu"]
         (daily,) = await app.schedules.list()
@@ -92,14 +92,14 @@ async def test_a_run_that_somebody_asks_for_is_started_once_beside_its_times(on_
         assert len(reported) == 2
         await app.schedules.resume("report")
         await e.advance("1d")
-        assert reported[2:] == ["2030-01-01 eu"], "its own times are started as before"
+        assert reported[2:] == ["2030-01-01 eu"], "the scheduled times are started as before"
         (line,) = (await app.audit.list(AuditFilter(event="schedule.requested", by="ann"))).items
         assert line.subject == "report/default"
         with pytest.raises(NotFound):
             await app.schedules.run("report", "nightly")
 
 
-async def test_a_request_whose_input_cannot_be_made_is_dropped_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_request_whose_input_function_fails_is_dropped_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     app, broken = Redrive(), False
 
     def make_input(at: datetime) -> dict[str, Any]:
@@ -122,7 +122,7 @@ async def test_a_request_whose_input_cannot_be_made_is_dropped_and_logged(caplog
         assert len(reported) == 1
 
 
-async def test_a_paused_schedule_starts_nothing_and_a_paused_workflow_takes_nothing(on_store: OnStore) -> None:
+async def test_a_paused_schedule_starts_nothing_and_a_paused_workflow_claims_nothing(on_store: OnStore) -> None:
     app = Redrive()
     reported = reporting(app, at_six())
     async with on_store(app) as e:
@@ -177,13 +177,13 @@ def failing_input(at: datetime) -> dict[str, Any]:
         (Schedule("0 6 * * *", input=failing_input), "raised LookupError"),
     ],
 )
-async def test_what_cannot_be_started_is_refused_before_anything_depends_on_it(schedules: Any, says: str) -> None:
+async def test_an_invalid_schedule_is_refused_when_the_app_opens(schedules: Any, says: str) -> None:
     with pytest.raises(RegistrationError, match=says):
         await opened_with(schedules)
 
 
 @pytest.mark.parametrize("tenant", ["*", "", None])
-def test_no_schedule_is_for_a_tenant_that_cannot_be(tenant: Any) -> None:
+def test_a_schedule_with_an_invalid_tenant_is_refused(tenant: Any) -> None:
     with pytest.raises(RegistrationError, match=r"schedule: .*tenant"):
         Schedule("0 6 * * *", tenant=tenant)
 

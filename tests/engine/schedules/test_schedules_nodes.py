@@ -1,4 +1,4 @@
-"""Schedules on several nodes at once: every time is started once, whatever becomes of a node."""
+"""Schedules on several nodes at once: every time is started once, even if nodes die."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ HOURLY = Schedule("0 * * * *")
 
 
 class Killed(BaseException):
-    """What the process of a node dies of."""
+    """Error that ends the process of a node."""
 
 
 async def test_eight_nodes_start_every_time_once(place: Place) -> None:
-    """The line of traps.md: cron fired twice by a stale leader. Here is no leader."""
+    """See traps.md: a stale leader fires cron twice. This design needs no leader."""
     two = [MINUTELY, Schedule("*/2 * * * *", name="even")]
     nodes = [await place.node(*two) for _ in range(8)]
     await asyncio.gather(*(node.look() for node in nodes))
@@ -40,7 +40,7 @@ async def test_eight_nodes_start_every_time_once(place: Place) -> None:
 
 
 class Slow:
-    """A store whose `start` waits until it is told to go on, as if the process had been stopped."""
+    """A store whose `start` waits for the test, as if the process had been paused."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -55,7 +55,7 @@ class Slow:
         return await self._store.start(runs, worker=worker)
 
 
-async def test_a_node_that_slept_starts_nothing_that_others_have_started(place: Place) -> None:
+async def test_a_paused_node_starts_no_run_that_another_node_has_started(place: Place) -> None:
     stale, other = await place.node(HOURLY), await place.node(HOURLY)
     slow = Slow(stale.store)
     stale.scheduler._store = cast(Store, slow)
@@ -82,7 +82,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
-async def test_whatever_call_goes_wrong_each_time_is_started_once(place: Place, fault: Fault) -> None:
+async def test_each_time_is_started_once_whichever_store_call_fails(place: Place, fault: Fault) -> None:
     for number, name in enumerate(CALLS):
         schedule = Schedule("0 * * * *", name=name)
 
@@ -114,7 +114,7 @@ async def test_whatever_call_goes_wrong_each_time_is_started_once(place: Place, 
         ("* * * * *", "30d", "29d", ["05-30 12:00"], "only the latest"),
     ],
 )
-async def test_of_what_was_missed_the_latest_is_made_up_for_unless_it_is_too_late(
+async def test_only_the_latest_missed_time_is_started_unless_it_is_too_old(
     place: Place,
     caplog: pytest.LogCaptureFixture,
     cron: str,
@@ -135,7 +135,7 @@ async def test_of_what_was_missed_the_latest_is_made_up_for_unless_it_is_too_lat
     assert [(says or "?") in record.message for record in caplog.records] == [True] * (says is not None)
 
 
-async def test_a_schedule_that_is_new_starts_nothing_for_the_past(place: Place) -> None:
+async def test_a_new_schedule_starts_nothing_for_the_past(place: Place) -> None:
     node = await place.node(HOURLY, Schedule("59 11 * * *", name="a minute ago", catch_up="1d"))
     assert await node.look() == 0
     place.wait("59m")
@@ -143,8 +143,8 @@ async def test_a_schedule_that_is_new_starts_nothing_for_the_past(place: Place) 
     assert await place.started() == []
 
 
-async def test_a_changed_expression_is_in_force_when_the_last_keeper_is_gone(place: Place) -> None:
-    """A deploy: at any moment one expression is in force, and a new one does not reach back."""
+async def test_a_changed_expression_is_in_force_when_the_last_node_with_the_old_one_is_gone(place: Place) -> None:
+    """During a deploy one expression is in force at any moment, and a new one does not apply to the past."""
     old, new = await place.node(HOURLY), await place.node(Schedule("30 * * * *"))
     for node in (old, new):
         await node.look()
@@ -161,7 +161,7 @@ async def test_a_changed_expression_is_in_force_when_the_last_keeper_is_gone(pla
         place.wait("15m")
         await new.beat()
     assert await place.started() == ["05-01 13:00", "05-01 14:30"]
-    # Back to the code before; the one that is deployed now dies without a word.
+    # Roll back to the previous code; the node with the newer code dies without deregistering.
     back = await place.node(HOURLY)
     await back.look()
     assert [row.expression for row in await back.store.schedules.known()] == ["30 * * * *"]
@@ -172,7 +172,7 @@ async def test_a_changed_expression_is_in_force_when_the_last_keeper_is_gone(pla
     assert await place.started() == ["05-01 13:00", "05-01 14:30", "05-01 15:00"]
 
 
-async def test_a_removed_schedule_starts_nothing_and_can_be_forgotten(place: Place) -> None:
+async def test_a_removed_schedule_starts_nothing_and_is_marked_as_not_kept(place: Place) -> None:
     old = await place.node(HOURLY, Schedule("30 * * * *", name="half past"))
     await old.look()
     await old.stop()
@@ -187,7 +187,7 @@ async def test_a_removed_schedule_starts_nothing_and_can_be_forgotten(place: Pla
     ]
 
 
-async def test_an_input_that_cannot_be_made_keeps_nothing_else_back_and_loses_no_time(
+async def test_a_failing_input_function_delays_no_other_schedule_and_loses_no_time(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     inputs: list[str] = []
@@ -208,7 +208,7 @@ async def test_an_input_that_cannot_be_made_keeps_nothing_else_back_and_loses_no
     assert await place.started() == ["05-01 13:00"] * 2
 
 
-async def test_a_node_asks_the_store_only_when_something_may_be_due(place: Place) -> None:
+async def test_a_node_queries_the_store_only_when_a_schedule_may_be_due(place: Place) -> None:
     node = await place.node(HOURLY)
     store = cast(Any, node.store)
     for _ in range(10):
@@ -220,4 +220,4 @@ async def test_a_node_asks_the_store_only_when_something_may_be_due(place: Place
     assert store.calls.count("schedules.keep") == 2
     place.clock._now -= 3600 * SECOND
     await node.look()
-    assert store.calls.count("schedules.keep") == 3, "a clock that was set back must not make it blind"
+    assert store.calls.count("schedules.keep") == 3, "a clock that was set back must not stop the scheduler"
