@@ -401,6 +401,8 @@ def test_a_dead_letter_is_shown_whole_with_its_secrets_masked() -> None:
         "closed_by": "bob",
         "resolution": "fixed",
         "expires_at": at(3),
+        "escalated_to": None,
+        "escalated_at": None,
         "tags": (),
         "purged": False,
         "handler_for": None,
