@@ -88,7 +88,7 @@ async def test_the_users_of_a_tenant_are_listed_without_passwords_and_other_tena
     (listed,) = await accounts.users("acme")
     assert (listed.id, listed.password, [each.tenant for each in listed.members]) == ("u1", None, ["acme"])
     assert [len(each.members) for each in await accounts.users(None)] == [2, 1]
-    assert await accounts.users("nobody") == []
+    assert await accounts.users("unknown") == []
 
 
 async def test_a_user_and_a_membership_are_changed(kit: Kit) -> None:
@@ -234,7 +234,7 @@ async def test_an_abandoned_request_is_taken_over_by_its_repeat_and_by_no_other(
     assert isinstance(first, int)
     kit.clock.move(61 * SECOND)
     assert isinstance(await accounts.claim_request(asked(digest="other")), ResponseRow)
-    assert await accounts.claim_request(asked()) == first, "when it was begun first"
+    assert await accounts.claim_request(asked()) == first, "the start of the first request is returned"
     assert isinstance(await accounts.claim_request(asked()), ResponseRow)
 
 
