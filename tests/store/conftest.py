@@ -39,7 +39,7 @@ async def kit(request: pytest.FixtureRequest, tmp_path: Path, clock: HandClock) 
         opened = [store]
 
         async def beside():
-            """Open a second store on the same data. A store in memory allows no second one."""
+            """Return a second store on the same data. For a store in memory, return the store itself."""
             if not shared:
                 return store
             other = open_store(url, clock)
@@ -54,7 +54,7 @@ async def kit(request: pytest.FixtureRequest, tmp_path: Path, clock: HandClock) 
 
 @pytest.fixture
 async def on_file(tmp_path: Path, clock: HandClock) -> AsyncIterator[Kit]:
-    """Open a store in a file only, for tests that a store in memory cannot pass."""
+    """Open a store in a file only, for behaviour that a store in memory does not have."""
     url = f"sqlite:///{tmp_path}/redrive.db"
     store = open_store(url, clock)
     await store.open()

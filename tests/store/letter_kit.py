@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from store_kit import Kit, buried, entry, noted, writes
+from store_kit import Kit, ends_in_letter, entry, noted, writes
 
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
 from redrive.core.transitions import (
@@ -85,7 +85,7 @@ def answers(run: ClaimedRun, status: RunStatus = RunStatus.SUCCESS) -> Transitio
 
 def fails_again(run: ClaimedRun, **more: Any) -> Transition:
     """Return a transition that fails a replay and reopens its letter."""
-    ended = buried(run, **{"public_id": letter_of(run), **more})
+    ended = ends_in_letter(run, **{"public_id": letter_of(run), **more})
     return replace(ended, ends_replay=letter_of(run))
 
 
@@ -111,7 +111,7 @@ async def failed(kit: Kit, **more: Any) -> tuple[int, RunRow]:
         entry(2, done=2, output='"c"'),
         entry(3, StepStatus.CANCELLED),
     )
-    ended = replace(buried(run, step_index=1), entries=steps)
+    ended = replace(ends_in_letter(run, step_index=1), entries=steps)
     assert (await kit.store.apply([ended], worker=worker))[0].kept
     return worker, await kit.look(run)
 

@@ -165,7 +165,7 @@ class Kit:
 
     async def fail(self, worker: int, run: ClaimedRun, **more: Any) -> None:
         """End the run in a dead letter."""
-        answers = await self.store.apply([buried(run, **more)], worker=worker)
+        answers = await self.store.apply([ends_in_letter(run, **more)], worker=worker)
         assert answers[0].kept
 
 
@@ -221,7 +221,7 @@ def noted(event: str = "dlq.commented", **more: Any) -> AuditWrite:
     return AuditWrite(**{**given, **more})
 
 
-def buried(run: ClaimedRun | RunRow, **more: Any) -> Transition:
+def ends_in_letter(run: ClaimedRun | RunRow, **more: Any) -> Transition:
     """Return a transition that ends the run in a dead letter."""
     return writes(
         run, change=RunWrite(status=RunStatus.DLQ_PENDING, failure='{"message":"too slow"}'), letter=letter(run, **more)

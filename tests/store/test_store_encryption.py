@@ -15,7 +15,7 @@ from cluster import POSTGRES
 from outbox_kit import DEAD, mark, say, sink
 from store_keys import with_keys
 from store_kinds import new_place
-from store_kit import DAY, HandClock, Kit, becomes, buried, entry, failed_try, noted, writes
+from store_kit import DAY, HandClock, Kit, becomes, ends_in_letter, entry, failed_try, noted, writes
 
 from redrive.core import transitions as written
 from redrive.core.idempotency import payload_hash
@@ -288,7 +288,7 @@ async def live(kit: Kit) -> Any:
     line = kit.store.lease_connection()
     line.beat(worker, {(run.id, 0): text})
     line.close()
-    end = buried(run, reason=f"it said {SECRET}", failure=text, payload_hash=payload_hash(f'"{SECRET}"'))
+    end = ends_in_letter(run, reason=f"it said {SECRET}", failure=text, payload_hash=payload_hash(f'"{SECRET}"'))
     change = replace(end.change, failure=text, output=text)
     assert (await kit.store.apply([replace(end, change=change)], worker=worker))[0].kept
     return run
@@ -365,7 +365,7 @@ async def test_encrypted_letters_are_decrypted_for_a_search_a_few_at_a_time(
     await live(place(None))
     kit = place(ring(OLD))
     worker, run = await kit.held()
-    await kit.store.apply([buried(run, message=f"it_said {SECRET}")], worker=worker)
+    await kit.store.apply([ends_in_letter(run, message=f"it_said {SECRET}")], worker=worker)
     where, wrong = LetterFilter(text="IT SAID"), LetterFilter(text="it sang")
     store = kit.store
     page = await store.letters(where, limit=10, cursor=None)
@@ -683,7 +683,7 @@ async def test_messages_of_a_notification_are_encrypted_for_its_tenant(place: An
     assert SECRET not in repr(await place(None).store.message("told"))
 
 
-async def test_an_error_message_that_mentions_encryption_is_an_ordinary_error(place: Any) -> None:
+async def test_an_error_type_called_sealed_is_an_ordinary_error(place: Any) -> None:
     kit = place(None)
     worker, run = await kit.held()
     text = '{"failure": {"error_type": "redrive.Sealed", "message": "upstream said so"}}'

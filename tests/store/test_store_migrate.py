@@ -104,6 +104,6 @@ def test_migration_files_are_numbered_without_a_gap(ship: Ship, files: tuple[str
 @pytest.mark.parametrize(
     ("file", "text"), [("1_x.sql", "-- oldest code: 1\n"), ("0001_x.sql", "no line"), ("0001-x.sql", "")]
 )
-def test_a_migration_file_must_have_a_header(file: str, text: str) -> None:
+def test_a_migration_file_needs_a_numbered_name_and_a_header(file: str, text: str) -> None:
     with pytest.raises(ConfigurationError, match="oldest code"):
         parse_migration(file, text)

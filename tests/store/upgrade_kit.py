@@ -57,7 +57,7 @@ async def work(kit: Kit) -> None:
     await kit.start(public_id="due")
 
 
-async def goes_on(kit: Kit) -> None:
+async def check_existing_data(kit: Kit) -> None:
     """Check that the data from before the upgrade exists and can be used like new data."""
     case = await case_of(kit, "dl-old")
     assert case.letter is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from store_kit import DAY, SECOND, Kit, becomes, buried, entry, failed_try, letter, writes
+from store_kit import DAY, SECOND, Kit, becomes, ends_in_letter, entry, failed_try, letter, writes
 
 from redrive.core.states import FINAL_RUN_STATUSES, EntryKind, LetterStatus, RunStatus, StepStatus
 from redrive.core.transitions import AttemptEnd, EntryWrite, RunWrite, Transition
@@ -48,7 +48,7 @@ async def test_a_refused_transition_does_not_stop_the_others_of_its_batch(kit: K
 async def test_an_unknown_run_counts_as_lost(kit: Kit) -> None:
     worker, run = await kit.held()
     unknown = Transition(run=run.id + 1000, tenant="default", fence=0, entries=(entry(),))
-    (answer,) = await kit.store.apply([nobody], worker=worker)
+    (answer,) = await kit.store.apply([unknown], worker=worker)
     assert not answer.kept
 
 
@@ -154,7 +154,7 @@ async def test_every_kind_of_write_has_the_same_effect_twice_as_once(kit: Kit) -
         [writes(run, entry(1, StepStatus.FAILED, failure="f", done=1), clears_suspicion=True)],
         [becomes(run, RunStatus.SLEEPING, wake_in=SECOND, release=False, parked_on="c", diverged=True)],
         [becomes(run, RunStatus.RUNNING, release=False, parked_on="", diverged=False)],
-        [buried(run)],
+        [ends_in_letter(run)],
     ]
     for batch in batches:
         assert all(answer.kept for answer in await kit.store.apply(batch, worker=worker))
@@ -165,7 +165,7 @@ async def test_every_kind_of_write_has_the_same_effect_twice_as_once(kit: Kit) -
 
 async def test_a_late_repeat_keeps_the_times_of_the_first(kit: Kit) -> None:
     worker, run = await kit.held()
-    batch = [writes(run, entry(0, began_ago=5, output="o", done=0), attempts=(failed_try(),)), buried(run)]
+    batch = [writes(run, entry(0, began_ago=5, output="o", done=0), attempts=(failed_try(),)), ends_in_letter(run)]
     await kit.store.apply(batch, worker=worker)
     found, (step,), (attempt,), _ = await kit.everything(run)
     kit.clock.move(SECOND)
@@ -503,7 +503,7 @@ async def test_a_decision_about_an_attempt_is_refused_once_the_attempt_is_over(k
     await kit.store.apply([writes(run, entry(status=RUNNING))], worker=worker)
     await kit.store.apply([writes(run, entry(status=now))], worker=worker)
     before = await kit.everything(run)
-    late = writes(run, entry(status=StepStatus.FAILED), only_if=(0, 1), change=_let_go())
+    late = writes(run, entry(status=StepStatus.FAILED), only_if=(0, 1), change=_released())
     (answer,) = await kit.store.apply([late])
     assert not answer.kept
     assert await kit.everything(run) == before
@@ -512,14 +512,14 @@ async def test_a_decision_about_an_attempt_is_refused_once_the_attempt_is_over(k
 async def test_a_decision_about_an_attempt_is_refused_once_the_next_one_began(kit: Kit) -> None:
     worker, run = await kit.held()
     await kit.store.apply([writes(run, entry(status=RUNNING, attempt=2))], worker=worker)
-    (answer,) = await kit.store.apply([writes(run, only_if=(0, 1), change=_let_go())])
+    (answer,) = await kit.store.apply([writes(run, only_if=(0, 1), change=_released())])
     assert not answer.kept
 
 
 async def test_a_decision_about_an_attempt_is_kept_while_the_attempt_is_open(kit: Kit) -> None:
     worker, run = await kit.held()
     await kit.store.apply([writes(run, entry(status=RUNNING))], worker=worker)
-    decided = writes(run, entry(status=RETRYING, wake_in=SECOND), only_if=(0, 1), change=_let_go())
+    decided = writes(run, entry(status=RETRYING, wake_in=SECOND), only_if=(0, 1), change=_released())
     (answer,) = await kit.store.apply([decided])
     assert answer.kept
     assert [row.status for row in await kit.store.journal(run.id)] == [RETRYING]
@@ -537,5 +537,5 @@ async def test_closing_a_run_cancels_its_open_entries_and_no_others(kit: Kit) ->
     assert all(row.ended_at is not None and row.limit_at is None for row in journal)
 
 
-def _let_go() -> RunWrite:
+def _released() -> RunWrite:
     return RunWrite(status=RunStatus.PENDING, wake_in=0, take=True)

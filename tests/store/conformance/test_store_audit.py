@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from letter_kit import audited, closes, failed
-from store_kit import DAY, HOUR, SECOND, Kit, becomes, buried, noted, writes
+from store_kit import DAY, HOUR, SECOND, Kit, becomes, ends_in_letter, noted, writes
 
 from redrive.core.states import RunStatus
 from redrive.errors import InputError
@@ -235,7 +235,7 @@ async def test_a_line_outlives_its_run_and_its_letter(kit: Kit) -> None:
 
 async def test_a_failure_and_its_lines_are_committed_together(kit: Kit) -> None:
     worker, run = await kit.held()
-    ended = buried(run)
+    ended = ends_in_letter(run)
     line = noted("dlq.created", by="redrive", subject=run.public_id, letter=f"dl-{run.public_id}")
     await kit.store.apply([writes(run, change=ended.change, letter=ended.letter, audit=(line,))], worker=worker)
     (found,) = await audited(kit, letter=f"dl-{run.public_id}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from store_kit import Kit, becomes, buried, entry, failed_try, writes
+from store_kit import Kit, becomes, ends_in_letter, entry, failed_try, writes
 
 from redrive.core.states import RunStatus
 from redrive.core.transitions import RunWrite
@@ -85,7 +85,7 @@ async def test_a_run_that_cannot_be_stored_is_refused(kit: Kit, more: dict) -> N
         lambda run: writes(run, entry(0, wake_in=2**63)),
         lambda run: writes(run, attempts=(failed_try(failure="\udc80"),)),
         lambda run: becomes(run, RunStatus.SUCCESS, output="\ud800"),
-        lambda run: buried(run, reason="\ud800"),
+        lambda run: ends_in_letter(run, reason="\ud800"),
         lambda run: writes(run, change=RunWrite(status=RunStatus.SLEEPING, wake_in=2**63)),
     ],
 )

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from store_kit import DAY, SECOND, Kit, buried
+from store_kit import DAY, SECOND, Kit, ends_in_letter
 
 from redrive.core.schedule import Rate
 from redrive.core.states import RunStatus
@@ -71,7 +71,7 @@ async def letters(kit: Kit, count: int, *, tenant: str = "default", **more: Any)
     await kit.start(count, tenant=tenant)
     worker = await kit.worker()
     runs = (await kit.claim(worker, capacity=count)).runs
-    await kit.store.apply([buried(run, **more) for run in runs], worker=worker)
+    await kit.store.apply([ends_in_letter(run, **more) for run in runs], worker=worker)
     return runs
 
 

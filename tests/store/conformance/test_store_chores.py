@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from letter_kit import closes
-from store_kit import DAY, SECOND, Kit, becomes, buried, entry, failed_try, noted, writes
+from store_kit import DAY, SECOND, Kit, becomes, ends_in_letter, entry, failed_try, noted, writes
 
 from redrive.core.idempotency import job_key
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
@@ -131,7 +131,7 @@ async def test_an_open_letter_keeps_its_run(kit: Kit) -> None:
 
 async def test_an_open_letter_keeps_a_timed_out_run(kit: Kit) -> None:
     worker, run = await kit.held()
-    ending = buried(run, expires_in=900 * DAY)
+    ending = ends_in_letter(run, expires_in=900 * DAY)
     change = RunWrite(status=RunStatus.TIMED_OUT)
     await kit.store.apply([writes(run, change=change, letter=ending.letter)], worker=worker)
     kit.clock.move(100 * DAY)

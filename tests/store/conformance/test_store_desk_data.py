@@ -177,9 +177,7 @@ async def test_a_new_run_that_could_never_run_is_refused_with_its_decision(kit: 
     ],
     ids=["note", "comment", "tags", "owner", "NUL in owner", "NUL in tags", "set_policy", "pause"],
 )
-async def test_an_invalid_note_changes_nothing(
-    kit: Kit, call: Callable[[Kit, str], Awaitable[object]]
-) -> None:
+async def test_an_invalid_note_changes_nothing(kit: Kit, call: Callable[[Kit, str], Awaitable[object]]) -> None:
     _, run = await failed(kit)
     before = await state_of(kit, run)
     with pytest.raises(DataRefused):

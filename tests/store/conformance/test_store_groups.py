@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from store_kit import DAY, HOUR, SECOND, Kit, becomes, buried
+from store_kit import DAY, HOUR, SECOND, Kit, becomes, ends_in_letter
 
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transitions import AuditWrite, LetterStatusWrite, RunWrite, Transition
@@ -29,7 +29,7 @@ async def letters(
     await kit.start(count, tenant=tenant)
     worker = await kit.worker(version=version)
     runs = (await kit.claim(worker, capacity=count)).runs
-    ends = [buried(run, **more) for run in runs]
+    ends = [ends_in_letter(run, **more) for run in runs]
     await kit.store.apply([replace(end, version=version) for end in ends], worker=worker)
     return runs
 
@@ -110,7 +110,7 @@ async def test_a_letter_that_leaves_and_returns_between_two_folds_is_counted_onc
     assert all(answer.kept for answer in await kit.store.apply(decided))
     worker = await kit.worker()
     again = (await kit.claim(worker, capacity=1)).runs
-    await kit.store.apply([buried(run, fingerprint="f1") for run in again], worker=worker)
+    await kit.store.apply([ends_in_letter(run, fingerprint="f1") for run in again], worker=worker)
     groups = {group.fingerprint: (group.open, group.total) for group in (await listed(kit)).items}
     assert groups == {"f1": (1, 4), "f2": (3, 3)}
     (waiting,) = [run for run in first if run.public_id == again[0].public_id]

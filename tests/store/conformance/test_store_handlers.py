@@ -7,7 +7,7 @@ import json
 from datetime import datetime
 
 from letter_kit import restarts
-from store_kit import LEASE, SECOND, Kit, becomes, buried
+from store_kit import LEASE, SECOND, Kit, becomes, ends_in_letter
 
 from redrive.chores.reap import Reaper
 from redrive.core.run_options import FailureHandler, OnFailure, RunOptions
@@ -27,7 +27,7 @@ def handles(kit: Kit, run: ClaimedRun | RunRow, **more: object) -> NewRun:
 
 def fails(run: ClaimedRun, *handlers: NewRun) -> Transition:
     """Return the transition of a failure that starts handlers."""
-    return replace(buried(run), starts=handlers)
+    return replace(ends_in_letter(run), starts=handlers)
 
 
 async def handlers_of(kit: Kit, run: ClaimedRun | RunRow) -> list[str]:
@@ -104,7 +104,7 @@ async def test_a_handler_that_is_replayed_in_full_is_marked_as_a_handler(kit: Ki
     worker, run = await kit.held()
     await kit.store.apply([fails(run, handles(kit, run))], worker=worker)
     (handling,) = (await kit.claim(worker, "h")).runs
-    await kit.store.apply([buried(handling)], worker=worker)
+    await kit.store.apply([ends_in_letter(handling)], worker=worker)
     new = kit.new(workflow="h", handler_for=handling.handler_for)
     (answer,) = await kit.store.apply([restarts(await kit.look(handling), new)])
     assert answer.kept

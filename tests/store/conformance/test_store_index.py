@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from store_kit import DAY, Kit, becomes, buried
+from store_kit import DAY, Kit, becomes, ends_in_letter
 
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transitions import AuditWrite, LetterStatusWrite, NewRun, ReopenWrite, RunWrite, Transition
@@ -30,7 +30,7 @@ async def letters(kit: Kit, **index: Any) -> list[str]:
 
 async def failed(kit: Kit, **more: Any) -> ClaimedRun:
     worker, run = await kit.held(**more)
-    await kit.store.apply([buried(run)], worker=worker)
+    await kit.store.apply([ends_in_letter(run)], worker=worker)
     return run
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from letter_kit import answers, case_of, closes, failed, fails_again, letter_of, moved, replayed, restarts
-from store_kit import DAY, SECOND, Kit, buried, noted, writes
+from store_kit import DAY, SECOND, Kit, ends_in_letter, noted, writes
 
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transitions import RunWrite
@@ -132,7 +132,7 @@ async def test_a_letter_is_closed_once(kit: Kit) -> None:
 # -- moved to another run ------------------------------------------------------------------------------------
 
 
-async def handed_over(kit: Kit) -> tuple[int, ClaimedRun, ClaimedRun]:
+async def with_moved_letter(kit: Kit) -> tuple[int, ClaimedRun, ClaimedRun]:
     """Move a run's letter to a new run; return both runs and the worker that holds the new one."""
     worker, run = await failed(kit)
     new = kit.new(root=run.public_id)
@@ -142,7 +142,7 @@ async def handed_over(kit: Kit) -> tuple[int, ClaimedRun, ClaimedRun]:
 
 
 async def test_a_letter_moves_to_the_run_that_replaces_its_run(kit: Kit) -> None:
-    _, old, new = await handed_over(kit)
+    _, old, new = await with_moved_letter(kit)
     assert await kit.store.letter_of(old.id) is None
     found = await kit.letter(new)
     assert (found.public_id, found.run, found.run_id) == (f"dl-{old.public_id}", new.id, new.public_id)
@@ -150,7 +150,7 @@ async def test_a_letter_moves_to_the_run_that_replaces_its_run(kit: Kit) -> None
 
 
 async def test_a_failure_of_the_new_run_reopens_the_same_letter(kit: Kit) -> None:
-    worker, old, new = await handed_over(kit)
+    worker, old, new = await with_moved_letter(kit)
     await kit.store.apply([fails_again(new)], worker=worker)
     found = await kit.letter(new)
     assert (found.public_id, found.status, found.replay_count) == (f"dl-{old.public_id}", OPEN, 1)
@@ -160,7 +160,7 @@ async def test_a_failure_of_the_new_run_reopens_the_same_letter(kit: Kit) -> Non
 
 
 async def test_a_letter_can_move_more_than_once(kit: Kit) -> None:
-    worker, old, second = await handed_over(kit)
+    worker, old, second = await with_moved_letter(kit)
     await kit.store.apply([fails_again(second)], worker=worker)
     third = kit.new(root=old.public_id)
     await kit.store.apply([restarts(await kit.look(second), third)])
@@ -177,7 +177,7 @@ async def test_a_letter_can_move_more_than_once(kit: Kit) -> None:
 
 async def test_a_moved_letter_no_longer_keeps_its_old_run(kit: Kit) -> None:
     """The letter keeps the run that has it now."""
-    worker, old, new = await handed_over(kit)
+    worker, old, new = await with_moved_letter(kit)
     await kit.store.apply([fails_again(new, expires_in=900 * DAY)], worker=worker)
     kit.clock.move(100 * DAY)
     await kit.store.purge(PURGE)
@@ -220,7 +220,7 @@ async def test_undecided_letters_expire_oldest_first(kit: Kit, limit: int) -> No
 @pytest.mark.parametrize("status", [REPLAYING, RESOLVED, IGNORED])
 async def test_a_letter_with_a_decision_does_not_expire(kit: Kit, status: LetterStatus) -> None:
     worker, claimed = await kit.held()
-    await kit.store.apply([buried(claimed, expires_in=SECOND)], worker=worker)
+    await kit.store.apply([ends_in_letter(claimed, expires_in=SECOND)], worker=worker)
     run = await kit.look(claimed)
     if status is REPLAYING:
         await replayed(kit, worker, run)
@@ -231,7 +231,7 @@ async def test_a_letter_with_a_decision_does_not_expire(kit: Kit, status: Letter
 
 
 async def test_a_moved_letter_expires_with_the_run_that_has_it(kit: Kit) -> None:
-    worker, old, new = await handed_over(kit)
+    worker, old, new = await with_moved_letter(kit)
     await kit.store.apply([fails_again(new, expires_in=SECOND)], worker=worker)
     kit.clock.move(SECOND)
     (found,) = await kit.store.runs_with_expired_letters(10)

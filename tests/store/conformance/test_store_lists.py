@@ -311,7 +311,9 @@ async def test_a_search_with_few_matches_continues_at_its_cursor(kit: Kit, more:
 
 
 @pytest.mark.usefixtures("little")
-async def test_a_list_is_counted_up_to_a_limit_and_says_whether_the_count_is_exact(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_list_is_counted_up_to_a_limit_and_says_whether_the_count_is_exact(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await scattered(kit)
     await letters(kit, 2, tenant="u")
 

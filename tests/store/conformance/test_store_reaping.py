@@ -135,10 +135,10 @@ async def test_the_next_round_recovers_from_a_failure_of_any_call_of_the_reaper(
     assert {"expire_workers", "held", "hung", "overdue", "apply"} <= set(calls)
     for number in range(1, len(calls) + 1):
         for fault in (FAIL, LOSE):
-            await goes_wrong(kit, number, fault)
+            await check_recovery(kit, number, fault)
 
 
-async def goes_wrong(kit: Kit, number: int, fault: Fault) -> None:
+async def check_recovery(kit: Kit, number: int, fault: Fault) -> None:
     orphan, hung, late = await everything_at_once(kit, f"{number} {fault.kind.name}")
     store = inject_faults(kit.store, nth(number, fault))
     reaper = Reaper(cast(Store, store), kit.clock)

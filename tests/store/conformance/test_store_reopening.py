@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from letter_kit import answers, audited, case_of, failed, fails_again, reopens, replayed, restarts, state_of
-from store_kit import DAY, HOUR, SECOND, Kit, buried, entry, noted, writes
+from store_kit import DAY, HOUR, SECOND, Kit, ends_in_letter, entry, noted, writes
 
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
 from redrive.core.transitions import RunWrite
@@ -16,7 +16,7 @@ from redrive.store.filters import RunFilter
 async def test_a_reopened_run_is_due_at_once_and_has_its_counters_reset(kit: Kit) -> None:
     worker, claimed = await kit.held(timeout=HOUR)
     ended = replace(
-        buried(claimed), change=RunWrite(status=RunStatus.DLQ_PENDING, failure="{}", deaths=2, diverged=True)
+        ends_in_letter(claimed), change=RunWrite(status=RunStatus.DLQ_PENDING, failure="{}", deaths=2, diverged=True)
     )
     await kit.store.apply([ended], worker=worker)
     run = await kit.look(claimed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from store_kit import DAY, HOUR, SECOND, Kit, becomes, buried, writes
+from store_kit import DAY, HOUR, SECOND, Kit, becomes, ends_in_letter, writes
 
 from redrive.core.idempotency import job_key
 from redrive.core.states import RunStatus
@@ -163,7 +163,7 @@ async def test_an_expired_key_stays_taken_while_an_open_letter_can_replay_its_ru
     (first,) = await kit.store.start([kit.new(key=KEY, key_hash="h", key_keeps=DAY)])
     worker = await kit.worker()
     (run,) = (await kit.claim(worker)).runs
-    await kit.store.apply([buried(run)], worker=worker)
+    await kit.store.apply([ends_in_letter(run)], worker=worker)
     kit.clock.move(2 * DAY)
     (second,) = await kit.store.start([kit.new(key=KEY, key_hash="h", key_keeps=DAY)])
     assert (second.public_id, second.new) == (first.public_id, False)
