@@ -318,7 +318,7 @@ async def make_texts(kit: Kit) -> TextStore:
     return PostgresTextStore(url, kit.clock)
 
 
-async def test_no_payload_lies_in_clear_and_each_comes_back(place: Any) -> None:
+async def test_no_payload_is_stored_in_clear_and_each_is_returned(place: Any) -> None:
     kit = place(ring(OLD))
     run = await live(kit)
     found = await all_texts(kit)

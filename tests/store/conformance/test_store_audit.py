@@ -198,7 +198,7 @@ async def test_another_tenant_s_newer_lines_do_not_empty_the_first_page(kit: Kit
     assert [line.subject for line in page.items] == [str(n) for n in range(29, 9, -1)]
 
 
-async def test_since_finds_its_place_among_many_lines(kit: Kit) -> None:
+async def test_since_selects_the_newer_of_many_lines(kit: Kit) -> None:
     for _ in range(20):
         await kit.store.note([noted() for _ in range(10)])
         kit.clock.move(HOUR)

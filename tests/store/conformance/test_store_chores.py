@@ -81,7 +81,7 @@ async def test_runs_past_their_deadline_are_overdue_until_they_end(kit: Kit) -> 
     assert await kit.store.overdue(SECOND, 10) == []
 
 
-async def test_an_overdue_run_comes_with_its_holder_and_open_entries(kit: Kit) -> None:
+async def test_an_overdue_run_is_returned_with_its_holder_and_open_entries(kit: Kit) -> None:
     worker, run = await kit.held(timeout=SECOND)
     await kit.store.apply([writes(run, entry(0, StepStatus.RUNNING))], worker=worker)
     kit.clock.move(DAY)

@@ -194,7 +194,7 @@ async def test_parked_runs_resume_in_the_order_they_were_parked(kit: Kit) -> Non
     assert (await kit.store.circuit("acme", "payments", counted=10)).row.parked == len(theirs)
 
 
-async def test_a_claim_ends_the_parking(kit: Kit) -> None:
+async def test_a_claim_unparks_its_run(kit: Kit) -> None:
     worker, run = await kit.held()
     change = RunWrite(status=RunStatus.SLEEPING, wake_in=5 * SECOND, take=True, parked_on="payments")
     await kit.store.apply([writes(run, change=change)], worker=worker)

@@ -36,7 +36,7 @@ async def test_the_started_run_equals_a_claimed_one(kit: Kit) -> None:
     assert one == replace(other, id=one.id, public_id=one.public_id)
 
 
-async def test_no_other_worker_claims_it_and_its_worker_may_write_under_its_fence(kit: Kit) -> None:
+async def test_only_its_worker_holds_the_started_run_and_may_write_under_its_fence(kit: Kit) -> None:
     worker, other = await kit.worker(), await kit.worker()
     run = await taken(kit, worker)
     assert run is not None
@@ -47,7 +47,7 @@ async def test_no_other_worker_claims_it_and_its_worker_may_write_under_its_fenc
     assert (await kit.look(run)).status is RunStatus.SUCCESS
 
 
-async def test_it_is_recovered_with_the_other_runs_of_a_dead_worker(kit: Kit) -> None:
+async def test_the_started_run_is_recovered_with_the_other_runs_of_a_dead_worker(kit: Kit) -> None:
     worker = await kit.worker()
     run = await taken(kit, worker)
     assert run is not None

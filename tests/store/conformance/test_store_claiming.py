@@ -132,7 +132,7 @@ async def test_a_run_keeps_the_version_that_began_it(kit: Kit) -> None:
     assert (await kit.look(run)).version == "v2"
 
 
-async def test_the_journal_comes_with_a_run_that_has_one(kit: Kit) -> None:
+async def test_a_claim_returns_the_journal_of_a_run_that_has_one(kit: Kit) -> None:
     worker, run = await kit.held()
     entries = [entry(n, done=2 - n, output=f"{n}", input="i") for n in range(3)]
     await kit.store.apply([writes(run, *entries, change=RunWrite(status=RunStatus.PENDING, wake_in=0))], worker=worker)

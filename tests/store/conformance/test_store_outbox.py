@@ -190,7 +190,7 @@ async def test_a_failed_delivery_is_due_again_after_its_delay(kit: Kit) -> None:
     assert (again.attempt, again.message.payload) == (1, '"m1"')
 
 
-async def test_a_claim_returns_when_the_lease_of_a_dead_node_expires(kit: Kit) -> None:
+async def test_a_claim_returns_the_time_at_which_a_dead_node_s_lease_expires(kit: Kit) -> None:
     outbox = await Outbox.open(kit)
     await outbox.say("m1")
     assert await outbox.claimed() == ["m1"]

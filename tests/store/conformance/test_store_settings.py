@@ -34,7 +34,7 @@ async def test_a_policy_is_stored_with_the_time_of_the_store(kit: Kit) -> None:
     assert await kit.store.policies() == [replace(DEFAULT, updated_at=kit.clock.now())]
 
 
-async def test_each_tenant_workflow_and_step_has_one_policy_even_for_any(kit: Kit) -> None:
+async def test_each_scope_has_one_policy_even_the_scope_of_all_workflows(kit: Kit) -> None:
     await kit.store.set_policy(DEFAULT, SET)
     kit.clock.move(SECOND)
     await kit.store.set_policy(

@@ -73,7 +73,7 @@ class Bench:
             con.terminate()
 
     def on(self, line: Connection) -> PostgresStore:
-        """Return the shared calls of the store, made on this connection."""
+        """Return the store with its shared calls made on this connection."""
         view = copy(self.store)
         view.database = PostgresDatabase(OneLine(line), self.time, self.store.database.codec)
         return view

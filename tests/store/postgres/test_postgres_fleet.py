@@ -1,4 +1,4 @@
-"""Worker processes are killed and frozen while their database crashes: nothing is lost or done twice.
+"""Fleets of worker processes that are killed and frozen while their database crashes: nothing is lost or done twice.
 
 The evidence is a ledger outside the engine and the database itself.
 """

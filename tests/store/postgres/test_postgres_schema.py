@@ -160,7 +160,7 @@ async def test_a_schema_of_another_build_is_refused(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("name", ["runs", "half"])  # of the first migration, of a later one
-async def test_a_foreign_schema_of_the_same_name_is_not_changed(
+async def test_a_schema_with_foreign_tables_is_not_changed(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     newer(monkeypatch, "CREATE TABLE redrive.half (id integer);")

@@ -39,7 +39,7 @@ async def fill(kit: Kit) -> int:
 
 
 @pytest.mark.slow
-async def test_a_full_store_prints_its_call_durations(tmp_path: Path, clock: HandClock) -> None:
+async def test_calls_on_a_full_store_are_measured(tmp_path: Path, clock: HandClock) -> None:
     kit = Kit(open_store(f"sqlite:///{tmp_path}/redrive.db", clock), clock, lambda: None, True)
     await kit.store.open()
     began = time.perf_counter()
