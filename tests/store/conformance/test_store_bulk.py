@@ -421,7 +421,7 @@ async def test_bulk_actions_are_listed_by_pages_newest_first(kit: Kit) -> None:
     mine = await kit.store.sets("acme", limit=10, cursor=None)
     assert [row.public_id for row in mine.items] == ["set5", "set3", "set1"]
     assert (mine.items[0].request, mine.items[0].total) == ('{"mode":"FROM_FAILED"}', 1)
-    assert (await kit.store.sets("other", limit=10, cursor=None)).items == []
+    assert (await kit.store.sets("unknown", limit=10, cursor=None)).items == []
     with pytest.raises(InputError):
         await kit.store.sets(None, limit=10, cursor="nonsense")
 
