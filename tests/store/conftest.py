@@ -1,4 +1,4 @@
-"""Stores to test: every conformance test runs on each of them."""
+"""Fixtures of the store's tests: every conformance test runs on each kind of store."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def clock() -> HandClock:
 
 @pytest.fixture(params=STORES)
 async def kit(request: pytest.FixtureRequest, tmp_path: Path, clock: HandClock) -> AsyncIterator[Kit]:
-    """An opened store of each kind, with a clock that is set by hand."""
+    """Open a store of each kind, with a clock that the test sets."""
     if request.param == "pgbouncer":
         need_bouncer()
     async with new_place(request.param, tmp_path) as url:
@@ -39,7 +39,7 @@ async def kit(request: pytest.FixtureRequest, tmp_path: Path, clock: HandClock) 
         opened = [store]
 
         async def beside():
-            """The same data through another store; a store in memory has no other way in than its own."""
+            """Return a second store on the same data. For a store in memory, return the store itself."""
             if not shared:
                 return store
             other = open_store(url, clock)
@@ -54,7 +54,7 @@ async def kit(request: pytest.FixtureRequest, tmp_path: Path, clock: HandClock) 
 
 @pytest.fixture
 async def on_file(tmp_path: Path, clock: HandClock) -> AsyncIterator[Kit]:
-    """A store in a file only, for what a store in memory cannot show."""
+    """Open a store in a file only, for behaviour that a store in memory does not have."""
     url = f"sqlite:///{tmp_path}/redrive.db"
     store = open_store(url, clock)
     await store.open()

@@ -1,10 +1,10 @@
-"""Short ways to say what people decide about letters: transitions under the run's present fence."""
+"""Helpers that build decisions about letters: transitions under the run's present fence."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from store_kit import Kit, buried, entry, noted, writes
+from store_kit import Kit, ends_in_letter, entry, noted, writes
 
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
 from redrive.core.transitions import (
@@ -24,12 +24,12 @@ from redrive.store.workers import ClaimedRun
 
 
 def letter_of(run: ClaimedRun | RunRow) -> str:
-    """The id of the run's letter."""
+    """Return the id of the run's letter."""
     return run.letter or f"dl-{run.public_id}"
 
 
 def replay(run: ClaimedRun | RunRow, **more: Any) -> ReplayWrite:
-    """Somebody's decision to replay."""
+    """Return a user's decision to replay."""
     given: dict[str, Any] = {
         "letter": letter_of(run),
         "mode": "FROM_FAILED",
@@ -42,12 +42,12 @@ def replay(run: ClaimedRun | RunRow, **more: Any) -> ReplayWrite:
 
 
 def moved(about: ClaimedRun | RunRow, status: LetterStatus, **more: Any) -> LetterStatusWrite:
-    """The letter of a run in another state."""
+    """Return the move of a run's letter to another state."""
     return LetterStatusWrite(letter=letter_of(about), status=status, **more)
 
 
 def reopens(run: ClaimedRun | RunRow, *entries: EntryWrite, **more: Any) -> Transition:
-    """The run goes on, its letter is being replayed, the decision and its audit line are kept."""
+    """Return a transition that reopens the run, sets its letter to replaying, and records decision and audit line."""
     return writes(
         run,
         *entries,
@@ -60,7 +60,7 @@ def reopens(run: ClaimedRun | RunRow, *entries: EntryWrite, **more: Any) -> Tran
 
 
 def restarts(run: RunRow, new: NewRun, *, moves: bool = True) -> Transition:
-    """A new run takes the run's place, and its letter, if that is open."""
+    """Return a transition that starts a new run instead of this one, and moves the letter if that is open."""
     status = RunStatus.FAILED if run.status is RunStatus.DLQ_PENDING else run.status
     return writes(
         run,
@@ -73,7 +73,7 @@ def restarts(run: RunRow, new: NewRun, *, moves: bool = True) -> Transition:
 
 
 def answers(run: ClaimedRun, status: RunStatus = RunStatus.SUCCESS) -> Transition:
-    """The replay ended well: its letter is resolved."""
+    """Return a transition that ends a replay successfully and resolves its letter."""
     return writes(
         run,
         change=RunWrite(status=status, output='"done"', take=True),
@@ -84,13 +84,13 @@ def answers(run: ClaimedRun, status: RunStatus = RunStatus.SUCCESS) -> Transitio
 
 
 def fails_again(run: ClaimedRun, **more: Any) -> Transition:
-    """The replay failed: its letter is open again."""
-    ended = buried(run, **{"public_id": letter_of(run), **more})
+    """Return a transition that fails a replay and reopens its letter."""
+    ended = ends_in_letter(run, **{"public_id": letter_of(run), **more})
     return replace(ended, ends_replay=letter_of(run))
 
 
 def closes(run: RunRow, status: LetterStatus = LetterStatus.RESOLVED, **more: Any) -> Transition:
-    """Somebody closes the letter without a replay: the run has failed for good."""
+    """Return a transition that closes the letter without a replay: the run has failed."""
     return writes(
         run,
         change=RunWrite(status=RunStatus.FAILED, take=True),
@@ -100,9 +100,9 @@ def closes(run: RunRow, status: LetterStatus = LetterStatus.RESOLVED, **more: An
 
 
 async def failed(kit: Kit, **more: Any) -> tuple[int, RunRow]:
-    """A run in the dead letters, and the worker that had it.
+    """Create a run with a dead letter; return it with its former worker.
 
-    Its journal: a step that succeeded, the one that failed, one that succeeded after it, one cut off.
+    Its journal: a step that succeeded, the one that failed, one that succeeded after it, one interrupted.
     """
     worker, run = await kit.held(**more)
     steps = (
@@ -111,31 +111,31 @@ async def failed(kit: Kit, **more: Any) -> tuple[int, RunRow]:
         entry(2, done=2, output='"c"'),
         entry(3, StepStatus.CANCELLED),
     )
-    ended = replace(buried(run, step_index=1), entries=steps)
+    ended = replace(ends_in_letter(run, step_index=1), entries=steps)
     assert (await kit.store.apply([ended], worker=worker))[0].kept
     return worker, await kit.look(run)
 
 
 async def replayed(kit: Kit, worker: int, run: RunRow, **more: Any) -> ClaimedRun:
-    """The run again, reopened and claimed."""
+    """Reopen the run, claim it and return the claim."""
     assert (await kit.store.apply([reopens(run, **more)]))[0].kept
     return next(each for each in (await kit.claim(worker)).runs if each.id == run.id)
 
 
 async def case_of(kit: Kit, id: str) -> DecisionCase:
-    """The one case of this id."""
+    """Return the only case of this id."""
     (case,) = await kit.store.cases([id])
     return case
 
 
 async def audited(kit: Kit, **where: Any) -> list[AuditRow]:
-    """Lines of the audit log, oldest first."""
+    """Return lines of the audit log, oldest first."""
     page = await kit.store.audit(AuditFilter(**where), limit=500, cursor=None)
     return page.items[::-1]
 
 
 async def state_of(kit: Kit, run: RunRow) -> tuple[Any, ...]:
-    """All that is recorded about a run and its letter, to compare before and after."""
+    """Return everything recorded about a run and its letter, to compare before and after."""
     letter = letter_of(run)
     return (
         *await kit.everything(run),

@@ -1,7 +1,7 @@
-"""Every filter of a list with the index that finds what it asks for, and rows that make planners err.
+"""Every filter of a list with the index that serves it, and rows that mislead planners.
 
-All rows belong to one tenant and stand alike, and the planner was told so: whichever index it takes, it
-believes that every row it meets is one it wants. Other tenants and states have none.
+All rows belong to one tenant and are equal, and the planner has statistics of that. Whichever index it
+chooses, it expects that every row matches. Other tenants and states have no rows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PLACES = (None, f"<{ROWS // 2}", f">{ROWS // 2}")
 
 Filter = RunFilter | LetterFilter | AuditFilter | OutboxFilter
 
-# What a filter asks for beside the tenant, and the index for that; none for what has to be looked through.
+# The conditions of a filter beside the tenant, and the index for them; none if rows have to be searched.
 ASKED: dict[type[Any], list[tuple[dict[str, Any], str | None]]] = {
     RunFilter: [
         ({}, None),
@@ -75,9 +75,9 @@ OWN = {
     AuditFilter: "audit_of_tenant",
     OutboxFilter: "messages_of_tenant",
 }
-OWN_OF = {"audit_people": "audit_of_people"}  # in place of that, where a tenant's rows are in two indexes
+OWN_OF = {"audit_people": "audit_of_people"}  # used instead, where a tenant's rows are in two indexes
 
-# What letters tell, which SQLite keeps apart from them.
+# Texts of letters, which SQLite stores in a separate table.
 TEXTS = {"texts": ", failure, input, options", "none": ", '', '', ''"}
 NO_TEXTS = dict.fromkeys(TEXTS, "")
 
@@ -97,11 +97,11 @@ FILL = (
 
 
 def cursor(place: str | None) -> str | None:
-    """The cursor that a page at such a place would give."""
+    """Return the cursor that a page at this position would have."""
     return None if place is None else base64.urlsafe_b64encode(place.encode()).decode().rstrip("=")
 
 
 def allowed(kind: type[Any], index: str | None, tenant: str | None) -> set[str]:
-    """The indexes along which such a list may be read."""
+    """Return the indexes along which this list may be read."""
     own = {OWN_OF.get(index, OWN[kind])} if tenant is not None else set()
     return own | ({index} if index is not None else set()) or {"pkey"}

@@ -1,4 +1,4 @@
-"""What the tests of the outbox share: a store with sinks, runs that publish, and short ways to look."""
+"""Helpers for tests of the outbox: a store with sinks, runs that publish, and short queries."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def sink(name: str = "s", *topics: str) -> NewSink:
 
 
 def say(name: str, topic: str = "orders.paid", key: str | None = None, **more: Any) -> MessageWrite:
-    """A message whose id is its name."""
+    """Return a message whose id is its name."""
     given = {"public_id": name, "topic": topic, "key": key, "payload": f'"{name}"'}
     return MessageWrite(**{**given, "run_id": "r1", "correlation_id": "c1", **more})
 
@@ -43,14 +43,14 @@ class Outbox:
         return cls(kit, *await kit.held(**run))
 
     async def publish(self, *messages: MessageWrite, store: Store | None = None) -> bool:
-        """Commit messages with a step of the run; each call is another step."""
+        """Commit messages with a step of the run. Each call is another step."""
         transition = writes(self.run, entry(self._index, done=self._index), messages=messages)
         self._index += 1
         answers = await (store or self.kit.store).apply([transition], worker=self.worker)
         return answers[0].kept
 
     async def say(self, *names: str, key: str | None = None) -> None:
-        """Publish messages of these names, each in a commit of its own."""
+        """Publish messages with these names, each in a separate commit."""
         for name in names:
             await self.publish(say(name, key=key))
 
@@ -60,14 +60,14 @@ class Outbox:
         return await (store or self.kit.store).claim_deliveries(name, limit=limit, lease=LEASE, **more)
 
     async def claimed(self, name: str = "s", limit: int = 100, store: Store | None = None) -> list[str]:
-        """The names of what a claim gets."""
+        """Return the names of the messages that a claim gets."""
         return [each.message.public_id for each in (await self.claim(name, limit, store)).items]
 
     async def note(self, *marks: DeliveryResult, name: str = "s") -> None:
         await self.kit.store.record_deliveries(name, marks)
 
     async def deliver(self, name: str = "s", limit: int = 100) -> list[str]:
-        """Claim and deliver once; the names in order."""
+        """Claim and deliver once; return the names in order."""
         claims = await self.claim(name, limit)
         await self.note(*(mark(each) for each in claims.items), name=name)
         return [each.message.public_id for each in claims.items]

@@ -19,7 +19,7 @@ Work = Callable[[Session], Coroutine[Any, Any, Result]]
 
 
 class OneSession:
-    """A database that is one session."""
+    """A database with a single session."""
 
     def __init__(self, session: Session) -> None:
         self.codec = Codec()

@@ -1,4 +1,4 @@
-"""The kinds of store there are to test, and a new place for each."""
+"""The kinds of store to test, and an empty location for each."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from redrive.store import open_store
 from redrive.store.encryption.keyring import Keyring
 from redrive.store.port import Store
 
-# What can differ is each tried once, not each with each: a file or memory, sealed or not, one PostgreSQL or
-# the other, by the pooler (which stands before the first; some tests only) or directly. `./dev prove` takes
-# the rest as well.
+# Each variant is tested once, not each combination: a file or memory, encrypted or not, one PostgreSQL or
+# the other, through the pooler (in front of the first; some tests only) or directly. `./dev prove` tests
+# all combinations.
 STORES = ["sqlite-file", pytest.param("sqlite-memory", marks=pytest.mark.slow), "sqlite-sealed", *ENOUGH, "pgbouncer"]
 IN_MEMORY = ("sqlite-memory", "sqlite-sealed")
 
 
 def make(kind: str, url: str, clock: Clock) -> Store:
-    """Return the store of a URL; the sealed kind has keys, and is held to the same promises."""
+    """Return the store of a URL. The encrypted kind has keys, and must pass the same tests."""
     return open_store(url, clock, Keyring([bytes(32)]) if kind == "sqlite-sealed" else None)
 
 
@@ -31,7 +31,7 @@ _set_up: list[bytes] = []
 
 
 async def new_file(path: Path) -> None:
-    """Put an empty store there: the first one is set up, the others are copies of it."""
+    """Create an empty store there: the first one is set up, the others are copies of it."""
     if _set_up:
         path.write_bytes(_set_up[0])
         return
@@ -43,7 +43,7 @@ async def new_file(path: Path) -> None:
 
 @asynccontextmanager
 async def new_place(kind: str, folder: Path) -> AsyncIterator[str]:
-    """The URL of a store of this kind in which there is nothing yet."""
+    """Return the URL of an empty store of this kind."""
     if kind in IN_MEMORY:
         yield "sqlite:///:memory:"
     elif kind == "sqlite-file":

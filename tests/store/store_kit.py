@@ -1,4 +1,4 @@
-"""What the store's tests share: a clock set by hand, a store on it, and short ways to say things."""
+"""Helpers for the store's tests: a clock that the test sets, a store that uses it, and short builders."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BEGINNING = 1_700_000_000 * SECOND
 
 
 class HandClock:
-    """A clock that stands still until it is moved; its waits are real, its randomness counts up."""
+    """A clock that stands still until the test moves it. Its waits are real, its random numbers count up."""
 
     def __init__(self) -> None:
         self._now = BEGINNING
@@ -68,7 +68,7 @@ class HandClock:
 
 @dataclass
 class Kit:
-    """A store under test. `beside` opens the same data a second time, as another process would."""
+    """A store under test. `beside` opens a second store on the same data, as another process would."""
 
     store: Store
     clock: HandClock
@@ -77,14 +77,14 @@ class Kit:
     kind: str = "sqlite-file"
 
     def sql(self, statement: str) -> str:
-        """A statement of the user's with the store's own placeholders, written with question marks."""
+        """Return a user's statement, written with question marks, with the placeholders of this store."""
         if self.kind.startswith("sqlite"):
             return statement
         numbers = itertools.count(1)
         return re.sub(r"\?", lambda _: f"${next(numbers)}", statement)
 
     async def by_hand(self, statement: str, *params: Any) -> None:
-        """Change rows behind the port's back; `redrive.` stands for the store's schema."""
+        """Change rows without the port; `redrive.` stands for the store's schema."""
         store: Any = getattr(self.store, "_inner", self.store)
         if self.kind.startswith("sqlite"):
             plain = statement.replace("redrive.", "")
@@ -94,7 +94,7 @@ class Kit:
             await store._pool.run(lambda line: line.con.execute(text, *params))
 
     async def has_table(self, name: str) -> bool:
-        """Whether the user's own tables include one of this name."""
+        """Return True if the user has a table of this name."""
         sqlite = "SELECT name FROM sqlite_master WHERE name = ?"
         postgres = "SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename = ?"
         look = self.store.transaction(5.0)
@@ -104,7 +104,7 @@ class Kit:
             await look.rollback()
 
     def new(self, **more: Any) -> NewRun:
-        """A run to be started, with an id of its own."""
+        """Return a run to start, with a unique id."""
         given: dict[str, Any] = {
             "public_id": self.clock.new_id(),
             "tenant": "default",
@@ -120,7 +120,7 @@ class Kit:
         return [started.public_id for started in await self.store.start(runs)]
 
     async def worker(self, *workflows: str, version: str = "v1", lease: int = LEASE) -> int:
-        """Enlist a worker."""
+        """Register a worker."""
         names = workflows or ("w",)
         return await self.store.enlist(
             NewWorker(name="worker", version=version, workflows=names, lease=lease), catalogue(version, *names)
@@ -129,27 +129,27 @@ class Kit:
     async def claim(
         self, worker: int, *workflows: str, capacity: int = 10, suspect: bool = True, after: Lane | None = None
     ) -> ClaimResult:
-        """Claim what is due."""
+        """Claim due runs."""
         names = workflows or ("w",)
         return await self.store.claim(
             ClaimRequest(worker=worker, workflows=names, capacity=capacity, suspect=suspect, after=after)
         )
 
     async def held(self, **more: Any) -> tuple[int, ClaimedRun]:
-        """A new worker that holds a new run."""
+        """Start a run and claim it with a new worker; return both."""
         await self.start(**more)
         worker = await self.worker()
         claims = await self.claim(worker, capacity=1)
         return worker, claims.runs[0]
 
     async def look(self, run: ClaimedRun | RunRow) -> RunRow:
-        """The run as it is recorded now."""
+        """Return the run as it is recorded now."""
         found = await self.store.run(run.public_id)
         assert found is not None
         return found
 
     async def everything(self, run: ClaimedRun | RunRow) -> tuple[Any, ...]:
-        """All that is recorded about a run, to compare before and after."""
+        """Return everything recorded about a run, to compare before and after."""
         return (
             await self.store.run(run.public_id),
             await self.store.journal(run.id),
@@ -158,46 +158,46 @@ class Kit:
         )
 
     async def letter(self, run: ClaimedRun | RunRow) -> LetterRow:
-        """The run's dead letter, which must exist."""
+        """Return the run's dead letter, which must exist."""
         found = await self.store.letter_of(run.id)
         assert found is not None
         return found
 
     async def fail(self, worker: int, run: ClaimedRun, **more: Any) -> None:
         """End the run in a dead letter."""
-        answers = await self.store.apply([buried(run, **more)], worker=worker)
+        answers = await self.store.apply([ends_in_letter(run, **more)], worker=worker)
         assert answers[0].kept
 
 
 def catalogue(version: str, *names: str) -> Catalogue:
-    """A catalogue of these workflows and one step."""
+    """Return a catalogue of these workflows and one step."""
     workflows = tuple(CatalogueItem(name=name, options="{}", schema_in="{}", schema_out="{}") for name in names)
     step = CatalogueItem(name="charge", options="{}", schema_in="{}", schema_out="{}")
     return Catalogue(version=version, workflows=workflows, steps=(step,))
 
 
 def entry(index: int = 0, status: StepStatus = StepStatus.SUCCESS, **more: Any) -> EntryWrite:
-    """A journal entry of a step called `charge`."""
+    """Return a journal entry of a step called `charge`."""
     return EntryWrite(index=index, key=f".charge.{index}", kind=EntryKind.STEP, name="charge", status=status, **more)
 
 
 def failed_try(index: int = 0, attempt: int = 1, end: AttemptEnd = AttemptEnd.FAILED, **more: Any) -> AttemptWrite:
-    """A try that failed."""
+    """Return an attempt that failed."""
     return AttemptWrite(index=index, attempt=attempt, end=end, **more)
 
 
 def writes(run: ClaimedRun | RunRow, *entries: EntryWrite, **more: Any) -> Transition:
-    """A transition under the run's present fence."""
+    """Return a transition under the run's present fence."""
     return Transition(run=run.id, tenant=run.tenant, fence=run.fence, entries=entries, **more)
 
 
 def becomes(run: ClaimedRun | RunRow, status: RunStatus, **more: Any) -> Transition:
-    """A transition that changes the run's state."""
+    """Return a transition that changes the run's state."""
     return writes(run, change=RunWrite(status=status, **more))
 
 
 def letter(run: ClaimedRun | RunRow, **more: Any) -> LetterWrite:
-    """A dead letter for a run."""
+    """Return a dead letter for a run."""
     given: dict[str, Any] = {
         "public_id": f"dl-{run.public_id}",
         "code": "exhausted_retries",
@@ -216,13 +216,13 @@ def letter(run: ClaimedRun | RunRow, **more: Any) -> LetterWrite:
 
 
 def noted(event: str = "dlq.commented", **more: Any) -> AuditWrite:
-    """A line of the audit log."""
+    """Return a line of the audit log."""
     given: dict[str, Any] = {"event": event, "tenant": "default", "by": "ann", "subject": "w"}
     return AuditWrite(**{**given, **more})
 
 
-def buried(run: ClaimedRun | RunRow, **more: Any) -> Transition:
-    """A transition that ends the run in a dead letter."""
+def ends_in_letter(run: ClaimedRun | RunRow, **more: Any) -> Transition:
+    """Return a transition that ends the run in a dead letter."""
     return writes(
         run, change=RunWrite(status=RunStatus.DLQ_PENDING, failure='{"message":"too slow"}'), letter=letter(run, **more)
     )

@@ -1,7 +1,7 @@
-"""Keys without a tenant, of tables that have one, each with the reason why two tenants cannot meet in it.
+"""Keys without a tenant, of tables that have one, each with the reason why two tenants cannot collide in it.
 
-A key that people choose carries the tenant: two tenants may choose the same. What is listed here is made by
-Redrive.
+A key that users choose contains the tenant, because two tenants may choose the same. The keys listed here
+are created by Redrive.
 """
 
 from __future__ import annotations
@@ -37,5 +37,5 @@ APART: dict[tuple[str, tuple[str, ...]], str] = {
 
 
 def without_tenant(keys: set[tuple[str, tuple[str, ...]]]) -> set[tuple[str, tuple[str, ...]]]:
-    """The keys in which two tenants could meet."""
+    """Return the keys in which two tenants could collide."""
     return {key for key in keys if "tenant" not in key[1] and key not in APART}

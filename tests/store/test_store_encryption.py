@@ -1,4 +1,4 @@
-"""The sealed store: nothing that was sent lies in clear, everything comes back, and no text is ever lost."""
+"""The encrypted store: no payload is stored in clear, everything is returned, and no text is ever lost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cluster import POSTGRES
 from outbox_kit import DEAD, mark, say, sink
 from store_keys import with_keys
 from store_kinds import new_place
-from store_kit import DAY, HandClock, Kit, becomes, buried, entry, failed_try, noted, writes
+from store_kit import DAY, HandClock, Kit, becomes, ends_in_letter, entry, failed_try, noted, writes
 
 from redrive.core import transitions as written
 from redrive.core.idempotency import payload_hash
@@ -68,7 +68,7 @@ def ring(*keys: bytes | None) -> Keyring:
 # -- texts -------------------------------------------------------------------------------------------------
 
 
-def test_a_sealed_text_shows_nothing_but_its_key_and_opens_again() -> None:
+def test_an_encrypted_text_shows_only_its_key_id_and_can_be_decrypted() -> None:
     keys = ring(OLD)
     sealed = keys.seal(f'{{"card":"{SECRET}"}}', "acme")
     assert is_sealed(sealed)
@@ -79,13 +79,13 @@ def test_a_sealed_text_shows_nothing_but_its_key_and_opens_again() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", "żółć 🐢", "\x00", "a\nb", "x" * 100_000])
-def test_every_text_opens_as_it_was(text: str) -> None:
+def test_every_text_is_decrypted_unchanged(text: str) -> None:
     keys = ring(OLD)
     assert keys.open(keys.seal(text, "tenant"), "tenant") == text
     assert keys.open_hash(keys.seal_hash(text, "tenant"), "tenant") == text
 
 
-def test_the_first_key_writes_and_all_read() -> None:
+def test_the_first_key_encrypts_and_all_keys_decrypt() -> None:
     by_old = ring(OLD).seal("{}", "acme")
     both = ring(NEW, OLD)
     assert both.open(by_old, "acme") == "{}"
@@ -99,12 +99,12 @@ def test_a_plain_first_key_writes_in_clear_and_the_others_read() -> None:
     assert keys.open(ring(OLD).seal("{}", "acme"), "acme") == "{}"
 
 
-def test_what_was_written_in_clear_is_read_as_it_is() -> None:
+def test_a_text_written_in_clear_is_returned_unchanged() -> None:
     assert ring(OLD).open('{"order":1}', "acme") == '{"order":1}'
     assert ring(OLD).open_hash("abc", "acme") == "abc"
 
 
-def test_a_missing_key_is_told_from_a_damaged_text() -> None:
+def test_a_missing_key_is_distinguished_from_a_damaged_text() -> None:
     sealed = ring(OLD).seal("{}", "acme")
     with pytest.raises(ConfigurationError, match=f"key {key_id_of(sealed)}, which REDRIVE_ENCRYPTION_KEYS does not"):
         ring(NEW).open(sealed, "acme")
@@ -113,14 +113,14 @@ def test_a_missing_key_is_told_from_a_damaged_text() -> None:
             ring(OLD).open(broken, "acme")
 
 
-def test_a_text_of_another_tenant_is_refused_where_the_tenant_is_known() -> None:
+def test_a_text_of_another_tenant_is_refused_if_the_tenant_is_known() -> None:
     sealed = ring(OLD).seal("{}", "acme")
     with pytest.raises(ConfigurationError, match="another tenant"):
         ring(OLD).open(sealed, "globex")
     assert ring(OLD).open(sealed, None) == "{}"
 
 
-def test_a_covered_hash_can_be_compared_but_not_guessed() -> None:
+def test_a_keyed_hash_can_be_compared_but_not_guessed() -> None:
     keys, hash = ring(OLD), payload_hash("{}")
     assert keys.seal_hash(hash, "acme") == keys.seal_hash(hash, "acme")
     assert hash not in keys.seal_hash(hash, "acme")
@@ -132,7 +132,7 @@ def test_a_covered_hash_can_be_compared_but_not_guessed() -> None:
     assert keys.seal_hash(hash, "acme") not in others
 
 
-def test_a_text_that_no_store_could_hold_is_refused() -> None:
+def test_an_invalid_text_is_refused() -> None:
     with pytest.raises(DataRefused):
         ring(OLD).seal("\ud800", "acme")
 
@@ -140,7 +140,7 @@ def test_a_text_that_no_store_could_hold_is_refused() -> None:
 # -- every record is covered ------------------------------------------------------------------------------
 
 
-# What is stored in clear: it names and counts things, or people wrote it for others to read.
+# Fields stored in clear: they name and count things, or users wrote them for others to read.
 CLEAR = {
     "action", "by", "category", "closed_by", "paused_by", "code", "correlation_id", "event", "fingerprint",
     "handler_for", "key", "key_maker", "kind", "letter", "letters", "maker", "mode", "name",
@@ -153,7 +153,7 @@ CLEAR = {
     "topic", "message", "changed_by", "override", "settings", "why", "ends_as", "trace",
     "due", "overdue", "workers",
 }  # fmt: skip
-# A letter's reason is the engine's word, with the message of an error in it; elsewhere it is a person's.
+# A letter's reason comes from the engine and contains an error message; other reasons come from users.
 PEOPLES = ("ReplayWrite", "ReplayRow", "AuditWrite", "AuditRow", "NewBulk", "BulkRow")
 FIGURES = {("StoreStats", name) for name in ("due", "overdue", "workers")}
 SCHEDULED = {(record, name) for record in ("NewSchedule", "ScheduleRow") for name in ("expression", "zone", "last_run")}
@@ -161,12 +161,12 @@ CLEAR_HERE = {(record, "reason") for record in PEOPLES} | FIGURES | SCHEDULED
 CLEAR_HERE |= {(record, "list") for record in ("NewView", "ViewKey", "ViewRow")}
 CLEAR_HERE |= {("Bundle", "sinks"), ("PurgeRequest", "keeps"), ("DeliveryRow", "behind")}
 NOT_STORED = {"redrive.store.list_query", "redrive.reasons.reason", "redrive.core.run_options", "redrive.core.schedule"}
-# Heartbeats are sealed by the lease line and opened with their entry.
-# What runs are searched by is covered pair by pair.
+# Heartbeats are encrypted by the lease and decrypted with their entry.
+# Searchable fields of runs are hashed pair by pair.
 ELSEWHERE = {("EntryRow", "heartbeat"), ("NewRun", "index"), ("ReopenWrite", "index")}
 
 
-# Claimed runs are opened as a whole, or not at all.
+# Claimed runs are decrypted as a whole, or not at all.
 OPENED_APART = {"ClaimResult", "ClaimedRun", "StartResult"}
 
 
@@ -185,8 +185,8 @@ def records() -> list[type[Any]]:
     return sorted(kept, key=lambda each: each.__name__)
 
 
-def test_every_text_of_every_record_has_its_place() -> None:
-    """Whoever adds a field decides whether it is a payload, in `store/encryption/codec.py` or here."""
+def test_every_text_of_every_record_is_classified() -> None:
+    """A new field must be declared as payload in `store/encryption/codec.py`, or as clear text here."""
     missing = [
         f"{record.__name__}.{field}"
         for record in records()
@@ -205,7 +205,7 @@ def test_every_text_of_every_record_has_its_place() -> None:
 def test_every_part_of_a_record_that_can_hold_a_payload_is_known(
     payloads: dict[type, Any], parts: dict[type, Any]
 ) -> None:
-    names = {record.__name__ for record in (*payloads, *parts)} - {"RunRow"}  # a run is a field of its own
+    names = {record.__name__ for record in (*payloads, *parts)} - {"RunRow"}  # a run is a separate field
     for record in records():
         if record in (WRITTEN_PARTS if payloads is READ_PAYLOADS else READ_PARTS) or record.__name__ in OPENED_APART:
             continue
@@ -218,7 +218,7 @@ def test_every_part_of_a_record_that_can_hold_a_payload_is_known(
 
 
 def filled(record: type[Any]) -> Any:
-    """A record whose sealed and covered fields are filled."""
+    """Return a record whose encrypted and hashed fields are filled."""
     own = {*SEALED[record], *HASH_FIELDS.get(record, ())}
     needed = {field: SECRET if field in own else "acme" if field == "tenant" else None for field in field_names(record)}
     return record(**needed)
@@ -232,7 +232,7 @@ def sealed_by_hand(keys: Keyring, record: Any) -> Any:
 
 
 @pytest.mark.parametrize("record", SEALED, ids=lambda record: record.__name__)
-def test_each_record_is_sealed_and_opened_in_just_these_fields(record: type[Any]) -> None:
+def test_exactly_the_declared_fields_of_each_record_are_encrypted_and_decrypted(record: type[Any]) -> None:
     keys, plain = ring(OLD), filled(record)
     codec = Codec(keys)
     sealed = codec.seal(plain, "acme") if record in WRITTEN_PAYLOADS else sealed_by_hand(keys, plain)
@@ -245,12 +245,12 @@ def test_each_record_is_sealed_and_opened_in_just_these_fields(record: type[Any]
     assert type(sealed) is record
 
 
-# -- the wrapper at work ----------------------------------------------------------------------------------
+# -- a store with keys ------------------------------------------------------------------------------------
 
 
 @asynccontextmanager
 async def opened(kind: str, folder: Path, clock: HandClock) -> AsyncIterator[Callable[[Keyring | None], Kit]]:
-    """One place, seen with any keys."""
+    """Return a function that opens one location with any keys."""
     async with new_place(kind, folder) as url:
         store = open_store(url, clock)
         await store.open()
@@ -270,7 +270,7 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path, clock: HandClock
 
 
 async def live(kit: Kit) -> Any:
-    """A run that used every way in which a payload can get into a store; returns it as claimed."""
+    """Create a run that uses every way in which a payload is stored; return its claim."""
     worker, run = await kit.held(input=f'"{SECRET}"', key=KEY, key_hash=payload_hash(f'"{SECRET}"'), key_keeps=DAY)
     text = f'{{"why":"{SECRET}"}}'
     begun = writes(
@@ -288,14 +288,14 @@ async def live(kit: Kit) -> Any:
     line = kit.store.lease_connection()
     line.beat(worker, {(run.id, 0): text})
     line.close()
-    end = buried(run, reason=f"it said {SECRET}", failure=text, payload_hash=payload_hash(f'"{SECRET}"'))
+    end = ends_in_letter(run, reason=f"it said {SECRET}", failure=text, payload_hash=payload_hash(f'"{SECRET}"'))
     change = replace(end.change, failure=text, output=text)
     assert (await kit.store.apply([replace(end, change=change)], worker=worker))[0].kept
     return run
 
 
 async def all_texts(kit: Kit) -> dict[str, list[str]]:
-    """Every text in the tables that hold payloads, as they are stored."""
+    """Return every text in the tables that hold payloads, as stored."""
     texts = await make_texts(kit)
     try:
         found = {}
@@ -318,7 +318,7 @@ async def make_texts(kit: Kit) -> TextStore:
     return PostgresTextStore(url, kit.clock)
 
 
-async def test_no_payload_lies_in_clear_and_each_comes_back(place: Any) -> None:
+async def test_no_payload_is_stored_in_clear_and_each_is_returned(place: Any) -> None:
     kit = place(ring(OLD))
     run = await live(kit)
     found = await all_texts(kit)
@@ -343,7 +343,7 @@ async def test_no_payload_lies_in_clear_and_each_comes_back(place: Any) -> None:
     assert SECRET in message.deliveries[0].error
 
 
-async def test_a_file_holds_no_byte_of_a_payload(tmp_path: Path, clock: HandClock) -> None:
+async def test_a_file_contains_no_byte_of_a_payload(tmp_path: Path, clock: HandClock) -> None:
     async with opened("sqlite-file", tmp_path, clock) as seen:
         await live(seen(ring(OLD)))
         stored = b"".join(file.read_bytes() for file in tmp_path.iterdir())
@@ -358,28 +358,28 @@ async def test_rows_from_before_the_keys_stay_readable(place: Any) -> None:
     assert await place(ring(OLD)).everything(run) == before
 
 
-async def test_sealed_letters_are_opened_to_be_searched_some_at_a_time(
+async def test_encrypted_letters_are_decrypted_for_a_search_a_few_at_a_time(
     place: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("redrive.store.list_query.MAX_OPENED", 1)
     await live(place(None))
     kit = place(ring(OLD))
     worker, run = await kit.held()
-    await kit.store.apply([buried(run, message=f"it_said {SECRET}")], worker=worker)
+    await kit.store.apply([ends_in_letter(run, message=f"it_said {SECRET}")], worker=worker)
     where, wrong = LetterFilter(text="IT SAID"), LetterFilter(text="it sang")
     store = kit.store
     page = await store.letters(where, limit=10, cursor=None)
     older = await store.letters(where, limit=10, cursor=page.next)
-    assert [len(page.items), len(older.items)] == [1, 1], "one in clear, one sealed, and one row is opened for a page"
+    assert [len(page.items), len(older.items)] == [1, 1], "one clear, one encrypted; a page decrypts one row"
     assert (await store.letters(wrong, limit=10, cursor=None)).items == []
     assert len((await place(ring(None, OLD)).store.letters(where, limit=10, cursor=None)).items) == 1
-    # What the database itself would have to count is refused: it sees sealed texts only.
+    # A search in which the database would have to count is refused: it has only encrypted texts.
     for ask in (store.count_letters(where), store.facets(where, most=10)):
         with pytest.raises(InputError, match="cannot be counted or selected by text"):
             await ask
 
 
-async def test_a_transactional_step_is_sealed(place: Any) -> None:
+async def test_a_transactional_step_is_encrypted(place: Any) -> None:
     kit = place(ring(OLD))
     worker, run = await kit.held()
     tx = kit.store.transaction(5.0)
@@ -390,7 +390,7 @@ async def test_a_transactional_step_is_sealed(place: Any) -> None:
 
 @pytest.mark.parametrize("first", [None, OLD, NEW])
 @pytest.mark.parametrize("then", [(OLD, NEW), (NEW, OLD), (None, OLD, NEW)])
-async def test_an_idempotency_key_is_known_again_whatever_it_was_written_with(
+async def test_an_idempotency_key_is_recognised_whichever_key_it_was_written_with(
     place: Any, first: bytes | None, then: tuple[bytes | None, ...]
 ) -> None:
     kit = place(ring(*then))
@@ -404,10 +404,10 @@ async def test_an_idempotency_key_is_known_again_whatever_it_was_written_with(
     assert (new.new, new.clash) == (True, False)
 
 
-# -- what cannot be opened ----------------------------------------------------------------------------------
+# -- missing keys -------------------------------------------------------------------------------------------
 
 
-async def test_a_claimed_run_without_its_key_cannot_be_begun_and_the_others_can(place: Any) -> None:
+async def test_a_claimed_run_without_its_key_cannot_be_executed_and_the_others_can(place: Any) -> None:
     await place(ring(OLD)).start(input=f'"{SECRET}"')
     kit = place(ring(NEW))
     await kit.start(input='"readable"')
@@ -419,7 +419,7 @@ async def test_a_claimed_run_without_its_key_cannot_be_begun_and_the_others_can(
         Journal(lost.journal)
 
 
-async def test_a_run_whose_journal_cannot_be_opened_is_not_begun_either(place: Any) -> None:
+async def test_a_run_whose_journal_cannot_be_decrypted_is_not_executed(place: Any) -> None:
     kit = place(ring(NEW))
     worker, run = await kit.held()
     await place(ring(OLD)).store.apply([writes(run, entry(0, output="1", done=0))], worker=worker)
@@ -430,7 +430,7 @@ async def test_a_run_whose_journal_cannot_be_opened_is_not_begun_either(place: A
         Journal(again.journal)
 
 
-async def test_a_letter_keeps_the_sealed_text_and_opens_when_the_key_is_back(place: Any) -> None:
+async def test_a_letter_keeps_the_encrypted_text_and_is_readable_when_the_key_is_back(place: Any) -> None:
     await place(ring(OLD)).start(input=f'"{SECRET}"')
     kit = place(ring(NEW))
     worker = await kit.worker()
@@ -443,8 +443,8 @@ async def test_a_letter_keeps_the_sealed_text_and_opens_when_the_key_is_back(pla
     assert (await place(ring(NEW, OLD)).letter(run)).input == f'"{SECRET}"'
 
 
-async def test_what_cannot_be_opened_goes_back_as_it_came(place: Any) -> None:
-    """The reaper writes back what it read; so it must neither break on such a run nor spoil it."""
+async def test_a_text_that_cannot_be_decrypted_is_written_back_unchanged(place: Any) -> None:
+    """The reaper writes back the texts that it read. It must neither fail at such a run nor damage it."""
     old = place(ring(OLD))
     worker, run = await old.held()
     started = entry(0, StepStatus.RUNNING, input=f'"{SECRET}"', limit_in=1, options="{}")
@@ -459,7 +459,7 @@ async def test_what_cannot_be_opened_goes_back_as_it_came(place: Any) -> None:
     assert (await old.store.journal(run.id))[0].input == f'"{SECRET}"'
 
 
-async def test_failures_that_cannot_be_opened_say_so_and_lists_go_on(place: Any) -> None:
+async def test_failures_that_cannot_be_decrypted_are_marked_and_lists_continue(place: Any) -> None:
     run = await live(place(ring(OLD)))
     kit = place(ring(NEW))
     other_worker, other = await kit.held()
@@ -475,7 +475,7 @@ async def test_failures_that_cannot_be_opened_say_so_and_lists_go_on(place: Any)
     assert is_sealed(its_letter.input)
 
 
-async def test_a_process_that_cannot_read_what_was_written_last_is_refused(place: Any) -> None:
+async def test_a_process_that_cannot_read_the_latest_texts_is_refused(place: Any) -> None:
     await refuse_unreadable(place(None).store)
     await place(None).start()
     await refuse_unreadable(place(ring(OLD)).store)
@@ -486,7 +486,7 @@ async def test_a_process_that_cannot_read_what_was_written_last_is_refused(place
             await refuse_unreadable(place(keys).store)
 
 
-# -- rewriting --------------------------------------------------------------------------------------------
+# -- reencrypting -----------------------------------------------------------------------------------------
 
 
 async def rewritten(kit: Kit, keys: Keyring, **more: Any) -> Any:
@@ -498,7 +498,7 @@ async def rewritten(kit: Kit, keys: Keyring, **more: Any) -> Any:
 
 
 def apart(kit: Kit) -> int:
-    """Rows for what a letter tells, beside its own."""
+    """Return 1 if letters have a separate row for their texts, else 0."""
     return int(kit.kind.startswith("sqlite"))
 
 
@@ -506,7 +506,7 @@ async def keys_of(kit: Kit) -> set[str]:
     return {key_id_of(text) for texts in (await all_texts(kit)).values() for text in texts}
 
 
-async def test_rewriting_goes_from_clear_to_a_key_to_another_and_back(place: Any) -> None:
+async def test_reencrypting_goes_from_clear_to_a_key_to_another_and_back(place: Any) -> None:
     run = await live(place(None))
     before = await place(None).everything(run)
     for keys in (ring(OLD), ring(NEW, OLD), ring(NEW).read_only()):
@@ -521,7 +521,7 @@ async def test_rewriting_goes_from_clear_to_a_key_to_another_and_back(place: Any
     assert await place(None).everything(run) == before
 
 
-async def test_rewriting_that_was_stopped_is_done_by_the_next(place: Any) -> None:
+async def test_an_interrupted_reencryption_is_completed_by_the_next(place: Any) -> None:
     run = await live(place(ring(OLD)))
     before = await place(ring(OLD)).everything(run)
 
@@ -542,7 +542,7 @@ async def test_rewriting_that_was_stopped_is_done_by_the_next(place: Any) -> Non
     assert await keys_of(place(None)) == {ring(NEW).writes}
 
 
-async def test_a_text_that_was_written_in_between_is_not_overwritten(place: Any) -> None:
+async def test_a_text_written_during_a_reencryption_is_not_overwritten(place: Any) -> None:
     kit = place(ring(OLD))
     worker, run = await kit.held()
     await kit.store.apply([writes(run, entry(0, output='"first"', done=0))], worker=worker)
@@ -558,7 +558,7 @@ async def test_a_text_that_was_written_in_between_is_not_overwritten(place: Any)
     assert (await kit.store.journal(run.id))[0].output == '"second"'
 
 
-async def test_rewriting_leaves_what_it_cannot_open_and_counts_it(place: Any) -> None:
+async def test_reencrypting_skips_and_counts_texts_that_it_cannot_decrypt(place: Any) -> None:
     await place(ring(OLD)).start()
     await place(None).start()
     before = (await all_texts(place(None)))["inputs"]
@@ -569,7 +569,7 @@ async def test_rewriting_leaves_what_it_cannot_open_and_counts_it(place: Any) ->
     assert key_id_of(after[1]) == ring(NEW).writes
 
 
-async def test_rewriting_reaches_what_runs_are_searched_by(place: Any) -> None:
+async def test_reencrypting_includes_the_searchable_fields_of_runs(place: Any) -> None:
     where = RunFilter(index={"card": SECRET})
 
     async def found(kit: Kit) -> list[str]:
@@ -587,7 +587,7 @@ async def test_rewriting_reaches_what_runs_are_searched_by(place: Any) -> None:
     assert await found(place(None)) == both
 
 
-async def test_rewriting_reaches_sets_and_what_was_refused_in_them(place: Any) -> None:
+async def test_reencrypting_includes_bulk_actions_and_their_refusals(place: Any) -> None:
     kit = place(ring(OLD))
     asked = f'{{"mode":"FULL","patch":{{"card":"{SECRET}"}}}}'
     new = NewBulk(public_id="set1", tenant="acme", action="REPLAY", by="ann", request=asked, letters=("l1",))
@@ -608,7 +608,7 @@ async def test_rewriting_reaches_sets_and_what_was_refused_in_them(place: Any) -
     assert item.error == f"{SECRET} does not fit"
 
 
-async def test_remembered_answers_are_sealed_and_rewritten(place: Any) -> None:
+async def test_remembered_answers_are_encrypted_and_reencrypted(place: Any) -> None:
     accounts = place(ring(OLD)).store.accounts
     asked = RequestClaim(tenant="acme", key="k", digest="d", patience=DAY, keeps=DAY)
     assert isinstance(await accounts.claim_request(asked), int)
@@ -620,7 +620,7 @@ async def test_remembered_answers_are_sealed_and_rewritten(place: Any) -> None:
     assert await place(ring(NEW)).store.accounts.claim_request(asked) == answer
 
 
-async def test_saved_views_are_sealed_and_rewritten(place: Any) -> None:
+async def test_saved_views_are_encrypted_and_reencrypted(place: Any) -> None:
     query = f"text={SECRET}"
     view = NewView(tenant="acme", list="letters", owner="ann", name="v", query=query, by="ann")
     assert await place(ring(OLD)).store.views.put(view, most=9, audit=None)
@@ -631,7 +631,7 @@ async def test_saved_views_are_sealed_and_rewritten(place: Any) -> None:
     assert [row.query for row in await place(ring(NEW)).store.views.known("acme", "ann")] == [query]
 
 
-async def test_notifications_are_sealed_and_rewritten(place: Any) -> None:
+async def test_notifications_are_encrypted_and_reencrypted(place: Any) -> None:
     secret = f'{{"pin":"{SECRET}"}}'
     notices = place(ring(OLD)).store.notices
     rule = RuleRow(tenant="acme", workflow="w", rule=secret, updated_at=0, updated_by="ann")
@@ -653,8 +653,8 @@ async def test_notifications_are_sealed_and_rewritten(place: Any) -> None:
     assert [case.notices[0].notice for case in await notices.due(limit=9, newest=1)] == [secret]
 
 
-def test_rewriting_knows_every_column_that_is_sealed() -> None:
-    """What a record seals, `reencrypt` must find: columns bear the names of fields."""
+def test_reencrypting_includes_every_encrypted_column() -> None:
+    """Every encrypted field of a record must be known to `reencrypt`: columns have the names of fields."""
     names = {"key_hash": "hash"}
     fields = {
         names.get(name, name) for record in (*SEALED,) for name in (*SEALED[record], *HASH_FIELDS.get(record, ()))
@@ -663,13 +663,13 @@ def test_rewriting_knows_every_column_that_is_sealed() -> None:
     assert columns == fields | {"heartbeat", "value"}
 
 
-def test_a_letter_without_a_copy_of_its_input_is_no_trouble() -> None:
+def test_a_letter_without_a_copy_of_its_input_is_readable() -> None:
     keys = ring(OLD)
     assert keys.is_current("")
     assert keys.seal_hash("", "acme") == ""
 
 
-async def test_messages_of_a_notification_are_sealed_for_its_tenant(place: Any) -> None:
+async def test_messages_of_a_notification_are_encrypted_for_its_tenant(place: Any) -> None:
     kit = place(ring(OLD))
     await kit.store.put_sinks([sink()])
     fact = NewNotice(public_id="fact", tenant="acme", lane="lane", notice="{}")
@@ -683,7 +683,7 @@ async def test_messages_of_a_notification_are_sealed_for_its_tenant(place: Any) 
     assert SECRET not in repr(await place(None).store.message("told"))
 
 
-async def test_an_error_that_speaks_of_sealing_is_an_error_like_any_other(place: Any) -> None:
+async def test_an_error_type_called_sealed_is_an_ordinary_error(place: Any) -> None:
     kit = place(None)
     worker, run = await kit.held()
     text = '{"failure": {"error_type": "redrive.Sealed", "message": "upstream said so"}}'

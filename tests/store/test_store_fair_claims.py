@@ -1,4 +1,4 @@
-"""Whose turn it is."""
+"""The order in which due runs of queues are chosen."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def test_the_queue_that_comes_first_is_served_first() -> None:
     assert tenants(choose_fairly(queue("b", 1) + queue("a", 1), 1)) == "b"
 
 
-def test_a_tenant_s_queues_are_queues_of_their_own() -> None:
+def test_each_queue_of_a_tenant_is_a_separate_queue() -> None:
     chosen = choose_fairly(queue("a", 5, name="x") + queue("a", 5, name="y"), 4)
     assert [due.queue for due in chosen] == ["x", "y", "x", "y"]
 
 
-def test_within_a_queue_urgency_then_age_then_number_decide() -> None:
+def test_a_queue_is_ordered_by_urgency_then_age_then_number() -> None:
     late, early = DueRun("a", "q", 1, 10, 1), DueRun("a", "q", 1, 5, 9)
     urgent, twin = DueRun("a", "q", -5, 99, 3), DueRun("a", "q", 1, 5, 8)
     assert choose_fairly([late, early, urgent, twin], 4) == [urgent, twin, early, late]
 
 
-def test_nothing_due_or_no_room() -> None:
+def test_nothing_is_chosen_without_due_runs_or_capacity() -> None:
     assert choose_fairly([], 10) == []
     assert choose_fairly(queue("a", 3), 0) == []
     assert choose_fairly(queue("a", 3), -1) == []
@@ -58,7 +58,7 @@ _due = st.lists(
 
 
 @given(due=_due, capacity=st.integers(0, 50))
-def test_as_many_as_there_is_room_for_and_each_once(due: list[DueRun], capacity: int) -> None:
+def test_the_capacity_is_filled_and_each_run_is_chosen_once(due: list[DueRun], capacity: int) -> None:
     chosen = choose_fairly(due, capacity)
     assert len(chosen) == min(len(due), capacity)
     assert set(chosen) <= set(due)
@@ -75,7 +75,7 @@ def test_no_queue_gets_two_more_than_one_that_still_waits(due: list[DueRun], cap
 
 
 @given(due=_due, capacity=st.integers(0, 50))
-def test_nobody_is_passed_by_a_less_urgent_one_of_the_same_queue(due: list[DueRun], capacity: int) -> None:
+def test_no_run_is_passed_by_a_less_urgent_one_of_the_same_queue(due: list[DueRun], capacity: int) -> None:
     chosen = choose_fairly(due, capacity)
     left = set(due) - set(chosen)
     for run in chosen:
@@ -84,5 +84,5 @@ def test_nobody_is_passed_by_a_less_urgent_one_of_the_same_queue(due: list[DueRu
 
 
 @given(due=_due, capacity=st.integers(0, 30))
-def test_more_room_only_adds_to_the_choice(due: list[DueRun], capacity: int) -> None:
+def test_more_capacity_only_adds_to_the_choice(due: list[DueRun], capacity: int) -> None:
     assert choose_fairly(due, capacity) == choose_fairly(due, capacity + 1)[:capacity]

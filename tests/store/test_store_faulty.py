@@ -1,4 +1,4 @@
-"""The store that fails on purpose does exactly that."""
+"""The store that fails on purpose, for tests."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from redrive.testing.faulty_store import (
 
 
 class Killed(BaseException):
-    """What a killed process raises nowhere but here."""
+    """The death of a process, simulated by an exception."""
 
 
 async def count(store: Store) -> int:
     return len((await store.runs(RunFilter(), limit=500, cursor=None)).items)
 
 
-async def test_without_a_plan_it_is_the_store_itself(kit: Kit) -> None:
+async def test_without_a_plan_the_store_works_normally(kit: Kit) -> None:
     store: Store = inject_faults(kit.store)
     await store.start([kit.new()])
     worker = await kit.worker()
@@ -79,7 +79,7 @@ async def test_every_call_of_the_port_can_fail(kit: Kit) -> None:
         assert store.calls == [group + name]
 
 
-async def test_calls_about_people_and_calls_of_a_view_go_wrong_too(kit: Kit) -> None:
+async def test_calls_about_users_and_calls_of_a_view_can_fail(kit: Kit) -> None:
     store = inject_faults(kit.store, nth(2, FAIL))
     assert await store.accounts.tenants() == []
     with pytest.raises(StoreUnavailable):
@@ -88,7 +88,7 @@ async def test_calls_about_people_and_calls_of_a_view_go_wrong_too(kit: Kit) -> 
     assert store.calls == ["accounts.tenants", "accounts.tenants", "runs"]
 
 
-async def test_every_call_is_passed_on_and_its_answer_back(kit: Kit) -> None:
+async def test_every_call_is_forwarded_and_its_answer_returned(kit: Kit) -> None:
     worker, run = await kit.held()
     await kit.fail(worker, run)
     store = inject_faults(kit.store)
@@ -142,7 +142,7 @@ async def test_every_call_is_passed_on_and_its_answer_back(kit: Kit) -> None:
     assert store.plan is no_faults
 
 
-async def test_a_failed_call_did_nothing(kit: Kit) -> None:
+async def test_a_failed_call_changes_nothing(kit: Kit) -> None:
     store = inject_faults(kit.store, nth(1, FAIL))
     with pytest.raises(StoreUnavailable, match="it was not executed"):
         await store.start([kit.new()])
@@ -151,7 +151,7 @@ async def test_a_failed_call_did_nothing(kit: Kit) -> None:
     assert await count(kit.store) == 1
 
 
-async def test_a_lost_reply_did_everything(kit: Kit) -> None:
+async def test_a_call_with_a_lost_reply_has_its_full_effect(kit: Kit) -> None:
     store = inject_faults(kit.store, nth(1, LOSE))
     run = kit.new()
     with pytest.raises(StoreUnavailable, match="lost"):
@@ -171,7 +171,7 @@ async def test_calls_can_be_counted_by_name(kit: Kit) -> None:
 
 
 @pytest.mark.parametrize(("fault", "rows"), [(crash_before(Killed()), 0), (crash_after(Killed()), 1)])
-async def test_after_a_crash_nothing_gets_through(kit: Kit, fault: Fault, rows: int) -> None:
+async def test_after_a_crash_every_call_fails(kit: Kit, fault: Fault, rows: int) -> None:
     store = inject_faults(kit.store, nth(1, fault))
     worker = await kit.worker()
     line = store.lease_connection()
@@ -206,7 +206,7 @@ async def test_a_crash_in_a_transaction_is_all_or_nothing(kit: Kit, point: int, 
     assert await kit.has_table("mine") == committed
 
 
-async def test_plans_can_be_joined_exchanged_and_written_by_hand(kit: Kit) -> None:
+async def test_plans_can_be_joined_replaced_and_written_as_functions(kit: Kit) -> None:
     store = inject_faults(kit.store, either(nth(1, FAIL), nth(2, LOSE)))
     for _ in range(2):
         with pytest.raises(StoreUnavailable):
@@ -221,7 +221,7 @@ async def test_plans_can_be_joined_exchanged_and_written_by_hand(kit: Kit) -> No
         await store.start([kit.new()])
 
 
-async def test_a_delay_delays(kit: Kit) -> None:
+async def test_a_delayed_call_sleeps_first(kit: Kit) -> None:
     waits = []
 
     class Patient:
@@ -236,7 +236,7 @@ async def test_a_delay_delays(kit: Kit) -> None:
     assert (waits, await count(kit.store)) == ([7.0], 1)
 
 
-async def test_a_heartbeat_can_fail_too(kit: Kit) -> None:
+async def test_a_heartbeat_can_fail(kit: Kit) -> None:
     worker = await kit.worker()
     store = inject_faults(kit.store, either(nth(1, FAIL), nth(2, delay(0.0))))
     line = store.lease_connection()

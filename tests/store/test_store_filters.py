@@ -1,4 +1,4 @@
-"""Filters are checked where they are made: no store is asked for what it cannot have."""
+"""Validation of filters: an invalid filter fails when it is created, before any query."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OF_LISTS: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize("kind", [RunFilter, LetterFilter, AuditFilter])
 @pytest.mark.parametrize(("given", "said"), BAD)
-def test_nonsense_is_refused_by_its_name(kind: type[Any], given: dict[str, Any], said: str) -> None:
+def test_an_invalid_value_is_refused_by_its_name(kind: type[Any], given: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         kind(**given)
 
@@ -50,12 +50,12 @@ def test_states_and_fields_are_checked(kind: type[Any], given: dict[str, Any], s
 @pytest.mark.parametrize(
     "given", [{"tag": ["vat", "late"]}, {"owner": 7}, {"step": b"x"}, {"text": 1}, {"fingerprint": {}}]
 )
-def test_a_letter_is_not_filtered_by_what_is_no_text(given: dict[str, Any]) -> None:
+def test_a_letter_filter_refuses_values_that_are_not_text(given: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="must be text"):
         LetterFilter(**given)
 
 
-def test_groups_have_one_state() -> None:
+def test_a_group_filter_has_one_state() -> None:
     assert GroupFilter(status=None).status is None
     with pytest.raises(InputError, match="status must be the name of a status"):
         GroupFilter(status=["OPEN"])  # type: ignore[arg-type]
@@ -63,7 +63,7 @@ def test_groups_have_one_state() -> None:
         GroupFilter(tenant=5)  # type: ignore[arg-type]
 
 
-def test_a_moment_is_exact_to_the_microsecond() -> None:
+def test_a_time_is_exact_to_the_microsecond() -> None:
     moment = datetime(2026, 3, 1, 14, 2, 11, 333_333, tzinfo=timezone(timedelta(hours=2)))
     assert LetterFilter(since=moment).since == 1_772_366_531_333_333
     assert LetterFilter(since=datetime(1, 1, 1, tzinfo=UTC)).since == -62_135_596_800_000_000

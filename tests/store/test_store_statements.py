@@ -1,4 +1,4 @@
-"""Reading statements from `.sql` files."""
+"""Statements in `.sql` files: their names, their purpose, and their use by both stores."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_statement_without_a_purpose_is_refused() -> None:
         parse_statements("-- name: one\nSELECT 1;\n", "x.sql")
 
 
-def test_a_name_is_given_once() -> None:
+def test_a_name_is_used_once() -> None:
     with pytest.raises(ConfigurationError, match="two statements"):
         parse_statements("-- name: a\n-- One.\nSELECT 1;\n-- name: a\n-- Two.\nSELECT 2;\n", "x.sql")
 
@@ -48,7 +48,7 @@ def test_a_shared_statement_is_adapted_to_sqlite(shared: str, sqlite: str) -> No
     assert translate_to_sqlite(shared) == sqlite
 
 
-def test_arrays_side_by_side_are_rows_on_sqlite() -> None:
+def test_parallel_arrays_are_rows_on_sqlite() -> None:
     text = translate_to_sqlite(
         "SELECT w.a, w.b, w.c FROM unnest(CAST(:x AS text[]), CAST(:y AS bigint[]), CAST(:z AS text[])) AS w (a, b, c)"
     )
@@ -58,7 +58,7 @@ def test_arrays_side_by_side_are_rows_on_sqlite() -> None:
 
 
 def statements(store: str) -> dict[str, set[str]]:
-    """The names in each statement file of a store."""
+    """Return the names in each statement file of a store."""
     folder = files(store).joinpath("statements")
     return {file.name: set(load_statements(store, file.name)) for file in folder.iterdir()}
 
@@ -68,14 +68,14 @@ def test_every_statement_is_used(store: str) -> None:
     users = [SHARED, *STORES] if store == SHARED else [SHARED, store]
     code = "\n".join(text for each in users for text in sources(each).values())
     for file, names in statements(store).items():
-        assert f'"{file}"' in code, f"nobody loads {file}"
+        assert f'"{file}"' in code, f"{file} is not loaded"
         for name in names:
             last = name.split(".")[-1]
             used = f'"{last}"' in code or f'.{last}"' in code or f"    {last}: " in code
-            assert used, f"{file}: nobody uses {name!r}"
+            assert used, f"{file}: {name!r} is not used"
 
 
-# What one call of a function or one round trip does on PostgreSQL, where SQLite has several statements.
+# Statements that are one call of a function or one round trip on PostgreSQL, and several on SQLite.
 TOGETHER = {
     "start": {"existing_ids", "existing_keys", "last_id", "insert_run", "insert_input", "insert_key",
               "starting_worker"},
@@ -98,33 +98,33 @@ TOGETHER = {
     "find_due_lanes": {"worker_version", "candidates", "next_due", "next_suspect", "paused_names", "claimed_runs"},
     "beat": {"renew_lease", "held_ids", "record_step_heartbeat"},
 }  # fmt: skip
-# What only PostgreSQL has: roles, locks where SQLite has one writer, a clock that is its own.
+# Statements that only PostgreSQL has: roles, locks where SQLite has one writer, the clock of the server.
 ONLY_POSTGRES = {
     "lock_migrations", "missing_roles", "current_user", "backend_pid", "roles_not_granted", "tenant_tables",
     "excess_role_rights",
     "excess_login_rights", "insert_probe_run", "foreign_rows", "server_time", "end_idle_connections", "publish",
     "inherits_engine",
 }  # fmt: skip
-# SQLite migrates beside nobody; on PostgreSQL a person decides when. There, one look at the fences serves
-# everybody, and what a letter tells is in its row.
+# SQLite migrates without other users of the file; on PostgreSQL an administrator decides when. One query
+# of the fences serves all transitions there, and the texts of a letter are in its row.
 ONLY_SQLITE = {"has_due_deliveries", "live_workers", "count_held_fences", "put_letter_texts"}
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_a_statement_is_shared_or_the_store_s_own(store: str) -> None:
+def test_a_statement_is_either_shared_or_specific_to_a_store(store: str) -> None:
     shared = statements(SHARED)
     twice = {file: names & shared.get(file, set()) for file, names in statements(store).items()}
     assert {file: names for file, names in twice.items() if names} == {}
 
 
-def test_both_stores_call_the_same_thing_by_the_same_name() -> None:
+def test_both_stores_use_the_same_name_for_the_same_statement() -> None:
     sqlite, postgres = (set().union(*statements(store).values()) for store in STORES)
     assert sqlite - postgres == ONLY_SQLITE.union(*TOGETHER.values())
     assert postgres - sqlite == ONLY_POSTGRES | TOGETHER.keys()
 
 
-def test_what_postgres_does_together_names_its_parts() -> None:
-    """Whoever looks for `put_entry` finds it in both stores."""
+def test_a_combined_postgres_statement_names_its_parts() -> None:
+    """A search for `put_entry` finds it in both stores."""
     parts = TOGETHER["apply"] | TOGETHER["apply_with_rest"] | TOGETHER["note"] | TOGETHER["beat"]
     package = files(POSTGRES)
     texts = [item.read_text("utf-8") for item in package.joinpath("statements").iterdir()]

@@ -1,4 +1,4 @@
-"""Made-up releases after the present one, and work that must survive the upgrade to them.
+"""Invented releases after the present one, and data that must survive the upgrade to them.
 
 `redrive.` stands for the schema on PostgreSQL and for nothing on SQLite.
 """
@@ -23,7 +23,7 @@ CREATE POLICY tenant ON redrive.paints TO redrive_app
     USING (tenant = (SELECT NULLIF(current_setting('redrive.tenant', true), '')));
 """
 
-# What an expanding release does: a column with a default, an index on it, a new table filled from an old one.
+# An expanding release: a column with a default, an index on it, a new table filled from an old one.
 EXPAND = """
 ALTER TABLE redrive.runs ADD COLUMN colour text NOT NULL DEFAULT 'grey';
 CREATE INDEX runs_by_colour ON redrive.runs (colour, id);
@@ -31,7 +31,7 @@ CREATE TABLE redrive.paints (letter text PRIMARY KEY, tenant text NOT NULL);
 INSERT INTO redrive.paints (letter, tenant) SELECT public_id, tenant FROM redrive.letters;
 """
 
-# What the release after it does: the previous index is replaced by one of the same name.
+# The release after it: the previous index is replaced by one of the same name.
 REPLACE = """
 DROP INDEX redrive.runs_by_colour;
 CREATE INDEX runs_by_colour ON redrive.runs (colour, workflow, id);
@@ -39,7 +39,7 @@ CREATE INDEX runs_by_colour ON redrive.runs (colour, workflow, id);
 
 
 def releases(kind: str) -> list[Migration]:
-    """The migrations that the next two releases of a store add to the present ones."""
+    """Return the migrations that the next two releases of a store add to the present ones."""
     newest = load_migrations(f"redrive.store.{kind}")[-1].version
     texts = [EXPAND + TENANT_RULES, REPLACE] if kind == "postgres" else [EXPAND, REPLACE]
     if kind == "sqlite":
@@ -51,14 +51,14 @@ def releases(kind: str) -> list[Migration]:
 
 
 async def work(kit: Kit) -> None:
-    """A run in the dead letters, and one that is due. The worker has stopped."""
+    """Create a run with a dead letter and one that is due. The worker has stopped."""
     worker, _ = await failed(kit, public_id="old", timeout=HOUR)
     await kit.store.retire(worker)
     await kit.start(public_id="due")
 
 
-async def goes_on(kit: Kit) -> None:
-    """What was there before the upgrade is there, and can be worked with as if it had been written today."""
+async def check_existing_data(kit: Kit) -> None:
+    """Check that the data from before the upgrade exists and can be used like new data."""
     case = await case_of(kit, "dl-old")
     assert case.letter is not None
     assert (case.run.public_id, case.run.letter, case.replays) == ("old", None, ())

@@ -1,4 +1,4 @@
-"""People and credentials: every store keeps them alike."""
+"""Conformance tests of users, tokens, sign-ins and remembered requests."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def test_a_tenant_is_registered_once_disabled_and_enabled(kit: Kit) -> Non
     assert await events(kit) == ["tenant.created", "tenant.changed", "tenant.changed"]
 
 
-async def test_a_person_is_added_once_and_found_by_id_and_address(kit: Kit) -> None:
+async def test_a_user_is_added_once_and_found_by_id_and_address(kit: Kit) -> None:
     accounts = kit.store.accounts
     ann = person("u1", "ann@example.org", member("u1", "acme"), member("u1", "globex", Role.VIEWER, payloads=True))
     assert await accounts.add_user(ann, noted("user.created", tenant="acme"))
@@ -80,7 +80,7 @@ async def test_an_address_has_one_account_in_each_home(kit: Kit) -> None:
     assert [row.id for row in await accounts.users("globex")] == ["u2"]
 
 
-async def test_a_tenant_s_people_are_listed_without_passwords_and_other_tenants(kit: Kit) -> None:
+async def test_the_users_of_a_tenant_are_listed_without_passwords_and_other_tenants(kit: Kit) -> None:
     accounts = kit.store.accounts
     ann = person("u1", "ann@example.org", member("u1", "acme"), member("u1", "globex"))
     await accounts.add_user(ann, noted())
@@ -88,10 +88,10 @@ async def test_a_tenant_s_people_are_listed_without_passwords_and_other_tenants(
     (listed,) = await accounts.users("acme")
     assert (listed.id, listed.password, [each.tenant for each in listed.members]) == ("u1", None, ["acme"])
     assert [len(each.members) for each in await accounts.users(None)] == [2, 1]
-    assert await accounts.users("nobody") == []
+    assert await accounts.users("unknown") == []
 
 
-async def test_a_person_is_changed_and_a_membership_too(kit: Kit) -> None:
+async def test_a_user_and_a_membership_are_changed(kit: Kit) -> None:
     accounts = kit.store.accounts
     await accounts.add_user(person(), noted())
     assert await accounts.change_user(replace(person(), password="new", disabled_at=1), noted())
@@ -107,7 +107,7 @@ async def test_a_person_is_changed_and_a_membership_too(kit: Kit) -> None:
     assert not await accounts.change_user(person("u9", "zoe@example.org"), noted())
 
 
-async def test_a_token_is_kept_with_its_hash_and_listed_without(kit: Kit) -> None:
+async def test_a_token_is_stored_with_its_hash_and_listed_without_it(kit: Kit) -> None:
     accounts = kit.store.accounts
     one = token(hash="h", workflows=("fulfil", 'a"b'), payloads=True, user="u1", maker_user="u2", maker_token="t0")
     await accounts.put_token(one, DAY, noted())
@@ -130,7 +130,7 @@ async def test_a_token_is_revoked_once_and_by_its_own_tenant_only(kit: Kit) -> N
     assert found.revoked_at == kit.clock.now()
 
 
-async def test_a_sign_in_lasts_until_it_ends_or_another_finds_it_expired(kit: Kit) -> None:
+async def test_a_sign_in_lasts_until_it_is_ended_or_found_expired(kit: Kit) -> None:
     accounts = kit.store.accounts
     for hash, user in (("h1", "u1"), ("h2", "u1"), ("h3", "u2")):
         await accounts.put_session(SessionRow(hash=hash, tenant="acme", user=user), 10 * SECOND)
@@ -159,7 +159,7 @@ async def test_a_disabled_tenant_has_no_credentials_until_it_is_enabled(kit: Kit
     assert None not in (await accounts.token("t1"), await accounts.session("h"))
 
 
-# -- makers of tokens ----------------------------------------------------------------------------------
+# -- creators of tokens --------------------------------------------------------------------------------
 
 ADMIN, STAFF, OWNER = Role.ADMIN, Role.STAFF, Role.OWNER
 
@@ -177,7 +177,7 @@ ADMIN, STAFF, OWNER = Role.ADMIN, Role.STAFF, Role.OWNER
         (member(tenant="globex", role=OWNER), {"role": STAFF, "payloads": True}, False),
     ],
 )
-async def test_a_token_works_while_its_maker_could_create_it(
+async def test_a_token_works_while_its_creator_may_create_it(
     kit: Kit, maker: MemberRow, gives: dict[str, object], works: bool
 ) -> None:
     accounts = kit.store.accounts
@@ -207,14 +207,14 @@ async def test_a_token_ends_with_the_token_that_created_it(kit: Kit) -> None:
     assert [await works(f"t{number}") for number in (1, 2)] == [False, False]
 
 
-# -- answers -------------------------------------------------------------------------------------------
+# -- remembered answers --------------------------------------------------------------------------------
 
 
 def asked(key: str = "k", digest: str = "d", tenant: str = "acme") -> RequestClaim:
     return RequestClaim(tenant=tenant, key=key, digest=digest, patience=60 * SECOND, keeps=DAY)
 
 
-async def test_a_request_is_carried_out_by_one_and_the_others_get_its_answer(kit: Kit) -> None:
+async def test_a_request_is_carried_out_once_and_repeats_get_its_answer(kit: Kit) -> None:
     accounts = kit.store.accounts
     assert isinstance(await accounts.claim_request(asked()), int)
     under_way = ResponseRow(tenant="acme", key="k", digest="d", status=None, body=None)
@@ -228,24 +228,24 @@ async def test_a_request_is_carried_out_by_one_and_the_others_get_its_answer(kit
     assert isinstance(await accounts.claim_request(asked(digest="other")), int)
 
 
-async def test_a_request_that_was_given_up_is_taken_over_by_the_same_and_no_other(kit: Kit) -> None:
+async def test_an_abandoned_request_is_taken_over_by_its_repeat_and_by_no_other(kit: Kit) -> None:
     accounts = kit.store.accounts
     first = await accounts.claim_request(asked())
     assert isinstance(first, int)
     kit.clock.move(61 * SECOND)
     assert isinstance(await accounts.claim_request(asked(digest="other")), ResponseRow)
-    assert await accounts.claim_request(asked()) == first, "when it was begun first"
+    assert await accounts.claim_request(asked()) == first, "the start of the first request is returned"
     assert isinstance(await accounts.claim_request(asked()), ResponseRow)
 
 
-async def test_a_request_that_came_to_nothing_is_forgotten(kit: Kit) -> None:
+async def test_a_dropped_request_is_forgotten(kit: Kit) -> None:
     accounts = kit.store.accounts
     assert isinstance(await accounts.claim_request(asked()), int)
     await accounts.drop_request("acme", "k")
     assert isinstance(await accounts.claim_request(asked(digest="other")), int)
 
 
-async def test_the_answers_of_a_tenant_are_counted_with_their_size(kit: Kit) -> None:
+async def test_the_remembered_answers_of_a_tenant_are_counted_with_their_size(kit: Kit) -> None:
     accounts = kit.store.accounts
     assert await accounts.response_usage("acme") == (0, 0)
     for key in ("a", "b"):
@@ -258,11 +258,11 @@ async def test_the_answers_of_a_tenant_are_counted_with_their_size(kit: Kit) -> 
     assert await accounts.response_usage("globex") == (0, 0)
 
 
-# -- erasing -------------------------------------------------------------------------------------------
+# -- erasing a tenant ----------------------------------------------------------------------------------
 
 
 async def everything_of(kit: Kit, tenant: str) -> None:
-    """Whatever a tenant can have."""
+    """Store one of everything that a tenant can have."""
     worker, run = await kit.held(tenant=tenant, key="k", key_hash="h", key_keeps=DAY, index=(("a", "b"),))
     step = writes(run, entry(0, output=tenant), attempts=(failed_try(0),))
     assert (await kit.store.apply([step], worker=worker))[0].kept
@@ -285,7 +285,7 @@ async def erase(kit: Kit, tenant: str) -> int:
     return erased
 
 
-async def test_erasing_a_tenant_leaves_nothing_of_it_and_all_of_the_others(kit: Kit) -> None:
+async def test_erasing_a_tenant_removes_all_of_its_rows_and_no_others(kit: Kit) -> None:
     for tenant in ("acme", "globex"):
         await everything_of(kit, tenant)
     ((theirs, *_),) = [(await kit.store.runs(RunFilter(tenant="globex"), limit=9, cursor=None)).items[::-1]]
@@ -306,7 +306,7 @@ async def test_erasing_a_tenant_leaves_nothing_of_it_and_all_of_the_others(kit: 
     assert await accounts.session("s-globex") is not None
 
 
-async def test_a_person_whom_another_tenant_knows_survives_an_erasure(kit: Kit) -> None:
+async def test_a_user_whom_another_tenant_knows_survives_an_erasure(kit: Kit) -> None:
     accounts = kit.store.accounts
     ann = person("u1", "ann@example.org", member("u1", "acme"), member("u1", "globex"))
     await accounts.add_user(ann, noted(tenant="acme"))
@@ -317,7 +317,7 @@ async def test_a_person_whom_another_tenant_knows_survives_an_erasure(kit: Kit) 
 
 
 @pytest.mark.parametrize("name", ["", "ac", "acme2", "ACME", "%"])
-async def test_erasing_takes_the_name_as_it_is(kit: Kit, name: str) -> None:
+async def test_erasing_matches_the_tenant_name_exactly(kit: Kit, name: str) -> None:
     await kit.start(1, tenant="acme")
     await erase(kit, name)
     assert len((await kit.store.runs(RunFilter(), limit=9, cursor=None)).items) == 1

@@ -1,11 +1,11 @@
-"""Applying transitions: whole or not at all, only under the right fence, the same however often."""
+"""Conformance tests of `apply`: transitions are written whole, only under the right fence, and once."""
 
 from __future__ import annotations
 
 import asyncio
 
 import pytest
-from store_kit import DAY, SECOND, Kit, becomes, buried, entry, failed_try, letter, writes
+from store_kit import DAY, SECOND, Kit, becomes, ends_in_letter, entry, failed_try, letter, writes
 
 from redrive.core.states import FINAL_RUN_STATUSES, EntryKind, LetterStatus, RunStatus, StepStatus
 from redrive.core.transitions import AttemptEnd, EntryWrite, RunWrite, Transition
@@ -35,7 +35,7 @@ async def test_a_stale_fence_writes_nothing(kit: Kit) -> None:
     assert await kit.everything(run) == before
 
 
-async def test_the_others_of_a_batch_are_written(kit: Kit) -> None:
+async def test_a_refused_transition_does_not_stop_the_others_of_its_batch(kit: Kit) -> None:
     await kit.start(3)
     worker = await kit.worker()
     one, two, three = (await kit.claim(worker)).runs
@@ -45,10 +45,10 @@ async def test_the_others_of_a_batch_are_written(kit: Kit) -> None:
     assert [len(await kit.store.journal(run.id)) for run in (one, two, three)] == [1, 0, 1]
 
 
-async def test_an_unknown_run_is_a_lost_one(kit: Kit) -> None:
+async def test_an_unknown_run_counts_as_lost(kit: Kit) -> None:
     worker, run = await kit.held()
-    nobody = Transition(run=run.id + 1000, tenant="default", fence=0, entries=(entry(),))
-    (answer,) = await kit.store.apply([nobody], worker=worker)
+    unknown = Transition(run=run.id + 1000, tenant="default", fence=0, entries=(entry(),))
+    (answer,) = await kit.store.apply([unknown], worker=worker)
     assert not answer.kept
 
 
@@ -78,13 +78,13 @@ async def test_a_zombie_is_refused_after_its_run_was_taken_and_finished_by_anoth
     assert again.fence == run.fence + 2
     await kit.store.apply([becomes(again, RunStatus.SUCCESS, output="1")], worker=heir)
     before = await kit.everything(run)
-    for who in (zombie, None):  # its fence alone is enough to refuse it
+    for who in (zombie, None):  # the fence alone is enough to refuse the write
         (answer,) = await kit.store.apply([becomes(run, RunStatus.FAILED, failure="{}")], worker=who)
         assert not answer.kept
     assert await kit.everything(run) == before
 
 
-async def test_taking_a_run_from_a_live_worker_shuts_that_worker_out(kit: Kit) -> None:
+async def test_taking_a_run_from_a_live_worker_refuses_that_workers_writes(kit: Kit) -> None:
     worker, run = await kit.held()
     (taken,) = await kit.store.apply([becomes(run, RunStatus.SLEEPING, wake_in=SECOND, take=True)])
     assert taken.kept
@@ -93,7 +93,7 @@ async def test_taking_a_run_from_a_live_worker_shuts_that_worker_out(kit: Kit) -
     assert await kit.store.journal(run.id) == []
 
 
-async def test_within_one_batch_nothing_follows_a_take(kit: Kit) -> None:
+async def test_a_transition_after_a_take_in_the_same_batch_is_refused(kit: Kit) -> None:
     _, run = await kit.held()
     taken = becomes(run, RunStatus.SLEEPING, wake_in=0, take=True)
     answers = await kit.store.apply([writes(run, entry(0)), taken, writes(run, entry(1))])
@@ -101,7 +101,7 @@ async def test_within_one_batch_nothing_follows_a_take(kit: Kit) -> None:
     assert [row.index for row in await kit.store.journal(run.id)] == [0]
 
 
-async def test_of_two_changes_to_a_run_in_one_batch_the_later_one_stands(kit: Kit) -> None:
+async def test_the_later_of_two_changes_to_a_run_in_one_batch_wins(kit: Kit) -> None:
     await kit.start(3)
     worker = await kit.worker()
     runs = (await kit.claim(worker)).runs
@@ -112,7 +112,7 @@ async def test_of_two_changes_to_a_run_in_one_batch_the_later_one_stands(kit: Ki
     assert states == [RunStatus.SLEEPING, RunStatus.RUNNING, RunStatus.SLEEPING]
 
 
-async def test_two_reapers_at_once_make_one_recovery(kit: Kit) -> None:
+async def test_two_concurrent_reapers_recover_a_run_once(kit: Kit) -> None:
     _, run = await kit.held()
     kit.clock.move(DAY)
     other = await kit.beside()
@@ -131,11 +131,11 @@ async def test_two_reapers_at_once_make_one_recovery(kit: Kit) -> None:
     assert (found.deaths, found.fence, found.worker) == (1, run.fence + 1, None)
 
 
-async def test_applying_nothing_is_fine(kit: Kit) -> None:
+async def test_an_empty_batch_is_accepted(kit: Kit) -> None:
     assert await kit.store.apply([]) == []
 
 
-async def test_answers_tell_the_store_s_time(kit: Kit) -> None:
+async def test_results_contain_the_time_of_the_store(kit: Kit) -> None:
     worker, run = await kit.held()
     kit.clock.move(123)
     (answer,) = await kit.store.apply([writes(run, entry())], worker=worker)
@@ -145,7 +145,7 @@ async def test_answers_tell_the_store_s_time(kit: Kit) -> None:
 # -- repeats -------------------------------------------------------------------------------------------
 
 
-async def test_every_kind_of_write_twice_is_the_same_as_once(kit: Kit) -> None:
+async def test_every_kind_of_write_has_the_same_effect_twice_as_once(kit: Kit) -> None:
     worker, run = await kit.held()
     batches = [
         [writes(run, entry(0, RUNNING, limit_in=SECOND, input="i", options='{"a":1}'))],
@@ -154,7 +154,7 @@ async def test_every_kind_of_write_twice_is_the_same_as_once(kit: Kit) -> None:
         [writes(run, entry(1, StepStatus.FAILED, failure="f", done=1), clears_suspicion=True)],
         [becomes(run, RunStatus.SLEEPING, wake_in=SECOND, release=False, parked_on="c", diverged=True)],
         [becomes(run, RunStatus.RUNNING, release=False, parked_on="", diverged=False)],
-        [buried(run)],
+        [ends_in_letter(run)],
     ]
     for batch in batches:
         assert all(answer.kept for answer in await kit.store.apply(batch, worker=worker))
@@ -165,7 +165,7 @@ async def test_every_kind_of_write_twice_is_the_same_as_once(kit: Kit) -> None:
 
 async def test_a_late_repeat_keeps_the_times_of_the_first(kit: Kit) -> None:
     worker, run = await kit.held()
-    batch = [writes(run, entry(0, began_ago=5, output="o", done=0), attempts=(failed_try(),)), buried(run)]
+    batch = [writes(run, entry(0, began_ago=5, output="o", done=0), attempts=(failed_try(),)), ends_in_letter(run)]
     await kit.store.apply(batch, worker=worker)
     found, (step,), (attempt,), _ = await kit.everything(run)
     kit.clock.move(SECOND)
@@ -175,7 +175,7 @@ async def test_a_late_repeat_keeps_the_times_of_the_first(kit: Kit) -> None:
     assert letter_again.replay_count == 0
 
 
-async def test_a_repeated_take_is_told_that_the_run_moved_on(kit: Kit) -> None:
+async def test_a_repeated_take_is_refused_because_the_fence_has_changed(kit: Kit) -> None:
     _, run = await kit.held()
     taken = becomes(run, RunStatus.PENDING, wake_in=0, take=True, deaths=1)
     assert [(await kit.store.apply([taken]))[0].kept for _ in range(2)] == [True, False]
@@ -209,7 +209,7 @@ async def test_an_entry_is_recorded_with_its_times(kit: Kit) -> None:
 
 
 @pytest.mark.parametrize("status", list(StepStatus))
-async def test_only_final_states_end_an_entry(kit: Kit, status: StepStatus) -> None:
+async def test_only_final_states_set_the_end_of_an_entry(kit: Kit, status: StepStatus) -> None:
     worker, run = await kit.held()
     await kit.store.apply([writes(run, entry(0, status, limit_in=SECOND))], worker=worker)
     (row,) = await kit.store.journal(run.id)
@@ -218,7 +218,7 @@ async def test_only_final_states_end_an_entry(kit: Kit, status: StepStatus) -> N
     assert (row.limit_at is not None) == (status is RUNNING)
 
 
-async def test_none_leaves_what_is_recorded(kit: Kit) -> None:
+async def test_none_leaves_a_recorded_value_unchanged(kit: Kit) -> None:
     worker, run = await kit.held()
     first = entry(0, RUNNING, input="i", options='{"o":1}')
     second = entry(0, StepStatus.FAILED, failure="f", done=4)
@@ -230,7 +230,7 @@ async def test_none_leaves_what_is_recorded(kit: Kit) -> None:
     assert (row.failure, row.done) == ("f", 4)
 
 
-async def test_the_first_begin_stays_and_each_attempt_has_its_own(kit: Kit) -> None:
+async def test_an_entry_keeps_its_first_begin_and_each_attempt_has_its_own(kit: Kit) -> None:
     worker, run = await kit.held()
     began = kit.clock.now()
     await kit.store.apply([writes(run, entry(0, RUNNING))], worker=worker)
@@ -270,7 +270,7 @@ async def test_a_begin_mark_never_overwrites_a_later_state(kit: Kit, recorded, m
     await kit.store.apply([writes(run, recorded)], worker=worker)
     before = await kit.store.journal(run.id)
     (answer,) = await kit.store.apply([writes(run, mark)], worker=worker)
-    assert answer.kept  # the run is still this worker's; the mark is merely out of date
+    assert answer.kept  # the worker still holds the run; only the mark is outdated
     after = await kit.store.journal(run.id)
     if obeyed:
         assert (after[0].status, after[0].attempt) == (RUNNING, mark.attempt)
@@ -279,7 +279,7 @@ async def test_a_begin_mark_never_overwrites_a_later_state(kit: Kit, recorded, m
 
 
 async def test_under_a_new_claim_the_same_attempt_may_begin_again(kit: Kit) -> None:
-    """A try cut short by a death is repeated under its number, whatever state the entry was left in."""
+    """An attempt that a crash cut short is repeated under its number, in whatever state its entry is."""
     worker, run = await kit.held()
     await kit.store.apply([writes(run, entry(0, RETRYING, attempt=2, wake_in=0))], worker=worker)
     await kit.store.apply([becomes(run, RunStatus.PENDING, wake_in=0, take=True)])
@@ -291,7 +291,7 @@ async def test_under_a_new_claim_the_same_attempt_may_begin_again(kit: Kit) -> N
     assert (row.began_at, row.limit_at) == (kit.clock.now(), kit.clock.now() + SECOND)
 
 
-async def test_a_begin_and_its_end_in_one_batch_end_up_in_order(kit: Kit) -> None:
+async def test_a_begin_and_an_end_in_one_batch_are_applied_in_order(kit: Kit) -> None:
     worker, run = await kit.held()
     batch = []
     for index in range(125):
@@ -306,7 +306,7 @@ async def test_a_begin_and_its_end_in_one_batch_end_up_in_order(kit: Kit) -> Non
 # -- attempts ------------------------------------------------------------------------------------------
 
 
-async def test_tries_are_recorded_in_order_of_time(kit: Kit) -> None:
+async def test_attempts_are_recorded_in_order_of_time(kit: Kit) -> None:
     worker, run = await kit.held()
     for attempt in (1, 2):
         tried = failed_try(
@@ -327,7 +327,7 @@ async def test_tries_are_recorded_in_order_of_time(kit: Kit) -> None:
     assert first.next_at == first.ended_at + 5 * SECOND
 
 
-async def test_a_lost_try_and_its_repeat_are_both_recorded(kit: Kit) -> None:
+async def test_a_lost_attempt_and_its_repeat_are_both_recorded(kit: Kit) -> None:
     worker, run = await kit.held()
     lost = writes(
         run,
@@ -345,7 +345,7 @@ async def test_a_lost_try_and_its_repeat_are_both_recorded(kit: Kit) -> None:
 
 
 @pytest.mark.parametrize("status", sorted(FINAL_RUN_STATUSES))
-async def test_an_ended_run_is_held_by_nobody_and_due_never(kit: Kit, status: RunStatus) -> None:
+async def test_an_ended_run_has_no_holder_and_is_never_due(kit: Kit, status: RunStatus) -> None:
     worker, run = await kit.held()
     kit.clock.move(SECOND)
     await kit.store.apply([becomes(run, status, output="o")], worker=worker)
@@ -382,7 +382,7 @@ async def test_a_result_replaces_the_failure_of_an_earlier_ending(kit: Kit) -> N
     assert (found.output, found.failure) == ("1", None)
 
 
-async def test_an_ending_without_words_of_its_own_keeps_the_failure(kit: Kit) -> None:
+async def test_an_ending_without_a_failure_keeps_the_recorded_failure(kit: Kit) -> None:
     worker, run = await kit.held()
     compensating = RunWrite(status=RunStatus.COMPENSATING, release=False, failure="why")
     await kit.store.apply([writes(run, change=compensating)], worker=worker)
@@ -425,7 +425,7 @@ async def test_suspicion_is_cleared_together_with_a_change(kit: Kit) -> None:
         RunWrite(status=RunStatus.RUNNING),
     ],
 )
-async def test_the_schema_refuses_states_that_cannot_be(kit: Kit, change: RunWrite) -> None:
+async def test_the_schema_refuses_impossible_states(kit: Kit, change: RunWrite) -> None:
     worker, run = await kit.held()
     before = await kit.everything(run)
     with pytest.raises(DataRefused):
@@ -436,7 +436,7 @@ async def test_the_schema_refuses_states_that_cannot_be(kit: Kit, change: RunWri
 # -- dead letters --------------------------------------------------------------------------------------
 
 
-async def test_a_letter_holds_the_whole_story(kit: Kit) -> None:
+async def test_a_letter_records_the_failure_in_full(kit: Kit) -> None:
     worker, run = await kit.held(input='{"n":1}', options='{"o":1}', correlation_id="c")
     await kit.fail(worker, run)
     found = await kit.letter(run)
@@ -453,7 +453,7 @@ async def test_a_letter_holds_the_whole_story(kit: Kit) -> None:
     assert found.replay_count == 0
 
 
-async def test_a_second_letter_of_a_run_is_the_first_one_again(kit: Kit) -> None:
+async def test_a_second_letter_of_a_run_updates_the_first_one(kit: Kit) -> None:
     worker, run = await kit.held()
     await kit.fail(worker, run)
     first = await kit.letter(run)
@@ -484,7 +484,7 @@ async def test_a_letter_its_run_and_its_entry_commit_together_or_not_at_all(kit:
     assert await kit.everything(run) == before
 
 
-async def test_letters_of_other_tenants_are_not_there(kit: Kit) -> None:
+async def test_letters_are_invisible_to_other_tenants(kit: Kit) -> None:
     worker, run = await kit.held(tenant="a")
     await kit.fail(worker, run)
     found = await kit.letter(run)
@@ -494,7 +494,7 @@ async def test_letters_of_other_tenants_are_not_there(kit: Kit) -> None:
     assert (await kit.store.run(run.public_id, tenant="a")) is not None
 
 
-# -- decisions made by those who looked before ---------------------------------------------------------
+# -- decisions that depend on an open attempt ----------------------------------------------------------
 
 
 @pytest.mark.parametrize("now", [SUCCESS, RETRYING, StepStatus.CANCELLED])
@@ -503,7 +503,7 @@ async def test_a_decision_about_an_attempt_is_refused_once_the_attempt_is_over(k
     await kit.store.apply([writes(run, entry(status=RUNNING))], worker=worker)
     await kit.store.apply([writes(run, entry(status=now))], worker=worker)
     before = await kit.everything(run)
-    late = writes(run, entry(status=StepStatus.FAILED), only_if=(0, 1), change=_let_go())
+    late = writes(run, entry(status=StepStatus.FAILED), only_if=(0, 1), change=_released())
     (answer,) = await kit.store.apply([late])
     assert not answer.kept
     assert await kit.everything(run) == before
@@ -512,20 +512,20 @@ async def test_a_decision_about_an_attempt_is_refused_once_the_attempt_is_over(k
 async def test_a_decision_about_an_attempt_is_refused_once_the_next_one_began(kit: Kit) -> None:
     worker, run = await kit.held()
     await kit.store.apply([writes(run, entry(status=RUNNING, attempt=2))], worker=worker)
-    (answer,) = await kit.store.apply([writes(run, only_if=(0, 1), change=_let_go())])
+    (answer,) = await kit.store.apply([writes(run, only_if=(0, 1), change=_released())])
     assert not answer.kept
 
 
-async def test_a_decision_about_an_attempt_is_kept_while_the_attempt_goes_on(kit: Kit) -> None:
+async def test_a_decision_about_an_attempt_is_kept_while_the_attempt_is_open(kit: Kit) -> None:
     worker, run = await kit.held()
     await kit.store.apply([writes(run, entry(status=RUNNING))], worker=worker)
-    decided = writes(run, entry(status=RETRYING, wake_in=SECOND), only_if=(0, 1), change=_let_go())
+    decided = writes(run, entry(status=RETRYING, wake_in=SECOND), only_if=(0, 1), change=_released())
     (answer,) = await kit.store.apply([decided])
     assert answer.kept
     assert [row.status for row in await kit.store.journal(run.id)] == [RETRYING]
 
 
-async def test_closing_a_run_cancels_what_is_open_in_it_and_nothing_else(kit: Kit) -> None:
+async def test_closing_a_run_cancels_its_open_entries_and_no_others(kit: Kit) -> None:
     worker, run = await kit.held()
     states = [SUCCESS, RUNNING, RETRYING, StepStatus.FAILED]
     rows = [entry(index, status) for index, status in enumerate(states)]
@@ -537,5 +537,5 @@ async def test_closing_a_run_cancels_what_is_open_in_it_and_nothing_else(kit: Ki
     assert all(row.ended_at is not None and row.limit_at is None for row in journal)
 
 
-def _let_go() -> RunWrite:
+def _released() -> RunWrite:
     return RunWrite(status=RunStatus.PENDING, wake_in=0, take=True)

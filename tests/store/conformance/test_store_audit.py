@@ -1,4 +1,4 @@
-"""The audit log: what was done is written with it, found by whoever looks, and never changed."""
+"""Conformance tests of the audit log: lines are written with their transition, found by filters, never changed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from letter_kit import audited, closes, failed
-from store_kit import DAY, HOUR, SECOND, Kit, becomes, buried, noted, writes
+from store_kit import DAY, HOUR, SECOND, Kit, becomes, ends_in_letter, noted, writes
 
 from redrive.core.states import RunStatus
 from redrive.errors import InputError
@@ -19,7 +19,7 @@ from redrive.store.settings import PolicyRow
 POLICY = PolicyRow(tenant="", workflow="", step="", policy="{}", updated_at=0, updated_by="ann")
 
 
-async def test_a_line_is_written_as_it_was_said_with_the_store_s_time(kit: Kit) -> None:
+async def test_a_line_is_stored_as_given_with_the_time_of_the_store(kit: Kit) -> None:
     kit.clock.move(SECOND)
     line = noted(
         "dlq.assigned",
@@ -52,7 +52,7 @@ async def test_lines_of_one_call_keep_their_order(kit: Kit) -> None:
     assert [line.subject for line in await audited(kit)] == [str(n) for n in range(20)]
 
 
-async def test_what_was_done_about_users_and_tokens_can_be_left_out(kit: Kit) -> None:
+async def test_lines_about_users_and_tokens_can_be_left_out(kit: Kit) -> None:
     events = ("user.refused", "dlq.retry", "token.created", "usual.thing", "user.signed_in", "run.cancelled")
     await kit.store.note([noted(event, by="ann") for event in events])
     for where in (AuditFilter(accounts=False), AuditFilter(accounts=False, by="ann")):
@@ -65,12 +65,12 @@ async def test_what_was_done_about_users_and_tokens_can_be_left_out(kit: Kit) ->
     assert len((await kit.store.audit(AuditFilter(), limit=9, cursor=None)).items) == len(events)
 
 
-async def test_nothing_to_note_is_nothing_noted(kit: Kit) -> None:
+async def test_an_empty_list_of_lines_writes_nothing(kit: Kit) -> None:
     await kit.store.note([])
     assert await audited(kit) == []
 
 
-# -- once ------------------------------------------------------------------------------------------------
+# -- written once ----------------------------------------------------------------------------------------
 
 
 async def test_a_transition_s_lines_are_written_with_it_or_not_at_all(kit: Kit) -> None:
@@ -126,7 +126,7 @@ async def test_equal_lines_without_a_token_are_two(kit: Kit) -> None:
     assert len(await audited(kit)) == 3
 
 
-# -- looking -----------------------------------------------------------------------------------------------
+# -- filters -----------------------------------------------------------------------------------------------
 
 
 async def test_each_filter_of_the_audit_log_filters(kit: Kit) -> None:
@@ -150,13 +150,13 @@ async def test_each_filter_of_the_audit_log_filters(kit: Kit) -> None:
     ):
         assert [line.event for line in await audited(kit, **where)] == ["policy.set"], where
     assert [line.event for line in await audited(kit, until=now)] == ["dlq.retry"]
-    for where in ({"tenant": "t", "event": "dlq.retry"}, {"by": "nobody"}, {"since": now + 1}):
+    for where in ({"tenant": "t", "event": "dlq.retry"}, {"by": "zoe"}, {"since": now + 1}):
         assert await audited(kit, **where) == [], where
     with pytest.raises(InputError, match="time zone"):
-        AuditFilter(since=datetime(2026, 1, 1))  # noqa: DTZ001 (that is what is refused)
+        AuditFilter(since=datetime(2026, 1, 1))  # noqa: DTZ001 (the naive time is refused)
 
 
-async def test_a_trailing_dot_means_every_event_of_the_kind(kit: Kit) -> None:
+async def test_a_trailing_dot_matches_every_event_of_that_kind(kit: Kit) -> None:
     events = ["dlq.created", "dlq.retry", "dlqs.other", "dlq", "error.recorded", "dlq.skipped"]
     await kit.store.note([noted(event) for event in events])
     assert [line.event for line in await audited(kit, event="dlq.")] == ["dlq.created", "dlq.retry", "dlq.skipped"]
@@ -164,7 +164,7 @@ async def test_a_trailing_dot_means_every_event_of_the_kind(kit: Kit) -> None:
     assert [line.event for line in await audited(kit, event="error.")] == ["error.recorded"]
 
 
-async def test_what_the_engine_did_is_found_by_its_name_too(kit: Kit) -> None:
+async def test_lines_of_the_engine_are_found_by_its_name(kit: Kit) -> None:
     await kit.store.note([noted(by="redrive"), noted(by="ann")])
     assert [line.by for line in await audited(kit, by="redrive")] == ["redrive"]
 
@@ -198,7 +198,7 @@ async def test_another_tenant_s_newer_lines_do_not_empty_the_first_page(kit: Kit
     assert [line.subject for line in page.items] == [str(n) for n in range(29, 9, -1)]
 
 
-async def test_since_finds_its_place_among_many_lines(kit: Kit) -> None:
+async def test_since_selects_the_newer_of_many_lines(kit: Kit) -> None:
     for _ in range(20):
         await kit.store.note([noted() for _ in range(10)])
         kit.clock.move(HOUR)
@@ -206,25 +206,25 @@ async def test_since_finds_its_place_among_many_lines(kit: Kit) -> None:
 
 
 @pytest.mark.parametrize("limit", [0, -1])
-async def test_a_senseless_limit_is_refused(kit: Kit, limit: int) -> None:
+async def test_an_invalid_limit_is_refused(kit: Kit, limit: int) -> None:
     with pytest.raises(InputError, match="limit"):
         await kit.store.audit(AuditFilter(), limit=limit, cursor=None)
 
 
-# -- for ever ------------------------------------------------------------------------------------------------
+# -- immutability --------------------------------------------------------------------------------------------
 
 
-async def test_what_is_written_cannot_be_changed(kit: Kit) -> None:
-    """Neither by the engine's own connections; only a purge removes lines, when their time is over."""
+async def test_written_lines_cannot_be_changed(kit: Kit) -> None:
+    """Not even the engine's connections can change lines. Only a purge deletes them, when their retention ends."""
     await kit.store.note([noted()])
     before = await audited(kit)
-    for change in ("by = 'nobody'", "at = 0", "token = 't'"):
+    for change in ("by = 'zoe'", "at = 0", "token = 't'"):
         with pytest.raises(Exception, match=r"append-only|permission denied|GRANT"):
             await kit.by_hand(f"UPDATE redrive.audit SET {change}")
     assert await audited(kit) == before
 
 
-async def test_a_line_outlives_the_run_and_the_letter_it_is_about(kit: Kit) -> None:
+async def test_a_line_outlives_its_run_and_its_letter(kit: Kit) -> None:
     _, run = await failed(kit)
     await kit.store.apply([closes(run)])
     kit.clock.move(100 * DAY)
@@ -233,9 +233,9 @@ async def test_a_line_outlives_the_run_and_the_letter_it_is_about(kit: Kit) -> N
     assert [line.event for line in await audited(kit, subject=run.public_id)] == ["dlq.resolved"]
 
 
-async def test_a_failure_and_its_lines_are_one_commit(kit: Kit) -> None:
+async def test_a_failure_and_its_lines_are_committed_together(kit: Kit) -> None:
     worker, run = await kit.held()
-    ended = buried(run)
+    ended = ends_in_letter(run)
     line = noted("dlq.created", by="redrive", subject=run.public_id, letter=f"dl-{run.public_id}")
     await kit.store.apply([writes(run, change=ended.change, letter=ended.letter, audit=(line,))], worker=worker)
     (found,) = await audited(kit, letter=f"dl-{run.public_id}")

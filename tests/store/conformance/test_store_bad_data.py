@@ -1,9 +1,9 @@
-"""Data that a store cannot hold is refused by name, and what it can hold comes back as it was."""
+"""Conformance tests of invalid data: it is refused by name, and valid data is returned unchanged."""
 
 from __future__ import annotations
 
 import pytest
-from store_kit import Kit, becomes, buried, entry, failed_try, writes
+from store_kit import Kit, becomes, ends_in_letter, entry, failed_try, writes
 
 from redrive.core.states import RunStatus
 from redrive.core.transitions import RunWrite
@@ -24,7 +24,7 @@ ODD = [
 
 
 @pytest.mark.parametrize("text", ODD, ids=range(len(ODD)))
-async def test_odd_text_comes_back_as_it_was(kit: Kit, text: str) -> None:
+async def test_unusual_text_is_returned_unchanged(kit: Kit, text: str) -> None:
     worker, run = await kit.held(input=text, correlation_id=text)
     assert run.input == text
     assert run.correlation_id == text
@@ -39,7 +39,7 @@ async def test_odd_text_comes_back_as_it_was(kit: Kit, text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["日本語", "a'b", 'a"b', "\\", "a:b"])
-async def test_odd_names_are_lanes_like_any_other(kit: Kit, text: str) -> None:
+async def test_unusual_names_are_valid_lanes(kit: Kit, text: str) -> None:
     key = {"key": text, "key_hash": text, "key_keeps": 10**12}
     (public_id,) = await kit.start(tenant=text, queue=text, workflow=text, **key)
     worker = await kit.worker(text)
@@ -85,11 +85,11 @@ async def test_a_run_that_cannot_be_stored_is_refused(kit: Kit, more: dict) -> N
         lambda run: writes(run, entry(0, wake_in=2**63)),
         lambda run: writes(run, attempts=(failed_try(failure="\udc80"),)),
         lambda run: becomes(run, RunStatus.SUCCESS, output="\ud800"),
-        lambda run: buried(run, reason="\ud800"),
+        lambda run: ends_in_letter(run, reason="\ud800"),
         lambda run: writes(run, change=RunWrite(status=RunStatus.SLEEPING, wake_in=2**63)),
     ],
 )
-async def test_a_row_that_cannot_be_stored_refuses_its_batch_and_nothing_else(kit: Kit, transition) -> None:
+async def test_an_invalid_row_refuses_its_batch_and_nothing_else(kit: Kit, transition) -> None:
     await kit.start(2)
     worker = await kit.worker()
     good, bad = (await kit.claim(worker)).runs

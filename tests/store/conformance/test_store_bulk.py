@@ -1,4 +1,4 @@
-"""Sets of letters: each is listed once, worked on by one node at a time, and counted once."""
+"""Conformance tests of bulk actions: each letter is listed once, processed by one node at a time, counted once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from store_kit import DAY, SECOND, Kit, buried
+from store_kit import DAY, SECOND, Kit, ends_in_letter
 
 from redrive.core.schedule import Rate
 from redrive.core.states import RunStatus
@@ -48,7 +48,7 @@ def new(public_id: str = "set1", **more: Any) -> NewBulk:
 
 
 async def begun(kit: Kit, **more: Any) -> BulkRow:
-    """A set that somebody has just begun."""
+    """Begin a bulk action and return it."""
     wanted = new(**more)
     await kit.store.create_bulk(wanted, line(token=f"t-{wanted.public_id}"))
     return await known(kit, wanted.public_id)
@@ -67,11 +67,11 @@ async def claimed(kit: Kit) -> BulkRow:
 
 
 async def letters(kit: Kit, count: int, *, tenant: str = "default", **more: Any) -> list[ClaimedRun]:
-    """Runs that ended in letters of one kind."""
+    """Start runs that end in letters of one kind."""
     await kit.start(count, tenant=tenant)
     worker = await kit.worker()
     runs = (await kit.claim(worker, capacity=count)).runs
-    await kit.store.apply([buried(run, **more) for run in runs], worker=worker)
+    await kit.store.apply([ends_in_letter(run, **more) for run in runs], worker=worker)
     return runs
 
 
@@ -85,12 +85,12 @@ def ids(runs: list[ClaimedRun]) -> list[str]:
     return [f"dl-{run.public_id}" for run in runs]
 
 
-async def test_a_set_by_filter_lists_the_open_letters_of_its_beginning(kit: Kit) -> None:
+async def test_a_bulk_action_by_filter_lists_the_letters_open_at_its_start(kit: Kit) -> None:
     runs = await letters(kit, 3, fingerprint="f1")
     await letters(kit, 2, fingerprint="f2")
     await kit.by_hand("UPDATE redrive.letters SET status = 'REPLAYING' WHERE run = ?", runs[1].id)
     await begun(kit, where=LetterFilter(fingerprint="f1"))
-    await letters(kit, 1, fingerprint="f1")  # too late
+    await letters(kit, 1, fingerprint="f1")  # too late for the bulk action
     row = await claimed(kit)
     assert (row.status, row.listed, row.total, row.action) == (SetStatus.RUNNING, False, 0, "REPLAY")
     assert (row.request, row.by, row.reason) == ('{"mode":"FROM_FAILED"}', "ann", "the bank is back")
@@ -101,7 +101,7 @@ async def test_a_set_by_filter_lists_the_open_letters_of_its_beginning(kit: Kit)
     assert (now.total, now.listed, now.done) == (2, True, 0)
 
 
-async def test_a_filter_keeps_to_its_tenant_and_to_all_that_it_says(kit: Kit) -> None:
+async def test_a_filter_is_limited_to_its_tenant_and_to_all_of_its_conditions(kit: Kit) -> None:
     await letters(kit, 2, tenant="a")
     mine = await letters(kit, 2, tenant="b", code="timeout")
     await letters(kit, 2, tenant="b")
@@ -116,7 +116,7 @@ async def test_a_filter_keeps_to_its_tenant_and_to_all_that_it_says(kit: Kit) ->
     assert [item.letter for item in items] == ids(mine)[1:]
 
 
-async def test_letters_that_are_named_are_taken_as_they_are(kit: Kit) -> None:
+async def test_letters_given_by_id_are_taken_without_a_filter(kit: Kit) -> None:
     runs = await letters(kit, 2)
     row = await begun(kit, letters=(ids(runs)[1], "no-such-letter", ids(runs)[0]))
     assert (row.total, row.listed) == (3, True)
@@ -125,7 +125,7 @@ async def test_letters_that_are_named_are_taken_as_they_are(kit: Kit) -> None:
     assert [item.letter for item in items] == [ids(runs)[1], "no-such-letter", ids(runs)[0]]
 
 
-async def test_a_set_that_is_begun_twice_is_one_set(kit: Kit) -> None:
+async def test_a_bulk_action_that_is_begun_twice_exists_once(kit: Kit) -> None:
     runs = await letters(kit, 1)
     for _ in range(2):
         await kit.store.create_bulk(new(letters=tuple(ids(runs))), line())
@@ -136,7 +136,7 @@ async def test_a_set_that_is_begun_twice_is_one_set(kit: Kit) -> None:
     ]
 
 
-async def test_marks_are_counted_once_and_the_next_letters_come(kit: Kit) -> None:
+async def test_marks_are_counted_once_and_the_next_letters_are_returned(kit: Kit) -> None:
     runs = await letters(kit, 3)
     await begun(kit, where=LetterFilter())
     row = await claimed(kit)
@@ -163,7 +163,7 @@ async def test_marks_are_counted_once_and_the_next_letters_come(kit: Kit) -> Non
     assert (refused.letter, refused.at) == (ids(runs)[1], kit.clock.now())
 
 
-async def test_a_set_whose_letters_are_all_marked_is_done(kit: Kit) -> None:
+async def test_a_bulk_action_whose_letters_are_all_marked_is_done(kit: Kit) -> None:
     await letters(kit, 1)
     await begun(kit, where=LetterFilter())
     row = await claimed(kit)
@@ -176,13 +176,13 @@ async def test_a_set_whose_letters_are_all_marked_is_done(kit: Kit) -> None:
     assert await kit.store.claim_bulk(LEASE) is None
 
 
-async def test_a_set_of_nothing_is_done_at_once(kit: Kit) -> None:
+async def test_a_bulk_action_without_letters_is_done_at_once(kit: Kit) -> None:
     await begun(kit, where=LetterFilter())
     assert await advance(kit, await claimed(kit)) is None
     assert (await known(kit)).status is SetStatus.DONE
 
 
-async def test_one_node_at_a_time_works_on_a_set(kit: Kit) -> None:
+async def test_a_bulk_action_has_one_node_at_a_time(kit: Kit) -> None:
     await letters(kit, 1)
     await begun(kit, where=LetterFilter())
     nodes = [kit.store, await kit.beside(), await kit.beside()]
@@ -199,7 +199,7 @@ async def test_one_node_at_a_time_works_on_a_set(kit: Kit) -> None:
     assert len(items) == 1
 
 
-async def test_what_was_decided_is_noted_even_by_a_node_that_lost_the_set(kit: Kit) -> None:
+async def test_decisions_are_recorded_even_for_a_node_that_lost_the_bulk_action(kit: Kit) -> None:
     await letters(kit, 2)
     await begun(kit, where=LetterFilter())
     slow = await claimed(kit)
@@ -214,7 +214,7 @@ async def test_what_was_decided_is_noted_even_by_a_node_that_lost_the_set(kit: K
     assert ((await known(kit)).done, len(left)) == (1, 1)
 
 
-async def test_each_advance_renews_the_lease_and_none_gives_it_up(kit: Kit) -> None:
+async def test_each_advance_renews_the_lease_and_a_lease_of_zero_releases_it(kit: Kit) -> None:
     await letters(kit, 2)
     await begun(kit, where=LetterFilter())
     row = await claimed(kit)
@@ -226,7 +226,7 @@ async def test_each_advance_renews_the_lease_and_none_gives_it_up(kit: Kit) -> N
     assert (await claimed(kit)).id == row.id
 
 
-async def test_sets_take_turns(kit: Kit) -> None:
+async def test_bulk_actions_take_turns(kit: Kit) -> None:
     await letters(kit, 1)
     first = await begun(kit, where=LetterFilter())
     kit.clock.move(1)
@@ -240,7 +240,7 @@ async def test_sets_take_turns(kit: Kit) -> None:
     assert turns == [first.id, second.id] * 2
 
 
-async def test_a_stopped_set_hands_out_nothing_more_but_takes_marks(kit: Kit) -> None:
+async def test_a_stopped_bulk_action_returns_no_more_letters_but_accepts_marks(kit: Kit) -> None:
     await letters(kit, 2)
     await begun(kit, where=LetterFilter())
     row = await claimed(kit)
@@ -257,7 +257,7 @@ async def test_a_stopped_set_hands_out_nothing_more_but_takes_marks(kit: Kit) ->
     assert [(each.event, each.by) for each in log.items] == [("dlq.set_stopped", "bob"), ("dlq.set_started", "ann")]
 
 
-async def test_a_paused_set_is_nobodys_until_it_is_resumed(kit: Kit) -> None:
+async def test_a_paused_bulk_action_cannot_be_claimed_until_it_is_resumed(kit: Kit) -> None:
     await letters(kit, 2)
     await begun(kit, where=LetterFilter())
     row = await claimed(kit)
@@ -282,8 +282,8 @@ async def test_a_paused_set_is_nobodys_until_it_is_resumed(kit: Kit) -> None:
     assert [each.event for each in log.items] == ["dlq.set_resumed", "dlq.set_paused", "dlq.set_started"]
 
 
-async def test_a_set_that_is_resumed_at_once_goes_on_at_once(kit: Kit) -> None:
-    """Whoever had it need not be waited for; what it has in hand is found to be decided on."""
+async def test_a_bulk_action_that_is_resumed_at_once_can_be_claimed_at_once(kit: Kit) -> None:
+    """The claim does not wait for the previous node. Letters that this node still processes are decided already."""
     await letters(kit, 2)
     await begun(kit, where=LetterFilter())
     row = await claimed(kit)
@@ -294,7 +294,7 @@ async def test_a_set_that_is_resumed_at_once_goes_on_at_once(kit: Kit) -> None:
     assert await advance(kit, row) is None
 
 
-async def test_a_paused_set_can_be_stopped_and_one_that_is_over_is_left_alone(kit: Kit) -> None:
+async def test_a_paused_bulk_action_can_be_stopped_and_a_finished_one_is_unchanged(kit: Kit) -> None:
     await begun(kit, letters=("l1",))
     await kit.store.change_bulk("set1", PAUSE, line("dlq.set_paused", token="t2"))
     assert await kit.store.change_bulk("set1", STOP, line("dlq.set_stopped", by="bob", token="t3"))
@@ -305,8 +305,8 @@ async def test_a_paused_set_can_be_stopped_and_one_that_is_over_is_left_alone(ki
     assert (await known(kit)).rate is None
 
 
-async def test_a_set_waits_for_its_rate_paused_or_not(kit: Kit) -> None:
-    """Whoever gives it up says for how long; a pause in between takes nothing off that."""
+async def test_a_bulk_action_waits_for_its_rate_paused_or_not(kit: Kit) -> None:
+    """The node that releases it sets the wait. A pause in between does not shorten the wait."""
     await letters(kit, 2)
     assert (await begun(kit, where=LetterFilter(), rate=Rate(1, "m"))).rate == Rate(1, "m")
     row = await claimed(kit)
@@ -321,7 +321,7 @@ async def test_a_set_waits_for_its_rate_paused_or_not(kit: Kit) -> None:
     assert (await claimed(kit)).id == row.id
 
 
-async def test_another_rate_takes_the_set_from_whoever_has_it_and_shortens_its_wait(kit: Kit) -> None:
+async def test_a_new_rate_releases_the_bulk_action_and_shortens_its_wait(kit: Kit) -> None:
     await letters(kit, 2)
     await begun(kit, where=LetterFilter(), rate=Rate(1, "h"))
     row = await claimed(kit)
@@ -338,12 +338,12 @@ async def test_another_rate_takes_the_set_from_whoever_has_it_and_shortens_its_w
     assert (await claimed(kit)).rate is None
 
 
-async def test_a_set_that_does_not_exist_is_not_stopped(kit: Kit) -> None:
+async def test_an_unknown_bulk_action_cannot_be_stopped(kit: Kit) -> None:
     assert not await kit.store.change_bulk("set1", STOP, line())
     assert await kit.store.bulk_by_id("set1") is None
 
 
-async def test_a_set_larger_than_one_listing_is_listed_whole_and_each_letter_once(
+async def test_a_bulk_action_larger_than_one_listing_lists_each_letter_once(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("redrive.store.bulk.LISTING_BATCH", 4)
@@ -360,7 +360,7 @@ async def test_a_set_larger_than_one_listing_is_listed_whole_and_each_letter_onc
     assert (now.total, now.done, now.status) == (10, 10, SetStatus.DONE)
 
 
-async def test_pages_of_a_sets_letters_go_both_ways(kit: Kit) -> None:
+async def test_the_letters_of_a_bulk_action_page_both_ways(kit: Kit) -> None:
     row = await begun(kit, letters=tuple(f"l{number}" for number in range(5)))
     first = await kit.store.set_items(row, None, limit=2, cursor=None)
     second = await kit.store.set_items(row, SetItemStatus.PENDING, limit=2, cursor=first.next)
@@ -378,7 +378,7 @@ async def test_open_letters_are_counted(kit: Kit) -> None:
     assert await kit.store.count_letters(LetterFilter(fingerprint="f2")) == 0
 
 
-async def test_text_is_searched_unless_it_is_sealed(kit: Kit) -> None:
+async def test_text_is_searched_unless_it_is_encrypted(kit: Kit) -> None:
     await letters(kit, 2, reason="100% sure\x00")
     await letters(kit, 1, reason="100 times")
     where = LetterFilter(text="100%")
@@ -392,7 +392,7 @@ async def test_text_is_searched_unless_it_is_sealed(kit: Kit) -> None:
     assert len(items) == 2
 
 
-async def test_old_sets_go_with_their_letters(kit: Kit) -> None:
+async def test_old_bulk_actions_are_purged_with_their_letters(kit: Kit) -> None:
     row = await begun(kit, letters=("l1", "l2", "l3"))
     await begun(kit, public_id="set2", letters=("l1",))
     await kit.store.change_bulk("set1", STOP, line("dlq.set_stopped", token="t2"))
@@ -406,10 +406,10 @@ async def test_old_sets_go_with_their_letters(kit: Kit) -> None:
     assert (await known(kit, "set2")).total == 1
 
 
-# -- looking -----------------------------------------------------------------------------------------------
+# -- lists -------------------------------------------------------------------------------------------------
 
 
-async def test_sets_are_listed_by_pages_the_newest_first(kit: Kit) -> None:
+async def test_bulk_actions_are_listed_by_pages_newest_first(kit: Kit) -> None:
     for number in range(1, 6):
         await begun(kit, public_id=f"set{number}", tenant="acme" if number % 2 else "other", letters=("dl-x",))
     first = await kit.store.sets(None, limit=2, cursor=None)
@@ -421,12 +421,12 @@ async def test_sets_are_listed_by_pages_the_newest_first(kit: Kit) -> None:
     mine = await kit.store.sets("acme", limit=10, cursor=None)
     assert [row.public_id for row in mine.items] == ["set5", "set3", "set1"]
     assert (mine.items[0].request, mine.items[0].total) == ('{"mode":"FROM_FAILED"}', 1)
-    assert (await kit.store.sets("nobody", limit=10, cursor=None)).items == []
+    assert (await kit.store.sets("unknown", limit=10, cursor=None)).items == []
     with pytest.raises(InputError):
         await kit.store.sets(None, limit=10, cursor="nonsense")
 
 
-async def test_a_set_knows_how_its_runs_stand(kit: Kit) -> None:
+async def test_a_bulk_action_counts_the_states_of_its_runs(kit: Kit) -> None:
     runs = await letters(kit, 4)
     await begun(kit, letters=tuple(ids(runs)))
     row = await claimed(kit)

@@ -1,10 +1,10 @@
-"""What chores find: hanging steps, overdue runs, and what was kept long enough."""
+"""Conformance tests of chores: they find hanging steps, overdue runs and expired data."""
 
 from __future__ import annotations
 
 import pytest
 from letter_kit import closes
-from store_kit import DAY, SECOND, Kit, becomes, buried, entry, failed_try, noted, writes
+from store_kit import DAY, SECOND, Kit, becomes, ends_in_letter, entry, failed_try, noted, writes
 
 from redrive.core.idempotency import job_key
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
@@ -15,7 +15,7 @@ from redrive.store.recovery import PurgeRequest
 KEEP = PurgeRequest(runs=7 * DAY, letters=30 * DAY, workers=DAY, limit=1000)
 
 
-async def test_a_step_past_its_limit_hangs_after_the_margin(kit: Kit) -> None:
+async def test_a_step_hangs_when_its_limit_and_the_margin_have_passed(kit: Kit) -> None:
     worker, run = await kit.held()
     steps = [entry(0, done=0), entry(1, StepStatus.RUNNING, limit_in=5 * SECOND), entry(2, StepStatus.RUNNING)]
     await kit.store.apply([writes(run, *steps)], worker=worker)
@@ -28,7 +28,7 @@ async def test_a_step_past_its_limit_hangs_after_the_margin(kit: Kit) -> None:
 
 
 @pytest.mark.parametrize("ending", ["success", "retrying", "released"])
-async def test_what_is_over_does_not_hang(kit: Kit, ending: str) -> None:
+async def test_ended_entries_do_not_hang(kit: Kit, ending: str) -> None:
     worker, run = await kit.held()
     await kit.store.apply([writes(run, entry(0, StepStatus.RUNNING, limit_in=SECOND))], worker=worker)
     over = {
@@ -41,8 +41,8 @@ async def test_what_is_over_does_not_hang(kit: Kit, ending: str) -> None:
     assert await kit.store.hung(0, 10) == []
 
 
-async def test_a_limit_of_an_earlier_claim_is_no_limit(kit: Kit) -> None:
-    """A run whose worker died in a step is claimed again: the new holder has not even begun the step."""
+async def test_the_limit_of_an_earlier_claim_does_not_count(kit: Kit) -> None:
+    """A run whose worker died in a step is claimed again: the new worker has not yet begun the step."""
     worker, run = await kit.held()
     await kit.store.apply([writes(run, entry(0, StepStatus.RUNNING, limit_in=SECOND))], worker=worker)
     kit.clock.move(DAY)
@@ -55,7 +55,7 @@ async def test_a_limit_of_an_earlier_claim_is_no_limit(kit: Kit) -> None:
     assert len(await kit.store.hung(0, 10)) == 1
 
 
-async def test_the_longest_hanging_come_first_up_to_the_limit(kit: Kit) -> None:
+async def test_the_longest_hanging_steps_come_first_up_to_the_limit(kit: Kit) -> None:
     await kit.start(3)
     worker = await kit.worker()
     runs = (await kit.claim(worker)).runs
@@ -81,7 +81,7 @@ async def test_runs_past_their_deadline_are_overdue_until_they_end(kit: Kit) -> 
     assert await kit.store.overdue(SECOND, 10) == []
 
 
-async def test_an_overdue_run_comes_with_its_holder_and_open_entries(kit: Kit) -> None:
+async def test_an_overdue_run_is_returned_with_its_holder_and_open_entries(kit: Kit) -> None:
     worker, run = await kit.held(timeout=SECOND)
     await kit.store.apply([writes(run, entry(0, StepStatus.RUNNING))], worker=worker)
     kit.clock.move(DAY)
@@ -101,17 +101,17 @@ async def finished(kit: Kit, **more) -> tuple:
     return worker, run
 
 
-async def test_finished_runs_go_with_all_that_belongs_to_them(kit: Kit) -> None:
+async def test_finished_runs_are_purged_with_all_their_rows(kit: Kit) -> None:
     _, run = await finished(kit)
     kit.clock.move(7 * DAY - 1)
     assert await kit.store.purge(PurgeRequest(runs=7 * DAY, letters=DAY, workers=900 * DAY, limit=10)) == 0
     kit.clock.move(1)
     assert await kit.store.purge(PurgeRequest(runs=7 * DAY, letters=DAY, workers=900 * DAY, limit=10)) == 1
     assert await kit.everything(run) == (None, [], [], None)
-    assert await kit.store.purge(KEEP) <= 1  # the worker, at most
+    assert await kit.store.purge(KEEP) <= 1  # at most the worker
 
 
-async def test_what_is_not_finished_stays(kit: Kit) -> None:
+async def test_unfinished_runs_are_not_purged(kit: Kit) -> None:
     worker, run = await kit.held()
     (pending,) = await kit.start()
     kit.clock.move(900 * DAY)
@@ -129,9 +129,9 @@ async def test_an_open_letter_keeps_its_run(kit: Kit) -> None:
     assert await kit.everything(run) == before
 
 
-async def test_a_timed_out_run_s_open_letter_keeps_it_too(kit: Kit) -> None:
+async def test_an_open_letter_keeps_a_timed_out_run(kit: Kit) -> None:
     worker, run = await kit.held()
-    ending = buried(run, expires_in=900 * DAY)
+    ending = ends_in_letter(run, expires_in=900 * DAY)
     change = RunWrite(status=RunStatus.TIMED_OUT)
     await kit.store.apply([writes(run, change=change, letter=ending.letter)], worker=worker)
     kit.clock.move(100 * DAY)
@@ -140,14 +140,14 @@ async def test_a_timed_out_run_s_open_letter_keeps_it_too(kit: Kit) -> None:
 
 
 async def expire(kit: Kit) -> None:
-    """What the purging chore does before it purges."""
+    """Expire letters as the purge chore does before it purges."""
     late = await kit.store.runs_with_expired_letters(100)
     assert late
     await kit.store.apply([closes(run, LetterStatus.EXPIRED) for run in late])
 
 
-async def test_a_purge_leaves_a_letter_that_has_expired_to_whoever_closes_it(kit: Kit) -> None:
-    """Whether it expires is decided like everything else, and not by a statement that removes rows."""
+async def test_a_purge_does_not_delete_an_expired_letter_that_is_still_open(kit: Kit) -> None:
+    """Expiry is a decision like all others. The statement that deletes rows does not make it."""
     worker, run = await kit.held()
     await kit.fail(worker, run, expires_in=3 * DAY)
     kit.clock.move(300 * DAY)
@@ -161,13 +161,13 @@ async def test_a_purge_leaves_a_letter_that_has_expired_to_whoever_closes_it(kit
     assert await kit.store.runs_with_expired_letters(100) == []
 
 
-async def test_a_letter_outlives_its_purged_run_with_what_it_copied(kit: Kit) -> None:
+async def test_a_letter_outlives_its_purged_run_with_the_copied_data(kit: Kit) -> None:
     worker, run = await kit.held(input='{"n":1}')
     await kit.fail(worker, run, expires_in=3 * DAY)
     kit.clock.move(8 * DAY)
     await expire(kit)
     await kit.store.purge(KEEP)
-    assert await kit.store.run(run.public_id) is not None  # closed a moment ago: who erred can still retry it
+    assert await kit.store.run(run.public_id) is not None  # closed just now, so that a user can still retry it
     kit.clock.move(8 * DAY)
     await kit.store.purge(KEEP)
     assert await kit.store.run(run.public_id) is None
@@ -179,8 +179,8 @@ async def test_a_letter_outlives_its_purged_run_with_what_it_copied(kit: Kit) ->
     assert await kit.store.letter_of(run.id) is None
 
 
-async def test_ids_are_not_used_again_after_a_purge(kit: Kit) -> None:
-    """A letter names its run by id: a new run with the same id would get a stranger's letter."""
+async def test_ids_are_not_reused_after_a_purge(kit: Kit) -> None:
+    """A letter names its run by id: a new run with the same id would get the letter of another run."""
     worker, run = await kit.held()
     await kit.fail(worker, run, expires_in=DAY)
     kit.clock.move(8 * DAY)
@@ -194,7 +194,7 @@ async def test_ids_are_not_used_again_after_a_purge(kit: Kit) -> None:
     assert await kit.store.letter_of(new.id) is None
 
 
-async def test_a_purge_is_bounded(kit: Kit) -> None:
+async def test_a_purge_deletes_a_limited_number_of_rows(kit: Kit) -> None:
     await kit.start(25)
     worker = await kit.worker()
     runs = (await kit.claim(worker, capacity=25)).runs
@@ -206,7 +206,7 @@ async def test_a_purge_is_bounded(kit: Kit) -> None:
 
 
 async def ended(kit: Kit, count: int, workflow: str = "w", **more) -> list[str]:
-    """Runs of a workflow that succeeded, oldest first."""
+    """Start runs of a workflow that succeed, oldest first; return their ids."""
     ids = await kit.start(count, workflow=workflow, **more)
     worker = await kit.worker(workflow)
     runs = (await kit.claim(worker, workflow, capacity=count)).runs
@@ -223,7 +223,7 @@ async def left(kit: Kit, workflow: str) -> list[str]:
     return [run.public_id for run in page.items][::-1]
 
 
-async def test_of_each_workflow_the_last_runs_are_kept(kit: Kit) -> None:
+async def test_the_latest_runs_of_each_workflow_are_kept(kit: Kit) -> None:
     many, few = await ended(kit, 5, "a"), await ended(kit, 2, "b")
     assert await kit.store.purge(only(3)) == 2
     assert await left(kit, "a") == many[2:]
@@ -233,7 +233,7 @@ async def test_of_each_workflow_the_last_runs_are_kept(kit: Kit) -> None:
     assert await left(kit, "a") == await left(kit, "b") == []
 
 
-async def test_a_workflow_may_have_a_number_of_its_own(kit: Kit) -> None:
+async def test_a_workflow_can_have_a_separate_limit(kit: Kit) -> None:
     many, few, last = await ended(kit, 5, "a"), await ended(kit, 4, "b"), await ended(kit, 4, "c")
     assert await kit.store.purge(only(None, a=4, z=0)) == 1
     assert await left(kit, "a") == many[1:]
@@ -241,7 +241,7 @@ async def test_a_workflow_may_have_a_number_of_its_own(kit: Kit) -> None:
     assert (await left(kit, "a"), await left(kit, "b"), await left(kit, "c")) == (many[4:], few[1:], last)
 
 
-async def test_the_last_runs_are_those_that_ended_last(kit: Kit) -> None:
+async def test_the_latest_runs_are_those_that_ended_last(kit: Kit) -> None:
     worker, slow = await kit.held()
     quick = await ended(kit, 2)
     kit.clock.move(SECOND)
@@ -250,7 +250,7 @@ async def test_the_last_runs_are_those_that_ended_last(kit: Kit) -> None:
     assert await left(kit, "w") == [slow.public_id, quick[1]]
 
 
-async def test_what_ended_long_ago_goes_whatever_its_workflow_is_called(kit: Kit) -> None:
+async def test_runs_that_ended_long_ago_are_purged_whatever_their_workflow_is_called(kit: Kit) -> None:
     for name in ("a", "b", "c"):
         await ended(kit, 2, name)
     kit.clock.move(8 * DAY)
@@ -260,7 +260,7 @@ async def test_what_ended_long_ago_goes_whatever_its_workflow_is_called(kit: Kit
     assert [len(await left(kit, name)) for name in ("a", "b", "c")] == [0, 1, 0]
 
 
-async def test_runs_that_go_on_or_wait_for_a_person_are_neither_counted_nor_removed(kit: Kit) -> None:
+async def test_open_runs_and_runs_with_an_open_letter_are_neither_counted_nor_purged(kit: Kit) -> None:
     worker, waiting = await kit.held()
     await kit.fail(worker, waiting, expires_in=900 * DAY)
     _, held = await kit.held()
@@ -270,7 +270,7 @@ async def test_runs_that_go_on_or_wait_for_a_person_are_neither_counted_nor_remo
     assert await left(kit, "w") == [waiting.public_id, held.public_id, done[2], pending]
 
 
-async def test_a_surplus_is_removed_in_portions_and_leaves_what_a_key_names(kit: Kit) -> None:
+async def test_surplus_runs_are_purged_in_portions_except_those_named_by_a_key(kit: Kit) -> None:
     named = await ended(kit, 1, key=job_key("default", "w", "order-1"), key_keeps=900 * DAY)
     await ended(kit, 5)
     assert [await kit.store.purge(only(1, limit=2)) for _ in range(4)] == [2, 2, 1, 0]
@@ -280,7 +280,7 @@ async def test_a_surplus_is_removed_in_portions_and_leaves_what_a_key_names(kit:
     assert (shell.status, shell.input) == (RunStatus.SUCCESS, None)
 
 
-async def test_a_purged_letter_can_be_gone_before_its_run(kit: Kit) -> None:
+async def test_a_letter_can_be_purged_before_its_run(kit: Kit) -> None:
     worker, run = await kit.held()
     await kit.fail(worker, run, expires_in=SECOND)
     kit.clock.move(SECOND)
@@ -291,7 +291,7 @@ async def test_a_purged_letter_can_be_gone_before_its_run(kit: Kit) -> None:
     assert (await kit.look(run)).status is RunStatus.FAILED
 
 
-async def test_the_audit_log_is_kept_a_year_and_removed_in_portions(kit: Kit) -> None:
+async def test_the_audit_log_is_kept_for_a_year_and_purged_in_portions(kit: Kit) -> None:
     for n in range(5):
         await kit.store.note([noted(subject=str(n))])
         kit.clock.move(DAY)
@@ -304,7 +304,7 @@ async def test_the_audit_log_is_kept_a_year_and_removed_in_portions(kit: Kit) ->
     assert left.subject == "4"
 
 
-async def test_how_long_the_audit_log_is_kept_can_be_said(kit: Kit) -> None:
+async def test_the_retention_of_the_audit_log_is_configurable(kit: Kit) -> None:
     await kit.store.note([noted()])
     kit.clock.move(DAY)
     assert await kit.store.purge(PurgeRequest(runs=DAY, letters=DAY, workers=DAY, limit=9, audit=DAY + 1)) == 0

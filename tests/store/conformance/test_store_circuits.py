@@ -1,4 +1,4 @@
-"""Circuits in every store: marks that count once, turns that one of many wins, permits that come back."""
+"""Conformance tests of circuits: samples count once, one of many updates wins, permits are returned."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def ask(run: ClaimedRun, index: int = 0) -> PermitRequest:
 
 
 async def park(kit: Kit, count: int, *, key: str = "payments", tenant: str = "default") -> list[str]:
-    """Runs that wait for a circuit."""
+    """Start runs that wait for a circuit."""
     ids = await kit.start(count, tenant=tenant)
     worker = await kit.worker()
     claims = await kit.claim(worker, capacity=count)
@@ -58,14 +58,14 @@ async def park(kit: Kit, count: int, *, key: str = "payments", tenant: str = "de
     return ids
 
 
-async def test_a_circuit_nobody_heard_of_is_closed(kit: Kit) -> None:
+async def test_an_unknown_circuit_is_closed(kit: Kit) -> None:
     case = await kit.store.circuit("default", "payments")
     assert (case.row.status, case.row.generation, case.row.version) == (CircuitStatus.CLOSED, 0, 0)
     assert (case.samples, case.probing, case.row.parked) == ((), 0, 0)
     assert (await kit.store.circuits(CircuitFilter(), limit=5, cursor=None)).items == []
 
 
-async def test_marks_are_written_with_what_they_are_about_and_once(kit: Kit) -> None:
+async def test_samples_are_written_once_with_their_transition(kit: Kit) -> None:
     worker, run = await kit.held()
     written = writes(run, entry(0, StepStatus.RETRYING, wake_in=DAY), samples=(mark(),))
     for _ in range(2):
@@ -75,14 +75,14 @@ async def test_marks_are_written_with_what_they_are_about_and_once(kit: Kit) -> 
     assert (case.row.version, case.row.settings, case.category) == (1, SETTINGS, "timeout")
 
 
-async def test_nothing_is_marked_by_a_worker_that_lost_the_run(kit: Kit) -> None:
+async def test_a_worker_that_lost_the_run_writes_no_samples(kit: Kit) -> None:
     worker, run = await kit.held()
     await kit.store.apply([becomes(run, RunStatus.PENDING, wake_in=0, take=True)], worker=worker)
     assert not (await kit.store.apply([writes(run, entry(0), samples=(mark(),))], worker=worker))[0].kept
     assert (await kit.store.circuit("default", "payments")).samples == ()
 
 
-async def test_marks_of_another_generation_tenant_or_circuit_are_not_seen(kit: Kit) -> None:
+async def test_samples_of_another_generation_tenant_or_circuit_are_not_counted(kit: Kit) -> None:
     worker, run = await kit.held()
     await kit.store.update_circuit(turned(CLOSED))
     marks = (
@@ -97,7 +97,7 @@ async def test_marks_of_another_generation_tenant_or_circuit_are_not_seen(kit: K
     assert (await kit.store.circuit("acme", "payments")).row.version == 0
 
 
-async def test_of_many_who_turn_it_at_once_one_does(kit: Kit) -> None:
+async def test_one_of_many_concurrent_updates_wins(kit: Kit) -> None:
     others = [await kit.beside() for _ in range(3)]
     opened = turned(CircuitState(status=CircuitStatus.OPEN, generation=1, until=60 * SECOND))
     answers = await asyncio.gather(*[store.update_circuit(opened) for store in [kit.store, *others]])
@@ -109,7 +109,7 @@ async def test_of_many_who_turn_it_at_once_one_does(kit: Kit) -> None:
     assert (await kit.store.circuit("default", "payments")).row.version == 2
 
 
-async def test_a_turn_is_noted_in_the_audit_log_if_it_was_kept(kit: Kit) -> None:
+async def test_a_kept_update_is_written_to_the_audit_log(kit: Kit) -> None:
     line = noted("circuit.opened", subject="payments", token="t1")
     opened = turned(CircuitState(status=CircuitStatus.OPEN, generation=1), audit=(line,))
     assert (await kit.store.update_circuit(opened)).kept
@@ -124,7 +124,7 @@ async def held(kit: Kit, count: int) -> tuple[int, list[ClaimedRun]]:
     return worker, (await kit.claim(worker, capacity=count)).runs
 
 
-async def test_as_many_permits_as_there_are_probes_are_given(kit: Kit) -> None:
+async def test_as_many_permits_as_probes_are_granted(kit: Kit) -> None:
     _, runs = await held(kit, 6)
     await kit.store.update_circuit(turned(HALF_OPEN))
     stores = [kit.store, await kit.beside(), await kit.beside()]
@@ -136,7 +136,7 @@ async def test_as_many_permits_as_there_are_probes_are_given(kit: Kit) -> None:
     assert (await kit.store.circuit("default", "payments")).probing == 3
 
 
-async def test_a_permit_comes_back_when_its_fence_ends(kit: Kit) -> None:
+async def test_a_permit_is_returned_when_its_fence_ends(kit: Kit) -> None:
     _, runs = await held(kit, 4)
     await kit.store.update_circuit(turned(HALF_OPEN))
     for run in runs[:3]:
@@ -144,11 +144,11 @@ async def test_a_permit_comes_back_when_its_fence_ends(kit: Kit) -> None:
     assert (await kit.store.permit(ask(runs[3]))).admission is Admission.STAY_OUT
     lost = becomes(runs[0], RunStatus.PENDING, wake_in=0, take=True)
     await kit.store.apply([lost])
-    assert (await kit.store.permit(ask(runs[0]))).admission is Admission.STAY_OUT  # a zombie gets none
+    assert (await kit.store.permit(ask(runs[0]))).admission is Admission.STAY_OUT  # an old fence gets no permit
     assert (await kit.store.permit(ask(runs[3]))).admission is Admission.PROBE
 
 
-async def test_a_probe_that_says_nothing_only_gives_its_permit_back(kit: Kit) -> None:
+async def test_a_probe_without_a_result_only_returns_its_permit(kit: Kit) -> None:
     worker, runs = await held(kit, 2)
     await kit.store.update_circuit(turned(HALF_OPEN, override='{"probes": 1}'))
     assert (await kit.store.permit(ask(runs[0]))).admission is Admission.PROBE
@@ -160,7 +160,7 @@ async def test_a_probe_that_says_nothing_only_gives_its_permit_back(kit: Kit) ->
 
 
 @pytest.mark.parametrize("good", [True, False])
-async def test_a_probe_that_ended_makes_room_for_nobody_before_it_was_weighed(kit: Kit, good: bool) -> None:
+async def test_an_ended_probe_frees_its_permit_only_after_its_result_was_counted(kit: Kit, good: bool) -> None:
     worker, runs = await held(kit, 2)
     await kit.store.update_circuit(turned(HALF_OPEN, override='{"probes": 1}'))
     await kit.store.permit(ask(runs[0]))
@@ -176,14 +176,14 @@ async def test_two_branches_of_a_run_need_a_permit_each(kit: Kit) -> None:
     assert (await kit.store.permit(ask(runs[0], 1))).admission is Admission.STAY_OUT
 
 
-async def test_a_closed_circuit_lets_everybody_through_and_an_open_one_nobody(kit: Kit) -> None:
+async def test_a_closed_circuit_admits_all_runs_and_an_open_one_none(kit: Kit) -> None:
     _, runs = await held(kit, 1)
     assert (await kit.store.permit(ask(runs[0]))).admission is Admission.CALL
     await kit.store.update_circuit(turned(CircuitState(status=CircuitStatus.OPEN, generation=1)))
     assert (await kit.store.permit(ask(runs[0]))).admission is Admission.STAY_OUT
 
 
-async def test_parked_runs_go_on_in_the_order_they_came(kit: Kit) -> None:
+async def test_parked_runs_resume_in_the_order_they_were_parked(kit: Kit) -> None:
     ids = await park(kit, 5)
     theirs = await park(kit, 2, tenant="acme")
     released = await kit.store.update_circuit(turned(CLOSED, releases=3))
@@ -194,7 +194,7 @@ async def test_parked_runs_go_on_in_the_order_they_came(kit: Kit) -> None:
     assert (await kit.store.circuit("acme", "payments", counted=10)).row.parked == len(theirs)
 
 
-async def test_a_claim_ends_the_parking(kit: Kit) -> None:
+async def test_a_claim_unparks_its_run(kit: Kit) -> None:
     worker, run = await kit.held()
     change = RunWrite(status=RunStatus.SLEEPING, wake_in=5 * SECOND, take=True, parked_on="payments")
     await kit.store.apply([writes(run, change=change)], worker=worker)
@@ -205,7 +205,7 @@ async def test_a_claim_ends_the_parking(kit: Kit) -> None:
     assert (await kit.store.update_circuit(turned(CLOSED, releases=5))).released == 0
 
 
-async def test_what_ended_is_not_let_go(kit: Kit) -> None:
+async def test_ended_runs_are_not_released(kit: Kit) -> None:
     worker, run = await kit.held()
     change = RunWrite(status=RunStatus.SLEEPING, take=True, parked_on="payments")
     await kit.store.apply([writes(run, change=change)], worker=worker)
@@ -214,7 +214,7 @@ async def test_what_ended_is_not_let_go(kit: Kit) -> None:
     assert (await kit.store.update_circuit(turned(CLOSED, releases=5))).released == 0
 
 
-async def test_what_is_due_is_found(kit: Kit) -> None:
+async def test_due_circuits_are_found(kit: Kit) -> None:
     assert await kit.store.circuits_due(0) == []
     now = kit.clock.now()
     opened = CircuitState(status=CircuitStatus.OPEN, generation=1, until=now + SECOND)
@@ -235,7 +235,7 @@ async def test_what_is_due_is_found(kit: Kit) -> None:
     assert sorted(await kit.store.circuits_due(0)) == places
 
 
-async def test_what_was_marked_lately_is_due(kit: Kit) -> None:
+async def test_circuits_with_recent_samples_are_due(kit: Kit) -> None:
     worker, run = await kit.held()
     await kit.store.apply([writes(run, samples=(mark(),))], worker=worker)
     now = kit.clock.now()
@@ -243,7 +243,7 @@ async def test_what_was_marked_lately_is_due(kit: Kit) -> None:
     assert await kit.store.circuits_due(now + 1) == []
 
 
-async def test_workers_learn_what_was_changed_since_they_looked(kit: Kit) -> None:
+async def test_workers_read_the_changes_since_their_last_read(kit: Kit) -> None:
     worker, run = await kit.held()
     await kit.store.apply([writes(run, samples=(mark(key="quiet"),))], worker=worker)
     await kit.store.update_circuit(turned(CircuitState(status=CircuitStatus.OPEN, generation=1)))
@@ -259,7 +259,7 @@ async def test_workers_learn_what_was_changed_since_they_looked(kit: Kit) -> Non
     assert (row.status, row.generation, row.version, row.changed_at) == ("CLOSED", 3, 3, at + SECOND)
 
 
-async def test_circuits_are_listed_page_by_page(kit: Kit) -> None:
+async def test_circuits_are_listed_by_pages(kit: Kit) -> None:
     for number in range(5):
         state = CircuitState(status=CircuitStatus.OPEN if number % 2 else CircuitStatus.CLOSED, generation=1)
         tenant = "acme" if number == 4 else "default"
@@ -275,7 +275,7 @@ async def test_circuits_are_listed_page_by_page(kit: Kit) -> None:
     assert [row.key for row in (await kit.store.circuits(where, limit=9, cursor=None)).items] == ["c3", "c1"]
 
 
-async def test_marks_and_permits_are_kept_for_as_long_as_they_can_matter(kit: Kit) -> None:
+async def test_samples_and_permits_are_kept_as_long_as_they_can_count(kit: Kit) -> None:
     worker, runs = await held(kit, 2)
     await kit.store.update_circuit(turned(HALF_OPEN))
     for run in runs:
@@ -286,6 +286,6 @@ async def test_marks_and_permits_are_kept_for_as_long_as_they_can_matter(kit: Ki
     kit.clock.move(DAY - 1)
     assert await kit.store.purge(keep) == 0
     kit.clock.move(1)
-    assert await kit.store.purge(keep) == 2  # the mark, and the permit of the run that went on
+    assert await kit.store.purge(keep) == 2  # the sample, and the permit of the run that continued
     case = await kit.store.circuit("default", "payments")
     assert (case.samples, case.probing) == ((), 1)

@@ -1,4 +1,4 @@
-"""Runs that a worker has from the beginning: what it holds is what a claim would have brought."""
+"""Conformance tests of runs that a worker claims at their start: they equal runs from a claim."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ KEY = job_key("default", "w", "order-1")
 
 
 async def taken(kit: Kit, worker: int, **more: object) -> ClaimedRun | None:
-    """Start a run under a worker's name."""
+    """Start a run that this worker claims."""
     (started,) = await kit.store.start([kit.new(**more)], worker=worker)
     assert started.new
     return started.claimed
 
 
-async def test_it_is_what_a_claim_would_have_brought(kit: Kit) -> None:
+async def test_the_started_run_equals_a_claimed_one(kit: Kit) -> None:
     more = {
         "input": '{"n":"\\u0000é"}', "correlation_id": "c", "priority": 3, "queue": "q", "timeout": HOUR,
         "version": "v0", "tenant": "t",
@@ -36,7 +36,7 @@ async def test_it_is_what_a_claim_would_have_brought(kit: Kit) -> None:
     assert one == replace(other, id=one.id, public_id=one.public_id)
 
 
-async def test_nobody_else_gets_it_and_its_worker_may_write_under_its_fence(kit: Kit) -> None:
+async def test_only_its_worker_holds_the_started_run_and_may_write_under_its_fence(kit: Kit) -> None:
     worker, other = await kit.worker(), await kit.worker()
     run = await taken(kit, worker)
     assert run is not None
@@ -47,7 +47,7 @@ async def test_nobody_else_gets_it_and_its_worker_may_write_under_its_fence(kit:
     assert (await kit.look(run)).status is RunStatus.SUCCESS
 
 
-async def test_if_its_worker_dies_it_is_found_with_the_rest(kit: Kit) -> None:
+async def test_the_started_run_is_recovered_with_the_other_runs_of_a_dead_worker(kit: Kit) -> None:
     worker = await kit.worker()
     run = await taken(kit, worker)
     assert run is not None
@@ -59,7 +59,7 @@ async def test_if_its_worker_dies_it_is_found_with_the_rest(kit: Kit) -> None:
     assert not late.kept
 
 
-async def test_what_is_not_due_or_paused_is_left_to_whoever_claims_it(kit: Kit) -> None:
+async def test_a_delayed_or_paused_run_is_not_claimed_at_its_start(kit: Kit) -> None:
     worker = await kit.worker("w", "p")
     await kit.store.pause("p", noted("workflow.paused"))
     runs = [kit.new(), kit.new(delay=SECOND), kit.new(workflow="p")]
@@ -70,7 +70,7 @@ async def test_what_is_not_due_or_paused_is_left_to_whoever_claims_it(kit: Kit) 
 
 
 @pytest.mark.parametrize("state", ["dead", "stopped", "unknown"])
-async def test_a_worker_that_is_not_alive_takes_nothing(kit: Kit, state: str) -> None:
+async def test_a_worker_that_is_not_alive_claims_nothing(kit: Kit, state: str) -> None:
     worker = 4711 if state == "unknown" else await kit.worker()
     if state == "stopped":
         await kit.store.retire(worker)
@@ -81,7 +81,7 @@ async def test_a_worker_that_is_not_alive_takes_nothing(kit: Kit, state: str) ->
     assert len((await kit.claim(await kit.worker())).runs) == 1
 
 
-async def test_a_repeat_and_a_known_key_bring_none(kit: Kit) -> None:
+async def test_a_repeated_start_and_a_known_key_claim_nothing(kit: Kit) -> None:
     worker = await kit.worker()
     run = kit.new(key=KEY, key_hash="h", key_keeps=DAY)
     (first,) = await kit.store.start([run], worker=worker)
@@ -93,7 +93,7 @@ async def test_a_repeat_and_a_known_key_bring_none(kit: Kit) -> None:
     assert (await kit.claim(worker)).runs == []
 
 
-async def test_many_with_keys_are_each_answered_for_once(kit: Kit) -> None:
+async def test_each_of_many_runs_with_keys_gets_one_result(kit: Kit) -> None:
     worker = await kit.worker()
     runs = [kit.new(key=f"k{n % 300}", key_hash="h", key_keeps=DAY) for n in range(400)]
     started = await kit.store.start(runs, worker=worker)

@@ -1,4 +1,4 @@
-"""Claiming: due runs only, once each, fairly, under a new fence."""
+"""Conformance tests of claims: due runs only, once each, fairly, under a new fence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from redrive.store.stats import UnclaimableRuns
 from redrive.store.workers import ClaimRequest, ClaimResult, Lane, NewWorker
 
 
-async def test_a_claimed_run_is_running_and_brings_what_it_takes(kit: Kit) -> None:
+async def test_a_claimed_run_is_running_and_has_all_data_for_its_execution(kit: Kit) -> None:
     (public_id,) = await kit.start(input='{"n":1}', options='{"o":1}', correlation_id="c", timeout=60 * SECOND)
     worker = await kit.worker(version="v7")
     kit.clock.move(SECOND)
@@ -38,7 +38,7 @@ async def test_a_run_is_claimed_once(kit: Kit) -> None:
     assert (await kit.claim(two)).runs == []
 
 
-async def test_workers_that_claim_at_once_share_the_runs(kit: Kit) -> None:
+async def test_concurrent_claims_share_the_runs(kit: Kit) -> None:
     ids = await kit.start(200)
     kits = [kit] + [replace(kit, store=await kit.beside()) for _ in range(2)]
 
@@ -53,14 +53,14 @@ async def test_workers_that_claim_at_once_share_the_runs(kit: Kit) -> None:
     assert sorted(chain.from_iterable(got)) == sorted(ids)
 
 
-async def test_no_more_than_the_capacity(kit: Kit) -> None:
+async def test_a_claim_takes_no_more_than_the_capacity(kit: Kit) -> None:
     await kit.start(10)
     worker = await kit.worker()
     assert len((await kit.claim(worker, capacity=4)).runs) == 4
     assert (await kit.claim(worker, capacity=0)).runs == []
 
 
-async def test_runs_come_in_the_order_of_their_ids(kit: Kit) -> None:
+async def test_runs_are_claimed_in_the_order_of_their_ids(kit: Kit) -> None:
     await kit.start(20)
     worker = await kit.worker()
     ids = [run.id for run in (await kit.claim(worker, capacity=20)).runs]
@@ -74,7 +74,7 @@ async def test_only_registered_workflows_are_claimed(kit: Kit) -> None:
     assert [run.workflow for run in (await kit.claim(worker, "a")).runs] == ["a"]
 
 
-async def test_a_worker_that_is_not_alive_gets_nothing(kit: Kit) -> None:
+async def test_a_worker_that_is_not_alive_claims_nothing(kit: Kit) -> None:
     await kit.start()
     worker = await kit.worker()
     await kit.store.retire(worker)
@@ -104,7 +104,7 @@ async def test_a_waiting_run_is_claimed_when_it_is_due_and_not_before(kit: Kit) 
     assert again.fence == 2
 
 
-async def test_started_at_is_the_first_claim(kit: Kit) -> None:
+async def test_started_at_is_the_time_of_the_first_claim(kit: Kit) -> None:
     worker, run = await kit.held()
     first = (await kit.look(run)).started_at
     await kit.store.apply([becomes(run, RunStatus.PENDING, wake_in=0)], worker=worker)
@@ -120,7 +120,7 @@ async def test_a_compensating_run_stays_compensating(kit: Kit) -> None:
     assert again.status is (await kit.look(run)).status is RunStatus.COMPENSATING
 
 
-async def test_the_version_that_began_the_run_stays(kit: Kit) -> None:
+async def test_a_run_keeps_the_version_that_began_it(kit: Kit) -> None:
     await kit.start(version="from the caller")
     old, new = await kit.worker(version="v1"), await kit.worker(version="v2")
     (run,) = (await kit.claim(old)).runs
@@ -132,7 +132,7 @@ async def test_the_version_that_began_the_run_stays(kit: Kit) -> None:
     assert (await kit.look(run)).version == "v2"
 
 
-async def test_the_journal_comes_with_a_run_that_has_one(kit: Kit) -> None:
+async def test_a_claim_returns_the_journal_of_a_run_that_has_one(kit: Kit) -> None:
     worker, run = await kit.held()
     entries = [entry(n, done=2 - n, output=f"{n}", input="i") for n in range(3)]
     await kit.store.apply([writes(run, *entries, change=RunWrite(status=RunStatus.PENDING, wake_in=0))], worker=worker)
@@ -141,10 +141,10 @@ async def test_the_journal_comes_with_a_run_that_has_one(kit: Kit) -> None:
     assert list(again.journal) == await kit.store.journal(run.id)
 
 
-# -- what comes next -----------------------------------------------------------------------------------
+# -- the time of the next due run ----------------------------------------------------------------------
 
 
-async def test_nothing_known_means_no_next(kit: Kit) -> None:
+async def test_next_is_none_without_waiting_runs(kit: Kit) -> None:
     worker = await kit.worker()
     claims = await kit.claim(worker)
     assert (claims.runs, claims.next_in) == ([], None)
@@ -158,7 +158,7 @@ async def test_next_is_the_earliest_of_all_lanes(kit: Kit) -> None:
     assert (await kit.claim(worker, "w", "v")).next_in == 4 * SECOND
 
 
-async def test_next_is_known_even_when_something_was_claimed(kit: Kit) -> None:
+async def test_next_is_returned_even_when_something_was_claimed(kit: Kit) -> None:
     await kit.start()
     await kit.start(delay=50_000)
     worker = await kit.worker()
@@ -166,7 +166,7 @@ async def test_next_is_known_even_when_something_was_claimed(kit: Kit) -> None:
     assert (len(claims.runs), claims.next_in) == (1, 50_000)
 
 
-async def test_next_is_at_once_when_more_is_due_than_was_taken(kit: Kit) -> None:
+async def test_next_is_now_when_more_is_due_than_was_claimed(kit: Kit) -> None:
     await kit.start(3)
     worker = await kit.worker()
     assert (await kit.claim(worker, capacity=2)).next_in == 0
@@ -195,7 +195,7 @@ async def test_a_tenant_with_ten_thousand_runs_does_not_starve_a_hundred_with_th
     assert taken["m-big"] == 10
 
 
-async def test_one_claim_is_shared_out_evenly_and_filled_up(kit: Kit) -> None:
+async def test_one_claim_is_shared_evenly_between_queues_and_filled_up(kit: Kit) -> None:
     await kit.start(100, tenant="a")
     await kit.start(2, tenant="b")
     await kit.start(3, tenant="b", queue="other")
@@ -214,7 +214,7 @@ async def test_queues_of_one_tenant_take_turns(kit: Kit) -> None:
     assert queues == {"mail": 10, "reports": 10}
 
 
-async def test_within_a_queue_the_most_urgent_comes_first(kit: Kit) -> None:
+async def test_the_most_urgent_run_of_a_queue_comes_first(kit: Kit) -> None:
     for priority in (0, 5, -3):
         await kit.start(2, priority=priority)
     worker = await kit.worker()
@@ -222,7 +222,7 @@ async def test_within_a_queue_the_most_urgent_comes_first(kit: Kit) -> None:
     assert order == [5, 5, 0, 0, -3, -3]
 
 
-async def test_among_equals_the_one_that_waits_longest_comes_first_whatever_its_workflow(kit: Kit) -> None:
+async def test_of_equally_urgent_runs_the_oldest_comes_first_whatever_its_workflow(kit: Kit) -> None:
     expected = []
     for name in ("b", "a", "c", "a", "b"):
         expected += await kit.start(workflow=name)
@@ -232,7 +232,7 @@ async def test_among_equals_the_one_that_waits_longest_comes_first_whatever_its_
     assert [each.runs[0].public_id for each in claims] == expected
 
 
-async def test_the_walk_goes_on_behind_more_lanes_than_one_claim_visits(kit: Kit) -> None:
+async def test_a_claim_continues_behind_the_last_lane_of_the_previous_one(kit: Kit) -> None:
     await kit.store.start([kit.new(tenant=f"t{n:04d}", workflow="not ours") for n in range(2300)])
     await kit.start(tenant="zz")
     worker = await kit.worker()
@@ -241,7 +241,7 @@ async def test_the_walk_goes_on_behind_more_lanes_than_one_claim_visits(kit: Kit
 
 
 @pytest.mark.parametrize("after", [Lane("zzz", "q", 0, "w"), Lane("", "", 0, ""), Lane("default", "default", 0, "w")])
-async def test_any_place_is_a_place_to_go_on_from(kit: Kit, after: Lane) -> None:
+async def test_a_claim_can_continue_behind_any_lane(kit: Kit, after: Lane) -> None:
     await kit.start(3)
     worker = await kit.worker()
     assert len((await kit.claim(worker, after=after)).runs) == 3
@@ -251,7 +251,7 @@ async def test_any_place_is_a_place_to_go_on_from(kit: Kit, after: Lane) -> None
 
 
 async def suspects(kit: Kit, count: int) -> None:
-    """Runs that a worker died with."""
+    """Start runs whose worker dies."""
     worker = await kit.worker()
     await kit.start(count)
     runs = (await kit.claim(worker, capacity=count)).runs
@@ -269,7 +269,7 @@ async def test_a_worker_gets_one_suspect_at_a_time(kit: Kit) -> None:
     assert (await kit.claim(worker, suspect=False)).next_in is None
 
 
-async def test_a_worker_for_some_queues_takes_only_their_runs_and_suspects(kit: Kit) -> None:
+async def test_a_worker_for_some_queues_claims_only_their_runs_and_suspects(kit: Kit) -> None:
     await suspects(kit, 1)  # in the queue `default`
     for queue in ("emails", "other", "reports"):
         await kit.start(2, queue=queue)
@@ -285,7 +285,7 @@ async def test_a_worker_for_some_queues_takes_only_their_runs_and_suspects(kit: 
     assert await take("other") == ["other"] * 2
 
 
-async def test_due_runs_in_queues_that_no_live_worker_takes_are_reported(kit: Kit) -> None:
+async def test_due_runs_in_queues_without_a_live_worker_are_reported(kit: Kit) -> None:
     await kit.start(3, queue="emails")
     await kit.start(2, queue="other", tenant="t2")
     await kit.start(1, workflow="orphan", queue="emails")
@@ -321,7 +321,7 @@ async def test_suspects_wait_for_their_time_their_workflow_and_the_end_of_a_paus
     assert again.deaths == 2
 
 
-async def test_progress_clears_the_suspicion(kit: Kit) -> None:
+async def test_progress_clears_the_suspect_mark(kit: Kit) -> None:
     await suspects(kit, 1)
     worker = await kit.worker()
     (run,) = (await kit.claim(worker)).runs
@@ -329,10 +329,10 @@ async def test_progress_clears_the_suspicion(kit: Kit) -> None:
     assert (await kit.look(run)).deaths == 0
 
 
-# -- workflows nobody can execute ----------------------------------------------------------------------
+# -- workflows without a worker ------------------------------------------------------------------------
 
 
-async def test_due_runs_that_nobody_can_claim_are_reported(kit: Kit) -> None:
+async def test_due_runs_of_workflows_without_a_worker_are_reported(kit: Kit) -> None:
     await kit.start(3, workflow="orphan")
     await kit.start(2, workflow="orphan", tenant="other", priority=9)
     await kit.start(1, workflow="later", delay=SECOND)
@@ -345,7 +345,7 @@ async def test_due_runs_that_nobody_can_claim_are_reported(kit: Kit) -> None:
     assert found == {"orphan": 5, "mine": 1, "w": 1}
 
 
-async def test_the_report_counts_suspects_and_stops_counting(kit: Kit) -> None:
+async def test_the_report_counts_suspects_up_to_a_limit(kit: Kit) -> None:
     await suspects(kit, 2)
     for row in await kit.store.workers():
         await kit.store.retire(row.id)
@@ -353,8 +353,8 @@ async def test_the_report_counts_suspects_and_stops_counting(kit: Kit) -> None:
     assert {each.workflow: each.runs for each in await kit.store.unclaimable([])} == {"w": 2, "many": 1000}
 
 
-async def test_tries_of_a_lost_worker_are_counted_once_each(kit: Kit) -> None:
-    """n crashes make n deaths and n lost tries, whoever looked how often."""
+async def test_attempts_of_a_dead_worker_are_counted_once_each(kit: Kit) -> None:
+    """n crashes make n deaths and n lost attempts, however many reapers looked, and however often."""
     (public_id,) = await kit.start()
     for crash in range(1, 4):
         worker = await kit.worker()

@@ -1,4 +1,4 @@
-"""What people write: any text comes back as it was, or is refused by name, alike on every store."""
+"""Conformance tests of text that users write: every store returns it unchanged or refuses it by name."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ POLICY = PolicyRow(tenant="", workflow="", step="", policy="{}", updated_at=0, u
 
 
 @pytest.mark.parametrize("text", ODD, ids=range(len(ODD)))
-async def test_whatever_is_written_about_a_replay_comes_back_as_it_was(kit: Kit, text: str) -> None:
+async def test_the_text_of_a_replay_is_returned_unchanged(kit: Kit, text: str) -> None:
     _, run = await failed(kit)
     made = replay(run, reason=text, key=text, changes=text, request=text)
     line = noted(letter=letter_of(run), before=text, after=text, reason=text)
@@ -53,7 +53,7 @@ async def test_whatever_is_written_about_a_replay_comes_back_as_it_was(kit: Kit,
 
 
 @pytest.mark.parametrize("text", ODD, ids=range(len(ODD)))
-async def test_so_does_the_input_of_a_new_run_a_resolution_and_a_comment(kit: Kit, text: str) -> None:
+async def test_the_text_of_a_new_run_a_resolution_and_a_comment_is_returned_unchanged(kit: Kit, text: str) -> None:
     _, run = await failed(kit)
     new = kit.new(input=text, options=text, correlation_id=text, parent=text)
     _, other = await failed(kit)
@@ -86,7 +86,7 @@ async def test_a_letter_is_found_by_any_tag_and_hides_no_other(kit: Kit, tag: st
 
 
 @pytest.mark.parametrize("name", ["\x1a0", "日本語", "'", "\\"])
-async def test_a_line_is_found_by_any_name(kit: Kit, name: str) -> None:
+async def test_an_audit_line_is_found_by_any_name(kit: Kit, name: str) -> None:
     await kit.store.note([noted(by=name, subject=name), noted()])
     (line,) = await audited(kit, by=name)
     assert (line.by, line.subject) == (name, name)
@@ -94,8 +94,8 @@ async def test_a_line_is_found_by_any_name(kit: Kit, name: str) -> None:
 
 
 @pytest.mark.parametrize("odd", ["a\0b", "\ud800"])
-async def test_a_filter_that_no_row_can_meet_is_refused_by_name_before_anybody_is_asked(kit: Kit, odd: str) -> None:
-    """A line may hold a NUL; nobody can be asked for one: PostgreSQL takes none, SQLite stops at it."""
+async def test_a_filter_that_no_row_can_match_is_refused_by_name_before_any_query(kit: Kit, odd: str) -> None:
+    """A line may contain NUL, but a filter may not: PostgreSQL refuses NUL, and SQLite ends the text there."""
     await kit.store.note([noted(by="a\0b", subject="a\0b"), noted(by="a")])
     assert {line.by for line in await audited(kit)} == {"a\0b", "a"}
     kinds: list[Any] = [AuditFilter, RunFilter, LetterFilter, GroupFilter, CircuitFilter, OutboxFilter]
@@ -115,7 +115,7 @@ async def test_a_filter_that_no_row_can_meet_is_refused_by_name_before_anybody_i
     assert (await kit.store.letters(LetterFilter(index=index), limit=10, cursor=None)).items == []
 
 
-# -- what no store can hold --------------------------------------------------------------------------------
+# -- invalid data ------------------------------------------------------------------------------------------
 
 LONE = "\ud800"
 
@@ -139,7 +139,7 @@ LONE = "\ud800"
         lambda run: writes(run, audit=(noted(subject=None),)),
     ],
 )
-async def test_a_decision_that_cannot_be_stored_refuses_its_batch_and_nothing_else(
+async def test_an_invalid_decision_refuses_its_batch_and_nothing_else(
     kit: Kit, decide: Callable[[RunRow], Transition]
 ) -> None:
     _, good = await failed(kit)
@@ -177,9 +177,7 @@ async def test_a_new_run_that_could_never_run_is_refused_with_its_decision(kit: 
     ],
     ids=["note", "comment", "tags", "owner", "NUL in owner", "NUL in tags", "set_policy", "pause"],
 )
-async def test_a_note_that_cannot_be_stored_leaves_things_as_they_are(
-    kit: Kit, call: Callable[[Kit, str], Awaitable[object]]
-) -> None:
+async def test_an_invalid_note_changes_nothing(kit: Kit, call: Callable[[Kit, str], Awaitable[object]]) -> None:
     _, run = await failed(kit)
     before = await state_of(kit, run)
     with pytest.raises(DataRefused):

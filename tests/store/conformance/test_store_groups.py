@@ -1,4 +1,4 @@
-"""Failure groups: whatever happens to letters is counted once, a moment later, by any number of nodes."""
+"""Conformance tests of failure groups: every change of a letter is counted once, by any number of nodes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from store_kit import DAY, HOUR, SECOND, Kit, becomes, buried
+from store_kit import DAY, HOUR, SECOND, Kit, becomes, ends_in_letter
 
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transitions import AuditWrite, LetterStatusWrite, RunWrite, Transition
@@ -25,17 +25,17 @@ ALL = GroupFilter(status=None)
 async def letters(
     kit: Kit, count: int, *, tenant: str = "default", version: str = "v1", **more: Any
 ) -> list[ClaimedRun]:
-    """Runs that ended in letters of one kind."""
+    """Start runs that end in letters of one kind."""
     await kit.start(count, tenant=tenant)
     worker = await kit.worker(version=version)
     runs = (await kit.claim(worker, capacity=count)).runs
-    ends = [buried(run, **more) for run in runs]
+    ends = [ends_in_letter(run, **more) for run in runs]
     await kit.store.apply([replace(end, version=version) for end in ends], worker=worker)
     return runs
 
 
 async def listed(kit: Kit, where: GroupFilter = ALL) -> GroupPage:
-    """All groups, after everything was folded."""
+    """Fold all changes, then return all groups."""
     while await kit.store.fold(1000):
         pass
     return await kit.store.groups(where, limit=100, cursor=None)
@@ -47,7 +47,7 @@ async def only(kit: Kit) -> GroupRow:
 
 
 def moved(run: RunRow, status: LetterStatus, ended: RunStatus = RunStatus.FAILED) -> Transition:
-    """A decision about a letter."""
+    """Return a decision about a letter."""
     change = RunWrite(status=ended, take=True, wake_in=0 if ended is RunStatus.PENDING else None)
     move = LetterStatusWrite(letter=f"dl-{run.public_id}", status=status, by="ann", resolution="seen to")
     return Transition(run=run.id, tenant=run.tenant, fence=run.fence, change=change, move=move)
@@ -77,7 +77,7 @@ async def test_letters_with_one_cause_are_one_group(kit: Kit) -> None:
     assert (second.fingerprint, second.total, second.step) == ("f2", 1, None)
 
 
-async def test_nothing_is_counted_before_it_was_folded_and_as_of_says_so(kit: Kit) -> None:
+async def test_changes_are_not_counted_before_a_fold_and_as_of_shows_that(kit: Kit) -> None:
     at = kit.clock.now()
     await letters(kit, 1)
     kit.clock.move(5 * SECOND)
@@ -102,15 +102,15 @@ async def test_a_closed_letter_is_no_longer_open_but_still_counted(kit: Kit, sta
     assert (group.open, group.total, sum(group.trend)) == (1, 2, 2)
 
 
-async def test_what_leaves_and_comes_back_between_two_folds_is_counted_once(kit: Kit) -> None:
-    """A set decides on many with the same cause at a time, of several causes and tenants."""
+async def test_a_letter_that_leaves_and_returns_between_two_folds_is_counted_once(kit: Kit) -> None:
+    """A bulk action decides on many letters of several causes and tenants at a time."""
     first = await letters(kit, 4, fingerprint="f1")
     await letters(kit, 3, fingerprint="f2")
     decided = [moved(await kit.look(run), LetterStatus.REPLAYING, RunStatus.PENDING) for run in first]
     assert all(answer.kept for answer in await kit.store.apply(decided))
     worker = await kit.worker()
     again = (await kit.claim(worker, capacity=1)).runs
-    await kit.store.apply([buried(run, fingerprint="f1") for run in again], worker=worker)
+    await kit.store.apply([ends_in_letter(run, fingerprint="f1") for run in again], worker=worker)
     groups = {group.fingerprint: (group.open, group.total) for group in (await listed(kit)).items}
     assert groups == {"f1": (1, 4), "f2": (3, 3)}
     (waiting,) = [run for run in first if run.public_id == again[0].public_id]
@@ -133,7 +133,7 @@ async def test_a_replay_and_its_end_change_the_counts(kit: Kit) -> None:
     assert group.trend[-2:] == (1, 1)
 
 
-async def test_a_change_that_does_not_say_when_is_folded_by_itself(kit: Kit) -> None:
+async def test_a_change_without_a_time_is_folded_separately(kit: Kit) -> None:
     began = kit.clock.now()
     (run,) = await letters(kit, 1)
     assert (await only(kit)).open == 1
@@ -155,7 +155,7 @@ async def test_a_replay_that_fails_differently_moves_to_another_group(kit: Kit) 
     assert new.letter == f"dl-{run.public_id}" != old.letter
 
 
-async def test_a_group_without_letters_goes(kit: Kit) -> None:
+async def test_a_group_without_letters_is_deleted(kit: Kit) -> None:
     runs = await letters(kit, 2)
     for run in runs:
         await decide(kit, run, LetterStatus.RESOLVED)
@@ -177,7 +177,7 @@ async def test_a_sample_that_was_purged_is_replaced(kit: Kit) -> None:
     assert (group.letter, group.reason, group.total) == (f"dl-{kept.public_id}", "the older one", 1)
 
 
-async def test_the_trend_looks_back_a_day(kit: Kit) -> None:
+async def test_the_trend_covers_one_day(kit: Kit) -> None:
     await letters(kit, 1)
     kit.clock.move(23 * HOUR)
     await letters(kit, 2)
@@ -197,7 +197,7 @@ async def test_groups_of_different_tenants_are_different_groups(kit: Kit) -> Non
     assert (await listed(kit, GroupFilter(tenant="c"))).items == []
 
 
-async def test_groups_with_nothing_to_decide_are_listed_when_asked_for(kit: Kit) -> None:
+async def test_groups_without_open_letters_are_listed_on_request(kit: Kit) -> None:
     (run,) = await letters(kit, 1, fingerprint="f1")
     await letters(kit, 1, fingerprint="f2")
     await decide(kit, run, LetterStatus.RESOLVED)
@@ -219,18 +219,18 @@ async def test_pages_of_groups_go_both_ways(kit: Kit) -> None:
     assert (first.prev, third.next) == (None, None)
 
 
-async def test_a_group_that_is_seen_again_comes_first(kit: Kit) -> None:
+async def test_a_group_with_a_new_failure_comes_first(kit: Kit) -> None:
     for name in ("f1", "f2", "f1"):
         await letters(kit, 1, fingerprint=name)
     assert [group.fingerprint for group in (await listed(kit)).items] == ["f1", "f2"]
 
 
-async def test_an_odd_status_is_refused(kit: Kit) -> None:
+async def test_an_unknown_status_is_refused(kit: Kit) -> None:
     with pytest.raises(InputError, match="status must be OPEN or None"):
         await kit.store.groups(GroupFilter(status="RESOLVED"), limit=10, cursor=None)
 
 
-async def test_nodes_that_fold_at_once_count_everything_once(kit: Kit) -> None:
+async def test_concurrent_folds_count_every_change_once(kit: Kit) -> None:
     for number in range(20):
         await letters(kit, 10, fingerprint=f"f{number % 3}", tenant=f"t{number % 2}")
     nodes = [kit.store, await kit.beside(), await kit.beside()]
@@ -247,7 +247,7 @@ async def test_nodes_that_fold_at_once_count_everything_once(kit: Kit) -> None:
     assert sum(group.open for group in groups) == sum(group.total for group in groups) == 200
 
 
-async def test_a_run_that_succeeds_leaves_groups_alone(kit: Kit) -> None:
+async def test_a_run_that_succeeds_changes_no_group(kit: Kit) -> None:
     worker, run = await kit.held()
     await kit.store.apply([becomes(run, RunStatus.SUCCESS, output="1")], worker=worker)
     assert await kit.store.fold(10) == 0
@@ -255,7 +255,7 @@ async def test_a_run_that_succeeds_leaves_groups_alone(kit: Kit) -> None:
 
 
 def change(fingerprint: str, verb: GroupVerb, *, tenant: str = "default", **more: Any) -> GroupChange:
-    """A change of a group by ann."""
+    """Return a change of a group by the user ann."""
     line = AuditWrite(event=f"dlq.group_{verb}", tenant=tenant, by="ann", subject=fingerprint, token=f"{verb}{more}")
     return GroupChange(tenant=tenant, fingerprint=fingerprint, verb=verb, audit=line, **more)
 
@@ -314,7 +314,7 @@ async def test_failures_are_counted_by_minute_and_by_hour_for_a_week(kit: Kit) -
     assert sum(await kit.store.failure_counts(where, seconds=3600, slots=200)) == 6  # the first hour is removed
 
 
-async def test_a_muted_group_comes_back_when_it_grows_or_its_time_is_over(kit: Kit) -> None:
+async def test_a_muted_group_is_shown_again_when_it_grows_or_its_time_is_over(kit: Kit) -> None:
     await letters(kit, 2, fingerprint="f1")
     await letters(kit, 3, fingerprint="f2")
     await listed(kit)
@@ -332,7 +332,7 @@ async def test_a_muted_group_comes_back_when_it_grows_or_its_time_is_over(kit: K
     assert (first.muted, first.muted_by, first.muted_until) == (True, "ann", None)
     assert second.muted_until == kit.clock.now() + HOUR
     (new,) = await letters(kit, 1, fingerprint="f1")
-    # The failure by which a cause grew is news at once, before anything is folded.
+    # The failure that makes a cause grow is reported at once, before it is folded.
     assert not await kit.store.is_muted("default", "f1")
     totals = await kit.store.group_totals(GroupFilter())
     assert (totals.open, totals.uncounted, totals.need_attention) == (5, 1, 1)
@@ -350,7 +350,7 @@ async def test_a_muted_group_comes_back_when_it_grows_or_its_time_is_over(kit: K
     assert [line.event for line in lines.items] == ["dlq.group_unmute", "dlq.group_mute"]
 
 
-async def test_a_resolved_cause_that_fails_again_names_the_version_it_is_back_in(kit: Kit) -> None:
+async def test_a_resolved_cause_that_fails_again_names_the_version_of_the_regression(kit: Kit) -> None:
     whole = LetterFilter(fingerprint="f1", tenant="default")
     await letters(kit, 2, fingerprint="f1", version="v11")
     await listed(kit)
@@ -365,7 +365,7 @@ async def test_a_resolved_cause_that_fails_again_names_the_version_it_is_back_in
     assert (group.resolved_by, group.resolved_version, group.back_version) == ("ann", "v12", None)
     assert (group.resolved_at, group.muted) == (kit.clock.now(), False)
     kit.clock.move(HOUR)
-    await letters(kit, 1, fingerprint="f1", version="v11")  # old code that still runs is no regression
+    await letters(kit, 1, fingerprint="f1", version="v11")  # a failure in an older version is not a regression
     assert (await only(kit)).back_version is None
     await letters(kit, 2, fingerprint="f1", version="v13")
     group = await only(kit)
@@ -375,7 +375,7 @@ async def test_a_resolved_cause_that_fails_again_names_the_version_it_is_back_in
     assert await kit.store.tenant_view("other").group_versions(group) == []
 
 
-async def test_a_view_changes_and_counts_groups_of_its_own_tenant_and_workflows_only(kit: Kit) -> None:
+async def test_a_view_changes_and_counts_only_groups_of_its_tenant_and_workflows(kit: Kit) -> None:
     await letters(kit, 2, fingerprint="f1", tenant="a")
     await letters(kit, 1, fingerprint="f2", tenant="b")
     await listed(kit)

@@ -1,4 +1,4 @@
-"""Runs that handle failures: started with the failure or not at all, marked, and found from both sides."""
+"""Conformance tests of failure handlers: started together with the failure, marked, and found from both runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from datetime import datetime
 
 from letter_kit import restarts
-from store_kit import LEASE, SECOND, Kit, becomes, buried
+from store_kit import LEASE, SECOND, Kit, becomes, ends_in_letter
 
 from redrive.chores.reap import Reaper
 from redrive.core.run_options import FailureHandler, OnFailure, RunOptions
@@ -20,14 +20,14 @@ from redrive.store.workers import ClaimedRun
 
 
 def handles(kit: Kit, run: ClaimedRun | RunRow, **more: object) -> NewRun:
-    """A run that handles the failure of another."""
+    """Return a run that handles the failure of another."""
     given = {"parent": run.public_id, "handler_for": run.public_id, "input": '{"event":{}}', **more}
     return kit.new(workflow="h", **given)
 
 
 def fails(run: ClaimedRun, *handlers: NewRun) -> Transition:
-    """The failure of a run that starts handlers."""
-    return replace(buried(run), starts=handlers)
+    """Return the transition of a failure that starts handlers."""
+    return replace(ends_in_letter(run), starts=handlers)
 
 
 async def handlers_of(kit: Kit, run: ClaimedRun | RunRow) -> list[str]:
@@ -35,7 +35,7 @@ async def handlers_of(kit: Kit, run: ClaimedRun | RunRow) -> list[str]:
     return [row.public_id for row in page.items]
 
 
-async def test_a_failure_and_its_handlers_are_one_commit(kit: Kit) -> None:
+async def test_a_failure_and_its_handlers_are_committed_together(kit: Kit) -> None:
     worker, run = await kit.held()
     first, second = handles(kit, run, correlation_id="c"), handles(kit, run, timeout=7, index=(("f", "v"),))
     (answer,) = await kit.store.apply([fails(run, first, second)], worker=worker)
@@ -55,7 +55,7 @@ async def test_a_failure_and_its_handlers_are_one_commit(kit: Kit) -> None:
     assert [each.public_id for each in found.items] == [second.public_id]
 
 
-async def test_what_is_not_kept_starts_no_handler(kit: Kit) -> None:
+async def test_a_refused_failure_starts_no_handler(kit: Kit) -> None:
     worker, run = await kit.held()
     stale = replace(fails(run, handles(kit, run)), fence=run.fence - 1)
     (answer,) = await kit.store.apply([stale], worker=worker)
@@ -64,7 +64,7 @@ async def test_what_is_not_kept_starts_no_handler(kit: Kit) -> None:
     assert (await kit.look(run)).status is RunStatus.RUNNING
 
 
-async def test_a_handler_that_is_there_is_not_started_twice(kit: Kit) -> None:
+async def test_an_existing_handler_is_not_started_again(kit: Kit) -> None:
     worker, run = await kit.held()
     handler = handles(kit, run)
     await kit.store.start([handler])
@@ -73,7 +73,7 @@ async def test_a_handler_that_is_there_is_not_started_twice(kit: Kit) -> None:
     assert await handlers_of(kit, run) == [handler.public_id]
 
 
-async def test_a_failure_that_is_sent_again_starts_nothing_again(kit: Kit) -> None:
+async def test_a_repeated_failure_starts_no_second_handler(kit: Kit) -> None:
     worker, run = await kit.held()
     failed = fails(run, handles(kit, run))
     assert failed.change is not None
@@ -83,7 +83,7 @@ async def test_a_failure_that_is_sent_again_starts_nothing_again(kit: Kit) -> No
     assert len(await handlers_of(kit, run)) == 1
 
 
-async def test_the_worker_that_claims_it_hears_of_the_mark(kit: Kit) -> None:
+async def test_a_claim_of_a_handler_returns_its_mark(kit: Kit) -> None:
     worker, run = await kit.held()
     await kit.store.apply([fails(run, handles(kit, run))], worker=worker)
     (claimed,) = (await kit.claim(worker, "h")).runs
@@ -100,11 +100,11 @@ async def test_a_run_keeps_the_time_of_its_first_claim(kit: Kit) -> None:
     assert again.started_at == began
 
 
-async def test_a_handler_that_is_replayed_in_full_is_marked_as_well(kit: Kit) -> None:
+async def test_a_handler_that_is_replayed_in_full_is_marked_as_a_handler(kit: Kit) -> None:
     worker, run = await kit.held()
     await kit.store.apply([fails(run, handles(kit, run))], worker=worker)
     (handling,) = (await kit.claim(worker, "h")).runs
-    await kit.store.apply([buried(handling)], worker=worker)
+    await kit.store.apply([ends_in_letter(handling)], worker=worker)
     new = kit.new(workflow="h", handler_for=handling.handler_for)
     (answer,) = await kit.store.apply([restarts(await kit.look(handling), new)])
     assert answer.kept
@@ -114,8 +114,8 @@ async def test_a_handler_that_is_replayed_in_full_is_marked_as_well(kit: Kit) ->
     assert letter.run_id == new.public_id
 
 
-async def test_a_process_without_the_code_starts_them_with_a_poisonous_run(kit: Kit) -> None:
-    """The reaper knows what the run carries, and nothing else."""
+async def test_a_reaper_without_the_code_starts_the_handlers_of_a_poisonous_run(kit: Kit) -> None:
+    """The reaper has only the stored data of the run."""
     rules = OnFailure(
         handlers=(FailureHandler(workflow="h", parameter="event", options=RunOptions().to_json(), timeout=9),),
         limit=10_000,
@@ -137,7 +137,7 @@ async def test_a_process_without_the_code_starts_them_with_a_poisonous_run(kit: 
     assert times == [began / SECOND, kit.clock.now() / SECOND]
 
 
-async def test_two_reapers_start_them_once(kit: Kit) -> None:
+async def test_two_reapers_start_the_handlers_once(kit: Kit) -> None:
     rules = OnFailure(
         handlers=(FailureHandler(workflow="h", parameter="event", options=RunOptions().to_json()),), limit=10_000
     )

@@ -1,11 +1,11 @@
-"""Fields to search by: runs and letters are found by what was kept of their inputs, and by nothing else."""
+"""Conformance tests of searchable fields: runs and letters are found by the stored fields of their inputs."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from store_kit import DAY, Kit, becomes, buried
+from store_kit import DAY, Kit, becomes, ends_in_letter
 
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transitions import AuditWrite, LetterStatusWrite, NewRun, ReopenWrite, RunWrite, Transition
@@ -30,7 +30,7 @@ async def letters(kit: Kit, **index: Any) -> list[str]:
 
 async def failed(kit: Kit, **more: Any) -> ClaimedRun:
     worker, run = await kit.held(**more)
-    await kit.store.apply([buried(run)], worker=worker)
+    await kit.store.apply([ends_in_letter(run)], worker=worker)
     return run
 
 
@@ -46,7 +46,7 @@ async def test_a_run_is_found_by_its_fields(kit: Kit) -> None:
     assert len(await found(kit, order_id=["42", "43"])) == 3
 
 
-async def test_other_conditions_and_pages_go_with_it(kit: Kit) -> None:
+async def test_fields_are_combined_with_other_conditions_and_pages(kit: Kit) -> None:
     runs = await kit.start(5, index=ORDER)
     await kit.start(2, index=ORDER, tenant="other")
     where = RunFilter(index={"order_id": "42"}, tenant="default", status="PENDING")
@@ -58,7 +58,7 @@ async def test_other_conditions_and_pages_go_with_it(kit: Kit) -> None:
     assert back.items == first.items
 
 
-async def test_a_start_that_is_sent_again_or_refused_adds_nothing(kit: Kit) -> None:
+async def test_a_repeated_or_refused_start_adds_no_fields(kit: Kit) -> None:
     run = kit.new(index=ORDER, key="k", key_hash="h", key_keeps=DAY)
     for _ in range(2):
         await kit.store.start([run])
@@ -75,7 +75,7 @@ async def test_a_letter_is_found_by_the_fields_of_its_run(kit: Kit) -> None:
     assert await kit.store.count_letters(LetterFilter(index={"order_id": "42"})) == 1
 
 
-async def test_a_set_takes_letters_by_their_fields(kit: Kit) -> None:
+async def test_a_bulk_action_selects_letters_by_their_fields(kit: Kit) -> None:
     run = await failed(kit, index=ORDER)
     await failed(kit)
     new = NewBulk(public_id="s", tenant="", action="IGNORE", by="ann", where=LetterFilter(index={"order_id": 42}))
@@ -100,7 +100,7 @@ async def test_an_edited_input_is_found_by_its_new_fields_only(kit: Kit) -> None
     assert await found(kit, order_id="7") == [run.public_id]
 
 
-async def test_a_reopening_that_says_nothing_of_it_leaves_it_alone(kit: Kit) -> None:
+async def test_reopening_without_new_fields_keeps_the_old_ones(kit: Kit) -> None:
     run = await kit.look(await failed(kit, index=ORDER))
     change = RunWrite(status=RunStatus.PENDING, wake_in=0, take=True)
     reopening = ReopenWrite(letter=f"dl-{run.public_id}")
@@ -109,7 +109,7 @@ async def test_a_reopening_that_says_nothing_of_it_leaves_it_alone(kit: Kit) -> 
     assert await found(kit, order_id="42") == [run.public_id]
 
 
-async def test_a_run_that_a_decision_starts_is_found_too(kit: Kit) -> None:
+async def test_a_run_that_a_decision_starts_is_found_by_its_fields(kit: Kit) -> None:
     run = await kit.look(await failed(kit, index=ORDER))
     new: NewRun = kit.new(index=(("order_id", "7"),), letter=f"dl-{run.public_id}")
     move = LetterStatusWrite(letter=f"dl-{run.public_id}", status=LetterStatus.REPLAYING, run=new.public_id)
@@ -123,7 +123,7 @@ async def test_a_run_that_a_decision_starts_is_found_too(kit: Kit) -> None:
     assert await letters(kit, order_id="7") == [new.public_id]
 
 
-async def test_what_a_purged_run_was_found_by_is_gone(kit: Kit) -> None:
+async def test_a_purge_deletes_the_fields_of_a_run(kit: Kit) -> None:
     worker, run = await kit.held(index=ORDER, key="k", key_hash="h", key_keeps=900 * DAY)
     await kit.store.apply([becomes(run, RunStatus.SUCCESS, output="1")], worker=worker)
     kit.clock.move(10 * DAY)
@@ -133,7 +133,7 @@ async def test_what_a_purged_run_was_found_by_is_gone(kit: Kit) -> None:
 
 
 @pytest.mark.parametrize("value", ["żółć", "a'b\"c", "x" * 5000, "a\nb", "null\0", "", "sha256:x", "%"])
-async def test_every_text_is_found_as_it_is(kit: Kit, value: str) -> None:
+async def test_every_text_is_found_unchanged(kit: Kit, value: str) -> None:
     from redrive.core.new_run import format_index_value
 
     (run,) = await kit.start(index=(("field", format_index_value(value)),))
@@ -142,7 +142,7 @@ async def test_every_text_is_found_as_it_is(kit: Kit, value: str) -> None:
 
 
 @pytest.mark.parametrize("index", [{"field": None}, {"field": {"a": 1}}, {7: "x"}, ["field"]])
-def test_nonsense_is_refused(index: Any) -> None:
+def test_invalid_fields_are_refused(index: Any) -> None:
     with pytest.raises(InputError):
         RunFilter(index=index)
     with pytest.raises(InputError):

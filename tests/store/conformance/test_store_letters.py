@@ -1,10 +1,10 @@
-"""What becomes of a letter: replayed, answered, open again, handed to another run, closed, gone."""
+"""Conformance tests of a letter's states: open, replaying, resolved, moved to another run, closed, purged."""
 
 from __future__ import annotations
 
 import pytest
 from letter_kit import answers, case_of, closes, failed, fails_again, letter_of, moved, replayed, restarts
-from store_kit import DAY, SECOND, Kit, buried, noted, writes
+from store_kit import DAY, SECOND, Kit, ends_in_letter, noted, writes
 
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transitions import RunWrite
@@ -18,7 +18,7 @@ OPEN, REPLAYING, RESOLVED = LetterStatus.OPEN, LetterStatus.REPLAYING, LetterSta
 IGNORED, EXPIRED = LetterStatus.IGNORED, LetterStatus.EXPIRED
 
 
-async def test_a_letter_goes_from_open_over_replaying_to_resolved(kit: Kit) -> None:
+async def test_a_letter_changes_from_open_to_replaying_to_resolved(kit: Kit) -> None:
     worker, run = await failed(kit)
     assert (await kit.letter(run)).status is OPEN
     again = await replayed(kit, worker, run)
@@ -37,7 +37,7 @@ async def test_a_failed_replay_reopens_its_letter_and_counts_once(kit: Kit) -> N
     kit.clock.move(SECOND)
     again = await replayed(kit, worker, run)
     ended = fails_again(again, code="timeout", reason="too late", fingerprint="f2", attempts=9)
-    for _ in range(3):  # however often its reply is lost
+    for _ in range(3):  # even if replies are lost
         await kit.store.apply([ended], worker=worker)
         found = await kit.letter(run)
         assert (found.status, found.replay_count) == (OPEN, 1)
@@ -46,7 +46,7 @@ async def test_a_failed_replay_reopens_its_letter_and_counts_once(kit: Kit) -> N
     assert (found.failed_at, found.expires_at) == (kit.clock.now(), kit.clock.now() + 30 * DAY)
 
 
-async def test_what_people_noted_outlives_a_replay(kit: Kit) -> None:
+async def test_notes_about_a_letter_outlive_a_replay(kit: Kit) -> None:
     worker, run = await failed(kit)
     assert await kit.store.triage(Triage(letter=letter_of(run), owner="bob", tags=("bank", "slow"), audit=noted()))
     again = await replayed(kit, worker, run)
@@ -55,7 +55,7 @@ async def test_what_people_noted_outlives_a_replay(kit: Kit) -> None:
     assert (found.owner, found.tags) == ("bob", ("bank", "slow"))
 
 
-async def test_each_replay_counts_and_those_that_failed_apart(kit: Kit) -> None:
+async def test_replays_are_counted_and_failed_ones_separately(kit: Kit) -> None:
     worker, run = await failed(kit)
     for count in (1, 2, 3):
         again = await replayed(kit, worker, await kit.look(run))
@@ -70,8 +70,8 @@ async def test_each_replay_counts_and_those_that_failed_apart(kit: Kit) -> None:
     assert (found.status, found.replay_count, found.failed_replays) == (RESOLVED, 4, 3)
 
 
-async def test_replays_of_a_run_without_a_letter_are_in_its_first_letter(kit: Kit) -> None:
-    """A cancelled run has none; one that is retried and fails gets its letter then."""
+async def test_replays_before_the_first_letter_are_counted_in_it(kit: Kit) -> None:
+    """A cancelled run has no letter. If it is retried and fails, it gets one."""
     worker, run = await kit.held()
     ends = writes(run, change=RunWrite(status=RunStatus.CANCELLED, take=True))
     await kit.store.apply([ends], worker=worker)
@@ -86,7 +86,7 @@ async def test_replays_of_a_run_without_a_letter_are_in_its_first_letter(kit: Ki
 
 
 @pytest.mark.parametrize("status", [RESOLVED, IGNORED, EXPIRED])
-async def test_a_closed_letter_says_when_by_whom_and_why(kit: Kit, status: LetterStatus) -> None:
+async def test_a_closed_letter_has_its_time_user_and_reason(kit: Kit, status: LetterStatus) -> None:
     _, run = await failed(kit)
     kit.clock.move(SECOND)
     assert (await kit.store.apply([closes(run, status)]))[0].kept
@@ -98,8 +98,8 @@ async def test_a_closed_letter_says_when_by_whom_and_why(kit: Kit, status: Lette
     assert (closed.failure, closed.finished_at) == (run.failure, run.finished_at)
 
 
-async def test_what_is_closed_stays_as_it_was_closed(kit: Kit) -> None:
-    """Even for somebody who holds the run's fence: only another failure opens it again."""
+async def test_a_closed_letter_cannot_change_its_state(kit: Kit) -> None:
+    """Not even the holder of the run's fence can do that: only another failure opens the letter again."""
     _, run = await failed(kit)
     await kit.store.apply([closes(run)])
     before = await kit.letter(run)
@@ -129,11 +129,11 @@ async def test_a_letter_is_closed_once(kit: Kit) -> None:
     assert ((await kit.letter(run)).status, (await kit.letter(run)).closed_by) == (RESOLVED, "ann")
 
 
-# -- handed to another run -----------------------------------------------------------------------------------
+# -- moved to another run ------------------------------------------------------------------------------------
 
 
-async def handed_over(kit: Kit) -> tuple[int, ClaimedRun, ClaimedRun]:
-    """A run, the one that took its place and its letter, and the worker that holds that."""
+async def with_moved_letter(kit: Kit) -> tuple[int, ClaimedRun, ClaimedRun]:
+    """Move a run's letter to a new run; return both runs and the worker that holds the new one."""
     worker, run = await failed(kit)
     new = kit.new(root=run.public_id)
     assert (await kit.store.apply([restarts(run, new)]))[0].kept
@@ -141,16 +141,16 @@ async def handed_over(kit: Kit) -> tuple[int, ClaimedRun, ClaimedRun]:
     return worker, run, claimed
 
 
-async def test_a_letter_goes_over_to_the_run_that_answers_for_it(kit: Kit) -> None:
-    _, old, new = await handed_over(kit)
+async def test_a_letter_moves_to_the_run_that_replaces_its_run(kit: Kit) -> None:
+    _, old, new = await with_moved_letter(kit)
     assert await kit.store.letter_of(old.id) is None
     found = await kit.letter(new)
     assert (found.public_id, found.run, found.run_id) == (f"dl-{old.public_id}", new.id, new.public_id)
     assert found.status is REPLAYING
 
 
-async def test_the_new_run_s_failure_is_the_same_letter_again(kit: Kit) -> None:
-    worker, old, new = await handed_over(kit)
+async def test_a_failure_of_the_new_run_reopens_the_same_letter(kit: Kit) -> None:
+    worker, old, new = await with_moved_letter(kit)
     await kit.store.apply([fails_again(new)], worker=worker)
     found = await kit.letter(new)
     assert (found.public_id, found.status, found.replay_count) == (f"dl-{old.public_id}", OPEN, 1)
@@ -159,8 +159,8 @@ async def test_the_new_run_s_failure_is_the_same_letter_again(kit: Kit) -> None:
     assert (case.run.public_id, [each.outcome for each in case.replays]) == (new.public_id, ["DLQ_PENDING"])
 
 
-async def test_it_goes_over_as_often_as_that_is_asked_for(kit: Kit) -> None:
-    worker, old, second = await handed_over(kit)
+async def test_a_letter_can_move_more_than_once(kit: Kit) -> None:
+    worker, old, second = await with_moved_letter(kit)
     await kit.store.apply([fails_again(second)], worker=worker)
     third = kit.new(root=old.public_id)
     await kit.store.apply([restarts(await kit.look(second), third)])
@@ -175,9 +175,9 @@ async def test_it_goes_over_as_often_as_that_is_asked_for(kit: Kit) -> None:
     ]
 
 
-async def test_a_letter_that_a_run_handed_over_no_longer_keeps_it(kit: Kit) -> None:
-    """But it keeps the run that has it now."""
-    worker, old, new = await handed_over(kit)
+async def test_a_moved_letter_no_longer_keeps_its_old_run(kit: Kit) -> None:
+    """The letter keeps the run that has it now."""
+    worker, old, new = await with_moved_letter(kit)
     await kit.store.apply([fails_again(new, expires_in=900 * DAY)], worker=worker)
     kit.clock.move(100 * DAY)
     await kit.store.purge(PURGE)
@@ -185,11 +185,11 @@ async def test_a_letter_that_a_run_handed_over_no_longer_keeps_it(kit: Kit) -> N
     assert (await kit.look(new)).input == new.input
 
 
-# -- how long they are kept ----------------------------------------------------------------------------------
+# -- retention -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("status", [OPEN, REPLAYING])
-async def test_an_undecided_letter_keeps_run_and_key(kit: Kit, status: LetterStatus) -> None:
+async def test_an_open_letter_keeps_its_run_and_its_key(kit: Kit, status: LetterStatus) -> None:
     worker, run = await failed(kit, key="k", key_hash="h", key_keeps=SECOND)
     if status is REPLAYING:
         await replayed(kit, worker, run)
@@ -201,7 +201,7 @@ async def test_an_undecided_letter_keeps_run_and_key(kit: Kit, status: LetterSta
 
 
 @pytest.mark.parametrize("limit", [1, 10])
-async def test_letters_that_nobody_decided_on_expire_the_oldest_first(kit: Kit, limit: int) -> None:
+async def test_undecided_letters_expire_oldest_first(kit: Kit, limit: int) -> None:
     expected = []
     for days in (3, 1, 2):
         worker, run = await kit.held()
@@ -218,9 +218,9 @@ async def test_letters_that_nobody_decided_on_expire_the_oldest_first(kit: Kit, 
 
 
 @pytest.mark.parametrize("status", [REPLAYING, RESOLVED, IGNORED])
-async def test_a_letter_that_somebody_decided_on_does_not_expire(kit: Kit, status: LetterStatus) -> None:
+async def test_a_letter_with_a_decision_does_not_expire(kit: Kit, status: LetterStatus) -> None:
     worker, claimed = await kit.held()
-    await kit.store.apply([buried(claimed, expires_in=SECOND)], worker=worker)
+    await kit.store.apply([ends_in_letter(claimed, expires_in=SECOND)], worker=worker)
     run = await kit.look(claimed)
     if status is REPLAYING:
         await replayed(kit, worker, run)
@@ -230,15 +230,15 @@ async def test_a_letter_that_somebody_decided_on_does_not_expire(kit: Kit, statu
     assert await kit.store.runs_with_expired_letters(10) == []
 
 
-async def test_a_letter_that_went_over_expires_with_the_run_that_has_it(kit: Kit) -> None:
-    worker, old, new = await handed_over(kit)
+async def test_a_moved_letter_expires_with_the_run_that_has_it(kit: Kit) -> None:
+    worker, old, new = await with_moved_letter(kit)
     await kit.store.apply([fails_again(new, expires_in=SECOND)], worker=worker)
     kit.clock.move(SECOND)
     (found,) = await kit.store.runs_with_expired_letters(10)
     assert (found.public_id, found.letter) == (new.public_id, f"dl-{old.public_id}")
 
 
-async def test_closed_letters_go_after_their_time_with_their_replays(kit: Kit) -> None:
+async def test_closed_letters_are_purged_after_their_retention_with_their_replays(kit: Kit) -> None:
     worker, run = await failed(kit)
     again = await replayed(kit, worker, run)
     kit.clock.move(SECOND)
@@ -255,7 +255,7 @@ async def test_closed_letters_go_after_their_time_with_their_replays(kit: Kit) -
     assert len((await case_of(kit, still_open.public_id)).replays) == 1
 
 
-async def test_each_replay_is_taken_to_be_counted_once(kit: Kit) -> None:
+async def test_each_replay_is_returned_once_for_counting(kit: Kit) -> None:
     _, run = await failed(kit)
     assert await kit.store.take_uncounted_replays(10) == []
     new = kit.new(root=run.public_id)

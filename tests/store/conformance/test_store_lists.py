@@ -1,4 +1,4 @@
-"""Lists: filters, and pages that neither repeat nor hide rows while others arrive."""
+"""Conformance tests of lists: filters, and pages that neither repeat nor hide rows while others arrive."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def listed(kit: Kit, limit: int = 50, cursor: str | None = None, **where) 
 
 
 async def letters(kit: Kit, count: int = 1, *, fails: dict | None = None, **more) -> list[str]:
-    """Dead letters, oldest first; returns their public ids."""
+    """Create dead letters, oldest first; return their public ids."""
     await kit.start(count, **more)
     worker = await kit.worker(more.get("workflow", "w"))
     claims = await kit.claim(worker, more.get("workflow", "w"), capacity=count)
@@ -42,7 +42,7 @@ async def listed_letters(kit: Kit, limit: int = 50, **where) -> list[str]:
 # -- pages ---------------------------------------------------------------------------------------------
 
 
-async def test_an_empty_list(kit: Kit) -> None:
+async def test_an_empty_list_has_no_pages(kit: Kit) -> None:
     page = await kit.store.runs(RunFilter(), limit=10, cursor=None)
     assert (page.items, page.next, page.prev) == ([], None, None)
 
@@ -71,7 +71,7 @@ async def test_a_full_last_page_has_no_next(kit: Kit) -> None:
     assert (len(page.items), page.next, page.prev) == (10, None, None)
 
 
-async def test_rows_that_arrive_meanwhile_neither_repeat_nor_hide_others(kit: Kit) -> None:
+async def test_new_rows_neither_repeat_nor_hide_others_between_pages(kit: Kit) -> None:
     old = (await kit.start(10))[::-1]
     first = await kit.store.runs(RunFilter(), limit=4, cursor=None)
     new = (await kit.start(3))[::-1]
@@ -86,7 +86,7 @@ async def test_rows_that_arrive_meanwhile_neither_repeat_nor_hide_others(kit: Ki
     assert [run.public_id for run in again.items] == old[:4]
 
 
-async def test_beyond_either_end_the_way_back_is_offered(kit: Kit) -> None:
+async def test_an_empty_page_beyond_either_end_has_a_cursor_back(kit: Kit) -> None:
     ids = (await kit.start(6))[::-1]
     first = await kit.store.runs(RunFilter(), limit=3, cursor=None)
     last = await kit.store.runs(RunFilter(), limit=3, cursor=first.next)
@@ -94,13 +94,13 @@ async def test_beyond_either_end_the_way_back_is_offered(kit: Kit) -> None:
     found = await kit.store.runs(RunFilter(), limit=3, cursor=last.prev)
     newer = await kit.store.runs(RunFilter(), limit=3, cursor=found.prev)
     assert len(newer.items) == 1
-    back = await kit.store.runs(RunFilter(tenant="nobody"), limit=3, cursor=found.prev)
+    back = await kit.store.runs(RunFilter(tenant="other"), limit=3, cursor=found.prev)
     assert (back.items, back.prev) == ([], None)
     assert [run.public_id for run in (await kit.store.runs(RunFilter(), limit=3, cursor=back.next)).items] == ids[:3]
 
 
 @pytest.mark.parametrize("limit", [0, -1, True, "5", 2.5, None])
-async def test_a_senseless_limit_is_refused(kit: Kit, limit) -> None:
+async def test_an_invalid_limit_is_refused(kit: Kit, limit) -> None:
     with pytest.raises(InputError, match="limit"):
         await kit.store.runs(RunFilter(), limit=limit, cursor=None)
 
@@ -113,7 +113,7 @@ async def test_a_page_has_at_most_500_rows(kit: Kit) -> None:
 
 
 @pytest.mark.parametrize("cursor", ["", "x", "PDU", "Pw", "é", "PDk5OTk5OTk5OTk5OTk5OTk5OTk5OTk", "PA==", "PC01", "\0"])
-async def test_a_cursor_that_no_page_gave_is_refused(kit: Kit, cursor: str) -> None:
+async def test_an_invalid_cursor_is_refused(kit: Kit, cursor: str) -> None:
     if cursor == "PDU":  # "<5", as a page would give it
         await kit.store.runs(RunFilter(), limit=5, cursor=cursor)
         return
@@ -160,7 +160,7 @@ async def test_each_filter_of_runs_filters(kit: Kit) -> None:
     assert await listed(kit, since=now + 1) == []
 
 
-async def test_runs_by_one_state_or_several(kit: Kit) -> None:
+async def test_runs_are_filtered_by_one_state_or_several(kit: Kit) -> None:
     ids = await kit.start(6)
     worker = await kit.worker()
     runs = (await kit.claim(worker, capacity=5)).runs
@@ -193,7 +193,7 @@ async def test_several_states_page_both_ways(kit: Kit) -> None:
     assert back.items == one.items
 
 
-async def test_a_time_finds_its_place_among_many(kit: Kit) -> None:
+async def test_a_list_is_limited_to_a_time_range(kit: Kit) -> None:
     for _ in range(20):
         await kit.start(10)
         kit.clock.move(HOUR)
@@ -215,16 +215,16 @@ async def test_listed_runs_have_no_payloads(kit: Kit) -> None:
     assert page.items[0].input is page.items[0].options is page.items[0].output is None
 
 
-async def test_runs_by_id_are_those_that_exist_with_payloads(kit: Kit) -> None:
+async def test_runs_by_id_returns_existing_runs_with_payloads(kit: Kit) -> None:
     ids = await kit.start(3, input='{"n":1}')
-    found = await kit.store.runs_by_id([*ids[:2], "nobody"])
+    found = await kit.store.runs_by_id([*ids[:2], "unknown"])
     assert {(run.public_id, run.input) for run in found} == {(ids[0], '{"n":1}'), (ids[1], '{"n":1}')}
     assert await kit.store.runs_by_id([]) == []
 
 
-async def test_what_does_not_exist_is_none_or_empty(kit: Kit) -> None:
-    assert await kit.store.run("nobody") is None
-    assert await kit.store.letter("nobody") is None
+async def test_unknown_ids_return_none_or_nothing(kit: Kit) -> None:
+    assert await kit.store.run("unknown") is None
+    assert await kit.store.letter("unknown") is None
     assert await kit.store.letter_of(12345) is None
     assert await kit.store.journal(12345) == []
     assert await kit.store.attempts(12345) == []
@@ -277,13 +277,13 @@ async def test_each_filter_of_letters_filters(kit: Kit) -> None:
 
 @pytest.fixture
 def little(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages look through three rows at a time, and more than one run is many."""
+    """Make pages search three rows at a time, and treat more than one run as many."""
     monkeypatch.setattr("redrive.store.list_query.MAX_SCANNED", 3)
     monkeypatch.setattr("redrive.store.list_query.POPULAR_ABOVE", 1)
 
 
 async def scattered(kit: Kit) -> list[str]:
-    """Fourteen letters of which four have another code than the rest; returns those, newest first."""
+    """Create fourteen letters, four of them with a different code; return those four, newest first."""
     found = []
     for count in (1, 5, 0, 4):
         found += await letters(kit, 1, fails={"code": "timeout"}, tenant="t")
@@ -294,11 +294,11 @@ async def scattered(kit: Kit) -> list[str]:
 
 @pytest.mark.usefixtures("little")
 @pytest.mark.parametrize("more", [{}, {"status": "OPEN"}, {"tenant": "t"}, {"status": ["OPEN", "IGNORED"]}])
-async def test_a_search_that_finds_little_goes_on_behind_its_cursor(kit: Kit, more: dict) -> None:
+async def test_a_search_with_few_matches_continues_at_its_cursor(kit: Kit, more: dict) -> None:
     wanted = await scattered(kit)
     where = LetterFilter(code="timeout", **more)
     page = await kit.store.letters(where, limit=2, cursor=None)
-    assert (page.items, page.prev) == ([], None), "the three newest letters are others"
+    assert (page.items, page.prev) == ([], None), "the three newest letters do not match"
     pages = [page]
     while pages[-1].next is not None:
         pages.append(await kit.store.letters(where, limit=2, cursor=pages[-1].next))
@@ -311,7 +311,9 @@ async def test_a_search_that_finds_little_goes_on_behind_its_cursor(kit: Kit, mo
 
 
 @pytest.mark.usefixtures("little")
-async def test_a_list_is_counted_and_says_where_counting_stopped(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_list_is_counted_up_to_a_limit_and_says_whether_the_count_is_exact(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await scattered(kit)
     await letters(kit, 2, tenant="u")
 
@@ -327,7 +329,7 @@ async def test_a_list_is_counted_and_says_where_counting_stopped(kit: Kit, monke
     assert await total(RunFilter(status="DLQ_PENDING")) == (16, True)
     assert await total(RunFilter(tenant="u")) == (2, True)
     count, exact = await total(LetterFilter(tenant="t", code="timeout"))
-    assert (count < 4, exact) == (True, False), "no index has the code, and three rows are looked at"
+    assert (count < 4, exact) == (True, False), "no index has the code, and three rows are searched"
     assert (await total(AuditFilter(tenant="nowhere"))) == (0, True)
     monkeypatch.setattr("redrive.store.list_query.MAX_COUNTED", 14)
     assert await total(LetterFilter(tenant="t")) == (14, True)
@@ -349,7 +351,7 @@ async def test_references_are_found_by_their_beginning(kit: Kit) -> None:
 
 
 @pytest.mark.usefixtures("little")
-async def test_a_full_page_says_no_more_than_it_found(kit: Kit) -> None:
+async def test_a_full_page_ends_at_its_last_match(kit: Kit) -> None:
     await scattered(kit)
     newest = await letters(kit, 3, fails={"code": "timeout"})
     page = await kit.store.letters(LetterFilter(code="timeout"), limit=2, cursor=None)
@@ -359,7 +361,7 @@ async def test_a_full_page_says_no_more_than_it_found(kit: Kit) -> None:
 
 
 @pytest.mark.usefixtures("little")
-async def test_a_set_looks_through_all_letters_a_few_at_a_time(kit: Kit) -> None:
+async def test_a_bulk_action_searches_all_letters_a_few_at_a_time(kit: Kit) -> None:
     wanted = await scattered(kit)
     new = NewBulk(public_id="s", tenant="", action="IGNORE", by="ann", where=LetterFilter(code="timeout"))
     await kit.store.create_bulk(new, AuditWrite(event="e", tenant="", by="ann", subject="s", token="t"))
@@ -374,7 +376,7 @@ async def test_a_set_looks_through_all_letters_a_few_at_a_time(kit: Kit) -> None
 
 
 @pytest.mark.usefixtures("little")
-async def test_letters_of_runs_with_a_popular_value_are_looked_through(kit: Kit) -> None:
+async def test_letters_of_runs_with_a_frequent_value_are_searched(kit: Kit) -> None:
     wanted = await letters(kit, 2, index=(("country", "PL"),))
     await letters(kit, 5, index=(("country", "DE"),))
     (rare,) = await letters(kit, 1, index=(("country", "PL"), ("order", "7")))
@@ -390,7 +392,7 @@ async def test_letters_of_runs_with_a_popular_value_are_looked_through(kit: Kit)
 
 
 @pytest.mark.usefixtures("little")
-async def test_a_search_among_runs_and_audit_lines_goes_on_behind_its_cursor(kit: Kit) -> None:
+async def test_a_search_among_runs_and_audit_lines_continues_at_its_cursor(kit: Kit) -> None:
     wanted = []
     for queue in ("q", "other", "other", "other", "other", "q", "other"):
         (run,) = await kit.start(queue=queue, tenant="t")
@@ -407,7 +409,7 @@ async def test_a_search_among_runs_and_audit_lines_goes_on_behind_its_cursor(kit
 
 
 async def everything(page: Callable[[str | None], Awaitable[Page[Any]]]) -> list[Any]:
-    """All that a list holds, page by page; each is reached again on the way back."""
+    """Return all items of a list, page by page, and check that the way back shows each again."""
     found, cursor, seen = [], None, []
     while True:
         one = await page(cursor)
@@ -425,7 +427,7 @@ async def everything(page: Callable[[str | None], Awaitable[Page[Any]]]) -> list
 
 
 @pytest.mark.usefixtures("little")
-async def test_many_letters_of_others_do_not_empty_a_tenant_s_page(kit: Kit) -> None:
+async def test_many_letters_of_other_tenants_do_not_empty_a_tenant_s_page(kit: Kit) -> None:
     mine = await letters(kit, 2, tenant="a", fails={"fingerprint": "same"})
     await letters(kit, 12, tenant="b", fails={"fingerprint": "same"})
     for more in ({}, {"fingerprint": "same"}, {"workflow": "w"}, {"workflow": "w", "status": "OPEN"}):

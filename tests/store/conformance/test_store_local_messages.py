@@ -1,4 +1,4 @@
-"""Messages that whoever commits them has in hand from the beginning, in every store."""
+"""Conformance tests of messages that the worker claims in the commit that publishes them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ S = SinkLease("s", LEASE)
 async def commit(
     outbox: Outbox, *messages: MessageWrite, index: int = 0, carriers: tuple[SinkLease, ...] = (S,)
 ) -> TransitionResult:
-    """Commit messages with a step, and take along what the carriers may have."""
+    """Commit messages with a step, and claim what these carriers may deliver."""
     transition = writes(outbox.run, entry(index, done=index), messages=messages)
     (answer,) = await outbox.kit.store.apply([transition], worker=outbox.worker, carriers=carriers)
     assert answer.kept
@@ -27,7 +27,7 @@ async def commit(
 
 
 def arrived(answer: TransitionResult) -> DeliveredBundle:
-    """All messages of the one bundle that a commit made."""
+    """Return the delivery report for all messages of the one bundle of a commit."""
     places = [place for place in answer.bundled if place is not None]
     assert len({bundle.id for _, bundle in places}) == 1
     return DeliveredBundle(places[0][1].id, tuple(id for id, _ in places))
@@ -49,7 +49,7 @@ async def pending(outbox: Outbox) -> int:
     return row.pending
 
 
-async def test_what_a_carrier_takes_along_is_its_own_and_noted_as_a_whole(kit: Kit) -> None:
+async def test_a_carrier_claims_its_messages_in_the_commit_and_records_them_as_a_whole(kit: Kit) -> None:
     outbox = await Outbox.open(kit)
     answer = await commit(outbox, say("m1"), say("m2"))
     assert await outbox.claimed() == []
@@ -75,7 +75,7 @@ async def test_messages_without_a_key_are_bundled_by_topic_for_the_sinks_that_wa
     outbox = await Outbox.open(kit, sink("s", "a.*"), sink("t", "a.*", "b"), sink("u", "b"))
     answer = await commit(
         outbox, say("m1", "a.x"), say("m2", "b"), say("m3", "a.x", key="k"), say("m4", "a.y"),
-        say("m5", "a.x"), say("m6", "nobody"), carriers=(S, SinkLease("t", LEASE)),
+        say("m5", "a.x"), say("m6", "unwanted"), carriers=(S, SinkLease("t", LEASE)),
     )  # fmt: skip
     places = dict(zip(("m1", "m2", "m3", "m4", "m5", "m6"), answer.bundled, strict=True))
     ids = {name: (await outbox.message(name)).id for name in places}
@@ -91,7 +91,7 @@ async def test_messages_without_a_key_are_bundled_by_topic_for_the_sinks_that_wa
     assert [each.sink for each in (await outbox.message("m2")).deliveries] == ["t", "u"]
 
 
-async def test_a_bundle_whose_lease_has_passed_is_anybodys(kit: Kit) -> None:
+async def test_a_bundle_whose_lease_has_expired_can_be_claimed(kit: Kit) -> None:
     outbox = await Outbox.open(kit)
     answer = await commit(outbox, say("m1"), say("m2"))
     found = await outbox.claim()
@@ -102,13 +102,13 @@ async def test_a_bundle_whose_lease_has_passed_is_anybodys(kit: Kit) -> None:
     assert [(each.message.public_id, each.fence, each.deaths) for each in claims.items] == [
         ("m1", INITIAL_FENCE + 1, 1), ("m2", INITIAL_FENCE + 1, 1),
     ]  # fmt: skip
-    await kit.store.record_deliveries("s", [], arrived=[arrived(answer)])  # too late: they are another's
+    await kit.store.record_deliveries("s", [], arrived=[arrived(answer)])  # too late: another node has claimed them
     assert await statuses(outbox, "m1", "m2") == ["PENDING", "PENDING"]
     await outbox.note(mark(claims.items[0]))
     assert await statuses(outbox, "m1", "m2") == ["DELIVERED", "PENDING"]
 
 
-async def test_messages_of_a_dead_worker_are_free_when_its_lease_has_passed(kit: Kit) -> None:
+async def test_messages_of_a_dead_worker_can_be_claimed_when_its_lease_has_expired(kit: Kit) -> None:
     outbox = await Outbox.open(kit)
     await outbox.publish(say("m1", key="k"))
     other = await kit.beside()
@@ -116,13 +116,13 @@ async def test_messages_of_a_dead_worker_are_free_when_its_lease_has_passed(kit:
     assert len((await kit.store.claim_deliveries(**claim)).items) == 1  # type: ignore[arg-type]
     await commit(outbox, say("m2"), index=1, carriers=(SinkLease("s", DAY),))
     kit.clock.move(WORKER_LEASE - 1)
-    assert (await outbox.claim(store=other)).items == (), "the worker that holds them lives"
+    assert (await outbox.claim(store=other)).items == (), "the worker that holds them is alive"
     kit.clock.move(1)
     claims = await outbox.claim(store=other)
     assert [(each.message.public_id, each.deaths) for each in claims.items] == [("m1", 1), ("m2", 1)]
 
 
-async def test_what_failed_unfolds_its_bundle_and_the_rest_is_noted_one_by_one(kit: Kit) -> None:
+async def test_a_failure_splits_its_bundle_and_the_rest_is_recorded_one_by_one(kit: Kit) -> None:
     outbox = await Outbox.open(kit)
     answer = await commit(outbox, say("m1"), say("m2"), say("m3"))
     failed = became(answer, 1, PENDING, wake_in=5_000_000, error="no answer")
@@ -130,14 +130,14 @@ async def test_what_failed_unfolds_its_bundle_and_the_rest_is_noted_one_by_one(k
     assert await statuses(outbox, "m1", "m2", "m3") == ["DELIVERED", "PENDING", "PENDING"]
     (delivery,) = (await outbox.message("m2")).deliveries
     assert (delivery.attempt, delivery.error, delivery.lease_until) == (1, "no answer", 0)
-    assert await outbox.claimed() == []  # one waits for its time, one is still under way
+    assert await outbox.claimed() == []  # one waits for its retry, one is still being delivered
     await outbox.note(became(answer, 2))
     assert await statuses(outbox, "m3") == ["DELIVERED"]
     kit.clock.move(5_000_000)
     assert await outbox.claimed() == ["m2"]
 
 
-async def test_what_a_commit_gave_whose_reply_was_lost_is_anybodys(kit: Kit) -> None:
+async def test_a_repeated_commit_releases_the_messages_of_the_first(kit: Kit) -> None:
     outbox = await Outbox.open(kit)
     await commit(outbox, say("m1"))
     assert await outbox.claimed() == []
@@ -151,7 +151,7 @@ async def test_what_a_commit_gave_whose_reply_was_lost_is_anybodys(kit: Kit) -> 
     assert [(each.message.public_id, each.deaths) for each in claims.items] == [("m2", 0), ("m3", 0)]
 
 
-async def test_what_a_lost_worker_publishes_is_in_nobodys_hands(kit: Kit) -> None:
+async def test_messages_of_a_worker_that_lost_its_run_are_not_claimed(kit: Kit) -> None:
     outbox = await Outbox.open(kit)
     transition = writes(outbox.run, entry(0, done=0), messages=(say("lost"),))
     stale = replace(transition, fence=0)
@@ -163,7 +163,7 @@ async def test_what_a_lost_worker_publishes_is_in_nobodys_hands(kit: Kit) -> Non
     assert place == ((await outbox.message("kept")).id, Bundle(place[1].id, ("s",), whole=True))
 
 
-async def test_a_decision_about_one_message_leaves_the_others_of_its_bundle_where_they_are(kit: Kit) -> None:
+async def test_a_decision_about_one_message_does_not_release_the_others_of_its_bundle(kit: Kit) -> None:
     outbox = await Outbox.open(kit)
     answer = await commit(outbox, say("m1"), say("m2"))
     skip = DeliveryDecision(
@@ -176,7 +176,7 @@ async def test_a_decision_about_one_message_leaves_the_others_of_its_bundle_wher
     assert await kit.store.decide_deliveries(skip) == 0
 
 
-async def test_a_sink_that_is_removed_takes_its_bundles_along(kit: Kit) -> None:
+async def test_removing_a_sink_skips_its_bundles(kit: Kit) -> None:
     outbox = await Outbox.open(kit)
     answer = await commit(outbox, say("m1"))
     assert await kit.store.remove_sink("s", noted("sink.removed", subject="s", token="t"))
@@ -184,7 +184,7 @@ async def test_a_sink_that_is_removed_takes_its_bundles_along(kit: Kit) -> None:
     assert [await outbox.status("m1")] == [SKIPPED]
 
 
-async def test_messages_are_kept_until_their_bundle_is_over_and_so_is_the_bundle(kit: Kit) -> None:
+async def test_messages_and_their_bundle_are_kept_until_the_bundle_is_finished(kit: Kit) -> None:
     purge = PurgeRequest(runs=DAY, letters=DAY, workers=DAY, limit=500, messages=DAY)
     outbox = await Outbox.open(kit)
     answer = await commit(outbox, say("m1"), say("m2"))
@@ -197,7 +197,7 @@ async def test_messages_are_kept_until_their_bundle_is_over_and_so_is_the_bundle
     kit.clock.move(2 * DAY)
     await kit.store.purge(purge)
     assert await outbox.listed() == []
-    await kit.by_hand(  # which its place is free for
+    await kit.by_hand(  # proves that the bundle's id is free
         "INSERT INTO redrive.bundles (id, sink, tenant, first, last, size, lease_until)"
         " VALUES (?, 's', 'default', 1, 1, 1, 0)",
         arrived(answer).bundle,

@@ -1,4 +1,4 @@
-"""Notifications: facts are added without touching anything, told once, and read by each for themselves."""
+"""Conformance tests of notifications: notices are added without locks, reported once, and read per user."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def inbox(kit: Kit, reader: str = "ann", **where: Any) -> list[tuple[str, 
     return [(row.workflow, row.read_at is not None) for row in page.items]
 
 
-async def test_a_lane_is_told_with_what_is_in_it_and_rests_for_a_while(kit: Kit) -> None:
+async def test_a_lane_is_reported_with_its_notices_and_then_rests(kit: Kit) -> None:
     notices = kit.store.notices
     await notices.add([fact("1"), fact("2"), fact("3"), fact("x", lane="b")])
     cases = {case.lane: case for case in await due(kit)}
@@ -64,12 +64,12 @@ async def test_a_lane_is_told_with_what_is_in_it_and_rests_for_a_while(kit: Kit)
     assert cases["b"].count == 1
     assert await notices.tell(telling(a))
     await notices.add([fact("4"), fact("1")])
-    assert [case.lane for case in await due(kit)] == ["b"], "a repeat is none, and the lane rests"
+    assert [case.lane for case in await due(kit)] == ["b"], "a repeated notice is ignored, and the lane rests"
     kit.clock.move(HOUR)
     assert {case.lane: case.count for case in await due(kit)} == {"a": 1, "b": 1}
 
 
-async def test_of_two_who_tell_the_same_one_does(kit: Kit) -> None:
+async def test_one_of_two_concurrent_reports_wins(kit: Kit) -> None:
     other = await kit.beside()
     await kit.store.notices.add([fact("1")])
     (mine,), (theirs,) = await due(kit), await other.notices.due(limit=10, newest=2)
@@ -78,28 +78,28 @@ async def test_of_two_who_tell_the_same_one_does(kit: Kit) -> None:
     assert await inbox(kit) == [("w", False)]
 
 
-async def test_what_came_in_between_is_not_told_uncounted(kit: Kit) -> None:
+async def test_a_report_is_refused_if_its_notices_were_reported_meanwhile(kit: Kit) -> None:
     await kit.store.notices.add([fact("1")])
     (case,) = await due(kit)
     await kit.by_hand("UPDATE redrive.notices SET told_at = 1")
-    assert not await kit.store.notices.tell(telling(case)), "somebody else told it"
+    assert not await kit.store.notices.tell(telling(case)), "another node reported it"
     assert await inbox(kit) == []
     await kit.by_hand("UPDATE redrive.notices SET told_at = NULL")
-    assert await tell_all(kit) == 1, "what was refused left nothing behind"
+    assert await tell_all(kit) == 1, "the refused report left nothing behind"
 
 
-async def test_messages_go_out_in_the_commit_of_the_telling(kit: Kit) -> None:
+async def test_messages_are_published_in_the_commit_of_the_report(kit: Kit) -> None:
     await kit.store.put_sinks([sink("mail", "redrive.notify.email")])
     await kit.store.notices.add([fact("1")])
     (case,) = await due(kit)
     sent = telling(case, messages=(say("m1", "redrive.notify.email"), say("m2", "redrive.notify.slack")))
     assert await kit.store.notices.tell(sent)
-    assert not await kit.store.notices.tell(sent), "a reply was lost, and it is sent again"
+    assert not await kit.store.notices.tell(sent), "a repeat after a lost reply is refused"
     page = await kit.store.messages(OutboxFilter(), limit=10, cursor=None)
     assert {row.public_id: len(row.deliveries) for row in page.items} == {"m1": 1, "m2": 0}
 
 
-async def test_each_reads_for_themselves(kit: Kit) -> None:
+async def test_each_user_has_a_separate_read_mark(kit: Kit) -> None:
     notices = kit.store.notices
     for name in ("v", "w"):
         await notices.add([fact(name, lane=name)])
@@ -120,7 +120,7 @@ async def test_each_reads_for_themselves(kit: Kit) -> None:
     assert [row.workflow for row in (*page.items, *following.items)] == ["w", "v"]
 
 
-async def test_there_is_one_rule_for_each_place(kit: Kit) -> None:
+async def test_each_tenant_and_workflow_has_one_rule(kit: Kit) -> None:
     rule = RuleRow(tenant="", workflow="w", rule='{"on":[]}', updated_at=0, updated_by="ann")
     notices = kit.store.notices
     await notices.set_rule(rule, SET)
@@ -135,7 +135,7 @@ async def test_there_is_one_rule_for_each_place(kit: Kit) -> None:
     assert [line.event for line in lines] == ["notify.deleted", *["notify.set"] * 3]
 
 
-async def test_a_tenants_user_has_its_own_inbox_and_rules_and_makes_no_notification(kit: Kit) -> None:
+async def test_a_tenants_user_has_its_own_inbox_and_rules_and_creates_no_notification(kit: Kit) -> None:
     for tenant in ("acme", "umbrella"):
         await kit.store.notices.add([fact(f"f-{tenant}", tenant=tenant)])
         await kit.store.notices.set_rule(
@@ -166,7 +166,7 @@ async def test_a_tenants_user_has_its_own_inbox_and_rules_and_makes_no_notificat
             await refused
 
 
-async def test_what_was_told_long_ago_is_removed(kit: Kit) -> None:
+async def test_old_reported_notices_are_purged(kit: Kit) -> None:
     notices = kit.store.notices
     await notices.add([fact("old")])
     await tell_all(kit)
@@ -178,8 +178,8 @@ async def test_what_was_told_long_ago_is_removed(kit: Kit) -> None:
     kept = PurgeRequest(
         runs=everything, letters=30 * DAY, messages=DAY, workers=everything, audit=everything, keep=None, limit=100
     )
-    assert await kit.store.purge(kept) == 2, "the fact that was told, and its lane"
+    assert await kit.store.purge(kept) == 2, "the reported notice and its lane"
     assert await inbox(kit) == [("w", True)]
-    assert sorted(case.lane for case in await due(kit)) == ["b", "c"], "a lane that went comes back"
+    assert sorted(case.lane for case in await due(kit)) == ["b", "c"], "a purged lane is created again"
     assert await kit.store.purge(replace(kept, letters=DAY)) == 1
     assert await inbox(kit) == []

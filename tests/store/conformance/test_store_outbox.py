@@ -1,4 +1,4 @@
-"""The outbox in every store: what is committed goes to each sink, in order where a key asks for it."""
+"""Conformance tests of the outbox: committed messages go to each sink, in order for each key."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ async def test_a_message_is_written_with_its_step_and_goes_to_every_sink_that_wa
     assert row.created_at == kit.clock.now()
 
 
-async def test_a_prefix_means_whole_words(kit: Kit) -> None:
+async def test_a_prefix_matches_whole_words(kit: Kit) -> None:
     outbox = await Outbox.open(kit, sink("s", "orders.*"))
     await outbox.publish(say("no", "ordersx.paid"), say("nor", "orders"), say("yes", "orders.paid.eu"))
     assert await outbox.claimed() == ["yes"]
 
 
-async def test_what_a_lost_worker_publishes_is_refused_with_its_step(kit: Kit) -> None:
+async def test_messages_of_a_worker_that_lost_its_run_are_refused_with_its_step(kit: Kit) -> None:
     outbox = await Outbox.open(kit)
     kept = writes(outbox.run, entry(0, done=0), messages=(say("kept"),))
     lost = writes(outbox.run, entry(1, done=1), messages=(say("lost"),))
@@ -80,7 +80,7 @@ async def test_a_transactional_step_publishes_in_its_transaction(kit: Kit) -> No
     assert await outbox.claimed() == ["m1"]
 
 
-async def test_a_sink_gets_what_is_published_after_it_was_made_known(kit: Kit) -> None:
+async def test_a_sink_gets_messages_published_after_its_registration(kit: Kit) -> None:
     outbox = await Outbox.open(kit, sink("first"))
     await outbox.say("m1")
     await kit.store.put_sinks([sink("later")])
@@ -89,7 +89,7 @@ async def test_a_sink_gets_what_is_published_after_it_was_made_known(kit: Kit) -
     assert await outbox.claimed("first") == ["m1", "m2"]
 
 
-async def test_a_sink_that_changes_its_topics_keeps_what_it_has(kit: Kit) -> None:
+async def test_a_sink_that_changes_its_topics_keeps_its_messages(kit: Kit) -> None:
     outbox = await Outbox.open(kit, sink("s", "orders.*"))
     await outbox.publish(say("m1", "orders.paid"))
     await kit.store.put_sinks([sink("s", "mail.*")])
@@ -100,7 +100,7 @@ async def test_a_sink_that_changes_its_topics_keeps_what_it_has(kit: Kit) -> Non
 # -- claiming -------------------------------------------------------------------------------------------
 
 
-async def test_a_delivery_is_given_to_one_node_until_its_lease_has_passed(kit: Kit) -> None:
+async def test_a_delivery_is_claimed_by_one_node_until_its_lease_expires(kit: Kit) -> None:
     outbox = await Outbox.open(kit)
     await outbox.say("m1", "m2", "m3")
     other = await kit.beside()
@@ -111,7 +111,7 @@ async def test_a_delivery_is_given_to_one_node_until_its_lease_has_passed(kit: K
     assert await outbox.claimed(store=other) == ["m1", "m2", "m3"]
 
 
-async def test_what_nobody_noted_is_a_suspect_that_is_claimed_alone(kit: Kit) -> None:
+async def test_a_delivery_without_a_recorded_result_is_a_suspect_that_is_claimed_alone(kit: Kit) -> None:
     outbox = await Outbox.open(kit)
     await outbox.say("m1", "k1", key="k")
     await outbox.say("m2", "m3")
@@ -137,7 +137,7 @@ async def test_what_nobody_noted_is_a_suspect_that_is_claimed_alone(kit: Kit) ->
     assert {each.message.public_id: each.deaths for each in later.items} == {"k2": 0, "m3": 0}
 
 
-async def test_large_messages_come_in_small_numbers(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_messages_are_claimed_in_small_numbers(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deliveries, "MAX_CLAIM_BYTES", 20_000)
     limit_size, read = deliveries._limit_size, []
 
@@ -152,10 +152,10 @@ async def test_large_messages_come_in_small_numbers(kit: Kit, monkeypatch: pytes
     found = [await outbox.claim() for _ in range(3)]
     assert [[each.message.public_id for each in one.items] for one in found] == [["m1", "m2"], ["m3"], ["m4"]]
     assert [one.more for one in found] == [True, True, False]
-    assert max(read) == 2, "the database gave more than a claim can take"
+    assert max(read) == 2, "the database returned more than a claim can take"
 
 
-async def test_whoever_lost_its_claim_changes_nothing(kit: Kit) -> None:
+async def test_a_node_that_lost_its_claim_changes_nothing(kit: Kit) -> None:
     outbox = await Outbox.open(kit)
     await outbox.say("m1")
     (late,) = (await outbox.claim()).items
@@ -165,11 +165,11 @@ async def test_whoever_lost_its_claim_changes_nothing(kit: Kit) -> None:
     assert await outbox.status("m1") is PENDING
     await outbox.note(mark(now))
     assert await outbox.status("m1") is DELIVERED
-    await outbox.note(mark(now, DEAD))  # a repeat that says otherwise
+    await outbox.note(mark(now, DEAD))  # a repeat with a different result
     assert await outbox.status("m1") is DELIVERED
 
 
-async def test_noting_nothing_is_nothing(kit: Kit) -> None:
+async def test_recording_no_results_changes_nothing(kit: Kit) -> None:
     outbox = await Outbox.open(kit)
     await outbox.say("m1")
     await outbox.note()
@@ -190,14 +190,14 @@ async def test_a_failed_delivery_is_due_again_after_its_delay(kit: Kit) -> None:
     assert (again.attempt, again.message.payload) == (1, '"m1"')
 
 
-async def test_a_claim_says_when_a_dead_node_gives_back_what_it_had(kit: Kit) -> None:
+async def test_a_claim_returns_the_time_at_which_a_dead_node_s_lease_expires(kit: Kit) -> None:
     outbox = await Outbox.open(kit)
     await outbox.say("m1")
     assert await outbox.claimed() == ["m1"]
     assert (await outbox.claim(limit=1)).next_at == kit.clock.now() + LEASE
 
 
-async def test_many_nodes_share_the_work_and_nothing_is_taken_twice(kit: Kit) -> None:
+async def test_many_nodes_share_the_deliveries_and_none_is_claimed_twice(kit: Kit) -> None:
     outbox = await Outbox.open(kit)
     await outbox.publish(*(say(f"m{n:03}") for n in range(200)))
     stores = [kit.store, *[await kit.beside() for _ in range(3)]]
@@ -222,7 +222,7 @@ async def test_messages_of_one_key_are_claimed_together_in_order(kit: Kit) -> No
     assert await outbox.claimed() == ["a1", "b1", "a2", "a3"]
 
 
-async def test_a_key_is_in_one_pair_of_hands_at_a_time(kit: Kit) -> None:
+async def test_a_key_is_claimed_by_one_node_at_a_time(kit: Kit) -> None:
     outbox = await Outbox.open(kit)
     other = await kit.beside()
     await outbox.say("a1", "a2", "a3", key="a")
@@ -234,7 +234,7 @@ async def test_a_key_is_in_one_pair_of_hands_at_a_time(kit: Kit) -> None:
     assert await outbox.claimed(store=other) == ["a2", "a3"]
 
 
-async def test_what_comes_while_a_key_is_under_way_waits_behind_it(kit: Kit) -> None:
+async def test_a_new_message_waits_while_its_key_is_claimed(kit: Kit) -> None:
     outbox = await Outbox.open(kit)
     await outbox.say("a1", key="a")
     first = await outbox.claim()
@@ -243,11 +243,11 @@ async def test_what_comes_while_a_key_is_under_way_waits_behind_it(kit: Kit) -> 
     await outbox.note(mark(first.items[0], PENDING, attempt=1, wake_in=SECOND))
     assert await outbox.claimed() == []
     kit.clock.move(SECOND)
-    assert await outbox.deliver() == ["a1"]  # what waits behind it is not due before it is over
+    assert await outbox.deliver() == ["a1"]  # a2 is not due before a1 is delivered
     assert await outbox.deliver() == ["a2"]
 
 
-async def test_a_batch_in_which_one_fails_gives_back_those_behind_it(kit: Kit) -> None:
+async def test_a_failure_in_a_batch_releases_the_messages_behind_it(kit: Kit) -> None:
     outbox = await Outbox.open(kit)
     await outbox.say("a1", "a2", "a3", key="a")
     a1, a2, a3 = (await outbox.claim()).items
@@ -260,8 +260,8 @@ async def test_a_batch_in_which_one_fails_gives_back_those_behind_it(kit: Kit) -
     assert await outbox.deliver() == ["a3"]
 
 
-async def test_nothing_waits_behind_what_is_over_already(kit: Kit) -> None:
-    """Somebody skipped the message that failed, while the rest of its batch was on its way back."""
+async def test_a_message_does_not_wait_behind_one_that_is_already_finished(kit: Kit) -> None:
+    """A user skipped the message that failed, while the relay released the rest of its batch."""
     outbox = await Outbox.open(kit)
     await outbox.say("a1", "a2", key="a")
     a1, a2 = (await outbox.claim()).items
@@ -288,7 +288,7 @@ async def test_a_dead_message_blocks_its_key_at_its_sink_and_nothing_else(kit: K
 
 
 async def test_blocked_messages_do_not_hide_those_behind_them(kit: Kit) -> None:
-    """A thousand that wait for one dead message are looked at once, and then passed over."""
+    """A thousand messages that wait for one dead message are read once, then skipped."""
     outbox = await Outbox.open(kit)
     await outbox.say("head", key="a")
     await outbox.note(mark((await outbox.claim()).items[0], DEAD))
@@ -310,10 +310,10 @@ async def test_two_tenants_may_use_the_same_key(kit: Kit) -> None:
     assert await globex.deliver() == ["g1"]
 
 
-# -- people ---------------------------------------------------------------------------------------------
+# -- decisions of users ---------------------------------------------------------------------------------
 
 
-async def test_retrying_a_dead_message_begins_anew_and_lets_its_key_follow(kit: Kit) -> None:
+async def test_retrying_a_dead_message_resets_its_attempts_and_unblocks_its_key(kit: Kit) -> None:
     outbox = await Outbox.open(kit)
     await outbox.say("a1", key="a")
     await outbox.note(mark((await outbox.claim()).items[0], DEAD, attempt=3))
@@ -326,7 +326,7 @@ async def test_retrying_a_dead_message_begins_anew_and_lets_its_key_follow(kit: 
     assert await outbox.deliver() == ["a2"]
 
 
-async def test_skipping_a_dead_message_lets_its_key_go_on(kit: Kit) -> None:
+async def test_skipping_a_dead_message_unblocks_its_key(kit: Kit) -> None:
     outbox = await Outbox.open(kit)
     await outbox.say("a1", key="a")
     await outbox.note(mark((await outbox.claim()).items[0], DEAD))
@@ -338,7 +338,7 @@ async def test_skipping_a_dead_message_lets_its_key_go_on(kit: Kit) -> None:
     assert await kit.store.blocked_keys(limit=10) == []
 
 
-async def test_a_decision_sent_again_changes_nothing_and_is_noted_once(kit: Kit) -> None:
+async def test_a_repeated_decision_changes_nothing_and_is_recorded_once(kit: Kit) -> None:
     outbox = await Outbox.open(kit, sink("s"), sink("t"))
     await outbox.say("m1")
     await outbox.note(mark((await outbox.claim()).items[0], DEAD))
@@ -351,7 +351,7 @@ async def test_a_decision_sent_again_changes_nothing_and_is_noted_once(kit: Kit)
     assert len(page.items) == 2
 
 
-async def test_removing_a_sink_skips_what_waits_for_it(kit: Kit) -> None:
+async def test_removing_a_sink_skips_its_waiting_messages(kit: Kit) -> None:
     outbox = await Outbox.open(kit, sink("s", "orders.*"), sink("t"))
     await outbox.say("m1", key="a")
     await outbox.note(mark((await outbox.claim()).items[0], DEAD))
@@ -369,7 +369,7 @@ async def test_removing_a_sink_skips_what_waits_for_it(kit: Kit) -> None:
 # -- lists ----------------------------------------------------------------------------------------------
 
 
-async def test_messages_are_listed_newest_first_by_what_a_filter_says(kit: Kit) -> None:
+async def test_messages_are_listed_newest_first_by_each_filter(kit: Kit) -> None:
     outbox = await Outbox.open(kit, sink("s", "orders.*"), sink("t", "mail.*"))
     await outbox.publish(say("msg-r1-0-0", "orders.paid", key="k"), say("msg-r1-0-1", "orders.sent"))
     kit.clock.move(SECOND)
@@ -379,7 +379,7 @@ async def test_messages_are_listed_newest_first_by_what_a_filter_says(kit: Kit) 
     assert await outbox.listed(topic="orders.paid") == ["msg-r1-0-0"]
     assert await outbox.listed(topic="*", key="k") == ["msg-r1-0-0"]
     assert await outbox.listed(run_id="r1") == ["msg-r1-1-0", "msg-r1-0-1", "msg-r1-0-0"]
-    assert await outbox.listed(tenant="nobody") == []
+    assert await outbox.listed(tenant="other") == []
     assert await outbox.listed(sink="t") == ["msg-r10-0-0"]
     assert await outbox.listed(since=kit.clock.now()) == ["msg-r1-1-0", "msg-r10-0-0"]
     assert await outbox.listed(until=kit.clock.now()) == ["msg-r1-0-1", "msg-r1-0-0"]
@@ -408,7 +408,7 @@ async def test_a_message_is_shown_to_its_own_tenant_only(kit: Kit) -> None:
     assert await kit.store.message("m1", tenant="acme") is not None
 
 
-async def test_texts_of_every_kind_come_back_as_they_went_in(kit: Kit) -> None:
+async def test_texts_of_every_kind_are_returned_unchanged(kit: Kit) -> None:
     outbox = await Outbox.open(kit)
     payload = '{"a":"\\u0000\\ud800 \x1a \' \\" \\\\ ; -- {} % ż 😀"}'
     odd = say("m1", key="'; DROP TABLE messages; -- %_\\ 😀", payload=payload, correlation_id="a\0b")
@@ -424,12 +424,12 @@ async def test_texts_of_every_kind_come_back_as_they_went_in(kit: Kit) -> None:
 # -- purging --------------------------------------------------------------------------------------------
 
 
-async def test_delivered_messages_go_when_their_time_is_over_and_others_stay(kit: Kit) -> None:
+async def test_delivered_messages_are_purged_after_their_retention_and_others_stay(kit: Kit) -> None:
     outbox = await Outbox.open(kit, sink("s"), sink("t", "late.*"))
     await outbox.say("done", "dead", "waits")
-    await outbox.publish(say("half", "late.one"), say("nobody", "orders.x"))
+    await outbox.publish(say("half", "late.one"), say("unwanted", "orders.x"))
     claims = {each.message.public_id: each for each in (await outbox.claim()).items}
-    await outbox.note(*(mark(claims[name]) for name in ("done", "half", "nobody")), mark(claims["dead"], DEAD))
+    await outbox.note(*(mark(claims[name]) for name in ("done", "half", "unwanted")), mark(claims["dead"], DEAD))
     await kit.store.purge(PURGE)
     assert len(await outbox.listed()) == 5
     kit.clock.move(DAY)
@@ -443,7 +443,7 @@ async def test_delivered_messages_go_when_their_time_is_over_and_others_stay(kit
     assert sorted(await outbox.listed()) == ["dead", "waits"]
 
 
-async def test_a_message_keeps_the_trace_it_belongs_to(kit: Kit) -> None:
+async def test_a_message_keeps_its_trace(kit: Kit) -> None:
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     outbox = await Outbox.open(kit)
     await outbox.publish(say("m1", trace=trace), say("m2"))

@@ -1,4 +1,4 @@
-"""Looks from afar: letters counted by what they have, runs with little about each, both up to a number."""
+"""Conformance tests of overviews: letters counted by value, and runs in short form, both up to a limit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ async def failures(kit: Kit, count: int, workflow: str, tenant: str = "default",
         await kit.fail(worker, run, **fails)
 
 
-async def test_letters_are_counted_by_each_value_as_far_as_asked(kit: Kit) -> None:
+async def test_letters_are_counted_by_each_value_up_to_a_limit(kit: Kit) -> None:
     await failures(kit, 2, "w", code="timeout")
     await failures(kit, 3, "v", code="non_retryable")
     await failures(kit, 1, "w", tenant="other", code="timeout")
@@ -30,7 +30,7 @@ async def test_letters_are_counted_by_each_value_as_far_as_asked(kit: Kit) -> No
     assert (await kit.store.facets(LetterFilter(status="RESOLVED"), most=9)).counted == 0
 
 
-async def test_runs_are_glanced_at_from_either_end(kit: Kit) -> None:
+async def test_runs_are_summarised_from_either_end(kit: Kit) -> None:
     await kit.start(2)
     kit.clock.move(2 * HOUR)
     await kit.start(1)

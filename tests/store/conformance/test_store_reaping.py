@@ -1,4 +1,4 @@
-"""What no worker will finish is decided on, whatever is wrong with one of the runs or with the store."""
+"""Conformance tests of the reaper: it decides on lost runs, even if one run or the store is faulty."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNREADABLE = '{"retry":'
 
 
 class Refusing:
-    """A store that takes nothing about one run."""
+    """A store that refuses every write about one run."""
 
     def __init__(self, inner: Store) -> None:
         self._inner = inner
@@ -49,7 +49,7 @@ async def under_way(
     workflow: str = "w",
     **more: int,
 ) -> list[ClaimedRun]:
-    """A worker that holds a run for each of these options; a step of each is under way if there are any."""
+    """Start a run for each of these options, held by one worker, with a begun step for each of `step`."""
     for each in options:
         await kit.start(options=each, workflow=workflow, **more)
     worker = await kit.worker(workflow, lease=lease)
@@ -64,11 +64,11 @@ async def under_way(
 
 
 async def ends(kit: Kit, run: ClaimedRun) -> list[str]:
-    """How the attempts of a run ended."""
+    """Return the outcomes of a run's attempts."""
     return [str(row.end) for row in await kit.store.attempts(run.id)]
 
 
-REFUSED = {  # what is wrong with the runs, when it shows, and what becomes of the good ones
+REFUSED = {  # the fault of the runs, the moment it shows, and the result for the healthy runs
     "orphans": ({}, LEASE + 1, (RunStatus.PENDING, ["LOST"])),
     "hung": ({}, 5 * SECOND, (RunStatus.SLEEPING, ["TIMED_OUT"])),
     "overdue": ({"timeout": 3 * SECOND}, 5 * SECOND, (RunStatus.TIMED_OUT, ["CANCELLED"])),
@@ -76,7 +76,7 @@ REFUSED = {  # what is wrong with the runs, when it shows, and what becomes of t
 
 
 @pytest.mark.parametrize("which", REFUSED)
-async def test_a_run_that_is_refused_holds_up_no_other(kit: Kit, which: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_refused_run_does_not_block_the_others(kit: Kit, which: str, caplog: pytest.LogCaptureFixture) -> None:
     more, later, good = REFUSED[which]
     runs = await under_way(kit, options=[RUN] * 3, step=[STEP] * 3 if which == "hung" else [SLOW] * 3, **more)
     kit.clock.move(later)
@@ -90,8 +90,8 @@ async def test_a_run_that_is_refused_holds_up_no_other(kit: Kit, which: str, cap
     assert await Reaper(cast(Store, store), kit.clock).run_once() == 1  # nothing of it was lost
 
 
-async def test_a_run_that_cannot_be_read_holds_up_no_other(kit: Kit, caplog: pytest.LogCaptureFixture) -> None:
-    """The unreadable one is due like the others; the worker that claims it writes its letter."""
+async def test_an_unreadable_run_does_not_block_the_others(kit: Kit, caplog: pytest.LogCaptureFixture) -> None:
+    """The unreadable run is due like the others. The worker that claims it writes its letter."""
     runs = await under_way(kit, options=[RUN, UNREADABLE, RUN])
     kit.clock.move(LEASE + 1)
     assert await Reaper(kit.store, kit.clock).run_once() == 3
@@ -100,7 +100,7 @@ async def test_a_run_that_cannot_be_read_holds_up_no_other(kit: Kit, caplog: pyt
     assert any(runs[1].public_id in message for message in caplog.messages)
 
 
-async def test_a_run_that_cannot_be_read_passes_its_deadline(kit: Kit) -> None:
+async def test_an_unreadable_run_is_ended_at_its_deadline(kit: Kit) -> None:
     runs = await under_way(kit, options=[RUN, UNREADABLE, RUN], timeout=3 * SECOND)
     kit.clock.move(5 * SECOND)
     assert await Reaper(kit.store, kit.clock).run_once() == 3
@@ -108,7 +108,7 @@ async def test_a_run_that_cannot_be_read_passes_its_deadline(kit: Kit) -> None:
     assert (await kit.letter(runs[1])).code == "timeout"
 
 
-async def test_a_step_that_cannot_be_read_is_taken_from_its_worker(kit: Kit, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unreadable_step_is_taken_from_its_worker(kit: Kit, caplog: pytest.LogCaptureFixture) -> None:
     runs = await under_way(kit, options=[RUN, RUN, UNREADABLE], step=[STEP, UNREADABLE, STEP])
     kit.clock.move(5 * SECOND)
     assert await Reaper(kit.store, kit.clock).run_once() == 3
@@ -119,7 +119,7 @@ async def test_a_step_that_cannot_be_read_is_taken_from_its_worker(kit: Kit, cap
 
 
 async def everything_at_once(kit: Kit, name: str) -> tuple[ClaimedRun, ClaimedRun, ClaimedRun]:
-    """A run of a dead worker, one that hangs and one that is overdue in the hands of a living one."""
+    """Create a run of a dead worker, a hanging run and an overdue run of a live worker."""
     (orphan,) = await under_way(kit, workflow=name, step=[STEP], lease=SECOND)
     (hung,) = await under_way(kit, workflow=name, step=[STEP], lease=HOUR)
     (late,) = await under_way(kit, workflow=name, timeout=SECOND, lease=HOUR)
@@ -127,7 +127,7 @@ async def everything_at_once(kit: Kit, name: str) -> tuple[ClaimedRun, ClaimedRu
     return orphan, hung, late
 
 
-async def test_whatever_call_of_the_reaper_goes_wrong_the_next_round_makes_good(kit: Kit) -> None:
+async def test_the_next_round_recovers_from_a_failure_of_any_call_of_the_reaper(kit: Kit) -> None:
     await everything_at_once(kit, "calm")
     counted = inject_faults(kit.store)
     assert await Reaper(counted, kit.clock).run_once() == 3
@@ -135,17 +135,17 @@ async def test_whatever_call_of_the_reaper_goes_wrong_the_next_round_makes_good(
     assert {"expire_workers", "held", "hung", "overdue", "apply"} <= set(calls)
     for number in range(1, len(calls) + 1):
         for fault in (FAIL, LOSE):
-            await goes_wrong(kit, number, fault)
+            await check_recovery(kit, number, fault)
 
 
-async def goes_wrong(kit: Kit, number: int, fault: Fault) -> None:
+async def check_recovery(kit: Kit, number: int, fault: Fault) -> None:
     orphan, hung, late = await everything_at_once(kit, f"{number} {fault.kind.name}")
     store = inject_faults(kit.store, nth(number, fault))
     reaper = Reaper(cast(Store, store), kit.clock)
     try:
         await reaper.run_once()
     except StoreUnavailable:
-        await reaper.run_once()  # as `every` does
+        await reaper.run_once()  # `every` also continues with the next round
     where = (store.calls[number - 1], fault)
     found = await kit.look(orphan)
     assert (found.status, found.worker, found.deaths) == (RunStatus.PENDING, None, 1), where

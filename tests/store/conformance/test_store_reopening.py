@@ -1,10 +1,10 @@
-"""Reopening: a run that has ended goes on, changed as a person wished, or not at all."""
+"""Conformance tests of reopening: an ended run continues with all changes of a replay, or not at all."""
 
 from __future__ import annotations
 
 import pytest
 from letter_kit import answers, audited, case_of, failed, fails_again, reopens, replayed, restarts, state_of
-from store_kit import DAY, HOUR, SECOND, Kit, buried, entry, noted, writes
+from store_kit import DAY, HOUR, SECOND, Kit, ends_in_letter, entry, noted, writes
 
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
 from redrive.core.transitions import RunWrite
@@ -13,10 +13,10 @@ from redrive.records import replace
 from redrive.store.filters import RunFilter
 
 
-async def test_a_reopened_run_is_due_at_once_and_owes_nothing_to_its_past(kit: Kit) -> None:
+async def test_a_reopened_run_is_due_at_once_and_has_its_counters_reset(kit: Kit) -> None:
     worker, claimed = await kit.held(timeout=HOUR)
     ended = replace(
-        buried(claimed), change=RunWrite(status=RunStatus.DLQ_PENDING, failure="{}", deaths=2, diverged=True)
+        ends_in_letter(claimed), change=RunWrite(status=RunStatus.DLQ_PENDING, failure="{}", deaths=2, diverged=True)
     )
     await kit.store.apply([ended], worker=worker)
     run = await kit.look(claimed)
@@ -33,7 +33,7 @@ async def test_a_reopened_run_is_due_at_once_and_owes_nothing_to_its_past(kit: K
     assert (again.id, again.letter, again.fence) == (run.id, found.letter, found.fence + 1)
 
 
-async def test_a_deadline_that_no_timeout_gave_is_not_given_again(kit: Kit) -> None:
+async def test_a_deadline_without_a_timeout_is_not_renewed(kit: Kit) -> None:
     _, run = await failed(kit, deadline=kit.clock.now() + HOUR)
     kit.clock.move(DAY)
     await kit.store.apply([reopens(run)])
@@ -49,7 +49,7 @@ async def test_only_a_new_operation_begins_a_new_generation(kit: Kit) -> None:
         await kit.store.apply([fails_again(again)], worker=worker)
 
 
-async def test_the_sole_step_comes_with_the_claim_until_another_replay(kit: Kit) -> None:
+async def test_a_claim_returns_the_sole_step_until_the_next_replay(kit: Kit) -> None:
     worker, run = await failed(kit)
     first = await replayed(kit, worker, run, sole_step=".charge.1")
     assert first.sole_step == ".charge.1"
@@ -67,7 +67,7 @@ async def test_the_sole_step_comes_with_the_claim_until_another_replay(kit: Kit)
         ({"input": '{"n":2}', "options": '{"a":2}'}, ('{"n":2}', '{"a":2}')),
     ],
 )
-async def test_input_and_options_are_edited_each_for_itself(
+async def test_input_and_options_are_edited_independently(
     kit: Kit, edits: dict[str, str], found: tuple[str, str]
 ) -> None:
     worker, run = await failed(kit, input='{"n":1}', options='{"a":1}')
@@ -75,7 +75,7 @@ async def test_input_and_options_are_edited_each_for_itself(
     assert (again.input, again.options) == found
     row = await kit.look(run)
     assert (row.input, row.options) == found
-    assert (await kit.letter(run)).input == '{"n":1}'  # what failed is still to be seen
+    assert (await kit.letter(run)).input == '{"n":1}'  # the letter still shows the input that failed
     await kit.store.apply([fails_again(again)], worker=worker)
     assert (await kit.letter(run)).input == found[0]
 
@@ -87,7 +87,7 @@ async def marks(kit: Kit, run) -> list[tuple[int, int, int]]:
     return [(row.index, row.superseded, row.loose) for row in await kit.store.journal(run.id)]
 
 
-async def test_entries_are_superseded_or_loosened_and_the_others_are_left_alone(kit: Kit) -> None:
+async def test_entries_are_superseded_or_loosened_and_the_others_are_unchanged(kit: Kit) -> None:
     worker, run = await failed(kit)
     before = await kit.store.journal(run.id)
     again = await replayed(kit, worker, run, supersedes=(1, 3), loosens=(2,))
@@ -100,7 +100,7 @@ async def test_entries_are_superseded_or_loosened_and_the_others_are_left_alone(
     }
 
 
-async def test_each_replay_numbers_what_it_supersedes_and_earlier_numbers_stay(kit: Kit) -> None:
+async def test_each_replay_numbers_the_entries_it_supersedes_and_earlier_numbers_stay(kit: Kit) -> None:
     worker, run = await failed(kit)
     again = await replayed(kit, worker, run, supersedes=(1, 3))
     redone = replace(entry(4, StepStatus.DLQ, done=3), key=".charge.1")
@@ -115,7 +115,7 @@ async def test_each_replay_numbers_what_it_supersedes_and_earlier_numbers_stay(k
     ]
 
 
-async def test_a_superseded_try_no_longer_hangs(kit: Kit) -> None:
+async def test_a_superseded_attempt_no_longer_hangs(kit: Kit) -> None:
     worker, claimed = await kit.held()
     hanging = entry(0, StepStatus.RUNNING, limit_in=SECOND)
     await kit.store.apply([writes(claimed, hanging)], worker=worker)
@@ -127,7 +127,7 @@ async def test_a_superseded_try_no_longer_hangs(kit: Kit) -> None:
     assert (row.superseded, row.limit_at) == (1, None)
 
 
-async def test_a_result_given_by_hand_stands_in_the_failed_step_s_place(kit: Kit) -> None:
+async def test_a_result_entered_by_a_user_replaces_the_failed_step(kit: Kit) -> None:
     worker, run = await failed(kit)
     given = entry(1, StepStatus.SKIPPED, done=1, output='"by hand"')
     ahead = entry(7, StepStatus.SKIPPED, done=9, input="null", output='"ahead"')
@@ -146,10 +146,10 @@ async def test_a_result_given_by_hand_stands_in_the_failed_step_s_place(kit: Kit
     assert [row.index for row in again.journal if not row.superseded] == [0, 1, 2, 7]
 
 
-# -- once, or not at all ---------------------------------------------------------------------------------
+# -- fences and repeats ----------------------------------------------------------------------------------
 
 
-async def test_under_an_old_fence_nothing_at_all_is_changed(kit: Kit) -> None:
+async def test_an_old_fence_changes_nothing_at_all(kit: Kit) -> None:
     worker, run = await failed(kit)
     again = await replayed(kit, worker, run, supersedes=(1, 3))
     await kit.store.apply([fails_again(again)], worker=worker)
@@ -169,7 +169,7 @@ async def test_under_an_old_fence_nothing_at_all_is_changed(kit: Kit) -> None:
     assert await state_of(kit, run) == before
 
 
-async def test_of_two_decisions_under_one_fence_one_is_kept(kit: Kit) -> None:
+async def test_one_of_two_decisions_under_one_fence_is_kept(kit: Kit) -> None:
     _, run = await failed(kit)
     both = [reopens(run, supersedes=(1,)), reopens(run, supersedes=(0, 1), new_operation=True)]
     assert [answer.kept for answer in await kit.store.apply(both)] == [True, False]
@@ -180,7 +180,7 @@ async def test_of_two_decisions_under_one_fence_one_is_kept(kit: Kit) -> None:
     assert len(await audited(kit, event="dlq.retry")) == 1
 
 
-async def test_a_decision_whose_reply_was_lost_changes_nothing_more(kit: Kit) -> None:
+async def test_a_repeated_decision_changes_nothing_more(kit: Kit) -> None:
     _, run = await failed(kit)
     decision = reopens(run, supersedes=(1,), new_operation=True, input='{"n":2}')
     assert (await kit.store.apply([decision]))[0].kept
@@ -191,10 +191,10 @@ async def test_a_decision_whose_reply_was_lost_changes_nothing_more(kit: Kit) ->
         assert await state_of(kit, run) == before
 
 
-# -- a new run in its place --------------------------------------------------------------------------------
+# -- a new run instead -------------------------------------------------------------------------------------
 
 
-async def test_a_new_run_starts_with_all_that_was_said_about_it(kit: Kit) -> None:
+async def test_a_new_run_starts_with_all_given_fields(kit: Kit) -> None:
     worker, run = await failed(kit, correlation_id="c")
     new = kit.new(
         input='{"n":2}',
@@ -227,7 +227,7 @@ async def test_a_new_run_starts_with_all_that_was_said_about_it(kit: Kit) -> Non
 
 
 @pytest.mark.parametrize(("timeout", "deadline", "soonest"), [(HOUR, DAY, HOUR), (DAY, HOUR, HOUR)])
-async def test_the_sooner_of_timeout_and_deadline_holds(kit: Kit, timeout: int, deadline: int, soonest: int) -> None:
+async def test_the_earlier_of_timeout_and_deadline_applies(kit: Kit, timeout: int, deadline: int, soonest: int) -> None:
     _, run = await failed(kit)
     now = kit.clock.now()
     new = kit.new(timeout=timeout, deadline=now + deadline)
@@ -235,8 +235,8 @@ async def test_the_sooner_of_timeout_and_deadline_holds(kit: Kit, timeout: int, 
     assert (await kit.store.runs_by_id([new.public_id]))[0].deadline == now + soonest
 
 
-async def test_a_run_whose_letter_is_closed_is_restarted_as_well(kit: Kit) -> None:
-    """Nothing moves then, but the new run and the decision are written all the same."""
+async def test_a_run_whose_letter_is_closed_can_be_restarted(kit: Kit) -> None:
+    """The letter does not change, but the new run and the decision are written."""
     _, run = await failed(kit)
     new = kit.new()
     assert (await kit.store.apply([restarts(run, new, moves=False)]))[0].kept
@@ -247,7 +247,7 @@ async def test_a_run_whose_letter_is_closed_is_restarted_as_well(kit: Kit) -> No
     assert (decision.mode, decision.run_id, decision.at) == ("FULL", new.public_id, kit.clock.now())
 
 
-async def test_each_part_of_a_decision_is_written_without_the_others(kit: Kit) -> None:
+async def test_each_part_of_a_decision_can_be_written_alone(kit: Kit) -> None:
     _, run = await failed(kit)
     whole, new = reopens(run, supersedes=(1,), new_operation=True), kit.new()
     parts = [
@@ -267,7 +267,7 @@ async def test_each_part_of_a_decision_is_written_without_the_others(kit: Kit) -
     assert len(await audited(kit)) == 1
 
 
-async def test_under_an_old_fence_nothing_starts(kit: Kit) -> None:
+async def test_an_old_fence_starts_no_run(kit: Kit) -> None:
     _, run = await failed(kit)
     new = kit.new()
     first, second = restarts(run, new), restarts(run, kit.new())
@@ -278,10 +278,10 @@ async def test_under_an_old_fence_nothing_starts(kit: Kit) -> None:
     assert [each.run_id for each in (await case_of(kit, new.public_id)).replays] == [new.public_id]
 
 
-# -- many at once ------------------------------------------------------------------------------------------
+# -- batches -----------------------------------------------------------------------------------------------
 
 
-async def test_a_batch_of_replays_and_ordinary_transitions_is_written_each_for_itself(kit: Kit) -> None:
+async def test_replays_and_ordinary_transitions_in_one_batch_are_written_independently(kit: Kit) -> None:
     _, reopened = await failed(kit)
     worker, restarted = await failed(kit)
     _, late = await failed(kit)
@@ -325,8 +325,8 @@ async def test_a_batch_of_replays_and_ordinary_transitions_is_written_each_for_i
     assert len(await audited(kit, subject=plain.public_id)) == 1
 
 
-async def test_a_batch_of_which_one_row_is_refused_decides_nothing(kit: Kit) -> None:
-    """Neither the letters, nor the new run, nor the audit log remember any of it."""
+async def test_a_batch_with_one_invalid_row_writes_nothing(kit: Kit) -> None:
+    """Neither the letters, nor the new run, nor the audit log contain any of it."""
     _, one = await failed(kit)
     _, other = await failed(kit)
     before = await state_of(kit, one), await state_of(kit, other)

@@ -1,4 +1,4 @@
-"""Decisions to replay as they are remembered, and the cases they are made on."""
+"""Conformance tests of recorded replays and of the cases that they are decided on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from redrive.store.letters import ReplayRow, Triage
 from redrive.store.workers import CatalogueItem, CatalogueRow, NewWorker
 
 
-async def test_a_decision_is_remembered_as_it_was_made(kit: Kit) -> None:
+async def test_a_replay_is_recorded_as_it_was_decided(kit: Kit) -> None:
     _, run = await failed(kit)
     kit.clock.move(SECOND)
     made = replay(
@@ -44,7 +44,7 @@ async def test_a_decision_is_remembered_as_it_was_made(kit: Kit) -> None:
     )
 
 
-async def test_replays_are_numbered_by_letter_and_end_as_their_runs_do(kit: Kit) -> None:
+async def test_replays_are_numbered_by_letter_and_end_with_their_runs(kit: Kit) -> None:
     worker, run = await failed(kit)
     other = (await failed(kit))[1]
     for status in (RunStatus.DLQ_PENDING, RunStatus.PARTIAL):
@@ -60,7 +60,7 @@ async def test_replays_are_numbered_by_letter_and_end_as_their_runs_do(kit: Kit)
     assert (still.number, still.ended_at, still.outcome) == (1, None, None)
 
 
-async def test_what_ended_is_not_ended_again(kit: Kit) -> None:
+async def test_an_ended_replay_does_not_end_again(kit: Kit) -> None:
     worker, run = await failed(kit)
     again = await replayed(kit, worker, run)
     await kit.store.apply([fails_again(again)], worker=worker)
@@ -71,7 +71,7 @@ async def test_what_ended_is_not_ended_again(kit: Kit) -> None:
     assert (await case_of(kit, run.public_id)).replays == before
 
 
-async def test_the_end_of_a_replay_under_an_old_fence_is_no_end(kit: Kit) -> None:
+async def test_an_old_fence_does_not_end_a_replay(kit: Kit) -> None:
     worker, run = await failed(kit)
     again = await replayed(kit, worker, run)
     before = await case_of(kit, run.public_id)
@@ -98,16 +98,16 @@ async def test_a_case_is_found_by_its_letter_and_by_its_run(kit: Kit) -> None:
     assert case.subject == letter_of(run)
 
 
-async def test_many_cases_come_at_once_and_unknown_ids_bring_none(kit: Kit) -> None:
+async def test_many_cases_are_read_at_once_and_unknown_ids_are_left_out(kit: Kit) -> None:
     runs = [(await failed(kit))[1] for _ in range(3)]
-    ids = [letter_of(runs[0]), "nobody", runs[2].public_id]
+    ids = [letter_of(runs[0]), "unknown", runs[2].public_id]
     found = await kit.store.cases(ids)
     assert {case.run.public_id for case in found} == {runs[0].public_id, runs[2].public_id}
     assert await kit.store.cases([]) == []
-    assert await kit.store.cases(["nobody", ""]) == []
+    assert await kit.store.cases(["unknown", ""]) == []
 
 
-async def test_a_run_without_a_letter_has_a_case_and_a_place_for_its_replays(kit: Kit) -> None:
+async def test_a_run_without_a_letter_has_a_case_and_can_have_replays(kit: Kit) -> None:
     worker, claimed = await kit.held()
     await kit.store.apply([becomes(claimed, RunStatus.FAILED, failure="{}")], worker=worker)
     run = await kit.look(claimed)
@@ -117,7 +117,7 @@ async def test_a_run_without_a_letter_has_a_case_and_a_place_for_its_replays(kit
     assert (case.letter, case.subject, len(case.replays)) == (None, f"dl-{run.public_id}", 1)
 
 
-async def test_after_a_letter_went_over_its_case_is_the_new_run(kit: Kit) -> None:
+async def test_the_case_of_a_moved_letter_is_the_new_run(kit: Kit) -> None:
     _, run = await failed(kit)
     new = kit.new()
     await kit.store.apply([restarts(run, new)])
@@ -132,7 +132,7 @@ async def test_after_a_letter_went_over_its_case_is_the_new_run(kit: Kit) -> Non
 # -- notes -------------------------------------------------------------------------------------------------
 
 
-async def test_owner_and_tags_are_noted_each_for_itself(kit: Kit) -> None:
+async def test_owner_and_tags_are_set_independently(kit: Kit) -> None:
     _, run = await failed(kit)
     first = await kit.letter(run)
     for triage, owner, tags in (
@@ -149,12 +149,12 @@ async def test_owner_and_tags_are_noted_each_for_itself(kit: Kit) -> None:
     assert len(await audited(kit)) == 5
 
 
-async def test_what_is_noted_needs_a_letter(kit: Kit) -> None:
-    assert not await kit.store.triage(Triage(letter="nobody", owner="bob", audit=noted()))
+async def test_triage_needs_a_letter(kit: Kit) -> None:
+    assert not await kit.store.triage(Triage(letter="unknown", owner="bob", audit=noted()))
     assert await audited(kit) == []
 
 
-async def test_a_note_whose_reply_was_lost_is_one_line(kit: Kit) -> None:
+async def test_a_repeated_triage_adds_one_audit_line(kit: Kit) -> None:
     _, run = await failed(kit)
     triage = Triage(letter=letter_of(run), owner="bob", audit=noted(token="t1"))
     for _ in range(3):
@@ -182,7 +182,7 @@ async def test_letters_are_listed_by_owner_and_by_tag(kit: Kit) -> None:
 # -- the catalogue -----------------------------------------------------------------------------------------
 
 
-async def test_a_name_is_known_as_the_newest_code_that_has_it_registered_it(kit: Kit) -> None:
+async def test_a_catalogue_item_comes_from_the_newest_version_that_registers_it(kit: Kit) -> None:
     async def enlist(version: str, *names: str, schema: str) -> None:
         seen = catalogue(version, *names)
         items = tuple(replace(item, schema_in=schema) for item in seen.workflows)
@@ -194,7 +194,7 @@ async def test_a_name_is_known_as_the_newest_code_that_has_it_registered_it(kit:
 
     await enlist("z", "w", "gone", schema="1")
     await enlist("a", "w", schema="2")
-    await enlist("z", "w", "gone", schema="1")  # seen again, but not for the first time
+    await enlist("z", "w", "gone", schema="1")  # seen again, but this version was first seen earlier
     found = {(item.kind, item.name): item for item in await kit.store.known(["w", "gone", "charge", "no"])}
     assert found.keys() == {("workflow", "w"), ("workflow", "gone"), ("step", "charge")}
     assert {name: (item.version, item.schema_in) for (_, name), item in found.items()} == {
@@ -208,6 +208,6 @@ async def test_a_name_is_known_as_the_newest_code_that_has_it_registered_it(kit:
     assert await kit.store.known([]) == []
 
 
-async def test_a_workflow_and_a_step_of_one_name_are_both_known(kit: Kit) -> None:
+async def test_a_workflow_and_a_step_with_the_same_name_are_both_found(kit: Kit) -> None:
     await kit.worker("charge")
     assert {item.kind for item in await kit.store.known(["charge"])} == {"workflow", "step"}

@@ -1,4 +1,4 @@
-"""Rollbacks in a store: what a run will end as, who may claim it, and that its deadline no longer counts."""
+"""Conformance tests of rollbacks: their final state, their claims, and their deadline, which no longer counts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ENDS = [RunStatus.COMPENSATED, RunStatus.TIMED_OUT, RunStatus.CANCELLED, RunStat
 
 
 @pytest.mark.parametrize("ends_as", ENDS)
-async def test_what_a_run_will_end_as_comes_with_every_claim(kit: Kit, ends_as: RunStatus) -> None:
+async def test_every_claim_returns_the_final_state_of_a_rollback(kit: Kit, ends_as: RunStatus) -> None:
     worker, run = await kit.held()
     assert (run.ends_as, run.status) == (None, RunStatus.RUNNING)
     back = becomes(run, RunStatus.COMPENSATING, wake_in=-HOUR, take=True, failure="{}", ends_as=ends_as)
@@ -31,7 +31,7 @@ async def test_what_a_run_will_end_as_comes_with_every_claim(kit: Kit, ends_as: 
     assert (again.ends_as, again.status) == (ends_as, RunStatus.COMPENSATING)
 
 
-async def test_a_batch_gives_each_run_its_own_end_and_none_to_a_run_that_was_lost(kit: Kit) -> None:
+async def test_a_batch_sets_the_final_state_of_each_run_except_lost_ones(kit: Kit) -> None:
     await kit.start(4)
     worker = await kit.worker()
     runs = (await kit.claim(worker)).runs
@@ -58,7 +58,7 @@ async def test_a_run_that_is_rolled_back_is_not_overdue(kit: Kit) -> None:
     assert await kit.store.overdue(0, 10) == []
 
 
-async def test_a_run_that_waits_for_a_person_is_nobodys_and_not_due(kit: Kit) -> None:
+async def test_a_run_that_waits_for_a_user_has_no_holder_and_is_not_due(kit: Kit) -> None:
     worker, run = await kit.held()
     await kit.store.apply([becomes(run, RunStatus.COMPENSATING, take=True)], worker=worker)
     row = await kit.look(run)
@@ -68,7 +68,7 @@ async def test_a_run_that_waits_for_a_person_is_nobodys_and_not_due(kit: Kit) ->
 
 
 async def test_a_letter_is_written_and_closed_by_one_transition(kit: Kit) -> None:
-    """What a rollback ends with: the failure is on record, and nobody has to do anything about it."""
+    """A rollback ends like this: the failure is on record, and no user has to act."""
     worker, run = await kit.held()
     ends = writes(
         run,
@@ -83,7 +83,7 @@ async def test_a_letter_is_written_and_closed_by_one_transition(kit: Kit) -> Non
     assert (await kit.look(run)).status is RunStatus.COMPENSATED
 
 
-async def test_a_decision_to_roll_back_is_kept_like_every_other(kit: Kit) -> None:
+async def test_a_decision_to_roll_back_is_recorded_like_every_other(kit: Kit) -> None:
     _, run = await failed(kit)
     back = writes(
         run,

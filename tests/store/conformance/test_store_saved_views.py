@@ -1,4 +1,4 @@
-"""What a store knows of saved views: whose they are, and who sees them."""
+"""Conformance tests of saved views: their owners, and the users who see them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def names(kit: Kit, tenant: str, owner: str) -> list[tuple[str, str]]:
     return [(row.list, row.name) for row in await kit.store.views.known(tenant, owner)]
 
 
-async def test_everybody_has_their_own_views_and_those_that_are_shared(kit: Kit) -> None:
+async def test_each_user_has_private_views_and_the_shared_ones(kit: Kit) -> None:
     await put(kit, MINE, SHARED, THEIRS, replace(MINE, owner="bob", name="bobs"), replace(MINE, list="runs"))
     assert await names(kit, "acme", "ann") == [("letters", "late"), ("letters", "ours"), ("runs", "late")]
     assert await names(kit, "acme", "bob") == [("letters", "bobs"), ("letters", "ours")]
@@ -33,7 +33,7 @@ async def test_everybody_has_their_own_views_and_those_that_are_shared(kit: Kit)
     assert (row.query, row.by, row.owner, row.at) == (MINE.query, "ann", "ann", kit.clock.now())
 
 
-async def test_a_name_is_given_again_and_there_are_not_too_many(kit: Kit) -> None:
+async def test_a_view_is_replaced_by_name_and_their_number_is_limited(kit: Kit) -> None:
     views = kit.store.views
     assert await views.put(MINE, most=1, audit=None)
     kit.clock.move(SECOND)
@@ -46,7 +46,7 @@ async def test_a_name_is_given_again_and_there_are_not_too_many(kit: Kit) -> Non
     assert (await kit.store.audit(AuditFilter(), limit=9, cursor=None)).items == []
 
 
-async def test_what_is_shared_is_noted_and_removed_once(kit: Kit) -> None:
+async def test_shared_views_are_audited_and_removed_once(kit: Kit) -> None:
     views = kit.store.views
     assert await views.put(SHARED, most=9, audit=noted("view.shared", tenant="acme"))
     assert not await views.remove(MINE.place, None)
@@ -57,7 +57,7 @@ async def test_what_is_shared_is_noted_and_removed_once(kit: Kit) -> None:
     assert [line.event for line in log] == ["view.removed", "view.shared"]
 
 
-async def test_a_tenant_s_user_has_no_other_tenant_s_views(kit: Kit) -> None:
+async def test_a_tenant_s_user_does_not_see_views_of_other_tenants(kit: Kit) -> None:
     await put(kit, MINE, SHARED, THEIRS)
     seen = kit.store.tenant_view("acme").views
     assert [row.name for row in await seen.known("acme", "ann")] == ["late", "ours"]

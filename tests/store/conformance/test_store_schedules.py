@@ -1,4 +1,4 @@
-"""What a store knows of schedules: how far they are, who keeps them, and whether they are paused."""
+"""Conformance tests of schedules: their progress, the workers that keep them, and their pauses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def keep(kit: Kit, worker: int, schedule: NewSchedule = DAILY) -> Schedule
     return row
 
 
-async def test_a_schedule_begins_when_it_is_first_seen(kit: Kit) -> None:
+async def test_a_schedule_begins_when_it_is_first_kept(kit: Kit) -> None:
     worker, began = await kit.worker(), kit.clock.now()
     first = await keep(kit, worker)
     assert (first.place, first.expression, first.zone) == (PLACE, "0 6 * * *", "UTC")
@@ -32,7 +32,7 @@ async def test_a_schedule_begins_when_it_is_first_seen(kit: Kit) -> None:
     assert [row.passed for row in rows] == [began + SECOND, began]
 
 
-async def test_it_moves_on_once_and_only_forwards(kit: Kit) -> None:
+async def test_a_schedule_advances_once_and_only_forwards(kit: Kit) -> None:
     worker, now = await kit.worker(), kit.clock.now()
     await kit.store.schedules.keep([DAILY, OTHERS], worker=worker)
     first = ScheduleProgress(schedule=DAILY, at=now + HOUR, run="r1")
@@ -45,7 +45,7 @@ async def test_it_moves_on_once_and_only_forwards(kit: Kit) -> None:
     assert (row.passed, row.last_at, row.last_run) == (now + 2 * HOUR, now + HOUR, "r1")
 
 
-async def test_another_expression_is_in_force_when_the_keeper_is_gone(kit: Kit) -> None:
+async def test_a_new_expression_applies_when_the_old_worker_is_gone(kit: Kit) -> None:
     old, new, began = await kit.worker(), await kit.worker(), kit.clock.now()
     await keep(kit, old)
     kit.clock.move(SECOND)
@@ -58,7 +58,7 @@ async def test_another_expression_is_in_force_when_the_keeper_is_gone(kit: Kit) 
     assert (await keep(kit, old)).expression == LATER.expression
 
 
-async def test_a_schedule_that_did_not_change_goes_on_where_it_was(kit: Kit) -> None:
+async def test_an_unchanged_schedule_continues_where_it_was(kit: Kit) -> None:
     old, began = await kit.worker(), kit.clock.now()
     await keep(kit, old)
     kit.clock.move(LEASE + HOUR)
@@ -67,7 +67,7 @@ async def test_a_schedule_that_did_not_change_goes_on_where_it_was(kit: Kit) -> 
     assert (row.passed, row.kept) == (began, True)
 
 
-async def test_a_run_is_asked_for_once_and_by_its_own_tenant_only(kit: Kit) -> None:
+async def test_a_run_is_requested_once_and_by_its_own_tenant_only(kit: Kit) -> None:
     schedules, worker = kit.store.schedules, await kit.worker()
     await schedules.keep([DAILY, OTHERS], worker=worker)
     asked = noted("schedule.requested")
@@ -89,7 +89,7 @@ async def test_a_run_is_asked_for_once_and_by_its_own_tenant_only(kit: Kit) -> N
     assert not await schedules.request(PLACE, asked), "no live worker could start it"
 
 
-async def test_a_pause_is_noted_once_and_what_came_meanwhile_is_over(kit: Kit) -> None:
+async def test_a_pause_is_recorded_once_and_occurrences_during_it_are_skipped(kit: Kit) -> None:
     schedules, worker = kit.store.schedules, await kit.worker()
     await keep(kit, worker)
     assert await schedules.pause(PLACE, noted("schedule.paused"))
@@ -106,7 +106,7 @@ async def test_a_pause_is_noted_once_and_what_came_meanwhile_is_over(kit: Kit) -
     assert [(line.event, line.by) for line in page.items] == [("schedule.resumed", "ann"), ("schedule.paused", "ann")]
 
 
-async def test_only_what_nobody_alive_keeps_is_removed(kit: Kit) -> None:
+async def test_only_schedules_without_a_live_worker_are_removed(kit: Kit) -> None:
     schedules, worker = kit.store.schedules, await kit.worker()
     await keep(kit, worker)
     assert not await schedules.remove(PLACE, noted("schedule.removed"))
@@ -115,7 +115,7 @@ async def test_only_what_nobody_alive_keeps_is_removed(kit: Kit) -> None:
     assert await schedules.known() == []
 
 
-async def test_a_view_shows_and_changes_the_schedules_of_its_tenant_and_workflows_only(kit: Kit) -> None:
+async def test_a_view_shows_and_changes_only_schedules_of_its_tenant_and_workflows(kit: Kit) -> None:
     worker = await kit.worker()
     second = replace(DAILY, workflow="v")
     await kit.store.schedules.keep([DAILY, OTHERS, second], worker=worker)

@@ -1,4 +1,4 @@
-"""What people set: retry policies and pauses."""
+"""Conformance tests of settings: retry policies, pauses and the key of fingerprints."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ RESUMED = noted("workflow.resumed")
 
 
 async def lines(kit: Kit) -> list[tuple[str, str]]:
-    """What was noted, in order of time."""
+    """Return the lines of the audit log, oldest first."""
     page = await kit.store.audit(AuditFilter(), limit=50, cursor=None)
     return [(line.event, line.by) for line in reversed(page.items)]
 
 
-async def test_a_policy_is_stored_with_the_store_s_time(kit: Kit) -> None:
+async def test_a_policy_is_stored_with_the_time_of_the_store(kit: Kit) -> None:
     await kit.store.set_policy(DEFAULT, SET)
     assert await kit.store.policies() == [replace(DEFAULT, updated_at=kit.clock.now())]
 
 
-async def test_there_is_one_policy_for_each_place_even_for_any(kit: Kit) -> None:
+async def test_each_scope_has_one_policy_even_the_scope_of_all_workflows(kit: Kit) -> None:
     await kit.store.set_policy(DEFAULT, SET)
     kit.clock.move(SECOND)
     await kit.store.set_policy(
@@ -68,11 +68,11 @@ async def test_the_first_pause_counts_and_one_resume_ends_it(kit: Kit) -> None:
     assert await lines(kit) == noted_by
 
 
-# -- the secret of fingerprints ------------------------------------------------------------------------
+# -- the key of fingerprints ---------------------------------------------------------------------------
 
 
 async def test_every_process_of_a_store_has_the_same_key_for_a_tenant(kit: Kit) -> None:
-    """The first process makes the secret; one with another idea of randomness finds it."""
+    """The first process creates the secret. A process that would draw a different one finds it."""
     key = kit.store.fingerprint_key("acme")
     assert len(key) == 32
     assert kit.store.fingerprint_key("globex") != key

@@ -1,11 +1,11 @@
-"""Accepting runs: once each, with their keys, in one commit."""
+"""Conformance tests of `start`: runs are accepted once each, with their keys, in one commit."""
 
 from __future__ import annotations
 
 import asyncio
 
 import pytest
-from store_kit import DAY, HOUR, SECOND, Kit, becomes, buried, writes
+from store_kit import DAY, HOUR, SECOND, Kit, becomes, ends_in_letter, writes
 
 from redrive.core.idempotency import job_key
 from redrive.core.states import RunStatus
@@ -47,7 +47,7 @@ async def test_a_delayed_run_is_due_later(kit: Kit) -> None:
         (3 * HOUR, HOUR, HOUR),
     ],
 )
-async def test_the_earlier_of_timeout_and_deadline_counts(kit: Kit, timeout, deadline, expected) -> None:
+async def test_the_earlier_of_timeout_and_deadline_applies(kit: Kit, timeout, deadline, expected) -> None:
     now = kit.clock.now()
     absolute = None if deadline is None else now + deadline
     (public_id,) = await kit.start(timeout=timeout, deadline=absolute)
@@ -56,18 +56,18 @@ async def test_the_earlier_of_timeout_and_deadline_counts(kit: Kit, timeout, dea
     assert run.deadline == (None if expected is None else now + expected)
 
 
-async def test_starting_nothing_is_fine(kit: Kit) -> None:
+async def test_starting_no_runs_is_accepted(kit: Kit) -> None:
     assert await kit.store.start([]) == []
 
 
-async def test_a_repeated_start_answers_as_the_first_did_and_adds_nothing(kit: Kit) -> None:
+async def test_a_repeated_start_returns_the_first_answer_and_adds_nothing(kit: Kit) -> None:
     runs = [kit.new(), kit.new(key=KEY, key_hash="h", key_keeps=DAY)]
     first = await kit.store.start(runs)
     assert await kit.store.start(runs) == first
     assert len((await kit.store.runs(RunFilter(), limit=10, cursor=None)).items) == 2
 
 
-async def test_a_bulk_start_may_be_repeated_in_part(kit: Kit) -> None:
+async def test_a_bulk_start_can_be_repeated_in_part(kit: Kit) -> None:
     runs = [kit.new() for _ in range(2500)]
     await kit.store.start(runs[:1000])
     answers = await kit.store.start(runs)
@@ -77,13 +77,13 @@ async def test_a_bulk_start_may_be_repeated_in_part(kit: Kit) -> None:
     assert [run.public_id for run in claims.runs] == [run.public_id for run in runs]
 
 
-async def test_the_same_id_twice_in_one_call_is_one_run(kit: Kit) -> None:
+async def test_an_id_given_twice_in_one_call_is_one_run(kit: Kit) -> None:
     run = kit.new()
     assert len(await kit.store.start([run, run])) == 2
     assert len((await kit.store.runs(RunFilter(), limit=10, cursor=None)).items) == 1
 
 
-async def test_one_bad_run_lets_nothing_of_its_call_in(kit: Kit) -> None:
+async def test_one_invalid_run_refuses_its_whole_call(kit: Kit) -> None:
     with pytest.raises(DataRefused):
         await kit.store.start([kit.new(key=KEY, key_hash="h", key_keeps=DAY), kit.new(input="\ud800")])
     assert (await kit.store.runs(RunFilter(), limit=10, cursor=None)).items == []
@@ -93,21 +93,21 @@ async def test_one_bad_run_lets_nothing_of_its_call_in(kit: Kit) -> None:
 # -- idempotency keys ----------------------------------------------------------------------------------
 
 
-async def test_the_same_key_and_input_is_the_same_run(kit: Kit) -> None:
+async def test_the_same_key_and_input_return_the_same_run(kit: Kit) -> None:
     (first,) = await kit.store.start([kit.new(key=KEY, key_hash="h", key_keeps=DAY)])
     (second,) = await kit.store.start([kit.new(key=KEY, key_hash="h", key_keeps=DAY)])
     assert first.new
     assert (second.public_id, second.new, second.clash) == (first.public_id, False, False)
 
 
-async def test_the_same_key_with_other_input_clashes(kit: Kit) -> None:
+async def test_the_same_key_with_different_input_is_a_conflict(kit: Kit) -> None:
     (first,) = await kit.store.start([kit.new(key=KEY, key_hash="h", key_keeps=DAY)])
     (second,) = await kit.store.start([kit.new(key=KEY, key_hash="other", key_keeps=DAY)])
     assert (second.public_id, second.new, second.clash) == (first.public_id, False, True)
     assert len((await kit.store.runs(RunFilter(), limit=10, cursor=None)).items) == 1
 
 
-async def test_keys_of_tenants_are_apart(kit: Kit) -> None:
+async def test_keys_of_different_tenants_are_independent(kit: Kit) -> None:
     answers = await kit.store.start(
         [kit.new(tenant=tenant, key="k", key_hash="h", key_keeps=DAY) for tenant in ("a", "b")]
     )
@@ -137,8 +137,8 @@ async def test_an_expired_key_is_free_again(kit: Kit) -> None:
     assert third.public_id == second.public_id
 
 
-async def test_a_key_holds_beyond_its_time_while_its_run_goes_on(kit: Kit) -> None:
-    """A run that sleeps for months is no other run for it, nor is its key gone when it fails in the end."""
+async def test_an_expired_key_stays_taken_while_its_run_is_open(kit: Kit) -> None:
+    """The key of a run that sleeps for months starts no second run, not even when the run fails in the end."""
     (first,) = await kit.store.start([kit.new(key=KEY, key_hash="h", key_keeps=DAY, delay=90 * DAY)])
     kit.clock.move(60 * DAY)
     await kit.store.purge(PurgeRequest(runs=DAY, letters=DAY, workers=DAY, limit=100))
@@ -159,17 +159,17 @@ async def _end(kit: Kit) -> None:
     assert (await kit.store.apply([becomes(run, RunStatus.SUCCESS, output="1")], worker=worker))[0].kept
 
 
-async def test_a_key_holds_beyond_its_time_while_a_letter_could_run_its_run_again(kit: Kit) -> None:
+async def test_an_expired_key_stays_taken_while_an_open_letter_can_replay_its_run(kit: Kit) -> None:
     (first,) = await kit.store.start([kit.new(key=KEY, key_hash="h", key_keeps=DAY)])
     worker = await kit.worker()
     (run,) = (await kit.claim(worker)).runs
-    await kit.store.apply([buried(run)], worker=worker)
+    await kit.store.apply([ends_in_letter(run)], worker=worker)
     kit.clock.move(2 * DAY)
     (second,) = await kit.store.start([kit.new(key=KEY, key_hash="h", key_keeps=DAY)])
     assert (second.public_id, second.new) == (first.public_id, False)
 
 
-async def test_the_key_holds_while_the_run_runs_after_success_and_after_failure(kit: Kit) -> None:
+async def test_a_key_stays_taken_while_its_run_is_open_after_success_and_after_failure(kit: Kit) -> None:
     (first,) = await kit.store.start([kit.new(key=KEY, key_hash="h", key_keeps=30 * DAY)])
     worker = await kit.worker()
     (run,) = (await kit.claim(worker)).runs
@@ -184,7 +184,7 @@ async def test_the_key_holds_while_the_run_runs_after_success_and_after_failure(
     assert await again() == first.public_id
 
 
-async def test_the_result_outlives_the_purge_as_long_as_its_key(kit: Kit) -> None:
+async def test_a_result_outlives_a_purge_as_long_as_its_key(kit: Kit) -> None:
     (public_id,) = await kit.start(key=KEY, key_hash="h", key_keeps=30 * DAY)
     worker = await kit.worker()
     (run,) = (await kit.claim(worker)).runs
@@ -203,7 +203,7 @@ async def test_the_result_outlives_the_purge_as_long_as_its_key(kit: Kit) -> Non
     assert (await kit.store.start([kit.new(key=KEY, key_hash="h", key_keeps=DAY)]))[0].new
 
 
-async def test_a_key_outlives_its_time_while_a_letter_could_replay_its_run(kit: Kit) -> None:
+async def test_a_purge_keeps_the_key_of_a_run_with_an_open_letter(kit: Kit) -> None:
     (public_id,) = await kit.start(key=KEY, key_hash="h", key_keeps=DAY)
     worker = await kit.worker()
     (run,) = (await kit.claim(worker)).runs
@@ -214,7 +214,7 @@ async def test_a_key_outlives_its_time_while_a_letter_could_replay_its_run(kit: 
     assert [each.public_id for each in found.items] == [public_id]
 
 
-async def test_one_key_from_many_callers_at_once_is_one_run(kit: Kit) -> None:
+async def test_one_key_from_many_concurrent_callers_is_one_run(kit: Kit) -> None:
     stores = [kit.store, await kit.beside(), await kit.beside()]
     answers = await asyncio.gather(
         *(store.start([kit.new(key=KEY, key_hash="h", key_keeps=DAY)]) for store in stores for _ in range(10))
@@ -223,7 +223,7 @@ async def test_one_key_from_many_callers_at_once_is_one_run(kit: Kit) -> None:
     assert sum(answer.new for (answer,) in answers) == 1
 
 
-async def test_a_key_is_remembered_after_ten_thousand_other_runs(kit: Kit) -> None:
+async def test_a_key_is_found_after_ten_thousand_other_runs(kit: Kit) -> None:
     (first,) = await kit.start(key=KEY, key_hash="h", key_keeps=DAY)
     await kit.store.start([kit.new(key=f"k{n}", key_hash="h", key_keeps=DAY) for n in range(10_000)])
     (again,) = await kit.store.start([kit.new(key=KEY, key_hash="h", key_keeps=DAY)])

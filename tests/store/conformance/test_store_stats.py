@@ -1,4 +1,4 @@
-"""How much waits in a store: what metrics and the doctor are told."""
+"""Conformance tests of statistics: the figures for metrics and for `redrive doctor`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from redrive.store.stats import Attention, CircuitCount, LaneCount, SinkLag
 MINUTE = 60 * SECOND
 
 
-async def test_an_empty_store_has_nothing_waiting(kit: Kit) -> None:
+async def test_an_empty_store_has_only_zeros(kit: Kit) -> None:
     found = await kit.store.stats()
     assert (found.letters, found.due, found.overdue, found.workers) == ({}, {}, {}, {})
     assert (found.oldest_letter, found.due_since, found.suspects, found.parked) == (None, None, 0, 0)
     assert (found.circuits, found.sinks) == ((), ())
 
 
-async def test_due_runs_are_counted_and_those_overdue_by_a_minute(kit: Kit) -> None:
+async def test_due_runs_and_runs_late_by_a_minute_are_counted(kit: Kit) -> None:
     begun = kit.clock.now()
     await kit.start(3)
     await kit.start(2, workflow="other", tenant="t2", priority=5)
@@ -55,7 +55,7 @@ async def test_queues_with_due_runs_are_counted_for_their_tenant_only(kit: Kit) 
     assert await kit.store.tenant_view("t2", {"w"}).due_lanes() == mine[1:]
 
 
-async def test_a_rollback_that_was_moved_ahead_is_not_overdue(kit: Kit) -> None:
+async def test_a_rollback_with_a_head_start_is_not_late(kit: Kit) -> None:
     worker, run = await kit.held()
     await kit.store.apply(
         [becomes(run, RunStatus.COMPENSATING, wake_in=-ROLLBACK_HEAD_START, take=True)], worker=worker
@@ -97,7 +97,7 @@ async def test_suspects_parked_runs_and_workers_are_counted(kit: Kit) -> None:
     found = await kit.store.stats()
     assert (found.suspects, found.parked) == (1, 1)
     assert found.workers == {"LIVE": 1, "STOPPED": 1}
-    kit.clock.move(10 * MINUTE)  # the lease ran out, though nobody has buried it yet
+    kit.clock.move(10 * MINUTE)  # the lease has expired, but the worker is not declared dead yet
     assert (await kit.store.stats()).workers == {"DEAD": 1, "STOPPED": 1}
 
 
@@ -124,7 +124,7 @@ async def test_circuits_that_are_not_closed_are_counted_by_name(kit: Kit) -> Non
     assert await kit.store.tenant_view("a", {"w"}).attention() == Attention()
 
 
-async def test_the_outbox_says_how_late_each_sink_is(kit: Kit) -> None:
+async def test_the_lag_of_each_sink_is_reported(kit: Kit) -> None:
     outbox = await Outbox.open(kit, sink("slow"), sink("quick"))
     at = kit.clock.now()
     await outbox.say("m1", "m2", "m3")

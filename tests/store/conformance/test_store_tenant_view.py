@@ -1,4 +1,4 @@
-"""A view for one tenant: on every store it shows and changes that tenant's rows and no other's."""
+"""Conformance tests of tenant views: a view shows and changes the rows of one tenant and no others."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def turned(state: CircuitState, *, tenant: str, version: int = 0, **more: Any) -
 
 
 async def two_tenants(kit: Kit) -> tuple[RunRow, RunRow]:
-    """A run with everything for `a` and one for `b`."""
+    """Create a run with all kinds of rows for tenant `a`, and one for tenant `b`."""
     runs = []
     for tenant in ("a", "b"):
         worker, run = await kit.held(tenant=tenant, key="k", key_hash="h", key_keeps=DAY)
@@ -58,7 +58,7 @@ async def two_tenants(kit: Kit) -> tuple[RunRow, RunRow]:
     return runs[0], runs[1]
 
 
-async def test_a_view_shows_its_tenant_s_rows_as_they_are(kit: Kit) -> None:
+async def test_a_view_shows_its_tenant_s_rows_unchanged(kit: Kit) -> None:
     mine, _ = await two_tenants(kit)
     seen, store = kit.store.tenant_view("a"), kit.store
     assert await seen.run(mine.public_id) == await store.run(mine.public_id)
@@ -76,7 +76,7 @@ async def test_a_view_shows_its_tenant_s_rows_as_they_are(kit: Kit) -> None:
     assert [item.name for item in await seen.workflows()] == ["w"]
 
 
-async def test_every_list_of_a_view_holds_its_tenant_s_rows_only(kit: Kit) -> None:
+async def test_every_list_of_a_view_holds_only_rows_of_its_tenant(kit: Kit) -> None:
     await two_tenants(kit)
     seen = kit.store.tenant_view("a")
     pages: list[Any] = [
@@ -88,7 +88,7 @@ async def test_every_list_of_a_view_holds_its_tenant_s_rows_only(kit: Kit) -> No
     assert [{row.tenant for row in page.items} for page in pages] == [{"a"}] * 4
 
 
-async def test_another_tenant_s_rows_do_not_exist(kit: Kit) -> None:
+async def test_rows_of_another_tenant_are_not_found(kit: Kit) -> None:
     _, theirs = await two_tenants(kit)
     seen = kit.store.tenant_view("a")
     name = theirs.public_id
@@ -145,7 +145,7 @@ def _set(tenant: str) -> NewBulk:
 
 
 @pytest.mark.parametrize("change", FOREIGN)
-async def test_nothing_of_another_tenant_is_written(kit: Kit, change: str) -> None:
+async def test_a_view_writes_nothing_for_another_tenant(kit: Kit, change: str) -> None:
     _, theirs = await two_tenants(kit)
     before = await kit.everything(theirs), await kit.store.policies()
     with pytest.raises(NotAllowed):
@@ -153,7 +153,7 @@ async def test_nothing_of_another_tenant_is_written(kit: Kit, change: str) -> No
     assert (await kit.everything(theirs), await kit.store.policies()) == before
 
 
-async def test_another_tenant_s_letters_and_sets_are_not_there_to_be_changed(kit: Kit) -> None:
+async def test_letters_and_bulk_actions_of_another_tenant_cannot_be_changed(kit: Kit) -> None:
     _, theirs = await two_tenants(kit)
     seen = kit.store.tenant_view("a")
     note = Triage(letter=f"dl-{theirs.public_id}", owner="eve", audit=noted(tenant="a"))
@@ -190,7 +190,7 @@ async def test_a_view_does_for_its_tenant_what_the_store_does(kit: Kit) -> None:
     assert '"tenant": "a"' in (set_row.wanted or "")
 
 
-async def test_a_view_writes_about_runs_that_it_has_shown(kit: Kit) -> None:
+async def test_a_view_can_write_only_about_runs_that_it_has_shown(kit: Kit) -> None:
     mine, _ = await two_tenants(kit)
     with pytest.raises(NotAllowed):
         await kit.store.tenant_view("a").apply([reopens(mine)])
@@ -199,7 +199,7 @@ async def test_a_view_writes_about_runs_that_it_has_shown(kit: Kit) -> None:
     assert (await seen.apply([reopens(mine)]))[0].kept
 
 
-async def test_circuits_are_seen_and_turned_by_their_own_tenant(kit: Kit) -> None:
+async def test_circuits_are_seen_and_changed_by_their_own_tenant_only(kit: Kit) -> None:
     for tenant in ("a", "b"):
         turn = turned(CLOSED, tenant=tenant, audit=(noted("circuit.closed", tenant=tenant),))
         assert (await kit.store.tenant_view(tenant).update_circuit(turn)).kept
@@ -222,11 +222,11 @@ async def test_messages_are_seen_and_decided_on_by_their_own_tenant(kit: Kit) ->
     (tenant,) = {row.tenant for row in (await kit.store.messages(OutboxFilter(), limit=9, cursor=None)).items}
     line = noted("outbox.skipped", tenant=tenant)
     skip = DeliveryDecision(message="m1", choice=DeliveryAction.SKIP, sink=None, audit=line)
-    other = kit.store.tenant_view("somebody else")
+    other = kit.store.tenant_view("another")
     assert await other.message("m1") is await other.message("m1", tenant=tenant) is None
     assert (await other.messages(OutboxFilter(), limit=9, cursor=None)).items == []
     assert await other.blocked_keys(limit=9) == []
-    foreign = replace(skip, audit=noted("outbox.skipped", tenant="somebody else"))
+    foreign = replace(skip, audit=noted("outbox.skipped", tenant="another"))
     assert await other.decide_deliveries(foreign) == 0
     with pytest.raises(NotAllowed):
         await other.decide_deliveries(skip)
@@ -250,7 +250,7 @@ async def test_a_message_of_a_bundle_is_decided_on_by_its_own_tenant(kit: Kit) -
 # -- workflows -----------------------------------------------------------------------------------------
 
 
-async def test_a_view_of_one_workflow_knows_no_other(kit: Kit) -> None:
+async def test_a_view_of_one_workflow_shows_no_other(kit: Kit) -> None:
     (mine,) = await kit.start(1, tenant="a", workflow="w")
     (other,) = await kit.start(1, tenant="a", workflow="x")
     await kit.worker("w", "x")
@@ -271,7 +271,7 @@ async def test_a_view_of_one_workflow_knows_no_other(kit: Kit) -> None:
         await seen.create_bulk(_set("a"), noted(tenant="a"))
 
 
-async def test_a_view_of_one_workflow_has_the_sets_that_were_begun_for_it(kit: Kit) -> None:
+async def test_a_view_of_one_workflow_shows_the_bulk_actions_begun_for_it(kit: Kit) -> None:
     await two_tenants(kit)
     whole, seen = kit.store.tenant_view("a"), kit.store.tenant_view("a", ["w"])
     for name, workflow in (("set-w", "w"), ("set-x", "x"), ("set-all", None)):
@@ -289,7 +289,7 @@ async def test_a_view_of_one_workflow_has_the_sets_that_were_begun_for_it(kit: K
     assert await seen.change_bulk("set-w", STOP, noted("dlq.set_stopped", tenant="a"))
 
 
-async def test_a_view_of_several_workflows_asks_which_one_is_meant(kit: Kit) -> None:
+async def test_a_view_of_several_workflows_requires_the_workflow_to_be_named(kit: Kit) -> None:
     await kit.start(1, tenant="a", workflow="x")
     seen = kit.store.tenant_view("a", ["w", "x"])
     with pytest.raises(InputError, match="name one of w, x"):

@@ -1,4 +1,4 @@
-"""Transactional steps: the user's statements and the step's record, together or not at all."""
+"""Conformance tests of transactional steps: the user's statements and the step's record commit together."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from redrive.errors import DataRefused, InputError, StoreError
 
 @pytest.fixture
 async def with_table(kit: Kit) -> Kit:
-    """A store with a table of the user's own beside the engine's."""
+    """Create a table of the user in the store's database."""
     worker, run = await kit.held()
     tx = kit.store.transaction(5.0)
     await tx.execute("CREATE TABLE accounts (name TEXT PRIMARY KEY, balance INTEGER NOT NULL)")
@@ -50,7 +50,7 @@ async def test_effect_and_record_commit_together(with_table: Kit) -> None:
 
 
 @pytest.mark.parametrize("reason", ["taken", "dead"])
-async def test_nothing_stays_of_a_step_whose_run_is_lost(with_table: Kit, reason: str) -> None:
+async def test_a_step_whose_run_is_lost_leaves_no_effect(with_table: Kit, reason: str) -> None:
     kit = with_table
     worker, run = await kit.held()
     if reason == "taken":
@@ -66,7 +66,7 @@ async def test_nothing_stays_of_a_step_whose_run_is_lost(with_table: Kit, reason
     assert await kit.store.journal(run.id) == []
 
 
-async def test_a_rollback_undoes_everything_and_may_come_twice(with_table: Kit) -> None:
+async def test_a_rollback_undoes_everything_and_can_be_repeated(with_table: Kit) -> None:
     kit = with_table
     tx = kit.store.transaction(5.0)
     await tx.execute("INSERT INTO accounts VALUES ('ann', 10)")
@@ -89,25 +89,25 @@ async def test_rollback_after_commit_is_harmless(with_table: Kit) -> None:
         await tx.commit(worker, writes(run, entry(0)))
 
 
-async def test_a_step_without_statements_is_recorded_all_the_same(kit: Kit) -> None:
+async def test_a_step_without_statements_is_recorded(kit: Kit) -> None:
     worker, run = await kit.held()
     tx = kit.store.transaction(5.0)
     assert (await tx.commit(worker, writes(run, entry(0)))).kept
     assert len(await kit.store.journal(run.id)) == 1
 
 
-async def test_a_transaction_that_never_began_is_nothing(kit: Kit) -> None:
+async def test_a_transaction_that_never_began_changes_nothing(kit: Kit) -> None:
     tx = kit.store.transaction(5.0)
     await tx.rollback()
     await kit.start()
 
 
-async def test_before_its_first_statement_it_is_in_nobody_s_way(kit: Kit) -> None:
+async def test_a_transaction_takes_no_lock_before_its_first_statement(kit: Kit) -> None:
     kit.store.transaction(5.0)
     await kit.start()
 
 
-async def test_errors_of_the_user_s_statements_are_the_user_s(with_table: Kit) -> None:
+async def test_errors_of_the_user_s_statements_are_raised_to_the_user(with_table: Kit) -> None:
     kit = with_table
     worker, run = await kit.held()
     tx = kit.store.transaction(5.0)
@@ -116,7 +116,7 @@ async def test_errors_of_the_user_s_statements_are_the_user_s(with_table: Kit) -
         await tx.execute("INSERT INTO accounts VALUES ('ann', 10)")
     with pytest.raises((sqlite3.OperationalError, asyncpg.UndefinedTableError), match="nowhere"):
         await tx.execute("INSERT INTO nowhere VALUES (1)")
-    assert await tx.execute("UPDATE accounts SET balance = 11") == 1  # one statement failed, not all of them
+    assert await tx.execute("UPDATE accounts SET balance = 11") == 1  # one statement failed, the others stand
     assert (await tx.commit(worker, writes(run, entry(0)))).kept
     assert await balances(kit) == {"ann": 11}
 
@@ -146,7 +146,7 @@ async def test_statements_that_would_break_the_transaction_are_refused(with_tabl
     assert await balances(kit) == {}
 
 
-async def test_a_record_that_cannot_be_stored_takes_the_effect_with_it(with_table: Kit) -> None:
+async def test_an_invalid_record_undoes_the_effect(with_table: Kit) -> None:
     kit = with_table
     worker, run = await kit.held()
     tx = kit.store.transaction(5.0)
@@ -157,7 +157,7 @@ async def test_a_record_that_cannot_be_stored_takes_the_effect_with_it(with_tabl
     await kit.start()
 
 
-async def test_transactions_get_along_with_each_other_and_with_the_engine(with_table: Kit) -> None:
+async def test_concurrent_transactions_and_engine_calls_all_succeed(with_table: Kit) -> None:
     kit = with_table
     await kit.start(20)
     worker = await kit.worker()
@@ -178,13 +178,13 @@ async def test_transactions_get_along_with_each_other_and_with_the_engine(with_t
 
 
 @pytest.mark.parametrize("statement", ["INSERT INTO accounts VALUES ('bob', 1)", None])
-async def test_past_its_limit_a_transaction_is_undone(with_table: Kit, statement: str | None) -> None:
+async def test_a_transaction_is_undone_at_its_limit(with_table: Kit, statement: str | None) -> None:
     kit = with_table
     worker, run = await kit.held()
     tx = kit.store.transaction(0.5)
     await tx.execute("INSERT INTO accounts VALUES ('ann', 10)")
     await asyncio.sleep(0.6)
-    await kit.start()  # others can write again, although nobody ended the transaction
+    await kit.start()  # others can write again, although the transaction was not ended
     late = tx.commit(worker, writes(run, entry(0))) if statement is None else tx.execute(statement)
     with pytest.raises(TimeoutError, match=r"0\.5 s"):
         await late

@@ -1,4 +1,4 @@
-"""Traps that others fell into, on every store: what the engine does with it, not only what it promises."""
+"""Known defects of other engines, tested on every store with the engine's own code."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ SELECT 'l' || n, 'b', 1000 + n, 'r' || n, 'w', 'OPEN', 'timeout', 'exec', 'timeo
 
 
 class Killed(BaseException):
-    """What a killed process raises nowhere but here."""
+    """The death of a process, simulated by an exception."""
 
 
 async def fails(kit: Kit, store: FaultyStore, worker: int, run: ClaimedRun) -> None:
-    """The worker sees the run fail and settles that."""
+    """Report the failure of the run, as the worker does."""
     view = make_run_view(await kit.look(run))
     await LocalSettler(store, kit.clock, worker).settle([WorkflowFailed(run=view, ending=ENDING)])
 
@@ -53,8 +53,8 @@ async def fails(kit: Kit, store: FaultyStore, worker: int, run: ClaimedRun) -> N
 @pytest.mark.parametrize(
     "fault", [FAIL, LOSE, crash_before(Killed()), crash_after(Killed())], ids=["fail", "lose", "before", "after"]
 )
-async def test_wherever_its_worker_dies_a_failed_run_has_one_letter(kit: Kit, fault: Fault) -> None:
-    """A8: the end, the letter and the lines about them are one call, and whoever repeats it adds nothing."""
+async def test_a_failed_run_has_one_letter_wherever_its_worker_dies(kit: Kit, fault: Fault) -> None:
+    """A8: the end, the letter and its audit lines are one call, and a repeat adds nothing."""
     worker, run = await kit.held(options=OPTIONS)
     store = inject_faults(kit.store, nth(1, fault))
     try:
@@ -73,7 +73,7 @@ async def test_wherever_its_worker_dies_a_failed_run_has_one_letter(kit: Kit, fa
 
 
 async def test_another_tenant_s_newer_letters_do_not_empty_the_first_page(kit: Kit) -> None:
-    """A9: of 10,000 newer letters none is mine, and my page is full."""
+    """A9: of 10,000 newer letters none belongs to the tenant, and the tenant's page is full."""
     mine = []
     for _ in range(3):
         worker, run = await kit.held(tenant="a")
@@ -87,8 +87,8 @@ async def test_another_tenant_s_newer_letters_do_not_empty_the_first_page(kit: K
         assert [row.public_id for row in rest.items] == [mine[0]]
 
 
-async def test_a_purge_neither_takes_a_letter_with_its_run_nor_is_held_up_by_it(kit: Kit) -> None:
-    """A13: each is kept for its own time."""
+async def test_a_purge_keeps_the_letter_of_a_purged_run_and_is_not_blocked_by_it(kit: Kit) -> None:
+    """A13: runs and letters have separate retention times."""
     worker, run = await kit.held(options=OPTIONS, input='{"n":1}')
     await kit.fail(worker, run, expires_in=900 * DAY)
     await kit.store.apply([closes(await kit.look(run))])
@@ -105,8 +105,8 @@ async def test_a_purge_neither_takes_a_letter_with_its_run_nor_is_held_up_by_it(
     assert (await kit.look(other[1])).status is RunStatus.DLQ_PENDING
 
 
-async def test_a_letter_that_nobody_decided_on_expires_once(kit: Kit) -> None:
-    """Two nodes purge at the same time: one letter closed, one line about it, and the run has failed."""
+async def test_an_undecided_letter_expires_once(kit: Kit) -> None:
+    """Two nodes purge at the same time: one letter is closed, with one audit line, and the run has failed."""
     worker, run = await kit.held(options=OPTIONS)
     await kit.fail(worker, run, expires_in=DAY)
     kit.clock.move(DAY)
@@ -118,8 +118,8 @@ async def test_a_letter_that_nobody_decided_on_expires_once(kit: Kit) -> None:
     assert len(await audited(kit, event="dlq.expired")) == 1
 
 
-async def test_two_reapers_at_once_recover_a_run_once(kit: Kit) -> None:
-    """A15, A16: one death is one death, and one lost try, whoever finds it."""
+async def test_two_concurrent_reapers_recover_a_run_once(kit: Kit) -> None:
+    """A15, A16: one death counts as one death and one lost attempt, whichever reaper finds it."""
     worker, run = await kit.held(options=OPTIONS)
     await kit.store.apply([writes(run, entry(0, StepStatus.RUNNING, options="{}"))], worker=worker)
     kit.clock.move(LEASE + 1)

@@ -1,4 +1,4 @@
-"""Workers: enlisting, heartbeats, dying, and never being robbed while alive."""
+"""Conformance tests of workers: registration, heartbeats, death, and the safety of live workers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from redrive.store.workers import NewWorker, recent_crashes
 
 
 async def beat(store: Store, worker: int, signs: dict | None = None):
-    """One heartbeat, from a thread as in life."""
+    """Send one heartbeat from a thread, as a worker does."""
     line = store.lease_connection()
     try:
         return await asyncio.to_thread(line.beat, worker, signs or {})
@@ -62,13 +62,13 @@ async def test_live_workers_are_listed_however_many_have_ended(kit: Kit, monkeyp
     assert [row.id for row in await kit.store.workers()] == [ended[3], ended[2], ended[1], alive]
 
 
-async def test_every_enlisting_is_a_new_worker(kit: Kit) -> None:
+async def test_every_registration_is_a_new_worker(kit: Kit) -> None:
     worker = NewWorker(name="same name", version="v", workflows=("w",), lease=LEASE)
     ids = [await kit.store.enlist(worker, catalogue("v", "w")) for _ in range(3)]
     assert len(set(ids)) == 3
 
 
-async def test_a_heartbeat_renews_the_lease_and_tells_what_is_held(kit: Kit) -> None:
+async def test_a_heartbeat_renews_the_lease_and_returns_the_held_runs(kit: Kit) -> None:
     worker, run = await kit.held()
     kit.clock.move(10 * SECOND)
     answer = await beat(kit.store, worker)
@@ -83,7 +83,7 @@ async def test_a_run_that_was_taken_away_is_no_longer_held(kit: Kit) -> None:
     assert (await beat(kit.store, worker)).held == frozenset()
 
 
-async def test_a_live_worker_is_never_robbed(kit: Kit) -> None:
+async def test_a_live_worker_never_loses_its_runs(kit: Kit) -> None:
     worker, run = await kit.held()
     for _ in range(5):
         kit.clock.move(LEASE - 1)
@@ -94,7 +94,7 @@ async def test_a_live_worker_is_never_robbed(kit: Kit) -> None:
     assert (await kit.look(run)).worker == worker
 
 
-async def test_a_worker_past_its_lease_is_dead_for_good(kit: Kit) -> None:
+async def test_a_worker_that_was_declared_dead_stays_dead(kit: Kit) -> None:
     worker, run = await kit.held()
     kit.clock.move(LEASE + 1)
     (dead,) = await kit.store.expire_workers()
@@ -105,14 +105,14 @@ async def test_a_worker_past_its_lease_is_dead_for_good(kit: Kit) -> None:
     assert row.state == "DEAD"
 
 
-async def test_a_late_worker_that_nobody_buried_lives_on(kit: Kit) -> None:
+async def test_a_late_worker_that_was_not_declared_dead_stays_alive(kit: Kit) -> None:
     worker, _ = await kit.held()
     kit.clock.move(2 * LEASE)
     assert (await beat(kit.store, worker)).alive
     assert await kit.store.expire_workers() == []
 
 
-async def test_a_dead_worker_is_reported_until_it_holds_nothing(kit: Kit) -> None:
+async def test_a_dead_worker_is_reported_until_it_holds_no_runs(kit: Kit) -> None:
     worker, run = await kit.held()
     kit.clock.move(LEASE + 1)
     for _ in range(2):
@@ -121,7 +121,7 @@ async def test_a_dead_worker_is_reported_until_it_holds_nothing(kit: Kit) -> Non
     assert await kit.store.expire_workers() == []
 
 
-async def test_what_a_retired_worker_left_behind_is_an_orphan_at_once(kit: Kit) -> None:
+async def test_runs_of_a_retired_worker_are_orphans_at_once(kit: Kit) -> None:
     worker, _ = await kit.held()
     await kit.store.retire(worker)
     (left,) = await kit.store.expire_workers()
@@ -129,7 +129,7 @@ async def test_what_a_retired_worker_left_behind_is_an_orphan_at_once(kit: Kit) 
     assert not (await beat(kit.store, worker)).alive
 
 
-async def test_a_dead_worker_cannot_retire_in_good_order(kit: Kit) -> None:
+async def test_a_dead_worker_cannot_retire(kit: Kit) -> None:
     worker, _ = await kit.held()
     kit.clock.move(LEASE + 1)
     await kit.store.expire_workers()
@@ -138,7 +138,7 @@ async def test_a_dead_worker_cannot_retire_in_good_order(kit: Kit) -> None:
     assert row.state == "DEAD"
 
 
-async def test_held_runs_come_with_their_open_entries(kit: Kit) -> None:
+async def test_held_runs_include_their_open_entries(kit: Kit) -> None:
     worker, run = await kit.held()
     steps = [entry(0, done=0), entry(1, StepStatus.RUNNING, input="i"), entry(2, StepStatus.RETRYING, wake_in=5)]
     await kit.store.apply([writes(run, *steps)], worker=worker)
@@ -160,7 +160,7 @@ async def begun(kit: Kit, **options) -> tuple:
     return worker, run
 
 
-async def test_a_step_s_heartbeat_is_noted(kit: Kit) -> None:
+async def test_a_step_s_heartbeat_is_recorded(kit: Kit) -> None:
     worker, run = await begun(kit)
     kit.clock.move(SECOND)
     await beat(kit.store, worker, {(run.id, 0): '{"done":3}'})
@@ -172,14 +172,14 @@ async def test_a_step_s_heartbeat_is_noted(kit: Kit) -> None:
     assert (row.heartbeat_at, row.heartbeat) == (kit.clock.now(), '{"done":3}')
 
 
-async def test_a_heartbeat_may_hold_any_text(kit: Kit) -> None:
+async def test_a_heartbeat_can_contain_any_text(kit: Kit) -> None:
     worker, run = await begun(kit)
     await beat(kit.store, worker, {(run.id, 0): "a\0b\x1a"})
     (row,) = await kit.store.journal(run.id)
     assert row.heartbeat == "a\0b\x1a"
 
 
-async def test_nobody_beats_for_another_s_run_or_an_ended_step(kit: Kit) -> None:
+async def test_heartbeats_for_another_worker_s_run_or_an_ended_step_are_ignored(kit: Kit) -> None:
     worker, run = await begun(kit)
     stranger = await kit.worker()
     before = await kit.store.journal(run.id)
@@ -191,7 +191,7 @@ async def test_nobody_beats_for_another_s_run_or_an_ended_step(kit: Kit) -> None
     assert await kit.store.journal(run.id) == before
 
 
-async def test_heartbeats_put_off_the_limit_of_silence_but_not_the_timeout(kit: Kit) -> None:
+async def test_heartbeats_extend_the_silence_limit_but_not_the_timeout(kit: Kit) -> None:
     worker, run = await begun(kit, timeout=10.0, heartbeat_timeout=3.0)
     for _ in range(4):
         kit.clock.move(2 * SECOND)
@@ -204,7 +204,7 @@ async def test_heartbeats_put_off_the_limit_of_silence_but_not_the_timeout(kit: 
     assert hung.run.id == run.id
 
 
-async def test_a_step_that_falls_silent_hangs(kit: Kit) -> None:
+async def test_a_step_without_heartbeats_hangs_at_its_silence_limit(kit: Kit) -> None:
     worker, run = await begun(kit, timeout=60.0, heartbeat_timeout=3.0)
     kit.clock.move(2 * SECOND)
     await beat(kit.store, worker, {(run.id, 0): None})
@@ -214,7 +214,7 @@ async def test_a_step_that_falls_silent_hangs(kit: Kit) -> None:
     assert [held.run.id for held in await kit.store.hung(0, 10)] == [run.id]
 
 
-async def test_a_heartbeat_without_a_rule_changes_no_limit(kit: Kit) -> None:
+async def test_a_heartbeat_of_a_step_without_a_silence_limit_changes_no_limit(kit: Kit) -> None:
     worker, run = await begun(kit, timeout=5.0)
     kit.clock.move(4 * SECOND)
     await beat(kit.store, worker, {(run.id, 0): None})
@@ -222,7 +222,7 @@ async def test_a_heartbeat_without_a_rule_changes_no_limit(kit: Kit) -> None:
     assert len(await kit.store.hung(0, 10)) == 1
 
 
-async def test_ended_workers_are_forgotten_after_their_time(kit: Kit) -> None:
+async def test_ended_workers_are_purged_after_their_retention(kit: Kit) -> None:
     idle, holder = await kit.worker(), await kit.worker()
     await kit.start()
     (run,) = (await kit.claim(holder)).runs

@@ -1,4 +1,4 @@
-"""A store on PostgreSQL, once for every server there is, and servers of a test's own."""
+"""Fixtures on PostgreSQL: a store on each server, and servers for a single test."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from postgres_kit import Bench, opened
 
 @pytest.fixture
 async def bench(ready_url: str) -> AsyncIterator[Bench]:
-    """An opened, empty store that nobody else uses, with a clock that is set by hand."""
+    """Open an empty store that no other test uses, with a clock that the test sets."""
     async with opened(ready_url) as bench:
         yield bench
 
 
 @pytest.fixture(params=cluster.ENOUGH)
 def server(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """A server of the test's own, not yet started."""
+    """Return a server for this test alone, not yet started."""
     with cluster.private(request.param) as server:
         yield server

@@ -1,7 +1,7 @@
 """A worker process on PostgreSQL, and its app: `python -m postgres_crew URL FOLDER WHO`.
 
-Every step writes into the ledger, outside the engine, what it was given and what it gives back. The
-next step is given that, so a result that was replaced after somebody had read it shows.
+Every step writes its input and its result to the ledger, outside the engine. The next step gets that
+result as input, so a result that was replaced after it had been read is noticed.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from redrive.cli.worker_process import run_worker
 
 __all__ = ["CREDITS", "LEASE", "build"]
 
-LEASE = 3.0  # a transactional step has a third of it, also on a busy machine
-CREDITS = "CREATE TABLE credits (number integer NOT NULL)"  # no UNIQUE: a second effect shall show
+LEASE = 3.0  # a transactional step has a third of it, even on a busy machine
+CREDITS = "CREATE TABLE credits (number integer NOT NULL)"  # no UNIQUE, so that a second effect is visible
 SOON = RetryPolicy(max_retries=3, base_delay=0.02, max_delay=0.2)
 
 
 def build(url: str, folder: Path, who: str = "test", **settings: Any) -> Redrive:
-    """The app as process `who` runs it."""
+    """Return the app as process `who` runs it."""
     app = Redrive(url, **{"lease": LEASE, "chores": 0.2, "concurrency": 10, **settings})
     ledger = Ledger(folder / "ledger")
     chance = random.Random(who)
@@ -56,11 +56,11 @@ def build(url: str, folder: Path, who: str = "test", **settings: Any) -> Redrive
     async def tell(given: str) -> str:
         return await work(given)
 
-    # Many deaths may be laid to one run here by bad luck, which is another test's subject.
+    # By chance many deaths may count against one run here; another test covers that limit.
     @app.workflow(retry=SOON, max_crashes=1000)
     async def order(number: int) -> list[str]:
         reserved = await reserve(number)
-        credited = await credit(number, reserved)  # type: ignore[call-arg]  # `tx` is the engine's to give
+        credited = await credit(number, reserved)  # type: ignore[call-arg]  # the engine passes `tx`
         return [reserved, credited, await tell(credited)]
 
     return app

@@ -1,4 +1,4 @@
-"""An engine at work on a server of its own: its app, its steps' ledger, and what must be true in the end."""
+"""A working engine on a separate server: its app, the ledger of its steps, and the final checks."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Works:
 
 
 async def check(works: Works, handles: list, url: str) -> None:
-    """All runs came to their end, each step was called once, and nobody was blamed for anything."""
+    """Check that all runs have ended, each step was called once, and no attempt or death was counted."""
     async with asyncio.timeout(60):
         results = await asyncio.gather(*(handle.result() for handle in handles))
     assert results == [sum(range(STEPS))] * len(handles)

@@ -1,4 +1,4 @@
-"""What the tests of the PostgreSQL store share: connections of their own, and ways to wait for the server."""
+"""Helpers for the tests of the PostgreSQL store: separate connections, and waits for the server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from redrive.store.sql_files import replace_schema
 
 
 class OneLine:
-    """One connection in the place of a pool."""
+    """A single connection instead of a pool."""
 
     def __init__(self, line: Connection) -> None:
         self._line = line
@@ -36,7 +36,7 @@ class OneLine:
 
 @dataclass
 class Bench:
-    """A store, the kit around it, and a way to look at and meddle with its database."""
+    """A store, its kit, and direct access to its database."""
 
     kit: Kit
     store: PostgresStore
@@ -51,7 +51,7 @@ class Bench:
         return cls(kit, store, clock, url, parse_url(url), [store])
 
     async def beside(self, clock: Clock | None = None, **more: str) -> PostgresStore:
-        """The same data through another store, as another process would have it."""
+        """Open a second store on the same data, as another process would."""
         extra = "".join(f"&{name}={value}" for name, value in more.items())
         other = PostgresStore(self.url + extra, clock or self.clock)
         await other.open()
@@ -64,7 +64,7 @@ class Bench:
 
     @asynccontextmanager
     async def line(self) -> AsyncIterator[Connection]:
-        """A connection set up as the engine's own are, whose transactions the test begins and ends."""
+        """Open a connection with the engine's settings, whose transactions the test controls."""
         settings = engine_settings(5.0)
         con = await connect(self.address, settings)
         try:
@@ -73,7 +73,7 @@ class Bench:
             con.terminate()
 
     def on(self, line: Connection) -> PostgresStore:
-        """The store with the calls of its shared modules on this connection."""
+        """Return the store with its shared calls made on this connection."""
         view = copy(self.store)
         view.database = PostgresDatabase(OneLine(line), self.time, self.store.database.codec)
         return view
@@ -93,18 +93,18 @@ class Bench:
     async def waits(self) -> None:
         """Wait until a session of this database waits for a lock."""
 
-        async def somebody() -> bool:
+        async def has_waiter() -> bool:
             rows = await self.sql(
                 "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
             )
             return bool(rows)
 
-        await eventually(somebody)
+        await eventually(has_waiter)
 
 
 @asynccontextmanager
 async def opened(url: str) -> AsyncIterator[Bench]:
-    """A store at a URL, with a clock that is set by hand."""
+    """Open a store at a URL, with a clock that the test sets."""
     clock = HandClock()
     store = PostgresStore(url, clock)
     await store.open()
@@ -114,7 +114,7 @@ async def opened(url: str) -> AsyncIterator[Bench]:
 
 
 async def eventually(true: Callable[[], Awaitable[bool]], seconds: float = 20.0) -> None:
-    """Look again and again until something is so."""
+    """Poll until the condition is true."""
     end = time.monotonic() + seconds
     while not await true():
         assert time.monotonic() < end, f"waited {seconds:g} s in vain"

@@ -1,4 +1,4 @@
-"""Three worker processes, their server, and everything that is done to them."""
+"""Three worker processes, their server, and the faults injected into them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UNFINISHED = "SELECT count(*) FROM redrive.runs WHERE finished_at IS NULL"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Death:
-    """A worker that was killed or frozen: its last sign of life, and what it had in hand."""
+    """A worker that was killed or frozen: its last heartbeat, and the runs it held."""
 
     who: str
     worker: int
@@ -35,7 +35,7 @@ class Death:
 
 
 class Storm:
-    """Kills and freezes workers and crashes their server, and remembers to whom it did what."""
+    """Kills and freezes workers, crashes their server, and records each fault with its victim."""
 
     def __init__(self, server: Cluster, folder: Path, seed: int) -> None:
         self.server = server
@@ -45,8 +45,8 @@ class Storm:
         self.members: list[Member] = []
         self.crew: list[Member] = []
         self.deaths: list[Death] = []
-        self.freezes: Counter[str] = Counter()  # they come back, as somebody new, and may meet old work again
-        self.returns: list[int] = []  # when the server was back
+        self.freezes: Counter[str] = Counter()  # a thawed worker registers as a new one and may meet its old runs again
+        self.returns: list[int] = []  # the times when the server was up again
 
     def hire(self) -> None:
         """Start one more worker."""
@@ -63,25 +63,25 @@ class Storm:
         self.crew.append(self.members[-1])
 
     async def kill(self) -> None:
-        """Kill a worker, and hire another in its place."""
+        """Kill a worker and start another one instead."""
         victim, worker = await self.victim()
         self.crew.remove(victim)
         victim.kill()
-        await self.mourn(victim, worker)
+        await self.record_death(victim, worker)
         self.hire()
 
     async def freeze(self) -> None:
-        """Stop a worker until the others have declared it dead; then let it go on where it was."""
+        """Stop a worker until the others have declared it dead; then let it continue."""
         zombie, worker = await self.victim()
         self.freezes[zombie.who] += 1
         await asyncio.to_thread(zombie.stop)
-        await self.mourn(zombie, worker)
+        await self.record_death(zombie, worker)
 
-        async def buried() -> bool:
+        async def is_declared_dead() -> bool:
             state = "SELECT 1 FROM redrive.workers WHERE id = $1 AND state = 'DEAD'"
             return bool(await self.rows(state, worker))
 
-        await eventually(buried, 60)
+        await eventually(is_declared_dead, 60)
         zombie.thaw()
 
     async def crash(self) -> None:
@@ -91,34 +91,34 @@ class Storm:
         self.returns.append(await self.value("SELECT redrive.micros(pg_postmaster_start_time())"))
 
     async def victim(self) -> tuple[Member, int]:
-        """One of those at work, and the worker it is to the database; if possible one with runs in hand."""
+        """Return a live process and its worker id, preferably one that holds runs."""
         alive = await self.alive()
         busy = {row["worker"] for row in await self.rows("SELECT DISTINCT worker FROM redrive.runs")}
         return self.chance.choice([each for each in alive if each[1] in busy] or alive)
 
     async def alive(self) -> list[tuple[Member, int]]:
-        """Who of the crew is at work."""
+        """Return the live processes with their worker ids."""
         live = await self.rows("SELECT id, name FROM redrive.workers WHERE state = 'LIVE'")
         ids = {row["name"].rpartition(":")[2]: row["id"] for row in live}
         return [(member, ids[str(member.pid)]) for member in self.crew if str(member.pid) in ids]
 
     async def muster(self) -> None:
-        """Wait until the whole crew is at work: an event shall hit workers, not processes that only start."""
+        """Wait until all workers are live, so that a fault hits workers and not starting processes."""
 
         async def all_there() -> bool:
             return len(await self.alive()) == len(self.crew)
 
         await eventually(all_there, 60)
 
-    async def mourn(self, member: Member, worker: int) -> None:
-        """Note a worker's last sign of life and what it held."""
+    async def record_death(self, member: Member, worker: int) -> None:
+        """Record a worker's last heartbeat and the runs it held."""
         held = await self.rows("SELECT id, fence FROM redrive.runs WHERE worker = $1", worker)
         beat_at = await self.value("SELECT beat_at FROM redrive.workers WHERE id = $1", worker)
         runs = frozenset((row["id"], row["fence"]) for row in held)
         self.deaths.append(Death(who=member.who, worker=worker, beat_at=beat_at, held=runs))
 
     async def rows(self, query: str, *params: Any) -> list[Any]:
-        """What a query finds in the database now."""
+        """Run a query and return its rows."""
         con = await asyncpg.connect(self.server.url())
         try:
             return list(await con.fetch(query, *params))
@@ -129,7 +129,7 @@ class Storm:
         return (await self.rows(query, *params))[0][0]
 
     async def progress(self, lines: int) -> None:
-        """Wait for so many more lines in the ledger, or until there is nothing left to do."""
+        """Wait for this many more lines in the ledger, or until nothing is left to do."""
         ledger = self.folder / "ledger"
         enough = (ledger.read_bytes().count(b"\n") if ledger.exists() else 0) + lines
 
@@ -141,7 +141,7 @@ class Storm:
         await eventually(done, 60)
 
     async def blow(self, events: list[str], per_event: int) -> dict[str, int]:
-        """Start runs, hurt somebody, again and again; then wait for the end. Returns the runs accepted."""
+        """Start runs and inject faults repeatedly, then wait for the end; return the accepted runs."""
         accepted: dict[str, int] = {}
         app = postgres_crew.build(self.server.url(), self.folder)
         async with app.client():

@@ -1,4 +1,4 @@
-"""Nodes that fold or claim at the same moment, held there by a transaction that has not ended yet."""
+"""Nodes that fold or claim concurrently, held at that point by an open transaction."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 from postgres_kit import Bench
 from session_kit import postgres_calls
-from store_kit import SECOND, buried
+from store_kit import SECOND, ends_in_letter
 
 from redrive.core.transitions import AuditWrite
 from redrive.store.bulk import NewBulk
@@ -20,10 +20,10 @@ async def letters(bench: Bench, count: int, tenants: int = 1) -> None:
         await bench.kit.start(count // tenants, tenant=f"t{tenant}")
     worker = await bench.kit.worker()
     runs = (await bench.kit.claim(worker, capacity=count)).runs
-    await bench.store.apply([buried(run) for run in runs], worker=worker)
+    await bench.store.apply([ends_in_letter(run) for run in runs], worker=worker)
 
 
-async def test_a_set_that_somebody_is_taking_is_passed_over(bench: Bench) -> None:
+async def test_a_bulk_action_that_another_node_is_claiming_is_skipped(bench: Bench) -> None:
     new = NewBulk(public_id="s", tenant="", action="IGNORE", by="ann", letters=("l",))
     await bench.store.create_bulk(new, AuditWrite(event="e", tenant="", by="ann", subject="s", token="t"))
     async with bench.line() as line, line.transaction():
@@ -32,19 +32,19 @@ async def test_a_set_that_somebody_is_taking_is_passed_over(bench: Bench) -> Non
     assert await bench.store.claim_bulk(LEASE) is None
 
 
-async def test_nodes_that_fold_at_once_take_different_changes_and_add_them_up(bench: Bench) -> None:
+async def test_concurrent_folds_take_different_changes_and_add_them_up(bench: Bench) -> None:
     await letters(bench, 10)
     async with bench.line() as line:
         async with line.transaction():
             assert await bench.on(line).fold(6) == 6
             beside = asyncio.create_task(bench.store.fold(6))
-            await bench.waits()  # for the group's row, with changes of its own in hand
+            await bench.waits()  # for the group's row, while it has other changes to write
         assert await beside == 4
     (group,) = (await bench.store.groups(GroupFilter(), limit=10, cursor=None)).items
     assert (group.open, group.total, sum(group.trend)) == (10, 10, 10)
 
 
-async def test_what_a_node_took_and_did_not_commit_is_folded_by_another(bench: Bench) -> None:
+async def test_changes_that_a_node_took_and_did_not_commit_are_folded_by_another(bench: Bench) -> None:
     await letters(bench, 3)
     async with bench.line() as line:
         await line.con.execute("BEGIN")

@@ -22,7 +22,7 @@ from redrive.store.postgres.connection import parse_url
 # -- connections ---------------------------------------------------------------------------------------
 
 
-async def test_connections_ended_again_and_again(server: Cluster) -> None:
+async def test_an_engine_survives_connections_that_are_ended_repeatedly(server: Cluster) -> None:
     await asyncio.to_thread(server.start)
     works = Works(server.url())
     ended = 0
@@ -41,7 +41,7 @@ async def test_connections_ended_again_and_again(server: Cluster) -> None:
     assert ended > 9
 
 
-async def test_few_connections_for_many_callers(server: Cluster) -> None:
+async def test_few_connections_serve_many_callers(server: Cluster) -> None:
     await asyncio.to_thread(server.start)
     works = Works(f"{server.url()}?pool_size=2")
     async with works.app:
@@ -49,7 +49,7 @@ async def test_few_connections_for_many_callers(server: Cluster) -> None:
         await check(works, list(handles), server.url())
 
 
-async def test_a_server_without_a_free_connection_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_engine_waits_for_a_server_without_a_free_connection(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     with cluster.private(cluster.POSTGRES[0], max_connections="20") as server:
         await asyncio.to_thread(server.start)
@@ -80,10 +80,10 @@ async def connection(url: str):
         await con.close()
 
 
-# -- transactions that the server gives up -------------------------------------------------------------
+# -- transactions that the server aborts ---------------------------------------------------------------
 
-# Of the transactions that write here a third fails, as if they had met others: which ones, hangs on their
-# number alone, so that a call comes through when it is made again. A sequence is never rolled back.
+# A third of the writing transactions fails here, as if they had met a conflict. Which ones depends on their
+# number alone, so that a repeated call succeeds. A sequence is never rolled back.
 CLASH = """
 CREATE SEQUENCE public.clashes;
 CREATE FUNCTION public.clash() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
@@ -111,7 +111,7 @@ async def clashes(server: Cluster) -> int:
 
 @pytest.mark.parametrize("table", ["runs", "entries"])
 @pytest.mark.parametrize("state", STATES.values(), ids=STATES)
-async def test_calls_that_the_server_gives_up_are_made_again(state: str, table: str) -> None:
+async def test_calls_that_the_server_aborts_are_repeated(state: str, table: str) -> None:
     with cluster.private(cluster.POSTGRES[0]) as server:
         await asyncio.to_thread(server.start)
         works = Works(server.url())
@@ -122,8 +122,8 @@ async def test_calls_that_the_server_gives_up_are_made_again(state: str, table: 
 
 
 @pytest.mark.parametrize("state", STATES.values(), ids=STATES)
-async def test_a_transactional_step_that_the_server_gives_up_takes_effect_once(state: str) -> None:
-    """Its own statement is refused now and then; the step is called again, under the same attempt number."""
+async def test_a_transactional_step_that_the_server_aborts_takes_effect_once(state: str) -> None:
+    """The step's own statement fails now and then. The step is repeated under the same attempt number."""
     with cluster.private(cluster.POSTGRES[0]) as server:
         await asyncio.to_thread(server.start)
         works = Works(server.url())
@@ -154,8 +154,8 @@ async def test_a_transactional_step_that_the_server_gives_up_takes_effect_once(s
 # -- isolation -----------------------------------------------------------------------------------------
 
 
-async def test_behind_a_pooler_too_the_fence_is_read_as_it_is_now() -> None:
-    """A database may prefer another isolation, in which a zombie would read its fence as it was."""
+async def test_the_fence_is_read_as_it_is_now_even_behind_a_pooler() -> None:
+    """A database may have another default isolation, in which a zombie would read its old fence."""
     cluster.need_bouncer()
     name = cluster.POSTGRES[0]
     async with cluster.fresh(name, pooled=True) as url:
@@ -184,7 +184,7 @@ async def test_behind_a_pooler_too_the_fence_is_read_as_it_is_now() -> None:
 
 
 async def prefer(bench: Bench, isolation: str) -> None:
-    """Give the database a default, and end the connections that do not know it yet."""
+    """Set a default of the database, and end the connections that do not have it yet."""
     await bench.sql(f"ALTER DATABASE {database_name(bench)} SET default_transaction_isolation = '{isolation}'")
     await bench.sql(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "

@@ -1,4 +1,4 @@
-"""Groups, sets and fields to search by: every statement finds its rows by an index, unanalysed or not."""
+"""Plans for groups, bulk actions and searchable fields: every statement uses an index, analysed or not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STATEMENTS = {
     if "." not in name and "{" not in statement.text
 }
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-# One end of an index, in order as far as the limit goes; or among the few sets that are not done.
+# One end of an index, in order up to the limit; or the few bulk actions that are not done.
 FRONT = {
     "take_feed_rows", "oldest_feed_time", "has_feed_rows", "renew_bulk", "finish_bulk", "stop_set", "pause_set",
     "rate_set",
@@ -28,12 +28,12 @@ FRONT = {
 
 
 @pytest.mark.parametrize("name", sorted(STATEMENTS))
-async def test_no_statement_walks_through_a_table(bench: Bench, name: str) -> None:
+async def test_no_statement_scans_a_whole_table(bench: Bench, name: str) -> None:
     async with bench.line() as line:
         lines = await plan(line, STATEMENTS[name])
     assert not [each for each in lines if "Seq Scan" in each], lines
     aimless = [each for each in scans(lines) if each.endswith(": ")]
-    assert aimless in ([], ["pauses_pkey: "]) or name in FRONT, lines  # of few workflows, if any
+    assert aimless in ([], ["pauses_pkey: "]) or name in FRONT, lines  # few workflows, if any
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ async def test_no_statement_walks_through_a_table(bench: Bench, name: str) -> No
         ("drop_index", "run_index_of_run: run = ANY"),
     ],
 )
-async def test_each_uses_the_index_made_for_it(bench: Bench, name: str, index: str) -> None:
+async def test_each_statement_uses_its_index(bench: Bench, name: str, index: str) -> None:
     async with bench.line() as line:
         found = scans(await plan(line, STATEMENTS[name]))
     assert [each for each in found if each.startswith(index)], found
@@ -70,7 +70,7 @@ async def test_each_uses_the_index_made_for_it(bench: Bench, name: str, index: s
         (["open", "unmuted", "tenant"], "count", "groups_of_tenant_by_size: tenant = "),
     ],
 )
-async def test_pages_of_groups_come_in_order(bench: Bench, names: list[str], index: str, order: str) -> None:
+async def test_pages_of_groups_are_read_in_order(bench: Bench, names: list[str], index: str, order: str) -> None:
     wanted = " AND ".join(GROUPS[f"groups.{name}"] for name in names)
     text = GROUPS["groups"].format(conditions=wanted, order=GROUPS[f"order.{order}"])
     async with bench.line() as line:
@@ -81,7 +81,7 @@ async def test_pages_of_groups_come_in_order(bench: Bench, names: list[str], ind
 
 
 @pytest.mark.parametrize("status", ["all", "PENDING", "DONE", "FAILED"])
-async def test_pages_of_a_set_come_in_order(bench: Bench, status: str) -> None:
+async def test_pages_of_a_bulk_action_are_read_in_order(bench: Bench, status: str) -> None:
     wanted = f"{SETS[f'items.{status}']} AND {SETS['items.below']}"
     async with bench.line() as line:
         lines = await plan(line, number_parameters(SETS["items"].format(conditions=wanted, order="DESC")))

@@ -1,4 +1,4 @@
-"""The short ways are taken by what nearly every commit is, and by nothing that says more."""
+"""The fast path: most commits take it, and no commit that writes more does."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def decided(run: ClaimedRun, kind: str) -> Transition:
 
 
 @pytest.mark.parametrize("kinds", [["a step"], ["an end"], ["a step", "an end"]])
-async def test_a_step_that_returned_and_a_run_that_did_go_the_short_way(bench: Bench, kinds: list[str]) -> None:
+async def test_an_ended_step_and_a_successful_run_take_the_fast_path(bench: Bench, kinds: list[str]) -> None:
     worker, run = await bench.kit.held()
     async with bench.line() as line:
         answers = await apply_few(line, bench.time, [decided(run, kind) for kind in kinds], worker)
@@ -38,8 +38,8 @@ async def test_a_step_that_returned_and_a_run_that_did_go_the_short_way(bench: B
     assert (await bench.kit.look(run)).output == ("1" if "an end" in kinds else None)
 
 
-async def test_a_run_does_not_end_on_the_short_way_without_its_last_step(bench: Bench) -> None:
-    """The step is on record already, so the batch path decides; or the run was taken away, so nothing is written."""
+async def test_a_run_does_not_end_on_the_fast_path_without_its_last_step(bench: Bench) -> None:
+    """The step is recorded already, so the batch path decides; or the run was taken, so nothing is written."""
     worker, run = await bench.kit.held()
     both = [decided(run, "a step"), decided(run, "an end")]
     async with bench.line() as line:
@@ -52,14 +52,16 @@ async def test_a_run_does_not_end_on_the_short_way_without_its_last_step(bench: 
     assert (await bench.kit.look(run)).finished_at is None
 
 
-async def test_a_run_without_a_key_starts_the_short_way(bench: Bench) -> None:
+async def test_a_run_without_a_key_starts_on_the_fast_path(bench: Bench) -> None:
     async with bench.line() as line:
         assert await start_single(line, bench.time, bench.kit.new(), None) is not None
         assert await start_single(line, bench.time, bench.kit.new(key="k", key_hash="h"), None) is None
 
 
 @pytest.mark.parametrize("kind", ["a step", "an end"])
-async def test_what_says_more_goes_the_long_way_and_is_not_written_on_the_short_one(bench: Bench, kind: str) -> None:
+async def test_larger_transitions_take_the_batch_path_and_write_nothing_on_the_fast_path(
+    bench: Bench, kind: str
+) -> None:
     worker, run = await bench.kit.held()
     plain = decided(run, kind)
     mark = CircuitSampleWrite(key="bank", generation=0, index=0, attempt=1, settings="{}", good=True, category=None)

@@ -1,6 +1,6 @@
-"""Worker processes are killed and frozen while their database crashes: nothing is lost or done twice.
+"""Fleets of worker processes that are killed and frozen while their database crashes: nothing is lost or done twice.
 
-What happened is read from a ledger outside the engine and from the database itself.
+The evidence is a ledger outside the engine and the database itself.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def storm(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storm]:
                 print(f"----- {member.who}\n{member.log[-2000:]}")  # shown if the test fails
 
 
-# -- what the database says ----------------------------------------------------------------------------
+# -- evidence in the database --------------------------------------------------------------------------
 
 
 async def nothing_is_lost(storm: Storm, accepted: dict[str, int]) -> None:
@@ -55,14 +55,14 @@ async def transactional_effects_happened_once(storm: Storm, accepted: dict[str, 
 
 
 async def no_attempt_was_used_up(storm: Storm) -> None:
-    """No death, freeze or crash is anybody's failure."""
+    """Check that no death, freeze or crash counted as a failed attempt."""
     failed = "SELECT ending, failure FROM redrive.attempts WHERE ending NOT IN ('LOST', 'RELEASED')"
     assert await storm.rows(failed) == []
     assert {row["attempt"] for row in await storm.rows("SELECT attempt FROM redrive.entries")} == {1}
 
 
 async def no_entry_is_older_than_a_loss(storm: Storm) -> None:
-    """Once a claim was declared lost, nothing was recorded under it any more."""
+    """Check that nothing was recorded under a claim after the claim was declared lost."""
     stale = (
         "SELECT e.run, e.name, e.fence FROM redrive.entries AS e JOIN redrive.attempts AS a USING (run, idx) "
         "WHERE a.ending = 'LOST' AND e.fence <= a.fence"
@@ -77,29 +77,29 @@ async def recorded(storm: Storm) -> Outputs:
     return {(row["public_id"], row["name"]): json.loads(row["output"]) for row in rows}
 
 
-# -- what the ledger says ------------------------------------------------------------------------------
+# -- evidence in the ledger ----------------------------------------------------------------------------
 
 
 def no_result_was_replaced(storm: Storm, accepted: dict[str, int], outputs: Outputs) -> None:
-    """Whatever a step was given is what the step before it has on record to this day."""
-    handed_over = {}
+    """Check that every input of a step is still the recorded result of the step before it."""
+    inputs = {}
     for line in storm.ledger.lines():
         if line.what != "begin":
             given, token = json.loads(line.what)
-            handed_over[line.run, line.step, token] = given
+            inputs[line.run, line.step, token] = given
     for run in accepted:
         credited = outputs[run, "credit"]
-        assert handed_over[run, "credit", credited] == outputs[run, "reserve"]
-        assert handed_over[run, "tell", outputs[run, "tell"]] == credited
+        assert inputs[run, "credit", credited] == outputs[run, "reserve"]
+        assert inputs[run, "tell", outputs[run, "tell"]] == credited
 
 
 def every_repeat_is_explained(storm: Storm) -> int:
-    """A step was called again only after its worker was hurt, once for each time; returns how often."""
+    """Check that each repeat of a step follows a fault of its worker, once per fault; return the repeats."""
     hurt = {death.who for death in storm.deaths}
     repeats = 0
     for (run, step, _), workers in storm.ledger.executions().items():
         if step == "credit":
-            continue  # its body runs again when the database took its transaction along; the effect counts
+            continue  # its body runs again when the database has aborted its transaction; the effect counts
         repeats += len(workers) - 1
         assert set(workers[:-1]) <= hurt, f"{step} of {run} was repeated without need: {workers}"
         for who, times in Counter(workers).items():
@@ -107,14 +107,14 @@ def every_repeat_is_explained(storm: Storm) -> int:
     return repeats
 
 
-# -- how soon others took over -------------------------------------------------------------------------
+# -- time until other workers took over ----------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Takeover:
-    """A step that a worker left behind: seconds until it was declared lost, and until it was begun anew.
+    """A step of a dead worker: seconds until it was declared lost, and until it was begun again.
 
-    They count from the worker's last sign of life, or from when the server was back if that was later.
+    They count from the worker's last heartbeat, or from the server's return if that was later.
     """
 
     run: int
@@ -125,14 +125,14 @@ class Takeover:
 
     @property
     def late(self) -> bool:
-        """True past the lease and two seconds; after an outage nobody is declared dead for a while longer."""
+        """True after the lease and two seconds; after an outage, deaths are declared later."""
         return max(self.lost, self.anew) > LEASE + 2.0 + (OUTAGE_GRACE if self.outage else 0.0)
 
 
 async def takeovers(storm: Storm, death: Death) -> list[Takeover]:
-    """What became of the steps that were under way.
+    """Return the takeovers of the steps that were running.
 
-    One that was over before its second beginning was noted counts until its end.
+    A step that ended before its second beginning was recorded counts until its end.
     """
     rows = await storm.rows(
         "SELECT a.run, a.idx, a.fence, a.ended_at AS lost_at, COALESCE("
@@ -159,7 +159,7 @@ def takeover(storm: Storm, death: Death, row: Any) -> Takeover:
 
 
 async def measure(storm: Storm, accepted: dict[str, int], repeats: int) -> list[Takeover]:
-    """Print how the storm went; returns the takeovers."""
+    """Print the figures of the storm; return the takeovers."""
     found = [each for death in storm.deaths for each in await takeovers(storm, death)]
     lost, anew = [each.lost for each in found] or [0.0], [each.anew for each in found] or [0.0]
     busy = sum(bool(death.held) for death in storm.deaths)
@@ -188,14 +188,14 @@ def shuffled(storm: Storm, **events: int) -> list[str]:
     return storm.chance.sample(every, len(every))
 
 
-async def test_a_fleet_in_a_storm(storm: Storm) -> None:
+async def test_a_fleet_survives_a_storm(storm: Storm) -> None:
     events = shuffled(storm, kill=5, freeze=2, crash=2)
     await check(storm, await storm.blow(events, per_event=20))
     assert len(storm.deaths) == 7
 
 
 @pytest.mark.slow
-async def test_a_fleet_in_a_long_storm(storm: Storm) -> None:
+async def test_a_fleet_survives_a_long_storm(storm: Storm) -> None:
     """Fifty deaths, ten zombies, five crashes of the database, two thousand runs."""
     events = shuffled(storm, kill=50, freeze=10, crash=5)
     found = await check(storm, await storm.blow(events, per_event=31))

@@ -1,4 +1,4 @@
-"""Failure groups on PostgreSQL, where nodes may fold what left a group before what came."""
+"""Failure groups on PostgreSQL, where nodes may fold a removal before its addition."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from redrive.core.transitions import LetterStatusWrite, RunWrite, Transition
 from redrive.store.recovery import PurgeRequest
 
 
-async def test_a_group_that_came_and_went_in_the_wrong_order_is_gone(bench: Bench) -> None:
+async def test_a_group_whose_changes_are_folded_in_the_wrong_order_is_deleted(bench: Bench) -> None:
     kit = bench.kit
     worker, run = await kit.held()
     await kit.fail(worker, run)
@@ -27,7 +27,7 @@ async def test_a_group_that_came_and_went_in_the_wrong_order_is_gone(bench: Benc
     changes = 0
     while folded := await kit.store.fold(1):
         changes += folded
-    assert changes == 3, "it came, was closed, and went"
+    assert changes == 3, "an addition, a closing and a removal"
     assert await bench.sql("SELECT * FROM redrive.groups") == []
     assert await bench.sql("SELECT seen FROM redrive.group_counts WHERE fingerprint <> ''") == []
     assert await bench.sql("SELECT seen FROM redrive.group_versions") == []

@@ -1,7 +1,7 @@
-"""No list walks through its table, whatever it is asked for, not even where the planner believes it may.
+"""Plans of lists: no list scans its table under any filter, even if the planner's statistics suggest it.
 
-Within a tenant's transaction, too: policies add a condition of their own there, and what they do not trust
-cannot be looked up.
+Tenants' transactions are included: row level policies add a condition there, and functions that they do not
+trust cannot use an index.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FEW = {"runs_held", "idempotency_given", "run_index", "messages_public_id", "del
 
 
 class Explaining(Connection):
-    """A connection that keeps the plan of every statement that reads a list."""
+    """A connection that records the plan of every statement that reads a list."""
 
     __slots__ = ("plans",)
 
@@ -58,7 +58,7 @@ class Explaining(Connection):
 
 
 async def fill(bench: Bench) -> None:
-    """One tenant's rows, all alike, of which the planner is told."""
+    """Insert equal rows of one tenant, and update the planner's statistics."""
     for statement in FILL:
         await bench.sql(statement.format(numbers=NUMBERS, **TEXTS))
     await bench.sql("ANALYZE")
@@ -78,7 +78,7 @@ async def explaining(bench: Bench, tenant: str | None) -> AsyncIterator[Explaini
 
 @pytest.mark.parametrize("known", [False, True])
 async def test_each_filter_is_read_along_an_index_in_order(bench: Bench, known: bool) -> None:
-    """Where nobody has looked yet what a table holds, and where the planner knows, and is wrong."""
+    """Tables without statistics, and tables whose statistics mislead the planner."""
     if known:
         await fill(bench)
     for tenant in (None, "a"):
@@ -100,13 +100,13 @@ async def test_each_filter_is_read_along_an_index_in_order(bench: Bench, known: 
 
 
 def belongs(lines: list[str]) -> bool:
-    """Whether it is read by the numbers of the messages on a page: their deliveries, which are few."""
+    """Return True if the few deliveries of a page are read by the numbers of their messages."""
     by_number = [each for each in lines if "message = ANY" in each or "id = ANY" in each]
     return len(by_number) == 2 and not any("Seq Scan" in each for each in lines)
 
 
 def is_good(lines: list[str], indexes: set[str], place: str | None) -> bool:
-    """Whether rows come from one of these indexes, by what is asked for, and in order unless they are few."""
+    """Return True if rows come from one of these indexes, by its conditions, and in order unless they are few."""
     found = scans(lines)
     named = any(NAMES.get(name, name) in each for name in indexes for each in found)
     as_they_are = bool(indexes & AS_THEY_ARE) and place is None
@@ -116,7 +116,7 @@ def is_good(lines: list[str], indexes: set[str], place: str | None) -> bool:
 
 
 async def _pages_begin_at_their_cursor(bench: Bench) -> None:
-    """A tenant's letters in all states, of which most have none: the planner would go along the ids."""
+    """Check that a tenant's letters in all states are read by state, though the planner would prefer the ids."""
     async with explaining(bench, "a") as line:
         calls = postgres_calls(line, bench.time)
         await calls.letters(LetterFilter(tenant="a"), limit=10, cursor=cursor("<200"))

@@ -1,7 +1,7 @@
-"""Who waits for whom: every way to take a run from a worker conflicts with that worker's writes.
+"""Lock conflicts: every way to take a run from a worker conflicts with that worker's writes.
 
-Each test stops one side in the middle of its transaction, on a connection of its own, and looks at
-what the other side does.
+Each test stops one side in the middle of its transaction, on a separate connection, and observes the other
+side.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ pytestmark = pytest.mark.parametrize("ready_url", cluster.ENOUGH, indirect=True)
 RUNNING = StepStatus.RUNNING
 
 
-# -- a worker writes while somebody takes its run ------------------------------------------------------
+# -- a worker writes while its run is taken ------------------------------------------------------------
 
 
-async def test_taking_a_run_waits_for_a_write_in_the_middle(bench: Bench) -> None:
+async def test_taking_a_run_waits_for_an_open_write(bench: Bench) -> None:
     worker, run = await bench.kit.held()
     async with bench.line() as line, line.transaction():
         (written,) = await applying.apply(line, bench.time, [writes(run, entry(0, output="o"))], worker)
@@ -44,8 +44,8 @@ async def test_taking_a_run_waits_for_a_write_in_the_middle(bench: Bench) -> Non
     assert [row.output for row in await bench.store.journal(run.id)] == ["o"]
 
 
-async def test_a_write_waits_for_a_taking_in_the_middle_and_is_refused(bench: Bench) -> None:
-    """The fence is read after the lock is held: a snapshot from before would still show the old one."""
+async def test_a_write_waits_for_an_open_take_and_is_refused(bench: Bench) -> None:
+    """The fence is read after the lock is held: an earlier snapshot would still show the old one."""
     worker, run = await bench.kit.held()
     async with bench.line() as line, line.transaction():
         take = becomes(run, RunStatus.PENDING, wake_in=0, take=True)
@@ -59,8 +59,8 @@ async def test_a_write_waits_for_a_taking_in_the_middle_and_is_refused(bench: Be
     assert await bench.store.journal(run.id) == []
 
 
-async def test_a_zombie_s_commit_cannot_come_after_the_heir_read_the_journal(bench: Bench) -> None:
-    """What a share lock that the fence's change does not respect would allow."""
+async def test_a_zombie_cannot_commit_after_the_next_worker_has_read_the_journal(bench: Bench) -> None:
+    """A share lock that does not conflict with a change of the fence would allow it."""
     zombie, run = await bench.kit.held()
     heir = await bench.kit.worker()
     async with bench.line() as line, line.transaction():
@@ -68,24 +68,24 @@ async def test_a_zombie_s_commit_cannot_come_after_the_heir_read_the_journal(ben
         lost = becomes(run, RunStatus.PENDING, wake_in=0, take=True)
         taking = asyncio.create_task(bench.store.apply([lost]))
         await bench.waits()
-        assert (await bench.kit.claim(heir)).runs == []  # it is not the heir's while the zombie can still commit
+        assert (await bench.kit.claim(heir)).runs == []  # not claimable while the zombie can still commit
     assert (await taking)[0].kept
     (again,) = (await bench.kit.claim(heir)).runs
     assert [row.output for row in again.journal] == ["late"]
 
 
-async def test_nobody_is_declared_dead_in_the_middle_of_a_write(bench: Bench) -> None:
+async def test_a_worker_is_not_declared_dead_during_a_write(bench: Bench) -> None:
     worker, run = await bench.kit.held()
     bench.clock.move(DAY)
     async with bench.line() as line, line.transaction():
         await applying.apply(line, bench.time, [writes(run, entry(0))], worker)
-        assert await bench.store.expire_workers() == []  # it does not wait either: the next round will do
+        assert await bench.store.expire_workers() == []  # the call does not wait; the next round declares it dead
         assert [row.state for row in await bench.store.workers()] == ["LIVE"]
     assert [row.id for row in await bench.store.expire_workers()] == [worker]
 
 
 @pytest.mark.parametrize("beside", [{}, {"statement_cache_size": "0"}], ids=["plain", "as behind a pooler"])
-async def test_a_worker_that_stands_still_in_the_middle_of_a_write_is_cut_off(
+async def test_the_connection_of_a_worker_that_hangs_during_a_write_is_ended(
     bench: Bench, beside: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """No timeout of the server covers a client that stops between two messages of one statement."""
@@ -96,27 +96,27 @@ async def test_a_worker_that_stands_still_in_the_middle_of_a_write_is_cut_off(
         await line.con.execute("SET idle_in_transaction_session_timeout = 0; BEGIN")
         await applying.apply(line, bench.time, [writes(run, entry(0))], worker)
 
-        async def buried() -> bool:
+        async def is_declared_dead() -> bool:
             return [row.id for row in await reaper.expire_workers()] == [worker]
 
-        await eventually(buried)
+        await eventually(is_declared_dead)
     assert await bench.store.journal(run.id) == []
     assert "ended 1 connections" in caplog.text
 
 
-async def test_a_write_waits_for_a_burial_in_the_middle_and_is_refused(bench: Bench) -> None:
+async def test_a_write_waits_for_an_open_declaration_of_death_and_is_refused(bench: Bench) -> None:
     worker, run = await bench.kit.held()
     bench.clock.move(DAY)
     async with bench.line() as line, line.transaction():
-        graves, writing = await lease.expire_workers(PostgresSession(line, bench.time), certain=True)
-        assert ([row.id for row in graves], writing) == ([worker], [])
+        dead, writing = await lease.expire_workers(PostgresSession(line, bench.time), certain=True)
+        assert ([row.id for row in dead], writing) == ([worker], [])
         late = asyncio.create_task(bench.store.apply([writes(run, entry(0))], worker=worker))
         await bench.waits()
     assert not (await late)[0].kept
     assert await bench.store.journal(run.id) == []
 
 
-async def test_a_worker_that_retires_waits_for_its_last_write(bench: Bench) -> None:
+async def test_a_retiring_worker_waits_for_its_last_write(bench: Bench) -> None:
     worker, run = await bench.kit.held()
     async with bench.line() as line, line.transaction():
         await applying.apply(line, bench.time, [writes(run, entry(0))], worker)
@@ -132,17 +132,17 @@ async def test_a_transactional_step_holds_its_run_from_its_record_to_its_commit(
     tx = bench.store.transaction(5.0)
     await tx.execute("CREATE TABLE accounts (name TEXT)")
     (taken,) = await bench.store.apply([becomes(run, RunStatus.CANCELLED, take=True)])
-    assert taken.kept  # before its record it stands in nobody's way
+    assert taken.kept  # before its record, the transaction blocks no other
     assert not (await tx.commit(worker, writes(run, entry(0)))).kept
     with pytest.raises(asyncpg.UndefinedTableError):
         await bench.sql("SELECT 1 FROM accounts")
 
 
-async def test_who_cannot_have_the_lock_in_time_is_told_to_come_back(bench: Bench) -> None:
+async def test_a_call_that_does_not_get_its_lock_in_time_raises_store_unavailable(bench: Bench) -> None:
     worker, run = await bench.kit.held()
     hurried = await bench.beside()
     short = NewWorker(name="hurried", version="v", workflows=("w",), lease=SECOND)
-    await hurried.enlist(short, catalogue("v", "w"))  # its locks are waited for a third of a second at most
+    await hurried.enlist(short, catalogue("v", "w"))  # its calls wait for locks for a third of a second at most
     async with bench.line() as line, line.transaction():
         await applying.apply(line, bench.time, [writes(run, entry(0))], worker)
         with pytest.raises(StoreUnavailable, match="lock"):
@@ -151,11 +151,11 @@ async def test_who_cannot_have_the_lock_in_time_is_told_to_come_back(bench: Benc
     assert taken.kept
 
 
-# -- what does not wait --------------------------------------------------------------------------------
+# -- calls that do not wait ----------------------------------------------------------------------------
 
 
-async def test_a_heartbeat_gets_through_while_the_worker_writes(bench: Bench) -> None:
-    """However busy a worker is: its lease does not depend on a pause between its writes."""
+async def test_a_heartbeat_succeeds_while_the_worker_writes(bench: Bench) -> None:
+    """The lease of a busy worker does not depend on a pause between its writes."""
     worker, run = await bench.kit.held()
     beating = bench.store.lease_connection()
     async with bench.line() as line, line.transaction():
@@ -176,7 +176,7 @@ async def test_writes_of_one_worker_share_its_lock(bench: Bench) -> None:
         assert (await bench.store.apply([writes(two, entry(0))], worker=worker))[0].kept
 
 
-async def test_a_claim_passes_over_rows_that_somebody_has_locked(bench: Bench) -> None:
+async def test_a_claim_skips_locked_rows(bench: Bench) -> None:
     ids = await bench.kit.start(3)
     worker = await bench.kit.worker()
     async with bench.line() as line, line.transaction():
@@ -184,11 +184,11 @@ async def test_a_claim_passes_over_rows_that_somebody_has_locked(bench: Bench) -
         await line.script(locked)
         claims = await bench.kit.claim(worker)
         assert [run.public_id for run in claims.runs] == ids[1:]
-        assert claims.next_in == 0  # there was more than it got
+        assert claims.next_in == 0  # more runs are due than it got
     assert [run.public_id for run in (await bench.kit.claim(worker)).runs] == ids[:1]
 
 
-async def test_a_purge_passes_over_rows_that_somebody_has_locked(bench: Bench) -> None:
+async def test_a_purge_skips_locked_rows(bench: Bench) -> None:
     await bench.kit.start(2)
     worker = await bench.kit.worker()
     runs = (await bench.kit.claim(worker)).runs
@@ -201,7 +201,7 @@ async def test_a_purge_passes_over_rows_that_somebody_has_locked(bench: Bench) -
     assert await bench.store.purge(purge) == 1
 
 
-# -- everybody at once ---------------------------------------------------------------------------------
+# -- deadlocks -----------------------------------------------------------------------------------------
 
 
 async def deadlocks(bench: Bench) -> int:
@@ -226,8 +226,8 @@ async def test_equal_keys_in_any_order_do_not_deadlock(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_workers_reapers_heartbeats_people_and_purges_at_once_do_not_deadlock(bench: Bench, seed: int) -> None:
-    """None of them fails, and the database never has to choose a victim."""
+async def test_concurrent_workers_reapers_heartbeats_and_purges_do_not_deadlock(bench: Bench, seed: int) -> None:
+    """None of them fails, and the database never has to abort a transaction."""
     rng = random.Random(seed)
     stores = [bench.store, await bench.beside(), await bench.beside()]
     before = await deadlocks(bench)
@@ -255,7 +255,7 @@ async def test_workers_reapers_heartbeats_people_and_purges_at_once_do_not_deadl
             await store.apply(back, worker=worker)
         await asyncio.to_thread(line.close)
 
-    async def meddle(store) -> None:
+    async def reap_and_purge(store) -> None:
         for _ in range(rounds):
             bench.clock.move(SECOND)
             await store.expire_workers()
@@ -265,12 +265,12 @@ async def test_workers_reapers_heartbeats_people_and_purges_at_once_do_not_deadl
             await store.purge(PurgeRequest(runs=0, letters=0, workers=DAY, limit=20))
             await bench.kit.start(2)
 
-    await asyncio.gather(*(work(store) for store in stores), *(meddle(store) for store in stores[:2]))
+    await asyncio.gather(*(work(store) for store in stores), *(reap_and_purge(store) for store in stores[:2]))
     assert await deadlocks(bench) == before
 
 
-async def test_the_database_s_own_deadlock_is_a_call_to_repeat(bench: Bench) -> None:
-    """Should two transactions ever be in two transactions conflicted, the one that is undone may come again."""
+async def test_a_deadlock_found_by_the_database_can_be_repeated(bench: Bench) -> None:
+    """If two transactions ever deadlock, the aborted one can be repeated."""
     await bench.kit.start(2)
     worker = await bench.kit.worker()
     one, two = (await bench.kit.claim(worker)).runs
@@ -292,8 +292,8 @@ async def test_the_database_s_own_deadlock_is_a_call_to_repeat(bench: Bench) -> 
     assert all(answer.kept for answer in answers)
 
 
-async def test_no_connection_of_ours_holds_a_lock_in_silence(bench: Bench) -> None:
-    """A process that is stopped in the middle of a transaction loses it before its lease runs out."""
+async def test_an_idle_connection_does_not_keep_a_lock(bench: Bench) -> None:
+    """A process that is stopped in the middle of a transaction loses it before its lease expires."""
     worker, run = await bench.kit.held()
     short = NewWorker(name="short", version="v", workflows=("w",), lease=2 * SECOND)
     store = await bench.beside()

@@ -1,4 +1,4 @@
-"""The bell between processes: rung after the commit, heard by others, come back by itself when lost."""
+"""The notifier between processes: notified after the commit, received by others, reconnected when lost."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from redrive.store.postgres import PostgresStore
 
 
 async def heard(store: PostgresStore) -> None:
-    """Wait until a store has heard the bell since this was last asked."""
+    """Wait until a store has been notified since the last call."""
     await asyncio.wait_for(store.changed(), 30)
 
 
 async def listening(store: PostgresStore) -> None:
-    """Wait until a store listens: it rings once then, for whatever it did not hear."""
+    """Wait until a store listens: it is notified once then, for everything it missed."""
     await heard(store)
 
 
-async def test_a_start_in_one_process_is_heard_in_another(bench: Bench) -> None:
+async def test_a_start_in_one_process_notifies_another(bench: Bench) -> None:
     other = await bench.beside()
     await listening(other)
     await bench.kit.start()
     await heard(other)
 
 
-async def test_what_is_left_to_whoever_comes_first_is_announced(bench: Bench) -> None:
+async def test_a_released_run_notifies_other_processes(bench: Bench) -> None:
     worker, run = await bench.kit.held()
     other = await bench.beside()
     await listening(other)
@@ -37,7 +37,7 @@ async def test_what_is_left_to_whoever_comes_first_is_announced(bench: Bench) ->
     await heard(other)
 
 
-async def test_a_resumed_workflow_is_announced(bench: Bench) -> None:
+async def test_a_resumed_workflow_notifies_other_processes(bench: Bench) -> None:
     other = await bench.beside()
     await bench.store.pause("w", noted("workflow.paused"))
     await listening(other)
@@ -46,13 +46,13 @@ async def test_a_resumed_workflow_is_announced(bench: Bench) -> None:
 
 
 async def all_rung(bench: Bench) -> None:
-    """Wait until the store has sent what it has to send."""
+    """Wait until the store has sent its notifications."""
     if bench.store._notifier._notifying is not None:
         await bench.store._notifier._notifying
 
 
 async def count_rings(bench: Bench, work) -> int:
-    """How many rings a listener of the test's own hears until the last one, which the test rings itself."""
+    """Count the notifications that a separate listener receives, up to a last one that this helper sends."""
     await all_rung(bench)
     rings: list[str] = []
     con = await asyncpg.connect(bench.address.url)
@@ -70,8 +70,8 @@ async def count_rings(bench: Bench, work) -> int:
     return len(rings) - 1
 
 
-async def test_the_hot_path_does_not_ring(bench: Bench) -> None:
-    """Recording steps, waiting and ending concern nobody else."""
+async def test_frequent_writes_do_not_notify(bench: Bench) -> None:
+    """Recording steps, waiting and ending do not concern other processes."""
     await bench.kit.start(2)
     worker = await bench.kit.worker()
     one, two = (await bench.kit.claim(worker)).runs
@@ -85,7 +85,7 @@ async def test_the_hot_path_does_not_ring(bench: Bench) -> None:
     assert await count_rings(bench, work) == 0
 
 
-async def test_a_start_that_a_worker_takes_at_once_does_not_ring(bench: Bench) -> None:
+async def test_a_start_that_a_worker_claims_at_once_does_not_notify(bench: Bench) -> None:
     worker = await bench.kit.worker()
 
     async def work() -> None:
@@ -96,7 +96,7 @@ async def test_a_start_that_a_worker_takes_at_once_does_not_ring(bench: Bench) -
     assert await count_rings(bench, work) == 0
 
 
-async def test_many_starts_share_few_rings(bench: Bench) -> None:
+async def test_many_starts_share_few_notifications(bench: Bench) -> None:
     async def work() -> None:
         await asyncio.gather(*(bench.kit.start() for _ in range(200)))
 
@@ -104,7 +104,7 @@ async def test_many_starts_share_few_rings(bench: Bench) -> None:
     assert 1 <= rings < 100
 
 
-async def test_a_listener_that_was_lost_comes_back_and_rings_for_what_it_missed(bench: Bench) -> None:
+async def test_a_lost_listener_reconnects_and_notifies_for_what_it_missed(bench: Bench) -> None:
     other = await bench.beside()
     await listening(other)
     for _ in range(3):
@@ -118,7 +118,7 @@ async def test_a_listener_that_was_lost_comes_back_and_rings_for_what_it_missed(
         await heard(other)
 
 
-async def test_without_a_bell_polling_finds_everything(bench: Bench) -> None:
+async def test_polling_finds_everything_without_a_notifier(bench: Bench) -> None:
     silent = await bench.beside(bell="off")
     hearing = asyncio.ensure_future(silent.changed())
     await silent.start([bench.kit.new()])
@@ -127,4 +127,4 @@ async def test_without_a_bell_polling_finds_everything(bench: Bench) -> None:
     assert not hearing.done()
     hearing.cancel()
     rows = await bench.sql("SELECT 1 FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND datname = current_database()")
-    assert len(rows) <= 1  # the store beside it may listen, this one does not
+    assert len(rows) <= 1  # the second store may listen, this one does not

@@ -1,4 +1,4 @@
-"""Opening: what a URL may say, and what is said when it leads nowhere."""
+"""Opening: the parameters of a URL, and the errors of a server that cannot be used."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from redrive.store.postgres.connection import parse_url
 # -- URLs ----------------------------------------------------------------------------------------------
 
 
-def test_what_is_not_ours_goes_to_the_driver() -> None:
+def test_unknown_parameters_are_passed_to_the_driver() -> None:
     address = parse_url("postgres://u:p@h1:1,h2:2/db?sslmode=require&schema=shop&target_session_attrs=read-write")
     assert address.url == "postgresql://u:p@h1:1,h2:2/db?sslmode=require&target_session_attrs=read-write"
     assert (address.schema, address.pool_size, address.pooled) == ("shop", 10, False)
@@ -44,7 +44,7 @@ def test_a_url_is_shown_without_its_password() -> None:
         ("?statement_cache_size=0&bell=db.example:5432", "postgresql://u@db.example:5432/db"),
     ],
 )
-def test_the_bell_needs_a_direct_connection(query: str, bell: str | None) -> None:
+def test_the_notifier_needs_a_direct_connection(query: str, bell: str | None) -> None:
     address = parse_url(f"postgresql://u@pool:6432/db{query}")
     assert address.bell == bell
     assert address.pooled == ("cache_size=0" in query)
@@ -53,18 +53,18 @@ def test_the_bell_needs_a_direct_connection(query: str, bell: str | None) -> Non
 @pytest.mark.parametrize(
     "query", ["schema=Shop", "schema=a-b", "schema=", "schema=1a", "pool_size=1", "pool_size=x", "schema=" + "a" * 60]
 )
-def test_a_senseless_parameter_is_refused(query: str) -> None:
+def test_an_invalid_parameter_is_refused(query: str) -> None:
     with pytest.raises(ConfigurationError, match=query.partition("=")[0]):
         parse_url(f"postgresql://host/db?{query}")
 
 
-def test_a_driver_in_the_scheme_is_no_obstacle() -> None:
+def test_a_driver_in_the_scheme_is_accepted() -> None:
     assert parse_url("postgresql+asyncpg://h/db").url == "postgresql://h/db"
     with pytest.raises(ConfigurationError, match="postgresql://"):
         parse_url("mysql://h/db")
 
 
-def test_without_the_driver_its_installation_is_named() -> None:
+def test_a_missing_driver_error_names_its_installation() -> None:
     code = (
         "import sys; sys.modules['asyncpg'] = None\n"
         "from redrive.clock import SystemClock; from redrive.store import open_store\n"
@@ -79,21 +79,21 @@ def test_without_the_driver_its_installation_is_named() -> None:
 # -- a server that cannot be used ----------------------------------------------------------------------
 
 
-async def test_a_database_that_does_not_exist_is_named(postgres_url: str) -> None:
+async def test_a_missing_database_is_named(postgres_url: str) -> None:
     path = postgres_url.partition("?")[0]
     with pytest.raises(StoreError, match="no database of that name") as caught:
         await PostgresStore(f"{path}_nowhere", HandClock()).open()
     assert not isinstance(caught.value, StoreUnavailable)
 
 
-async def test_a_login_that_is_refused_is_told_where_to_look(postgres_url: str) -> None:
+async def test_a_refused_login_error_names_the_file_to_check(postgres_url: str) -> None:
     url = postgres_url.replace("postgres@", "nobody_like_this@")
     with pytest.raises(StoreError, match=r"pg_hba\.conf") as caught:
         await PostgresStore(url, HandClock()).open()
     assert not isinstance(caught.value, StoreUnavailable)
 
 
-async def test_who_only_looks_is_told_at_once_that_nobody_answers() -> None:
+async def test_opening_without_migration_fails_at_once_if_the_server_does_not_answer() -> None:
     store = PostgresStore(f"postgresql://u@127.0.0.1:{cluster.free_port()}/db", SystemClock())
     with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1.* does not answer.*try again when it does"):
         await store.open(migrate=False)
@@ -101,14 +101,14 @@ async def test_who_only_looks_is_told_at_once_that_nobody_answers() -> None:
 
 
 @pytest.mark.parametrize("plan", [False, True])
-async def test_a_migration_is_not_repeated_by_itself_and_does_not_say_so(plan: bool) -> None:
+async def test_a_migration_is_not_repeated_and_does_not_claim_to_be(plan: bool) -> None:
     url = f"postgresql://u@127.0.0.1:{cluster.free_port()}/db"
     with pytest.raises(StoreUnavailable, match=r"does not answer.*try again when it does") as caught:
         await migrate(url, plan=plan)
     assert "repeated" not in str(caught.value)
 
 
-async def test_a_server_that_is_down_is_waited_for_and_that_is_said(caplog: pytest.LogCaptureFixture) -> None:
+async def test_opening_waits_for_a_server_that_is_down_and_logs_it(caplog: pytest.LogCaptureFixture) -> None:
     port = cluster.free_port()
     store = PostgresStore(f"postgresql://u@127.0.0.1:{port}/db", SystemClock())
     opening = asyncio.create_task(store.open())
@@ -167,7 +167,7 @@ async def test_a_whole_engine_works_behind_a_pooler(mode: str, caplog: pytest.Lo
             await asyncio.to_thread(bouncer.stop)
 
 
-# -- a store's life ------------------------------------------------------------------------------------
+# -- lifetime of a store -------------------------------------------------------------------------------
 
 
 async def test_a_direct_connection_is_not_taken_for_a_pooler(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
@@ -213,7 +213,7 @@ class WrongClock(SystemClock):
         return super().now() + 3600 * SECOND
 
 
-async def test_time_is_the_server_s_whatever_this_machine_believes(ready_url: str) -> None:
+async def test_time_comes_from_the_server_whatever_the_local_clock_says(ready_url: str) -> None:
     store = open_store(ready_url, WrongClock())
     await store.open()
     kit = Kit(store=store, clock=HandClock(), beside=lambda: None, shared=True)
@@ -232,7 +232,7 @@ async def test_time_is_the_server_s_whatever_this_machine_believes(ready_url: st
     await store.close()
 
 
-async def test_the_estimate_of_the_server_s_time_never_runs_ahead(ready_url: str) -> None:
+async def test_the_estimated_server_time_is_never_ahead(ready_url: str) -> None:
     store = open_store(ready_url, SystemClock())
     await store.open()
     kit = Kit(store=store, clock=HandClock(), beside=lambda: None, shared=True)

@@ -1,7 +1,7 @@
-"""Outages under a working engine: nothing is lost, no attempt is used up, nobody has to be restarted.
+"""Outages under a working engine: nothing is lost, no attempt is used up, no process has to be restarted.
 
-Each test has a server of its own and an app with a worker in this process. Steps write what they do
-into a list here, outside the engine; what the engine recorded is read from the database afterwards.
+Each test has its own server and an app with a worker in this process. Steps write to a list here,
+outside the engine; the records of the engine are read from the database afterwards.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from redrive import Redrive
 
 @asynccontextmanager
 async def complaints(caplog: pytest.LogCaptureFixture) -> AsyncIterator[None]:
-    """Leave only after somebody has complained that the store does not answer."""
+    """Wait, before leaving, for a log line that says that the store does not answer."""
     caplog.set_level(logging.WARNING)
     caplog.clear()
     yield
@@ -40,7 +40,9 @@ async def restart(server: Cluster, seconds: float = 0.0) -> None:
     await asyncio.to_thread(server.start)
 
 
-async def test_a_server_that_crashes_and_comes_back(server: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_engine_survives_a_crash_and_restart_of_its_server(
+    server: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
     await asyncio.to_thread(server.start)
     works = Works(server.url())
     async with works.app:
@@ -53,8 +55,8 @@ async def test_a_server_that_crashes_and_comes_back(server: Cluster, caplog: pyt
         await check(works, handles, server.url())
 
 
-async def test_an_outage_longer_than_the_lease_costs_nobody_his_runs(server: Cluster) -> None:
-    """Nobody could renew a lease, so nobody is declared dead for it when the server is back."""
+async def test_an_outage_longer_than_the_lease_costs_no_worker_its_runs(server: Cluster) -> None:
+    """No worker could renew its lease, so none is declared dead when the server is back."""
     await asyncio.to_thread(server.start)
     works = Works(server.url(), lease=1.0)
     other = Works(server.url(), lease=1.0)
@@ -69,7 +71,7 @@ async def test_an_outage_longer_than_the_lease_costs_nobody_his_runs(server: Clu
 
 
 async def reap(app: Redrive) -> None:
-    """Another node's chores, as eager as can be."""
+    """Run the reaper of another node as often as possible."""
     while True:
         try:
             await app.runtime.reaper.run_once()
@@ -78,7 +80,7 @@ async def reap(app: Redrive) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_a_stop_in_good_order_is_an_outage_like_any_other(server: Cluster) -> None:
+async def test_a_clean_shutdown_is_an_outage_like_any_other(server: Cluster) -> None:
     await asyncio.to_thread(server.start)
     works = Works(server.url())
     async with works.app:
@@ -89,7 +91,9 @@ async def test_a_stop_in_good_order_is_an_outage_like_any_other(server: Cluster)
         await check(works, handles, server.url())
 
 
-async def test_clients_start_runs_in_the_middle_of_an_outage(server: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+async def test_runs_started_during_an_outage_are_accepted_after_it(
+    server: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
     await asyncio.to_thread(server.start)
     works = Works(server.url())
     async with works.app:
@@ -120,8 +124,8 @@ async def test_a_worker_that_starts_before_its_database_waits_for_it(
 
 
 @pytest.mark.parametrize("name", cluster.ENOUGH)
-async def test_another_server_takes_over(name: str) -> None:
-    """Two servers in the URL; the first one dies, the second one, which had everything, takes its place."""
+async def test_a_standby_server_takes_over(name: str) -> None:
+    """Two servers are in the URL. The first one dies, and the second one, a complete copy, is promoted."""
     with cluster.private(name, wal_level="replica", hot_standby="on") as first, cluster.folder_for_server() as folder:
         await asyncio.to_thread(first.start)
         second = await asyncio.to_thread(first.copy_to, folder)
@@ -142,7 +146,7 @@ async def test_another_server_takes_over(name: str) -> None:
 
 
 async def wait_for_everything(server: Cluster) -> None:
-    """From here on a commit is answered only when the standby has it too."""
+    """Make each commit wait until the standby has it, too."""
     con = await asyncpg.connect(server.url())
     await con.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
     await con.execute("SELECT pg_reload_conf()")

@@ -1,4 +1,4 @@
-"""The outbox on PostgreSQL, where commits come in another order than the numbers they were given."""
+"""The outbox on PostgreSQL, where messages may commit in another order than their numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.parametrize("ready_url", cluster.ENOUGH, indirect=True)
 
 @pytest.fixture
 async def two(ready_url: str) -> Any:
-    """Two stores on one database, as two processes have them."""
+    """Open two stores on one database, as two processes do."""
     clock = HandClock()
     stores = [open_store(ready_url, clock) for _ in range(2)]
     for store in stores:
@@ -32,14 +32,14 @@ async def two(ready_url: str) -> Any:
         await store.close()
 
 
-async def test_two_writers_whose_commits_are_reversed_lose_nothing(two: Any, ready_url: str) -> None:
-    """The first draws its number and commits last: who remembers the highest number passes it over."""
+async def test_two_writers_that_commit_in_reverse_order_lose_nothing(two: Any, ready_url: str) -> None:
+    """The first writer draws its number and commits last. A relay that remembered the highest number would skip it."""
     kit, other = two
     first, second = await Outbox.open(kit, sink()), await Outbox.open(kit, sink())
     slow = kit.store.transaction(30.0)
     gate = await asyncpg.connect(ready_url.partition("?")[0])
     await gate.execute("CREATE TABLE gate (n integer); INSERT INTO gate VALUES (1)")
-    # Its commit waits for a deferred constraint, and that for our lock: the message has its number by then.
+    # The commit waits for a deferred constraint, which waits for this lock: by then the message has its number.
     await gate.execute(
         "CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS "
         "$$ BEGIN PERFORM 1 FROM gate FOR UPDATE; RETURN NULL; END $$; CREATE TABLE held (n integer); "
@@ -60,19 +60,19 @@ async def test_two_writers_whose_commits_are_reversed_lose_nothing(two: Any, rea
     assert (await late).kept
     assert await second.deliver() == ["late"]
     numbers = {name: (await second.message(name)).id for name in ("late", "early")}
-    assert numbers["late"] < numbers["early"]  # or this has shown nothing
+    assert numbers["late"] < numbers["early"]  # otherwise the test has shown nothing
     await gate.close()
 
 
 async def _until_waiting(con: asyncpg.Connection, processes: int = 1) -> None:
     waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     async with asyncio.timeout(20):
-        while await con.fetchval(waiting) < processes:  # noqa: ASYNC110 - a lock rings no bell
+        while await con.fetchval(waiting) < processes:  # noqa: ASYNC110 - no event is set when a lock is waited for
             await asyncio.sleep(0.01)
 
 
-async def test_nodes_that_claim_note_and_decide_at_once_keep_every_key_in_order(two: Any) -> None:
-    """Four relays and a person who skips: nothing is lost, nothing waits for ever, every key is in order."""
+async def test_concurrent_claims_results_and_decisions_keep_every_key_in_order(two: Any) -> None:
+    """Four relays and a user who skips: nothing is lost, nothing waits without end, every key is in order."""
     kit, other = two
     outbox = await Outbox.open(kit, sink())
     names = [f"k{n % 7}-{n:03}" for n in range(280)]
@@ -85,7 +85,7 @@ async def test_nodes_that_claim_note_and_decide_at_once_keep_every_key_in_order(
         for turn in range(200):
             claims = await store.claim_deliveries("s", limit=5 + number, lease=LEASE)
             keys = {each.message.key for each in claims.items}
-            assert not keys & under_way, "a key is in two pairs of hands"
+            assert not keys & under_way, "two relays hold the same key"
             under_way.update(keys)  # type: ignore[arg-type]
             await asyncio.sleep(0.001 * (turn % 3))
             got.extend(each.message.public_id for each in claims.items)
@@ -113,8 +113,8 @@ async def test_nodes_that_claim_note_and_decide_at_once_keep_every_key_in_order(
         assert mine == sorted(mine)
 
 
-async def test_what_is_committed_late_is_found_though_there_is_plenty_to_do(two: Any) -> None:
-    """A claim begins to look where the last one found something; that must not hide anything for long."""
+async def test_a_late_commit_is_found_while_other_deliveries_are_due(two: Any) -> None:
+    """A claim begins where the last one found something. That must not hide a delivery for long."""
     kit, _ = two
     outbox = await Outbox.open(kit, sink())
     await outbox.publish(*(say(f"m{n:03}") for n in range(100)))
@@ -128,11 +128,11 @@ async def test_what_is_committed_late_is_found_though_there_is_plenty_to_do(two:
     for _ in range(25):
         seen += await outbox.deliver(limit=2)
     assert "late" in seen
-    assert len(seen) == 50, "there was always something else to do"
-    assert kit.store.delivery_floors.since("s") > 0, "claims begin at the oldest row every time"
+    assert len(seen) == 50, "other deliveries were always due"
+    assert kit.store.delivery_floors.since("s") > 0, "claims begin at the oldest row each time"
 
 
-async def test_two_relays_that_unfold_one_expired_bundle_deliver_each_message_once(two: Any, ready_url: str) -> None:
+async def test_two_relays_that_split_one_expired_bundle_deliver_each_message_once(two: Any, ready_url: str) -> None:
     kit, other = two
     outbox = await Outbox.open(kit, sink())
     written = writes(outbox.run, entry(0, done=0), messages=(say("m1"), say("m2")))

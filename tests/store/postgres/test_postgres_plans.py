@@ -1,7 +1,7 @@
-"""Every statement finds its rows by the index made for it, however full the store is.
+"""Plans: every statement finds its rows by the index made for it, however full the store is.
 
-Tables that nobody has analysed yet are the hard case: the planner knows nothing of them, and the plans
-it makes then are kept. The engine's connections therefore allow it no other way than the index.
+Tables without statistics are the hard case: the planner knows nothing about them, and keeps the plans that
+it makes then. The engine's connections therefore allow it no other way than the index.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FILES = ("starts", "claims", "workers", "runs", "letters", "catalogue", "recover
 
 
 def statements(file: str) -> dict[str, NumberedStatement]:
-    """The statements of a file as PostgreSQL takes them, shared ones too."""
+    """Return the statements of a file in PostgreSQL's syntax, including shared ones."""
     return {name: number_parameters(text) for name, text in Statements(f"{file}.sql").texts("postgres").items()}
 
 
@@ -36,7 +36,7 @@ WHOLE = {
     "expire_workers",
     "dead_workers_with_runs",
 }  # of a small table
-BOUNDED = {"delete_old_audit"}  # walks along the oldest rows, as many as it may remove and not more
+BOUNDED = {"delete_old_audit"}  # reads the oldest rows, no more than it may remove
 
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -44,9 +44,9 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=cluster.POSTGRES)
 async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
-    """A store in a new schema, for all the tests of a module: none of them writes.
+    """Open a store in a new schema for all tests of a module: none of them writes.
 
-    Not in one that was emptied: the planner takes an index that was rebuilt for a little larger.
+    An emptied schema would not do: the planner takes a rebuilt index for a little larger.
     """
     cluster.need_postgres()
     async with cluster.fresh(request.param) as url, opened(url) as bench:
@@ -54,7 +54,7 @@ async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
 
 
 async def plan(line: Connection, statement: NumberedStatement) -> list[str]:
-    """The lines of a statement's generic plan, without costs.
+    """Return the lines of a statement's generic plan, without costs.
 
     The server shows all of a recursion only after it ran.
     """
@@ -68,7 +68,7 @@ async def plan(line: Connection, statement: NumberedStatement) -> list[str]:
 
 
 def scans(lines: list[str]) -> list[str]:
-    """Each index that is used, with what it is asked for: `runs_due: tenant = ...`."""
+    """Return each index that is used, with its condition: `runs_due: tenant = ...`."""
     found = []
     for place, line in enumerate(lines):
         if name := re.search(r"Scan (?:Backward )?using (\w+)", line):
@@ -79,7 +79,7 @@ def scans(lines: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", sorted(STATEMENTS))
-async def test_no_statement_walks_through_a_table(bench: Bench, name: str) -> None:
+async def test_no_statement_scans_a_whole_table(bench: Bench, name: str) -> None:
     async with bench.line() as line:
         lines = await plan(line, STATEMENTS[name])
     walked = {found[1] for found in (re.search(r"Seq Scan on (\w+)", each) for each in lines) if found}
@@ -127,7 +127,7 @@ async def test_no_statement_walks_through_a_table(bench: Bench, name: str) -> No
         ("due_in_lane", "runs_due: tenant = $1 AND queue = $2 AND rank = $3 AND workflow = $4 AND available_at"),
     ],
 )
-async def test_each_uses_the_index_made_for_it(bench: Bench, name: str, index: str) -> None:
+async def test_each_statement_uses_its_index(bench: Bench, name: str, index: str) -> None:
     async with bench.line() as line:
         found = scans(await plan(line, STATEMENTS[name]))
     assert [each for each in found if each.startswith(index)], found
@@ -150,9 +150,9 @@ async def test_the_relay_finds_deliveries_and_messages_by_index(bench: Bench, na
     found = scans(lines)
     assert [each for each in lines if re.search(r"Seq Scan on|Hash Join|Merge Join|Bitmap", each)] == []
     assert found
-    few = ("deliveries_dead", "bundles_open")  # what waits for a person, and what is under way
+    few = ("deliveries_dead", "bundles_open")  # dead deliveries, and those being delivered
     aimless = [each for each in found if each.endswith(": ") and not each.startswith(few)]
-    # An index whose first column is not asked for is walked through from end to end.
+    # An index without a condition on its first column is read from end to end.
     aimless += [each for each in found if each.startswith("deliveries_pkey") and "message" not in each]
     assert aimless == []
 
@@ -188,15 +188,13 @@ async def test_the_relay_finds_deliveries_and_messages_by_index(bench: Bench, na
         ("delete_old_probes", ["probes_old: at <= ", "runs_pkey: id = p.run", "probes_pkey: tenant = "]),
     ],
 )
-async def test_circuits_and_who_waits_for_them_are_found_by_index(bench: Bench, name: str, indexes: list[str]) -> None:
+async def test_circuits_and_their_waiting_runs_are_found_by_index(bench: Bench, name: str, indexes: list[str]) -> None:
     async with bench.line() as line:
         lines = await plan(line, statements("circuits")[name])
     found = scans(lines)
     assert [index for index in indexes if not any(each.startswith(index) for each in found)] == [], lines
     assert [each for each in lines if re.search(r"Seq Scan on|Hash Join|Merge Join|Bitmap", each)] == []
-    assert [
-        each for each in found if each.endswith(": ")
-    ] == []  # an index that nothing is asked of is walked through from end to end
+    assert [each for each in found if each.endswith(": ")] == []  # an index without a condition is read from end to end
 
 
 @pytest.mark.parametrize(
@@ -211,7 +209,7 @@ async def test_circuits_and_who_waits_for_them_are_found_by_index(bench: Bench, 
     ],
 )
 async def test_figures_are_counted_along_an_index(bench: Bench, name: str, indexes: list[str]) -> None:
-    """They walk, but along rows that wait, and stop at a limit: never through a whole table."""
+    """The statements read along waiting rows and stop at a limit: never through a whole table."""
     async with bench.line() as line:
         lines = await plan(line, statements("stats")[name])
     found = scans(lines)

@@ -1,4 +1,4 @@
-"""Connections: handed out in turn, dropped when they break, opened again when needed."""
+"""Connections of the pool: used in turn, dropped when they break, opened again when needed."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ async def end_all(bench: Bench) -> int:
 
 
 async def repeated(call):
-    """Make a call as the engine does: again, if the store did not answer."""
+    """Make a call as the engine does: repeat it if the store did not answer."""
     for _ in range(2):
         with suppress(StoreUnavailable):
             return await call()
     return await call()
 
 
-async def test_the_connection_that_opened_a_store_goes_on_to_serve_it(ready_url: str) -> None:
+async def test_the_connection_that_opened_a_store_is_used_for_its_calls(ready_url: str) -> None:
     async with opened(f"{ready_url}&bell=off") as bench:
         (opener,) = await bench.sql(OURS)
         await bench.kit.held()
@@ -53,7 +53,7 @@ async def test_a_connection_that_was_ended_while_idle_is_replaced(bench: Bench) 
     assert len(await bench.store.journal(run.id)) == 5
 
 
-async def test_a_call_whose_connection_is_ended_in_the_middle_may_be_repeated(bench: Bench) -> None:
+async def test_a_call_whose_connection_is_ended_can_be_repeated(bench: Bench) -> None:
     worker, run = await bench.kit.held()
     async with bench.line() as line, line.transaction():
         await line.script(f"SELECT 1 FROM redrive.runs WHERE id = {run.id} FOR UPDATE")
@@ -87,7 +87,7 @@ async def test_every_kind_of_call_recovers(bench: Bench, call: str) -> None:
     await repeated(calls[call])
 
 
-async def test_the_heartbeat_recovers_by_itself(bench: Bench) -> None:
+async def test_the_heartbeat_reconnects_without_help(bench: Bench) -> None:
     worker = await bench.kit.worker()
     line = bench.store.lease_connection()
     assert (await asyncio.to_thread(line.beat, worker, {})).alive
@@ -99,7 +99,7 @@ async def test_the_heartbeat_recovers_by_itself(bench: Bench) -> None:
     assert row.beat_at == bench.clock.now()
 
 
-async def test_a_heartbeat_line_may_be_used_on_the_loop_s_own_thread_and_closed_twice(bench: Bench) -> None:
+async def test_a_lease_can_be_used_on_the_event_loop_s_thread_and_closed_twice(bench: Bench) -> None:
     worker = await bench.kit.worker()
     line = bench.store.lease_connection()
     assert line.beat(worker, {}).alive
@@ -108,7 +108,7 @@ async def test_a_heartbeat_line_may_be_used_on_the_loop_s_own_thread_and_closed_
     bench.store.lease_connection().close()  # never used
 
 
-async def test_callers_wait_for_a_connection_in_turn_and_only_so_long(
+async def test_callers_wait_for_a_connection_in_turn_up_to_a_limit(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = await bench.beside(pool_size="2")
@@ -119,16 +119,16 @@ async def test_callers_wait_for_a_connection_in_turn_and_only_so_long(
     assert await store.paused() == {}
 
 
-async def test_a_crowd_shares_a_few_connections(bench: Bench) -> None:
+async def test_many_callers_share_a_few_connections(bench: Bench) -> None:
     store = await bench.beside(pool_size="3")
     answers = await asyncio.gather(*(store.start([bench.kit.new()]) for _ in range(100)))
     assert all(answer.new for (answer,) in answers)
     rows = await bench.sql(f"SELECT count(*) AS n FROM ({OURS}) AS ours")
-    assert rows[0]["n"] <= 3 + 1 + 10 + 1  # this store's, its bell's, and those of the store it lies beside
+    assert rows[0]["n"] <= 3 + 1 + 10 + 1  # of this store, its notifier, and the first store
 
 
-async def test_heartbeats_do_not_starve_when_every_connection_is_busy(bench: Bench) -> None:
-    """The lease has a connection of its own: steps that use up all others cannot cost it."""
+async def test_heartbeats_continue_when_every_connection_is_busy(bench: Bench) -> None:
+    """The lease has a separate connection: steps that use all others do not block it."""
     store = await bench.beside(pool_size="2")
     worker = await bench.kit.worker()
     line = store.lease_connection()
@@ -137,7 +137,7 @@ async def test_heartbeats_do_not_starve_when_every_connection_is_busy(bench: Ben
     await asyncio.to_thread(line.close)
 
 
-async def test_a_caller_that_is_cancelled_costs_no_connection(bench: Bench) -> None:
+async def test_a_cancelled_caller_costs_no_connection(bench: Bench) -> None:
     store = await bench.beside(pool_size="2")
     for _ in range(6):
         sleeping = asyncio.create_task(store._pool.run(lambda line: line.con.execute("SELECT pg_sleep(3)")))
@@ -166,7 +166,7 @@ async def test_a_refused_row_costs_no_connection(bench: Bench) -> None:
         assert line.con.get_server_pid() == before
 
 
-async def test_a_store_that_is_closed_leaves_no_connection_behind(bench: Bench) -> None:
+async def test_a_closed_store_leaves_no_connection_open(bench: Bench) -> None:
     store = await bench.beside()
     await asyncio.gather(*(store.start([bench.kit.new()]) for _ in range(10)))
     await bench.store.close()

@@ -1,4 +1,4 @@
-"""Reapers of several nodes at once, on connections of their own: each thing they find is decided once."""
+"""Reapers of several nodes at once, on separate connections: each finding is decided once."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ RUN, STEP = RunOptions().to_json(), StepOptions().to_json()
 
 
 class Meeting:
-    """A settler that settles only when all reapers have come to the same point, each with what it found."""
+    """A settler that waits until all reapers have arrived, each with its findings."""
 
-    def __init__(self, settler: LocalSettler, everybody: asyncio.Barrier) -> None:
+    def __init__(self, settler: LocalSettler, barrier: asyncio.Barrier) -> None:
         self._settler = settler
-        self._everybody = everybody
+        self._barrier = barrier
 
     async def settle(self, outcomes: Sequence[Outcome], carriers: Sequence[SinkLease] = ()) -> list[Settled]:
-        await self._everybody.wait()
+        await self._barrier.wait()
         return await self._settler.settle(outcomes, carriers)
 
 
 @pytest.fixture
 async def reapers(bench: Bench) -> list[Reaper]:
-    everybody = asyncio.Barrier(3)
+    barrier = asyncio.Barrier(3)
     found = []
     for store in [bench.store, await bench.beside(), await bench.beside()]:
         reaper = Reaper(store, bench.clock)
-        reaper._settler = Meeting(reaper._settler, everybody)
+        reaper._settler = Meeting(reaper._settler, barrier)
         found.append(reaper)
     return found
 
 
 async def under_way(bench: Bench, **more: int) -> tuple[int, list[ClaimedRun]]:
-    """A worker with many runs in hand, a step of each under way."""
+    """Create a worker that holds many runs, each with a begun step."""
     await bench.kit.start(COUNT, options=RUN, **more)
     worker = await bench.kit.worker()
     runs = (await bench.kit.claim(worker, capacity=COUNT)).runs
@@ -58,7 +58,7 @@ async def under_way(bench: Bench, **more: int) -> tuple[int, list[ClaimedRun]]:
 
 
 async def reap(reapers: list[Reaper]) -> int:
-    """All of them at once; returns how many runs they decided on together."""
+    """Run all reapers at once; return how many runs they decided on together."""
     async with asyncio.timeout(20):
         return sum(await asyncio.gather(*(reaper.run_once() for reaper in reapers)))
 
@@ -72,7 +72,7 @@ async def test_the_runs_of_a_dead_worker_are_recovered_once(
 ) -> None:
     _, runs = await under_way(bench)
     bench.clock.move(DAY)
-    assert len(await bench.store.expire_workers()) == 1  # now all of them find the dead, and what it held
+    assert len(await bench.store.expire_workers()) == 1  # now all reapers find the dead worker and its runs
     assert await reap(reapers) == COUNT
     assert await reap(reapers) == 0
     for run in runs:
@@ -80,7 +80,7 @@ async def test_the_runs_of_a_dead_worker_are_recovered_once(
         assert (found.status, found.deaths, found.fence) == (RunStatus.PENDING, 1, run.fence + 1)
         assert await endings(bench, run) == ["LOST"]
     said = [message for message in caplog.messages if "runs to continue" in message]
-    assert [message.endswith(f": {COUNT}") for message in said] == [True]  # whoever did it says so
+    assert [message.endswith(f": {COUNT}") for message in said] == [True]  # only the reaper that did it logs it
 
 
 async def test_a_hung_step_times_out_once(bench: Bench, reapers: list[Reaper]) -> None:
@@ -106,14 +106,14 @@ async def test_a_run_past_its_deadline_ends_once(bench: Bench, reapers: list[Rea
 
 
 async def dead_by_its_lease(bench: Bench) -> int:
-    """A worker whose lease has run out, seen by nodes that have been there all the time."""
+    """Create a worker whose lease has expired, seen by nodes that have been running all the time."""
     worker, _ = await under_way(bench)
     bench.clock.move(DAY)
     return worker
 
 
-async def test_a_node_that_has_just_come_declares_nobody_dead(bench: Bench) -> None:
-    """Everybody may have waited for this server, as after a failover: who lives beats within a second."""
+async def test_a_new_node_declares_no_worker_dead(bench: Bench) -> None:
+    """After a failover all workers may have waited for this server. A live one beats within a second."""
     worker = await dead_by_its_lease(bench)
     new = await bench.beside()
     assert await new.expire_workers() == []
@@ -121,7 +121,7 @@ async def test_a_node_that_has_just_come_declares_nobody_dead(bench: Bench) -> N
     assert [each.id for each in await new.expire_workers()] == [worker]
 
 
-async def test_who_lives_is_not_declared_dead_by_a_node_that_has_just_come(bench: Bench) -> None:
+async def test_a_live_worker_is_not_declared_dead_by_a_new_node(bench: Bench) -> None:
     worker = await dead_by_its_lease(bench)
     new = await bench.beside()
     assert await new.expire_workers() == []
@@ -132,7 +132,7 @@ async def test_who_lives_is_not_declared_dead_by_a_node_that_has_just_come(bench
     assert await new.expire_workers() == []
 
 
-async def test_a_node_whose_idle_connections_were_cut_declares_nobody_dead(bench: Bench) -> None:
+async def test_a_node_whose_idle_connections_were_ended_declares_no_worker_dead(bench: Bench) -> None:
     worker = await dead_by_its_lease(bench)
 
     async def all_cut() -> bool:
@@ -148,12 +148,12 @@ async def test_a_node_whose_idle_connections_were_cut_declares_nobody_dead(bench
     assert [each.id for each in await bench.store.expire_workers()] == [worker]
 
 
-async def test_a_node_whose_beats_fail_declares_nobody_dead(bench: Bench) -> None:
+async def test_a_node_whose_heartbeats_fail_declares_no_worker_dead(bench: Bench) -> None:
     worker = await dead_by_its_lease(bench)
     line = bench.store.lease_connection()
     await asyncio.to_thread(line.beat, 0, {})
     line._connection.con.terminate()
-    line._patience = 0.0  # no server is so quick
+    line._patience = 0.0  # no server answers so quickly
     with pytest.raises(StoreUnavailable):
         await asyncio.to_thread(line.beat, 0, {})
     await asyncio.to_thread(line.close)

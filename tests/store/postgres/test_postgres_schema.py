@@ -1,4 +1,4 @@
-"""Migrations: safe when started twice at once, beside work in flight, and never half done."""
+"""Migrations: safe when started twice at once, beside running work, and never half done."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MORE = f"{NEXT:04d}_more"
 
 
 def newer(monkeypatch: pytest.MonkeyPatch, text: str, oldest: int = 1) -> None:
-    """Let this code know one migration more."""
+    """Add one migration to those that this code knows."""
     more = Migration(version=NEXT, name="more", text=text, oldest_code=oldest)
     monkeypatch.setattr(schema, "load_migrations", lambda package: [*load_migrations(package), more])
 
@@ -28,7 +28,7 @@ def newer(monkeypatch: pytest.MonkeyPatch, text: str, oldest: int = 1) -> None:
 ADD = "ALTER TABLE redrive.runs ADD COLUMN colour text NOT NULL DEFAULT 'grey';"
 
 
-async def test_an_empty_database_is_set_up_by_whoever_opens_it(postgres_url: str) -> None:
+async def test_an_empty_database_is_set_up_when_it_is_opened(postgres_url: str) -> None:
     assert await migrate(postgres_url, plan=True) == FIRST
     store = PostgresStore(postgres_url, HandClock())
     await store.open()
@@ -36,15 +36,17 @@ async def test_an_empty_database_is_set_up_by_whoever_opens_it(postgres_url: str
     await store.close()
 
 
-async def test_several_that_open_an_empty_database_at_once_set_it_up_once(postgres_url: str) -> None:
+async def test_concurrent_opens_set_up_an_empty_database_once(postgres_url: str) -> None:
     stores = [PostgresStore(postgres_url, HandClock()) for _ in range(5)]
     await asyncio.gather(*(store.open() for store in stores))
     for store in stores:
         await store.close()
 
 
-async def test_an_empty_database_is_set_up_in_one_piece(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever opens it meanwhile must not find a schema that lacks its later migrations."""
+async def test_an_empty_database_is_set_up_in_one_transaction(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process that opens it meanwhile must not find a schema without its later migrations."""
     newer(monkeypatch, "SELECT 1/0;")
     with pytest.raises(StoreError):
         await migrate(postgres_url)
@@ -52,7 +54,7 @@ async def test_an_empty_database_is_set_up_in_one_piece(postgres_url: str, monke
     assert await migrate(postgres_url, plan=True) == FIRST
 
 
-async def test_migrate_started_several_times_at_once_applies_everything_once(postgres_url: str) -> None:
+async def test_concurrent_migrations_apply_everything_once(postgres_url: str) -> None:
     done = await asyncio.gather(*(migrate(postgres_url) for _ in range(4)))
     assert sorted(done, key=len) == [[], [], [], FIRST]
 
@@ -63,7 +65,7 @@ async def test_a_plan_changes_nothing(postgres_url: str) -> None:
     assert await migrate(postgres_url) == FIRST
 
 
-async def test_who_only_looks_sets_nothing_up(postgres_url: str) -> None:
+async def test_opening_without_migration_sets_nothing_up(postgres_url: str) -> None:
     store = PostgresStore(postgres_url, HandClock())
     with pytest.raises(SchemaMismatch, match="redrive migrate"):
         await store.open(migrate=False)
@@ -71,7 +73,9 @@ async def test_who_only_looks_sets_nothing_up(postgres_url: str) -> None:
     assert await migrate(postgres_url, plan=True) == FIRST
 
 
-async def test_an_older_schema_waits_for_a_person(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_older_schema_is_not_migrated_without_an_administrator(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     newer(monkeypatch, ADD)
     with pytest.raises(SchemaMismatch, match=rf"lacks {MORE}.*redrive migrate"):
         await PostgresStore(bench.url, HandClock()).open()
@@ -82,8 +86,10 @@ async def test_an_older_schema_waits_for_a_person(bench: Bench, monkeypatch: pyt
     await store.close()
 
 
-async def test_work_goes_on_before_during_and_after_a_migration(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An expanding migration beside a worker with the older code, on connections with prepared statements."""
+async def test_a_worker_continues_before_during_and_after_a_migration(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An expanding migration runs beside a worker with older code and prepared statements."""
     worker, run = await bench.kit.held()
     stop = asyncio.Event()
     written = 0
@@ -111,7 +117,7 @@ async def test_work_goes_on_before_during_and_after_a_migration(bench: Bench, mo
     assert len(await bench.store.journal(run.id)) == written
 
 
-async def test_a_migration_waits_for_locks_only_so_long_and_leaves_nothing_half_done(
+async def test_a_migration_gives_up_on_locks_in_time_and_leaves_nothing_half_done(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     newer(monkeypatch, "CREATE TABLE redrive.half (id integer);" + ADD)
@@ -133,7 +139,7 @@ async def test_a_migration_that_fails_is_undone_as_a_whole(bench: Bench, monkeyp
 
 
 @pytest.mark.parametrize(("oldest", "usable"), [(NEXT - 1, True), (NEXT, False)])
-async def test_older_code_uses_a_newer_schema_for_as_long_as_that_says_so(
+async def test_older_code_uses_a_newer_schema_as_long_as_that_allows_it(
     bench: Bench, oldest: int, usable: bool
 ) -> None:
     await bench.sql("INSERT INTO redrive.redrive_schema VALUES ($1, 'later', 'x', $2, 0)", NEXT, oldest)
@@ -147,14 +153,14 @@ async def test_older_code_uses_a_newer_schema_for_as_long_as_that_says_so(
     await store.close()
 
 
-async def test_another_build_s_schema_is_refused(bench: Bench) -> None:
+async def test_a_schema_of_another_build_is_refused(bench: Bench) -> None:
     await bench.sql("UPDATE redrive.redrive_schema SET checksum = 'other'")
     with pytest.raises(SchemaMismatch, match="another text of migration 0001"):
         await PostgresStore(bench.url, HandClock()).open()
 
 
 @pytest.mark.parametrize("name", ["runs", "half"])  # of the first migration, of a later one
-async def test_a_schema_that_belongs_to_somebody_else_is_left_alone(
+async def test_a_schema_with_foreign_tables_is_not_changed(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     newer(monkeypatch, "CREATE TABLE redrive.half (id integer);")
@@ -165,13 +171,13 @@ async def test_a_schema_that_belongs_to_somebody_else_is_left_alone(
     assert await bench.sql("SELECT 1 FROM pg_tables WHERE schemaname = 'public'") == [{"?column?": 1}]
 
 
-async def test_tables_that_vanish_are_called_by_their_name(bench: Bench) -> None:
+async def test_an_error_names_missing_tables(bench: Bench) -> None:
     await bench.sql("DROP TABLE redrive.runs CASCADE")
     with pytest.raises(SchemaMismatch, match=r"runs.*redrive migrate"):
         await bench.kit.start()
 
 
-async def test_two_schemas_of_one_database_know_nothing_of_each_other(bench: Bench) -> None:
+async def test_two_schemas_of_one_database_are_independent(bench: Bench) -> None:
     url = bench.url.replace(bench.address.schema, bench.address.schema + "b")
     other = PostgresStore(url, bench.clock)
     await other.open()

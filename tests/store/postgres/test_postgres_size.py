@@ -1,6 +1,6 @@
-"""How much each call really reads in a store with a long past: what it needs, however full the tables are.
+"""Rows read by each call in a store with a long history: only those it needs, however full the tables are.
 
-Rows and index entries are counted by the server itself. They are printed, with the time each call took.
+The server counts rows and index entries. They are printed with the duration of each call.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ FROM generate_series(1, {finished}, 10) AS n;
 
 @pytest.fixture
 async def bench(postgres_url: str) -> AsyncIterator[Bench]:
-    """A new store: one that was emptied has entries of rows that are gone in its indexes."""
+    """Open a new store: the indexes of an emptied one still have entries of deleted rows."""
     async with opened(postgres_url) as bench:
         yield bench
 
 
 async def fill(bench: Bench, *, finished: int, due: int, held: int) -> None:
-    """A store with a past. Nobody analyses its tables."""
+    """Fill the store with a long history, without statistics for the planner."""
     sizes = {"finished": finished, "due": due, "held": held, "letters": finished // 20, "now": bench.clock.now()}
     for table in ("runs", "inputs", "results", "entries", "letters", "idempotency"):
         await bench.sql(f"ALTER TABLE redrive.{table} SET (autovacuum_enabled = off)")
@@ -84,7 +84,7 @@ async def fill(bench: Bench, *, finished: int, due: int, held: int) -> None:
 
 
 async def rows_read(bench: Bench, work: Call) -> int:
-    """How many rows and index entries a piece of work reads, on a connection of its own."""
+    """Return how many rows and index entries the work reads, on a separate connection."""
     count = (
         "SELECT (SELECT COALESCE(sum(seq_tup_read), 0) FROM pg_stat_user_tables WHERE schemaname = $1) "
         "+ (SELECT COALESCE(sum(idx_tup_read), 0) FROM pg_stat_user_indexes WHERE schemaname = $1) AS n, "
@@ -100,7 +100,7 @@ async def rows_read(bench: Bench, work: Call) -> int:
     async with bench.line() as line:
         await work(line)
         await line.script("UPDATE redrive.versions SET first_seen_at = first_seen_at")
-        await line.con.close()  # what a connection has read is published when it ends
+        await line.con.close()  # the server publishes the counts of a connection when it ends
 
     async def published() -> bool:
         return (await counted()).mark > before.mark
@@ -110,16 +110,16 @@ async def rows_read(bench: Bench, work: Call) -> int:
 
 
 async def the_calls_of_a_day(bench: Bench) -> dict[str, Call]:
-    """Every kind of call."""
+    """Return a call of every kind."""
     worker, run = await bench.kit.worker(), (await bench.store.held(1))[0].run
-    everybody = ClaimRequest(worker=worker, workflows=("w",), capacity=50, suspect=True)
-    idle, unsuspicious = replace(everybody, workflows=("nothing",)), replace(everybody, suspect=False)
+    all_due = ClaimRequest(worker=worker, workflows=("w",), capacity=50, suspect=True)
+    idle, unsuspicious = replace(all_due, workflows=("nothing",)), replace(all_due, suspect=False)
     mark = writes(run, entry(5, StepStatus.RUNNING, limit_in=SECOND))
     taken = becomes(run, RunStatus.SLEEPING, wake_in=0, take=True)
     beats = {(run.id, 5): None}
     return {
         "start 50": lambda line: starts.start(line, bench.time, [bench.kit.new() for _ in range(50)]),
-        "claim 50": lambda line: claims.claim(line, bench.time, everybody),
+        "claim 50": lambda line: claims.claim(line, bench.time, all_due),
         "claim 50 and no suspect": lambda line: claims.claim(line, bench.time, unsuspicious),
         "idle claim": lambda line: claims.claim(line, bench.time, idle),
         "apply": lambda line: applying.apply(line, bench.time, [mark], 1),
@@ -134,7 +134,7 @@ async def the_calls_of_a_day(bench: Bench) -> dict[str, Call]:
 
 
 def reaping(bench: Bench) -> dict[str, Call]:
-    """What chores ask again and again, with and without something to do."""
+    """Return the periodic queries of chores, with and without results."""
     nothing = PurgeRequest(runs=10**15, letters=10**15, workers=10**15, limit=100)
     a_day = replace(nothing, runs=DAY)
     return {
@@ -148,7 +148,7 @@ def reaping(bench: Bench) -> dict[str, Call]:
 
 
 def looking(bench: Bench, public_id: str, run: int) -> dict[str, Call]:
-    """What people look at: single things, and a page of each list under each filter."""
+    """Return the queries of users: single objects, and a page of each list under each filter."""
     filters = [
         RunFilter(),
         RunFilter(tenant="tenant3"),
@@ -179,12 +179,12 @@ def looking(bench: Bench, public_id: str, run: int) -> dict[str, Call]:
 
 
 def said(where: RunFilter | LetterFilter) -> str:
-    """What a filter says."""
+    """Return the conditions of a filter as text."""
     return ", ".join(f"{n}={value}" for n in where.__slots__ if (value := getattr(where, n)) is not None) or "all"
 
 
 def timed(call: Call, took: list[float]) -> Call:
-    """The call, with its first time noted: no plan was made and nothing was read on its connection before."""
+    """Return the call with its duration recorded: the connection has no plans and has read nothing before."""
 
     async def work(line: Connection) -> None:
         began = time.perf_counter()

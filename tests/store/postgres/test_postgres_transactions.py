@@ -1,4 +1,4 @@
-"""Transactional steps on PostgreSQL: side by side, as the login's own user, under the server's rules."""
+"""Transactional steps on PostgreSQL: concurrent, under the login's role, with the server's rules."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_statements_that_would_break_the_transaction_are_refused(bench: Be
 
 
 @pytest.mark.parametrize("call", ["execute", "fetch", "fetchrow"])
-async def test_no_commit_hides_behind_another_statement(accounts: Bench, call: str) -> None:
+async def test_a_commit_cannot_hide_behind_another_statement(accounts: Bench, call: str) -> None:
     tx = accounts.store.transaction(5.0)
     await tx.execute("UPDATE accounts SET balance = 0")
     with pytest.raises(asyncpg.PostgresSyntaxError, match="multiple commands"):
@@ -55,7 +55,7 @@ async def test_no_commit_hides_behind_another_statement(accounts: Bench, call: s
     assert await balances(accounts) == {"ann": 100, "bob": 100}
 
 
-async def test_no_commit_hides_in_a_block_of_code(accounts: Bench) -> None:
+async def test_a_commit_cannot_hide_in_a_block_of_code(accounts: Bench) -> None:
     tx = accounts.store.transaction(5.0)
     await tx.execute("UPDATE accounts SET balance = 0")
     with pytest.raises(asyncpg.PostgresError, match="invalid transaction termination"):
@@ -64,7 +64,7 @@ async def test_no_commit_hides_in_a_block_of_code(accounts: Bench) -> None:
     assert await balances(accounts) == {"ann": 100, "bob": 100}
 
 
-async def test_steps_run_side_by_side_up_to_the_size_of_their_pool(accounts: Bench) -> None:
+async def test_steps_run_concurrently_up_to_the_size_of_their_pool(accounts: Bench) -> None:
     await accounts.kit.start(8)
     worker = await accounts.kit.worker()
     runs = (await accounts.kit.claim(worker)).runs
@@ -85,8 +85,8 @@ async def test_steps_run_side_by_side_up_to_the_size_of_their_pool(accounts: Ben
     assert len(await balances(accounts)) == 10
 
 
-async def test_the_user_s_own_deadlock_is_an_outage_not_a_failure(accounts: Bench) -> None:
-    """The one who is undone is repeated by the engine; no attempt is used up."""
+async def test_a_deadlock_of_the_user_s_statements_is_an_outage_not_a_failure(accounts: Bench) -> None:
+    """The engine repeats the aborted step, and no attempt is used up."""
     await accounts.kit.start(2)
     worker = await accounts.kit.worker()
     runs = (await accounts.kit.claim(worker)).runs
@@ -109,7 +109,7 @@ async def test_the_user_s_own_deadlock_is_an_outage_not_a_failure(accounts: Benc
     assert sum((await balances(accounts)).values()) == 200
 
 
-async def test_a_limit_the_step_set_itself_is_the_step_s_own_failure(accounts: Bench) -> None:
+async def test_a_limit_set_by_the_step_makes_the_step_fail(accounts: Bench) -> None:
     tx = accounts.store.transaction(20.0)
     await tx.execute("SET LOCAL statement_timeout = '20ms'")
     with pytest.raises(asyncpg.QueryCanceledError):
@@ -128,7 +128,7 @@ async def test_a_statement_longer_than_the_limit_is_undone(accounts: Bench) -> N
     assert await balances(accounts) == {"ann": 100, "bob": 100}
 
 
-async def test_a_connection_that_breaks_takes_the_effect_with_it(accounts: Bench) -> None:
+async def test_a_broken_connection_undoes_the_effect(accounts: Bench) -> None:
     worker, run = await accounts.kit.held()
     tx = accounts.store.transaction(20.0)
     await tx.execute("UPDATE accounts SET balance = 0")
@@ -146,7 +146,7 @@ async def test_a_connection_that_breaks_takes_the_effect_with_it(accounts: Bench
     assert (await again.commit(worker, writes(run, entry(0)))).kept
 
 
-async def test_the_step_acts_as_the_login_and_its_record_as_the_engine(bench: Bench) -> None:
+async def test_statements_run_as_the_login_and_the_record_as_the_engine(bench: Bench) -> None:
     worker, run = await bench.kit.held()
     tx = bench.store.transaction(5.0)
     assert await tx.fetchrow("SELECT current_user AS me") == {"me": "postgres"}
@@ -156,7 +156,7 @@ async def test_the_step_acts_as_the_login_and_its_record_as_the_engine(bench: Be
     await tx.rollback()
 
 
-async def test_what_a_step_sets_does_not_outlive_it(bench: Bench) -> None:
+async def test_settings_of_a_step_end_with_it(bench: Bench) -> None:
     worker, run = await bench.kit.held()
     for n in range(5):
         tx = bench.store.transaction(5.0)
@@ -166,7 +166,7 @@ async def test_what_a_step_sets_does_not_outlive_it(bench: Bench) -> None:
         assert (await tx.commit(worker, writes(run, entry(n)))).kept
 
 
-async def test_a_step_asks_for_the_isolation_it_needs_in_vain(bench: Bench) -> None:
+async def test_a_step_cannot_change_the_isolation(bench: Bench) -> None:
     """The fence must be read as it is when the record is written, which only READ COMMITTED does."""
     await bench.sql(
         "ALTER DATABASE " + bench.address.url.rpartition("/")[2] + " SET default_transaction_isolation = 'serializable'"
@@ -184,8 +184,8 @@ async def test_a_step_asks_for_the_isolation_it_needs_in_vain(bench: Bench) -> N
         )
 
 
-async def test_nobody_claims_to_know_what_became_of_a_commit_that_takes_too_long(accounts: Bench) -> None:
-    """The server may have committed: to say that it was undone would have the step done twice."""
+async def test_a_commit_without_an_answer_is_reported_as_unknown(accounts: Bench) -> None:
+    """The server may have committed. If the commit were reported as undone, the step would run twice."""
     await accounts.sql(
         "CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(2); RETURN NULL; END $$"
     )

@@ -1,4 +1,4 @@
-"""A database with work in it, brought to the schema of made-up later releases."""
+"""A database with data, upgraded to the schema of invented later releases."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RELEASES = upgrade_kit.releases("postgres")
 
 @pytest.fixture
 async def old(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
-    """A database that this release left, seen by the code of a later one; the store on it is not opened."""
+    """Create a database of this release and ship a later one; the store is not opened."""
     clock = HandClock()
     before = Bench.around(PostgresStore(postgres_url, clock), clock, postgres_url)
     await before.store.open()
@@ -34,23 +34,23 @@ async def old(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     await bench.close()
 
 
-async def test_what_was_there_goes_on_after_the_upgrade(old: Bench) -> None:
+async def test_existing_data_can_be_used_after_the_upgrade(old: Bench) -> None:
     with pytest.raises(SchemaMismatch, match="redrive migrate"):
         await old.store.open()
     assert await migrate(old.url) == schema.migration_names(RELEASES)
     await old.store.open()
     assert await old.sql("SELECT DISTINCT colour FROM redrive.runs") == [{"colour": "grey"}]
-    await upgrade_kit.goes_on(old.kit)
+    await upgrade_kit.check_existing_data(old.kit)
 
 
-async def test_upgrades_started_at_once_apply_each_migration_once(old: Bench) -> None:
+async def test_concurrent_upgrades_apply_each_migration_once(old: Bench) -> None:
     done = await asyncio.gather(*(migrate(old.url) for _ in range(4)))
     assert sorted(name for names in done for name in names) == schema.migration_names(RELEASES)
     await old.store.open()
 
 
-async def test_an_upgraded_schema_is_the_same_as_a_new_one(old: Bench) -> None:
-    """Tables, columns, keys, checks, indexes, rules, rights and functions, whichever way they came about."""
+async def test_an_upgraded_schema_equals_a_new_one(old: Bench) -> None:
+    """Tables, columns, keys, checks, indexes, rules, rights and functions, in whichever way they were created."""
     before = await described(old, old.address.schema)
     await migrate(old.url)
     fresh = PostgresStore(old.url.replace(old.address.schema, "fresh"), HandClock())
@@ -65,7 +65,7 @@ async def test_an_upgraded_schema_is_the_same_as_a_new_one(old: Bench) -> None:
 
 
 async def described(bench: Bench, name: str) -> list[str]:
-    """A schema in words, in an order that does not depend on how it was made."""
+    """Return a schema as text, in an order that does not depend on its history."""
     con = await asyncpg.connect(bench.address.url)
     try:
         rows = await con.fetch(_DESCRIBE, name)
@@ -98,7 +98,7 @@ FROM pg_proc p WHERE p.pronamespace = (SELECT oid FROM here)
 """
 
 
-async def test_an_upgraded_database_keeps_tenants_apart(old: Bench) -> None:
+async def test_an_upgraded_database_separates_tenants(old: Bench) -> None:
     await migrate(old.url)
     async with old.line() as line:
         await check_tenant_isolation(line, old.address)

@@ -1,4 +1,4 @@
-"""Many rows by few statements: nothing is left out, added or put in another order."""
+"""Writes of many rows by few statements: none is left out, added or reordered."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def test_every_row_is_written_once(con: sqlite3.Connection, count: int) -> None:
     assert things(con) == rows
 
 
-def test_of_two_rows_for_the_same_thing_the_later_one_stands(con: sqlite3.Connection) -> None:
+def test_the_later_of_two_rows_with_the_same_key_wins(con: sqlite3.Connection) -> None:
     write_many(con, PUT, [(1, "old"), (2, "other"), (1, "new")])
     assert things(con) == [(1, "new"), (2, "other")]
 
 
-def test_rows_may_be_changed_as_well(con: sqlite3.Connection) -> None:
+def test_rows_can_be_updated(con: sqlite3.Connection) -> None:
     write_many(con, PUT, [(number, "old") for number in range(200)])
     write_many(con, RENAME, [(f"new {number}", number) for number in range(100, 200)])
     assert things(con) == [(n, "old") for n in range(100)] + [(n, f"new {n}") for n in range(100, 200)]
@@ -48,18 +48,18 @@ def test_a_statement_without_a_list_of_values_is_run_row_by_row(con: sqlite3.Con
     assert things(con) == [(2, "two")]
 
 
-def test_a_batch_takes_few_statements(con: sqlite3.Connection) -> None:
+def test_a_batch_needs_few_statements(con: sqlite3.Connection) -> None:
     seen: list[str] = []
     con.set_trace_callback(seen.append)
     write_many(con, PUT, [(number, "x") for number in range(250)])
     assert len(seen) == 5  # 192 + 32 + 16 + 8 + 2
 
 
-def test_nothing_and_flags_are_written_as_they_are(con: sqlite3.Connection) -> None:
+def test_null_and_booleans_are_written_unchanged(con: sqlite3.Connection) -> None:
     con.execute("CREATE TABLE notes (id INTEGER PRIMARY KEY, text, flag)")
     put = "INSERT INTO notes (id, text, flag) VALUES (?, ?, ?)"
     rows: list[tuple[int, str | None, bool | int | None]] = [
-        *((number, None, True) for number in range(4)),  # the same in a whole statement
+        *((number, None, True) for number in range(4)),  # equal values in a whole statement
         *((number, "NULL" if number == 4 else None, number % 2 == 0) for number in range(4, 6)),
         (6, "", None),
     ]
@@ -67,7 +67,7 @@ def test_nothing_and_flags_are_written_as_they_are(con: sqlite3.Connection) -> N
     assert con.execute("SELECT id, text, flag FROM notes ORDER BY id").fetchall() == rows
 
 
-def test_rows_of_nothing_at_all_are_rows(con: sqlite3.Connection) -> None:
+def test_rows_of_nulls_are_written(con: sqlite3.Connection) -> None:
     con.execute("CREATE TABLE notes (text)")
     write_many(con, "INSERT INTO notes (text) VALUES (?)", [(None,)] * 3)
     assert con.execute("SELECT text FROM notes").fetchall() == [(None,)] * 3

@@ -1,4 +1,4 @@
-"""Groups, sets and fields to search by: every statement finds its rows by an index, pages in order."""
+"""Plans for groups, bulk actions and searchable fields: every statement uses an index, and pages are in order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STATEMENTS = {
     for name, text in Statements(file).texts("sqlite").items()
     if "." not in name and "{" not in text
 }
-# In order of their key, as far as the limit goes: a queue that is taken from its front.
+# Read in order of their key, up to the limit: a queue that is taken from its front.
 QUEUES = {"take_feed_rows", "oldest_feed_time", "has_feed_rows", "is_muted", "mute_group"}
 
 
@@ -42,7 +42,7 @@ def plan(con: sqlite3.Connection, statement: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", sorted(STATEMENTS))
-def test_no_statement_walks_through_a_table(con: sqlite3.Connection, name: str) -> None:
+def test_no_statement_scans_a_whole_table(con: sqlite3.Connection, name: str) -> None:
     walked = [
         step
         for step in plan(con, STATEMENTS[name])
@@ -66,7 +66,7 @@ def test_no_statement_walks_through_a_table(con: sqlite3.Connection, name: str) 
         ("drop_index", "run_index_of_run (run=?)"),
     ],
 )
-def test_each_uses_the_index_made_for_it(con: sqlite3.Connection, name: str, index: str) -> None:
+def test_each_statement_uses_its_index(con: sqlite3.Connection, name: str, index: str) -> None:
     steps = plan(con, STATEMENTS[name])
     assert any(index in step for step in steps), steps
 
@@ -83,7 +83,7 @@ def test_each_uses_the_index_made_for_it(con: sqlite3.Connection, name: str, ind
         (["open", "unmuted", "tenant"], "count", "groups_of_tenant_by_size (tenant=? AND open>?)"),
     ],
 )
-def test_pages_of_groups_come_in_order(con: sqlite3.Connection, names: list[str], index: str, order: str) -> None:
+def test_pages_of_groups_are_read_in_order(con: sqlite3.Connection, names: list[str], index: str, order: str) -> None:
     wanted = " AND ".join(GROUPS[f"groups.{name}"] for name in names)
     steps = plan(con, GROUPS["groups"].format(conditions=wanted, order=GROUPS[f"order.{order}"]))
     assert any(index in step for step in steps), steps
@@ -100,7 +100,7 @@ def test_pages_of_groups_come_in_order(con: sqlite3.Connection, names: list[str]
         ("FAILED", "set_items_by_status (set_id=? AND status=? AND number<?)"),
     ],
 )
-def test_pages_of_a_set_come_in_order(con: sqlite3.Connection, status: str, index: str) -> None:
+def test_pages_of_a_bulk_action_are_read_in_order(con: sqlite3.Connection, status: str, index: str) -> None:
     wanted = f"{SETS[f'items.{status}']} AND {SETS['items.below']}"
     steps = plan(con, SETS["items"].format(conditions=wanted, order="DESC"))
     assert any(index in step for step in steps), steps

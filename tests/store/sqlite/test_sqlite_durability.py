@@ -1,4 +1,4 @@
-"""What waits for the disk, and what reaches it with the commit that follows."""
+"""Durability on SQLite: commits that wait for the disk, and commits that the next one makes durable."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from redrive.store.bulk import BulkItemResult, NewBulk, SetItemStatus
 
 
 async def waits_for_the_disk(kit: Kit, work: Callable[[], Awaitable[object]]) -> bool:
-    """Whether what is written meanwhile is on the disk when it is acknowledged."""
+    """Return True if the writes of the work are on the disk when it is acknowledged."""
     commits: list[bool] = []
 
     def hear(con: sqlite3.Connection) -> None:
@@ -36,13 +36,13 @@ async def waits_for_the_disk(kit: Kit, work: Callable[[], Awaitable[object]]) ->
     return waited
 
 
-async def test_what_a_person_decides_is_on_the_disk_before_it_is_acknowledged(on_file: Kit) -> None:
+async def test_a_decision_is_on_the_disk_before_it_is_acknowledged(on_file: Kit) -> None:
     _, run = await failed(on_file)
     assert await waits_for_the_disk(on_file, lambda: on_file.store.apply([reopens(run)]))
 
 
-async def test_what_a_set_would_do_again_reaches_the_disk_with_the_next_commit(on_file: Kit) -> None:
-    """The marks of a set; the next commit that waits for the disk brings them there."""
+async def test_results_of_a_bulk_action_reach_the_disk_with_the_next_commit(on_file: Kit) -> None:
+    """A bulk action would repeat lost results, so they do not wait for the disk."""
     store = on_file.store
     await failed(on_file)
     new = NewBulk(public_id="s", tenant="", action="REPLAY", by="ann", letters=("dl-x",))
@@ -54,7 +54,7 @@ async def test_what_a_set_would_do_again_reaches_the_disk_with_the_next_commit(o
     assert not await waits_for_the_disk(on_file, lambda: store.advance(claimed, marks, limit=5, lease=HOUR))
 
 
-async def test_what_a_letter_tells_goes_with_it(on_file: Kit) -> None:
+async def test_the_texts_of_a_letter_are_deleted_with_it(on_file: Kit) -> None:
     await failed(on_file)
     await failed(on_file)
 

@@ -1,4 +1,4 @@
-"""No list walks through its table, whatever it is asked for: each is read along an index made for it."""
+"""Plans of lists: no list scans its table under any filter; each is read along an index made for it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NAMES = {
     "run_index": "x USING PRIMARY KEY (field=? AND value=?",
     "messages_public_id": "sqlite_autoindex_messages_1 (public_id>? AND public_id<?)",
 }
-AS_THEY_ARE = {"pkey", "runs_succeeded", "letters_tagged", "audit_people"}  # every row, or every row that has something
+AS_THEY_ARE = {"pkey", "runs_succeeded", "letters_tagged", "audit_people"}  # every row, or every row that has a value
 FEW = {"runs_held", "idempotency_given", "run_index", "messages_public_id", "deliveries_dead"}
 
 
@@ -48,7 +48,7 @@ def con() -> Iterator[sqlite3.Connection]:
 
 
 def plans(con: sqlite3.Connection, work: Callable[[], Any]) -> list[list[str]]:
-    """The plans of the statements that read rows of a list while something is done."""
+    """Record the plans of the statements that read rows of a list during the block."""
     heard: list[str] = []
     con.set_trace_callback(heard.append)
     try:
@@ -78,7 +78,7 @@ def test_each_filter_is_read_along_an_index_in_order(
 
 
 def is_good(steps: list[str], indexes: set[str], place: str | None) -> bool:
-    """Whether rows come from one of these indexes, by what is asked for, and in order unless they are few."""
+    """Return True if rows come from one of these indexes, by its conditions, and in order unless they are few."""
     (met,) = [step for step in steps if re.match(r"(SEARCH|SCAN) [rlam]\b", step)]
     named = any(NAMES.get(name, name) in step for name in indexes for step in steps)
     in_order = met.startswith("SCAN") and bool(indexes & AS_THEY_ARE) and place is None
@@ -87,8 +87,8 @@ def is_good(steps: list[str], indexes: set[str], place: str | None) -> bool:
     return named and (aimed or in_order) and (not sorted_ or bool(indexes & FEW))
 
 
-def test_a_page_behind_a_cursor_does_not_come_past_what_is_newer(con: sqlite3.Connection) -> None:
-    """A tenant's letters in all states, of which most have none: the planner would go along the ids."""
+def test_a_page_behind_a_cursor_does_not_read_newer_rows(con: sqlite3.Connection) -> None:
+    """A tenant's letters in all states, most of which have no rows: the planner would prefer the ids."""
     for steps in plans(con, lambda: listed(con, LetterFilter(tenant="a"), cursor("<200"))):
         assert any("letters_of_tenant_by_status (tenant=? AND status=? AND id<?)" in step for step in steps), steps
 
@@ -101,7 +101,9 @@ def test_a_page_behind_a_cursor_does_not_come_past_what_is_newer(con: sqlite3.Co
         (LetterFilter(tenant="b", fingerprint="f"), "letters_of_tenant_by_status (tenant=? AND status=?"),
     ],
 )
-def test_a_set_is_listed_in_order_of_an_index(con: sqlite3.Connection, where: LetterFilter, index: str) -> None:
+def test_a_bulk_action_lists_letters_in_order_of_an_index(
+    con: sqlite3.Connection, where: LetterFilter, index: str
+) -> None:
     new = NewBulk(public_id="s", tenant="a", action="REPLAY", by="ann", where=where, request="{}")
     values = next_letter_conditions(filter_json(new.where), above=0, upto=ROWS)
     session = sqlite_session(con)

@@ -1,4 +1,4 @@
-"""Bringing a file's schema up to date: once, by one process, and never under a worker's feet."""
+"""Migrations of a file: applied once, by one process, and never while a worker is alive."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BROKEN = Migration(
 
 @pytest.fixture
 def ships(monkeypatch: pytest.MonkeyPatch):
-    """Decide which migrations this code ships."""
+    """Return a function that sets the migrations of this code."""
 
     def set_to(*migrations: Migration) -> None:
         monkeypatch.setattr(schema, "load_migrations", lambda package: list(migrations))
@@ -45,7 +45,7 @@ async def opened(tmp_path: Path, clock: HandClock, **how) -> Kit:
 
 
 def set_up(folder: Path, clock: HandClock) -> None:
-    """Bring a file's schema to what this code ships, as a process of an older release did."""
+    """Migrate a file to the shipped schema, as a process of an older release did."""
     address = parse_url(f"sqlite:///{folder}/redrive.db")
     with closing(connect(address)) as con:
         schema.prepare_schema(con, address, clock.now(), migrate=True)
@@ -63,7 +63,7 @@ def versions(tmp_path: Path) -> list[int]:
     return [version for (version,) in rows(tmp_path, "SELECT version FROM redrive_schema ORDER BY 1")]
 
 
-async def test_the_schema_table_remembers_what_was_applied(tmp_path: Path, clock: HandClock) -> None:
+async def test_the_schema_table_records_the_applied_migrations(tmp_path: Path, clock: HandClock) -> None:
     await (await opened(tmp_path, clock)).store.close()
     applied = rows(tmp_path, "SELECT version, checksum, oldest_code, applied_at FROM redrive_schema")
     assert applied == [(each.version, each.checksum, each.oldest_code, clock.now()) for each in SHIPPED]
@@ -76,14 +76,16 @@ async def test_opening_again_changes_nothing(tmp_path: Path, clock: HandClock) -
     assert len(rows(tmp_path, "SELECT * FROM redrive_schema")) == len(SHIPPED)
 
 
-async def test_without_leave_to_migrate_it_says_how(tmp_path: Path, clock: HandClock) -> None:
+async def test_an_old_file_is_not_migrated_without_permission_and_the_error_says_how(
+    tmp_path: Path, clock: HandClock
+) -> None:
     with pytest.raises(SchemaMismatch, match="redrive migrate"):
         await opened(tmp_path, clock, migrate=False)
     await (await opened(tmp_path, clock)).store.close()
     await (await opened(tmp_path, clock, migrate=False)).store.close()
 
 
-async def test_an_older_schema_is_brought_up_to_date_with_its_rows(tmp_path, clock, ships) -> None:
+async def test_an_older_schema_is_migrated_with_its_rows(tmp_path, clock, ships) -> None:
     kit = await opened(tmp_path, clock)
     (public_id,) = await kit.start()
     await kit.store.close()
@@ -94,7 +96,7 @@ async def test_an_older_schema_is_brought_up_to_date_with_its_rows(tmp_path, clo
     assert versions(tmp_path) == [*range(1, NEWEST + 2)]
 
 
-async def test_what_was_there_goes_on_after_the_upgrade(tmp_path, clock, ships) -> None:
+async def test_existing_data_can_be_used_after_the_upgrade(tmp_path, clock, ships) -> None:
     kit = await opened(tmp_path, clock)
     await upgrade_kit.work(kit)
     await kit.store.close()
@@ -102,7 +104,7 @@ async def test_what_was_there_goes_on_after_the_upgrade(tmp_path, clock, ships) 
     kit = await opened(tmp_path, clock)
     assert rows(tmp_path, "SELECT DISTINCT colour FROM runs") == [("grey",)]
     assert rows(tmp_path, "SELECT letter, tenant FROM paints") == [("dl-old", "default")]
-    await upgrade_kit.goes_on(kit)
+    await upgrade_kit.check_existing_data(kit)
     await kit.store.close()
 
 
@@ -122,7 +124,7 @@ async def test_an_upgraded_file_has_the_same_schema_as_a_new_one(tmp_path, clock
     assert described(old) == described(new)
 
 
-async def test_not_while_a_worker_is_alive(tmp_path, clock, ships) -> None:
+async def test_a_file_is_not_migrated_while_a_worker_is_alive(tmp_path, clock, ships) -> None:
     kit = await opened(tmp_path, clock)
     await kit.worker()
     await kit.store.close()
@@ -142,7 +144,7 @@ async def test_a_newer_schema_is_used_if_it_allows_that(tmp_path, clock, ships) 
     await kit.store.close()
 
 
-async def test_a_schema_that_moved_on_says_upgrade(tmp_path, clock, ships) -> None:
+async def test_an_incompatible_newer_schema_asks_for_an_upgrade_of_redrive(tmp_path, clock, ships) -> None:
     later = NEWEST + 1
     ships(*SHIPPED, Migration(version=later, name="contract", text="CREATE TABLE x (a);", oldest_code=later))
     await (await opened(tmp_path, clock)).store.close()
@@ -165,7 +167,7 @@ async def test_an_empty_file_is_set_up_whole_or_not_at_all(tmp_path, clock, ship
     assert rows(tmp_path, "SELECT name FROM sqlite_master") == []
 
 
-async def test_stores_in_memory_begin_empty_and_with_what_this_code_ships(clock: HandClock, ships) -> None:
+async def test_stores_in_memory_begin_empty_with_the_shipped_schema(clock: HandClock, ships) -> None:
     stores = [open_store("sqlite:///:memory:", clock) for _ in range(3)]
     kits = [Kit(store, clock, lambda: None, False) for store in stores]
     await stores[0].open()
@@ -179,7 +181,7 @@ async def test_stores_in_memory_begin_empty_and_with_what_this_code_ships(clock:
         await store.close()
 
 
-async def test_a_migration_that_fails_leaves_the_one_before_it(tmp_path, clock, ships) -> None:
+async def test_a_failed_migration_leaves_the_previous_one_applied(tmp_path, clock, ships) -> None:
     await (await opened(tmp_path, clock)).store.close()
     ships(*SHIPPED, NEXT, BROKEN)
     with pytest.raises(StoreError, match="broken"):
@@ -188,7 +190,7 @@ async def test_a_migration_that_fails_leaves_the_one_before_it(tmp_path, clock, 
     assert rows(tmp_path, "SELECT name FROM sqlite_master WHERE name = 'broken'") == []
 
 
-async def test_the_user_s_tables_are_welcome(tmp_path: Path, clock: HandClock) -> None:
+async def test_tables_of_the_user_are_accepted(tmp_path: Path, clock: HandClock) -> None:
     con = sqlite3.connect(tmp_path / "redrive.db")
     con.execute("CREATE TABLE accounts (a)")
     con.commit()
@@ -200,7 +202,9 @@ async def test_the_user_s_tables_are_welcome(tmp_path: Path, clock: HandClock) -
 
 
 @pytest.mark.parametrize("name", ["Policies", "paints"])  # of the first migration, of a later one
-async def test_unless_one_has_a_name_we_need(tmp_path: Path, clock: HandClock, ships, name: str) -> None:
+async def test_a_table_of_the_user_with_a_reserved_name_is_refused(
+    tmp_path: Path, clock: HandClock, ships, name: str
+) -> None:
     ships(*SHIPPED, *RELEASES)
     con = sqlite3.connect(tmp_path / "redrive.db")
     con.execute(f"CREATE TABLE {name} (a)")
@@ -211,7 +215,7 @@ async def test_unless_one_has_a_name_we_need(tmp_path: Path, clock: HandClock, s
     assert rows(tmp_path, "SELECT count(*) FROM sqlite_master WHERE name LIKE 'redrive%'") == [(0,)]
 
 
-async def test_many_stores_that_open_an_empty_file_at_once_all_succeed(tmp_path: Path, clock: HandClock) -> None:
+async def test_concurrent_opens_of_an_empty_file_all_succeed(tmp_path: Path, clock: HandClock) -> None:
     kits = await asyncio.gather(*(opened(tmp_path, clock) for _ in range(8)))
     for kit in kits:
         await kit.start()
@@ -219,14 +223,14 @@ async def test_many_stores_that_open_an_empty_file_at_once_all_succeed(tmp_path:
     assert rows(tmp_path, "SELECT count(*) FROM runs") == [(8,)]
 
 
-async def test_many_stores_that_open_an_older_file_at_once_upgrade_it_once(tmp_path, clock, ships) -> None:
+async def test_concurrent_opens_of_an_older_file_upgrade_it_once(tmp_path, clock, ships) -> None:
     kit = await opened(tmp_path, clock)
     await upgrade_kit.work(kit)
     await kit.store.close()
     ships(*SHIPPED, *RELEASES)
     kits = await asyncio.gather(*(opened(tmp_path, clock) for _ in range(8)))
     assert versions(tmp_path) == [*range(1, NEWEST + 1 + len(RELEASES))]
-    await upgrade_kit.goes_on(kits[0])
+    await upgrade_kit.check_existing_data(kits[0])
     for kit in kits:
         await kit.store.close()
 
@@ -239,7 +243,7 @@ def test_statements_are_split_where_they_end() -> None:
     ]
 
 
-def test_every_key_of_a_tenant_s_table_carries_the_tenant_or_says_why_not() -> None:
+def test_every_key_of_a_tenant_s_table_has_the_tenant_or_a_reason_not_to() -> None:
     con = sqlite3.connect(":memory:", isolation_level=None)
     for migration in load_migrations("redrive.store.sqlite"):
         for statement in schema.split_statements(migration.text):

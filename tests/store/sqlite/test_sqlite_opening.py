@@ -1,4 +1,4 @@
-"""Opening a file: where it is, what may be wrong with it, and what to do about it."""
+"""Opening a file: its path, its possible faults, and the errors that say what to do."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def test_a_url_or_a_path_names_a_file(url: str, path: str) -> None:
         "sqlite:///dir/",
     ],
 )
-def test_a_wrong_url_is_told_the_right_forms(url: str) -> None:
+def test_a_wrong_url_error_lists_the_valid_forms(url: str) -> None:
     with pytest.raises(ConfigurationError, match=r"sqlite:///relative\.db, sqlite:////absolute"):
         SqliteStore(url, HandClock())
 
 
-def test_other_stores_are_chosen_by_scheme() -> None:
+def test_other_stores_are_selected_by_scheme() -> None:
     assert type(open_store("sqlite:///a.db", HandClock())) is SqliteStore
     assert type(open_store("postgresql://user:secret@host/db", HandClock())) is not SqliteStore
     with pytest.raises(ConfigurationError, match="mysql") as caught:
@@ -77,15 +77,15 @@ async def test_a_missing_folder_is_named(tmp_path: Path, clock: HandClock) -> No
         await store.open()
 
 
-async def test_a_folder_is_no_file(tmp_path: Path, clock: HandClock) -> None:
+async def test_a_folder_is_refused_as_a_file(tmp_path: Path, clock: HandClock) -> None:
     store = open_store(f"sqlite:///{tmp_path}", clock)
     with pytest.raises(StoreError, match="is a folder"):
         await store.open()
 
 
-async def test_a_file_that_is_no_database_stays_as_it_is(tmp_path: Path, clock: HandClock) -> None:
+async def test_a_file_that_is_not_a_database_is_not_changed(tmp_path: Path, clock: HandClock) -> None:
     file = tmp_path / "notes.txt"
-    file.write_text("not a database, but dear to somebody " * 100)
+    file.write_text("not a database, but a user's notes " * 100)
     store = open_store(f"sqlite:///{file}", clock)
     with pytest.raises(StoreError, match="not an SQLite database") as caught:
         await store.open()
@@ -93,7 +93,7 @@ async def test_a_file_that_is_no_database_stays_as_it_is(tmp_path: Path, clock: 
     assert file.read_text().startswith("not a database")
 
 
-async def test_a_damaged_file_says_so(tmp_path: Path, clock: HandClock) -> None:
+async def test_a_damaged_file_is_reported(tmp_path: Path, clock: HandClock) -> None:
     file = tmp_path / "redrive.db"
     kit = Kit(open_store(f"sqlite:///{file}", clock), clock, lambda: None, True)
     await kit.store.open()
@@ -114,7 +114,7 @@ async def test_a_damaged_file_says_so(tmp_path: Path, clock: HandClock) -> None:
     await store.close()
 
 
-async def test_a_file_that_may_not_be_written_says_so_and_can_be_read(on_file: Kit) -> None:
+async def test_a_read_only_file_is_reported_and_can_be_read(on_file: Kit) -> None:
     await on_file.start()
     await on_file.store._connections.run_on_writer(lambda con: con.execute("PRAGMA query_only = ON"))
     with pytest.raises(StoreError, match="write access") as caught:
@@ -123,7 +123,7 @@ async def test_a_file_that_may_not_be_written_says_so_and_can_be_read(on_file: K
     assert len((await on_file.store.runs(RunFilter(), limit=10, cursor=None)).items) == 1
 
 
-async def test_a_full_disk_is_waited_out_and_loses_nothing(on_file: Kit) -> None:
+async def test_a_full_disk_delays_writes_and_loses_nothing(on_file: Kit) -> None:
     worker, run = await on_file.held()
     lines = on_file.store._connections
     await lines.run_on_writer(lambda con: con.execute("PRAGMA max_page_count = 60"))
@@ -137,7 +137,7 @@ async def test_a_full_disk_is_waited_out_and_loses_nothing(on_file: Kit) -> None
     assert started.new
 
 
-async def test_a_locked_file_is_waited_for_then_unavailable(
+async def test_a_call_waits_for_a_locked_file_then_raises_store_unavailable(
     tmp_path: Path, clock: HandClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection.connect, "__kwdefaults__", {"busy": 0.2})
@@ -148,7 +148,7 @@ async def test_a_locked_file_is_waited_for_then_unavailable(
     rude.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreUnavailable, match="in use by another process"):
         await kit.start()
-    assert (await kit.store.runs(RunFilter(), limit=10, cursor=None)).items == []  # reading goes on
+    assert (await kit.store.runs(RunFilter(), limit=10, cursor=None)).items == []  # reading still works
     asyncio.get_running_loop().call_later(0.1, rude.execute, "COMMIT")
     await kit.start()
     rude.close()
@@ -159,7 +159,7 @@ async def test_an_idle_claim_takes_no_lock(on_file: Kit, tmp_path: Path) -> None
     worker = await on_file.worker()
     rude = sqlite3.connect(tmp_path / "redrive.db", isolation_level=None)
     rude.execute("BEGIN IMMEDIATE")
-    assert (await on_file.claim(worker)).runs == []  # who wants the lock is told that the file is busy
+    assert (await on_file.claim(worker)).runs == []  # a call that needed the lock would raise that the file is busy
     assert await on_file.store.expire_workers() == []
     rude.close()
 
@@ -179,7 +179,7 @@ async def test_a_heartbeat_waits_no_longer_than_a_third_of_its_lease(on_file: Ki
     line.close()
 
 
-async def test_a_closed_store_says_so_and_can_be_opened_again(on_file: Kit) -> None:
+async def test_a_closed_store_raises_and_can_be_opened_again(on_file: Kit) -> None:
     await on_file.start()
     await on_file.store.close()
     await on_file.store.close()
@@ -189,7 +189,7 @@ async def test_a_closed_store_says_so_and_can_be_opened_again(on_file: Kit) -> N
     assert len((await on_file.store.runs(RunFilter(), limit=10, cursor=None)).items) == 1
 
 
-async def test_memory_is_empty_after_it_was_closed(clock: HandClock) -> None:
+async def test_a_store_in_memory_is_empty_after_it_was_closed(clock: HandClock) -> None:
     store = open_store("sqlite:///:memory:", clock)
     await store.open()
     await store.close()
@@ -197,7 +197,7 @@ async def test_memory_is_empty_after_it_was_closed(clock: HandClock) -> None:
         await store.paused()
 
 
-async def test_the_bell_rings_when_another_process_commits_and_not_when_this_one_does(
+async def test_the_notifier_reports_commits_of_other_processes_only(
     on_file: Kit, clock: HandClock, tmp_path: Path
 ) -> None:
     bell = on_file.store._notifier
@@ -215,7 +215,7 @@ async def test_the_bell_rings_when_another_process_commits_and_not_when_this_one
     await other.close()
 
 
-async def test_a_connection_that_is_busy_writing_is_not_asked_for_a_while(
+async def test_the_notifier_does_not_wait_for_a_busy_connection_at_once(
     on_file: Kit, clock: HandClock, tmp_path: Path
 ) -> None:
     bell, done = on_file.store._notifier, threading.Event()
@@ -224,7 +224,7 @@ async def test_a_connection_that_is_busy_writing_is_not_asked_for_a_while(
     await Kit(other, clock, lambda: None, True).start()
     writing = asyncio.ensure_future(on_file.store._connections.run_on_writer(lambda con: done.wait(30)))
     await asyncio.sleep(0)
-    assert not await asyncio.wait_for(bell._check_other_writers(), 10)  # it did not wait behind what is written
+    assert not await asyncio.wait_for(bell._check_other_writers(), 10)  # it did not wait behind the write
     clock.move(SECOND)
     asking = asyncio.ensure_future(bell._check_other_writers())
     done.set()
@@ -233,7 +233,7 @@ async def test_a_connection_that_is_busy_writing_is_not_asked_for_a_while(
     await other.close()
 
 
-async def test_a_store_in_memory_has_nobody_to_listen_to(clock: HandClock) -> None:
+async def test_the_notifier_of_a_store_in_memory_never_reports(clock: HandClock) -> None:
     store = open_store("sqlite:///:memory:", clock)
     await store.open()
     hearing = asyncio.ensure_future(store.changed())
@@ -244,8 +244,8 @@ async def test_a_store_in_memory_has_nobody_to_listen_to(clock: HandClock) -> No
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o000])
-async def test_a_new_file_is_for_its_owner_alone(tmp_path: Path, umask: int) -> None:
-    """Payloads, sessions and password hashes are in all three files."""
+async def test_a_new_file_is_readable_by_its_owner_only(tmp_path: Path, umask: int) -> None:
+    """All three files contain payloads, sessions and password hashes."""
     target, linked = tmp_path / "target.db", tmp_path / "linked.db"
     linked.symlink_to(target)
     before = os.umask(umask)

@@ -1,4 +1,4 @@
-"""Every statement finds its rows by an index: what is fast on an empty store stays fast on a full one."""
+"""Plans: every statement finds its rows by an index, so that a full store is as fast as an empty one."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ FILES = (
     "starts", "writes", "claims", "workers", "runs", "letters", "catalogue", "recovery", "settings",
 )  # fmt: skip
 
-BOUNDED = {"delete_old_audit"}  # walks along the oldest rows, as many as it may remove and not more
+BOUNDED = {"delete_old_audit"}  # reads the oldest rows, no more than it may remove
 
 
 def statements(file: str) -> Mapping[str, str]:
-    """The statements of a file as SQLite takes them, shared ones too."""
+    """Return the statements of a file in SQLite's syntax, including shared ones."""
     return Statements(f"{file}.sql").texts("sqlite")
 
 
@@ -58,13 +58,13 @@ def plan(con: sqlite3.Connection, statement: str) -> list[str]:
 
 
 def scans(steps: list[str]) -> list[str]:
-    """The steps that walk through a whole large table."""
+    """Return the steps of a plan that scan a whole large table."""
     found = (re.match(r"SCAN (\w+)", step) for step in steps)
     return [match.string for match in found if match and match[1] in LARGE | ALIASES]
 
 
 @pytest.mark.parametrize(("file", "name"), STATEMENTS, ids=lambda value: value)
-def test_no_statement_walks_through_a_large_table(con: sqlite3.Connection, file: str, name: str) -> None:
+def test_no_statement_scans_a_large_table(con: sqlite3.Connection, file: str, name: str) -> None:
     steps = plan(con, statements(file)[name])
     assert scans(steps) == (["SCAN a"] if name in BOUNDED else [])
 
@@ -110,7 +110,7 @@ def test_no_statement_walks_through_a_large_table(con: sqlite3.Connection, file:
         ("recovery", "delete_old_letters", "letters_closed (closed_at>? AND closed_at<?)"),
     ],
 )
-def test_each_uses_the_index_made_for_it(con: sqlite3.Connection, file: str, name: str, index: str) -> None:
+def test_each_statement_uses_its_index(con: sqlite3.Connection, file: str, name: str, index: str) -> None:
     steps = plan(con, statements(file)[name])
     assert any(index in step for step in steps), steps
 
@@ -148,12 +148,12 @@ def test_each_uses_the_index_made_for_it(con: sqlite3.Connection, file: str, nam
         ("delete_old_probes", ["probes_old (at<?)"]),
     ],
 )
-def test_circuits_and_who_waits_for_them_are_found_by_index(
+def test_circuits_and_their_waiting_runs_are_found_by_index(
     con: sqlite3.Connection, name: str, indexes: list[str]
 ) -> None:
     steps = plan(con, statements("circuits")[name])
     assert [index for index in indexes if not any(index in step for step in steps)] == [], steps
-    # What a subquery gave may be walked through, and the row that a recursion begins with.
+    # The result of a subquery may be scanned, and the row that a recursion begins with.
     walked = [
         step
         for step in steps
@@ -174,7 +174,7 @@ def test_circuits_and_who_waits_for_them_are_found_by_index(
     ],
 )
 def test_figures_are_counted_along_an_index(con: sqlite3.Connection, name: str, steps: list[str]) -> None:
-    """They walk, but along rows that wait, and stop at a limit: never through a whole table."""
+    """The statements read along waiting rows and stop at a limit: never through a whole table."""
     found = plan(con, statements("stats")[name])
     assert all(any(step in line for line in found) for step in steps), found
     assert not [line for line in found if re.fullmatch(r"SCAN (runs|letters|deliveries|messages|r|l|d|m)", line)]
@@ -213,12 +213,12 @@ def test_figures_are_counted_along_an_index(con: sqlite3.Connection, name: str, 
 def test_the_relay_finds_deliveries_and_messages_by_index(con: sqlite3.Connection, name: str, steps: list[str]) -> None:
     found = plan(con, statements("outbox")[name])
     assert [step for step in steps if not any(step in line for line in found)] == [], found
-    # Dead deliveries and open bundles are few, and what a subquery or a list gave may be walked through.
+    # Dead deliveries and open bundles are few, and the result of a subquery or a list may be scanned.
     few = r"SCAN (\w+ VIRTUAL|CONSTANT|w\b|weighed|due|next|others|\(|\d|d USING INDEX deliveries_dead)"
     assert [line for line in found if line.startswith("SCAN") and not re.match(few, line)] == []
 
 
-def test_a_time_long_ago_is_not_looked_for_row_by_row(con: sqlite3.Connection) -> None:
+def test_a_time_long_ago_is_not_searched_row_by_row(con: sqlite3.Connection) -> None:
     line = AuditWrite(event="e", tenant="t", by="ann", subject="s")
     for hour in range(20):
         writes.write_audit(con, hour * 3_600_000_000, [line] * 500)

@@ -72,7 +72,7 @@ def answers(processes: list[subprocess.Popen[str]]) -> list:
     return found
 
 
-def test_an_empty_file_opened_by_all_at_once(tmp_path: Path) -> None:
+def test_many_processes_can_open_an_empty_file_at_once(tmp_path: Path) -> None:
     body = """
 await store.open()
 await store.start([new()])
@@ -87,7 +87,7 @@ print(1)
     con.close()
 
 
-def test_one_key_started_by_all_at_once_is_one_run(tmp_path: Path) -> None:
+def test_one_key_started_by_many_processes_is_one_run(tmp_path: Path) -> None:
     body = """
 await store.open()
 made = []
@@ -103,7 +103,7 @@ print(json.dumps(made))
         assert sum(new for _, new in each) == 1
 
 
-async def test_runs_are_shared_out_between_processes_once_each(tmp_path: Path, clock: HandClock) -> None:
+async def test_processes_share_the_runs_once_each(tmp_path: Path, clock: HandClock) -> None:
     kit = Kit(open_store(f"sqlite:///{tmp_path}/redrive.db", clock), clock, lambda: None, True)
     await kit.store.open()
     ids = await kit.start(600)
@@ -123,7 +123,7 @@ print(json.dumps(mine))
     assert sorted(chain.from_iterable(found)) == sorted(ids)
 
 
-async def test_a_killed_process_loses_nothing_it_was_told_is_kept(tmp_path: Path) -> None:
+async def test_a_killed_process_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     body = """
 await store.open()
 while True:
@@ -145,7 +145,7 @@ while True:
     await store.close()
 
 
-async def test_a_stopped_process_comes_back_as_a_zombie_and_changes_nothing(tmp_path: Path) -> None:
+async def test_a_zombie_process_changes_nothing(tmp_path: Path) -> None:
     """SIGSTOP a worker past its lease, let another finish its run, SIGCONT: refused, no row changes."""
     body = """
 await store.open()

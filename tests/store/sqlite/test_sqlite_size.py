@@ -1,4 +1,4 @@
-"""A store with a million finished runs and a hundred thousand due ones. Prints figures, asserts none."""
+"""A store with a million finished runs and a hundred thousand due ones; prints figures, asserts none."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FINISHED, DUE, BATCH = 1_000_000, 100_000, 10_000
 
 
 async def fill(kit: Kit) -> int:
-    """Finish a million runs (written directly: how they came about does not matter) and queue the others."""
+    """Insert a million finished runs directly, and start the others."""
 
     def finish(con) -> None:
         con.execute(
@@ -39,7 +39,7 @@ async def fill(kit: Kit) -> int:
 
 
 @pytest.mark.slow
-async def test_a_full_store_is_as_quick_as_an_empty_one(tmp_path: Path, clock: HandClock) -> None:
+async def test_calls_on_a_full_store_are_measured(tmp_path: Path, clock: HandClock) -> None:
     kit = Kit(open_store(f"sqlite:///{tmp_path}/redrive.db", clock), clock, lambda: None, True)
     await kit.store.open()
     began = time.perf_counter()
@@ -76,7 +76,7 @@ async def test_a_full_store_is_as_quick_as_an_empty_one(tmp_path: Path, clock: H
         RunFilter(status="FAILED"),
         RunFilter(status="SUCCESS"),
         RunFilter(since=clock.now() - 10 * SECOND),
-        RunFilter(correlation_id="nobody"),
+        RunFilter(correlation_id="unknown"),
     ):
         said = {name: value for name in where.__slots__ if (value := getattr(where, name)) is not None}
         await measure(f"list {said}", lambda where=where: kit.store.runs(where, limit=50, cursor=None))

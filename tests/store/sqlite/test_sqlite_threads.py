@@ -1,4 +1,4 @@
-"""Threads behind the store: hops, cancellation, closing, taking turns."""
+"""Threads of the SQLite store: event loops, cancellation, closing, and the order of writers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def count(kit: Kit) -> int:
     return len((await kit.store.runs(RunFilter(), limit=500, cursor=None)).items)
 
 
-async def test_the_loop_is_free_while_the_file_is_busy(on_file: Kit, tmp_path: Path) -> None:
+async def test_the_event_loop_is_free_while_the_file_is_busy(on_file: Kit, tmp_path: Path) -> None:
     rude = sqlite3.connect(tmp_path / "redrive.db", isolation_level=None, check_same_thread=False)
     rude.execute("BEGIN IMMEDIATE")
     waiting = asyncio.create_task(on_file.start())
@@ -39,8 +39,8 @@ async def test_the_loop_is_free_while_the_file_is_busy(on_file: Kit, tmp_path: P
     rude.close()
 
 
-async def test_what_waited_for_its_turn_counts_its_time_from_there(on_file: Kit, tmp_path: Path) -> None:
-    """Or a step would be past its limit when its beginning is written, and be taken from a healthy worker."""
+async def test_a_write_that_waited_for_the_lock_has_the_time_when_it_got_it(on_file: Kit, tmp_path: Path) -> None:
+    """Otherwise a step could be past its limit when its begin is written, and be taken from a healthy worker."""
     worker, run = await on_file.held()
     rude = sqlite3.connect(tmp_path / "redrive.db", isolation_level=None, check_same_thread=False)
     rude.execute("BEGIN IMMEDIATE")
@@ -60,7 +60,7 @@ async def test_a_relay_with_nothing_to_claim_does_not_wait_for_the_write_lock(on
     outbox = await Outbox.open(on_file)
     rude = sqlite3.connect(tmp_path / "redrive.db", isolation_level=None)
     rude.execute("BEGIN IMMEDIATE")
-    assert (await outbox.claim()).items == ()  # or it is refused, because the file is busy
+    assert (await outbox.claim()).items == ()  # a call that needed the lock would be refused, because the file is busy
     rude.close()
 
 
@@ -79,7 +79,7 @@ async def test_a_claim_that_waited_for_the_write_lock_has_its_whole_lease(on_fil
     assert delivery.lease_until == on_file.clock.now() + LEASE
 
 
-async def test_a_cancelled_caller_does_not_break_the_call_it_began(on_file: Kit) -> None:
+async def test_a_cancelled_caller_does_not_interrupt_its_running_call(on_file: Kit) -> None:
     gate = threading.Event()
     lines = on_file.store._connections
     blocked = asyncio.create_task(lines.run_on_writer(lambda con: gate.wait(5)))
@@ -92,11 +92,11 @@ async def test_a_cancelled_caller_does_not_break_the_call_it_began(on_file: Kit)
     for task in (queued, blocked):
         with pytest.raises(asyncio.CancelledError):
             await task
-    await on_file.start()  # the line still works
-    assert await count(on_file) == 1  # what had not begun was not begun
+    await on_file.start()  # the connection still works
+    assert await count(on_file) == 1  # calls that had not begun were dropped
 
 
-async def test_a_write_under_way_completes_although_nobody_waits(on_file: Kit) -> None:
+async def test_a_running_write_completes_after_its_caller_was_cancelled(on_file: Kit) -> None:
     begun, gate = threading.Event(), threading.Event()
 
     def slow(con: sqlite3.Connection) -> None:
@@ -114,7 +114,7 @@ async def test_a_write_under_way_completes_although_nobody_waits(on_file: Kit) -
     assert await on_file.store.paused() == {"w": "ann"}
 
 
-async def test_closing_refuses_what_waits_and_lets_go_of_the_threads(on_file: Kit) -> None:
+async def test_closing_refuses_waiting_calls_and_ends_the_threads(on_file: Kit) -> None:
     begun, gate = threading.Event(), threading.Event()
 
     def slow(con: sqlite3.Connection) -> bool:
@@ -127,7 +127,7 @@ async def test_closing_refuses_what_waits_and_lets_go_of_the_threads(on_file: Ki
     waiting = asyncio.create_task(on_file.start())
     await asyncio.sleep(0)
     closing = asyncio.create_task(on_file.store.close())
-    while not lines._writer._closed:  # noqa: ASYNC110 - it tells nobody
+    while not lines._writer._closed:  # noqa: ASYNC110 - no event is set
         await asyncio.sleep(0.001)
     gate.set()
     await asyncio.wait_for(closing, 5)
@@ -152,7 +152,7 @@ async def test_closing_with_an_open_transaction_undoes_it(tmp_path: Path, clock:
     con.close()
 
 
-async def test_an_error_of_the_program_s_own_passes_through_and_undoes_its_write(on_file: Kit) -> None:
+async def test_an_exception_in_a_write_is_raised_and_undoes_the_write(on_file: Kit) -> None:
     def broken(con: sqlite3.Connection) -> None:
         con.execute("INSERT INTO pauses VALUES ('w', 1, 'ann')")
         raise ZeroDivisionError
@@ -162,7 +162,7 @@ async def test_an_error_of_the_program_s_own_passes_through_and_undoes_its_write
     assert await on_file.store.paused() == {}
 
 
-async def test_a_loop_that_ended_is_no_problem_for_the_line(tmp_path: Path, clock: HandClock) -> None:
+async def test_a_connection_survives_the_end_of_an_event_loop(tmp_path: Path, clock: HandClock) -> None:
     store = open_store(f"sqlite:///{tmp_path}/redrive.db", clock)
     await store.open()
     gate = threading.Event()
@@ -180,7 +180,7 @@ async def test_a_loop_that_ended_is_no_problem_for_the_line(tmp_path: Path, cloc
     await store.close()
 
 
-async def test_one_store_serves_several_loops(tmp_path: Path, clock: HandClock) -> None:
+async def test_one_store_serves_several_event_loops(tmp_path: Path, clock: HandClock) -> None:
     store = open_store(f"sqlite:///{tmp_path}/redrive.db", clock)
     await store.open()
     found = await asyncio.to_thread(lambda: asyncio.run(store.paused()))
@@ -189,7 +189,7 @@ async def test_one_store_serves_several_loops(tmp_path: Path, clock: HandClock) 
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-async def test_a_forked_child_is_told_to_open_its_own(on_file: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_forked_child_must_open_its_own_store(on_file: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getpid", lambda: 1)
     with pytest.raises(StoreError, match="forked"):
         await on_file.start()
@@ -206,11 +206,11 @@ async def test_a_running_statement_is_interrupted_at_the_limit(on_file: Kit) -> 
     await on_file.start()
 
 
-async def test_a_blocked_loop_does_not_keep_a_transaction_open(on_file: Kit, tmp_path: Path) -> None:
+async def test_a_blocked_event_loop_does_not_keep_a_transaction_open(on_file: Kit, tmp_path: Path) -> None:
     tx = on_file.store.transaction(0.1)
     await tx.execute("CREATE TABLE mine (a)")
     rude = sqlite3.connect(tmp_path / "redrive.db", isolation_level=None, timeout=5)
-    rude.execute("BEGIN IMMEDIATE")  # blocks this very loop until the timer has undone the transaction
+    rude.execute("BEGIN IMMEDIATE")  # blocks this event loop until the timer has undone the transaction
     rude.execute("COMMIT")
     rude.close()
     with pytest.raises(TimeoutError):
@@ -225,7 +225,7 @@ async def test_an_abandoned_transaction_frees_the_connection_for_the_next(on_fil
     await other.rollback()
 
 
-async def test_a_transaction_that_cannot_begin_may_try_again(
+async def test_a_transaction_that_cannot_begin_can_try_again(
     tmp_path: Path, clock: HandClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection.connect, "__kwdefaults__", {"busy": 0.05})
@@ -244,7 +244,7 @@ async def test_a_transaction_that_cannot_begin_may_try_again(
     await kit.store.close()
 
 
-async def test_a_transaction_without_a_connection_is_in_nobody_s_way(
+async def test_a_transaction_that_gets_no_connection_blocks_no_other(
     on_file: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(self: object) -> None:
@@ -259,8 +259,8 @@ async def test_a_transaction_without_a_connection_is_in_nobody_s_way(
     await tx.rollback()
 
 
-async def test_a_row_of_transactions_does_not_keep_the_committer_or_the_lease_out(on_file: Kit) -> None:
-    """Writers of one process queue up, so each waits for those before it and no longer."""
+async def test_queued_transactions_do_not_block_the_committer_or_the_lease(on_file: Kit) -> None:
+    """Writers of one process wait in a queue, so each waits only for those before it."""
     worker, _ = await on_file.held()
     line = on_file.store.lease_connection()
     stop = False
@@ -282,10 +282,10 @@ async def test_a_row_of_transactions_does_not_keep_the_committer_or_the_lease_ou
     line.close()
 
 
-# -- turns ---------------------------------------------------------------------------------------------
+# -- the order of waiting threads ----------------------------------------------------------------------
 
 
-def test_a_turn_is_handed_over_in_order() -> None:
+def test_waiting_threads_get_the_lock_in_order() -> None:
     turn, order = FairLock(), []
     assert turn.take(0)
 
@@ -307,7 +307,7 @@ def test_a_turn_is_handed_over_in_order() -> None:
     assert turn.take(0)
 
 
-def test_who_waits_too_long_leaves_the_queue() -> None:
+def test_a_thread_that_waits_too_long_leaves_the_queue() -> None:
     turn = FairLock()
     assert turn.take(0)
     assert not turn.take(0.01)

@@ -1,4 +1,4 @@
-"""Transactional steps on SQLite: one at a time, and what only SQLite can do to a transaction."""
+"""Transactional steps on SQLite: one at a time, and the statements that end a transaction on SQLite only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from redrive.errors import InputError, StoreError
 
 @pytest.fixture
 async def with_table(on_file: Kit) -> Kit:
-    """A store with a table of the user's own beside the engine's."""
+    """Create a table of the user in the store's database."""
     kit = on_file
     worker, run = await kit.held()
     tx = kit.store.transaction(5.0)
