@@ -294,15 +294,17 @@ async def test_a_bulk_action_that_is_resumed_at_once_can_be_claimed_at_once(kit:
     assert await advance(kit, row) is None
 
 
-async def test_a_paused_bulk_action_can_be_stopped_and_a_finished_one_is_unchanged(kit: Kit) -> None:
+async def test_a_paused_bulk_action_can_be_stopped_and_a_stopped_one_only_resumed(kit: Kit) -> None:
     await begun(kit, letters=("l1",))
     await kit.store.change_bulk("set1", PAUSE, line("dlq.set_paused", token="t2"))
     assert await kit.store.change_bulk("set1", STOP, line("dlq.set_stopped", by="bob", token="t3"))
     now = await known(kit)
     assert (now.status, now.paused_at, now.closed_by) == (SetStatus.STOPPED, None, "bob")
-    for number, change in enumerate((PAUSE, RESUME, BulkChange(BulkVerb.RATE, Rate(5, "s")))):
+    for number, change in enumerate((PAUSE, BulkChange(BulkVerb.RATE, Rate(5, "s")))):
         assert not await kit.store.change_bulk("set1", change, line("e", token=f"n{number}"))
-    assert (await known(kit)).rate is None
+    assert await known(kit) == now
+    assert await kit.store.change_bulk("set1", RESUME, line("dlq.set_resumed", token="t4"))
+    assert (await known(kit)).status is SetStatus.RUNNING
 
 
 async def test_a_bulk_action_waits_for_its_rate_paused_or_not(kit: Kit) -> None:
