@@ -1,4 +1,4 @@
-"""Everything a user can name has its place in the reference."""
+"""The reference: every name, command, setting and code that users can write has an entry."""
 
 import re
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ REFERENCE = ROOT / "docs/reference"
 
 
 def headings(name: str) -> set[str]:
-    """The words in code font in the headings of a page."""
+    """Return the words in code font in the headings of a page."""
     lines = re.findall(r"^#+ .*$", read(ROOT / "docs" / name), re.MULTILINE)
     return {word for line in lines for word in re.findall(r"`([\w. -]+)", line)}
 
@@ -56,7 +56,7 @@ def test_every_setting_has_an_entry() -> None:
 
 
 def commands(group: click.Group, path: str = "redrive") -> Iterator[tuple[str, click.Command]]:
-    """Every command with its full name."""
+    """Yield every command with its full name."""
     for name, command in group.commands.items():
         yield f"{path} {name}", command
         if isinstance(command, click.Group):

@@ -9,7 +9,7 @@ from redrive.testing import engine
 
 
 def ledger(on_open: Any) -> tuple[Redrive, Any, list[bool]]:
-    """A step that books with the bank, whose state is the last value of the list."""
+    """Return a workflow that books with the bank; the last value of the list is the bank's state."""
     app = Redrive("sqlite:///:memory:")
     up = [False]
 
