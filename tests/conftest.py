@@ -20,7 +20,7 @@ from engines import OnStore
 def pytest_configure(config: pytest.Config) -> None:
     # A shell starts background jobs with Ctrl-C ignored, and their children inherit that. Tests press Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    # A busy machine must not fail a property, so there is no deadline. `./dev prove` tries many more examples.
+    # Examples have no deadline, because a busy machine must not fail a property. `./dev prove` tries more of them.
     hypothesis.settings.register_profile(
         "patient", deadline=None, max_examples=int(os.environ.get("REDRIVE_EXAMPLES", "50"))
     )

@@ -200,8 +200,8 @@ def test_an_error_carries_its_reason() -> None:
     again = copy.deepcopy(error)
     assert (again.reason, str(again)) == (reason, str(error))
     assert PayloadError(reason, path="a").reason == reason
-    assert InputError("in words").reason is None
-    assert Reason.of_error(InputError("in words")) == Reason(ReasonCode.TEXT, text="in words")
+    assert InputError("a plain text").reason is None
+    assert Reason.of_error(InputError("a plain text")) == Reason(ReasonCode.TEXT, text="a plain text")
 
 
 @pytest.mark.parametrize(
