@@ -461,7 +461,7 @@ async def tidy() -> None:
 
 
 POSTGRES = [server.name for server in servers()] or ["postgres"]
-"""Names to parametrise tests with; a test calls `need_postgres` before it asks for one of them."""
+"""Names to parametrise tests with; a test calls `need_postgres` before it uses one of them."""
 
 ENOUGH = [*(pytest.param(name, marks=pytest.mark.slow) for name in POSTGRES[:-1]), *POSTGRES[-1:]]
 """Names for tests of our own code, which is equal on every version (connections, outages, locks), unlike statements,

@@ -127,7 +127,7 @@ def test_bound_values_never_become_part_of_the_statement(evil: str) -> None:
     assert sql.statement == "DELETE FROM t WHERE id = ?"
 
 
-def test_texts_for_people_are_rendered() -> None:
+def test_texts_of_notifications_and_manual_actions_are_rendered() -> None:
     assert Notify("ops", "Order {{input.order_id}}: {{result.id}}").render(DATA) == "Order o-7: 42"
     assert Manual("Stop {{result.id}}").render(DATA) == "Stop 42"
 

@@ -506,7 +506,7 @@ def test_a_rule_by_class_name_or_function_covers_derived_classes(when: Any) -> N
     assert classify(RuntimeError(), rules).category is Category.UNKNOWN
 
 
-def test_the_first_rule_that_applies_wins_and_goes_before_everything_else() -> None:
+def test_the_first_rule_that_applies_takes_precedence_over_everything_else() -> None:
     rules = [
         Rule(HardDeclined, Category.VALIDATION),
         Rule(Declined, Category.NETWORK),

@@ -102,7 +102,7 @@ def test_changes_name_the_place_and_both_sides() -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, True), (0, False), (1, 1.0), ("1", 1), ({}, []), (None, {})])
-def test_values_that_python_confuses_are_told_apart(before: Any, after: Any) -> None:
+def test_values_that_python_considers_equal_are_distinguished(before: Any, after: Any) -> None:
     assert [change.kind for change in diff_json({"a": [before]}, {"a": [after]})] == ["changed"]
 
 

@@ -74,7 +74,7 @@ AGREED = {
     "tenant.exported",
     "tenant.erased",
 }
-"""What is stored and exported: a name may be added, never changed."""
+"""Names as they are stored and exported: a name may be added, never changed."""
 
 
 def test_the_names_are_the_agreed_ones() -> None:

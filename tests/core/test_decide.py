@@ -194,7 +194,7 @@ def quiet(outcome: Outcome) -> Outcome:
 
 
 Entry: TypeAlias = tuple[tuple[StepStatus, ...], StepStatus]
-"""An entry that is written: the states it can be in before, and the one it is in afterwards."""
+"""A written entry: its possible states before, and its state afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,7 +395,7 @@ def test_the_fence_rises_exactly_when_the_run_loses_its_holder(case: Case) -> No
 
 
 @pytest.mark.parametrize("case", WAITS)
-def test_a_run_that_waits_or_is_due_says_when_or_for_what(case: Case) -> None:
+def test_a_waiting_or_due_run_has_a_time_or_a_circuit(case: Case) -> None:
     change = decided(case).change
     assert change is not None
     assert change.wake_in is not None or change.parked_on is not None

@@ -29,7 +29,7 @@ from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
 
 LETTER = "dl-first"
-"""The letter of a run that was replayed as another: the one that answers for it now is `run7`."""
+"""The letter of a run that was replayed as a new run, `run7`."""
 
 BROKEN = Failure.of(Category.SERVER_ERROR, "the bank is down", error_type="shop.BankDown")
 ENDING = FailureReason(

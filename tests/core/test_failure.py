@@ -45,7 +45,7 @@ def storable(failure: Failure) -> bool:
 # -- stored fields -------------------------------------------------------------------------------------
 
 
-def test_a_failure_says_what_where_and_how() -> None:
+def test_a_failure_records_error_place_and_category() -> None:
     failure = capture_failure(raised(CardDeclined("no funds", {"code": 51})))
     assert failure.category is Category.INTERNAL
     assert failure.error_type == f"{__name__}.CardDeclined"

@@ -614,7 +614,7 @@ def test_the_configuration_of_a_model_is_kept() -> None:
     assert returning(Hex).encode_result(Hex(data=b"\xff")) == '{"data":"ff"}'
 
 
-def test_people_may_write_numbers_dates_and_ids_as_strings() -> None:
+def test_numbers_dates_and_ids_may_be_given_as_strings() -> None:
     back = returning(Order).decode_result(
         '{"id": "12345678123456781234567812345678", "placed": "2024-01-01 10:00Z", "lines": '
         '[{"sku": "a", "price": 1.5}]}'

@@ -18,7 +18,7 @@ from redrive.errors import InputError
         ("100000/m", Rate(100_000, "m")),
     ],
 )
-def test_rates_are_read_as_people_write_them_and_written_shortly(text: str, rate: Rate) -> None:
+def test_rates_are_read_in_many_forms_and_back_from_their_text(text: str, rate: Rate) -> None:
     assert parse_rate(text) == rate
     assert parse_rate(str(rate)) == rate
 

@@ -225,7 +225,7 @@ def test_a_text_without_secrets_stays_as_it_is(text: str) -> None:
 @pytest.mark.parametrize("pattern", DEFAULT_PATTERNS)
 @settings(max_examples=20)
 @given(st.data())
-def test_whatever_fits_a_pattern_is_hidden(pattern: str, data: st.DataObject) -> None:
+def test_text_that_matches_a_pattern_is_hidden(pattern: str, data: st.DataObject) -> None:
     assert MASK in REDACTOR.text(data.draw(st.from_regex(pattern)))
 
 

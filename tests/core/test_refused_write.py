@@ -48,7 +48,7 @@ from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
 
 BAD = "BAD"
-"""Stands for what the store would not take."""
+"""Marker for content that the store refuses."""
 
 RUN = RunView(id=7, public_id="run7", tenant="acme", workflow="fulfil", fence=3, input="{}", options=RunOptions())
 CHARGE = EntryRef(2, "/charge#0", EntryKind.STEP, "charge")
@@ -157,7 +157,7 @@ def test_a_refused_failure_found_by_the_reaper_stays_marked_as_such() -> None:
     assert (replaced.taken, replaced.end, replaced.step) == (True, AttemptEnd.TIMED_OUT, RAISED.step)
 
 
-def test_a_begin_mark_goes_out_without_its_input() -> None:
+def test_a_refused_begin_mark_is_written_without_its_input() -> None:
     replaced = replace_refused(BEGAN, "x")
     assert isinstance(replaced, AttemptStarted)
     assert (replaced.input, replaced.options, replaced.limit) == ("null", "{}", 5)

@@ -48,7 +48,7 @@ ORDER = [
     "stored default of the tenant",
     "stored default of all tenants",
 ]
-"""From the most particular to the most general; the built-in default comes after all of them."""
+"""Places of policies, from the most specific to the most general; the built-in default comes last."""
 
 STORED = dict(
     zip(

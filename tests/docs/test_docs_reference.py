@@ -68,7 +68,7 @@ def test_every_command_has_a_heading_and_nothing_else_has() -> None:
     assert named == {name for name, _ in commands(main)}
 
 
-def test_every_option_stands_under_its_command_or_with_what_all_share() -> None:
+def test_every_option_is_documented_under_its_command_or_as_shared() -> None:
     shared, *sections = re.split(r"^#+ `", read(REFERENCE / "cli.md"), flags=re.MULTILINE)
     missing = [
         f"{name} {option}"

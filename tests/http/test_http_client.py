@@ -56,7 +56,7 @@ async def test_spaces_around_the_value_of_a_header_are_left_out() -> None:
     assert (server.asked[0].headers["X-A"], server.asked[0].headers["X-B"]) == ("one\ttwo", "")
 
 
-async def test_a_request_without_a_body_says_so_where_one_is_expected() -> None:
+async def test_a_request_without_a_body_has_a_content_length_where_a_body_is_expected() -> None:
     async with serving(answering(OK)) as server, client() as http:
         await http.send(get(server.url()))
         await http.send(HttpRequest(url=server.url()))

@@ -28,7 +28,7 @@ from redrive.testing.faulty_store import FAIL, LOSE, Call, Fault, crash_after, c
 
 _PATIENCE = 60.0  # real seconds, a hundred times what a seed takes
 CIRCUIT = Circuit("acts", failures=3, window="5m", open_for="20s", probes=2)
-"""What the step `act` stands behind in every third seed; which must not matter to how a program ends."""
+"""The circuit of the step `act` in every third seed; it must not change how a program ends."""
 
 
 def _seeds() -> range:

@@ -47,7 +47,7 @@ async def test_ac4_after_the_last_attempt_the_run_is_a_letter_with_its_payload_a
         assert run.letter.message == "gone"
 
 
-async def test_ac4_the_message_is_for_people_and_has_no_stack_in_it() -> None:
+async def test_ac4_the_message_is_readable_and_contains_no_stack_trace() -> None:
     app, execute, _ = execution()
     async with engine(app) as e:
         with faults("ask", [ConnectionError] * 3):

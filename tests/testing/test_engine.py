@@ -341,7 +341,7 @@ async def test_counting_calls_of_a_step_that_does_not_exist_is_an_error() -> Non
             e.calls(42)
 
 
-async def test_a_run_that_nothing_will_wake_is_an_error_that_says_why() -> None:
+async def test_a_run_that_nothing_can_wake_is_an_error_with_a_reason() -> None:
     app = make_app()
 
     @app.workflow
@@ -698,7 +698,7 @@ async def test_a_plan_may_kill_the_worker_at_any_call() -> None:
         assert e.crashes == 5
 
 
-async def test_a_plan_that_lets_no_worker_live_is_an_error() -> None:
+async def test_a_plan_that_kills_every_worker_is_an_error() -> None:
     app = make_app()
 
     @app.workflow
