@@ -271,7 +271,7 @@ def test_a_patch_may_leave_out_hidden_fields() -> None:
     assert merge_patch(ORIGINAL, patch)["api_key"] == "sk-real"
 
 
-# Lists: what was hidden goes with its item, wherever that was moved.
+# Lists: hidden values stay with their item, wherever it was moved.
 
 
 def lines(*items: str) -> list[dict[str, str]]:
@@ -296,7 +296,7 @@ def test_an_item_keeps_its_hidden_values(edited: Any, expected: Any) -> None:
 @pytest.mark.parametrize(
     "edited",
     [
-        lines(f"B:{MASK}", f"c:{MASK}"),  # an item less, and this one edited: was it a or b?
+        lines(f"B:{MASK}", f"c:{MASK}"),  # one item removed, this one edited: it could be a or b
         lines(f"b:{MASK}", f"A:{MASK}", f"c:{MASK}"),  # the others were moved
         lines(f"a:{MASK}", f"b:{MASK}", f"c:{MASK}", f"d:{MASK}"),
     ],

@@ -199,7 +199,7 @@ Entry: TypeAlias = tuple[tuple[StepStatus, ...], StepStatus]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """An outcome, the states it can find its run in, and the one it leaves; None leaves it alone."""
+    """An outcome, the possible states of its run before, and the state after; None for no change."""
 
     what: str
     outcome: Outcome
@@ -1050,7 +1050,7 @@ def test_one_poisonous_run_among_99_others_gets_the_only_letter(
         suspects = [number for number in order if waiting[number].deaths]
         claimed = (suspects[:1] + fresh)[:slots]
         if poison not in claimed:
-            for number in claimed:  # they end, and with that are cleared
+            for number in claimed:  # they end, which clears their suspicion
                 del waiting[number]
             continue
         crashes += 1

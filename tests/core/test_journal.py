@@ -208,7 +208,7 @@ class Kind:
     ids=lambda case: f"{case.kind} {case.status}",
 )
 def test_results_that_the_function_saw_must_be_requested_again(case: Kind) -> None:
-    """A step in flight had shown the function nothing yet; another path may be taken around it."""
+    """A step in flight had not returned anything to the function yet, so the function may skip it."""
     row = entry(0, "/x#0", case.done, kind=case.kind, status=case.status)
     journal = Journal([row])
     assert journal.list_unrequested() == ([row] if case.missed else [])

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import IO
 
 PATIENCE = 120
-BARE = ("-pno:schemathesis", "-pno:hypothesispytest")  # what readers need not have, and is slow to load
+BARE = ("-pno:schemathesis", "-pno:hypothesispytest")  # readers need not have it, and it is slow to load
 _BIN = Path(sys.executable).parent
 
 

@@ -1,4 +1,4 @@
-"""Every Python and shell block of the documentation does what the page says."""
+"""Examples of the documentation: every Python and shell block does what its page says."""
 
 import asyncio
 from pathlib import Path

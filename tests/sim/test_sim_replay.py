@@ -222,5 +222,5 @@ class Simulation:
 
 
 def root_of(run: Run, runs: dict[str, Run]) -> str:
-    """Return the id of the run that full replays led back to."""
+    """Return the id of the first run in a chain of full replays."""
     return run.id if run.replay_of is None else root_of(runs[run.replay_of], runs)
