@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeGuard
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = ("src/redrive", "bench", "tools")
+FOLDERS = ("src/redrive", "bench", "tools", "tests")
 TEXT_FILES = (".html", ".js", ".sql", ".json", ".txt")
 
 BANNED = re.compile(
