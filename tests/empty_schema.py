@@ -1,17 +1,18 @@
-"""Stores on PostgreSQL for tests that want an empty one, not a new one: set up once, emptied after each use.
+"""Empty PostgreSQL stores for tests: schemas are set up once and emptied after each use.
 
-To set a schema up costs the server five times as much as to open it. So a test asks for what it needs:
+To set up a schema costs the server five times as much as to open it. So a test chooses what it needs:
 
-    emptied.ready    a schema that is set up and holds no rows: nearly every test
-    cluster.fresh    a schema that does not exist yet: tests of migrations, of plans, of killed processes
+    empty_schema.ready    a schema that is set up and holds no rows: nearly every test
+    cluster.fresh         a schema that does not exist yet: tests of migrations, of plans, of killed processes
 
-A schema serves again only where it is as good as new: if nothing but rows has changed in its database (a
-trigger notes all other changes there), none of them says which migrations were applied, and nobody is
-connected any more. Otherwise the next test gets a new one. So it does when a test fails in the midst. What
-a test has made in `public`, where a user's own tables are, goes with that, and costs no schema of ours.
+A schema is reused only if nothing but rows has changed in its database (an event trigger records all other
+changes), its table of migrations is unchanged, and no connection is open. Otherwise, and after a failed
+test, the next test gets a new schema. Objects that a test made in `public`, where a user's own tables
+are, are dropped without costing a schema.
 
-Rows are deleted: to truncate a table costs ten times as much, for the new files of it and its indexes. The
-planner cannot tell: it takes a table that was never vacuumed for ten pages large. A larger one is truncated.
+Rows are deleted, because truncating a table creates new files for it and its indexes, which costs ten times
+as much. Plans stay the same: the planner assumes ten pages for a table that was never vacuumed. A larger
+table is truncated.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import cluster
 from redrive.store.postgres.schema import migrate
 
 PATIENCE = 5.0
-"""Seconds in which the connections that a test has closed must be gone."""
+"""Seconds within which the connections that a test has closed must be gone."""
 
 WATCH = """
 CREATE SCHEMA watch;
@@ -42,11 +43,11 @@ CREATE EVENT TRIGGER note ON ddl_command_end EXECUTE FUNCTION watch.note();
 """
 
 SMALL = 10 * 8192
-"""Bytes of a table up to which the planner takes it for empty."""
+"""Size of a table in bytes up to which the planner assumes that it is empty."""
 
 MIGRATIONS = "SELECT string_agg(CAST(m AS text), ' ' ORDER BY version) FROM {schema}.redrive_schema AS m"
 
-# What was vacuumed or analysed counts as changed: plans may be others where there are statistics.
+# A vacuumed or analysed table counts as changed: statistics may lead to other plans.
 LOOK = f"""
 SELECT ({MIGRATIONS}) AS migrations,
        EXISTS (SELECT FROM watch.changes) AS made,
@@ -73,7 +74,7 @@ WHERE c.relnamespace = $1::regnamespace
 
 @dataclass(frozen=True)
 class Spot:
-    """A schema, and the migrations that were noted in it when it was new."""
+    """A schema, and the migrations that were recorded in it when it was new."""
 
     schema: str
     migrations: str
@@ -84,8 +85,8 @@ _spare: dict[str, list[Spot]] = {}
 
 @asynccontextmanager
 async def ready(name: str, *, pooled: bool = False) -> AsyncIterator[str]:
-    """A URL to a schema that is set up and holds nothing, in a database where nobody else is."""
-    # The pooler keeps connections, which would look as if a test had left them: its database is another.
+    """Yield a URL to a schema that is set up and empty, in a database without other users."""
+    # The pooler keeps connections open, which would look like leftovers of a test: it has a separate database.
     database = await cluster.database_of(cluster.shared(name).url, "pooled" if pooled else "ready", WATCH)
     spare = _spare.setdefault(database, [])
     spot = spare.pop() if spare else await _set_up(name, database)
@@ -95,7 +96,7 @@ async def ready(name: str, *, pooled: bool = False) -> AsyncIterator[str]:
 
 
 async def _swept(database: str, spot: Spot, *, pooled: bool) -> bool:
-    """Make a schema as good as new; False if it cannot be used again."""
+    """Empty a schema; return False if it cannot be reused."""
     con = await background_loop.connected(database)
     return (pooled or not await _still_busy(con)) and await _empty(con, spot)
 
@@ -112,7 +113,7 @@ async def _set_up(name: str, database: str) -> Spot:
 
 
 async def _empty(con: asyncpg.Connection, spot: Spot) -> bool:
-    """Take away what a test has left; False if the schema had to go as well."""
+    """Remove the leftovers of a test; return False if the schema had to be dropped as well."""
     found = await con.fetchrow(LOOK.format(schema=spot.schema), spot.schema)
     changed = found["changed"] or found["migrations"] != spot.migrations
     if changed or found["made"]:
@@ -121,14 +122,14 @@ async def _empty(con: asyncpg.Connection, spot: Spot) -> bool:
         await con.execute("DELETE FROM watch.changes")
     if changed:
         return False
-    # Without triggers, which keep books of the rows that go.
+    # Without triggers, which would record the deleted rows.
     await con.execute("; ".join(["SET session_replication_role = replica", *found["emptying"]]))
     await con.fetch(REWIND, spot.schema)
     return True
 
 
 async def _still_busy(con: asyncpg.Connection) -> bool:
-    """True if somebody stays connected; a connection that was closed is gone a moment later."""
+    """Return True if a connection stays open; a closed one disappears a moment later."""
     end = asyncio.get_running_loop().time() + PATIENCE
     while await con.fetchval(BUSY):
         if asyncio.get_running_loop().time() > end:

@@ -1,4 +1,4 @@
-"""Engines on every database, for what must be the same on each."""
+"""Engines on every database, for behaviour that must be the same on each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OnStore = Callable[..., AbstractAsyncContextManager[Engine]]
 
 
 def paired(on_sqlite: str, on_postgres: str) -> list[Any]:
-    """Pairs of a database and one of two values: each of them once, and the other pairs in `./dev prove`."""
+    """Return pairs of a database and one of two values: each value once; `./dev prove` adds the other pairs."""
     normal = [("sqlite", on_sqlite), *((kind, on_postgres) for kind in cluster.POSTGRES[-1:])]
     every = [(kind, value) for kind in ("sqlite", *cluster.POSTGRES) for value in (on_sqlite, on_postgres)]
     return [*normal, *(pytest.param(*pair, marks=pytest.mark.slow) for pair in every if pair not in normal)]
@@ -26,7 +26,7 @@ def paired(on_sqlite: str, on_postgres: str) -> list[Any]:
 
 @asynccontextmanager
 async def on(kind: str) -> AsyncIterator[OnStore]:
-    """`engine` on an empty database of a kind."""
+    """Yield `engine` bound to an empty database of a kind."""
     if kind == "sqlite":
         yield engine_on("sqlite:///:memory:")
         return
@@ -36,13 +36,13 @@ async def on(kind: str) -> AsyncIterator[OnStore]:
 
 
 def engine_on(url: str) -> OnStore:
-    """`engine` on the database at this address."""
+    """Return `engine` bound to the database at this address."""
 
     @asynccontextmanager
     async def opened(app: Redrive, **options: Any) -> AsyncIterator[Engine]:
         async with engine(app, store=url, **options) as e:
             yield e
             lease = e.worker.lease
-        await lease.stop()  # a beat that came after the stop has connected once more
+        await lease.stop()  # a heartbeat after the stop may have connected once more
 
     return opened

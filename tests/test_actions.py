@@ -1,4 +1,4 @@
-"""Declared actions: checked once, exact as JSON, and templates only where they can do no harm."""
+"""Declared actions: checked once, exact as JSON, with templates only in safe places."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ BODIES = st.recursive(
 
 
 @pytest.mark.parametrize("action", EACH, ids=lambda action: action.kind)
-def test_an_action_as_json_says_everything_about_it(action: Any) -> None:
+def test_an_action_as_json_is_complete(action: Any) -> None:
     written = json.loads(json.dumps(action.to_json()))
     assert list(written) == ["kind", *(field.name for field in dataclasses.fields(action))]
     assert written.pop("kind") == action.kind
@@ -65,7 +65,7 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
     assert Sql("db", "SELECT 1").params == ()
 
 
-def test_actions_are_values_that_what_they_were_made_from_cannot_change() -> None:
+def test_an_action_does_not_change_with_the_objects_it_was_made_from() -> None:
     body: dict[str, Any] = {"a": [1]}
     headers = {"X-A": "1"}
     call = ApiCall("https://h", body=body, headers=headers)
@@ -77,12 +77,12 @@ def test_actions_are_values_that_what_they_were_made_from_cannot_change() -> Non
         call.url = "https://evil.example"  # type: ignore[misc]
 
 
-def test_bodies_may_hold_what_payloads_may() -> None:
+def test_bodies_may_hold_the_same_values_as_payloads() -> None:
     assert ApiCall("https://h", body={"sum": Decimal("1.50"), "ids": (1, 2)}).body == {"sum": "1.50", "ids": [1, 2]}
     assert ApiCall("https://h", timeout=timedelta(minutes=1)).timeout == 60.0
 
 
-# -- filling in --------------------------------------------------------------------------------------------
+# -- rendering ---------------------------------------------------------------------------------------------
 
 
 def test_a_call_is_rendered_with_types_kept_in_its_body() -> None:
@@ -105,12 +105,12 @@ def test_a_call_is_rendered_with_types_kept_in_its_body() -> None:
     assert call.origin == "https://bank.example"
 
 
-def test_a_call_without_a_body_says_nothing_about_one() -> None:
+def test_a_call_without_a_body_has_no_content_type() -> None:
     assert ApiCall("https://h", "DELETE").render(DATA).headers == {}
     assert ApiCall("https://h", "DELETE").render(DATA).body is None
 
 
-def test_a_content_type_of_ones_own_is_kept() -> None:
+def test_a_custom_content_type_is_kept() -> None:
     call = ApiCall("https://h", body={}, headers={"content-type": "application/merge-patch+json"})
     assert call.render(DATA).headers == {"content-type": "application/merge-patch+json"}
 
@@ -121,13 +121,13 @@ def test_parameters_keep_their_types_and_structures_are_bound_as_json() -> None:
 
 
 @pytest.mark.parametrize("evil", ["x'; DROP TABLE t; --", '"', "{{input.secret}}", "$1", "?"])
-def test_what_is_bound_never_becomes_part_of_the_statement(evil: str) -> None:
+def test_bound_values_never_become_part_of_the_statement(evil: str) -> None:
     sql = Sql("db", "DELETE FROM t WHERE id = ?", ["{{result.id}}"])
     assert sql.render({"result": {"id": evil}}) == (evil,)
     assert sql.statement == "DELETE FROM t WHERE id = ?"
 
 
-def test_texts_for_people_are_rendered() -> None:
+def test_texts_of_notifications_and_manual_actions_are_rendered() -> None:
     assert Notify("ops", "Order {{input.order_id}}: {{result.id}}").render(DATA) == "Order o-7: 42"
     assert Manual("Stop {{result.id}}").render(DATA) == "Stop 42"
 
@@ -142,7 +142,7 @@ def test_a_missing_field_is_a_failure_that_is_not_retried(action: Any) -> None:
     assert classify(caught.value).category == Category.VALIDATION
 
 
-# -- refusing ----------------------------------------------------------------------------------------------
+# -- refusals ----------------------------------------------------------------------------------------------
 
 WRONG: list[tuple[Any, str]] = [
     (lambda: ApiCall(""), "url of ApiCall must be a text"),
@@ -209,7 +209,7 @@ WRONG: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("make", "words"), WRONG, ids=[words for _, words in WRONG])
-def test_what_makes_no_sense_is_refused_when_it_is_made(make: Any, words: str) -> None:
+def test_an_invalid_action_is_refused_when_it_is_made(make: Any, words: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         make()
     assert words in str(caught.value)
@@ -228,5 +228,5 @@ def test_what_makes_no_sense_is_refused_when_it_is_made(make: Any, words: str) -
         ("UPDATE t SET a = '100%'", 0),
     ],
 )
-def test_one_statement_with_its_values_bound_is_taken_as_it_is(statement: str, count: int) -> None:
+def test_one_statement_with_bound_values_is_accepted_unchanged(statement: str, count: int) -> None:
     assert Sql("ledger-2.main", statement, [1] * count).statement == statement

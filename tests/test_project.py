@@ -1,4 +1,4 @@
-"""The project around the code: what is packaged, what is promised, what must not leak into the repository."""
+"""The project around the code: its package, its public names, and what the repository must not contain."""
 
 import re
 import subprocess
@@ -22,7 +22,7 @@ VERBS = ["demo", "test", "check", "docs", "bench", "prove", "python", "help"]
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """The names of the files in a freshly built wheel."""
+    """Build a wheel and return the names of its files."""
     folder = tmp_path_factory.mktemp("wheel")
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
@@ -111,7 +111,7 @@ def test_every_decision_is_numbered_once_and_indexed() -> None:
     assert len({name[:4] for name in decisions}) == len(decisions)
 
 
-def test_no_file_names_a_place_on_somebodys_machine() -> None:
+def test_no_file_contains_a_path_of_a_private_machine() -> None:
     place = re.compile(r"(?<![\w.~$}/-])/(?:root|work|home/\w+|Users/\w+|tmp/\w+)/")
     found = [
         f"{path.relative_to(ROOT)}: {match.group()}"
@@ -130,7 +130,7 @@ def version() -> str:
 
 
 def closure(name: str) -> set[str]:
-    """The installed packages that a plain `pip install` of one package brings along, itself included."""
+    """Return the packages that `pip install` of one package installs, including that package."""
     found: set[str] = set()
     waiting = [name]
     while waiting:
@@ -144,7 +144,7 @@ def closure(name: str) -> set[str]:
 
 
 def repository_files() -> list[Path]:
-    """What git tracks or would track; the whole tree where there is no git, as in an unpacked archive."""
+    """Return the files that git tracks or would track; without git, all files below the root."""
     listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     try:
         output = subprocess.run(listing, cwd=ROOT, check=True, capture_output=True, text=True).stdout

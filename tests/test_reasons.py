@@ -28,7 +28,7 @@ REFUSALS = {
 
 
 def trees() -> Iterator[tuple[Path, ast.Module]]:
-    """The sources outside the catalogues."""
+    """Yield the sources outside the catalogues, with their syntax trees."""
     for path in sorted(SOURCES.rglob("*.py")):
         if path.parent.name != "reasons":
             yield path, ast.parse(path.read_text(encoding="utf-8"))
@@ -41,7 +41,7 @@ def named_codes(tree: ast.AST) -> Iterator[str]:
 
 
 def used(template: str) -> set[str]:
-    """The parameters of a template, in all its forms and optional parts; `n` chooses among the forms."""
+    """Return the parameters of a template, in all its forms and optional parts; `n` chooses the form."""
     return parameter_names(template.replace("[", "").replace("]", "")) | ({"n"} if "|" in template else set())
 
 
@@ -158,7 +158,7 @@ def test_parts_without_their_parameter_are_left_out() -> None:
     assert str(bare) == "attempt 3, rate limited, not retried: the run is ending"
 
 
-def test_what_is_stored_is_read_back() -> None:
+def test_a_stored_reason_is_read_back() -> None:
     fault = Reason(ReasonCode.FAULT, path="zamówienie.cena", why=Reason(ReasonCode.KIND_NUMBER))
     what = Reason(ReasonCode.WORKFLOW_INPUT, workflow="łódź")
     reason = Reason(ReasonCode.VALUE_INVALID, what=what, faults=(fault,), more=None)
@@ -174,14 +174,14 @@ def test_other_text_is_a_reason_without_a_code(text: str) -> None:
     assert str(Reason.from_text(text)) == text
 
 
-def test_what_another_version_stored_is_shown_as_it_is() -> None:
+def test_a_reason_of_another_version_is_shown_unchanged() -> None:
     newer = Reason.from_text('{"code": "moon_phase", "params": {"phase": "full"}}')
     other = Reason(ReasonCode.STEP_FAILED, step="a")
     assert str(newer) == "moon_phase, phase=full"
     assert render(other, POLISH) == "step_failed, step=a"
 
 
-def test_every_text_within_is_changed() -> None:
+def test_every_text_within_a_reason_is_changed() -> None:
     reason = Reason(
         ReasonCode.STEP_NOT_UNDONE,
         step="pin 1234",
@@ -200,8 +200,8 @@ def test_an_error_carries_its_reason() -> None:
     again = copy.deepcopy(error)
     assert (again.reason, str(again)) == (reason, str(error))
     assert PayloadError(reason, path="a").reason == reason
-    assert InputError("in words").reason is None
-    assert Reason.of_error(InputError("in words")) == Reason(ReasonCode.TEXT, text="in words")
+    assert InputError("a plain text").reason is None
+    assert Reason.of_error(InputError("a plain text")) == Reason(ReasonCode.TEXT, text="a plain text")
 
 
 @pytest.mark.parametrize(

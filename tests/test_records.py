@@ -1,4 +1,4 @@
-"""Helpers for records treat Structs and dataclasses alike."""
+"""Helpers for records, which treat Structs and dataclasses alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings: argument, else environment, else default; what makes no sense is refused; all are documented."""
+"""Settings: read from argument, environment or default; invalid values are refused; all are documented."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_every_setting_has_its_variable_and_is_tested_here() -> None:
 
 
 @pytest.mark.parametrize(("name", "variable", "default", "text", "argument"), EACH, ids=NAMES)
-def test_an_argument_goes_before_the_environment_and_that_before_the_default(
+def test_an_argument_takes_precedence_over_the_environment_and_that_over_the_default(
     name: str, variable: str, default: Any, text: tuple[str, Any], argument: tuple[Any, Any]
 ) -> None:
     def loaded(given: dict[str, Any], environment: dict[str, str]) -> Any:
@@ -94,7 +94,7 @@ def test_a_variable_set_to_nothing_and_an_argument_of_none_count_as_not_given(na
 @pytest.mark.parametrize(
     "url", ["redrive.example.org", "ftp://x", "https://", "https://a b", "https://x/?q=1", "https://u:p@x"]
 )
-def test_a_base_url_that_leads_nowhere_is_refused(url: str) -> None:
+def test_an_unusable_base_url_is_refused(url: str) -> None:
     with pytest.raises(ConfigurationError, match=r"base_url \(REDRIVE_BASE_URL\) must be the URL of"):
         Settings.load({"base_url": url}, {})
 
@@ -192,7 +192,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("name", "value", "words"), WRONG, ids=lambda value: str(value)[:40])
-def test_a_value_that_makes_no_sense_is_refused_naming_setting_and_variable(name: str, value: Any, words: str) -> None:
+def test_an_invalid_value_is_refused_naming_setting_and_variable(name: str, value: Any, words: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(words)):
         Settings.load({name: value}, {})
     with pytest.raises(ConfigurationError, match=re.escape(words)):
@@ -215,7 +215,7 @@ def test_settings_that_do_not_exist_are_refused_with_those_that_do() -> None:
 
 
 def rows() -> dict[str, tuple[str, str]]:
-    """The page's table: argument and default by variable."""
+    """Return argument and default by variable, from the table of the page."""
     found = re.findall(r"^\| `(\w+)` \| `(\w+)` \| (.+) \|$", PAGE.read_text(encoding="utf-8"), re.M)
     return {variable: (argument, default) for variable, argument, default in found}
 
@@ -245,7 +245,7 @@ def test_the_page_names_argument_and_default_of_every_setting(name: str) -> None
 
 
 @pytest.mark.parametrize("variable", ENVIRONMENT_VARIABLES.values())
-def test_the_page_says_of_every_setting_when_to_change_it(variable: str) -> None:
+def test_the_page_says_when_to_change_each_setting(variable: str) -> None:
     assert re.search(r"^\*(Change|Set|Add to|Raise|Lower) it\*", section(variable), re.M)
 
 

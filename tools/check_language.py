@@ -1,7 +1,7 @@
 """Checks the words of the product: no banned phrases, and docstrings that open as `CONTRIBUTING.md` says.
 
-Reads the strings, comments and docstrings of Python files, and templates, scripts, SQL and text files whole. A line
-that needs a banned phrase says why: `language: <reason>` in a comment on the same line.
+Reads the strings, comments and docstrings of Python files, the names of test functions, and templates, scripts, SQL
+and text files whole. A line that needs a banned phrase says why: `language: <reason>` in a comment on the same line.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import sys
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeGuard
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = ("src/redrive", "bench", "tools")
+FOLDERS = ("src/redrive", "bench", "tools", "tests")
 TEXT_FILES = (".html", ".js", ".sql", ".json", ".txt")
 
 BANNED = re.compile(
@@ -49,19 +50,20 @@ def check_path(path: Path) -> Iterator[str]:
             text = file.read_text(encoding="utf-8")
             yield from check_words(file, python_lines(text))
             yield from check_docstrings(file, ast.parse(text))
+            yield from check_test_names(file, ast.parse(text))
         elif file.suffix in TEXT_FILES:
             yield from check_words(file, list(enumerate(file.read_text(encoding="utf-8").splitlines(), 1)))
 
 
 def python_lines(text: str) -> list[tuple[int, str]]:
-    """Return the lines that hold a string or a comment, with their numbers."""
-    lines = text.splitlines()
-    wanted: set[int] = set()
+    """Return the strings and comments of each line, without its code, with the number of the line."""
+    lines: dict[int, str] = {}
     kinds = {tokenize.STRING, tokenize.COMMENT, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type in kinds:
-            wanted.update(range(token.start[0], token.end[0] + 1))
-    return [(number, lines[number - 1]) for number in sorted(wanted)]
+            for number, part in enumerate(token.string.split("\n"), token.start[0]):
+                lines[number] = f"{lines[number]} … {part}" if number in lines else part
+    return sorted(lines.items())
 
 
 def check_words(file: Path, lines: list[tuple[int, str]]) -> Iterator[str]:
@@ -73,7 +75,10 @@ def check_words(file: Path, lines: list[tuple[int, str]]) -> Iterator[str]:
 
 
 def check_docstrings(file: Path, tree: ast.Module) -> Iterator[str]:
-    """Yield the docstrings that open with a question, a pronoun or, for a function, with no verb."""
+    """Yield the docstrings that open with a question, a pronoun or, for a function, with no verb.
+
+    The docstring of a test states a behaviour, so it may open with an article.
+    """
     for node in ast.walk(tree):
         if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             continue
@@ -81,12 +86,28 @@ def check_docstrings(file: Path, tree: ast.Module) -> Iterator[str]:
         if not opening:
             continue
         first = opening[0].strip("`*.,:;'").lower()
-        is_call = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not is_property(node)
+        is_call = (
+            isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not is_property(node) and not is_test(node)
+        )
         banned = NOT_IMPERATIVE if is_call else QUESTIONS | PRONOUNS
         if first in banned or [word.lower().strip(".") for word in opening] == ["the", "same"]:
             line = getattr(node, "lineno", 1)
-            wanted = "an imperative verb" if is_call else "a noun"
+            wanted = "an imperative verb" if is_call else "a statement" if is_test(node) else "a noun"
             yield f"{file.relative_to(ROOT)}:{line} docstring opens with {opening[0]!r}; begin with {wanted}"
+
+
+def check_test_names(file: Path, tree: ast.Module) -> Iterator[str]:
+    """Yield the banned single words in the names of tests."""
+    for node in ast.walk(tree):
+        if is_test(node):
+            for found in BANNED.finditer(node.name.replace("_", " ")):
+                if " " not in found[0]:
+                    yield f"{file.relative_to(ROOT)}:{node.lineno} {found[0]!r} in the name {node.name}"
+
+
+def is_test(node: ast.AST) -> TypeGuard[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Return True for a function that pytest collects."""
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
 
 
 def is_property(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:

@@ -1,4 +1,4 @@
-"""An app with REDRIVE_ENCRYPTION_KEYS: runs as without, nothing in clear, and a missing key loses nothing."""
+"""An app with REDRIVE_ENCRYPTION_KEYS: runs work as before, payloads are encrypted, a missing key loses no data."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def id_of(key: str) -> str:
 
 
 def make_app(folder: Path, keys: str | None = None, secret_key: str | None = None) -> Redrive:
-    """A shop whose steps see, give back, report and complain about a card number."""
+    """Return a shop whose steps receive, return, log and raise a card number."""
     given: Any = {"encryption_keys": keys, "secret_key": secret_key}
     app = Redrive(f"sqlite:///{folder}/redrive.db", lease=1.5, chores=0.1, version="v1", **given)
 
@@ -68,7 +68,7 @@ async def result(app: Redrive, workflow: str) -> Any:
 
 
 async def live(folder: Path, keys: str | None) -> None:
-    """One run that succeeds, and two that become letters."""
+    """Execute one run that succeeds and two that become letters."""
     async with make_app(folder, keys) as app:
         assert await result(app, "sell") == f"charged {SECRET}"
         for workflow in ("fail", "divide"):
@@ -77,7 +77,7 @@ async def live(folder: Path, keys: str | None) -> None:
 
 
 def stored(folder: Path) -> bytes:
-    """Every byte of the database, with what is still in its write-ahead log."""
+    """Return every byte of the database, including its write-ahead log."""
     return b"".join(file.read_bytes() for file in folder.glob("redrive.db*"))
 
 
@@ -89,14 +89,16 @@ def column(folder: Path, statement: str) -> list[Any]:
         con.close()
 
 
-# -- at work -----------------------------------------------------------------------------------------------
+# -- runs ---------------------------------------------------------------------------------------------------
 
 
-async def test_without_keys_nothing_stands_around_the_store(tmp_path: Path) -> None:
+async def test_without_keys_the_store_is_not_wrapped_and_payloads_are_in_clear(tmp_path: Path) -> None:
     settings = Settings(url=f"sqlite:///{tmp_path}/redrive.db")
     assert type(make_store(settings, SystemClock())) is SqliteStore
     await live(tmp_path, None)
-    assert SECRET.encode() in stored(tmp_path), "or the tests below would prove nothing"
+    assert SECRET.encode() in stored(tmp_path), (
+        "without keys the payload must be in clear, or the tests below prove nothing"
+    )
 
 
 async def test_with_keys_runs_end_as_without_and_no_payload_is_in_the_file(tmp_path: Path) -> None:
@@ -118,11 +120,11 @@ async def test_the_same_key_gives_the_same_run_after_a_rotation(tmp_path: Path) 
     assert column(tmp_path, "SELECT count(*) FROM runs WHERE workflow = 'sell'") == [1]
 
 
-# -- keys that are missing, wrong or no keys ----------------------------------------------------------------
+# -- missing and invalid keys -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("keys", [None, NEW, f"plain,{NEW}"])
-async def test_an_app_without_the_key_refuses_to_start_and_says_which_is_missing(
+async def test_an_app_without_the_key_refuses_to_start_and_names_the_missing_key(
     tmp_path: Path, keys: str | None
 ) -> None:
     await live(tmp_path, OLD)
@@ -147,7 +149,7 @@ def test_settings_do_not_show_the_keys() -> None:
     assert OLD not in repr(Redrive(encryption_keys=OLD).settings)
 
 
-def test_a_missing_package_is_said_with_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_reported_with_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
     with pytest.raises(ConfigurationError, match=r'pip install "redrive\[encryption\]"'):
         make_store(make_app(tmp_path, OLD).settings, SystemClock())
@@ -155,13 +157,13 @@ def test_a_missing_package_is_said_with_what_to_install(tmp_path: Path, monkeypa
 
 
 async def test_a_secret_key_encrypts_and_stays_readable_beside_keys_that_are_set_later(tmp_path: Path) -> None:
-    """Set later, joined by other keys, turned off, removed, changed: nothing is lost, and each is told."""
+    """The key may be set later, joined by others, turned off, removed or changed: no data is lost; errors name it."""
     secret = "s" * 40
 
     async def start(keys: str | None, secret_key: str | None) -> str:
         async with make_app(tmp_path, keys, secret_key).client() as app:
             inputs = [(await app.runs.get(each.id)).input for each in (await app.runs.list()).items]
-            assert all(each == {"card": "••••••"} for each in inputs), "what was written before is read"
+            assert all(each == {"card": "••••••"} for each in inputs), "older runs must stay readable"
             await app.find("sell").start(SECRET)
         stored: str = column(tmp_path, "SELECT input FROM inputs ORDER BY run DESC LIMIT 1")[0]
         return stored
@@ -177,7 +179,7 @@ async def test_a_secret_key_encrypts_and_stays_readable_beside_keys_that_are_set
     assert key_id_of(await start(NEW, secret)) == id_of(NEW)
 
 
-async def test_one_run_that_cannot_be_read_becomes_a_letter_and_waits_for_its_key(tmp_path: Path) -> None:
+async def test_a_run_that_cannot_be_decrypted_becomes_a_letter_and_waits_for_its_key(tmp_path: Path) -> None:
     async with make_app(tmp_path, OLD).client() as app:
         lost = await app.find("sell").start(SECRET)
     async with make_app(tmp_path, f"plain,{OLD}").client() as app:
@@ -199,7 +201,7 @@ async def test_one_run_that_cannot_be_read_becomes_a_letter_and_waits_for_its_ke
         assert await app.handle(lost.id, "sell").result("20s") == f"charged {SECRET}"
 
 
-async def test_a_result_that_cannot_be_read_names_the_key(tmp_path: Path) -> None:
+async def test_a_result_that_cannot_be_decrypted_names_the_key(tmp_path: Path) -> None:
     async with make_app(tmp_path, OLD) as app:
         sold = await app.find("sell").start(SECRET)
         failed = await app.find("fail").start(SECRET)
@@ -220,11 +222,11 @@ async def test_a_result_that_cannot_be_read_names_the_key(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("keys", [NEW, None])
 @pytest.mark.parametrize("options", [{}, {"mode": "FULL"}, {"mode": "SKIP", "output": None}])
-async def test_who_cannot_read_a_letter_does_not_plan_its_replay(
+async def test_a_process_that_cannot_decrypt_a_letter_does_not_plan_its_replay(
     tmp_path: Path, keys: str | None, options: dict[str, Any]
 ) -> None:
     async with make_app(tmp_path, f"plain,{OLD}").client() as app:
-        failed = await app.find("fail").start(SECRET)  # in clear, so that its input can be read by anybody
+        failed = await app.find("fail").start(SECRET)  # in clear, so that its input needs no key
     async with make_app(tmp_path, OLD) as app:
         with pytest.raises(RunFailed):
             await failed_result(app, failed.id)
@@ -258,7 +260,7 @@ def reencrypt(folder: Path, monkeypatch: pytest.MonkeyPatch, keys: str, *more: s
     return click.testing.CliRunner().invoke(main, arguments)
 
 
-def test_reencrypt_lets_the_old_key_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reencrypt_makes_the_old_key_unnecessary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(live(tmp_path, OLD))
     done = reencrypt(tmp_path, monkeypatch, f"{NEW},{OLD}", "--json")
     assert done.exit_code == 0, done.output
@@ -305,7 +307,7 @@ def test_reencrypt_without_a_key_or_without_the_right_one_changes_nothing(
     assert column(tmp_path, "SELECT input FROM inputs") == texts
 
 
-def test_reencrypt_says_what_it_could_not_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reencrypt_reports_what_it_could_not_decrypt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(live(tmp_path, OLD))
 
     async def one_more() -> None:
@@ -318,9 +320,7 @@ def test_reencrypt_says_what_it_could_not_open(tmp_path: Path, monkeypatch: pyte
     assert f"texts encrypted with key {id_of(OLD)} could not be read" in done.output
 
 
-async def test_reencrypt_beside_a_working_app_costs_no_run_anything(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_reencrypt_beside_a_working_app_disturbs_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     await live(tmp_path, OLD)
     async with make_app(tmp_path, f"{NEW},{OLD}") as app:
         handles = [await app.find("sell").start(f"{SECRET} {number}") for number in range(60)]

@@ -1,4 +1,4 @@
-"""Registering failure handlers: by workflow or by name, in any order, and refused where they cannot work."""
+"""Registration of failure handlers: by workflow or by name, in any order, with invalid handlers refused."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ async def work() -> None: ...
 
 
 def handlers(app: Redrive, workflow: str) -> list[str]:
-    """What runs of a workflow carry along, by name."""
+    """Return the names of the failure handlers in the options of a workflow's runs."""
     carried = RunOptions.from_json(app.find(workflow).options_text).on_failure
     return [] if carried is None else [handler.workflow for handler in carried.handlers]
 
 
-def test_a_workflow_or_its_name_before_or_after(app: Redrive) -> None:
+def test_a_handler_is_given_as_workflow_or_name_in_any_order(app: Redrive) -> None:
     app.workflow(name="early", on_failure="page")(work)
     paged = app.workflow(page)
     app.workflow(name="late", on_failure=paged)(work)
@@ -37,7 +37,7 @@ def test_a_workflow_or_its_name_before_or_after(app: Redrive) -> None:
     assert [handlers(app, name) for name in ("early", "late", "without")] == [["page"], ["page"], []]
 
 
-def test_the_one_for_all_is_for_workflows_that_were_there_before(app: Redrive) -> None:
+def test_the_global_handler_applies_to_workflows_registered_before_it(app: Redrive) -> None:
     app.workflow(name="own", on_failure="page")(work)
     app.workflow(page)
     assert handlers(app, "own") == ["page"]
@@ -55,21 +55,21 @@ def test_a_plain_function_becomes_a_workflow(app: Redrive) -> None:
     assert handlers(app, "count") == ["count"]
 
 
-def test_what_a_handler_carries_has_no_handlers_in_it(app: Redrive) -> None:
+def test_the_options_of_a_handler_contain_no_handlers(app: Redrive) -> None:
     app.on_failure(page)
     carried = RunOptions.from_json(app.find("page").options_text).on_failure
     assert carried is not None
     assert RunOptions.from_json(carried.handlers[0].options).on_failure is None
 
 
-def test_there_is_one_for_all(app: Redrive) -> None:
+def test_only_one_global_handler_can_be_registered(app: Redrive) -> None:
     app.on_failure(page)
     with pytest.raises(RegistrationError, match=r"is workflow 'page' already, so 'other' cannot be it"):
         app.on_failure(app.workflow(name="other")(page))
 
 
 @pytest.mark.parametrize("handler", [1, "", page, object()])
-def test_something_else_is_refused(app: Redrive, handler: Any) -> None:
+def test_a_handler_of_another_type_is_refused(app: Redrive, handler: Any) -> None:
     with pytest.raises(RegistrationError, match="give a workflow of the same app, or the name of one"):
         app.workflow(on_failure=handler)(work)
     assert "work" not in app.registered_workflows
@@ -83,7 +83,7 @@ def test_a_workflow_of_another_app_is_refused(app: Redrive) -> None:
         app.on_failure(foreign)
 
 
-async def test_a_name_that_nobody_has_is_refused_when_the_app_opens(app: Redrive) -> None:
+async def test_an_unknown_handler_name_is_refused_when_the_app_opens(app: Redrive) -> None:
     app.workflow(on_failure="pgae")(work)
     app.workflow(page)
     with pytest.raises(RegistrationError, match=r"is 'pgae', which is not registered; there are: page, work"):
@@ -97,7 +97,7 @@ async def _opened(app: Redrive, handler: Any) -> None:
         pass
 
 
-async def test_whatever_takes_an_event_will_do(app: Redrive) -> None:
+async def test_any_function_that_takes_an_event_is_accepted(app: Redrive) -> None:
     class Some(TypedDict):
         run_id: str
 
@@ -111,7 +111,7 @@ async def test_whatever_takes_an_event_will_do(app: Redrive) -> None:
         await _opened(Redrive("sqlite:///:memory:"), handler)
 
 
-async def test_what_cannot_take_an_event_is_refused_when_the_app_opens() -> None:
+async def test_a_function_that_cannot_take_an_event_is_refused_when_the_app_opens() -> None:
     async def nothing() -> None: ...
 
     async def number(event: int) -> None: ...

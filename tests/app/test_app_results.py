@@ -1,4 +1,4 @@
-"""Those who wait for results are told; those who do not leave nothing behind."""
+"""Waiting for results: waiting callers are answered, and other runs use no memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from redrive.app.results import Results
 from redrive.store.port import Store
 
 
-async def test_runs_that_nobody_waits_for_are_not_remembered() -> None:
+async def test_runs_without_a_waiting_caller_are_not_remembered() -> None:
     results = Results(cast(Store, None), here=list)
     for number in range(1000):
         results.poll_now(f"run-{number}")
@@ -19,7 +19,7 @@ async def test_runs_that_nobody_waits_for_are_not_remembered() -> None:
     assert sys.getsizeof(held) == sys.getsizeof(set())
 
 
-async def test_two_who_ask_for_the_past_at_once_are_both_told() -> None:
+async def test_concurrent_requests_for_finished_runs_are_all_answered() -> None:
     app = Redrive("sqlite:///:memory:")
 
     @app.workflow

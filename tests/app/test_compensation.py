@@ -1,4 +1,4 @@
-"""Registering compensations: what they must look like, and what is said when they do not."""
+"""Registration of compensations: their signatures and options, and the errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def refuses(words: str, act: Callable[[], object]) -> None:
         act()
 
 
-def test_a_compensation_is_a_step_of_its_own_with_its_own_options() -> None:
+def test_a_compensation_is_a_separate_step_with_separate_options() -> None:
     app = new_app()
     charge = charging(app)
     policy = RetryPolicy(max_retries=9)
@@ -71,8 +71,8 @@ async def test_outside_a_run_a_compensation_is_the_plain_function() -> None:
     assert await refund(Order("o", []), Receipt("r", 1)) == "o r"
 
 
-def test_the_plain_step_says_nothing_of_sagas_in_its_snapshot() -> None:
-    """The common case stays as short as it was."""
+def test_the_snapshot_of_a_plain_step_has_no_saga_fields() -> None:
+    """Most steps have no compensation, so their snapshots stay short."""
     options = json.loads(charging(new_app()).options_text)
     assert options.keys() == {"retry", "timeout", "heartbeat_timeout", "at_most_once", "transactional", "effect"}
 
@@ -87,7 +87,7 @@ async def calls_it_otherwise(o: Order, result: Receipt) -> None: ...
 @pytest.mark.parametrize(
     "wrong", [takes_nothing, takes_result, takes_them_the_other_way_round, takes_more, calls_it_otherwise]
 )
-def test_a_wrong_signature_is_refused_with_what_it_should_be(wrong: Any) -> None:
+def test_a_wrong_signature_is_refused_with_the_expected_one(wrong: Any) -> None:
     app = new_app()
     charge = charging(app)
     name = wrong.__name__
@@ -109,7 +109,7 @@ def test_the_arguments_of_a_transactional_step_come_without_the_transaction() ->
     assert debit.options.undo == "credit"
 
 
-def test_a_step_has_one_way_back() -> None:
+def test_a_step_has_one_compensation() -> None:
     app = new_app()
     charge = charging(app)
 
@@ -128,7 +128,7 @@ def test_a_step_has_one_way_back() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["refund", 5, Order])
-def test_what_is_no_function_and_no_action_is_refused(wrong: Any) -> None:
+def test_a_compensation_must_be_a_function_or_an_action(wrong: Any) -> None:
     charge = charging(new_app())
     refuses("give a function or a declared action (ApiCall, Sql, Notify, Manual)", lambda: charge.compensate(wrong))
 
@@ -146,7 +146,7 @@ def test_wrong_options_are_refused() -> None:
     refuses("give True or False", lambda: app.workflow(rollback="yes")(refund))
 
 
-def test_a_parameter_called_result_leaves_no_room_for_the_result() -> None:
+def test_a_step_parameter_called_result_is_refused() -> None:
     app = new_app()
 
     @app.step
@@ -156,7 +156,7 @@ def test_a_parameter_called_result_leaves_no_room_for_the_result() -> None:
     refuses("has a parameter called 'result'", lambda: app.step(name="x", compensate=Manual("x"))(grade.fn))
 
 
-def test_an_uncertain_compensation_must_be_able_to_go_without_a_result() -> None:
+def test_an_uncertain_compensation_must_accept_a_missing_result() -> None:
     charge = charging(new_app())
 
     async def refund(order: Order, result: Receipt) -> None: ...
@@ -214,7 +214,7 @@ def test_a_template_that_names_a_missing_field_is_refused(template: str, why: st
         "{{step.name}} {{step.idempotency_key}} {{step.run_id}} {{step.tenant}} {{step.correlation_id}}",
     ],
 )
-def test_a_template_that_names_what_there_is_is_taken(template: str) -> None:
+def test_a_template_that_names_existing_fields_is_accepted(template: str) -> None:
     app = new_app()
 
     async def charge(order: Order) -> Receipt: ...  # type: ignore[empty-body]
@@ -224,7 +224,7 @@ def test_a_template_that_names_what_there_is_is_taken(template: str) -> None:
     assert app.registered_steps["charge.undo"].options.action == "notify"
 
 
-def test_a_type_that_says_nothing_lets_every_field_pass() -> None:
+def test_an_untyped_parameter_allows_every_field() -> None:
     app = new_app()
 
     @app.step(compensate=Notify("ops", "{{result.a.b}} {{input.order.c.0}}"))
@@ -250,7 +250,7 @@ def test_a_call_to_a_private_address_in_any_spelling_is_refused(url: str) -> Non
     refuses("ApiCall of step 'charge':", lambda: new_app().step(compensate=ApiCall(url))(charge.fn))
 
 
-def test_a_host_that_is_let_through_may_be_called() -> None:
+def test_an_allowed_host_may_be_called() -> None:
     app = new_app(allow_hosts="127.0.0.1:8080")
 
     @app.step(compensate=ApiCall("http://127.0.0.1:8080/refund"))
@@ -277,7 +277,7 @@ def test_a_connection_needs_a_url_that_we_can_open_and_an_error_does_not_show_it
     assert "secret" not in str(caught.value)
 
 
-def test_a_connection_has_one_name_once() -> None:
+def test_a_connection_name_is_registered_once() -> None:
     app = new_app()
     app.connection("books", "sqlite:///books.db")
     with pytest.raises(ConfigurationError, match="registered already"):
@@ -286,7 +286,7 @@ def test_a_connection_has_one_name_once() -> None:
         app.connection("", "sqlite:///other.db")
 
 
-def test_another_text_of_an_action_is_another_version_of_the_code() -> None:
+def test_a_changed_action_text_changes_the_code_version() -> None:
     def version(text: str) -> str:
         app = new_app()
 
@@ -298,7 +298,7 @@ def test_another_text_of_an_action_is_another_version_of_the_code() -> None:
     assert version("a") == version("a") != version("b")
 
 
-def test_runs_carry_that_their_code_reserves_something() -> None:
+def test_runs_record_that_their_code_reserves_something() -> None:
     app = new_app()
 
     @app.workflow(rollback=True)

@@ -37,7 +37,7 @@ def test_ids_of_one_process_differ() -> None:
     assert len({clock.new_id() for _ in range(10_000)}) == 10_000
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
 @pytest.mark.heavy
 def test_a_forked_process_makes_other_ids_even_if_the_program_seeds_its_randomness() -> None:
     said = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, check=True).stdout

@@ -1,4 +1,4 @@
-"""Registering workflows and steps: what is kept, what is refused, and which version the code has."""
+"""Registration of workflows and steps: stored options, refused options, and the version of the code."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def debit(tx: Any, account: str, amount: int) -> int:
 
 
 class Socket:
-    """Nothing that could be written as JSON."""
+    """A type without a JSON form."""
 
 
 class Callable_:
@@ -52,7 +52,7 @@ class Callable_:
         return order
 
 
-# -- what is kept ------------------------------------------------------------------------------------------
+# -- stored options ----------------------------------------------------------------------------------------
 
 
 def test_a_function_is_registered_under_its_own_name_or_the_one_given(app: Redrive) -> None:
@@ -101,7 +101,7 @@ def test_a_workflow_keeps_its_options_for_the_runs_it_starts() -> None:
     assert app.workflow(ship).timeout is None
 
 
-def test_the_plain_function_stays_within_reach_and_its_name_and_docstring_too(app: Redrive) -> None:
+def test_the_plain_function_its_name_and_docstring_stay_accessible(app: Redrive) -> None:
     def documented(order: int) -> int:
         """Says what it does."""
         return order
@@ -114,7 +114,7 @@ def test_the_plain_function_stays_within_reach_and_its_name_and_docstring_too(ap
     assert repr(app.registered_workflows["documented"]) == "<workflow documented>"
 
 
-async def test_outside_a_run_steps_and_workflows_are_the_functions_they_were(app: Redrive) -> None:
+async def test_outside_a_run_steps_and_workflows_are_plain_functions(app: Redrive) -> None:
     bill, send = app.step(charge), app.step(ship)
 
     @app.workflow
@@ -131,13 +131,13 @@ async def test_outside_a_run_steps_and_workflows_are_the_functions_they_were(app
     assert plainly(3) == "parcel 3"
 
 
-def test_a_function_that_was_given_its_arguments_is_registered_by_a_name(app: Redrive) -> None:
+def test_a_partial_function_is_registered_by_a_given_name(app: Redrive) -> None:
     step = app.step(name="first")(functools.partial(charge, order=1))
     assert step.name == "first"
     assert step.is_async
 
 
-def test_the_catalogue_tells_processes_without_the_code_what_there_is(app: Redrive) -> None:
+def test_the_catalogue_lists_workflows_for_processes_without_the_code(app: Redrive) -> None:
     app.step(effect="charges the card")(charge)
     app.workflow(timeout="1h")(ship)
     catalogue = app.catalogue()
@@ -162,7 +162,7 @@ def test_a_workflow_is_found_by_its_name(app: Redrive) -> None:
     assert app.handle("some-run", "ship").id == app.handle("some-run").id == "some-run"
 
 
-# -- what is refused ---------------------------------------------------------------------------------------
+# -- refused options ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture(params=["step", "workflow"])
@@ -175,7 +175,7 @@ def registered(app: Redrive) -> list[str]:
 
 
 def refuses(app: Redrive, words: str, register: Callable[[], object]) -> None:
-    """The registration is refused in these words and leaves nothing behind."""
+    """Assert that the registration fails with this message and registers nothing."""
     before = registered(app)
     with pytest.raises(RegistrationError, match=re.escape(words)):
         register()
@@ -196,7 +196,7 @@ def test_a_name_is_given_once(app: Redrive, kind: str) -> None:
     )
 
 
-def test_a_partial_function_that_takes_a_taken_name_is_described_all_the_same(app: Redrive, kind: str) -> None:
+def test_a_partial_function_with_a_taken_name_is_described_in_the_error(app: Redrive, kind: str) -> None:
     register: Decorator = getattr(app, kind)
     register(charge)
     partial = functools.partial(charge, order=1)
@@ -218,7 +218,7 @@ def test_names_may_be_in_any_language(app: Redrive, kind: str, name: str) -> Non
     assert getattr(app, kind)(name=name)(charge).name == name
 
 
-def test_names_of_the_engines_own_are_not_for_users(app: Redrive, kind: str) -> None:
+def test_reserved_names_are_refused(app: Redrive, kind: str) -> None:
     refuses(
         app,
         f"{kind} 'redrive.sleep': names that begin with 'redrive.' are reserved for the engine",
@@ -234,13 +234,13 @@ def test_only_functions_are_decorated(app: Redrive, kind: str, value: Any) -> No
 
 
 @pytest.mark.parametrize("value", [functools.partial(charge, 1), Callable_()], ids=["partial", "object"])
-def test_what_has_no_name_of_its_own_needs_one(app: Redrive, kind: str, value: Any) -> None:
+def test_a_callable_without_a_name_needs_an_explicit_name(app: Redrive, kind: str, value: Any) -> None:
     words = f"{value!r} has no __name__; give it a name with @app.{kind}(name=...)"
     refuses(app, words, lambda: getattr(app, kind)(value))
 
 
 @pytest.mark.parametrize("first", ["step", "workflow"])
-def test_what_is_registered_is_not_registered_again(app: Redrive, kind: str, first: str) -> None:
+def test_a_registered_function_is_not_registered_again(app: Redrive, kind: str, first: str) -> None:
     done = getattr(app, first)(charge)
     words = f"@app.{kind} decorates a plain function, and <{first} charge> is registered already"
     refuses(app, words, lambda: getattr(app, kind)(name="again")(done))
@@ -312,7 +312,7 @@ def test_a_workflow_with_wrong_options_is_refused(app: Redrive, options: dict[st
 
 @pytest.mark.parametrize("value", ["soon", -1, True, [5]])
 @pytest.mark.parametrize("option", ["timeout", "heartbeat_timeout"])
-def test_a_limit_that_is_no_duration_is_refused_naming_it(app: Redrive, option: str, value: Any) -> None:
+def test_an_invalid_time_limit_is_refused_by_name(app: Redrive, option: str, value: Any) -> None:
     with pytest.raises(ConfigurationError, match=f"^{option} of step 'charge' is "):
         app.step(**{option: value})(charge)
     assert registered(app) == []
@@ -389,17 +389,17 @@ def test_a_transactional_step_is_async_and_takes_a_transaction_first(app: Redriv
 @pytest.mark.parametrize(
     "wrong", [[TimeoutError], ["timeout"], TimeoutError, 5, {"builtins.OSError": "network"}], ids=repr
 )
-def test_rules_of_classification_are_rules(wrong: Any) -> None:
+def test_classification_rules_of_another_type_are_refused(wrong: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"^classify holds .*; give a list of Rule\(when, category\)"):
         Redrive(classify=wrong)
 
 
-def test_rules_of_classification_are_kept_in_order() -> None:
+def test_classification_rules_are_kept_in_order() -> None:
     rules = [Rule(OSError, Category.NETWORK), Rule(KeyError, Category.NOT_FOUND)]
     assert Redrive(classify=rules).rules == tuple(rules)
 
 
-async def test_what_needs_an_open_app_says_how_to_open_it(app: Redrive) -> None:
+async def test_an_operation_that_needs_an_open_app_says_how_to_open_it(app: Redrive) -> None:
     workflow = app.workflow(charge)
     words = r"the app is not open; use `async with app:` \(with a worker\) or `async with app.client\(\):`"
     with pytest.raises(ConfigurationError, match=words):
@@ -454,14 +454,14 @@ async def test_the_items_of_start_many_are_tuples_or_starts(app: Redrive, item: 
 
 
 @pytest.mark.parametrize("option", ["delay", "deadline"])
-async def test_a_start_in_no_time_that_could_be_read_is_refused(app: Redrive, option: str) -> None:
+async def test_a_start_at_an_invalid_time_is_refused(app: Redrive, option: str) -> None:
     workflow = app.workflow(charge)
     async with app.client():
         with pytest.raises(ConfigurationError, match=f"^{option} is 'soon', which is not a duration"):
             await workflow.start(1, **{option: "soon"})
 
 
-async def test_a_deadline_is_kept_to_the_microsecond_even_at_the_end_of_time(app: Redrive) -> None:
+async def test_a_deadline_is_kept_to_the_microsecond_even_at_the_maximum(app: Redrive) -> None:
     workflow = app.workflow(charge)
     async with app.client():
         for moment in (datetime.max.replace(tzinfo=UTC), datetime(2031, 5, 17, 14, 2, 11, 999_999, tzinfo=UTC)):
@@ -473,7 +473,7 @@ async def test_a_deadline_is_kept_to_the_microsecond_even_at_the_end_of_time(app
 
 
 def compiled(source: str, *, with_source: bool = True) -> Callable[..., Any]:
-    """The function `f` of this source, as if from a file, or as if typed into a console."""
+    """Return the function `f` of this source, as if from a file or as if typed into a console."""
     name = f"<test {abs(hash(source))} {with_source}>"
     if with_source:
         linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
@@ -517,7 +517,7 @@ def test_comments_and_layout_do_not_change_the_version(same: str) -> None:
     ],
     ids=["constant", "operator", "name", "shape"],
 )
-def test_code_that_does_something_else_has_another_version(other: str) -> None:
+def test_code_that_behaves_differently_has_another_version(other: str) -> None:
     assert version(other) != version(PLAIN)
     assert version(other, with_source=False) != version(PLAIN, with_source=False)
 
@@ -601,14 +601,14 @@ def test_the_version_of_an_app_follows_what_is_registered(app: Redrive) -> None:
     assert other.version == app.version
 
 
-def test_a_version_that_was_set_stands_whatever_is_registered() -> None:
+def test_an_explicit_version_does_not_depend_on_what_is_registered() -> None:
     app = Redrive("sqlite:///:memory:", version="2031.5")
     app.workflow(charge)
     assert app.version == app.catalogue().version == "2031.5"
 
 
-def test_the_source_of_these_very_functions_can_be_read() -> None:
-    """Or the tests above would all look at compiled code."""
+def test_the_source_of_functions_in_this_file_can_be_read() -> None:
+    """Without readable source the tests above would compare compiled code."""
     assert "return order + 1" in inspect.getsource(compiled(PLAIN))
 
 
@@ -633,7 +633,7 @@ def test_circuits_without_a_name_may_differ() -> None:
     assert len(app.registered_steps) == 2
 
 
-def test_a_circuit_travels_in_the_snapshot() -> None:
+def test_the_snapshot_contains_the_circuit() -> None:
     app = Redrive("sqlite:///:memory:")
     circuit = Circuit("payments", failures=2, on_open="fail")
     step = app.step(name="charge", circuit=circuit)(lambda: None)

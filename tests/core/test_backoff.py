@@ -46,7 +46,7 @@ def test_delays_grow_by_the_factor_from_the_base_delay_on() -> None:
     ("cap", "low", "middle", "high"),
     [("hard", 90.0, 120.0, 120.0), ("mean", 90.0, 120.0, 150.0), ("clip", 96.0, 120.0, 120.0)],
 )
-def test_each_cap_holds_the_spread_in_its_own_way(cap: str, low: float, middle: float, high: float) -> None:
+def test_each_cap_mode_limits_the_jitter_differently(cap: str, low: float, middle: float, high: float) -> None:
     policy = RetryPolicy(base_delay=2, factor=2, max_delay=120, jitter=0.25, cap=cap)  # type: ignore[arg-type]
     seventh = [compute_backoff(policy, 7, draw).seconds for draw in (0.0, 0.5, 1 - 2**-53)]  # 2 * 2**6 = 128
     assert seventh == pytest.approx([low, middle, high])
@@ -106,7 +106,7 @@ def test_a_table_is_followed_and_its_last_value_repeats() -> None:
     assert [compute_backoff(policy, attempt, 0.9).seconds for attempt in range(1, 6)] == [20, 1800, 300, 300, 300]
 
 
-def test_a_table_is_spread_and_held_by_its_own_longest_value_not_by_max_delay() -> None:
+def test_a_table_is_capped_by_its_longest_value_not_by_max_delay() -> None:
     table = {"delays": [20, 1800], "jitter": 0.5, "max_delay": 60}
     almost = 1 - 2**-53
     hard = RetryPolicy(**table, cap="hard")
@@ -118,16 +118,14 @@ def test_a_table_is_spread_and_held_by_its_own_longest_value_not_by_max_delay() 
 
 
 @given(policies(), ATTEMPTS, DRAWS, SECONDS)
-def test_a_delay_that_was_asked_for_is_only_ever_spread_to_later(
-    policy: RetryPolicy, attempt: int, draw: float, asked: float
-) -> None:
+def test_jitter_only_lengthens_a_requested_delay(policy: RetryPolicy, attempt: int, draw: float, asked: float) -> None:
     delay = compute_backoff(policy, attempt, draw, asked)
     assert asked <= delay.seconds <= asked * (1 + policy.jitter) * (1 + 1e-9)
     assert delay.seconds == asked + draw * policy.jitter * asked
     assert (delay.base, delay.retry_after) == (asked, asked)
 
 
-def test_no_cap_cuts_a_delay_that_was_asked_for() -> None:
+def test_no_cap_shortens_a_requested_delay() -> None:
     assert compute_backoff(RetryPolicy(max_delay="10s", jitter=0), 1, 0.5, 3_600).seconds == 3_600
 
 

@@ -1,4 +1,4 @@
-"""Classification: by type, status code and errno, never by words."""
+"""Classification of errors by type, status code and errno, never by message."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ NOON = 1_445_428_800.0  # Wed, 21 Oct 2015 12:00:00 GMT
 
 
 def foreign(name: str, *bases: type, **attributes: Any) -> Any:
-    """An exception class as if another package had defined it, made without that package."""
+    """Return an exception class that looks as if another package had defined it."""
     module, _, short = name.rpartition(".")
     return type(short, bases or (Exception,), {"__module__": module, "__qualname__": short, **attributes})
 
@@ -127,7 +127,7 @@ def test_a_status_is_found_however_the_class_keeps_it(made: type[Exception]) -> 
 
 
 @pytest.mark.parametrize("nothing", [True, False, None, 0, -1, 99, 600, 4290, "4", "4 29", "٤٢٩", "abc", 429.0, []])
-def test_what_is_no_status_is_not_taken_for_one(nothing: object) -> None:
+def test_other_values_are_not_taken_for_a_status(nothing: object) -> None:
     assert classify(Carrier(status_code=nothing)) == Classification(category=Category.UNKNOWN)
 
 
@@ -137,7 +137,7 @@ def test_a_status_below_400_is_kept_but_decides_nothing() -> None:
     assert classify(error) == Classification(category=Category.INTERNAL, status_code=200)
 
 
-def test_a_status_goes_before_the_type() -> None:
+def test_a_status_takes_precedence_over_the_type() -> None:
     assert classify(foreign("shop.Oops", ValueError, status_code=HTTPStatus.SERVICE_UNAVAILABLE)()) == Classification(
         category=Category.SERVER_ERROR, status_code=503
     )
@@ -288,7 +288,7 @@ def test_a_driver_that_lost_its_connection_has_no_sqlstate() -> None:
     )
 
 
-def test_sqlalchemy_is_what_the_driver_said() -> None:
+def test_sqlalchemy_errors_are_classified_by_the_driver_error() -> None:
     wrapper = foreign("sqlalchemy.exc.OperationalError", foreign("sqlalchemy.exc.DBAPIError"))()
     assert category(wrapper) == "unknown"
     wrapper.orig = Carrier(sqlstate="57014")
@@ -406,7 +406,7 @@ def test_retry_after_is_a_rate_limit_with_the_delay_asked_for() -> None:
     assert classify(RetryAfter.__new__(RetryAfter)) == Classification(category=Category.RATE_LIMIT)
 
 
-def test_a_group_is_what_its_first_leaf_is() -> None:
+def test_a_group_has_the_category_of_its_first_leaf() -> None:
     group = ExceptionGroup("g", [ExceptionGroup("h", [Carrier(status_code=503), KeyError()]), TypeError()])
     assert classify(group) == Classification(category=Category.SERVER_ERROR, status_code=503)
     assert [type(leaf).__name__ for leaf in iter_leaves(group)] == ["Carrier", "KeyError", "TypeError"]
@@ -466,7 +466,7 @@ def test_no_header_breaks_classification(value: object) -> None:
     assert wait is None or 0 <= wait <= MAX_RETRY_AFTER
 
 
-# -- words do not matter -------------------------------------------------------------------------------
+# -- messages do not matter ----------------------------------------------------------------------------
 
 WORDS = st.text() | st.lists(
     st.sampled_from(["timeout", "429", "rate limit", "connection refused", "validation", "not found", "503"])
@@ -506,7 +506,7 @@ def test_a_rule_by_class_name_or_function_covers_derived_classes(when: Any) -> N
     assert classify(RuntimeError(), rules).category is Category.UNKNOWN
 
 
-def test_the_first_rule_that_applies_wins_and_goes_before_everything_else() -> None:
+def test_the_first_rule_that_applies_takes_precedence_over_everything_else() -> None:
     rules = [
         Rule(HardDeclined, Category.VALIDATION),
         Rule(Declined, Category.NETWORK),
@@ -550,7 +550,7 @@ def test_a_rule_that_can_never_apply_is_refused(when: Any) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["netwrok", None, 5])
-def test_a_rule_of_no_category_is_refused(wrong: Any) -> None:
+def test_a_rule_with_an_unknown_category_is_refused(wrong: Any) -> None:
     with pytest.raises(ConfigurationError, match="category is "):
         Rule(Declined, wrong)
 
@@ -559,7 +559,7 @@ def test_a_rule_of_no_category_is_refused(wrong: Any) -> None:
 
 
 class Explosive(Exception):
-    """Everything one could look at raises."""
+    """An exception whose attributes all raise."""
 
     def __getattribute__(self, name: str) -> Any:
         raise RuntimeError(name)
@@ -571,13 +571,13 @@ class EndlessHeaders:
             yield "x", "y"
 
 
-def test_attributes_that_raise_are_not_there() -> None:
+def test_attributes_that_raise_are_ignored() -> None:
     assert classify(Explosive()) == Classification(category=Category.UNKNOWN)
     assert category(foreign("redrive.errors.StepFailed", Explosive, StepFailed).__new__(StepFailed)) == "unknown"
 
 
 @pytest.mark.parametrize("pretends", [None, int, str, dict])
-def test_mocks_say_nothing_whatever_they_pretend_to_be(pretends: Any) -> None:
+def test_mock_attributes_are_ignored(pretends: Any) -> None:
     thing = mock.MagicMock(spec=pretends)
     error = Carrier(status_code=thing, status=thing, response=thing, headers=thing, sqlstate=thing, errno=thing)
     assert classify(error, now=NOON) == Classification(category=Category.UNKNOWN)
@@ -585,11 +585,11 @@ def test_mocks_say_nothing_whatever_they_pretend_to_be(pretends: Any) -> None:
 
 
 @pytest.mark.parametrize("headers", [EndlessHeaders(), {"Retry-After": object()}, [("Retry-After", "1")], 5])
-def test_odd_headers_ask_for_nothing(headers: object) -> None:
+def test_odd_headers_request_no_delay(headers: object) -> None:
     assert classify(Carrier(status_code=503, headers=headers), now=NOON).retry_after is None
 
 
-def test_circles_of_causes_end() -> None:
+def test_cyclic_causes_end() -> None:
     one, other = NonRetryable("a"), NonRetryable("b")
     one.__cause__, other.__cause__ = other, one
     assert category(one) == "unknown"

@@ -30,7 +30,7 @@ def failures(number: int, *, at: int = 0, generation: int = 0) -> list[CircuitSa
     return [CircuitSample(generation, False, at) for _ in range(number)]
 
 
-def test_the_fifth_failure_within_the_window_opens_it_for_a_minute() -> None:
+def test_the_fifth_failure_within_the_window_opens_the_circuit_for_a_minute() -> None:
     state = evaluate(CircuitState(), RULES, failures(4), 0)
     assert state.status is CLOSED
     state = evaluate(CircuitState(), RULES, failures(5), 10)
@@ -43,7 +43,7 @@ def test_failures_that_left_the_window_do_not_count() -> None:
     assert evaluate(CircuitState(), RULES, old + failures(1, at=59 * SECOND), 59 * SECOND).status is OPEN
 
 
-def test_an_open_circuit_admits_nobody_until_its_time_is_over() -> None:
+def test_an_open_circuit_admits_no_call_until_its_time_is_over() -> None:
     state = evaluate(CircuitState(), RULES, failures(5), 0)
     assert expire(state, 60 * SECOND - 1) == state
     assert admit(state, RULES, 0) is Admission.STAY_OUT
@@ -52,14 +52,14 @@ def test_an_open_circuit_admits_nobody_until_its_time_is_over() -> None:
     assert [admit(state, RULES, probing) for probing in range(5)] == [Admission.PROBE] * 3 + [Admission.STAY_OUT] * 2
 
 
-def test_one_good_probe_closes_it_and_clears_the_window() -> None:
+def test_one_good_probe_closes_the_circuit_and_clears_the_window() -> None:
     state = CircuitState(status=HALF_OPEN, generation=2)
     state = evaluate(state, RULES, [*failures(5, generation=0), CircuitSample(2, True, 5)], 5)
     assert (state.status, state.generation) == (CLOSED, 3)
     assert evaluate(state, RULES, failures(4, generation=0), 6) == state
 
 
-def test_a_failed_probe_opens_it_again_whatever_the_others_say() -> None:
+def test_a_failed_probe_reopens_the_circuit_whatever_the_other_probes_report() -> None:
     state = CircuitState(status=HALF_OPEN, generation=2)
     state = evaluate(state, RULES, [CircuitSample(2, True, 5), CircuitSample(2, False, 5)], 7)
     assert (state.status, state.until) == (OPEN, 7 + 60 * SECOND)
@@ -71,14 +71,14 @@ def test_late_results_of_an_earlier_generation_change_nothing(status: CircuitSta
     assert evaluate(state, RULES, [*failures(50, generation=6), CircuitSample(6, True, 0)], 50) == state
 
 
-def test_what_a_person_opened_stays_open_until_a_person_closes_it() -> None:
+def test_a_circuit_opened_by_a_user_stays_open_until_a_user_closes_it() -> None:
     state = open_manually(CircuitState())
     assert expire(state, 10**18) == state
     assert admit(state, RULES, 0) is Admission.STAY_OUT
     assert close_circuit(state) == CircuitState(status=CLOSED, generation=2)
 
 
-def test_parked_runs_go_as_probes_and_then_in_growing_waves() -> None:
+def test_parked_runs_are_released_as_probes_and_then_in_growing_batches() -> None:
     half_open = CircuitState(status=HALF_OPEN, generation=2)
     assert [release_size(half_open, RULES, probing)[0] for probing in range(5)] == [3, 2, 1, 0, 0]
     assert release_size(CircuitState(status=OPEN, generation=1, until=1), RULES, 0)[0] == 0
@@ -90,7 +90,7 @@ def test_parked_runs_go_as_probes_and_then_in_growing_waves() -> None:
 
 
 class Reference:
-    """The same, as one would write it for one process and one thread."""
+    """Reference implementation of the circuit for one process and one thread."""
 
     def __init__(self) -> None:
         self.status, self.generation, self.bad, self.until = CLOSED, 0, list[int](), 0
@@ -121,7 +121,7 @@ EVENTS = st.lists(
 
 
 @given(EVENTS)
-def test_it_does_what_the_reference_does(events: list[tuple[str, int]]) -> None:
+def test_the_circuit_behaves_like_the_reference(events: list[tuple[str, int]]) -> None:
     reference, state, marks, now = Reference(), CircuitState(), list[CircuitSample](), 0
     for what, passed in events:
         now += passed
@@ -133,7 +133,7 @@ def test_it_does_what_the_reference_does(events: list[tuple[str, int]]) -> None:
         generation = state.generation - 1 if what == "late" else state.generation
         good = what == "good"
         if good and state.status is CLOSED:
-            continue  # nobody marks that
+            continue  # workers do not record this
         marks.append(CircuitSample(generation, good, now))
         state = evaluate(state, RULES, marks, now)
         reference.ended(generation, good, now)
@@ -141,7 +141,7 @@ def test_it_does_what_the_reference_does(events: list[tuple[str, int]]) -> None:
 
 
 @given(EVENTS)
-def test_weighing_twice_is_weighing_once(events: list[tuple[str, int]]) -> None:
+def test_evaluating_twice_equals_evaluating_once(events: list[tuple[str, int]]) -> None:
     marks, now, state = list[CircuitSample](), 0, CircuitState()
     for what, passed in events:
         now += passed

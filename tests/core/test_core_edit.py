@@ -61,24 +61,24 @@ def test_a_patch_does_what_the_standard_says(original: Any, patch: Any, expected
 
 
 @pytest.mark.parametrize("patch", [None, 1, "x", [], [{"a": 1}]])
-def test_a_patch_that_is_no_object_is_refused(patch: Any) -> None:
+def test_a_patch_must_be_an_object(patch: Any) -> None:
     with pytest.raises(InputError, match="a patch must be a JSON object"):
         merge_patch({"a": 1}, patch)
 
 
-def test_an_input_that_is_no_object_cannot_be_patched() -> None:
+def test_only_an_object_input_can_be_patched() -> None:
     with pytest.raises(InputError, match="send the whole input"):
         merge_patch(["a"], {"a": 1})
 
 
 @given(OBJECTS, OBJECTS)
-def test_a_patch_is_settled_by_one_application(original: Any, patch: Any) -> None:
+def test_applying_a_patch_twice_equals_applying_it_once(original: Any, patch: Any) -> None:
     once = merge_patch(original, patch)
     assert merge_patch(once, patch) == once
     assert merge_patch(original, {}) == original
 
 
-def test_bottomless_nesting_is_refused_and_not_a_crash() -> None:
+def test_extreme_nesting_is_refused_without_a_crash() -> None:
     with pytest.raises(InputError, match="a: nested more than 200 levels deep"):
         merge_patch({}, nested(20_000))
     with pytest.raises(InputError, match="nested more than 200 levels deep"):
@@ -102,12 +102,12 @@ def test_changes_name_the_place_and_both_sides() -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, True), (0, False), (1, 1.0), ("1", 1), ({}, []), (None, {})])
-def test_values_that_python_confuses_are_told_apart(before: Any, after: Any) -> None:
+def test_values_that_python_considers_equal_are_distinguished(before: Any, after: Any) -> None:
     assert [change.kind for change in diff_json({"a": [before]}, {"a": [after]})] == ["changed"]
 
 
 @given(JSON, JSON)
-def test_nothing_changed_means_the_same_text(before: Any, after: Any) -> None:
+def test_no_changes_means_the_same_text(before: Any, after: Any) -> None:
     assert diff_json(before, copy.deepcopy(before)) == ()
     same = json.dumps(before, sort_keys=True) == json.dumps(after, sort_keys=True)
     assert (diff_json(before, after) == ()) is same
@@ -130,7 +130,7 @@ def test_deep_values_can_be_compared() -> None:
     assert diff_json(deep, nested(2_001))[0].kind == "added"
 
 
-def test_what_is_hidden_stays_hidden_in_the_changes() -> None:
+def test_hidden_values_stay_hidden_in_the_changes() -> None:
     before = {"password": "old", "note": f"card {CARD}", "credentials": {"user": "a"}, CARD: 1, "n": 1}
     after = {"password": "new", "note": "none", "credentials": {"user": "b"}, CARD: 2, "n": 2}
     found = diff_json(before, after, REDACTOR)
@@ -145,7 +145,7 @@ def test_what_is_hidden_stays_hidden_in_the_changes() -> None:
 
 
 @pytest.mark.parametrize("guess", ["hunter2", "hunter3", ["hunter2"]])
-def test_a_guess_at_what_is_hidden_is_told_nothing(guess: Any) -> None:
+def test_a_guessed_hidden_value_is_neither_confirmed_nor_denied(guess: Any) -> None:
     original = {"user": {"password": "hunter2"}, "note": f"card {CARD}", "lines": [{"token": 1}], "n": 1}
     patch = {"user": {"password": guess}, "note": f"card {CARD}", "n": 1}
     after, sent = merge_patch(original, patch), merge_patch(REDACTOR.redact(original), patch)
@@ -157,7 +157,7 @@ def test_a_guess_at_what_is_hidden_is_told_nothing(guess: Any) -> None:
 
 
 @given(JSON)
-def test_masks_that_were_left_are_no_changes(original: Any) -> None:
+def test_untouched_masks_are_not_changes(original: Any) -> None:
     sent = REDACTOR.redact(original)
     assert diff_json(original, unmask(sent, original, REDACTOR), REDACTOR, sent=sent) == ()
 
@@ -167,16 +167,16 @@ def test_redacting_never_loses_or_invents_a_change(before: Any, after: Any) -> N
     assert bool(diff_json(before, after)) is bool(diff_json(before, after, REDACTOR))
 
 
-# -------------------------------------------------------------------------------- what was hidden
+# --------------------------------------------------------------------------------- hidden values
 
 
 @given(JSON)
-def test_what_was_not_touched_is_the_original_again(original: Any) -> None:
+def test_untouched_masks_become_the_original_values(original: Any) -> None:
     assert diff_json(original, unmask(REDACTOR.redact(original), original, REDACTOR)) == ()
 
 
 @given(OBJECTS, OBJECTS)
-def test_a_mask_is_put_back_or_refused_but_never_saved(original: Any, edited: Any) -> None:
+def test_a_mask_is_restored_or_refused_but_never_saved(original: Any, edited: Any) -> None:
     try:
         meant = unmask(edited, original, REDACTOR)
     except InputError:
@@ -245,7 +245,7 @@ def test_a_mask_in_another_place_is_refused_by_name(edit: dict[str, Any], path: 
         assert "Enter the real value, or leave the field out of the patch" in str(caught.value)
 
 
-def test_all_places_are_named_as_far_as_one_can_read_them() -> None:
+def test_all_places_are_named_up_to_a_readable_number() -> None:
     with pytest.raises(InputError, match=r"^a, b: "):
         unmask({"a": MASK, "b": MASK}, {}, REDACTOR)
     with pytest.raises(InputError, match=r"^f0, f1, f2, f3, f4 and 3 more: "):
@@ -265,13 +265,13 @@ def test_a_hidden_name_becomes_the_real_name() -> None:
         unmask({MASK: "edited", CARD: "typed"}, ORIGINAL, REDACTOR)
 
 
-def test_a_patch_may_leave_out_what_is_hidden() -> None:
+def test_a_patch_may_leave_out_hidden_fields() -> None:
     patch = unmask({"lines": [*shown()["lines"][:1], {"sku": "z"}], "order": None}, ORIGINAL, REDACTOR)
     assert patch == {"lines": [{"sku": "a", "token": "t1"}, {"sku": "z"}], "order": None}
     assert merge_patch(ORIGINAL, patch)["api_key"] == "sk-real"
 
 
-# Lists: what was hidden goes with its item, wherever that was moved.
+# Lists: hidden values stay with their item, wherever it was moved.
 
 
 def lines(*items: str) -> list[dict[str, str]]:
@@ -289,14 +289,14 @@ def lines(*items: str) -> list[dict[str, str]]:
         (lines("A:x", f"b:{MASK}"), lines("A:x", "b:t2")),
     ],
 )
-def test_an_item_keeps_what_was_hidden_in_it(edited: Any, expected: Any) -> None:
+def test_an_item_keeps_its_hidden_values(edited: Any, expected: Any) -> None:
     assert unmask({"lines": edited}, ORIGINAL, REDACTOR) == {"lines": expected}
 
 
 @pytest.mark.parametrize(
     "edited",
     [
-        lines(f"B:{MASK}", f"c:{MASK}"),  # an item less, and this one edited: was it a or b?
+        lines(f"B:{MASK}", f"c:{MASK}"),  # one item removed, this one edited: it could be a or b
         lines(f"b:{MASK}", f"A:{MASK}", f"c:{MASK}"),  # the others were moved
         lines(f"a:{MASK}", f"b:{MASK}", f"c:{MASK}", f"d:{MASK}"),
     ],
@@ -319,7 +319,7 @@ def test_items_that_all_look_alike_keep_their_places(edited: Any, expected: Any)
     assert unmask({"cards": edited}, ORIGINAL, REDACTOR) == {"cards": expected}
 
 
-def test_which_of_equal_looking_items_was_deleted_cannot_be_known() -> None:
+def test_a_deletion_among_equal_looking_items_is_refused() -> None:
     with pytest.raises(InputError, match=r"^cards\[0\]: "):
         unmask({"cards": [MASK]}, ORIGINAL, REDACTOR)
     assert unmask({"cards": [MASK]}, {"cards": [CARD, CARD]}, REDACTOR) == {"cards": [CARD]}

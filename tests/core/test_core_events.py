@@ -74,7 +74,7 @@ AGREED = {
     "tenant.exported",
     "tenant.erased",
 }
-"""What is stored and exported: a name may be added, never changed."""
+"""Names as they are stored and exported: a name may be added, never changed."""
 
 
 def test_the_names_are_the_agreed_ones() -> None:
@@ -86,7 +86,7 @@ def test_every_event_has_a_label_and_every_label_an_event() -> None:
 
 
 @pytest.mark.parametrize("language", EventLabel.__struct_fields__)
-def test_labels_are_there_and_tell_events_apart(language: str) -> None:
+def test_labels_exist_and_are_unique(language: str) -> None:
     labels = [getattr(each, language) for each in EVENT_LABELS.values()]
     assert all(text and text == text.strip() for text in labels)
     assert len(set(labels)) == len(EVENT_LABELS)

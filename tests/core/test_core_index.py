@@ -1,4 +1,4 @@
-"""What is kept of an input to search by."""
+"""Search index: the values of an input that are stored for searching."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ INPUT = json.dumps(
         ("missing", []),
     ],
 )
-def test_a_field_gives_its_texts(field: str, values: list[str]) -> None:
+def test_a_declared_field_yields_its_texts(field: str, values: list[str]) -> None:
     assert extract_index_values(INPUT, [field]) == tuple((field, value) for value in values)
 
 
-def test_nothing_is_read_where_nothing_is_declared() -> None:
+def test_an_input_without_declared_fields_yields_nothing() -> None:
     assert extract_index_values("no JSON at all", ()) == ()
 
 
-def test_an_input_that_cannot_be_read_is_found_by_nothing() -> None:
+def test_an_unreadable_input_yields_nothing() -> None:
     assert extract_index_values("enc1:00000000:xyz", ["email"]) == ()
 
 
-def test_a_value_is_kept_once_and_a_long_list_by_its_beginning() -> None:
+def test_a_value_is_indexed_once_and_a_long_list_is_cut() -> None:
     text = json.dumps({"tags": ["a", "a", *map(str, range(1000))]})
     values = extract_index_values(text, ["tags", "tags"])
     assert values[:2] == (("tags", "a"), ("tags", "0"))
@@ -69,6 +69,6 @@ def test_different_texts_stay_different(one: str, other: str) -> None:
 
 
 @pytest.mark.parametrize("value", [None, {}, [], b"x"])
-def test_what_cannot_be_searched_for_is_refused(value: Any) -> None:
+def test_an_unsearchable_value_is_refused(value: Any) -> None:
     with pytest.raises(InputError, match="texts, numbers"):
         format_index_value(value)

@@ -1,4 +1,4 @@
-"""Values checked against the schemas that the codec writes: every problem has its place and its words."""
+"""Values checked against the schemas that the codec writes: every problem has a place and a message."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def paths(value: Any, schema: Any) -> list[str]:
     return [each.path for each in find_faults(value, schema)]
 
 
-# -------------------------------------------------------------------------- what the codec writes
+# ---------------------------------------------------------------------------- output of the codec
 
 
 @pytest.mark.filterwarnings("ignore::pydantic.json_schema.PydanticJsonSchemaWarning")  # defaults left out
 @pytest.mark.parametrize(("hint", "value"), EXACT, ids=[f"{n}-{ascii(h)[:50]}" for n, (h, _) in enumerate(EXACT)])
-def test_what_the_codec_writes_has_no_problems(hint: Any, value: Any) -> None:
+def test_output_of_the_codec_has_no_problems(hint: Any, value: Any) -> None:
     inputs, results = taking(hint), returning(hint)
     assert find_faults(json.loads(inputs.encode((value,), {})), inputs.schema_in()) == []
     assert find_faults(json.loads(results.encode_result(value)), results.schema_out()) == []
@@ -89,7 +89,7 @@ def test_one_value_of_the_wrong_kind_is_one_problem_at_its_place(parcels: list[P
 
 
 @given(JSON)
-def test_any_value_is_judged_and_none_is_a_crash(value: Any) -> None:
+def test_any_value_is_checked_without_a_crash(value: Any) -> None:
     assert find_faults({"value": value}, taking(Any).schema_in()) == []
     for hint in (Order, Tree, dict[str, Cat | Dog], tuple[int, Literal["a"]]):
         for each in find_faults({"value": value}, taking(hint).schema_in()):
@@ -197,7 +197,7 @@ JUDGED: list[tuple[Any, list[Any], list[Any]]] = [
 
 
 @pytest.mark.parametrize(("schema", "good", "bad"), JUDGED, ids=[ascii(case[0])[:60] for case in JUDGED])
-def test_a_keyword_lets_the_right_values_pass(schema: Any, good: list[Any], bad: list[Any]) -> None:
+def test_a_keyword_accepts_valid_values(schema: Any, good: list[Any], bad: list[Any]) -> None:
     kept = copy.deepcopy(schema)
     assert [value for value in good if find_faults(value, schema)] == []
     assert [value for value in bad if not find_faults(value, schema)] == []
@@ -279,13 +279,13 @@ def tree(levels: int) -> dict[str, Any]:
     return value
 
 
-def test_as_deep_as_the_codec_reads_is_checked_to_the_bottom() -> None:
+def test_values_as_deep_as_the_codec_reads_are_checked_completely() -> None:
     (problem,) = find_faults({"value": tree(98)}, taking(Tree).schema_in())
     assert problem.path == "value" + ".children[0]" * 98 + ".value"
 
 
 @pytest.mark.parametrize("levels", [150, 50_000])
-def test_deeper_than_can_be_read_is_a_problem_and_not_a_crash(levels: int) -> None:
+def test_values_too_deep_to_read_are_a_problem_and_not_a_crash(levels: int) -> None:
     (problem,) = find_faults({"value": tree(levels)}, taking(Tree).schema_in())
     assert problem.path == "value"
     assert "nested more than 200 levels deep" in str(problem.why)
@@ -330,7 +330,7 @@ def test_a_schema_may_be_deeper_than_the_stack() -> None:
     st.lists(st.sampled_from("abcd")),
     st.sampled_from([True, False, None]),
 )
-def test_the_short_way_agrees_with_the_long_one(value: Any, parts: Any, needed: Any, more: Any) -> None:
+def test_the_fast_path_agrees_with_the_full_check(value: Any, parts: Any, needed: Any, more: Any) -> None:
     asked = {"type": "object", "properties": parts, "required": needed}
     asked |= {} if more is None else {"additionalProperties": more}
     if _fits_fast(value, asked):

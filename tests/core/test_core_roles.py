@@ -1,4 +1,4 @@
-"""Who may do what, and who may hand it on."""
+"""Roles: their permissions, and the limits on granting them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from redrive.core.roles import ROLE_PERMISSIONS, Permission, Principal, Role, pa
 from redrive.errors import InputError, NotAllowed
 
 
-def somebody(role: Role = Role.ADMIN, **more: object) -> Principal:
+def principal(role: Role = Role.ADMIN, **more: object) -> Principal:
     return Principal(who="ann", tenant="acme", role=role, **more)  # type: ignore[arg-type]
 
 
@@ -28,20 +28,20 @@ def test_other_names_are_refused(name: object) -> None:
         parse_role(name)  # type: ignore[arg-type]
 
 
-def test_each_role_may_all_that_the_one_below_it_may() -> None:
+def test_each_role_includes_the_permissions_of_the_role_below() -> None:
     ranks = [ROLE_PERMISSIONS[role] for role in (Role.VIEWER, Role.STAFF, Role.ADMIN, Role.OWNER)]
     assert all(lower < higher for lower, higher in itertools.pairwise(ranks))
 
 
-def test_no_role_brings_the_sight_of_payloads() -> None:
+def test_no_role_includes_the_right_to_see_payloads() -> None:
     assert not any(Permission.SEE_PAYLOADS in allowed for allowed in ROLE_PERMISSIONS.values())
-    assert not somebody(Role.OWNER).may(Permission.SEE_PAYLOADS)
-    assert somebody(Role.VIEWER, payloads=True).may(Permission.SEE_PAYLOADS)
+    assert not principal(Role.OWNER).may(Permission.SEE_PAYLOADS)
+    assert principal(Role.VIEWER, payloads=True).may(Permission.SEE_PAYLOADS)
 
 
 @pytest.mark.parametrize("permission", Permission)
-def test_what_is_missing_is_said(permission: Permission) -> None:
-    viewer = somebody(Role.VIEWER)
+def test_a_missing_permission_is_named(permission: Permission) -> None:
+    viewer = principal(Role.VIEWER)
     if viewer.may(permission):
         viewer.need(permission)
         return
@@ -50,21 +50,21 @@ def test_what_is_missing_is_said(permission: Permission) -> None:
 
 
 def test_only_an_owner_works_for_another_tenant() -> None:
-    assert somebody().enter(None) == somebody().enter("acme") == "acme"
-    assert somebody(Role.OWNER).enter("globex") == "globex"
+    assert principal().enter(None) == principal().enter("acme") == "acme"
+    assert principal(Role.OWNER).enter("globex") == "globex"
     for role in (Role.ADMIN, Role.STAFF, Role.VIEWER):
         with pytest.raises(NotAllowed):
-            somebody(role).enter("globex")
+            principal(role).enter("globex")
 
 
-def test_nobody_hands_on_more_than_they_have() -> None:
-    somebody().require_grant("acme", Role.ADMIN, payloads=False)
-    somebody(Role.OWNER, payloads=True).require_grant("acme", Role.OWNER, payloads=True)
+def test_a_user_cannot_grant_more_than_they_have() -> None:
+    principal().require_grant("acme", Role.ADMIN, payloads=False)
+    principal(Role.OWNER, payloads=True).require_grant("acme", Role.OWNER, payloads=True)
     with pytest.raises(NotAllowed):
-        somebody().require_grant("acme", Role.OWNER, payloads=False)
+        principal().require_grant("acme", Role.OWNER, payloads=False)
     with pytest.raises(NotAllowed):
-        somebody().require_grant("acme", Role.VIEWER, payloads=True)
-    limited = somebody(workflows=frozenset({"fulfil"}))
+        principal().require_grant("acme", Role.VIEWER, payloads=True)
+    limited = principal(workflows=frozenset({"fulfil"}))
     limited.require_grant("acme", Role.STAFF, payloads=False, workflows=["fulfil"])
     for wider in (None, ["fulfil", "refund"]):
         with pytest.raises(NotAllowed):

@@ -1,4 +1,4 @@
-"""What of a run has to be undone, and in which order: read from journals alone."""
+"""Rollback plans: the steps to undo and their order, read from journals alone."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ def test_completed_steps_come_in_reverse_order_of_completion_whatever_order_they
     assert undone == [5, 4, 3, 2, 1, 0]
 
 
-def test_steps_without_an_answer_come_first_the_latest_of_them_first() -> None:
+def test_steps_without_an_answer_come_first_in_reverse_order() -> None:
     lost = failure(Category.NETWORK)
     rows = [row(0, "/a#0"), row(1, "/b#0", S.FAILED, failure=lost), row(2, "/c#0"), row(3, "/d#0", S.DLQ, failure=lost)]
     assert found(*rows) == [(3, True), (1, True), (2, False), (0, False)]
 
 
-def test_every_generation_left_something_behind_even_one_without_an_answer() -> None:
+def test_every_generation_is_undone_even_one_without_an_answer() -> None:
     lost = failure(Category.NETWORK)
     rows = [
         row(0, "/kept#0"),
@@ -128,12 +128,12 @@ def test_a_step_is_uncertain_if_its_last_attempt_ended_without_an_answer(
     assert found(entry, tries=tries, a=StepOptions(transactional=True)) == []
 
 
-def test_only_steps_happen() -> None:
+def test_only_steps_are_undone() -> None:
     kinds = [kind for kind in EntryKind if kind is not EntryKind.STEP]
     assert found(*(row(n, f"/x#{n}", kind=kind) for n, kind in enumerate(kinds))) == []
 
 
-def test_a_step_that_was_done_again_stands_for_what_it_did_before() -> None:
+def test_a_repeated_step_replaces_its_earlier_execution() -> None:
     assert found(row(0, "/a#0", superseded=1), row(5, "/a#0")) == [(5, False)]
 
 
@@ -147,7 +147,7 @@ def test_a_superseded_step_counts_until_it_is_completed_again() -> None:
     assert found(before, row(5, "/a#0", S.SKIPPED, done=9)) == [(0, False)]
 
 
-def test_an_uncertain_attempt_that_was_answered_later_is_not_uncertain_any_more() -> None:
+def test_an_uncertain_attempt_that_was_answered_later_is_certain() -> None:
     silent = row(0, "/a#0", S.DLQ, failure=failure(Category.TIMEOUT), superseded=1)
     declined = row(5, "/a#0", S.FAILED, failure=failure(Category.VALIDATION))
     assert found(silent) == [(0, True)]
@@ -165,12 +165,12 @@ def test_a_pivot_is_passed_if_it_happened_or_may_have() -> None:
         assert find_passed_pivot([entry], find_step_effects([entry], {}, options), options) == passed
 
 
-def test_a_confirmation_that_was_planned_is_a_point_of_no_return() -> None:
+def test_a_planned_confirmation_is_a_point_of_no_return() -> None:
     entry = row(3, "/hold#0/keep#1", S.PENDING, kind=EntryKind.CONFIRM)
     assert find_passed_pivot([entry], (), {}) == "hold"
 
 
-def test_what_is_to_be_confirmed_comes_in_order_of_completion_with_what_is_on_record() -> None:
+def test_confirmations_come_in_order_of_completion_with_recorded_values() -> None:
     options = {"hold": StepOptions(confirm="keep", cancel="drop")}
     rows = [
         row(0, "/hold#0", done=2),
@@ -207,7 +207,7 @@ def test_the_ledger_keeps_its_order_when_a_compensation_is_done_again() -> None:
     assert following.entry.index == 6
 
 
-def test_what_is_only_listed_is_told_from_what_a_person_skipped() -> None:
+def test_a_listed_step_is_distinguished_from_one_skipped_by_a_user() -> None:
     silent = row(0, "/a#0", S.DLQ, failure=failure(Category.TIMEOUT))
     sure = row(1, "/b#0")
     listed, skipped, sure_skipped = read_ledger(

@@ -1,4 +1,4 @@
-"""Templates: they read named fields and nothing else, and what they fill in stays where it was put."""
+"""Templates: they read named fields only, and filled-in values stay in their place."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def nested(depth: int) -> Any:
     return value
 
 
-# -- what a template can say -------------------------------------------------------------------------------
+# -- syntax of templates -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_lone_placeholder_keeps_its_type_and_others_become_text(template: str,
         "{% if 1 %}{{",
     ],
 )
-def test_nothing_else_can_be_written(template: str) -> None:
+def test_other_syntax_is_refused(template: str) -> None:
     with pytest.raises(ConfigurationError):
         parse_fields(template)
     with pytest.raises(ConfigurationError):
@@ -117,7 +117,7 @@ def test_nothing_else_can_be_written(template: str) -> None:
 
 
 class Trap(dict[str, Any]):
-    """Answers to everything, by attribute and by key."""
+    """An object with a value for every attribute and every key."""
 
     secret = "shown"
 
@@ -170,7 +170,7 @@ def test_a_missing_field_is_an_error_that_names_the_place(template: str, path: s
 
 
 @given(VALUES)
-def test_what_is_filled_in_is_never_read_as_a_template(value: Any) -> None:
+def test_filled_in_values_are_never_read_as_templates(value: Any) -> None:
     data = {"input": {"x": value, "secret": "shown"}}
     assert render(["{{input.x}}"], data) == [value]
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
@@ -178,7 +178,7 @@ def test_what_is_filled_in_is_never_read_as_a_template(value: Any) -> None:
 
 
 @given(st.text(st.sampled_from("{}.[]_a0 ")))
-def test_every_text_is_a_template_or_refused_with_words(text: str) -> None:
+def test_every_text_is_a_template_or_refused_with_a_message(text: str) -> None:
     try:
         places = parse_fields(text)
     except ConfigurationError:
@@ -187,7 +187,7 @@ def test_every_text_is_a_template_or_refused_with_words(text: str) -> None:
     assert ("{{" in text) == bool(places)
 
 
-def test_names_are_found_in_every_corner_of_a_body() -> None:
+def test_names_are_found_everywhere_in_a_body() -> None:
     body = {"a": "{{input.x}} {{result.y[0]}}", "b": [{"c": "{{ step.name }}"}, 5, None, True], "d": "none"}
     assert tuple(text for text, _ in parse_fields(body)) == ("input.x", "result.y[0]", "step.name")
 
@@ -230,7 +230,7 @@ def test_a_rendering_is_bounded_in_depth() -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), object(), b"x", {1, 2}])
-def test_what_is_not_json_is_refused(value: Any) -> None:
+def test_values_that_are_not_json_are_refused(value: Any) -> None:
     for template in ("{{input.x}}", "a {{input.x}}"):
         with pytest.raises(PayloadError, match="not plain JSON"):
             render(template, {"input": {"x": value}})

@@ -1,4 +1,4 @@
-"""When a cron expression fires, above all on the days when clocks are changed."""
+"""Cron expressions: the times at which they fire, above all on days when clocks change."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def local(text: str, zone: str) -> int:
 
 
 def fires(expression: str, zone: str, day: str, days: int = 1) -> list[str]:
-    """The times at which it fires within days of the wall clock, with their distance from UTC."""
+    """Return the times at which an expression fires within some days, with their offsets from UTC."""
     cron = Cron.parse(expression, zone)
     last = datetime.fromisoformat(day) + timedelta(days=days)
     at, end, found = cron.next(local(day, zone) - 1), local(last.isoformat(), zone), []
@@ -79,7 +79,7 @@ def test_times_on_days_when_clocks_are_changed(expression: str, zone: str, day: 
         ("Australia/Lord_Howe", "2026-04-05", 24.5),
     ],
 )
-def test_real_time_goes_on_evenly_for_what_fires_often(zone: str, day: str, hours: float) -> None:
+def test_frequent_schedules_fire_at_even_intervals_of_real_time(zone: str, day: str, hours: float) -> None:
     assert len(fires("* * * * *", zone, day)) == 60 * hours
     assert len(fires("*/10 * * * *", zone, day)) == 6 * hours
     if hours % 1 == 0:
@@ -102,22 +102,24 @@ FIELDS = st.tuples(
 STARTS = st.integers(1_770_000_000, 1_830_000_000).map(lambda at: datetime.fromtimestamp(at, UTC))
 
 
-# On Lord Howe cronsim itself goes wrong, which is why moments are worked out here.
+# On Lord Howe cronsim itself is wrong, which is why redrive computes the times itself.
 @given(FIELDS, STARTS, st.sampled_from(["Europe/Warsaw", "America/New_York", "Asia/Kolkata", "UTC"]))
-def test_where_clocks_change_by_an_hour_it_agrees_with_cronsim(
+def test_next_times_agree_with_cronsim_where_clocks_change_by_an_hour(
     fields: tuple[str, ...], start: datetime, zone: str
 ) -> None:
     expression, at = " ".join(fields), micros(start)
     cron, other = Cron.parse(expression, zone), CronSim(expression, start.astimezone(ZoneInfo(zone)))
     for _ in range(5):
-        # It looks back into an hour that comes twice, and names the end of a gap for each time in it.
+        # cronsim looks back into a repeated hour, and returns the end of a gap for each time in the gap.
         theirs = next(found for each in other if (found := micros(each)) > at)
         at = cron.next(at) or 0
         assert at == theirs
 
 
 @given(FIELDS, STARTS, st.integers(0, 3 * 1440))
-def test_the_latest_is_the_last_of_all(fields: tuple[str, ...], start: datetime, minutes: int) -> None:
+def test_the_latest_time_is_the_last_one_of_the_interval(
+    fields: tuple[str, ...], start: datetime, minutes: int
+) -> None:
     cron, begin = Cron.parse(" ".join(fields), "Europe/Warsaw"), micros(start)
     all_of_them, at = [], cron.next(begin)
     while at is not None and at <= begin + minutes * MINUTE:
@@ -149,13 +151,13 @@ def test_a_moment_is_not_its_own_next_one() -> None:
         (("0 6 * * *", None), "is unknown"),
     ],
 )
-def test_what_is_no_schedule_is_refused_in_words(given: tuple[str, str], says: str) -> None:
+def test_an_invalid_schedule_is_refused_with_a_message(given: tuple[str, str], says: str) -> None:
     with pytest.raises(RegistrationError, match=says):
         Schedule(given[0], timezone=given[1])
 
 
 @pytest.mark.parametrize("wrong", [{"input": 5}, {"name": ""}, {"name": "a/b"}, {"tenant": None}, {"catch_up": "soon"}])
-def test_other_bad_words_of_a_schedule_are_refused(wrong: dict[str, object]) -> None:
+def test_other_invalid_fields_of_a_schedule_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigurationError, match=r"input|name|tenant|catch_up"):
         Schedule("0 6 * * *", **wrong)  # type: ignore[arg-type]
 

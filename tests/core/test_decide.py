@@ -1,4 +1,4 @@
-"""Deciding: what follows from each thing that can happen, in each state in which it can."""
+"""Decisions: the transition for each outcome, in each state in which the outcome can occur."""
 
 from __future__ import annotations
 
@@ -186,20 +186,20 @@ def reopened(ended: RunStatus) -> LetterReopened:
 
 
 def quiet(outcome: Outcome) -> Outcome:
-    """The same, of a run that wants no dead letter."""
+    """Return the outcome for a run without a dead letter."""
     return replace(outcome, run=replace(outcome.run, options=RunOptions(dead_letter=False)))
 
 
-# -- every outcome in every state in which it can happen -------------------------------------------------
+# -- every outcome in every state in which it can occur --------------------------------------------------
 
 
 Entry: TypeAlias = tuple[tuple[StepStatus, ...], StepStatus]
-"""An entry that is written: the states it can be in before, and the one it is in afterwards."""
+"""A written entry: its possible states before, and its state afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """An outcome, the states it can find its run in, and the one it leaves; None leaves it alone."""
+    """An outcome, the possible states of its run before, and the state after; None for no change."""
 
     what: str
     outcome: Outcome
@@ -249,7 +249,7 @@ def undone(ends_as: RunStatus = R.COMPENSATED, **others: Any) -> RollbackEnded:
 
 
 def undoing(outcome: Outcome) -> Outcome:
-    """The same, of a run that is being rolled back."""
+    """Return the outcome for a run that is being rolled back."""
     return replace(outcome, run=replace(outcome.run, undoing=True))
 
 
@@ -314,8 +314,8 @@ CASES = [
     Case("loses its worker undoing", undoing(lost()), BACK, R.COMPENSATING, (KEPT,)),
     Case("loses its worker, waiting to undo", undoing(LONELY), BACK, R.COMPENSATING),
     Case("loses its last worker undoing", undoing(POISON), BACK, R.DLQ_PENDING, (KEPT,)),
-    Case("finds nobody who can undo it", undoing(PATIENT), BACK, R.COMPENSATING),
-    Case("finds nobody who can undo it, for good", undoing(CHANGED), BACK, R.DLQ_PENDING),
+    Case("finds no code that can undo it", undoing(PATIENT), BACK, R.COMPENSATING),
+    Case("finds no code that can undo it, for good", undoing(CHANGED), BACK, R.DLQ_PENDING),
     Case("cannot be undone", undoing(WITH_STEP), BACK, R.DLQ_PENDING, (DEAD,)),
     Case("cannot be undone, quietly", quiet(undoing(WITH_STEP)), BACK, R.FAILED, (DEAD,)),
     Case("is undone", undone(), BACK, R.COMPENSATED),
@@ -362,7 +362,7 @@ def test_a_step_only_ever_makes_legal_moves(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", EACH)
-def test_every_transition_is_of_its_run_and_under_its_fence(case: Case) -> None:
+def test_every_transition_names_its_run_and_fence(case: Case) -> None:
     transition = decided(case)
     assert (transition.run, transition.tenant, transition.fence) == (7, "acme", 3)
 
@@ -380,7 +380,7 @@ def test_a_letter_is_written_exactly_when_a_run_ends_in_failure_and_wants_one(ca
 
 
 @pytest.mark.parametrize("case", ENDING)
-def test_a_run_that_ended_is_held_by_nobody_and_due_for_nobody(case: Case) -> None:
+def test_a_run_that_ended_has_no_holder_and_no_due_time(case: Case) -> None:
     change = decided(case).change
     assert change is not None
     assert change.release
@@ -388,43 +388,43 @@ def test_a_run_that_ended_is_held_by_nobody_and_due_for_nobody(case: Case) -> No
 
 
 @pytest.mark.parametrize("case", EACH)
-def test_the_fence_rises_exactly_when_nobody_holds_the_run_any_longer(case: Case) -> None:
+def test_the_fence_rises_exactly_when_the_run_loses_its_holder(case: Case) -> None:
     change = decided(case).change
     if change is not None:
         assert change.take == change.release
 
 
 @pytest.mark.parametrize("case", WAITS)
-def test_a_run_that_waits_or_is_due_says_when_or_for_what(case: Case) -> None:
+def test_a_waiting_or_due_run_has_a_time_or_a_circuit(case: Case) -> None:
     change = decided(case).change
     assert change is not None
     assert change.wake_in is not None or change.parked_on is not None
 
 
 @pytest.mark.parametrize("case", ENDING)
-def test_every_end_says_what_came_out_or_why_nothing_did(case: Case) -> None:
+def test_every_end_has_a_result_or_an_error(case: Case) -> None:
     change = decided(case).change
     assert change is not None
     stuck = case.outcome.run.undoing and isinstance(case.outcome, WorkerLost | CodeDiverged)
     if change.status is R.SUCCESS:
         assert (change.output, change.failure) == ("1", None)
-    elif stuck:  # what it is rolled back for stands; the letter says why that does not go on
+    elif stuck:  # the original failure is kept; the letter says why the rollback stopped
         assert change.failure is None
     elif isinstance(case.outcome, LetterClosed | LetterReopened):
-        assert (change.output, change.failure) == (None, None)  # what was recorded before stands
+        assert (change.output, change.failure) == (None, None)  # the failure recorded before is kept
     else:
         assert change.output is None
         assert FailureReason.from_json(change.failure or "").reason
 
 
-def test_the_engine_makes_every_legal_move_of_a_run_that_is_not_left_to_a_person() -> None:
+def test_the_engine_makes_every_legal_move_of_a_run_that_users_do_not_make() -> None:
     made = {(found, case.leaves) for case in CASES for found in case.finds if case.leaves not in (None, found)}
     made.add((R.PENDING, R.RUNNING))  # by claiming
     legal = {(old, new) for old, allowed in RUN_MOVES.items() for new in allowed}
     assert legal - made == {(old, new) for old, new in legal - made if old in FINAL_RUN_STATUSES}
 
 
-def test_the_engine_makes_every_legal_move_of_a_step_that_is_not_left_to_a_person_or_a_circuit() -> None:
+def test_the_engine_makes_every_legal_move_of_a_step_that_users_and_circuits_do_not_make() -> None:
     made = {(before, after) for case in CASES for befores, after in case.entries for before in befores}
     legal = {(old, new) for old, allowed in STEP_MOVES.items() for new in allowed}
     by_a_person = {(old, new) for old, new in legal if old is S.DLQ or new is S.SKIPPED}
@@ -439,7 +439,7 @@ def admitted(*, probe: bool = False, generation: int = 0) -> AdmittedCall:
     return AdmittedCall("payments", '{"name":"payments"}', generation, probe)
 
 
-def test_a_parked_step_uses_up_no_attempt_and_its_run_costs_nobody_anything() -> None:
+def test_a_parked_step_uses_no_attempt_and_its_run_is_released() -> None:
     written = decide(parked(idle=True, made=2), POLICY, 0.5)
     (entry,) = written.entries
     assert (entry.status, entry.attempt, entry.input) == (S.PENDING, 2, '{"order":1}')
@@ -448,14 +448,14 @@ def test_a_parked_step_uses_up_no_attempt_and_its_run_costs_nobody_anything() ->
     )
 
 
-def test_that_a_circuit_is_open_is_said_once() -> None:
+def test_an_open_circuit_is_logged_once() -> None:
     (said,) = decide(parked(idle=False), POLICY, 0.5).attempts
     assert (said.end, said.attempt, said.category) == (AttemptEnd.PARKED, 0, "dependency_unavailable")
     assert "redrive.CircuitOpen" in (said.failure or "")
     assert decide(parked(idle=False, noted=True), POLICY, 0.5).attempts == ()
 
 
-def test_failures_that_speak_about_the_dependency_are_marked() -> None:
+def test_failures_of_the_dependency_are_counted_by_the_circuit() -> None:
     (mark,) = decide(raised(DOWN, admitted=admitted(generation=3)), POLICY, 0.5).samples
     assert (mark.key, mark.generation, mark.good, mark.category) == ("payments", 3, False, "server_error")
     assert (mark.index, mark.attempt, mark.probe) == (CHARGE.index, 1, False)
@@ -463,7 +463,7 @@ def test_failures_that_speak_about_the_dependency_are_marked() -> None:
     assert decide(raised(DOWN), POLICY, 0.5).samples == ()
 
 
-def test_a_probe_says_how_it_ended_or_gives_its_permit_back() -> None:
+def test_a_probe_reports_its_outcome_or_returns_its_permit() -> None:
     probe = admitted(probe=True)
     ends: list[Outcome] = [
         replace(returned(), admitted=probe),
@@ -488,7 +488,7 @@ def test_a_run_that_waits_for_a_timer_and_a_circuit_is_due_with_the_timer() -> N
 
 
 @pytest.mark.parametrize("end", [DeadlinePassed(run=RUN), CancelRequested(run=RUN, by="ada")])
-def test_a_run_that_is_ended_from_outside_is_parked_no_longer(end: Outcome) -> None:
+def test_a_run_that_is_ended_from_outside_is_not_parked_any_more(end: Outcome) -> None:
     change = decide(end, POLICY, 0.5).change
     assert change is not None
     assert change.parked_on == ""
@@ -564,7 +564,7 @@ def test_a_retry_keeps_when_the_attempt_began_even_if_its_begin_mark_never_went_
     assert entry.began_ago == 90 * SECOND
 
 
-def test_a_step_that_failed_for_good_keeps_why() -> None:
+def test_a_step_that_failed_for_good_keeps_the_reason() -> None:
     transition = decide(raised(attempt=4), POLICY, 0.5)
     (entry,), (attempt,) = transition.entries, transition.attempts
     assert (entry.status, entry.done, entry.began_ago, entry.input) == (S.FAILED, 6, 2 * SECOND, '{"order":1}')
@@ -605,7 +605,7 @@ def test_a_step_that_fails_while_its_run_is_ending_is_not_tried_again() -> None:
 
 
 @pytest.mark.parametrize(("hold", "release"), [(5, False), (4, True), (0, True)])
-def test_a_short_wait_stays_with_its_worker_and_a_long_one_is_put_down(hold: int, release: bool) -> None:
+def test_a_short_wait_stays_with_its_worker_and_a_long_one_releases_the_run(hold: int, release: bool) -> None:
     """The first delay is 5 seconds."""
     waiting = RunWrite(status=R.SLEEPING, wake_in=5 * SECOND, release=release, take=release, diverged=False)
     assert decide(raised(idle=True, hold=hold * SECOND), POLICY, 0.5).change == waiting
@@ -614,7 +614,7 @@ def test_a_short_wait_stays_with_its_worker_and_a_long_one_is_put_down(hold: int
     assert decide(nap, POLICY, 0.5).change == waiting
 
 
-def test_a_retry_at_once_is_no_wait() -> None:
+def test_an_immediate_retry_does_not_wait() -> None:
     at_once = RetryPolicy(max_retries=3, base_delay=0)
     for resumes, change in ((False, None), (True, R.RUNNING)):
         written = decide(raised(idle=True, hold=5 * SECOND, resumes=resumes), at_once, 0.5)
@@ -664,7 +664,7 @@ def test_a_hung_step_that_fails_for_good_makes_its_run_due_at_once() -> None:
 # -- runs ------------------------------------------------------------------------------------------------
 
 
-def test_a_failure_that_leaves_the_function_becomes_a_letter_with_all_there_is_to_know() -> None:
+def test_an_unhandled_failure_becomes_a_letter_with_all_details() -> None:
     transition = decide(WorkflowFailed(run=RUN, ending=ending(), place=CHARGE, attempt=4), POLICY, 0.5, key=KEY)
     letter = transition.letter
     assert letter is not None
@@ -679,14 +679,14 @@ def test_a_failure_that_leaves_the_function_becomes_a_letter_with_all_there_is_t
     assert (entry.index, entry.attempt, entry.done) == (2, 4, None)
 
 
-def test_a_letter_is_kept_as_long_as_its_run_was_told_at_the_start() -> None:
+def test_a_letter_has_the_retention_set_at_the_start_of_its_run() -> None:
     run = replace(RUN, options=RunOptions(letter_keeps=5))
     letter = decide(WorkflowFailed(run=run, ending=ending()), POLICY, 0.5).letter
     assert letter is not None
     assert letter.expires_in == 5
 
 
-def test_a_run_that_passed_its_deadline_gives_up_what_is_open() -> None:
+def test_a_run_that_passed_its_deadline_closes_its_open_steps() -> None:
     transition = decide(DeadlinePassed(run=RUN, open=OPEN), POLICY, 0.5)
     letter = transition.letter
     assert letter is not None
@@ -698,7 +698,7 @@ def test_a_run_that_passed_its_deadline_gives_up_what_is_open() -> None:
 @pytest.mark.parametrize(
     ("reason", "words"), [("", "cancelled by ada"), ("ordered twice", "cancelled by ada: ordered twice")]
 )
-def test_a_cancelled_run_says_by_whom_and_why_and_has_no_letter(reason: str, words: str) -> None:
+def test_a_cancelled_run_records_user_and_reason_and_has_no_letter(reason: str, words: str) -> None:
     transition = decide(CancelRequested(run=RUN, by="ada", reason=reason, open=OPEN), POLICY, 0.5)
     assert transition.change is not None
     assert str(FailureReason.from_json(transition.change.failure or "").reason) == words
@@ -735,8 +735,8 @@ def test_code_that_changed_for_good_is_a_policy_violation_with_the_difference() 
     ],
     ids=lambda outcome: type(outcome).__name__,
 )
-def test_code_that_found_its_way_again_is_no_longer_counted_as_changed(outcome: Outcome) -> None:
-    """Or a change of code met days later would have used up its time to wait long ago."""
+def test_code_that_matches_again_is_not_counted_as_changed(outcome: Outcome) -> None:
+    """Otherwise a change of code days later would find its waiting time used up."""
     change = decide(outcome, POLICY, 0.5).change
     assert change is not None
     assert change.diverged is False
@@ -747,7 +747,7 @@ def test_code_that_found_its_way_again_is_no_longer_counted_as_changed(outcome: 
     [returned(), raised(), raised(WRONG), woke(), slept(idle=False)],
     ids=["returned", "retried", "failed", "woke", "slept"],
 )
-def test_progress_clears_suspicion_and_tells_which_code_made_it(outcome: Outcome) -> None:
+def test_progress_clears_suspicion_and_records_the_code_version(outcome: Outcome) -> None:
     calm = decide(outcome, POLICY, 0.5)
     assert (calm.clears_suspicion, calm.version) == (False, None)
     run = replace(RUN, deaths=2, new_version="v2")
@@ -755,7 +755,7 @@ def test_progress_clears_suspicion_and_tells_which_code_made_it(outcome: Outcome
     assert (suspect.clears_suspicion, suspect.version) == (True, "v2")
 
 
-def test_beginning_is_no_progress() -> None:
+def test_the_begin_of_a_step_does_not_count_as_progress() -> None:
     run = replace(RUN, deaths=2, new_version="v2")
     transition = decide(replace(began(), run=run), POLICY, 0.5)
     assert (transition.clears_suspicion, transition.version) == (False, None)
@@ -815,7 +815,7 @@ FAILURES = st.builds(
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """One execution of a step, in seconds of a time that only this test knows."""
+    """A single execution of a step, in seconds of a virtual time."""
 
     began: float
     ended: float
@@ -994,12 +994,12 @@ def test_an_orphan_comes_back_after_the_backoff_of_the_policy_in_force(
     assert delay <= change.wake_in / SECOND <= delay + 2 / SECOND
 
 
-def test_a_run_nobody_suspects_is_due_again_at_once() -> None:
+def test_a_run_without_suspicion_is_due_again_at_once() -> None:
     change = decide(lost(deaths=0), POLICY, 0.5).change
     assert change == RunWrite(status=R.PENDING, wake_in=0, take=True, deaths=0)
 
 
-def test_a_run_that_only_waited_waits_on_and_is_not_suspected() -> None:
+def test_a_run_that_only_waited_keeps_waiting_and_is_not_suspected() -> None:
     napping = replace(row(1, status=R.SLEEPING, options=RunOptions()), available_at=30)
     executing = row(2, options=RunOptions())
     first, second = die(*(HeldRun(run=run, worker=1, open=()) for run in (napping, executing)))
@@ -1016,18 +1016,18 @@ def test_a_suspect_that_only_waited_does_not_take_the_blame_for_others() -> None
     assert blamed.change.deaths == 1
 
 
-def test_a_worker_that_stopped_in_good_order_lays_no_death_to_anybody() -> None:
+def test_a_worker_that_stopped_cleanly_adds_no_death_to_its_runs() -> None:
     (transition,) = die(HeldRun(run=row(1, options=RunOptions()), worker=1, open=()), died=False)
     assert transition.change == RunWrite(status=R.PENDING, wake_in=0, take=True, deaths=0)
 
 
-def test_a_further_death_is_laid_to_the_suspect_alone() -> None:
+def test_a_further_death_is_counted_for_the_suspect_alone() -> None:
     runs = [row(number, deaths=int(number == 2), options=RunOptions()) for number in range(4)]
     transitions = die(*(HeldRun(run=run, worker=1, open=()) for run in runs))
     assert [one.change and one.change.deaths for one in transitions] == [0, 0, 2, 0]
 
 
-def test_a_run_that_had_its_deaths_before_is_not_buried_for_one_that_is_not_its_own() -> None:
+def test_a_run_at_its_death_limit_is_not_dead_lettered_for_the_death_of_another() -> None:
     transition = decide(lost(replace(RUN, deaths=3), deaths=3), POLICY, 0.5)
     assert transition.letter is None
     assert transition.change is not None
@@ -1050,7 +1050,7 @@ def test_one_poisonous_run_among_99_others_gets_the_only_letter(
         suspects = [number for number in order if waiting[number].deaths]
         claimed = (suspects[:1] + fresh)[:slots]
         if poison not in claimed:
-            for number in claimed:  # they end, and with that are cleared
+            for number in claimed:  # they end, which clears their suspicion
                 del waiting[number]
             continue
         crashes += 1

@@ -1,4 +1,4 @@
-"""Deciding about replayed runs and closed letters: the letter hears how it ends, and so does the log."""
+"""Decisions about replayed runs and closed letters: the letter and the audit log record the end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
 
 LETTER = "dl-first"
-"""The letter of a run that was replayed as another: the one that answers for it now is `run7`."""
+"""The letter of a run that was replayed as a new run, `run7`."""
 
 BROKEN = Failure.of(Category.SERVER_ERROR, "the bank is down", error_type="shop.BankDown")
 ENDING = FailureReason(
@@ -58,7 +58,7 @@ def events(transition: Transition) -> list[tuple[str, str | None, str]]:
     return [(line.event, line.letter, line.by) for line in transition.audit]
 
 
-# -- replays that end well ------------------------------------------------------
+# -- replays that succeed -------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_replay_that_ends_well_resolves_its_letter(
     assert json.loads(transition.audit[0].after or "") == {"run": status.value}
 
 
-def test_a_run_that_is_no_replay_resolves_nothing() -> None:
+def test_a_run_that_was_not_replayed_resolves_nothing() -> None:
     transition = decided(WorkflowReturned(run=run(None), output="1"))
     assert (transition.move, transition.ends_replay, transition.audit) == (None, None, ())
 
@@ -111,7 +111,7 @@ def test_a_replay_that_fails_opens_the_same_letter_again(outcome: Outcome, statu
     assert "dlq.created" not in [line.event for line in transition.audit]
 
 
-def test_a_first_failure_creates_a_letter_of_its_own() -> None:
+def test_a_first_failure_creates_a_new_letter() -> None:
     transition = decided(WorkflowFailed(run=run(None), ending=ENDING))
     assert transition.letter is not None
     assert transition.letter.public_id == "dl-run7"
@@ -134,7 +134,7 @@ def test_a_replay_that_is_cancelled_leaves_no_letter_open() -> None:
     assert events(transition) == [("dlq.replay_failed", LETTER, "redrive"), ("run.cancelled", None, "ada")]
 
 
-# -- letters that somebody closes ------------------------------------------------------
+# -- letters that a user closes -------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_a_closed_letter_ends_the_waiting_of_its_run(
     assert (transition.letter, transition.ends_replay) == (None, None)
 
 
-def test_a_letter_closed_without_a_word_says_how() -> None:
+def test_a_letter_closed_without_a_comment_has_a_default_resolution() -> None:
     transition = decided(
         LetterClosed(run=run(), letter=LETTER, status=LetterStatus.IGNORED, ended=RunStatus.DLQ_PENDING, by="ada")
     )

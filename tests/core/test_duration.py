@@ -1,4 +1,4 @@
-"""Durations: every form users may write, and how people read them."""
+"""Durations: every accepted form, and their readable text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failures: whatever is raised becomes a record that can be stored and read back."""
+"""Failures: every exception becomes a record that can be stored and read back."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class CardDeclined(LookupError):
 
 
 def raised(error: BaseException) -> BaseException:
-    """The exception as it is after it was raised and caught."""
+    """Return the exception after it was raised and caught."""
     try:
         raise error
     except BaseException as caught:
@@ -42,10 +42,10 @@ def storable(failure: Failure) -> bool:
     return "\\u0000" not in text and text.encode("utf-8") is not None
 
 
-# -- what is kept --------------------------------------------------------------------------------------
+# -- stored fields -------------------------------------------------------------------------------------
 
 
-def test_a_failure_says_what_where_and_how() -> None:
+def test_a_failure_records_error_place_and_category() -> None:
     failure = capture_failure(raised(CardDeclined("no funds", {"code": 51})))
     assert failure.category is Category.INTERNAL
     assert failure.error_type == f"{__name__}.CardDeclined"
@@ -93,7 +93,7 @@ def test_one_non_retryable_in_a_group_ends_it() -> None:
 
 
 @pytest.mark.parametrize("category", Category)
-def test_a_timeout_or_a_broken_connection_leaves_open_what_happened(category: Category) -> None:
+def test_a_timeout_or_a_broken_connection_is_uncertain(category: Category) -> None:
     uncertain = Failure.of(category, "x").uncertain
     assert uncertain is (category in {Category.TIMEOUT, Category.NETWORK})
 
@@ -152,7 +152,7 @@ def test_an_exception_that_was_never_raised_has_no_frame() -> None:
 
 
 def call(module: str, path: str = "/app/x.py", inner: Any = None) -> Any:
-    """A function of the named module that calls `inner`, or fails."""
+    """Return a function of the named module that calls `inner`, or fails."""
     space = {"__name__": module, "inner": inner}
     body = "1 / 0" if inner is None else "inner()"
     exec(compile(f"def function():\n    {body}", path, "exec"), space)
@@ -242,7 +242,7 @@ def test_clean_text_leaves_ordinary_text_alone(text: str) -> None:
     assert clean_text(text, len(text)) == text
 
 
-# -- exceptions that resist ----------------------------------------------------------------------------
+# -- hostile exceptions --------------------------------------------------------------------------------
 
 
 class Speechless(Exception):
@@ -291,7 +291,7 @@ def test_details_that_cannot_be_read_say_so() -> None:
 
 
 @pytest.mark.parametrize("details", [None, [], "text", 5, SimpleNamespace(a=1)])
-def test_details_that_are_no_mapping_are_left_out(details: object) -> None:
+def test_details_must_be_a_mapping(details: object) -> None:
     assert capture_failure(CardDeclined("x", details)).details == {}
 
 
@@ -321,7 +321,7 @@ def test_details_become_json() -> None:
     assert storable(capture_failure(CardDeclined("x", details)))
 
 
-def test_details_without_end_are_cut() -> None:
+def test_endless_details_are_cut() -> None:
     circle: dict[str, Any] = {"text": "x" * 100_000}
     circle["self"] = circle
     circle["many"] = list(range(100_000))
@@ -334,7 +334,7 @@ def test_details_without_end_are_cut() -> None:
     assert inner["self"] == "…"
 
 
-# -- there and back ------------------------------------------------------------------------------------
+# -- round trips ---------------------------------------------------------------------------------------
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | TEXT,
@@ -357,7 +357,7 @@ def test_fields_of_a_newer_version_are_passed_over() -> None:
     assert Failure.from_json({**failure.to_json(), "added_later": 1}) == failure
 
 
-def test_capturing_changes_nothing_in_the_exception() -> None:
+def test_capturing_leaves_the_exception_unchanged() -> None:
     error = raised(ValueError("x"))
     before = traceback.format_exception(error)
     capture_failure(error)

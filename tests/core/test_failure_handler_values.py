@@ -1,4 +1,4 @@
-"""Failure handlers as values: which transitions start them, under which id, with which event."""
+"""Failure handlers as values: the transitions that start them, their ids and their events."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def about(outcome: Outcome, **changes: Any) -> Outcome:
 
 
 @pytest.mark.parametrize("outcome", FAILS, ids=lambda outcome: type(outcome).__name__)
-def test_every_failure_starts_both_in_its_own_transition(outcome: Outcome) -> None:
+def test_every_failure_starts_both_handlers_in_its_transition(outcome: Outcome) -> None:
     transition = decided(outcome)
     assert transition.letter is not None
     assert [run.workflow for run in transition.starts] == ["page", "count"]
@@ -98,24 +98,24 @@ def test_every_failure_starts_both_in_its_own_transition(outcome: Outcome) -> No
 
 
 @pytest.mark.parametrize("outcome", FAILS, ids=lambda outcome: type(outcome).__name__)
-def test_without_a_letter_as_well(outcome: Outcome) -> None:
+def test_a_failure_without_a_letter_starts_both_handlers_too(outcome: Outcome) -> None:
     transition = decided(about(outcome, options=replace(RUN.options, dead_letter=False)))
     assert transition.letter is None
     assert len(transition.starts) == 2
 
 
 @pytest.mark.parametrize("outcome", OTHERS, ids=lambda outcome: type(outcome).__name__)
-def test_nothing_else_does(outcome: Outcome) -> None:
+def test_other_transitions_start_no_handler(outcome: Outcome) -> None:
     assert decided(outcome).starts == ()
 
 
 @pytest.mark.parametrize("outcome", FAILS, ids=lambda outcome: type(outcome).__name__)
-def test_what_bears_the_mark_starts_none(outcome: Outcome) -> None:
+def test_handler_runs_and_runs_without_handlers_start_none(outcome: Outcome) -> None:
     assert decided(about(outcome, handler_for="r0")).starts == ()
     assert decided(about(outcome, options=RunOptions(max_crashes=2))).starts == ()
 
 
-def test_what_was_rolled_back_has_failed_when_that_is_done() -> None:
+def test_a_rolled_back_run_starts_handlers_when_the_rollback_is_done() -> None:
     failed = RunWrite(status=RunStatus.COMPENSATED, failure=ENDING.to_json())
     underway = RunWrite(status=RunStatus.COMPENSATING, failure=ENDING.to_json())
     plain = Transition(run=1, tenant="acme", fence=3)
@@ -128,7 +128,7 @@ def test_the_correlation_id_is_the_runs_or_its_own_id() -> None:
     assert {run.correlation_id for run in decided(about(FAILS[0], correlation_id="c")).starts} == {"c"}
 
 
-def test_the_same_failure_has_the_same_handlers_and_another_others() -> None:
+def test_handler_ids_depend_on_the_failure() -> None:
     def ids(outcome: Outcome) -> set[str]:
         return {run.public_id for run in decided(outcome).starts}
 
@@ -140,7 +140,7 @@ def test_the_same_failure_has_the_same_handlers_and_another_others() -> None:
 
 
 @given(st.text(), st.integers(0, 10**9), st.text(min_size=1), st.text(), st.integers(0, 10**9), st.text())
-def test_handler_ids_look_like_others_and_differ_where_the_failure_does(
+def test_handler_ids_have_the_usual_form_and_differ_between_failures(
     run: str, fence: int, name: str, other_run: str, other_fence: int, other_name: str
 ) -> None:
     one = handler_run_id(run, fence, name, NOW)
@@ -151,7 +151,7 @@ def test_handler_ids_look_like_others_and_differ_where_the_failure_does(
     assert handler_run_id(run, fence, name, NOW + 1000) > one
 
 
-def test_the_event_says_all_there_is_to_say() -> None:
+def test_the_event_has_all_fields() -> None:
     assert json.loads(encode_event(RUN, ENDING, replace(RULES, base_url="https://d"), NOW)) == {
         "run_id": "r1",
         "workflow": "pay",

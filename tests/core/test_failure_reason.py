@@ -1,4 +1,4 @@
-"""Endings: a dead letter's code is the first that fits; a failure looks the same stored, live and resumed."""
+"""Failure reasons: a letter has the first code that fits; a failure is the same stored, live and resumed."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def test_codes_and_stages_are_the_promised_ones_in_the_promised_order() -> None:
     assert [stage.value for stage in Stage] == ["input", "fetch", "exec", "output", "commit"]
 
 
-# What a step's own failure can end as, in the order of consideration. A deadline, which comes before
-# exhausted retries, is no step's own failure; a step's timeout comes after them.
+# The codes that a step's own failure can get, in the order of consideration. A deadline comes before
+# exhausted retries but belongs to the run, not to a step; a step's timeout comes after them.
 ORDER: list[tuple[LetterCode, Callable[[Category, bool], bool]]] = [
     (LetterCode.VALIDATION_FAILED, lambda category, exhausted: category is Category.VALIDATION),
     (LetterCode.EXHAUSTED_RETRIES, lambda category, exhausted: exhausted),
@@ -95,7 +95,7 @@ def test_the_code_of_a_failure_is_the_first_that_fits(category: Category, exhaus
         (Category.UNKNOWN, False, "non_retryable"),
     ],
 )
-def test_codes_of_the_failures_people_meet_most(category: Category, exhausted: bool, code: str) -> None:
+def test_codes_of_common_failures(category: Category, exhausted: bool, code: str) -> None:
     assert choose_letter_code(Failure.of(category, "x"), exhausted=exhausted) == code
 
 
@@ -112,7 +112,7 @@ def test_an_ending_that_newer_code_wrote_can_be_read() -> None:
     assert FailureReason.from_json(ending.to_json().replace("{", '{"tomorrow": 1, ', 1)) == ending
 
 
-def test_workflow_code_sees_what_the_step_raised_by_name_never_the_object() -> None:
+def test_workflow_code_sees_the_error_of_a_step_by_name_never_the_object() -> None:
     failure = Failure(
         category=Category.CLIENT_ERROR,
         error_type="shop.CardDeclined",

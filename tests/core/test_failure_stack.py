@@ -60,7 +60,7 @@ def does_not_parse() -> None:
 
 
 class Own(ValueError):
-    """An exception that no module of Python's has."""
+    """An exception that the standard library does not have."""
 
 
 def raises_its_own() -> None:
@@ -115,7 +115,7 @@ def test_the_same_code_in_two_files_is_two_frames() -> None:
     assert 'File "two.py"' in two
 
 
-def test_only_so_many_frames_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limited_number_of_frames_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failure, "_MAX_CACHED_FRAMES", 3)
     monkeypatch.setattr(failure, "_frame_cache", {})
     for number in range(10):
@@ -125,7 +125,7 @@ def test_only_so_many_frames_are_remembered(monkeypatch: pytest.MonkeyPatch) -> 
         assert len(failure._frame_cache) <= 3
 
 
-def test_where_all_frames_are_the_workers_they_are_kept() -> None:
+def test_frames_are_kept_if_all_of_them_belong_to_the_worker() -> None:
     worker: dict[str, object] = {"__name__": "redrive.worker.step_call"}
     exec("def breaks():\n    raise ValueError('its own')", worker)
     breaks = worker["breaks"]

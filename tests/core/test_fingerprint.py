@@ -1,4 +1,4 @@
-"""Fingerprints: one for each cause, whatever differs from run to run."""
+"""Fingerprints: one for each cause, independent of values that differ from run to run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def saying(message: str) -> str:
     return of(replace(BASE, message=message))
 
 
-def test_it_is_sixteen_hexadecimal_digits_and_never_changes() -> None:
+def test_a_fingerprint_is_sixteen_hexadecimal_digits_and_never_changes() -> None:
     assert re.fullmatch(r"[0-9a-f]{16}", of(BASE))
     assert of(BASE) == "a2282295ba90c610"
 
@@ -60,7 +60,7 @@ def test_it_is_sixteen_hexadecimal_digits_and_never_changes() -> None:
         ("a  b\n c", "a b c"),
     ],
 )
-def test_what_differs_from_run_to_run_does_not_matter(one: str, other: str) -> None:
+def test_values_that_differ_from_run_to_run_do_not_matter(one: str, other: str) -> None:
     assert normalise_message(one) == normalise_message(other)
     assert saying(one) == saying(other)
 
@@ -74,11 +74,11 @@ def test_what_differs_from_run_to_run_does_not_matter(one: str, other: str) -> N
         ("cabbage", "baggage"),
     ],
 )
-def test_what_was_said_does_matter(one: str, other: str) -> None:
+def test_the_words_of_the_message_matter(one: str, other: str) -> None:
     assert saying(one) != saying(other)
 
 
-def test_what_is_replaced_is_still_readable() -> None:
+def test_replaced_values_leave_a_readable_message() -> None:
     message = "order 42 of 'ann' at https://x.example/1 failed on 2026-01-02: /tmp/x, ann@example.org"
     assert normalise_message(message) == "order <n> of <text> at <url> failed on <time>: <path>, <email>"
 
@@ -110,7 +110,7 @@ def test_stack_details_status_and_delay_do_not_matter() -> None:
     assert of(other) == of(BASE)
 
 
-def test_another_store_or_tenant_has_other_fingerprints() -> None:
+def test_fingerprints_differ_between_stores_and_tenants() -> None:
     keys = [
         KEY,
         derive_fingerprint_key("a secret of a store", "globex"),
@@ -125,7 +125,7 @@ def test_another_store_or_tenant_has_other_fingerprints() -> None:
     "quoted", ["password=hunter{}", "Authorization: Bearer abcdefgh{}", "<pin>x{}</pin>", "--token hunter{}"]
 )
 def test_a_secret_in_a_message_does_not_matter(quoted: str) -> None:
-    """Words that no mask of `normalise` covers: only redaction makes these equal."""
+    """No mask of `normalise` covers these words: only redaction makes the messages equal."""
     assert saying(f"refused: {quoted.format('alpha')}") == saying(f"refused: {quoted.format('omega')}")
 
 

@@ -1,4 +1,4 @@
-"""The journal: what a resumed function is given, in which order, and what it failed to ask for."""
+"""The journal: the results a resumed function gets, their order, and the entries it did not request."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_key_is_branch_name_and_count() -> None:
     assert entry_key("1.0", "charge", 2) == "1.0/charge#2"
 
 
-# Names of steps hold neither of the two signs; registration sees to that.
+# Names of steps contain neither of the two separators; registration refuses them.
 NAMES = st.text(st.characters(exclude_characters="/#"), min_size=1, max_size=8)
 PLACES = st.tuples(st.from_regex(r"(\d(\.\d)*)?", fullmatch=True), NAMES, st.integers(0, 99))
 
@@ -72,7 +72,7 @@ def test_different_places_never_share_a_key(one: tuple[str, str, int], other: tu
     assert (entry_key(*one) == entry_key(*other)) == (one == other)
 
 
-# -- asking ----------------------------------------------------------------------------------------------
+# -- requests --------------------------------------------------------------------------------------------
 
 
 def test_a_new_run_has_an_empty_journal() -> None:
@@ -91,15 +91,15 @@ def test_an_entry_is_found_by_its_key_and_counts_as_asked_for_from_then_on() -> 
     assert not journal.is_optional("/charge#0")
 
 
-def test_asking_for_what_was_never_recorded_counts_for_nothing() -> None:
+def test_a_request_for_an_unrecorded_entry_finds_nothing() -> None:
     journal = Journal([entry(0, "/charge#0", 0)])
     assert journal.request_entry("/refund#0") is None
     assert not journal.is_optional("/charge#0")
     assert [row.key for row in journal.list_unrequested()] == ["/charge#0"]
 
 
-def test_a_loose_entry_answers_whoever_asks_but_need_not_be_asked_for() -> None:
-    """What a replay leaves behind of the time after the failure: the function may take another way now."""
+def test_a_loose_entry_is_returned_on_request_but_not_required() -> None:
+    """A replay keeps such entries from after the failure: the function may take another path now."""
     kept, loose = entry(0, "/charge#0", 0), entry(1, "/ship#0", 1, loose=1)
     journal = Journal([kept, loose])
     assert journal.is_optional("/ship#0")
@@ -108,7 +108,7 @@ def test_a_loose_entry_answers_whoever_asks_but_need_not_be_asked_for() -> None:
     assert handed_out(journal) == ["/charge#0", "/ship#0"]
 
 
-def test_a_loose_note_is_not_missed_either() -> None:
+def test_a_loose_note_is_not_required_either() -> None:
     row = entry(0, "/redrive.now#0", kind=EntryKind.NOTE, status=StepStatus.SUCCESS, loose=1)
     assert Journal([row]).list_unrequested() == []
 
@@ -124,7 +124,7 @@ def test_new_entries_are_numbered_after_all_that_were_recorded() -> None:
     assert (journal.next_index, journal.next_done) == (10, 8)
 
 
-def test_a_superseded_entry_is_gone_but_its_index_is_never_used_again() -> None:
+def test_a_superseded_entry_is_hidden_but_its_index_is_never_reused() -> None:
     journal = Journal([entry(0, "/charge#0", 0), entry(1, "/ship#0", 1, superseded=1)])
     assert journal.request_entry("/ship#0") is None
     assert handed_out(journal) == ["/charge#0"]
@@ -146,14 +146,14 @@ def test_an_entry_that_took_the_place_of_a_superseded_one_is_found() -> None:
 def test_results_are_handed_out_in_the_order_in_which_they_were_completed(
     begun: list[int], completed: list[int]
 ) -> None:
-    """Whatever the order in which they began, and in which the store returned them."""
+    """The order in which steps began, and in which the store returned them, does not matter."""
     rows = [entry(index, f"{index}/charge#0", done=completed[index]) for index in begun]
     journal = Journal(rows)
     assert handed_out(journal) == [f"{completed.index(done)}/charge#0" for done in range(8)]
     assert journal.next_key is None
 
 
-def test_what_has_not_completed_has_no_turn() -> None:
+def test_an_incomplete_entry_has_no_turn() -> None:
     journal = Journal(
         [
             entry(0, "/a#0", status=StepStatus.RUNNING),
@@ -207,8 +207,8 @@ class Kind:
     ],
     ids=lambda case: f"{case.kind} {case.status}",
 )
-def test_what_the_function_saw_before_it_has_to_ask_for_again(case: Kind) -> None:
-    """A step in flight had shown the function nothing yet; another path may be taken around it."""
+def test_results_that_the_function_saw_must_be_requested_again(case: Kind) -> None:
+    """A step in flight had not returned anything to the function yet, so the function may skip it."""
     row = entry(0, "/x#0", case.done, kind=case.kind, status=case.status)
     journal = Journal([row])
     assert journal.list_unrequested() == ([row] if case.missed else [])
@@ -216,13 +216,13 @@ def test_what_the_function_saw_before_it_has_to_ask_for_again(case: Kind) -> Non
     assert journal.list_unrequested() == []
 
 
-def test_what_was_forgotten_is_listed_in_the_order_it_began() -> None:
+def test_unrequested_entries_are_listed_in_the_order_they_began() -> None:
     journal = Journal([entry(2, "/c#0", 0), entry(0, "/a#0", 2), entry(1, "/b#0", 1)])
     journal.request_entry("/b#0")
     assert [row.key for row in journal.list_unrequested()] == ["/a#0", "/c#0"]
 
 
-def test_the_difference_is_told_in_words() -> None:
+def test_the_difference_is_described_in_a_sentence() -> None:
     journal = Journal([entry(0, "/charge#0", 0), entry(1, "/charge#1", 1), entry(2, "1.0/ship#0", 2)])
     assert str(journal.describe_difference(["/refund#0"])) == (
         "the journal contains 'charge', 'charge' (call 2), 'ship' in branch 1.0, but the code now calls "
@@ -235,14 +235,14 @@ def test_the_difference_is_told_in_words() -> None:
     )
 
 
-def test_a_function_that_ended_early_asks_for_nothing_more() -> None:
+def test_a_difference_of_a_function_that_ended_early_is_described() -> None:
     journal = Journal([entry(0, "/charge#0", 0)])
     assert str(journal.describe_difference(())).startswith(
         "the journal contains 'charge', but the code now calls nothing more: "
     )
 
 
-def test_a_function_that_asks_for_more_than_there_is_to_miss() -> None:
+def test_a_difference_of_a_function_that_calls_more_steps_is_described() -> None:
     assert str(Journal().describe_difference(["/charge#0"])).startswith(
         "the journal contains nothing more, but the code now calls 'charge': "
     )

@@ -1,4 +1,4 @@
-"""JSON as people type it: strict, and with the line of every place."""
+"""JSON that users type: parsed strictly, with the line of every place."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VALUES = st.recursive(
 
 
 @given(VALUES, st.sampled_from([None, 0, 2]))
-def test_what_programs_write_is_read_as_it_is(value: object, indent: int | None) -> None:
+def test_json_written_by_programs_is_read_unchanged(value: object, indent: int | None) -> None:
     assert parse_typed_json(json.dumps(value, indent=indent, ensure_ascii=False)).value == value
 
 
@@ -52,12 +52,12 @@ def test_every_place_has_its_line() -> None:
         ("9" * 5_000, "too many digits"),
     ],
 )
-def test_what_is_no_json_that_can_be_used_is_refused_with_its_place(text: str, said: str) -> None:
+def test_unusable_json_is_refused_with_its_place(text: str, said: str) -> None:
     with pytest.raises(InputError, match=said.replace("(", r"\(")):
         parse_typed_json(text)
 
 
-def test_the_same_name_in_two_places_is_no_name_given_twice() -> None:
+def test_the_same_name_in_two_objects_is_not_a_duplicate() -> None:
     assert parse_typed_json('{"a": {"a": [{"a": 1}, {"a": 2}]}, "b": "{\\"a\\": 1, \\"a\\": 2}"}').value["b"]
 
 

@@ -22,14 +22,14 @@ def test_ordinary_keys_are_readable() -> None:
     assert encode_key("k", "Zürich", "東京") == "k:Zürich:東京"
 
 
-def test_what_separates_is_escaped_inside_a_part() -> None:
+def test_separators_are_escaped_inside_a_part() -> None:
     assert encode_key("k", "a:b", "c") == "k:a%3Ab:c"
     assert encode_key("k", "a", "b:c") == "k:a:b%3Ac"
     assert encode_key("k", "100%", "\x00", "\ud800") == "k:100%25:%00:%ED%A0%80"
 
 
 @given(TEXT, PARTS)
-def test_a_key_can_be_decoded_to_what_it_was_made_from(kind: str, parts: list[str]) -> None:
+def test_a_key_can_be_decoded_to_its_parts(kind: str, parts: list[str]) -> None:
     assert decode_key(encode_key(kind, *parts)) == (kind, tuple(parts))
 
 

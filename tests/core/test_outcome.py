@@ -1,4 +1,4 @@
-"""Outcomes: everything that can happen, as values that cannot change afterwards."""
+"""Outcomes: everything that can happen to a run, as immutable values."""
 
 from __future__ import annotations
 
@@ -38,5 +38,5 @@ def test_an_outcome_is_written_with_the_names_of_its_fields(outcome: type) -> No
         outcome(object())
 
 
-def test_an_open_step_is_one_that_executes_unless_it_is_said_to_wait() -> None:
+def test_an_open_step_counts_as_executing_by_default() -> None:
     assert OpenEntry(place=EntryRef(0, "/a#0", EntryKind.STEP, "a"), attempt=1).executing

@@ -1,4 +1,4 @@
-"""Typed payloads: what goes in comes out, exactly, or is refused with the place and the remedy."""
+"""Typed payloads: a value comes back exactly, or is refused with its place and a remedy."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ def taking(hint: Any) -> Signature:
 
 
 def there_and_back(hint: Any, value: Any) -> Any:
-    """The value after a trip as argument, checked to be the same as after a trip as result."""
+    """Encode and decode a value as argument; assert that a round trip as result gives the same."""
     signature = taking(hint)
     text = signature.encode((value,), {})
     assert text == signature.encode((), {"value": value})
@@ -425,7 +425,7 @@ def test_nan_comes_back_as_nan_where_a_number_is_declared(hint: Any) -> None:
         (typing.NoReturn, None, None),
     ],
 )
-def test_what_python_counts_as_that_type_is_accepted(hint: Any, value: Any, expected: Any) -> None:
+def test_values_of_compatible_types_are_accepted(hint: Any, value: Any, expected: Any) -> None:
     signature = returning(hint)
     back = signature.decode_result(signature.encode_result(value))
     assert back == expected
@@ -610,11 +610,11 @@ def test_models_are_stored_by_name_and_read_by_name_or_alias() -> None:
     assert signature.decode('{"value":{"fullName":"Ada"}}') == signature.decode('{"value":{"full_name":"Ada"}}')
 
 
-def test_what_a_model_configures_itself_is_kept() -> None:
+def test_the_configuration_of_a_model_is_kept() -> None:
     assert returning(Hex).encode_result(Hex(data=b"\xff")) == '{"data":"ff"}'
 
 
-def test_people_may_write_numbers_dates_and_ids_as_strings() -> None:
+def test_numbers_dates_and_ids_may_be_given_as_strings() -> None:
     back = returning(Order).decode_result(
         '{"id": "12345678123456781234567812345678", "placed": "2024-01-01 10:00Z", "lines": '
         '[{"sku": "a", "price": 1.5}]}'
@@ -632,10 +632,10 @@ def test_the_text_does_not_depend_on_the_hash_seed() -> None:
         "from redrive.core.payload import Signature\n"
         "from typing import Any\n"
         "def fn(a: set[str], b: frozenset[bytes], c, d: dict[str, Any]): ...\n"
-        "words = set('the quick brown fox jumps'.split())\n"
-        "bits = frozenset(w.encode() for w in words)\n"
-        "more = {'y': [words, {(w,) for w in words}]}\n"
-        "print(Signature.of(fn).encode((words, bits, {'x': words}, more), {}))\n"
+        "texts = set('the quick brown fox jumps'.split())\n"
+        "bits = frozenset(w.encode() for w in texts)\n"
+        "more = {'y': [texts, {(w,) for w in texts}]}\n"
+        "print(Signature.of(fn).encode((texts, bits, {'x': texts}, more), {}))\n"
     )
     texts = {
         subprocess.run(
@@ -649,7 +649,7 @@ def test_the_text_does_not_depend_on_the_hash_seed() -> None:
     assert len(texts) == 1
 
 
-# ---------------------------------------------------------------------------- what live code gets
+# ------------------------------------------------------------------------- arguments of live code
 
 
 def test_live_code_gets_scalars_as_they_are() -> None:
@@ -773,7 +773,7 @@ def test_a_value_that_does_not_fit_is_refused_with_its_path(hint: Any, value: An
 async def coroutine() -> None: ...
 
 
-def test_what_no_json_can_hold_is_named() -> None:
+def test_a_value_without_json_form_is_named() -> None:
     pending = coroutine()
     pending.close()
     with open(os.devnull) as file:
@@ -803,7 +803,7 @@ def test_keys_that_json_lacks_are_refused() -> None:
     assert refusal(MIXED, {object(): 1}).path == "value"
 
 
-def test_a_circle_is_refused_where_it_closes() -> None:
+def test_a_cyclic_value_is_refused_where_the_cycle_closes() -> None:
     circle: dict[str, Any] = {"a": [1]}
     circle["a"].append(circle)
     for signature in (MIXED, taking(dict[str, Any]), taking(dict[str, list[Any]])):
@@ -816,7 +816,7 @@ def test_a_circle_is_refused_where_it_closes() -> None:
 
 @pytest.mark.parametrize("depth", [201, 1_000, 10_000, 100_000])
 @pytest.mark.parametrize("leaf", [[], (), {}, {Colour.RED: 1}, {1}], ids=repr)
-def test_bottomless_nesting_is_refused(depth: int, leaf: Any) -> None:
+def test_extreme_nesting_is_refused(depth: int, leaf: Any) -> None:
     value = leaf
     for _ in range(depth):
         value = [value]
@@ -877,7 +877,7 @@ def test_text_with_surrogates_is_refused_where_reading_changes_it() -> None:
     assert str(error) == "reading the value back would change it; pass text without lone surrogates"
 
 
-def test_something_that_fails_only_as_a_whole_is_refused_as_a_whole() -> None:
+def test_a_value_that_fails_only_as_a_whole_is_refused_as_a_whole() -> None:
     calls = 0
 
     def write(value: int) -> int:
@@ -936,7 +936,7 @@ def test_a_deep_place_is_named_and_its_value_kept_secret() -> None:
     assert secret not in str(caught.value)
 
 
-def test_names_of_union_members_are_no_part_of_the_path() -> None:
+def test_names_of_union_members_are_not_in_the_path() -> None:
     with pytest.raises(PayloadError) as caught:
         returning(list[Cat | int]).decode_result('[1, {"name": 5}]')
     assert caught.value.path == "result[1].name"
@@ -1000,7 +1000,7 @@ def test_secrets_that_write_asterisks_are_refused() -> None:
     assert "the result cannot be stored as JSON: pydantic's secret types" in registration(gn)
 
 
-def test_an_annotation_that_is_no_type_is_refused() -> None:
+def test_an_annotation_must_be_a_type() -> None:
     def fn(x: 5) -> None: ...  # type: ignore[valid-type]
 
     def gn(x: "no type!") -> None: ...  # type: ignore[syntax]  # noqa: F722
@@ -1052,7 +1052,7 @@ def test_local_types_are_found_in_the_closure_or_the_names_given() -> None:
     assert signature.decode('{"value":{"local":{"x":1}}}') == ((Outer(Local(1)),), {})
 
 
-def test_a_closure_that_is_not_filled_yet_is_no_obstacle() -> None:
+def test_a_closure_may_still_be_empty_at_registration() -> None:
     def fn(x: int) -> int:
         return x + later
 
@@ -1131,7 +1131,7 @@ def test_a_text_beyond_the_limit_is_refused(text: str, limit: int) -> None:
         check_size(text, limit, "the input")
 
 
-def test_sizes_are_told_in_human_form() -> None:
+def test_sizes_are_shown_in_readable_units() -> None:
     with pytest.raises(PayloadTooLarge) as caught:
         check_size("a" * 3_145_728, 1 << 20, "the result of charge")
     assert str(caught.value) == (
@@ -1142,7 +1142,7 @@ def test_sizes_are_told_in_human_form() -> None:
         check_size("a" * 11, 10, "x")
 
 
-def test_a_decimal_may_have_a_number_of_digits() -> None:
+def test_a_decimal_may_have_a_digit_limit() -> None:
     def pay(
         amount: Annotated[Decimal, Field(max_digits=6, decimal_places=2)],
     ) -> Annotated[Decimal, Field(max_digits=6)]:
@@ -1154,7 +1154,7 @@ def test_a_decimal_may_have_a_number_of_digits() -> None:
         signature.encode((Decimal("1.234"),), {})
 
 
-def test_a_default_that_is_no_json_raises_no_warning() -> None:
+def test_a_default_without_json_form_raises_no_warning() -> None:
     def send(body: bytes = b"\xff") -> None: ...
 
     assert Signature.of(send).schema_in()["properties"]["body"]["type"] == "string"

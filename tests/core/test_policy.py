@@ -21,7 +21,7 @@ class CardDeclined(Exception):
 
 
 class StampMissing(Exception):
-    """No other class has such a name."""
+    """An exception with a unique name."""
 
 
 NAMES = st.sampled_from([*Category, *CATEGORY_ALIASES, "builtins.ValueError", "KeyError", "asyncio.*", CardDeclined])

@@ -1,4 +1,4 @@
-"""Rates: what people write, and that portions never let more go than a rate says."""
+"""Rates: accepted forms, and portions that never exceed the rate."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from redrive.errors import InputError
         ("100000/m", Rate(100_000, "m")),
     ],
 )
-def test_rates_are_read_as_people_write_them_and_written_shortly(text: str, rate: Rate) -> None:
+def test_rates_are_read_in_many_forms_and_back_from_their_text(text: str, rate: Rate) -> None:
     assert parse_rate(text) == rate
     assert parse_rate(str(rate)) == rate
 
@@ -43,14 +43,14 @@ def test_rates_are_read_as_people_write_them_and_written_shortly(text: str, rate
         ("100001/s", "give 1 to 100,000"),
     ],
 )
-def test_what_is_no_rate_is_refused_with_advice(text: object, says: str) -> None:
+def test_an_invalid_rate_is_refused_with_advice(text: object, says: str) -> None:
     with pytest.raises(InputError, match=says):
         parse_rate(text)
 
 
 @pytest.mark.parametrize("unit", ["s", "m", "h"])
 @pytest.mark.parametrize("most", [1, 7, 300])
-def test_no_stretch_of_a_unit_has_more_than_the_rate_and_little_is_given_away(unit: str, most: int) -> None:
+def test_no_interval_of_a_unit_exceeds_the_rate_and_little_is_wasted(unit: str, most: int) -> None:
     for count in (*range(1, 400), 999, 1000, 12_345, 100_000):
         rate = Rate(count, unit)
         portion = rate.portion(most)
@@ -60,7 +60,7 @@ def test_no_stretch_of_a_unit_has_more_than_the_rate_and_little_is_given_away(un
         assert portions * portion.count > 0.7 * count
 
 
-def test_a_trickle_is_better_than_a_gush() -> None:
+def test_portions_are_small_and_frequent() -> None:
     assert (parse_rate("50/s").portion(300).count, parse_rate("50/s").gap) == (10, 200_000)
     assert (parse_rate("30/m").portion(300).count, parse_rate("30/m").gap) == (1, 2_000_000)
     assert parse_rate("1/h").estimate_seconds(3) == 3 * 3600

@@ -1,4 +1,4 @@
-"""Redaction: no secret is shown, nothing else is hidden, and what is hidden can be found again."""
+"""Redaction: secrets are hidden, nothing else is, and masked fields can be found."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_lists_and_pairs_without_secrets_stay_as_they_are(value: Any) -> None:
     assert REDACTOR.redact(value) == value
 
 
-def test_nothing_true_and_false_are_no_secrets() -> None:
+def test_null_true_and_false_are_not_hidden() -> None:
     value = {"password": None, "token": "", "has_password": True, "secret": False}
     assert REDACTOR.redact(value) == value
 
@@ -225,7 +225,7 @@ def test_a_text_without_secrets_stays_as_it_is(text: str) -> None:
 @pytest.mark.parametrize("pattern", DEFAULT_PATTERNS)
 @settings(max_examples=20)
 @given(st.data())
-def test_whatever_fits_a_pattern_is_hidden(pattern: str, data: st.DataObject) -> None:
+def test_text_that_matches_a_pattern_is_hidden(pattern: str, data: st.DataObject) -> None:
     assert MASK in REDACTOR.text(data.draw(st.from_regex(pattern)))
 
 
@@ -240,7 +240,7 @@ def test_keys_are_texts_as_well_and_none_is_lost() -> None:
     assert REDACTOR.redact(cards) == {MASK: 1, f"{MASK} (2)": 2, f"{MASK} (3)": 3}
 
 
-# -- the whole -----------------------------------------------------------------------------------------
+# -- properties ----------------------------------------------------------------------------------------
 
 
 @given(JSON)
@@ -262,7 +262,7 @@ def test_no_value_under_a_hidden_name_is_ever_shown(secret: str, name: str, besi
     assert f"§{secret}§" not in json.dumps(shown, ensure_ascii=False)
 
 
-def test_what_is_nested_beyond_reason_is_hidden_whole() -> None:
+def test_extremely_nested_values_are_hidden_whole() -> None:
     value: Any = "4111111111111111"
     for _ in range(5_000):
         value = [value]
@@ -345,7 +345,7 @@ def test_names_in_other_scripts_work() -> None:
     }
 
 
-def test_a_redactor_may_know_nothing() -> None:
+def test_a_redactor_may_have_no_rules() -> None:
     assert Redactor(names=(), patterns=()).redact({"password": JWT}) == {"password": JWT}
 
 

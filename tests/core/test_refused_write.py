@@ -1,4 +1,4 @@
-"""Refusals: what is recorded instead of something the store would not take."""
+"""Refused writes: the outcome that is recorded instead of one that the store refused."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
 
 BAD = "BAD"
-"""Stands for what the store would not take."""
+"""Marker for content that the store refuses."""
 
 RUN = RunView(id=7, public_id="run7", tenant="acme", workflow="fulfil", fence=3, input="{}", options=RunOptions())
 CHARGE = EntryRef(2, "/charge#0", EntryKind.STEP, "charge")
@@ -117,7 +117,7 @@ def test_every_outcome_is_among_the_cases() -> None:
 
 
 @pytest.mark.parametrize("outcome", WITH_USERS_DATA, ids=name)
-def test_what_is_written_instead_holds_nothing_of_what_was_refused(outcome: Outcome) -> None:
+def test_the_replacement_contains_nothing_of_the_refused_write(outcome: Outcome) -> None:
     policy = RetryPolicy(max_retries=-1)
     assert BAD in repr(decide(outcome, policy, 0.5))
     assert BAD not in repr(decide(replace_refused(outcome, "text holds a NUL"), policy, 0.5))
@@ -151,20 +151,20 @@ def test_a_refused_result_still_wakes_its_run() -> None:
     assert replaced.resumes
 
 
-def test_a_refused_failure_is_still_what_the_reaper_saw() -> None:
+def test_a_refused_failure_found_by_the_reaper_stays_marked_as_such() -> None:
     replaced = replace_refused(RAISED, "x")
     assert isinstance(replaced, AttemptFailed)
     assert (replaced.taken, replaced.end, replaced.step) == (True, AttemptEnd.TIMED_OUT, RAISED.step)
 
 
-def test_a_begin_mark_goes_out_without_its_input() -> None:
+def test_a_refused_begin_mark_is_written_without_its_input() -> None:
     replaced = replace_refused(BEGAN, "x")
     assert isinstance(replaced, AttemptStarted)
     assert (replaced.input, replaced.options, replaced.limit) == ("null", "{}", 5)
 
 
 @pytest.mark.parametrize("outcome", [NOTED, ENDED, ESCAPED], ids=name)
-def test_what_belongs_to_the_run_as_a_whole_ends_it_with_a_letter(outcome: Outcome) -> None:
+def test_a_refused_write_of_the_whole_run_ends_it_with_a_letter(outcome: Outcome) -> None:
     transition = decide(replace_refused(outcome, "text holds a NUL"), RetryPolicy(), 0.5)
     assert transition.change is not None
     assert transition.change.status is RunStatus.DLQ_PENDING

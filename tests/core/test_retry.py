@@ -1,4 +1,4 @@
-"""Verdicts: whether a failed attempt is tried again, when, and why, in words."""
+"""Verdicts on failed attempts: whether to retry, when, and the explanation."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def judged(
     return decide_retry(failure, policy, step, attempt=attempt, first_ago=first_ago, draw=draw)
 
 
-# -- whether -----------------------------------------------------------------------------------------------
+# -- categories ----------------------------------------------------------------------------------------------
 
 
 def test_the_categories_retried_by_default_are_the_documented_ones() -> None:
@@ -77,13 +77,13 @@ def test_retry_on_takes_the_place_of_the_default_categories() -> None:
     assert not judged(DOWN, RetryPolicy(retry_on=[])).retry
 
 
-def test_never_retry_on_goes_before_everything_that_would_allow_a_retry() -> None:
+def test_never_retry_on_takes_precedence_over_everything_that_allows_a_retry() -> None:
     policy = RetryPolicy.from_json({"retry_on": ["shop.BankDown"], "never_retry_on": ["shop.Outage"]})
     assert not judged(policy=policy).retry
     assert not judged(replace(DOWN, retryable=True), policy).retry
 
 
-def test_what_the_error_itself_decided_goes_before_categories_and_retry_on() -> None:
+def test_the_decision_of_the_error_takes_precedence_over_categories_and_retry_on() -> None:
     asked = replace(DOWN, category=Category.VALIDATION, retryable=True, retry_after=30.0)
     assert judged(asked, RetryPolicy(retry_on=[])).retry
     final = judged(replace(DOWN, retryable=False), RetryPolicy(retry_on=["server_error"]))
@@ -95,7 +95,7 @@ def test_a_step_that_runs_at_most_once_is_never_tried_again() -> None:
     assert (refused.retry, refused.why) == (False, Reason(ReasonCode.STEP_AT_MOST_ONCE))
 
 
-# -- how often -----------------------------------------------------------------------------------------------
+# -- number of retries ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("attempt", "retry"), [(1, True), (3, True), (4, False), (9, False)])
@@ -129,7 +129,7 @@ def test_a_failure_that_is_never_retried_says_so_even_on_its_last_attempt() -> N
     assert (verdict.exhausted, verdict.why) == (False, Reason(ReasonCode.CATEGORY_NOT_RETRIED, category="internal"))
 
 
-def test_a_verdict_keeps_how_its_delay_came_about() -> None:
+def test_a_verdict_keeps_the_calculation_of_its_delay() -> None:
     policy = RetryPolicy(base_delay=10, jitter=0.5, max_delay=100)
     limited = replace(DOWN, status_code=503)
     assert judged(limited, policy, draw=0.75) == RetryDecision(
@@ -141,7 +141,7 @@ def test_a_verdict_keeps_how_its_delay_came_about() -> None:
     )
 
 
-# -- in words ------------------------------------------------------------------------------------------------
+# -- explanations --------------------------------------------------------------------------------------------
 
 AT = int(datetime(2031, 5, 17, 14, 2, 11, tzinfo=UTC).timestamp()) * 1_000_000
 RETRY = RetryDecision(retry=True, of=5, delay=5.0)
@@ -193,24 +193,24 @@ def test_a_decision_explains_itself(verdict: RetryDecision, attempt: int, catego
     assert str(explain_decision(verdict, attempt=attempt, category=Category(category), next_at=next_at)) == words
 
 
-def test_what_is_not_known_is_left_out() -> None:
+def test_unknown_facts_are_left_out() -> None:
     words = str(explain_decision(RETRY, attempt=1, category=Category.UNKNOWN, next_at=None))
     assert words == "attempt 1 of 5, unclassified error, waiting 5 s"
 
 
-def test_the_next_attempt_is_told_in_whole_seconds_of_utc() -> None:
+def test_the_time_of_the_next_attempt_is_shown_in_whole_seconds_of_utc() -> None:
     words = str(explain_decision(RETRY, attempt=1, category=Category.UNKNOWN, next_at=AT + 999_999))
     assert words.endswith("next at 14:02:11")
 
 
-def test_every_category_has_words_of_its_own() -> None:
+def test_every_category_has_a_distinct_description() -> None:
     told = {str(explain_decision(RETRY, attempt=1, category=category, next_at=None)) for category in Category}
     assert len(told) == len(Category)
 
 
 @settings(deadline=None)
 @given(st.floats(0, 86_400), st.floats(0, 1, exclude_max=True), st.floats(0, 1))
-def test_jitter_is_told_exactly_when_there_is_some(asked: float, draw: float, jitter: float) -> None:
+def test_jitter_is_mentioned_exactly_when_there_is_some(asked: float, draw: float, jitter: float) -> None:
     verdict = judged(replace(DOWN, retry_after=asked), RetryPolicy(jitter=jitter, max_elapsed=None), draw=draw)
     words = str(explain_decision(verdict, attempt=1, category=Category.SERVER_ERROR, next_at=None))
     assert words.startswith("attempt 1 of 4, server error, Retry-After ")

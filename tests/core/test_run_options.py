@@ -1,4 +1,4 @@
-"""Snapshots of options, and which of several retry policies is in force."""
+"""Snapshots of options, and the choice among several retry policies."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ POLICIES = st.builds(
     delays=st.none() | st.lists(st.floats(0, 1e6), min_size=1, max_size=4),
 )
 
-# -- which policy ------------------------------------------------------------------------------------------
+# -- policy in force ---------------------------------------------------------------------------------------
 
 ORDER = [
     "run override",
@@ -48,7 +48,7 @@ ORDER = [
     "stored default of the tenant",
     "stored default of all tenants",
 ]
-"""From the most particular to the most general; the built-in default comes after all of them."""
+"""Places of policies, from the most specific to the most general; the built-in default comes last."""
 
 STORED = dict(
     zip(
@@ -70,7 +70,7 @@ POLICY = {place: RetryPolicy(max_retries=number) for number, place in enumerate(
 
 
 def found(places: list[str], *, noise: StoredPolicies | None = None) -> RetryPolicy:
-    """The policy in force for step `charge` of workflow `fulfil` of tenant `acme`."""
+    """Return the policy in force for step `charge` of workflow `fulfil` of tenant `acme`."""
 
     def given(place: str) -> RetryPolicy | None:
         return POLICY[place] if place in places else None
@@ -87,20 +87,20 @@ def found(places: list[str], *, noise: StoredPolicies | None = None) -> RetryPol
 
 
 @pytest.mark.parametrize("place", ORDER)
-def test_a_policy_is_in_force_when_there_is_no_more_particular_one(place: str) -> None:
+def test_a_policy_is_in_force_without_a_more_specific_one(place: str) -> None:
     assert found(ORDER[ORDER.index(place) :]) == POLICY[place]
 
 
-def test_of_any_two_the_more_particular_one_is_in_force() -> None:
+def test_the_more_specific_of_two_policies_is_in_force() -> None:
     for first, second in combinations(ORDER, 2):
         assert found([first, second]) == POLICY[first], (first, second)
 
 
-def test_without_any_the_default_is_in_force() -> None:
+def test_without_any_policy_the_default_is_in_force() -> None:
     assert found([]) == DEFAULT_RETRY == RetryPolicy()
 
 
-def test_what_is_stored_for_others_is_of_no_concern() -> None:
+def test_policies_of_other_tenants_and_workflows_do_not_matter() -> None:
     other = RetryPolicy(max_retries=99)
     noise = {
         ("zoo", "fulfil", "charge"): other,

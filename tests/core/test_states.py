@@ -1,4 +1,4 @@
-"""The tables of legal moves: complete, true to the promises, and equal to the page that draws them."""
+"""The tables of legal moves: complete, as promised, and equal to the page that draws them."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_every_state_can_be_reached_from_the_first(kind: str) -> None:
         "DLQ_PENDING FAILED",
     ],
 )
-def test_the_walks_of_a_run_that_were_promised_are_legal(walk: str) -> None:
+def test_the_promised_state_sequences_of_a_run_are_legal(walk: str) -> None:
     for old, new in pairwise(RunStatus(word) for word in walk.split()):
         assert is_legal_move(old, new), f"{old} to {new}"
 
@@ -86,18 +86,18 @@ def test_the_walks_of_a_run_that_were_promised_are_legal(walk: str) -> None:
         ("CANCELLED", "PENDING"),
         ("COMPENSATED", "PENDING"),
         ("TIMED_OUT", "FAILED"),  # closing the letter of a run that timed out leaves it timed out
-        ("PENDING", "DLQ_PENDING"),  # what nobody can claim is reported, never dead-lettered
+        ("PENDING", "DLQ_PENDING"),  # a run without a worker for it is reported, never dead-lettered
         ("SLEEPING", "DLQ_PENDING"),
         ("DLQ_PENDING", "SUCCESS"),
         ("COMPENSATING", "PENDING"),
         ("SUCCESS", "DLQ_PENDING"),
     ],
 )
-def test_what_must_never_happen_to_a_run_is_illegal(move: tuple[str, str]) -> None:
+def test_forbidden_moves_of_a_run_are_illegal(move: tuple[str, str]) -> None:
     assert not is_legal_move(RunStatus(move[0]), RunStatus(move[1]))
 
 
-def test_what_a_step_has_achieved_is_never_undone() -> None:
+def test_a_finished_step_never_changes_its_state() -> None:
     for end in (StepStatus.SUCCESS, StepStatus.SKIPPED, StepStatus.CANCELLED):
         assert STEP_MOVES[end] == frozenset()
 
@@ -113,7 +113,7 @@ def test_a_closed_letter_can_only_be_reopened_and_an_expired_one_never() -> None
     assert LETTER_MOVES[LetterStatus.EXPIRED] == frozenset()
 
 
-def test_final_are_the_states_in_which_no_worker_has_anything_to_do() -> None:
+def test_final_states_leave_no_work_for_a_worker() -> None:
     assert set(RunStatus) - FINAL_RUN_STATUSES == {
         RunStatus.PENDING,
         RunStatus.RUNNING,
@@ -125,7 +125,7 @@ def test_final_are_the_states_in_which_no_worker_has_anything_to_do() -> None:
 
 
 @pytest.mark.parametrize("kind", TABLES)
-def test_may_move_says_what_the_table_says_for_every_pair(kind: str) -> None:
+def test_is_legal_move_agrees_with_the_table_for_every_pair(kind: str) -> None:
     states, table = TABLES[kind]
     for old in states:
         for new in states:

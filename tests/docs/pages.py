@@ -1,9 +1,9 @@
-"""The pages of the documentation, cut into blocks, and how their examples are run.
+"""The pages of the documentation, split into blocks, and a runner for their examples.
 
-What stands behind the three backticks says what a block is (`docs/index.md` tells readers the same):
+The words after the three backticks give the kind of a block (`docs/index.md` tells readers the same):
 
-    ```python                 a script of its own, where `await` may stand outside functions
-    ```python continued       goes on where the Python block before it on the page stopped
+    ```python                 a separate script, where `await` may stand outside functions
+    ```python continued       continues the Python block before it on the page
     ```python file=shop.py    a file in the folder of the page; `test_*.py` is run by pytest, a file that is
                               followed by its output is run as a script, others are there to be imported
     ```python file=... fails  the same, and it must fail
@@ -53,7 +53,7 @@ _MODE = ("-o", "asyncio_mode=auto")  # what pages that use pytest-asyncio tell t
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block of a page."""
+    """A fenced block of a page."""
 
     language: str
     options: tuple[str, ...]
@@ -92,7 +92,7 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 def examples(page: Path) -> list[Example]:
-    """Everything on a page that can be run, in order."""
+    """Return the runnable examples of a page, in order."""
     found: list[Example] = []
     for block in blocks(page):
         if block.language == "python" and "continued" in block.options:
@@ -125,7 +125,7 @@ def run(page: Path, folder: Path, **environment: str) -> None:
 
 
 def _free_port() -> int:
-    """A port for the servers of a page, which may run beside others."""
+    """Return a free port, so that the servers of several pages can run at once."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return int(taken.getsockname()[1])
 
@@ -214,7 +214,7 @@ def _run_block(example: Example, block: Block, module: types.ModuleType, runner:
 def check_output(printed: str, expected: str) -> None:
     """Compare what was printed with what the page shows, where `…` stands for any text.
 
-    In a line of its own it stands for any number of lines, also none.
+    Alone in a line it stands for any number of lines, or none.
     """
     got = "\n".join(line.rstrip() for line in printed.strip().splitlines())
     wanted = "\n".join(line.rstrip() for line in expected.strip().splitlines())

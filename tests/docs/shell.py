@@ -1,4 +1,4 @@
-"""A shell as a reader has it: one folder, one environment, from the first block of a page to the last."""
+"""A reader's shell: one folder and one environment from the first block of a page to the last."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import IO
 
 PATIENCE = 120
-BARE = ("-pno:schemathesis", "-pno:hypothesispytest")  # what readers need not have, and is slow to load
+BARE = ("-pno:schemathesis", "-pno:hypothesispytest")  # readers need not have it, and it is slow to load
 _BIN = Path(sys.executable).parent
 
 
@@ -46,7 +46,7 @@ class Shell:
             error.add_note(f"the server said:\n{server.kill()}")  # type: ignore[union-attr]
 
     def run(self, code: str, *, fails: bool = False) -> str:
-        """What a block printed. A block ends at the first command that fails; it must, or must not."""
+        """Run a block up to its first failing command and return its output; `fails` says if it must fail."""
         script = f"set -ea\n{code}\nset +a\npwd >'{self._state}'; env -0 >>'{self._state}'\n"
         ended, printed = self._finish(script)
         assert (ended != 0) == fails, f"exit code {ended}:\n{printed}"
@@ -55,7 +55,7 @@ class Shell:
         return printed
 
     def _finish(self, script: str) -> tuple[int, str]:
-        """Exit code and output of a script; one that does not end is killed with everything it started."""
+        """Return exit code and output of a script; kill it with its children if it does not end."""
         with subprocess.Popen(
             ["sh", "-c", script],
             cwd=self.folder,
@@ -74,7 +74,7 @@ class Shell:
         return process.returncode, printed
 
     def serve(self, code: str) -> None:
-        """Start a block that runs until Ctrl-C, in place of the last such; go on when it has spoken."""
+        """Start a block that runs until Ctrl-C, replacing the previous one, and wait for its first output."""
         if self._server is not None:
             self._server.stop()
         self._server = Server(code, self)
@@ -86,7 +86,7 @@ class Shell:
 
 
 class Server:
-    """A block that runs beside the others, until it is told to stop as a person would tell it."""
+    """A block that runs beside the others until it gets Ctrl-C."""
 
     def __init__(self, code: str, shell: Shell) -> None:
         self._process = subprocess.Popen(
@@ -105,14 +105,14 @@ class Server:
         self._said = [self._lines.get(timeout=PATIENCE)]
 
     def stop(self) -> None:
-        """Press Ctrl-C; it must have been alive until then, and end in good order."""
-        assert self._process.poll() is None, f"it ended by itself:\n{self.kill()}"
+        """Press Ctrl-C; assert that the block was alive until then and ends cleanly."""
+        assert self._process.poll() is None, f"the block ended by itself:\n{self.kill()}"
         self._process.send_signal(signal.SIGINT)
         code = self._process.wait(PATIENCE)
         assert code == 0, f"exit code {code}:\n{self.kill()}"
 
     def kill(self) -> str:
-        """End it whatever state it is in; gives what it said."""
+        """Kill the block in any state and return its output."""
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait(PATIENCE)

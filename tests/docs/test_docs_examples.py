@@ -1,4 +1,4 @@
-"""Every Python and shell block of the documentation does what the page says."""
+"""Examples of the documentation: every Python and shell block does what its page says."""
 
 import asyncio
 from pathlib import Path
@@ -12,13 +12,13 @@ WITH_EXAMPLES = [page for page in PAGES if examples(page)]
 
 
 @pytest.mark.parametrize("page", WITH_EXAMPLES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_the_examples_of_a_page(page: Path, tmp_path: Path) -> None:
+def test_the_examples_of_a_page_run_and_print_what_it_shows(page: Path, tmp_path: Path) -> None:
     run(page, tmp_path)
 
 
-@pytest.mark.slow  # all that it shows is tried on PostgreSQL elsewhere; its processes take long
-async def test_the_readme_is_true_on_postgresql_as_well(a_postgres_url: str, tmp_path: Path) -> None:
-    # In a thread: the examples have event loops of their own.
+@pytest.mark.slow  # other tests cover the same on PostgreSQL; the processes of this one take long
+async def test_the_readme_works_on_postgresql_as_well(a_postgres_url: str, tmp_path: Path) -> None:
+    # In a thread: the examples start their own event loops.
     await asyncio.to_thread(run, ROOT / "README.md", tmp_path, REDRIVE_URL=a_postgres_url)
     async with Redrive(a_postgres_url).client() as app:
         assert {run.workflow for run in (await app.runs.list()).items} == {"fulfil"}
@@ -62,7 +62,7 @@ def test_dots_in_an_output_stand_for_any_text() -> None:
         check_output("run 0h2 failed\n", "run … ended")
 
 
-def test_what_a_shell_block_leaves_behind_is_there_for_the_next(tmp_path: Path) -> None:
+def test_the_environment_of_a_shell_block_is_kept_for_the_next(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
         "```sh\nmkdir in && cd in\nexport one=1\n```\n"
@@ -74,7 +74,7 @@ def test_what_a_shell_block_leaves_behind_is_there_for_the_next(tmp_path: Path) 
     run(page, tmp_path)
 
 
-def test_what_runs_in_the_background_is_there_for_the_blocks_after_it(tmp_path: Path) -> None:
+def test_a_background_block_runs_during_the_blocks_after_it(tmp_path: Path) -> None:
     server = "import time\ntry:\n    open('alive', 'w').close()\n    print('ready', flush=True)\n"
     server += "    time.sleep(60)\nexcept KeyboardInterrupt:\n    open('stopped', 'w').close()\n"
     (tmp_path / "server.py").write_text(server, encoding="utf-8")
@@ -85,8 +85,8 @@ def test_what_runs_in_the_background_is_there_for_the_blocks_after_it(tmp_path: 
     assert (tmp_path / "stopped").exists()
 
 
-def test_blocks_that_are_not_run_are_few_and_say_why() -> None:
-    """A mark is for what cannot run in a test: it installs packages, or would run the tests themselves."""
+def test_blocks_that_are_not_run_are_listed_with_a_reason() -> None:
+    """Only blocks that install packages, run these tests or need a server may be marked."""
     marks = {(page.name, block.not_run) for page in PAGES for block in blocks(page) if block.not_run is not None}
     assert marks == {
         ("README.md", "the first makes an environment and runs until Ctrl-C, the second runs these tests"),
@@ -95,6 +95,6 @@ def test_blocks_that_are_not_run_are_few_and_say_why() -> None:
         ("tutorial.md", "it installs packages"),
         ("deployment.md", "it needs a database server and names of your own"),
         ("deployment.md", "it needs a server, and a token of it"),
-        ("runbook.md", "there is no installation here to examine"),
+        ("runbook.md", "there is no installation here to examine"),  # language: quotes the page
         ("schedules.md", "it needs a worker beside it"),
     }

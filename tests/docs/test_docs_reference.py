@@ -1,4 +1,4 @@
-"""Everything a user can name has its place in the reference."""
+"""The reference: every name, command, setting and code that users can write has an entry."""
 
 import re
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ REFERENCE = ROOT / "docs/reference"
 
 
 def headings(name: str) -> set[str]:
-    """The words in code font in the headings of a page."""
+    """Return the words in code font in the headings of a page."""
     lines = re.findall(r"^#+ .*$", read(ROOT / "docs" / name), re.MULTILINE)
     return {word for line in lines for word in re.findall(r"`([\w. -]+)", line)}
 
@@ -56,7 +56,7 @@ def test_every_setting_has_an_entry() -> None:
 
 
 def commands(group: click.Group, path: str = "redrive") -> Iterator[tuple[str, click.Command]]:
-    """Every command with its full name."""
+    """Yield every command with its full name."""
     for name, command in group.commands.items():
         yield f"{path} {name}", command
         if isinstance(command, click.Group):
@@ -68,7 +68,7 @@ def test_every_command_has_a_heading_and_nothing_else_has() -> None:
     assert named == {name for name, _ in commands(main)}
 
 
-def test_every_option_stands_under_its_command_or_with_what_all_share() -> None:
+def test_every_option_is_documented_under_its_command_or_as_shared() -> None:
     shared, *sections = re.split(r"^#+ `", read(REFERENCE / "cli.md"), flags=re.MULTILINE)
     missing = [
         f"{name} {option}"
@@ -131,7 +131,7 @@ def test_every_code_of_a_dead_letter_is_explained() -> None:
 
 
 def test_the_table_of_roles_is_the_one_in_force() -> None:
-    """Drawn in the documentation, kept in `core`: equal, cell by cell."""
+    """The table in the documentation equals the one in `core`, cell by cell."""
     order = (Role.VIEWER, Role.STAFF, Role.ADMIN, Role.OWNER)
     rows = re.findall(r"^\| ([a-z ]+) \|[^|]*\|(.*)\|$", read(ROOT / "docs/operations/authentication.md"), re.MULTILINE)
     drawn = {name: [cell.strip() == "yes" for cell in cells.split("|")] for name, cells in rows}

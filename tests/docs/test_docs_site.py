@@ -1,4 +1,4 @@
-"""The site: it can be built, every page has a place in it, and every link in it leads somewhere."""
+"""The site: it can be built, it contains every page, and every link works."""
 
 import os
 import re

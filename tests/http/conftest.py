@@ -1,4 +1,4 @@
-"""What these tests share: certificates, made anew for every session."""
+"""Shared fixtures: certificates, made anew for every session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real servers on the loopback, as well-behaved or as broken as a test wants them."""
+"""Real HTTP servers on the loopback with the behaviour that a test chooses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Asked:
 
 @dataclass(slots=True)
 class Talk:
-    """One connection, from the server's side."""
+    """A connection, from the server's side."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -35,7 +35,7 @@ class Talk:
     number: int
 
     async def hear(self) -> Asked:
-        """The next request; the end of the connection is `IncompleteReadError`."""
+        """Read the next request; raise IncompleteReadError at the end of the connection."""
         head = (await self.reader.readuntil(b"\r\n\r\n")).decode("utf-8")
         line, *rest = head.rstrip("\r\n").split("\r\n")
         headers = dict(each.split(": ", 1) for each in rest)
@@ -59,7 +59,7 @@ Behaviour: TypeAlias = Callable[[Talk], Awaitable[None]]
 
 @dataclass(slots=True)
 class Server:
-    """What a server saw."""
+    """A record of the requests and connections of a server."""
 
     port: int = 0
     scheme: str = "http"
@@ -72,7 +72,7 @@ class Server:
 
 
 def answering(*answers: bytes) -> Behaviour:
-    """Give these answers in turn, the last one again and again, on connections that stay open."""
+    """Send these answers in turn, then repeat the last one, on connections that stay open."""
 
     async def behave(talk: Talk) -> None:
         while True:
@@ -83,7 +83,7 @@ def answering(*answers: bytes) -> Behaviour:
 
 
 def closing_after(answer: bytes) -> Behaviour:
-    """Hear one request, say this and close."""
+    """Read one request, send this and close."""
 
     async def behave(talk: Talk) -> None:
         await talk.hear()
@@ -93,7 +93,7 @@ def closing_after(answer: bytes) -> Behaviour:
 
 
 def silent_after(answer: bytes) -> Behaviour:
-    """Hear one request, say this and then nothing, but stay."""
+    """Read one request, send this, then keep the connection open and silent."""
 
     async def behave(talk: Talk) -> None:
         await talk.hear()
@@ -107,7 +107,7 @@ def silent_after(answer: bytes) -> Behaviour:
 async def serving(
     behave: Behaviour, *, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1", port: int = 0
 ) -> AsyncIterator[Server]:
-    """A server that behaves like this on every connection."""
+    """Run a server with this behaviour on every connection."""
     seen = Server(scheme="https" if tls else "http")
     tasks: set[asyncio.Task[None]] = set()
 
@@ -146,7 +146,7 @@ def client(allow: str = "127.0.0.1", **options: object) -> HttpClient:
 
 
 def leads_to(*answers: Sequence[str]) -> Lookup:
-    """A resolver that gives these answers in turn, the last one again and again."""
+    """Return a resolver that gives these answers in turn, then repeats the last one."""
     given = iter(answers)
     last: list[Sequence[str]] = []
 
@@ -158,7 +158,7 @@ def leads_to(*answers: Sequence[str]) -> Lookup:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that must happen, for a while that is long enough on any machine."""
+    """Wait until a condition holds, with a limit that is long enough on any machine."""
     async with asyncio.timeout(20):
         while not condition():  # noqa: ASYNC110 - what is waited for has no event
             await asyncio.sleep(0.005)

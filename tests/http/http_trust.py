@@ -15,7 +15,7 @@ from cryptography.x509.oid import NameOID
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """A server's certificate, a client that trusts who signed it, and the file that says whom to trust."""
+    """A server's certificate, a client that trusts its authority, and the file with that authority."""
 
     server: ssl.SSLContext
     client: ssl.SSLContext

@@ -1,4 +1,4 @@
-"""Servers that are broken or hostile: each ends in a clear error, within the time limit, and harms nobody."""
+"""Broken and hostile servers: each causes a clear error within the time limit and affects no other request."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("answer", "words"), BROKEN, ids=[f"{each[:40]!r}" for each, _ in BROKEN])
-async def test_what_is_no_answer_is_refused_at_once_though_the_connection_stays_open(answer: bytes, words: str) -> None:
+async def test_an_invalid_answer_is_refused_at_once_though_the_connection_stays_open(answer: bytes, words: str) -> None:
     async with serving(silent_after(answer)) as server, client() as http:
         with pytest.raises(ConnectionError, match=words) as caught:
             await http.send(HttpRequest(url=server.url("/secret"), timeout=20))
@@ -65,7 +65,7 @@ async def test_what_is_no_answer_is_refused_at_once_though_the_connection_stays_
 
 
 async def test_an_error_about_an_invalid_answer_repeats_nothing_of_it() -> None:
-    """Its reader may be a user who pointed a notification at another service to read what that answers."""
+    """A user could point a notification at another service and read its answer in the error."""
     for answer in (HEAD + b"secret header\r\n\r\n", b"HTTP/1.1 secret\r\n\r\n"):
         async with serving(silent_after(answer)) as server, client() as http:
             with pytest.raises(ConnectionError) as caught:
@@ -75,7 +75,7 @@ async def test_an_error_about_an_invalid_answer_repeats_nothing_of_it() -> None:
         assert caught.value.__cause__.__cause__ is None
 
 
-async def test_noise_is_refused() -> None:
+async def test_random_bytes_are_refused() -> None:
     async def behave(talk: Talk) -> None:
         await talk.hear()
         await talk.say(os.urandom(50_000))
@@ -119,7 +119,7 @@ async def test_a_server_that_falls_silent_anywhere_is_given_up_in_time(answer: b
         (b"HTTP/1.1 200 OK\r\n\r\n", b"x"),
     ],
 )
-async def test_a_server_that_drips_is_given_up_in_time(head: bytes, drop: bytes) -> None:
+async def test_a_server_that_answers_too_slowly_is_given_up_in_time(head: bytes, drop: bytes) -> None:
     async def drip(talk: Talk) -> None:
         await talk.hear()
         await talk.say(head)
@@ -145,7 +145,7 @@ async def test_a_server_that_does_not_read_is_given_up_in_time() -> None:
         stop.set()
 
 
-async def test_waiting_for_room_counts_as_time() -> None:
+async def test_waiting_for_a_connection_counts_towards_the_time_limit() -> None:
     async with serving(silent_after(b"")) as server, client(per_host=1) as http:
         requests = [HttpRequest(url=server.url(), timeout=0.15) for _ in range(3)]
         results = await asyncio.gather(*map(http.send, requests), return_exceptions=True)
@@ -153,7 +153,7 @@ async def test_waiting_for_room_counts_as_time() -> None:
     assert server.connections <= 2
 
 
-async def test_an_answer_before_the_request_was_read_is_taken_and_the_connection_left() -> None:
+async def test_an_answer_before_the_request_was_read_is_used_and_the_connection_closed() -> None:
     async def hasty(talk: Talk) -> None:
         await talk.reader.readexactly(10)
         if talk.number == 1:

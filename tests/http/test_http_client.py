@@ -1,4 +1,4 @@
-"""The HTTP client against real servers: what it sends, what it reads, which connections it uses again."""
+"""The HTTP client against real servers: requests, answers, and the reuse of connections."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_spaces_around_the_value_of_a_header_are_left_out() -> None:
     assert (server.asked[0].headers["X-A"], server.asked[0].headers["X-B"]) == ("one\ttwo", "")
 
 
-async def test_a_request_without_a_body_says_so_where_one_is_expected() -> None:
+async def test_a_request_without_a_body_has_a_content_length_where_a_body_is_expected() -> None:
     async with serving(answering(OK)) as server, client() as http:
         await http.send(get(server.url()))
         await http.send(HttpRequest(url=server.url()))
@@ -86,7 +86,7 @@ async def test_a_large_body_arrives_whole() -> None:
         ({"headers": {"Content-Length": "1"}}, "set by the client"),
     ],
 )
-def test_a_request_that_could_be_two_is_refused(options: dict[str, object], words: str) -> None:
+def test_a_request_that_could_be_read_as_two_is_refused(options: dict[str, object], words: str) -> None:
     with pytest.raises(InputError, match=words):
         HttpRequest(url="http://example.org/", **options)  # type: ignore[arg-type]
 
@@ -235,7 +235,7 @@ async def test_a_body_of_exactly_the_limit_is_whole() -> None:
         (504, b"", Category.TIMEOUT, None),
     ],
 )
-async def test_an_answer_that_is_no_success_is_an_error_the_engine_understands(
+async def test_an_error_status_becomes_an_error_that_the_engine_classifies(
     status: int, headers: bytes, category: Category, wait: float | None
 ) -> None:
     answer = b"HTTP/1.1 %d Oh\x1bno\r\n%sContent-Length: 11\r\n\r\nsorry\r\n\x00 :(" % (status, headers)
@@ -247,7 +247,7 @@ async def test_an_answer_that_is_no_success_is_an_error_the_engine_understands(
     assert (signal.category, signal.status_code, signal.retry_after) == (category, status, wait)
 
 
-def test_a_success_is_passed_on() -> None:
+def test_a_successful_answer_is_returned() -> None:
     answer = HttpResponse(status_code=202)
     assert answer.raise_for_status() is answer
 
@@ -276,7 +276,7 @@ async def test_requests_in_a_row_share_one_connection() -> None:
     assert (server.connections, len(server.asked)) == (1, 50)
 
 
-async def test_requests_at_once_have_connections_of_their_own_up_to_the_limit() -> None:
+async def test_concurrent_requests_have_separate_connections_up_to_the_limit() -> None:
     async def slow(talk: Talk) -> None:
         while True:
             await talk.hear()
@@ -290,7 +290,7 @@ async def test_requests_at_once_have_connections_of_their_own_up_to_the_limit() 
     assert len({asked.line for asked in server.asked}) == 40
 
 
-async def test_each_request_gets_the_answer_to_itself() -> None:
+async def test_each_request_gets_its_own_answer() -> None:
     async def echo(talk: Talk) -> None:
         while True:
             body = (await talk.hear()).body
@@ -322,9 +322,7 @@ async def test_a_connection_whose_state_is_in_doubt_is_not_used_again(answer: by
     assert server.connections == 3
 
 
-async def test_what_is_said_on_a_connection_at_rest_ends_it_and_answers_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_data_on_an_idle_connection_closes_it_and_answers_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_module, "_KEEP_ALIVE", 600)
     at_rest = asyncio.Event()
 
@@ -345,7 +343,7 @@ async def test_what_is_said_on_a_connection_at_rest_ends_it_and_answers_nothing(
     assert server.connections == 2
 
 
-async def test_a_connection_that_the_server_closed_at_rest_is_replaced() -> None:
+async def test_an_idle_connection_that_the_server_closed_is_replaced() -> None:
     async with serving(closing_after(OK)) as server, client() as http:
         for _ in range(3):
             assert (await http.send(post(server.url()))).body == b"ok"
@@ -400,7 +398,7 @@ async def test_a_request_that_was_answered_in_part_is_not_repeated() -> None:
     assert server.connections == 1
 
 
-async def test_connections_at_rest_are_closed_and_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_idle_connections_are_closed_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_module, "_KEEP_ALIVE", 0.02)
     async with serving(answering(OK)) as server, client() as http:
         await asyncio.gather(*(http.send(post(server.url())) for _ in range(5)))
@@ -409,7 +407,7 @@ async def test_connections_at_rest_are_closed_and_nothing_is_kept(monkeypatch: p
         assert http._pools == {}
 
 
-async def test_a_connection_is_used_only_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_is_used_a_limited_number_of_times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_module, "_MAX_REQUESTS", 3)
     async with serving(answering(OK)) as server, client() as http:
         for _ in range(7):
@@ -417,7 +415,7 @@ async def test_a_connection_is_used_only_so_often(monkeypatch: pytest.MonkeyPatc
     assert server.connections == 3
 
 
-async def test_the_end_of_the_client_ends_its_connections_and_what_waits_on_them() -> None:
+async def test_closing_the_client_ends_its_connections_and_waiting_requests() -> None:
     async with serving(silent_after(b"HTTP/1.1")) as server:
         async with client() as http:
             waiting = asyncio.create_task(http.send(get(server.url())))
@@ -430,7 +428,7 @@ async def test_the_end_of_the_client_ends_its_connections_and_what_waits_on_them
             await http.send(get(server.url()))
 
 
-async def test_a_cancelled_request_gives_up_its_connection_and_its_room() -> None:
+async def test_a_cancelled_request_releases_its_connection_and_its_slot() -> None:
     async def behave(talk: Talk) -> None:
         await talk.hear()
         if talk.number > 1:
@@ -447,10 +445,10 @@ async def test_a_cancelled_request_gives_up_its_connection_and_its_room() -> Non
         assert (await http.send(get(server.url()))).body == b"ok"
 
 
-# -- where it connects -------------------------------------------------------------------------------------
+# -- addresses ---------------------------------------------------------------------------------------------
 
 
-async def test_what_the_guard_refuses_is_not_connected_to() -> None:
+async def test_an_address_that_the_guard_refuses_is_not_connected_to() -> None:
     async with serving(answering(OK)) as server, client("localhost:1", lookup=leads_to(["127.0.0.1"])) as http:
         for host in ("127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "rebound.example"):
             with pytest.raises(InputError, match="REDRIVE_ALLOW_HOSTS"):
@@ -458,7 +456,7 @@ async def test_what_the_guard_refuses_is_not_connected_to() -> None:
     assert server.connections == 0
 
 
-async def test_a_name_that_moves_inside_between_two_connections_is_refused_then() -> None:
+async def test_a_name_that_resolves_to_a_private_address_later_is_refused() -> None:
     lookup = leads_to(["127.0.0.1"], ["127.0.0.2"])
     async with (
         serving(closing_after(OK)) as good,
@@ -479,7 +477,7 @@ async def test_the_next_address_is_tried_when_one_does_not_answer() -> None:
         assert (await http.send(get(server.url(host="shop.example")))).body == b"ok"
 
 
-async def test_a_port_where_nobody_listens_is_a_failure_of_the_network() -> None:
+async def test_a_port_without_a_listener_is_a_network_failure() -> None:
     async with serving(answering(OK)) as server:
         pass
     async with client() as http:
@@ -489,7 +487,7 @@ async def test_a_port_where_nobody_listens_is_a_failure_of_the_network() -> None
     assert "secret" not in str(caught.value)
 
 
-async def test_a_name_that_cannot_be_looked_up_is_a_failure_of_the_network() -> None:
+async def test_a_name_that_cannot_be_resolved_is_a_network_failure() -> None:
     async with client(lookup=leads_to([])) as http:
         with pytest.raises(ConnectionError, match=r"gone\.example has no address"):
             await http.send(get("http://gone.example/"))
@@ -527,7 +525,7 @@ async def test_a_certificate_for_another_name_is_refused(trust: Trust, host: str
     assert server.asked == []
 
 
-async def test_a_certificate_that_nobody_vouches_for_is_refused(trust: Trust) -> None:
+async def test_an_untrusted_certificate_is_refused(trust: Trust) -> None:
     async with (
         serving(answering(OK), tls=trust.server) as server,
         client("shop.example", lookup=leads_to(["127.0.0.1"])) as http,
@@ -565,7 +563,7 @@ async def test_a_tls_server_that_closes_early_is_a_failure(trust: Trust) -> None
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="uvloop does not exist there")
-def test_it_works_on_uvloop_as_well(trust: Trust) -> None:
+def test_the_client_works_on_uvloop_as_well(trust: Trust) -> None:
     import uvloop
 
     async def scene() -> list[int]:
@@ -587,7 +585,7 @@ def test_it_works_on_uvloop_as_well(trust: Trust) -> None:
         assert runner.run(scene()) == [1, 1, 1]
 
 
-def test_the_system_decides_whom_to_trust_by_default() -> None:
+def test_the_system_certificates_are_trusted_by_default() -> None:
     context = client()._tls_context()
     assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
 

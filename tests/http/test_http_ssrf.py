@@ -1,4 +1,4 @@
-"""The guard: every spelling of an address inside is refused, and what was checked is what is called."""
+"""The address guard: private addresses are refused in every spelling, and only checked addresses are called."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PUBLIC = "93.184.216.34"
 
 
 def knows(**names: Sequence[str]) -> Lookup:
-    """A resolver with these names, `_` written for `.`."""
+    """Return a resolver with these names, `_` written for `.`."""
 
     async def lookup(host: str, port: int) -> Sequence[str]:
         found = names.get(host.replace(".", "_"))
@@ -162,7 +162,7 @@ UNREADABLE = [
     "[[::1]]",
     "[::1].example.org",
     "[v1.x]",
-    # several hosts, depending on who reads it
+    # hosts that parsers read differently
     "user@example.org",
     "user:secret@example.org",
     "example.org@127.0.0.1",
@@ -196,7 +196,7 @@ UNREADABLE = [
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
 @pytest.mark.parametrize("host", INSIDE)
-async def test_an_address_inside_is_refused_in_every_spelling(scheme: str, host: str) -> None:
+async def test_a_private_address_is_refused_in_every_spelling(scheme: str, host: str) -> None:
     for url in (f"{scheme}://{host}/x", f"{scheme.upper()}://{host}:8080?x=1"):
         with pytest.raises(InputError, match="REDRIVE_ALLOW_HOSTS"):
             check_url(url)
@@ -248,13 +248,13 @@ def test_credentials_in_a_url_are_refused_with_what_to_do_and_not_shown(host: st
         "",
     ],
 )
-async def test_what_is_no_plain_http_url_is_refused(url: str) -> None:
+async def test_other_urls_than_plain_http_are_refused(url: str) -> None:
     with pytest.raises(InputError):
         await resolve_url(url, lookup=leads_to(PUBLIC))
 
 
 @pytest.mark.parametrize("address", [each.strip("[]") for each in INSIDE if "ocalhost" not in each.lower()])
-async def test_a_name_that_leads_inside_is_refused(address: str) -> None:
+async def test_a_name_that_resolves_to_a_private_address_is_refused(address: str) -> None:
     for found in ([address], [PUBLIC, address], [address, PUBLIC]):
         with pytest.raises(InputError, match="not public") as caught:
             await resolve_url("https://rebind.example/", lookup=leads_to(*found))
@@ -262,7 +262,7 @@ async def test_a_name_that_leads_inside_is_refused(address: str) -> None:
         assert classify(caught.value).category == Category.VALIDATION
 
 
-async def test_addresses_with_a_zone_are_refused_and_the_system_is_believed_about_nothing_else() -> None:
+async def test_addresses_with_a_zone_and_invalid_answers_of_the_resolver_are_refused() -> None:
     with pytest.raises(InputError, match="not public"):
         await resolve_url("http://zoned.example/", lookup=leads_to("2600::1%eth0"))
     with pytest.raises(ConnectionError, match="not an address"):
@@ -286,7 +286,7 @@ async def test_addresses_with_a_zone_are_refused_and_the_system_is_believed_abou
         ("https://example.org/a/@b:c", ("https", "example.org", 443, "/a/@b:c", None)),
     ],
 )
-async def test_what_is_public_is_read_exactly(url: str, target: tuple[str, str, int, str, str | None]) -> None:
+async def test_a_public_url_is_parsed_exactly(url: str, target: tuple[str, str, int, str, str | None]) -> None:
     place = (await resolve_url(url, lookup=leads_to(PUBLIC))).url
     assert (place.scheme, place.host, place.port, place.path) == target[:4]
     assert place.netloc == (target[4] or target[1])
@@ -311,7 +311,7 @@ async def test_an_address_is_not_looked_up() -> None:
     assert (await resolve_url(f"http://{PUBLIC}/", lookup=knows())).addresses == (PUBLIC,)
 
 
-async def test_a_name_that_leads_nowhere_is_a_failure_of_the_network() -> None:
+async def test_a_name_without_an_address_is_a_network_failure() -> None:
     for lookup in (knows(), leads_to()):
         with pytest.raises(ConnectionError, match=r"gone\.example") as caught:
             await resolve_url("http://gone.example/", lookup=lookup)
@@ -336,7 +336,7 @@ async def test_ports_of_other_protocols_need_to_be_named_with_their_host(port: i
 
 
 ALLOWED = [
-    # rule, URL, where its name leads, whether it is let through
+    # rule, URL, addresses of its host, and whether it is allowed
     ("localhost", "http://localhost:8080/", ["127.0.0.1", "::1"], True),
     ("LocalHost", "http://localhost/", ["127.0.0.1"], True),
     ("localhost:8080", "http://localhost:8080/", ["127.0.0.1"], True),
@@ -366,7 +366,7 @@ ALLOWED = [
 
 
 @pytest.mark.parametrize(("rules", "url", "addresses", "passes"), ALLOWED)
-async def test_what_the_setting_names_is_let_through_and_nothing_else(
+async def test_only_the_hosts_of_the_setting_are_allowed(
     rules: str, url: str, addresses: list[str], passes: bool
 ) -> None:
     if passes:
@@ -421,7 +421,7 @@ def test_rules_that_make_no_sense_are_refused(rule: str) -> None:
 
 
 @given(st.ip_addresses())
-def test_what_we_call_public_python_does_not_call_anything_special(
+def test_addresses_that_pass_as_public_are_not_special_in_ipaddress(
     address: ipaddress.IPv4Address | ipaddress.IPv6Address,
 ) -> None:
     if is_public(address) and address not in ipaddress.ip_network("64:ff9b::/96"):
@@ -431,7 +431,7 @@ def test_what_we_call_public_python_does_not_call_anything_special(
 
 
 @given(st.ip_addresses(v=4))
-def test_no_ipv6_form_of_an_address_inside_is_public(address: ipaddress.IPv4Address) -> None:
+def test_no_ipv6_form_of_a_private_address_is_public(address: ipaddress.IPv4Address) -> None:
     if not is_public(address):
         number = int(address)
         forms = [
@@ -447,7 +447,7 @@ def test_no_ipv6_form_of_an_address_inside_is_public(address: ipaddress.IPv4Addr
 
 
 @given(st.text(st.sampled_from("0123456789abfx.:[]%@/\\-_ghtps#?é") | st.characters(), max_size=40))
-def test_every_text_is_read_or_refused_and_what_is_read_is_written_the_same_way(text: str) -> None:
+def test_every_text_is_refused_or_parsed_and_written_the_same_way(text: str) -> None:
     try:
         place = parse_url(f"http://{text}")
     except InputError:

@@ -1,4 +1,4 @@
-"""A real SMTP server."""
+"""Fixture with a real SMTP server."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from notify_kit import Postbox, postbox
 
 @pytest.fixture
 async def box() -> AsyncIterator[Postbox]:
-    """An SMTP server on loopback that keeps the mails it receives."""
+    """Yield an SMTP server on the loopback that keeps the mails it receives."""
     async with postbox() as found:
         yield found

@@ -24,7 +24,7 @@ OPS = "ops@example.org"
 
 
 def verified(key: bytes, headers: dict[str, str], body: bytes) -> bool:
-    """What the receiver of a webhook does, written from the specification and not from our code."""
+    """Check a webhook signature as its receiver does, written from the specification, not from our code."""
     signed = b".".join([headers["webhook-id"].encode(), headers["webhook-timestamp"].encode(), body])
     wanted = base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
     given = [each.split(",", 1) for each in headers["webhook-signature"].split(" ")]
@@ -33,7 +33,7 @@ def verified(key: bytes, headers: dict[str, str], body: bytes) -> bool:
 
 @dataclass
 class Postbox:
-    """What an SMTP server was handed: mails by recipient. `refuses`: it answers with a temporary error."""
+    """Mails that an SMTP server received, by recipient; with `refuses` it answers with a temporary error."""
 
     port: int = 0
     refuses: bool = False
@@ -45,7 +45,7 @@ class Postbox:
         return f"smtp://127.0.0.1:{self.port}"
 
     def to(self, address: str) -> list[EmailMessage]:
-        """The mails to an address, in the order in which they came."""
+        """Return the mails to an address, in the order of arrival."""
         return [mail for to, mail in self.mails if to == address]
 
     async def handle_DATA(self, server: Any, session: Any, envelope: Envelope) -> str:
@@ -62,7 +62,7 @@ class Postbox:
 
 @asynccontextmanager
 async def postbox(tls: ssl.SSLContext | None = None, **options: Any) -> AsyncIterator[Postbox]:
-    """An SMTP server on loopback; `tls`: from the first byte."""
+    """Run an SMTP server on the loopback; with `tls` the connection is encrypted from the first byte."""
     found = Postbox()
     loop = asyncio.get_running_loop()
     server = await loop.create_server(
@@ -77,7 +77,7 @@ async def postbox(tls: ssl.SSLContext | None = None, **options: Any) -> AsyncIte
 
 
 def failing(app: Redrive, **options: Any) -> Any:
-    """A workflow whose only step fails with what it is given."""
+    """Register a workflow whose only step raises TimeoutError with the given text."""
 
     @app.step(retry=options.pop("retry", ONCE))
     async def charge(order: str, why: str) -> None:

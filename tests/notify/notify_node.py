@@ -1,4 +1,4 @@
-"""A node for the test that kills: its workflow fails, and it dies where it was told to."""
+"""A worker process for the kill test: its workflow fails, and it dies at the chosen point."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def die(*_: object) -> None:
 
 
 def set_trap(where: str) -> None:
-    """`committed`: when the failure is, and its relays hear of it. `told`: when the mails are to go out."""
+    """Let the process die at a point: `committed`, after the failure is; `told`, when the mails are to be sent."""
     if where == "committed":
         RelayForwarder.carriers = lambda *_: []  # type: ignore[method-assign]  # or they would be its own for a minute
         Relay.ring = die  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""Whatever store call fails, loses its reply or kills the worker: everything is told, and counted once."""
+"""Notifications while store calls fail, lose their reply or kill the worker: each failure is notified once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FAULTS = {
 
 
 def once(number: int, fault: Fault, of: str) -> Plan:
-    """The so manyth call of this name, whichever worker makes it."""
+    """Return a plan with a fault at the call of this name and number, in any worker."""
     left = [number]
 
     def plan(call: Call) -> Fault | None:
@@ -32,7 +32,7 @@ def once(number: int, fault: Fault, of: str) -> Plan:
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
-async def test_every_failure_is_told_and_counted_once(box: Postbox, call: str, fault: Fault) -> None:
+async def test_every_failure_is_notified_and_counted_once(box: Postbox, call: str, fault: Fault) -> None:
     app = Redrive(smtp_url=box.url)
     fulfil = failing(app, notify={"email": OPS})
     for number in (1, 2):

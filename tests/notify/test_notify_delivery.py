@@ -1,4 +1,4 @@
-"""What is told, to whom, and how often, in virtual time, with a real SMTP server and real HTTP servers."""
+"""Delivery of notifications in virtual time, with a real SMTP server and real HTTP servers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def texts(server: Server) -> list[Any]:
     return [json.loads(asked.body) for asked in server.asked]
 
 
-async def test_a_storm_of_one_cause_is_two_mails_and_a_quiet_hour_begins_anew(box: Postbox) -> None:
+async def test_many_failures_of_one_cause_are_two_mails_until_a_quiet_hour_has_passed(box: Postbox) -> None:
     app = Redrive(smtp_url=box.url)
     fulfil = failing(app, notify={"email": OPS})
     async with engine(app) as e:
@@ -43,7 +43,7 @@ async def test_a_storm_of_one_cause_is_two_mails_and_a_quiet_hour_begins_anew(bo
             await fulfil.start(f"A-{order}", why=f"order {order} took too long")
         await e.settle()
         at_once = len(box.mails)
-        assert at_once <= 2, "the first, and at most one more for those that came while it was told"
+        assert at_once <= 2, "the first, and at most one more for the failures that came while it was sent"
         await e.advance("59m")
         assert len(box.mails) == at_once
         await e.advance("2m")
@@ -54,14 +54,14 @@ async def test_a_storm_of_one_cause_is_two_mails_and_a_quiet_hour_begins_anew(bo
         assert f"This happened {counts[0]} times since" in box.to(OPS)[-1].get_content()
         await e.run(fulfil, "another", why="the card is unknown")
         await e.settle()
-        assert len(box.mails) == 3, "another cause is another matter"
+        assert len(box.mails) == 3, "another cause is notified at once"
         await e.advance("2h")
         await e.run(fulfil, "A-99", why="order 99 took too long")
         await e.settle()
-        assert len(box.mails) == 4, "after a quiet hour the first is told at once again"
+        assert len(box.mails) == 4, "after a quiet hour the first failure is notified at once again"
 
 
-async def test_a_muted_cause_is_not_told_until_it_grows_or_its_time_is_over(box: Postbox) -> None:
+async def test_a_muted_cause_is_not_notified_until_it_grows_or_the_mute_expires(box: Postbox) -> None:
     app = Redrive(smtp_url=box.url)
     fulfil = failing(app, notify={"email": OPS})
     async with engine(app) as e:
@@ -77,7 +77,7 @@ async def test_a_muted_cause_is_not_told_until_it_grows_or_its_time_is_over(box:
         await e.advance("2h")
         await e.run(fulfil, "A-3", why="the bank is down")
         await e.settle()
-        assert len(box.mails) == 2, "with this one it has grown"
+        assert len(box.mails) == 2, "with this failure the cause has grown"
         await app.dlq.mute_group(group.fingerprint, until=e.now + timedelta(hours=1), by="ann")
         await e.advance("2h")
         await e.run(fulfil, "A-4", why="the bank is down")
@@ -85,7 +85,7 @@ async def test_a_muted_cause_is_not_told_until_it_grows_or_its_time_is_over(box:
         assert len(box.mails) == 3
 
 
-async def test_each_event_is_told_to_those_who_want_it_with_what_happens_next(box: Postbox) -> None:
+async def test_each_event_is_sent_to_its_subscribers_with_what_happens_next(box: Postbox) -> None:
     app = Redrive(smtp_url=box.url, base_url=BASE)
     events = ["first_failure", "retries_exhausted", "dead_letter"]
     fulfil = failing(app, retry=TWICE, notify={"email": OPS, "on": events, "app": False})
@@ -106,10 +106,10 @@ async def test_each_event_is_told_to_those_who_want_it_with_what_happens_next(bo
         assert f"Link: {BASE}/app/admin/dlq/dl-{handle.id}" in last.get_content()
         assert "the dead letter needs a decision: replay it" in last.get_content()
         assert "Correlation id: c-9" in last.get_content()
-        assert (await app.notifications.list()).items == [], "the inbox was not wanted"
+        assert (await app.notifications.list()).items == [], "the rule does not include the inbox"
 
 
-async def test_what_succeeds_or_what_nobody_wants_to_hear_of_is_not_told(box: Postbox) -> None:
+async def test_successes_and_unsubscribed_events_are_not_notified(box: Postbox) -> None:
     app = Redrive(smtp_url=box.url)
     failing(app, notify={"email": OPS, "on": ["first_failure"]})
 
@@ -126,7 +126,7 @@ async def test_what_succeeds_or_what_nobody_wants_to_hear_of_is_not_told(box: Po
         assert await e.published("redrive.*") == []
 
 
-async def test_secrets_are_hidden_on_every_way(box: Postbox) -> None:
+async def test_secrets_are_hidden_on_every_channel(box: Postbox) -> None:
     async with serving(answering(OK)) as server:
         app = Redrive(smtp_url=box.url, allow_hosts="127.0.0.1", redact="tax_id")
         hook = {"url": server.url("/in"), "secret": SECRET}
@@ -144,7 +144,7 @@ async def test_secrets_are_hidden_on_every_way(box: Postbox) -> None:
 
 
 async def test_the_first_of_the_events_is_never_later_than_the_newest() -> None:
-    """A notice is stored some time after its event, and both times are told."""
+    """A notice is stored some time after its event, and both times are shown."""
     app = Redrive()
     failing(app, notify={"app": True})
     async with engine(app) as e:
@@ -158,7 +158,7 @@ async def test_the_first_of_the_events_is_never_later_than_the_newest() -> None:
     assert item.notification.first_at == item.notification.at
 
 
-async def test_chats_and_webhooks_get_what_they_can_read(box: Postbox) -> None:
+async def test_chats_and_webhooks_get_their_own_formats(box: Postbox) -> None:
     async with serving(answering(OK)) as slack, serving(answering(OK)) as teams, serving(answering(OK)) as own:
         app = Redrive(allow_hosts="127.0.0.1", base_url=BASE)
         hook = {"url": own.url("/in"), "secret": SECRET}
@@ -170,7 +170,7 @@ async def test_chats_and_webhooks_get_what_they_can_read(box: Postbox) -> None:
             link = f"{BASE}/app/admin/dlq/dl-{run.id}"
             (said,) = texts(slack)
             assert "*[redrive] fulfil failed at step charge: a dead letter*" in said["text"]
-            assert "&lt;!channel&gt; &amp; all" in said["text"], "an error message calls nobody"
+            assert "&lt;!channel&gt; &amp; all" in said["text"], "an error message must not mention a channel"
             assert f"<{link}|Open in Redrive>" in said["text"]
             (card,) = (each["attachments"][0]["content"] for each in texts(teams))
             assert card["actions"][0]["url"] == link
@@ -200,7 +200,7 @@ async def test_a_channel_that_is_down_loses_nothing_and_delays_no_other(box: Pos
             await e.settle()
             assert len((await app.notifications.list()).items) == 1
             await e.advance("10m")
-            assert len(slack.asked) == 3, "until it was taken, and no more"
+            assert len(slack.asked) == 3, "until it was accepted, and no more"
             assert box.mails == []
             box.refuses = False
             await e.advance("1h")
@@ -219,7 +219,7 @@ async def test_a_channel_that_is_down_loses_nothing_and_delays_no_other(box: Pos
             assert len(box.to(OPS)) == 2
 
 
-async def test_a_circuit_that_opens_is_told_once_an_hour_however_often_it_flaps(box: Postbox) -> None:
+async def test_an_opened_circuit_is_notified_once_an_hour_however_often_it_opens(box: Postbox) -> None:
     app = Redrive(smtp_url=box.url, base_url=BASE)
 
     @app.step(circuit=Circuit("bank", failures=1, open_for="1m", on_open="fail"), retry=RetryPolicy(max_retries=0))
@@ -246,7 +246,7 @@ async def test_a_circuit_that_opens_is_told_once_an_hour_however_often_it_flaps(
         assert subjects(box)[1:] == ["[redrive] circuit bank is open, 3 times"]
 
 
-async def test_stored_rules_go_before_the_code_and_work_without_it(box: Postbox) -> None:
+async def test_stored_rules_take_precedence_over_the_code_and_work_without_it(box: Postbox) -> None:
     app = Redrive(smtp_url=box.url)
     fulfil = failing(app)
     async with engine(app) as e:
@@ -270,7 +270,7 @@ async def test_stored_rules_go_before_the_code_and_work_without_it(box: Postbox)
         assert lines == ["notify.deleted", *["notify.set"] * 3]
 
 
-async def test_a_stored_url_is_public_whatever_the_operator_lets_through_for_the_code(box: Postbox) -> None:
+async def test_a_stored_url_must_be_public_whatever_hosts_the_operator_allows(box: Postbox) -> None:
     async with serving(answering(OK)) as server:
         app = Redrive(allow_hosts="127.0.0.1")
         app.channel("ops", slack=server.url("/of-the-code"))
@@ -294,14 +294,14 @@ async def test_a_stored_url_is_public_whatever_the_operator_lets_through_for_the
 
 
 async def _stored(e: Engine, rule: dict[str, Any]) -> None:
-    """A rule as it may have been stored by an older release, which asked for less."""
+    """Store a rule as an older release may have stored it, with fewer checks."""
     written = json.dumps(NotifyRule.read(rule, "the rule").to_json())
     row = RuleRow(tenant="", workflow="", rule=written, updated_at=0, updated_by="ann")
     line = AuditWrite(event="notify.set", tenant="", by="ann", subject="*", token="t-1")
     await e.store.notices.set_rule(row, line)
 
 
-async def test_the_urls_of_stored_rules_are_shown_nowhere(box: Postbox) -> None:
+async def test_the_urls_of_stored_rules_are_never_shown(box: Postbox) -> None:
     app = Redrive()
     fulfil = failing(app)
     secret = "https://127.0.0.1/services/T0/B0/topsecret"
@@ -322,7 +322,7 @@ async def test_the_urls_of_stored_rules_are_shown_nowhere(box: Postbox) -> None:
         assert slack.payload["content"]["facts"]["workflow"] == "fulfil"
 
 
-async def test_what_the_host_of_a_stored_url_answers_is_not_repeated() -> None:
+async def test_the_answer_of_the_host_of_a_stored_url_is_not_shown() -> None:
     answer = HttpResponse(status_code=403, reason="Topsecret", body=b"topsecret")
     with pytest.raises(BadStatus, match=r"^it answered 403$"):
         answer.raise_for_status("it", quoted=False)
@@ -331,7 +331,7 @@ async def test_what_the_host_of_a_stored_url_answers_is_not_repeated() -> None:
         moved.raise_for_status("it", quoted=False)
 
 
-async def test_words_can_be_replaced_and_those_that_fail_are_not_missed(box: Postbox) -> None:
+async def test_texts_can_be_replaced_and_a_failing_text_falls_back_to_the_default(box: Postbox) -> None:
     app = Redrive(smtp_url=box.url)
     fulfil = failing(app, retry=TWICE, notify={"email": OPS, "on": ["first_failure", "dead_letter"]})
     app.notification("dead_letter", subject="{{workflow}} needs you", text="{{error}} ({{count}})")
@@ -350,7 +350,7 @@ async def test_words_can_be_replaced_and_those_that_fail_are_not_missed(box: Pos
         assert seen[0].step == "charge"
 
 
-async def test_the_saga_s_notify_goes_through_a_channel(box: Postbox) -> None:
+async def test_the_notify_action_of_a_saga_uses_a_channel(box: Postbox) -> None:
     app = Redrive(smtp_url=box.url)
     app.channel("ops", email=[OPS])
 
@@ -376,7 +376,7 @@ async def test_the_saga_s_notify_goes_through_a_channel(box: Postbox) -> None:
         assert mail.get_content().startswith("Order A-17 was rolled back\r\n")
 
 
-async def test_the_inbox_is_read_by_each_for_themselves(box: Postbox) -> None:
+async def test_each_user_marks_inbox_items_as_read_separately(box: Postbox) -> None:
     app = Redrive()
     fulfil = failing(app, notify={})
     async with engine(app) as e:
@@ -419,7 +419,7 @@ def test_a_rule_that_makes_no_sense_is_refused_at_registration(rule: Any, why: s
     assert why in str(refused.value)
 
 
-def test_channels_and_words_are_checked_too() -> None:
+def test_channels_and_texts_are_checked_at_registration() -> None:
     app = Redrive()
     app.channel("ops", email=OPS)
     for name, places, why in (

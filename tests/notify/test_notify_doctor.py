@@ -1,4 +1,4 @@
-"""`redrive doctor` tries the mail server and the webhooks, and sends nothing."""
+"""`redrive doctor`: it checks the mail server and the webhooks without sending anything."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def fulfil(order: str) -> None: ...
 """
 
 
-def test_the_command_fails_where_mails_cannot_be_sent_and_says_what_to_set(tmp_path: Path) -> None:
+def test_the_command_fails_if_mails_cannot_be_sent_and_names_the_setting(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(SHOP)
 
     def redrive(*words: str) -> subprocess.CompletedProcess[str]:

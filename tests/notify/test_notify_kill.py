@@ -1,4 +1,4 @@
-"""Real processes, killed between the commit of a failure and the mail about it."""
+"""Processes that are killed between the commit of a failure and the mail about it."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ async def test_a_process_killed_between_commit_and_delivery_loses_no_notificatio
         finally:
             well.terminate()
             await well.wait()
-        assert told_before < COUNT, "the dead ones left something to do"
+        assert told_before < COUNT, "the killed processes must leave work"
         for cause in CAUSES:
             (mail,) = {
                 str(mail["Message-ID"]): mail
                 for mail in box.to(OPS)
                 if f"ValueError: cause {cause}" in mail.get_content()
             }.values()
-            assert "happened" not in mail.get_content(), "each was told once, and counted once"
+            assert "happened" not in mail.get_content(), "each failure is notified once and counted once"

@@ -1,4 +1,4 @@
-"""Mail servers as their URLs say, and mails that give nothing away."""
+"""Mail server URLs, and mails that reveal no secrets."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ READ = [
 
 
 @pytest.mark.parametrize(("url", "wanted"), READ, ids=[url for url, _ in READ])
-def test_a_mail_server_is_what_its_url_says(url: str, wanted: tuple[object, ...]) -> None:
+def test_a_mail_server_is_read_from_its_url(url: str, wanted: tuple[object, ...]) -> None:
     server = MailServer.read(url, "redrive@example.org")
     assert (server.host, server.port, server.tls, server.starttls, server.password) == wanted
 
 
 @pytest.mark.parametrize("url", ["", "http://mail", "smtp://", "smtp://mail:99999", "smtp://m?starttls=x"])
-def test_what_is_no_mail_server_is_refused_without_its_password(url: str) -> None:
+def test_an_invalid_mail_server_url_is_refused_without_showing_its_password(url: str) -> None:
     with pytest.raises(ConfigurationError, match="REDRIVE_SMTP_URL") as refused:
         MailServer.read(url.replace("//", "//ann:hunter2@"), "")
     assert "hunter2" not in str(refused.value)
@@ -44,17 +44,17 @@ async def test_no_password_and_no_mail_is_sent_in_clear(box: Postbox) -> None:
     assert (box.mails, box.tries) == ([], 0)
 
 
-async def test_no_error_message_writes_a_header_of_its_own(box: Postbox) -> None:
+async def test_no_error_message_adds_a_mail_header(box: Postbox) -> None:
     app = Redrive(smtp_url=box.url, smtp_from="redrive@example.org")
     app.notification("dead_letter", subject="{{error}}")
     fulfil = failing(app, notify={"email": OPS})
     async with engine(app) as e:
-        await e.run(fulfil, "A", why="zażółć\r\nBcc: everybody@example.org\r\n\r\nbody\x00" + "x" * 3000)
+        await e.run(fulfil, "A", why="zażółć\r\nBcc: others@example.org\r\n\r\nbody\x00" + "x" * 3000)
         await e.settle()
     (mail,) = box.to(OPS)
     assert mail["Bcc"] is None
-    words = str(mail["Subject"]).split()  # how the line is put together again differs from Python to Python
-    assert words[:4] == ["TimeoutError:", "zażółć", "Bcc:", "everybody@example.org"]
+    words = str(mail["Subject"]).split()  # versions of Python join the folded line differently
+    assert words[:4] == ["TimeoutError:", "zażółć", "Bcc:", "others@example.org"]
     assert len(str(mail["Subject"])) <= 151
     assert (mail["From"], mail["Auto-Submitted"]) == ("redrive@example.org", "auto-generated")
     assert "x" * 3000 in mail.get_content().replace("\r\n", "")

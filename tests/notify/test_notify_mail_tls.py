@@ -1,4 +1,4 @@
-"""Mails through servers that speak TLS: with STARTTLS, from the first byte, and not at all to a stranger."""
+"""Mails through TLS servers: with STARTTLS, with TLS from the first byte, and never to an untrusted server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Opening = Callable[["SignIns"], AbstractAsyncContextManager[Postbox]]
 
 
 class SignIns:
-    """Who signed in at a server, and its certificate."""
+    """Names that signed in at a server, and its certificate."""
 
     def __init__(self, trust: Trust) -> None:
         self.trust = trust
@@ -41,7 +41,10 @@ async def with_starttls(people: SignIns) -> AsyncIterator[Postbox]:
 
 @asynccontextmanager
 async def from_the_first_byte(people: SignIns) -> AsyncIterator[Postbox]:
-    demands = {"auth_require_tls": False, "authenticator": people}  # it does not know that it speaks TLS
+    demands = {
+        "auth_require_tls": False,
+        "authenticator": people,
+    }  # the server does not know that the connection is encrypted
     async with postbox(people.trust.server, **demands) as box:
         yield box
 
@@ -55,8 +58,8 @@ def app_for(box: Postbox, scheme: str, password: str = "hunter2") -> Redrive:
     return Redrive(smtp_url=f"{scheme}://ann:{password}@localhost:{box.port}", smtp_from="redrive@example.org")
 
 
-async def what_became_of_a_mail(app: Redrive) -> str | None:
-    """Have a notification mailed; returns what is said about its delivery."""
+async def deliver_mail(app: Redrive) -> str | None:
+    """Send a notification by mail and return the error of its delivery."""
     fulfil = failing(app, notify={"email": OPS})
     async with engine(app) as e:
         await e.run(fulfil, "A")
@@ -73,7 +76,7 @@ async def test_a_mail_goes_to_a_server_that_is_trusted(
     people = SignIns(make_trust(tmp_path, "localhost"))
     monkeypatch.setenv("SSL_CERT_FILE", str(people.trust.file))
     async with opened(people) as box:
-        assert await what_became_of_a_mail(app_for(box, scheme)) is None
+        assert await deliver_mail(app_for(box, scheme)) is None
         await MailServer.read(f"{scheme}://ann:hunter2@localhost:{box.port}", "").check_connection(5)
     assert len(box.to(OPS)) == 1
     assert people.names == [b"ann", b"ann"]
@@ -83,27 +86,27 @@ async def test_a_mail_goes_to_a_server_that_is_trusted(
 @pytest.mark.parametrize(
     ("host", "known"), [("localhost", False), ("shop.example", True)], ids=["unknown", "another-name"]
 )
-async def test_a_stranger_gets_neither_password_nor_mail(
+async def test_an_untrusted_server_gets_neither_password_nor_mail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str, opened: Opening, host: str, known: bool
 ) -> None:
     people = SignIns(make_trust(tmp_path, host))
     if known:
         monkeypatch.setenv("SSL_CERT_FILE", str(people.trust.file))
     async with opened(people) as box:
-        said = await what_became_of_a_mail(app_for(box, scheme))
+        said = await deliver_mail(app_for(box, scheme))
     assert said is not None
     assert "certificate" in said
     assert (box.mails, people.names) == ([], [])
 
 
 @WAYS
-async def test_a_wrong_password_is_said_and_not_shown(
+async def test_a_wrong_password_is_reported_and_not_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str, opened: Opening
 ) -> None:
     people = SignIns(make_trust(tmp_path, "localhost"))
     monkeypatch.setenv("SSL_CERT_FILE", str(people.trust.file))
     async with opened(people) as box:
-        said = await what_became_of_a_mail(app_for(box, scheme, password="sesame"))
+        said = await deliver_mail(app_for(box, scheme, password="sesame"))
     assert said is not None
     assert "535" in said
     assert "sesame" not in said

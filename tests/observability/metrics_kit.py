@@ -1,4 +1,4 @@
-"""Reading metrics as Prometheus would."""
+"""Helpers that read metrics as Prometheus does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Key = tuple[str, frozenset[tuple[str, str]]]
 
 
 class Metrics:
-    """What a scrape said."""
+    """The values of a scrape."""
 
     def __init__(self, text: str) -> None:
         families = list(text_string_to_metric_families(text))
@@ -25,21 +25,21 @@ class Metrics:
         }
 
     def get(self, name: str, **labels: str) -> float | None:
-        """One value; None if there is none with exactly these labels."""
+        """Return one value, or None if there is none with exactly these labels."""
         return self._values.get((name, frozenset(labels.items())))
 
     def labels(self, name: str, label: str) -> set[str]:
-        """The values of one label of a metric."""
+        """Return the values of one label of a metric."""
         return {dict(key[1])[label] for key in self._values if key[0] == name and label in dict(key[1])}
 
     def total(self, name: str, **labels: str) -> float:
-        """All values with these labels and others."""
+        """Return the sum of all values that have at least these labels."""
         wanted = labels.items()
         return sum(v for (n, found), v in self._values.items() if n == name and wanted <= dict(found).items())
 
 
 async def scraped(runtime: Runtime) -> Metrics:
-    """What the process tells now, with the store's figures asked for anew."""
+    """Scrape the process now, with fresh figures of the store."""
     found = await runtime.store.stats()
     body, content_type = render_metrics(make_registry(runtime.counters, lambda: found), "")
     assert content_type.startswith("text/plain")
@@ -47,5 +47,5 @@ async def scraped(runtime: Runtime) -> Metrics:
 
 
 def series(names: Iterable[str]) -> set[str]:
-    """Names as a scrape groups them: without the endings that a kind of metric adds."""
+    """Return names as a scrape groups them, without the suffixes that a kind of metric adds."""
     return {name.removesuffix("_total") for name in names}

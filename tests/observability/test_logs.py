@@ -1,4 +1,4 @@
-"""The log lines that the source documents ask for: who, what, which attempt, what was decided; no secrets."""
+"""The log lines that the source documents require: their fields, the decisions, and no secrets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SECRET = "password=hunter2-and-more"
 
 @contextmanager
 def lines() -> Iterator[list[dict[str, Any]]]:
-    """What is logged as JSON meanwhile, by the engine or by anybody else."""
+    """Yield the JSON lines that are logged meanwhile, by the engine or by other code."""
     stream, told = io.StringIO(), list[dict[str, Any]]()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonFormatter(Redactor()))
@@ -79,7 +79,7 @@ async def test_retries_log_attempt_delay_and_reason_and_the_queue_story_its_erro
     assert record.items() >= {**about, "level": "ERROR", "attempts_made": 3, "code": "exhausted_retries"}.items()
     assert record["message"] == "Workflow execution failed after 3 attempts: ConnectionError: password=••••••"
     assert (record["error"], record["job_id"]) == ("ConnectionError: password=••••••", run.id)
-    # The API says the same: the sentence, the number of attempts, and the rule apart from them.
+    # The API returns the same: the sentence, the number of attempts, and the rule as separate fields.
     shown = run.described
     assert (shown.error, shown.attempts_made, shown.reason_code) == (record["message"], 3, "step_failed")
     assert shown.reason is not None
@@ -92,7 +92,7 @@ async def test_retries_log_attempt_delay_and_reason_and_the_queue_story_its_erro
     assert set().union(*engine_lines) <= {"time", "level", "logger", "message", *RUN_FIELDS}
 
 
-async def test_the_engine_hides_secrets_whoever_formats_its_lines(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_engine_hides_secrets_with_any_log_formatter(caplog: pytest.LogCaptureFixture) -> None:
     app, pay = bank()
     async with engine(app) as e:
         with faults(step="transfer", fail=[ConnectionError(SECRET)] * 3):
@@ -102,7 +102,7 @@ async def test_the_engine_hides_secrets_whoever_formats_its_lines(caplog: pytest
     assert "hunter2" not in str([(record.getMessage(), vars(record)) for record in told])
 
 
-async def test_a_success_is_not_logged_and_code_of_users_is_told_which_run_it_serves() -> None:
+async def test_a_success_is_not_logged_and_log_lines_of_user_code_name_the_run() -> None:
     app, pay = bank()
     with lines() as told:
         async with engine(app) as e:
@@ -141,7 +141,7 @@ async def test_a_run_that_fails_without_a_letter_is_logged_too() -> None:
     assert "hunter2" not in json.dumps(line)
 
 
-def test_lines_for_people_end_with_what_they_do_not_say_yet() -> None:
+def test_console_lines_end_with_the_fields_that_the_text_does_not_mention() -> None:
     record = logging.LogRecord("redrive.runs", logging.INFO, "", 0, "run r1: %s", (SECRET,), None)
     record.redrive = {"run_id": "r1", "tenant": "acme", "step": None}
     text = ConsoleFormatter().format(record)
@@ -151,10 +151,10 @@ def test_lines_for_people_end_with_what_they_do_not_say_yet() -> None:
 
 
 FORGED = "x\n2026-01-01 00:00:00,000 INFO redrive.runs: forged\r\x1b[2K\u2028\u202e\x85\x9b2J\u2066"
-"""A line of its own, the erasure of a line, and characters that end a line or turn its direction."""
+"""A forged line, the erasure of a line, and characters that end a line or reverse its direction."""
 
 
-def test_no_text_from_outside_begins_a_line_of_the_console_log() -> None:
+def test_no_external_text_begins_a_line_of_the_console_log() -> None:
     for attribute in ("msg", "args", "field", "exception", "stack", "name"):
         record = logging.LogRecord("shop", logging.INFO, __file__, 1, "it said %s", ("x",), None)
         record.redrive = {"run_id": "r1", "step": FORGED if attribute == "field" else "charge"}
@@ -180,7 +180,7 @@ def test_no_text_from_outside_begins_a_line_of_the_console_log() -> None:
 
 
 def test_a_huge_text_is_cut_before_it_is_redacted() -> None:
-    """Handlers often run on the event loop, where a megabyte would keep everything else waiting."""
+    """Log handlers often run on the event loop, where redacting a megabyte would block everything else."""
     seen: list[int] = []
 
     class Counting(Redactor):

@@ -1,4 +1,4 @@
-"""The observability lists of the source documents: what is counted, under which names."""
+"""The metrics that the source documents require, with their names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QUICK = RetryPolicy(max_retries=2, base_delay=5, factor=2, jitter=0)
 
 
 def shop() -> tuple[Redrive, Workflow[..., str, object]]:
-    """Three steps, the first two of which can be undone."""
+    """Return a workflow of three steps, the first two of which can be undone."""
     app = Redrive("sqlite:///:memory:")
 
     @app.step(retry=QUICK)
@@ -93,7 +93,7 @@ async def test_dlq_moves_replays_depth_and_age(on_store: OnStore) -> None:
         assert 3_600 <= (told.get("workflow_dlq_oldest_age_seconds") or 0) < 3_700
         await e.app.dlq.replay(run.letter.id, by="ann")
         await e.settle()
-        # Counted where it is stored: by this process although another desk decided, and once.
+        # Counted once, by the process that stores it, although another desk decided.
         assert e.app.runtime.replay_counter is not None
         assert [await e.app.runtime.replay_counter.run_once() for _ in range(2)] == [1, 0]
         told = await scraped(e.app.runtime)
@@ -163,7 +163,7 @@ async def test_histograms_for_stage_latency() -> None:
         assert series(METRICS) <= told.names
 
 
-async def test_parked_steps_and_open_circuits_are_told() -> None:
+async def test_parked_steps_and_open_circuits_are_reported() -> None:
     app = Redrive("sqlite:///:memory:")
 
     @app.step(circuit=Circuit("payments", failures=1), retry=QUICK)
@@ -183,7 +183,7 @@ async def test_parked_steps_and_open_circuits_are_told() -> None:
         assert told.get("workflow_runs_parked") == 1
 
 
-async def test_deaths_of_workers_and_the_tries_lost_with_them_are_counted() -> None:
+async def test_worker_deaths_and_lost_attempts_are_counted() -> None:
     app, fulfil = shop()
     async with engine(app) as e:
         with faults(step="charge", fail=[Crash]):
@@ -194,7 +194,7 @@ async def test_deaths_of_workers_and_the_tries_lost_with_them_are_counted() -> N
         assert told.get("workflow_step_attempts_total", workflow="fulfil", step="charge", outcome="lost") == 1
 
 
-async def test_steps_that_commit_by_themselves_are_counted_too() -> None:
+async def test_transactional_steps_are_counted_too() -> None:
     app = Redrive("sqlite:///:memory:")
 
     @app.step(transactional=True)
@@ -211,7 +211,7 @@ async def test_steps_that_commit_by_themselves_are_counted_too() -> None:
         assert told.get("workflow_step_attempts_total", workflow="pay", step="debit", outcome="success") == 1
 
 
-def test_what_was_refused_is_counted_as_refused_and_nothing_else() -> None:
+def test_refused_writes_are_counted_only_as_refused() -> None:
     view = RunView(id=1, public_id="r", tenant="t", workflow="w", fence=1, input="{}", options=RunOptions())
     place = EntryRef(0, "k", EntryKind.STEP, "pay")
     outcome = AttemptSucceeded(run=view, place=place, attempt=1, began_ago=5, done=0, input="1", output="1")
@@ -232,7 +232,7 @@ def test_names_from_users_are_bounded() -> None:
 
 
 def test_made_up_names_add_no_series_from_scrape_to_scrape() -> None:
-    """Callers can open circuits of any name and start workflows of tenants; each scrape has new ones."""
+    """Callers can create circuits and tenants of any name; each scrape here has new ones."""
     counters, seen = Counters(), dict[str, set[str]]()
     for scrape in range(10):
         names = [f"made up {scrape}.{number}" for number in range(60)] + ["x" * 1_000]
@@ -256,7 +256,7 @@ def test_made_up_names_add_no_series_from_scrape_to_scrape() -> None:
             ("workflow_runs_due", "workflow", 1),
         ):
             seen.setdefault(metric, set()).update(told.labels(metric, label))
-            assert told.total(metric) == total * len(names)  # nothing is lost, only the names are
+            assert told.total(metric) == total * len(names)  # the values are kept, only the names are dropped
         assert told.total("workflow_outbox_lag_seconds", sink=OTHER_LABEL) in (0, 1)
         seen.setdefault("deliveries", set()).update(told.labels("workflow_outbox_deliveries_total", "sink"))
     most = {"workflow_circuits": MAX_CIRCUITS, "workflow_outbox_pending": MAX_SINKS, "deliveries": MAX_SINKS}

@@ -1,4 +1,4 @@
-"""The pages and the alert rules speak of the metrics that exist, and of all of them."""
+"""Pages and alert rules: they name all metrics that exist, and no others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where metrics are read: a worker's own port, and the server's /metrics."""
+"""Metrics endpoints: a worker's own port, and the server's /metrics."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def read(url: str) -> Metrics:
         return Metrics(answer.read().decode())
 
 
-async def test_a_worker_tells_its_metrics_even_while_a_step_blocks_its_loop(tmp_path: Path) -> None:
+async def test_a_worker_serves_metrics_even_while_a_step_blocks_its_loop(tmp_path: Path) -> None:
     app = Redrive(f"sqlite:///{tmp_path}/redrive.db", metrics="0")
     told: list[Metrics] = []
 
     @app.step
     async def block(address: str) -> None:
-        """A step that holds the loop until a scrape from another thread has been answered."""
+        """Block the event loop until a scrape from another thread has been answered."""
         scrape = threading.Thread(target=lambda: told.append(read(address)))
         scrape.start()
         scrape.join(20)
@@ -56,7 +56,7 @@ async def test_a_worker_tells_its_metrics_even_while_a_step_blocks_its_loop(tmp_
         await asyncio.to_thread(read, endpoint.address)
 
 
-async def test_the_server_tells_owners_and_the_scraper_and_nobody_else(tmp_path: Path) -> None:
+async def test_the_server_serves_metrics_to_owners_and_the_scraper_only(tmp_path: Path) -> None:
     import httpx2
 
     app = Redrive(f"sqlite:///{tmp_path}/redrive.db", metrics_token=TOKEN, secret_key=SECRET)
@@ -80,14 +80,14 @@ async def test_the_server_tells_owners_and_the_scraper_and_nobody_else(tmp_path:
 
 
 async def token_of(app: Redrive, role: Role) -> str:
-    """The secret of somebody with this role."""
+    """Create a token with this role and return its secret."""
     access = AccountAdmin(app.runtime.store.accounts, SystemClock(), make_operator("test"), SECRET)
     if role is Role.OWNER:
         await access.create_tenant("acme")
     return (await access.create_token(NewToken(tenant="acme", role=role, name=role.value))).secret
 
 
-def test_each_worker_process_has_a_port_of_its_own() -> None:
+def test_each_worker_process_has_a_separate_port() -> None:
     assert [metrics_arguments("0.0.0.0:9464", number)[1] for number in (1, 2, 3)] == [
         "0.0.0.0:9464",
         "0.0.0.0:9465",

@@ -1,4 +1,4 @@
-"""Tracing as the source documents ask for it: one trace from a start to its steps and compensations."""
+"""Tracing as the source documents require it: one trace from a start to its steps and compensations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 @pytest.fixture
 def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
-    """The spans that ended. The provider is put in place by hand: a process may have one for ever only."""
+    """Yield the ended spans. The provider is patched in, because a process can set the global one only once."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -178,7 +178,7 @@ async def test_without_an_sdk_messages_pass_on_the_trace_of_the_start() -> None:
         assert message.trace_id == PARENT[3:35]
 
 
-def test_without_an_sdk_there_is_no_tracing_and_a_context_is_passed_on_all_the_same() -> None:
+def test_without_an_sdk_a_context_is_passed_on_without_tracing() -> None:
     assert make_tracing() is None
     set_request_trace("nonsense")
     assert current_traceparent() is None
@@ -197,7 +197,7 @@ def test_the_context_that_a_request_brought_is_the_parent_of_the_start(spans: In
     set_request_trace(None)
 
 
-def test_a_trace_stands_before_the_options_and_comes_off_again() -> None:
+def test_a_trace_is_stored_before_the_options_and_split_off_again() -> None:
     text = '{"override":null}'
     traced = add_trace(text, PARENT)
     assert split_trace(traced) == (PARENT, text)

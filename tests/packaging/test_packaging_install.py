@@ -1,4 +1,4 @@
-"""The built wheel, installed into empty environments: what a user gets from `pip install`."""
+"""The built wheel, installed into empty environments as `pip install` does it."""
 
 import importlib.util
 import os
@@ -36,7 +36,7 @@ def output(command: list[str | Path], folder: Path) -> str:
 
 
 def install(python: Path, what: str, folder: Path) -> None:
-    """Install from outside: the environment itself has no pip, as it would count as a package."""
+    """Install from outside: the environment has no pip, which would count as a package."""
     tool: list[str | Path] = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python]
     if importlib.util.find_spec("pip") is None:
         uv = shutil.which("uv")

@@ -1,13 +1,13 @@
-"""Random workflows as data: what they do, what they must come to, and how to write one from a seed.
+"""Random workflows as data: their execution, their expected result, and a generator from a seed.
 
-("act", name, fails, takes)     a step that fails so often first, and takes so long (virtual seconds)
+("act", name, fails, takes)     a step that first fails `fails` times and takes `takes` virtual seconds
 ("doom", name)                  a step that always fails
 ("once", name)                  a step that runs at most once
 ("book", name)                  a transactional step
 ("sleep", seconds)  ("note",)
 ("seq", *nodes)  ("all", *nodes)  ("race", *nodes)
 ("limit", seconds, node)        a durable time limit
-("try", node)                   go on if a step failed
+("try", node)                   continue if a step failed
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TIME_MATTERS = frozenset({"race", "limit"})
 
 
 class Sim:
-    """An app whose one workflow plays programs, and what its steps saw."""
+    """An app whose one workflow executes programs, with a record of its calls."""
 
     def __init__(self, clock: VirtualClock, circuit: Circuit | None = None) -> None:
         self.clock = clock
@@ -107,7 +107,7 @@ class Sim:
             for task in losers:
                 task.cancel()
             await asyncio.gather(*losers, return_exceptions=True)
-            # What was seen is written into a step: resumed, the run must see the same again.
+            # The step records what the run saw: a resumed run must see the same again.
             return [winner, len(done), await act(f"{name} winner {winner} of {len(done)}", 0, 0)]
 
         async def limited(name: str, seconds: float, inner: Any) -> Any:
@@ -129,7 +129,7 @@ class Sim:
 
 @dataclass(slots=True)
 class Writer:
-    """Writes a program, giving each step a name of its own."""
+    """Writes a program and gives each step a unique name."""
 
     rng: random.Random
     favourites: tuple[str, ...] = ()
@@ -171,7 +171,7 @@ class Writer:
 
 
 def leaves(node: Node) -> Iterator[Node]:
-    """The parts of a program, itself included."""
+    """Yield the parts of a program, including the program."""
     yield node
     for part in node[1:]:
         if isinstance(part, tuple):
@@ -179,12 +179,12 @@ def leaves(node: Node) -> Iterator[Node]:
 
 
 def time_matters(program: Node) -> bool:
-    """True if what a program comes to depends on how long things take."""
+    """Return True if the result of a program depends on how long its steps take."""
     return any(part[0] in TIME_MATTERS for part in leaves(program))
 
 
 class Failed(Exception):
-    """A program fails, in this step."""
+    """The failure of a program, in this step."""
 
     @property
     def step(self) -> str:
@@ -192,7 +192,7 @@ class Failed(Exception):
 
 
 def expected(program: Node) -> Any:
-    """What a program comes to when time does not matter; a Failed if that is a failure."""
+    """Return the result of a program when time does not matter, or a Failed if it fails."""
     try:
         return _expected(program)
     except Failed as failed:

@@ -1,4 +1,4 @@
-"""A store that checks, at each write, what it promises about fences (P4)."""
+"""A store that checks the promise about fences (P4) at each write."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["CheckedStore"]
 
 
 class CheckedStore:
-    """Asks before each `apply` who holds what, and complains if a write was kept that should not be."""
+    """Checks the holders before each `apply` and records a violation if a stale write was accepted."""
 
     def __init__(self, inner: Store) -> None:
         self._inner = inner

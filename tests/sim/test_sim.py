@@ -1,4 +1,4 @@
-"""Random workflows, random failures, random moments: the promises hold after each.
+"""Random workflows with random failures at random moments: the promises hold after each.
 
 Thirty-five seeds in the normal run. `REDRIVE_SIM=17` repeats one, `REDRIVE_SIM=1000-3000` tries others.
 """
@@ -28,7 +28,7 @@ from redrive.testing.faulty_store import FAIL, LOSE, Call, Fault, crash_after, c
 
 _PATIENCE = 60.0  # real seconds, a hundred times what a seed takes
 CIRCUIT = Circuit("acts", failures=3, window="5m", open_for="20s", probes=2)
-"""What the step `act` stands behind in every third seed; which must not matter to how a program ends."""
+"""The circuit of the step `act` in every third seed; it must not change how a program ends."""
 
 
 def _seeds() -> range:
@@ -48,7 +48,7 @@ async def test_the_promises_hold(seed: int) -> None:
 
 @dataclass(slots=True)
 class Trouble:
-    """What goes wrong at the worker's store calls."""
+    """A plan of faults at the worker's store calls."""
 
     rng: random.Random
     clock: VirtualClock
@@ -67,14 +67,14 @@ class Trouble:
             self.crashes_left -= 1
             return self.rng.choice([crash_before, crash_after])(Crash())
         if kind == "cut off" and call.name != "enlist":
-            # Longer than the lease: whoever is outside declares the worker dead, which does not know it.
+            # May be longer than the lease: other workers then declare this one dead, and it does not know.
             self.cut_off_until = self.clock.now() + self.rng.choice([1, 15, 40]) * 1_000_000
             return FAIL
         return LOSE if kind == "lose" else FAIL
 
 
 class Simulation:
-    """One seed: a few programs, played at once while things go wrong."""
+    """A simulation of one seed: a few programs run at once while faults strike."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -88,12 +88,12 @@ class Simulation:
         self.limited: set[str] = set()
 
     def _trouble(self, theme: str) -> tuple[Trouble, tuple[str, ...]]:
-        """What goes wrong, and the programs' favourite parts."""
+        """Return the faults of a theme, and the preferred parts of its programs."""
         match theme:
-            case "crashes":  # over and over, while branches race each other
+            case "crashes":  # many crashes, while branches race each other
                 trouble = Trouble(self.rng, self.clock, often=0.3, crashes_left=15, kinds=("crash",))
                 return trouble, ("race", "race", "limit", "all", "act")
-            case "zombies":  # a worker that cannot reach the store goes on working
+            case "zombies":  # a worker that cannot reach the store keeps working
                 trouble = Trouble(self.rng, self.clock, often=0.1, crashes_left=0, kinds=("cut off",))
                 return trouble, ()
             case _:
@@ -127,7 +127,7 @@ class Simulation:
         for _ in range(self.rng.randint(2, 12)):
             await e.advance(self.rng.choice([0, 0.3, 2, 10, 45, 3600]))
             match self.rng.choice(["nothing", "expire_workers", "reap"]):
-                case "expire_workers":  # declared dead, but what it holds is not taken from it yet
+                case "expire_workers":  # declared dead, but its runs are not taken from it yet
                     await e.store.expire_workers()
                 case "reap":
                     await outsider.run_once()
@@ -191,14 +191,14 @@ class Simulation:
         assert all(len(seen) == 1 for seen in keys), "an idempotency key changed"
 
     async def _check_bookings(self, e: Engine, run: RunReport) -> None:
-        """P2: a transactional effect is there exactly if its step is recorded as done."""
+        """Check P2: a transactional effect exists exactly if its step is recorded as done."""
         recorded = sorted(s.input["name"] for s in run.steps if s.name == "book" and s.status == "SUCCESS")
         tables = await e.fetch("SELECT name FROM sqlite_master WHERE name = 'bookings'")
         rows = await e.fetch("SELECT name FROM bookings WHERE run = ?", run.id) if tables else []
         assert sorted(row["name"] for row in rows) == recorded
 
     async def _check_journal(self, e: Engine, run: RunReport) -> None:
-        """What has ended leaves nothing open, and every completion has a number of its own."""
+        """Check that an ended run has no open entries, and that completion numbers are unique."""
         row = await e.store.run(run.id)
         assert row is not None
         assert row.parked_on is None
@@ -209,7 +209,7 @@ class Simulation:
         assert [entry for entry in entries if entry.status in ("PENDING", "RUNNING", "RETRYING")] == []
 
     async def _check_letters(self, e: Engine, runs: list[RunReport]) -> None:
-        """P5: exactly one letter for each run that failed, with its error, its input and its steps."""
+        """Check P5: each failed run has exactly one letter, with its error, its input and its steps."""
         rows = (await e.store.letters(LetterFilter(), limit=500, cursor=None)).items
         failed = {run.id for run in runs if run.status in ("DLQ_PENDING", "TIMED_OUT")}
         assert sorted(row.run_id for row in rows) == sorted(failed)
@@ -222,12 +222,12 @@ class Simulation:
 
 
 def was_cut_short(run: RunReport) -> bool:
-    """True if a step that runs at most once was cut short, so that the run may end in its failure."""
+    """Return True if an at-most-once step was interrupted, so that the run may fail."""
     return any(s.name == "once" and any(a.status == "LOST" for a in s.attempts) for s in run.steps)
 
 
 def check_memories(value: Any) -> None:
-    """What a run saw and what it wrote down about that in a step are the same, however often it resumed."""
+    """Check that a run saw the same as its steps recorded, however often it resumed."""
     match value:
         case [int() as winner, int() as count, str() as written]:
             assert written.endswith(f" winner {winner} of {count}")
@@ -241,7 +241,7 @@ def check_memories(value: Any) -> None:
 
 
 def check_attempts(program: Node, run: RunReport, step: StepRecord) -> None:
-    """Every failed attempt is followed by one that is not too early, and there are no more than allowed."""
+    """Check that no attempt is too early after a failed one, and that there are no more than allowed."""
     policies: dict[str, RetryPolicy] = {"act": POLICY, "doom": DOOM}
     policy = policies.get(step.name)
     failures = [a for a in step.attempts if a.status in ("FAILED", "TIMED_OUT")]

@@ -1,4 +1,4 @@
-"""What the simulation found once, told plainly."""
+"""Faults that the simulation found, as separate tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from redrive.testing.faulty_store import FAIL, LOSE, Call, Fault
 
 
 async def test_a_worker_declared_dead_writes_nothing_under_its_new_id() -> None:
-    """What it wanted to write in its old life goes out in the old name, and is refused."""
+    """Writes from before the death carry the worker's old id and are refused."""
     clock = VirtualClock()
     store = CheckedStore(SqliteStore("sqlite:///:memory:", clock))
     app = Redrive("sqlite:///never-opened.db", lease="10s")
@@ -41,8 +41,8 @@ async def test_a_worker_declared_dead_writes_nothing_under_its_new_id() -> None:
         handle = await working.start()
         await e.advance("15s")
         first = e.worker.id
-        await e.store.expire_workers()  # somebody else looks: the lease has run out
-        await e.advance("20s")  # the store can be reached again, before anybody took the run away
+        await e.store.expire_workers()  # another worker checks: the lease has run out
+        await e.advance("20s")  # the store can be reached again before a worker takes the run away
         assert e.worker.id != first
         run = await e.finish(handle)
     assert store.refused > 0
@@ -51,8 +51,8 @@ async def test_a_worker_declared_dead_writes_nothing_under_its_new_id() -> None:
     assert [attempt.status for attempt in run.step("fails_once").attempts] == ["SUCCESS"]
 
 
-async def test_a_transactional_step_without_a_store_does_not_keep_others_from_it() -> None:
-    """It undoes its transaction before it gives the run back, which needs the store."""
+async def test_a_transactional_step_that_loses_its_store_does_not_block_others() -> None:
+    """The step rolls its transaction back before it returns the run, which needs the store."""
     app = Redrive("sqlite:///never-opened.db")
 
     @app.step(transactional=True)
@@ -75,7 +75,7 @@ async def test_a_transactional_step_without_a_store_does_not_keep_others_from_it
         assert await e.fetch("SELECT count(*) AS n FROM bookings") == [{"n": 1}]
 
 
-async def test_a_failed_claim_is_made_again_without_waiting_for_a_bell() -> None:
+async def test_a_failed_claim_is_repeated_without_a_wakeup() -> None:
     app = Redrive("sqlite:///never-opened.db")
 
     @app.workflow

@@ -1,4 +1,4 @@
-"""Several people decide at random beside an engine in trouble: each decision is applied at most once (P6).
+"""Random decisions of several users while faults strike the engine: each is applied at most once (P6).
 
 Fifteen seeds in the normal run. `REDRIVE_SIM=17` repeats one, `REDRIVE_SIM=1000-3000` tries others.
 """
@@ -46,7 +46,7 @@ async def test_each_decision_is_applied_at_most_once(seed: int) -> None:
 
 
 class Office:
-    """An app whose steps fail as long as the world is broken, and who was called."""
+    """An app whose steps fail while `broken` is set, with a record of its calls."""
 
     def __init__(self) -> None:
         self.app = app = Redrive("sqlite:///:memory:", version="1")
@@ -99,7 +99,7 @@ class Office:
 
 
 class Simulation:
-    """One seed."""
+    """A simulation of one seed."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -129,7 +129,7 @@ class Simulation:
         names = ["first", "left", "right", "once", "book", "last", "clean up"]
         self.office.broken = {name for name in names if self.rng.random() < self.rng.choice([0, 0.2, 0.6])}
 
-    # -- people ------------------------------------------------------------------------------------------
+    # -- users -------------------------------------------------------------------------------------------
 
     async def _let_people_decide(self, e: Engine) -> None:
         letters = (await e.app.dlq.list()).items
@@ -211,7 +211,7 @@ class Simulation:
                 raise AssertionError(other)
 
     async def _check_bookings(self, e: Engine, runs: dict[str, Run]) -> None:
-        """P2, over all replays: as many effects as results that a step has, or had before another replay."""
+        """Check P2 over all replays: there are as many effects as current and superseded results."""
         recorded = 0
         for run in runs.values():
             steps = (await e.app.runs.get(run.id)).steps
@@ -222,5 +222,5 @@ class Simulation:
 
 
 def root_of(run: Run, runs: dict[str, Run]) -> str:
-    """The run that this one came of by replays in full."""
+    """Return the id of the first run in a chain of full replays."""
     return run.id if run.replay_of is None else root_of(runs[run.replay_of], runs)

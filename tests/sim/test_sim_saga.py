@@ -1,4 +1,4 @@
-"""Random workflows that are rolled back while things go wrong: everything is undone, in order (P7).
+"""Random workflows that are rolled back while faults strike: everything is undone, in order (P7).
 
 Fifteen seeds in the normal run. `REDRIVE_SIM=17` repeats one, `REDRIVE_SIM=1000-3000` tries others.
 """
@@ -45,7 +45,7 @@ async def test_everything_is_undone_in_order(seed: int) -> None:
 
 
 class Simulation:
-    """One seed: a few programs that are rolled back if they do not succeed."""
+    """A simulation of one seed: a few programs that are rolled back if they do not succeed."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -128,7 +128,7 @@ class Simulation:
                         await handle.cancel(by="the simulation")
 
     async def _finish(self, e: Engine, handle: RunHandle[Any]) -> None:
-        """To the end, with a person who resumes what stopped."""
+        """Finish a run; resume its rollback whenever that stopped."""
         for _ in range(50):
             run = await e.finish(handle)
             if run.described.code != "compensation_failed":
@@ -152,7 +152,7 @@ class Simulation:
         steps = [entry for entry in journal if entry.kind is EntryKind.STEP and entry.name in _UNDONE]
         happened = {entry.index for entry in steps if entry.status is StepStatus.SUCCESS}
         certain = [each for each in rows if not each.uncertain]
-        assert {each.undone.index for each in certain} == happened  # each of them, and each once
+        assert {each.undone.index for each in certain} == happened  # every step, each once
         assert all(each.is_done for each in rows)
         done = [each.undone.done or 0 for each in certain]
         assert done == sorted(done, reverse=True)
@@ -167,7 +167,7 @@ class Simulation:
         assert (row.status == "TIMED_OUT") <= (len(letters) == 1)
 
     def _check_calls(self, calls: list[str], rows: Any) -> None:
-        """What was called, in the order of the ledger: none before the one that comes first was through."""
+        """Check that compensations were called in the order of the ledger, each after the one before ended."""
         import json
 
         wanted = [json.loads(each.entry.input)["name"] for each in rows if not each.is_listed_only]

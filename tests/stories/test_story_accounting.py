@@ -1,4 +1,4 @@
-"""The accounting story: what an accountant may expect of a workflow that failed (scenarios 3, 4, 6 to 8)."""
+"""The accounting story: acceptance criteria for failed workflows (scenarios 3, 4, 6 to 8)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Closing = Workflow[..., list[str], object]
 
 
 class Ledger:
-    """Which steps of the month's closing were really done, and which one the bank refuses."""
+    """The executed steps of the month's closing, and the step that the bank refuses."""
 
     def __init__(self, broken: str = "post") -> None:
         self.broken = broken
@@ -25,7 +25,7 @@ class Ledger:
         self.keys: list[str] = []
 
     def closing(self) -> tuple[Redrive, Closing]:
-        """Eight steps, one after the other, each of which needs what the one before gave."""
+        """Return a workflow of eight steps, each of which needs the result of the one before."""
         app = Redrive("sqlite:///:memory:")
 
         @app.step(retry=RetryPolicy(max_retries=3, base_delay=5, factor=2, jitter=0))
@@ -74,7 +74,7 @@ async def test_scenario_3_an_exhausted_execution_is_listed_with_its_full_context
         assert waits == [timedelta(seconds=s) for s in (5, 10, 20)]
 
 
-async def test_scenario_3_it_can_be_retried_by_hand() -> None:
+async def test_scenario_3_a_letter_can_be_retried_by_a_user() -> None:
     ledger = Ledger()
     app, closing = ledger.closing()
     async with engine(app) as e:
@@ -86,7 +86,7 @@ async def test_scenario_3_it_can_be_retried_by_hand() -> None:
         assert (await app.dlq.get(letter.id)).status == "RESOLVED"
 
 
-async def test_scenario_3_its_input_can_be_edited_before_the_retry() -> None:
+async def test_scenario_3_the_input_of_a_letter_can_be_edited_before_the_retry() -> None:
     ledger = Ledger()
     app, closing = ledger.closing()
     async with engine(app) as e:
@@ -101,7 +101,7 @@ async def test_scenario_3_its_input_can_be_edited_before_the_retry() -> None:
 
 
 @pytest.mark.parametrize(("act", "status"), [("resolve", "RESOLVED"), ("ignore", "IGNORED")])
-async def test_scenario_3_it_can_be_marked_as_resolved_or_skipped(act: str, status: str) -> None:
+async def test_scenario_3_a_letter_can_be_marked_as_resolved_or_skipped(act: str, status: str) -> None:
     ledger = Ledger()
     app, closing = ledger.closing()
     async with engine(app) as e:
@@ -111,7 +111,7 @@ async def test_scenario_3_it_can_be_marked_as_resolved_or_skipped(act: str, stat
         assert (await app.runs.get(letter.run_id)).status == "FAILED"
 
 
-async def test_scenario_3_it_is_kept_for_thirty_days() -> None:
+async def test_scenario_3_a_letter_is_kept_for_thirty_days() -> None:
     ledger = Ledger()
     app, closing = ledger.closing()
     async with engine(app) as e:
@@ -150,7 +150,7 @@ async def test_scenario_4_a_failed_execution_shows_the_step_the_error_and_all_da
     ("mode", "options", "again"),
     [("from_failed", {}, STEPS[4:]), ("full", {}, STEPS), ("skip_failed", {"output": "posted by hand"}, STEPS[5:])],
 )
-async def test_scenario_4_it_is_retried_from_the_failed_step_whole_or_without_it(
+async def test_scenario_4_a_letter_is_retried_from_the_failed_step_whole_or_without_it(
     mode: str, options: dict[str, Any], again: tuple[str, ...]
 ) -> None:
     ledger = Ledger()
@@ -191,7 +191,7 @@ async def test_scenario_6_a_closing_that_failed_at_step_5_of_8_resumes_there_wit
 
 
 class Rollbacks:
-    """Four steps of a closing with their rollback handlers, and which of them were called."""
+    """Four steps of a closing with their rollback handlers, and a record of the calls."""
 
     def __init__(self) -> None:
         self.called: list[str] = []
@@ -274,7 +274,7 @@ async def test_scenario_7_the_rollback_progress_is_visible() -> None:
 async def test_scenario_8_errors_are_classified_and_handled_accordingly(
     error: Exception, category: str, tries: int, place: str
 ) -> None:
-    """Transient ones are retried, permanent ones are not; in a rollback as everywhere."""
+    """Transient errors are retried, permanent ones are not, in a rollback as well."""
     world = Rollbacks()
     app, closing = world.closing()
     name = "step 2" if place == "a step" else "rollback 2"
@@ -288,7 +288,7 @@ async def test_scenario_8_errors_are_classified_and_handled_accordingly(
         assert run.status == expected
 
 
-async def test_scenario_8_what_is_unknown_is_handled_as_it_is_configured() -> None:
+async def test_scenario_8_unknown_errors_are_handled_as_configured() -> None:
     world = Rollbacks()
     app, closing = world.closing()
     app.registered_steps["step 2"].marked(retry=RetryPolicy(max_retries=2, never_retry_on=["unknown"]))

@@ -9,7 +9,7 @@ from redrive.testing import engine
 
 
 def ledger(on_open: Any) -> tuple[Redrive, Any, list[bool]]:
-    """A step that books with the bank, whose state is the last value of the list."""
+    """Return a workflow that books with the bank; the last value of the list is the bank's state."""
     app = Redrive("sqlite:///:memory:")
     up = [False]
 
@@ -53,7 +53,7 @@ async def test_scenario_2_failures_that_are_spread_over_more_than_a_minute_open_
 
 
 async def test_a2_of_a_thousand_runs_against_an_open_circuit_none_is_lost() -> None:
-    """Each is parked, and dead-lettered or done in the end."""
+    """Each run is parked, and in the end dead-lettered or done."""
     for on_open, before, after in (("park", "SLEEPING", "SUCCESS"), ("fail", "DLQ_PENDING", "DLQ_PENDING")):
         app, close_month, up = ledger(on_open)
         async with engine(app, patience="120s") as e:

@@ -11,7 +11,7 @@ from redrive.testing import engine
 
 @dataclass
 class World:
-    """What the handlers reach: a chat, a table of their own, a metric and a pager."""
+    """The systems that the handlers call: a chat, a table, a metric and a pager."""
 
     app: Redrive = field(default_factory=lambda: Redrive("sqlite:///:memory:"))
     chat: list[str] = field(default_factory=list)
@@ -66,7 +66,7 @@ async def test_pattern_1_per_workflow_failure_handler() -> None:
         assert (event.started_at, event.failed_at) == (run.described.started_at, run.letter.failed_at)
 
 
-async def test_pattern_2_global_failure_handler_catches_all() -> None:
+async def test_pattern_2_a_global_failure_handler_catches_all_failures() -> None:
     world = World()
     app = world.app
 

@@ -9,7 +9,7 @@ from redrive.testing import Http, engine, faults
 
 
 def billing() -> tuple[Redrive, Workflow[..., str, str], list[str]]:
-    """A workflow of two actions; the list is what reached the outside, by idempotency key."""
+    """Return a workflow with one action, and the list of the idempotency keys that reached the outside."""
     app, effects = Redrive("sqlite:///:memory:"), []
 
     @app.step(retry=RetryPolicy(max_retries=3, base_delay=2, factor=2, jitter=0.5))

@@ -1,4 +1,4 @@
-"""The accounting story, scenario 5, and its list of settings: who is told when an execution fails."""
+"""The accounting story, scenario 5 and its settings: notifications about failed executions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POLICY = RetryPolicy(max_retries=3, base_delay=5, factor=2, jitter=0)
 
 
 def closing(app: Redrive, notify: dict[str, Any]) -> Workflow[..., Any, Any]:
-    """Closing the month, which the bank refuses."""
+    """Register a workflow that closes the month and is refused by the bank."""
 
     @app.step(retry=POLICY)
     async def post(month: str) -> None:
@@ -36,7 +36,7 @@ def told(box: Postbox) -> list[str]:
     return sorted(str(mail["X-Redrive-Event"]) for mail in box.to(OPS))
 
 
-async def test_scenario_5_a_failed_execution_is_told_by_mail_in_the_app_and_in_chats() -> None:
+async def test_scenario_5_a_failed_execution_is_notified_by_mail_in_the_app_and_in_chats() -> None:
     async with postbox() as box, serving(answering(OK)) as slack, serving(answering(OK)) as teams:
         app = Redrive(smtp_url=box.url, base_url=BASE, allow_hosts="127.0.0.1")
         wanted = {"email": [OPS, "cfo@example.org"], "slack": slack.url("/s"), "teams": teams.url("/t")}
@@ -79,7 +79,7 @@ async def test_scenario_5_notify_on_first_failure_on_exhausted_retries_and_on_dl
             assert told(box) == on
 
 
-async def test_scenario_5_by_default_a_dead_letter_is_told_to_recipients_and_the_inbox() -> None:
+async def test_scenario_5_by_default_a_dead_letter_is_notified_to_recipients_and_the_inbox() -> None:
     async with postbox() as box:
         app = Redrive(smtp_url=box.url)
         close_month = closing(app, {"email": OPS})
@@ -113,5 +113,5 @@ async def test_security_checklist_error_messages_do_not_expose_internal_details(
         assert "PermissionError: login failed" in text
         assert "hunter2" not in text
         assert "k-1234" not in text
-        assert "Traceback" not in text, "no stack leaves the house"
+        assert "Traceback" not in text, "a notification contains no stack trace"
         assert "test_story" not in text

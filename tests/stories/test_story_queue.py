@@ -1,4 +1,4 @@
-"""The queue story: what a platform operator may expect of the queue's dead letters and duplicates."""
+"""The queue story: acceptance criteria for dead letters and duplicates."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ THREE_ATTEMPTS = RetryPolicy(max_retries=2, base_delay=5, factor=2, jitter=0)
 
 
 def execution() -> tuple[Redrive, Workflow[..., str, object], list[str]]:
-    """A run that calls a language model, which costs money each time."""
+    """Return a workflow that calls a language model, where each call costs money."""
     app, charged = Redrive("sqlite:///:memory:"), []
 
     @app.step(retry=THREE_ATTEMPTS)
@@ -47,7 +47,7 @@ async def test_ac4_after_the_last_attempt_the_run_is_a_letter_with_its_payload_a
         assert run.letter.message == "gone"
 
 
-async def test_ac4_the_message_is_for_people_and_has_no_stack_in_it() -> None:
+async def test_ac4_the_message_is_readable_and_contains_no_stack_trace() -> None:
     app, execute, _ = execution()
     async with engine(app) as e:
         with faults("ask", [ConnectionError] * 3):
@@ -67,7 +67,7 @@ async def test_ac4_failures_before_the_last_make_no_letter() -> None:
 
 
 async def test_ac4_the_letter_appears_although_the_process_dies_after_the_last_failure() -> None:
-    """Trap A21: dead-lettering is no event in the memory of a queue library."""
+    """Trap A21: dead-lettering must not depend on an event in the memory of a process."""
     app, execute, _ = execution()
     async with engine(app) as e:
         with faults("ask", [ConnectionError, ConnectionError, Crash, ConnectionError]):
@@ -88,7 +88,7 @@ async def test_ac5_a_double_click_is_one_run() -> None:
 
 
 async def test_ac5_the_id_that_stops_duplicates_does_not_stop_a_replay() -> None:
-    """Trap A22: the job's id is the run's, and a replay of it is ignored as a duplicate."""
+    """Trap A22: a job with the run's id would be ignored as a duplicate when replayed."""
     app, execute, charged = execution()
     async with engine(app) as e:
         with faults("ask", [ConnectionError] * 3):
@@ -103,7 +103,7 @@ async def test_ac5_the_id_that_stops_duplicates_does_not_stop_a_replay() -> None
         assert charged == ["why?"]
 
 
-async def test_ac6_what_is_done_is_not_done_again() -> None:
+async def test_ac6_finished_work_is_not_repeated() -> None:
     app, execute, charged = execution()
     async with engine(app) as e:
         run = await e.run(execute, "why?", idempotency_key="click")
@@ -123,7 +123,7 @@ async def test_ac7_a_run_whose_worker_died_is_taken_up_again() -> None:
 
 
 async def test_ac7_a_run_whose_worker_lives_is_not_taken_from_it() -> None:
-    """Trap A23: RUNNING alone is no proof that the holder is dead, however long it takes."""
+    """Trap A23: RUNNING alone does not prove that the holder is dead, however long it takes."""
     app, charged = Redrive("sqlite:///:memory:", lease="30s"), []
 
     @app.step(timeout="2h", retry=THREE_ATTEMPTS)

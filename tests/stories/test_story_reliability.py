@@ -15,7 +15,7 @@ POLICY = RetryPolicy(max_retries=2, base_delay=2, factor=2, max_delay=120, jitte
 
 
 def campaign() -> tuple[Redrive, Workflow[..., list[str], object]]:
-    """Three steps, each of which a provider can refuse."""
+    """Return a workflow of three steps, each of which a provider can refuse."""
     app = Redrive("sqlite:///:memory:")
 
     @app.step(retry=POLICY)
@@ -38,7 +38,7 @@ def campaign() -> tuple[Redrive, Workflow[..., list[str], object]]:
 
 
 async def refused(e: Engine, mail: Workflow[..., Any, Any], *errors: Any, **options: Any) -> DeadLetter:
-    """A campaign whose provider answers with these errors."""
+    """Execute a campaign whose provider answers with these errors, and return its letter."""
     with faults("send", errors):
         run = await e.run(mail, "ann@example.org", "s3cr3t", **options)
     assert run.letter is not None
@@ -54,7 +54,7 @@ async def test_exhausted_retries_move_the_step_to_the_dlq_and_the_run_to_dlq_pen
         assert (letter.code, letter.category, letter.attempts) == ("exhausted_retries", "server_error", 3)
 
 
-async def test_a_non_retriable_error_goes_there_at_once() -> None:
+async def test_a_non_retriable_error_moves_the_step_to_the_dlq_at_once() -> None:
     app, mail = campaign()
     async with engine(app) as e:
         letter = await refused(e, mail, Http(422))
@@ -100,7 +100,7 @@ async def test_step_only_reruns_the_failed_step_and_leaves_the_run_partial() -> 
         assert (e.calls("draft"), e.calls("send"), e.calls("count")) == (1, 1, 0)
 
 
-async def test_from_step_does_the_steps_from_an_index_on_again() -> None:
+async def test_from_step_repeats_the_steps_from_an_index_on() -> None:
     app, mail = campaign()
     async with engine(app) as e:
         letter = await refused(e, mail, Http(422))

@@ -1,4 +1,4 @@
-"""The saga document: what it asks of compensations, saga log, and try/confirm/cancel."""
+"""The saga document: requirements for compensations, the saga log, and try/confirm/cancel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOG = ("step", "action", "status", "attempt", "ts", "correlation_id", "payload_h
 
 
 class World:
-    """Steps A and B with their compensations; `fails` says after which of them things go wrong."""
+    """Steps A and B with their compensations; the workflow fails after the step in `fails`."""
 
     def __init__(self, fails: str) -> None:
         self.fails = fails
@@ -22,14 +22,14 @@ class World:
         self.keys: dict[str, set[str]] = {}
 
     def effect(self, what: str) -> None:
-        """An effect outside, which happens once for each idempotency key, as the document wants it."""
+        """Record an external effect, once for each idempotency key, as the document requires."""
         key = step_info().idempotency_key
         if key not in self.keys.setdefault(what, set()):
             self.keys[what].add(key)
             self.effects.append(what)
 
     def template(self) -> tuple[Redrive, Workflow[..., Any, Any]]:
-        """The document's workflow template: validate, A, B, commit."""
+        """Return the document's workflow template: validate, A, B, commit."""
         app = Redrive("sqlite:///:memory:")
 
         @app.step
@@ -116,7 +116,7 @@ async def test_the_saga_log_has_the_documents_fields_and_the_correlation_id_reac
 
 
 async def test_compensation_is_idempotent_and_safe_to_run_again() -> None:
-    """Whatever crashes, each compensation sees one key: outside it takes effect once."""
+    """Each compensation sees one key at every crash point, so its external effect happens once."""
     world = World("B")
     _, job = world.template()
 
@@ -130,7 +130,7 @@ async def test_compensation_is_idempotent_and_safe_to_run_again() -> None:
     await crash_everywhere(job, "j-1", setup=reset, check=check)
 
 
-async def test_roll_forward_is_preferred_behind_what_is_visible_outside() -> None:
+async def test_roll_forward_is_preferred_after_a_step_that_is_visible_outside() -> None:
     app, done = Redrive("sqlite:///:memory:"), []
 
     @app.step
@@ -145,7 +145,7 @@ async def test_roll_forward_is_preferred_behind_what_is_visible_outside() -> Non
 
     @app.step
     async def file(job: str) -> None:
-        if "mended" not in done:
+        if "repaired" not in done:
             raise NonRetryable("no")
 
     @app.workflow(rollback=True)
@@ -158,7 +158,7 @@ async def test_roll_forward_is_preferred_behind_what_is_visible_outside() -> Non
         run = await e.run(publish, "j-1")
         assert run.letter is not None
         assert (run.status, run.letter.status) == ("DLQ_PENDING", "OPEN")
-        done.append("mended")
+        done.append("repaired")
         await app.dlq.replay(run.letter.id, by="ada")
         await e.finish_all()
-        assert ((await app.runs.get(run.id)).status, done) == ("SUCCESS", ["mended"])
+        assert ((await app.runs.get(run.id)).status, done) == ("SUCCESS", ["repaired"])

@@ -1,4 +1,4 @@
-"""The virtual clock: it stands still, it is moved in order, and a seed repeats itself."""
+"""The virtual clock: it stands still until moved, fires timers in order, and repeats a seed."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from redrive.clock import MICROS, Clock
 from redrive.testing import VirtualClock
 
 
-def test_is_a_clock() -> None:
+def test_the_virtual_clock_is_a_clock() -> None:
     clock: Clock = VirtualClock()
     assert clock.now() == int(datetime(2030, 1, 1, tzinfo=UTC).timestamp()) * MICROS
     assert clock.monotonic() == 0.0
 
 
-def test_starts_where_it_is_told_to() -> None:
+def test_the_clock_starts_at_a_given_time() -> None:
     leap_day = datetime(2028, 2, 29, 12, tzinfo=UTC)
     assert VirtualClock(start=leap_day).time == leap_day
 
@@ -74,7 +74,7 @@ async def test_a_cancelled_timer_neither_fires_nor_counts_as_due() -> None:
     assert clock.next_due() is None
 
 
-async def test_no_delay_is_soon_and_an_infinite_one_never() -> None:
+async def test_a_timer_without_delay_fires_soon_and_an_infinite_one_never() -> None:
     clock = VirtualClock()
     seen: list[str] = []
     clock.call_later(0, lambda: seen.append("soon"))

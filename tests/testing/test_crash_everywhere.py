@@ -1,4 +1,4 @@
-"""Crashing at every point: sound workflows survive, and each kind of mistake is found and named."""
+"""Crashes at every point: correct workflows survive, and each kind of mistake is detected and named."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def with_steps() -> tuple[Redrive, Any, Any]:
     return app, add, flaky
 
 
-# -- what survives -------------------------------------------------------------------------------------------
+# -- correct workflows ---------------------------------------------------------------------------------------
 
 
 async def test_a_sound_workflow_survives_every_point() -> None:
@@ -170,8 +170,8 @@ async def test_start_options_and_keyword_arguments_are_passed_on() -> None:
     assert tenants == {"acme"}
 
 
-async def test_fakes_that_remember_their_calls_are_no_false_alarm() -> None:
-    """A fake that fails at its very first call fails in the first run only, and never again."""
+async def test_fakes_that_remember_their_calls_cause_no_false_alarm() -> None:
+    """A fake that fails at its first call fails in the first run only."""
     app = make_app()
     calls: list[str] = []
 
@@ -193,10 +193,10 @@ async def test_fakes_that_remember_their_calls_are_no_false_alarm() -> None:
     assert await crash_everywhere(working)
 
 
-# -- what does not -------------------------------------------------------------------------------------------
+# -- mistakes that are detected ------------------------------------------------------------------------------
 
 
-async def test_state_kept_in_a_global_is_found_out() -> None:
+async def test_state_kept_in_a_global_is_detected() -> None:
     app, add, _ = with_steps()
     seen: list[int] = []
 
@@ -216,7 +216,7 @@ async def test_state_kept_in_a_global_is_found_out() -> None:
     assert "the run returned [2, 2, 4] instead of [2, 4]" in text
 
 
-async def test_state_that_leaks_from_run_to_run_is_found_out_before_any_crash() -> None:
+async def test_state_that_leaks_from_run_to_run_is_detected_before_any_crash() -> None:
     app, add, _ = with_steps()
     seen: list[int] = []
 
@@ -229,8 +229,8 @@ async def test_state_that_leaks_from_run_to_run_is_found_out_before_any_crash() 
         await crash_everywhere(leaky)
 
 
-async def test_a_way_that_depends_on_memory_is_found_out() -> None:
-    """The second time around the function asks for other steps than the first time."""
+async def test_control_flow_that_depends_on_memory_is_detected() -> None:
+    """The resumed function calls other steps than the first execution."""
     app, add, _ = with_steps()
     memory: dict[str, int] = {}
 
@@ -251,7 +251,7 @@ async def test_a_way_that_depends_on_memory_is_found_out() -> None:
         await crash_everywhere(cached, setup=fresh)
 
 
-async def test_an_effect_outside_of_any_step_is_found_by_a_check() -> None:
+async def test_an_effect_outside_of_any_step_is_detected_by_a_check() -> None:
     app, add, _ = with_steps()
     mails: list[str] = []
 
@@ -284,7 +284,7 @@ async def test_a_check_that_fails_without_a_crash_fails_at_once() -> None:
         await crash_everywhere(fine, check=wrong)
 
 
-async def test_a_workflow_that_waits_for_ever_is_named() -> None:
+async def test_a_workflow_that_never_ends_is_named() -> None:
     app = make_app()
     never = asyncio.Event()
     crashed: list[bool] = []
@@ -314,10 +314,10 @@ async def test_a_workflow_that_waits_for_ever_is_named() -> None:
         crash._PATIENCE = patience
 
 
-# -- and bugs of the engine itself ------------------------------------------------------------------------
+# -- bugs of the engine itself -------------------------------------------------------------------------------
 
 
-async def test_a_death_that_used_up_an_attempt_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_death_that_uses_an_attempt_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     app, add, _ = with_steps()
 
     @app.workflow
@@ -335,7 +335,7 @@ async def test_a_death_that_used_up_an_attempt_would_be_found(monkeypatch: pytes
         await crash_everywhere(fine)
 
 
-async def test_a_step_called_twice_that_runs_at_most_once_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_at_most_once_step_that_is_called_twice_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     app = make_app()
 
     @app.step(at_most_once=True)
@@ -353,7 +353,7 @@ async def test_a_step_called_twice_that_runs_at_most_once_would_be_found(monkeyp
         await crash_everywhere(rocket)
 
 
-async def test_a_lost_run_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_lost_run_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     app, add, _ = with_steps()
 
     @app.workflow
@@ -380,7 +380,7 @@ async def test_the_app_must_not_be_open() -> None:
             await crash_everywhere(fine)
 
 
-def test_a_point_says_where_it_is() -> None:
+def test_a_crash_point_describes_its_place() -> None:
     assert (
         str(CrashPoint(CrashTiming.AFTER, "apply", 7, "step 'charge' was being recorded"))
         == "a crash after apply #7, as step 'charge' was being recorded"
@@ -398,7 +398,7 @@ def test_a_point_says_where_it_is() -> None:
     ],
     ids=str,
 )
-async def test_a_point_that_is_not_come_to_does_not_count_as_survived(
+async def test_a_crash_point_that_is_not_reached_does_not_count_as_survived(
     monkeypatch: pytest.MonkeyPatch, beyond: CrashPoint, complaint: str | None
 ) -> None:
     app, add, _ = with_steps()
@@ -415,13 +415,13 @@ async def test_a_point_that_is_not_come_to_does_not_count_as_survived(
 
     monkeypatch.setattr(_RecordingPlan, "points", and_one_more)
     if complaint is None:
-        assert await crash_everywhere(fine) == learned  # all of them, and not the one beyond
+        assert await crash_everywhere(fine) == learned  # all existing points, and not the one after them
     else:
         with pytest.raises(AssertionError, match=complaint):
             await crash_everywhere(fine)
 
 
 def test_skipped_calls_exist() -> None:
-    """A call that was renamed in the port would be crashed at again, which takes time and shows nothing."""
+    """A renamed call would no longer be skipped, which takes time and shows nothing."""
     assert all(hasattr(Store, name) for name in _SKIPPED_CALLS - {"lease.beat"})
     assert hasattr(LeaseConnection, "beat")

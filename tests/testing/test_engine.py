@@ -1,4 +1,4 @@
-"""The engine in a test: time passes when it is told to, and everything else is as in production."""
+"""The engine in a test: time passes on request, and everything else works as in production."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ async def test_retries_wait_for_their_time() -> None:
         assert await handle.result(timeout="5s") == 7
 
 
-async def test_a_run_put_down_in_the_store_meets_its_deadline_on_time() -> None:
+async def test_a_sleeping_run_meets_its_deadline_on_time() -> None:
     app = make_app()
 
     @app.workflow(timeout="1h")
@@ -137,7 +137,7 @@ async def test_a_run_put_down_in_the_store_meets_its_deadline_on_time() -> None:
         assert timedelta(hours=1) <= e.now - DEFAULT_START < timedelta(hours=1, seconds=5)
 
 
-async def test_finished_runs_are_purged_when_their_time_has_come() -> None:
+async def test_finished_runs_are_purged_after_their_retention() -> None:
     app = make_app(retention="7d")
 
     @app.workflow
@@ -151,7 +151,7 @@ async def test_finished_runs_are_purged_when_their_time_has_come() -> None:
         assert (await app.runs.list()).items == []
 
 
-async def test_of_a_workflow_the_last_runs_are_kept_as_its_code_says_or_else_the_setting() -> None:
+async def test_the_last_runs_of_a_workflow_are_kept_by_its_option_or_the_setting() -> None:
     app = make_app(retention_runs=2)
 
     @app.workflow(retention_runs=1)
@@ -234,8 +234,8 @@ async def test_a_step_that_never_ends_is_named() -> None:
         assert await handle.status() == "SUCCESS"
 
 
-async def test_branches_that_wait_for_each_other_are_no_real_work() -> None:
-    """Two branches share a lock; the one that has it waits for a retry, in virtual time."""
+async def test_branches_that_wait_for_each_other_are_not_real_work() -> None:
+    """Two branches share a lock, and its holder waits for a retry in virtual time."""
     app = make_app()
 
     @app.step(retry=RetryPolicy(max_retries=1, base_delay="2m", jitter=0))
@@ -281,7 +281,7 @@ async def test_a_workflow_in_a_thread_runs_in_virtual_time_too() -> None:
 # -- reports -----------------------------------------------------------------------------------------------
 
 
-async def test_a_report_tells_how_a_run_went() -> None:
+async def test_a_report_describes_a_run() -> None:
     app = make_app()
 
     @app.step
@@ -341,7 +341,7 @@ async def test_counting_calls_of_a_step_that_does_not_exist_is_an_error() -> Non
             e.calls(42)
 
 
-async def test_a_run_that_nothing_will_wake_is_an_error_that_says_why() -> None:
+async def test_a_run_that_nothing_can_wake_is_an_error_with_a_reason() -> None:
     app = make_app()
 
     @app.workflow
@@ -353,7 +353,7 @@ async def test_a_run_that_nothing_will_wake_is_an_error_that_says_why() -> None:
             await e.run(quick)
 
 
-async def test_a_run_that_retries_for_ever_is_given_up_after_a_year() -> None:
+async def test_a_run_that_retries_without_end_is_given_up_after_a_year() -> None:
     app = make_app()
 
     @app.step(retry=RetryPolicy(max_retries=-1, base_delay="30d", max_delay="30d"))
@@ -470,7 +470,7 @@ async def test_a_file_outlives_its_engine(tmp_path: Path) -> None:
         assert e.now - DEFAULT_START == timedelta(days=1)
 
 
-async def test_a_store_of_ones_own_needs_its_clock() -> None:
+async def test_a_custom_store_needs_its_clock() -> None:
     app, clock = make_app(), VirtualClock()
     store = SqliteStore("sqlite:///:memory:", clock)
     with pytest.raises(ConfigurationError, match="clock="):
@@ -509,7 +509,7 @@ async def test_an_outage_of_the_store_is_waited_out_in_virtual_time() -> None:
 
 
 async def test_a_lost_claim_is_noticed_by_heartbeats() -> None:
-    """The store gave the run out, but the worker never heard of it: its beats tell, twice."""
+    """The store assigned the run, but the worker never got the reply: two heartbeats reveal it."""
     app = make_app()
 
     @app.workflow
@@ -528,7 +528,7 @@ async def test_a_lost_claim_is_noticed_by_heartbeats() -> None:
         assert timedelta(seconds=1) <= e.now - DEFAULT_START < timedelta(seconds=30)
 
 
-async def test_transactional_effects_can_be_looked_at() -> None:
+async def test_transactional_effects_can_be_queried() -> None:
     app = make_app()
 
     @app.step(transactional=True)
@@ -698,7 +698,7 @@ async def test_a_plan_may_kill_the_worker_at_any_call() -> None:
         assert e.crashes == 5
 
 
-async def test_a_plan_that_lets_no_worker_live_is_an_error() -> None:
+async def test_a_plan_that_kills_every_worker_is_an_error() -> None:
     app = make_app()
 
     @app.workflow

@@ -1,4 +1,4 @@
-"""Faults strike the calls they are meant for, once each, and one that never strikes is an error."""
+"""Faults: each strikes its call once, and a fault that never strikes is an error."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def statuses(run: Any, step: str) -> list[str]:
     return [attempt.status for attempt in run.step(step).attempts]
 
 
-# -- what strikes --------------------------------------------------------------------------------------------
+# -- kinds of faults -----------------------------------------------------------------------------------------
 
 
 async def test_one_fault_for_each_call_and_then_the_real_function() -> None:
@@ -102,12 +102,12 @@ async def test_an_instance_is_raised_as_it_is() -> None:
         (Http(404), Category.NOT_FOUND),
     ],
 )
-def test_http_is_classified_as_a_clients_error_would_be(error: Http, category: Category) -> None:
+def test_an_http_fault_is_classified_like_an_error_of_a_client(error: Http, category: Category) -> None:
     assert classify(error).category is category
     assert classify(error).status_code == error.status_code
 
 
-def test_http_says_when_to_come_back() -> None:
+def test_an_http_fault_may_have_a_retry_after() -> None:
     assert classify(Http(429, retry_after=30)).retry_after == 30
     assert classify(Http(503, headers={"Retry-After": "7"})).retry_after == 7
     assert classify(Http(503)).retry_after is None
@@ -159,7 +159,7 @@ async def test_advancing_over_a_crash_stops_at_the_time_wanted() -> None:
 
 
 @pytest.mark.parametrize("through", [Ok, Ok(), None])
-async def test_ok_lets_a_call_through(through: Any) -> None:
+async def test_an_ok_fault_lets_a_call_succeed(through: Any) -> None:
     async with engine(app) as e:
         with faults(step="charge", fail=[through, TimeoutError]):
             await e.run(fulfil, "o-1")
@@ -168,7 +168,7 @@ async def test_ok_lets_a_call_through(through: Any) -> None:
     assert charged == ["o-1", "o-2"]
 
 
-async def test_after_means_that_it_happened_but_nobody_heard() -> None:
+async def test_a_fault_at_after_strikes_when_the_effect_has_happened() -> None:
     async with engine(app) as e:
         with faults(step="charge", fail=[TimeoutError, Crash], at="after"):
             run = await e.run(fulfil, "o-1")
@@ -194,10 +194,10 @@ async def test_a_transactional_step_cannot_hang_while_it_holds_the_store() -> No
     assert "blocks the store in memory" in run.letter.message
 
 
-# -- whom it strikes -----------------------------------------------------------------------------------------
+# -- scope of faults -----------------------------------------------------------------------------------------
 
 
-async def test_a_workflow_can_be_named() -> None:
+async def test_faults_can_be_limited_to_a_workflow() -> None:
     async with engine(app) as e:
         with faults(step="charge", fail=[TimeoutError], workflow=refulfil):
             spared = await e.run(fulfil, "o-1")
@@ -234,10 +234,10 @@ async def test_faults_end_with_their_context() -> None:
     assert injected.left == [TimeoutError]
 
 
-# -- what is refused -----------------------------------------------------------------------------------------
+# -- errors --------------------------------------------------------------------------------------------------
 
 
-async def test_faults_that_never_happened_are_named() -> None:
+async def test_faults_that_never_struck_are_named() -> None:
     async with engine(app) as e:
         unused = faults(step="charge", fail=[TimeoutError, Http(503), Crash])
         unused.__enter__()
@@ -247,7 +247,7 @@ async def test_faults_that_never_happened_are_named() -> None:
             unused.__exit__(None, None, None)
 
 
-def test_a_step_that_was_never_called_is_said_to_be() -> None:
+def test_a_step_that_was_never_called_is_reported() -> None:
     unused = faults(step="chrage", fail=[TimeoutError], workflow="fulfil")
     unused.__enter__()
     with pytest.raises(AssertionError, match="step 'chrage' of workflow 'fulfil' was never called"):
@@ -259,7 +259,7 @@ def test_a_failing_test_keeps_its_own_error() -> None:
         _ = 1 / 0
 
 
-def test_what_is_no_fault_is_refused_when_it_is_given() -> None:
+def test_an_invalid_fault_is_refused_when_it_is_given() -> None:
     class NeedsMore(Exception):
         def __init__(self, one: int, two: int) -> None:
             super().__init__(one, two)

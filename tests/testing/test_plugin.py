@@ -1,4 +1,4 @@
-"""The pytest plugin gives a fixture, takes a seed, and costs nothing while nobody uses it."""
+"""The pytest plugin: it has a fixture and a seed option, and costs nothing while unused."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_loading_the_plugin_imports_none_of_the_kit() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_every_public_name_is_there() -> None:
+def test_every_public_name_exists() -> None:
     for name in redrive.testing.__all__:
         assert getattr(redrive.testing, name).__name__ == name
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
