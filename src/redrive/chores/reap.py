@@ -52,14 +52,25 @@ class Reaper:
     async def run_once(self) -> int:
         """Handle everything that is due; return the number of runs that were decided on."""
         # First, because a step that hung its worker until the lease expired counts as timed out, not as a crash.
-        hung = await self._store.hung(self._margin, _BATCH)
-        count = await self._settle([out for run in hung if (out := await self._make_timeout_outcome(run)) is not None])
+        count = await self._settle(await self._find_timeouts())
         count += await self._recover_orphans()
         now, make_view = self._store.now(), settler.make_lenient_run_view
         overdue = await self._store.overdue(self._margin, _BATCH)
         return count + await self._settle(
             [DeadlinePassed(run=make_view(h.run), open=settler.make_open_steps(h.open, now)) for h in overdue]
         )
+
+    async def _find_timeouts(self) -> list[Outcome]:
+        hung = await self._store.hung(self._margin, _BATCH)
+        # A worker that a step blocks renews its lease until the limit of the step. One that crashed before did not, so
+        # its attempts are lost. Heartbeats come several times within a third of the lease.
+        last_seen = {
+            worker.id: worker.beat_at + (worker.lease_until - worker.beat_at) // 3
+            for worker in (await self._store.workers() if hung else ())
+        }
+        now = self._store.now()
+        found = [await self._make_timeout_outcome(held, last_seen.get(held.run.worker or 0, now)) for held in hung]
+        return [outcome for outcome in found if outcome is not None]
 
     async def _recover_orphans(self) -> int:
         count = 0
@@ -75,14 +86,14 @@ class Reaper:
             count += decided
         return count
 
-    async def _make_timeout_outcome(self, held: HeldRun) -> Outcome | None:
+    async def _make_timeout_outcome(self, held: HeldRun, last_seen: int) -> Outcome | None:
         """Return the outcome of an attempt that hangs; other attempts of the run are lost with it.
 
-        None if the attempt has ended meanwhile.
+        None if the attempt has ended meanwhile, or if its worker was last seen before the limit of the attempt.
         """
         now = self._store.now()
         journal = await self._store.journal(held.run.id)
-        late = [e for e in held.open if e.limit_at is not None and e.limit_at < now - self._margin]
+        late = [e for e in held.open if e.limit_at is not None and e.limit_at < min(now - self._margin, last_seen)]
         if not late:
             return None
         entry = min(late, key=lambda entry: entry.limit_at or now)

@@ -317,7 +317,8 @@ async def test_replays_and_ordinary_transitions_in_one_batch_are_written_indepen
     for id, status in letters.items():
         letter = await kit.store.letter(f"dl-{id}")
         assert letter is not None
-        assert (letter.status, letter.replay_count) == (status, int(id == failing.public_id)), id
+        assert (letter.status, letter.replay_count) == (status, int(id != late.public_id)), id
+        assert letter.failed_replays == int(id == failing.public_id), id
     assert found[late.public_id].replays == ()
     assert [each.outcome for each in found[answered.public_id].replays] == ["SUCCESS"]
     assert [each.outcome for each in found[failing.public_id].replays] == ["DLQ_PENDING"]
