@@ -46,6 +46,7 @@ AGREED = {
     "schedule.resumed",
     "schedule.removed",
     "schedule.requested",
+    "dlq.escalated",
     "dlq.group_assigned",
     "dlq.group_commented",
     "dlq.group_muted",

@@ -21,6 +21,7 @@ from redrive.server.limits import Limits
 from redrive.server.request import Service
 from redrive.store import open_store
 from redrive.store.encryption.keyring import Keyring
+from redrive.store.filters import OutboxFilter
 from redrive.testing import VirtualClock, engine
 
 SECRETS = ("hunter2", "tok-4711", "sk-0815")
@@ -200,7 +201,7 @@ async def test_no_large_text_is_redacted_on_the_event_loop(monkeypatch: pytest.M
         letter = await failed(e, job, "x" * LARGE_SIZE, "hunter2")
         monkeypatch.setattr(Redactor, "redact", guarded(Redactor.redact))
         monkeypatch.setattr(Redactor, "text", guarded(Redactor.text))
-        (message,) = (await app.outbox.list()).items
+        (message,) = (await app.outbox.list(OutboxFilter(topic="notes"))).items
         assert message.payload["password"] == MASK
         assert (await app.outbox.get(message.id)).payload["password"] == MASK
         shown = await app.dlq.replay(letter.id, patch={"password": "hunter3"}, by="ann", dry_run=True)

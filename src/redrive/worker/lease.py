@@ -181,9 +181,10 @@ class HeldRunsReport:
         """
         now, begun, marks = self._worker.clock.monotonic(), [], []
         for attempt in self._list_attempts():
-            if attempt.marked or attempt.over or attempt.due is None or attempt.make_mark is None:
+            make_mark = attempt.make_mark  # the loop may clear it at any time
+            if attempt.marked or attempt.over or attempt.due is None or make_mark is None:
                 continue
-            mark = attempt.make_mark()
+            mark = make_mark()
             # Both limits count from now: that of the whole attempt, and that since its last heartbeat.
             left = min(attempt.due - now, mark.limit / MICROS - (now - attempt.last_heartbeat_at))
             limit, began_ago = max(0, int(left * MICROS)), int((now - attempt.began) * MICROS)

@@ -196,6 +196,7 @@ class StepCall(msgspec.Struct, eq=False):
             return value, await execution.settle(outcome)
         finally:
             execution.open.pop(place.index, None)
+            attempt.make_mark = None  # it refers back to this call
 
     def _make_began_outcome(self) -> AttemptStarted:
         return AttemptStarted(

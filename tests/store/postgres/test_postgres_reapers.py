@@ -47,12 +47,12 @@ async def reapers(bench: Bench) -> list[Reaper]:
     return found
 
 
-async def under_way(bench: Bench, **more: int) -> tuple[int, list[ClaimedRun]]:
-    """Create a worker that holds many runs, each with a begun step."""
+async def under_way(bench: Bench, limit: int = SECOND, **more: int) -> tuple[int, list[ClaimedRun]]:
+    """Create a worker that holds many runs, each with a begun step that may take `limit`."""
     await bench.kit.start(COUNT, options=RUN, **more)
     worker = await bench.kit.worker()
     runs = (await bench.kit.claim(worker, capacity=COUNT)).runs
-    marks = [writes(run, entry(0, StepStatus.RUNNING, limit_in=SECOND, options=STEP)) for run in runs]
+    marks = [writes(run, entry(0, StepStatus.RUNNING, limit_in=limit, options=STEP)) for run in runs]
     assert all(answer.kept for answer in await bench.store.apply(marks, worker=worker))
     return worker, runs
 
@@ -70,7 +70,7 @@ async def endings(bench: Bench, run: ClaimedRun) -> list[str]:
 async def test_the_runs_of_a_dead_worker_are_recovered_once(
     bench: Bench, reapers: list[Reaper], caplog: pytest.LogCaptureFixture
 ) -> None:
-    _, runs = await under_way(bench)
+    _, runs = await under_way(bench, limit=2 * DAY)
     bench.clock.move(DAY)
     assert len(await bench.store.expire_workers()) == 1  # now all reapers find the dead worker and its runs
     assert await reap(reapers) == COUNT
