@@ -346,6 +346,7 @@ def test_a_message_that_blocks_its_key_is_delivered_again_or_skipped(site: World
         assert "Blocked keys" not in client.get("/outbox").text
         assert "not delivered" not in Looked(client.get("/").text).text
         assert message in client.get("/outbox?status=SKIPPED").text
+        assert client.get("/outbox?status=LOST").status_code == 422
 
 
 def test_workers_that_crashed_are_told_apart_from_those_that_stopped(site: World) -> None:
