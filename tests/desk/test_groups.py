@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +157,13 @@ async def test_assigning_commenting_and_muting_a_group_is_audited(desk: tuple[En
     assert [group.muted for group in (await dlq.groups(muted=False)).items] == [False]
     until = e.now + timedelta(days=1)
     assert (await dlq.mute_group(cause, until=until, by="ann")).muted_until == until
-    for wrong, words in ((e.now, "until must be in the future"), (datetime(2099, 1, 1), "time zone")):  # noqa: DTZ001
+    west, east = (timezone(timedelta(hours=hours)) for hours in (-23, 23))
+    for wrong, words in (
+        (e.now, "until must be in the future"),
+        (datetime(2099, 1, 1), "time zone"),  # noqa: DTZ001
+        (datetime(9999, 12, 31, 23, tzinfo=west), "out of range"),
+        (datetime(1, 1, 1, tzinfo=east), "out of range"),
+    ):
         with pytest.raises(InputError, match=words):
             await dlq.mute_group(cause, until=wrong, by="ann")
     found = await dlq.unmute_group(cause, by="ann")

@@ -15,7 +15,7 @@ async def charge(order: str, amount: int, api_key: str) -> str:
     return f"paid {amount}"
 
 
-@app.workflow(index=["order"], timeout="1h")
+@app.workflow(index=["order", "api_key"], timeout="1h")
 async def fulfil(order: str, amount: int = 1, api_key: str = "") -> str:
     return await charge(order, amount, api_key)
 

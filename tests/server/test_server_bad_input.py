@@ -190,6 +190,8 @@ def test_clients_that_send_half_a_request_do_not_keep_others_waiting(world: Worl
         ("/runs/" + "x" * 500, 404),
         ("/workflow-dlq/%F0%9F%92%A9", 404),
         ("/workflow-dlq?text=%25%25", 403),
+        ("/workflow-dlq?index=api_key:k3y-s3cr3t", 403),
+        ("/runs?index=card.api_key:k3y", 403),
         ("/bulk-replays/none", 404),
         ("/nowhere", 404),
     ],

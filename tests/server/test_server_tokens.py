@@ -103,6 +103,11 @@ def test_a_changed_token_is_refused(world: World, kind: str) -> None:
     assert status(world, FORGED[kind](token, claims_of(token))) == 401
 
 
+def test_a_token_for_several_workflows_lists_them(world: World) -> None:
+    found = world.bearer(made(world, workflows=("book", "remind")).secret).get("/workflows")
+    assert [each["name"] for each in found.json()] == ["book", "remind"]
+
+
 def test_a_changed_key_is_refused(world: World) -> None:
     key = made(world, kind=TokenKind.KEY).secret
     start, secret = key[:-44], key[-43:]

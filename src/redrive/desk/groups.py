@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Unpack
 
@@ -19,12 +19,11 @@ from redrive.desk.validation import require_long_text, require_text
 from redrive.duration import to_datetime
 from redrive.errors import InputError, NotFound
 from redrive.reasons import Reason, ReasonCode, quote
-from redrive.store.filters import AuditFilter, GroupFilter, refuse_value
+from redrive.store.filters import AuditFilter, GroupFilter, parse_time, refuse_value
 from redrive.store.groups import GroupChange, GroupOrder, GroupRow, GroupVerb
 from redrive.store.port import DeskStore
 
 _MAX_HISTORY = 200
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,9 +202,7 @@ class GroupActions:
         """Return the time at which a mute ends; it must be in the future."""
         if not isinstance(until, datetime):
             raise refuse_value("until", Reason(ReasonCode.KIND_TIME), until)
-        if until.tzinfo is None:
-            raise InputError(Reason(ReasonCode.FILTER_TIME_ZONE_NEEDED, field="until"))
-        end = (until - _EPOCH) // timedelta(microseconds=1)
+        end = parse_time("until", until)
         if end <= self._store.now():
             raise InputError(Reason(ReasonCode.MUTE_TIME_PAST, given=f"{until.astimezone(UTC):%Y-%m-%d %H:%M}"))
         return end

@@ -292,6 +292,7 @@ class ReasonCode(StrEnum):
     SECRET_KEY_MISSING = "secret_key_missing"
     KEY_OF_OTHER_CREDENTIAL = "key_of_other_credential"
     EVENT_KEY_TWICE = "event_key_twice"
+    INDEX_NEEDS_PAYLOADS = "index_needs_payloads"
     SEARCH_NEEDS_PAYLOADS = "search_needs_payloads"
     OWN_TENANT = "own_tenant"
     CONFIRMATION_NEEDED = "confirmation_needed"

@@ -41,6 +41,7 @@ from redrive.store.accounts import AccountStore
 from redrive.store.filters import RunFilter
 from redrive.store.list_query import OLDEST_CURSOR
 from redrive.store.port import DeskStore, Store
+from redrive.store.runs import RunRow
 from redrive.store.workers import live_workers
 
 if TYPE_CHECKING:
@@ -425,8 +426,10 @@ async def list_known_workers(context: RequestContext) -> list[KnownWorker]:
 
 async def list_oldest_due_runs(context: RequestContext) -> list[tuple[str, str, int]]:
     """Return the due runs that have waited longest: the workflow and queue of each, and since when it is due."""
-    view = context.view
-    page = await view.runs(RunFilter(status=[RunStatus.PENDING]), limit=_MAX_OLDEST_RUNS, cursor=OLDEST_CURSOR)
+    view, some, rows = context.view, context.principal.workflows, list[RunRow]()
+    for workflow in [None] if some is None else sorted(some):  # a token for some workflows must name one
+        where = RunFilter(status=[RunStatus.PENDING], workflow=workflow)
+        rows += (await view.runs(where, limit=_MAX_OLDEST_RUNS, cursor=OLDEST_CURSOR)).items
     now, paused = context.whole.now(), await view.paused()
-    due = [(run.workflow, run.queue, run.available_at or now) for run in page.items if run.workflow not in paused]
+    due = [(run.workflow, run.queue, run.available_at or now) for run in rows if run.workflow not in paused]
     return [each for each in due if each[2] <= now]

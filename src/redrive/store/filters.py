@@ -29,7 +29,7 @@ def _normalise_filter(filter: Filter) -> None:
         value = getattr(filter, field.name)
         if value is None or field.name in _NOT_TEXT:
             continue
-        fit = _parse_time if field.name in _TIMES else _check_text
+        fit = parse_time if field.name in _TIMES else _check_text
         object.__setattr__(filter, field.name, fit(field.name, value))
     given = getattr(filter, "status", None)
     if given is not None and not isinstance(given, str):  # a single status stays; several become a tuple
@@ -46,12 +46,19 @@ def _normalise_filter(filter: Filter) -> None:
             raise InputError(Reason(ReasonCode.FILTER_TEXT_EMPTY, field="text"))
 
 
-def _parse_time(name: str, value: Any) -> int:
+def _check_status(status: Any, kind: type[CircuitStatus] | type[DeliveryStatus]) -> None:
+    """Refuse a status that is not one of a kind."""
+    known = tuple(each.value for each in kind)
+    if status is not None and status not in known:
+        raise refuse_value("status", Reason(ReasonCode.ONE_OF, options=known, more=None), status)
+
+
+def parse_time(name: str, value: Any) -> int:
     """Return a time as rows hold it: microseconds since 1970."""
     if isinstance(value, datetime):
         if value.tzinfo is None:
             raise InputError(Reason(ReasonCode.FILTER_TIME_ZONE_NEEDED, field=name))
-        return (value - _EPOCH) // timedelta(microseconds=1)
+        value = (value - _EPOCH) // timedelta(microseconds=1)
     if not isinstance(value, int) or isinstance(value, bool):
         raise refuse_value(name, Reason(ReasonCode.KIND_TIME), value)
     if not _EARLIEST <= value <= _LATEST:
@@ -172,9 +179,7 @@ class CircuitFilter:
 
     def __post_init__(self) -> None:
         _normalise_filter(self)
-        known = [status.value for status in CircuitStatus]
-        if self.status is not None and self.status not in known:
-            raise refuse_value("status", Reason(ReasonCode.ONE_OF, options=tuple(known), more=None), self.status)
+        _check_status(self.status, CircuitStatus)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,5 +220,6 @@ class OutboxFilter:
 
     def __post_init__(self) -> None:
         _normalise_filter(self)
+        _check_status(self.status, DeliveryStatus)
         if self.topic is not None:
             TopicPattern.read(self.topic)

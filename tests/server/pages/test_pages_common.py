@@ -81,6 +81,20 @@ def test_forms_from_other_sites_are_refused(site: World) -> None:
             assert client.post(path, data=PERSON).status_code == 403, path
 
 
+def test_other_sites_fill_in_no_forms(site: World) -> None:
+    """A user who signs in, or who is signed in, would take the words for their own and send them."""
+    path = f"/admin/dlq/{site.ids['acme']['letter']}"
+    form = {"text": "words of another site", "page": f"/app{path}", "once": "word-3"}
+    with browser(site) as client:
+        for where in ("cross-site", "same-site"):
+            other = {"Sec-Fetch-Site": where, "Origin": "https://other.example"}
+            unknown = client.post(f"{path}/comment", data=form, headers={**other, "Cookie": ""})
+            assert (unknown.status_code, unknown.headers["location"]) == (303, "/app/login")
+            assert client.post("/login", data=PERSON).status_code == 303
+            refused = client.post(f"{path}/comment", data=form, headers=other)
+            assert (refused.status_code, "words of another site" in refused.text) == (403, False)
+
+
 def test_pages_contain_no_inline_code_and_no_external_links(site: World) -> None:
     with of_role(site, "OWNER") as client:
         for path in ("/login", "/", "/nowhere"):

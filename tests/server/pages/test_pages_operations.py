@@ -346,6 +346,7 @@ def test_a_message_that_blocks_its_key_is_retried_or_skipped(site: World) -> Non
         assert "Blocked keys" not in client.get("/outbox").text
         assert "not delivered" not in Looked(client.get("/").text).text
         assert message in client.get("/outbox?status=SKIPPED").text
+        assert client.get("/outbox?status=LOST").status_code == 422
 
 
 def test_crashed_workers_are_distinguished_from_stopped_workers(site: World) -> None:

@@ -98,7 +98,7 @@ def make_letter_filter(
     status = lists.parse_field(query, "status", parse_status, faults) or LetterStatus.OPEN
     return LetterFilter(
         status=None if status == ALL_STATUSES else status,
-        index=lists.parse_field(query, "index", lambda text: parse_index([text]), faults),
+        index=lists.parse_field(query, "index", lambda text: parse_index(context, [text]), faults),
         since=lists.parse_field(query, "since", parse_time, faults),
         until=lists.parse_field(query, "until", parse_time, faults),
         **{name: query[name] for name in query if name not in ("status", "index", "since", "until")},

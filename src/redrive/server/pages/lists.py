@@ -29,6 +29,7 @@ from redrive.server.pages.forms import SentForm, make_page_router, redirect_to
 from redrive.server.pages.render import make_view, render_page
 from redrive.server.pages.translations import N
 from redrive.server.request import Context, RequestContext, requires
+from redrive.server.routes.common import hides_index
 from redrive.store.filters import AuditFilter, LetterFilter, RunFilter
 from redrive.store.list_query import MAX_PAGE_SIZE, OLDEST_CURSOR, ListTotal, Page, iterate_pages
 
@@ -389,7 +390,7 @@ async def _find_runs(context: RequestContext, text: str) -> tuple[Page[Any], dic
     if found.items:
         return found, {"correlation_id": text}
     fields = {field for item in await context.view.workflows() for field in RunOptions.from_json(item.options).index}
-    for field in sorted(fields)[:_MAX_HITS]:
+    for field in sorted(field for field in fields if not hides_index(context, field, text))[:_MAX_HITS]:
         found = await desk.list(RunFilter(index={field: text}), limit=_MAX_HITS)
         if found.items:
             return found, {"index": f"{field}:{text}"}

@@ -30,14 +30,14 @@ from redrive.core.failure_reason import FIXABLE_BY_EDIT
 from redrive.core.roles import ALL_TENANTS, Permission, find_lowest_role
 from redrive.desk.preview import DryRun
 from redrive.duration import to_datetime
-from redrive.errors import NotFound, NotSignedIn, RedriveError, StoreError
+from redrive.errors import NotAllowed, NotFound, NotSignedIn, RedriveError, StoreError
 from redrive.reasons import Reason, ReasonCode, render
 from redrive.server.contract import ERROR_KINDS
 from redrive.server.pages import display, translations
 from redrive.server.pages.forms import PAGE_FIELD, Form, RefusedForm, show_form_again
 from redrive.server.pages.translations import CATALOGUES, LANGUAGES, N, Translator, choose_language
 from redrive.server.problems import ProblemError
-from redrive.server.request import RequestContext, get_service, uses_https
+from redrive.server.request import RequestContext, get_service, refuse_cross_site, uses_https
 from redrive.settings import API_PREFIX, PAGES_PREFIX
 from redrive.store.stats import Attention
 
@@ -499,6 +499,10 @@ def _find_refused_form(
     form: Form | None = getattr(request.state, "form", None)
     if request.method != "POST" or form is None or not form.get(PAGE_FIELD):
         return None
+    try:
+        refuse_cross_site(request, get_service(request), browser=False)
+    except NotAllowed:
+        return None  # a user would take what another site filled in for their own, and send it
     query = request.url.query
     action = request.url.path + (f"?{query}" if query else "")
     return RefusedForm(action=action, form=form, title=title, detail=detail, invalid=invalid)

@@ -66,7 +66,7 @@ async def list_runs(request: Request, context: Context) -> Response:
     where = RunFilter(
         **same,
         status=states or None,
-        index=lists.parse_field(query, "index", lambda text: parse_index([text]), faults),
+        index=lists.parse_field(query, "index", lambda text: parse_index(context, [text]), faults),
         since=lists.parse_field(query, "since", lambda text: lists.parse_since(text, now), faults),
         until=lists.parse_field(query, "until", lambda text: lists.parse_since(text, now), faults),
     )

@@ -17,7 +17,7 @@ from redrive.core.roles import Permission
 from redrive.desk.operations import CALLER_PARAMETERS, get_answer_type, get_operation, get_parameters
 from redrive.errors import ConfigurationError, InputError, NotAllowed
 from redrive.policy import RetryPolicy
-from redrive.reasons import Reason, ReasonCode
+from redrive.reasons import Reason, ReasonCode, quote
 from redrive.server.idempotency import KEY_HEADER, IdempotentRoute
 from redrive.server.request import Context, RequestContext, requires
 
@@ -196,7 +196,7 @@ def read_filter(kind: type[Any], **types: Any) -> Any:
         if "text" in given:
             check_search_text(context, given["text"])
         if "index" in given:
-            given["index"] = parse_index(given["index"])
+            given["index"] = parse_index(context, given["index"])
         if isinstance(given.get("status"), list):
             given["status"] = tuple(given["status"]) or None
         return kind(**given)
@@ -215,7 +215,22 @@ def check_search_text(context: RequestContext, text: str | None) -> str | None:
     return text
 
 
-def parse_index(given: list[str] | None) -> dict[str, str] | None:
+def hides_index(context: RequestContext, field: str, value: Any) -> bool:
+    """Return True if a value of a search field is redacted for the caller: a match would confirm a guess."""
+    shown: Any = str(value)
+    for name in reversed(field.split(".")):
+        shown = {name: shown}
+    return not context.principal.may(Permission.SEE_PAYLOADS) and context.service.redactor.redact(shown) != shown
+
+
+def check_index(context: RequestContext, index: Mapping[str, Any] | None) -> None:
+    """Refuse a search by a value that is redacted for the caller."""
+    for field, value in (index or {}).items():
+        if hides_index(context, field, value):
+            raise NotAllowed(Reason(ReasonCode.INDEX_NEEDS_PAYLOADS, field=quote(field)))
+
+
+def parse_index(context: RequestContext, given: list[str] | None) -> dict[str, str] | None:
     """Parse values to search by, such as `customer.email:ann@example.org`."""
     found: dict[str, str] = {}
     for text in given or ():
@@ -223,6 +238,7 @@ def parse_index(given: list[str] | None) -> dict[str, str] | None:
         if not colon or not field:
             raise InputError(Reason(ReasonCode.INDEX_INVALID))
         found[field] = value
+    check_index(context, found)
     return found or None
 
 

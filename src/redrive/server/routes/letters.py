@@ -30,6 +30,7 @@ from redrive.server.routes.common import (
     ReplayBody,
     Text,
     add_operations,
+    check_index,
     check_search_text,
     make_router,
     read_filter,
@@ -176,6 +177,7 @@ class Many(ReasonBody):
         if self.filter is None:
             return self.ids or []
         check_search_text(context, self.filter.text)
+        check_index(context, self.filter.index)
         return LetterFilter(**self.filter.model_dump())
 
     def read_options(self, context: RequestContext) -> dict[str, Any]:
