@@ -125,6 +125,8 @@ async def test_a_process_that_takes_one_queue_does_not_claim_what_it_starts_in_a
         other = await greet.start()
         assert await (await greet.start(queue="emails")).result(timeout=PATIENCE) == "hello"
         assert (await other.describe()).status == "PENDING"
+        (left,) = await app.runs.queues()
+        assert (left.queue, left.due, left.workers) == ("default", 1, 0)
 
 
 def test_says_what_it_does_in_one_line(folder: Path) -> None:
