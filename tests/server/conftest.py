@@ -28,7 +28,7 @@ def rough_worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
         yield cache(lambda kind: stack.enter_context(served(kind, tmp_path_factory.mktemp("store"))))
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(scope="session", params=KINDS)
 def rough_world(request: pytest.FixtureRequest, rough_worlds: Callable[[str], World]) -> World:
     """One of them."""
     return rough_worlds(request.param)
