@@ -125,6 +125,8 @@ async def test_a_process_does_not_claim_runs_it_starts_in_another_queue(tmp_path
         other = await greet.start()
         assert await (await greet.start(queue="emails")).result(timeout=PATIENCE) == "hello"
         assert (await other.describe()).status == "PENDING"
+        (left,) = await app.runs.queues()
+        assert (left.queue, left.due, left.workers) == ("default", 1, 0)
 
 
 def test_a_worker_describes_itself_in_one_line(folder: Path) -> None:

@@ -214,4 +214,4 @@ async def test_calls_are_counted_while_the_circuit_is_closed(on_store: OnStore) 
         later = await desk.circuits.get("bank", tenant="acme")
         assert (later.failures, later.successes) == (0, 0), "they are outside the window now"
         assert (later.succeeded_at, later.failed_at) == (one.succeeded_at, one.failed_at)
-        assert await e.store.tenant_view("other").circuit_figures([]) == []
+        assert await e.store.tenant_view("other").circuit_stats([]) == []

@@ -184,7 +184,7 @@ class Redrive:
         - `dlq_retention`: how long dead letters wait for a decision, or "forever". Default: the setting.
         - `index`: fields of the input by which runs and dead letters can be found, as in `["customer.email"]`.
         - `on_failure`: a workflow, or its name, to start with a `FailureEvent` when a run fails.
-        - `failure_queue`: the queue of the runs that handle its failures.
+        - `failure_queue`: the queue of the runs that handle its failures. Default: that of the failed run.
         - `notify`: whom to notify of which events, as in `{"email": ["ops@example.org"]}`.
         - `schedule`: a `Schedule`, or a list of them, by which workers start runs.
         """

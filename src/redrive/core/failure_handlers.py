@@ -42,8 +42,8 @@ class FailureEvent:
     `step` is the step that failed, if one did, and `attempts` the number of its attempts. `error` is the type and
     message of the error; `category` and `code` are those of the dead letter. `input` is the input of the failed run, an
     object from parameter to value; a note replaces one that is too large. `started_at` is None if no worker executed
-    the run. `url` is the page of the run where `REDRIVE_BASE_URL` is set. `queue` is the queue of the failed run, which
-    is also that of the handler's run.
+    the run. `url` is the page of the run where `REDRIVE_BASE_URL` is set. `queue` is the queue of the failed run. The
+    handler's run is in it, too, unless `failure_queue` names another.
     """
 
     run_id: str

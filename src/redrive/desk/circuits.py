@@ -21,7 +21,7 @@ from redrive.policy import Circuit
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.records import replace
 from redrive.settle.circuits import CircuitDecision, make_circuit_update, update_circuit
-from redrive.store.circuits import MOST_COUNTED, CircuitCase, CircuitFigures, CircuitRow, CircuitUpdate
+from redrive.store.circuits import MOST_COUNTED, CircuitCase, CircuitRow, CircuitStats, CircuitUpdate
 from redrive.store.filters import CircuitFilter
 from redrive.store.list_query import Page
 from redrive.store.port import DeskStore
@@ -72,8 +72,8 @@ class Circuits:
     ) -> Page[CircuitRecord]:
         """Return a page of circuits, the latest change first."""
         page = await self._store.circuits(filter or CircuitFilter(), limit=limit, cursor=cursor)
-        figures = await self._store.circuit_figures(page.items)
-        items = [present_circuit(row, each) for row, each in zip(page.items, figures, strict=True)]
+        stats = await self._store.circuit_stats(page.items)
+        items = [present_circuit(row, each) for row, each in zip(page.items, stats, strict=True)]
         return Page(items, page.next, page.prev)
 
     @operation("GET /circuits/{key:path}", Permission.LOOK, id="show_circuit", all_workflows=True)
@@ -166,8 +166,8 @@ class Circuits:
         return await self._present(await self._load_row(key, tenant))
 
     async def _present(self, row: CircuitRow) -> CircuitRecord:
-        (figures,) = await self._store.circuit_figures([row])
-        return present_circuit(row, figures)
+        (stats,) = await self._store.circuit_stats([row])
+        return present_circuit(row, stats)
 
     async def _load_row(self, key: str, tenant: str) -> CircuitRow:
         return (await self._store.circuit(tenant, key, counted=MOST_COUNTED)).row
@@ -187,7 +187,7 @@ def _check_key(key: str) -> str:
     return key
 
 
-def present_circuit(row: CircuitRow, figures: CircuitFigures | None = None) -> CircuitRecord:
+def present_circuit(row: CircuitRow, stats: CircuitStats | None = None) -> CircuitRecord:
     known = row.settings is not None or row.override is not None
     reason = None if row.why is None else read_reason(row.changed_by, row.why)
     return present_row(
@@ -195,9 +195,9 @@ def present_circuit(row: CircuitRow, figures: CircuitFigures | None = None) -> C
         row,
         settings=row.in_force if known else None,
         override=None if row.override is None else json.loads(row.override),
-        failures=0 if figures is None else figures.failures,
-        successes=0 if figures is None else figures.successes,
-        failed_at=None if figures is None else to_datetime(figures.failed_at),
-        succeeded_at=None if figures is None else to_datetime(figures.succeeded_at),
+        failures=0 if stats is None else stats.failures,
+        successes=0 if stats is None else stats.successes,
+        failed_at=None if stats is None else to_datetime(stats.failed_at),
+        succeeded_at=None if stats is None else to_datetime(stats.succeeded_at),
         **make_reason_fields(reason, "why"),
     )

@@ -24,7 +24,8 @@ _MAX_HOUR_RUNS = 5_000  # runs of the last hour that are read
 _MINUTES_SHOWN = 60
 _MINUTE_MICROS = 60 * MICROS
 _MAX_RETRYING = 12
-_FAILED_STATUSES = frozenset({RunStatus.DLQ_PENDING, RunStatus.FAILED, RunStatus.TIMED_OUT})
+FAILED_STATUSES = frozenset({RunStatus.DLQ_PENDING, RunStatus.FAILED, RunStatus.TIMED_OUT})
+"""The statuses of runs that count as failed."""
 
 
 class RunsPerMinute(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,7 +130,7 @@ async def _list_retrying_steps(store: DeskStore, tenant: str | None) -> tuple[Re
 def _count_runs_per_minute(runs: Sequence[RunSummary], now: int) -> RunsPerMinute:
     begin = now // _MINUTE_MICROS - _MINUTES_SHOWN + 1
     started = Counter(run.created_at // _MINUTE_MICROS - begin for run in runs)
-    failed = Counter(run.created_at // _MINUTE_MICROS - begin for run in runs if run.status in _FAILED_STATUSES)
+    failed = Counter(run.created_at // _MINUTE_MICROS - begin for run in runs if run.status in FAILED_STATUSES)
     capped = len(runs) >= _MAX_HOUR_RUNS
     since = runs[-1].created_at if capped else begin * _MINUTE_MICROS
     return RunsPerMinute(

@@ -81,7 +81,7 @@ class QueueDepth:
     """Due runs of one workflow in one queue. `due` is counted up to 1,000 for each priority.
 
     `since` is when the first became due; `late` counts those that have waited for more than a minute. `workers`
-    are the live workers that have the workflow.
+    are the live workers that take them.
     """
 
     tenant: str
@@ -178,7 +178,7 @@ class Runs:
                 due=sum(lane.due for lane in same),
                 late=sum(lane.overdue for lane in same),
                 since=to_datetime(min(lane.since for lane in same)),
-                workers=sum(place[2] in worker.workflows for worker in alive),
+                workers=sum(worker.takes(place[2], place[1]) for worker in alive),
                 paused_by=paused.get(place[2]),
             )
             for place, same in lanes.items()

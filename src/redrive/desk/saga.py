@@ -90,6 +90,16 @@ class Saga:
     done: int
     entries: tuple[SagaEntry, ...]
 
+    @property
+    def next_entry(self) -> SagaEntry | None:
+        """The first compensation that is not over, None if all are."""
+        return next((entry for entry in self.entries if not entry.is_over), None)
+
+    @property
+    def stopped_entry(self) -> SagaEntry | None:
+        """The compensation at which the rollback stopped, None if it did not stop."""
+        return self.next_entry if self.status is RunStatus.DLQ_PENDING else None
+
 
 Decide = Callable[[ReplayMode, Actor, str | None], Awaitable[Replay]]
 

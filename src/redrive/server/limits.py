@@ -142,8 +142,8 @@ class RequestGuard:
         try:
             self._check_headers(scope)
             sender = await self._identify(Request(scope))
-            small = sender.known or is_open_path(scope) or self._is_small_form(scope)
-            if scope["method"] not in BODY_METHODS or not small:
+            reads_body = sender.known or is_open_path(scope) or self._is_small_form(scope)
+            if scope["method"] not in BODY_METHODS or not reads_body:
                 # Without a credential the body is not read: the route refuses the request.
                 await self._app(scope, _replay_body(b"", receive), send_secured)
                 return
@@ -155,7 +155,7 @@ class RequestGuard:
             await make_http_problem(error)(scope, receive, send_secured)
 
     def _is_small_form(self, scope: AsgiMessage) -> bool:
-        """Return True for a form of the dashboard whose session may have expired: the sign-in page keeps its fields."""
+        """Return True for a form of a page that the sign-in page can keep, because its session may have expired."""
         headers = dict(scope["headers"])
         length, media = headers.get(b"content-length", b"0"), headers.get(b"content-type", b"")
         is_form = media.startswith(b"application/x-www-form-urlencoded") and _get_path(scope).startswith(_PAGES_PREFIX)

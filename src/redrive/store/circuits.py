@@ -88,7 +88,7 @@ class CircuitRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return resolve_circuit(self.settings, self.override)
 
 
-class CircuitFigures(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class CircuitStats(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Calls behind a circuit: failures and successes in its window, and when each happened last.
 
     Failures are those that count. They are known for the length of the longest window, and the last success for good.
@@ -183,7 +183,7 @@ class CircuitDesk(Protocol):
     async def circuits(self, where: CircuitFilter, *, limit: int, cursor: str | None) -> Page[CircuitRow]:
         """Return a page of circuits, newest first."""
 
-    async def circuit_figures(self, rows: Sequence[CircuitRow]) -> list[CircuitFigures]:
+    async def circuit_stats(self, rows: Sequence[CircuitRow]) -> list[CircuitStats]:
         """Return the calls behind each of these circuits, within the window of its settings."""
 
     async def update_circuit(self, update: CircuitUpdate) -> CircuitUpdateResult:
@@ -279,19 +279,19 @@ class CircuitCalls:
             return permit
 
     @read_call()
-    async def circuit_figures(self, session: Session, rows: Sequence[CircuitRow]) -> list[CircuitFigures]:
+    async def circuit_stats(self, session: Session, rows: Sequence[CircuitRow]) -> list[CircuitStats]:
         if not rows:
             return []
         now = await session.now()
         found = await session.rows(
-            SQL["circuit_figures"],
+            SQL["circuit_stats"],
             tenants=[row.tenant for row in rows],
             keys=[row.key for row in rows],
             since=[now - build_rules(row.in_force).window for row in rows],
         )
-        figures = {(each[0], each[1]): each[2:] for each in found}
+        stats = {(each[0], each[1]): each[2:] for each in found}
         names = ("failures", "successes", "failed_at", "succeeded_at")
-        return [CircuitFigures(**dict(zip(names, figures[row.place], strict=True))) for row in rows]
+        return [CircuitStats(**dict(zip(names, stats[row.place], strict=True))) for row in rows]
 
     # SQLite need not wait for the disk here: users see these numbers, and nothing depends on them.
     @write_call(durable=False)

@@ -126,7 +126,8 @@ class LetterFilter:
     """Filter of dead letters. A field that is left out does not filter; no tenant means all tenants.
 
     `escalated` is what a letter is escalated to; `*` means any. `index` gives values of fields that the workflow
-    declared as searchable. `text` is a part of the error message, the reason, the correlation id or such a field.
+    declared as searchable. `text` is a part of the error message, the reason, the correlation id or such a field,
+    unless the field is encrypted.
     """
 
     tenant: str | None = None

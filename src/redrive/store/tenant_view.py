@@ -24,7 +24,7 @@ from redrive.records import replace
 from redrive.store import notifications, settings
 from redrive.store.accounts import AccountStore
 from redrive.store.bulk import BulkChange, BulkItemRow, BulkRow, NewBulk, SetItemStatus
-from redrive.store.circuits import CircuitCase, CircuitFigures, CircuitRow, CircuitUpdate, CircuitUpdateResult
+from redrive.store.circuits import CircuitCase, CircuitRow, CircuitStats, CircuitUpdate, CircuitUpdateResult
 from redrive.store.deliveries import MessageRow
 from redrive.store.filters import AuditFilter, CircuitFilter, GroupFilter, LetterFilter, OutboxFilter, RunFilter
 from redrive.store.groups import GroupChange, GroupOrder, GroupPage, GroupRow, GroupTotals, GroupVersion
@@ -388,9 +388,9 @@ class TenantView(_Confined["DeskStore"]):
             return Page([], None, None)
         return await self._inner.circuits(replace(where, tenant=self._tenant), limit=limit, cursor=cursor)
 
-    async def circuit_figures(self, rows: Sequence[CircuitRow]) -> list[CircuitFigures]:
+    async def circuit_stats(self, rows: Sequence[CircuitRow]) -> list[CircuitStats]:
         self._require_tenant(*(row.tenant for row in rows))
-        return await self._inner.circuit_figures(rows)
+        return await self._inner.circuit_stats(rows)
 
     async def update_circuit(self, update: CircuitUpdate) -> CircuitUpdateResult:
         self._require_all_workflows()

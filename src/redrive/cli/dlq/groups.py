@@ -126,18 +126,18 @@ def show(fingerprint: str, output: Output, target: Target) -> None:
     groups,
     _FINGERPRINT_ARGUMENT,
     click.option("--to", metavar="NAME", help="The new assignee.  [default: you]"),
-    click.option("--nobody", is_flag=True, help="Leave the cause unassigned."),  # language: the option's name
+    click.option("--unassign", is_flag=True, help="Leave the cause unassigned."),
 )
-async def assign(app: Redrive, fingerprint: str, to: str | None, nobody: bool, change: ChangeOptions) -> ChangeResult:
+async def assign(app: Redrive, fingerprint: str, to: str | None, unassign: bool, change: ChangeOptions) -> ChangeResult:
     """Assign a cause to a person.
 
     \b
     Examples:
       redrive dlq groups assign daf56cff46003d07 --to kim
     """
-    if to is not None and nobody:
-        raise UsageError("--to and --nobody exclude each other")  # language: the option's name
-    owner = None if nobody else change.by if to is None else to
+    if to is not None and unassign:
+        raise UsageError("--to and --unassign exclude each other")
+    owner = None if unassign else change.by if to is None else to
     verb = f"assign {fingerprint} to {owner}" if owner else f"unassign {fingerprint}"
     return await _change(app, fingerprint, change, "assign_group", verb, to=owner)
 

@@ -74,7 +74,7 @@ class _StartCommand(click.Command):
 )
 @click.option("--retry", multiple=True, metavar="FIELD=VALUE", help="Retry policy for all steps; may be repeated.")
 @click.option("--on-failure", metavar="WORKFLOW", help="The workflow to start if the run fails.")
-@click.option("--failure-queue", metavar="NAME", help="The queue of that workflow.  [default: default]")
+@click.option("--failure-queue", metavar="NAME", help="The queue of that workflow.  [default: that of the run]")
 @click.option("--priority", type=int, metavar="N", help="Larger is more urgent.  [default: 0]")
 @click.option("--queue", metavar="NAME", help="The queue.  [default: default]")
 @click.option("--correlation-id", metavar="ID", help="Your own id to find the run by.")

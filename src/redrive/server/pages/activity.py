@@ -68,8 +68,8 @@ async def list_audit(request: Request, context: Context) -> Response:
         by=query.get("by"),
         subject=None if about_letter else subject,
         letter=subject if about_letter else None,
-        since=lists.parse_field(query, "since", lambda text: lists.parse_since(text, view.now), faults),
-        until=lists.parse_field(query, "until", lambda text: lists.parse_since(text, view.now), faults),
+        since=lists.parse_time(query, "since", view.now, faults),
+        until=lists.parse_time(query, "until", view.now, faults),
         accounts=context.principal.may(Permission.MANAGE_PEOPLE),
         # A filter by item or by user asks for the lines of the engine, too.
         people="engine" not in query and subject is None and "by" not in query,

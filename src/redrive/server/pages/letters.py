@@ -22,7 +22,6 @@ from redrive.server.pages.causes import CAUSES_PATH, render_causes
 from redrive.server.pages.display import plot_waterfall
 from redrive.server.pages.forms import SentForm, make_page_router, redirect_to
 from redrive.server.pages.render import make_view, render_page
-from redrive.server.pages.runs import find_stopped_entry
 from redrive.server.pages.translations import N
 from redrive.server.request import Context, RequestContext, requires
 from redrive.server.routes.common import Id, check_search_text, parse_index
@@ -87,9 +86,6 @@ def make_letter_filter(
     check_search_text(context, query.get("text"))
     now = to_datetime(context.view.now())
 
-    def parse_time(text: str) -> datetime | None:
-        return lists.parse_since(text, now)
-
     def parse_status(text: str) -> str:
         if text != ALL_STATUSES:
             parse_states(text, LetterStatus)
@@ -99,8 +95,8 @@ def make_letter_filter(
     return LetterFilter(
         status=None if status == ALL_STATUSES else status,
         index=lists.parse_field(query, "index", lambda text: parse_index(context, [text]), faults),
-        since=lists.parse_field(query, "since", parse_time, faults),
-        until=lists.parse_field(query, "until", parse_time, faults),
+        since=lists.parse_time(query, "since", now, faults),
+        until=lists.parse_time(query, "until", now, faults),
         **{name: query[name] for name in query if name not in ("status", "index", "since", "until")},
     )
 
@@ -231,7 +227,7 @@ async def _render_letter(request: Request, context: RequestContext, letter: Dead
         letter=letter,
         run=run,
         ledger=ledger,
-        stopped=None if run is None or ledger is None else find_stopped_entry(ledger, run.status),
+        stopped=None if ledger is None else ledger.stopped_entry,
         fall=plot_waterfall(letter.steps, now=view.now if replaying else letter.failed_at),
         steps=[step for step in letter.steps if step.kind in EXECUTED_KINDS],
         history=make_history(letter, view.lang),

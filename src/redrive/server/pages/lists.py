@@ -65,16 +65,6 @@ def read_query(request: Request, *names: str) -> dict[str, str]:
     return {name: value for name, value in given.items() if value}
 
 
-def parse_since(text: str | None, now: datetime) -> datetime | None:
-    """Return the start of a time range, given as a duration before now or as a date."""
-    if not text:
-        return None
-    found = parse_past_time(text, now)
-    if found is None:
-        raise InputError(Reason(ReasonCode.SINCE_INVALID))
-    return found
-
-
 def parse_field(query: Mapping[str, str], name: str, parse: Callable[[str], T], faults: Faults | None) -> T | None:
     """Return the parsed value of a filter. With `faults`, a wrong value is noted there and does not filter."""
     if name not in query:
@@ -86,6 +76,18 @@ def parse_field(query: Mapping[str, str], name: str, parse: Callable[[str], T], 
             raise
         faults[name] = Reason.of_error(error)
         return None
+
+
+def parse_time(query: Mapping[str, str], name: str, now: datetime, faults: Faults | None) -> datetime | None:
+    """Return an end of a time range, given as a duration before now or as a date."""
+
+    def parse(text: str) -> datetime:
+        found = parse_past_time(text, now)
+        if found is None:
+            raise InputError(Reason(ReasonCode.SINCE_INVALID))
+        return found
+
+    return parse_field(query, name, parse, faults)
 
 
 def begin_faults(request: Request) -> Faults | None:

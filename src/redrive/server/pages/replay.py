@@ -27,7 +27,6 @@ from redrive.server.pages.forms import ACTION_FIELD, CHECK_ACTION, Form, SentFor
 from redrive.server.pages.letters import LETTERS_PATH
 from redrive.server.pages.render import make_view, render_page
 from redrive.server.pages.replay_form import EDITABLE_MODES, ReplayForm, read_replay_form
-from redrive.server.pages.runs import find_stopped_entry
 from redrive.server.pages.translations import format_json
 from redrive.server.request import Context, RequestContext, requires
 from redrive.server.routes.common import Id
@@ -74,7 +73,7 @@ async def _is_rollback_stopped(context: RequestContext, run_id: str) -> bool:
         ledger = await context.desk.sagas.get(run_id)
     except NotFound:
         return False
-    return find_stopped_entry(ledger, ledger.status) is not None
+    return ledger.stopped_entry is not None
 
 
 async def _load_letter(context: RequestContext, id: str) -> tuple[DeadLetter, Any]:

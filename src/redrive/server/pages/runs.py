@@ -13,7 +13,6 @@ from fastapi.responses import Response
 from redrive.core.roles import Permission
 from redrive.core.states import EXECUTED_KINDS, FINAL_RUN_STATUSES, EntryKind, RunStatus
 from redrive.desk.operations import Acting
-from redrive.desk.saga import Saga, SagaEntry
 from redrive.desk.saved_views import FILTER_FIELDS, ListName
 from redrive.reasons import Reason, ReasonCode
 from redrive.server.pages import lists
@@ -67,8 +66,8 @@ async def list_runs(request: Request, context: Context) -> Response:
         **same,
         status=states or None,
         index=lists.parse_field(query, "index", lambda text: parse_index(context, [text]), faults),
-        since=lists.parse_field(query, "since", lambda text: lists.parse_since(text, now), faults),
-        until=lists.parse_field(query, "until", lambda text: lists.parse_since(text, now), faults),
+        since=lists.parse_time(query, "since", now, faults),
+        until=lists.parse_time(query, "until", now, faults),
     )
     if file := await lists.export_list(
         request, "runs", _COLUMNS, lambda limit, cursor: context.desk.runs.list(where, limit=limit, cursor=cursor)
@@ -121,7 +120,7 @@ async def show_run(request: Request, context: Context, id: Id) -> Response:
         for each in step.attempts
         if step.kind is EntryKind.STEP and each.message
     ]
-    stopped = find_stopped_entry(ledger, run.status)
+    stopped = ledger.stopped_entry
     return await render_page(
         request,
         "run.html",
@@ -136,12 +135,6 @@ async def show_run(request: Request, context: Context, id: Id) -> Response:
         can_resume=stopped is not None,
         stopped=stopped,
     )
-
-
-def find_stopped_entry(ledger: Saga, status: RunStatus) -> SagaEntry | None:
-    """Return the compensation at which a rollback stopped; None if none did."""
-    left = next((entry for entry in ledger.entries if not entry.is_over), None)
-    return left if status is RunStatus.DLQ_PENDING else None
 
 
 @run_routes.post("/runs/{id}/cancel", **requires(Permission.CANCEL))

@@ -15,6 +15,7 @@ from fastapi.responses import Response
 from redrive.clock import MICROS
 from redrive.core.roles import Permission
 from redrive.core.states import LetterStatus, RunStatus
+from redrive.desk.overview import FAILED_STATUSES
 from redrive.desk.runs import StartRequest
 from redrive.desk.settings import KnownWorkflow, WorkerState
 from redrive.errors import Conflict, InputError, NotFound
@@ -49,7 +50,6 @@ _RECENT_RUNS = 10
 _DAY = 86_400 * MICROS
 _MAX_DEPTH = 5
 _WAITING = frozenset({RunStatus.PENDING, RunStatus.SLEEPING})
-_FAILED = frozenset({RunStatus.DLQ_PENDING, RunStatus.FAILED, RunStatus.TIMED_OUT})
 
 
 class FieldNote(msgspec.Struct, frozen=True):
@@ -179,7 +179,7 @@ async def _render_workflow(
         status=422 if refusal or (replay is not None and replay.unread) else 200,
         workflow=workflow,
         started=len(day),
-        failed=sum(run.status in _FAILED for run in day),
+        failed=sum(run.status in FAILED_STATUSES for run in day),
         waiting=sum(run.status in _WAITING for run in day),
         most=_MAX_COUNTED_RUNS,
         letters=len(letters.items),

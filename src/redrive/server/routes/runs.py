@@ -184,10 +184,10 @@ async def resume_saga(
     def has_name(entry: SagaEntry) -> bool:
         return step in (entry.step, entry.step_key, entry.action)
 
-    entries = (await context.desk.sagas.get(id)).entries
-    if not any(map(has_name, entries)):
+    saga = await context.desk.sagas.get(id)
+    if not any(map(has_name, saga.entries)):
         raise NotFound(Reason(ReasonCode.COMPENSATION_NOT_FOUND))
-    stopped = next((entry for entry in entries if not entry.is_over), None)
+    stopped = saga.next_entry
     if stopped is not None and not has_name(stopped):
         undo, code = stopped.action, ReasonCode.OTHER_COMPENSATION_NEXT
         raise InputError(Reason(code, compensation=undo, step=stopped.step, given=quote(step)))

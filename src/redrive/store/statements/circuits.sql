@@ -25,7 +25,7 @@ SELECT :now AS now,
 FROM (SELECT CAST(:tenant AS text) COLLATE "C" AS tenant, CAST(:key AS text) COLLATE "C" AS key) AS w
 LEFT JOIN redrive.circuits AS c ON c.tenant = w.tenant AND c.key = w.key;
 
--- name: circuit_figures
+-- name: circuit_stats
 -- The failures and successes of some circuits since a time each, and the last of both, in no order.
 SELECT w.tenant, w.key,
        (SELECT count(*) FROM redrive.circuit_marks AS m /* INDEXED BY circuit_marks_weighed */
