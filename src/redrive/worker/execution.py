@@ -255,8 +255,7 @@ class Execution:
         and later records follow it in the committer's queue. So the last step and the end share a commit.
         """
         return (
-            self.is_live
-            and not (self.draining or branch.threaded)
+            not (self.dead or self.ending or self.draining or branch.threaded)
             and self.requests.single_step is None
             and self.order.passes(done, key)
         )

@@ -10,6 +10,7 @@ from circuit_kit import ONCE, Bank
 import redrive
 from redrive import Circuit, Redrive, StepFailed
 from redrive.chores import Reaper
+from redrive.clock import MICROS
 from redrive.core.outcomes import AttemptFailed
 from redrive.core.run_options import StepOptions
 from redrive.store.recovery import HeldRun
@@ -285,7 +286,7 @@ async def test_the_reaper_counts_a_hung_attempt_in_the_circuit_generation_that_a
         (entry,) = await e.store.journal(row.id)
         assert StepOptions.from_json(entry.options or "").generation == 2
         outcome = await Reaper(e.store, e.clock, margin=-3600)._make_timeout_outcome(
-            HeldRun(run=row, worker=1, open=(entry,))
+            HeldRun(run=row, worker=1, open=(entry,)), last_seen=e.store.now() + 3600 * MICROS
         )
         assert isinstance(outcome, AttemptFailed)
         assert outcome.admitted is not None
