@@ -10,7 +10,14 @@ from redrive.testing import engine
 from redrive.testing.faulty_store import FAIL, LOSE, Call, Fault, Plan, crash_after, crash_before
 from redrive.testing.injection import Crash
 
-CALLS = ("notices.rules", "notices.due", "notices.add", "notices.tell", "claim_deliveries", "record_deliveries")
+CALLS = (
+    "notifications.rules",
+    "notifications.due",
+    "notifications.add",
+    "notifications.send",
+    "claim_deliveries",
+    "record_deliveries",
+)
 FAULTS = {
     "fails": FAIL,
     "loses its reply": LOSE,

@@ -152,7 +152,7 @@ async def test_the_first_of_the_events_is_never_later_than_the_newest() -> None:
         facts = NotificationFacts(event="dead_letter", tenant="default", workflow="pay", run_id="r", at=store.now())
         notice = encode_facts(facts, NotifyRule(on=(), targets=(), app=True))
         await e.advance("5s")
-        await store.notices.add([NewNotice(public_id="n", tenant="default", lane="pay", notice=notice)])
+        await store.notifications.add([NewNotice(public_id="n", tenant="default", lane="pay", notice=notice)])
         await e.settle()
         (item,) = (await app.notifications.list()).items
     assert item.notification.first_at == item.notification.at
@@ -298,7 +298,7 @@ async def _stored(e: Engine, rule: dict[str, Any]) -> None:
     written = json.dumps(NotifyRule.read(rule, "the rule").to_json())
     row = RuleRow(tenant="", workflow="", rule=written, updated_at=0, updated_by="ann")
     line = AuditWrite(event="notify.set", tenant="", by="ann", subject="*", token="t-1")
-    await e.store.notices.set_rule(row, line)
+    await e.store.notifications.set_rule(row, line)
 
 
 async def test_the_urls_of_stored_rules_are_never_shown(box: Postbox) -> None:

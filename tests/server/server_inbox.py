@@ -24,10 +24,11 @@ async def tell(url: str, tenant: str, cause: str) -> None:
     async with opened(url) as store:
         notice = encode_facts(facts, NotifyRule(on=()))
         name = f"{tenant}-{cause}"
-        await store.notices.add(
+        await store.notifications.add(
             [NewNotice(public_id=name, tenant=tenant, lane=notification_lane(facts), notice=notice)]
         )
-        (case,) = await store.notices.due(limit=9, newest=9)
+        due = await store.notifications.due(limit=9, newest=9)
+        (case,) = [each for each in due if (each.tenant, each.lane) == (tenant, notification_lane(facts))]
         new = NewNotification(
             public_id=f"ntf-{name}",
             tenant=tenant,
@@ -37,4 +38,4 @@ async def tell(url: str, tenant: str, cause: str) -> None:
             in_app=True,
             content=encode_content(facts, 1, 0),
         )
-        assert await store.notices.tell(LaneNotification(case=case, every=10**12, notification=new))
+        assert await store.notifications.send(LaneNotification(case=case, every=10**12, notification=new))

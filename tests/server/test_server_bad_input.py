@@ -94,7 +94,7 @@ async def test_a_client_turns_a_refusal_into_the_same_error(world: World) -> Non
     problem = response.json()
     assert (response.status_code, problem["reason_code"]) == (422, "value_invalid")
     assert problem["reason_params"]["what"]["params"] == {"workflow": "fulfil"}
-    assert {fault["place"] for fault in problem["errors"]} == {"order", "amount"}
+    assert {fault["path"] for fault in problem["errors"]} == {"order", "amount"}
     assert {fault["reason_code"] for fault in problem["errors"]} <= {"expected", "pydantic_rule"}
     assert problem["detail"] == str(
         Reason.from_json({"code": problem["reason_code"], "params": problem["reason_params"]})
@@ -106,7 +106,7 @@ async def test_a_client_turns_a_refusal_into_the_same_error(world: World) -> Non
     finally:
         remote.close()
     assert refused.value.reason is not None
-    assert {place for place, _ in refused.value.reason.faults} == {"order", "amount"}
+    assert {path for path, _ in refused.value.reason.faults} == {"order", "amount"}
     assert str(refused.value) == problem["detail"]
 
 
@@ -130,8 +130,8 @@ def test_a_chunked_body_that_is_too_large_is_refused_while_it_arrives(world: Wor
 
 def raw(world: World, request: bytes) -> bytes:
     """Send bytes and return the first bytes of the answer."""
-    place = urlsplit(world.address)
-    with socket.create_connection((place.hostname, place.port), timeout=20) as connection:
+    address = urlsplit(world.address)
+    with socket.create_connection((address.hostname, address.port), timeout=20) as connection:
         connection.sendall(request)
         try:
             return connection.recv(4096)
@@ -159,8 +159,8 @@ def test_bytes_that_are_not_a_request_are_refused_and_the_server_keeps_running(w
 
 
 def test_clients_that_send_half_a_request_do_not_keep_others_waiting(world: World) -> None:
-    place = urlsplit(world.address)
-    held = [socket.create_connection((place.hostname, place.port), timeout=20) for _ in range(50)]
+    address = urlsplit(world.address)
+    held = [socket.create_connection((address.hostname, address.port), timeout=20) for _ in range(50)]
     try:
         for connection in held:
             connection.sendall(b"POST /api/v1/runs HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")

@@ -23,7 +23,7 @@ APART: dict[tuple[str, tuple[str, ...]], str] = {
     ("letter_texts", ("letter",)): OF_ROW,
     ("entries", ("run", "idx")): OF_RUN,
     ("attempts", ("run", "idx", "attempt", "fence")): OF_RUN,
-    ("circuit_marks", ("run", "idx", "attempt", "fence")): OF_RUN,
+    ("circuit_samples", ("run", "idx", "attempt", "fence")): OF_RUN,
     ("run_index", ("field", "value", "run")): "ends with the number of a run, which has one tenant",
     ("set_items", ("set_id", "number")): OF_ROW,
     ("deliveries", ("message", "sink")): OF_ROW,

@@ -633,20 +633,20 @@ async def test_saved_views_are_encrypted_and_reencrypted(place: Any) -> None:
 
 async def test_notifications_are_encrypted_and_reencrypted(place: Any) -> None:
     secret = f'{{"pin":"{SECRET}"}}'
-    notices = place(ring(OLD)).store.notices
+    notices = place(ring(OLD)).store.notifications
     rule = RuleRow(tenant="acme", workflow="w", rule=secret, updated_at=0, updated_by="ann")
     await notices.set_rule(rule, noted("notify.set", tenant="acme"))
     facts = [NewNotice(public_id=name, tenant="acme", lane=name, notice=secret) for name in ("told", "waits")]
     await notices.add(facts)
     case = next(case for case in await notices.due(limit=9, newest=1) if case.lane == "told")
     new = NewNotification(public_id="n", tenant="acme", event="e", workflow="w", count=1, in_app=True, content=secret)
-    assert await notices.tell(LaneNotification(case=case, every=DAY, notification=new))
+    assert await notices.send(LaneNotification(case=case, every=DAY, notification=new))
     kit = place(None)
     found = await all_texts(kit)
     assert [len(found[name]) for name in ("notices", "notifications", "notify_rules")] == [2, 1, 1]
     assert SECRET not in repr(found)
     await rewritten(kit, ring(NEW, OLD))
-    notices = place(ring(NEW)).store.notices
+    notices = place(ring(NEW)).store.notifications
     assert [row.rule for row in await notices.rules()] == [secret]
     page = await notices.inbox(NotificationFilter(), "ann", limit=9, cursor=None)
     assert [row.content for row in page.items] == [secret]
@@ -673,11 +673,11 @@ async def test_messages_of_a_notification_are_encrypted_for_its_tenant(place: An
     kit = place(ring(OLD))
     await kit.store.put_sinks([sink()])
     fact = NewNotice(public_id="fact", tenant="acme", lane="lane", notice="{}")
-    await kit.store.notices.add([fact])
-    (case,) = await kit.store.notices.due(limit=9, newest=1)
+    await kit.store.notifications.add([fact])
+    (case,) = await kit.store.notifications.due(limit=9, newest=1)
     new = NewNotification(public_id="n", tenant="acme", event="e", workflow="w", count=1, in_app=True, content="{}")
     told = LaneNotification(case=case, every=DAY, notification=new, messages=(say("told", payload=f'"{SECRET}"'),))
-    assert await kit.store.notices.tell(told)
+    assert await kit.store.notifications.send(told)
     message = await kit.store.message("told")
     assert (message.tenant, message.payload) == ("acme", f'"{SECRET}"')
     assert SECRET not in repr(await place(None).store.message("told"))

@@ -62,7 +62,7 @@ async def test_every_call_of_the_port_can_fail(kit: Kit) -> None:
     }
     groups = {
         "accounts": AccountStore,
-        "notices": NotificationStore,
+        "notifications": NotificationStore,
         "schedules": ScheduleStore,
         "views": SavedViewStore,
     }

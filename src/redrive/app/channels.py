@@ -170,7 +170,7 @@ class NotificationChore:
 
     async def needed_sinks(self) -> list[SinkDefinition]:
         """Return the sink of the inbox, and those for other targets if the code or a stored rule has any."""
-        return self._choose_sinks(bool(await self._store.notices.rules()))
+        return self._choose_sinks(bool(await self._store.notifications.rules()))
 
     def _choose_sinks(self, has_rules: bool) -> list[SinkDefinition]:
         return self.sinks if has_rules or self._app.channels or self._code_rules() else self.sinks[:1]
@@ -190,7 +190,7 @@ class NotificationChore:
         merged = [(row, _merge_circuit_rules(row, stored, rules)) for row in rows if row.is_open]
         new = [_make_circuit_notice(row, rule) for row, rule in merged if rule is not None]
         if new:
-            await self._store.notices.add(new)
+            await self._store.notifications.add(new)
         self._since = now - _VISIBILITY_MARGIN
 
 

@@ -195,10 +195,10 @@ class UnclaimableRunMonitor:
     async def run_once(self) -> int:
         """Log what changed; return the number of workflows and queues without a worker."""
         waiting = {(each.workflow, each.queue): each for each in await self._store.unclaimable(())}
-        for place in waiting.keys() - self._reported:
-            each = waiting[place]
+        for lane in waiting.keys() - self._reported:
+            each = waiting[lane]
             missing = "takes this queue" if each.registered else "has it registered"
-            log.warning("%d due runs of workflow %r in queue %r wait: no live worker %s", each.runs, *place, missing)
+            log.warning("%d due runs of workflow %r in queue %r wait: no live worker %s", each.runs, *lane, missing)
         for workflow, queue in self._reported - waiting.keys():
             log.info("runs of workflow %r in queue %r have a worker again", workflow, queue)
         self._reported = frozenset(waiting)
@@ -217,8 +217,8 @@ class CircuitUpdater:
         """Update all circuits that are due; return the number of runs that were released."""
         now = self._store.now()
         released = 0
-        for place in await self._store.circuits_due(self._since):
-            row, count = await update_circuit(self._store, place, after_time)
+        for key in await self._store.circuits_due(self._since):
+            row, count = await update_circuit(self._store, key, after_time)
             self._seen(row)
             released += count
         self._since = now - _VISIBILITY_MARGIN

@@ -295,11 +295,11 @@ def _collect_bundles(published: Sequence[Settled]) -> tuple[list[tuple[Bundle, l
         if not each.bundled:
             complete = False
             continue
-        for message, place in zip(each.transition.messages, each.bundled, strict=True):
-            if place is None:
+        for message, reference in zip(each.transition.messages, each.bundled, strict=True):
+            if reference is None:
                 complete = False
                 continue
-            id, bundle = place
+            id, bundle = reference
             row = MessageRow(
                 id=id,
                 public_id=message.public_id,

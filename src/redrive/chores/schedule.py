@@ -85,7 +85,7 @@ class Scheduler:
         punctual: int = 0,
     ) -> None:
         self._store = store
-        self._planned = {each.declared.place: each for each in planned}
+        self._planned = {each.declared.key: each for each in planned}
         self._worker = worker
         self._on_start = on_start
         self._punctual = max(_MISSED_AFTER, punctual)
@@ -113,13 +113,13 @@ class Scheduler:
         self._next_check_at = now
         if not due:
             # A schedule without a next time is read again at once: a user or another worker may change that.
-            times = [self._planned[row.place].next(row) for row in rows]
+            times = [self._planned[row.key].next(row) for row in rows]
             self._next_check_at = min(now + _REREAD_INTERVAL, *(now if at is None else at for at in times))
         return started
 
     def _find_due(self, row: ScheduleRow, now: int) -> _DueTime | None:
         """Return the due times of a schedule; None if there are none, or if its run cannot be made."""
-        planned = self._planned[row.place]
+        planned = self._planned[row.key]
         if row.paused_at is not None or not planned.is_in_force(row):
             return None
         schedule = planned.schedule
@@ -138,7 +138,7 @@ class Scheduler:
         """Start the runs that users asked for. Each request is answered once, by any worker that has the schedule."""
         due: list[_DueTime] = []
         for row in await self._store.schedules.requested():
-            planned, at = self._planned.get(row.place), row.requested_at
+            planned, at = self._planned.get(row.key), row.requested_at
             if planned is None or at is None or not planned.is_in_force(row):
                 continue
             run = None
@@ -186,9 +186,9 @@ class Scheduler:
         return list(zip(due, answers, strict=True))
 
     def _log_failure_once(self, planned: WorkflowSchedule, at: int, error: Exception) -> None:
-        place, local = planned.declared.place, planned.schedule.cron.local(at)
-        if self._logged.get(place) != at:
-            self._logged[place] = at
+        key, local = planned.declared.key, planned.schedule.cron.local(at)
+        if self._logged.get(key) != at:
+            self._logged[key] = at
             log.error("%s could not be started for %s, trying again until it is too late: %s", planned, local, error)
 
 

@@ -341,7 +341,7 @@ async def check_notifications(app: Redrive) -> list[Finding]:
     store = make_store(app.settings, SystemClock())
     await store.open(migrate=False)
     try:
-        for row in await store.notices.rules():
+        for row in await store.notifications.rules():
             if not isinstance(row.rule, Unreadable):
                 targets += NotifyRule.from_json(json.loads(row.rule)).targets
         return [*await _check_mail(app, targets), *await _check_webhooks(app, targets)]

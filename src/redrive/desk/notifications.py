@@ -91,21 +91,21 @@ class Notifications:
     ) -> Page[InboxItem]:
         """Return a page of the inbox of a reader, newest first."""
         where = _make_filter(tenant, workflow, unread=unread)
-        page = await self._store.notices.inbox(where, require_actor(reader), limit=limit, cursor=cursor)
+        page = await self._store.notifications.inbox(where, require_actor(reader), limit=limit, cursor=cursor)
         return await present_page(page, self._present_item)
 
     @operation("GET /notifications/{id}", Permission.LOOK, id="get_notification")
     async def get(self, id: str, *, reader: str = "unknown", tenant: str | None = None) -> InboxItem:
         """Return one notification of the inbox."""
         where = NotificationFilter(tenant=tenant, ids=(id,))
-        page = await self._store.notices.inbox(where, require_actor(reader), limit=1, cursor=None)
+        page = await self._store.notifications.inbox(where, require_actor(reader), limit=1, cursor=None)
         if not page.items:
             raise NotFound(Reason(ReasonCode.NOTIFICATION_NOT_FOUND, id=quote(id)))
         return await in_thread_if_large(lambda: self._present_item(page.items[0]), measure_size(page.items))
 
     async def unread(self, *, reader: str = "unknown", tenant: str | None = None, workflow: str | None = None) -> int:
         """Return the number of notifications that this reader has not read, counted up to 1,000."""
-        return await self._store.notices.unread(_make_filter(tenant, workflow), require_actor(reader))
+        return await self._store.notifications.unread(_make_filter(tenant, workflow), require_actor(reader))
 
     @operation("POST /notifications/read", Permission.LOOK, field="marked")
     async def mark_read(
@@ -113,7 +113,7 @@ class Notifications:
     ) -> int:
         """Mark these notifications, or all, as read by a reader; return how many were unread before."""
         where = NotificationFilter(tenant=tenant, ids=None if ids is None else tuple(ids))
-        return await self._store.notices.mark_read(where, require_actor(reader))
+        return await self._store.notifications.mark_read(where, require_actor(reader))
 
     def _present_item(self, row: NotificationRow) -> InboxItem:
         if isinstance(row.content, Unreadable):
@@ -126,7 +126,7 @@ class Notifications:
     @operation("GET /notification-rules", Permission.LOOK, id="list_notification_rules")
     async def rules(self) -> Sequence[StoredRule]:
         """Return all stored rules."""
-        return [_present_rule(row) for row in await self._store.notices.rules()]
+        return [_present_rule(row) for row in await self._store.notifications.rules()]
 
     @operation("PUT /notification-rules", Permission.SET_POLICIES, id="set_notification_rule")
     async def set_rule(
@@ -157,7 +157,7 @@ class Notifications:
         row = RuleRow(tenant=tenant or "", workflow=workflow or "", rule=text, updated_at=now, updated_by=by)
         after = json.dumps(_describe_rule(parsed))
         line = actor.make_audit(self._clock, AuditEvent.NOTIFY_SET, row.tenant, row.workflow or "*", after=after)
-        await self._store.notices.set_rule(row, line)
+        await self._store.notifications.set_rule(row, line)
         await self._on_change()
         return _present_rule(row)
 
@@ -165,7 +165,7 @@ class Notifications:
     async def delete_rule(self, *, workflow: str | None = None, tenant: str | None = None, by: str = "unknown") -> bool:
         """Remove the rule stored for exactly this target; False if there was none."""
         line = Actor(by).make_audit(self._clock, AuditEvent.NOTIFY_DELETED, tenant or "", workflow or "*")
-        return await self._store.notices.delete_rule(tenant or "", workflow or "", line)
+        return await self._store.notifications.delete_rule(tenant or "", workflow or "", line)
 
 
 def _make_filter(tenant: str | None, workflow: str | None, *, unread: bool = False) -> NotificationFilter:

@@ -172,16 +172,16 @@ class Runs:
         alive, paused = live_workers(await self._workers(), self._store.now()), await self._store.paused()
         found = [
             QueueDepth(
-                tenant=place[0],
-                queue=place[1],
-                workflow=place[2],
+                tenant=lane[0],
+                queue=lane[1],
+                workflow=lane[2],
                 due=sum(lane.due for lane in same),
                 late=sum(lane.overdue for lane in same),
                 since=to_datetime(min(lane.since for lane in same)),
-                workers=sum(worker.takes(place[2], place[1]) for worker in alive),
-                paused_by=paused.get(place[2]),
+                workers=sum(worker.takes(lane[2], lane[1]) for worker in alive),
+                paused_by=paused.get(lane[2]),
             )
-            for place, same in lanes.items()
+            for lane, same in lanes.items()
         ]
         return tuple(sorted(found, key=lambda each: each.since))
 

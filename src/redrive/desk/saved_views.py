@@ -96,11 +96,11 @@ class SavedViews:
     ) -> SavedView:
         """Save a filter under a name, replacing the one with that name."""
         actor, chosen, plain = Actor(by), _parse_list_name(of), normalize_name(name)
-        place = {"tenant": _check_tenant(tenant), "list": chosen.value, "owner": "" if shared else by}
+        owner = {"tenant": _check_tenant(tenant), "list": chosen.value, "owner": "" if shared else by}
         if not 1 <= len(plain) <= _MAX_NAME_LENGTH or not plain.isprintable() or "/" in plain:  # it fits on a button
             raise InputError(Reason(ReasonCode.VIEW_NAME_INVALID, longest=_MAX_NAME_LENGTH, given=quote(name)))
-        new = NewView(**place, name=plain, query=_check_query(chosen, query), by=by)
-        line = self._make_audit(AuditEvent.VIEW_SHARED, new.place, actor, query=new.query) if shared else None
+        new = NewView(**owner, name=plain, query=_check_query(chosen, query), by=by)
+        line = self._make_audit(AuditEvent.VIEW_SHARED, new.key, actor, query=new.query) if shared else None
         if not await self._store.views.put(new, most=MAX_VIEWS, audit=line):
             if shared:
                 raise Conflict(Reason(ReasonCode.TOO_MANY_SHARED_VIEWS, tenant=new.tenant, n=MAX_VIEWS))

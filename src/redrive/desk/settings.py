@@ -290,7 +290,7 @@ class Schedules:
         row, line = await self._prepare_change(AuditEvent.SCHEDULE_PAUSED, (tenant, workflow, name), Actor(**acting))
         if require_bool("dry_run", dry_run):
             return row.paused_at is None
-        return await self._store.schedules.pause(row.place, line)
+        return await self._store.schedules.pause(row.key, line)
 
     @operation("POST /schedules/{workflow}/{name}/run", Permission.START, id="run_schedule", field="changed")
     async def run(
@@ -311,7 +311,7 @@ class Schedules:
             raise Conflict(Reason(ReasonCode.SCHEDULE_WITHOUT_WORKER, schedule=name, workflow=workflow))
         if require_bool("dry_run", dry_run):
             return row.requested_at is None
-        return await self._store.schedules.request(row.place, line)
+        return await self._store.schedules.request(row.key, line)
 
     @operation("POST /schedules/{workflow}/{name}/resume", Permission.DECIDE, id="resume_schedule", field="changed")
     async def resume(
@@ -327,7 +327,7 @@ class Schedules:
         row, line = await self._prepare_change(AuditEvent.SCHEDULE_RESUMED, (tenant, workflow, name), Actor(**acting))
         if require_bool("dry_run", dry_run):
             return row.paused_at is not None
-        return await self._store.schedules.resume(row.place, line)
+        return await self._store.schedules.resume(row.key, line)
 
     @operation("DELETE /schedules/{workflow}/{name}", Permission.DECIDE, id="remove_schedule", status=204)
     async def remove(
@@ -342,7 +342,7 @@ class Schedules:
         """Remove a schedule that no code has any more."""
         row, line = await self._prepare_change(AuditEvent.SCHEDULE_REMOVED, (tenant, workflow, name), Actor(**acting))
         is_gone = (
-            not row.kept if require_bool("dry_run", dry_run) else await self._store.schedules.remove(row.place, line)
+            not row.kept if require_bool("dry_run", dry_run) else await self._store.schedules.remove(row.key, line)
         )
         if not is_gone:
             raise Conflict(Reason(ReasonCode.SCHEDULE_IN_CODE, schedule=name, workflow=workflow))
@@ -355,7 +355,7 @@ class Schedules:
         line = actor.make_audit(self._clock, event, require_text("tenant", tenant), subject)
         rows = await self._store.schedules.known(tenant=tenant)
         for row in rows:
-            if row.place == key:
+            if row.key == key:
                 return row, line
         known = ", ".join(f"{row.workflow} {row.name!r}" for row in rows) or "none"
         raise NotFound(

@@ -42,13 +42,13 @@ class Channels:
     def __bool__(self) -> bool:
         return bool(self._known)
 
-    def add(self, name: Any, places: dict[str, Any]) -> None:
+    def add(self, name: Any, targets: dict[str, Any]) -> None:
         """Register the destinations of a channel; each name once, with at least one destination."""
         if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > 200:
             raise RegistrationError(f"{name!r:.80} cannot name a channel; use up to 200 printable characters")
         if name in self._known:
             raise RegistrationError(f"two channels are called {name!r}; give one of them another name")
-        rule = self._read(places, f"channel {name!r}")
+        rule = self._read(targets, f"channel {name!r}")
         if not rule.targets:
             raise RegistrationError(f"channel {name!r} has no destination: set email, slack, teams or webhook")
         self._known[name] = rule.targets

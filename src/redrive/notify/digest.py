@@ -64,7 +64,7 @@ class Digest:
         else:
             new = self._make_channel_notice(message)
         if new is not None:
-            await self._store.notices.add([new])
+            await self._store.notifications.add([new])
             await self.run_once()
 
     async def close(self) -> None:
@@ -98,11 +98,11 @@ class Digest:
         """Send every due lane; return how many there were."""
         told = 0
         while True:
-            cases = await self._store.notices.due(limit=_LANE_BATCH, newest=_NEWEST_FACTS)
+            cases = await self._store.notifications.due(limit=_LANE_BATCH, newest=_NEWEST_FACTS)
             before = told
             for case in cases:
-                telling = await self._make_digest(case)
-                if telling is not None and await self._store.notices.tell(telling):
+                digest = await self._make_digest(case)
+                if digest is not None and await self._store.notifications.send(digest):
                     told += 1
             if len(cases) < _LANE_BATCH or told == before:
                 break

@@ -115,21 +115,21 @@ def render_metrics(registry: CollectorRegistry, accept: str) -> tuple[bytes, str
 
 def _step_metrics(counters: Counters) -> Iterator[Metric]:
     steps = [((workflow, name), kind, step) for (workflow, kind, name), step in list(counters.steps.items())]
-    plain = [(place, step) for place, _, step in steps]
-    undone = [(place, step) for place, kind, step in steps if kind is EntryKind.UNDO]
+    plain = [(labels, step) for labels, _, step in steps]
+    undone = [(labels, step) for labels, kind, step in steps if kind is EntryKind.UNDO]
     where = ("workflow", "step")
     yield _counter("workflow_step_attempts_total", (*where, "outcome"), _attempt_outcomes(plain))
     yield _counter(
         "workflow_step_retries_total",
         (*where, "category"),
-        [((*place, category), n) for place, step in plain for category, n in list(step.retries.items())],
+        [((*labels, category), n) for labels, step in plain for category, n in list(step.retries.items())],
     )
     yield _counter("workflow_step_retry_outcomes_total", (*where, "outcome"), _retry_outcomes(plain))
-    parked = [(place, step.ends[AttemptEnd.PARKED]) for place, step in plain if step.ends[AttemptEnd.PARKED]]
+    parked = [(labels, step.ends[AttemptEnd.PARKED]) for labels, step in plain if step.ends[AttemptEnd.PARKED]]
     yield _counter("workflow_step_parked_total", where, parked)
     delays = [((workflow,), delays) for workflow, delays in list(counters.delays.items())]
     yield _histogram("workflow_step_retry_delay_seconds", ("workflow",), delays)
-    yield _histogram("workflow_step_duration_seconds", where, [(place, s.seconds) for place, s in plain])
+    yield _histogram("workflow_step_duration_seconds", where, [(labels, s.seconds) for labels, s in plain])
     execute = Histogram(LATENCY_BUCKETS)
     for _, step in plain:
         execute.total += step.seconds.total
@@ -137,7 +137,7 @@ def _step_metrics(counters: Counters) -> Iterator[Metric]:
     stages = {"claim": counters.claims, "execute": execute, "commit": counters.commits, "publish": counters.published}
     latencies = [((stage,), histogram) for stage, histogram in stages.items()]
     yield _histogram("workflow_stage_latency_seconds", ("stage",), latencies)
-    invocations = [(place, s.succeeded + sum(s.ends[end] for end in _ATTEMPT_OUTCOMES)) for place, s in undone]
+    invocations = [(labels, s.succeeded + sum(s.ends[end] for end in _ATTEMPT_OUTCOMES)) for labels, s in undone]
     yield _counter("workflow_compensation_invocations_total", where, invocations)
     yield _counter("workflow_compensation_outcomes_total", (*where, "outcome"), _compensation_outcomes(undone))
     workflow = ("workflow",)
@@ -155,25 +155,25 @@ def _step_metrics(counters: Counters) -> Iterator[Metric]:
 
 
 def _attempt_outcomes(steps: Iterable[tuple[tuple[str, str], StepCounters]]) -> LabelledValues:
-    for place, step in steps:
-        yield (*place, "success"), step.succeeded
+    for labels, step in steps:
+        yield (*labels, "success"), step.succeeded
         for end, word in _ATTEMPT_OUTCOMES.items():
             if step.ends[end]:
-                yield (*place, word), step.ends[end]
+                yield (*labels, word), step.ends[end]
 
 
 def _retry_outcomes(steps: Iterable[tuple[tuple[str, str], StepCounters]]) -> LabelledValues:
-    for place, step in steps:
+    for labels, step in steps:
         if step.recovered or step.gave_up:
-            yield (*place, "success"), step.recovered
-            yield (*place, "failure"), step.gave_up
+            yield (*labels, "success"), step.recovered
+            yield (*labels, "failure"), step.gave_up
 
 
 def _compensation_outcomes(steps: Iterable[tuple[tuple[str, str], StepCounters]]) -> LabelledValues:
-    for place, step in steps:
-        yield (*place, "success"), step.succeeded
+    for labels, step in steps:
+        yield (*labels, "success"), step.succeeded
         failed = step.ends[AttemptEnd.FAILED] + step.ends[AttemptEnd.TIMED_OUT]
-        yield (*place, "failure"), failed - sum(step.retries.values())
+        yield (*labels, "failure"), failed - sum(step.retries.values())
 
 
 def _store_metrics(found: StoreStats, labels: Counters) -> Iterator[Metric]:
@@ -194,10 +194,10 @@ def _store_metrics(found: StoreStats, labels: Counters) -> Iterator[Metric]:
     dead: Counter[tuple[str, ...]] = Counter()
     lags: dict[tuple[str, ...], float] = {}
     for sink in found.sinks:
-        place = (labels.sinks.find(sink.sink),)
-        pending[place] += sink.pending
-        dead[place] += sink.dead
-        lags[place] = max(lags.get(place, 0.0), _seconds_since(found.now, sink.due_since))
+        names = (labels.sinks.find(sink.sink),)
+        pending[names] += sink.pending
+        dead[names] += sink.dead
+        lags[names] = max(lags.get(names, 0.0), _seconds_since(found.now, sink.due_since))
     yield _gauge("workflow_outbox_pending", ("sink",), pending.items())
     yield _gauge("workflow_outbox_dead", ("sink",), dead.items())
     yield _gauge("workflow_outbox_lag_seconds", ("sink",), lags.items())
@@ -221,8 +221,8 @@ def _make_family(
     kind: type[CounterMetricFamily | GaugeMetricFamily], name: str, labels: tuple[str, ...], values: LabelledValues
 ) -> Metric:
     family = kind(name, METRICS[name], labels=labels)
-    for place, value in values:
-        family.add_metric(place, value)
+    for each, value in values:
+        family.add_metric(each, value)
     return family
 
 
@@ -232,8 +232,8 @@ _gauge = functools.partial(_make_family, GaugeMetricFamily)
 
 def _histogram(name: str, labels: tuple[str, ...], values: LabelledHistograms) -> Metric:
     family = HistogramMetricFamily(name, METRICS[name], labels=labels)
-    for place, each in values:
-        family.add_metric(place, each.buckets(), each.total)
+    for names, each in values:
+        family.add_metric(names, each.buckets(), each.total)
     return family
 
 

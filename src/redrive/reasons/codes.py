@@ -380,7 +380,7 @@ class ReasonCode(StrEnum):
     JSON_NAME_TWICE = "json_name_twice"
     JSON_CONSTANT = "json_constant"
 
-    # what is wrong with one place of a value
+    # what is wrong with one field of a value
     PYDANTIC_RULE = "pydantic_rule"
     NESTED_TOO_DEEP = "nested_too_deep"
     NUMBER_TOO_LONG = "number_too_long"

@@ -122,7 +122,7 @@ class Reason:
 
     @property
     def faults(self) -> tuple[tuple[str, Reason], ...]:
-        """The faults that the reason lists, each with its place in the value; "" is the value itself."""
+        """The faults that the reason lists, each with its path in the value; "" is the value itself."""
         listed = self.params.get("faults")
         faults = []
         for each in listed if isinstance(listed, tuple) else ():

@@ -206,9 +206,9 @@ def read(kind: type[T], value: Any) -> T:
     try:
         return cast("T", _adapter(cast("Any", kind)).validate_python(value))
     except ValidationError as error:
-        place = ".".join(map(str, error.errors()[0]["loc"]))
+        path = ".".join(map(str, error.errors()[0]["loc"]))
         raise StoreError(
-            f"the answer of the server is not understood ({place}): server and client have different versions"
+            f"the answer of the server is not understood ({path}): server and client have different versions"
         ) from None
 
 

@@ -83,9 +83,9 @@ async def send(client: Client, call: Callable[..., Any], *args: Any, **options: 
             values[wire_name] = encode_value(value)
     parts = about.path.removeprefix("/").split("/")
     path = [values.pop(part[1:-1].removesuffix(":path")) if part.startswith("{") else part for part in parts]
-    place = "body" if about.method in ("POST", "PUT") else "query"
+    part = "body" if about.method in ("POST", "PUT") else "query"
     try:
-        found = await client.request(about.method, *path, tenant=tenant, key=key, **{place: values})
+        found = await client.request(about.method, *path, tenant=tenant, key=key, **{part: values})
     except NotFound:
         # A call that removes something returns False if it was not there.
         if about.method == "DELETE" and answer is bool:

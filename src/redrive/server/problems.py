@@ -1,7 +1,7 @@
 """Errors as RFC 9457 problem details, each with a stable code.
 
 `contract.ERROR_KINDS` maps every error of `redrive.errors`. A problem never repeats what a client sent:
-validation errors name the place and the rule, not the value.
+validation errors name the field and the rule, not the value.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ PROBLEM_MEDIA_TYPE = "application/problem+json"
 
 
 class Fault(BaseModel):
-    """A fault in one place of a request."""
+    """A fault in one field of a request."""
 
-    place: str = Field(description="The place in the request, for example `body.input`.")
-    reason: str = Field(description="The rule for this place.")
+    path: str = Field(description="The path in the request, for example `body.input`.")
+    reason: str = Field(description="The rule for this field.")
     reason_code: str | None = Field(default=None, description="A code for the reason, if it has one.")
     reason_params: dict[str, Any] | None = Field(default=None, description="The parameters of the code.")
 
@@ -44,7 +44,7 @@ class Problem(BaseModel):
     detail: str = Field(description="What was wrong, and what to do.")
     reason_code: str | None = Field(default=None, description="A code for the detail, if it has one.")
     reason_params: dict[str, Any] | None = Field(default=None, description="The parameters of the code.")
-    errors: list[Fault] | None = Field(default=None, description="The faults by place.")
+    errors: list[Fault] | None = Field(default=None, description="The faults by path.")
 
 
 class ProblemError(Exception):
@@ -127,7 +127,7 @@ async def _handle_known_error(request: Request, error: Exception) -> JSONRespons
         return make_problem_response(kind.status, kind.code, kind.title, detail, headers={"Retry-After": "1"})
     headers = {"WWW-Authenticate": 'Bearer realm="redrive"'} if kind.status == 401 else None
     reason = await request.app.state.redact(Reason.of_error(error))
-    faults = [Fault(place=place, reason=str(why), **_make_reason_fields(why)) for place, why in reason.faults]
+    faults = [Fault(path=path, reason=str(why), **_make_reason_fields(why)) for path, why in reason.faults]
     return make_problem_response(kind.status, kind.code, kind.title, reason, faults=faults or None, headers=headers)
 
 
@@ -154,8 +154,8 @@ async def _handle_validation_error(request: Request, error: Exception) -> JSONRe
     for each in found[:20]:
         # A client's own names are repeated only if they look like names.
         names = (str(part) if re.fullmatch(r"[\w:-]{1,40}", str(part)) else "?" for part in each["loc"])
-        faults.append(Fault(place=".".join(names), reason=_describe_fault(each)))
-    detail = "; ".join(f"{fault.place}: {fault.reason}" for fault in faults[:5])
+        faults.append(Fault(path=".".join(names), reason=_describe_fault(each)))
+    detail = "; ".join(f"{fault.path}: {fault.reason}" for fault in faults[:5])
     return make_problem_response(422, *HTTP_PROBLEMS[422], detail, faults=faults)
 
 

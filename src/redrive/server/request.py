@@ -360,7 +360,7 @@ async def sign_in(request: Request, response: Response, login: Login) -> Princip
     service.logins.take(*attempt)
     failed = False
     try:
-        signed_in = await service.sessions.sign_in(replace(login, place=client))
+        signed_in = await service.sessions.sign_in(replace(login, address=client))
     except NotSignedIn:
         failed = True  # only such an attempt counts
         raise
@@ -401,10 +401,10 @@ async def list_known_workflows(context: RequestContext) -> list[KnownWorkflow]:
         return found
     alive = live_workers(await context.whole.workers(), context.whole.now())
     registered = {name for worker in alive for name in worker.workflows}
-    places = [(workflow, queue) for workflow, queue, _ in await list_oldest_due_runs(context)]
-    waiting = [place for place in places if not any(worker.takes(*place) for worker in alive)]
+    lanes = [(workflow, queue) for workflow, queue, _ in await list_oldest_due_runs(context)]
+    waiting = [lane for lane in lanes if not any(worker.takes(*lane) for worker in alive)]
     unclaimable = Counter(workflow for workflow, _ in waiting)
-    idle = sorted({place for place in waiting if place[0] in registered})
+    idle = sorted({lane for lane in waiting if lane[0] in registered})
     return [
         replace(
             each,

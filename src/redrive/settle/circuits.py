@@ -40,10 +40,10 @@ _EVENTS = {
 }
 
 
-async def update_circuit(store: DeskStore, place: CircuitKey, decide: CircuitDecision) -> tuple[CircuitRow, int]:
+async def update_circuit(store: DeskStore, key: CircuitKey, decide: CircuitDecision) -> tuple[CircuitRow, int]:
     """Update a circuit as `decide` says. Return its new row, and the number of parked runs that were released."""
     while True:
-        case = await store.circuit(*place)
+        case = await store.circuit(*key)
         update = decide(case)
         if update is None:
             return case.row, 0

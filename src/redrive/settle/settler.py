@@ -198,7 +198,7 @@ async def load_policies(store: DeskStore) -> StoredPolicies:
 async def load_notify_rules(store: DeskStore) -> StoredRules:
     """Return all stored notification rules. An unreadable rule is logged and left out."""
     rules: StoredRules = {}
-    for row in await store.notices.rules():
+    for row in await store.notifications.rules():
         try:
             rules[row.tenant, row.workflow] = NotifyRule.from_json(json.loads(row.rule))
         except (KeyError, TypeError, ValueError) as error:

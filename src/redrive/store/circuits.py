@@ -302,9 +302,9 @@ class CircuitCalls:
             now = await session.now()
             at = now - now % SUCCESS_STEP
             for each in ordered:
-                place = {"tenant": each.tenant, "key": each.key}
-                await session.rows(SQL["insert_quiet_circuit"], **place, settings=each.settings, now=now)
-                await session.rows(SQL["add_successes"], **place, at=at, calls=each.calls, last_at=each.last_at)
+                names = {"tenant": each.tenant, "key": each.key}
+                await session.rows(SQL["insert_quiet_circuit"], **names, settings=each.settings, now=now)
+                await session.rows(SQL["add_successes"], **names, at=at, calls=each.calls, last_at=each.last_at)
 
     @read_call()
     async def circuits_due(self, session: Session, since: int) -> list[CircuitKey]:

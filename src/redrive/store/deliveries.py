@@ -302,10 +302,10 @@ async def _find_blocked(session: Session, sink: str, due: Sequence[DueDelivery])
         return {}
     mine = [message for messages in keyed.values() for message in messages]
 
-    async def ask(name: str, places: Mapping[outbox.Lane, int]) -> dict[outbox.Lane, int]:
-        tenants, keys = [tenant for tenant, _ in places], [key for _, key in places]
+    async def ask(name: str, until: Mapping[outbox.Lane, int]) -> dict[outbox.Lane, int]:
+        tenants, keys = [tenant for tenant, _ in until], [key for _, key in until]
         found = await session.rows(
-            SQL[name], sink=sink, tenants=tenants, keys=keys, places=list(places.values()), due=mine
+            SQL[name], sink=sink, tenants=tenants, keys=keys, until=list(until.values()), due=mine
         )
         return {(tenant, key): message for tenant, key, message in found if message is not None}
 

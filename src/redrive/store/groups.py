@@ -50,7 +50,7 @@ class GroupOrder(StrEnum):
 class GroupRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A failure group, and what users decided about its cause.
 
-    `id` is its place in the list, which changes with each new failure. `letter` is one of its letters, with its
+    `id` is its position in the list, which changes with each new failure. `letter` is one of its letters, with its
     reason. `trend` counts failures by hour, the oldest first and the present hour last. A group that is `muted` without
     `muted_until` is muted until it grows. `back_version`: the version in which a resolved cause failed again.
     """
@@ -184,18 +184,18 @@ class _GroupChange:
     last_seen: int
     open: int = 0
     total: int = 0
-    place: int = 0
+    latest: int = 0
     sample: str | None = None
     gone: list[str] = field(default_factory=list)
 
     def add_failure(self, id: int, letter: str, at: int) -> None:
         """Add a failure. The group's sample is the letter of the latest one."""
-        if self.place == 0:
+        if self.latest == 0:
             self.first_seen = self.last_seen = at
         self.first_seen = min(self.first_seen, at)
         self.last_seen = max(self.last_seen, at)
-        if id > self.place:
-            self.place, self.sample = id, letter
+        if id > self.latest:
+            self.latest, self.sample = id, letter
 
 
 @dataclass(slots=True)
@@ -255,21 +255,21 @@ class GroupCalls:
             return tuple(seen.get(str(hour), 0) for hour in range(this_hour - TREND_HOURS + 1, this_hour + 1))
 
         values, window = _condition_values(where), request.window
-        by_place = order is GroupOrder.NEWEST
-        bounds = {"below": window.below, "above": window.above} if by_place else {}
+        by_latest = order is GroupOrder.NEWEST
+        bounds = {"below": window.below, "above": window.above} if by_latest else {}
         values |= {name: value for name, value in bounds.items() if value is not None}
         texts = SQL.texts(session.dialect)
-        sorting = texts["order.oldest" if by_place and not window.down else _ORDERS[order]]
+        sorting = texts["order.oldest" if by_latest and not window.down else _ORDERS[order]]
         rows = await session.rows(
             texts["groups"].format(conditions=_join_conditions(session, values), order=sorting),
             **values,
             at=now,
             since=this_hour - TREND_HOURS + 1,
             most=window.most,
-            skipped=0 if by_place else request.place or 0,
+            skipped=0 if by_latest else request.position or 0,
         )
         found = [build_record(GroupRow, row, trend=parse_trend, muted=bool) for row in rows]
-        page: Page[GroupRow] = request.page(found) if by_place else request.numbered_page(found)
+        page: Page[GroupRow] = request.page(found) if by_latest else request.numbered_page(found)
         return GroupPage(page.items, page.next, page.prev, now if oldest is None else min(now, oldest))
 
     @read_call()

@@ -351,8 +351,8 @@ def _match_texts(codec: Codec, wanted: tuple[re.Pattern[str], re.Pattern[str]], 
 def count_facets(rows: Sequence[_FacetRow]) -> Facets:
     """Count letters by each of their values, the most frequent first."""
     by: dict[str, Mapping[str, int]] = {}
-    for place, name in enumerate(FACETS):
-        counts = Counter(row.values[place] for row in rows)
+    for column, name in enumerate(FACETS):
+        counts = Counter(row.values[column] for row in rows)
         by[name] = {value: count for value, count in counts.most_common() if value is not None}
     return Facets(len(rows), by)
 

@@ -82,7 +82,7 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     size: int
     direction: str
-    place: int | None
+    position: int | None
 
     @classmethod
     def of(cls, limit: int, cursor: str | None) -> PageRequest:
@@ -91,7 +91,7 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             raise InputError(Reason(ReasonCode.PAGE_LIMIT_INVALID, largest=MAX_PAGE_SIZE, given=f"{limit!r:.60}"))
         size = min(limit, MAX_PAGE_SIZE)
         if cursor is None:
-            return cls(size=size, direction="<", place=None)
+            return cls(size=size, direction="<", position=None)
         try:
             text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode("ascii")
         except (binascii.Error, ValueError, TypeError):
@@ -99,13 +99,13 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         found = _CURSOR.fullmatch(text)
         if found is None or int(found[2]) >= 2**63:
             raise InputError(Reason(ReasonCode.CURSOR_INVALID, given=repr(cursor)))
-        return cls(size=size, direction=found[1], place=int(found[2]))
+        return cls(size=size, direction=found[1], position=int(found[2]))
 
     @property
     def window(self) -> Window:
         """The rows to fetch, nearest to the cursor first; one more than fit, to see if there are more."""
         bound = "below" if self.direction == "<" else "above"
-        return Window(most=self.size + 1, **{bound: self.place})
+        return Window(most=self.size + 1, **{bound: self.position})
 
     def page(self, rows: list[Item], reached: int | None = None) -> Page[Item]:
         """Return the page that the window's rows make.
@@ -117,16 +117,16 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             return self._unfinished_page(rows, reached)
         items = rows[: self.size]
         if self.direction == "<":
-            more_older, more_newer = more, self.place is not None
+            more_older, more_newer = more, self.position is not None
         else:
             items.reverse()
             more_older, more_newer = True, more
         if not items:  # only the way back is left
-            if self.place is None:
+            if self.position is None:
                 return Page([], next=None, prev=None)
             if self.direction == "<":
-                return Page([], next=None, prev=_encode_cursor(">", self.place - 1))
-            return Page([], next=_encode_cursor("<", self.place + 1), prev=None)
+                return Page([], next=None, prev=_encode_cursor(">", self.position - 1))
+            return Page([], next=_encode_cursor("<", self.position + 1), prev=None)
         return Page(
             items,
             next=_encode_cursor("<", items[-1].id) if more_older else None,
@@ -135,7 +135,7 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     def numbered_page(self, rows: list[Item]) -> Page[Item]:
         """Return a page of a list in another order than that of ids. A cursor is the number of rows before a page."""
-        before = self.place or 0
+        before = self.position or 0
         return Page(
             rows[: self.size],
             next=_encode_cursor("<", before + self.size) if len(rows) > self.size else None,
@@ -144,10 +144,10 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     def _unfinished_page(self, rows: list[Item], reached: int) -> Page[Item]:
         if self.direction == "<":
-            back = None if self.place is None else _encode_cursor(">", rows[0].id if rows else self.place - 1)
+            back = None if self.position is None else _encode_cursor(">", rows[0].id if rows else self.position - 1)
             return Page(rows, next=_encode_cursor("<", reached), prev=back)
         rows = rows[::-1]
-        on = _encode_cursor("<", rows[-1].id if rows else (self.place or 0) + 1)
+        on = _encode_cursor("<", rows[-1].id if rows else (self.position or 0) + 1)
         return Page(rows, next=on, prev=_encode_cursor(">", reached))
 
 
@@ -171,8 +171,8 @@ async def read_page(
     return request.page([record(row) for row in rows])
 
 
-def _encode_cursor(direction: str, place: int) -> str:
-    return base64.urlsafe_b64encode(f"{direction}{place}".encode()).decode().rstrip("=")
+def _encode_cursor(direction: str, position: int) -> str:
+    return base64.urlsafe_b64encode(f"{direction}{position}".encode()).decode().rstrip("=")
 
 
 OLDEST_CURSOR = _encode_cursor(">", 0)

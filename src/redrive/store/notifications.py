@@ -32,7 +32,7 @@ SENT_RETENTION = 86_400 * MICROS
 
 
 class NewNotice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Facts to notify users of; `core.notice` wrote `notice`. A repeat has the same `public_id`."""
+    """Facts to notify users of; `core.notifications` wrote `notice`. A repeat has the same `public_id`."""
 
     public_id: str
     tenant: str
@@ -131,7 +131,7 @@ class NotificationStore(Protocol):
     async def due(self, *, limit: int, newest: int) -> list[DueLane]:
         """Return the due lanes that have unsent notices, each with its `newest` ones."""
 
-    async def tell(self, telling: LaneNotification) -> bool:
+    async def send(self, digest: LaneNotification) -> bool:
         """Store the notification of a lane, and the messages that bring it to users.
 
         Return False if another process sent it first, or a notice was added meanwhile: then nothing is written.
@@ -188,28 +188,28 @@ class NotificationCalls:
             found.append(build_record(DueLane, (*row, newest_notices, now)))
         return found
 
-    async def tell(self, telling: LaneNotification) -> bool:
+    async def send(self, digest: LaneNotification) -> bool:
         try:
-            await self._write_lane(telling)
+            await self._write_lane(digest)
         except _LaneChanged:
             return False
         return True
 
     @write_call()
-    async def _write_lane(self, session: Session, telling: LaneNotification) -> None:
+    async def _write_lane(self, session: Session, digest: LaneNotification) -> None:
         async with session.transaction():
             now = await session.now()
-            case = telling.case
+            case = digest.case
             lane = {"tenant": case.tenant, "lane": case.lane}
-            next_at = now + telling.every
+            next_at = now + digest.every
             if not await session.rows(SQL["reschedule_lane"], **lane, version=case.version, next_at=next_at):
                 raise _LaneChanged
             if len(await session.rows(SQL["mark_sent"], **lane, last=case.last, now=now)) != case.count:
                 raise _LaneChanged
-            await session.rows(SQL["put_notification"], **as_dict(telling.notification), now=now)
-            if telling.messages:
+            await session.rows(SQL["put_notification"], **as_dict(digest.notification), now=now)
+            if digest.messages:
                 # Stores write messages with a transition; this one has nothing else to write.
-                carrier = Transition(run=0, tenant=case.tenant, fence=0, messages=telling.messages)
+                carrier = Transition(run=0, tenant=case.tenant, fence=0, messages=digest.messages)
                 await session.publish([carrier], now)
 
     @read_call()

@@ -81,7 +81,7 @@ class DeskStore(
         """The calls about accounts and credentials."""
 
     @property
-    def notices(self) -> NotificationStore:
+    def notifications(self) -> NotificationStore:
         """The calls about notifications."""
 
     @property

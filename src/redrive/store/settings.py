@@ -118,7 +118,7 @@ class NewView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     by: str
 
     @property
-    def place(self) -> ViewKey:
+    def key(self) -> ViewKey:
         return ViewKey(tenant=self.tenant, list=self.list, owner=self.owner, name=self.name)
 
 
@@ -143,7 +143,7 @@ class SavedViewStore(Protocol):
     async def put(self, view: NewView, *, most: int, audit: AuditWrite | None) -> bool:
         """Save or replace a view; return False if its owner has `most` others in that list."""
 
-    async def remove(self, place: ViewKey, audit: AuditWrite | None) -> bool:
+    async def remove(self, key: ViewKey, audit: AuditWrite | None) -> bool:
         """Remove a view; return False if there is none."""
 
 
@@ -162,8 +162,8 @@ class SavedViewCalls:
         return await session.change(VIEW_SQL["put_view"], audit, **as_dict(view), most=most)
 
     @write_call()
-    async def remove(self, session: Session, place: ViewKey, audit: AuditWrite | None) -> bool:
-        return await session.change(VIEW_SQL["drop_view"], audit, **as_dict(place))
+    async def remove(self, session: Session, key: ViewKey, audit: AuditWrite | None) -> bool:
+        return await session.change(VIEW_SQL["drop_view"], audit, **as_dict(key))
 
 
 class NewSchedule(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -176,7 +176,7 @@ class NewSchedule(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     zone: str
 
     @property
-    def place(self) -> ScheduleKey:
+    def key(self) -> ScheduleKey:
         return (self.tenant, self.workflow, self.name)
 
 
@@ -201,7 +201,7 @@ class ScheduleRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     kept: bool
 
     @property
-    def place(self) -> ScheduleKey:
+    def key(self) -> ScheduleKey:
         return (self.tenant, self.workflow, self.name)
 
 
@@ -235,16 +235,16 @@ class ScheduleStore(Protocol):
     async def known(self, *, tenant: str | None = None) -> list[ScheduleRow]:
         """Return all schedules, or those of a tenant, by workflow, tenant and name."""
 
-    async def pause(self, place: ScheduleKey, audit: AuditWrite) -> bool:
+    async def pause(self, key: ScheduleKey, audit: AuditWrite) -> bool:
         """Start no runs for a schedule until it is resumed; return False if there is none that is not paused."""
 
-    async def request(self, place: ScheduleKey, audit: AuditWrite) -> bool:
+    async def request(self, key: ScheduleKey, audit: AuditWrite) -> bool:
         """Ask the workers for a run of a schedule now; return False if no live worker has it, or one was asked for."""
 
-    async def resume(self, place: ScheduleKey, audit: AuditWrite) -> bool:
+    async def resume(self, key: ScheduleKey, audit: AuditWrite) -> bool:
         """Undo `pause`: its times up to now are over. Return False if there is none that is paused."""
 
-    async def remove(self, place: ScheduleKey, audit: AuditWrite) -> bool:
+    async def remove(self, key: ScheduleKey, audit: AuditWrite) -> bool:
         """Remove a schedule that no live worker owns; return False if there is none."""
 
 
@@ -260,21 +260,21 @@ class ScheduleCalls:
         async with session.transaction():
             now = await session.now()
             # Sorted here and in `mark`: two workers that lock the same rows must do so in the same order.
-            for each in sorted(schedules, key=lambda each: each.place):
+            for each in sorted(schedules, key=lambda each: each.key):
                 await session.rows(SCHEDULE_SQL["claim_schedule"], **as_dict(each), worker=worker, now=now)
-                row = await session.row(SCHEDULE_SQL["schedule_by_key"], **_key_values(each.place), now=now)
-                found[each.place] = build_record(ScheduleRow, row, kept=bool)
-        return [found[each.place] for each in schedules]
+                row = await session.row(SCHEDULE_SQL["schedule_by_key"], **_key_values(each.key), now=now)
+                found[each.key] = build_record(ScheduleRow, row, kept=bool)
+        return [found[each.key] for each in schedules]
 
     @write_call()
     async def mark(self, session: Session, marks: Sequence[ScheduleProgress], *, requested: bool = False) -> list[bool]:
         moved: dict[ScheduleKey, bool] = {}
         statement = SCHEDULE_SQL["complete_request" if requested else "record_schedule_progress"]
         async with session.transaction():
-            for mark in sorted(marks, key=lambda each: each.schedule.place):
+            for mark in sorted(marks, key=lambda each: each.schedule.key):
                 rows = await session.rows(statement, **as_dict(mark.schedule), at=mark.at, run=mark.run)
-                moved[mark.schedule.place] = bool(rows)
-        return [moved[each.schedule.place] for each in marks]
+                moved[mark.schedule.key] = bool(rows)
+        return [moved[each.schedule.key] for each in marks]
 
     @read_call()
     async def known(self, session: Session, *, tenant: str | None = None) -> list[ScheduleRow]:
@@ -289,21 +289,21 @@ class ScheduleCalls:
         return [build_record(ScheduleRow, row, kept=bool) for row in rows]
 
     @write_call()
-    async def request(self, session: Session, place: ScheduleKey, audit: AuditWrite) -> bool:
-        return await session.change(SCHEDULE_SQL["request_schedule"], audit, **_key_values(place))
+    async def request(self, session: Session, key: ScheduleKey, audit: AuditWrite) -> bool:
+        return await session.change(SCHEDULE_SQL["request_schedule"], audit, **_key_values(key))
 
     @write_call()
-    async def pause(self, session: Session, place: ScheduleKey, audit: AuditWrite) -> bool:
-        return await session.change(SCHEDULE_SQL["pause_schedule"], audit, **_key_values(place), by=audit.by)
+    async def pause(self, session: Session, key: ScheduleKey, audit: AuditWrite) -> bool:
+        return await session.change(SCHEDULE_SQL["pause_schedule"], audit, **_key_values(key), by=audit.by)
 
     @write_call()
-    async def resume(self, session: Session, place: ScheduleKey, audit: AuditWrite) -> bool:
-        return await session.change(SCHEDULE_SQL["resume_schedule"], audit, **_key_values(place))
+    async def resume(self, session: Session, key: ScheduleKey, audit: AuditWrite) -> bool:
+        return await session.change(SCHEDULE_SQL["resume_schedule"], audit, **_key_values(key))
 
     @write_call()
-    async def remove(self, session: Session, place: ScheduleKey, audit: AuditWrite) -> bool:
-        return await session.change(SCHEDULE_SQL["drop_schedule"], audit, **_key_values(place))
+    async def remove(self, session: Session, key: ScheduleKey, audit: AuditWrite) -> bool:
+        return await session.change(SCHEDULE_SQL["drop_schedule"], audit, **_key_values(key))
 
 
-def _key_values(place: ScheduleKey) -> dict[str, str]:
-    return dict(zip(("tenant", "workflow", "name"), place, strict=True))
+def _key_values(key: ScheduleKey) -> dict[str, str]:
+    return dict(zip(("tenant", "workflow", "name"), key, strict=True))

@@ -102,7 +102,7 @@ class SqlStore(
         return AccountStore(self.database)
 
     @property
-    def notices(self) -> NotificationStore:
+    def notifications(self) -> NotificationStore:
         return NotificationCalls(self.database)
 
     @property

@@ -21,7 +21,7 @@ from redrive.core.transitions import AuditWrite, NewRun, Transition, TransitionR
 from redrive.errors import InputError, NotAllowed
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
-from redrive.store import notifications, settings
+from redrive.store import settings
 from redrive.store.accounts import AccountStore
 from redrive.store.bulk import BulkChange, BulkItemRow, BulkRow, NewBulk, SetItemStatus
 from redrive.store.circuits import CircuitCase, CircuitRow, CircuitStats, CircuitUpdate, CircuitUpdateResult
@@ -30,6 +30,7 @@ from redrive.store.filters import AuditFilter, CircuitFilter, GroupFilter, Lette
 from redrive.store.groups import GroupChange, GroupOrder, GroupPage, GroupRow, GroupTotals, GroupVersion
 from redrive.store.letters import AuditRow, DecisionCase, Facets, LetterRow, Triage, count_facets
 from redrive.store.list_query import ListTotal, Page
+from redrive.store.notifications import NotificationFilter, NotificationRow, NotificationStore, RuleRow
 from redrive.store.outbox import BlockedKey, DeliveryDecision
 from redrive.store.runs import AttemptRow, RunRow, RunSummary, StartResult
 from redrive.store.settings import PolicyRow, ScheduleKey
@@ -84,23 +85,23 @@ class _Confined(Generic[Inner]):
         return self._workflows is None or workflow in self._workflows
 
 
-class TenantNotifications(_Confined[notifications.NotificationStore]):
+class TenantNotifications(_Confined[NotificationStore]):
     """The inbox and the rules of one tenant, or of some of its workflows."""
 
-    add = due = tell = _Confined._refuse_engine_call
+    add = due = send = _Confined._refuse_engine_call
 
     async def inbox(
-        self, where: notifications.NotificationFilter, reader: str, *, limit: int, cursor: str | None
-    ) -> Page[notifications.NotificationRow]:
+        self, where: NotificationFilter, reader: str, *, limit: int, cursor: str | None
+    ) -> Page[NotificationRow]:
         return await self._inner.inbox(self._narrow(where), reader, limit=limit, cursor=cursor)
 
-    async def unread(self, where: notifications.NotificationFilter, reader: str) -> int:
+    async def unread(self, where: NotificationFilter, reader: str) -> int:
         return await self._inner.unread(self._narrow(where), reader)
 
-    async def mark_read(self, where: notifications.NotificationFilter, reader: str) -> int:
+    async def mark_read(self, where: NotificationFilter, reader: str) -> int:
         return await self._inner.mark_read(self._narrow(where), reader)
 
-    def _narrow(self, where: notifications.NotificationFilter) -> notifications.NotificationFilter:
+    def _narrow(self, where: NotificationFilter) -> NotificationFilter:
         """Return the filter for this tenant. A filter that names another tenant finds nothing."""
         if self._excludes_tenant(where.tenant):
             return replace(where, tenant=self._tenant, ids=())
@@ -109,11 +110,11 @@ class TenantNotifications(_Confined[notifications.NotificationStore]):
             workflows = tuple(filter(self._is_visible, self._workflow_names if workflows is None else workflows))
         return replace(where, tenant=self._tenant, workflows=workflows)
 
-    async def rules(self) -> Sequence[notifications.RuleRow]:
+    async def rules(self) -> Sequence[RuleRow]:
         rows = [row for row in await self._inner.rules() if row.tenant in ("", self._tenant)]
         return [row for row in rows if self._is_visible(row.workflow)]
 
-    async def set_rule(self, row: notifications.RuleRow, audit: AuditWrite) -> None:
+    async def set_rule(self, row: RuleRow, audit: AuditWrite) -> None:
         self._require_change(row.tenant, row.workflow, audit)
         await self._inner.set_rule(row, audit)
 
@@ -133,21 +134,21 @@ class TenantSchedules(_Confined[settings.ScheduleStore]):
         rows = await self._inner.known(tenant=self._tenant)
         return [row for row in rows if row.tenant == self._tenant and self._is_visible(row.workflow)]
 
-    async def request(self, place: ScheduleKey, audit: AuditWrite) -> bool:
-        self._require_change(place[0], place[1], audit)
-        return await self._inner.request(place, audit)
+    async def request(self, key: ScheduleKey, audit: AuditWrite) -> bool:
+        self._require_change(key[0], key[1], audit)
+        return await self._inner.request(key, audit)
 
-    async def pause(self, place: ScheduleKey, audit: AuditWrite) -> bool:
-        self._require_change(place[0], place[1], audit)
-        return await self._inner.pause(place, audit)
+    async def pause(self, key: ScheduleKey, audit: AuditWrite) -> bool:
+        self._require_change(key[0], key[1], audit)
+        return await self._inner.pause(key, audit)
 
-    async def resume(self, place: ScheduleKey, audit: AuditWrite) -> bool:
-        self._require_change(place[0], place[1], audit)
-        return await self._inner.resume(place, audit)
+    async def resume(self, key: ScheduleKey, audit: AuditWrite) -> bool:
+        self._require_change(key[0], key[1], audit)
+        return await self._inner.resume(key, audit)
 
-    async def remove(self, place: ScheduleKey, audit: AuditWrite) -> bool:
-        self._require_change(place[0], place[1], audit)
-        return await self._inner.remove(place, audit)
+    async def remove(self, key: ScheduleKey, audit: AuditWrite) -> bool:
+        self._require_change(key[0], key[1], audit)
+        return await self._inner.remove(key, audit)
 
 
 class TenantSavedViews(_Confined[settings.SavedViewStore]):
@@ -162,9 +163,9 @@ class TenantSavedViews(_Confined[settings.SavedViewStore]):
         self._require_view(view.tenant, audit)
         return await self._inner.put(view, most=most, audit=audit)
 
-    async def remove(self, place: settings.ViewKey, audit: AuditWrite | None) -> bool:
-        self._require_view(place.tenant, audit)
-        return await self._inner.remove(place, audit)
+    async def remove(self, key: settings.ViewKey, audit: AuditWrite | None) -> bool:
+        self._require_view(key.tenant, audit)
+        return await self._inner.remove(key, audit)
 
     def _require_view(self, tenant: str, audit: AuditWrite | None) -> None:
         if self._workflows is not None:
@@ -191,8 +192,8 @@ class TenantView(_Confined["DeskStore"]):
         return self._inner.accounts
 
     @property
-    def notices(self) -> notifications.NotificationStore:
-        return TenantNotifications(self._inner.notices, self._tenant, self._workflows)
+    def notifications(self) -> NotificationStore:
+        return TenantNotifications(self._inner.notifications, self._tenant, self._workflows)
 
     @property
     def schedules(self) -> settings.ScheduleStore:

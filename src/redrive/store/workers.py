@@ -227,7 +227,7 @@ MOST_LANES = 1000
 """Lanes that one claim reads; the next claim starts behind them."""
 
 LANE_START = Lane("", "", -(2**63), "")
-"""The place before all lanes."""
+"""The position before all lanes."""
 
 _LAST_RANK = 2**63 - 1  # a lane of this rank stands for the end of its queue
 
@@ -272,7 +272,7 @@ def lane_key(lane: Lane) -> tuple[str, str, int, str]:
 
 
 def queue_end(due: DueRun) -> Lane:
-    """Return the place behind all lanes of a run's queue."""
+    """Return the position behind all lanes of a run's queue."""
     return Lane(due.tenant, due.queue, _LAST_RANK, "")
 
 

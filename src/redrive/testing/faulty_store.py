@@ -173,7 +173,7 @@ def inject_faults(inner: Store, plan: Plan = no_faults, *, clock: Clock | None =
 
 _PORT_GROUPS = {
     "accounts": AccountStore,
-    "notices": NotificationStore,
+    "notifications": NotificationStore,
     "schedules": ScheduleStore,
     "views": SavedViewStore,
 }

@@ -206,8 +206,8 @@ class Simulation:
         if not self._schedules:
             return []
         now = self.clock.now()
-        rows = {row.place: row for row in await self.store.schedules.known()}
-        known = [(each, rows.get(each.declared.place)) for each in self._schedules]
+        rows = {row.key: row for row in await self.store.schedules.known()}
+        known = [(each, rows.get(each.declared.key)) for each in self._schedules]
         moments = [now if row is None else each.next(row) for each, row in known]
         return [at if at > now else now + MICROS for at in moments if at is not None]
 

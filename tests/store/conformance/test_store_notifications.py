@@ -43,26 +43,26 @@ def telling(case: DueLane, name: str = "n", **more: Any) -> LaneNotification:
 
 
 async def due(kit: Kit) -> list[DueLane]:
-    return await kit.store.notices.due(limit=10, newest=2)
+    return await kit.store.notifications.due(limit=10, newest=2)
 
 
 async def tell_all(kit: Kit, **more: Any) -> int:
-    return sum([await kit.store.notices.tell(telling(case, **more)) for case in await due(kit)])
+    return sum([await kit.store.notifications.send(telling(case, **more)) for case in await due(kit)])
 
 
 async def inbox(kit: Kit, reader: str = "ann", **where: Any) -> list[tuple[str, bool]]:
-    page = await kit.store.notices.inbox(NotificationFilter(**where), reader, limit=50, cursor=None)
+    page = await kit.store.notifications.inbox(NotificationFilter(**where), reader, limit=50, cursor=None)
     return [(row.workflow, row.read_at is not None) for row in page.items]
 
 
 async def test_a_lane_is_reported_with_its_notices_and_then_rests(kit: Kit) -> None:
-    notices = kit.store.notices
+    notices = kit.store.notifications
     await notices.add([fact("1"), fact("2"), fact("3"), fact("x", lane="b")])
     cases = {case.lane: case for case in await due(kit)}
     a = cases["a"]
     assert (a.count, [each.notice for each in a.notices], a.first_at) == (3, ['"3"', '"2"'], kit.clock.now())
     assert cases["b"].count == 1
-    assert await notices.tell(telling(a))
+    assert await notices.send(telling(a))
     await notices.add([fact("4"), fact("1")])
     assert [case.lane for case in await due(kit)] == ["b"], "a repeated notice is ignored, and the lane rests"
     kit.clock.move(HOUR)
@@ -71,36 +71,36 @@ async def test_a_lane_is_reported_with_its_notices_and_then_rests(kit: Kit) -> N
 
 async def test_one_of_two_concurrent_reports_wins(kit: Kit) -> None:
     other = await kit.beside()
-    await kit.store.notices.add([fact("1")])
-    (mine,), (theirs,) = await due(kit), await other.notices.due(limit=10, newest=2)
-    assert await kit.store.notices.tell(telling(mine))
-    assert not await other.notices.tell(telling(theirs))
+    await kit.store.notifications.add([fact("1")])
+    (mine,), (theirs,) = await due(kit), await other.notifications.due(limit=10, newest=2)
+    assert await kit.store.notifications.send(telling(mine))
+    assert not await other.notifications.send(telling(theirs))
     assert await inbox(kit) == [("w", False)]
 
 
 async def test_a_report_is_refused_if_its_notices_were_reported_meanwhile(kit: Kit) -> None:
-    await kit.store.notices.add([fact("1")])
+    await kit.store.notifications.add([fact("1")])
     (case,) = await due(kit)
-    await kit.by_hand("UPDATE redrive.notices SET told_at = 1")
-    assert not await kit.store.notices.tell(telling(case)), "another node reported it"
+    await kit.by_hand("UPDATE redrive.notices SET sent_at = 1")
+    assert not await kit.store.notifications.send(telling(case)), "another node reported it"
     assert await inbox(kit) == []
-    await kit.by_hand("UPDATE redrive.notices SET told_at = NULL")
+    await kit.by_hand("UPDATE redrive.notices SET sent_at = NULL")
     assert await tell_all(kit) == 1, "the refused report left nothing behind"
 
 
 async def test_messages_are_published_in_the_commit_of_the_report(kit: Kit) -> None:
     await kit.store.put_sinks([sink("mail", "redrive.notify.email")])
-    await kit.store.notices.add([fact("1")])
+    await kit.store.notifications.add([fact("1")])
     (case,) = await due(kit)
     sent = telling(case, messages=(say("m1", "redrive.notify.email"), say("m2", "redrive.notify.slack")))
-    assert await kit.store.notices.tell(sent)
-    assert not await kit.store.notices.tell(sent), "a repeat after a lost reply is refused"
+    assert await kit.store.notifications.send(sent)
+    assert not await kit.store.notifications.send(sent), "a repeat after a lost reply is refused"
     page = await kit.store.messages(OutboxFilter(), limit=10, cursor=None)
     assert {row.public_id: len(row.deliveries) for row in page.items} == {"m1": 1, "m2": 0}
 
 
 async def test_each_user_has_a_separate_read_mark(kit: Kit) -> None:
-    notices = kit.store.notices
+    notices = kit.store.notifications
     for name in ("v", "w"):
         await notices.add([fact(name, lane=name)])
         await tell_all(kit, workflow=name)
@@ -122,7 +122,7 @@ async def test_each_user_has_a_separate_read_mark(kit: Kit) -> None:
 
 async def test_each_tenant_and_workflow_has_one_rule(kit: Kit) -> None:
     rule = RuleRow(tenant="", workflow="w", rule='{"on":[]}', updated_at=0, updated_by="ann")
-    notices = kit.store.notices
+    notices = kit.store.notifications
     await notices.set_rule(rule, SET)
     kit.clock.move(SECOND)
     await notices.set_rule(replace(rule, rule='{"on":[1]}'), noted("notify.set"))
@@ -137,20 +137,20 @@ async def test_each_tenant_and_workflow_has_one_rule(kit: Kit) -> None:
 
 async def test_a_tenants_user_has_its_own_inbox_and_rules_and_creates_no_notification(kit: Kit) -> None:
     for tenant in ("acme", "umbrella"):
-        await kit.store.notices.add([fact(f"f-{tenant}", tenant=tenant)])
-        await kit.store.notices.set_rule(
+        await kit.store.notifications.add([fact(f"f-{tenant}", tenant=tenant)])
+        await kit.store.notifications.set_rule(
             RuleRow(tenant=tenant, workflow="w", rule="{}", updated_at=0, updated_by="ann"), noted("notify.set")
         )
-    await kit.store.notices.set_rule(
+    await kit.store.notifications.set_rule(
         RuleRow(tenant="", workflow="", rule="{}", updated_at=0, updated_by="ann"), noted("notify.set")
     )
     assert await tell_all(kit) == 2
-    acme, some = kit.store.tenant_view("acme").notices, kit.store.tenant_view("acme", ["v"]).notices
+    acme, some = kit.store.tenant_view("acme").notifications, kit.store.tenant_view("acme", ["v"]).notifications
     assert [row.tenant for row in (await acme.inbox(ALL, "ann", limit=9, cursor=None)).items] == ["acme"]
     theirs = NotificationFilter(tenant="umbrella")
     assert (await acme.inbox(theirs, "ann", limit=9, cursor=None)).items == []
     assert (await acme.unread(ALL, "ann"), await acme.mark_read(ALL, "ann")) == (1, 1)
-    assert await kit.store.notices.unread(theirs, "ann") == 1
+    assert await kit.store.notifications.unread(theirs, "ann") == 1
     assert [row.tenant for row in await acme.rules()] == ["", "acme"]
     assert (await some.unread(ALL, "bob"), await some.rules()) == (0, [])
     foreign = RuleRow(tenant="umbrella", workflow="w", rule="{}", updated_at=0, updated_by="ann")
@@ -167,7 +167,7 @@ async def test_a_tenants_user_has_its_own_inbox_and_rules_and_creates_no_notific
 
 
 async def test_old_reported_notices_are_purged(kit: Kit) -> None:
-    notices = kit.store.notices
+    notices = kit.store.notifications
     await notices.add([fact("old")])
     await tell_all(kit)
     await notices.mark_read(ALL, "ann")

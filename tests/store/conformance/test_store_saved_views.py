@@ -49,9 +49,9 @@ async def test_a_view_is_replaced_by_name_and_their_number_is_limited(kit: Kit) 
 async def test_shared_views_are_audited_and_removed_once(kit: Kit) -> None:
     views = kit.store.views
     assert await views.put(SHARED, most=9, audit=noted("view.shared", tenant="acme"))
-    assert not await views.remove(MINE.place, None)
-    assert await views.remove(SHARED.place, noted("view.removed", tenant="acme"))
-    assert not await views.remove(SHARED.place, noted("view.removed", tenant="acme"))
+    assert not await views.remove(MINE.key, None)
+    assert await views.remove(SHARED.key, noted("view.removed", tenant="acme"))
+    assert not await views.remove(SHARED.key, noted("view.removed", tenant="acme"))
     assert await names(kit, "acme", "ann") == []
     log = (await kit.store.audit(AuditFilter(tenant="acme"), limit=9, cursor=None)).items
     assert [line.event for line in log] == ["view.removed", "view.shared"]
@@ -66,12 +66,12 @@ async def test_a_tenant_s_user_does_not_see_views_of_other_tenants(kit: Kit) -> 
     for call in (
         seen.put(THEIRS, most=9, audit=None),
         seen.put(MINE, most=9, audit=noted(tenant="globex")),
-        seen.remove(THEIRS.place, None),
+        seen.remove(THEIRS.key, None),
     ):
         with pytest.raises(NotAllowed):
             await call
     assert await seen.put(replace(MINE, name="new"), most=9, audit=noted(tenant="acme"))
-    assert await seen.remove(SHARED.place, noted(tenant="acme"))
+    assert await seen.remove(SHARED.key, noted(tenant="acme"))
     assert await names(kit, "acme", "ann") == [("letters", "late"), ("letters", "new")]
     assert await names(kit, "globex", "ann") == [("letters", "theirs")]
     some = kit.store.tenant_view("acme", {"w"}).views

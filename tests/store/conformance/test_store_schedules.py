@@ -11,7 +11,7 @@ from redrive.store.filters import AuditFilter
 from redrive.store.settings import NewSchedule, ScheduleProgress, ScheduleRow
 
 DAILY = NewSchedule(tenant="default", workflow="w", name="daily", expression="0 6 * * *", zone="UTC")
-PLACE = DAILY.place
+KEY = DAILY.key
 OTHERS = replace(DAILY, tenant="other")
 LATER = replace(DAILY, expression="0 7 * * *")
 
@@ -24,11 +24,11 @@ async def keep(kit: Kit, worker: int, schedule: NewSchedule = DAILY) -> Schedule
 async def test_a_schedule_begins_when_it_is_first_kept(kit: Kit) -> None:
     worker, began = await kit.worker(), kit.clock.now()
     first = await keep(kit, worker)
-    assert (first.place, first.expression, first.zone) == (PLACE, "0 6 * * *", "UTC")
+    assert (first.key, first.expression, first.zone) == (KEY, "0 6 * * *", "UTC")
     assert (first.passed, first.last_run, first.paused_at, first.kept) == (began, None, None, True)
     kit.clock.move(SECOND)
     rows = await kit.store.schedules.keep([OTHERS, DAILY], worker=worker)
-    assert [row.place for row in rows] == [OTHERS.place, PLACE]
+    assert [row.key for row in rows] == [OTHERS.key, KEY]
     assert [row.passed for row in rows] == [began + SECOND, began]
 
 
@@ -72,11 +72,11 @@ async def test_a_run_is_requested_once_and_by_its_own_tenant_only(kit: Kit) -> N
     await schedules.keep([DAILY, OTHERS], worker=worker)
     asked = noted("schedule.requested")
     with pytest.raises(NotAllowed):
-        await kit.store.tenant_view("other").schedules.request(PLACE, asked)
-    assert await kit.store.tenant_view("default").schedules.request(PLACE, asked)
-    assert not await schedules.request(PLACE, asked), "the first request counts"
+        await kit.store.tenant_view("other").schedules.request(KEY, asked)
+    assert await kit.store.tenant_view("default").schedules.request(KEY, asked)
+    assert not await schedules.request(KEY, asked), "the first request counts"
     (row,) = await schedules.requested()
-    assert (row.place, row.requested_at) == (PLACE, kit.clock.now())
+    assert (row.key, row.requested_at) == (KEY, kit.clock.now())
     answer = ScheduleProgress(schedule=DAILY, at=kit.clock.now(), run="r1")
     assert await schedules.mark([replace(answer, at=1)], requested=True) == [False]
     assert await schedules.mark([answer], requested=True) == [True]
@@ -86,20 +86,20 @@ async def test_a_run_is_requested_once_and_by_its_own_tenant_only(kit: Kit) -> N
     lines = (await kit.store.audit(AuditFilter(event="schedule.requested"), limit=9, cursor=None)).items
     assert len(lines) == 1
     await kit.store.retire(worker)
-    assert not await schedules.request(PLACE, asked), "no live worker could start it"
+    assert not await schedules.request(KEY, asked), "no live worker could start it"
 
 
 async def test_a_pause_is_recorded_once_and_occurrences_during_it_are_skipped(kit: Kit) -> None:
     schedules, worker = kit.store.schedules, await kit.worker()
     await keep(kit, worker)
-    assert await schedules.pause(PLACE, noted("schedule.paused"))
-    assert not await schedules.pause(PLACE, noted("schedule.paused", by="bob"))
-    assert not await schedules.pause(OTHERS.place, noted("schedule.paused"))
+    assert await schedules.pause(KEY, noted("schedule.paused"))
+    assert not await schedules.pause(KEY, noted("schedule.paused", by="bob"))
+    assert not await schedules.pause(OTHERS.key, noted("schedule.paused"))
     row = await keep(kit, worker)
     assert (row.paused_at, row.paused_by) == (kit.clock.now(), "ann")
     kit.clock.move(HOUR)
-    assert await schedules.resume(PLACE, noted("schedule.resumed"))
-    assert not await schedules.resume(PLACE, noted("schedule.resumed"))
+    assert await schedules.resume(KEY, noted("schedule.resumed"))
+    assert not await schedules.resume(KEY, noted("schedule.resumed"))
     row = await keep(kit, worker)
     assert (row.paused_at, row.paused_by, row.passed) == (None, None, kit.clock.now())
     page = await kit.store.audit(AuditFilter(), limit=10, cursor=None)
@@ -109,9 +109,9 @@ async def test_a_pause_is_recorded_once_and_occurrences_during_it_are_skipped(ki
 async def test_only_schedules_without_a_live_worker_are_removed(kit: Kit) -> None:
     schedules, worker = kit.store.schedules, await kit.worker()
     await keep(kit, worker)
-    assert not await schedules.remove(PLACE, noted("schedule.removed"))
+    assert not await schedules.remove(KEY, noted("schedule.removed"))
     await kit.store.retire(worker)
-    assert await schedules.remove(PLACE, noted("schedule.removed"))
+    assert await schedules.remove(KEY, noted("schedule.removed"))
     assert await schedules.known() == []
 
 
@@ -120,18 +120,18 @@ async def test_a_view_shows_and_changes_only_schedules_of_its_tenant_and_workflo
     second = replace(DAILY, workflow="v")
     await kit.store.schedules.keep([DAILY, OTHERS, second], worker=worker)
     view = kit.store.tenant_view("default").schedules
-    assert [(row.place, row.kept) for row in await view.known()] == [(second.place, True), (PLACE, True)]
+    assert [(row.key, row.kept) for row in await view.known()] == [(second.key, True), (KEY, True)]
     assert await view.known(tenant="other") == []
-    assert [row.place for row in await kit.store.tenant_view("default", ["v"]).schedules.known()] == [second.place]
-    assert await view.pause(PLACE, noted("schedule.paused"))
-    assert await view.resume(PLACE, noted("schedule.resumed"))
-    assert not await view.remove(PLACE, noted("schedule.removed"))
-    for wrong in (OTHERS.place, PLACE):
+    assert [row.key for row in await kit.store.tenant_view("default", ["v"]).schedules.known()] == [second.key]
+    assert await view.pause(KEY, noted("schedule.paused"))
+    assert await view.resume(KEY, noted("schedule.resumed"))
+    assert not await view.remove(KEY, noted("schedule.removed"))
+    for wrong in (OTHERS.key, KEY):
         narrow = kit.store.tenant_view("default", ["v"]).schedules
         with pytest.raises(NotAllowed):
             await narrow.pause(wrong, noted("schedule.paused"))
     with pytest.raises(NotAllowed):
-        await view.resume(OTHERS.place, noted("schedule.resumed"))
+        await view.resume(OTHERS.key, noted("schedule.resumed"))
     with pytest.raises(NotAllowed):
         await view.keep([DAILY], worker=worker)
     with pytest.raises(NotAllowed):

@@ -62,9 +62,9 @@ async def test_each_statement_uses_its_index(bench: Bench, name: str, index: str
 @pytest.mark.parametrize(
     ("names", "order", "index"),
     [
-        (["open", "below"], "newest", "groups_open: place < "),
+        (["open", "below"], "newest", "groups_open: latest < "),
         (["open", "tenant", "above"], "oldest", "groups_of_tenant_open: tenant = "),
-        (["any", "below"], "newest", "groups_all: place < "),
+        (["any", "below"], "newest", "groups_all: latest < "),
         (["any", "tenant"], "oldest", "groups_of_tenant: tenant = "),
         (["open"], "count", "groups_by_size: "),
         (["open", "unmuted", "tenant"], "count", "groups_of_tenant_by_size: tenant = "),

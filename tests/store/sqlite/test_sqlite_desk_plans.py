@@ -75,9 +75,9 @@ def test_each_statement_uses_its_index(con: sqlite3.Connection, name: str, index
     ("names", "order", "index"),
     [
         (["open"], "newest", "groups_open"),
-        (["open", "below"], "newest", "groups_open (place<?)"),
-        (["open", "tenant", "above"], "oldest", "groups_of_tenant_open (tenant=? AND place>?)"),
-        (["any", "below"], "newest", "groups_all (place<?)"),
+        (["open", "below"], "newest", "groups_open (latest<?)"),
+        (["open", "tenant", "above"], "oldest", "groups_of_tenant_open (tenant=? AND latest>?)"),
+        (["any", "below"], "newest", "groups_all (latest<?)"),
         (["any", "tenant"], "oldest", "groups_of_tenant (tenant=?)"),
         (["open"], "count", "groups_by_size"),
         (["open", "unmuted", "tenant"], "count", "groups_of_tenant_by_size (tenant=? AND open>?)"),

@@ -36,7 +36,7 @@ _CREDENTIAL_INVALID = Reason(ReasonCode.CREDENTIAL_INVALID)
 class Login(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The credentials of a sign-in. `tenant` chooses among several; `code` is valid once.
 
-    `place` is the network address of the user, for the audit log.
+    `address` is the network address of the user, for the audit log.
     """
 
     email: str
@@ -44,7 +44,7 @@ class Login(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     code: str | None = None
     tenant: str | None = None
     new_password: str | None = None
-    place: str = ""
+    address: str = ""
 
 
 class SignInResult(msgspec.Struct, frozen=True):
@@ -146,7 +146,7 @@ class Sessions:
         return [replace(user, members=tuple(each for each in user.members if each.tenant == row.tenant))]
 
     async def _write_audit(self, event: AuditEvent, tenant: str, email: str, login: Login) -> None:
-        after = json.dumps({"from": login.place}) if login.place else None
+        after = json.dumps({"from": login.address}) if login.address else None
         await self._store.note([self._make_audit(event, tenant, email, subject=email, after=after)])
 
     def _make_audit(self, event: AuditEvent, tenant: str, by: str, **more: Any) -> AuditWrite:

@@ -87,14 +87,14 @@ def bundles_by_transition(
     made = _bundles_by_group(groups, bundles, list(zip(topics or (), sinks or (), strict=True)))
     numbers = groups["m_group"] or ()
     number = repeat(numbers[0]) if len(numbers) == 1 else iter(numbers)
-    place = iter(ids)
+    message_ids = iter(ids)
     found: list[tuple[tuple[int, Bundle] | None, ...]] = []
     for each, yes in zip(transitions, kept, strict=True):
         mine = [made[next(number)] for _ in each.messages]
         if not yes:
             found.append(())
             continue
-        pairs = [(next(place), bundle) for bundle in mine]
+        pairs = [(next(message_ids), bundle) for bundle in mine]
         found.append(tuple([None if bundle is None else (id, bundle) for id, bundle in pairs]))
     return found
 

@@ -192,11 +192,11 @@ class PostgresTextStore:
             table=table.name,
             owner=table.owner,
             key=", ".join(table.key),
-            place=", ".join(f":{name}" for name in table.key),
+            position=", ".join(f":{name}" for name in table.key),
             columns=", ".join(table.columns),
         )
-        place = dict(zip(table.key, after, strict=True))
-        rows = await self._pool.run(lambda connection: connection.rows(number_parameters(text), most=most, **place))
+        position = dict(zip(table.key, after, strict=True))
+        rows = await self._pool.run(lambda connection: connection.rows(number_parameters(text), most=most, **position))
         end = 1 + len(table.key)
         return [TextRow(row[0], tuple(row[1:end]), tuple(unescape_row(row[end:]))) for row in rows]
 

@@ -204,7 +204,7 @@ class SqliteTextStore:
             table=table.name,
             owner=table.owner,
             key=", ".join(table.key),
-            place=", ".join("?" * len(table.key)),
+            position=", ".join("?" * len(table.key)),
             columns=", ".join(table.columns),
         )
         rows = await self._run(lambda con: con.execute(statement, (*after, most)).fetchall())

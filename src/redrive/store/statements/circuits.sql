@@ -14,12 +14,12 @@ SELECT :now AS now,
         WHERE p.tenant = w.tenant AND p.key = w.key AND p.generation = c.generation AND r.fence = p.fence
           AND r.worker IS NOT NULL) AS probing,
        (SELECT CAST(json_agg(newest.at) AS text) FROM (
-            SELECT m.at FROM redrive.circuit_marks AS m
+            SELECT m.at FROM redrive.circuit_samples AS m
             WHERE m.tenant = w.tenant AND m.key = w.key AND m.generation = c.generation AND m.good = 0
             ORDER BY m.at DESC LIMIT CAST(:most AS bigint)) AS newest) AS bad,
-       (SELECT max(m.at) FROM redrive.circuit_marks AS m
+       (SELECT max(m.at) FROM redrive.circuit_samples AS m
         WHERE m.tenant = w.tenant AND m.key = w.key AND m.generation = c.generation AND m.good = 1) AS good,
-       (SELECT m.category FROM redrive.circuit_marks AS m
+       (SELECT m.category FROM redrive.circuit_samples AS m
         WHERE m.tenant = w.tenant AND m.key = w.key AND m.generation = c.generation AND m.good = 0
         ORDER BY m.at DESC LIMIT 1) AS category
 FROM (SELECT CAST(:tenant AS text) COLLATE "C" AS tenant, CAST(:key AS text) COLLATE "C" AS key) AS w
@@ -28,11 +28,11 @@ LEFT JOIN redrive.circuits AS c ON c.tenant = w.tenant AND c.key = w.key;
 -- name: circuit_stats
 -- The failures and successes of some circuits since a time each, and the last of both, in no order.
 SELECT w.tenant, w.key,
-       (SELECT count(*) FROM redrive.circuit_marks AS m /* INDEXED BY circuit_marks_weighed */
+       (SELECT count(*) FROM redrive.circuit_samples AS m /* INDEXED BY circuit_samples_counted */
         WHERE m.tenant = w.tenant AND m.key = w.key AND m.good = 0 AND m.at > w.since) AS failures,
        (SELECT CAST(COALESCE(sum(s.calls), 0) AS bigint) FROM redrive.circuit_successes AS s
         WHERE s.tenant = w.tenant AND s.key = w.key AND s.at > w.since) AS successes,
-       (SELECT max(m.at) FROM redrive.circuit_marks AS m /* INDEXED BY circuit_marks_weighed */
+       (SELECT max(m.at) FROM redrive.circuit_samples AS m /* INDEXED BY circuit_samples_counted */
         WHERE m.tenant = w.tenant AND m.key = w.key AND m.good = 0) AS failed_at,
        (SELECT max(s.last_at) FROM redrive.circuit_successes AS s
         WHERE s.tenant = w.tenant AND s.key = w.key) AS succeeded_at
@@ -126,7 +126,7 @@ WITH RECURSIVE waits (id, n) AS (
 SELECT c.tenant, c.key FROM redrive.circuits AS c /* INDEXED BY circuits_open */
 WHERE c.status = 'OPEN' AND c.until IS NOT NULL AND c.until <= :now
 UNION
-SELECT m.tenant, m.key FROM redrive.circuit_marks AS m /* INDEXED BY circuit_marks_recent */
+SELECT m.tenant, m.key FROM redrive.circuit_samples AS m /* INDEXED BY circuit_samples_recent */
 WHERE m.at >= CAST(:since AS bigint)
 UNION
 SELECT r.tenant, r.parked_on COLLATE "C"
@@ -171,8 +171,8 @@ c.id > :above;
 
 -- name: delete_old_marks
 -- Remove marks that are older than every window.
-DELETE FROM redrive.circuit_marks WHERE (run, idx, attempt, fence) IN (
-    SELECT m.run, m.idx, m.attempt, m.fence FROM redrive.circuit_marks AS m /* INDEXED BY circuit_marks_recent */
+DELETE FROM redrive.circuit_samples WHERE (run, idx, attempt, fence) IN (
+    SELECT m.run, m.idx, m.attempt, m.fence FROM redrive.circuit_samples AS m /* INDEXED BY circuit_samples_recent */
     WHERE m.at <= CAST(:before AS bigint) ORDER BY m.at LIMIT CAST(:most AS bigint))
 RETURNING run;
 

@@ -12,17 +12,17 @@ RETURNING id, tenant, fingerprint, workflow, step, letter, open, total, seen, at
 
 -- name: add_to_group
 -- Add to a group what changed in it. Sums do not depend on the order of the feed; the sample is of the latest failure.
-INSERT INTO redrive.groups AS g (tenant, fingerprint, workflow, step, open, total, first_seen, last_seen, place, sample)
-VALUES (:tenant, :fingerprint, :workflow, :step, :open, :total, :first_seen, :last_seen, :place, :sample)
+INSERT INTO redrive.groups AS g (tenant, fingerprint, workflow, step, open, total, first_seen, last_seen, latest, sample)
+VALUES (:tenant, :fingerprint, :workflow, :step, :open, :total, :first_seen, :last_seen, :latest, :sample)
 ON CONFLICT (tenant, fingerprint) DO UPDATE SET
     open = g.open + excluded.open,
     total = g.total + excluded.total,
-    first_seen = CASE WHEN excluded.place > 0 AND excluded.first_seen < g.first_seen THEN excluded.first_seen
+    first_seen = CASE WHEN excluded.latest > 0 AND excluded.first_seen < g.first_seen THEN excluded.first_seen
                       ELSE g.first_seen END,
-    last_seen = CASE WHEN excluded.place > 0 AND excluded.last_seen > g.last_seen THEN excluded.last_seen
+    last_seen = CASE WHEN excluded.latest > 0 AND excluded.last_seen > g.last_seen THEN excluded.last_seen
                      ELSE g.last_seen END,
-    sample = CASE WHEN excluded.place > g.place THEN excluded.sample ELSE g.sample END,
-    place = CASE WHEN excluded.place > g.place THEN excluded.place ELSE g.place END
+    sample = CASE WHEN excluded.latest > g.latest THEN excluded.sample ELSE g.sample END,
+    latest = CASE WHEN excluded.latest > g.latest THEN excluded.latest ELSE g.latest END
 RETURNING tenant, fingerprint, open, total;
 
 -- name: add_to_count
@@ -108,12 +108,12 @@ g.fingerprint = :fingerprint;
 (d.muted_until > :at OR d.muted_open >= g.open) IS NOT TRUE;
 
 -- name: groups.below
--- Groups last seen before a place.
-g.place < :below;
+-- Groups last seen before a position.
+g.latest < :below;
 
 -- name: groups.above
--- Groups last seen after a place.
-g.place > :above;
+-- Groups last seen after a position.
+g.latest > :above;
 
 -- name: oldest_feed_time
 -- The time of the oldest failure that is not folded yet.
@@ -214,18 +214,18 @@ ON CONFLICT (tenant, fingerprint) DO UPDATE SET
 
 -- name: order.newest
 -- The group with the latest failure first.
-g.place DESC;
+g.latest DESC;
 
 -- name: order.oldest
 -- The group whose latest failure is oldest first: a page read backwards.
-g.place ASC;
+g.latest ASC;
 
 -- name: order.count
 -- The group with most open letters first.
-g.open DESC, g.place DESC;
+g.open DESC, g.latest DESC;
 
 -- name: order.trend
 -- The group with most failures in the last day first.
 (SELECT COALESCE(SUM(c.seen), 0) FROM redrive.group_counts AS c
  WHERE c.tenant = g.tenant AND c.fingerprint = g.fingerprint AND c.seconds = 3600 AND c.slot >= CAST(:since AS bigint)) DESC,
-g.place DESC;
+g.latest DESC;

@@ -62,11 +62,11 @@ r.created_at >= :since;
 r.created_at < :until;
 
 -- name: runs.below
--- Runs older than a place.
+-- Runs older than a position.
 r.id < :below;
 
 -- name: runs.above
--- Runs newer than a place.
+-- Runs newer than a position.
 r.id > :above;
 
 -- name: runs.edge
@@ -177,11 +177,11 @@ FROM redrive.letters AS l {hint} WHERE {conditions} ORDER BY {order} LIMIT CAST(
 l.id = ANY (CAST(:ids AS bigint[]));
 
 -- name: letters.below
--- Letters older than a place.
+-- Letters older than a position.
 l.id < :below;
 
 -- name: letters.above
--- Letters newer than a place.
+-- Letters newer than a position.
 l.id > :above;
 
 -- name: letters.edge
@@ -255,11 +255,11 @@ a.at >= :since;
 a.at < :until;
 
 -- name: audit.below
--- Lines older than a place.
+-- Lines older than a position.
 a.id < :below;
 
 -- name: audit.above
--- Lines newer than a place.
+-- Lines newer than a position.
 a.id > :above;
 
 -- name: audit.edge
@@ -305,11 +305,11 @@ m.created_at >= CAST(:since AS bigint);
 m.created_at < CAST(:until AS bigint);
 
 -- name: messages.below
--- Messages older than a place.
+-- Messages older than a position.
 m.id < CAST(:below AS bigint);
 
 -- name: messages.above
--- Messages newer than a place.
+-- Messages newer than a position.
 m.id > CAST(:above AS bigint);
 
 -- name: messages.edge

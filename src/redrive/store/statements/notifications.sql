@@ -16,15 +16,15 @@ SELECT l.tenant, l.lane, l.version, count(*), min(n.created_at), max(n.id)
 FROM (SELECT d.tenant, d.lane, d.version, d.next_at FROM redrive.notice_lanes AS d
       WHERE d.next_at <= :now AND EXISTS (
           SELECT 1 FROM redrive.notices AS o
-          WHERE o.tenant = d.tenant AND o.lane = d.lane AND o.told_at IS NULL OFFSET 0)
+          WHERE o.tenant = d.tenant AND o.lane = d.lane AND o.sent_at IS NULL OFFSET 0)
       ORDER BY d.next_at LIMIT CAST(:most AS bigint)) AS l
-JOIN redrive.notices AS n ON n.tenant = l.tenant AND n.lane = l.lane AND n.told_at IS NULL
+JOIN redrive.notices AS n ON n.tenant = l.tenant AND n.lane = l.lane AND n.sent_at IS NULL
 GROUP BY l.tenant, l.lane, l.version, l.next_at ORDER BY l.next_at;
 
 -- name: newest_notices
 -- The newest notices of a lane that are not sent.
 SELECT id, tenant, created_at, notice FROM redrive.notices
-WHERE tenant = :tenant AND lane = :lane AND told_at IS NULL AND id <= CAST(:last AS bigint)
+WHERE tenant = :tenant AND lane = :lane AND sent_at IS NULL AND id <= CAST(:last AS bigint)
 ORDER BY id DESC LIMIT CAST(:newest AS bigint);
 
 -- name: reschedule_lane
@@ -34,8 +34,8 @@ WHERE tenant = :tenant AND lane = :lane AND version = :version RETURNING version
 
 -- name: mark_sent
 -- Mark the notices of a lane as sent.
-UPDATE redrive.notices SET told_at = :now
-WHERE tenant = :tenant AND lane = :lane AND told_at IS NULL AND id <= CAST(:last AS bigint) RETURNING id;
+UPDATE redrive.notices SET sent_at = :now
+WHERE tenant = :tenant AND lane = :lane AND sent_at IS NULL AND id <= CAST(:last AS bigint) RETURNING id;
 
 -- name: put_notification
 -- Store a notification.
@@ -84,11 +84,11 @@ n.public_id = ANY (CAST(:ids AS text[]));
 r.read_at IS NULL;
 
 -- name: notifications.below
--- Notifications older than a place.
+-- Notifications older than a position.
 n.id < :below;
 
 -- name: notifications.above
--- Notifications newer than a place.
+-- Notifications newer than a position.
 n.id > :above;
 
 -- name: rules
@@ -110,13 +110,13 @@ DELETE FROM redrive.notify_rules WHERE tenant = :tenant AND workflow = :workflow
 -- name: delete_old_notices
 -- Remove notices that were sent before a time.
 DELETE FROM redrive.notices WHERE id = ANY (ARRAY(
-    SELECT id FROM redrive.notices WHERE told_at IS NOT NULL AND told_at <= CAST(:before AS bigint)
+    SELECT id FROM redrive.notices WHERE sent_at IS NOT NULL AND sent_at <= CAST(:before AS bigint)
     LIMIT CAST(:most AS bigint) FOR UPDATE SKIP LOCKED)) RETURNING id;
 
 -- name: missing_lanes
 -- Add lanes that were removed while a notice was added to them.
 INSERT INTO redrive.notice_lanes (tenant, lane)
-SELECT DISTINCT tenant, lane FROM redrive.notices WHERE told_at IS NULL
+SELECT DISTINCT tenant, lane FROM redrive.notices WHERE sent_at IS NULL
 ON CONFLICT (tenant, lane) DO NOTHING;
 
 -- name: delete_old_lanes
@@ -125,7 +125,7 @@ DELETE FROM redrive.notice_lanes WHERE (tenant, lane) IN (
     SELECT l.tenant, l.lane FROM redrive.notice_lanes AS l
     WHERE l.next_at <= CAST(:before AS bigint) AND NOT EXISTS (
         SELECT 1 FROM redrive.notices AS n
-        WHERE n.tenant = l.tenant AND n.lane = l.lane AND n.told_at IS NULL OFFSET 0)
+        WHERE n.tenant = l.tenant AND n.lane = l.lane AND n.sent_at IS NULL OFFSET 0)
     LIMIT CAST(:most AS bigint) FOR UPDATE SKIP LOCKED) RETURNING lane;
 
 -- name: delete_old_notifications

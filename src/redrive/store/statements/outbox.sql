@@ -78,22 +78,22 @@ SELECT min(next.time) FROM (
     WHERE b.sink = :sink AND b.finished_at IS NULL) AS next;
 
 -- name: earlier_unfinished
--- For each of some keys, the first unfinished message before a place that is not among the due ones.
+-- For each of some keys, the first unfinished message before a given one that is not among the due ones.
 SELECT w.tenant, w.key, (
     SELECT d.message FROM redrive.deliveries AS d /* INDEXED BY deliveries_in_order */
     WHERE d.sink = :sink AND d.tenant = w.tenant AND d.key = w.key AND d.key IS NOT NULL AND d.finished_at IS NULL
-      AND d.message < w.place AND d.message <> ALL (CAST(:due AS bigint[]))
+      AND d.message < w.until AND d.message <> ALL (CAST(:due AS bigint[]))
     ORDER BY d.message LIMIT 1)
-FROM unnest(CAST(:tenants AS text[]), CAST(:keys AS text[]), CAST(:places AS bigint[])) AS w (tenant, key, place);
+FROM unnest(CAST(:tenants AS text[]), CAST(:keys AS text[]), CAST(:until AS bigint[])) AS w (tenant, key, until);
 
 -- name: ahead
--- For each of some keys, the message to wait behind from a place on: the one before it, or what that one waits behind.
+-- For each of some keys, the message that a given one waits behind: the one before it, or what that one waits behind.
 SELECT w.tenant, w.key, (
     SELECT COALESCE(d.behind, d.message) FROM redrive.deliveries AS d /* INDEXED BY deliveries_in_order */
     WHERE d.sink = :sink AND d.tenant = w.tenant AND d.key = w.key AND d.key IS NOT NULL AND d.finished_at IS NULL
-      AND d.message < w.place AND d.message <> ALL (CAST(:due AS bigint[]))
+      AND d.message < w.until AND d.message <> ALL (CAST(:due AS bigint[]))
     ORDER BY d.message DESC LIMIT 1)
-FROM unnest(CAST(:tenants AS text[]), CAST(:keys AS text[]), CAST(:places AS bigint[])) AS w (tenant, key, place);
+FROM unnest(CAST(:tenants AS text[]), CAST(:keys AS text[]), CAST(:until AS bigint[])) AS w (tenant, key, until);
 
 -- name: lock_unfinished
 -- Lock those of some messages whose delivery is unfinished; skip those that another transaction changes.

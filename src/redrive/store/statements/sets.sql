@@ -98,11 +98,11 @@ FROM redrive.sets AS s WHERE {conditions} ORDER BY s.id {order} LIMIT CAST(:most
 s.tenant = :tenant;
 
 -- name: sets.below
--- Sets before a place.
+-- Sets before a position.
 s.id < :below;
 
 -- name: sets.above
--- Sets after a place.
+-- Sets after a position.
 s.id > :above;
 
 -- name: bulk_run_counts
@@ -132,11 +132,11 @@ i.status = 'DONE';
 i.status = 'FAILED';
 
 -- name: items.below
--- Letters before a place.
+-- Letters before a position.
 i.number < :below;
 
 -- name: items.above
--- Letters after a place.
+-- Letters after a position.
 i.number > :above;
 
 -- name: count_letters

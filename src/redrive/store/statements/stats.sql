@@ -5,7 +5,7 @@
 SELECT counted.workflow, CAST(SUM(counted.open) AS bigint) AS open FROM (
     SELECT few.workflow, few.open FROM (
         SELECT g.workflow, g.open FROM redrive.groups AS g /* INDEXED BY groups_open */ WHERE g.open > 0
-        ORDER BY g.place DESC LIMIT CAST(:causes AS bigint)) AS few
+        ORDER BY g.latest DESC LIMIT CAST(:causes AS bigint)) AS few
     UNION ALL
     SELECT fed.workflow, fed.open FROM (
         SELECT f.workflow, f.open FROM redrive.letter_feed AS f ORDER BY f.id LIMIT CAST(:changes AS bigint)) AS fed

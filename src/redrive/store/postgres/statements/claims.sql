@@ -1,7 +1,7 @@
 -- Claiming due runs. A lane is one (tenant, queue, rank, workflow); see store/workers.py.
 
 -- name: lanes
--- The first run of each lane after a place: the query skips through the index from lane to lane.
+-- The first run of each lane after a position: the query skips through the index from lane to lane.
 WITH RECURSIVE walk (tenant, queue, rank, workflow, head, n) AS (
     SELECT CAST(:tenant AS text) COLLATE "C", CAST(:queue AS text) COLLATE "C", CAST(:rank AS bigint),
            CAST(:workflow AS text) COLLATE "C", CAST(NULL AS bigint), 0

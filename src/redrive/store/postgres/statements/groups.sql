@@ -3,7 +3,7 @@
 -- name: groups
 -- A page of groups with their failures by hour; the conditions and the order are filled in. A cause that was resolved is
 -- back if it failed afterwards in that version of the code, or in one in which it had not failed before.
-SELECT g.place, g.tenant, g.fingerprint, g.workflow, g.step, g.open, g.total, g.first_seen, g.last_seen,
+SELECT g.latest, g.tenant, g.fingerprint, g.workflow, g.step, g.open, g.total, g.first_seen, g.last_seen,
        g.sample, l.reason, l.code, l.category, l.failure,
        d.owner, COALESCE(d.muted_until > :at OR d.muted_open >= g.open, false), d.muted_by, d.muted_until,
        d.resolved_at, d.resolved_by, d.resolved_version,

@@ -2,7 +2,7 @@
 
 -- name: texts
 -- A page of a table's texts, after a key.
-SELECT {owner}, {key}, {columns} FROM redrive.{table} WHERE ({key}) > ({place}) ORDER BY {key} LIMIT :most;
+SELECT {owner}, {key}, {columns} FROM redrive.{table} WHERE ({key}) > ({position}) ORDER BY {key} LIMIT :most;
 
 -- name: swap
 -- Replace the texts of rows that still have the texts that were read. Rows that are locked are left for the next time,

@@ -345,7 +345,7 @@ CREATE TABLE letter_feed (
 -- and SQLite has one writer, so none waits for that row.
 CREATE UNIQUE INDEX letter_feed_left ON letter_feed (tenant, fingerprint) WHERE letter = '';
 
--- Letters by cause. place is the feed's number of the latest failure: groups are listed by it, newest first.
+-- Letters by cause. latest is the feed's number of the latest failure: groups are listed by it, newest first.
 CREATE TABLE groups (
     tenant      TEXT    NOT NULL,
     fingerprint TEXT    NOT NULL,
@@ -355,16 +355,16 @@ CREATE TABLE groups (
     total       INTEGER NOT NULL,
     first_seen  INTEGER NOT NULL,
     last_seen   INTEGER NOT NULL,
-    place       INTEGER NOT NULL,
+    latest      INTEGER NOT NULL,
     sample      TEXT,
     PRIMARY KEY (tenant, fingerprint)
 ) WITHOUT ROWID;
-CREATE INDEX groups_open ON groups (place) WHERE open > 0;
-CREATE INDEX groups_of_tenant_open ON groups (tenant, place) WHERE open > 0;
-CREATE INDEX groups_all ON groups (place) WHERE total > 0;
-CREATE INDEX groups_of_tenant ON groups (tenant, place) WHERE total > 0;
-CREATE INDEX groups_by_size ON groups (open, place) WHERE open > 0;
-CREATE INDEX groups_of_tenant_by_size ON groups (tenant, open, place) WHERE open > 0;
+CREATE INDEX groups_open ON groups (latest) WHERE open > 0;
+CREATE INDEX groups_of_tenant_open ON groups (tenant, latest) WHERE open > 0;
+CREATE INDEX groups_all ON groups (latest) WHERE total > 0;
+CREATE INDEX groups_of_tenant ON groups (tenant, latest) WHERE total > 0;
+CREATE INDEX groups_by_size ON groups (open, latest) WHERE open > 0;
+CREATE INDEX groups_of_tenant_by_size ON groups (tenant, open, latest) WHERE open > 0;
 CREATE INDEX groups_by_fingerprint ON groups (fingerprint);
 
 -- Failures by minute and by hour: slot is the number of such spans of time since 1970. Charts look back until kept_until.
@@ -558,7 +558,7 @@ CREATE INDEX circuits_changed ON circuits (changed_at) WHERE generation > 0;
 CREATE INDEX circuits_open ON circuits (until) WHERE status = 'OPEN' AND until IS NOT NULL;
 
 -- How calls ended: failures that tell about the dependency, and probes that succeeded. Written with the end itself.
-CREATE TABLE circuit_marks (
+CREATE TABLE circuit_samples (
     run        INTEGER NOT NULL,
     idx        INTEGER NOT NULL,
     attempt    INTEGER NOT NULL,
@@ -571,8 +571,8 @@ CREATE TABLE circuit_marks (
     at         INTEGER NOT NULL,
     PRIMARY KEY (run, idx, attempt, fence)
 ) WITHOUT ROWID;
-CREATE INDEX circuit_marks_weighed ON circuit_marks (tenant, key, generation, good, at);
-CREATE INDEX circuit_marks_recent ON circuit_marks (at);
+CREATE INDEX circuit_samples_counted ON circuit_samples (tenant, key, generation, good, at);
+CREATE INDEX circuit_samples_recent ON circuit_samples (at);
 
 -- Successful calls, counted by workers in steps of some seconds. They decide nothing: users see them.
 CREATE TABLE circuit_successes (
@@ -776,7 +776,7 @@ CREATE TABLE notify_rules (
     PRIMARY KEY (tenant, workflow)
 ) WITHOUT ROWID;
 
--- Facts, added one by one and never changed but for told_at. Those told are kept for a while, so that a repeat is known.
+-- Facts, added one by one and never changed but for sent_at. Those told are kept for a while, so that a repeat is known.
 CREATE TABLE notices (
     id         INTEGER PRIMARY KEY AUTOINCREMENT,
     public_id  TEXT    NOT NULL UNIQUE,
@@ -784,12 +784,12 @@ CREATE TABLE notices (
     lane       TEXT    NOT NULL,
     created_at INTEGER NOT NULL,
     notice     TEXT    NOT NULL,
-    told_at    INTEGER
+    sent_at    INTEGER
 );
-CREATE INDEX notices_untold ON notices (tenant, lane, id) WHERE told_at IS NULL;
-CREATE INDEX notices_told ON notices (told_at) WHERE told_at IS NOT NULL;
+CREATE INDEX notices_unsent ON notices (tenant, lane, id) WHERE sent_at IS NULL;
+CREATE INDEX notices_sent ON notices (sent_at) WHERE sent_at IS NOT NULL;
 
--- When notices of one lane may be told next. A row is written when they are told, not when one is added to the lane.
+-- When notices of one lane may be sent next. A row is written when they are sent, not when one is added to the lane.
 CREATE TABLE notice_lanes (
     tenant  TEXT    NOT NULL,
     lane    TEXT    NOT NULL,

@@ -5,7 +5,7 @@
 SELECT version FROM workers WHERE id = ? AND state = 'LIVE';
 
 -- name: lanes
--- The first run of each lane after a place. The query skips through the index lane by lane, to the next workflow,
+-- The first run of each lane after a position. The query skips through the index lane by lane, to the next workflow,
 -- else rank, else queue, else tenant; one comparison of all four would walk through every run of the lane it leaves.
 WITH RECURSIVE heads (id, n) AS (
     SELECT NULL, 0

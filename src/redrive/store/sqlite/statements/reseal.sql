@@ -2,7 +2,7 @@
 
 -- name: texts
 -- A page of a table's texts, after a key.
-SELECT {owner}, {key}, {columns} FROM {table} WHERE ({key}) > ({place}) ORDER BY {key} LIMIT ?;
+SELECT {owner}, {key}, {columns} FROM {table} WHERE ({key}) > ({position}) ORDER BY {key} LIMIT ?;
 
 -- name: swap
 -- Replace the texts of a row that still has the texts that were read.

@@ -188,7 +188,7 @@ ON CONFLICT (tenant, key) DO NOTHING;
 
 -- name: put_mark
 -- Insert the result of a call that a circuit admitted; a repeat changes nothing.
-INSERT INTO circuit_marks (run, idx, attempt, fence, tenant, key, generation, good, category, at)
+INSERT INTO circuit_samples (run, idx, attempt, fence, tenant, key, generation, good, category, at)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (run, idx, attempt, fence) DO NOTHING;
 
