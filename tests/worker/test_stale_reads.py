@@ -294,7 +294,7 @@ async def test_a_late_heartbeat_answer_does_not_drop_a_run_claimed_later(tmp_pat
 
 def _beat(worker: Any) -> Any:
     """Send a heartbeat, as the lease's thread does every second."""
-    line = worker.store.lease_connection()
+    line = worker.backend.lease_connection()
     try:
         return line.beat(worker.id, worker.report.collect())
     finally:

@@ -52,12 +52,12 @@ async def test_a_transactional_result_waits_for_one_with_a_lower_number(tmp_path
         seen.extend(task.result() for task in tasks if task.done())
         return await asyncio.gather(*tasks)
 
-    async with at_work(app, jam.over) as worker:
+    async with at_work(app, jam.over):
         handle = await race.start()
 
         async def is_booked() -> bool:
-            run = await worker.store.run(handle.id)
-            return run is not None and any(e.name == "booked" for e in await worker.store.journal(run.id))
+            run = await app.runtime.store.run(handle.id)
+            return run is not None and any(e.name == "booked" for e in await app.runtime.store.journal(run.id))
 
         await until(is_booked, "the transaction is committed")
         for _ in range(30):  # long enough for a result to be delivered too early

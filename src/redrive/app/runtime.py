@@ -51,6 +51,7 @@ from redrive.store.port import DeskStore, Store
 from redrive.store.runs import StartResult
 from redrive.store.store import repeat_until_answered
 from redrive.worker.attempt import Attempt
+from redrive.worker.backend import LocalBackend
 from redrive.worker.claimer import Wakeup
 from redrive.worker.rollback import ActionRunner
 from redrive.worker.worker import Worker, WorkerSettings
@@ -274,7 +275,7 @@ class Runtime:
             [*app.registered_sinks.values(), *await self.answered(self.notification_chore.needed_sinks)]
         )
         worker = Worker(
-            store or self.store,
+            LocalBackend(store or self.store, self.clock, listeners=self._listeners),
             self.clock,
             WorkerSettings(
                 name=f"{socket.gethostname()}:{os.getpid()}",
@@ -297,7 +298,6 @@ class Runtime:
             on_published=self.wake_relays,
             forwarder=chores.RelayForwarder(self._outbox_relays),
             wrap_step=wrap_step,
-            listeners=self._listeners,
             counters=self.counters,
             tracing=self.tracing,
         )

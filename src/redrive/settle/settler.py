@@ -11,6 +11,7 @@ import logging
 import math
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from typing import Protocol
 
 import msgspec
 
@@ -245,8 +246,15 @@ def make_escalation(letter: LetterRow, to: str, audit: AuditWrite, rules: Stored
 # One bad row never fails its batch.
 
 
+class Settler(Protocol):
+    """Decides on outcomes: in this process, or on a server."""
+
+    async def settle(self, outcomes: Sequence[Outcome], carriers: Sequence[SinkLease] = ()) -> list[Settled]:
+        """Decide on each outcome, record the decisions in one commit, and return them in order."""
+
+
 async def settle_bisecting(
-    settler: LocalSettler, outcomes: Sequence[Outcome], carriers: Sequence[SinkLease] = ()
+    settler: Settler, outcomes: Sequence[Outcome], carriers: Sequence[SinkLease] = ()
 ) -> list[Settled]:
     """Settle all outcomes in one commit, or the good ones in several. Return one answer for each, in order."""
     try:
@@ -263,7 +271,7 @@ async def settle_bisecting(
 
 
 async def _settle_substitute(
-    settler: LocalSettler, outcome: Outcome, carriers: Sequence[SinkLease], refusal: Exception
+    settler: Settler, outcome: Outcome, carriers: Sequence[SinkLease], refusal: Exception
 ) -> Settled:
     """Settle a refused outcome as a failure of its run. If even that is refused, the worker detaches the run."""
     log.error("the store refused a record of run %s: %s", outcome.run.public_id, refusal)

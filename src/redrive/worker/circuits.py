@@ -35,11 +35,10 @@ from redrive.core.circuit import (
 from redrive.core.outcomes import EntryRef, StepParked
 from redrive.errors import RunDetached, StoreError
 from redrive.records import replace
-from redrive.settle.circuits import after_samples, update_circuit
 from redrive.settle.settler import Settled
 from redrive.store.circuits import CircuitKey, CircuitRow, Permit, PermitRequest, SuccessCount
-from redrive.store.port import Store
 from redrive.store.store import repeat_until_answered
+from redrive.worker.backend import Backend
 
 if TYPE_CHECKING:
     from redrive.worker.definitions import Step
@@ -57,10 +56,10 @@ _WAVE_INTERVAL = 1.0  # seconds between two waves of branches that wait in memor
 class Circuits:
     """The circuits that ever changed, as this worker knows them. `wanted`: some step has one."""
 
-    def __init__(self, store: Store, clock: Clock, *, wanted: bool) -> None:
+    def __init__(self, backend: Backend, clock: Clock, *, wanted: bool) -> None:
         self.wanted = wanted
         self.asking = 0
-        self._store = store
+        self._backend = backend
         self._clock = clock
         self._rows: dict[CircuitKey, CircuitRow] = {}
         self._evaluating: dict[CircuitKey, asyncio.Task[None]] = {}
@@ -77,7 +76,7 @@ class Circuits:
         place = (tenant, call.key)
         before = self._successes.get(place)
         calls = 1 if before is None else before.calls + 1
-        self._successes[place] = SuccessCount(tenant, call.key, call.settings, calls, self._store.now())
+        self._successes[place] = SuccessCount(tenant, call.key, call.settings, calls, self._backend.now())
 
     async def write_successes(self) -> None:
         """Write the successes that were counted since the last time; a store that does not answer gets them later."""
@@ -86,7 +85,7 @@ class Circuits:
         if not counts:
             return
         try:
-            await self._store.count_successes(list(counts.values()))
+            await self._backend.count_successes(list(counts.values()))
         except StoreError as error:
             log.warning("successes behind circuits could not be written: %s", error)
             for place, each in counts.items():
@@ -123,7 +122,7 @@ class Circuits:
             return Permit(admission=Admission.STAY_OUT, row=row)
         self.asking += 1
         try:
-            permit = await repeat_until_answered(lambda: self._store.permit(ask), self._clock)
+            permit = await repeat_until_answered(lambda: self._backend.permit(ask), self._clock)
         finally:
             self.asking -= 1
         self.learn(permit.row)
@@ -149,9 +148,7 @@ class Circuits:
         try:
             while True:
                 self._again.discard(place)
-                row, _ = await repeat_until_answered(
-                    lambda: update_circuit(self._store, place, lambda case: after_samples(case, settings)), self._clock
-                )
+                row = await repeat_until_answered(lambda: self._backend.evaluate_circuit(place, settings), self._clock)
                 if place not in self._again:
                     break
         finally:
@@ -177,7 +174,7 @@ class Circuits:
 
     async def refresh(self) -> None:
         """Read what changed since the last time."""
-        rows = await self._store.circuits_changed_since(self._since)
+        rows = await self._backend.circuits_changed_since(self._since)
         for row in rows:
             self.learn(row)
         self._since = max([self._since, *(row.changed_at - _VISIBILITY_MARGIN for row in rows)])

@@ -195,7 +195,7 @@ class Claimer:
         worker, before = self._worker, self._after
         if not room or not worker.has_lease:
             self.more_due = True
-            return ClaimResult(runs=[], now=worker.store.now(), next_in=None, after=before)
+            return ClaimResult(runs=[], now=worker.backend.now(), next_in=None, after=before)
         claims = await self._claim_from_store(room)
         self.more_due = len(claims.runs) >= room or self._after != before
         return claims
@@ -220,7 +220,7 @@ class Claimer:
         self.under_way = self._asking = True
         began = worker.clock.monotonic()
         try:
-            claims = await worker.store.claim(claim)
+            claims = await worker.backend.claim(claim)
             if claims.runs and worker.counters is not None:
                 worker.counters.claims.add(worker.clock.monotonic() - began)
             if claims.runs and worker.circuits.wanted:
@@ -230,7 +230,7 @@ class Claimer:
             worker.check_drained()
             log.warning("could not claim runs, trying again: %s", error)
             await worker.clock.sleep(min(_STORE_RETRY_PAUSE, worker.settings.lease / 10))
-            return ClaimResult(runs=[], now=worker.store.now(), next_in=0, after=self._after)
+            return ClaimResult(runs=[], now=worker.backend.now(), next_in=0, after=self._after)
         finally:
             self.under_way = self._asking = False
         self._after = claims.after

@@ -22,7 +22,8 @@ import msgspec
 from redrive.clock import Clock
 from redrive.core.outbox import SinkLease
 from redrive.core.outcomes import AttemptSucceeded, Outcome, ValueRecorded
-from redrive.settle.settler import FAILURE_OUTCOMES, LocalSettler, Settled, make_refused, settle_bisecting
+from redrive.settle.settler import FAILURE_OUTCOMES, Settled, make_refused, settle_bisecting
+from redrive.worker.backend import Backend
 from redrive.worker.circuits import Circuits
 
 log = logging.getLogger("redrive.worker")
@@ -74,9 +75,9 @@ class Committer:
     """Settles outcomes in the order they came, one batch at a time."""
 
     def __init__(
-        self, settler: LocalSettler, clock: Clock, circuits: Circuits, forwarder: MessageForwarder | None = None
+        self, backend: Backend, clock: Clock, circuits: Circuits, forwarder: MessageForwarder | None = None
     ) -> None:
-        self._settler = settler
+        self._backend = backend
         self._clock = clock
         self._circuits = circuits
         self._forwarder = forwarder
@@ -150,10 +151,10 @@ class Committer:
         began = self._clock.monotonic()
         if messages and self._forwarder is not None:
             carriers = self._forwarder.carriers(messages, size)
-        settled = await settle_bisecting(self._settler, outcomes, carriers)
+        settled = await settle_bisecting(self._backend, outcomes, carriers)
         self.batches += 1
         self.outcomes += len(batch)
-        if (messages or self._settler.wanted) and self._forwarder is not None:
+        if (messages or self._backend.wanted) and self._forwarder is not None:
             try:
                 self._forwarder.forward(settled, carriers, began)
             except Exception:  # the commit is durable, so callers must get their answers in any case

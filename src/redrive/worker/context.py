@@ -110,7 +110,7 @@ def now() -> datetime:
     if branch is None:
         return to_datetime(SystemClock().now())
     execution = branch.execution
-    micros: int = execution.requests.record(branch, "redrive.now", execution.worker.store.now)
+    micros: int = execution.requests.record(branch, "redrive.now", execution.worker.backend.now)
     return to_datetime(micros)
 
 

@@ -266,7 +266,7 @@ class Execution:
 
     def seconds_until(self, wake_at: int | None) -> float:
         """Return the seconds until a time of the store's clock."""
-        return max(0.0, ((wake_at or 0) - self.worker.store.now()) / MICROS)
+        return max(0.0, ((wake_at or 0) - self.worker.backend.now()) / MICROS)
 
     async def ready(self) -> None:
         """Return when new work may begin: the lease is good, the run is neither detached nor drained."""
@@ -373,7 +373,7 @@ class Execution:
 
     def capture(self, error: BaseException) -> Failure:
         """Return the stored form of an exception."""
-        return capture_failure(error, self.worker.rules, self.worker.store.now() / MICROS)
+        return capture_failure(error, self.worker.rules, self.worker.backend.now() / MICROS)
 
     def detach(self) -> None:
         """Unwind the run's code and send nothing more: this worker does not hold the run any more."""

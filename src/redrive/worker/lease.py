@@ -18,7 +18,6 @@ from redrive.clock import MICROS, Clock
 from redrive.core.decide_step import record_start
 from redrive.core.outcomes import RunReleased
 from redrive.records import replace
-from redrive.settle.settler import make_lenient_run_view
 from redrive.store.port import LeaseConnection
 from redrive.store.store import repeat_until_answered
 from redrive.store.workers import HeartbeatReply
@@ -223,7 +222,7 @@ class HeldRunsReport:
     async def _release_runs(self, strays: frozenset[int]) -> None:
         """Release runs whose claim was written although its answer was lost."""
         worker, me = self._worker, self._worker.id
-        for held in await repeat_until_answered(lambda: worker.store.held(me), worker.clock):
-            if me == worker.id and held.run.id in strays and held.run.id not in worker.held.by_id:
-                await worker.committer.submit(RunReleased(run=make_lenient_run_view(held.run)))
+        for run in await repeat_until_answered(lambda: worker.backend.held(me), worker.clock):
+            if me == worker.id and run.id in strays and run.id not in worker.held.by_id:
+                await worker.committer.submit(RunReleased(run=run))
         worker.wakeup.notify()

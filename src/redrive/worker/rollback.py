@@ -52,8 +52,7 @@ from redrive.worker.branches import current_scope
 from redrive.worker.step_call import StepCall
 
 if TYPE_CHECKING:
-    from redrive.store.letters import LetterRow
-    from redrive.store.runs import RunRow
+    from redrive.worker.backend import RollbackCause
     from redrive.worker.branches import Branch
     from redrive.worker.definitions import Step
     from redrive.worker.execution import Execution
@@ -183,7 +182,7 @@ class FollowUp:
         """Read the journal. New entries are numbered behind it."""
         execution = self._execution
         rows = await repeat_until_answered(
-            lambda: execution.worker.store.journal(execution.claimed.id), execution.clock
+            lambda: execution.worker.backend.journal(execution.claimed.id), execution.clock
         )
         execution.journal.continue_numbers(Journal(rows))
         return rows
@@ -269,8 +268,7 @@ async def roll_back(execution: Execution, branch: Branch) -> None:
 class _Rollback:
     """The rollback of one run by one worker."""
 
-    _run: RunRow
-    _letter: LetterRow | None
+    _recorded: RollbackCause
     _cause: FailureReason
     _stopped_before: bool
 
@@ -281,10 +279,10 @@ class _Rollback:
 
     async def run(self) -> None:
         """Continue the rollback wherever it is."""
-        execution, store = self._execution, self._execution.worker.store
+        execution, backend = self._execution, self._execution.worker.backend
         await self._load_cause()
         journal = await self._follow_up.read()
-        attempts = await repeat_until_answered(lambda: store.attempts(execution.claimed.id), execution.clock)
+        attempts = await repeat_until_answered(lambda: backend.attempts(execution.claimed.id), execution.clock)
         options = self._follow_up.options
         effects = saga.find_step_effects(journal, find_last_attempts(attempts), options)
         if not saga.read_ledger(journal) and saga.find_passed_pivot(journal, effects, options) is not None:
@@ -303,16 +301,11 @@ class _Rollback:
     async def _load_cause(self) -> None:
         """Read why the run is rolled back, and whether it has a letter."""
         execution = self._execution
-        (case,) = await repeat_until_answered(
-            lambda: execution.worker.store.cases([execution.claimed.public_id]), execution.clock
+        self._recorded = recorded = await repeat_until_answered(
+            lambda: execution.worker.backend.rollback_cause(execution.claimed), execution.clock
         )
-        self._run, self._letter = case.run, None
-        if case.letter is not None:
-            self._letter = await repeat_until_answered(
-                lambda: execution.worker.store.letter_of(execution.claimed.id), execution.clock
-            )
-        execution.view = replace(execution.view, letter_unwritten=case.letter is None)
-        ending = _UNKNOWN_CAUSE if case.run.failure is None else FailureReason.from_json(case.run.failure)
+        execution.view = replace(execution.view, letter_unwritten=not recorded.has_letter)
+        ending = _UNKNOWN_CAUSE if recorded.failure is None else FailureReason.from_json(recorded.failure)
         self._cause = ending.cause or ending
         self._stopped_before = ending.cause is not None
 
@@ -378,11 +371,13 @@ class _Rollback:
 
     async def _end_run(self, rows: tuple[saga.LedgerRow, ...] = (), *, forward: bool = False) -> None:
         # The failure was reported before if a rollback had stopped, or if the letter contains it.
-        letter = self._letter
-        if letter is None:
+        recorded = self._recorded
+        if recorded.letter_code is None:
             unreported = not self._stopped_before
         else:
-            unreported = letter.code != LetterCode.COMPENSATION_FAILED and letter.failure != self._run.failure
+            unreported = (
+                recorded.letter_code != LetterCode.COMPENSATION_FAILED and recorded.letter_failure != recorded.failure
+            )
         await self._execution.settle(
             RollbackEnded(
                 run=self._execution.view,

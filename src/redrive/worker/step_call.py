@@ -131,7 +131,7 @@ class StepCall(msgspec.Struct, eq=False):
     async def _resume(self, entry: EntryRow) -> None:
         """Continue where the journal ends: after a failed attempt, or with one that was cut short."""
         execution = self._execution
-        now = execution.worker.store.now()
+        now = execution.worker.backend.now()
         self._first -= (now - entry.first_at) / MICROS
         if self._step.options.circuit is not None and not self._step.options.at_most_once:
             self._resumed_at = now
@@ -251,7 +251,7 @@ class StepCall(msgspec.Struct, eq=False):
             # The time that the step waited for its circuit before it was resumed here does not count.
             self._resumed_at = None
             rows = await repeat_until_answered(
-                lambda: execution.worker.store.attempts(execution.claimed.id), execution.clock
+                lambda: execution.worker.backend.attempts(execution.claimed.id), execution.clock
             )
             self._first += sum_parked_time(rows, self._place.index, resumed_at) / MICROS
         end = AttemptEnd.TIMED_OUT if isinstance(error, TimeoutError) else AttemptEnd.FAILED
@@ -374,7 +374,7 @@ class StepCall(msgspec.Struct, eq=False):
                 raise
             except Exception as error:  # the time limit passed, or a constraint failed that is checked at the commit
                 return await self._make_failure_outcome(error)
-            for listener in execution.worker.settler.listeners:
+            for listener in execution.worker.backend.listeners:
                 listener.settled([outcome], [transition], [answer], execution.clock.monotonic() - began)
             if transition.messages:
                 execution.worker.on_published()

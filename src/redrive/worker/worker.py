@@ -32,16 +32,17 @@ from redrive.core.outcomes import (
 from redrive.core.run_options import RunOptions
 from redrive.core.states import FINAL_RUN_STATUSES
 from redrive.errors import StoreError
-from redrive.observability.counters import Counters, SettleListener
+from redrive.observability.counters import Counters
 from redrive.observability.tracing import Tracing
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
-from redrive.settle.settler import LocalSettler, Settled, make_claimed_run_view, parse_run_options
+from redrive.settle.settler import Settled, make_claimed_run_view, parse_run_options
 from redrive.store.encryption.keyring import Unreadable
-from redrive.store.port import Store, Transaction
+from redrive.store.port import Transaction
 from redrive.store.store import repeat_until_answered
-from redrive.store.workers import Catalogue, ClaimedRun, HeartbeatReply, NewWorker, live_workers
+from redrive.store.workers import Catalogue, ClaimedRun, HeartbeatReply, NewWorker
 from redrive.worker.attempt import Attempt, ThreadPools
+from redrive.worker.backend import Backend
 from redrive.worker.branches import install_task_factory
 from redrive.worker.circuits import Circuits
 from redrive.worker.claimer import Claimer, HeldRuns, Wakeup
@@ -81,7 +82,7 @@ class Worker:
 
     def __init__(
         self,
-        store: Store,
+        backend: Backend,
         clock: Clock,
         settings: WorkerSettings,
         *,
@@ -95,11 +96,10 @@ class Worker:
         on_published: Callable[[], None] = lambda: None,
         forwarder: MessageForwarder | None = None,
         wrap_step: Callable[[Attempt, Callable[[], Any]], Callable[[], Any]] | None = None,
-        listeners: Sequence[SettleListener] = (),
         counters: Counters | None = None,
         tracing: Tracing | None = None,
     ) -> None:
-        self.store = store
+        self.backend = backend
         self.clock = clock
         self.settings = settings
         self.version = catalogue.version
@@ -117,11 +117,10 @@ class Worker:
         self._on_ended = on_ended
         self.on_published = on_published
         self.wrap_step = wrap_step
-        self.settler = LocalSettler(store, clock, listeners=listeners)
         self._forwarder = forwarder
         self.counters = counters
         self.tracing = tracing
-        self.circuits = Circuits(store, clock, wanted=has_circuits)
+        self.circuits = Circuits(backend, clock, wanted=has_circuits)
         self.held = HeldRuns(clock, self.wakeup, self.check_drained)
         self._stopping = False
         self.claimer = Claimer(self)
@@ -139,7 +138,7 @@ class Worker:
         self._drained = asyncio.Event()
         size = self.settings.concurrency
         self.threads = ThreadPools(steps=size, workflows=size * (1 + _HELD_RUNS_PER_SLOT))
-        self.committer = Committer(self.settler, self.clock, self.circuits, self._forwarder)
+        self.committer = Committer(self.backend, self.clock, self.circuits, self._forwarder)
         self._undo_factory = install_task_factory(asyncio.get_running_loop())
         try:
             await self._enlist()
@@ -151,7 +150,7 @@ class Worker:
             raise
         self._services = [asyncio.create_task(self.committer.run(), name="redrive committer")]
         if automatic:
-            listening = self.wakeup.listen(self.store.changed, self.on_published)
+            listening = self.wakeup.listen(self.backend.changed, self.on_published)
             self._services.append(asyncio.create_task(listening, name="redrive wakeup"))
         if automatic and self.circuits.wanted:
             self._services.append(asyncio.create_task(self.circuits.poll(), name="redrive circuits"))
@@ -173,10 +172,9 @@ class Worker:
             lease=int(self.settings.lease * MICROS),
             queues=self.settings.queues,
         )
-        self.id = await repeat_until_answered(lambda: self.store.enlist(worker, self._catalogue), self.clock)
-        self.settler.worker = self.id
+        self.id = await repeat_until_answered(lambda: self.backend.enlist(worker, self._catalogue), self.clock)
         self.lease = Lease(
-            self.store.lease_connection(),
+            self.backend.lease_connection(),
             self.clock,
             self.id,
             self.settings.lease,
@@ -216,7 +214,7 @@ class Worker:
                 await self.circuits.write_successes()
         await self._close()
         try:
-            await self.store.retire(self.id)
+            await self.backend.retire(self.id)
         except StoreError as error:
             lease = self.settings.lease
             log.warning("could not deregister worker %d, its lease will expire in %g s: %s", self.id, lease, error)
@@ -329,7 +327,7 @@ class Worker:
 
     def transaction(self) -> Transaction:
         """Return a transaction for a transactional step, well within the lease."""
-        return self.store.transaction(min(self.settings.transaction_limit, self.settings.lease / 3))
+        return self.backend.transaction(min(self.settings.transaction_limit, self.settings.lease / 3))
 
     def on_ended(self, claimed: ClaimedRun, settled: Settled) -> None:
         """Free the slot of a run that ended, and report the result to callers in this process."""
@@ -346,10 +344,9 @@ class Worker:
         log.warning("run %s: %s", claimed.public_id, difference)
         if claimed.version == self.version:
             return CodeDiverged(run=view, difference=difference, wait=CodeWait.NO_MORE)
-        workers = await repeat_until_answered(self.store.workers, self.clock)
-        has_worker = any(each.version == claimed.version for each in live_workers(workers, self.store.now()))
+        has_worker = await repeat_until_answered(lambda: self.backend.has_live_worker(claimed.version), self.clock)
         since = claimed.diverged_at
-        waited = 0.0 if since is None else (self.store.now() - since) / MICROS
+        waited = 0.0 if since is None else (self.backend.now() - since) / MICROS
         if not has_worker and waited >= self.settings.code_wait:
             return CodeDiverged(run=view, difference=difference, wait=CodeWait.NO_MORE)
         pause = min(5.0, max(0.1, self.settings.code_wait / 10))

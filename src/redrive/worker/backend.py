@@ -1,0 +1,154 @@
+"""The backend of a worker: everything that a worker asks for while it executes runs.
+
+A worker knows no store. It reports outcomes, and the backend answers with decisions that are durable. `LocalBackend`
+decides in this process and writes to the store; a remote backend sends the same calls to a server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from redrive.clock import Clock
+from redrive.core.journal import EntryRow
+from redrive.core.outbox import SinkLease
+from redrive.core.outcomes import Outcome, RunView
+from redrive.observability.counters import SettleListener
+from redrive.settle.circuits import after_samples, update_circuit
+from redrive.settle.settler import LocalSettler, Settled, make_lenient_run_view
+from redrive.store.circuits import CircuitKey, CircuitRow, Permit, PermitRequest, SuccessCount
+from redrive.store.port import LeaseConnection, Store, Transaction
+from redrive.store.runs import AttemptRow
+from redrive.store.workers import Catalogue, ClaimRequest, ClaimResult, NewWorker, live_workers
+
+if TYPE_CHECKING:
+    from redrive.store.workers import ClaimedRun
+
+
+class RollbackCause(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The recorded reason of a rollback: the failure of the run, and the code and failure of its letter, if any."""
+
+    failure: str | None
+    has_letter: bool
+    letter_code: str | None = None
+    letter_failure: str | None = None
+
+
+class Backend(Protocol):
+    """The calls of a worker. Each may be repeated after `StoreUnavailable`, and the repeat changes nothing more."""
+
+    @property
+    def wanted(self) -> frozenset[str]:
+        """Topics of the engine that sinks subscribe to."""
+
+    @property
+    def listeners(self) -> Sequence[SettleListener]:
+        """Receivers of what a transactional step wrote."""
+
+    def now(self) -> int:
+        """Return the store's time in microseconds since 1970, as exactly as this process knows it."""
+
+    async def enlist(self, worker: NewWorker, catalogue: Catalogue) -> int:
+        """Register the worker and its code; return its id, under which all later calls are made."""
+
+    async def retire(self, worker: int) -> None:
+        """Mark the worker as stopped. Runs that it still holds are orphans at once."""
+
+    def lease_connection(self) -> LeaseConnection:
+        """Open the connection for the worker's heartbeats."""
+
+    async def claim(self, claim: ClaimRequest) -> ClaimResult:
+        """Give the worker due runs, each under a fence one higher than before."""
+
+    async def changed(self) -> None:
+        """Return when another process may have made runs due since the last return. This is a hint only."""
+
+    async def settle(self, outcomes: Sequence[Outcome], carriers: Sequence[SinkLease] = ()) -> list[Settled]:
+        """Decide on each outcome, record the decisions in one commit, and return them in order."""
+
+    async def held(self, worker: int) -> list[RunView]:
+        """Return the runs that the worker holds."""
+
+    async def journal(self, run: int) -> list[EntryRow]:
+        """Return all entries of a run that the worker holds."""
+
+    async def attempts(self, run: int) -> list[AttemptRow]:
+        """Return all attempts of such a run that did not succeed."""
+
+    async def rollback_cause(self, run: ClaimedRun) -> RollbackCause:
+        """Return why such a run is rolled back."""
+
+    async def has_live_worker(self, version: str) -> bool:
+        """Return True if a live worker has this version of the code."""
+
+    async def permit(self, ask: PermitRequest) -> Permit:
+        """Ask whether to call a dependency whose circuit may not be closed."""
+
+    async def evaluate_circuit(self, place: CircuitKey, settings: str) -> CircuitRow:
+        """Decide on a circuit about which calls were recorded; return its new state."""
+
+    async def circuits_changed_since(self, since: int) -> list[CircuitRow]:
+        """Return the circuits that changed at this time or later."""
+
+    async def count_successes(self, counts: Sequence[SuccessCount]) -> None:
+        """Add successful calls to their circuits."""
+
+    def transaction(self, limit: float) -> Transaction:
+        """Return a transaction for one transactional step."""
+
+
+class LocalBackend:
+    """The backend of a worker beside its store."""
+
+    def __init__(self, store: Store, clock: Clock, *, listeners: Sequence[SettleListener] = ()) -> None:
+        self._store = store
+        self._settler = LocalSettler(store, clock, listeners=listeners)
+        # Passed through as they are: a further call for each would cost every step of an embedded worker.
+        self.now = store.now
+        self.settle = self._settler.settle
+        self.retire = store.retire
+        self.lease_connection = store.lease_connection
+        self.claim = store.claim
+        self.changed = store.changed
+        self.journal = store.journal
+        self.attempts = store.attempts
+        self.permit = store.permit
+        self.circuits_changed_since = store.circuits_changed_since
+        self.count_successes = store.count_successes
+        self.transaction = store.transaction
+
+    @property
+    def wanted(self) -> frozenset[str]:
+        return self._settler.wanted
+
+    @property
+    def listeners(self) -> Sequence[SettleListener]:
+        return self._settler.listeners
+
+    async def enlist(self, worker: NewWorker, catalogue: Catalogue) -> int:
+        # The settler vouches for this id until the worker enlists again.
+        self._settler.worker = await self._store.enlist(worker, catalogue)
+        return self._settler.worker
+
+    async def held(self, worker: int) -> list[RunView]:
+        return [make_lenient_run_view(each.run) for each in await self._store.held(worker)]
+
+    async def rollback_cause(self, run: ClaimedRun) -> RollbackCause:
+        (case,) = await self._store.cases([run.public_id])
+        letter = None if case.letter is None else await self._store.letter_of(run.id)
+        return RollbackCause(
+            failure=case.run.failure,
+            has_letter=case.letter is not None,
+            letter_code=None if letter is None else letter.code,
+            letter_failure=None if letter is None else letter.failure,
+        )
+
+    async def has_live_worker(self, version: str) -> bool:
+        workers = live_workers(await self._store.workers(), self._store.now())
+        return any(each.version == version for each in workers)
+
+    async def evaluate_circuit(self, place: CircuitKey, settings: str) -> CircuitRow:
+        row, _ = await update_circuit(self._store, place, lambda case: after_samples(case, settings))
+        return row
