@@ -15,6 +15,7 @@ from redrive.core.outbox import SinkLease
 from redrive.core.transitions import Transition, TransitionResult
 from redrive.store.port import Store
 from redrive.store.workers import Catalogue, ClaimedRun, ClaimRequest, ClaimResult, HeartbeatReply, NewWorker
+from redrive.worker.backend import LocalBackend
 from redrive.worker.worker import Worker, WorkerSettings
 
 __all__ = ["engine"]
@@ -47,7 +48,7 @@ class Bursts:
         self._left = 0
         self._done = asyncio.Event()
         self.worker = Worker(
-            cast("Store", self._store),
+            LocalBackend(cast("Store", self._store), SystemClock()),
             SystemClock(),
             WorkerSettings(name="bench", concurrency=concurrency, lease=3600),
             workflows={name: workflow.definition for name, workflow in app.registered_workflows.items()},
@@ -111,6 +112,14 @@ class Nothing:
     ) -> list[TransitionResult]:
         await asyncio.sleep(0)
         return [TransitionResult(True, self.now())] * len(transitions)
+
+    async def subscribed(self, topics: Sequence[str]) -> frozenset[str]:
+        return frozenset()
+
+    async def _refuse(self, *_: object) -> None:
+        raise AssertionError("this benchmark needs no such call")
+
+    journal = attempts = permit = circuits_changed_since = count_successes = transaction = _refuse
 
     def _claimed(self, id: int) -> ClaimedRun:
         return ClaimedRun(
