@@ -5,7 +5,9 @@ import subprocess
 import sys
 from importlib import metadata
 
+import click
 import click.testing
+import pytest
 
 from redrive.cli import main
 
@@ -22,8 +24,10 @@ def test_version_option_prints_the_version() -> None:
 
 def test_help_names_every_command_with_an_example() -> None:
     output = invoke("--help").output
-    for name, command in main.commands.items():
+    for name in main.commands:
+        _, command, _ = main.resolve_command(click.Context(main), [name])
         assert f"  {name} " in output
+        assert command is not None
         assert f"redrive {name}" in invoke(name, "-h").output.partition("Examples:")[2]
         assert all(parameter.help for parameter in command.params if isinstance(parameter, click.Option))
 
@@ -40,13 +44,34 @@ def test_invalid_arguments_are_a_usage_error() -> None:
         assert invoke(*arguments).exit_code == 2
 
 
-def test_help_imports_nothing_heavy() -> None:
-    """Help must be fast, so it may not load the engine. Measuring seconds would depend on the machine."""
-    code = (
-        "import sys; from redrive.cli import main; main(['--help'], standalone_mode=False); "
-        "print(*(name for name in ('asyncio', 'pydantic', 'rich', 'sqlite3', 'redrive.app') "
-        "if name in sys.modules), file=sys.stderr)"
-    )
+ENGINE = ("asyncio", "pydantic", "rich", "sqlite3", "redrive.app")
+EXTRAS = (
+    *("aiosmtplib", "argon2", "asyncpg", "cryptography", "fastapi", "h11", "jinja2", "joserfc", "opentelemetry"),
+    *("prometheus_client", "redis", "rich", "uvicorn", "uvloop"),
+)
+SLOW = ("email.utils", "importlib.resources", "redrive.app.runtime", "redrive.desk", "tempfile")
+
+
+@pytest.mark.parametrize(
+    ("code", "unwanted"),
+    [
+        ("import redrive", ("asyncio", "click", "msgspec", "pydantic", "redrive.core")),
+        (
+            "from redrive.cli import main; main(['--help'], standalone_mode=False)",
+            (*ENGINE, "msgspec", "redrive.cli.runs", "redrive.reasons"),
+        ),
+        (
+            "from redrive.cli import main; main(['runs', '--help'], standalone_mode=False)",
+            (*ENGINE, "redrive.cli.circuits"),
+        ),
+        ("from redrive import Redrive", (*EXTRAS, *SLOW)),
+        ("import redrive; [getattr(redrive, name) for name in redrive.__all__]", EXTRAS),
+    ],
+    ids=["redrive", "help", "help of a group", "Redrive", "all names"],
+)
+def test_starting_imports_nothing_slow(code: str, unwanted: tuple[str, ...]) -> None:
+    """Start-up must be fast, and work without the extras. Measuring seconds would depend on the machine."""
+    code += f"; import sys; print(*({set(unwanted)!r} & sys.modules.keys()), file=sys.stderr)"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")}
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert result.stderr.split() == []

@@ -57,7 +57,9 @@ def test_every_setting_has_an_entry() -> None:
 
 def commands(group: click.Group, path: str = "redrive") -> Iterator[tuple[str, click.Command]]:
     """Yield every command with its full name."""
-    for name, command in group.commands.items():
+    for name in group.commands:
+        _, command, _ = group.resolve_command(click.Context(group), [name])
+        assert command is not None
         yield f"{path} {name}", command
         if isinstance(command, click.Group):
             yield from commands(command, f"{path} {name}")

@@ -7,25 +7,15 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from functools import partial
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from redrive.app import channels, register
 from redrive.app.catalogue import FailureHandlers, check_schedule_inputs, compute_version, make_catalogue
 from redrive.app.compensation import FollowUpDefinition, FollowUpSteps
-from redrive.app.runtime import Runtime, make_store
 from redrive.app.workflow import RunHandle, Workflow
 from redrive.clock import SystemClock
 from redrive.core.classify import Rule
 from redrive.core.schedule import Schedule
-from redrive.desk.audit import Audit
-from redrive.desk.circuits import Circuits
-from redrive.desk.letters import DeadLetters
-from redrive.desk.notifications import Notifications
-from redrive.desk.outbox import Outbox, Sinks
-from redrive.desk.runs import Runs
-from redrive.desk.saga import Ledger
-from redrive.desk.saved_views import SavedViews
-from redrive.desk.settings import Policies, Schedules, Workflows
 from redrive.duration import Duration
 from redrive.errors import ConfigurationError, UnknownWorkflow
 from redrive.notify.channels import Channels, Texts
@@ -37,6 +27,18 @@ from redrive.store.encryption.codec import refuse_unreadable
 from redrive.store.user_database import check_user_database_url
 from redrive.store.workers import Catalogue
 from redrive.worker.definitions import Step
+
+if TYPE_CHECKING:
+    from redrive.app.runtime import Runtime
+    from redrive.desk.audit import Audit
+    from redrive.desk.circuits import Circuits
+    from redrive.desk.letters import DeadLetters
+    from redrive.desk.notifications import Notifications
+    from redrive.desk.outbox import Outbox, Sinks
+    from redrive.desk.runs import Runs
+    from redrive.desk.saga import Ledger
+    from redrive.desk.saved_views import SavedViews
+    from redrive.desk.settings import Policies, Schedules, Workflows
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -337,6 +339,9 @@ class Redrive:
 
     async def _open(self, *, work: bool) -> None:
         clock = SystemClock()
+        # Imported when an app is opened: a program that only declares workflows or starts a command needs none of it.
+        from redrive.app.runtime import Runtime, make_store
+
         runtime = await self.attach(Runtime(self, make_store(self.settings, clock), clock))
         try:
             await runtime.answered(lambda: refuse_unreadable(runtime.store))

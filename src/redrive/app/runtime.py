@@ -37,9 +37,8 @@ from redrive.desk.settings import Policies, Schedules, Workflows
 from redrive.desk.validation import PayloadChecker
 from redrive.errors import ConfigurationError
 from redrive.notify.digest import SENDER_SINKS
-from redrive.observability.counters import Counters, SettleListener
+from redrive.observability.counters import Counters, SettleListener, StatsCache, metrics_enabled
 from redrive.observability.logs import DecisionLog
-from redrive.observability.metrics import MetricsEndpoint, StatsCache, metrics_enabled
 from redrive.observability.tracing import current_traceparent, make_tracing
 from redrive.settings import Settings, parse_metrics_address
 from redrive.sinks import SinkDefinition
@@ -58,6 +57,7 @@ from redrive.worker.worker import Worker, WorkerSettings
 
 if TYPE_CHECKING:
     from redrive.app.app import Redrive
+    from redrive.observability.metrics import MetricsEndpoint
 
 T = TypeVar("T")
 _POLL_INTERVAL = 1.0  # seconds after which an idle worker looks for work without a notification
@@ -303,6 +303,8 @@ class Runtime:
         )
         address = parse_metrics_address(settings.metrics)
         if address is not None and self.endpoint is None:
+            from redrive.observability.metrics import MetricsEndpoint
+
             self.endpoint = MetricsEndpoint(*address, self.counters, self.stats_cache)
         await worker.start(automatic=automatic)
         self.worker = worker

@@ -23,7 +23,6 @@ from redrive.core.run_options import RunOptions, StepLimits
 from redrive.core.schedule import Schedule
 from redrive.core.states import RunStatus
 from redrive.core.transitions import NewRun
-from redrive.desk.models import Run
 from redrive.duration import Duration, parse_duration
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode, quote
@@ -36,6 +35,7 @@ from redrive.worker.definitions import WorkflowDefinition
 if TYPE_CHECKING:
     from redrive.app.app import Redrive
     from redrive.core.payload import Signature
+    from redrive.desk.models import Run
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -1,7 +1,7 @@
 """The `redrive` command. `redrive.cli.messages` has the exit codes.
 
-This module and the modules of the commands import click and a few light modules only, so that `redrive --help`
-answers at once. A command imports the rest when it is called.
+This module imports click only, and each command is imported when it is called, so that `redrive --help` answers at
+once. The modules of the commands import a few light modules; a command imports the engine when it runs.
 
 start      demo, init, dev
 run        worker (worker_process), server, store: migrate, reencrypt
@@ -13,26 +13,10 @@ shared     target: --url and --app; options; pager; output: tables, JSON, ids; m
 
 from __future__ import annotations
 
+import importlib
 import os
 
 import click
-
-from redrive.cli.accounts import tenants, tokens
-from redrive.cli.activity import audit, notifications
-from redrive.cli.circuits import circuits
-from redrive.cli.demo import demo
-from redrive.cli.dev import dev, init
-from redrive.cli.dlq import dlq
-from redrive.cli.doctor import doctor
-from redrive.cli.outbox import outbox
-from redrive.cli.policies import policies, workflows
-from redrive.cli.runs import runs
-from redrive.cli.saga import saga
-from redrive.cli.schedules import schedules
-from redrive.cli.server import server
-from redrive.cli.store import migrate, reencrypt
-from redrive.cli.users import users
-from redrive.cli.worker import worker
 
 __all__ = ["main"]
 
@@ -49,7 +33,46 @@ Exit codes: 0 done, 1 failed, 2 called wrongly, 3 not found, 4 conflict, 5 refus
 """
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=_EXAMPLES)
+_COMMANDS = {
+    "audit": ("redrive.cli.activity", "Read the audit log."),
+    "circuits": ("redrive.cli.circuits", "List circuits; open and close them."),
+    "completion": ("redrive.cli", "Print the completion script for your shell."),
+    "demo": ("redrive.cli.demo", "Watch a sample shop fail and recover."),
+    "dev": ("redrive.cli.dev", "Run workflows with dashboard and API, and print every event."),
+    "dlq": ("redrive.cli.dlq", "Handle failures that need a decision."),
+    "doctor": ("redrive.cli.doctor", "Check that everything is in order."),
+    "init": ("redrive.cli.dev", "Write a small project to start from."),
+    "migrate": ("redrive.cli.store", "Bring the schema of a store up to date."),
+    "notifications": ("redrive.cli.activity", "Read the inbox; choose who is notified about failures."),
+    "outbox": ("redrive.cli.outbox", "List messages; retry and skip those that were not delivered."),
+    "policies": ("redrive.cli.policies", "Change how steps are retried, without a deploy."),
+    "reencrypt": ("redrive.cli.store", "Rewrite payloads with the first encryption key."),
+    "runs": ("redrive.cli.runs", "Find, explain, start, cancel and retry runs."),
+    "saga": ("redrive.cli.saga", "Show a rollback; decide about its compensations."),
+    "schedules": ("redrive.cli.schedules", "List schedules; run, pause and resume them."),
+    "server": ("redrive.cli.server", "Serve the dashboard and the HTTP API."),
+    "tenants": ("redrive.cli.accounts", "Manage the tenants that share a store."),
+    "tokens": ("redrive.cli.accounts", "Manage the tokens with which programs use the server."),
+    "users": ("redrive.cli.users", "Manage the users who may sign in to the server."),
+    "worker": ("redrive.cli.worker", "Run workflows until stopped."),
+    "workflows": ("redrive.cli.policies", "List workflows; pause and resume them."),
+}
+"""The module of each command, and its line in the help of `redrive`."""
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command when it is called; help and completion read the table above."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        if name is not None:
+            command = getattr(importlib.import_module(_COMMANDS[name][0]), name)
+        return name, command, rest
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]}, epilog=_EXAMPLES)
 @click.version_option(package_name="redrive", message="redrive %(version)s")
 @click.pass_context
 def main(context: click.Context) -> None:
@@ -62,7 +85,7 @@ def main(context: click.Context) -> None:
         configure_logging("json", dict, Redactor())
 
 
-@click.command(short_help="Print the completion script for your shell.")
+@click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
@@ -81,10 +104,5 @@ def completion(context: click.Context, shell: str) -> None:
     click.echo(script.source_template % script.source_vars())
 
 
-_COMMANDS: tuple[click.Command, ...] = (
-    *(demo, init, dev, worker, server, migrate, reencrypt),
-    *(runs, dlq, saga, outbox, notifications, audit, policies, circuits, workflows, schedules),
-    *(users, tenants, tokens, doctor, completion),
-)
-for command in _COMMANDS:
-    main.add_command(command)
+for name, (_, line) in _COMMANDS.items():
+    main.add_command(click.Command(name, short_help=line))

@@ -146,7 +146,7 @@ class LocalAccounts:
         return await self._access.revoke_token(None, id)
 
 
-@click.group(short_help="Manage the tenants that share a store.")
+@click.group()
 def tenants() -> None:
     """Manage the tenants that share a store: register, disable, export, erase.
 

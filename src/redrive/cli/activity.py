@@ -49,7 +49,7 @@ _TENANT_OPTION = click.option("--tenant", metavar="NAME", help="Only for this te
 _WORKFLOW_OPTION = click.option("--workflow", metavar="NAME", help="Only for this workflow.  [default: all]")
 
 
-@click.group(short_help="Read the audit log.")
+@click.group()
 def audit() -> None:
     """Read the audit log: changes that users made, and decisions of the engine. Entries never change.
 
@@ -185,7 +185,7 @@ def _format_value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-@click.group(short_help="Read the inbox; choose who is notified about failures.")
+@click.group()
 def notifications() -> None:
     """Read notifications about failures, and choose who gets them.
 

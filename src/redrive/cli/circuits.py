@@ -22,7 +22,7 @@ _KEY_ARGUMENT = click.argument("key", metavar="CIRCUIT")
 _TENANT_OPTION = click.option("--tenant", metavar="NAME", help="The tenant.  [default: default, or the token's]")
 
 
-@click.group(short_help="List circuits; open and close them.")
+@click.group()
 def circuits() -> None:
     """List circuits; open one to stop the calls to a dependency, close it to allow them again.
 

@@ -24,7 +24,7 @@ PROJECT_FILES = {
 """Files that `redrive init` writes, and the file of this package that each is copied from."""
 
 
-@click.command(short_help="Run workflows with dashboard and API, and print every event.")
+@click.command()
 @click.argument("app_name", metavar="MODULE:APP")
 @click.option("--concurrency", type=click.IntRange(min=1), metavar="N", help="Runs to execute at the same time.")
 @click.option(
@@ -66,7 +66,7 @@ def dev(app_name: str, concurrency: int | None, url: str | None, host: str, port
         run_worker(app, also=start_others)
 
 
-@click.command(short_help="Write a small project to start from.")
+@click.command()
 @click.argument("folder", type=click.Path(file_okay=False), default=".")
 @click.option("--dry-run", is_flag=True, help="Print what would be written, and write nothing.")
 def init(folder: str, dry_run: bool) -> None:

@@ -14,7 +14,7 @@ from redrive.cli.target import Target, common_options
 _LEVEL_SIGNS = {"ok": ("✓", "green"), "note": ("!", "yellow"), "wrong": ("✗", "red")}
 
 
-@click.command(short_help="Check that everything is in order.")
+@click.command()
 @functools.partial(common_options, quiet_help="Print only what is wrong.")
 def doctor(target: Target, output: Output) -> None:
     """Check store, schema, clock, workers, late runs, schedules, messages, mail, webhooks, and security.

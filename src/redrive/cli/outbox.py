@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from redrive.store.list_query import Page
 
 
-@click.group(short_help="List messages; retry and skip those that were not delivered.")
+@click.group()
 def outbox() -> None:
     """List published messages and their deliveries. Retry or skip those that were not delivered.
 

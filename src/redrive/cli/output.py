@@ -13,7 +13,6 @@ import functools
 import json
 import os
 import re
-import secrets
 import shutil
 import sys
 import textwrap
@@ -35,7 +34,7 @@ _NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"  # textwrap does not break a line there
 _COMMAND_PATTERN = re.compile(r"(?<=: )\S*redrive .*$|`[^`]*`")
 # `style_text` marks the styles of this program with a random token. Stored text cannot contain the token, so `echo`
 # escapes the styles in it: one of them could hide the rest of a line.
-_STYLE_TOKEN = secrets.token_hex(8)
+_STYLE_TOKEN = os.urandom(8).hex()
 _STYLE_PATTERN = re.compile(f"\\\\u001b{_STYLE_TOKEN}(\\[[0-9;]*m)")
 _CLOSED_STREAMS: list[TextIO] = []  # streams whose reader has exited
 _MIN_COLUMN_WIDTH = 8  # a narrower column cannot be read

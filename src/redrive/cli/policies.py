@@ -204,7 +204,7 @@ def _describe_scope(scope: dict[str, str | None]) -> str:
     return target if scope["workflow"] or scope["step"] else f"{target or 'all tenants'}, as the default"
 
 
-@click.group(short_help="List workflows; pause and resume them.")
+@click.group()
 def workflows() -> None:
     """List workflows; pause one while its failures are investigated, resume it later.
 

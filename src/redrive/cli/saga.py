@@ -24,7 +24,7 @@ _DECISION_TEXTS = {
 }
 
 
-@click.group(short_help="Show a rollback; decide about its compensations.")
+@click.group()
 def saga() -> None:
     """Show the progress of a rollback, and decide about a compensation that failed or waits for a person.
 

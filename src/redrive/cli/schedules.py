@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _TIME_FORMAT = "%a %d %b %H:%M"
 
 
-@click.group(short_help="List schedules; run, pause and resume them.")
+@click.group()
 def schedules() -> None:
     """List schedules; run one now, pause one, resume it later. Schedules are defined in the code of their workflows.
 

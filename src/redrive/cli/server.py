@@ -32,7 +32,7 @@ PORT_OPTION = click.option(
 )
 
 
-@click.command(short_help="Serve the dashboard and the HTTP API.")
+@click.command()
 @HOST_OPTION
 @PORT_OPTION
 @click.option(

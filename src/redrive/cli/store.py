@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _PROGRESS_INTERVAL = 10_000  # rows between two progress messages
 
 
-@click.command(short_help="Bring the schema of a store up to date.")
+@click.command()
 @click.option("--plan", is_flag=True, help="Print the outstanding migrations, and apply none.")
 @common_options
 def migrate(plan: bool, target: Target, output: Output) -> None:
@@ -80,7 +80,7 @@ def _migrate_file(url: str, plan: bool) -> list[str]:
     return [f"{migration.version:04d}_{migration.name}" for migration in outstanding]
 
 
-@click.command(short_help="Rewrite payloads with the first encryption key.")
+@click.command()
 @click.option("--plain", is_flag=True, help="Write payloads in clear instead.")
 @click.option("--by", metavar="NAME", help="Your name in the audit log.  [default: your user name]")
 @common_options

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from redrive.app import Redrive
 
 
-@click.command(short_help="Run workflows until stopped.")
+@click.command()
 @click.argument("app_name", metavar="MODULE:APP")
 @click.option(
     "--concurrency",

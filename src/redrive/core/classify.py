@@ -22,7 +22,6 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC
-from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from itertools import islice
 from typing import Any
@@ -321,6 +320,8 @@ def _seconds_until(text: str, now: float | None) -> float | None:
     """Return the seconds from `now` to an HTTP date."""
     if now is None or not text:
         return None
+    from email.utils import parsedate_to_datetime  # slow to import, and few errors have such a date
+
     try:
         moment = parsedate_to_datetime(text[:_MAX_DATE_LENGTH])
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() - now

@@ -13,9 +13,7 @@ import json
 import re
 import socket
 from collections.abc import Callable, Sequence
-from email.message import EmailMessage
-from email.utils import format_datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import msgspec
@@ -29,6 +27,9 @@ from redrive.records import replace
 from redrive.settings import AllowedHost
 from redrive.sinks import Message, encode_cloud_event
 from redrive.sinks.webhook import read_secrets, sign_headers
+
+if TYPE_CHECKING:
+    from email.message import EmailMessage
 
 _PORTS = {"smtp": 587, "smtps": 465}
 _STARTTLS = {"always": True, "never": False, "auto": None}
@@ -139,6 +140,9 @@ def _import_smtp() -> Any:
 
 def _make_mail(delivery: Delivery, said: RenderedNotification, sender: str, message: Message) -> EmailMessage:
     """Return a notification as a mail that is marked as automatic."""
+    from email.message import EmailMessage
+    from email.utils import format_datetime
+
     about: Notification = delivery.notification
     mail = EmailMessage()
     mail["Subject"] = said.subject

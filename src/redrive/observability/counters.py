@@ -1,4 +1,4 @@
-"""Counters of one process: a few additions in memory for each outcome.
+"""Counters of one process: a few additions in memory for each outcome; and the statistics of its store, cached.
 
 Names of workflows, steps, circuits and sinks come from users, and each becomes a time series in Prometheus.
 Each process therefore gives a separate label only to the first names that it sees; all others share the label
@@ -8,11 +8,13 @@ without end.
 
 from __future__ import annotations
 
+import importlib.util
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
+from redrive.clock import Clock
 from redrive.core.outcomes import (
     AttemptFailed,
     AttemptStarted,
@@ -25,6 +27,9 @@ from redrive.core.outcomes import (
 )
 from redrive.core.states import FINAL_RUN_STATUSES, EntryKind, RunStatus, StepStatus
 from redrive.core.transitions import AttemptEnd, Transition, TransitionResult
+from redrive.errors import RedriveError
+from redrive.settings import METRICS_OFF
+from redrive.store.stats import StoreStats
 
 LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0, 300.0)
 """Seconds: from one commit on a fast disk to a call that is worth an alert."""
@@ -63,6 +68,7 @@ class Histogram:
 OTHER_LABEL = "other"
 MAX_WORKFLOWS, MAX_STEPS, MAX_CIRCUITS, MAX_SINKS = 200, 500, 100, 50
 _MAX_NAME_LENGTH = 200
+_MAX_STATS_AGE = 2.0  # seconds
 _UNCOUNTED = frozenset({AttemptStarted, ValueRecorded, SleepStarted, SleepEnded})
 _SUCCESSES = frozenset({RunStatus.SUCCESS, RunStatus.PARTIAL})
 
@@ -214,3 +220,29 @@ class Counters:
                 key = (OTHER_LABEL, place.kind, OTHER_LABEL)
             found = self.steps.setdefault(key, StepCounters())
         return found
+
+
+def metrics_enabled(setting: str) -> bool:
+    """Return True if the extra is installed and the setting is not off."""
+    return setting != METRICS_OFF and importlib.util.find_spec("prometheus_client") is not None
+
+
+class StatsCache:
+    """The store's statistics, cached for two seconds because there may be many scrapers."""
+
+    def __init__(self, ask: Callable[[], Awaitable[StoreStats]], clock: Clock) -> None:
+        self._ask = ask
+        self._clock = clock
+        self._found: StoreStats | None = None
+        self._at = 0.0
+
+    async def get(self) -> StoreStats | None:
+        """Return the statistics; None if the store does not answer."""
+        if self._found is not None and self._clock.monotonic() - self._at < _MAX_STATS_AGE:
+            return self._found
+        try:
+            self._found = await self._ask()
+        except RedriveError:
+            self._found = None
+        self._at = self._clock.monotonic()
+        return self._found

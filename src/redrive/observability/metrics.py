@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import functools
-import importlib.util
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
 from typing import Any, TypeAlias
 
@@ -21,12 +20,10 @@ from prometheus_client.core import (
 )
 from prometheus_client.exposition import choose_encoder
 
-from redrive.clock import Clock
 from redrive.core.states import EntryKind
 from redrive.core.transitions import AttemptEnd
-from redrive.errors import ConfigurationError, RedriveError
-from redrive.observability.counters import LATENCY_BUCKETS, Counters, Histogram, Labels, StepCounters
-from redrive.settings import METRICS_OFF
+from redrive.errors import ConfigurationError
+from redrive.observability.counters import LATENCY_BUCKETS, Counters, Histogram, Labels, StatsCache, StepCounters
 from redrive.store.stats import StoreStats
 
 LabelledValues: TypeAlias = Iterable[tuple[tuple[str, ...], float]]
@@ -238,33 +235,6 @@ def _histogram(name: str, labels: tuple[str, ...], values: LabelledHistograms) -
 
 
 _STORE_TIMEOUT = 3.0
-_MAX_AGE = 2.0
-
-
-def metrics_enabled(setting: str) -> bool:
-    """Return True if the extra is installed and the setting is not off."""
-    return setting != METRICS_OFF and importlib.util.find_spec("prometheus_client") is not None
-
-
-class StatsCache:
-    """The store's statistics, cached for two seconds because there may be many scrapers."""
-
-    def __init__(self, ask: Callable[[], Awaitable[StoreStats]], clock: Clock) -> None:
-        self._ask = ask
-        self._clock = clock
-        self._found: StoreStats | None = None
-        self._at = 0.0
-
-    async def get(self) -> StoreStats | None:
-        """Return the statistics; None if the store does not answer."""
-        if self._found is not None and self._clock.monotonic() - self._at < _MAX_AGE:
-            return self._found
-        try:
-            self._found = await self._ask()
-        except RedriveError:
-            self._found = None
-        self._at = self._clock.monotonic()
-        return self._found
 
 
 class MetricsEndpoint:

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from string import Formatter
 from typing import Any, TypeAlias, Union
@@ -29,13 +30,19 @@ class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
         [ of {of}]          a part that is left out if one of its parameters is None
         one|many            forms by the parameter `n`; `form` returns the index of the form for a number
 
-    `either` is the text between alternatives. `marks` are the separator of thousands and the decimal mark.
+    `language` is the name of the file. `either` is the text between alternatives. `marks` are the separator of
+    thousands and the decimal mark.
     """
 
-    texts: Mapping[str, str]
+    language: str
     form: Callable[[int], int]
     either: str
     marks: tuple[str, str] = (",", ".")
+
+    @property
+    def texts(self) -> Mapping[str, str]:
+        """The templates by code."""
+        return _load_texts(self.language)
 
     def localize(self, number: str) -> str:
         """Return a number, or a duration, with the marks of this language."""
@@ -47,6 +54,7 @@ def parameter_names(template: str) -> set[str]:
     return {name for _, name, _, _ in Formatter().parse(template) if name}
 
 
+@cache  # read at first use: most processes render a reason in one language, or none
 def _load_texts(language: str) -> dict[str, str]:
     texts: dict[str, str] = json.loads(Path(__file__).with_name(f"{language}.json").read_text(encoding="utf-8"))
     return texts
@@ -59,8 +67,8 @@ def _polish_form(number: int) -> int:
     return 1 if few else 2
 
 
-ENGLISH = Catalogue(texts=_load_texts("english"), form=lambda number: 0 if number == 1 else 1, either=" or ")
-POLISH = Catalogue(texts=_load_texts("polish"), form=_polish_form, either=" lub ", marks=("\u202f", ","))
+ENGLISH = Catalogue(language="english", form=lambda number: 0 if number == 1 else 1, either=" or ")
+POLISH = Catalogue(language="polish", form=_polish_form, either=" lub ", marks=("\u202f", ","))
 
 Param: TypeAlias = Union[str, int, float, "Reason", tuple[Union[str, "Reason"], ...], None]
 """A parameter: plain JSON, a reason, or several."""

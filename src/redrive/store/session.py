@@ -34,7 +34,7 @@ import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import cache, wraps
-from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from redrive.core.transitions import AuditWrite, Transition
@@ -94,7 +94,7 @@ class Statements:
 @cache
 def _load_texts(dialect: Dialect, file: str) -> dict[str, str]:
     """Return all statements of a file name by their names, as one of the databases takes them."""
-    folders = files(__package__)
+    folders = Path(__file__).parent
     adapt = translate_to_sqlite if dialect == "sqlite" else translate_to_postgres
     shared, own = folders / "statements" / file, folders / dialect / "statements" / file
     found: dict[str, str] = {}

@@ -13,7 +13,8 @@ import functools
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -30,7 +31,12 @@ _OLDEST_CODE = re.compile(r"^-- oldest code: (\d+)[ ]*$", re.MULTILINE)
 
 def load_statements(package: str, file: str) -> Mapping[str, str]:
     """Return the statements of one file in a package's `statements` folder, by name."""
-    return parse_statements(files(package).joinpath("statements", file).read_text("utf-8"), file)
+    return parse_statements((_find_folder(package) / "statements" / file).read_text("utf-8"), file)
+
+
+def _find_folder(package: str) -> Path:
+    """Return the folder of a package. `importlib.resources` would do so as well, and is slow to import."""
+    return Path(import_module(package).__path__[0])
 
 
 def parse_statements(text: str, source: str) -> Mapping[str, str]:
@@ -117,7 +123,7 @@ def load_migrations(package: str) -> list[Migration]:
 def _read_migrations(package: str) -> tuple[Migration, ...]:
     found = [
         parse_migration(item.name, item.read_text("utf-8"))
-        for item in files(package).joinpath("migrations").iterdir()
+        for item in (_find_folder(package) / "migrations").iterdir()
         if item.name.endswith(".sql")
     ]
     found.sort(key=lambda migration: migration.version)

@@ -12,7 +12,7 @@ import click
 __all__ = ["demo"]
 
 
-@click.command(short_help="Watch a sample shop fail and recover.")
+@click.command()
 @click.option("--seconds", type=click.FloatRange(min=0), metavar="N", help="Stop after N seconds.")
 @click.option("--keep", is_flag=True, help="Keep the store when the demo ends, and print its path.")
 @click.option(

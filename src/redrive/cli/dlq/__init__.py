@@ -22,7 +22,7 @@ from redrive.cli.dlq.triage import assign, comment, escalate, ignore, reopen, re
 __all__ = ["dlq"]
 
 
-@click.group(short_help="Handle failures that need a decision.")
+@click.group()
 def dlq() -> None:
     """Handle dead letters: failures that need a decision.
 
