@@ -193,7 +193,7 @@ def test_every_text_within_a_reason_is_changed() -> None:
 
 
 def test_an_error_carries_its_reason() -> None:
-    reason = Reason(ReasonCode.SET_DONE, id="s1")
+    reason = Reason(ReasonCode.BULK_DONE, id="s1")
     error = Conflict(reason)
     assert error.reason == reason
     assert str(error) == "bulk action s1 is finished: all its dead letters were processed"
@@ -206,7 +206,7 @@ def test_an_error_carries_its_reason() -> None:
 
 @pytest.mark.parametrize(
     ("code", "text"),
-    [("moon_phase", "the moon is full"), (None, "the moon is full"), ("set_done", "bulk action s1 is finished: ")],
+    [("moon_phase", "the moon is full"), (None, "the moon is full"), ("bulk_done", "bulk action s1 is finished: ")],
 )
 def test_a_client_shows_the_sentence_of_a_newer_server(code: str | None, text: str) -> None:
     problem = {"code": "conflict", "detail": "the moon is full", "reason_code": code, "reason_params": {"id": "s1"}}

@@ -14,8 +14,8 @@ from bench.ours.job import Job
 from bench.ours.witness import Witness, check_settings
 from redrive import Redrive, RetryPolicy
 from redrive.app import Workflow
-from redrive.desk.bulk import LetterSet
-from redrive.store.bulk import SetStatus
+from redrive.desk.bulk import BulkAction
+from redrive.store.bulk import BulkStatus
 from redrive.store.filters import LetterFilter
 
 __all__ = ["replays"]
@@ -118,7 +118,7 @@ async def replays(job: Job) -> dict[str, float]:
     }
 
 
-async def _only(app: Redrive) -> LetterSet:
+async def _only(app: Redrive) -> BulkAction:
     """Return the only bulk action, from the list, which does not count the states of its runs."""
     (only,) = (await app.dlq.sets(limit=1)).items
     return only
@@ -131,7 +131,7 @@ async def _has_done(app: Redrive, count: int) -> bool:
 
 async def _is_over(app: Redrive) -> bool:
     """Return True if the bulk action has ended."""
-    return (await _only(app)).status is SetStatus.DONE
+    return (await _only(app)).status is BulkStatus.DONE
 
 
 async def _ended(witness: Witness) -> None:

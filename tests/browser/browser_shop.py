@@ -17,7 +17,7 @@ from redrive.app import RunHandle
 from redrive.cli.demo.run import SCENARIOS
 from redrive.cli.demo.shop import MARKET, PASSWORD, SHOP, app, create_users
 from redrive.core.roles import Role
-from redrive.desk.bulk import LetterSet
+from redrive.desk.bulk import BulkAction
 from redrive.records import replace
 from redrive.server.auth.admin import AccountAdmin, make_operator
 from redrive.server.contract import NewUser
@@ -140,7 +140,7 @@ async def populate(url: str) -> dict[str, str]:
         return named | {"parked": parked.id, "set": many.id, "slow_set": slowly.id, "paused_set": paused.id}
 
 
-async def _begun_slowly(reason: str, letters: int) -> LetterSet:
+async def _begun_slowly(reason: str, letters: int) -> BulkAction:
     """Start a bulk action on unknown letters that is so slow that it runs during the whole test."""
     ids = [f"dl-nothing-{number}" for number in range(letters)]
     return await app.dlq.ignore_many(ids, by="test", reason=reason, rate="2/h", tenant=SHOP)

@@ -1,4 +1,4 @@
-"""`redrive dlq groups`, decisions on all letters that match a filter, and `redrive dlq sets`."""
+"""`redrive dlq groups`, decisions on all letters that match a filter, and `redrive dlq bulk`."""
 
 import json
 import re
@@ -147,11 +147,11 @@ def test_all_letters_of_a_filter_are_closed(shop: Shop, verb: str, status: str) 
 def test_refused_letters_are_listed_and_the_others_are_replayed(shop: Shop) -> None:
     with working(shop):
         begun = json.loads(piped("dlq", "replay", "--all", "--from-step", "2", "--json").stdout)
-        followed = piped("dlq", "sets", "show", begun["id"], "--wait")
+        followed = piped("dlq", "bulk", "show", begun["id"], "--wait")
     assert followed.exit_code == 1
-    assert f"set {begun['id']} runs again 1 of 2 letters, 1 refused: DONE" in followed.stdout
+    assert f"bulk action {begun['id']} runs again 1 of 2 letters, 1 refused: DONE" in followed.stdout
     assert f"    dl-{shop.down}: the run has no step with index 2" in followed.stdout
-    refused = piped("dlq", "sets", "show", begun["id"], "--refused")
+    refused = piped("dlq", "bulk", "show", begun["id"], "--refused")
     assert refused.stdout.startswith(f"dl-{shop.down}\t")
     assert shop.letter(shop.down).status == "OPEN"
 
@@ -188,25 +188,25 @@ def test_a_set_is_shown_and_stopped(shop: Shop) -> None:
     begun = piped("dlq", "replay", "--all", "-q", "--by", "kim")  # No worker is running to process the set.
     id = begun.stdout.strip()
     assert "No worker is running" in begun.stderr
-    page = piped("dlq", "sets", "show", id).stdout
-    assert page.startswith(f"set {id} runs again ")
+    page = piped("dlq", "bulk", "show", id).stdout
+    assert page.startswith(f"bulk action {id} runs again ")
     assert ", by kim\n" in page
     assert "remaining    not counted yet" in page, "no worker has listed its letters yet"
-    assert json.loads(piped("dlq", "sets", "show", id, "--json").stdout)["status"] == "RUNNING"
+    assert json.loads(piped("dlq", "bulk", "show", id, "--json").stdout)["status"] == "RUNNING"
     for verb, status in (("pause", "PAUSED"), ("resume", "RUNNING")):
-        assert piped("dlq", "sets", verb, id, "--by", "lee", "--dry-run").stdout.startswith(f"would {verb} ")
-        turned = piped("dlq", "sets", verb, id, "--by", "lee").stdout
-        assert turned == f"{verb}d set {id} after 0 letters\n", "no worker has counted the letters yet"
-        assert json.loads(piped("dlq", "sets", "show", id, "--json").stdout)["status"] == status
-    assert piped("dlq", "sets", "rate", id, "10 per second").exit_code == 0
-    assert "at most 10/s: RUNNING" in piped("dlq", "sets", "show", id).stdout
-    assert piped("dlq", "sets", "rate", id, "none").exit_code == 0
-    assert piped("dlq", "sets", "rate", id, "fast").exit_code == 2
-    assert piped("dlq", "sets", "stop", id, "--dry-run").stdout.startswith(f"would stop set {id}")
-    assert piped("dlq", "sets", "stop", id, "--by", "lee").exit_code == 0
-    stopped = json.loads(piped("dlq", "sets", "show", id, "--json").stdout)
+        assert piped("dlq", "bulk", verb, id, "--by", "lee", "--dry-run").stdout.startswith(f"would {verb} ")
+        turned = piped("dlq", "bulk", verb, id, "--by", "lee").stdout
+        assert turned == f"{verb}d bulk action {id} after 0 letters\n", "no worker has counted the letters yet"
+        assert json.loads(piped("dlq", "bulk", "show", id, "--json").stdout)["status"] == status
+    assert piped("dlq", "bulk", "rate", id, "10 per second").exit_code == 0
+    assert "at most 10/s: RUNNING" in piped("dlq", "bulk", "show", id).stdout
+    assert piped("dlq", "bulk", "rate", id, "none").exit_code == 0
+    assert piped("dlq", "bulk", "rate", id, "fast").exit_code == 2
+    assert piped("dlq", "bulk", "stop", id, "--dry-run").stdout.startswith(f"would stop bulk action {id}")
+    assert piped("dlq", "bulk", "stop", id, "--by", "lee").exit_code == 0
+    stopped = json.loads(piped("dlq", "bulk", "show", id, "--json").stdout)
     assert (stopped["status"], stopped["stopped_by"], stopped["done"]) == ("STOPPED", "lee", 0)
-    assert piped("dlq", "sets", "show", id, "--wait").exit_code == 1
+    assert piped("dlq", "bulk", "show", id, "--wait").exit_code == 1
     with working(shop):
         pass
     assert shop.letter(shop.down).status == "OPEN"
@@ -214,9 +214,9 @@ def test_a_set_is_shown_and_stopped(shop: Shop) -> None:
 
 def test_an_unknown_set_names_the_list_command(shop: Shop) -> None:
     for command in (["show"], ["stop"], ["show", "--wait"]):
-        result = piped("dlq", "sets", *command, "01m7gtc6tf9mkk1pvk7wg972gw")
+        result = piped("dlq", "bulk", *command, "01m7gtc6tf9mkk1pvk7wg972gw")
         assert result.exit_code == 3
-        assert "`redrive dlq sets list` shows them" in result.stderr
+        assert "`redrive dlq bulk list` shows them" in result.stderr
 
 
 def test_the_user_is_asked_with_the_number_of_letters(shop: Shop, terminal: Callable[..., Terminal]) -> None:
@@ -238,7 +238,7 @@ def test_a_large_bulk_action_is_confirmed_by_typing_its_number_in_the_terminal(
     assert unasked.exit_code == 5
     assert "give --yes to ignore 102 dead letters without a question" in unasked.stderr
     assert piped("dlq", "ignore", "--all", "--dry-run").exit_code == 0
-    assert piped("dlq", "sets", "list", "-q").stdout == ""
+    assert piped("dlq", "bulk", "list", "-q").stdout == ""
     asking = terminal("dlq", "ignore", "--all")
     asking.wait_for("Type 102 to continue")
     asking.type("y\n")
@@ -247,12 +247,12 @@ def test_a_large_bulk_action_is_confirmed_by_typing_its_number_in_the_terminal(
     agreed.wait_for("Type 102 to continue")
     agreed.type("102\n")
     assert agreed.end() == 0
-    assert "To follow it: redrive dlq sets show " in agreed.text
+    assert "To follow it: redrive dlq bulk show " in agreed.text
 
 
-def test_ctrl_c_does_not_stop_the_set(shop: Shop, terminal: Callable[..., Terminal]) -> None:
+def test_ctrl_c_does_not_stop_the_bulk_action(shop: Shop, terminal: Callable[..., Terminal]) -> None:
     waiting = terminal("dlq", "ignore", "--all", "--yes", "--wait")
     waiting.wait_for("processed")
     waiting.process.send_signal(signal.SIGINT)
     assert waiting.end() == 130
-    assert "The set continues." in waiting.text
+    assert "The bulk action continues." in waiting.text

@@ -77,7 +77,7 @@ _VARIES = [
     (r"\((now|(\d+ (ms|s|m) )+ago)\)|\b(now|(\d+ (ms|s|m) )+ago)\b *", "<ago>"),
     (r" [█╌ ]*[█╌][█╌ ]* +(under )?[\d.]+ m?s\b", " <bar>"),
     (r"[▁▂▃▄▅▆▇█]{24}", "<trend>"),
-    (r"\bset [0-9a-z]{26}", "set <id>"),
+    (r"\bbulk action [0-9a-z]{26}", "bulk action <id>"),
 ]
 
 

@@ -284,18 +284,18 @@ def test_sets_are_listed_found_by_prefix_and_show_how_their_runs_ended(shop: Sho
     with working(shop):
         begun = piped("dlq", "replay", "--all", "--by", "kim", "--reason", "the bank is back", "--wait")
     assert begun.exit_code == 0, begun.output
-    listed = piped("dlq", "sets", "list")
+    listed = piped("dlq", "bulk", "list")
     id, what, status, done, refused, rate, _, by, reason = listed.stdout.rstrip("\n").split("\t")
     assert (what, status, done, refused, rate, by, reason) == (
         "run again", "DONE", "2 of 2", "", "", "kim", "the bank is back",
     )  # fmt: skip
-    page = piped("dlq", "sets", "show", id[:20])
+    page = piped("dlq", "bulk", "show", id[:20])
     assert page.exit_code == 0
     assert "runs         1 succeeded, 1 failed again" in page.stdout
     assert "mode         from where it failed" in page.stdout
-    assert json.loads(piped("dlq", "sets", "show", id, "--json").stdout)["failed_again"] == 1
-    missing = piped("dlq", "sets", "show", "zzz")
-    assert (missing.exit_code, "`redrive dlq sets list` lists the newest" in missing.stderr) == (3, True)
+    assert json.loads(piped("dlq", "bulk", "show", id, "--json").stdout)["failed_again"] == 1
+    missing = piped("dlq", "bulk", "show", "zzz")
+    assert (missing.exit_code, "`redrive dlq bulk list` lists the newest" in missing.stderr) == (3, True)
 
 
 def test_a_dry_run_of_an_earlier_decision_names_its_user(shop: Shop) -> None:

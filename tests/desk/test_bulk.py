@@ -1,4 +1,4 @@
-"""Bulk actions (sets): one decision on many letters. Each letter is decided on at most once, even after crashes."""
+"""Bulk actions: one decision on many letters. Each letter is decided on at most once, even after crashes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from engines import OnStore
 from redrive import Redrive, RetryPolicy
 from redrive.app import Workflow
 from redrive.core.states import LetterStatus
-from redrive.desk.bulk import DryRunOfMany, LetterSet
+from redrive.desk.bulk import BulkAction, DryRunOfMany
 from redrive.desk.bulk_execution import BulkWorker
 from redrive.desk.models import DeadLetter
 from redrive.errors import Conflict, InputError, NotFound, StoreUnavailable
@@ -47,7 +47,7 @@ async def failures(e: Engine, workflow: Workflow[..., Any, Any], count: int, **o
     return [await failed(e, workflow, "tea", amount, **options) for amount in range(count)]
 
 
-async def carried_out(e: Engine, set: LetterSet) -> LetterSet:
+async def carried_out(e: Engine, set: BulkAction) -> BulkAction:
     """Execute the set until every letter is decided on and its runs have ended, and return it."""
     for _ in range(50):
         await e.settle()
@@ -655,7 +655,7 @@ async def test_invalid_options_are_refused_before_the_set_starts(
     e, _ = desk
     with pytest.raises(InputError, match=says):
         await e.app.dlq.replay_many(letters, **{"by": "ann", **options})
-    assert await e.fetch("SELECT * FROM sets") == []
+    assert await e.fetch("SELECT * FROM bulk_actions") == []
 
 
 async def test_invalid_queries_are_refused(desk: tuple[Engine, Shop]) -> None:
@@ -668,7 +668,7 @@ async def test_invalid_queries_are_refused(desk: tuple[Engine, Shop]) -> None:
         await e.app.dlq.set_items(begun.id, status="ODD")
 
 
-# -- encrypted and large sets ------------------------------------------------------------------------------
+# -- encrypted and large bulk actions ------------------------------------------------------------------------------
 
 
 async def test_encrypted_letters_are_edited_and_replayed_and_no_payload_is_stored_in_plain_text() -> None:
@@ -686,7 +686,7 @@ async def test_encrypted_letters_are_edited_and_replayed_and_no_payload_is_store
         (item,) = (await e.app.dlq.set_items(odd.id)).items
         assert item.error is not None
         assert "does not exist" in item.error
-        for table in ("sets", "set_items", "replays", "inputs"):
+        for table in ("bulk_actions", "bulk_items", "replays", "inputs"):
             for row in await e.fetch(f"SELECT * FROM {table}"):
                 texts = {name: value for name, value in row.items() if name != "letter"}
                 assert "4711" not in str(texts), table
@@ -737,7 +737,7 @@ async def test_an_empty_tenant_name_is_refused(desk: tuple[Engine, Shop]) -> Non
 
 
 async def test_a_set_does_not_reveal_whether_a_guessed_secret_is_right(desk: tuple[Engine, Shop]) -> None:
-    """Workers execute sets without knowing which fields the user who started the set may see."""
+    """Workers execute bulk actions without knowing which fields the user who started one may see."""
     e, made = desk
     (letter,) = await failures(e, made.order, 1)
     await e.app.workflows.pause("order", by="ann")

@@ -16,7 +16,7 @@ import pytest
 from desk_kit import shop
 
 from redrive import Redrive, RunFailed
-from redrive.desk.bulk import LetterSet
+from redrive.desk.bulk import BulkAction
 from redrive.store.filters import LetterFilter
 
 pytestmark = pytest.mark.heavy
@@ -102,7 +102,7 @@ async def test_exactly_one_of_replay_resolve_and_ignore_wins_across_processes(tm
             assert s.ledger.counts["charge"] == (2 if good[0][0] == "replay" else 1)
 
 
-async def until_known(app: Redrive, id: str, known: Callable[[LetterSet], bool]) -> LetterSet:
+async def until_known(app: Redrive, id: str, known: Callable[[BulkAction], bool]) -> BulkAction:
     """Wait until the condition holds for a set, and return the set."""
     async with asyncio.timeout(PATIENCE):
         while not known(found := await app.dlq.set(id)):  # noqa: ASYNC110 - others work on it

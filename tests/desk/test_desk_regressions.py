@@ -190,7 +190,7 @@ async def test_a_dry_run_of_a_repeated_decision_returns_the_first_answer() -> No
         assert (many.checked, many.refused, many.sample) == (1, (), ())  # type: ignore[union-attr]
 
 
-# -- sets --------------------------------------------------------------------------------------------------
+# -- bulk actions -----------------------------------------------------------------------------------------
 
 
 async def test_a_letter_named_by_its_id_and_its_run_counts_once(on_store: OnStore) -> None:

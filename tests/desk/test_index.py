@@ -108,7 +108,7 @@ async def test_encrypted_values_are_found_under_every_key_and_not_stored_in_plai
         stranger = with_keys(store, Keyring([new]))
         assert (await stranger.runs(where, limit=10, cursor=None)).items == []
         begun = await e.app.dlq.ignore_many(LetterFilter(index=dict(where.index or {})), by="ann")
-        for table in ("sets", "audit"):
+        for table in ("bulk_actions", "audit"):
             assert "ann@example.org" not in str(await e.fetch(f"SELECT * FROM {table}"))
         await e.settle()
         assert (await e.app.dlq.set(begun.id)).done == 1

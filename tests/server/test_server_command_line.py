@@ -295,10 +295,10 @@ def test_dead_letter_commands_are_equal_on_store_and_server(both: Both, tmp_path
     both.same("dlq", "replay", "--all", "--workflow", "fulfil", "--dry-run", by=True, tenant=True)
     both.same("dlq", "ignore", "--all", "--fingerprint", "none", "--yes", by=True, tenant=True)
     begun = both.same("dlq", "resolve", "--all", "--workflow", "fulfil", "--yes", "-q", by=True, tenant=True)
-    both.same("dlq", "sets", "list", tenant=True)
-    shown = both.there("dlq", "sets", "show", begun.stdout.strip())
+    both.same("dlq", "bulk", "list", tenant=True)
+    shown = both.there("dlq", "bulk", "show", begun.stdout.strip())
     assert (shown.exit_code, "RESOLVE" in shown.stdout.upper()) == (0, True)
-    assert both.there("dlq", "sets", "stop", begun.stdout.strip()).exit_code == 0
+    assert both.there("dlq", "bulk", "stop", begun.stdout.strip()).exit_code == 0
     both.same("dlq", "show", "dl-" + "0" * 26, code=3)
     assert six
 

@@ -13,10 +13,10 @@ OF_ROW = "begins with the number or id of a row that has one tenant"
 
 APART: dict[tuple[str, tuple[str, ...]], str] = {
     **{(table, ("id",)): NUMBER for table in (
-        "runs", "letters", "audit", "letter_feed", "sets", "circuits", "messages", "notices", "notifications",
+        "runs", "letters", "audit", "letter_feed", "bulk_actions", "circuits", "messages", "notices", "notifications",
     )},
     **{(table, ("public_id",)): RANDOM for table in (
-        "runs", "letters", "sets", "messages", "notices", "notifications",
+        "runs", "letters", "bulk_actions", "messages", "notices", "notifications",
     )},
     ("inputs", ("run",)): OF_RUN,
     ("results", ("run",)): OF_RUN,
@@ -25,7 +25,7 @@ APART: dict[tuple[str, tuple[str, ...]], str] = {
     ("attempts", ("run", "idx", "attempt", "fence")): OF_RUN,
     ("circuit_samples", ("run", "idx", "attempt", "fence")): OF_RUN,
     ("run_index", ("field", "value", "run")): "ends with the number of a run, which has one tenant",
-    ("set_items", ("set_id", "number")): OF_ROW,
+    ("bulk_items", ("bulk", "number")): OF_ROW,
     ("deliveries", ("message", "sink")): OF_ROW,
     ("bundles", ("id", "sink")): OF_ROW,
     ("replays", ("letter", "number")): OF_ROW,

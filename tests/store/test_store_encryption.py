@@ -38,7 +38,7 @@ from redrive.store import (
     workers,
 )
 from redrive.store.accounts import RequestClaim, ResponseRow
-from redrive.store.bulk import BulkItemResult, NewBulk, SetItemStatus
+from redrive.store.bulk import BulkItemResult, BulkItemStatus, NewBulk
 from redrive.store.encryption.codec import (
     HASH_FIELDS,
     READ_PARTS,
@@ -322,7 +322,7 @@ async def test_no_payload_is_stored_in_clear_and_each_is_returned(place: Any) ->
     kit = place(ring(OLD))
     run = await live(kit)
     found = await all_texts(kit)
-    empty = ["replays", "run_index", "sets", "set_items", "notices", "notifications", "notify_rules"]
+    empty = ["replays", "run_index", "bulk_actions", "bulk_items", "notices", "notifications", "notify_rules"]
     empty += ["saved_views", "access_answers", "audit"]
     assert [name for name, texts in found.items() if not texts] == empty
     assert [text for texts in found.values() for text in texts if not is_sealed(text)] == []
@@ -594,17 +594,17 @@ async def test_reencrypting_includes_bulk_actions_and_their_refusals(place: Any)
     line = written.AuditWrite(event="dlq.set_started", tenant="acme", by="ann", subject="set1", token="t")
     await kit.store.create_bulk(new, line)
     row = await kit.store.claim_bulk(DAY)
-    failed = BulkItemResult(id=1, status=SetItemStatus.FAILED, error=f"{SECRET} does not fit")
+    failed = BulkItemResult(id=1, status=BulkItemStatus.FAILED, error=f"{SECRET} does not fit")
     await kit.store.advance(row, [failed], limit=1, lease=DAY)
     before = await all_texts(kit)
-    assert [key_id_of(text) for text in before["sets"] + before["set_items"]] == [ring(OLD).writes] * 2
+    assert [key_id_of(text) for text in before["bulk_actions"] + before["bulk_items"]] == [ring(OLD).writes] * 2
     await rewritten(kit, ring(NEW, OLD))
     after = await all_texts(kit)
-    assert [key_id_of(text) for text in after["sets"] + after["set_items"]] == [ring(NEW).writes] * 2
+    assert [key_id_of(text) for text in after["bulk_actions"] + after["bulk_items"]] == [ring(NEW).writes] * 2
     newer = place(ring(NEW)).store
     found = await newer.bulk_by_id("set1")
     assert found.request == asked
-    (item,) = (await newer.set_items(found, None, limit=10, cursor=None)).items
+    (item,) = (await newer.bulk_items(found, None, limit=10, cursor=None)).items
     assert item.error == f"{SECRET} does not fit"
 
 

@@ -166,15 +166,15 @@ async def find_letter_id(app: Redrive, text: str) -> str:
 
 
 async def find_bulk_id(app: Redrive, text: str) -> str:
-    """Return the id of the set that a prefix names."""
+    """Return the id of the bulk action that a prefix names."""
     from redrive.store.list_query import iterate_pages
 
     prefix = text.lower()
     if len(prefix) >= _ID_LENGTH:
         return prefix
-    sets = iterate_pages(lambda cursor: app.dlq.sets(limit=500, cursor=cursor))
-    found = [one.id async for one in sets if one.id.startswith(prefix)] if prefix else []
-    return _require_single(text, found, "set", "dlq", "sets", "list")
+    actions = iterate_pages(lambda cursor: app.dlq.sets(limit=500, cursor=cursor))
+    found = [one.id async for one in actions if one.id.startswith(prefix)] if prefix else []
+    return _require_single(text, found, "bulk action", "dlq", "bulk", "list")
 
 
 def _require_single(text: str, found: list[str], kind: str, *list_command: str) -> str:

@@ -27,7 +27,7 @@ from redrive.desk.validation import is_id, require_bool, require_text
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.records import as_dict, replace
-from redrive.store.bulk import BulkChange, BulkItemRow, BulkRow, BulkVerb, NewBulk, SetItemStatus, SetStatus
+from redrive.store.bulk import BulkChange, BulkItemRow, BulkItemStatus, BulkRow, BulkStatus, BulkVerb, NewBulk
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.filters import AuditFilter, LetterFilter
 from redrive.store.list_query import Page, parse_states
@@ -46,7 +46,7 @@ _AUDIT_EVENTS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LetterSet:
+class BulkAction:
     """A bulk action and its progress.
 
     `total` grows until all letters are `listed`. `done` letters were decided on: their replay runs or has ended.
@@ -60,7 +60,7 @@ class LetterSet:
     id: str
     action: str
     mode: str | None
-    status: SetStatus
+    status: BulkStatus
     total: int
     done: int
     failed: int
@@ -94,11 +94,11 @@ class LetterSet:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SetItem:
+class BulkItem:
     """A letter of a bulk action: the run that its replay continues, or the `error` why the decision was refused."""
 
     letter_id: str
-    status: SetItemStatus
+    status: BulkItemStatus
     run_id: str | None
     error: str | None
     at: datetime | None
@@ -153,11 +153,11 @@ class BulkActions:
     @overload
     async def replay_many(
         self, letters: LetterFilter | Iterable[str], *, dry_run: Literal[False] = ..., **options: Any
-    ) -> LetterSet: ...
+    ) -> BulkAction: ...
     @overload
     async def replay_many(
         self, letters: LetterFilter | Iterable[str], *, dry_run: bool, **options: Any
-    ) -> LetterSet | DryRunOfMany: ...
+    ) -> BulkAction | DryRunOfMany: ...
     @operation(
         "POST /workflow-dlq/replay",
         Permission.DECIDE,
@@ -176,7 +176,7 @@ class BulkActions:
         tenant: str | None = None,
         rate: str | None = None,
         **options: Any,
-    ) -> LetterSet | DryRunOfMany:
+    ) -> BulkAction | DryRunOfMany:
         """Replay all open letters that match a filter, or those with these ids, each at most once.
 
         Takes the options of `replay`, and returns a bulk action at once: nodes with a worker execute it, a batch at
@@ -198,7 +198,7 @@ class BulkActions:
         tenant: str | None = None,
         rate: str | None = None,
         **acting: Unpack[Acting],
-    ) -> LetterSet:
+    ) -> BulkAction:
         """Resolve all open letters that match a filter, or those with these ids."""
         return await self._begin("RESOLVE", letters, Actor(**acting), tenant=tenant, rate=rate)
 
@@ -210,12 +210,12 @@ class BulkActions:
         tenant: str | None = None,
         rate: str | None = None,
         **acting: Unpack[Acting],
-    ) -> LetterSet:
+    ) -> BulkAction:
         """Ignore all open letters that match a filter, or those with these ids."""
         return await self._begin("IGNORE", letters, Actor(**acting), tenant=tenant, rate=rate)
 
     @operation("GET /bulk-replays/{id}", Permission.LOOK, id="show_set")
-    async def set(self, id: str, *, tenant: str | None = None) -> LetterSet:
+    async def set(self, id: str, *, tenant: str | None = None) -> BulkAction:
         """Return a bulk action with its progress and the states of its runs."""
         row = await self._find_bulk(id, tenant)
         endings = await self._store.bulk_run_counts(row) if row.action == REPLAY and row.done else {}
@@ -234,11 +234,13 @@ class BulkActions:
         )
 
     @operation("GET /bulk-replays", Permission.LOOK, id="list_sets")
-    async def sets(self, *, limit: int = 50, cursor: str | None = None, tenant: str | None = None) -> Page[LetterSet]:
+    async def sets(self, *, limit: int = 50, cursor: str | None = None, tenant: str | None = None) -> Page[BulkAction]:
         """Return a page of bulk actions, the newest first."""
         if tenant is not None:
             require_text("tenant", tenant)
-        return await present_page(await self._store.sets(tenant, limit=limit, cursor=cursor), self._present_bulk)
+        return await present_page(
+            await self._store.bulk_actions(tenant, limit=limit, cursor=cursor), self._present_bulk
+        )
 
     @operation("GET /bulk-replays/{id}/items", Permission.LOOK, id="list_set_items")
     async def set_items(
@@ -249,39 +251,41 @@ class BulkActions:
         limit: int = 50,
         cursor: str | None = None,
         tenant: str | None = None,
-    ) -> Page[SetItem]:
+    ) -> Page[BulkItem]:
         """Return a page of the letters of a bulk action; `status="FAILED"` lists those that were refused."""
         row = await self._find_bulk(id, tenant)
         try:
-            chosen = None if status is None else SetItemStatus(status)
+            chosen = None if status is None else BulkItemStatus(status)
         except ValueError:
-            known = tuple(SetItemStatus)
-            reason = Reason(ReasonCode.SET_ITEM_STATUS_UNKNOWN, known=known, given=quote(status))
+            known = tuple(BulkItemStatus)
+            reason = Reason(ReasonCode.BULK_ITEM_STATUS_UNKNOWN, known=known, given=quote(status))
             raise InputError(reason) from None
 
-        def present(item: BulkItemRow) -> SetItem:
+        def present(item: BulkItemRow) -> BulkItem:
             why = None if item.error is None else self._presenter.reason(Reason.from_text(item.error))
-            return present_row(SetItem, item, letter_id=item.letter, **make_reason_fields(why, "error"))
+            return present_row(BulkItem, item, letter_id=item.letter, **make_reason_fields(why, "error"))
 
-        return await present_page(await self._store.set_items(row, chosen, limit=limit, cursor=cursor), present)
+        return await present_page(await self._store.bulk_items(row, chosen, limit=limit, cursor=cursor), present)
 
     @operation("POST /bulk-replays/{id}/stop", Permission.DECIDE, id="stop_set")
-    async def stop_set(self, id: str, *, by: str = "unknown", tenant: str | None = None) -> LetterSet:
+    async def stop_set(self, id: str, *, by: str = "unknown", tenant: str | None = None) -> BulkAction:
         """Stop a bulk action before its next letter. Decisions that were made stay."""
         return await self._change(id, BulkChange(BulkVerb.STOP), Actor(by), tenant)
 
     @operation("POST /bulk-replays/{id}/pause", Permission.DECIDE, id="pause_set")
-    async def pause_set(self, id: str, *, by: str = "unknown", tenant: str | None = None) -> LetterSet:
+    async def pause_set(self, id: str, *, by: str = "unknown", tenant: str | None = None) -> BulkAction:
         """Pause a bulk action until it is resumed. The batch that a node has begun is completed."""
         return await self._change(id, BulkChange(BulkVerb.PAUSE), Actor(by), tenant)
 
     @operation("POST /bulk-replays/{id}/resume", Permission.DECIDE, id="resume_set")
-    async def resume_set(self, id: str, *, by: str = "unknown", tenant: str | None = None) -> LetterSet:
+    async def resume_set(self, id: str, *, by: str = "unknown", tenant: str | None = None) -> BulkAction:
         """Continue a paused or stopped bulk action at its next letter."""
         return await self._change(id, BulkChange(BulkVerb.RESUME), Actor(by), tenant)
 
     @operation("POST /bulk-replays/{id}/rate", Permission.DECIDE, id="rate_set")
-    async def rate_set(self, id: str, rate: str | None, *, by: str = "unknown", tenant: str | None = None) -> LetterSet:
+    async def rate_set(
+        self, id: str, rate: str | None, *, by: str = "unknown", tenant: str | None = None
+    ) -> BulkAction:
         """Limit the letters that a bulk action decides on from now on, such as "50/s"; None removes the limit."""
         change = BulkChange(BulkVerb.RATE, None if rate is None else parse_rate(rate))
         return await self._change(id, change, Actor(by), tenant)
@@ -295,7 +299,7 @@ class BulkActions:
         *,
         tenant: str | None,
         rate: str | None = None,
-    ) -> LetterSet:
+    ) -> BulkAction:
         """Accept a decision on many letters; nodes with a worker execute it from now on."""
         selection = _select_letters(letters, tenant)
         new = NewBulk(
@@ -324,7 +328,7 @@ class BulkActions:
         self._on_bulk()
         return await self.set(new.public_id)
 
-    async def _change(self, id: str, change: BulkChange, actor: Actor, tenant: str | None) -> LetterSet:
+    async def _change(self, id: str, change: BulkChange, actor: Actor, tenant: str | None) -> BulkAction:
         """Stop, pause or resume a bulk action, or change its rate. A repeat changes nothing.
 
         The states of its runs are not counted: that may take seconds, and the user waits for the answer.
@@ -335,16 +339,16 @@ class BulkActions:
             rates = [json.dumps({"rate": None if rate is None else str(rate)}) for rate in (row.rate, change.rate)]
             line = replace(line, before=rates[0], after=rates[1])
         elif change.verb is not BulkVerb.STOP:  # for a stop the event says enough
-            status = SetStatus.PAUSED if change.verb is BulkVerb.PAUSE else SetStatus.RUNNING
+            status = BulkStatus.PAUSED if change.verb is BulkVerb.PAUSE else BulkStatus.RUNNING
             line = replace(line, before=json.dumps({"status": row.status}), after=json.dumps({"status": status}))
         # A change has no reason: its line repeats the reason of the bulk action.
         if not await self._store.change_bulk(id, change, replace(line, reason=row.reason)):
             row = await self._find_bulk(id, tenant)
-            if row.status is SetStatus.DONE:
-                raise Conflict(Reason(ReasonCode.SET_DONE, id=row.public_id))
+            if row.status is BulkStatus.DONE:
+                raise Conflict(Reason(ReasonCode.BULK_DONE, id=row.public_id))
             # A bulk action that was stopped can be stopped again.
-            if row.status is SetStatus.STOPPED and change.verb is not BulkVerb.STOP:
-                raise Conflict(Reason(ReasonCode.SET_STOPPED, id=row.public_id, by=row.closed_by))
+            if row.status is BulkStatus.STOPPED and change.verb is not BulkVerb.STOP:
+                raise Conflict(Reason(ReasonCode.BULK_STOPPED, id=row.public_id, by=row.closed_by))
         self._on_bulk()
         return self._present_bulk(await self._find_bulk(id, tenant))
 
@@ -390,14 +394,14 @@ class BulkActions:
     async def _find_bulk(self, id: str, tenant: str | None) -> BulkRow:
         row = await self._store.bulk_by_id(id) if is_id(id) and tenant != "" else None
         if row is None or tenant not in (None, row.tenant):
-            raise NotFound(Reason(ReasonCode.SET_NOT_FOUND, id=quote(id)))
+            raise NotFound(Reason(ReasonCode.BULK_NOT_FOUND, id=quote(id)))
         return row
 
-    def _present_bulk(self, row: BulkRow) -> LetterSet:
+    def _present_bulk(self, row: BulkRow) -> BulkAction:
         readable = row.request is not None and not isinstance(row.request, Unreadable)
         mode = json.loads(row.request or "{}")["mode"] if row.action == REPLAY and readable else None
         return present_row(
-            LetterSet,
+            BulkAction,
             row,
             id=row.public_id,
             mode=mode,

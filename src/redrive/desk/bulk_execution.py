@@ -24,7 +24,7 @@ from redrive.desk.operations import Actor
 from redrive.errors import ConfigurationError, Conflict, DataRefused, InputError, RedriveError, StoreError
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.settle.settler import LocalSettler
-from redrive.store.bulk import BulkChange, BulkItemResult, BulkItemRow, BulkRow, BulkVerb, SetItemStatus, SetStatus
+from redrive.store.bulk import BulkChange, BulkItemResult, BulkItemRow, BulkItemStatus, BulkRow, BulkStatus, BulkVerb
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.letters import DecisionCase
 from redrive.store.port import Store
@@ -61,22 +61,22 @@ class BulkExecutor:
 
     async def _replay_items(self, row: BulkRow, items: Sequence[BulkItemRow], cases: CasesById) -> list[BulkItemResult]:
         order = make_order(row)
-        marks: list[BulkItemResult] = []
+        results: list[BulkItemResult] = []
         prepared: list[tuple[BulkItemRow, PreparedReplay]] = []
         for number, item in enumerate(items):
             found = await self._prepare_item(order, item, cases.get(item.letter))
             if isinstance(found, PreparedReplay):
                 prepared.append((item, found))
             else:
-                marks.append(found)
+                results.append(found)
             if number % _YIELD_EVERY == 0:
                 await asyncio.sleep(0)
         # Preparing takes a while. Meanwhile a user may have stopped or paused the bulk action or changed its rate,
         # or another node may have claimed it: then nothing more is written.
         now = await self._store.bulk_by_id(row.public_id)
-        if now is None or now.status is not SetStatus.RUNNING or now.fence != row.fence:
+        if now is None or now.status is not BulkStatus.RUNNING or now.fence != row.fence:
             return []
-        return marks + await self._apply_replays(prepared)
+        return results + await self._apply_replays(prepared)
 
     async def _prepare_item(
         self, order: ReplayOrder, item: BulkItemRow, case: DecisionCase | None
@@ -101,37 +101,37 @@ class BulkExecutor:
         except DataRefused as error:
             if len(prepared) == 1:
                 return [_make_refused_result(prepared[0][0], Reason.of_error(error))]
-            return [mark for each in prepared for mark in await self._apply_replays([each])]
+            return [result for each in prepared for result in await self._apply_replays([each])]
         pairs = zip(prepared, replays, strict=True)
         return [_make_done_result(item, replay.run_id) for (item, _), replay in pairs if replay is not None]
 
     async def _close_items(self, row: BulkRow, items: Sequence[BulkItemRow], cases: CasesById) -> list[BulkItemResult]:
-        marks: list[BulkItemResult] = []
+        results: list[BulkItemResult] = []
         closing: list[tuple[BulkItemRow, LetterClosed]] = []
         actor = Actor(row.by, row.reason)
         for item in items:
             case = cases.get(item.letter)
             if case is None or case.letter is None:
-                marks.append(_make_refused_result(item, Reason(ReasonCode.LETTER_GONE, id=quote(item.letter))))
+                results.append(_make_refused_result(item, Reason(ReasonCode.LETTER_GONE, id=quote(item.letter))))
                 continue
             try:
                 outcome = close_letter(case.run, case.letter, CLOSED_STATUSES[row.action], actor)
             except Conflict as refused:
-                marks.append(_make_refused_result(item, Reason.of_error(refused)))
+                results.append(_make_refused_result(item, Reason.of_error(refused)))
                 continue
             if outcome is None:
-                marks.append(_make_done_result(item, None))
+                results.append(_make_done_result(item, None))
             else:
                 closing.append((item, outcome))
         settled = await self._settler.settle([each for _, each in closing]) if closing else []
         pairs = zip(closing, settled, strict=True)
-        return marks + [_make_done_result(item, None) for (item, _), answer in pairs if answer.kept]
+        return results + [_make_done_result(item, None) for (item, _), answer in pairs if answer.kept]
 
 
 def make_order(row: BulkRow) -> ReplayOrder:
     """Return the decision of a bulk action on each letter; its id is the key."""
     if isinstance(row.request, Unreadable):
-        reason = Reason(ReasonCode.SET_UNREADABLE, id=row.public_id, why=row.request.why)
+        reason = Reason(ReasonCode.BULK_UNREADABLE, id=row.public_id, why=row.request.why)
         raise ConfigurationError(reason)
     stored = json.loads(row.request or "{}")
     output = stored.pop("output", {}).get("value")
@@ -155,11 +155,11 @@ def _index_cases(cases: Sequence[DecisionCase], tenant: str) -> CasesById:
 
 
 def _make_done_result(item: BulkItemRow, run_id: str | None) -> BulkItemResult:
-    return BulkItemResult(id=item.id, status=SetItemStatus.DONE, run_id=run_id)
+    return BulkItemResult(id=item.id, status=BulkItemStatus.DONE, run_id=run_id)
 
 
 def _make_refused_result(item: BulkItemRow, why: Reason) -> BulkItemResult:
-    return BulkItemResult(id=item.id, status=SetItemStatus.FAILED, error=why.to_text())
+    return BulkItemResult(id=item.id, status=BulkItemStatus.FAILED, error=why.to_text())
 
 
 class BulkWorker:
@@ -198,30 +198,30 @@ class BulkWorker:
         items = await self._advance_or_stop(row, (), portion.count, _LEASE)
         if items is None:
             return 0
-        marks = await self._decide(row, items) if items else []
+        results = await self._decide(row, items) if items else []
         # The gap counts from the release: measured from the claim, a slow portion and the next would be one.
         wait = portion.gap if items else 0
-        if await self._advance_or_stop(row, marks, 1, wait):
+        if await self._advance_or_stop(row, results, 1, wait):
             self._due[row.id] = self._store.now() + wait
-        return len(marks)
+        return len(results)
 
     async def _work_unlimited(self, row: BulkRow) -> int:
-        marks: list[BulkItemResult] = []
+        results: list[BulkItemResult] = []
         count = 0
         for _ in range(_BATCHES_PER_CLAIM):
-            items = await self._advance_or_stop(row, marks, self._batch, _LEASE)
+            items = await self._advance_or_stop(row, results, self._batch, _LEASE)
             if items is None:
                 return count
-            marks = await self._decide(row, items) if items else []
-            count += len(marks)
-        await self._store.advance(row, marks, limit=0, lease=0)
+            results = await self._decide(row, items) if items else []
+            count += len(results)
+        await self._store.advance(row, results, limit=0, lease=0)
         return count
 
     async def _advance_or_stop(
-        self, row: BulkRow, marks: Sequence[BulkItemResult], limit: int, lease: int
+        self, row: BulkRow, results: Sequence[BulkItemResult], limit: int, lease: int
     ) -> list[BulkItemRow] | None:
         try:
-            return await self._store.advance(row, marks, limit=limit, lease=lease)
+            return await self._store.advance(row, results, limit=limit, lease=lease)
         except (DataRefused, InputError) as error:
             line = audit_bulk_refused(row.public_id, row.tenant, Reason.of_error(error))
             await self._store.change_bulk(row.public_id, BulkChange(BulkVerb.STOP), line)

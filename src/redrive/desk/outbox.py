@@ -100,7 +100,7 @@ class Outbox:
     async def blocked(self, *, tenant: str | None = None, limit: int = 50) -> tuple[Blocked, ...]:
         """Return the keys whose messages wait for a dead one, the oldest first."""
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-            raise InputError(Reason(ReasonCode.LIMIT_INVALID, most=MAX_BLOCKED, given=quote(limit)))
+            raise InputError(Reason(ReasonCode.PAGE_LIMIT_INVALID, largest=MAX_BLOCKED, given=quote(limit)))
         rows = await self._store.blocked_keys(tenant=tenant, limit=min(limit, MAX_BLOCKED))
 
         def present(row: BlockedKey) -> Blocked:

@@ -321,7 +321,7 @@ class RunStarter:
             what = Reason(ReasonCode.WORKFLOW_INPUT, workflow=request.workflow)
             text = await self._checker.fitting(dict(request.input), schema, what)
         if request.event is not None and "idempotency_key" in request.options:
-            raise InputError(Reason(ReasonCode.EVENT_KEY_TWICE))
+            raise InputError(Reason(ReasonCode.EVENT_HAS_KEY))
         options = request.options
         if options.get("on_failure") is not None:
             options = {**options, "on_failure": await self._find_handler(options["on_failure"])}

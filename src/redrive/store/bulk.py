@@ -1,4 +1,4 @@
-"""Bulk decisions: one decision on a set of letters, its items and their results."""
+"""Bulk actions: one decision on many letters, its items and their results."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from redrive.store.list_query import IndexPath, Page, PageRequest
 from redrive.store.lists import choose_scan, detect_popular, scan_sql
 from redrive.store.session import Database, Session, Statements, build_record, read_call, write_call
 
-SQL = Statements("sets.sql")
+SQL = Statements("bulk.sql")
 
 LISTING_BATCH = 5000
 """Letters of a filter that are listed at a time: more than one batch of decisions takes."""
 
 
 _CAUSE_NOTES = {"REPLAY": "note_retry", "RESOLVE": "note_resolution"}  # statements, by action
-_CHANGES = {"stop": "stop_set", "pause": "pause_set", "resume": "resume_set", "rate": "rate_set"}  # by verb
+_CHANGES = {"stop": "stop_bulk", "pause": "pause_bulk", "resume": "resume_bulk", "rate": "rate_bulk"}  # by verb
 
 
-class SetStatus(StrEnum):
+class BulkStatus(StrEnum):
     """Progress of a bulk decision. A paused one continues when a user resumes it."""
 
     RUNNING = "RUNNING"
@@ -41,7 +41,7 @@ class SetStatus(StrEnum):
     STOPPED = "STOPPED"
 
 
-class SetItemStatus(StrEnum):
+class BulkItemStatus(StrEnum):
     """Result of a bulk decision for one letter."""
 
     PENDING = "PENDING"
@@ -90,7 +90,7 @@ class BulkRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     public_id: str
     tenant: str
     action: str
-    status: SetStatus
+    status: BulkStatus
     by: str
     reason: str | None
     request: str | None
@@ -113,7 +113,7 @@ class BulkItemRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     id: int
     letter: str
-    status: SetItemStatus = SetItemStatus.PENDING
+    status: BulkItemStatus = BulkItemStatus.PENDING
     run_id: str | None = None
     error: str | None = None
     at: int | None = None
@@ -123,7 +123,7 @@ class BulkItemResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The result for one item of a bulk decision. `id` is the item's number."""
 
     id: int
-    status: SetItemStatus
+    status: BulkItemStatus
     run_id: str | None = None
     error: str | None = None
 
@@ -144,15 +144,15 @@ class BulkDesk(Protocol):
     async def bulk_by_id(self, public_id: str) -> BulkRow | None:
         """Return a bulk decision."""
 
-    async def sets(self, tenant: str | None, *, limit: int, cursor: str | None) -> Page[BulkRow]:
+    async def bulk_actions(self, tenant: str | None, *, limit: int, cursor: str | None) -> Page[BulkRow]:
         """Return a page of bulk decisions, of one tenant or of all, newest first."""
 
-    async def set_items(
-        self, set: BulkRow, status: SetItemStatus | None, *, limit: int, cursor: str | None
+    async def bulk_items(
+        self, bulk: BulkRow, status: BulkItemStatus | None, *, limit: int, cursor: str | None
     ) -> Page[BulkItemRow]:
         """Return a page of the letters of a bulk decision, the last ones first."""
 
-    async def bulk_run_counts(self, set: BulkRow) -> dict[RunStatus, int]:
+    async def bulk_run_counts(self, bulk: BulkRow) -> dict[RunStatus, int]:
         """Count the runs that a bulk decision resumed or started, by status. Purged runs are left out."""
 
     async def count_letters(self, where: LetterFilter) -> int:
@@ -166,7 +166,7 @@ class BulkStore(BulkDesk, Protocol):
         """Claim a bulk decision that no worker holds, until the lease expires; the one that waited longest."""
 
     async def advance(
-        self, set: BulkRow, marks: Sequence[BulkItemResult], *, limit: int, lease: int
+        self, bulk: BulkRow, results: Sequence[BulkItemResult], *, limit: int, lease: int
     ) -> list[BulkItemRow] | None:
         """Record results and return the next letters; the list may be empty for the moment.
 
@@ -195,7 +195,7 @@ class BulkCalls:
             if begun is None:
                 return
             if new.letters:
-                await session.rows(SQL["insert_items"], set=begun, tenant=new.tenant, letters=list(new.letters))
+                await session.rows(SQL["insert_items"], bulk=begun, tenant=new.tenant, letters=list(new.letters))
             if new.where is not None and new.action in _CAUSE_NOTES and _is_whole_cause(new.where):
                 note, cause = _CAUSE_NOTES[new.action], str(new.where.fingerprint)
                 await note_bulk_action(session, note, new.tenant, cause, new.public_id, new.by)
@@ -212,37 +212,37 @@ class BulkCalls:
 
     @write_call(durable=False)
     async def advance(
-        self, session: Session, set: BulkRow, marks: Sequence[BulkItemResult], *, limit: int, lease: int
+        self, session: Session, bulk: BulkRow, results: Sequence[BulkItemResult], *, limit: int, lease: int
     ) -> list[BulkItemRow] | None:
         # Not durable: after a power cut, letters that lost their result are found to be decided already.
         async with session.transaction():
             now = await session.now()
-            if marks:
-                # PostgreSQL takes the marks as columns, SQLite as rows.
+            if results:
+                # PostgreSQL takes the results as columns, SQLite as rows.
                 marked = await session.rows(
                     SQL["record_results"],
-                    set=set.id,
+                    bulk=bulk.id,
                     now=now,
-                    number=[mark.id for mark in marks],
-                    status=[mark.status.value for mark in marks],
-                    run_id=[mark.run_id for mark in marks],
-                    error=[mark.error for mark in marks],
-                    marks=[(set.id, mark.id, mark.status.value, mark.run_id, mark.error) for mark in marks],
+                    number=[each.id for each in results],
+                    status=[each.status.value for each in results],
+                    run_id=[each.run_id for each in results],
+                    error=[each.error for each in results],
+                    results=[(bulk.id, each.id, each.status.value, each.run_id, each.error) for each in results],
                 )
                 counts = Counter(row[0] for row in marked)
-                done, failed = counts[SetItemStatus.DONE.value], counts[SetItemStatus.FAILED.value]
-                await session.rows(SQL["add_result_counts"], set=set.id, done=done, failed=failed)
-            kept = await session.row(SQL["renew_bulk"], set=set.id, fence=set.fence, now=now, lease=lease)
+                done, failed = counts[BulkItemStatus.DONE.value], counts[BulkItemStatus.FAILED.value]
+                await session.rows(SQL["add_result_counts"], bulk=bulk.id, done=done, failed=failed)
+            kept = await session.row(SQL["renew_bulk"], bulk=bulk.id, fence=bulk.fence, now=now, lease=lease)
             if kept is None:
                 return None
             wanted, upto, reached, listed, paused = kept
             if paused:
                 return None
             if not listed:
-                listed = await _list_letters(session, set, next_letter_conditions(wanted, above=reached, upto=upto))
-            items = await session.rows(SQL["pending"], set=set.id, most=limit)
+                listed = await _list_letters(session, bulk, next_letter_conditions(wanted, above=reached, upto=upto))
+            items = await session.rows(SQL["pending"], bulk=bulk.id, most=limit)
             if not items and listed and limit:
-                await session.rows(SQL["finish_bulk"], set=set.id, now=now)
+                await session.rows(SQL["finish_bulk"], bulk=bulk.id, now=now)
                 return None
         return [BulkItemRow(id=number, letter=letter) for number, letter in items]
 
@@ -250,30 +250,32 @@ class BulkCalls:
     async def change_bulk(self, session: Session, public_id: str, change: BulkChange, audit: AuditWrite) -> bool:
         rate = change.rate
         limits = {"rate": None if rate is None else str(rate), "gap": 0 if rate is None else rate.gap}
-        return await session.change(SQL[_CHANGES[change.verb]], audit, set=public_id, by=audit.by, **limits)
+        return await session.change(SQL[_CHANGES[change.verb]], audit, bulk=public_id, by=audit.by, **limits)
 
     @read_call()
     async def bulk_by_id(self, session: Session, public_id: str) -> BulkRow | None:
-        row = await session.row(SQL["bulk_by_id"], set=public_id)
+        row = await session.row(SQL["bulk_by_id"], bulk=public_id)
         return None if row is None else _bulk_row(row)
 
     @read_call()
-    async def set_items(
-        self, session: Session, set: BulkRow, status: SetItemStatus | None, *, limit: int, cursor: str | None
+    async def bulk_items(
+        self, session: Session, bulk: BulkRow, status: BulkItemStatus | None, *, limit: int, cursor: str | None
     ) -> Page[BulkItemRow]:
         request, values = PageRequest.of(limit, cursor), {status.value if status else "all": True}
-        record = partial(build_record, BulkItemRow, status=SetItemStatus)
-        return await list_query.read_page(session, SQL, "items", request, values, record, set=set.id)
+        record = partial(build_record, BulkItemRow, status=BulkItemStatus)
+        return await list_query.read_page(session, SQL, "items", request, values, record, bulk=bulk.id)
 
     @read_call()
-    async def sets(self, session: Session, tenant: str | None, *, limit: int, cursor: str | None) -> Page[BulkRow]:
+    async def bulk_actions(
+        self, session: Session, tenant: str | None, *, limit: int, cursor: str | None
+    ) -> Page[BulkRow]:
         return await list_query.read_page(
-            session, SQL, "sets", PageRequest.of(limit, cursor), {"tenant": tenant}, _bulk_row
+            session, SQL, "bulk_actions", PageRequest.of(limit, cursor), {"tenant": tenant}, _bulk_row
         )
 
     @read_call()
-    async def bulk_run_counts(self, session: Session, set: BulkRow) -> dict[RunStatus, int]:
-        rows = await session.rows(SQL["bulk_run_counts"], set=set.id)
+    async def bulk_run_counts(self, session: Session, bulk: BulkRow) -> dict[RunStatus, int]:
+        rows = await session.rows(SQL["bulk_run_counts"], bulk=bulk.id)
         return {RunStatus(status): count for status, count in rows}
 
     @read_call()
@@ -296,7 +298,7 @@ def letter_scan_sql(session: Session, name: str, path: IndexPath, values: dict[s
     return scan_sql(session, SQL[name].text(session.dialect), "letters", path, values, newest_first=newest_first)
 
 
-async def _list_letters(session: Session, set: BulkRow, values: dict[str, Any]) -> bool:
+async def _list_letters(session: Session, bulk: BulkRow, values: dict[str, Any]) -> bool:
     """List the next letters that match the filter; return True if those were the last."""
     values = await detect_popular(session, values)
     async with session.index_order():
@@ -305,22 +307,22 @@ async def _list_letters(session: Session, set: BulkRow, values: dict[str, Any]) 
         statement = letter_scan_sql(session, "list_next_letters", scan.path, values, newest_first=False)
         parameters = {
             **list_query.query_parameters(values),
-            "set": set.id,
-            "set_tenant": set.tenant,
+            "bulk": bulk.id,
+            "bulk_tenant": bulk.tenant,
             "most": LISTING_BATCH,
         }
         ids = [row[0] for row in await session.rows(statement, **parameters)]
     is_last = len(ids) < LISTING_BATCH and scan.limit is None
     # With a scan limit, a short batch means only that the scan ended there.
     reached = scan.limit if len(ids) < LISTING_BATCH and scan.limit is not None else max(ids, default=values["above"])
-    await session.rows(SQL["record_listing"], set=set.id, count=len(ids), reached=reached, listed=int(is_last))
+    await session.rows(SQL["record_listing"], bulk=bulk.id, count=len(ids), reached=reached, listed=int(is_last))
     return is_last
 
 
 def _bulk_row(row: Any) -> BulkRow:
     rate = parse_rate if row[17] is not None else lambda none: none
-    bulk = build_record(BulkRow, row, status=SetStatus, listed=bool, rate=rate)
-    return bulk if bulk.paused_at is None else replace(bulk, status=SetStatus.PAUSED)
+    bulk = build_record(BulkRow, row, status=BulkStatus, listed=bool, rate=rate)
+    return bulk if bulk.paused_at is None else replace(bulk, status=BulkStatus.PAUSED)
 
 
 def next_letter_conditions(wanted: str, *, above: int, upto: int) -> dict[str, Any]:

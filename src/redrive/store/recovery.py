@@ -22,7 +22,7 @@ from redrive.store.workers import WorkerRow, worker_row
 
 SQL = Statements("recovery.sql")
 CIRCUITS = Statements("circuits.sql")
-BULK = Statements("sets.sql")
+BULK = Statements("bulk.sql")
 STARTS = Statements("starts.sql")
 
 
@@ -135,7 +135,7 @@ class RecoveryCalls:
             removed = 0 if purge.letters is None else await _purge_letters(session, letters_before, most)
             removed += await _purge_runs(session, now, purge)
             removed += await _count_removed(session, BULK["delete_old_items"], before=letters_before, most=most)
-            removed += await _count_removed(session, BULK["delete_old_sets"], before=letters_before)
+            removed += await _count_removed(session, BULK["delete_old_bulk"], before=letters_before)
             removed += await _purge_keys(session, now, most)
             for name in ("delete_old_marks", "delete_old_successes", "delete_old_probes"):
                 removed += await _count_removed(session, CIRCUITS[name], before=now - MARK_RETENTION, most=most)

@@ -23,7 +23,7 @@ from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
 from redrive.store import settings
 from redrive.store.accounts import AccountStore
-from redrive.store.bulk import BulkChange, BulkItemRow, BulkRow, NewBulk, SetItemStatus
+from redrive.store.bulk import BulkChange, BulkItemRow, BulkItemStatus, BulkRow, NewBulk
 from redrive.store.circuits import CircuitCase, CircuitRow, CircuitStats, CircuitUpdate, CircuitUpdateResult
 from redrive.store.deliveries import MessageRow
 from redrive.store.filters import AuditFilter, CircuitFilter, GroupFilter, LetterFilter, OutboxFilter, RunFilter
@@ -319,21 +319,21 @@ class TenantView(_Confined["DeskStore"]):
         found = await self._inner.bulk_by_id(public_id)
         return found if found is not None and self._owns_bulk(found) else None
 
-    async def sets(self, tenant: str | None, *, limit: int, cursor: str | None) -> Page[BulkRow]:
+    async def bulk_actions(self, tenant: str | None, *, limit: int, cursor: str | None) -> Page[BulkRow]:
         self._require_all_workflows()
         if self._excludes_tenant(tenant):
             return Page([], None, None)
-        return await self._inner.sets(self._tenant, limit=limit, cursor=cursor)
+        return await self._inner.bulk_actions(self._tenant, limit=limit, cursor=cursor)
 
-    async def bulk_run_counts(self, set: BulkRow) -> dict[RunStatus, int]:
-        return await self._inner.bulk_run_counts(set) if self._owns_bulk(set) else {}
+    async def bulk_run_counts(self, bulk: BulkRow) -> dict[RunStatus, int]:
+        return await self._inner.bulk_run_counts(bulk) if self._owns_bulk(bulk) else {}
 
-    async def set_items(
-        self, set: BulkRow, status: SetItemStatus | None, *, limit: int, cursor: str | None
+    async def bulk_items(
+        self, bulk: BulkRow, status: BulkItemStatus | None, *, limit: int, cursor: str | None
     ) -> Page[BulkItemRow]:
-        if not self._owns_bulk(set):
+        if not self._owns_bulk(bulk):
             return Page([], None, None)
-        return await self._inner.set_items(set, status, limit=limit, cursor=cursor)
+        return await self._inner.bulk_items(bulk, status, limit=limit, cursor=cursor)
 
     async def groups(
         self, where: GroupFilter, *, order: GroupOrder = GroupOrder.NEWEST, limit: int, cursor: str | None
@@ -447,7 +447,7 @@ class TenantView(_Confined["DeskStore"]):
         return {name: by for name, by in (await self._inner.paused()).items() if self._is_visible(name)}
 
     async def _may_read_audit(self, where: AuditFilter) -> bool:
-        """Return True if a view of some workflows may read these lines: only about its letters, causes and sets."""
+        """Return True if a view of some workflows may read these lines: about its letters, causes and bulk actions."""
         if self._workflows is None:
             return True
         if where.letter is not None:
@@ -457,11 +457,11 @@ class TenantView(_Confined["DeskStore"]):
             self._require_all_workflows()
         return True
 
-    def _owns_bulk(self, set: BulkRow) -> bool:
-        """Return True for a set of this tenant; with some workflows, only if its filter names one of them."""
-        if self._workflows is None or set.tenant != self._tenant:
-            return set.tenant == self._tenant
-        return set.wanted is not None and json.loads(set.wanted).get("workflow") in self._workflows
+    def _owns_bulk(self, bulk: BulkRow) -> bool:
+        """Return True for a bulk action of this tenant; with some workflows, only if its filter names one of them."""
+        if self._workflows is None or bulk.tenant != self._tenant:
+            return bulk.tenant == self._tenant
+        return bulk.wanted is not None and json.loads(bulk.wanted).get("workflow") in self._workflows
 
     def _narrow(self, where: Where) -> Where:
         """Return the filter for this tenant. A view of some workflows must name one of them."""

@@ -16,18 +16,18 @@ from redrive.store.bulk import (
     BulkChange,
     BulkItemResult,
     BulkItemRow,
+    BulkItemStatus,
     BulkRow,
+    BulkStatus,
     BulkVerb,
     NewBulk,
-    SetItemStatus,
-    SetStatus,
 )
 from redrive.store.filters import AuditFilter, LetterFilter
 from redrive.store.recovery import PurgeRequest
 from redrive.store.workers import ClaimedRun
 
 LEASE = 15 * SECOND
-DONE, FAILED = SetItemStatus.DONE, SetItemStatus.FAILED
+DONE, FAILED = BulkItemStatus.DONE, BulkItemStatus.FAILED
 STOP, PAUSE, RESUME = (BulkChange(verb) for verb in (BulkVerb.STOP, BulkVerb.PAUSE, BulkVerb.RESUME))
 
 
@@ -92,7 +92,7 @@ async def test_a_bulk_action_by_filter_lists_the_letters_open_at_its_start(kit: 
     await begun(kit, where=LetterFilter(fingerprint="f1"))
     await letters(kit, 1, fingerprint="f1")  # too late for the bulk action
     row = await claimed(kit)
-    assert (row.status, row.listed, row.total, row.action) == (SetStatus.RUNNING, False, 0, "REPLAY")
+    assert (row.status, row.listed, row.total, row.action) == (BulkStatus.RUNNING, False, 0, "REPLAY")
     assert (row.request, row.by, row.reason) == ('{"mode":"FROM_FAILED"}', "ann", "the bank is back")
     items = await advance(kit, row)
     assert items is not None
@@ -152,14 +152,14 @@ async def test_marks_are_counted_once_and_the_next_letters_are_returned(kit: Kit
         assert second is not None
         assert [item.letter for item in second] == ids(runs)[2:]
     now = await known(kit)
-    assert (now.total, now.done, now.failed, now.status) == (3, 1, 1, SetStatus.RUNNING)
-    page = await kit.store.set_items(now, None, limit=10, cursor=None)
+    assert (now.total, now.done, now.failed, now.status) == (3, 1, 1, BulkStatus.RUNNING)
+    page = await kit.store.bulk_items(now, None, limit=10, cursor=None)
     assert [(item.status, item.run_id, item.error) for item in page.items] == [
-        (SetItemStatus.PENDING, None, None),
+        (BulkItemStatus.PENDING, None, None),
         (FAILED, None, "it does not fit"),
         (DONE, "run", None),
     ]
-    (refused,) = (await kit.store.set_items(now, FAILED, limit=10, cursor=None)).items
+    (refused,) = (await kit.store.bulk_items(now, FAILED, limit=10, cursor=None)).items
     assert (refused.letter, refused.at) == (ids(runs)[1], kit.clock.now())
 
 
@@ -172,14 +172,14 @@ async def test_a_bulk_action_whose_letters_are_all_marked_is_done(kit: Kit) -> N
     kit.clock.move(SECOND)
     assert await advance(kit, row, (BulkItemResult(id=items[0].id, status=DONE),)) is None
     now = await known(kit)
-    assert (now.status, now.done, now.ended_at) == (SetStatus.DONE, 1, kit.clock.now())
+    assert (now.status, now.done, now.ended_at) == (BulkStatus.DONE, 1, kit.clock.now())
     assert await kit.store.claim_bulk(LEASE) is None
 
 
 async def test_a_bulk_action_without_letters_is_done_at_once(kit: Kit) -> None:
     await begun(kit, where=LetterFilter())
     assert await advance(kit, await claimed(kit)) is None
-    assert (await known(kit)).status is SetStatus.DONE
+    assert (await known(kit)).status is BulkStatus.DONE
 
 
 async def test_a_bulk_action_has_one_node_at_a_time(kit: Kit) -> None:
@@ -249,7 +249,7 @@ async def test_a_stopped_bulk_action_returns_no_more_letters_but_accepts_marks(k
     assert await kit.store.change_bulk("set1", STOP, line("dlq.set_stopped", by="bob", token="t2"))
     assert await advance(kit, row, (BulkItemResult(id=items[0].id, status=DONE),)) is None
     now = await known(kit)
-    assert (now.status, now.closed_by, now.done, now.ended_at) == (SetStatus.STOPPED, "bob", 1, kit.clock.now())
+    assert (now.status, now.closed_by, now.done, now.ended_at) == (BulkStatus.STOPPED, "bob", 1, kit.clock.now())
     kit.clock.move(DAY)
     assert await kit.store.claim_bulk(LEASE) is None
     assert not await kit.store.change_bulk("set1", STOP, line("dlq.set_stopped", token="t3"))
@@ -267,14 +267,14 @@ async def test_a_paused_bulk_action_cannot_be_claimed_until_it_is_resumed(kit: K
     assert not await kit.store.change_bulk("set1", PAUSE, line("dlq.set_paused", by="cid", token="t3"))
     assert await advance(kit, row, (BulkItemResult(id=items[0].id, status=DONE),)) is None
     now = await known(kit)
-    assert (now.status, now.done, now.ended_at) == (SetStatus.PAUSED, 1, None)
+    assert (now.status, now.done, now.ended_at) == (BulkStatus.PAUSED, 1, None)
     assert (now.paused_by, now.paused_at) == ("bob", kit.clock.now())
     kit.clock.move(DAY)
     assert await kit.store.claim_bulk(LEASE) is None
     assert await kit.store.change_bulk("set1", RESUME, line("dlq.set_resumed", by="bob", token="t4"))
     assert not await kit.store.change_bulk("set1", RESUME, line("dlq.set_resumed", token="t5"))
     other = await claimed(kit)
-    assert (other.fence, other.status, other.paused_by) == (row.fence + 1, SetStatus.RUNNING, None)
+    assert (other.fence, other.status, other.paused_by) == (row.fence + 1, BulkStatus.RUNNING, None)
     left = await advance(kit, other)
     assert left is not None
     assert len(left) == 1
@@ -299,12 +299,12 @@ async def test_a_paused_bulk_action_can_be_stopped_and_a_stopped_one_only_resume
     await kit.store.change_bulk("set1", PAUSE, line("dlq.set_paused", token="t2"))
     assert await kit.store.change_bulk("set1", STOP, line("dlq.set_stopped", by="bob", token="t3"))
     now = await known(kit)
-    assert (now.status, now.paused_at, now.closed_by) == (SetStatus.STOPPED, None, "bob")
+    assert (now.status, now.paused_at, now.closed_by) == (BulkStatus.STOPPED, None, "bob")
     for number, change in enumerate((PAUSE, BulkChange(BulkVerb.RATE, Rate(5, "s")))):
         assert not await kit.store.change_bulk("set1", change, line("e", token=f"n{number}"))
     assert await known(kit) == now
     assert await kit.store.change_bulk("set1", RESUME, line("dlq.set_resumed", token="t4"))
-    assert (await known(kit)).status is SetStatus.RUNNING
+    assert (await known(kit)).status is BulkStatus.RUNNING
 
 
 async def test_a_bulk_action_waits_for_its_rate_paused_or_not(kit: Kit) -> None:
@@ -359,14 +359,14 @@ async def test_a_bulk_action_larger_than_one_listing_lists_each_letter_once(
         marks = tuple(BulkItemResult(id=item.id, status=DONE) for item in items)
     assert seen == ids(runs)
     now = await known(kit)
-    assert (now.total, now.done, now.status) == (10, 10, SetStatus.DONE)
+    assert (now.total, now.done, now.status) == (10, 10, BulkStatus.DONE)
 
 
 async def test_the_letters_of_a_bulk_action_page_both_ways(kit: Kit) -> None:
     row = await begun(kit, letters=tuple(f"l{number}" for number in range(5)))
-    first = await kit.store.set_items(row, None, limit=2, cursor=None)
-    second = await kit.store.set_items(row, SetItemStatus.PENDING, limit=2, cursor=first.next)
-    back = await kit.store.set_items(row, None, limit=2, cursor=second.prev)
+    first = await kit.store.bulk_items(row, None, limit=2, cursor=None)
+    second = await kit.store.bulk_items(row, BulkItemStatus.PENDING, limit=2, cursor=first.next)
+    back = await kit.store.bulk_items(row, None, limit=2, cursor=second.prev)
     names = [[item.letter for item in page.items] for page in (first, second, back)]
     assert names == [["l4", "l3"], ["l2", "l1"], ["l4", "l3"]]
 
@@ -404,7 +404,7 @@ async def test_old_bulk_actions_are_purged_with_their_letters(kit: Kit) -> None:
     kit.clock.move(1)
     assert [await kit.store.purge(purge) for _ in range(3)] == [2, 2, 0]
     assert await kit.store.bulk_by_id("set1") is None
-    assert (await kit.store.set_items(row, None, limit=10, cursor=None)).items == []
+    assert (await kit.store.bulk_items(row, None, limit=10, cursor=None)).items == []
     assert (await known(kit, "set2")).total == 1
 
 
@@ -414,18 +414,18 @@ async def test_old_bulk_actions_are_purged_with_their_letters(kit: Kit) -> None:
 async def test_bulk_actions_are_listed_by_pages_newest_first(kit: Kit) -> None:
     for number in range(1, 6):
         await begun(kit, public_id=f"set{number}", tenant="acme" if number % 2 else "other", letters=("dl-x",))
-    first = await kit.store.sets(None, limit=2, cursor=None)
+    first = await kit.store.bulk_actions(None, limit=2, cursor=None)
     assert [row.public_id for row in first.items] == ["set5", "set4"]
-    second = await kit.store.sets(None, limit=2, cursor=first.next)
+    second = await kit.store.bulk_actions(None, limit=2, cursor=first.next)
     assert [row.public_id for row in second.items] == ["set3", "set2"]
-    back = await kit.store.sets(None, limit=2, cursor=second.prev)
+    back = await kit.store.bulk_actions(None, limit=2, cursor=second.prev)
     assert [row.public_id for row in back.items] == ["set5", "set4"]
-    mine = await kit.store.sets("acme", limit=10, cursor=None)
+    mine = await kit.store.bulk_actions("acme", limit=10, cursor=None)
     assert [row.public_id for row in mine.items] == ["set5", "set3", "set1"]
     assert (mine.items[0].request, mine.items[0].total) == ('{"mode":"FROM_FAILED"}', 1)
-    assert (await kit.store.sets("unknown", limit=10, cursor=None)).items == []
+    assert (await kit.store.bulk_actions("unknown", limit=10, cursor=None)).items == []
     with pytest.raises(InputError):
-        await kit.store.sets(None, limit=10, cursor="nonsense")
+        await kit.store.bulk_actions(None, limit=10, cursor="nonsense")
 
 
 async def test_a_bulk_action_counts_the_states_of_its_runs(kit: Kit) -> None:

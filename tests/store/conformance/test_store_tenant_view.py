@@ -101,7 +101,7 @@ async def test_rows_of_another_tenant_are_not_found(kit: Kit) -> None:
     assert await seen.bulk_by_id("set-b") is None
     foreign = await kit.store.bulk_by_id("set-b")
     assert foreign is not None
-    assert (await seen.set_items(foreign, None, limit=9, cursor=None)).items == []
+    assert (await seen.bulk_items(foreign, None, limit=9, cursor=None)).items == []
     assert (await seen.runs(RunFilter(tenant="b"), limit=10, cursor=None)).items == []
     assert (await seen.letters(LetterFilter(tenant="b"), limit=10, cursor=None)).items == []
     assert (await seen.audit(AuditFilter(tenant="b"), limit=10, cursor=None)).items == []
@@ -282,7 +282,7 @@ async def test_a_view_of_one_workflow_shows_the_bulk_actions_begun_for_it(kit: K
         row = await whole.bulk_by_id(name)
         assert row is not None
         assert await seen.bulk_by_id(name) is None, name
-        assert (await seen.set_items(row, None, limit=9, cursor=None)).items == []
+        assert (await seen.bulk_items(row, None, limit=9, cursor=None)).items == []
         assert await seen.bulk_run_counts(row) == {}
         assert not await seen.change_bulk(name, STOP, noted(tenant="a"))
         assert await whole.bulk_by_id(name) == row

@@ -10,19 +10,19 @@ from test_postgres_plans import plan, scans, statements
 from redrive.store.session import Statements
 from redrive.store.sql_files import number_parameters
 
-SETS = Statements("sets.sql").texts("postgres")
+BULK = Statements("bulk.sql").texts("postgres")
 GROUPS = Statements("groups.sql").texts("postgres")
 STATEMENTS = {
     name: statement
-    for file in ("groups", "sets", "starts")
+    for file in ("groups", "bulk", "starts")
     for name, statement in statements(file).items()
     if "." not in name and "{" not in statement.text
 }
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 # One end of an index, in order up to the limit; or the few bulk actions that are not done.
 FRONT = {
-    "take_feed_rows", "oldest_feed_time", "has_feed_rows", "renew_bulk", "finish_bulk", "stop_set", "pause_set",
-    "rate_set",
+    "take_feed_rows", "oldest_feed_time", "has_feed_rows", "renew_bulk", "finish_bulk", "stop_bulk", "pause_bulk",
+    "rate_bulk",
     "highest_letter", "is_muted", "mute_group",
 }  # fmt: skip
 
@@ -45,10 +45,10 @@ async def test_no_statement_scans_a_whole_table(bench: Bench, name: str) -> None
         ("tenant_counts", "group_counts_of_tenants: seconds = "),
         ("delete_old_versions", "group_versions_old: last_seen < "),
         ("note_resolution", "groups_by_fingerprint: fingerprint = "),
-        ("claim_bulk", "sets_running: lease_until <= "),
-        ("record_results", "set_items_pkey: set_id = n.set_id AND number = n.number"),
-        ("pending", "set_items_by_status: set_id = $1 AND status = "),
-        ("delete_old_sets", "sets_ended: ended_at"),
+        ("claim_bulk", "bulk_actions_running: lease_until <= "),
+        ("record_results", "bulk_items_pkey: bulk = n.bulk AND number = n.number"),
+        ("pending", "bulk_items_by_status: bulk = $1 AND status = "),
+        ("delete_old_bulk", "bulk_actions_ended: ended_at"),
         ("put_index", "runs_public_id_key: public_id = "),
         ("drop_index", "run_index_of_run: run = ANY"),
     ],
@@ -82,8 +82,8 @@ async def test_pages_of_groups_are_read_in_order(bench: Bench, names: list[str],
 
 @pytest.mark.parametrize("status", ["all", "PENDING", "DONE", "FAILED"])
 async def test_pages_of_a_bulk_action_are_read_in_order(bench: Bench, status: str) -> None:
-    wanted = f"{SETS[f'items.{status}']} AND {SETS['items.below']}"
+    wanted = f"{BULK[f'items.{status}']} AND {BULK['items.below']}"
     async with bench.line() as line:
-        lines = await plan(line, number_parameters(SETS["items"].format(conditions=wanted, order="DESC")))
-    assert [each for each in scans(lines) if "set_id = " in each and "number < " in each], lines
+        lines = await plan(line, number_parameters(BULK["items"].format(conditions=wanted, order="DESC")))
+    assert [each for each in scans(lines) if "bulk = " in each and "number < " in each], lines
     assert not [each for each in lines if "Sort" in each], lines

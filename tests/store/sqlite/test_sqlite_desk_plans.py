@@ -13,11 +13,11 @@ from redrive.store.sql_files import load_migrations
 from redrive.store.sqlite import schema
 
 PACKAGE = "redrive.store.sqlite"
-SETS = Statements("sets.sql").texts("sqlite")
+BULK = Statements("bulk.sql").texts("sqlite")
 GROUPS = Statements("groups.sql").texts("sqlite")
 STATEMENTS = {
     name: text
-    for file in ("groups.sql", "sets.sql", "starts.sql")
+    for file in ("groups.sql", "bulk.sql", "starts.sql")
     for name, text in Statements(file).texts("sqlite").items()
     if "." not in name and "{" not in text
 }
@@ -59,10 +59,10 @@ def test_no_statement_scans_a_whole_table(con: sqlite3.Connection, name: str) ->
         ("tenant_counts", "group_counts_of_tenants (seconds=? AND slot>?)"),
         ("delete_old_versions", "group_versions_old (last_seen<?)"),
         ("note_resolution", "groups_by_fingerprint (fingerprint=?)"),
-        ("claim_bulk", "sets_running (lease_until<?)"),
-        ("record_results", "set_items_by_status (set_id=? AND status=? AND number=?)"),
-        ("pending", "set_items_by_status (set_id=? AND status=?)"),
-        ("delete_old_sets", "sets_ended (ended_at>? AND ended_at<?)"),
+        ("claim_bulk", "bulk_actions_running (lease_until<?)"),
+        ("record_results", "bulk_items_by_status (bulk=? AND status=? AND number=?)"),
+        ("pending", "bulk_items_by_status (bulk=? AND status=?)"),
+        ("delete_old_bulk", "bulk_actions_ended (ended_at>? AND ended_at<?)"),
         ("drop_index", "run_index_of_run (run=?)"),
     ],
 )
@@ -94,14 +94,14 @@ def test_pages_of_groups_are_read_in_order(con: sqlite3.Connection, names: list[
 @pytest.mark.parametrize(
     ("status", "index"),
     [
-        ("all", "PRIMARY KEY (set_id=? AND number<?)"),
-        ("PENDING", "set_items_by_status (set_id=? AND status=? AND number<?)"),
-        ("DONE", "set_items_by_status (set_id=? AND status=? AND number<?)"),
-        ("FAILED", "set_items_by_status (set_id=? AND status=? AND number<?)"),
+        ("all", "PRIMARY KEY (bulk=? AND number<?)"),
+        ("PENDING", "bulk_items_by_status (bulk=? AND status=? AND number<?)"),
+        ("DONE", "bulk_items_by_status (bulk=? AND status=? AND number<?)"),
+        ("FAILED", "bulk_items_by_status (bulk=? AND status=? AND number<?)"),
     ],
 )
 def test_pages_of_a_bulk_action_are_read_in_order(con: sqlite3.Connection, status: str, index: str) -> None:
-    wanted = f"{SETS[f'items.{status}']} AND {SETS['items.below']}"
-    steps = plan(con, SETS["items"].format(conditions=wanted, order="DESC"))
+    wanted = f"{BULK[f'items.{status}']} AND {BULK['items.below']}"
+    steps = plan(con, BULK["items"].format(conditions=wanted, order="DESC"))
     assert any(index in step for step in steps), steps
     assert not any("TEMP B-TREE" in step for step in steps), steps

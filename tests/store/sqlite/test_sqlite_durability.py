@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from letter_kit import failed, reopens
 from store_kit import HOUR, Kit, noted
 
-from redrive.store.bulk import BulkItemResult, NewBulk, SetItemStatus
+from redrive.store.bulk import BulkItemResult, BulkItemStatus, NewBulk
 
 
 async def waits_for_the_disk(kit: Kit, work: Callable[[], Awaitable[object]]) -> bool:
@@ -50,7 +50,7 @@ async def test_results_of_a_bulk_action_reach_the_disk_with_the_next_commit(on_f
     claimed = await store.claim_bulk(lease=HOUR)
     assert claimed is not None
     items = await store.advance(claimed, [], limit=5, lease=HOUR)
-    marks = [BulkItemResult(id=item.id, status=SetItemStatus.DONE) for item in items or ()]
+    marks = [BulkItemResult(id=item.id, status=BulkItemStatus.DONE) for item in items or ()]
     assert not await waits_for_the_disk(on_file, lambda: store.advance(claimed, marks, limit=5, lease=HOUR))
 
 

@@ -109,7 +109,7 @@ def test_a_bulk_action_lists_letters_in_order_of_an_index(
     session = sqlite_session(con)
     scan = run_inline(choose_scan(session, "letters", values, newest_first=False))
     statement = letter_scan_sql(session, "list_next_letters", scan.path, values, newest_first=False)
-    given = {**values, "set": 1, "set_tenant": "a", "most": 10}
+    given = {**values, "bulk": 1, "bulk_tenant": "a", "most": 10}
     steps = [row[3] for row in con.execute(f"EXPLAIN QUERY PLAN {statement}", given)]
     assert any(index in step for step in steps), steps
     assert not any("TEMP B-TREE" in step for step in steps), steps

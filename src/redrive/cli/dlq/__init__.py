@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import click
 
-from redrive.cli.dlq.bulk import sets
+from redrive.cli.dlq.bulk import bulk_group
 from redrive.cli.dlq.edit import edit
 from redrive.cli.dlq.groups import groups
 from redrive.cli.dlq.list import list_, show
@@ -35,6 +35,6 @@ def dlq() -> None:
 
 
 for command in (
-    list_, show, groups, replay, edit, complete, resolve, ignore, reopen, assign, escalate, comment, tag, sets,
+    list_, show, groups, replay, edit, complete, resolve, ignore, reopen, assign, escalate, comment, tag, bulk_group,
 ):  # fmt: skip
     dlq.add_command(command)

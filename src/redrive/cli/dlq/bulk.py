@@ -1,4 +1,4 @@
-"""Bulk decisions: one decision on all letters that match a filter, and `redrive dlq sets`, which follows them."""
+"""Bulk actions: one decision on all letters that match a filter, and `redrive dlq bulk`, which follows them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from redrive.cli.target import Target, common_options, decision_options, run_on
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
-    from redrive.desk.bulk import DryRunOfMany, LetterSet, SetItem
+    from redrive.desk.bulk import BulkAction, BulkItem, DryRunOfMany
     from redrive.store.filters import LetterFilter
     from redrive.store.list_query import Page
 
 _POLL_INTERVAL = 0.3
-_POLL_BACKOFF = 9  # pauses are this many times longer than a query: counting a large set takes long
+_POLL_BACKOFF = 9  # pauses are this many times longer than a query: counting many letters takes long
 _MAX_FAILURES_SHOWN = 10
 _MAX_REFUSALS = 5
 _TYPED_CONFIRMATION_FROM = 100  # from here on the user types the number instead of answering yes
@@ -32,36 +32,36 @@ _ACTION_VERBS = {"REPLAY": "run again", "RESOLVE": "resolve", "IGNORE": "ignore"
 _PAST_TENSES = {"stop": "stopped", "pause": "paused", "resume": "resumed", "change the rate of": "changed the rate of"}
 
 
-@click.group(short_help="Follow and control bulk decisions.")
-def sets() -> None:
-    """Follow, pause, slow down and stop bulk decisions.
+@click.group("bulk", short_help="Follow and control bulk actions.")
+def bulk_group() -> None:
+    """Follow, pause, slow down and stop bulk actions.
 
-    `dlq replay`, `resolve` and `ignore` with --all start a set. Workers process its letters, each at most
-    once. A set continues after a crash or a restart.
+    `dlq replay`, `resolve` and `ignore` with --all start a bulk action. Workers process its letters, each at most
+    once. A bulk action continues after a crash or a restart.
 
     \b
     Examples:
-      redrive dlq sets list
-      redrive dlq sets show 01k9x7
-      redrive dlq sets pause 01k9x7
-      redrive dlq sets rate 01k9x7 10/s
-      redrive dlq sets stop 01k9x7
+      redrive dlq bulk list
+      redrive dlq bulk show 01k9x7
+      redrive dlq bulk pause 01k9x7
+      redrive dlq bulk rate 01k9x7 10/s
+      redrive dlq bulk stop 01k9x7
     """
 
 
-@sets.command("list")
-@click.option("--tenant", metavar="NAME", help="Only sets of this tenant.  [default: all]")
+@bulk_group.command("list")
+@click.option("--tenant", metavar="NAME", help="Only bulk actions of this tenant.  [default: all]")
 @page_options
 @common_options
 def list_(tenant: str | None, pages: PageOptions, output: Output, target: Target) -> None:
-    """List sets, newest first.
+    """List bulk actions, newest first.
 
     \b
     Examples:
-      redrive dlq sets list
-      redrive dlq sets list --all --json
+      redrive dlq bulk list
+      redrive dlq bulk list --all --json
     """
-    columns: list[Column[LetterSet]] = [
+    columns: list[Column[BulkAction]] = [
         Column("ID", lambda bulk: bulk.id),
         Column("WHAT", lambda bulk: _ACTION_VERBS[bulk.action]),
         Column("STATUS", lambda bulk: bulk.status.value),
@@ -70,34 +70,34 @@ def list_(tenant: str | None, pages: PageOptions, output: Output, target: Target
         *field_columns(RATE="rate", BEGUN="created_at", BY="by"),
         Column("REASON", lambda bulk: bulk.reason, sentence=True),
     ]
-    listing: Listing[LetterSet] = Listing(
+    listing: Listing[BulkAction] = Listing(
         fetch=lambda app, limit, cursor: app.dlq.sets(limit=limit, cursor=cursor, tenant=tenant),
         columns=columns,
         id=lambda bulk: bulk.id,
-        empty="No bulk decisions yet.",
+        empty="No bulk actions yet.",
     )
     pages.show(target, listing, output)
 
 
-@sets.command()
-@click.argument("id", metavar="SET")
+@bulk_group.command()
+@click.argument("id", metavar="ID")
 @click.option("--refused", is_flag=True, help="List the letters that were refused, and why.")
 @page_options
 @click.option(
     "--wait",
     is_flag=True,
-    help="Wait until every letter is processed; exit code 1 if some were refused or the set was stopped.",
+    help="Wait until every letter is processed; exit code 1 if some were refused or it was stopped.",
 )
 @common_options
 def show(id: str, refused: bool, pages: PageOptions, wait: bool, output: Output, target: Target) -> None:
-    """Show the progress of a set, its refused letters and its runs.
+    """Show the progress of a bulk action, its refused letters and its runs.
 
-    SET is an id or the start of one, if no other id starts like it.
+    ID is a whole id or the start of one, if no other id starts like it.
 
     \b
     Examples:
-      redrive dlq sets show 01k9x7 --wait
-      redrive dlq sets show 01k9x7 --refused
+      redrive dlq bulk show 01k9x7 --wait
+      redrive dlq bulk show 01k9x7 --refused
     """
     if wait:
         follow_bulk(target, id, output)
@@ -106,48 +106,48 @@ def show(id: str, refused: bool, pages: PageOptions, wait: bool, output: Output,
         _show_bulk(*run_on(target, lambda app: _load_with_failures(app, id)), output)
         return
 
-    async def fetch(app: Redrive, limit: int, cursor: str | None) -> Page[SetItem]:
+    async def fetch(app: Redrive, limit: int, cursor: str | None) -> Page[BulkItem]:
         bulk = await _load_bulk(app, id)
         return await app.dlq.set_items(bulk.id, status="FAILED", limit=limit, cursor=cursor)
 
-    listing: Listing[SetItem] = Listing(
+    listing: Listing[BulkItem] = Listing(
         fetch=fetch,
         columns=[*field_columns(LETTER="letter_id", WHEN="at"), Column("WHY", lambda item: item.error, sentence=True)],
         id=lambda item: item.letter_id,
-        empty="No letter of this set was refused.",
+        empty="No letter of this bulk action was refused.",
     )
     pages.show(target, listing, output)
 
 
 def _add_change_command(action: str, help: str) -> None:
-    @sets.command(action, help=f"{help}\n\n\b\nExamples:\n  redrive dlq sets {action} 01k9x7")
-    @click.argument("id", metavar="SET")
+    @bulk_group.command(action, help=f"{help}\n\n\b\nExamples:\n  redrive dlq bulk {action} 01k9x7")
+    @click.argument("id", metavar="ID")
     @decision_options
     def command(id: str, change: ChangeOptions, output: Output, target: Target) -> None:
         _change_bulk(target, id, action, action, change, output)
 
 
-_add_change_command("stop", "Stop a set for good. Letters that are processed stay so.")
+_add_change_command("stop", "Stop a bulk action for good. Letters that are processed stay so.")
 _add_change_command(
-    "pause", "Pause a set until `dlq sets resume`, over restarts too. Letters in progress are finished."
+    "pause", "Pause a bulk action until `dlq bulk resume`, over restarts too. Letters in progress are finished."
 )
-_add_change_command("resume", "Resume a paused or stopped set at its next letter.")
+_add_change_command("resume", "Resume a paused or stopped bulk action at its next letter.")
 
 
-@sets.command()
-@click.argument("id", metavar="SET")
+@bulk_group.command()
+@click.argument("id", metavar="ID")
 @click.argument("rate", metavar="RATE")
 @decision_options
 def rate(id: str, rate: str, change: ChangeOptions, output: Output, target: Target) -> None:
-    """Change how many letters a set processes in a given time.
+    """Change how many letters a bulk action processes in a given time.
 
     RATE is a whole number per second, minute or hour, such as 50/s, 600/m or 100/h. `none` removes the
     limit. All nodes together keep to it.
 
     \b
     Examples:
-      redrive dlq sets rate 01k9x7 10/s
-      redrive dlq sets rate 01k9x7 none
+      redrive dlq bulk rate 01k9x7 10/s
+      redrive dlq bulk rate 01k9x7 none
     """
     limit = None if rate.lower() == "none" else parse_rate_option(rate)
     _change_bulk(target, id, "rate", "change the rate of", change, output, limit)
@@ -156,51 +156,51 @@ def rate(id: str, rate: str, change: ChangeOptions, output: Output, target: Targ
 def _change_bulk(
     target: Target, id: str, action: str, verb: str, change: ChangeOptions, output: Output, *arguments: str | None
 ) -> None:
-    """Call `app.dlq.<action>_set` on a set, after a question."""
+    """Call `app.dlq.<action>_set` on a bulk action, after a question."""
 
-    async def work(app: Redrive) -> LetterSet:
+    async def work(app: Redrive) -> BulkAction:
         bulk = await _load_bulk(app, id)
         details = f"{_ACTION_VERBS[bulk.action]}, remaining letters: {_format_remaining(bulk)}"
-        change.confirm(f"{verb.capitalize()} set {bulk.id} ({details})")
+        change.confirm(f"{verb.capitalize()} bulk action {bulk.id} ({details})")
         if change.dry_run:
             return bulk
-        changed: LetterSet = await getattr(app.dlq, f"{action}_set")(bulk.id, *arguments, by=change.by)
+        changed: BulkAction = await getattr(app.dlq, f"{action}_set")(bulk.id, *arguments, by=change.by)
         return changed
 
     bulk = run_on(target, work)
     of_total = f" of {bulk.total:,}" if bulk.listed else ""
-    done = f"{'would ' + verb if change.dry_run else _PAST_TENSES[verb]} set {bulk.id}"
+    done = f"{'would ' + verb if change.dry_run else _PAST_TENSES[verb]} bulk action {bulk.id}"
     output.done(bulk.id, _bulk_as_json(bulk), f"{done} after {bulk.done + bulk.failed:,}{of_total} letters")
 
 
-def _format_remaining(bulk: LetterSet) -> str:
-    # Workers list the letters of a set after its start. Until they have finished, the number is a minimum.
+def _format_remaining(bulk: BulkAction) -> str:
+    # Workers list the letters of a bulk action after its start. Until they have finished, the number is a minimum.
     if not bulk.listed and not bulk.pending:
         return "not counted yet"
     return f"{bulk.pending:,}{'' if bulk.listed else ' or more'}"
 
 
-def _bulk_as_json(bulk: LetterSet) -> dict[str, object]:
+def _bulk_as_json(bulk: BulkAction) -> dict[str, object]:
     return {**as_json(bulk), "pending": bulk.pending}
 
 
-def describe_bulk(bulk: LetterSet) -> str:
-    """Describe a set in one line."""
+def describe_bulk(bulk: BulkAction) -> str:
+    """Describe a bulk action in one line."""
     letters = "its letters"
     if bulk.total or bulk.listed:
         letters = f"{bulk.done:,} of {bulk.total:,} letter{'s' * (bulk.total != 1)}"
     refused = f", {bulk.failed:,} refused" if bulk.failed else ""
     rate = f", at most {bulk.rate}" if bulk.rate and bulk.ended_at is None else ""
-    return f"set {bulk.id} {_ACTION_TEXTS[bulk.action]} {letters}{refused}{rate}: {bulk.status}"
+    return f"bulk action {bulk.id} {_ACTION_TEXTS[bulk.action]} {letters}{refused}{rate}: {bulk.status}"
 
 
 def follow_bulk(target: Target, id: str, output: Output) -> None:
-    """Wait until every letter of a set is processed; exit with 1 if some were refused or the set was stopped."""
+    """Wait until every letter of a bulk action is processed; exit with 1 if some were refused or it was stopped."""
     import asyncio
 
-    from redrive.store.bulk import SetStatus
+    from redrive.store.bulk import BulkStatus
 
-    async def wait(app: Redrive) -> tuple[LetterSet, list[SetItem]]:
+    async def wait(app: Redrive) -> tuple[BulkAction, list[BulkItem]]:
         clock = asyncio.get_running_loop().time
         hidden = output.json or output.quiet or not on_terminal()
         bulk, pause = await _load_bulk(app, id), _POLL_INTERVAL
@@ -219,30 +219,30 @@ def follow_bulk(target: Target, id: str, output: Output) -> None:
     try:
         bulk, failures = run_on(target, wait)
     except KeyboardInterrupt:
-        echo_err(f"\nThe set continues. To look at it again: {hint('dlq', 'sets', 'show', id)}")
+        echo_err(f"\nThe bulk action continues. To look at it again: {hint('dlq', 'bulk', 'show', id)}")
         raise click.exceptions.Exit(INTERRUPTED) from None
     _show_bulk(bulk, failures, output)
-    if bulk.failed or bulk.status is not SetStatus.DONE:
+    if bulk.failed or bulk.status is not BulkStatus.DONE:
         raise click.exceptions.Exit(FAILED)
 
 
-async def _load_with_failures(app: Redrive, id: str) -> tuple[LetterSet, list[SetItem]]:
+async def _load_with_failures(app: Redrive, id: str) -> tuple[BulkAction, list[BulkItem]]:
     bulk = await _load_bulk(app, id)
     if not bulk.failed:
         return bulk, []
     return bulk, (await app.dlq.set_items(bulk.id, status="FAILED", limit=_MAX_FAILURES_SHOWN)).items
 
 
-async def _load_bulk(app: Redrive, id: str) -> LetterSet:
+async def _load_bulk(app: Redrive, id: str) -> BulkAction:
     from redrive.errors import NotFound
 
     try:
         return await app.dlq.set(await find_bulk_id(app, id))
     except NotFound as error:
-        raise CommandFailed(f"{error}; `{hint('dlq', 'sets', 'list')}` shows them", NOT_FOUND) from error
+        raise CommandFailed(f"{error}; `{hint('dlq', 'bulk', 'list')}` shows them", NOT_FOUND) from error
 
 
-def _show_bulk(bulk: LetterSet, failures: list[SetItem], output: Output) -> None:
+def _show_bulk(bulk: BulkAction, failures: list[BulkItem], output: Output) -> None:
     from redrive.cli.dlq.decision import describe_mode
     from redrive.cli.runs.explain import render_facts
     from redrive.duration import format_duration
@@ -266,7 +266,7 @@ def _show_bulk(bulk: LetterSet, failures: list[SetItem], output: Output) -> None
     if failures:
         lines += ["  refused", *(f"    {item.letter_id}: {escape_line(item.error or '')}" for item in failures)]
         if bulk.failed > len(failures):
-            lines.append(f"  all of them:  {hint('dlq', 'sets', 'show', bulk.id, '--refused')}")
+            lines.append(f"  all of them:  {hint('dlq', 'bulk', 'show', bulk.id, '--refused')}")
     output.done(bulk.id, _bulk_as_json(bulk), "\n".join(lines))
 
 
@@ -274,14 +274,14 @@ class BulkDecision(msgspec.Struct, frozen=True, kw_only=True):
     """A decision on many letters: its verb, its start, and its preview if it has one."""
 
     verb: str
-    begin: Callable[[Redrive], Awaitable[LetterSet]]
+    begin: Callable[[Redrive], Awaitable[BulkAction]]
     preview: Callable[[Redrive], Awaitable[DryRunOfMany]] | None = None
 
 
 def run_bulk_decision(
     target: Target, where: LetterFilter, decision: BulkDecision, change: ChangeOptions, output: Output, *, wait: bool
 ) -> None:
-    """Start a set, unless it is a dry run or no letter matches; `--wait` follows it."""
+    """Start a bulk action, unless it is a dry run or no letter matches; `--wait` follows it."""
     bulk = run_on(target, lambda app: _start_bulk(app, where, decision, change, output))
     if bulk is None:
         return
@@ -290,12 +290,12 @@ def run_bulk_decision(
         return
     output.done(bulk.id, bulk, describe_bulk(bulk))
     if on_terminal():
-        echo_err(f"To follow it: {hint('dlq', 'sets', 'show', bulk.id)}")
+        echo_err(f"To follow it: {hint('dlq', 'bulk', 'show', bulk.id)}")
 
 
 async def _start_bulk(
     app: Redrive, where: LetterFilter, decision: BulkDecision, change: ChangeOptions, output: Output
-) -> LetterSet | None:
+) -> BulkAction | None:
     from redrive.core.states import LetterStatus
     from redrive.records import replace
 
@@ -321,7 +321,7 @@ async def _start_bulk(
             raise CommandFailed("nothing was changed", REFUSED)
     bulk = await decision.begin(app)
     if not any(workflow.workers for workflow in await app.workflows.list()):
-        echo_err(f"No worker is running: the set waits for one. To start one: {worker_hint()}")
+        echo_err(f"No worker is running: the bulk action waits for one. To start one: {worker_hint()}")
     return bulk
 
 

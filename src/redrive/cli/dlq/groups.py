@@ -116,7 +116,9 @@ def show(fingerprint: str, output: Output, target: Target) -> None:
         version = f" in {found.resolved_version}" if found.resolved_version else ""
         lines.append(f"Resolved{version} by {found.resolved_by}, {_format_time(found.resolved_at)}{back}.")
     if found.retried_at is not None:
-        lines.append(f"Last retried by {found.retried_by}, {_format_time(found.retried_at)}: set {found.retried_set}.")
+        lines.append(
+            f"Last retried by {found.retried_by}, {_format_time(found.retried_at)}: bulk action {found.retried_set}."
+        )
     lines += [f"  {each.version}: seen {each.seen:,} times" for each in found.versions[:_MAX_SHOWN]]
     lines += [f"  {line.by}, {_format_time(line.at)}: {line.after}" for line in found.comments[-_MAX_SHOWN:]]
     output.record(found.fingerprint, found, "\n".join(map(escape_line, lines)))

@@ -65,11 +65,11 @@ def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command ids, or a filter in their place; it receives `ids`, and `where` if there are none.
 
-    A filter starts a set, which can have a `rate`.
+    A filter starts a bulk action, which can have a `rate`.
     """
 
     @click.argument("ids", nargs=-1, metavar="[LETTER]...")
-    @click.option("--all", "everything", is_flag=True, help="All open letters that match the filter, as a set.")
+    @click.option("--all", "everything", is_flag=True, help="All open letters that match the filter, as a bulk action.")
     @click.option("--rate", metavar="RATE", help="With --all: at most this many letters, such as 50/s, 600/m or 100/h.")
     @filter_options
     @functools.wraps(command)

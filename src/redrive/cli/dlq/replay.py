@@ -99,7 +99,7 @@ def input_edit_options(command: Callable[..., Any]) -> Callable[..., Any]:
     "--wait",
     is_flag=True,
     help="Wait for the end of the runs; exit code 1 if one fails. With --all: wait until every letter is "
-    "processed, but not for the runs; exit code 1 if some were refused or the set was stopped.",
+    "processed, but not for the runs; exit code 1 if some were refused or the bulk action was stopped.",
 )
 @decision_options
 def replay(
@@ -154,7 +154,7 @@ def replay(
     if from_step is not None and not from_step.isdecimal():
         raise UsageError("with --all, --from-step takes the number of a step: a name may mean several steps")
     if call.pop("idempotency_key"):
-        raise UsageError("--key is for letters named by id: a set decides about each letter only once anyway")
+        raise UsageError("--key is for letters named by id: a bulk action decides about each letter only once anyway")
     call |= {"mode": mode, "from_step": None if from_step is None else parse_step_number(from_step), "rate": rate}
 
     async def preview(app: Redrive) -> DryRunOfMany:

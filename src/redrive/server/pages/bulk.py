@@ -14,7 +14,7 @@ from fastapi.responses import Response
 from redrive.core.replay import ReplayMode
 from redrive.core.roles import Permission
 from redrive.core.schedule import Rate, parse_rate
-from redrive.desk.bulk import DryRunOfMany, LetterSet
+from redrive.desk.bulk import BulkAction, DryRunOfMany
 from redrive.errors import InputError
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
@@ -26,7 +26,7 @@ from redrive.server.pages.replay_form import OUTPUT_MODES, ReplayForm, read_repl
 from redrive.server.pages.translations import N, Translator
 from redrive.server.request import Context, RequestContext, requires
 from redrive.server.routes.common import Id
-from redrive.store.bulk import SetItemStatus
+from redrive.store.bulk import BulkItemStatus
 from redrive.store.filters import LetterFilter
 
 bulk_routes = make_page_router()
@@ -86,7 +86,7 @@ def _make_rate_input(rate: Rate) -> RateInput:
     return RateInput(typed=str(rate.count), unit=rate.unit, rate=str(rate))
 
 
-async def name_bulk_actions(context: RequestContext, t: Translator, sets: Sequence[LetterSet]) -> dict[str, str]:
+async def name_bulk_actions(context: RequestContext, t: Translator, sets: Sequence[BulkAction]) -> dict[str, str]:
     """Return the names of bulk actions by their ids, such as `Retry: call_llm, service down`."""
     kinds: dict[str, str] = {}  # the kind of failure of each cause, looked up once
     for fingerprint in {(each.filter or {}).get("fingerprint") for each in sets} - {None}:
@@ -241,7 +241,7 @@ async def show_bulk(request: Request, context: Context, id: Id) -> Response:
 
 async def _render_bulk(request: Request, context: RequestContext, id: str, rate: RateInput | None = None) -> Response:
     status = request.query_params.get("status", "")
-    chosen = SetItemStatus(status) if status in set(SetItemStatus) else None
+    chosen = BulkItemStatus(status) if status in set(BulkItemStatus) else None
     found = await context.desk.dlq.set(id, tenant=context.one_tenant)
     items = await context.desk.dlq.set_items(
         id, status=chosen, limit=50, cursor=request.query_params.get("cursor"), tenant=context.one_tenant
@@ -256,7 +256,7 @@ async def _render_bulk(request: Request, context: RequestContext, id: str, rate:
         rate=rate or current,
         items=items,
         chosen=chosen,
-        statuses=list(SetItemStatus),
+        statuses=list(BulkItemStatus),
         path=BULK_PATH,
         letters_path=letters.LETTERS_PATH,
     )

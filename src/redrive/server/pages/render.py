@@ -425,7 +425,7 @@ _CHANGED = frozenset(
     {
         *(ReasonCode.LETTER_REPLAYING, ReasonCode.LETTER_RESOLVED, ReasonCode.LETTER_CLOSED),
         *(ReasonCode.LETTER_CLOSED_BEFORE, ReasonCode.LETTER_NOT_OPEN, ReasonCode.RUN_ENDED),
-        *(ReasonCode.RUN_BEING_UNDONE, ReasonCode.RUN_REPLAYED_AS, ReasonCode.SET_DONE, ReasonCode.SET_STOPPED),
+        *(ReasonCode.RUN_BEING_UNDONE, ReasonCode.RUN_REPLAYED_AS, ReasonCode.BULK_DONE, ReasonCode.BULK_STOPPED),
         *(ReasonCode.ROLLED_BACK_ALREADY, ReasonCode.ROLLBACK_RUNNING, ReasonCode.OTHER_COMPENSATION_NEXT),
     }
 )

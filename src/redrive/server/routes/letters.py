@@ -10,7 +10,7 @@ from pydantic import Field
 
 from redrive.core.roles import Permission
 from redrive.core.states import LetterStatus
-from redrive.desk.bulk import DryRunOfMany, LetterSet
+from redrive.desk.bulk import BulkAction, DryRunOfMany
 from redrive.desk.decisions import Replay
 from redrive.desk.groups import GroupList
 from redrive.desk.letters import DeadLetters
@@ -36,7 +36,7 @@ from redrive.server.routes.common import (
     read_filter,
     serve,
 )
-from redrive.store.bulk import SetItemStatus
+from redrive.store.bulk import BulkItemStatus
 from redrive.store.filters import LetterFilter
 from redrive.store.groups import GroupOrder
 
@@ -192,20 +192,20 @@ class ReplayMany(Many, ReplayBody):
 
 
 @serve(bulk_routes, DeadLetters.replay_many)
-async def replay_letters(context: Context, body: ReplayMany) -> LetterSet | DryRunOfMany:
+async def replay_letters(context: Context, body: ReplayMany) -> BulkAction | DryRunOfMany:
     """Replay many letters, each at most once; workers execute it. `dry_run` counts and checks."""
     options = {"mode": body.mode, "from_step": body.from_step_index, **body.read_options(context)}
     return await context.desk.dlq.replay_many(body.letters(context), dry_run=body.dry_run, **options)
 
 
 @serve(bulk_routes, DeadLetters.resolve_many)
-async def resolve_letters(context: Context, body: Many) -> LetterSet:
+async def resolve_letters(context: Context, body: Many) -> BulkAction:
     """Resolve many letters."""
     return await context.desk.dlq.resolve_many(body.letters(context), **body.read_options(context))
 
 
 @serve(bulk_routes, DeadLetters.ignore_many)
-async def ignore_letters(context: Context, body: Many) -> LetterSet:
+async def ignore_letters(context: Context, body: Many) -> BulkAction:
     """Ignore many letters."""
     return await context.desk.dlq.ignore_many(body.letters(context), **body.read_options(context))
 
@@ -215,5 +215,5 @@ add_operations(
     lambda context: context.desk.dlq,
     *(DeadLetters.sets, DeadLetters.set, DeadLetters.set_items),
     *(DeadLetters.stop_set, DeadLetters.pause_set, DeadLetters.resume_set, DeadLetters.rate_set),
-    types={"status": Annotated[SetItemStatus | None, Query()], "rate": RateText | None},
+    types={"status": Annotated[BulkItemStatus | None, Query()], "rate": RateText | None},
 )

@@ -71,8 +71,8 @@ TEXT_TABLES = (
         name="replays", key=("letter", "number"), start=("", -1), sealed=("request", "changes"), covered=("digest",)
     ),
     TextTable(name="run_index", key=("field", "value", "run"), start=("", "", -1), covered=("value",), owner="''"),
-    TextTable(name="sets", key=("id",), start=(-1,), sealed=("request",)),
-    TextTable(name="set_items", key=("set_id", "number"), start=(-1, -1), sealed=("error",)),
+    TextTable(name="bulk_actions", key=("id",), start=(-1,), sealed=("request",)),
+    TextTable(name="bulk_items", key=("bulk", "number"), start=(-1, -1), sealed=("error",)),
     TextTable(name="messages", key=("id",), start=(-1,), sealed=("payload",)),
     TextTable(name="deliveries", key=("message", "sink"), start=(-1, ""), sealed=("error",)),
     TextTable(name="notices", key=("id",), start=(-1,), sealed=("notice",)),

@@ -446,11 +446,11 @@ CREATE TRIGGER feed_gone AFTER DELETE ON letters BEGIN
             old.version);
 END;
 
--- Bulk decisions. wanted is the filter that selects their letters, of those up to the number upto, and reached how far
+-- Bulk actions. wanted is the filter that selects their letters, of those up to the number upto, and reached how far
 -- they are listed; where ids were given, all are. fence and lease_until: which worker executes it, and until when no other
 -- one does. rate is text such as 50/s; without one it is not limited. One that waits for its rate has no worker, and
 -- lease_until says until when. It is paused while it has paused_at.
-CREATE TABLE sets (
+CREATE TABLE bulk_actions (
     id          INTEGER PRIMARY KEY AUTOINCREMENT,
     public_id   TEXT    NOT NULL UNIQUE,
     tenant      TEXT    NOT NULL,
@@ -476,12 +476,12 @@ CREATE TABLE sets (
     lease_until INTEGER NOT NULL,
     CHECK ((ended_at IS NULL) = (status = 'RUNNING'))
 );
-CREATE INDEX sets_running ON sets (lease_until) WHERE status = 'RUNNING';
-CREATE INDEX sets_ended ON sets (ended_at) WHERE ended_at IS NOT NULL;
+CREATE INDEX bulk_actions_running ON bulk_actions (lease_until) WHERE status = 'RUNNING';
+CREATE INDEX bulk_actions_ended ON bulk_actions (ended_at) WHERE ended_at IS NOT NULL;
 
--- The letters of a bulk decision, each once, with the result of the decision.
-CREATE TABLE set_items (
-    set_id INTEGER NOT NULL,
+-- The letters of a bulk action, each once, with the result of the decision.
+CREATE TABLE bulk_items (
+    bulk   INTEGER NOT NULL,
     number INTEGER NOT NULL,
     tenant TEXT    NOT NULL,
     letter TEXT    NOT NULL,
@@ -489,10 +489,10 @@ CREATE TABLE set_items (
     run_id TEXT,
     error  TEXT,
     at     INTEGER,
-    PRIMARY KEY (set_id, number),
+    PRIMARY KEY (bulk, number),
     CHECK ((at IS NULL) = (status = 'PENDING'))
 ) WITHOUT ROWID;
-CREATE INDEX set_items_by_status ON set_items (set_id, status, number);
+CREATE INDEX bulk_items_by_status ON bulk_items (bulk, status, number);
 
 -- The audit log is append-only. token is given by callers that may have to send a line again.
 CREATE TABLE audit (
