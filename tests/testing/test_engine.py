@@ -213,6 +213,48 @@ async def test_settling_waits_for_steps_that_do_real_work() -> None:
         assert await handle.status() == "SUCCESS"
 
 
+class SlowTransaction:
+    """A transaction that takes real time to commit and to roll back, as on a busy server."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def commit(self, *args: Any) -> Any:
+        await asyncio.sleep(0.2)
+        return await self._inner.commit(*args)
+
+    async def rollback(self) -> None:
+        await asyncio.sleep(0.2)
+        await self._inner.rollback()
+
+
+async def test_settling_waits_for_transactions_that_take_real_time_to_end() -> None:
+    app, calls = make_app(), list[int]()
+
+    @app.step(transactional=True, retry=RetryPolicy(max_retries=1, base_delay=0.0, jitter=0.0))
+    async def book(tx: Any) -> str:
+        calls.append(1)
+        await tx.execute("CREATE TABLE bookings (name TEXT)")
+        if len(calls) == 1:
+            raise ConnectionError("the bank is away")
+        return "booked"
+
+    @app.workflow
+    async def job() -> str:
+        return await book()  # type: ignore[call-arg]
+
+    clock = VirtualClock()
+    store = SqliteStore("sqlite:///:memory:", clock)
+    begin = store.transaction
+    store.transaction = lambda limit: SlowTransaction(begin(limit))  # type: ignore[assignment, method-assign]
+    async with engine(app, store=store, clock=clock) as e:
+        run = await e.run(job)
+    assert (run.status, run.result, len(calls)) == ("SUCCESS", "booked", 2)
+
+
 async def test_a_step_that_never_ends_is_named() -> None:
     app = make_app()
     gate = asyncio.Event()

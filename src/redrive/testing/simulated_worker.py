@@ -17,7 +17,7 @@ from redrive.clock import MICROS
 from redrive.core.states import EXECUTED_KINDS, FINAL_RUN_STATUSES, StepStatus
 from redrive.core.transitions import Transition, TransitionResult
 from redrive.errors import StoreError
-from redrive.store.port import Store
+from redrive.store.port import Store, Transaction
 from redrive.store.workers import ClaimRequest, ClaimResult
 from redrive.testing.clock import VirtualClock
 from redrive.testing.faulty_store import Plan, crash_before, inject_faults
@@ -101,6 +101,8 @@ class SimulatedWorker:
         yield from list_activities(self.worker, self._clock, self.bodies.executing())
         if self.bodies.killed:
             yield Activity("the worker is dying")
+        if any(not self._clock.waits(task) for task in self.observer.in_transactions):
+            yield Activity("a transaction is being committed or rolled back")
         if self._chores is not None and not self._chores.done() and not self._clock.waits(self._chores):
             yield Activity("chores are being done")
         for relay in self._runtime.relays:
@@ -223,11 +225,15 @@ def _list_run_activities(execution: Execution, clock: VirtualClock) -> Iterator[
 
 
 class StoreObserver:
-    """A proxy of a store that describes the latest `apply` and numbers the claims without a run."""
+    """A proxy of a store that describes the latest `apply` and numbers the claims without a run.
+
+    `in_transactions`: the tasks that wait for an answer within the transaction of a step.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._claims = 0
+        self.in_transactions: set[asyncio.Future[Any]] = set()
         self.latest_apply = ""
         self.empty_claims: set[int] = set()
 
@@ -248,6 +254,32 @@ class StoreObserver:
         if not claims.runs:
             self.empty_claims.add(number)
         return claims
+
+    def transaction(self, limit: float) -> Transaction:
+        """Return a transaction whose calls are observed: it ends after the body of its step, with real waiting."""
+        return cast(Transaction, _ObservedTransaction(self._store.transaction(limit), self.in_transactions))
+
+
+class _ObservedTransaction:
+    """A proxy of a transaction that keeps the tasks of its calls in a set."""
+
+    def __init__(self, inner: Transaction, tasks: set[asyncio.Future[Any]]) -> None:
+        self._inner = inner
+        self._tasks = tasks
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+
+        async def call(*args: Any) -> Any:
+            task = asyncio.current_task()
+            assert task is not None
+            self._tasks.add(task)
+            try:
+                return await found(*args)
+            finally:
+                self._tasks.discard(task)
+
+        return call
 
 
 def _describe_transition(transition: Transition) -> list[str]:
