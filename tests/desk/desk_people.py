@@ -1,6 +1,7 @@
-"""A process with several users who decide on one letter: `python desk_people.py URL LETTER MODE COUNT`.
+"""A process with several users who decide on letters: `python desk_people.py URL`.
 
-Prints "ready", waits for a line, lets all users decide at the same time, and prints the answer to each of them.
+Prints "ready". For each line `["LETTER", "MODE", COUNT]` it lets that many users decide on the letter at the same time,
+and prints the answer to each of them.
 """
 
 from __future__ import annotations
@@ -24,14 +25,15 @@ async def decide(app: Redrive, letter: str, mode: str) -> list[object]:
     return ["replay", replay.number, replay.mode, replay.run_id, replay.by, replay.at.isoformat()]
 
 
-async def main(url: str, letter: str, mode: str, count: str) -> None:
+async def main(url: str) -> None:
     app = Redrive(url)
     async with app.client():
-        await app.dlq.get(letter)
+        await app.dlq.list()
         print("ready", flush=True)
-        await asyncio.to_thread(sys.stdin.readline)
-        answers = await asyncio.gather(*[decide(app, letter, mode) for _ in range(int(count))])
-        print(json.dumps(answers), flush=True)
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            letter, mode, count = json.loads(line)
+            answers = await asyncio.gather(*[decide(app, letter, mode) for _ in range(count)])
+            print(json.dumps(answers), flush=True)
 
 
 if __name__ == "__main__":

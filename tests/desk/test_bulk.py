@@ -298,10 +298,24 @@ async def replayed_with(
     return seen
 
 
-@pytest.mark.parametrize("action", ["REPLAY", "RESOLVE"])
+CRASHES = ["after", *(pytest.param(each, marks=pytest.mark.slow) for each in ("before", "lost", "refused"))]
+"""A crash after each call, for variants of an action that is tried with every fault; the others in `./dev prove`."""
+
+
 @pytest.mark.parametrize("manner", MOST_FAULTS)
 @pytest.mark.heavy
-async def test_a_fault_at_every_call_of_a_set_leaves_each_letter_decided_on_once(manner: str, action: str) -> None:
+async def test_a_fault_at_every_call_of_a_replay_of_a_set_leaves_each_letter_decided_on_once(manner: str) -> None:
+    await replay_with_faults(manner, "REPLAY")
+
+
+@pytest.mark.parametrize("manner", CRASHES)
+@pytest.mark.heavy
+async def test_a_fault_at_every_call_that_resolves_a_set_leaves_each_letter_decided_on_once(manner: str) -> None:
+    await replay_with_faults(manner, "RESOLVE")
+
+
+async def replay_with_faults(manner: str, action: str) -> None:
+    """Decide on a set as often as it makes calls, each time with a fault at another call."""
     calls = await replayed_with(None, -1, action)
     assert {"claim_bulk", "advance", "cases", "apply"} <= {*calls}
     last = max(number for number, call in enumerate(calls, 1) if call in ("advance", "claim_bulk"))
@@ -309,7 +323,7 @@ async def test_a_fault_at_every_call_of_a_set_leaves_each_letter_decided_on_once
         await replayed_with(FAULTS[manner](), number, action)
 
 
-@pytest.mark.parametrize("manner", MOST_FAULTS)
+@pytest.mark.parametrize("manner", CRASHES)
 @pytest.mark.heavy
 async def test_a_fault_at_every_call_of_a_set_with_a_rate_leaves_each_letter_decided_on_once(manner: str) -> None:
     calls = await replayed_with(None, -1, "REPLAY", rate="10/s")
@@ -319,9 +333,7 @@ async def test_a_fault_at_every_call_of_a_set_with_a_rate_leaves_each_letter_dec
         await replayed_with(FAULTS[manner](), number, "REPLAY", rate="10/s")
 
 
-@pytest.mark.parametrize(
-    "manner", ["after", *(pytest.param(each, marks=pytest.mark.slow) for each in ("before", "lost", "refused"))]
-)
+@pytest.mark.parametrize("manner", CRASHES)
 async def test_a_fault_at_every_call_of_a_set_on_postgres_leaves_each_letter_decided_on_once(
     on_postgres: OnStore, manner: str
 ) -> None:

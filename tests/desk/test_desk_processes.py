@@ -13,10 +13,11 @@ from typing import Any
 import cluster
 import engines
 import pytest
-from desk_kit import shop
+from desk_kit import Shop, shop
 
 from redrive import Redrive, RunFailed
 from redrive.desk.bulk import BulkAction
+from redrive.desk.models import DeadLetter
 from redrive.store.filters import LetterFilter
 
 pytestmark = pytest.mark.heavy
@@ -38,68 +39,77 @@ async def place(kind: str, folder: Path) -> AsyncIterator[str]:
         yield url
 
 
-async def ask(url: str, letter: str, modes: list[str], each: int) -> list[list[Any]]:
-    """Start a process for each mode, with `each` users who decide at once, and return the answers."""
-    computers = [await _open(PEOPLE, url, letter, mode, each) for mode in modes]
+@asynccontextmanager
+async def processes(script: Path, url: str, count: int) -> AsyncIterator[list[Any]]:
+    """Start processes of a script and wait until they are ready; kill them at the end."""
+    pipes = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE}
+    begun = [await asyncio.create_subprocess_exec(sys.executable, str(script), url, **pipes) for _ in range(count)]
     try:
         async with asyncio.timeout(PATIENCE):
-            for computer in computers:
-                assert await computer.stdout.readline() == b"ready\n"
-            told = await asyncio.gather(*[computer.communicate(b"go\n") for computer in computers])
+            for process in begun:
+                assert await process.stdout.readline() == b"ready\n"
+        yield begun
     finally:
-        for computer in computers:
-            if computer.returncode is None:
-                computer.kill()
-                await computer.wait()
-    return [answer for out, _ in told for answer in json.loads(out)]
+        for process in begun:
+            process.kill()
+            await process.wait()
 
 
-async def _open(*arguments: Any) -> Any:
-    words = [sys.executable, *map(str, arguments)]
-    pipes = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE}
-    return await asyncio.create_subprocess_exec(*words, **pipes)
+async def ask(computers: list[Any], letter: str, modes: list[str], each: int) -> list[list[Any]]:
+    """Let `each` users of every process decide on a letter at once, in one mode per process; return the answers."""
+    for computer, mode in zip(computers, modes, strict=True):
+        computer.stdin.write(json.dumps([letter, mode, each]).encode() + b"\n")
+    async with asyncio.timeout(PATIENCE):
+        told = [await computer.stdout.readline() for computer in computers]
+    return [answer for line in told for answer in json.loads(line)]
+
+
+async def fail(s: Shop) -> DeadLetter:
+    """Let an order fail and return its letter."""
+    s.ledger.broken.add("charge")
+    handle = await s.order.start("lamp", 40)
+    with pytest.raises(RunFailed):
+        await handle.result(PATIENCE)
+    s.ledger.broken.clear()
+    s.ledger.calls.clear()
+    return await s.app.dlq.get(f"dl-{handle.id}")
 
 
 @pytest.mark.parametrize(("kind", "mode"), engines.paired("FROM_FAILED", "FULL"))
-async def test_fifty_two_users_in_four_processes_get_one_answer(tmp_path: Path, kind: str, mode: str) -> None:
+async def test_users_in_four_processes_get_one_answer_and_one_decision_wins(
+    tmp_path: Path, kind: str, mode: str
+) -> None:
     async with place(kind, tmp_path) as url:
         s = shop(Redrive(url))
-        async with s.app:
-            handle = await s.order.start("lamp", 40)
-            with pytest.raises(RunFailed):
-                await handle.result(PATIENCE)
-            s.ledger.broken.clear()
-            (letter,) = (await s.app.dlq.list()).items
-            answers = await ask(url, letter.id, [mode] * 4, 13)
-            assert len(answers) == 52
-            assert len({tuple(answer) for answer in answers}) == 1
-            kept, number, said, run_id, by, _ = answers[0]
-            assert (kept, number, said, run_id == handle.id) == ("replay", 1, mode, mode != "FULL")
-            assert await s.app.handle(run_id, "order").result(PATIENCE)
-            assert s.ledger.counts == {"reserve": 2 if mode == "FULL" else 1, "charge": 2, "ship": 1}
-            now = await s.app.dlq.get(letter.id)
-            assert ([r.by for r in now.replays], now.status) == ([by], "RESOLVED")
+        async with s.app, processes(PEOPLE, url, 4) as computers:
+            await check_equal_decisions(s, computers, mode)
+            await check_different_decisions(s, computers)
 
 
-@pytest.mark.parametrize("kind", PLACES)
-async def test_exactly_one_of_replay_resolve_and_ignore_wins_across_processes(tmp_path: Path, kind: str) -> None:
-    async with place(kind, tmp_path) as url:
-        s = shop(Redrive(url))
-        async with s.app:
-            handle = await s.order.start("lamp", 40)
-            with pytest.raises(RunFailed):
-                await handle.result(PATIENCE)
-            s.ledger.broken.clear()
-            (letter,) = (await s.app.dlq.list()).items
-            answers = await ask(url, letter.id, ["FROM_FAILED", "resolve", "ignore", "FULL"], 12)
-            good = [tuple(answer) for answer in answers if answer != ["conflict"]]
-            assert (len(good), len(set(good))) == (12, 1), set(good)
-            lines = [line.event for line in (await s.app.dlq.get(letter.id)).history]
-            deciding = {"dlq.retry", "dlq.resolved", "dlq.skipped"}
-            assert len([event for event in lines if event in deciding]) == 1
-            if good[0][0] == "replay":
-                assert await s.app.handle(good[0][3], "order").result(PATIENCE)
-            assert s.ledger.counts["charge"] == (2 if good[0][0] == "replay" else 1)
+async def check_equal_decisions(s: Shop, computers: list[Any], mode: str) -> None:
+    letter = await fail(s)
+    answers = await ask(computers, letter.id, [mode] * 4, 13)
+    assert len(answers) == 52
+    assert len({tuple(answer) for answer in answers}) == 1
+    kept, number, said, run_id, by, _ = answers[0]
+    assert (kept, number, said, run_id == letter.run_id) == ("replay", 1, mode, mode != "FULL")
+    assert await s.app.handle(run_id, "order").result(PATIENCE)
+    assert s.ledger.counts == {**({"reserve": 1} if mode == "FULL" else {}), "charge": 1, "ship": 1}
+    now = await s.app.dlq.get(letter.id)
+    assert ([r.by for r in now.replays], now.status) == ([by], "RESOLVED")
+
+
+async def check_different_decisions(s: Shop, computers: list[Any]) -> None:
+    letter = await fail(s)
+    answers = await ask(computers, letter.id, ["FROM_FAILED", "resolve", "ignore", "FULL"], 12)
+    good = [tuple(answer) for answer in answers if answer != ["conflict"]]
+    assert (len(good), len(set(good))) == (12, 1), set(good)
+    lines = [line.event for line in (await s.app.dlq.get(letter.id)).history]
+    deciding = {"dlq.retry", "dlq.resolved", "dlq.skipped"}
+    assert len([event for event in lines if event in deciding]) == 1
+    if good[0][0] == "replay":
+        assert await s.app.handle(good[0][3], "order").result(PATIENCE)
+    assert s.ledger.counts["charge"] == (1 if good[0][0] == "replay" else 0)
 
 
 async def until_known(app: Redrive, id: str, known: Callable[[BulkAction], bool]) -> BulkAction:
@@ -119,18 +129,10 @@ async def test_two_processes_keep_one_rate_together(tmp_path: Path, kind: str) -
             for handle in await s.order.start_many([("lamp", amount) for amount in range(80)]):
                 with pytest.raises(RunFailed):
                     await handle.result(PATIENCE)
-        nodes = [await _open(NODE, url) for _ in range(2)]
-        try:
-            async with asyncio.timeout(PATIENCE), s.app.client():
-                for node in nodes:
-                    assert await node.stdout.readline() == b"ready\n"
-                set = await s.app.dlq.resolve_many(LetterFilter(), by="ann", rate="40/s")
-                await until_known(s.app, set.id, lambda found: found.done == 80)
-                items = (await s.app.dlq.set_items(set.id, limit=100)).items
-        finally:
-            for node in nodes:
-                node.kill()
-                await node.wait()
+        async with processes(NODE, url, 2), asyncio.timeout(PATIENCE), s.app.client():
+            set = await s.app.dlq.resolve_many(LetterFilter(), by="ann", rate="40/s")
+            await until_known(s.app, set.id, lambda found: found.done == 80)
+            items = (await s.app.dlq.set_items(set.id, limit=100)).items
         times = sorted(item.at.timestamp() for item in items if item.at is not None)
         spans = [later - first for first, later in zip(times, times[40:], strict=False)]
         assert len(times) == 80

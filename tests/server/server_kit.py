@@ -115,6 +115,10 @@ class World:
     _clients: dict[str | None, httpx2.Client] = field(default_factory=dict)
     _others: list[httpx2.Client] = field(default_factory=list)
 
+    @property
+    def is_sqlite(self) -> bool:
+        return self.url.startswith("sqlite")
+
     def client(self, tenant: str = "acme", role: str = "ADMIN", **more: Any) -> httpx2.Client:
         """Return a client with the token of a role in a tenant."""
         return self.bearer(self.tokens[tenant, role], **more)

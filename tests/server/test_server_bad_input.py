@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
 import pytest
@@ -48,10 +49,16 @@ BODIES: dict[str, tuple[bytes, dict[str, str], int]] = {
 }
 
 
+@pytest.fixture
+def one_world(rough_worlds: Callable[[str], World]) -> World:
+    """Return a server on SQLite, for requests that are refused before the store is asked."""
+    return rough_worlds("sqlite")
+
+
 @pytest.mark.parametrize("kind", BODIES)
-def test_an_invalid_body_is_answered_with_a_problem(world: World, kind: str) -> None:
+def test_an_invalid_body_is_answered_with_a_problem(one_world: World, kind: str) -> None:
     body, headers, expected = BODIES[kind]
-    client = world.client("acme", "STAFF")
+    client = one_world.client("acme", "STAFF")
     before = client.get("/runs?workflow=remind&limit=500").json()["items"]
     response = client.post("/runs", content=body, headers=headers)
     assert response.status_code == expected, response.text
@@ -110,8 +117,8 @@ async def test_a_client_turns_a_refusal_into_the_same_error(world: World) -> Non
     assert str(refused.value) == problem["detail"]
 
 
-def test_a_body_that_is_too_large_is_refused_by_its_length(world: World) -> None:
-    client = world.client("acme", "STAFF")
+def test_a_body_that_is_too_large_is_refused_by_its_length(one_world: World) -> None:
+    client = one_world.client("acme", "STAFF")
     huge = b'{"workflow": "' + b"x" * (17 << 20) + b'"}'
     response = client.post("/runs", content=huge, headers=JSON)
     assert (response.status_code, response.json()["code"]) == (413, "payload_too_large")
@@ -119,12 +126,12 @@ def test_a_body_that_is_too_large_is_refused_by_its_length(world: World) -> None
     assert client.post("/runs", json=large).status_code == 413
 
 
-def test_a_chunked_body_that_is_too_large_is_refused_while_it_arrives(world: World) -> None:
+def test_a_chunked_body_that_is_too_large_is_refused_while_it_arrives(one_world: World) -> None:
     def parts():
         for _ in range(20):
             yield b"[" * (1 << 20)
 
-    client = world.client("acme", "STAFF")
+    client = one_world.client("acme", "STAFF")
     assert client.post("/runs", content=parts(), headers=JSON).status_code == 413
 
 
@@ -151,20 +158,22 @@ def raw(world: World, request: bytes) -> bytes:
         b"GET /api/v1/runs?" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
     ],
 )
-def test_bytes_that_are_not_a_request_are_refused_and_the_server_keeps_running(world: World, request_: bytes) -> None:
-    answer = raw(world, request_)
+def test_bytes_that_are_not_a_request_are_refused_and_the_server_keeps_running(
+    one_world: World, request_: bytes
+) -> None:
+    answer = raw(one_world, request_)
     assert answer == b"" or answer.split()[1] in (b"400", b"401", b"404", b"414", b"431"), answer[:200]
     assert b"Traceback" not in answer
-    assert world.client("acme", "VIEWER").get("/me").status_code == 200
+    assert one_world.client("acme", "VIEWER").get("/me").status_code == 200
 
 
-def test_clients_that_send_half_a_request_do_not_keep_others_waiting(world: World) -> None:
-    address = urlsplit(world.address)
+def test_clients_that_send_half_a_request_do_not_keep_others_waiting(one_world: World) -> None:
+    address = urlsplit(one_world.address)
     held = [socket.create_connection((address.hostname, address.port), timeout=20) for _ in range(50)]
     try:
         for connection in held:
             connection.sendall(b"POST /api/v1/runs HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
-        assert world.client("acme", "VIEWER").get("/me").status_code == 200
+        assert one_world.client("acme", "VIEWER").get("/me").status_code == 200
     finally:
         for connection in held:
             connection.close()
@@ -204,14 +213,14 @@ def test_unusual_queries_have_defined_answers(world: World, path: str, expected:
     assert response.status_code == expected, response.text
 
 
-def test_an_unsupported_method_is_answered_with_405(world: World) -> None:
-    client = world.client("acme", "ADMIN")
+def test_an_unsupported_method_is_answered_with_405(one_world: World) -> None:
+    client = one_world.client("acme", "ADMIN")
     assert client.request("PATCH", "/runs").status_code == 405
     assert client.delete("/runs").status_code == 405
 
 
-def test_answers_have_headers_against_sniffing_scripts_and_caching(world: World) -> None:
-    client = world.client("acme", "ADMIN")
+def test_answers_have_headers_against_sniffing_scripts_and_caching(one_world: World) -> None:
+    client = one_world.client("acme", "ADMIN")
     for response in (client.get("/runs"), client.get("/runs/none")):
         headers = response.headers
         assert headers["x-content-type-options"] == "nosniff"
@@ -220,14 +229,14 @@ def test_answers_have_headers_against_sniffing_scripts_and_caching(world: World)
         assert "server" not in headers
 
 
-def test_the_page_of_the_document_loads_nothing_from_other_hosts(world: World) -> None:
-    client = world.bearer(None, headers={"X-Once": "1"})
-    page = client.get(f"{world.address}/api/docs")
+def test_the_page_of_the_document_loads_nothing_from_other_hosts(one_world: World) -> None:
+    client = one_world.bearer(None, headers={"X-Once": "1"})
+    page = client.get(f"{one_world.address}/api/docs")
     assert page.status_code == 200
     assert "http" not in page.text.replace("<!doctype html>", "")
     assert "script" not in page.text
-    assert client.get(f"{world.address}/api/docs.css").headers["content-type"].startswith("text/css")
-    document = client.get(f"{world.address}/api/v1/openapi.json").json()
+    assert client.get(f"{one_world.address}/api/docs.css").headers["content-type"].startswith("text/css")
+    document = client.get(f"{one_world.address}/api/v1/openapi.json").json()
     assert document["openapi"].startswith("3.1")
 
 

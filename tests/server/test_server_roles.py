@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import httpx2
@@ -68,47 +69,28 @@ def test_the_look_permission_allows_no_changes_for_others() -> None:
     assert changing == own, "a viewer changes only their own read marks and views"
 
 
-@pytest.mark.parametrize("one", GUARDED, ids=lambda one: one.name)
-def test_every_guarded_operation_requires_a_credential(world: World, one: Operation) -> None:
-    response = send(world.bearer(None), one, world.ids["acme"])
-    assert (response.status_code, problem(response)["code"]) == (401, "not_signed_in")
-    assert response.headers["www-authenticate"].startswith("Bearer")
+def test_every_guarded_operation_requires_a_credential(rough_worlds: Callable[[str], World]) -> None:
+    world = rough_worlds("sqlite")  # the answer is given before the store is asked
+    for one in GUARDED:
+        response = send(world.bearer(None), one, world.ids["acme"])
+        assert (response.status_code, problem(response)["code"]) == (401, "not_signed_in"), one.name
+        assert response.headers["www-authenticate"].startswith("Bearer"), one.name
 
 
-@pytest.mark.parametrize("one", GUARDED, ids=lambda one: one.name)
-def test_a_role_may_do_exactly_what_the_permission_table_allows(rough_world: World, one: Operation) -> None:
+def test_a_role_may_do_exactly_what_the_permission_table_allows(rough_world: World) -> None:
+    """On PostgreSQL it is tried with the weakest role that may: the decision about others asks the same rows."""
     world = rough_world
-    for role in ROLES:
-        if one.allows(role) and one.name in DRASTIC:
-            continue
-        ids = {**world.ids["acme"], "run": world.ids["acme"]["good"]}
-        response = send(world.client("acme", role), one, ids)
-        if one.allows(role):
-            assert response.status_code not in (401, 403), f"{role}: {response.text}"
-        else:
-            assert (response.status_code, problem(response)["code"]) == (403, "not_allowed"), role
-
-
-@pytest.mark.parametrize("one", NAMED, ids=lambda one: one.name)
-def test_ids_of_another_tenant_do_not_exist(world: World, one: Operation) -> None:
-    for role in ROLES:
-        if role is Role.OWNER and one.name in ALL_TENANTS:
-            continue
-        response = send(world.client("globex", role), one, world.ids["acme"])
-        assert response.status_code == (404 if one.allows(role) else 403), f"{role}: {response.text}"
-        problem(response)
-
-
-@pytest.mark.parametrize("one", OWN, ids=lambda one: one.name)
-def test_circuits_with_the_same_name_in_two_tenants_are_separate(world: World, one: Operation) -> None:
-    for role in ROLES:
-        response = send(world.client("globex", role), one, {**world.ids["acme"], "key": "post"})
-        if one.allows(role):
-            assert (response.status_code, response.json()["tenant"]) == (200, "globex"), response.text
-        else:
-            assert response.status_code == 403
-    told = world.client("acme", "VIEWER").get("/circuits/post").json()
-    assert (told["tenant"], told["status"], told["why"]) == ("acme", "OPEN", "acme knows why")
+    ids = {**world.ids["acme"], "run": world.ids["acme"]["good"]}
+    for one in GUARDED:
+        permitted = [role for role in ROLES if one.allows(role)]
+        for role in ROLES if world.is_sqlite else permitted[-1:]:
+            if one.allows(role) and one.name in DRASTIC:
+                continue
+            response = send(world.client("acme", role), one, ids)
+            if one.allows(role):
+                assert response.status_code not in (401, 403), f"{one.name}, {role}: {response.text}"
+            else:
+                assert (response.status_code, problem(response)["code"]) == (403, "not_allowed"), (one.name, role)
 
 
 def test_views_belong_to_a_user_or_to_a_tenant(world: World) -> None:
@@ -134,8 +116,8 @@ def test_views_belong_to_a_user_or_to_a_tenant(world: World) -> None:
     assert seen(staff) == []
 
 
-def test_requests_with_ids_of_another_tenant_change_nothing_there(own_world: World) -> None:
-    """All operations above run again; the other tenant's data is compared before and after."""
+def test_ids_of_another_tenant_do_not_exist_and_requests_with_them_change_nothing(own_world: World) -> None:
+    """The other tenant's data is compared before and after. Circuits with the same name are separate."""
     world = own_world
     mine = world.ids["acme"]
 
@@ -154,22 +136,31 @@ def test_requests_with_ids_of_another_tenant_change_nothing_there(own_world: Wor
             return (run, found, around, log, await store.accounts.tokens("acme"), await store.accounts.users("acme"))
 
     before = asyncio.run(everything())
-    for role in (Role.ADMIN, Role.STAFF, Role.VIEWER):
+    for role in ROLES:
+        client = world.client("globex", role)
         for one in NAMED:
-            assert send(world.client("globex", role), one, mine).status_code in (403, 404), one.name
+            if role is Role.OWNER and one.name in ALL_TENANTS:
+                continue
+            response = send(client, one, mine)
+            assert response.status_code == (404 if one.allows(role) else 403), f"{one.name}, {role}: {response.text}"
+            problem(response)
         for one in OWN:
-            answer = send(world.client("globex", role), one, {**mine, "key": "post"})
-            assert answer.status_code in (200, 403), one.name
+            response = send(client, one, {**mine, "key": "post"})
+            if one.allows(role):
+                assert (response.status_code, response.json()["tenant"]) == (200, "globex"), response.text
+            else:
+                assert response.status_code == 403, (one.name, role)
     assert asyncio.run(everything()) == before
+    told = world.client("acme", "VIEWER").get("/circuits/post").json()
+    assert (told["tenant"], told["status"], told["why"]) == ("acme", "OPEN", "acme knows why")
 
 
-@pytest.mark.parametrize("one", GUARDED, ids=lambda one: one.name)
-def test_only_an_owner_may_select_another_tenant(world: World, one: Operation) -> None:
-    for role in (Role.ADMIN, Role.VIEWER):
-        for tenant in ("acme", "*", "unknown"):
-            client = world.client("globex", role)
-            response = send(client, one, world.ids["acme"], query=f"?tenant={tenant}")
-            assert response.status_code == 403, f"{role}: {response.text}"
+def test_only_an_owner_may_select_another_tenant(rough_worlds: Callable[[str], World]) -> None:
+    world = rough_worlds("sqlite")  # refused by the permission alone
+    for one in GUARDED:
+        for role, tenant in ((Role.ADMIN, "acme"), (Role.ADMIN, "*"), (Role.ADMIN, "unknown"), (Role.VIEWER, "acme")):
+            response = send(world.client("globex", role), one, world.ids["acme"], query=f"?tenant={tenant}")
+            assert response.status_code == 403, f"{one.name}, {role}, {tenant}: {response.text}"
 
 
 @pytest.mark.parametrize("place", ["body", "header", "path"])

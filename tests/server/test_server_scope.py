@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from server_document import Operation, operations
+from server_document import operations
 from server_kit import PREFIX, World
 from test_server_events import lines, until
 from test_server_tokens import on
@@ -26,6 +26,7 @@ NAMES = ("fulfil", "book", "charge", "reserve", "release", "orders.booked", "til
 """Names of other workflows, and of their steps, messages, sinks and circuits."""
 
 QUERIES = ("", f"?workflow={MINE}", "?status=OPEN", "?limit=1", "?event=policy.", "?format=csv")
+PAGE_QUERIES = ("", f"?workflow={MINE}", "?key=fulfil/charge", "?key=post-office")
 GETS = [one for one in operations() if one.method == "get" and not one.is_open]
 PAGES = sorted(
     {route.path for routes in PAGE_ROUTES for route in routes.routes if "GET" in getattr(route, "methods", ())}
@@ -72,31 +73,35 @@ def answer(world: World, secret: str, path: str) -> Any:
         return response
 
 
-@pytest.mark.parametrize("one", GETS, ids=lambda one: one.name)
-def test_no_api_route_reveals_another_workflow(narrow: tuple[World, dict[Role, str]], one: Operation) -> None:
+def requests(world: World, queries: tuple[str, ...]) -> list[tuple[Role, str]]:
+    """Return roles with queries: each once. The view of the store that hides other workflows is the same on both."""
+    if not world.is_sqlite:
+        return [(Role.ADMIN, queries[0]), (Role.VIEWER, queries[1])]
+    return [*((Role.OWNER, query) for query in queries), *((role, "") for role in Role if role is not Role.OWNER)]
+
+
+def test_no_api_route_reveals_another_workflow(narrow: tuple[World, dict[Role, str]]) -> None:
     world, tokens = narrow
-    for secret in tokens.values():
-        for query in QUERIES:
+    for one in GETS:
+        for role, query in requests(world, QUERIES):
             path = one.url(world.ids["acme"]) + query
-            response = answer(world, secret, path.removeprefix(PREFIX))
+            response = answer(world, tokens[role], path.removeprefix(PREFIX))
             if not one.about.get("x-stream") or response.status_code != 200:
-                assert find_other_workflows(response.text, world, path) == [], (path, response.text)
+                assert find_other_workflows(response.text, world, path) == [], (role, path, response.text)
             if "{id}" in one.path and "notification" not in one.path:
-                assert response.status_code in (403, 404, 422), (path, response.text)
+                assert response.status_code in (403, 404, 422), (role, path, response.text)
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_no_page_reveals_another_workflow(narrow: tuple[World, dict[Role, str]], page: str) -> None:
+def test_no_page_reveals_another_workflow(narrow: tuple[World, dict[Role, str]]) -> None:
     world, tokens = narrow
     ids = world.ids["acme"]
-    filled = re.sub(
-        r"\{(\w+)[^}]*\}", lambda found: ids["letter"] if "dead" in page or "dlq" in page else ids["run"], page
-    )
-    for secret in tokens.values():
-        for query in ("", f"?workflow={MINE}", "?key=fulfil/charge", "?key=post-office"):
+    for page in PAGES:
+        id = ids["letter"] if "dead" in page or "dlq" in page else ids["run"]
+        filled = re.sub(r"\{(\w+)[^}]*\}", id, page)
+        for role, query in requests(world, PAGE_QUERIES):
             path = f"{world.address}/app{filled}{query}"
-            response = answer(world, secret, path)
-            assert find_other_workflows(response.text, world, path) == [], (path, response.status_code)
+            response = answer(world, tokens[role], path)
+            assert find_other_workflows(response.text, world, path) == [], (role, path, response.status_code)
 
 
 def test_counts_cover_only_the_workflow_of_the_token(narrow: tuple[World, dict[Role, str]]) -> None:

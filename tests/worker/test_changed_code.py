@@ -60,10 +60,11 @@ async def begun(folder: Path, **settings: Any) -> str:
 async def test_a_run_is_left_for_a_live_worker_that_has_its_code(tmp_path: Path) -> None:
     run_id = await begun(tmp_path)
     renamed, _ = build(tmp_path, "renamed", code_wait=0.0)
+    async with renamed.client():  # before there is a worker with the new code, which would not wait for another
+        has_it = NewWorker(name="elsewhere", version="old", workflows=("order",), lease=60_000_000)
+        await renamed.runtime.store.enlist(has_it, Catalogue(version="old", workflows=(), steps=()))
     async with renamed:
         store = renamed.runtime.store
-        has_it = NewWorker(name="elsewhere", version="old", workflows=("order",), lease=60_000_000)
-        await store.enlist(has_it, Catalogue(version="old", workflows=(), steps=()))
 
         async def met_twice() -> bool:
             row = await store.run(run_id)
