@@ -115,6 +115,20 @@ def test_reliability_document_payloads_are_redacted_unless_they_are_revealed_whi
     assert log[0]["by"].startswith("token:eyes:")
 
 
+def test_lists_of_runs_have_the_fields_of_the_error_record(world: World) -> None:
+    """Story WFA-004, "Execution errors": code, message, retries and limits are in lists too, not only in one run."""
+    names = ("error", "error_code", "reason", "reason_code", "attempts_made", "max_retries", "duration_ms", "code")
+    client = world.client("acme", "VIEWER")
+    items = client.get("/runs?status=DLQ_PENDING").json()["items"]
+    assert items
+    for item in items:
+        shown = client.get(f"/runs/{item['id']}").json()
+        assert {name: item[name] for name in names} == {name: shown[name] for name in names}
+        assert item["error"].startswith("Workflow execution failed after")
+        assert item["retry_policy_override"] == shown["retry_policy_override"]
+        assert (item["input"], item["output"]) == (None, None), "lists have no payloads"
+
+
 # -- the issue: an owner's way into other tenants -----------------------------------------------------------
 
 

@@ -155,7 +155,7 @@ class AuditRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """An execution of a workflow. `steps` and `handled_by` are filled by `get` only.
+    """An execution of a workflow. Only `get` fills `input`, `output`, `steps`, `letter_id` and `handled_by`.
 
     `error` says after how many attempts the run failed, with its last error, as the log does. `reason` is the English
     sentence for `reason_code` and `reason_params`: the rule that made the failure final. `error_code`, `max_retries`

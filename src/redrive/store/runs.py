@@ -66,7 +66,7 @@ class AttemptRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class RunRow(msgspec.Struct, frozen=True, gc=False):
-    """A stored run. Its payloads are None unless the call reads them."""
+    """A stored run. Lists leave out its input and its output."""
 
     id: int
     public_id: str
@@ -122,7 +122,7 @@ class RunDesk(Protocol):
         """Return those of the runs that exist, with their payloads."""
 
     async def runs(self, where: RunFilter, *, limit: int, cursor: str | None) -> Page[RunRow]:
-        """Return a page of runs, newest first."""
+        """Return a page of runs, newest first, without inputs and outputs."""
 
     async def run_summaries(self, where: RunFilter, *, most: int, oldest: bool = False) -> list[RunSummary]:
         """Return the newest matching runs, up to `most`; with `oldest`, the oldest ones first."""
@@ -195,7 +195,7 @@ def entry_row(row: Sequence[Any]) -> EntryRow:
 
 
 def run_row(row: Sequence[Any]) -> RunRow:
-    """Return a row of `runs` as a record, with or without payloads. The rank is the negated priority."""
+    """Return a row of `runs` with its payloads as a record. The rank is the negated priority."""
     return RunRow(*row[:5], -row[5], _RUNS[row[6]], *row[7:_RUN_WIDTH])  # type: ignore[call-arg]  # mypy lets the first star take all
 
 
