@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pytest
 from desk_kit import ONCE, failed, new_app, shop
 from engines import OnStore
 
 from redrive import Circuit, LetterFilter, Message
+from redrive.desk.models import Caller
 from redrive.duration import to_datetime
-from redrive.errors import NotFound
+from redrive.errors import InputError, NotFound
 
 
 async def test_a_subscribed_sink_gets_an_event_for_every_run_end_and_every_letter(on_store: OnStore) -> None:
@@ -122,6 +126,69 @@ async def test_a_manual_escalation_is_shown_found_notified_and_reverted(on_store
         assert history[0].reason == "the customer calls"
         with pytest.raises(NotFound):
             await s.app.runtime.desk(e.store.tenant_view("other"), s.app.runtime.clock).dlq.escalate(letter.id, to="x")
+
+
+async def test_each_tenant_has_its_own_rule_for_escalation(on_store: OnStore) -> None:
+    s = shop(new_app(escalate_after="8h"))
+    async with on_store(s.app) as e:
+        set_rule = s.app.notifications.set_rule
+        await set_rule({"escalate": {"after": "2h", "to": "kim"}}, tenant="acme", by="ann")
+        await set_rule({"escalate": {"after": 0}}, tenant="quiet", by="ann")
+        await set_rule({"escalate": {"after": "4h"}}, tenant="acme", workflow="other", by="ann")
+        for tenant in ("acme", "quiet", "zebra"):
+            await failed(e, s.order, "lamp", 40, tenant=tenant)
+
+        async def escalated() -> dict[str, str | None]:
+            return {each.tenant: each.escalated_to for each in (await s.app.dlq.list()).items}
+
+        await e.advance("1h")
+        assert await escalated() == {"acme": None, "quiet": None, "zebra": None}
+        await e.advance("2h")
+        assert await escalated() == {"acme": "kim", "quiet": None, "zebra": None}
+        await e.advance("6h")
+        assert await escalated() == {"acme": "kim", "quiet": None, "zebra": "ADMIN"}
+        # A rule about escalation alone leaves notifications as they were.
+        heard = (await s.app.notifications.list(reader="kim", tenant="acme")).items
+        assert {each.event for each in heard} == {"dead_letter", "escalated"}
+        stored = {each.tenant: each for each in await s.app.notifications.rules() if each.workflow is None}
+        assert (stored["acme"].escalate_after, stored["acme"].escalate_to) == (7200.0, "kim")
+        # A later rule of the same place replaces it.
+        await set_rule({"escalate": {"after": "30m", "to": "#ops"}}, by="ann")
+        await s.app.notifications.delete_rule(tenant="quiet", by="ann")
+        await e.advance("1h")
+        assert (await escalated())["quiet"] == "#ops"
+
+
+@pytest.mark.parametrize(
+    ("rule", "what"),
+    [
+        ({"escalate": "4h"}, "escalate of the rule is '4h'; give an object"),
+        ({"escalate": {"to": "ADMIN"}}, "escalate of the rule is"),
+        ({"escalate": {"after": "soon"}}, "after of escalate of the rule is 'soon'"),
+        ({"escalate": {"after": "4h", "to": "#"}}, "give a role, a user, or # and the name of a channel"),
+    ],
+)
+async def test_a_wrong_escalation_is_refused(rule: dict[str, Any], what: str) -> None:
+    app = new_app()
+    async with app.client():
+        with pytest.raises(InputError, match=re.escape(what)):
+            await app.notifications.set_rule(rule, by="ann")
+
+
+async def test_over_http_letters_are_escalated_to_channels_of_the_tenant_only(on_store: OnStore) -> None:
+    s = shop(new_app(escalate_to="#all-hands"), notify={"channels": ["shop"]})
+    async with on_store(s.app) as e:
+        letter = await failed(e, s.order, "lamp", 40, tenant="acme")
+        view, runtime = e.store.tenant_view("acme"), s.app.runtime
+        caller = runtime.desk(view, runtime.clock, Caller("token:staff"))
+        await s.app.notifications.set_rule({"channels": ["ops"]}, tenant="acme", workflow="another", by="ann")
+        await s.app.notifications.set_rule({"channels": ["theirs"]}, tenant="globex", by="ann")
+        for to in ("#shop", "#ops", "#all-hands", "ADMIN", "kim"):
+            assert (await caller.dlq.escalate(letter.id, to=to, by="sam")).escalated_to == to
+        for to in ("#theirs", "#unheard-of"):
+            with pytest.raises(InputError, match=f"no notification rule of tenant 'acme' names the channel '{to}'"):
+                await caller.dlq.escalate(letter.id, to=to, by="sam")
+        assert (await s.app.dlq.escalate(letter.id, to="#theirs", by="root")).escalated_to == "#theirs"
 
 
 async def test_a_letter_that_is_open_for_too_long_is_escalated_once(on_store: OnStore) -> None:

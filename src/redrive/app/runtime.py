@@ -18,6 +18,7 @@ from redrive.app.channels import NotificationChore
 from redrive.app.results import Results
 from redrive.clock import MICROS, Clock, SystemClock
 from redrive.core.new_run import StartableWorkflow
+from redrive.core.notify_rules import Escalation
 from redrive.core.redact import Redactor
 from redrive.core.transitions import NewRun
 from redrive.desk.audit import Audit
@@ -186,7 +187,7 @@ class Runtime:
         """Return the operations of users, on the store or on a view of it; a caller over HTTP may see less."""
         presenter = Presenter(self._redactor, stacks=caller is None or caller.sees_stacks)
         replayer = self._make_replayer(store, clock, caller)
-        previewer = Previewer(store, replayer, presenter)
+        previewer, settings = Previewer(store, replayer, presenter), self._app.settings
         return Desk(
             runs=Runs(
                 store,
@@ -199,7 +200,14 @@ class Runtime:
                 listeners=self._listeners,
             ),
             dlq=DeadLetters(
-                store, clock, presenter, replayer, previewer, self._bulk_begun.notify, self.wake_all_relays
+                store,
+                clock,
+                presenter,
+                replayer,
+                previewer,
+                self._bulk_begun.notify,
+                self.wake_all_relays,
+                None if caller is None else Escalation(after=settings.escalate_after, to=settings.escalate_to),
             ),
             sagas=Sagas(store, presenter, replayer),
             policies=Policies(store, clock),

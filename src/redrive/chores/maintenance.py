@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from redrive.clock import MICROS, Clock
 from redrive.core.audit import ENGINE_ACTOR, AuditEvent
 from redrive.core.idempotency import encode_key, letter_id
+from redrive.core.notify_rules import Escalation, StoredRules, find_escalation
 from redrive.core.outcomes import LetterClosed
 from redrive.core.states import LetterStatus
 from redrive.core.transitions import AuditWrite
@@ -111,22 +112,33 @@ class Purger:
 
 
 class LetterEscalator:
-    """Escalates dead letters that are open for longer than the setting `escalate_after`."""
+    """Escalates dead letters that are open for longer than a stored rule, or else the settings, allow."""
 
     def __init__(self, store: Store, clock: Clock, settings: Settings, on_messages: Callable[[], None]) -> None:
         self._store = store
         self._clock = clock
-        self._after = settings.escalate_after
-        self._to = settings.escalate_to
+        self._default = Escalation(after=settings.escalate_after, to=settings.escalate_to)
         self._on_messages = on_messages
 
     async def run_once(self) -> int:
         """Escalate the letters that are due; return their number."""
-        if not self._after:
+        store, now, done = self._store, self._store.now(), 0
+        rules = await load_notify_rules(store)
+        if not self._default.after and not any(rule.escalate for rule in rules.values()):
             return 0
-        store, now = self._store, self._store.now()
-        due = await store.letters_to_escalate(now - int(self._after * MICROS), _PURGE_BATCH)
-        rules = await load_notify_rules(store) if due else {}
+        for tenant, workflow, oldest in await store.unescalated():
+            rule = find_escalation(rules, tenant, workflow, self._default)
+            before = now - int(rule.after * MICROS)
+            if rule.after and oldest <= before:
+                due = await store.letters_to_escalate(tenant, workflow, before=before, limit=_PURGE_BATCH)
+                await self._escalate(due, rule, rules, now)
+                done += len(due)
+        if done:
+            self._on_messages()
+        return done
+
+    async def _escalate(self, due: Sequence[str], rule: Escalation, rules: StoredRules, now: int) -> None:
+        store = self._store
         for id in due:
             letter = await store.letter(id)
             if letter is None or letter.escalated_to is not None:
@@ -137,15 +149,12 @@ class LetterEscalator:
                 by=ENGINE_ACTOR,
                 subject=letter.run_id,
                 letter=id,
-                after=json.dumps(self._to, ensure_ascii=False),
-                reason=Reason(ReasonCode.LETTER_ESCALATED, after=self._after).to_text(),
+                after=json.dumps(rule.to, ensure_ascii=False),
+                reason=Reason(ReasonCode.LETTER_ESCALATED, after=rule.after).to_text(),
                 # The same in each process, so that two that see the letter at once write and send this once.
                 token=encode_key("escalated", id, str(letter.failed_at)),
             )
-            await store.triage(make_escalation(letter, self._to, audit, rules, now))
-        if due:
-            self._on_messages()
-        return len(due)
+            await store.triage(make_escalation(letter, rule.to, audit, rules, now))
 
 
 class GroupAggregator:

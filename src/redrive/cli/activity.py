@@ -33,6 +33,7 @@ from redrive.cli.output import (
 )
 from redrive.cli.pager import CURSOR_OPTION, LIMIT_OPTION, Listing, PageOptions, page_options
 from redrive.cli.target import ChangeResult, Target, change_command, common_options, run_on, target_options
+from redrive.duration import format_duration
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -271,8 +272,9 @@ def rules(output: Output, target: Target) -> None:
     """
     columns: list[Column[StoredRule]] = [
         *field_columns(WORKFLOW="workflow", TENANT="tenant"),
-        Column("ON", lambda one: ", ".join(one.on) or "nothing"),
+        Column("ON", lambda one: None if one.only_escalates else ", ".join(one.on) or "nothing"),
         Column("TOLD", lambda one: ", ".join([*one.targets, *(["inbox"] if one.app else [])])),
+        Column("ESCALATES", _describe_escalation),
         *field_columns(SET_BY="updated_by", SET="updated_at"),
     ]
     stored = run_on(target, lambda app: app.notifications.rules())
@@ -302,12 +304,14 @@ async def set_(
     """Store who is notified. The rule replaces the one for the same workflow and tenant, and overrides the code.
 
     RULE is JSON with `on`, `email`, `slack`, `teams`, `webhook`, `channels` and `app`, as in `notify=` of a
-    workflow; {"on": []} turns notifications off.
+    workflow; {"on": []} turns notifications off. `escalate` says when open dead letters are escalated; a rule with
+    nothing else leaves notifications as they are, and {"after": 0} turns escalation off.
 
     \b
     Examples:
       redrive notifications set --workflow fulfil '{"email": ["ops@example.org"], "on": ["dead_letter"]}'
       redrive notifications set --tenant acme '{"on": []}'
+      redrive notifications set --tenant acme '{"escalate": {"after": "4h", "to": "ADMIN"}}'
     """
     scope = _describe_rule_scope(tenant, workflow)
     change.confirm(f"Store this rule for {scope}")
@@ -330,6 +334,12 @@ async def unset(app: Redrive, workflow: str | None, tenant: str | None, change: 
     if not change.dry_run and not await app.notifications.delete_rule(workflow=workflow, tenant=tenant, by=change.by):
         raise CommandFailed(f"no rule is stored for {scope}: `{hint('notifications', 'rules')}` lists all", NOT_FOUND)
     return id, {"rule": id}, f"{'would remove' if change.dry_run else 'removed'} the rule for {scope}"
+
+
+def _describe_escalation(rule: StoredRule) -> str | None:
+    if rule.escalate_after is None:
+        return None
+    return f"to {rule.escalate_to} after {format_duration(rule.escalate_after)}" if rule.escalate_after else "never"
 
 
 def _format_rule_id(tenant: str | None, workflow: str | None) -> str:

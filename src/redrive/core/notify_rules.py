@@ -4,6 +4,10 @@
 
 A rule in the code is stored with every run of its workflow; a rule in the store overrides it. A *target* is a mail
 address, a URL, or a channel that the code registered under a name.
+
+A stored rule may also say when open dead letters are escalated, and to whom:
+
+    {"escalate": {"after": "4h", "to": "ADMIN"}}
 """
 
 from __future__ import annotations
@@ -16,7 +20,9 @@ from typing import Any
 import msgspec
 
 from redrive.core.redact import MASK
+from redrive.duration import parse_duration
 from redrive.errors import ConfigurationError
+from redrive.records import as_dict
 from redrive.settings import is_mail_address
 
 
@@ -40,8 +46,11 @@ TARGET_KINDS = ("email", "slack", "teams", "webhook")
 CHANNEL_KIND = "channel"
 """The kind of a target that names a channel registered in the code."""
 
-_FIELDS = ("on", *TARGET_KINDS, "channels", "app")
+_FIELDS = ("on", *TARGET_KINDS, "channels", "app", "escalate")
 _MAX_TARGETS = 50
+
+DEFAULT_ESCALATION_TARGET = "ADMIN"
+"""What dead letters are escalated to if a rule does not say it."""
 
 
 class NotifyTarget(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -71,12 +80,29 @@ class NotifyTarget(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return cls(kind=data["kind"], to=data["to"], secret=data.get("secret"))
 
 
+class Escalation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The time in seconds after which open dead letters are escalated, and to whom. 0 means never."""
+
+    after: float
+    to: str
+
+    @property
+    def channel(self) -> str | None:
+        """The name of the channel, if letters are escalated to one."""
+        return self.to[1:] if self.to.startswith("#") else None
+
+
 class NotifyRule(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Events and the targets that are notified. `app` adds the inbox of the dashboard. No events mute the rule."""
+    """Events and the targets that are notified. `app` adds the inbox of the dashboard. No events mute the rule.
+
+    `only_escalates`: it says nothing about events, so that the next rule decides about them.
+    """
 
     on: tuple[str, ...]
     targets: tuple[NotifyTarget, ...] = ()
     app: bool = True
+    escalate: Escalation | None = None
+    only_escalates: bool = False
 
     @classmethod
     def read(cls, given: Any, what: str) -> NotifyRule:
@@ -93,19 +119,40 @@ class NotifyRule(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         for event in events:
             if event not in NOTIFY_EVENTS:
                 raise ConfigurationError(f"on of {what} has {event!r:.80}; the events are {', '.join(NOTIFY_EVENTS)}")
-        return cls(on=tuple(dict.fromkeys(events)), targets=_read_targets(given, what), app=app)
+        escalate = None if given.get("escalate") is None else _read_escalation(given["escalate"], f"escalate of {what}")
+        return cls(
+            on=tuple(dict.fromkeys(events)),
+            targets=_read_targets(given, what),
+            app=app,
+            escalate=escalate,
+            only_escalates=escalate is not None and set(given) == {"escalate"},
+        )
 
     def wants(self, event: NotificationEvent) -> bool:
         """Return True if the rule sends notifications of an event."""
         return event.value in self.on and (self.app or bool(self.targets))
 
     def to_json(self) -> dict[str, Any]:
-        return {"on": list(self.on), "to": [target.to_json() for target in self.targets], "app": self.app}
+        data = {"on": list(self.on), "to": [target.to_json() for target in self.targets], "app": self.app}
+        if self.escalate is not None:
+            data |= {"escalate": as_dict(self.escalate), "only_escalates": self.only_escalates}
+        return data
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> NotifyRule:
         targets = tuple(NotifyTarget.from_json(each) for each in data["to"])
-        return cls(on=tuple(data["on"]), targets=targets, app=data["app"])
+        escalate = None if data.get("escalate") is None else Escalation(**data["escalate"])
+        only = data.get("only_escalates", False)
+        return cls(on=tuple(data["on"]), targets=targets, app=data["app"], escalate=escalate, only_escalates=only)
+
+
+def _read_escalation(given: Any, what: str) -> Escalation:
+    if not isinstance(given, Mapping) or not {"after"} <= set(given) <= {"after", "to"}:
+        raise ConfigurationError(f'{what} is {given!r:.80}; give an object, as in {{"after": "4h", "to": "ADMIN"}}')
+    to = given.get("to", DEFAULT_ESCALATION_TARGET)
+    if not isinstance(to, str) or not to.strip("# ") or not to.isprintable() or len(to) > 200:
+        raise ConfigurationError(f"to of {what} is {to!r:.80}; give a role, a user, or # and the name of a channel")
+    return Escalation(after=parse_duration(given["after"], f"after of {what}"), to=to)
 
 
 def _read_targets(given: Mapping[str, Any], what: str) -> tuple[NotifyTarget, ...]:
@@ -162,6 +209,22 @@ DEFAULT_RULE = NotifyRule(on=("dead_letter", "circuit_opened", "escalated"))
 def find_rule(book: StoredRules, code: NotifyRule | None, tenant: str, workflow: str) -> NotifyRule:
     """Return the most specific stored rule for a tenant and a workflow, else the rule in the code, else the default."""
     for scope in ((tenant, workflow), ("", workflow), (tenant, ""), ("", "")):
-        if scope in book:
+        if scope in book and not book[scope].only_escalates:
             return book[scope]
     return DEFAULT_RULE if code is None else code
+
+
+def find_escalation(book: StoredRules, tenant: str, workflow: str, default: Escalation) -> Escalation:
+    """Return the escalation of the most specific stored rule that has one, else that of the settings."""
+    for scope in ((tenant, workflow), ("", workflow), (tenant, ""), ("", "")):
+        if scope in book and (found := book[scope].escalate) is not None:
+            return found
+    return default
+
+
+def find_channels(book: StoredRules, code: NotifyRule | None, tenant: str, default: Escalation) -> set[str]:
+    """Return the channels that a tenant may use: those that its rules, the code or the settings name."""
+    rules = [rule for (of, _), rule in book.items() if of in ("", tenant)]
+    names = {target.to for rule in (*rules, code) if rule for target in rule.targets if target.kind == CHANNEL_KIND}
+    escalations = (default, *(rule.escalate for rule in rules))
+    return names | {each.channel for each in escalations if each is not None and each.channel is not None}

@@ -10,6 +10,7 @@ from typing import Any, Literal, Unpack, overload
 from redrive.clock import Clock
 from redrive.core.audit import AuditEvent
 from redrive.core.idempotency import letter_id, run_id_of_letter
+from redrive.core.notify_rules import Escalation, StoredRules, find_channels
 from redrive.core.replay import ReplayMode
 from redrive.core.roles import Permission
 from redrive.core.states import LetterStatus
@@ -33,7 +34,7 @@ from redrive.desk.runs import find_failure_handler_runs
 from redrive.desk.validation import is_id, require_bool, require_long_text, require_text
 from redrive.errors import InputError, NotFound
 from redrive.reasons import Reason, ReasonCode, quote
-from redrive.settle.settler import LocalSettler, load_notify_rules, make_escalation
+from redrive.settle.settler import LocalSettler, find_code_rule, load_notify_rules, make_escalation
 from redrive.store.filters import AuditFilter, LetterFilter
 from redrive.store.letters import Facets, LetterRow, Triage
 from redrive.store.list_query import Page
@@ -55,9 +56,11 @@ class DeadLetters(GroupActions, BulkActions):
         previewer: Previewer,
         on_bulk: Callable[[], None] = lambda: None,
         on_messages: Callable[[], None] = lambda: None,
+        limited_to: Escalation | None = None,
     ) -> None:
         super().__init__(store, clock, previewer, presenter, on_bulk)
         self._on_messages = on_messages
+        self._limited_to = limited_to
         self._settler = LocalSettler(store, clock)
         self._replayer = replayer
 
@@ -208,10 +211,21 @@ class DeadLetters(GroupActions, BulkActions):
         note = Triage(letter=letter.public_id, escalate=name, audit=line)
         if name:
             rules = await load_notify_rules(self._store)
+            self._refuse_foreign_channel(name, letter, rules)
             note = make_escalation(letter, name, line, rules, self._store.now())
         shown = await self._write_triage(note, tenant)
         self._on_messages()
         return shown
+
+    def _refuse_foreign_channel(self, to: str, letter: LetterRow, rules: StoredRules) -> None:
+        """Refuse a channel that neither a rule of the tenant, the code of the workflow nor the settings name.
+
+        A channel belongs to the app, and a caller over HTTP must not write to those of other tenants.
+        """
+        if self._limited_to is None or not to.startswith("#"):
+            return
+        if to[1:] not in find_channels(rules, find_code_rule(letter), letter.tenant, self._limited_to):
+            raise InputError(Reason(ReasonCode.CHANNEL_NOT_ALLOWED, channel=to, tenant=letter.tenant))
 
     @operation("POST /workflow-dlq/{id}/comment", Permission.NOTE, id="comment_letter")
     async def comment(self, id: str, text: str, *, by: str = "unknown", tenant: str | None = None) -> DeadLetter:

@@ -24,6 +24,7 @@ from redrive.duration import to_datetime
 from redrive.errors import ConfigurationError, InputError, NotFound
 from redrive.http.ssrf import check_url
 from redrive.reasons import Reason, ReasonCode, quote
+from redrive.records import as_dict
 from redrive.sinks.webhook import read_secrets
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.list_query import Page
@@ -49,7 +50,11 @@ class InboxItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRule:
-    """A stored rule and its target; None means any. Of URLs only the host is shown."""
+    """A stored rule and its target; None means any. Of URLs only the host is shown.
+
+    `escalate_after`: seconds after which open letters are escalated to `escalate_to`, 0 for never; None if the rule
+    does not say it. `only_escalates`: another rule, or the code, decides about events.
+    """
 
     on: tuple[str, ...]
     targets: tuple[str, ...]
@@ -58,6 +63,9 @@ class StoredRule:
     tenant: str | None
     updated_at: datetime
     updated_by: str
+    escalate_after: float | None = None
+    escalate_to: str | None = None
+    only_escalates: bool = False
 
 
 class NotificationDisplay(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,7 +143,9 @@ class Notifications:
         """Store which events are sent where, for a workflow or for all, in place of the rule in the code.
 
         `rule` is written like `notify=` of a workflow; one with `"on": []` silences. Its URLs must be public,
-        whatever hosts the settings allow: an internal URL needs a channel that the code registers.
+        whatever hosts the settings allow: an internal URL needs a channel that the code registers. With
+        `"escalate": {"after": "4h", "to": "ADMIN"}`, open letters are escalated, in place of the settings; a rule with
+        nothing else leaves notifications to the other rules.
         """
         actor = Actor(by)
         try:
@@ -175,12 +185,17 @@ def _make_filter(tenant: str | None, workflow: str | None, *, unread: bool = Fal
 
 def _describe_rule(rule: NotifyRule) -> dict[str, Any]:
     """Return a rule without its secrets: the URL of a webhook lets others write there."""
-    return {"on": list(rule.on), "to": [target.shown for target in rule.targets], "app": rule.app}
+    shown = {"on": list(rule.on), "to": [target.shown for target in rule.targets], "app": rule.app}
+    return shown if rule.escalate is None else {**shown, "escalate": as_dict(rule.escalate)}
 
 
 def _present_rule(row: RuleRow) -> StoredRule:
     if isinstance(row.rule, Unreadable):
         raise ConfigurationError(f"a rule cannot be read: {row.rule.why}")
-    shown = _describe_rule(NotifyRule.from_json(json.loads(row.rule)))
+    rule = NotifyRule.from_json(json.loads(row.rule))
+    shown = _describe_rule(rule)
     given = {"on": tuple(shown["on"]), "targets": tuple(shown["to"]), "app": shown["app"]}
+    if rule.escalate is not None:
+        given |= {"escalate_after": rule.escalate.after, "escalate_to": rule.escalate.to}
+        given["only_escalates"] = rule.only_escalates
     return present_row(StoredRule, row, **given, workflow=row.workflow or None, tenant=row.tenant or None)

@@ -56,6 +56,10 @@ class Channels:
     def rule(self, workflow: str, given: Any) -> NotifyRule:
         """Return the rule of a workflow. Its URLs stay in this process: runs carry a channel name instead."""
         rule = self._read(given, f"notify of workflow {workflow!r}")
+        if rule.escalate is not None:
+            raise RegistrationError(
+                f"notify of workflow {workflow!r} has escalate: set REDRIVE_ESCALATE_AFTER, or store a rule"
+            )
         told = [target for target in rule.targets if target.kind in ("email", CHANNEL_KIND)]
         kept = tuple(target for target in rule.targets if target not in told)
         if kept:

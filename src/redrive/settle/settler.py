@@ -207,10 +207,14 @@ async def load_notify_rules(store: DeskStore) -> StoredRules:
     return rules
 
 
+def find_code_rule(letter: LetterRow) -> NotifyRule | None:
+    """Return the notification rule that the code of a letter's workflow had, or None."""
+    return None if isinstance(letter.options, Unreadable) else parse_run_options(letter.options).notify
+
+
 def make_escalation(letter: LetterRow, to: str, audit: AuditWrite, rules: StoredRules, now: int) -> Triage:
     """Return the note that escalates a letter, with its notification. `to` is a role, a user, or `#` and a channel."""
-    code = None if isinstance(letter.options, Unreadable) else parse_run_options(letter.options).notify
-    rule = find_rule(rules, code, letter.tenant, letter.workflow)
+    rule = find_rule(rules, find_code_rule(letter), letter.tenant, letter.workflow)
     targets = rule.targets if rule.wants(NotificationEvent.ESCALATED) else ()
     if to.startswith("#"):
         targets = (*targets, NotifyTarget(kind=CHANNEL_KIND, to=to[1:]))

@@ -85,8 +85,11 @@ class RecoveryStore(Protocol):
     async def runs_with_expired_letters(self, limit: int) -> list[RunRow]:
         """Return runs whose open letters got no decision in time."""
 
-    async def letters_to_escalate(self, before: int, limit: int) -> list[str]:
-        """Return open letters that failed before a time and are not escalated, the oldest first."""
+    async def unescalated(self) -> list[tuple[str, str, int]]:
+        """Return each tenant and workflow with open letters that are not escalated, and when the oldest failed."""
+
+    async def letters_to_escalate(self, tenant: str, workflow: str, *, before: int, limit: int) -> list[str]:
+        """Return open letters of a workflow that failed before a time and are not escalated, the oldest first."""
 
     async def purge(self, purge: PurgeRequest) -> int:
         """Remove data whose retention time is over; return the number of rows removed."""
@@ -122,8 +125,15 @@ class RecoveryCalls:
         return [run_row(row) for row in await session.rows(SQL["runs_with_expired_letters"], most=limit)]
 
     @read_call()
-    async def letters_to_escalate(self, session: Session, before: int, limit: int) -> list[str]:
-        return [row[0] for row in await session.rows(SQL["letters_to_escalate"], before=before, most=limit)]
+    async def unescalated(self, session: Session) -> list[tuple[str, str, int]]:
+        return [(row[0], row[1], row[2]) for row in await session.rows(SQL["unescalated"])]
+
+    @read_call()
+    async def letters_to_escalate(
+        self, session: Session, tenant: str, workflow: str, *, before: int, limit: int
+    ) -> list[str]:
+        scope = {"tenant": tenant, "workflow": workflow}
+        return [row[0] for row in await session.rows(SQL["letters_to_escalate"], **scope, before=before, most=limit)]
 
     @write_call()
     async def purge(self, session: Session, purge: PurgeRequest) -> int:

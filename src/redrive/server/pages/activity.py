@@ -9,7 +9,7 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from redrive.core.idempotency import run_id_of_letter
-from redrive.core.notify_rules import NOTIFY_EVENTS
+from redrive.core.notify_rules import DEFAULT_ESCALATION_TARGET, NOTIFY_EVENTS
 from redrive.core.roles import Permission
 from redrive.desk.notifications import InboxItem
 from redrive.desk.saved_views import FILTER_FIELDS, ListName
@@ -128,6 +128,10 @@ async def set_rule(request: Request, context: Context, form: SentForm) -> Respon
             rule[kind] = targets
     if url := form.get("webhook"):
         rule["webhook"] = {"url": url, **({"secret": form.get("secret")} if form.get("secret") else {})}
+    if after := form.get("escalate_after"):
+        rule["escalate"] = {"after": after, "to": form.get("escalate_to") or DEFAULT_ESCALATION_TARGET}
+    if channels := form.get("channels").replace(",", " ").split():
+        rule["channels"] = channels
     try:
         await context.desk.notifications.set_rule(rule, **_read_rule_scope(context, form), by=context.by)
     except InputError as error:

@@ -60,10 +60,25 @@ FROM redrive.letters AS l /* INDEXED BY letters_expiring */
 /* CROSS */ JOIN redrive.runs AS r ON r.id = l.run LEFT JOIN redrive.inputs AS i ON i.run = r.id
 WHERE l.status = 'OPEN' AND l.expires_at <= :now ORDER BY l.expires_at LIMIT CAST(:most AS bigint);
 
+-- name: unescalated
+-- The oldest open letter that is not escalated, of each tenant and workflow: the index is read once for each.
+WITH RECURSIVE heads (id) AS (
+    SELECT (SELECT l.id FROM redrive.letters AS l /* INDEXED BY letters_unescalated */
+            WHERE l.status = 'OPEN' AND l.escalated_to IS NULL
+            ORDER BY l.tenant, l.workflow, l.failed_at LIMIT 1)
+    UNION ALL
+    SELECT (SELECT l.id FROM redrive.letters AS l /* INDEXED BY letters_unescalated */
+            WHERE l.status = 'OPEN' AND l.escalated_to IS NULL AND (l.tenant, l.workflow) > (h.tenant, h.workflow)
+            ORDER BY l.tenant, l.workflow, l.failed_at LIMIT 1)
+    FROM heads /* CROSS */ JOIN redrive.letters AS h ON h.id = heads.id
+)
+SELECT h.tenant, h.workflow, h.failed_at FROM heads /* CROSS */ JOIN redrive.letters AS h ON h.id = heads.id;
+
 -- name: letters_to_escalate
--- Open letters that failed before a time and are not escalated, the oldest first.
+-- Open letters of a workflow that failed before a time and are not escalated, the oldest first.
 SELECT l.public_id FROM redrive.letters AS l /* INDEXED BY letters_unescalated */
-WHERE l.status = 'OPEN' AND l.escalated_to IS NULL AND l.failed_at <= CAST(:before AS bigint)
+WHERE l.tenant = :tenant AND l.workflow = :workflow AND l.status = 'OPEN' AND l.escalated_to IS NULL
+  AND l.failed_at <= CAST(:before AS bigint)
 ORDER BY l.failed_at LIMIT CAST(:most AS bigint);
 
 -- name: delete_old_letters

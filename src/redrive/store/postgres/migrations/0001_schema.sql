@@ -290,7 +290,8 @@ CREATE INDEX letters_by_stage ON redrive.letters (stage, id) WHERE stage <> 'exe
 CREATE INDEX letters_owned ON redrive.letters (owner, id) WHERE owner IS NOT NULL;
 CREATE INDEX letters_tagged ON redrive.letters (id) WHERE tags <> '[]';
 CREATE INDEX letters_escalated ON redrive.letters (id) WHERE escalated_to IS NOT NULL;
-CREATE INDEX letters_unescalated ON redrive.letters (failed_at) WHERE status = 'OPEN' AND escalated_to IS NULL;
+CREATE INDEX letters_unescalated ON redrive.letters (tenant, workflow, failed_at)
+    WHERE status = 'OPEN' AND escalated_to IS NULL;
 CREATE INDEX letters_expiring ON redrive.letters (expires_at) WHERE status = 'OPEN';
 CREATE INDEX letters_closed ON redrive.letters (closed_at) WHERE closed_at IS NOT NULL;
 

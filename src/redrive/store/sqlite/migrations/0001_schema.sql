@@ -285,7 +285,8 @@ CREATE INDEX letters_by_stage ON letters (stage, id) WHERE stage <> 'exec';
 CREATE INDEX letters_owned ON letters (owner, id) WHERE owner IS NOT NULL;
 CREATE INDEX letters_tagged ON letters (id) WHERE tags <> '[]';
 CREATE INDEX letters_escalated ON letters (id) WHERE escalated_to IS NOT NULL;
-CREATE INDEX letters_unescalated ON letters (failed_at) WHERE status = 'OPEN' AND escalated_to IS NULL;
+CREATE INDEX letters_unescalated ON letters (tenant, workflow, failed_at)
+    WHERE status = 'OPEN' AND escalated_to IS NULL;
 CREATE INDEX letters_expiring ON letters (expires_at) WHERE status = 'OPEN';
 CREATE INDEX letters_closed ON letters (closed_at) WHERE closed_at IS NOT NULL;
 
