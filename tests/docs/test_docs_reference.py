@@ -174,6 +174,32 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in anchors, f"{page.name} links to {target}"
 
 
+def test_every_test_that_the_requirements_and_the_proofs_name_exists() -> None:
+    named = {
+        name
+        for page in (REFERENCE / "source-requirements.md", ROOT / "docs/internals/proofs.md")
+        for name in re.findall(r"`([\w/]+\.py::\w+)`", read(page))
+    }
+    assert len(named) > 200
+    missing = []
+    for name in sorted(named):
+        file, _, test = name.partition("::")
+        path = ROOT / "tests" / file
+        if not path.exists() or not re.search(rf"^(async )?def {test}\(", read(path), re.MULTILINE):
+            missing.append(name)
+    assert missing == []
+
+
+def test_every_requirement_has_a_place_and_a_test_or_says_why_not() -> None:
+    text = read(REFERENCE / "source-requirements.md")
+    rows = [line.strip("|").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    rows = [row for row in rows if row[0].strip() != "requirement"]
+    assert len(rows) > 276
+    assert [row for row in rows if len(row) != 3] == []
+    without = [row[0].strip() for row in rows if "::" not in row[2]]
+    assert without == ["Protocol of workers: poll, begin, complete, fail, heartbeat", "AC11: no regressions"]
+
+
 def test_every_page_can_be_reached_from_the_index() -> None:
     reached = {
         (ROOT / "docs" / target).resolve() for target in re.findall(r"\]\(([^)#\s]+)", read(ROOT / "docs/index.md"))

@@ -64,12 +64,16 @@ WHERE l.status = 'OPEN' AND l.expires_at <= :now ORDER BY l.expires_at LIMIT CAS
 -- The oldest open letter that is not escalated, of each tenant and workflow: the index is read once for each.
 WITH RECURSIVE heads (id) AS (
     SELECT (SELECT l.id FROM redrive.letters AS l /* INDEXED BY letters_unescalated */
-            WHERE l.status = 'OPEN' AND l.escalated_to IS NULL
+            WHERE l.status = 'OPEN' AND l.escalated_to IS NULL AND l.tenant > ''
             ORDER BY l.tenant, l.workflow, l.failed_at LIMIT 1)
     UNION ALL
-    SELECT (SELECT l.id FROM redrive.letters AS l /* INDEXED BY letters_unescalated */
-            WHERE l.status = 'OPEN' AND l.escalated_to IS NULL AND (l.tenant, l.workflow) > (h.tenant, h.workflow)
-            ORDER BY l.tenant, l.workflow, l.failed_at LIMIT 1)
+    SELECT COALESCE(
+        (SELECT l.id FROM redrive.letters AS l /* INDEXED BY letters_unescalated */
+         WHERE l.status = 'OPEN' AND l.escalated_to IS NULL AND l.tenant = h.tenant AND l.workflow > h.workflow
+         ORDER BY l.workflow, l.failed_at LIMIT 1),
+        (SELECT l.id FROM redrive.letters AS l /* INDEXED BY letters_unescalated */
+         WHERE l.status = 'OPEN' AND l.escalated_to IS NULL AND l.tenant > h.tenant
+         ORDER BY l.tenant, l.workflow, l.failed_at LIMIT 1))
     FROM heads /* CROSS */ JOIN redrive.letters AS h ON h.id = heads.id
 )
 SELECT h.tenant, h.workflow, h.failed_at FROM heads /* CROSS */ JOIN redrive.letters AS h ON h.id = heads.id;
