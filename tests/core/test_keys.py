@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.core.idempotency import decode_key, encode_key, event_key, flow_key, job_key, payload_hash
+from redrive.core.idempotency import (
+    decode_key,
+    encode_key,
+    event_key,
+    flow_key,
+    job_key,
+    keyed_payload_hash,
+    payload_hash,
+)
 
 # Any Python text, lone surrogates included, with the dangerous characters made likely.
 TEXT = st.text(st.sampled_from(":%A3\x00\ud83d\ude00é😀") | st.characters(exclude_categories=[]), max_size=12)
@@ -77,3 +85,9 @@ def test_the_payload_hash_is_the_sha256_of_the_text() -> None:
 @given(TEXT, TEXT)
 def test_any_text_can_be_hashed_and_different_texts_differ(one: str, other: str) -> None:
     assert (payload_hash(one) == payload_hash(other)) is (one == other)
+
+
+@given(TEXT, TEXT)
+def test_a_keyed_hash_shows_equal_texts_and_needs_its_key(one: str, other: str) -> None:
+    assert (keyed_payload_hash(one, b"key") == keyed_payload_hash(other, b"key")) is (one == other)
+    assert len({keyed_payload_hash(one, b"key"), keyed_payload_hash(one, b"another"), payload_hash(one)}) == 3

@@ -273,7 +273,7 @@ def rules(output: Output, target: Target) -> None:
     columns: list[Column[StoredRule]] = [
         *field_columns(WORKFLOW="workflow", TENANT="tenant"),
         Column("ON", lambda one: None if one.only_escalates else ", ".join(one.on) or "nothing"),
-        Column("TOLD", lambda one: ", ".join([*one.targets, *(["inbox"] if one.app else [])])),
+        Column("TOLD", lambda one: ", ".join([*one.targets, *_name_inbox(one)])),
         Column("ESCALATES", _describe_escalation),
         *field_columns(SET_BY="updated_by", SET="updated_at"),
     ]
@@ -334,6 +334,10 @@ async def unset(app: Redrive, workflow: str | None, tenant: str | None, change: 
     if not change.dry_run and not await app.notifications.delete_rule(workflow=workflow, tenant=tenant, by=change.by):
         raise CommandFailed(f"no rule is stored for {scope}: `{hint('notifications', 'rules')}` lists all", NOT_FOUND)
     return id, {"rule": id}, f"{'would remove' if change.dry_run else 'removed'} the rule for {scope}"
+
+
+def _name_inbox(rule: StoredRule) -> tuple[str, ...]:
+    return ("inbox",) if rule.app and not rule.only_escalates else ()
 
 
 def _describe_escalation(rule: StoredRule) -> str | None:
