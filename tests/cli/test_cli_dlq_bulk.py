@@ -159,7 +159,7 @@ def test_refused_letters_are_listed_and_the_others_are_replayed(shop: Shop) -> N
 def test_a_filter_without_matches_changes_nothing(shop: Shop) -> None:
     result = piped("dlq", "replay", "--all", "--code", "parse_error")
     assert (result.exit_code, result.stdout) == (0, "no open letter matches, so nothing was done\n")
-    assert piped("audit", "list", "--event", "dlq.set_started").stdout == ""
+    assert piped("audit", "list", "--event", "dlq.bulk_started").stdout == ""
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_the_user_is_asked_with_the_number_of_letters(shop: Shop, terminal: Call
     asking.wait_for("Run again 2 dead letters? [y/N]")
     asking.type("n\n")
     assert asking.end() == 5
-    assert piped("audit", "list", "--event", "dlq.set_started").stdout == ""
+    assert piped("audit", "list", "--event", "dlq.bulk_started").stdout == ""
 
 
 def test_a_large_bulk_action_is_confirmed_by_typing_its_number_in_the_terminal(

@@ -107,7 +107,7 @@ async def test_each_letter_and_the_set_itself_are_audited(desk: tuple[Engine, Sh
     letters = await failures(e, made.order, 2, tenant="acme")
     set = await carried_out(e, await e.app.dlq.replay_many(LetterFilter(tenant="acme"), by="ann", reason="try again"))
     (line,) = (await e.app.audit.list(AuditFilter(subject=set.id))).items
-    assert (line.event, line.by, line.tenant, line.reason) == ("dlq.set_started", "ann", "acme", "try again")
+    assert (line.event, line.by, line.tenant, line.reason) == ("dlq.bulk_started", "ann", "acme", "try again")
     for letter in letters:
         history = (await e.app.dlq.get(letter.id)).history
         assert [(each.event, each.by) for each in history if each.event.startswith("dlq.re")] == [
@@ -434,7 +434,7 @@ async def test_a_stopped_set_decides_on_nothing_more(desk: tuple[Engine, Shop]) 
     assert Counter(made.ledger.since()) == {"charge": 2}
     assert (await e.app.dlq.stop_set(begun.id, by="cid")).stopped_by == "bob"
     events = [line.event for line in (await e.app.audit.list(AuditFilter(subject=begun.id))).items]
-    assert events == ["dlq.set_stopped", "dlq.set_started"]
+    assert events == ["dlq.bulk_stopped", "dlq.bulk_started"]
 
 
 async def test_a_paused_set_waits_over_restarts_until_it_is_resumed(each_desk: tuple[Engine, Shop]) -> None:
@@ -469,9 +469,9 @@ async def test_a_paused_set_waits_over_restarts_until_it_is_resumed(each_desk: t
     assert Counter(made.ledger.since()) == {"charge": 4, "ship": 4}
     log = (await e.app.audit.list(AuditFilter(subject=begun.id))).items
     assert [(line.event, line.by) for line in log] == [
-        ("dlq.set_resumed", "dan"),
-        ("dlq.set_paused", "bob"),
-        ("dlq.set_started", "ann"),
+        ("dlq.bulk_resumed", "dan"),
+        ("dlq.bulk_paused", "bob"),
+        ("dlq.bulk_started", "ann"),
     ]
 
 
@@ -504,7 +504,12 @@ async def test_a_rate_holds_over_all_nodes_together_and_can_be_changed(each_desk
     slow = sorted(item.at for item in items if item.at is not None)[:20]
     assert all((later - first).total_seconds() >= 1 for first, later in zip(slow, slow[5:], strict=False))
     (line, *_) = (await e.app.audit.list(AuditFilter(subject=begun.id))).items
-    assert (line.event, line.by, line.before, line.after) == ("dlq.set_rated", "bob", {"rate": "1/m"}, {"rate": "10/s"})
+    assert (line.event, line.by, line.before, line.after) == (
+        "dlq.bulk_rate_changed",
+        "bob",
+        {"rate": "1/m"},
+        {"rate": "10/s"},
+    )
 
 
 async def test_a_slow_batch_is_not_followed_by_the_next_one_at_once(desk: tuple[Engine, Shop]) -> None:
@@ -597,7 +602,7 @@ async def test_a_stopped_set_is_resumed_for_the_rest_and_decides_on_each_letter_
     for letter in letters:
         events = [line.event for line in (await e.app.dlq.get(letter.id)).history]
         assert events.count("dlq.skipped") == 1
-    noted = (await e.app.audit.list(AuditFilter(subject=begun.id, event="dlq.set_resumed"))).items
+    noted = (await e.app.audit.list(AuditFilter(subject=begun.id, event="dlq.bulk_resumed"))).items
     assert [(line.by, line.before) for line in noted] == [("dan", {"status": "STOPPED"})]
 
 

@@ -216,7 +216,7 @@ async def test_a_set_with_an_invalid_filter_is_stopped_with_the_reason(on_store:
         await failed(e, s.order, "lamp", 40)
         where = LetterFilter()
         object.__setattr__(where, "since", 10**30)  # an older release stored filters unchecked
-        line = AuditWrite(event="dlq.set_started", tenant="", by="ann", subject="set1", token="t1")
+        line = AuditWrite(event="dlq.bulk_started", tenant="", by="ann", subject="set1", token="t1")
         given = {"public_id": "set1", "tenant": "", "action": "IGNORE", "by": "ann", "reason": None}
         await s.app.runtime.store.create_bulk(NewBulk(**given, request=None, where=where), line)
         await e.settle()

@@ -184,7 +184,7 @@ async def test_a_group_shows_its_bulk_retries_and_resolutions(desk: tuple[Engine
     begun = await e.app.dlq.replay_many(LetterFilter(fingerprint=letter.fingerprint), by="ann")
     await e.advance("1m")
     found = await e.app.dlq.group(letter.fingerprint)
-    assert (found.retried_by, found.retried_set, found.open) == ("ann", begun.id, 1)
+    assert (found.retried_by, found.retried_bulk, found.open) == ("ann", begun.id, 1)
     await e.app.dlq.resolve_many(LetterFilter(fingerprint=letter.fingerprint), by="kim", reason="fixed")
     await e.advance("1m")
     await e.advance("1m")  # workers execute the bulk action, then count

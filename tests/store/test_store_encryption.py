@@ -144,7 +144,7 @@ def test_an_invalid_text_is_refused() -> None:
 CLEAR = {
     "action", "by", "category", "closed_by", "paused_by", "code", "correlation_id", "event", "fingerprint",
     "handler_for", "key", "key_maker", "kind", "letter", "letters", "maker", "mode", "name",
-    "options", "outcome", "owner", "parent", "parked_on", "muted_by", "resolved_by", "retried_by", "retried_set",
+    "options", "outcome", "owner", "parent", "parked_on", "muted_by", "resolved_by", "retried_by", "retried_bulk",
     "resolved_version", "back_version",
     "policy", "public_id", "queue", "replay_of", "resolution", "root", "run", "run_id", "schema_in",
     "schema_out", "sole_step", "stage", "state", "status", "step", "subject", "tags", "tenant", "token",
@@ -591,7 +591,7 @@ async def test_reencrypting_includes_bulk_actions_and_their_refusals(place: Any)
     kit = place(ring(OLD))
     asked = f'{{"mode":"FULL","patch":{{"card":"{SECRET}"}}}}'
     new = NewBulk(public_id="set1", tenant="acme", action="REPLAY", by="ann", request=asked, letters=("l1",))
-    line = written.AuditWrite(event="dlq.set_started", tenant="acme", by="ann", subject="set1", token="t")
+    line = written.AuditWrite(event="dlq.bulk_started", tenant="acme", by="ann", subject="set1", token="t")
     await kit.store.create_bulk(new, line)
     row = await kit.store.claim_bulk(DAY)
     failed = BulkItemResult(id=1, status=BulkItemStatus.FAILED, error=f"{SECRET} does not fit")

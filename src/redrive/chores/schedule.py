@@ -3,11 +3,11 @@
     keep      read the state of the schedules in this code; adopt those that no live worker keeps
     due       find the times that have come, and whether the latest of them is still to be started
     start     a run for each, with a key made of its schedule and its time
-    mark      record that the times up to this one are done
+    record    note that the times up to this one are done
 
 Any number of processes do so at once. Several starts for one time are one run, because they have the same key:
-starts by several processes, by one that was suspended meanwhile, or after a crash between start and mark. A
-time whose start failed is not marked. It is tried again until it is too late for it.
+starts by several processes, by one that was suspended meanwhile, or after a crash between start and record. A
+time whose start failed is not recorded. It is tried again until it is too late for it.
 """
 
 from __future__ import annotations
@@ -155,13 +155,13 @@ class Scheduler:
     async def _start_and_record(self, due: Sequence[_DueTime], *, requested: bool = False) -> int:
         begun = await self._start_runs([each for each in due if each.run is not None])
         done = [(each, None) for each in due if each.run is None] + begun
-        marks = [
+        progress = [
             ScheduleProgress(
                 schedule=each.planned.declared, at=each.due.latest, run=None if answer is None else answer.public_id
             )
             for each, answer in done
         ]
-        moved = await self._store.schedules.mark(marks, requested=requested) if marks else []
+        moved = await self._store.schedules.record_progress(progress, requested=requested) if progress else []
         for (each, answer), has_moved in zip(done, moved, strict=True):
             # Otherwise another process was first, and logs it; why a request was dropped is logged already.
             if has_moved and not (requested and answer is None):

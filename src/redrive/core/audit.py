@@ -61,11 +61,15 @@ class AuditEvent(StrEnum):
     GROUP_COMMENTED = "dlq.group_commented", "A cause was commented on", "Dodano komentarz do przyczyny"
     GROUP_MUTED = "dlq.group_muted", "A cause was muted", "Wyciszono przyczynę"
     GROUP_UNMUTED = "dlq.group_unmuted", "A cause was unmuted", "Wyłączono wyciszenie przyczyny"
-    SET_STARTED = "dlq.set_started", "A bulk action was started", "Rozpoczęto operację zbiorczą"
-    SET_STOPPED = "dlq.set_stopped", "A bulk action was stopped", "Zatrzymano operację zbiorczą"
-    SET_PAUSED = "dlq.set_paused", "A bulk action was paused", "Wstrzymano operację zbiorczą"
-    SET_RESUMED = "dlq.set_resumed", "A bulk action was resumed", "Wznowiono operację zbiorczą"
-    SET_RATED = "dlq.set_rated", "The rate of a bulk action was changed", "Zmieniono tempo operacji zbiorczej"
+    BULK_STARTED = "dlq.bulk_started", "A bulk action was started", "Rozpoczęto operację zbiorczą"
+    BULK_STOPPED = "dlq.bulk_stopped", "A bulk action was stopped", "Zatrzymano operację zbiorczą"
+    BULK_PAUSED = "dlq.bulk_paused", "A bulk action was paused", "Wstrzymano operację zbiorczą"
+    BULK_RESUMED = "dlq.bulk_resumed", "A bulk action was resumed", "Wznowiono operację zbiorczą"
+    BULK_RATE_CHANGED = (
+        "dlq.bulk_rate_changed",
+        "The rate of a bulk action was changed",
+        "Zmieniono tempo operacji zbiorczej",
+    )
 
     VIEW_SHARED = "view.shared", "A view of a list was shared", "Udostępniono widok listy"
     VIEW_REMOVED = "view.removed", "A shared view of a list was removed", "Usunięto udostępniony widok listy"
@@ -223,10 +227,10 @@ def audit_letter_decision(outcome: LetterClosed | LetterReopened, status: RunSta
     )
 
 
-def audit_bulk_refused(set_id: str, tenant: str, why: Reason) -> AuditWrite:
+def audit_bulk_refused(bulk_id: str, tenant: str, why: Reason) -> AuditWrite:
     """Build the entry of a bulk action that was stopped because the store refuses its filter."""
-    event, token = AuditEvent.SET_STOPPED.value, f"{set_id} refused"
-    return AuditWrite(event=event, tenant=tenant, by=ENGINE_ACTOR, subject=set_id, reason=why.to_text(), token=token)
+    event, token = AuditEvent.BULK_STOPPED.value, f"{bulk_id} refused"
+    return AuditWrite(event=event, tenant=tenant, by=ENGINE_ACTOR, subject=bulk_id, reason=why.to_text(), token=token)
 
 
 def _build_audit_write(event: AuditEvent, run: RunView, *, by: str = ENGINE_ACTOR, **rest: str | None) -> AuditWrite:

@@ -38,10 +38,10 @@ PREVIEW_LIMIT = 500
 SAMPLE_SIZE = 5
 _FILTER_FIELDS = frozenset({"workflow", "step", "code", "stage", "category", "fingerprint"})
 _AUDIT_EVENTS = {
-    BulkVerb.STOP: AuditEvent.SET_STOPPED,
-    BulkVerb.PAUSE: AuditEvent.SET_PAUSED,
-    BulkVerb.RESUME: AuditEvent.SET_RESUMED,
-    BulkVerb.RATE: AuditEvent.SET_RATED,
+    BulkVerb.STOP: AuditEvent.BULK_STOPPED,
+    BulkVerb.PAUSE: AuditEvent.BULK_PAUSED,
+    BulkVerb.RESUME: AuditEvent.BULK_RESUMED,
+    BulkVerb.RATE: AuditEvent.BULK_RATE_CHANGED,
 }
 
 
@@ -214,14 +214,14 @@ class BulkActions:
         """Ignore all open letters that match a filter, or those with these ids."""
         return await self._begin("IGNORE", letters, Actor(**acting), tenant=tenant, rate=rate)
 
-    @operation("GET /bulk-replays/{id}", Permission.LOOK, id="show_set")
+    @operation("GET /bulk-replays/{id}", Permission.LOOK, id="show_bulk_action")
     async def set(self, id: str, *, tenant: str | None = None) -> BulkAction:
         """Return a bulk action with its progress and the states of its runs."""
         row = await self._find_bulk(id, tenant)
         endings = await self._store.bulk_run_counts(row) if row.action == REPLAY and row.done else {}
         why = None
         if row.closed_by == ENGINE_ACTOR:  # a user need not give a reason
-            stops = AuditFilter(subject=row.public_id, event=AuditEvent.SET_STOPPED.value)
+            stops = AuditFilter(subject=row.public_id, event=AuditEvent.BULK_STOPPED.value)
             lines = (await self._store.audit(stops, limit=1, cursor=None)).items
             reasons = (self._presenter.reason(Reason.from_text(line.reason)) for line in lines if line.reason)
             why = next(reasons, None)
@@ -233,7 +233,7 @@ class BulkActions:
             still_going=sum(count for status, count in endings.items() if status not in FINAL_RUN_STATUSES),
         )
 
-    @operation("GET /bulk-replays", Permission.LOOK, id="list_sets")
+    @operation("GET /bulk-replays", Permission.LOOK, id="list_bulk_actions")
     async def sets(self, *, limit: int = 50, cursor: str | None = None, tenant: str | None = None) -> Page[BulkAction]:
         """Return a page of bulk actions, the newest first."""
         if tenant is not None:
@@ -242,7 +242,7 @@ class BulkActions:
             await self._store.bulk_actions(tenant, limit=limit, cursor=cursor), self._present_bulk
         )
 
-    @operation("GET /bulk-replays/{id}/items", Permission.LOOK, id="list_set_items")
+    @operation("GET /bulk-replays/{id}/items", Permission.LOOK, id="list_bulk_items")
     async def set_items(
         self,
         id: str,
@@ -267,22 +267,22 @@ class BulkActions:
 
         return await present_page(await self._store.bulk_items(row, chosen, limit=limit, cursor=cursor), present)
 
-    @operation("POST /bulk-replays/{id}/stop", Permission.DECIDE, id="stop_set")
+    @operation("POST /bulk-replays/{id}/stop", Permission.DECIDE, id="stop_bulk_action")
     async def stop_set(self, id: str, *, by: str = "unknown", tenant: str | None = None) -> BulkAction:
         """Stop a bulk action before its next letter. Decisions that were made stay."""
         return await self._change(id, BulkChange(BulkVerb.STOP), Actor(by), tenant)
 
-    @operation("POST /bulk-replays/{id}/pause", Permission.DECIDE, id="pause_set")
+    @operation("POST /bulk-replays/{id}/pause", Permission.DECIDE, id="pause_bulk_action")
     async def pause_set(self, id: str, *, by: str = "unknown", tenant: str | None = None) -> BulkAction:
         """Pause a bulk action until it is resumed. The batch that a node has begun is completed."""
         return await self._change(id, BulkChange(BulkVerb.PAUSE), Actor(by), tenant)
 
-    @operation("POST /bulk-replays/{id}/resume", Permission.DECIDE, id="resume_set")
+    @operation("POST /bulk-replays/{id}/resume", Permission.DECIDE, id="resume_bulk_action")
     async def resume_set(self, id: str, *, by: str = "unknown", tenant: str | None = None) -> BulkAction:
         """Continue a paused or stopped bulk action at its next letter."""
         return await self._change(id, BulkChange(BulkVerb.RESUME), Actor(by), tenant)
 
-    @operation("POST /bulk-replays/{id}/rate", Permission.DECIDE, id="rate_set")
+    @operation("POST /bulk-replays/{id}/rate", Permission.DECIDE, id="change_bulk_rate")
     async def rate_set(
         self, id: str, rate: str | None, *, by: str = "unknown", tenant: str | None = None
     ) -> BulkAction:
@@ -323,7 +323,7 @@ class BulkActions:
         else:
             about["filter"] = {name: value for name, value in as_dict(new.where).items() if value is not None}
         after = json.dumps(about, ensure_ascii=False)
-        line = actor.make_audit(self._clock, AuditEvent.SET_STARTED, new.tenant, new.public_id, after=after)
+        line = actor.make_audit(self._clock, AuditEvent.BULK_STARTED, new.tenant, new.public_id, after=after)
         await self._store.create_bulk(new, line)
         self._on_bulk()
         return await self.set(new.public_id)

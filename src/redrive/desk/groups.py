@@ -46,7 +46,7 @@ class FailureGroup:
 
     `owner` is the assignee. A cause that is `muted` without `muted_until` is muted until it has more open letters.
     `resolved_version` is the newest code when a bulk action resolved the cause, `back_version` the code in which it
-    failed again. `retried_set` is the last bulk action that retried it. `versions` and `history` are filled in by
+    failed again. `retried_bulk` is the last bulk action that retried it. `versions` and `history` are filled in by
     `dlq.group` only.
     """
 
@@ -76,7 +76,7 @@ class FailureGroup:
     back_version: str | None = None
     retried_at: datetime | None = None
     retried_by: str | None = None
-    retried_set: str | None = None
+    retried_bulk: str | None = None
     versions: tuple[FailingVersion, ...] = ()
     history: tuple[AuditRecord, ...] = ()
 

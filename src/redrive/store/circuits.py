@@ -68,7 +68,7 @@ class CircuitRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     parked: int = 0
 
     @property
-    def place(self) -> CircuitKey:
+    def circuit_key(self) -> CircuitKey:
         """The tenant and the key, which name the circuit."""
         return self.tenant, self.key
 
@@ -291,7 +291,7 @@ class CircuitCalls:
         )
         stats = {(each[0], each[1]): each[2:] for each in found}
         names = ("failures", "successes", "failed_at", "succeeded_at")
-        return [CircuitStats(**dict(zip(names, stats[row.place], strict=True))) for row in rows]
+        return [CircuitStats(**dict(zip(names, stats[row.circuit_key], strict=True))) for row in rows]
 
     # SQLite need not wait for the disk here: users see these numbers, and nothing depends on them.
     @write_call(durable=False)

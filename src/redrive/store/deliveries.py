@@ -101,7 +101,7 @@ class DeliveryStore(Protocol):
     async def record_deliveries(
         self,
         sink: str,
-        marks: Sequence[DeliveryResult],
+        results: Sequence[DeliveryResult],
         audit: Sequence[AuditWrite] = (),
         arrived: Sequence[DeliveredBundle] = (),
     ) -> None:
@@ -216,12 +216,12 @@ class DeliveryCalls:
         self,
         session: Session,
         sink: str,
-        marks: Sequence[DeliveryResult],
+        results: Sequence[DeliveryResult],
         audit: Sequence[AuditWrite] = (),
         arrived: Sequence[DeliveredBundle] = (),
     ) -> None:
         now = await session.now()
-        delivered = [(mark.message, mark.fence) for mark in marks if mark.status is DeliveryStatus.DELIVERED]
+        delivered = [(result.message, result.fence) for result in results if result.status is DeliveryStatus.DELIVERED]
         if arrived:
             wanted = [each.bundle for each in arrived]
             rows = await session.rows(SQL["finish_bundles"], now=now, sink=sink, bundles=wanted)
@@ -230,19 +230,19 @@ class DeliveryCalls:
                 (id, outbox.INITIAL_FENCE) for each in arrived if each.bundle not in finished for id in each.messages
             ]
         delivered.sort()  # relays that lock the same rows must do so in the same order
-        others = [mark for mark in marks if mark.status is not DeliveryStatus.DELIVERED]
-        over = [mark.message for mark in marks if mark.over and mark.keyed]
-        unfolded = {mark.bundle for mark in marks if mark.bundle is not None}
+        others = [result for result in results if result.status is not DeliveryStatus.DELIVERED]
+        over = [result.message for result in results if result.over and result.keyed]
+        unfolded = {result.bundle for result in results if result.bundle is not None}
         if not others and not over and not audit and not unfolded:
             # Most calls end here: on PostgreSQL one statement, without BEGIN and COMMIT around it.
             await _mark_delivered(session, sink, now, delivered)
             return
         async with session.transaction():
             await unfold_bundles(session, unfolded, sink)
-            unfinished = await _lock_unfinished(session, sink, marks)
+            unfinished = await _lock_unfinished(session, sink, results)
             await _mark_delivered(session, sink, now, delivered)
-            for mark in sorted(others, key=lambda each: each.message):
-                await session.rows(SQL["mark_delivery"], sink=sink, **_result_values(mark, now, unfinished))
+            for result in sorted(others, key=lambda each: each.message):
+                await session.rows(SQL["record_delivery"], sink=sink, **_result_values(result, now, unfinished))
             if over:
                 await session.rows(SQL["release"], sink=sink, messages=over, now=now)
             if audit:
@@ -255,21 +255,21 @@ def _claimed_delivery(row: Sequence[Any]) -> ClaimedDelivery:
     return ClaimedDelivery(message=message, fence=fence + 1, attempt=attempt, deaths=deaths + bool(is_suspect))
 
 
-def _result_values(mark: DeliveryResult, now: int, unfinished: set[int]) -> dict[str, Any]:
-    """Return the parameters of `mark_delivery`."""
+def _result_values(result: DeliveryResult, now: int, unfinished: set[int]) -> dict[str, Any]:
+    """Return the parameters of `record_delivery`."""
     # Behind a finished message a delivery would wait without end.
-    behind = mark.behind if mark.behind in unfinished else None
-    is_due = mark.status is DeliveryStatus.PENDING and behind is None
+    behind = result.behind if result.behind in unfinished else None
+    is_due = result.status is DeliveryStatus.PENDING and behind is None
     return {
-        "message": mark.message,
-        "fence": mark.fence,
-        "status": mark.status._value_,
-        "attempt": mark.attempt,
-        "error": mark.error,
-        "tried_at": now if mark.tried else None,
-        "available_at": now + mark.wake_in if is_due else None,
+        "message": result.message,
+        "fence": result.fence,
+        "status": result.status._value_,
+        "attempt": result.attempt,
+        "error": result.error,
+        "tried_at": now if result.tried else None,
+        "available_at": now + result.wake_in if is_due else None,
         "behind": behind,
-        "finished_at": now if mark.over else None,
+        "finished_at": now if result.over else None,
     }
 
 
@@ -327,17 +327,17 @@ async def unfold_bundles(session: Session, bundles: Iterable[int], sink: str | N
         await session.rows(SQL["drop_bundles"], bundles=wanted, sink=sink)
 
 
-async def _lock_unfinished(session: Session, sink: str, marks: Sequence[DeliveryResult]) -> set[int]:
-    """Return the messages that a delivery may wait behind: those still unfinished after these marks.
+async def _lock_unfinished(session: Session, sink: str, results: Sequence[DeliveryResult]) -> set[int]:
+    """Return the messages that a delivery may wait behind: those still unfinished after these results.
 
-    They are locked with the marked ones. Behind a finished delivery another would wait without end.
+    They are locked with those of the results. Behind a finished delivery another would wait without end.
     """
-    ahead = [mark.behind for mark in marks if mark.behind is not None]
+    ahead = [result.behind for result in results if result.behind is not None]
     if not ahead:
         return set()
-    messages = [*ahead, *(mark.message for mark in marks)]
+    messages = [*ahead, *(result.message for result in results)]
     rows = await session.rows(SQL["unfinished"], sink=sink, messages=messages)
-    return {row[0] for row in rows} - {mark.message for mark in marks if mark.over}
+    return {row[0] for row in rows} - {result.message for result in results if result.over}
 
 
 async def _mark_delivered(session: Session, sink: str, now: int, delivered: Sequence[tuple[int, int]]) -> None:

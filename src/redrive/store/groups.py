@@ -79,7 +79,7 @@ class GroupRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     back_version: str | None
     retried_at: int | None
     retried_by: str | None
-    retried_set: str | None
+    retried_bulk: str | None
     trend: tuple[int, ...]
 
 
@@ -316,9 +316,9 @@ class GroupCalls:
         return bool(await session.value(SQL["is_muted"], tenant=tenant, fingerprint=fingerprint))
 
 
-async def note_bulk_action(session: Session, name: str, tenant: str, fingerprint: str, set: str, by: str) -> None:
+async def note_bulk_action(session: Session, name: str, tenant: str, fingerprint: str, bulk: str, by: str) -> None:
     """Note with a cause that a bulk action retries or resolves it."""
-    more = {"set": set} if name == "note_retry" else {}
+    more = {"bulk": bulk} if name == "note_retry" else {}
     await session.rows(SQL[name], tenant=tenant, fingerprint=fingerprint, by=by, **more)
 
 

@@ -147,7 +147,7 @@ class RecoveryCalls:
             removed += await _count_removed(session, BULK["delete_old_items"], before=letters_before, most=most)
             removed += await _count_removed(session, BULK["delete_old_bulk"], before=letters_before)
             removed += await _purge_keys(session, now, most)
-            for name in ("delete_old_marks", "delete_old_successes", "delete_old_probes"):
+            for name in ("delete_old_samples", "delete_old_successes", "delete_old_probes"):
                 removed += await _count_removed(session, CIRCUITS[name], before=now - MARK_RETENTION, most=most)
             removed += await _count_removed(session, SQL["delete_old_workers"], before=now - purge.workers, most=most)
             removed += await purge_messages(session, now - purge.messages, most)

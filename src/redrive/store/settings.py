@@ -223,7 +223,7 @@ class ScheduleStore(Protocol):
         schedule begins anew: its times up to now are over.
         """
 
-    async def mark(self, marks: Sequence[ScheduleProgress], *, requested: bool = False) -> list[bool]:
+    async def record_progress(self, progress: Sequence[ScheduleProgress], *, requested: bool = False) -> list[bool]:
         """Record the progress of schedules; return True for each that moved and still has the same expression.
 
         With `requested`, record instead that the requests of these times are answered.
@@ -259,7 +259,7 @@ class ScheduleCalls:
         found: dict[ScheduleKey, ScheduleRow] = {}
         async with session.transaction():
             now = await session.now()
-            # Sorted here and in `mark`: two workers that lock the same rows must do so in the same order.
+            # Sorted here and in `record_progress`: two workers that lock the same rows must do so in the same order.
             for each in sorted(schedules, key=lambda each: each.key):
                 await session.rows(SCHEDULE_SQL["claim_schedule"], **as_dict(each), worker=worker, now=now)
                 row = await session.row(SCHEDULE_SQL["schedule_by_key"], **_key_values(each.key), now=now)
@@ -267,14 +267,16 @@ class ScheduleCalls:
         return [found[each.key] for each in schedules]
 
     @write_call()
-    async def mark(self, session: Session, marks: Sequence[ScheduleProgress], *, requested: bool = False) -> list[bool]:
+    async def record_progress(
+        self, session: Session, progress: Sequence[ScheduleProgress], *, requested: bool = False
+    ) -> list[bool]:
         moved: dict[ScheduleKey, bool] = {}
         statement = SCHEDULE_SQL["complete_request" if requested else "record_schedule_progress"]
         async with session.transaction():
-            for mark in sorted(marks, key=lambda each: each.schedule.key):
-                rows = await session.rows(statement, **as_dict(mark.schedule), at=mark.at, run=mark.run)
-                moved[mark.schedule.key] = bool(rows)
-        return [moved[each.schedule.key] for each in marks]
+            for each in sorted(progress, key=lambda each: each.schedule.key):
+                rows = await session.rows(statement, **as_dict(each.schedule), at=each.at, run=each.run)
+                moved[each.schedule.key] = bool(rows)
+        return [moved[each.schedule.key] for each in progress]
 
     @read_call()
     async def known(self, session: Session, *, tenant: str | None = None) -> list[ScheduleRow]:

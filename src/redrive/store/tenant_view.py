@@ -126,7 +126,7 @@ class TenantNotifications(_Confined[NotificationStore]):
 class TenantSchedules(_Confined[settings.ScheduleStore]):
     """The schedules of one tenant, or of some of its workflows."""
 
-    keep = mark = requested = _Confined._refuse_engine_call
+    keep = record_progress = requested = _Confined._refuse_engine_call
 
     async def known(self, *, tenant: str | None = None) -> list[settings.ScheduleRow]:
         if self._excludes_tenant(tenant):

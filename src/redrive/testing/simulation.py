@@ -197,7 +197,7 @@ class Simulation:
         parked = {(run.tenant, run.parked_on) for run in runs if run.parked_on is not None}
         rows = await self.store.circuits_changed_since(0)
         soon = self.clock.now() + MICROS  # chores run once a second
-        waiting = [row for row in rows if row.place in parked and not row.is_open]
+        waiting = [row for row in rows if row.circuit_key in parked and not row.is_open]
         waves = [max(row.next_wave_at, soon) for row in waiting]
         return waves + [row.until for row in rows if row.until is not None]
 

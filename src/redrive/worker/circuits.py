@@ -162,15 +162,15 @@ class Circuits:
 
     def learn(self, row: CircuitRow) -> None:
         """Remember the state of a circuit, unless a newer one is known."""
-        known = self._rows.get(row.place)
+        known = self._rows.get(row.circuit_key)
         if row.generation == 0 or (known is not None and row.version < known.version):
             return
-        self._rows[row.place] = row
+        self._rows[row.circuit_key] = row
         if known is None or known.generation != row.generation:
             why = None if row.why is None else read_reason(row.changed_by, row.why)
             log.warning("circuit %r of tenant %r is %s: %s", row.key, row.tenant, row.status.value, why)
-            if row.place in self._queues:
-                self._queues[row.place].on_change(row)
+            if row.circuit_key in self._queues:
+                self._queues[row.circuit_key].on_change(row)
 
     async def refresh(self) -> None:
         """Read what changed since the last time."""

@@ -72,7 +72,7 @@ async def test_a_paused_node_starts_no_run_that_another_node_has_started(place: 
     assert [row.last_at for row in await other.store.schedules.known()] == [place.clock.now()]
 
 
-CALLS = ("schedules.keep", "start", "schedules.mark")
+CALLS = ("schedules.keep", "start", "schedules.record_progress")
 FAULTS = {
     "fails": FAIL,
     "loses its reply": LOSE,

@@ -31,7 +31,7 @@ DONE, FAILED = BulkItemStatus.DONE, BulkItemStatus.FAILED
 STOP, PAUSE, RESUME = (BulkChange(verb) for verb in (BulkVerb.STOP, BulkVerb.PAUSE, BulkVerb.RESUME))
 
 
-def line(event: str = "dlq.set_started", by: str = "ann", token: str = "t1") -> AuditWrite:
+def line(event: str = "dlq.bulk_started", by: str = "ann", token: str = "t1") -> AuditWrite:
     return AuditWrite(event=event, tenant="", by=by, subject="set1", after='{"action":"REPLAY"}', token=token)
 
 
@@ -132,7 +132,7 @@ async def test_a_bulk_action_that_is_begun_twice_exists_once(kit: Kit) -> None:
     assert (await known(kit)).total == 1
     log = await kit.store.audit(AuditFilter(subject="set1"), limit=10, cursor=None)
     assert [(each.event, each.by, each.after) for each in log.items] == [
-        ("dlq.set_started", "ann", '{"action":"REPLAY"}')
+        ("dlq.bulk_started", "ann", '{"action":"REPLAY"}')
     ]
 
 
@@ -246,15 +246,15 @@ async def test_a_stopped_bulk_action_returns_no_more_letters_but_accepts_marks(k
     row = await claimed(kit)
     items = await advance(kit, row, limit=1)
     assert items is not None
-    assert await kit.store.change_bulk("set1", STOP, line("dlq.set_stopped", by="bob", token="t2"))
+    assert await kit.store.change_bulk("set1", STOP, line("dlq.bulk_stopped", by="bob", token="t2"))
     assert await advance(kit, row, (BulkItemResult(id=items[0].id, status=DONE),)) is None
     now = await known(kit)
     assert (now.status, now.closed_by, now.done, now.ended_at) == (BulkStatus.STOPPED, "bob", 1, kit.clock.now())
     kit.clock.move(DAY)
     assert await kit.store.claim_bulk(LEASE) is None
-    assert not await kit.store.change_bulk("set1", STOP, line("dlq.set_stopped", token="t3"))
+    assert not await kit.store.change_bulk("set1", STOP, line("dlq.bulk_stopped", token="t3"))
     log = await kit.store.audit(AuditFilter(subject="set1"), limit=10, cursor=None)
-    assert [(each.event, each.by) for each in log.items] == [("dlq.set_stopped", "bob"), ("dlq.set_started", "ann")]
+    assert [(each.event, each.by) for each in log.items] == [("dlq.bulk_stopped", "bob"), ("dlq.bulk_started", "ann")]
 
 
 async def test_a_paused_bulk_action_cannot_be_claimed_until_it_is_resumed(kit: Kit) -> None:
@@ -263,23 +263,23 @@ async def test_a_paused_bulk_action_cannot_be_claimed_until_it_is_resumed(kit: K
     row = await claimed(kit)
     items = await advance(kit, row, limit=1)
     assert items is not None
-    assert await kit.store.change_bulk("set1", PAUSE, line("dlq.set_paused", by="bob", token="t2"))
-    assert not await kit.store.change_bulk("set1", PAUSE, line("dlq.set_paused", by="cid", token="t3"))
+    assert await kit.store.change_bulk("set1", PAUSE, line("dlq.bulk_paused", by="bob", token="t2"))
+    assert not await kit.store.change_bulk("set1", PAUSE, line("dlq.bulk_paused", by="cid", token="t3"))
     assert await advance(kit, row, (BulkItemResult(id=items[0].id, status=DONE),)) is None
     now = await known(kit)
     assert (now.status, now.done, now.ended_at) == (BulkStatus.PAUSED, 1, None)
     assert (now.paused_by, now.paused_at) == ("bob", kit.clock.now())
     kit.clock.move(DAY)
     assert await kit.store.claim_bulk(LEASE) is None
-    assert await kit.store.change_bulk("set1", RESUME, line("dlq.set_resumed", by="bob", token="t4"))
-    assert not await kit.store.change_bulk("set1", RESUME, line("dlq.set_resumed", token="t5"))
+    assert await kit.store.change_bulk("set1", RESUME, line("dlq.bulk_resumed", by="bob", token="t4"))
+    assert not await kit.store.change_bulk("set1", RESUME, line("dlq.bulk_resumed", token="t5"))
     other = await claimed(kit)
     assert (other.fence, other.status, other.paused_by) == (row.fence + 1, BulkStatus.RUNNING, None)
     left = await advance(kit, other)
     assert left is not None
     assert len(left) == 1
     log = await kit.store.audit(AuditFilter(subject="set1"), limit=10, cursor=None)
-    assert [each.event for each in log.items] == ["dlq.set_resumed", "dlq.set_paused", "dlq.set_started"]
+    assert [each.event for each in log.items] == ["dlq.bulk_resumed", "dlq.bulk_paused", "dlq.bulk_started"]
 
 
 async def test_a_bulk_action_that_is_resumed_at_once_can_be_claimed_at_once(kit: Kit) -> None:
@@ -296,14 +296,14 @@ async def test_a_bulk_action_that_is_resumed_at_once_can_be_claimed_at_once(kit:
 
 async def test_a_paused_bulk_action_can_be_stopped_and_a_stopped_one_only_resumed(kit: Kit) -> None:
     await begun(kit, letters=("l1",))
-    await kit.store.change_bulk("set1", PAUSE, line("dlq.set_paused", token="t2"))
-    assert await kit.store.change_bulk("set1", STOP, line("dlq.set_stopped", by="bob", token="t3"))
+    await kit.store.change_bulk("set1", PAUSE, line("dlq.bulk_paused", token="t2"))
+    assert await kit.store.change_bulk("set1", STOP, line("dlq.bulk_stopped", by="bob", token="t3"))
     now = await known(kit)
     assert (now.status, now.paused_at, now.closed_by) == (BulkStatus.STOPPED, None, "bob")
     for number, change in enumerate((PAUSE, BulkChange(BulkVerb.RATE, Rate(5, "s")))):
         assert not await kit.store.change_bulk("set1", change, line("e", token=f"n{number}"))
     assert await known(kit) == now
-    assert await kit.store.change_bulk("set1", RESUME, line("dlq.set_resumed", token="t4"))
+    assert await kit.store.change_bulk("set1", RESUME, line("dlq.bulk_resumed", token="t4"))
     assert (await known(kit)).status is BulkStatus.RUNNING
 
 
@@ -314,9 +314,9 @@ async def test_a_bulk_action_waits_for_its_rate_paused_or_not(kit: Kit) -> None:
     row = await claimed(kit)
     assert row.rate == Rate(1, "m")
     await advance(kit, row, limit=1)
-    await kit.store.change_bulk("set1", PAUSE, line("dlq.set_paused", token="t2"))
+    await kit.store.change_bulk("set1", PAUSE, line("dlq.bulk_paused", token="t2"))
     assert await kit.store.advance(row, (), limit=1, lease=60 * SECOND) is None
-    await kit.store.change_bulk("set1", RESUME, line("dlq.set_resumed", token="t3"))
+    await kit.store.change_bulk("set1", RESUME, line("dlq.bulk_resumed", token="t3"))
     kit.clock.move(60 * SECOND - 1)
     assert await kit.store.claim_bulk(LEASE) is None
     kit.clock.move(1)
@@ -329,14 +329,14 @@ async def test_a_new_rate_releases_the_bulk_action_and_shortens_its_wait(kit: Ki
     row = await claimed(kit)
     await kit.store.advance(row, (), limit=1, lease=3600 * SECOND)
     faster = BulkChange(BulkVerb.RATE, Rate(2, "s"))
-    assert await kit.store.change_bulk("set1", faster, line("dlq.set_rated", by="bob", token="t2"))
-    assert not await kit.store.change_bulk("set1", faster, line("dlq.set_rated", token="t3"))
+    assert await kit.store.change_bulk("set1", faster, line("dlq.bulk_rate_changed", by="bob", token="t2"))
+    assert not await kit.store.change_bulk("set1", faster, line("dlq.bulk_rate_changed", token="t3"))
     assert await kit.store.advance(row, (), limit=1, lease=3600 * SECOND) is None
     kit.clock.move(SECOND // 2 - 1)
     assert await kit.store.claim_bulk(LEASE) is None
     kit.clock.move(1)
     assert (await claimed(kit)).rate == Rate(2, "s")
-    assert await kit.store.change_bulk("set1", BulkChange(BulkVerb.RATE), line("dlq.set_rated", token="t4"))
+    assert await kit.store.change_bulk("set1", BulkChange(BulkVerb.RATE), line("dlq.bulk_rate_changed", token="t4"))
     assert (await claimed(kit)).rate is None
 
 
@@ -397,7 +397,7 @@ async def test_text_is_searched_unless_it_is_encrypted(kit: Kit) -> None:
 async def test_old_bulk_actions_are_purged_with_their_letters(kit: Kit) -> None:
     row = await begun(kit, letters=("l1", "l2", "l3"))
     await begun(kit, public_id="set2", letters=("l1",))
-    await kit.store.change_bulk("set1", STOP, line("dlq.set_stopped", token="t2"))
+    await kit.store.change_bulk("set1", STOP, line("dlq.bulk_stopped", token="t2"))
     kit.clock.move(30 * DAY - 1)
     purge = PurgeRequest(runs=DAY, letters=30 * DAY, workers=900 * DAY, limit=2, audit=900 * DAY)
     assert await kit.store.purge(purge) == 0

@@ -262,7 +262,7 @@ def change(fingerprint: str, verb: GroupVerb, *, tenant: str = "default", **more
 
 async def bulk(kit: Kit, action: str, where: LetterFilter, tenant: str = "default") -> None:
     new = NewBulk(public_id=f"{action}-{where.workflow}", tenant=tenant, action=action, by="ann", where=where)
-    line = AuditWrite(event="dlq.set_started", tenant=tenant, by="ann", subject=new.public_id, token=new.public_id)
+    line = AuditWrite(event="dlq.bulk_started", tenant=tenant, by="ann", subject=new.public_id, token=new.public_id)
     await kit.store.create_bulk(new, line)
 
 
@@ -358,7 +358,7 @@ async def test_a_resolved_cause_that_fails_again_names_the_version_of_the_regres
     await bulk(kit, "REPLAY", whole)
     await bulk(kit, "RESOLVE", replace(whole, step="charge", workflow="w"))
     group = await only(kit)
-    assert (group.retried_by, group.retried_set, group.resolved_at) == ("ann", "REPLAY-None", None)
+    assert (group.retried_by, group.retried_bulk, group.resolved_at) == ("ann", "REPLAY-None", None)
     await kit.store.change_group(change("f1", GroupVerb.MUTE, until=kit.clock.now() + DAY))
     await bulk(kit, "RESOLVE", whole)
     group = await only(kit)

@@ -37,10 +37,10 @@ async def test_a_schedule_advances_once_and_only_forwards(kit: Kit) -> None:
     await kit.store.schedules.keep([DAILY, OTHERS], worker=worker)
     first = ScheduleProgress(schedule=DAILY, at=now + HOUR, run="r1")
     other = ScheduleProgress(schedule=OTHERS, at=now + HOUR, run=None)
-    assert await kit.store.schedules.mark([other, first]) == [True, True]
-    assert await kit.store.schedules.mark([first, other]) == [False, False]
-    assert await kit.store.schedules.mark([replace(first, at=now + 1, run="r0")]) == [False]
-    assert await kit.store.schedules.mark([replace(first, at=now + 2 * HOUR, run=None)]) == [True]
+    assert await kit.store.schedules.record_progress([other, first]) == [True, True]
+    assert await kit.store.schedules.record_progress([first, other]) == [False, False]
+    assert await kit.store.schedules.record_progress([replace(first, at=now + 1, run="r0")]) == [False]
+    assert await kit.store.schedules.record_progress([replace(first, at=now + 2 * HOUR, run=None)]) == [True]
     row = await keep(kit, worker)
     assert (row.passed, row.last_at, row.last_run) == (now + 2 * HOUR, now + HOUR, "r1")
 
@@ -54,7 +54,7 @@ async def test_a_new_expression_applies_when_the_old_worker_is_gone(kit: Kit) ->
     changed = await keep(kit, new, LATER)
     assert (changed.expression, changed.passed) == (LATER.expression, began + SECOND)
     stale = ScheduleProgress(schedule=DAILY, at=began + HOUR, run="r1")
-    assert await kit.store.schedules.mark([stale]) == [False]
+    assert await kit.store.schedules.record_progress([stale]) == [False]
     assert (await keep(kit, old)).expression == LATER.expression
 
 
@@ -78,9 +78,9 @@ async def test_a_run_is_requested_once_and_by_its_own_tenant_only(kit: Kit) -> N
     (row,) = await schedules.requested()
     assert (row.key, row.requested_at) == (KEY, kit.clock.now())
     answer = ScheduleProgress(schedule=DAILY, at=kit.clock.now(), run="r1")
-    assert await schedules.mark([replace(answer, at=1)], requested=True) == [False]
-    assert await schedules.mark([answer], requested=True) == [True]
-    assert await schedules.mark([answer], requested=True) == [False]
+    assert await schedules.record_progress([replace(answer, at=1)], requested=True) == [False]
+    assert await schedules.record_progress([answer], requested=True) == [True]
+    assert await schedules.record_progress([answer], requested=True) == [False]
     row = await keep(kit, worker)
     assert (row.requested_at, row.last_at, row.last_run, row.passed) == (None, kit.clock.now(), "r1", kit.clock.now())
     lines = (await kit.store.audit(AuditFilter(event="schedule.requested"), limit=9, cursor=None)).items
@@ -135,5 +135,5 @@ async def test_a_view_shows_and_changes_only_schedules_of_its_tenant_and_workflo
     with pytest.raises(NotAllowed):
         await view.keep([DAILY], worker=worker)
     with pytest.raises(NotAllowed):
-        await view.mark([])
+        await view.record_progress([])
     assert [row.paused_at for row in await kit.store.schedules.known()] == [None, None, None]

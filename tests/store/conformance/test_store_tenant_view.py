@@ -49,7 +49,7 @@ async def two_tenants(kit: Kit) -> tuple[RunRow, RunRow]:
         policy = PolicyRow(tenant=tenant, workflow="", step="s", policy="{}", updated_at=0, updated_by="x")
         await kit.store.set_policy(policy, noted("policy.set", tenant=tenant))
         new = NewBulk(public_id=f"set-{tenant}", tenant=tenant, action="RESOLVE", by="ann", letters=("dl-x",))
-        await kit.store.create_bulk(new, noted("dlq.set_started", tenant=tenant))
+        await kit.store.create_bulk(new, noted("dlq.bulk_started", tenant=tenant))
         await kit.store.retire(worker)
         runs.append(await kit.look(run))
     await kit.store.fold(100)
@@ -178,9 +178,9 @@ async def test_a_view_does_for_its_tenant_what_the_store_does(kit: Kit) -> None:
     await seen.set_policy(_policy("a"), noted("policy.set", tenant="a"))
     assert await seen.delete_policy("a", "", "t", noted("policy.deleted", tenant="a"))
     new = NewBulk(public_id="set-n", tenant="a", action="RESOLVE", by="ann", where=LetterFilter())
-    await seen.create_bulk(new, noted("dlq.set_started", tenant="a"))
+    await seen.create_bulk(new, noted("dlq.bulk_started", tenant="a"))
     for change in (BulkChange(BulkVerb.PAUSE), BulkChange(BulkVerb.RESUME), FASTER, STOP):
-        assert await seen.change_bulk("set-n", change, noted("dlq.set_changed", tenant="a"))
+        assert await seen.change_bulk("set-n", change, noted("dlq.bulk_changed", tenant="a"))
     row = await kit.look(mine)
     assert (row.status, (await kit.letter(mine)).owner) == (RunStatus.PENDING, "ann")
     found = (await kit.store.runs(RunFilter(index={"f": "v"}), limit=9, cursor=None)).items
@@ -277,7 +277,7 @@ async def test_a_view_of_one_workflow_shows_the_bulk_actions_begun_for_it(kit: K
     for name, workflow in (("set-w", "w"), ("set-x", "x"), ("set-all", None)):
         where = LetterFilter(workflow=workflow)
         new = NewBulk(public_id=name, tenant="a", action="RESOLVE", by="ann", where=where)
-        await whole.create_bulk(new, noted("dlq.set_started", tenant="a"))
+        await whole.create_bulk(new, noted("dlq.bulk_started", tenant="a"))
     for name in ("set-a", "set-x", "set-all"):
         row = await whole.bulk_by_id(name)
         assert row is not None
@@ -286,7 +286,7 @@ async def test_a_view_of_one_workflow_shows_the_bulk_actions_begun_for_it(kit: K
         assert await seen.bulk_run_counts(row) == {}
         assert not await seen.change_bulk(name, STOP, noted(tenant="a"))
         assert await whole.bulk_by_id(name) == row
-    assert await seen.change_bulk("set-w", STOP, noted("dlq.set_stopped", tenant="a"))
+    assert await seen.change_bulk("set-w", STOP, noted("dlq.bulk_stopped", tenant="a"))
 
 
 async def test_a_view_of_several_workflows_requires_the_workflow_to_be_named(kit: Kit) -> None:

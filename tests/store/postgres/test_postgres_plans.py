@@ -135,7 +135,7 @@ async def test_each_statement_uses_its_index(bench: Bench, name: str, index: str
 
 RELAYED = (
     "due_deliveries", "next_delivery", "earlier_unfinished", "ahead", "lock_unfinished", "wait_behind",
-    "take_deliveries", "unfinished", "mark_delivered", "mark_delivery", "release", "unfinished_deliveries",
+    "take_deliveries", "unfinished", "mark_delivered", "record_delivery", "release", "unfinished_deliveries",
     "retry_delivery",
     "skip",
     "deliveries_of", "blocked_keys", "expired_bundles", "bundle_of", "finish_bundles", "split_bundle",
@@ -184,7 +184,7 @@ async def test_the_relay_finds_deliveries_and_messages_by_index(bench: Bench, na
             ],
         ),
         ("circuits_changed_since", ["circuits_changed: changed_at >= "]),
-        ("delete_old_marks", ["circuit_samples_recent: at <= ", "circuit_samples_pkey: run = "]),
+        ("delete_old_samples", ["circuit_samples_recent: at <= ", "circuit_samples_pkey: run = "]),
         ("delete_old_probes", ["probes_old: at <= ", "runs_pkey: id = p.run", "probes_pkey: tenant = "]),
     ],
 )

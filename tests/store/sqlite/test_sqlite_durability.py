@@ -46,7 +46,7 @@ async def test_results_of_a_bulk_action_reach_the_disk_with_the_next_commit(on_f
     store = on_file.store
     await failed(on_file)
     new = NewBulk(public_id="s", tenant="", action="REPLAY", by="ann", letters=("dl-x",))
-    assert await waits_for_the_disk(on_file, lambda: store.create_bulk(new, noted("dlq.set_created")))
+    assert await waits_for_the_disk(on_file, lambda: store.create_bulk(new, noted("dlq.bulk_created")))
     claimed = await store.claim_bulk(lease=HOUR)
     assert claimed is not None
     items = await store.advance(claimed, [], limit=5, lease=HOUR)

@@ -117,7 +117,7 @@ def show(fingerprint: str, output: Output, target: Target) -> None:
         lines.append(f"Resolved{version} by {found.resolved_by}, {_format_time(found.resolved_at)}{back}.")
     if found.retried_at is not None:
         lines.append(
-            f"Last retried by {found.retried_by}, {_format_time(found.retried_at)}: bulk action {found.retried_set}."
+            f"Last retried by {found.retried_by}, {_format_time(found.retried_at)}: bulk action {found.retried_bulk}."
         )
     lines += [f"  {each.version}: seen {each.seen:,} times" for each in found.versions[:_MAX_SHOWN]]
     lines += [f"  {line.by}, {_format_time(line.at)}: {line.after}" for line in found.comments[-_MAX_SHOWN:]]

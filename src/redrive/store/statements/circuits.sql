@@ -1,7 +1,7 @@
 -- Circuits: reading and changing them, permits, and the runs that wait. Marks are written by writes.sql.
 
 -- name: circuit
--- A circuit with the marks of its generation, the permits in use, and the runs that wait; always one row.
+-- A circuit with the samples of its generation, the permits in use, and the runs that wait; always one row.
 SELECT :now AS now,
        c.id, w.tenant, w.key, c.status, c.generation, c.version, c.until, c.wave, c.next_wave_at, c.settings,
        c.override, c.why, c.changed_by, c.changed_at,
@@ -106,7 +106,7 @@ VALUES (:tenant, :key, :generation, :run, :fence, :index, :now)
 ON CONFLICT (tenant, key, generation, run, fence, idx) DO NOTHING;
 
 -- name: circuits_due
--- Circuits that were open long enough, that have new marks, or that runs wait for although they admit calls.
+-- Circuits that were open long enough, that have new samples, or that runs wait for although they admit calls.
 -- The index of parked runs is read once for each circuit, not once for each run.
 WITH RECURSIVE waits (id, n) AS (
     SELECT CAST(NULL AS bigint), 0
@@ -169,8 +169,8 @@ c.id < :below;
 -- Circuits with a higher id.
 c.id > :above;
 
--- name: delete_old_marks
--- Remove marks that are older than every window.
+-- name: delete_old_samples
+-- Remove samples that are older than every window.
 DELETE FROM redrive.circuit_samples WHERE (run, idx, attempt, fence) IN (
     SELECT m.run, m.idx, m.attempt, m.fence FROM redrive.circuit_samples AS m /* INDEXED BY circuit_samples_recent */
     WHERE m.at <= CAST(:before AS bigint) ORDER BY m.at LIMIT CAST(:most AS bigint))

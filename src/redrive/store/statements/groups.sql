@@ -194,11 +194,11 @@ WHERE d.tenant = :tenant AND d.fingerprint = :fingerprint AND d.muted_at IS NOT 
 
 -- name: note_retry
 -- Note the bulk action that retries a cause; no tenant means the cause in all of them.
-INSERT INTO redrive.group_decisions (tenant, fingerprint, retried_at, retried_by, retried_set)
-SELECT g.tenant, g.fingerprint, :now, CAST(:by AS text), CAST(:set AS text) FROM redrive.groups AS g
+INSERT INTO redrive.group_decisions (tenant, fingerprint, retried_at, retried_by, retried_bulk)
+SELECT g.tenant, g.fingerprint, :now, CAST(:by AS text), CAST(:bulk AS text) FROM redrive.groups AS g
 WHERE g.fingerprint = :fingerprint AND (g.tenant = :tenant OR CAST(:tenant AS text) = '')
 ON CONFLICT (tenant, fingerprint) DO UPDATE SET
-    retried_at = excluded.retried_at, retried_by = excluded.retried_by, retried_set = excluded.retried_set;
+    retried_at = excluded.retried_at, retried_by = excluded.retried_by, retried_bulk = excluded.retried_bulk;
 
 -- name: note_resolution
 -- Note that a cause is resolved, in the newest code that has its workflow. Its mute ends: a failure after this is news.

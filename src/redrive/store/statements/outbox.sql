@@ -119,7 +119,7 @@ SELECT d.message FROM redrive.deliveries AS d
 WHERE d.sink = :sink AND d.message = ANY (CAST(:messages AS bigint[])) AND d.finished_at IS NULL
 ORDER BY d.message FOR NO KEY UPDATE;
 
--- name: mark_delivery
+-- name: record_delivery
 -- Note the result of a delivery, unless another relay has claimed it since.
 UPDATE redrive.deliveries AS d SET
     status = :status, attempt = :attempt, lease_until = 0, deaths = 0,

@@ -400,7 +400,7 @@ CREATE TABLE redrive.group_decisions (
     resolved_version text    COLLATE "C",
     retried_at       bigint,
     retried_by       text,
-    retried_set      text,
+    retried_bulk     text,
     PRIMARY KEY (tenant, fingerprint),
     CHECK ((muted_at IS NULL) = (muted_until IS NULL AND muted_open IS NULL)),
     CHECK (muted_until IS NULL OR muted_open IS NULL)

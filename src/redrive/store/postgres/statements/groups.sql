@@ -11,7 +11,7 @@ SELECT g.latest, g.tenant, g.fingerprint, g.workflow, g.step, g.open, g.total, g
         WHERE v.tenant = g.tenant AND v.fingerprint = g.fingerprint AND v.last_seen > d.resolved_at
           AND (v.first_seen > d.resolved_at OR v.version = d.resolved_version)
         ORDER BY v.first_seen LIMIT 1) AS back,
-       d.retried_at, d.retried_by, d.retried_set,
+       d.retried_at, d.retried_by, d.retried_bulk,
        (SELECT CAST(json_object_agg(c.slot, c.seen) AS text) FROM redrive.group_counts AS c
         WHERE c.tenant = g.tenant AND c.fingerprint = g.fingerprint AND c.seconds = 3600 AND c.slot >= CAST(:since AS bigint)) AS hours
 FROM redrive.groups AS g

@@ -410,7 +410,7 @@ CREATE TABLE group_decisions (
     resolved_version TEXT,
     retried_at       INTEGER,
     retried_by       TEXT,
-    retried_set      TEXT,
+    retried_bulk     TEXT,
     PRIMARY KEY (tenant, fingerprint),
     CHECK ((muted_at IS NULL) = (muted_until IS NULL AND muted_open IS NULL)),
     CHECK (muted_until IS NULL OR muted_open IS NULL)

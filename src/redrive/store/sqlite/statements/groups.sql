@@ -11,7 +11,7 @@ SELECT g.latest, g.tenant, g.fingerprint, g.workflow, g.step, g.open, g.total, g
         WHERE v.tenant = g.tenant AND v.fingerprint = g.fingerprint AND v.last_seen > d.resolved_at
           AND (v.first_seen > d.resolved_at OR v.version = d.resolved_version)
         ORDER BY v.first_seen LIMIT 1),
-       d.retried_at, d.retried_by, d.retried_set,
+       d.retried_at, d.retried_by, d.retried_bulk,
        (SELECT json_group_object(CAST(c.slot AS text), c.seen) FROM group_counts AS c
         WHERE c.tenant = g.tenant AND c.fingerprint = g.fingerprint AND c.seconds = 3600 AND c.slot >= :since)
 FROM groups AS g

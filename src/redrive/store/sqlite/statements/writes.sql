@@ -181,7 +181,7 @@ UPDATE replays SET ended_at = :now, outcome = :outcome
 WHERE letter IN (SELECT value FROM json_each(:these)) AND ended_at IS NULL;
 
 -- name: insert_circuit_if_new
--- Insert a circuit at its first mark.
+-- Insert a circuit at its first sample.
 INSERT INTO circuits (tenant, key, status, generation, version, wave, next_wave_at, settings, changed_at)
 VALUES (?, ?, 'CLOSED', 0, 1, 0, 0, ?, ?)
 ON CONFLICT (tenant, key) DO NOTHING;
