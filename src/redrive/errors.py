@@ -80,7 +80,7 @@ class UnknownWorkflow(InputError):
 
 
 class PayloadError(InputError):
-    """A value does not fit its type, or cannot be written as JSON. `path` names the place."""
+    """A value does not fit its type, or cannot be written as JSON. `path` names the field."""
 
     def __init__(self, message: str | Reason, *, path: str = "") -> None:
         super().__init__(message)

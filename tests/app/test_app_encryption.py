@@ -131,7 +131,7 @@ async def test_an_app_without_the_key_refuses_to_start_and_names_the_missing_key
     before = stored(tmp_path)
     app = make_app(tmp_path, keys)
     for opening in (app, app.client()):
-        with pytest.raises(ConfigurationError, match=f"sealed with key {id_of(OLD)}, which REDRIVE_ENCRYPTION_KEYS"):
+        with pytest.raises(ConfigurationError, match=f"encrypted with key {id_of(OLD)}, which REDRIVE_ENCRYPTION_KEYS"):
             async with opening:
                 pass
     assert column(tmp_path, "SELECT count(*) FROM workers WHERE state = 'LIVE'") == [0]

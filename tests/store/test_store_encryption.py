@@ -466,7 +466,7 @@ async def test_failures_that_cannot_be_decrypted_are_marked_and_lists_continue(p
     await kit.fail(other_worker, other, reason="readable")
     page = await kit.store.letters(LetterFilter(), limit=10, cursor=None)
     assert page.items[0].reason == "readable"
-    assert f"sealed with key {ring(OLD).writes}" in page.items[1].reason
+    assert f"encrypted with key {ring(OLD).writes}" in page.items[1].reason
     row, journal, attempts, its_letter = await kit.everything(run)
     for text in (row.failure, journal[2].failure, attempts[0].failure, attempts[0].decision, its_letter.failure):
         assert "REDRIVE_ENCRYPTION_KEYS" in text

@@ -45,7 +45,7 @@ def circuits() -> None:
 def list_(
     tenant: str | None, status: str | None, limit: int, cursor: str | None, target: Target, output: Output
 ) -> None:
-    """List the circuits behind which calls were made, with the number of waiting runs and their calls in the window.
+    """List circuits with recorded calls: status, waiting runs, and calls in the window.
 
     \b
     Examples:

@@ -17,7 +17,7 @@ _LEVEL_SIGNS = {"ok": ("✓", "green"), "note": ("!", "yellow"), "wrong": ("✗"
 @click.command()
 @functools.partial(common_options, quiet_help="Print only what is wrong.")
 def doctor(target: Target, output: Output) -> None:
-    """Check store, schema, clock, workers, late runs, schedules, messages, mail, webhooks, and security.
+    """Check store, schema, clock, workers, overdue runs, schedules, messages, mail, webhooks, and security.
 
     Each problem is printed with advice. Exit code 1 if something is wrong.
     For a server it checks that it answers, the rights of the token, and the waiting runs and dead letters.

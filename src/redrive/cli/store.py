@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 import click
@@ -16,12 +17,13 @@ if TYPE_CHECKING:
     from redrive.store.encryption.keyring import Keyring
     from redrive.store.encryption.reencrypt import ReencryptReport, TextTable
 
+_URL_HELP = "The store; a server cannot do this."
 _PROGRESS_INTERVAL = 10_000  # rows between two progress messages
 
 
 @click.command()
 @click.option("--plan", is_flag=True, help="Print the outstanding migrations, and apply none.")
-@common_options
+@functools.partial(common_options, url_help=_URL_HELP, quiet_help="Print the names of the migrations and nothing else.")
 def migrate(plan: bool, target: Target, output: Output) -> None:
     """Bring the schema of a store up to date. A store that does not exist is created.
 
@@ -83,7 +85,7 @@ def _migrate_file(url: str, plan: bool) -> list[str]:
 @click.command()
 @click.option("--plain", is_flag=True, help="Write payloads in clear instead.")
 @click.option("--by", metavar="NAME", help="Your name in the audit log.  [default: your user name]")
-@common_options
+@functools.partial(common_options, url_help=_URL_HELP, quiet_help="Print the number of rewritten rows and nothing else.")
 def reencrypt(plain: bool, by: str | None, target: Target, output: Output) -> None:
     """Rewrite all payloads with the first key of REDRIVE_ENCRYPTION_KEYS.
 

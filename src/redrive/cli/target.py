@@ -59,14 +59,16 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return app
 
 
-def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
+_URL_HELP = "The store, or a server as https://host with its token in $REDRIVE_TOKEN."
+
+
+def target_options(command: Callable[..., Any], url_help: str = _URL_HELP) -> Callable[..., Any]:
     """Give a command the options `--url` and `--app`; it receives them as `target`."""
 
     @click.option(
         "--url",
         metavar="URL",
-        help="The store, or a server as https://host with its token in $REDRIVE_TOKEN.  "
-        "[default: the app's if --app names one, else $REDRIVE_URL, else sqlite:///redrive.db]",
+        help=f"{url_help}  [default: the app's if --app names one, else $REDRIVE_URL, else sqlite:///redrive.db]",
     )
     @click.option(
         "--app",
@@ -82,9 +84,11 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_target
 
 
-def common_options(command: Callable[..., Any], **help_texts: str) -> Callable[..., Any]:
+def common_options(
+    command: Callable[..., Any], *, url_help: str = _URL_HELP, **help_texts: str
+) -> Callable[..., Any]:
     """Give a command the options of every command; it receives them as `output` and `target`."""
-    return output_options(target_options(command), **help_texts)
+    return output_options(target_options(command, url_help), **help_texts)
 
 
 def decision_options(command: Callable[..., Any]) -> Callable[..., Any]:

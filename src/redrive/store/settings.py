@@ -236,13 +236,13 @@ class ScheduleStore(Protocol):
         """Return all schedules, or those of a tenant, by workflow, tenant and name."""
 
     async def pause(self, key: ScheduleKey, audit: AuditWrite) -> bool:
-        """Start no runs for a schedule until it is resumed; return False if there is none that is not paused."""
+        """Start no runs for a schedule until it is resumed; return False if it does not exist or is paused already."""
 
     async def request(self, key: ScheduleKey, audit: AuditWrite) -> bool:
         """Ask the workers for a run of a schedule now; return False if no live worker has it, or one was asked for."""
 
     async def resume(self, key: ScheduleKey, audit: AuditWrite) -> bool:
-        """Undo `pause`: its times up to now are over. Return False if there is none that is paused."""
+        """Resume a schedule; its times up to now are over. Return False if no schedule with this key is paused."""
 
     async def remove(self, key: ScheduleKey, audit: AuditWrite) -> bool:
         """Remove a schedule that no live worker owns; return False if there is none."""

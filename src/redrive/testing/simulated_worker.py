@@ -93,7 +93,7 @@ class SimulatedWorker:
 
     @property
     def next_bulk_at(self) -> int | None:
-        """The time at which the rate limit of a bulk operation allows more of it."""
+        """The time at which the rate of a bulk action allows its next letters."""
         return self._bulk_worker.next_at
 
     def activities(self) -> Iterator[Activity]:

@@ -127,7 +127,7 @@ def _add_change_command(action: str, help: str) -> None:
         _change_bulk(target, id, action, action, change, output)
 
 
-_add_change_command("stop", "Stop a bulk action for good. Letters that are processed stay so.")
+_add_change_command("stop", "Stop a bulk action. Decisions that were made stay; `dlq bulk resume` processes the rest.")
 _add_change_command(
     "pause", "Pause a bulk action until `dlq bulk resume`, over restarts too. Letters in progress are finished."
 )
@@ -142,7 +142,7 @@ def rate(id: str, rate: str, change: ChangeOptions, output: Output, target: Targ
     """Change how many letters a bulk action processes in a given time.
 
     RATE is a whole number per second, minute or hour, such as 50/s, 600/m or 100/h. `none` removes the
-    limit. All nodes together keep to it.
+    limit. It holds for all workers together.
 
     \b
     Examples:

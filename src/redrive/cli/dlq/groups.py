@@ -177,7 +177,7 @@ class _EndType(click.ParamType["datetime"]):
     groups,
     _FINGERPRINT_ARGUMENT,
     click.option(
-        "--until", type=_EndType(), metavar="TIME", help="2h or 3d from now, or an ISO time.  [default: it grows]"
+        "--until", type=_EndType(), metavar="TIME", help="2h or 3d from now, or an ISO time.  [default: until it grows]"
     ),
     REASON_OPTION,
 )

@@ -176,7 +176,7 @@ class AccountAdmin:
         return await self.user(tenant, user.id)
 
     async def add_role(self, id: str, tenant: str, role: Role, *, payloads: bool) -> tuple[UserRow, str]:
-        """Give a user of another tenant a role in this one, which only an OWNER may.
+        """Give a user of another tenant a role in this one. Only an OWNER may do this.
 
         An administrator of the other tenant may know the user's password or a code. So both are made invalid, and
         the returned code lets the user choose a new password. That code opens every tenant of the user, so the

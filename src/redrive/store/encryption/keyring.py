@@ -51,7 +51,7 @@ def missing_key_message(text: str) -> str:
     """Return the message about a text whose key this process does not have."""
     key = key_id_of(text)
     return (
-        f"it is sealed with key {key}, which {KEYS_VARIABLE} does not hold here; add that key and try again, or set "
+        f"it is encrypted with key {key}, which {KEYS_VARIABLE} does not hold here; add that key and try again, or set "
         f"{_SECRET_VARIABLE} if the key was derived from it"
     )
 
@@ -196,7 +196,7 @@ class Keyring:
             return key.open(body) if form == "enc1" else key.open_hash(body)
         except (InvalidTag, ValueError):
             raise ConfigurationError(
-                f"it is sealed with key {id}, which {KEYS_VARIABLE} holds, but it was damaged since: restore it "
+                f"it is encrypted with key {id}, which {KEYS_VARIABLE} holds, but it was damaged since: restore it "
                 "from a backup"
             ) from None
 
