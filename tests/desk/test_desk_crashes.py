@@ -131,7 +131,7 @@ async def test_the_deciding_process_may_crash_or_lose_a_reply_at_any_call(
 ) -> None:
     """All rounds share one database: each has its own tenant, and the clock is not reset."""
     url, clock = f"sqlite:///{tmp_path}/redrive.db", VirtualClock()
-    await _at_every_call(lambda name: Place(url, clock, name.replace(" ", "-")), MOST, mode, options, calls)
+    await _at_every_call(lambda name: Target(url, clock, name.replace(" ", "-")), MOST, mode, options, calls)
 
 
 @pytest.mark.slow
@@ -144,17 +144,21 @@ async def test_the_deciding_process_may_crash_or_lose_a_reply_at_any_call_on_pos
     cluster.need_postgres()
     async with empty_schema.ready(kind) as url:
         clock = VirtualClock()
-        await _at_every_call(lambda name: Place(url, clock, name.replace(" ", "-")), [*MANNERS], mode, options, calls)
+        await _at_every_call(lambda name: Target(url, clock, name.replace(" ", "-")), [*MANNERS], mode, options, calls)
 
 
 async def _at_every_call(
-    place: Callable[[str], Place], manners: Sequence[str], mode: str, options: dict[str, Any], calls: dict[str, int]
+    make_target: Callable[[str], Target],
+    manners: Sequence[str],
+    mode: str,
+    options: dict[str, Any],
+    calls: dict[str, int],
 ) -> None:
     number, tried = 1, set()
     while True:
         for manner in manners:
             fault = MANNERS[manner]()
-            call = await _decide_twice(place(f"{number} {manner}"), number, fault, mode, options, calls)
+            call = await _decide_twice(make_target(f"{number} {manner}"), number, fault, mode, options, calls)
             tried.add(call)
         if call is None:
             break
@@ -163,7 +167,7 @@ async def _at_every_call(
 
 
 @dataclass(frozen=True)
-class Place:
+class Target:
     """Database, clock and tenant of a decision."""
 
     url: str
@@ -172,13 +176,13 @@ class Place:
 
 
 async def _decide_twice(
-    place: Place, number: int, fault: Fault, mode: str, options: dict[str, Any], calls: dict[str, int]
+    target: Target, number: int, fault: Fault, mode: str, options: dict[str, Any], calls: dict[str, int]
 ) -> str | None:
     """Decide with a fault at one call, then again without; return the name of the call, or None if there was none."""
-    url, clock = place.url, place.clock
+    url, clock = target.url, target.clock
     s = shop(Redrive(url))
     async with engine_on(url)(s.app, clock=clock) as e:
-        letter = await failed(e, s.order, "lamp", 40, tenant=place.tenant)
+        letter = await failed(e, s.order, "lamp", 40, tenant=target.tenant)
         s.ledger.broken.clear()
         heard = None
         async with open_client(url, clock) as (app, store):
@@ -240,8 +244,8 @@ async def test_the_worker_may_crash_at_any_write_of_a_replay_on_postgres(
     clock = VirtualClock()
     while True:
         plan = Once(len(struck) + 1, MANNERS[manner](), only=WRITES)
-        place = {"opened": on_postgres, "clock": clock, "tenant": f"t{len(struck)}"}
-        if (call := await _replay_with(plan, mode, options, calls, **place)) is None:
+        where = {"opened": on_postgres, "clock": clock, "tenant": f"t{len(struck)}"}
+        if (call := await _replay_with(plan, mode, options, calls, **where)) is None:
             break
         struck.append(call)
     assert {"claim", "apply"} <= set(struck)

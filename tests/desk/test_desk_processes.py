@@ -29,7 +29,7 @@ PATIENCE = 60
 
 
 @asynccontextmanager
-async def place(kind: str, folder: Path) -> AsyncIterator[str]:
+async def database(kind: str, folder: Path) -> AsyncIterator[str]:
     """Yield the URL of an empty store."""
     if kind == "sqlite":
         yield f"sqlite:///{folder}/redrive.db"
@@ -79,7 +79,7 @@ async def fail(s: Shop) -> DeadLetter:
 async def test_users_in_four_processes_get_one_answer_and_one_decision_wins(
     tmp_path: Path, kind: str, mode: str
 ) -> None:
-    async with place(kind, tmp_path) as url:
+    async with database(kind, tmp_path) as url:
         s = shop(Redrive(url))
         async with s.app, processes(PEOPLE, url, 4) as computers:
             await check_equal_decisions(s, computers, mode)
@@ -123,7 +123,7 @@ async def until_known(app: Redrive, id: str, known: Callable[[BulkAction], bool]
 @pytest.mark.parametrize("kind", PLACES)
 async def test_two_processes_keep_one_rate_together(tmp_path: Path, kind: str) -> None:
     """The processes together never exceed the rate in any second, whichever takes a batch."""
-    async with place(kind, tmp_path) as url:
+    async with database(kind, tmp_path) as url:
         s = shop(Redrive(url))
         async with s.app:
             for handle in await s.order.start_many([("lamp", amount) for amount in range(80)]):

@@ -227,7 +227,7 @@ def access_of(store: Store) -> AccountAdmin:
 @contextmanager
 def populated(kind: str, folder: Path) -> Iterator[World]:
     """Create a world with a separate store. The first one of each kind is populated, the others are copies."""
-    with place(kind, folder) as url:
+    with populated_store(kind, folder) as url:
         first = _first[kind]
         yield World(url, dict(first.tokens), {tenant: dict(ids) for tenant, ids in first.ids.items()})
 
@@ -274,7 +274,7 @@ _file: list[bytes] = []
 
 
 @contextmanager
-def place(kind: str, folder: Path) -> Iterator[str]:
+def populated_store(kind: str, folder: Path) -> Iterator[str]:
     """Yield the URL of a populated store."""
     if kind == "sqlite":
         yield _file_in(folder)

@@ -264,7 +264,7 @@ async def opened(kind: str, folder: Path, clock: HandClock) -> AsyncIterator[Cal
 
 
 @pytest.fixture(params=["sqlite-file", POSTGRES[0]])
-async def place(request: pytest.FixtureRequest, tmp_path: Path, clock: HandClock) -> AsyncIterator[Any]:
+async def open_kit(request: pytest.FixtureRequest, tmp_path: Path, clock: HandClock) -> AsyncIterator[Any]:
     async with opened(request.param, tmp_path, clock) as seen:
         yield seen
 
@@ -318,15 +318,15 @@ async def make_texts(kit: Kit) -> TextStore:
     return PostgresTextStore(url, kit.clock)
 
 
-async def test_no_payload_is_stored_in_clear_and_each_is_returned(place: Any) -> None:
-    kit = place(ring(OLD))
+async def test_no_payload_is_stored_in_clear_and_each_is_returned(open_kit: Any) -> None:
+    kit = open_kit(ring(OLD))
     run = await live(kit)
     found = await all_texts(kit)
     empty = ["replays", "run_index", "bulk_actions", "bulk_items", "notices", "notifications", "notify_rules"]
     empty += ["saved_views", "access_answers", "audit"]
     assert [name for name, texts in found.items() if not texts] == empty
     assert [text for texts in found.values() for text in texts if not is_sealed(text)] == []
-    plain = place(None)
+    plain = open_kit(None)
     assert SECRET not in repr(await plain.everything(run))
     row, journal, attempts, its_letter = await kit.everything(run)
     assert (row.input, row.output, row.failure) == (f'"{SECRET}"', *[f'{{"why":"{SECRET}"}}'] * 2)
@@ -352,18 +352,18 @@ async def test_a_file_contains_no_byte_of_a_payload(tmp_path: Path, clock: HandC
         assert payload_hash(f'"{SECRET}"').encode() not in stored
 
 
-async def test_rows_from_before_the_keys_stay_readable(place: Any) -> None:
-    run = await live(place(None))
-    before = await place(None).everything(run)
-    assert await place(ring(OLD)).everything(run) == before
+async def test_rows_from_before_the_keys_stay_readable(open_kit: Any) -> None:
+    run = await live(open_kit(None))
+    before = await open_kit(None).everything(run)
+    assert await open_kit(ring(OLD)).everything(run) == before
 
 
 async def test_encrypted_letters_are_decrypted_for_a_search_a_few_at_a_time(
-    place: Any, monkeypatch: pytest.MonkeyPatch
+    open_kit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("redrive.store.list_query.MAX_OPENED", 1)
-    await live(place(None))
-    kit = place(ring(OLD))
+    await live(open_kit(None))
+    kit = open_kit(ring(OLD))
     worker, run = await kit.held()
     await kit.store.apply([ends_in_letter(run, message=f"it_said {SECRET}")], worker=worker)
     where, wrong = LetterFilter(text="IT SAID"), LetterFilter(text="it sang")
@@ -372,30 +372,30 @@ async def test_encrypted_letters_are_decrypted_for_a_search_a_few_at_a_time(
     older = await store.letters(where, limit=10, cursor=page.next)
     assert [len(page.items), len(older.items)] == [1, 1], "one clear, one encrypted; a page decrypts one row"
     assert (await store.letters(wrong, limit=10, cursor=None)).items == []
-    assert len((await place(ring(None, OLD)).store.letters(where, limit=10, cursor=None)).items) == 1
+    assert len((await open_kit(ring(None, OLD)).store.letters(where, limit=10, cursor=None)).items) == 1
     # A search in which the database would have to count is refused: it has only encrypted texts.
     for ask in (store.count_letters(where), store.facets(where, most=10)):
         with pytest.raises(InputError, match="cannot be counted or selected by text"):
             await ask
 
 
-async def test_a_transactional_step_is_encrypted(place: Any) -> None:
-    kit = place(ring(OLD))
+async def test_a_transactional_step_is_encrypted(open_kit: Any) -> None:
+    kit = open_kit(ring(OLD))
     worker, run = await kit.held()
     tx = kit.store.transaction(5.0)
     assert (await tx.commit(worker, writes(run, entry(0, output=f'"{SECRET}"', done=0)))).kept
-    assert SECRET not in repr(await place(None).store.journal(run.id))
+    assert SECRET not in repr(await open_kit(None).store.journal(run.id))
     assert (await kit.store.journal(run.id))[0].output == f'"{SECRET}"'
 
 
 @pytest.mark.parametrize("first", [None, OLD, NEW])
 @pytest.mark.parametrize("then", [(OLD, NEW), (NEW, OLD), (None, OLD, NEW)])
 async def test_an_idempotency_key_is_recognised_whichever_key_it_was_written_with(
-    place: Any, first: bytes | None, then: tuple[bytes | None, ...]
+    open_kit: Any, first: bytes | None, then: tuple[bytes | None, ...]
 ) -> None:
-    kit = place(ring(*then))
+    kit = open_kit(ring(*then))
     same = {"key": KEY, "key_hash": payload_hash("1"), "key_keeps": DAY}
-    (began,) = await place(ring(first) if first else None).store.start([kit.new(**same)])
+    (began,) = await open_kit(ring(first) if first else None).store.start([kit.new(**same)])
     again, other, new = await kit.store.start(
         [kit.new(**same), kit.new(**{**same, "key_hash": payload_hash("2")}), kit.new(**{**same, "key": f"{KEY}-2"})]
     )
@@ -407,9 +407,9 @@ async def test_an_idempotency_key_is_recognised_whichever_key_it_was_written_wit
 # -- missing keys -------------------------------------------------------------------------------------------
 
 
-async def test_a_claimed_run_without_its_key_cannot_be_executed_and_the_others_can(place: Any) -> None:
-    await place(ring(OLD)).start(input=f'"{SECRET}"')
-    kit = place(ring(NEW))
+async def test_a_claimed_run_without_its_key_cannot_be_executed_and_the_others_can(open_kit: Any) -> None:
+    await open_kit(ring(OLD)).start(input=f'"{SECRET}"')
+    kit = open_kit(ring(NEW))
     await kit.start(input='"readable"')
     lost, read = (await kit.claim(await kit.worker())).runs
     assert read.input == '"readable"'
@@ -419,10 +419,10 @@ async def test_a_claimed_run_without_its_key_cannot_be_executed_and_the_others_c
         Journal(lost.journal)
 
 
-async def test_a_run_whose_journal_cannot_be_decrypted_is_not_executed(place: Any) -> None:
-    kit = place(ring(NEW))
+async def test_a_run_whose_journal_cannot_be_decrypted_is_not_executed(open_kit: Any) -> None:
+    kit = open_kit(ring(NEW))
     worker, run = await kit.held()
-    await place(ring(OLD)).store.apply([writes(run, entry(0, output="1", done=0))], worker=worker)
+    await open_kit(ring(OLD)).store.apply([writes(run, entry(0, output="1", done=0))], worker=worker)
     await kit.store.apply([becomes(run, RunStatus.PENDING, wake_in=0, take=True)], worker=worker)
     (again,) = (await kit.claim(worker)).runs
     assert again.input == run.input
@@ -430,9 +430,9 @@ async def test_a_run_whose_journal_cannot_be_decrypted_is_not_executed(place: An
         Journal(again.journal)
 
 
-async def test_a_letter_keeps_the_encrypted_text_and_is_readable_when_the_key_is_back(place: Any) -> None:
-    await place(ring(OLD)).start(input=f'"{SECRET}"')
-    kit = place(ring(NEW))
+async def test_a_letter_keeps_the_encrypted_text_and_is_readable_when_the_key_is_back(open_kit: Any) -> None:
+    await open_kit(ring(OLD)).start(input=f'"{SECRET}"')
+    kit = open_kit(ring(NEW))
     worker = await kit.worker()
     (run,) = (await kit.claim(worker)).runs
     before = await all_texts(kit)
@@ -440,17 +440,17 @@ async def test_a_letter_keeps_the_encrypted_text_and_is_readable_when_the_key_is
     after = await all_texts(kit)
     assert after["inputs"] == before["inputs"]
     assert before["inputs"][0] in after["letters"] + after.get("letter_texts", [])
-    assert (await place(ring(NEW, OLD)).letter(run)).input == f'"{SECRET}"'
+    assert (await open_kit(ring(NEW, OLD)).letter(run)).input == f'"{SECRET}"'
 
 
-async def test_a_text_that_cannot_be_decrypted_is_written_back_unchanged(place: Any) -> None:
+async def test_a_text_that_cannot_be_decrypted_is_written_back_unchanged(open_kit: Any) -> None:
     """The reaper writes back the texts that it read. It must neither fail at such a run nor damage it."""
-    old = place(ring(OLD))
+    old = open_kit(ring(OLD))
     worker, run = await old.held()
     started = entry(0, StepStatus.RUNNING, input=f'"{SECRET}"', limit_in=1, options="{}")
     await old.store.apply([writes(run, started)], worker=worker)
     old.clock.move(DAY)
-    kit = place(ring(NEW))
+    kit = open_kit(ring(NEW))
     (held,) = await kit.store.hung(0, 10)
     assert is_sealed(held.run.input)
     assert is_sealed(held.open[0].input)
@@ -459,9 +459,9 @@ async def test_a_text_that_cannot_be_decrypted_is_written_back_unchanged(place: 
     assert (await old.store.journal(run.id))[0].input == f'"{SECRET}"'
 
 
-async def test_failures_that_cannot_be_decrypted_are_marked_and_lists_continue(place: Any) -> None:
-    run = await live(place(ring(OLD)))
-    kit = place(ring(NEW))
+async def test_failures_that_cannot_be_decrypted_are_marked_and_lists_continue(open_kit: Any) -> None:
+    run = await live(open_kit(ring(OLD)))
+    kit = open_kit(ring(NEW))
     other_worker, other = await kit.held()
     await kit.fail(other_worker, other, reason="readable")
     page = await kit.store.letters(LetterFilter(), limit=10, cursor=None)
@@ -475,15 +475,15 @@ async def test_failures_that_cannot_be_decrypted_are_marked_and_lists_continue(p
     assert is_sealed(its_letter.input)
 
 
-async def test_a_process_that_cannot_read_the_latest_texts_is_refused(place: Any) -> None:
-    await refuse_unreadable(place(None).store)
-    await place(None).start()
-    await refuse_unreadable(place(ring(OLD)).store)
-    await place(ring(OLD)).start()
-    await refuse_unreadable(place(ring(NEW, OLD)).store)
+async def test_a_process_that_cannot_read_the_latest_texts_is_refused(open_kit: Any) -> None:
+    await refuse_unreadable(open_kit(None).store)
+    await open_kit(None).start()
+    await refuse_unreadable(open_kit(ring(OLD)).store)
+    await open_kit(ring(OLD)).start()
+    await refuse_unreadable(open_kit(ring(NEW, OLD)).store)
     for keys in (None, ring(NEW), ring(None, NEW)):
         with pytest.raises(ConfigurationError, match=f"key {ring(OLD).writes}, which REDRIVE_ENCRYPTION_KEYS"):
-            await refuse_unreadable(place(keys).store)
+            await refuse_unreadable(open_kit(keys).store)
 
 
 # -- reencrypting -----------------------------------------------------------------------------------------
@@ -506,24 +506,24 @@ async def keys_of(kit: Kit) -> set[str]:
     return {key_id_of(text) for texts in (await all_texts(kit)).values() for text in texts}
 
 
-async def test_reencrypting_goes_from_clear_to_a_key_to_another_and_back(place: Any) -> None:
-    run = await live(place(None))
-    before = await place(None).everything(run)
+async def test_reencrypting_goes_from_clear_to_a_key_to_another_and_back(open_kit: Any) -> None:
+    run = await live(open_kit(None))
+    before = await open_kit(None).everything(run)
     for keys in (ring(OLD), ring(NEW, OLD), ring(NEW).read_only()):
-        report = await rewritten(place(None), keys, batch=2)
-        assert report.rewritten == 10 + apart(place(None)), (
+        report = await rewritten(open_kit(None), keys, batch=2)
+        assert report.rewritten == 10 + apart(open_kit(None)), (
             "1 input, 1 result, 3 entries, 1 attempt, 1 letter, 1 idempotency key, 1 message, 1 delivery"
         )
         assert (report.busy, report.unreadable) == (0, {})
-        assert await keys_of(place(None)) == {keys.writes or "in clear"}
-        assert await place(keys).everything(run) == before
-        assert (await rewritten(place(None), keys)).rewritten == 0
-    assert await place(None).everything(run) == before
+        assert await keys_of(open_kit(None)) == {keys.writes or "in clear"}
+        assert await open_kit(keys).everything(run) == before
+        assert (await rewritten(open_kit(None), keys)).rewritten == 0
+    assert await open_kit(None).everything(run) == before
 
 
-async def test_an_interrupted_reencryption_is_completed_by_the_next(place: Any) -> None:
-    run = await live(place(ring(OLD)))
-    before = await place(ring(OLD)).everything(run)
+async def test_an_interrupted_reencryption_is_completed_by_the_next(open_kit: Any) -> None:
+    run = await live(open_kit(ring(OLD)))
+    before = await open_kit(ring(OLD)).everything(run)
 
     class Stop(Exception):
         pass
@@ -532,18 +532,18 @@ async def test_an_interrupted_reencryption_is_completed_by_the_next(place: Any) 
         if report.rewritten >= 3:
             raise Stop
 
-    texts = await make_texts(place(None))
+    texts = await make_texts(open_kit(None))
     with pytest.raises(Stop):
         await reencrypt_store(texts, ring(NEW, OLD), watch=stop, batch=1)
     await texts.close()
-    assert len(await keys_of(place(None))) == 2
-    assert await place(ring(NEW, OLD)).everything(run) == before
-    assert (await rewritten(place(None), ring(NEW, OLD))).rewritten == 7 + apart(place(None))
-    assert await keys_of(place(None)) == {ring(NEW).writes}
+    assert len(await keys_of(open_kit(None))) == 2
+    assert await open_kit(ring(NEW, OLD)).everything(run) == before
+    assert (await rewritten(open_kit(None), ring(NEW, OLD))).rewritten == 7 + apart(open_kit(None))
+    assert await keys_of(open_kit(None)) == {ring(NEW).writes}
 
 
-async def test_a_text_written_during_a_reencryption_is_not_overwritten(place: Any) -> None:
-    kit = place(ring(OLD))
+async def test_a_text_written_during_a_reencryption_is_not_overwritten(open_kit: Any) -> None:
+    kit = open_kit(ring(OLD))
     worker, run = await kit.held()
     await kit.store.apply([writes(run, entry(0, output='"first"', done=0))], worker=worker)
     (table,) = (table for table in TEXT_TABLES if table.name == "entries")
@@ -558,37 +558,37 @@ async def test_a_text_written_during_a_reencryption_is_not_overwritten(place: An
     assert (await kit.store.journal(run.id))[0].output == '"second"'
 
 
-async def test_reencrypting_skips_and_counts_texts_that_it_cannot_decrypt(place: Any) -> None:
-    await place(ring(OLD)).start()
-    await place(None).start()
-    before = (await all_texts(place(None)))["inputs"]
-    report = await rewritten(place(None), ring(NEW))
-    after = (await all_texts(place(None)))["inputs"]
+async def test_reencrypting_skips_and_counts_texts_that_it_cannot_decrypt(open_kit: Any) -> None:
+    await open_kit(ring(OLD)).start()
+    await open_kit(None).start()
+    before = (await all_texts(open_kit(None)))["inputs"]
+    report = await rewritten(open_kit(None), ring(NEW))
+    after = (await all_texts(open_kit(None)))["inputs"]
     assert report.unreadable == {ring(OLD).writes: 1}
     assert after[0] == before[0]
     assert key_id_of(after[1]) == ring(NEW).writes
 
 
-async def test_reencrypting_includes_the_searchable_fields_of_runs(place: Any) -> None:
+async def test_reencrypting_includes_the_searchable_fields_of_runs(open_kit: Any) -> None:
     where = RunFilter(index={"card": SECRET})
 
     async def found(kit: Kit) -> list[str]:
         return [run.public_id for run in (await kit.store.runs(where, limit=10, cursor=None)).items]
 
-    first = await place(None).start(index=(("card", SECRET),))
-    second = await place(ring(OLD)).start(index=(("card", SECRET),))
+    first = await open_kit(None).start(index=(("card", SECRET),))
+    second = await open_kit(ring(OLD)).start(index=(("card", SECRET),))
     both = [*second, *first]
-    assert await found(place(ring(OLD))) == both
-    await rewritten(place(None), ring(NEW, OLD))
-    texts = (await all_texts(place(None)))["run_index"]
+    assert await found(open_kit(ring(OLD))) == both
+    await rewritten(open_kit(None), ring(NEW, OLD))
+    texts = (await all_texts(open_kit(None)))["run_index"]
     assert [key_id_of(text) for text in texts] == [ring(NEW).writes] * 2
-    assert await found(place(ring(NEW))) == both
-    await rewritten(place(None), ring(None, NEW))
-    assert await found(place(None)) == both
+    assert await found(open_kit(ring(NEW))) == both
+    await rewritten(open_kit(None), ring(None, NEW))
+    assert await found(open_kit(None)) == both
 
 
-async def test_reencrypting_includes_bulk_actions_and_their_refusals(place: Any) -> None:
-    kit = place(ring(OLD))
+async def test_reencrypting_includes_bulk_actions_and_their_refusals(open_kit: Any) -> None:
+    kit = open_kit(ring(OLD))
     asked = f'{{"mode":"FULL","patch":{{"card":"{SECRET}"}}}}'
     new = NewBulk(public_id="set1", tenant="acme", action="REPLAY", by="ann", request=asked, letters=("l1",))
     line = written.AuditWrite(event="dlq.bulk_started", tenant="acme", by="ann", subject="set1", token="t")
@@ -601,39 +601,39 @@ async def test_reencrypting_includes_bulk_actions_and_their_refusals(place: Any)
     await rewritten(kit, ring(NEW, OLD))
     after = await all_texts(kit)
     assert [key_id_of(text) for text in after["bulk_actions"] + after["bulk_items"]] == [ring(NEW).writes] * 2
-    newer = place(ring(NEW)).store
+    newer = open_kit(ring(NEW)).store
     found = await newer.bulk_by_id("set1")
     assert found.request == asked
     (item,) = (await newer.bulk_items(found, None, limit=10, cursor=None)).items
     assert item.error == f"{SECRET} does not fit"
 
 
-async def test_remembered_answers_are_encrypted_and_reencrypted(place: Any) -> None:
-    accounts = place(ring(OLD)).store.accounts
+async def test_remembered_answers_are_encrypted_and_reencrypted(open_kit: Any) -> None:
+    accounts = open_kit(ring(OLD)).store.accounts
     asked = RequestClaim(tenant="acme", key="k", digest="d", patience=DAY, keeps=DAY)
     assert isinstance(await accounts.claim_request(asked), int)
     answer = ResponseRow(tenant="acme", key="k", digest="d", status=200, body=f'{{"pin":"{SECRET}"}}')
     await accounts.save_response(answer)
-    kit = place(None)
+    kit = open_kit(None)
     assert SECRET not in (await all_texts(kit))["access_answers"][0]
     await rewritten(kit, ring(NEW, OLD))
-    assert await place(ring(NEW)).store.accounts.claim_request(asked) == answer
+    assert await open_kit(ring(NEW)).store.accounts.claim_request(asked) == answer
 
 
-async def test_saved_views_are_encrypted_and_reencrypted(place: Any) -> None:
+async def test_saved_views_are_encrypted_and_reencrypted(open_kit: Any) -> None:
     query = f"text={SECRET}"
     view = NewView(tenant="acme", list="letters", owner="ann", name="v", query=query, by="ann")
-    assert await place(ring(OLD)).store.views.put(view, most=9, audit=None)
-    kit = place(None)
+    assert await open_kit(ring(OLD)).store.views.put(view, most=9, audit=None)
+    kit = open_kit(None)
     (text,) = (await all_texts(kit))["saved_views"]
     assert SECRET not in text
     await rewritten(kit, ring(NEW, OLD))
-    assert [row.query for row in await place(ring(NEW)).store.views.known("acme", "ann")] == [query]
+    assert [row.query for row in await open_kit(ring(NEW)).store.views.known("acme", "ann")] == [query]
 
 
-async def test_notifications_are_encrypted_and_reencrypted(place: Any) -> None:
+async def test_notifications_are_encrypted_and_reencrypted(open_kit: Any) -> None:
     secret = f'{{"pin":"{SECRET}"}}'
-    notices = place(ring(OLD)).store.notifications
+    notices = open_kit(ring(OLD)).store.notifications
     rule = RuleRow(tenant="acme", workflow="w", rule=secret, updated_at=0, updated_by="ann")
     await notices.set_rule(rule, noted("notify.set", tenant="acme"))
     facts = [NewNotice(public_id=name, tenant="acme", lane=name, notice=secret) for name in ("told", "waits")]
@@ -641,12 +641,12 @@ async def test_notifications_are_encrypted_and_reencrypted(place: Any) -> None:
     case = next(case for case in await notices.due(limit=9, newest=1) if case.lane == "told")
     new = NewNotification(public_id="n", tenant="acme", event="e", workflow="w", count=1, in_app=True, content=secret)
     assert await notices.send(LaneNotification(case=case, every=DAY, notification=new))
-    kit = place(None)
+    kit = open_kit(None)
     found = await all_texts(kit)
     assert [len(found[name]) for name in ("notices", "notifications", "notify_rules")] == [2, 1, 1]
     assert SECRET not in repr(found)
     await rewritten(kit, ring(NEW, OLD))
-    notices = place(ring(NEW)).store.notifications
+    notices = open_kit(ring(NEW)).store.notifications
     assert [row.rule for row in await notices.rules()] == [secret]
     page = await notices.inbox(NotificationFilter(), "ann", limit=9, cursor=None)
     assert [row.content for row in page.items] == [secret]
@@ -669,8 +669,8 @@ def test_a_letter_without_a_copy_of_its_input_is_readable() -> None:
     assert keys.seal_hash("", "acme") == ""
 
 
-async def test_messages_of_a_notification_are_encrypted_for_its_tenant(place: Any) -> None:
-    kit = place(ring(OLD))
+async def test_messages_of_a_notification_are_encrypted_for_its_tenant(open_kit: Any) -> None:
+    kit = open_kit(ring(OLD))
     await kit.store.put_sinks([sink()])
     fact = NewNotice(public_id="fact", tenant="acme", lane="lane", notice="{}")
     await kit.store.notifications.add([fact])
@@ -680,11 +680,11 @@ async def test_messages_of_a_notification_are_encrypted_for_its_tenant(place: An
     assert await kit.store.notifications.send(told)
     message = await kit.store.message("told")
     assert (message.tenant, message.payload) == ("acme", f'"{SECRET}"')
-    assert SECRET not in repr(await place(None).store.message("told"))
+    assert SECRET not in repr(await open_kit(None).store.message("told"))
 
 
-async def test_an_error_type_called_sealed_is_an_ordinary_error(place: Any) -> None:
-    kit = place(None)
+async def test_an_error_type_called_sealed_is_an_ordinary_error(open_kit: Any) -> None:
+    kit = open_kit(None)
     worker, run = await kit.held()
     text = '{"failure": {"error_type": "redrive.Sealed", "message": "upstream said so"}}'
     failed = entry(0, StepStatus.FAILED, failure=text, done=0)

@@ -85,7 +85,9 @@ def _migrate_file(url: str, plan: bool) -> list[str]:
 @click.command()
 @click.option("--plain", is_flag=True, help="Write payloads in clear instead.")
 @click.option("--by", metavar="NAME", help="Your name in the audit log.  [default: your user name]")
-@functools.partial(common_options, url_help=_URL_HELP, quiet_help="Print the number of rewritten rows and nothing else.")
+@functools.partial(
+    common_options, url_help=_URL_HELP, quiet_help="Print the number of rewritten rows and nothing else."
+)
 def reencrypt(plain: bool, by: str | None, target: Target, output: Output) -> None:
     """Rewrite all payloads with the first key of REDRIVE_ENCRYPTION_KEYS.
 

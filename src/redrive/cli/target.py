@@ -84,9 +84,7 @@ def target_options(command: Callable[..., Any], url_help: str = _URL_HELP) -> Ca
     return with_target
 
 
-def common_options(
-    command: Callable[..., Any], *, url_help: str = _URL_HELP, **help_texts: str
-) -> Callable[..., Any]:
+def common_options(command: Callable[..., Any], *, url_help: str = _URL_HELP, **help_texts: str) -> Callable[..., Any]:
     """Give a command the options of every command; it receives them as `output` and `target`."""
     return output_options(target_options(command, url_help), **help_texts)
 

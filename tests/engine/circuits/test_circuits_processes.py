@@ -27,7 +27,7 @@ CALLERS = 50
 
 
 @asynccontextmanager
-async def place(kind: str, folder: Path) -> AsyncIterator[str]:
+async def database(kind: str, folder: Path) -> AsyncIterator[str]:
     """Yield the URL of an empty store."""
     if kind == "sqlite":
         yield f"sqlite:///{folder}/redrive.db"
@@ -88,7 +88,7 @@ class Scene:
 
 @asynccontextmanager
 async def scene(kind: str, folder: Path) -> AsyncIterator[Scene]:
-    async with place(kind, folder) as url:
+    async with database(kind, folder) as url:
         app, pay = build(url, folder)
         async with app.client():
             workers = [await _hire(url, folder) for _ in range(4)]

@@ -110,7 +110,7 @@ async def test_a_deploy_during_a_rollback_loses_nothing() -> None:
 
 
 @asynccontextmanager
-async def place(kind: str, folder: Path) -> AsyncIterator[str]:
+async def database(kind: str, folder: Path) -> AsyncIterator[str]:
     """Yield the URL of an empty store."""
     if kind == "sqlite":
         yield f"sqlite:///{folder}/redrive.db"
@@ -133,7 +133,7 @@ async def test_a_rollback_of_a_killed_worker_is_continued_by_another(tmp_path: P
     def lines() -> list[str]:
         return ledger.read_text().split("\n")[:-1] if ledger.exists() else []
 
-    async with place(kind, tmp_path) as url:
+    async with database(kind, tmp_path) as url:
         app = build(url, tmp_path)
         workers: list[subprocess.Popen[bytes]] = []
         try:

@@ -50,7 +50,7 @@ class Node:
 
 
 @dataclass
-class Place:
+class Fleet:
     """A database, and the clock that all its nodes use."""
 
     url: str
@@ -92,10 +92,10 @@ class Place:
 
 
 @asynccontextmanager
-async def placed(url: str) -> AsyncIterator[Place]:
-    place = Place(url)
+async def open_fleet(url: str) -> AsyncIterator[Fleet]:
+    fleet = Fleet(url)
     try:
-        yield place
+        yield fleet
     finally:
-        for store in place.stores:
+        for store in fleet.stores:
             await store.close()

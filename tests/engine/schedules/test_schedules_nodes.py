@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
-from schedule_kit import SECOND, Node, Place
+from schedule_kit import SECOND, Fleet, Node
 
 from redrive import Schedule
 from redrive.core.transitions import NewRun
@@ -24,18 +24,18 @@ class Killed(BaseException):
     """Error that ends the process of a node."""
 
 
-async def test_eight_nodes_start_every_time_once(place: Place) -> None:
+async def test_eight_nodes_start_every_time_once(fleet: Fleet) -> None:
     """See traps.md: a stale leader fires cron twice. This design needs no leader."""
     two = [MINUTELY, Schedule("*/2 * * * *", name="even")]
-    nodes = [await place.node(*two) for _ in range(8)]
+    nodes = [await fleet.node(*two) for _ in range(8)]
     await asyncio.gather(*(node.look() for node in nodes))
     began = 0
     for _ in range(6):
-        place.wait("1m")
+        fleet.wait("1m")
         await nodes[0].beat()
         began += sum(await asyncio.gather(*(node.look() for node in nodes)))
     times = ["12:01", "12:02", "12:02", "12:03", "12:04", "12:04", "12:05", "12:06", "12:06"]
-    assert await place.started() == [f"05-01 {time}" for time in times]
+    assert await fleet.started() == [f"05-01 {time}" for time in times]
     assert began == len(times)
 
 
@@ -55,21 +55,21 @@ class Slow:
         return await self._store.start(runs, worker=worker)
 
 
-async def test_a_paused_node_starts_no_run_that_another_node_has_started(place: Place) -> None:
-    stale, other = await place.node(HOURLY), await place.node(HOURLY)
+async def test_a_paused_node_starts_no_run_that_another_node_has_started(fleet: Fleet) -> None:
+    stale, other = await fleet.node(HOURLY), await fleet.node(HOURLY)
     slow = Slow(stale.store)
     stale.scheduler._store = cast(Store, slow)
     await stale.look()
-    place.wait("1h")
+    fleet.wait("1h")
     late = asyncio.create_task(stale.look())
     await slow.came.wait()
     assert await other.look() == 1
-    place.wait("2h")
+    fleet.wait("2h")
     assert await other.look() == 1
     slow.go_on.set()
     assert await late == 0
-    assert await place.started() == ["05-01 13:00", "05-01 15:00"]
-    assert [row.last_at for row in await other.store.schedules.known()] == [place.clock.now()]
+    assert await fleet.started() == ["05-01 13:00", "05-01 15:00"]
+    assert [row.last_at for row in await other.store.schedules.known()] == [fleet.clock.now()]
 
 
 CALLS = ("schedules.keep", "start", "schedules.record_progress")
@@ -82,23 +82,23 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
-async def test_each_time_is_started_once_whichever_store_call_fails(place: Place, fault: Fault) -> None:
+async def test_each_time_is_started_once_whichever_store_call_fails(fleet: Fleet, fault: Fault) -> None:
     for number, name in enumerate(CALLS):
         schedule = Schedule("0 * * * *", name=name)
 
-        due = place.clock.now() + 3600 * SECOND
+        due = fleet.clock.now() + 3600 * SECOND
 
         def strike(call: Call, wanted: str = name, since: int = due) -> Fault | None:
-            return fault if call.name == wanted and place.clock.now() >= since else None
+            return fault if call.name == wanted and fleet.clock.now() >= since else None
 
-        broken, sound = await place.node(schedule, plan=strike), await place.node(schedule)
+        broken, sound = await fleet.node(schedule, plan=strike), await fleet.node(schedule)
         await broken.look()
-        place.wait("1h")
+        fleet.wait("1h")
         with pytest.raises((Killed, Exception)):
             await broken.look()
         await sound.look()
         await sound.look()
-        assert len(await place.started()) == number + 1
+        assert len(await fleet.started()) == number + 1
         (row,) = [row for row in await sound.store.schedules.known() if row.name == name]
         assert row.passed == row.last_at == due
 
@@ -115,7 +115,7 @@ async def test_each_time_is_started_once_whichever_store_call_fails(place: Place
     ],
 )
 async def test_only_the_latest_missed_time_is_started_unless_it_is_too_old(
-    place: Place,
+    fleet: Fleet,
     caplog: pytest.LogCaptureFixture,
     cron: str,
     catch_up: str,
@@ -124,63 +124,63 @@ async def test_only_the_latest_missed_time_is_started_unless_it_is_too_old(
     says: str | None,
 ) -> None:
     schedule = Schedule(cron, catch_up=catch_up)
-    before = await place.node(schedule)
+    before = await fleet.node(schedule)
     await before.look()
     await before.stop()
-    place.wait(down)
+    fleet.wait(down)
     with caplog.at_level(logging.WARNING, "redrive.chores"):
         for _ in range(2):
-            await (await place.node(schedule)).look()
-    assert await place.started() == started
+            await (await fleet.node(schedule)).look()
+    assert await fleet.started() == started
     assert [(says or "?") in record.message for record in caplog.records] == [True] * (says is not None)
 
 
-async def test_a_new_schedule_starts_nothing_for_the_past(place: Place) -> None:
-    node = await place.node(HOURLY, Schedule("59 11 * * *", name="a minute ago", catch_up="1d"))
+async def test_a_new_schedule_starts_nothing_for_the_past(fleet: Fleet) -> None:
+    node = await fleet.node(HOURLY, Schedule("59 11 * * *", name="a minute ago", catch_up="1d"))
     assert await node.look() == 0
-    place.wait("59m")
+    fleet.wait("59m")
     assert await node.look() == 0
-    assert await place.started() == []
+    assert await fleet.started() == []
 
 
-async def test_a_changed_expression_is_in_force_when_the_last_node_with_the_old_one_is_gone(place: Place) -> None:
+async def test_a_changed_expression_is_in_force_when_the_last_node_with_the_old_one_is_gone(fleet: Fleet) -> None:
     """During a deploy one expression is in force at any moment, and a new one does not apply to the past."""
-    old, new = await place.node(HOURLY), await place.node(Schedule("30 * * * *"))
+    old, new = await fleet.node(HOURLY), await fleet.node(Schedule("30 * * * *"))
     for node in (old, new):
         await node.look()
     for _ in range(4):
-        place.wait("20m")
+        fleet.wait("20m")
         await old.beat()
         for node in (old, new):
             await node.look()
-    assert await place.started() == ["05-01 13:00"]
-    place.wait("15m")
+    assert await fleet.started() == ["05-01 13:00"]
+    fleet.wait("15m")
     await old.stop()
     for _ in range(5):
         await new.look()
-        place.wait("15m")
+        fleet.wait("15m")
         await new.beat()
-    assert await place.started() == ["05-01 13:00", "05-01 14:30"]
+    assert await fleet.started() == ["05-01 13:00", "05-01 14:30"]
     # Roll back to the previous code; the node with the newer code dies without deregistering.
-    back = await place.node(HOURLY)
+    back = await fleet.node(HOURLY)
     await back.look()
     assert [row.expression for row in await back.store.schedules.known()] == ["30 * * * *"]
-    place.wait("1m")
+    fleet.wait("1m")
     await back.look()
-    place.wait("10m")
+    fleet.wait("10m")
     await back.look()
-    assert await place.started() == ["05-01 13:00", "05-01 14:30", "05-01 15:00"]
+    assert await fleet.started() == ["05-01 13:00", "05-01 14:30", "05-01 15:00"]
 
 
-async def test_a_removed_schedule_starts_nothing_and_is_marked_as_not_kept(place: Place) -> None:
-    old = await place.node(HOURLY, Schedule("30 * * * *", name="half past"))
+async def test_a_removed_schedule_starts_nothing_and_is_marked_as_not_kept(fleet: Fleet) -> None:
+    old = await fleet.node(HOURLY, Schedule("30 * * * *", name="half past"))
     await old.look()
     await old.stop()
-    new = await place.node(HOURLY)
-    place.wait("1h")
+    new = await fleet.node(HOURLY)
+    fleet.wait("1h")
     await new.beat()
     await new.look()
-    assert await place.started() == ["05-01 13:00"]
+    assert await fleet.started() == ["05-01 13:00"]
     assert [(row.name, row.kept) for row in await new.store.schedules.known()] == [
         ("default", True),
         ("half past", False),
@@ -188,36 +188,36 @@ async def test_a_removed_schedule_starts_nothing_and_is_marked_as_not_kept(place
 
 
 async def test_a_failing_input_function_delays_no_other_schedule_and_loses_no_time(
-    place: Place, caplog: pytest.LogCaptureFixture
+    fleet: Fleet, caplog: pytest.LogCaptureFixture
 ) -> None:
     inputs: list[str] = []
-    broken = await place.node(HOURLY, before_run=inputs.pop)
-    sound = await place.node(Schedule("0 * * * *", tenant="other"))
+    broken = await fleet.node(HOURLY, before_run=inputs.pop)
+    sound = await fleet.node(Schedule("0 * * * *", tenant="other"))
     both = [broken, sound]
     await asyncio.gather(*map(Node.look, both))
-    place.wait("1h")
+    fleet.wait("1h")
     for _ in range(3):
         await asyncio.gather(*map(Node.look, both))
-    assert await place.started() == ["05-01 13:00"]
+    assert await fleet.started() == ["05-01 13:00"]
     complaints = [record.message for record in caplog.records if record.levelno == logging.ERROR]
     assert len(complaints) == 1
     assert "could not be started for 2026-05-01 13:00:00" in complaints[0]
     inputs.append("{}")
-    place.wait("10m")
+    fleet.wait("10m")
     assert await broken.look() == 1
-    assert await place.started() == ["05-01 13:00"] * 2
+    assert await fleet.started() == ["05-01 13:00"] * 2
 
 
-async def test_a_node_queries_the_store_only_when_a_schedule_may_be_due(place: Place) -> None:
-    node = await place.node(HOURLY)
+async def test_a_node_queries_the_store_only_when_a_schedule_may_be_due(fleet: Fleet) -> None:
+    node = await fleet.node(HOURLY)
     store = cast(Any, node.store)
     for _ in range(10):
         await node.look()
-        place.wait("5s")
+        fleet.wait("5s")
     assert store.calls.count("schedules.keep") == 1
-    place.wait("10s")
+    fleet.wait("10s")
     await node.look()
     assert store.calls.count("schedules.keep") == 2
-    place.clock._now -= 3600 * SECOND
+    fleet.clock._now -= 3600 * SECOND
     await node.look()
     assert store.calls.count("schedules.keep") == 3, "a clock that was set back must not stop the scheduler"
