@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import gc
 import os
 import signal
-from collections.abc import AsyncIterator
+import tempfile
+from collections.abc import AsyncIterator, Generator
+from pathlib import Path
 
 import background_loop
 import cluster
@@ -15,6 +18,8 @@ import engines
 import hypothesis
 import pytest
 from engines import OnStore
+
+IS_COMPILED = (Path(__file__).parent / "core" / "__pycache__").exists()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -29,6 +34,24 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "postgres: needs a PostgreSQL server; set by its parameter")
     config.addinivalue_line("markers", "heavy: starts processes or takes seconds; not in `./dev test --fast`")
     gc.disable()  # until all tests are collected: none of that is garbage, and each search costs a second
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """In a new clone, let one process compile the tests; the others wait for it and read what it has written."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    if run is None or IS_COMPILED:
+        return (yield)
+    path = Path(tempfile.gettempdir()) / f"redrive-compile-{run}"
+    with path.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fcntl.flock(lock, fcntl.LOCK_SH)
+        try:
+            return (yield)
+        finally:
+            path.unlink(missing_ok=True)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by `-m`
