@@ -109,7 +109,7 @@ async def populate(url: str) -> dict[str, str]:
             "stuck": SCENARIOS["cannot be rolled back"]("order-5"),
             "elsewhere": SCENARIOS["goes well"]("order-6", MARKET),
             "bad_elsewhere": SCENARIOS["wrong input"]("order-7", MARKET),
-            "hostile": hostile.start(SCRIPT + RIGHT_TO_LEFT, "hunter2", SCRIPT * 12_400, tenant=SHOP),
+            "hostile": hostile.start(SCRIPT + RIGHT_TO_LEFT, "hunter2", SCRIPT * 6_500, tenant=SHOP),
             "wrong_on_phone": SCENARIOS["wrong input"]("order-9"),
             "wrong_unscripted": SCENARIOS["wrong input"]("order-10"),
             "ignored": SCENARIOS["wrong input"]("order-11"),

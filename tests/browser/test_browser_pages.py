@@ -243,7 +243,7 @@ def test_hostile_content_is_shown_as_text(looking: Looking) -> None:
     for path in ("/app/runs/{hostile}", "/app/admin/dlq/dl-{hostile}"):
         page.goto(path.format(**looking.shop.ids))
         size = page.evaluate("document.documentElement.outerHTML.length")
-        assert size < 400_000, "the page shows only the beginning of a megabyte of input"
+        assert size < 400_000, "the page shows only the beginning of half a megabyte of input"
         page.locator("summary", has_text="Input of hostile").click()
         expect(page.get_by_role("region", name="Input of hostile")).to_contain_text(SCRIPT)
         page.get_by_text("Stack trace of attempt 1").click()

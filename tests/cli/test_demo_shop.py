@@ -227,6 +227,23 @@ async def test_the_demo_prints_lines_without_rich(tmp_path: Path, capsys: pytest
     assert "-- 5 s: 9 SUCCESS, 4 DLQ_PENDING, 1 TIMED_OUT, 1 COMPENSATED;" in output
 
 
+async def test_letters_are_prepared_again_only_if_they_changed() -> None:
+    """`redrive dev` reads the store several times a second: to redact all payloads each time kept a core busy."""
+    async with engine(app) as e:
+        await e.finish(await SCENARIOS["retries run out"]("order-1"))
+        news = EventFeed(app)
+        await news.refresh()
+        first = news.letters
+        await news.refresh()
+        assert news.letters is first
+        await e.finish(await SCENARIOS["retries run out"]("order-2"))
+        await news.refresh()
+        assert ([letter.correlation_id for letter in news.letters], news.open_letters) == (["order-2", "order-1"], 2)
+        await app.dlq.resolve(first[0].id, by="ann")
+        await news.refresh()
+        assert ([letter.correlation_id for letter in news.letters], news.open_letters) == (["order-2"], 1)
+
+
 async def test_the_demo_ends_with_figures_and_the_description_of_a_letter(tmp_path: Path) -> None:
     crew = WorkerProcess(tmp_path, URL)
     crew.crashes = 1

@@ -26,6 +26,7 @@ from redrive.store.filters import LetterFilter, RunFilter
 
 _WAITING_STATUSES = frozenset({RunStatus.DLQ_PENDING, RunStatus.TIMED_OUT})
 _MAX_LETTERS = 500
+_MAX_SHOWN_LETTERS = 20
 _UNKNOWN_TIME = datetime.min.replace(tzinfo=UTC)
 _POLL_INTERVAL = 0.3
 _LEVEL_COLOURS = {"good": "green", "waiting": "yellow", "bad": "red"}
@@ -67,6 +68,7 @@ class EventFeed:
         self._known: dict[str, RunStatus] = {}
         self._seen: set[tuple[str, int, int, str]] = set()
         self._decided: set[str] = set()
+        self._shown: list[tuple[str, int]] = []  # the ids of `letters`, and how often each was replayed
 
     @property
     def runs(self) -> int:
@@ -97,8 +99,9 @@ class EventFeed:
         new: list[str] = []
         cursor: str | None = None
         while True:
-            page = await self._app.runs.list(RunFilter(), limit=100, cursor=cursor)
-            unknown = [run.id for run in page.items if run.id not in self._known]
+            # Rows of the store: to redact the payloads of all runs, several times a second, would keep a core busy.
+            page = await self._app.runtime.store.runs(RunFilter(), limit=100, cursor=cursor)
+            unknown = [row.public_id for row in page.items if row.public_id not in self._known]
             new += unknown
             cursor = page.next
             # Lists are newest first, so all runs behind a known one are known.
@@ -108,9 +111,14 @@ class EventFeed:
 
     async def _read_letters(self) -> None:
         """Read the open letters. Follow a run again when its letter was closed."""
-        page = await self._app.dlq.list(LetterFilter(status=LetterStatus.OPEN), limit=_MAX_LETTERS)
-        self.letters, self.open_letters = page.items[:20], len(page.items)
-        waiting = {letter.run_id for letter in page.items}
+        where = LetterFilter(status=LetterStatus.OPEN)
+        page = await self._app.runtime.store.letters(where, limit=_MAX_LETTERS, cursor=None)
+        shown = [(row.public_id, row.replay_count) for row in page.items[:_MAX_SHOWN_LETTERS]]
+        if shown != self._shown:  # only then are payloads redacted
+            self._shown = shown
+            self.letters = (await self._app.dlq.list(where, limit=_MAX_SHOWN_LETTERS)).items
+        self.open_letters = len(page.items)
+        waiting = {row.run_id for row in page.items}
         for run_id, status in self._known.items():
             if status in _WAITING_STATUSES and run_id not in waiting | self._decided and page.next is None:
                 self._decided.add(run_id)
