@@ -84,6 +84,27 @@ def test_every_option_is_documented_under_its_command_or_as_shared() -> None:
     assert missing == []
 
 
+def test_the_tables_of_options_have_the_words_of_the_help() -> None:
+    """A table may say more than the help: its text begins with that of the help."""
+    _, *sections = re.split(r"^#+ `", read(REFERENCE / "cli.md"), flags=re.MULTILINE)
+    known, different = dict(commands(main)), []
+    for section in sections:
+        name = re.match(r"redrive(?: [a-z]+)+", section)
+        options = known[name[0]].params if name else []
+        helps = {option: each.help for each in options if isinstance(each, click.Option) for option in each.opts}
+        for option, text in re.findall(r"^\| `(--[a-z-]+).*?` \| (.*?) \|", section, re.MULTILINE):
+            words = " ".join((helps.get(option) or "").partition("[default")[0].split()).rstrip(".")
+            if not text.replace("`", "").startswith(words.replace("`", "")):
+                different.append((name and name[0], option, words))
+    assert different == []
+
+
+def test_the_tests_of_the_planted_defects_exist() -> None:
+    named = re.findall(r"`([\w/]+\.py)`: `(test_\w+)`", read(ROOT / "docs/internals/proofs.md"))
+    assert named
+    assert [each for each in named if f"def {each[1]}(" not in read(ROOT / "tests" / each[0])] == []
+
+
 def test_every_shell_example_calls_commands_and_options_that_exist() -> None:
     known = dict(commands(main))
     for page in PAGES:
